@@ -13,7 +13,7 @@ from vinejax.engine.cache import Sizes
 from vinejax.engine.drain import SHARE
 from vinejax.engine.tpu.paged import PagedStorage
 from vinejax.plan.aot.iteration import KERNEL_SPEED, LATENCY_S, Stage, iteration_stages
-from vinejax.plan.aot.table import Plan, as_json, price_lines
+from vinejax.plan.aot.table import Plan, as_json, price_lines, utilisation_lines
 from vinejax.plan.case import Case
 from vinejax.plan.cost import (
     busy_slots,
@@ -247,6 +247,23 @@ def test_a_plan_says_what_values_cost(tmp_path: Path):
     assert "2.00 to 2.50 times what it would take without values" in ratio
     assert f"{3.0 / (104 * 9 * 5) / (1.0 / (32 * 8)):.2g} of the time of a trained one" in price
     assert price_lines(Plan(case, phases, [], stages[:1], {}, [])) == []
+
+
+def test_a_plan_says_how_well_updates_use_the_chips(tmp_path: Path):
+    case = small(tmp_path, TPU, {"ppo.epochs": 2})
+    phases = memory_and_phases(case)[1]
+    cfg = case.model.cfg
+    length = 16 + 8  # of a mean prompt and a mean response
+    layer = cfg.width * cfg.head_dim * (2 * cfg.num_heads + 2 * cfg.num_kv_heads)
+    layer += 3 * cfg.width * cfg.ffn
+    weights = cfg.num_layers * layer + cfg.vocab_size * cfg.width
+    attention = 4 * cfg.num_layers * cfg.num_heads * cfg.head_dim * length / 2
+    flops = 2 * 32 * length * 3 * (2 * weights + attention)
+    peak = 8 * case.topology.chip.bf16_tflops * 1e12  # of all chips
+    stages = [Stage("train", {}, 0.0, "compute", flops / peak / 0.5, flops / peak / 0.25)]
+    (line,) = utilisation_lines(Plan(case, phases, [], stages, {}, []))
+    assert "25.0% to 50.0% of the chips' peak" in line
+    assert utilisation_lines(Plan(case, phases, [], [], {}, [])) == []
 
 
 def test_few_cycles_do_not_make_an_estimate_smaller_than_the_least(tmp_path: Path):

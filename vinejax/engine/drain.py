@@ -29,7 +29,7 @@ from vinejax.model.sharding import ROWS, AnyMesh, on_shards
 
 SHARE = 4  # slots of a phase / slots of its first drain, and so on
 MIN_SLOTS = 96  # with fewer slots a drain saves less than compiling its program costs
-MIN_DRAINED = 32  # slots of a drain that has a further one: the most branches end last
+MIN_DRAINED = 32  # slots from which a drain has a drain of its own
 
 
 class State(NamedTuple):

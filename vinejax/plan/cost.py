@@ -174,6 +174,15 @@ def update_cost(case: Case) -> Cost:
     return microbatch.times(count).plus(update)
 
 
+def useful_flops(case: Case) -> float:
+    """FLOPs of an iteration's updates, without padding and what is computed again; all chips."""
+    cfg = case.cfg
+    length = memory.mean_prompt_tokens(case) + memory.mean_tokens(case)
+    flops = 2 * num_multiplied(case, with_head=True) + attention_flops(case, length / 2)
+    tokens = cfg.rollout.prompts * cfg.rollout.per_prompt * length * cfg.ppo.epochs
+    return (FORWARD + BACKWARD) * tokens * flops
+
+
 def program_costs(case: Case, phases: list[PlannedPhase]) -> dict[str, Cost]:
     """The cost of each program of an iteration, by its name; prefill is the main phase's."""
     decodes = memory.decode_programs(phases)

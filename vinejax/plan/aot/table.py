@@ -10,6 +10,7 @@ from rich.table import Table
 from vinejax.plan.aot.hlo import totals_by_kind
 from vinejax.plan.aot.iteration import Stage
 from vinejax.plan.case import Case
+from vinejax.plan.cost import useful_flops
 from vinejax.plan.memory import PlannedPhase, mean_tokens
 from vinejax.plan.roofline import BOUNDS, TEMPORARIES, PlannedProgram, program_seconds
 from vinejax.runtime.workdir import package_versions
@@ -58,7 +59,7 @@ def print_plan(plan: Plan, console: Console) -> None:
     if plan.stages:
         console.print(program_table(plan))
         console.print(iteration_table(plan))
-    for line in price_lines(plan):
+    for line in [*utilisation_lines(plan), *price_lines(plan)]:
         console.print(line, highlight=False)
     for note in plan.notes:
         console.print(note, highlight=False)
@@ -126,6 +127,18 @@ def _range(stages: list[Stage]) -> str:
     ends = sum(x.estimate for x in stages), sum(x.one_by_one for x in stages)
     low, high = (f"{end:.1f}" for end in ends)
     return low if low == high else f"{low} to {high}"
+
+
+def utilisation_lines(plan: Plan) -> list[str]:
+    """The model FLOP/s utilisation of updates, for useful tokens alone; empty without updates."""
+    chip = plan.case.topology.chip
+    at_peak = useful_flops(plan.case) / (plan.case.topology.chips * chip.bf16_tflops * 1e12)
+    for stage in plan.stages:
+        if stage.name == "train":
+            low, high = (f"{at_peak / x:.1%}" for x in (stage.one_by_one, stage.estimate))
+            share = low if low == high else f"{low} to {high}"
+            return [f"Updates use {share} of the chips' peak on useful tokens (MFU)."]
+    return []
 
 
 def price_lines(plan: Plan) -> list[str]:
