@@ -1,0 +1,106 @@
+"""SmolLM2 writes texts: this engine, transformers' `generate` and llama.cpp, by turns.
+
+    pip install -e '.[real]' xllamacpp
+    python benchmarks/real/model.py models/smollm2
+    taskset -c 0 python benchmarks/real/beside_llama_cpp.py models/smollm2 FILE.gguf
+
+1, 16 and 64 prompts of GSM8K's lengths get 64 tokens each, at temperature 0.6 and top-p 0.9, on one
+core. Ours and transformers compute in float32, llama.cpp with the 4 bits of the file, which is in
+the wheel that model.py names. Prompts are computed anew each time.
+"""
+
+import argparse
+import dataclasses
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import vinejax
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from contenders import ours, transformers_generate
+from workload import Lengths, Run, Workload, make_tokenizer, make_workload, solutions
+
+TOKENS = 64
+
+
+def workload(folder: str) -> Workload:
+    """The work of `rollout.py --solutions` with the folder's model, which cannot end a text."""
+    model, params, _ = vinejax.load_pretrained(folder)
+    cfg = dataclasses.replace(model.cfg, eos_ids=())
+    some = make_workload("tiny", 512, Lengths(trajectories=1), slots=1)
+    return dataclasses.replace(
+        some,
+        model=dataclasses.replace(model, cfg=cfg),
+        params=params,
+        tokenizer=make_tokenizer(cfg.vocab_size),
+    )
+
+
+def llama_cpp(work: Workload, file: str) -> Callable[[], Run]:
+    """Its server, in this process: all prompts in one request, as many slots, one thread."""
+    import xllamacpp  # pyright: ignore[reportMissingImports]
+
+    longest = max(map(len, work.trunks)) + TOKENS
+    params: Any = xllamacpp.CommonParams()
+    params.model.path = file
+    params.n_ctx, params.n_parallel = len(work.trunks) * -(-longest // 256) * 256, len(work.trunks)
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.n_gpu_layers = params.cache_ram_mib = params.verbosity = 0
+    params.ui = params.warmup = False
+    server = xllamacpp.Server(params)
+    request = {
+        "prompt": work.trunks,
+        "n_predict": TOKENS,
+        "ignore_eos": True,
+        "cache_prompt": False,
+        "temperature": work.sampling.temperature,
+        "top_p": work.sampling.top_p,
+        "top_k": 0,
+        "min_p": 0.0,
+    }
+
+    def run() -> Run:
+        answer = server.handle_completions(request)
+        assert len(answer["choices"]) == len(work.trunks)
+        assert answer["usage"]["completion_tokens"] in (TOKENS, TOKENS * len(work.trunks))
+        return Run([[] for _ in work.trunks], None, 0, 0, 0)
+
+    return run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", help="of the model: see model.py")
+    parser.add_argument("gguf", help="the same model's file, for llama.cpp")
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    base = workload(args.folder)
+    for count in (1, 16, 64):
+        work = dataclasses.replace(solutions(base, count, TOKENS), slots=count)
+        ready = {
+            "vinejax": ours(work, devices=1),
+            "transformers": transformers_generate(work),
+            "llama.cpp": llama_cpp(work, args.gguf),
+        }
+        taken: dict[str, list[float]] = {name: [] for name in ready}
+        for run in ready.values():  # compiles, and reads what is read once
+            run()
+        for _ in range(args.rounds):
+            for name, run in ready.items():
+                start = time.process_time()
+                run()
+                taken[name].append(time.process_time() - start)
+        middle = {name: statistics.median(seconds) for name, seconds in taken.items()}
+        found = ", ".join(
+            f"{name} {seconds:.1f} s ({seconds / middle['vinejax']:.2f})"
+            for name, seconds in middle.items()
+        )
+        print(f"{count} texts, processor seconds (over ours): {found}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
