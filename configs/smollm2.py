@@ -29,7 +29,9 @@ The starts are of configs/smollm2_sft.py with so many iterations. At 3e-4 the KL
 to 0.05 at the end, 3 to 4 nats a solution, for no reward: updates on 64 solutions of 85 kinds of
 problems are mostly noise. On six problems alone, 48 solutions an iteration, the same rate raises
 the reward from 0.46 to 0.55, 0.63 and 0.61 (GRPO, CPU). So the rate here is lower; with larger
-minibatches it is the first thing to try.
+minibatches it is the first thing to try. The start is also too sure of itself to explore: a token's
+entropy is 0.03 nats. In 19 iterations of GRPO on eight of the kinds (64 solutions each, CPU) 45% of
+the groups had equal rewards, and the reward stayed at 0.47 and 0.45 (first nine, last ten).
 
 Hardware: two CPU cores, 8 GiB; or a GPU. Reproduces: nothing.
 """

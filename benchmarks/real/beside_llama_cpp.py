@@ -6,7 +6,12 @@
 
 1, 16 and 64 prompts of GSM8K's lengths get 64 tokens each, at temperature 0.6 and top-p 0.9, on one
 core. Ours and transformers compute in float32, llama.cpp with the 4 bits of the file, which is in
-the wheel that model.py names. Prompts are computed anew each time.
+the wheel that model.py names. Prompts are computed anew each time. 2026-11-26, load 3, medians of
+three rounds by turns, xllamacpp 2026.10.11549, transformers 5.24:
+
+  texts   vinejax   transformers     llama.cpp
+      1     5.1 s     6.0 (1.17)    2.4 (0.47)
+     16    15.7 s    27.4 (1.74)   23.1 (1.47)
 """
 
 import argparse
@@ -22,7 +27,7 @@ import vinejax
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from contenders import ours, transformers_generate
-from workload import Lengths, Run, Workload, make_tokenizer, make_workload, solutions
+from workload import Lengths, Workload, make_tokenizer, make_workload, solutions
 
 TOKENS = 64
 
@@ -40,8 +45,18 @@ def workload(folder: str) -> Workload:
     )
 
 
-def llama_cpp(work: Workload, file: str) -> Callable[[], Run]:
-    """Its server, in this process: all prompts in one request, as many slots, one thread."""
+def taken_by(run: Callable[[], object]) -> float:
+    """Seconds of the processor, of all threads of the process."""
+    start = time.process_time()
+    run()
+    return time.process_time() - start
+
+
+def of_llama_cpp(work: Workload, file: str) -> float:
+    """Its server's, in this process: all prompts in one request, as many slots, one thread.
+
+    A server goes with its request, since one that waits takes the processor from the others.
+    """
     import xllamacpp  # pyright: ignore[reportMissingImports]
 
     longest = max(map(len, work.trunks)) + TOKENS
@@ -63,13 +78,12 @@ def llama_cpp(work: Workload, file: str) -> Callable[[], Run]:
         "min_p": 0.0,
     }
 
-    def run() -> Run:
+    def run() -> None:
         answer = server.handle_completions(request)
-        assert len(answer["choices"]) == len(work.trunks)
-        assert answer["usage"]["completion_tokens"] in (TOKENS, TOKENS * len(work.trunks))
-        return Run([[] for _ in work.trunks], None, 0, 0, 0)
+        assert len(answer["choices"]) == len(work.trunks), answer
+        assert answer["usage"]["completion_tokens"] in (TOKENS, TOKENS * len(work.trunks)), answer
 
-    return run
+    return taken_by(run)
 
 
 def main() -> None:
@@ -77,23 +91,18 @@ def main() -> None:
     parser.add_argument("folder", help="of the model: see model.py")
     parser.add_argument("gguf", help="the same model's file, for llama.cpp")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--texts", default="1,16,64")
     args = parser.parse_args()
     base = workload(args.folder)
-    for count in (1, 16, 64):
+    for count in map(int, args.texts.split(",")):
         work = dataclasses.replace(solutions(base, count, TOKENS), slots=count)
-        ready = {
-            "vinejax": ours(work, devices=1),
-            "transformers": transformers_generate(work),
-            "llama.cpp": llama_cpp(work, args.gguf),
-        }
-        taken: dict[str, list[float]] = {name: [] for name in ready}
-        for run in ready.values():  # compiles, and reads what is read once
-            run()
+        here = {"vinejax": ours(work, devices=1), "transformers": transformers_generate(work)}
+        here["vinejax"]()  # compiles
+        taken: dict[str, list[float]] = {"vinejax": [], "transformers": [], "llama.cpp": []}
         for _ in range(args.rounds):
-            for name, run in ready.items():
-                start = time.process_time()
-                run()
-                taken[name].append(time.process_time() - start)
+            for name, run in here.items():
+                taken[name].append(taken_by(run))
+            taken["llama.cpp"].append(of_llama_cpp(work, args.gguf))
         middle = {name: statistics.median(seconds) for name, seconds in taken.items()}
         found = ", ".join(
             f"{name} {seconds:.1f} s ({seconds / middle['vinejax']:.2f})"
