@@ -130,6 +130,16 @@ def test_fed_branches_that_are_bounded_have_a_row_each():
         assert sizes.lanes * trunks >= 128 or lanes == 1
 
 
+def test_a_fed_phase_has_the_lanes_of_what_is_fed():
+    """Not the 16 that 8 rows alone need, since XLA computes empty ones on all rows."""
+    model, mesh = loop_cases.model(), make_mesh(MeshConfig())
+    feed, demand = Feed(lambda: None, 64, 256, 300), Demand(8, 64, 128, 16)
+    given = model, mesh, "cpu", 1 << 30, Settings(64), demand
+    assert sizes_of(*given)[0].lanes == 16
+    fed = sizes_of(*given, feed)[0]
+    assert (fed.rows, fed.lanes) == (96, 4)
+
+
 def test_the_ring_is_cut_into_equal_blocks():
     for n in range(1, 3000):
         width = bucket(n)

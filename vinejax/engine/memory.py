@@ -139,7 +139,8 @@ def sizes_of(
     if feed is not None:
         wanted = min(bucket(sum(rows for rows, _ in shapes)), 2 * slots)
         # XLA computes empty lanes, too; so a trunk of the first kind may have several rows instead.
-        lanes = max(lanes for _, lanes in (shapes if storage.read_by_kernel else shapes[1:]))
+        has_rows_instead = bound is None and not storage.read_by_kernel
+        lanes = max(lanes for _, lanes in (shapes[1:] if has_rows_instead else shapes))
     columns = storage.align(part(settings.limits, max(kind.longest for kind in kinds)))
     width = part([settings.max_tokens or demand.budget], demand.budget, least=16)
     chunk = settings.chunk or min(max(width // HOST_POLLS, MIN_CHUNK), MAX_CHUNK)
