@@ -7,7 +7,7 @@
 1, 16 and 64 prompts of GSM8K's lengths get 64 tokens each, at temperature 0.6 and top-p 0.9, on one
 core. Ours and transformers compute in float32, llama.cpp with the 4 bits of the file, which is in
 the wheel that model.py names. Prompts are computed anew each time. 2026-11-26, load 3, medians of
-three rounds by turns, xllamacpp 2026.10.11549, transformers 5.24:
+three rounds by turns, xllamacpp 2026.10.11549, transformers 5.24 (64 texts were not run):
 
   texts   vinejax   transformers     llama.cpp
       1     5.1 s     6.0 (1.17)    2.4 (0.47)

@@ -81,7 +81,9 @@ def test_decode_steps_are_those_of_a_simulation(tmp_path: Path, branches: int, s
     calls, means = calls_per_phase(case, phase), np.mean(steps, axis=0)
     for name, mean, near in zip(DECODING, means, (0.03, 0.08, 0.08), strict=True):
         assert calls[name] == pytest.approx(mean, rel=near), name
-    of_all = [busy_slots(case, phase.drained(n)) for n in range(3)]
+    drained = calls["drain"] + calls["drain 2"]
+    assert drained == pytest.approx(means[1] + means[2], rel=0.05)
+    of_all = [busy_slots(case, phase.in_shape(n)) for n in range(3)]
     for n, near in enumerate((0.03, 0.5, 0.5)):
         assert of_all[n] == pytest.approx(
             np.sum(worked, axis=0)[n] / np.sum(steps, axis=0)[n], rel=near
@@ -98,7 +100,7 @@ def test_the_last_branches_take_no_longer_than_the_longest_may(tmp_path: Path):
     for count in (1, 2, 3):
         calls = calls_per_phase(case, in_shapes(phase, *shapes[:count]))
         steps = sum(calls[name] for name in DECODING[:count])
-        assert steps == pytest.approx(case.cfg.sample.max_tokens) and steps == pytest.approx(32)
+        assert steps == case.cfg.sample.max_tokens == 32
 
 
 def test_a_phase_of_many_slots_has_drains_whose_steps_cost_less(tmp_path: Path):
@@ -113,7 +115,7 @@ def test_a_phase_of_many_slots_has_drains_whose_steps_cost_less(tmp_path: Path):
     assert {name: calls[name] for name in DECODING}.items() <= calls_per_phase(
         case, rollout
     ).items()
-    costs = [decode_cost(case, rollout.drained(n)) for n in range(3)]
+    costs = [decode_cost(case, rollout.in_shape(n)) for n in range(3)]
     assert costs[2].bytes < costs[1].bytes < costs[0].bytes
     programs = planned(case, {})
     whole, plain = (

@@ -116,8 +116,8 @@ def test_values_take_what_solutions_alone_do_not(tmp_path: Path):
     costs = program_costs(case, phases) | {
         "prefill": prefill_cost(case, stream),
         "decode": decode_cost(case, stream),
-        "drain": decode_cost(case, stream.drained(1)),
-        "drain 2": decode_cost(case, stream.drained(2)),
+        "drain": decode_cost(case, stream.in_shape(1)),
+        "drain 2": decode_cost(case, stream.in_shape(2)),
     }
     whole = sum(
         count * max(least_seconds(case, costs[name], 0).values())

@@ -91,10 +91,10 @@ class Phase:
         self._programs, self._stats, self._intake = programs, stats, intake
         self._model, self._mesh, self._sizes = config.model, config.mesh, config.sizes
         self._drains = programs.drains  # those that may follow
-        self._config = self._in_sizes(config.sizes, len(loads))
         caches = empty_caches(self._model, self._mesh, self._sizes)
         self._window, self._rows, self._slots = caches
         self._waiting = [deque(loads_of_shard) for loads_of_shard in loads]
+        self._config = self._in_sizes(config.sizes)
         order = [[i for load in of_shard for i in load.items] for of_shard in loads]
         slots, chunk = config.sizes.slots, config.sizes.chunk
         self._queue = programs.queue
@@ -389,15 +389,15 @@ class Phase:
         state, moved = to_drain(self._mesh, self._config.sizes, drain, state)
         self._window, self._rows, self._slots = state
         self._drains = self._drains[self._drains.index(drain) + 1 :]
-        self._config = self._in_sizes(drain, len(self._waiting))
+        self._config = self._in_sizes(drain)
         return moved
 
-    def _in_sizes(self, sizes: Sizes, shards: int) -> DecodeConfig:
+    def _in_sizes(self, sizes: Sizes) -> DecodeConfig:
         """The decode program of the phase, or of a drain, whose chunks end early for the next.
 
         The shards move together, so with several of them no chunk ends early.
         """
-        drained_at = self._drains[0].slots if self._drains and shards == 1 else 0
+        drained_at = self._drains[0].slots if self._drains and len(self._waiting) == 1 else 0
         config = self._programs.config
         return dataclasses.replace(config, sizes=sizes, drained_at=drained_at)
 

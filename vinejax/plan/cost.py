@@ -220,7 +220,7 @@ def decode_steps(case: Case, phase: PlannedPhase) -> DecodeSteps:
     its pages to a longer one, are not counted.
     """
     branches, mean = phase.branches / (case.shards * phase.waves), phase.tokens
-    busy = min(usable_slots(phase.drained(0)), math.ceil(branches))
+    busy = min(usable_slots(phase.in_shape(0)), math.ceil(branches))
     # All slots are busy while branches wait; then no slot takes another branch.
     waiting = max(branches - busy, 0)
     filled, spread = waiting * mean / busy, mean * math.sqrt(waiting) / busy

@@ -46,8 +46,8 @@ class PlannedPhase(NamedTuple):
     int8: bool = False  # the layers' kernels are in 8 bits
     busy: tuple[float, ...] | None = None  # slots of a shard, by shape, where `stream.py` knows
 
-    def drained(self, n: int) -> "PlannedPhase":
-        """The phase with the sizes of its n-th drain; of itself with 0."""
+    def in_shape(self, n: int) -> "PlannedPhase":
+        """The phase with the sizes of its n-th shape."""
         return self._replace(sizes=self.shapes[n])
 
 
@@ -254,7 +254,7 @@ def decode_name(n: int, phase: PlannedPhase, phases: list[PlannedPhase]) -> str:
 def decode_programs(phases: list[PlannedPhase]) -> dict[str, PlannedPhase]:
     """Maps the name of each program that decodes to a phase with the program's sizes."""
     return {
-        decode_name(n, phase, phases): phase.drained(n)
+        decode_name(n, phase, phases): phase.in_shape(n)
         for phase in reversed(phases)
         for n in range(len(phase.shapes))
     }

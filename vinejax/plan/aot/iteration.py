@@ -99,7 +99,7 @@ def _engine_stage(
     least = least_seconds(case, prefill_cost(case, phase), sending)
     prefill = _call(case, programs["prefill"], least, size)
     steps = {
-        call_name(n): _step(case, phase.drained(n), programs[decode_name(n, phase, phases)])
+        call_name(n): _step(case, phase.in_shape(n), programs[decode_name(n, phase, phases)])
         for n in range(len(phase.shapes))
     }
     return _stage(phase.name, calls, {**times, "prefill": prefill, **steps})

@@ -125,7 +125,10 @@ def iteration_table(plan: Plan) -> Table:
 def _range(stages: list[Stage]) -> str:
     """The estimate of stages together: '1.5 to 2.9', or one number if both ends are."""
     ends = sum(x.estimate for x in stages), sum(x.one_by_one for x in stages)
-    low, high = (f"{end:.1f}" for end in ends)
+    return _between(*(f"{end:.1f}" for end in ends))
+
+
+def _between(low: str, high: str) -> str:
     return low if low == high else f"{low} to {high}"
 
 
@@ -135,8 +138,7 @@ def utilisation_lines(plan: Plan) -> list[str]:
     at_peak = useful_flops(plan.case) / (plan.case.topology.chips * chip.bf16_tflops * 1e12)
     for stage in plan.stages:
         if stage.name == "train":
-            low, high = (f"{at_peak / x:.1%}" for x in (stage.one_by_one, stage.estimate))
-            share = low if low == high else f"{low} to {high}"
+            share = _between(*(f"{at_peak / x:.1%}" for x in (stage.one_by_one, stage.estimate)))
             return [f"Updates use {share} of the chips' peak on useful tokens (MFU)."]
     return []
 
@@ -154,8 +156,7 @@ def price_lines(plan: Plan) -> list[str]:
         for among in (plan.stages, [stages["values"]])
     )
     ratios = [whole / (whole - part) for whole, part in zip(total, values, strict=True)]
-    low, high = sorted(f"{ratio:.2f}" for ratio in ratios)
-    ratio = low if low == high else f"{low} to {high}"
+    ratio = _between(*sorted(f"{ratio:.2f}" for ratio in ratios))
     phase = next(phase for phase in plan.phases if phase.name == "values")
     sampled = stages["values"].estimate / (phase.branches * phase.tokens)
     episodes = case.cfg.rollout.prompts * case.cfg.rollout.per_prompt
