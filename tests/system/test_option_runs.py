@@ -11,6 +11,8 @@ import pytest
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
 
+from vinejax.methods import stages
+from vinejax.methods.base import Method
 from vinejax.options.curriculum import NEVER
 from vinejax.options.lag import NONE
 from vinejax.rollout.problems import draw
@@ -132,6 +134,25 @@ def test_adapters_have_a_renewed_reference(start: str, tmp_path: Path):
         lines.append(trained(tmp_path / name))
     renewed, plain = ([line["actor/kl"] for line in run] for run in lines)
     assert renewed[0] == plain[0] and renewed[2] < plain[2]
+
+
+def test_without_a_coefficient_the_reference_model_has_no_pass(
+    start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """And updates are those of a run that has the pass."""
+    cfg = config("grpo", start, kl={"coef": 0.0}, iterations=3)
+    with monkeypatch.context() as patch:
+        patch.setattr(Method, "reads_reference", lambda *_: True)
+        loop.train(cfg, tmp_path / "scored")
+
+    def unwanted(*_: Any) -> None:
+        raise AssertionError("the reference model was wanted")
+
+    monkeypatch.setattr(stages, "reference_of", unwanted)
+    loop.train(cfg, tmp_path / "plain")
+    lines = trained(tmp_path / "plain")
+    assert lines == trained(tmp_path / "scored") and lines[-1]["total/updates"] > 0
+    assert "actor/old_kl" in lines[-1] and "actor/kl" not in lines[-1]
 
 
 def test_all_groups_left_out(start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -302,7 +302,7 @@ class EntropyConfig:
 
 @dataclasses.dataclass(frozen=True)
 class KLConfig:
-    coef: NotNegative = 1e-4
+    coef: NotNegative = 1e-4  # 0: the KL is not measured, and the reference model has no pass
     # A term of the loss (k3), or subtracted from the rewards of tokens (k1).
     place: Literal["method", "loss", "reward"] = "method"
     # 'policy': the mean of the policy loss; 'token': mean over tokens; 'sequence': a sum over each

@@ -63,7 +63,8 @@ def policy_gradient(method: "Method", it: Iteration, state: RunState) -> RunStat
         episodes = method.values(it, state, sampled)
         session.engine.release()
     with it.log.stage("score"):  # 3. credit
-        rollout = scored(it, state, episodes, method.state)
+        needs_reference = method.reads_reference(it.cfg)
+        rollout = scored(it, state, episodes, method.state, needs_reference)
         state, rollout = options.scored(it, state, rollout)
         credit = method.assign(rollout, it.cfg)
     with it.log.stage("train"):  # 4. update
@@ -126,6 +127,10 @@ class Method:
     def has_continuations(self) -> bool:
         """Whether values of states are sampled."""
         return self.values is not no_values
+
+    def reads_reference(self, cfg: Config) -> bool:
+        """Whether log-probabilities by the reference model are needed."""
+        return bool(cfg.kl.coef) or self.reads_logprobs
 
     @property
     def has_plain_values(self) -> bool:

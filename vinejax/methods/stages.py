@@ -126,9 +126,11 @@ def monte_carlo(it: Iteration, state: RunState, sampled: Solutions) -> list[Epis
     return episodes
 
 
-def scored(it: Iteration, state: RunState, episodes: list[Episode], keeper: State) -> Rollout:
+def scored(
+    it: Iteration, state: RunState, episodes: list[Episode], keeper: State, needs_reference: bool
+) -> Rollout:
     """Stage 3, before credit: the episodes as a batch, with log-probabilities in nats by the policy
-    and the reference model, and the values of `keeper`."""
+    and, if they are needed, the reference model, and the values of `keeper`."""
     session = it.session
     passes = passes_for(it.cfg, it.cfg.ppo.minibatch, session.mesh)
     longest = 0
@@ -154,7 +156,8 @@ def scored(it: Iteration, state: RunState, episodes: list[Episode], keeper: Stat
                 old = spread.logprobs
             more |= {"entropy": spread.entropy, "top_mass": spread.top_mass}
             more |= {"top_entropy": spread.top_entropy}
-        reference = reference_of(session, state)  # None: the policy's weights, to the bit
+        # None: the policy's weights, to the bit, or nothing reads the reference model's.
+        reference = reference_of(session, state) if needs_reference else None
         rest = batch, episodes, temperature, passes, old
         found = with_logprobs(model, params, reference, *rest)
         return {"old_logprobs": found.old_logprobs, "ref_logprobs": found.ref_logprobs, **more}
@@ -200,7 +203,7 @@ def update(
     policy, updates = train_on(objective, optimizer, policy, stream, session.base)
     it.count_made(updates, batch)
     if updates:
-        it.metrics |= metrics.update_metrics(updates)
+        it.metrics |= metrics.update_metrics(updates, has_kl=cfg.kl.coef > 0)
         it.metrics["actor/lr"] = float(rate_of_last(cfg.optimizer, total, policy.step))
     it.spent = it.spent.plus(updates=len(updates))
     return state._replace(policy=policy)

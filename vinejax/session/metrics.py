@@ -107,11 +107,14 @@ def by_eighth(name: str, total: np.ndarray, tokens: np.ndarray) -> dict[str, Any
     return {f"by_eighth/{name}/{n + 1}": total[n] / tokens[n] for n in np.flatnonzero(tokens)}
 
 
-def update_metrics(updates: Sequence[Update]) -> dict[str, Any]:
-    """Means over the tokens of all updates; the norm is a mean over the updates made."""
+def update_metrics(updates: Sequence[Update], has_kl: bool = True) -> dict[str, Any]:
+    """Means over the tokens of all updates; the norm is a mean over the updates made.
+
+    Without `has_kl` the KL to the reference model was not measured.
+    """
     total = total_sums(updates)
     tokens = max(total.tokens, 1.0)
-    summed = ("loss", "kl", "old_kl", "ratio", "entropy")
+    summed = ("loss", *(["kl"] if has_kl else []), "old_kl", "ratio", "entropy")
     metrics = {
         **{f"actor/{name}": getattr(total, name) / tokens for name in summed},
         "actor/grad_norm": mean_norm(updates),

@@ -75,9 +75,9 @@ def iteration_stages(
         stages[1] = _beside(case, phases, programs, times, stages[0])
     ppo = case.cfg.ppo
     episodes = case.cfg.rollout.prompts * case.cfg.rollout.per_prompt
-    # Log-probabilities by the policy and the reference model; what the method's state scores, a
-    # critic's values for instance, takes as long.
-    passes = 3.0 if case.method.state.scores else 2.0
+    # Log-probabilities by the policy and, if it is read, the reference model; what the method's
+    # state scores, a critic's values for instance, takes as long.
+    passes = 1.0 + case.method.reads_reference(case.cfg) + case.method.state.scores
     scored = {"score": passes * planned_passes(case, episodes).used}
     updates = float(ppo.epochs * -(-episodes // ppo.minibatch))
     updated = {name: updates for name in ("train_step", "critic_step") if name in programs}
