@@ -141,10 +141,12 @@ def test_memory_without_room_and_weights_that_diverged_are_one_line(run, tmp_pat
 
 
 def test_more_prompts_than_problems(run, tmp_path: Path):
-    cfg = cases.config(rollout={"prompts": 13}, model={"path": str(run.workdir / "warmup")})
+    fields = {"rollout": {"prompts": 13}, "model": {"path": str(run.workdir / "warmup")}}
     assert "rollout.prompts = 13: the train split has only 12" in refusal(
-        ConfigError, cfg, tmp_path
+        ConfigError, cases.config(**fields), tmp_path
     )
+    with open_session(cases.config(method="sft", **fields), tmp_path) as session:  # draws none
+        assert len(session.problems["train"]) == 12
 
 
 @pytest.mark.parametrize(

@@ -226,7 +226,8 @@ def prompted_problems(
         kept[split], listed[split] = problems, too_long + unreadable
     if is_writer():
         _say_shared(kept)
-    if "train" in splits and len(kept["train"]) < cfg.rollout.prompts:
+    draws = "train" in splits and find_method(cfg.method) is not sft.METHOD
+    if draws and len(kept["train"]) < cfg.rollout.prompts:
         rule = f"the train split has only {len(kept['train'])} problems; lower it"
         raise ConfigError("rollout.prompts", rule, str(cfg.rollout.prompts))
     if "train" in splits and cfg.reset.source == "gold":
