@@ -62,6 +62,8 @@ def fixed() -> Fixed:
         engine=Engine(model, cfg.sample, tokenizer, slots=64),
         graded=rewards_of(EveryToken()),
         load_reference=cases.params,
+        base=None,
+        weights=lambda trained: trained,
         mesh=model.mesh,
     )
     problems = [(Problem("p", "", ""), PROMPT)]

@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -12,6 +13,9 @@ from helpers.applied import policy_objective
 
 from vinejax.core.settings import PROJECTIONS, MeshConfig
 from vinejax.core.types import Batch
+from vinejax.credit_bench.gradients import policy_gradients
+from vinejax.learner.packing import Passes
+from vinejax.learner.score import token_logprobs
 from vinejax.learner.update import fresh_state, gradients, update_step
 from vinejax.model.config import Compute
 from vinejax.model.decoder import Params
@@ -55,6 +59,23 @@ def test_the_gradient_is_that_of_the_merged_model(microbatch: int | None):
 
     cases.assert_close(found, jax.jit(jax.grad(total))(trained, rows()), 10 * cases.ROUNDING)
     assert sums.tokens == rows().mask.sum()
+
+
+def test_gradients_that_the_credit_bench_compares_are_those_of_the_merged_model():
+    base, trained, batch = cases.params(), adapters(), rows()
+    credit = np.stack(
+        [batch.advantages, np.cos(np.arange(batch.mask.size)).reshape(batch.mask.shape)]
+    )
+    given = MODEL, trained, batch, credit.astype(np.float32)
+    found = policy_gradients(*given, 3, 0.7, Passes(len(batch.mask)), base)
+
+    def total(trained: Params, credit: np.ndarray) -> jax.Array:
+        weights = merged(with_adapters(base, trained), SCALE)
+        logprobs, _ = token_logprobs(cases.model(), weights, batch, 0.7)
+        return jnp.sum(jnp.where(batch.mask, credit * logprobs, 0.0)) / 3
+
+    expected = jax.jit(jax.vmap(jax.grad(total), (None, 0)))(trained, credit)
+    cases.assert_close(found, expected, 10 * cases.ROUNDING)
 
 
 def test_an_update_changes_the_adapters_alone():

@@ -12,6 +12,7 @@ from vinejax.core.settings import Config
 from vinejax.credit_bench.command import chosen_estimators, credit_bench, with_open_choices
 from vinejax.credit_bench.estimators import ESTIMATORS, RUN, estimator_config, reads_logprobs
 from vinejax.training.loop import train
+from vinejax.training.warmup import warm_up
 
 SIZES = {"problems": 3, "repeats": 3, "exact": 2, "reference": 240, "truth": 5, "states": 6}
 SIZES |= {"ranked": 6}
@@ -43,6 +44,21 @@ def test_a_run_with_a_critic(tmp_path, capsys):
     assert record["rows"]["exact"]["tokens"] > record["rows"]["vineppo_k3"]["tokens"]
     shown = capsys.readouterr().out
     assert all(name in shown for name in names) and "per trained token" in shown
+
+
+@pytest.mark.slow
+def test_a_run_that_trains_adapters(tmp_path):
+    """Its gradients are by the adapters; at the start one of the two factors is 0."""
+    start = str(warm_up(cases.config(sft={"steps": 25}), tmp_path / "start"))
+    model = {"path": start, "lora_rank": 2}
+    bench = SIZES | {"estimators": ("rloo", "vineppo_k1"), "repeats": 2, "exact": 1}
+    cfg = cases.config(iterations=1, model=model, bench=bench, values={"k": 9, "max_states": None})
+    result = credit_bench(cfg, tmp_path / "new")
+    assert result.policy == "the start" and result.price.w > 0
+    train(cfg, tmp_path / "run")
+    result = credit_bench(cfg, tmp_path / "run")
+    assert result.policy == "checkpoints/1" and set(result.rows) == {"rloo", "vineppo_k1"}
+    assert all(row.gradient.repeats == 2 for row in result.rows.values())
 
 
 def test_estimators_have_nothing_of_the_runs_own_method():

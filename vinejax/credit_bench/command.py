@@ -61,9 +61,6 @@ def credit_bench(cfg: Config, path: str | os.PathLike) -> Result:
     for an estimator that cannot be measured, or too few reference solutions. The report of a
     workdir that has `metrics.jsonl` is made again, and shows the record.
     """
-    if cfg.model.lora_rank:
-        rule = "must be 0: gradients are by all weights; measure the run's policy as model.path"
-        raise ConfigError("model.lora_rank", rule, repr(cfg.model.lora_rank))
     if isinstance(load_task(cfg.data), MultiTurn):
         rule = "its solutions have several turns, which --mode=credit does not measure"
         raise ConfigError("data.task", rule, repr(cfg.data.task))
@@ -146,7 +143,7 @@ def fixed_parts(session: Session) -> tuple[Fixed, str]:
             has_critic = find_method(cfg.method).state.has_critic
             critic = to_device(state.kept.params) if has_critic else None
             return Fixed(session, state.policy.params, critic, chosen), f"checkpoints/{at.done}"
-    return Fixed(session, session.load_reference(), None, chosen), "the start"
+    return Fixed(session, session.fresh_params(), None, chosen), "the start"
 
 
 def measure(fixed: Fixed, policy: str, configs: dict[str, Config]) -> Result:
@@ -194,7 +191,9 @@ def measure_values(
     session, cfg, episodes = fixed.session, fixed.session.cfg, solutions.episodes
     states = choose_states(episodes, cfg.bench.states, cfg.seed)
     sampler = fixed.sampler(cfg, 0)
-    returns = true_returns(sampler, fixed.params, fixed.problems, episodes, states, cfg.bench.truth)
+    returns = true_returns(
+        sampler, fixed.weights, fixed.problems, episodes, states, cfg.bench.truth
+    )
     truth = truth_of(returns)
     session.engine.release()
     positions, problems = positions_of_states(episodes, states)
@@ -218,13 +217,13 @@ def measure_ranking(
     session, cfg = fixed.session, fixed.session.cfg
     sampler = fixed.sampler(cfg, 0)
     states = choose_states(solutions.episodes, cfg.bench.ranked, cfg.seed, with_last=False)
-    sampled = sample_next_steps(sampler, fixed.params, fixed.problems, solutions.episodes, states)
+    sampled = sample_next_steps(sampler, fixed.weights, fixed.problems, solutions.episodes, states)
     choices = sampled.choices
     counts = {name: getattr(sampled, name) for name in ("tried", "few", "decided")}
     if not choices:
         return {}, counts
-    truth = step_returns(sampler, fixed.params, choices, cfg.bench.truth, "truth")
-    returns = step_returns(sampler, fixed.params, choices, max(RANKED_K), "prediction")
+    truth = step_returns(sampler, fixed.weights, choices, cfg.bench.truth, "truth")
+    returns = step_returns(sampler, fixed.weights, choices, max(RANKED_K), "prediction")
     session.engine.release()
     problems = [choice.problem.id for choice in choices]
     values = [truth_of(x) for x in truth]

@@ -73,9 +73,14 @@ class Fixed(NamedTuple):
     """The parts that all estimators share: policy, critic if the run has one, and problems."""
 
     session: Session
-    params: Params
+    params: Params  # what is trained of the policy: all weights, or adapters
     critic: Params | None
     problems: list[PromptedProblem]
+
+    @property
+    def weights(self) -> Params:
+        """The policy's weights."""
+        return self.session.weights(self.params)
 
     def sampler(self, cfg: Config, iteration: int) -> Sampler:
         """A sampler with the session's engine and grader, and other settings."""
@@ -85,10 +90,13 @@ class Fixed(NamedTuple):
         """Forward and backward passes over a batch, as in training."""
         return passes_for(cfg, cfg.ppo.minibatch, self.session.mesh)
 
-    def scored(self, cfg: Config, episodes: list[Episode], batch: Batch) -> Batch:
+    def scored(
+        self, cfg: Config, episodes: list[Episode], batch: Batch, needs_reference: bool = True
+    ) -> Batch:
         """The batch of the episodes with log-probabilities by policy and reference model."""
         session, temperature = self.session, cfg.sample.temperature
-        models = session.model, self.params, session.load_reference()
+        reference = session.load_reference() if needs_reference else None
+        models = session.model, self.weights, reference
         return with_logprobs(*models, batch, episodes, temperature, self.passes(cfg))
 
     def critic_values(self, cfg: Config, batch: Batch) -> np.ndarray:
@@ -192,7 +200,7 @@ def estimate(
     start = time.perf_counter()
     if method.has_continuations:
         sampler = fixed.sampler(cfg, repeat)
-        rows = fill_values(sampler, fixed.params, fixed.problems, episodes)
+        rows = fill_values(sampler, fixed.weights, fixed.problems, episodes)
     elif method.state.has_critic:
         critic = fixed.critic_values(cfg, batch)
     rollout = Rollout(rows, batch, step_layout(batch, rows), values=critic)
@@ -220,7 +228,7 @@ def _with_prior(
     kept = kept or fresh_prior(session.model, cfg)
     if state.reads_hidden(cfg):
         number, temperature = state_numbers(rollout.steps), cfg.sample.temperature
-        of_batch = session.model, fixed.params, rollout.batch, number, temperature
+        of_batch = session.model, fixed.weights, rollout.batch, number, temperature
         rollout = rollout._replace(hidden=scores_and_hidden(*of_batch, fixed.passes(cfg))[1])
     rollout = with_prior(session, rollout, kept, cfg)
     return rollout, learned(kept, rollout, cfg)[0]

@@ -33,6 +33,7 @@ from vinejax.learner.batch import strided
 from vinejax.learner.packing import Passes, packing_for
 from vinejax.learner.score import token_logprobs
 from vinejax.model.decoder import Decoder, Params
+from vinejax.model.lora import with_adapters
 from vinejax.model.sharding import replicate
 from vinejax.statistics.bootstrap import percentile_interval, resampled
 
@@ -46,9 +47,11 @@ def _gradients(
     batch: Batch,
     advantages: Float[Array, "E B T"],
     temperature: float,
+    base: Params | None,
 ) -> Params:
-    def masked_logprobs(params: Params) -> Float[Array, "B T"]:
-        logprobs, _ = token_logprobs(model, params, batch, temperature)
+    def masked_logprobs(trained: Params) -> Float[Array, "B T"]:
+        weights = trained if base is None else with_adapters(base, trained)
+        logprobs, _ = token_logprobs(model, weights, batch, temperature)
         return jnp.where(batch.mask, logprobs, 0.0)
 
     _, pull = jax.vjp(masked_logprobs, params)
@@ -63,6 +66,7 @@ def policy_gradients(
     solutions: int,
     temperature: float,
     passes: Passes,
+    base: Params | None = None,
 ) -> Params:
     """ĝ of E estimators on one batch: 1/`solutions`·Σ_b Σ_t A_ebt·∇log π(token t of row b).
 
@@ -72,16 +76,17 @@ def policy_gradients(
       temperature: the sampling temperature, by which the logits are divided.
       passes: forward and backward passes over the batch, as in training; their rows divide B.
         Packing rows changes the sums by rounding only.
+      base: weights that stay as they are, of which `params` are adapters; None: there are none.
 
     Returns:
-      The tree of `params`, with a leading axis E: E copies of the weights.
+      The tree of `params`, with a leading axis E: E copies of what is trained.
     """
     scaled = advantages / np.float32(solutions)
     if passes.packed:
         packing = packing_for(batch, passes._replace(shared=False), model.mesh)
         batch, scaled = packing.pack(batch), np.stack([packing.move(x) for x in scaled])
     parts = (
-        _gradients(model, params, rows, credit.swapaxes(0, 1), temperature)
+        _gradients(model, params, rows, credit.swapaxes(0, 1), temperature, base)
         for rows, credit in strided((batch, scaled.swapaxes(0, 1)), passes.rows)
     )
     return functools.reduce(optax.tree.add, parts)

@@ -80,7 +80,7 @@ def measure_gradients(
         before = fixed.session.engine.stats.decoded_tokens
         start = time.perf_counter()
         sampler = fixed.sampler(cfg, repeat)
-        episodes = sampler.solutions(fixed.params, fixed.problems, len(fixed.problems))
+        episodes = sampler.solutions(fixed.weights, fixed.problems, len(fixed.problems))
         seconds.append((time.perf_counter() - start) / len(episodes))
         decoded = fixed.session.engine.stats.decoded_tokens - before
         tokens.append(decoded / len(episodes))
@@ -103,7 +103,8 @@ def measure_gradients(
         fixed.session.engine.release()
         credit = np.stack([estimates[name].advantages for name in chosen])
         parts = (fixed.session.model, fixed.params, batch, credit, len(episodes))
-        gradients = policy_gradients(*parts, cfg.sample.temperature, passes)
+        rest = cfg.sample.temperature, passes, fixed.session.base
+        gradients = policy_gradients(*parts, *rest)
         _record(fixed, {name: repeats[name] for name in chosen}, estimates, gradients, reference)
         say(f"credit: repeat {repeat + 1} of {cfg.bench.repeats}, {len(episodes)} solutions")
     means = statistics.mean(tokens), steady(seconds), float(np.mean(trained))

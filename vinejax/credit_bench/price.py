@@ -40,15 +40,17 @@ class Price(NamedTuple):
 def training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> float:
     """Median seconds of one iteration's training on the episodes, without compiling.
 
-    Training is all that follows credit: log-probabilities by the policy and the reference model,
-    and `ppo.epochs` of updates. The policy stays as it is.
+    Training is all that follows credit: log-probabilities by the policy and, if it is read, the
+    reference model, and `ppo.epochs` of updates. The policy stays as it is.
     """
+    method = find_method(cfg.method)
 
     def rows() -> Batch:
-        return fixed.scored(cfg, episodes, collate(episodes, rows=cfg.ppo.minibatch))
+        batch = collate(episodes, rows=cfg.ppo.minibatch)
+        return fixed.scored(cfg, episodes, batch, method.reads_reference(cfg))
 
     optimizer = make_optimizer(cfg.optimizer, 1)
-    objective = find_method(cfg.method).objective(fixed.session.model, cfg)
+    objective = method.objective(fixed.session.model, cfg)
     return _median_seconds(fixed, cfg, fixed.params, (objective, optimizer), rows)
 
 
@@ -88,7 +90,8 @@ def _median_seconds(
         rows = make_rows()
         for epoch in range(cfg.ppo.epochs):
             for minibatch in minibatches(rows, cfg.ppo.minibatch, cfg.seed, 0, epoch):
-                state, _ = update_step(objective, optimizer, state, objective.pack(minibatch))
+                given = objective.pack(minibatch), fixed.session.base
+                state, _ = update_step(objective, optimizer, state, *given)
         jax.block_until_ready(state)
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds[1:])

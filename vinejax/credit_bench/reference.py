@@ -63,7 +63,7 @@ def _sample(fixed: Fixed, cfg: Config, half: int) -> list[Episode]:
     while left > 0:
         rollout = dataclasses.replace(cfg.rollout, per_prompt=min(left, PER_PROMPT))
         sampler = fixed.sampler(dataclasses.replace(seeded, rollout=rollout), part)
-        episodes += sampler.solutions(fixed.params, fixed.problems, len(fixed.problems))
+        episodes += sampler.solutions(fixed.weights, fixed.problems, len(fixed.problems))
         left, part = left - rollout.per_prompt, part + 1
     session.engine.release()
     return episodes
@@ -83,6 +83,7 @@ def _gradient(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> Params:
         credit = np.zeros(batch.mask.shape, np.float32)
         credit[: len(chosen)] = advantages[start : start + rows, None]
         parts = (fixed.session.model, fixed.params, batch, credit[None] * batch.mask)
-        return policy_gradients(*parts, len(episodes), cfg.sample.temperature, passes)
+        rest = cfg.sample.temperature, passes, fixed.session.base
+        return policy_gradients(*parts, len(episodes), *rest)
 
     return functools.reduce(optax.tree.add, map(part, range(0, len(episodes), rows)))
