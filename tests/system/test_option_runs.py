@@ -11,6 +11,7 @@ import pytest
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
 
+from vinejax.learner import batch
 from vinejax.methods import stages
 from vinejax.methods.base import Method
 from vinejax.options.curriculum import NEVER
@@ -153,6 +154,27 @@ def test_without_a_coefficient_the_reference_model_has_no_pass(
     lines = trained(tmp_path / "plain")
     assert lines == trained(tmp_path / "scored") and lines[-1]["total/updates"] > 0
     assert "actor/old_kl" in lines[-1] and "actor/kl" not in lines[-1]
+
+
+def test_longer_rows_change_results_by_rounding_only(
+    start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    shapes, lines = [], []
+
+    def collate(*args: Any) -> Any:
+        made = batch.collate(*args)
+        shapes.append(made.tokens.shape)
+        return made
+
+    monkeypatch.setattr(stages, "collate", collate)
+    for tokens, microbatch in ((None, 4), (128, 1)):
+        ppo = {"row_tokens": tokens, "microbatch": microbatch}
+        cfg = config("grpo", start, ppo=ppo, iterations=1)
+        loop.train(cfg, tmp_path / str(tokens))
+        lines.append(trained(tmp_path / str(tokens))[-1])
+    assert shapes[0][1] < shapes[1][1] == 128
+    for name in ("actor/loss", "actor/entropy", "actor/grad_norm", "rollout/logprob_diff/mean"):
+        assert lines[1][name] == pytest.approx(lines[0][name], rel=1e-4, abs=1e-6)
 
 
 def test_all_groups_left_out(start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

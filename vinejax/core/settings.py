@@ -253,6 +253,9 @@ class PPOConfig:
     packing: bool = True  # episodes share rows of the longest one's length where they fit
     # With packing, episodes of a row that begin alike share these tokens; 'auto': where they can.
     share_prefixes: Literal["auto", "on", "off"] = "auto"
+    # Least tokens of a packed row; None: the longest episode's. A row that holds all solutions of a
+    # problem computes its prompt once: raise it, and divide `microbatch` by as much.
+    row_tokens: Count | None = None
     gamma: ZeroToOne = 1.0
     # What advantages are whitened over; 'method': the method's own; VinePPO's code: 'minibatch'.
     whiten: Literal["method", "iteration", "minibatch", "none"] = "method"

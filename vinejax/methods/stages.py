@@ -137,6 +137,7 @@ def scored(
     if passes.packed:  # full rows of any length cost alike, and few lengths mean few programs
         most = longest_sequence(it.cfg, session.model.cfg.context)
         longest = part([most], max(len(episode.tokens) for episode in episodes))
+        longest = max(longest, it.cfg.ppo.row_tokens or 0)
     rows = it.num_minibatches(episodes) * it.minibatch_rows(episodes)
     batch = collate(episodes, rows, longest)
     cfg, steps, temperature = it.cfg, step_layout(batch, episodes), it.cfg.sample.temperature

@@ -135,7 +135,8 @@ def decode_copy_bytes(case: Case, int8: bool = False) -> int:
 
 def train_length(case: Case) -> int:
     """T of the training batches: the longest sequence, rounded up to a bucket."""
-    return bucket(longest_sequence(case.cfg, case.model.cfg.context), least=32)
+    longest = longest_sequence(case.cfg, case.model.cfg.context)
+    return bucket(max(longest, case.cfg.ppo.row_tokens or 0), least=32)
 
 
 def usual_length(case: Case) -> int:
@@ -143,7 +144,9 @@ def usual_length(case: Case) -> int:
     `sample.max_tokens`."""
     most = longest_sequence(case.cfg, case.model.cfg.context)
     usual = min(math.ceil(mean_prompt_tokens(case)) + case.cfg.sample.max_tokens, most)
-    return part([most], usual) if case.cfg.ppo.packing else bucket(usual, least=32)
+    if not case.cfg.ppo.packing:
+        return bucket(usual, least=32)
+    return max(part([most], usual), bucket(case.cfg.ppo.row_tokens or 0, least=32))
 
 
 def kv_room(case: Case, resident: int) -> int:

@@ -29,7 +29,7 @@ FREE_FIELDS = {
     *("model.attention", "model.remat", "model.architecture"),
     *("rollout.slots", "rollout.memory_gib", "rollout.attention"),
     *("rollout.skip_repeats", "rollout.one_stream"),
-    *("ppo.microbatch", "ppo.packing", "ppo.share_prefixes"),
+    *("ppo.microbatch", "ppo.packing", "ppo.share_prefixes", "ppo.row_tokens"),
     *("grader.workers", "grader.timeout_s", "grader.memory_mb"),
     *("env.timeout_s", "env.workers", "env.check_every", "values.prior_timeout_s", "code.url"),
 }
