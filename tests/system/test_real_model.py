@@ -1,6 +1,8 @@
-"""benchmarks/real/model.py, on a wheel that is made here, without pip and transformers."""
+"""benchmarks/real: the model, on a wheel that is made here without pip and transformers, and the
+problems of configs/alice.py, if reasoning-gym is installed."""
 
 import hashlib
+import re
 import runpy
 import subprocess
 import sys
@@ -9,7 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers.loop_cases import read_lines
 from helpers.paths import REPO
+
+from vinejax.config import from_file
+from vinejax.core.settings import DataConfig
+from vinejax.grading import Grader
+from vinejax.tasks.table import Table
 
 
 def test_the_weights_are_checked_before_they_are_converted(
@@ -44,3 +52,28 @@ def test_the_weights_are_checked_before_they_are_converted(
     (tmp_path / "smollm2").mkdir()
     with pytest.raises(SystemExit, match="is there already: use it, or name another folder"):
         main()
+
+
+def test_problems_have_right_solutions_and_are_in_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("reasoning_gym")
+    main = runpy.run_path(str(REPO / "benchmarks/real/problems.py"))["main"]
+    folder = tmp_path / "alice"
+    monkeypatch.setattr(sys, "argv", ["problems.py", str(folder)])
+    main()
+    own = [folder / f"{name}.jsonl" for name in ("train", "validation", "test", "start/train")]
+    rows = {file: read_lines(file) for file in own}
+    assert [len(found) for found in rows.values()] == [1200, 128, 400, 32]
+    questions = [row["question"] for found in rows.values() for row in found]
+    assert len(set(questions)) == len(questions)
+    for row in rows[own[0]]:
+        said = re.search(r"(\d) (?:sisters|female friends)", row["question"])
+        assert said and row["answer"].endswith(f"#### {int(said.group(1)) + 1}")
+    data = from_file(str(REPO / "configs/x"), "alice.py:sft").data.to_dict() | {"path": str(folder)}
+    task = Table(DataConfig(**data))
+    with Grader(workers=1) as grader:
+        problems = task.load("train")
+        assert len(problems) == 32
+        pairs = [(task.answer(task.solution(x)), task.gold(x) or "") for x in problems]
+        assert all(verdict.score == 1.0 for verdict in grader.grade_many(pairs))
