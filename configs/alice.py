@@ -6,6 +6,22 @@
     python -m vinejax.main --config=configs/alice.py:sft --workdir=runs/alice_start
     python -m vinejax.main --config=configs/alice.py          # or, say, configs/alice.py:grpo
 
+The model has to find which number a question is about, and add one: benchmarks/real/problems.py.
+The start has seen 32 solutions twice, in half a minute of training; the third command takes four
+minutes with its evaluations. It solves half of the problems at temperature 0.35 and a sixth at 0.8.
+
+Validation accuracy (128 problems, temperature 0.35, 95% intervals), one run each of 64 solutions an
+iteration on a core of its own (2026-11-26, jax 0.10.2; rows of 128 tokens, slower ones than here):
+
+  iteration                  0         10   20   30   40   50        60        test after 60
+  vineppo, 67 seconds  58 (50 to 66)   77   80   90   97   98  100             99 (97 to 100)
+  grpo, 56 seconds     58 (50 to 66)   65   77   77   77   77   77 (70 to 84)  75 (67 to 82)
+
+The start's test accuracy is 50 (41 to 59). A quarter of the questions name the sisters first: there
+GRPO goes on taking the other number, as soon all eight solutions of a problem do. VinePPO's
+solutions shrink to one step, where its credit is that of a solution: one run of each says nothing
+about step credit. A run takes 5.5 GiB.
+
 Hardware: two CPU cores, 8 GiB. Reproduces: nothing.
 """
 

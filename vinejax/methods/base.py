@@ -129,8 +129,8 @@ class Method:
         return self.values is not no_values
 
     def reads_reference(self, cfg: Config) -> bool:
-        """Whether log-probabilities by the reference model are needed."""
-        return bool(cfg.kl.coef) or self.reads_logprobs
+        """Whether log-probabilities by the reference model are needed; a user's method may."""
+        return bool(cfg.kl.coef) or self.reads_logprobs or "." in cfg.method
 
     @property
     def has_plain_values(self) -> bool:
