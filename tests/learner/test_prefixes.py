@@ -264,3 +264,5 @@ def test_where_prefixes_are_shared():
     assert "\n" not in str(error.value)
     with pytest.raises(ConfigError, match=r"^ppo.share_prefixes = 'on': needs ppo.packing"):
         check_config(cases.config(ppo={"share_prefixes": "on", "packing": False}))
+    with pytest.raises(ConfigError, match=r"^ppo.row_tokens = 64: needs ppo.packing"):
+        check_config(cases.config(ppo={"row_tokens": 64, "packing": False}))

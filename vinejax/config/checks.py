@@ -85,6 +85,7 @@ NEEDS = (
         lambda c: c.entropy.covariance == "kl",
         "entropy.covariance = 'kl'",
     ),
+    Need(("ppo.row_tokens",), lambda c: c.ppo.packing, "ppo.packing"),
     Need(("ppo.shift_mean",), lambda c: c.ppo.whiten != "none", "ppo.whiten other than 'none'"),
     Need(
         tuple(f"grader.{name}" for name, _ in flatten(GraderConfig())),
@@ -254,8 +255,6 @@ def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
     yield is_uneven, "sft.batch", f"must be a multiple of ppo.microbatch = {ppo.microbatch}"
     is_idle = ppo.share_prefixes == "on" and not ppo.packing
     yield is_idle, "ppo.share_prefixes", "needs ppo.packing; leave it out"
-    is_idle = ppo.row_tokens is not None and not ppo.packing
-    yield is_idle, "ppo.row_tokens", "needs ppo.packing; leave it out"
     yield (
         cfg.budget.episodes is not None and cfg.budget.episodes < group,
         "budget.episodes",
