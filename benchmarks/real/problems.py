@@ -55,8 +55,10 @@ def generate() -> dict[str, list[dict[str, Any]]]:
             task_types=KINDS,
             task_type_weights=[0.5, 0.5],
         ):
+            if len(rows) == count:
+                break
             question, kind = drawn["question"], drawn["metadata"]["task_type"]
-            if question in seen or len(rows) == count:
+            if question in seen:
                 continue
             seen.add(question)
             rows.append(

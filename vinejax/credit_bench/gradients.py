@@ -33,7 +33,7 @@ from vinejax.learner.batch import strided
 from vinejax.learner.packing import Passes, packing_for
 from vinejax.learner.score import token_logprobs
 from vinejax.model.decoder import Decoder, Params
-from vinejax.model.lora import with_adapters
+from vinejax.model.lora import weights_of
 from vinejax.model.sharding import replicate
 from vinejax.statistics.bootstrap import percentile_interval, resampled
 
@@ -50,8 +50,7 @@ def _gradients(
     base: Params | None,
 ) -> Params:
     def masked_logprobs(trained: Params) -> Float[Array, "B T"]:
-        weights = trained if base is None else with_adapters(base, trained)
-        logprobs, _ = token_logprobs(model, weights, batch, temperature)
+        logprobs, _ = token_logprobs(model, weights_of(trained, base), batch, temperature)
         return jnp.where(batch.mask, logprobs, 0.0)
 
     _, pull = jax.vjp(masked_logprobs, params)

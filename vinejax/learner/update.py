@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float
 from vinejax.core.types import Batch, TrainState
 from vinejax.learner.packing import Passes, packing_for
 from vinejax.model.decoder import Decoder, Params
-from vinejax.model.lora import with_adapters
+from vinejax.model.lora import weights_of
 from vinejax.model.sharding import (
     ROWS,
     AnyMesh,
@@ -164,7 +164,7 @@ def gradients(
     still = None if base is None else objective.cast(base)
 
     def loss_of(trained: Params, micro: Any) -> tuple[jax.Array, Any]:
-        return loss(trained if still is None else with_adapters(still, trained), micro)
+        return loss(weights_of(trained, still), micro)
 
     def part(micro: Any) -> tuple[Params, Any]:
         (_, sums), grads = jax.value_and_grad(loss_of, has_aux=True)(weights, micro)

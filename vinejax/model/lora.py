@@ -90,6 +90,11 @@ def with_adapters(params: Params, adapters: Params | None) -> Params:
     return {**params, "layers": layers}
 
 
+def weights_of(trained: Params, base: Params | None) -> Params:
+    """A model's weights: what is trained, which is all of them, or adapters on `base`."""
+    return trained if base is None else with_adapters(base, trained)
+
+
 def merged(params: Params, scale: float) -> Params:
     """The parameters without adapters: each kernel, in its dtype, is W + scale A B.
 

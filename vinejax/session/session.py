@@ -12,7 +12,7 @@ from vinejax.core.text import Tokenizer
 from vinejax.core.types import PromptedProblem
 from vinejax.engine.engine import Engine
 from vinejax.model.decoder import Decoder, Params
-from vinejax.model.lora import fresh_adapters, shape_as_set, with_adapters
+from vinejax.model.lora import fresh_adapters, shape_as_set, weights_of
 from vinejax.rollout.journaled import JournaledEngine
 from vinejax.rollout.reset_sampling import ResetSampler
 from vinejax.rollout.sampler import Sampler
@@ -71,7 +71,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
     def weights(self, trained: Params) -> Params:
         """The policy's weights: those that are trained, with those below if they are adapters."""
-        return trained if self.base is None else with_adapters(self.base, trained)
+        return weights_of(trained, self.base)
 
     @functools.cached_property
     def engine(self) -> Engine:
