@@ -25,9 +25,11 @@ from vinejax.credit.assign import state_numbers, state_places
 from vinejax.learner.batch import collate, step_layout
 from vinejax.learner.packing import Passes
 from vinejax.learner.score import MOST_HIDDEN, scores_and_hidden
-from vinejax.methods.ppo import fresh_critic, token_values
+from vinejax.methods.ppo import critic_weights, fresh_critic, token_values
 from vinejax.methods.prior import probe_features, states_of
+from vinejax.model.decoder import Params
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
+from vinejax.model.lora import abstract_adapters, shape_as_set
 from vinejax.model.sharding import make_mesh
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.workdir import check_workdir, record_run
@@ -127,19 +129,36 @@ def test_the_probe_as_a_reward_model(case: str, tmp_path: Path):
     np.testing.assert_allclose(read(folder, batch.tokens, tmp_path)[0, last] + given, v, atol=1e-5)
 
 
+def trained(cfg: Config, model: Model, seed: int) -> Params:
+    """All weights as they are, or, if the run trains adapters, such that change them."""
+    if not cfg.model.lora_rank:
+        return model.params
+    adapters = abstract_adapters(model.decoder, shape_as_set(cfg.model))
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape) / 8, x.dtype), adapters)
+
+
 def critic_of(cfg: Config, model: Model) -> Any:
-    critic = fresh_critic(model.decoder, model.params, 3, make_mesh(cfg.mesh))
+    critic = fresh_critic(model.decoder, trained(cfg, model, 0), 3, make_mesh(cfg.mesh))
     moved = jax.tree.map(lambda x: jax.device_put(np.asarray(x) * np.float32(1.1)), critic)
     return TrainState(jnp.int32(4), moved, {"mu": moved})
 
 
-@pytest.mark.parametrize("case", ["narrow", "tied"])
+@pytest.mark.parametrize(
+    "case", ["narrow", "tied", pytest.param("adapters", marks=pytest.mark.slow)]
+)
 def test_the_critic_as_a_reward_model(case: str, tmp_path: Path):
-    cfg, model = start(tmp_path, "ppo", **CASES[case])
+    cfg, model = start(tmp_path, "ppo", **CASES.get(case, {}))
+    base = None
+    if case == "adapters":
+        settings = dataclasses.replace(cfg.model, lora_rank=2, lora_alpha=4.0)
+        cfg, base = dataclasses.replace(cfg, model=settings), model.params
     critic = critic_of(cfg, model)
-    folder = exported(cfg, model, critic, tmp_path / "run")
+    policy = model._replace(params=trained(cfg, model, 1))
+    folder = exported(cfg, policy, critic, tmp_path / "run")
     episode, batch = a_batch()
-    values = jax.jit(token_values, static_argnums=0)(model.decoder, critic.params, batch)
+    decoder, weights = model.decoder.computing(cfg.model), critic_weights(critic.params, base)
+    values = jax.jit(token_values, static_argnums=0)(decoder, weights, batch)
     expected = np.asarray(values)[0, 1 : len(episode.tokens)]  # before each token but the first
     found = read(folder, batch.tokens, tmp_path)[0, : len(expected)]
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

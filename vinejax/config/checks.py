@@ -294,11 +294,6 @@ def _of_model(cfg: Config, method: Method) -> Iterator[Refusal]:
     if model.lora_rank:
         is_unknown = not model.lora_targets or set(model.lora_targets) - set(PROJECTIONS)
         yield is_unknown, "model.lora_targets", f"must be some of {', '.join(PROJECTIONS)}"
-        yield (
-            method.state.has_critic,
-            "model.lora_rank",
-            f"must be 0 for method = {cfg.method!r}, whose critic is trained with all weights",
-        )
         rule = "must be '' with model.lora_rank, where the reference has the start's weights"
         yield cfg.kl.soup, "kl.soup", rule
         rule = "must be False with model.lora_rank: the reference is a part of the policy"

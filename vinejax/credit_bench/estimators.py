@@ -23,7 +23,7 @@ from vinejax.learner.batch import step_layout
 from vinejax.learner.packing import Passes, passes_for
 from vinejax.learner.score import scores_and_hidden, with_logprobs
 from vinejax.methods import METHODS, find_method
-from vinejax.methods.ppo import critic_values
+from vinejax.methods.ppo import critic_values, critic_weights
 from vinejax.methods.prior import fresh_prior, learned, with_prior
 from vinejax.model.decoder import Params
 from vinejax.rl.advantages import group_advantages
@@ -74,7 +74,7 @@ class Fixed(NamedTuple):
 
     session: Session
     params: Params  # what is trained of the policy: all weights, or adapters
-    critic: Params | None
+    critic: Params | None  # what is trained of it
     problems: list[PromptedProblem]
 
     @property
@@ -102,7 +102,8 @@ class Fixed(NamedTuple):
     def critic_values(self, cfg: Config, batch: Batch) -> np.ndarray:
         """f32[B, T] the critic's values before each token."""
         assert self.critic is not None
-        return critic_values(self.session.model, self.critic, batch, self.passes(cfg))
+        weights = critic_weights(self.critic, self.session.base)
+        return critic_values(self.session.model, weights, batch, self.passes(cfg))
 
 
 class Estimate(NamedTuple):

@@ -76,6 +76,10 @@ class Objective(abc.ABC):
         """The weights in the form that all passes over microbatches use: see `Decoder.ready`."""
         return self.model.ready(params)
 
+    def weights(self, trained: Params, base: Params | None) -> Params:
+        """All weights, of those that are trained and, if these are adapters, those below them."""
+        return weights_of(trained, base)
+
     def accepts(self, sums: Any) -> jax.Array | bool:
         """Whether to make an update with these sums. One that is not finite is never made."""
         return True
@@ -161,10 +165,10 @@ def gradients(
     has_tokens = (_batch_of(rows).segment_ids > 0).any(axis=1)
     rows, loss = objective.loss_over(rows)
     weights = objective.cast(params)
-    still = None if base is None else objective.cast(base)
+    still = None if base is None else objective.model.ready(base)
 
     def loss_of(trained: Params, micro: Any) -> tuple[jax.Array, Any]:
-        return loss(weights_of(trained, still), micro)
+        return loss(objective.weights(trained, still), micro)
 
     def part(micro: Any) -> tuple[Params, Any]:
         (_, sums), grads = jax.value_and_grad(loss_of, has_aux=True)(weights, micro)

@@ -3,9 +3,10 @@
     A_t = Σ_{i≥t} (γλ)^(i-t)·(r_i + γ·V_{i+1} - V_i)
 
 The critic is a second model, a copy of the start with a linear head on the last hidden state, after
-the final norm, from N(0, 1/(width + 1)), with an optimizer of its own. The value before token t is
-read at the token before it. Its loss is ½·max((V - G)², (clip(V, V_old ± `critic.clip`) - G)²), a
-mean over tokens. The first `critic.warmup_iterations` train the critic alone.
+the final norm, from N(0, 1/(width + 1)), with an optimizer of its own. In a run with adapters it
+has the start's weights below adapters of its own. The value before token t is read at the token
+before it. Its loss is ½·max((V - G)², (clip(V, V_old ± `critic.clip`) - G)²), a mean over tokens.
+The first `critic.warmup_iterations` train the critic alone.
 
 Source: https://arxiv.org/abs/1707.06347, and VinePPO's code `models/pretrained_with_value_head.py`
 (23-88) and `trainers/ppo_trainer.py` (1003-1017).
@@ -45,6 +46,7 @@ from vinejax.methods.stages import State, minibatches_of
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.fingerprint import fingerprint
 from vinejax.model.hf.weights import RewardModel
+from vinejax.model.lora import abstract_adapters, merged, shape_as_set, weights_of
 from vinejax.model.sharding import make_mesh, placed_shapes, replicate
 from vinejax.rl.losses import value_clip
 from vinejax.runtime.host_arrays import whole_array
@@ -79,9 +81,10 @@ class CriticSums(NamedTuple):
 
 
 def fresh_critic(model: Decoder, start: Params, seed: int, mesh: Mesh) -> Params:
-    """{backbone: the start's weights without its output matrix, head: {kernel [D], bias []}}.
+    """{backbone: what is trained at the start, without an output matrix, head: {kernel, bias}}.
 
-    The kernel is drawn from N(0, 1 / (D + 1)), the bias is 0.
+    `start` has all weights, or fresh adapters. The head's kernel [D] is drawn from N(0, 1 / (D +
+    1)), its bias [] is 0.
     """
     width = model.cfg.width
 
@@ -89,9 +92,15 @@ def fresh_critic(model: Decoder, start: Params, seed: int, mesh: Mesh) -> Params
         kernel = jax.random.normal(jax.random.key(seed), (width,)) * (width + 1) ** -0.5
         return {"kernel": kernel, "bias": jnp.float32(0)}
 
-    backbone = {name: x for name, x in start.items() if name != "head"}
     head = jax.jit(draw, out_shardings=NamedSharding(mesh, PartitionSpec()))()
-    return {"backbone": backbone, "head": head}
+    return critic_weights({"backbone": start, "head": head}, None)
+
+
+def critic_weights(critic: Params, base: Params | None) -> Params:
+    """A critic with all weights: the critic itself, or, if it has adapters, with `base` below."""
+    backbone = weights_of(critic["backbone"], base)
+    backbone = {name: x for name, x in backbone.items() if name != "head"}  # the output matrix
+    return critic | {"backbone": backbone}
 
 
 def token_values(model: Decoder, critic: Params, batch: Batch) -> Float[jax.Array, "B T"]:
@@ -112,7 +121,7 @@ def _values(model: Decoder, critic: Params, batch: Batch) -> Float[jax.Array, "B
 
 
 def critic_values(model: Decoder, critic: Params, batch: Batch, passes: Passes) -> np.ndarray:
-    """f32[B, T] V before each response token, 0 elsewhere."""
+    """f32[B, T] V before each response token, 0 elsewhere, by a critic with all weights."""
     return in_passes(functools.partial(_values, model, critic), batch, passes, model.mesh)
 
 
@@ -156,6 +165,9 @@ class CriticObjective(Objective):
     def cast(self, params: Params) -> Params:
         return params | {"backbone": self.model.ready(params["backbone"])}
 
+    def weights(self, trained: Params, base: Params | None) -> Params:
+        return critic_weights(trained, base)
+
 
 def critic_objective(model: Decoder, cfg: Config) -> CriticObjective:
     """The objective of PPO's critic by the settings of `cfg`."""
@@ -188,9 +200,9 @@ class Critic(State):
         return True
 
     def fresh(self, session: Session) -> TrainState:
-        """A copy of the start with a random head."""
+        """A copy of the start, or adapters that change nothing yet, with a random head."""
         cfg, mesh = session.cfg, session.mesh
-        weights = fresh_critic(session.model, session.load_reference(), cfg.seed, mesh)
+        weights = fresh_critic(session.model, session.fresh_params(), cfg.seed, mesh)
         return fresh_state(weights, make_critic_optimizer(cfg, 1), mesh)
 
     def valued(self, it: Iteration, kept: TrainState, rollout: Rollout, passes: Passes) -> Rollout:
@@ -202,7 +214,8 @@ class Critic(State):
             key += f" {fingerprint(critic, session.mesh)}"
 
         def values() -> dict[str, np.ndarray]:
-            return {"values": critic_values(session.model, critic, batch, passes)}
+            weights = critic_weights(critic, session.base)
+            return {"values": critic_values(session.model, weights, batch, passes)}
 
         return rollout._replace(values=session.journal.once("critic", key, values)["values"])
 
@@ -217,7 +230,7 @@ class Critic(State):
         batch = rollout.batch._replace(advantages=credit.advantages, mask=credit.mask)
         targets = Targets(rollout.values, np.asarray(credit.returns))
         stream = minibatches_of(it, rollout, (batch, targets))
-        critic, updates = train_on(objective, optimizer, critic, stream)
+        critic, updates = train_on(objective, optimizer, critic, stream, it.session.base)
         it.count_made(updates, batch)
         if updates:
             it.metrics |= critic_metrics(updates)
@@ -226,12 +239,16 @@ class Critic(State):
     def reward_model(
         self, cfg: Config, model: Decoder, params: Params, restore: Callable[[Any], Any]
     ) -> RewardModel:
-        """The critic."""
-        mesh = model.mesh or make_mesh(cfg.mesh)
-        like = jax.eval_shape(lambda start: fresh_critic(model, start, cfg.seed, mesh), params)
+        """The critic. `params` has the start's weights, which are used below adapters alone."""
+        mesh, lora = model.mesh or make_mesh(cfg.mesh), cfg.model
+        start = abstract_adapters(model, shape_as_set(lora)) if lora.lora_rank else params
+        like = jax.eval_shape(lambda start: fresh_critic(model, start, cfg.seed, mesh), start)
         critic = restore({"params": placed_shapes(mesh, like)})["params"]
-        head = jax.tree.map(whole_array, critic["head"])
-        return RewardModel(model, critic["backbone"], head["kernel"], float(head["bias"]))
+        head, backbone = jax.tree.map(whole_array, critic["head"]), critic["backbone"]
+        if lora.lora_rank:
+            backbone = critic_weights(critic, params)["backbone"]
+            backbone = merged(backbone, lora.lora_alpha / lora.lora_rank)
+        return RewardModel(model, backbone, head["kernel"], float(head["bias"]))
 
     def iterations_alone(self, cfg: Config) -> int:
         return CriticConfig.of(cfg).warmup_iterations

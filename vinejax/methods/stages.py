@@ -82,6 +82,7 @@ class State:
     ) -> RewardModel | None:
         """What is kept as a reward model, beside the policy's `params`; None if it is none.
 
+        For a critic with adapters, `params` are the weights below them.
         `restore` gives the parts of what a checkpoint keeps that a dict, of the names of the
         NamedTuple's fields, has arrays or shapes for.
         """

@@ -85,14 +85,13 @@ def bytes_per_chip(shapes: Any) -> int:
     return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in leaves)
 
 
-def weight_bytes(case: Case, without: str = "") -> int:
-    """Bytes per chip of the sharded weights, except the one called `without`.
+def weight_bytes(case: Case) -> int:
+    """Bytes per chip of the sharded weights.
 
     They are in float32, or, in a run with adapters, which are not counted, in the compute dtype.
     """
-    kept = {name: x for name, x in abstract_params(case.model).items() if name != without}
     dtype = case.model.compute.dtype if case.cfg.model.lora_rank else None
-    return bytes_per_chip(placed_shapes(case.mesh, kept, dtype))
+    return bytes_per_chip(placed_shapes(case.mesh, abstract_params(case.model), dtype))
 
 
 def trained_shapes(case: Case) -> Params:
@@ -213,8 +212,8 @@ def fixed_parts(case: Case) -> MemoryParts:
         reference += trained
     optimizer, critic = optimizer_bytes(case, trained_shapes(case)), 0
     if case.method.state.has_critic:  # PPO's has no output matrix
-        shapes = {name: x for name, x in abstract_params(case.model).items() if name != "head"}
-        critic = weight_bytes(case, without="head") + optimizer_bytes(case, shapes)
+        shapes = {name: x for name, x in trained_shapes(case).items() if name != "head"}
+        critic = bytes_per_chip(placed_shapes(case.mesh, shapes)) + optimizer_bytes(case, shapes)
     return MemoryParts(weights, optimizer, reference, critic, decode_copy_bytes(case), 0, 0)
 
 

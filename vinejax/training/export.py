@@ -15,7 +15,7 @@ from vinejax.runtime.checkpoint import Checkpoints, find_policy, find_trained
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.workdir import check_workdir
-from vinejax.training.start_weights import WARM_UP, load_trained
+from vinejax.training.start_weights import WARM_UP, Trained, load_trained, load_weights
 
 FOLDER, ADAPTERS, REWARD_MODEL = "export", "adapters", "reward_model"  # of the workdir
 
@@ -38,7 +38,7 @@ def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> ep
     save_pretrained(workdir / FOLDER, trained.model, trained.params, trained.tokenizer)
     written = [workdir / FOLDER]
     if trained.adapters is not None:
-        start = trained.settings.path or os.fspath(workdir / WARM_UP)
+        start = _start(trained, workdir)
         written.append(workdir / ADAPTERS)
         save_adapters(written[1], trained.model, trained.adapters, trained.settings, start)
     if is_writer():
@@ -50,16 +50,24 @@ def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> ep
     return workdir / FOLDER
 
 
+def _start(trained: Trained, workdir: epath.Path) -> str:
+    """The path of the weights that a run started from."""
+    return trained.settings.path or os.fspath(workdir / WARM_UP)
+
+
 def _export_reward_model(cfg: Config, workdir: epath.Path) -> str | None:
     """Writes the newest checkpoint's critic or probe; returns its name, None if it has neither."""
     state, newest = find_method(cfg.method).state, find_policy(workdir, "last")
     if newest is None or not (state.has_critic or state.reads_hidden(cfg)):
         return None
     name, iteration = newest
-    trained = load_trained(workdir, workdir / name, make_mesh(cfg.mesh))
+    trained = load_trained(workdir, workdir / name, mesh := make_mesh(cfg.mesh))
+    params = trained.params
+    if state.has_critic and trained.adapters is not None:  # its own are on the start's weights
+        params = load_weights(_start(trained, workdir), mesh)[1]
     with Checkpoints(workdir / name, keep=1) as checkpoints:
         restore = functools.partial(checkpoints.restore_kept, iteration)
-        scorer = state.reward_model(cfg, trained.model, trained.params, restore)
+        scorer = state.reward_model(cfg, trained.model, params, restore)
     if scorer is None:
         return None
     save_reward_model(workdir / REWARD_MODEL, scorer, trained.tokenizer)

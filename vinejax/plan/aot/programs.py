@@ -121,14 +121,15 @@ class Lowering:
     def _critic_step(self) -> Lowered:
         cfg = self.case.cfg
         start = jax.eval_shape(
-            lambda params: fresh_critic(self.model, params, cfg.seed, self.mesh), self.params
+            lambda params: fresh_critic(self.model, params, cfg.seed, self.mesh), self.trained
         )
         params = placed_shapes(self.mesh, start)
         optimizer = make_critic_optimizer(cfg, UPDATES)
         batch = self._batch(cfg.ppo.minibatch)
         rows = batch, Targets(batch.advantages, batch.advantages)
         objective = critic_objective(self.model, cfg)
-        return update_step.lower(objective, optimizer, self._state(params, optimizer), rows)
+        state = self._state(params, optimizer)
+        return update_step.lower(objective, optimizer, state, rows, self.base)
 
     # --- arguments
 
