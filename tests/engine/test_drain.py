@@ -17,6 +17,7 @@ from vinejax.engine.drain import drain_sizes
 from vinejax.engine.engine import Engine
 from vinejax.engine.layout import CacheLayout
 from vinejax.engine.ring import Ring, RingLayout, RingStorage
+from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import mesh_over
 
 rng = np.random.default_rng(3)
@@ -150,3 +151,8 @@ def test_sizes(tiny: Model):
     assert [found.slots for found in drain_sizes(tiny.decoder, mesh, enough - 1, low)] == [8]
     few = dataclasses.replace(whole, slots=95)
     assert not drain_sizes(tiny.decoder, mesh, 2**30, few)
+    # A CPU computes long with a large model, and an accelerator does not.
+    large = Decoder(dataclasses.replace(tiny.decoder.cfg, ffn=2**21))
+    assert [found.slots for found in drain_sizes(large, mesh, 2**30, few)] == [23]
+    other = dataclasses.replace(few, storage=RingStorage("gpu", shares_heads=True))
+    assert not drain_sizes(large, mesh, 2**30, other)

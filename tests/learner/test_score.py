@@ -13,6 +13,8 @@ from vinejax.learner.batch import collate
 from vinejax.learner.packing import Passes
 from vinejax.learner.score import (
     MOST_HIDDEN,
+    hidden_of,
+    hidden_states,
     narrowed,
     score,
     score_with_hidden,
@@ -109,7 +111,7 @@ def test_longer_padding_and_neighbours_change_nothing():
 
 
 @jax.jit
-def hidden_of(params, tokens, positions, segment_ids):
+def hidden_after(params, tokens, positions, segment_ids):
     return cases.model().hidden(params, tokens, positions, segment_ids)[0]
 
 
@@ -125,11 +127,13 @@ def test_hidden_states_of_numbered_tokens(passes: Passes):
     for i, (row, token) in enumerate(places):
         number[row, token] = i + 1
     logprobs, hidden = scores_and_hidden(cases.model(), params, batch, number, 1.0, passes)
+    of_half = hidden_of(cases.model(), params, batch, number, passes)
+    np.testing.assert_allclose(of_half, hidden, rtol=1e-6, atol=1e-6)
     expected = scores_of(cases.model(), params, batch, 1.0, passes)
     np.testing.assert_allclose(logprobs, expected, rtol=1e-6, atol=1e-6)
     half = (cases.model().cfg.num_layers + 1) // 2
     first = {**params, "layers": jax.tree.map(lambda x: np.asarray(x)[:half], params["layers"])}
-    x = np.asarray(hidden_of(first, batch.tokens, batch.positions, batch.segment_ids))
+    x = np.asarray(hidden_after(first, batch.tokens, batch.positions, batch.segment_ids))
     alone = np.stack([x[place] for place in places])
     alone /= np.sqrt((alone**2).mean(axis=-1, keepdims=True) + 1e-6)
     np.testing.assert_allclose(hidden, alone, rtol=1e-4, atol=1e-4)
@@ -146,8 +150,10 @@ def test_hidden_states_need_no_second_forward_pass(monkeypatch: pytest.MonkeyPat
     alone = score.lower(*of_batch, temperature).cost_analysis()
     number = np.zeros(batch.tokens.shape, np.int32)
     both = score_with_hidden.lower(*of_batch, number, temperature, 16).cost_analysis()
-    assert alone is not None and both is not None
+    half = hidden_states.lower(*of_batch, number, 16).compile().cost_analysis()
+    assert alone is not None and both is not None and half is not None
     assert 1 <= both["flops"] / alone["flops"] < 1.02
+    assert half["flops"] / alone["flops"] < 0.6  # half of the layers, and no output matrix
 
 
 def test_wide_hidden_states_are_projected():

@@ -21,7 +21,7 @@ from vinejax.credit.probe import Probe
 from vinejax.credit_bench.truth import SolutionState, values_at
 from vinejax.learner.batch import step_layout
 from vinejax.learner.packing import Passes, passes_for
-from vinejax.learner.score import scores_and_hidden, with_logprobs
+from vinejax.learner.score import hidden_of, with_logprobs
 from vinejax.methods import METHODS, find_method
 from vinejax.methods.ppo import critic_values, critic_weights
 from vinejax.methods.prior import fresh_prior, learned, with_prior
@@ -228,9 +228,8 @@ def _with_prior(
     session, state = fixed.session, find_method(cfg.method).state
     kept = kept or fresh_prior(session.model, cfg)
     if state.reads_hidden(cfg):
-        number, temperature = state_numbers(rollout.steps), cfg.sample.temperature
-        of_batch = session.model, fixed.weights, rollout.batch, number, temperature
-        rollout = rollout._replace(hidden=scores_and_hidden(*of_batch, fixed.passes(cfg))[1])
+        of_batch = session.model, fixed.weights, rollout.batch, state_numbers(rollout.steps)
+        rollout = rollout._replace(hidden=hidden_of(*of_batch, fixed.passes(cfg)))
     rollout = with_prior(session, rollout, kept, cfg)
     return rollout, learned(kept, rollout, cfg)[0]
 

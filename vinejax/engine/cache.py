@@ -135,6 +135,10 @@ class Storage(abc.ABC):
 
     read_by_kernel: ClassVar[bool] = False  # the compiler's count of cycles lacks such reads
 
+    @property
+    def on_cpu(self) -> bool:
+        return False
+
     # --- sizes
 
     def align(self, columns: int) -> int:

@@ -9,6 +9,7 @@ draw depends on a slot.
 
 import dataclasses
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -25,11 +26,13 @@ from vinejax.engine.memory import cache_bytes, phase_bytes
 from vinejax.engine.split import SHARDS
 from vinejax.engine.window import Rows, Window
 from vinejax.model.decoder import Decoder
+from vinejax.model.lora import kernel_shapes
 from vinejax.model.sharding import ROWS, AnyMesh, on_shards
 
 SHARE = 4  # slots of a phase / slots of its first drain, and so on
 MIN_SLOTS = 96  # with fewer slots a drain saves less than compiling its program costs
 MIN_DRAINED = 32  # slots from which a drain has a drain of its own
+LARGE = 2**25  # weights of projections with which a CPU computes longer than it compiles
 
 
 class State(NamedTuple):
@@ -47,7 +50,7 @@ def drain_sizes(model: Decoder, mesh: AnyMesh, memory: int, sizes: Sizes) -> tup
     of all keys and values.
     """
     drains: list[Sizes] = []
-    slots, least = sizes.slots, MIN_SLOTS
+    slots, least = sizes.slots, min_slots(model, sizes)
     while slots >= least:
         slots, least = slots // SHARE, MIN_DRAINED
         rows = sizes.storage.drain_rows(sizes, slots)
@@ -62,6 +65,17 @@ def drain_sizes(model: Decoder, mesh: AnyMesh, memory: int, sizes: Sizes) -> tup
         if phase_bytes(model, mesh, sizes) + copied <= memory:
             drains.append(drain)
     return tuple(drains)
+
+
+def min_slots(model: Decoder, sizes: Sizes) -> int:
+    """The fewest slots with which a phase has a drain.
+
+    On a CPU each slot of a large model is many products in every step, so that a few phases win
+    back what compiling costs.
+    """
+    kernels = kernel_shapes(model).values()
+    weights = model.cfg.num_layers * sum(math.prod(x + y) for x, y in kernels)
+    return MIN_DRAINED if sizes.storage.on_cpu and weights >= LARGE else MIN_SLOTS
 
 
 def to_drain(mesh: Mesh, sizes: Sizes, drain: Sizes, state: State) -> tuple[State, jax.Array]:

@@ -47,6 +47,10 @@ class RingStorage(Storage):
     platform: str
     shares_heads: bool  # whether several query heads have the same keys and values
 
+    @property
+    def on_cpu(self) -> bool:
+        return self.platform == "cpu"
+
     def layout(self, slots: int) -> RingLayout:
         """The fastest layout for this many slots per shard.
 

@@ -75,16 +75,29 @@ class Hidden(NamedTuple):
 def score_with_hidden(
     model: Decoder, params: Params, batch: Batch, number: Array, temperature: float, most: int
 ) -> tuple[Float[Array, "B T"], Hidden]:
-    """`score`, and hidden states of the at most `most` tokens with a `number` above 0.
-
-    They are those after half of the layers: the last ones are made for the next token.
-    """
+    """`score`, and `hidden_states`."""
     logprobs, _, x = _scored(model, params, batch, temperature, num_tapped(model))
+    logprobs = replicate(jnp.where(batch.mask, logprobs, 0.0), model.mesh)
+    return logprobs, _numbered(model, x, number, most)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "most"))
+def hidden_states(model: Decoder, params: Params, batch: Batch, number: Array, most: int) -> Hidden:
+    """Hidden states of the at most `most` tokens with a `number` above 0.
+
+    They are those after half of the layers: the last ones are made for the next token. The other
+    half, which nothing reads, is not computed.
+    """
+    where = batch.tokens, batch.positions, batch.segment_ids
+    x = model.hidden(params, *where, seen_until=batch.seen_until, tap=num_tapped(model))[1]
+    return _numbered(model, x, number, most)
+
+
+def _numbered(model: Decoder, x: Float[Array, "B T D"], number: Array, most: int) -> Hidden:
     (places,) = jnp.nonzero(number.reshape(-1), size=most, fill_value=number.size)
     chosen = narrowed(x.reshape(-1, x.shape[-1]).at[places].get(mode="fill", fill_value=0))
     numbers = number.reshape(-1).at[places].get(mode="fill", fill_value=0)
-    logprobs = jnp.where(batch.mask, logprobs, 0.0)
-    return jax.tree.map(lambda x: replicate(x, model.mesh), (logprobs, Hidden(numbers, chosen)))
+    return jax.tree.map(lambda x: replicate(x, model.mesh), Hidden(numbers, chosen))
 
 
 def num_tapped(model: Decoder) -> int:
@@ -125,21 +138,44 @@ def scores_and_hidden(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(f32[B, T], f32[S, R]) on the host: `score_with_hidden` of the whole batch.
 
-    `number`, i32[B, T], counts S tokens from 1, and is 0 elsewhere. These are tokens that a row
-    never shares with another: its first trained one, the one before it, and those after it.
+    `number` is as for `hidden_of`.
     """
-    total, rows = int(np.count_nonzero(number)), batch.tokens.shape[0]
-    most = doubled(min(total, passes.rows * batch.tokens.shape[1]), least=64)
+    most = _most_numbered(batch, number, passes)
 
     def program(part: Batch, number: np.ndarray) -> tuple[Array, Hidden]:
         return score_with_hidden(model, params, part, number, temperature, most)
 
     packing, parts = _passed(program, batch, passes, model.mesh, number)
     logprobs, found = zip(*parts, strict=True)
-    hidden = np.zeros((total, found[0].state.shape[-1]), np.float32)
-    for numbers, states in found:
-        hidden[numbers[numbers > 0] - 1] = states[numbers > 0]
-    return _rows_of(logprobs, packing, rows), hidden
+    return _rows_of(logprobs, packing, batch.tokens.shape[0]), _in_order(found)
+
+
+def hidden_of(
+    model: Decoder, params: Params, batch: Batch, number: np.ndarray, passes: Passes
+) -> np.ndarray:
+    """f32[S, R] on the host: `hidden_states` of the whole batch.
+
+    `number`, i32[B, T], counts S tokens from 1, and is 0 elsewhere. These are tokens that a row
+    never shares with another: its first trained one, the one before it, and those after it.
+    """
+    most = _most_numbered(batch, number, passes)
+    program = functools.partial(hidden_states, model, params, most=most)
+    return _in_order(_passed(program, batch, passes, model.mesh, number)[1])
+
+
+def _most_numbered(batch: Batch, number: np.ndarray, passes: Passes) -> int:
+    """The most tokens with a number that a pass can have, in one of few sizes."""
+    total = int(np.count_nonzero(number))
+    return doubled(min(total, passes.rows * batch.tokens.shape[1]), least=64)
+
+
+def _in_order(found: Sequence[Hidden]) -> np.ndarray:
+    """f32[S, R] the hidden states of all passes by number."""
+    numbers = np.concatenate([part.number for part in found])
+    states = np.concatenate([part.state for part in found])[numbers > 0]
+    hidden = np.zeros_like(states)
+    hidden[numbers[numbers > 0] - 1] = states
+    return hidden
 
 
 class Spread(NamedTuple):

@@ -19,6 +19,7 @@ from vinejax.learner.optimizer import make_optimizer, rate_of_last
 from vinejax.learner.packing import Passes, passes_for
 from vinejax.learner.policy import PolicyObjective
 from vinejax.learner.score import (
+    hidden_of,
     prefill_scores,
     scores_and_hidden,
     scores_and_spread,
@@ -146,16 +147,18 @@ def scored(
 
     def logprobs() -> dict[str, np.ndarray]:
         model, params = session.model, session.weights(state.policy.params)
-        old, more = None, {}
+        old, more = prefill_scores(batch, episodes), {}
         if keeper.reads_hidden(it.cfg):
             number = state_numbers(steps)
-            scored = scores_and_hidden(model, params, batch, number, temperature, passes)
-            old, more["hidden"] = scored
+            if old is None:
+                found = scores_and_hidden(model, params, batch, number, temperature, passes)
+                old, more["hidden"] = found
+            else:
+                more["hidden"] = hidden_of(model, params, batch, number, passes)
         if reads_entropy or cfg.entropy.likeliest:
             count = max(cfg.entropy.likeliest, 1)
             spread = scores_and_spread(model, params, batch, temperature, passes, count)
-            if old is None and (old := prefill_scores(batch, episodes)) is None:
-                old = spread.logprobs
+            old = spread.logprobs if old is None else old
             more |= {"entropy": spread.entropy, "top_mass": spread.top_mass}
             more |= {"top_entropy": spread.top_entropy}
         # None: the policy's weights, to the bit, or nothing reads the reference model's.
