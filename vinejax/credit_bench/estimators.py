@@ -19,7 +19,7 @@ from vinejax.credit.assign import group_numbers, solution_rewards, state_numbers
 from vinejax.credit.platt import Scaling
 from vinejax.credit.probe import Probe
 from vinejax.credit_bench.truth import SolutionState, values_at
-from vinejax.learner.batch import step_layout
+from vinejax.learner.batch import collate, step_layout
 from vinejax.learner.packing import Passes, passes_for
 from vinejax.learner.score import hidden_of, with_logprobs
 from vinejax.methods import METHODS, find_method
@@ -30,6 +30,7 @@ from vinejax.rl.advantages import group_advantages
 from vinejax.rollout.overlong import penalised
 from vinejax.rollout.sampler import Sampler
 from vinejax.rollout.vine import fill_values
+from vinejax.session.budget import packed_length
 from vinejax.session.session import Session
 
 RUN = "run"  # the estimator that the configuration itself sets
@@ -89,6 +90,12 @@ class Fixed(NamedTuple):
     def passes(self, cfg: Config) -> Passes:
         """Forward and backward passes over a batch, as in training."""
         return passes_for(cfg, cfg.ppo.minibatch, self.session.mesh)
+
+    def batch(self, cfg: Config, episodes: list[Episode], rows: int) -> Batch:
+        """The episodes as rows, as long as in training."""
+        context, is_packed = self.session.model.cfg.context, self.passes(cfg).packed
+        longest = packed_length(cfg, context, episodes) if is_packed else 0
+        return collate(episodes, rows, longest)
 
     def scored(
         self, cfg: Config, episodes: list[Episode], batch: Batch, needs_reference: bool = True

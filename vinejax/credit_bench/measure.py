@@ -19,7 +19,7 @@ from vinejax.credit_bench.estimators import EXACT, Estimate, Fixed, estimate, re
 from vinejax.credit_bench.gradients import Measured, inner_products, policy_gradients
 from vinejax.credit_bench.reference import Reference
 from vinejax.credit_bench.worth import TrueSteps, credit_of_steps, joined, true_steps
-from vinejax.learner.batch import collate, step_layout
+from vinejax.learner.batch import step_layout
 from vinejax.model.decoder import Params
 
 
@@ -86,7 +86,7 @@ def measure_gradients(
         tokens.append(decoded / len(episodes))
         trained.append(np.mean([len(episode.response) for episode in episodes]))
         first = first or episodes
-        batch = collate(episodes, rows=passes.rows)
+        batch = fixed.batch(cfg, episodes, passes.rows)
         if any(map(reads_logprobs, configs.values())):
             batch = fixed.scored(cfg, episodes, batch)
         chosen = [name for name in configs if name != EXACT or repeat < cfg.bench.exact]

@@ -15,7 +15,7 @@ import optax
 from vinejax.core.settings import Config
 from vinejax.core.types import Batch, Episode
 from vinejax.credit_bench.estimators import Fixed
-from vinejax.learner.batch import collate, minibatches
+from vinejax.learner.batch import minibatches
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import Objective, fresh_state, update_step
 from vinejax.methods import find_method
@@ -46,7 +46,7 @@ def training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> floa
     method = find_method(cfg.method)
 
     def rows() -> Batch:
-        batch = collate(episodes, rows=cfg.ppo.minibatch)
+        batch = fixed.batch(cfg, episodes, cfg.ppo.minibatch)
         return fixed.scored(cfg, episodes, batch, method.reads_reference(cfg))
 
     optimizer = make_optimizer(cfg.optimizer, 1)
@@ -63,7 +63,7 @@ def critic_training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) 
     stays as it is.
     """
     assert fixed.critic is not None
-    batch = collate(episodes, rows=cfg.ppo.minibatch)
+    batch = fixed.batch(cfg, episodes, cfg.ppo.minibatch)
     values = fixed.critic_values(cfg, batch)
     optimizer = make_critic_optimizer(cfg, 1)
     objective = critic_objective(fixed.session.model, cfg)

@@ -15,7 +15,6 @@ from vinejax.credit.assign import group_numbers, solution_rewards
 from vinejax.credit_bench.estimators import Fixed
 from vinejax.credit_bench.gradients import inner_products, policy_gradients, reference_error
 from vinejax.credit_bench.truth import with_own_seed
-from vinejax.learner.batch import collate
 from vinejax.model.decoder import Params
 from vinejax.rl.advantages import group_advantages
 
@@ -79,7 +78,7 @@ def _gradient(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> Params:
 
     def part(start: int) -> Params:
         chosen = episodes[start : start + rows]
-        batch = collate(chosen, passes.rows)
+        batch = fixed.batch(cfg, chosen, passes.rows)
         credit = np.zeros(batch.mask.shape, np.float32)
         credit[: len(chosen)] = advantages[start : start + rows, None]
         parts = (fixed.session.model, fixed.params, batch, credit[None] * batch.mask)

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from vinejax.core.settings import Config
-from vinejax.core.shapes import part
 from vinejax.core.types import Episode, Rollout, RunState
 from vinejax.credit.assign import Credit, state_numbers
 from vinejax.learner.batch import collate, digest_of, minibatches, step_layout
@@ -34,7 +33,7 @@ from vinejax.rollout.one_stream import sample_valued
 from vinejax.rollout.vine import fill_values
 from vinejax.runtime.offload import to_device
 from vinejax.session import metrics
-from vinejax.session.budget import longest_sequence, num_updates
+from vinejax.session.budget import num_updates, packed_length
 from vinejax.session.iteration import Iteration, Solutions
 from vinejax.session.session import Session
 
@@ -135,11 +134,7 @@ def scored(
     and, if they are needed, the reference model, and the values of `keeper`."""
     session = it.session
     passes = passes_for(it.cfg, it.cfg.ppo.minibatch, session.mesh)
-    longest = 0
-    if passes.packed:  # full rows of any length cost alike, and few lengths mean few programs
-        most = longest_sequence(it.cfg, session.model.cfg.context)
-        longest = part([most], max(len(episode.tokens) for episode in episodes))
-        longest = max(longest, it.cfg.ppo.row_tokens or 0)
+    longest = packed_length(it.cfg, session.model.cfg.context, episodes) if passes.packed else 0
     rows = it.num_minibatches(episodes) * it.minibatch_rows(episodes)
     batch = collate(episodes, rows, longest)
     cfg, steps, temperature = it.cfg, step_layout(batch, episodes), it.cfg.sample.temperature
