@@ -85,12 +85,15 @@ def with_open_choices(applied: Config, as_set: Config) -> Config:
     The estimators' methods make other choices for these fields.
     """
     ppo = as_set.ppo
-    choices = {name: getattr(ppo, name) for name in ("whiten", "reduction", "clip_high")}
+    choices = {name: getattr(ppo, name) for name in ("whiten", "loss", "reduction", "clip_high")}
     return dataclasses.replace(
         applied,
         values=as_set.values,
         credit=as_set.credit,
+        kl=as_set.kl,
+        reward=as_set.reward,
         ppo=dataclasses.replace(applied.ppo, **choices),
+        rollout=dataclasses.replace(applied.rollout, flat=as_set.rollout.flat),
     )
 
 
