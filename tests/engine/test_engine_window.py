@@ -17,6 +17,7 @@ from vinejax.core.types import Batch
 from vinejax.engine import finish, window
 from vinejax.engine.branches import Branch, Grown, work_of
 from vinejax.engine.engine import Engine
+from vinejax.engine.flat import Flat, place_counts
 from vinejax.engine.memory import cache_bytes
 from vinejax.engine.stats import EngineStats
 from vinejax.learner.score import score
@@ -205,9 +206,9 @@ def test_a_prefill_computes_less_padding(tiny, monkeypatch):
     """Of 25 trunks in batches of 8, which are scored as in batches of one."""
     called = []
 
-    def noted(*args: Any) -> Any:
-        called.append(args)
-        return window.prefill(*args)
+    def noted(*args: Any, flat: Flat | None) -> Any:
+        called.append((args, flat))
+        return window.prefill(*args, flat=flat)
 
     monkeypatch.setattr("vinejax.engine.phase.prefill", noted)
     scored = []
@@ -216,16 +217,43 @@ def test_a_prefill_computes_less_padding(tiny, monkeypatch):
         stream = engine.stream(tiny.params, TRUNKS, BRANCHES, BUDGETS, scored=True)
         stream.in_order()
         scored.append(stream.trunk_logprobs)
-        assert {args[6].shape[0] for args in called} == {batch}
-        rooms = [window.room_for_tokens("cpu", *args[6].shape) for args in called]
-        tokens = [int(args[7].sum()) for args in called]
-        assert all(0 < n <= room for n, room in zip(tokens, rooms, strict=True))
+        assert {args[6].shape[0] for args, _ in called} == {batch}
+        tokens = [int(args[7].sum()) for args, _ in called]
         assert sum(tokens) == sum(map(len, TRUNKS))
+        places = [flat.source.shape[0] for _, flat in called if flat is not None]
         if batch == 8:
-            assert sum(rooms) < 0.6 * 32 * 48, "of four batches with padding"
-            assert window.room_for_tokens("tpu", batch, 48) == 8 * 48
+            assert all(0 < n <= size for n, size in zip(tokens, places, strict=True))
+            assert sum(places) < 0.6 * 32 * 48, "of four batches with padding"
+            assert not place_counts("tpu", batch, 48)
+        else:
+            assert not places
         called.clear()
     for joined, alone in zip(*scored, strict=True):
+        np.testing.assert_allclose(joined, alone, atol=1e-5)
+
+
+def test_trunks_that_begin_alike_are_computed_together(tiny: Model, monkeypatch: Any):
+    """16 solutions of two problems in two calls, with scores and tokens as in batches of one."""
+    rng, computed = np.random.default_rng(4), []
+    prompts = [rng.integers(2, 20, 14).tolist() for _ in range(2)]
+    trunks = [prompts[i % 2] + rng.integers(2, 20, 5 + i // 2).tolist() for i in range(16)]
+    branches = [Branch(i, 14 + i % 5, i) for i in range(16)]
+
+    def noted(*args: Any, flat: Flat | None) -> Any:
+        computed.append((int(args[7].sum()), 0 if flat is None else flat.source.shape[0]))
+        return window.prefill(*args, flat=flat)
+
+    monkeypatch.setattr("vinejax.engine.phase.prefill", noted)
+    made = []
+    for rows in (32, 3):
+        engine = engine_of(tiny, window_rows=rows, slots=8, limits=(48, 48))
+        stream = engine.stream(tiny.params, trunks, branches, 4, scored=True)
+        made.append((stream.in_order(), stream.trunk_logprobs))
+    shared = [(tokens, places) for tokens, places in computed if places]
+    assert len(shared) == 2 and sum(tokens for tokens, _ in shared) == sum(map(len, trunks))
+    assert all(places < 0.85 * tokens for tokens, places in shared)
+    assert_same(made[0][0], made[1][0])
+    for joined, alone in zip(made[0][1], made[1][1], strict=True):
         np.testing.assert_allclose(joined, alone, atol=1e-5)
 
 

@@ -267,8 +267,8 @@ def test_without_possible_repeats_nothing_is_searched(
     kept = []
     prefill = phase.prefill
 
-    def noted(*args: Any) -> Any:
-        made = prefill(*args)
+    def noted(*args: Any, **rest: Any) -> Any:
+        made = prefill(*args, **rest)
         kept.append(made.hidden)
         return made
 

@@ -2,6 +2,7 @@
 problems of configs/alice.py, if reasoning-gym is installed."""
 
 import hashlib
+import json
 import re
 import runpy
 import subprocess
@@ -77,3 +78,27 @@ def test_problems_have_right_solutions_and_are_in_one_file(
         assert len(problems) == 32
         pairs = [(task.answer(task.solution(x)), task.gold(x) or "") for x in problems]
         assert all(verdict.score == 1.0 for verdict in grader.grade_many(pairs))
+
+
+def test_runs_become_lines_and_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    main = runpy.run_path(str(REPO / "benchmarks/real/curves.py"))["main"]
+    runs, picture = tmp_path / "runs.jsonl", tmp_path / "curves.png"
+    old = {"method": "grpo", "seed": 1, "solutions": 64, "validation": {"0": 0.5, "10": 0.6}}
+    runs.write_text(json.dumps(old) + "\n" + json.dumps(old | {"method": "vineppo"}) + "\n")
+    run = tmp_path / "run"
+    run.mkdir()
+    rollout = {"prompts": 8, "per_prompt": 8}
+    config = {"config": {"method": "vineppo", "seed": 1, "rollout": rollout}}
+    (run / "config.json").write_text(json.dumps(config))
+    stages = [("test", {"test/pass_at_1": 0.25}), ("eval", {"eval/pass_at_1": 0.5})]
+    stages += [("train", {"timing_s/rollout": x, "timing_s/train": 1.0}) for x in (9.0, 2.0, 3.0)]
+    lines = [{"iteration": 0, "step": 0, "stage": stage} | values for stage, values in stages]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for name, value in {"RUNS": runs, "PICTURE": picture}.items():
+        monkeypatch.setitem(main.__globals__, name, value)
+    monkeypatch.setattr(sys, "argv", ["curves.py", str(run)])
+    main()
+    kept, new = read_lines(runs)
+    assert kept == old and new["solutions"] == 64 and new["seconds"] == 4.0
+    assert new["validation"] == {"0": 0.5} and new["test"] == {"0": 0.25}
+    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -18,6 +18,7 @@ import numpy as np
 from vinejax.core.shapes import doubled
 from vinejax.engine.assign import Load
 from vinejax.engine.branches import Work
+from vinejax.engine.flat import fitting
 from vinejax.engine.intake import Intake
 from vinejax.engine.memory import put_on_shards
 from vinejax.engine.phase import Entries, Entry, Phase, Programs
@@ -180,13 +181,13 @@ class KeepingPhase(Phase):
     def _compute_all(self, rests: list[list[_Rest]]) -> None:
         """Computes the next part of each, in their order, as many at a time as fit."""
         while any(rests):
-            lengths = [[len(self._part(rest)) for rest in of_shard] for of_shard in rests]
-            counts = self._num_fitting(lengths, self._length)
-            pairs = [*zip(rests, counts, strict=True)]
-            self._compute([of_shard[:count] for of_shard, count in pairs])
+            parts = [[*map(self._part, of_shard[: self._sizes.batch])] for of_shard in rests]
+            fits = fitting(parts, self._place_counts(self._length), shares=False)
+            pairs = [*zip(rests, fits.counts, strict=True)]
+            self._compute([of_shard[:count] for of_shard, count in pairs], fits.places)
             rests = [of_shard[count:] for of_shard, count in pairs]
 
-    def _compute(self, rests: list[list[_Rest]]) -> None:
+    def _compute(self, rests: list[list[_Rest]], num_places: int | None) -> None:
         shards, batch = len(rests), self._sizes.batch
         tokens = np.zeros((shards, batch, self._length), np.int32)
         lengths, source, columns = np.zeros((3, shards, batch), np.int32)
@@ -200,7 +201,9 @@ class KeepingPhase(Phase):
         entering = self._entering([[rest.entry for rest in of_shard] for of_shard in rests])
         given = tokens, lengths, source, columns
         tokens, lengths, *known = (put_on_shards(self._mesh, x) for x in given)
+        parts = [[*map(self._part, of_shard)] for of_shard in rests]
         self._window, self._rows, *_ = prefill(
             self._model, self._mesh, None, self._programs.weights, self._window, self._rows,
             tokens, lengths, entering, known=Known(*known),
+            flat=self._flat(parts, self._length, num_places, shares=False),
         )  # fmt: skip

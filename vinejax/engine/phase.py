@@ -22,6 +22,7 @@ from vinejax.engine.cache import Sizes
 from vinejax.engine.collect import Collector, Drawn
 from vinejax.engine.decode import DecodeConfig, Trace
 from vinejax.engine.drain import State, to_drain
+from vinejax.engine.flat import Flat, fitting, flattened, in_groups, place_counts
 from vinejax.engine.intake import Intake
 from vinejax.engine.memory import empty_caches, put_on_shards
 from vinejax.engine.queues import longer_queue
@@ -30,7 +31,7 @@ from vinejax.engine.split import Weights
 from vinejax.engine.stats import EngineStats
 from vinejax.engine.stop import first_states
 from vinejax.engine.trace import HostSteps
-from vinejax.engine.window import Entering, Rows, copy_rows, prefill, room_for_tokens
+from vinejax.engine.window import Entering, Rows, copy_rows, prefill
 from vinejax.model.sharding import platform_of
 from vinejax.runtime.stopping import Watch
 
@@ -276,27 +277,38 @@ class Phase:
         return self.work.trunks[entry.load.trunk]
 
     def _prefill_all(self, computed: Entries) -> None:
-        """Computes the trunks of each shard, the longest first, as many at a time as fit."""
-        lengths = [[len(self._tokens_of(entry)) for entry in of_shard] for of_shard in computed]
-        done = [0] * len(computed)
-        while any(start < len(of_shard) for start, of_shard in zip(done, lengths, strict=True)):
-            left = [of_shard[start:] for start, of_shard in zip(done, lengths, strict=True)]
-            longest = max(of_shard[0] for of_shard in left if of_shard)
+        """Computes the trunks of each shard, the longest first, as many at a time as fit.
+
+        Where they can share tokens, trunks that begin alike follow one another.
+        """
+        batch, left = self._sizes.batch, computed
+        if self._place_counts(self._sizes.columns):
+            orders = [in_groups([*map(self._tokens_of, of_shard)]) for of_shard in left]
+            left = [[x[i] for i in order] for x, order in zip(left, orders, strict=True)]
+        while any(left):
+            trunks = [[*map(self._tokens_of, of_shard[:batch])] for of_shard in left]
+            longest = max(len(ids) for of_shard in trunks for ids in of_shard)
             length = part([self._sizes.columns], longest, halvings=HALVINGS)
-            counts = self._num_fitting(left, length)
-            ends = [start + count for start, count in zip(done, counts, strict=True)]
-            spans = zip(computed, done, ends, strict=True)
-            self._prefill([of_shard[start:end] for of_shard, start, end in spans], length)
-            done = ends
+            fits = fitting(trunks, self._place_counts(length))
+            pairs = [*zip(left, fits.counts, strict=True)]
+            self._prefill([of_shard[:count] for of_shard, count in pairs], length, fits.places)
+            left = [of_shard[count:] for of_shard, count in pairs]
 
-    def _num_fitting(self, lengths: list[list[int]], length: int) -> list[int]:
-        """How many of each shard's first trunks fit a prefill of arrays of this length."""
-        batch = self._sizes.batch
-        room = room_for_tokens(platform_of(self._mesh), batch, length)
-        fits = [np.cumsum(of_shard[:batch]) <= room for of_shard in lengths]
-        return [int(fitting.sum()) for fitting in fits]
+    def _place_counts(self, length: int) -> list[int]:
+        """The numbers of places that a shard's prefill of this length may have, if it is flat."""
+        return place_counts(platform_of(self._mesh), self._sizes.batch, length)
 
-    def _prefill(self, entries: Entries, length: int) -> None:
+    def _flat(
+        self, trunks: list[list[list[int]]], length: int, num_places: int | None, shares: bool
+    ) -> Flat | None:
+        """Where the trunks of all shards are computed."""
+        if num_places is None:
+            return None
+        rest = self._sizes.batch, length, num_places, shares
+        found = [flattened(of_shard, *rest) for of_shard in trunks]
+        return jax.tree.map(lambda *x: put_on_shards(self._mesh, np.stack(x)), *found)
+
+    def _prefill(self, entries: Entries, length: int, num_places: int | None) -> None:
         shards, batch = len(entries), self._sizes.batch
         tokens = np.zeros((shards, batch, length), np.int32)
         lengths = np.zeros((shards, batch), np.int32)
@@ -314,9 +326,11 @@ class Phase:
         temperature = self._programs.temperature if is_scored else None
         weights = self._programs.weights
         on_mesh, entering = put_on_shards(self._mesh, tokens), self._entering(entries)
+        trunks = [[*map(self._tokens_of, of_shard)] for of_shard in entries]
         self._window, self._rows, logprobs, hidden = prefill(
             self._model, self._mesh, temperature, weights, self._window, self._rows, on_mesh,
             put_on_shards(self._mesh, lengths), entering, keeps_hidden,
+            flat=self._flat(trunks, length, num_places, shares=True),
         )  # fmt: skip
         if logprobs is not None:
             scored = [(trunk, logprobs, at) for trunk, at in places if self.work.scored[trunk]]

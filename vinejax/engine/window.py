@@ -11,9 +11,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Float, Int
 
 from vinejax.engine import split
+from vinejax.engine.flat import Flat, padded, without_padding
 from vinejax.engine.layout import WINDOW, Joined, Separate
 from vinejax.engine.split import SHARDS, Weights
 from vinejax.model import attention
@@ -89,14 +90,15 @@ def prefill(
     entering: Entering,
     keeps_hidden: bool = False,
     known: Known | None = None,
+    flat: Flat | None = None,
 ) -> Prefilled:
     """Compute B trunks and write them into the rows that they enter.
 
-    `lengths`: of the trunks, 0 where the batch is padded; on each shard they sum up to
-    `room_for_tokens` at most. With a `temperature` also returns the log-probabilities of the
-    trunks' own tokens: entry t is that of tokens[:, t], entry 0 is 0. `keeps_hidden`: also the
-    final hidden states. Padding is on the right. With `known` columns the tokens are those after
-    them, attend to them too, and the whole rows are written; not with the other two.
+    `lengths`: of the trunks, 0 where the batch is padded. With a `temperature` also returns the
+    log-probabilities of the trunks' own tokens: entry t is that of tokens[:, t], entry 0 is 0.
+    `keeps_hidden`: also the final hidden states. Padding is on the right. With `known` columns the
+    tokens are those after them, attend to them too, and the whole rows are written; not with the
+    other two. `flat` says where tokens are computed, else all positions are.
     """
     part, axis = split.own_part(model, mesh), split.vocab_axis(model, mesh)
 
@@ -108,24 +110,26 @@ def prefill(
         lengths: jax.Array,
         entering: Entering,
         known: Known | None,
+        flat: Flat | None,
     ) -> Prefilled:
-        given = weights, tokens, lengths, known and (window, known)
+        given = weights, tokens, lengths, flat, known and (window, known)
         trunk_kv, x = _trunk_kv(part, axis, platform_of(mesh), *given)
         layers = zip(window.layers, trunk_kv, strict=True)
         window = Window([old.with_rows(entering.row, *kv) for old, kv in layers])
         rows = _serve(rows, entering)
-        logprobs, hidden = None, x if keeps_hidden else None
+        logprobs, hidden = None, padded(flat, x) if keeps_hidden else None
         if temperature is not None:
             # As `learner/score.py` defines them.
+            following = without_padding(flat, jnp.roll(tokens, -1, axis=1))
             scale = temperature or 1.0
-            logprobs, _ = part.logprobs_of(weights, x[:, :-1], tokens[:, 1:], scale, axis)
-            logprobs = jnp.pad(logprobs, ((0, 0), (1, 0)))
+            logprobs, _ = part.logprobs_of(weights, x, following, scale, axis)
+            logprobs = jnp.pad(padded(flat, logprobs)[:, :-1], ((0, 0), (1, 0)))
         return Prefilled(window, rows, logprobs, hidden)
 
-    in_specs = (split.weight_specs(model, mesh, weights), WINDOW.spec, *[SHARDS] * 5)
+    in_specs = (split.weight_specs(model, mesh, weights), WINDOW.spec, *[SHARDS] * 6)
     out_specs = Prefilled(WINDOW.spec, SHARDS, SHARDS, SHARDS)  # pyright: ignore
     run = on_shards(mesh, one_shard, in_specs, out_specs)
-    made = run(weights, window, rows, tokens, lengths, entering, known)
+    made = run(weights, window, rows, tokens, lengths, entering, known, flat)
     return made._replace(logprobs=split.readable(mesh, made.logprobs))
 
 
@@ -136,39 +140,6 @@ def _serve(rows: Rows, entering: Entering) -> Rows:
     )
 
 
-def room_for_tokens(platform: str, batch: int, length: int) -> int:
-    """The tokens that one prefill of `batch` trunks, padded to `length`, computes on a shard.
-
-    On a CPU a padded position costs what a token does, so most of the padding is left out. Trunks
-    between half of `length` and all fill nine sixteenths of the positions to 95% on average; a
-    batch of fewer than 8 could be filled less well.
-    """
-    whole = batch * length
-    return whole * 9 // 16 if platform == "cpu" and batch >= 8 else whole
-
-
-class _Flat(NamedTuple):
-    """Trunks one after the other, without their padding: P places for the tokens of B trunks."""
-
-    source: Int[Array, " P"]  # each place's token among the B * T
-    place: Int[Array, "B T"]  # the inverse; P where there is none
-
-    @classmethod
-    def of(cls, lengths: Int[Array, " B"], T: int, P: int) -> "_Flat":
-        ends = jnp.cumsum(lengths)
-        first, column = ends - lengths, jnp.arange(T)
-        place = jnp.where(column < lengths[:, None], first[:, None] + column, P)
-        row = jnp.minimum(jnp.searchsorted(ends, jnp.arange(P), side="right"), len(lengths) - 1)
-        source = jnp.minimum(row * T + jnp.arange(P) - first[row], len(lengths) * T - 1)
-        return cls(source, place)
-
-    def without_padding(self, x: Shaped[Array, "B T *rest"]) -> Shaped[Array, "1 P *rest"]:
-        return x.reshape(-1, *x.shape[2:])[self.source][None]
-
-    def padded(self, x: Shaped[Array, "1 P *rest"]) -> Shaped[Array, "B T *rest"]:
-        return jnp.take(x[0], self.place, axis=0, mode="fill", fill_value=0)
-
-
 def _trunk_kv(
     model: Decoder,
     axis: str | None,
@@ -176,43 +147,34 @@ def _trunk_kv(
     weights: Weights,
     tokens: Int[Array, "B T"],
     lengths: Int[Array, " B"],
+    flat: Flat | None,
     begun: tuple[Window, Known] | None,
 ) -> tuple[list[tuple[jax.Array, jax.Array]], jax.Array]:
-    """Each layer's keys and values [B, T, K, H], and the final hidden states [B, T, D].
+    """Each layer's keys and values [B, T, K, H], and the final hidden states as computed.
 
     Of trunks that have `begun` keys and values are those of all S columns.
     """
     B, T = tokens.shape
-    room = room_for_tokens(platform, B, T)
-    flat = None if room == B * T else _Flat.of(lengths, T, room)
-
-    def without_padding(x: jax.Array) -> jax.Array:
-        return x if flat is None else flat.without_padding(x)
-
-    def padded(x: jax.Array) -> jax.Array:
-        return x if flat is None else flat.padded(x)
-
     positions = jnp.broadcast_to(jnp.arange(T), (B, T)) if begun is None else begun[1].positions(T)
-    flat_positions = without_padding(positions)
-    x = split.embed(model, weights, without_padding(tokens), axis)
+    x = split.embed(model, weights, without_padding(flat, tokens), axis)
     trunk_kv = []
     for i, layer in enumerate(weights["layers"]):
 
         @jax.named_scope("attention")
         def attend(q: jax.Array, k: jax.Array, v: jax.Array, i: int = i):
             name, rule = model.compute.attention, model.cfg.rule(i)
-            q, k, v = padded(q), padded(k), padded(v)
+            q, k, v = padded(flat, q), padded(flat, k), padded(flat, v)
             if begun is None:
                 mixed = attention.causal_attention(name, platform, q, k, v, rule)
             else:
                 k, v = begun[1].joined(begun[0].layers[i], lengths, k, v)
                 seen = attention.seen_from(positions, k.shape[1], rule.window)
                 mixed = attention.attend_to_all(q, k, v, seen, rule)
-            return without_padding(mixed), (k, v)
+            return without_padding(flat, mixed), (k, v)
 
-        x, kv = model.block(layer, x, flat_positions, attend, i)
+        x, kv = model.block(layer, x, without_padding(flat, positions), attend, i)
         trunk_kv.append(kv)
-    return trunk_kv, padded(x)
+    return trunk_kv, x
 
 
 @functools.partial(jax.jit, static_argnames="mesh", donate_argnames=("window", "rows"))

@@ -19,6 +19,7 @@ from jaxtyping import PyTree
 from vinejax.core.types import Batch, TrainState
 from vinejax.engine import decode, split, window
 from vinejax.engine import memory as arrays
+from vinejax.engine.flat import Flat, place_counts
 from vinejax.engine.layout import WINDOW
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.score import score
@@ -78,10 +79,13 @@ class Lowering:
         keeps_hidden = (  # if continuations skip tokens that repeat their trunk
             self.phase.name == "values" and cfg.rollout.skip_repeats and cfg.sample.temperature > 0
         )
-        lengths = self._numbers(places)
+        lengths, flat, sizes = self._numbers(places), None, self.phase.sizes
+        if computed := place_counts(self.case.platform, sizes.batch, sizes.columns):
+            own = num_shards(self.mesh) * computed[-1]
+            flat = Flat(self._numbers(own), self._numbers(places, sizes.columns))
         return window.prefill.lower(
             self.model, self.mesh, temperature, weights, cache, rows, tokens, lengths, entering,
-            keeps_hidden,
+            keeps_hidden, flat=flat,
         )  # fmt: skip
 
     def _decode(self) -> Lowered:

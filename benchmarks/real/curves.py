@@ -1,0 +1,93 @@
+"""Validation accuracy of runs on a pretrained model, over solutions.
+
+    pip install -e '.[bench]'
+    python benchmarks/real/curves.py                  # the picture of benchmarks/real/runs.jsonl
+    python benchmarks/real/curves.py WORKDIR ...      # these runs are added first, or renewed
+
+A line of runs.jsonl is a run of configs/alice.py: method, seed, solutions of an iteration, the
+median seconds of one (of machines that differ), validation accuracy by iteration, and test accuracy
+by iteration where it was measured. The runs of seed 1 had rows of 128 tokens.
+"""
+
+import argparse
+import datetime
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib.ticker import PercentFormatter  # noqa: E402
+
+import vinejax  # noqa: E402
+
+RUNS = Path(__file__).parent / "runs.jsonl"
+PICTURE = Path(__file__).parents[2] / "docs/results/curves_alice.png"
+STYLES = {
+    "vineppo": ("#0b3d24", "-", "o"),
+    "ppo": ("#8c6bb1", "--", "P"),
+    "grpo": ("#b0580f", "-", "x"),
+    "rloo": ("#d98d3d", "--", "+"),
+}
+
+
+def record_of(workdir: str) -> dict[str, Any]:
+    """The line of a run."""
+    cfg = json.loads((Path(workdir) / "config.json").read_text(encoding="utf-8"))["config"]
+    metrics = vinejax.run(workdir).metrics
+    trained = [x for x in metrics if x["stage"] == "train"]
+
+    def accuracy(stage: str) -> dict[int, float]:
+        chosen = [x for x in metrics if x["stage"] == stage]
+        return {x["iteration"]: round(x[f"{stage}/pass_at_1"], 4) for x in chosen}
+
+    stages = ("rollout", "value", "score", "train")
+    seconds = [sum(x.get(f"timing_s/{stage}", 0.0) for stage in stages) for x in trained]
+    return {
+        "method": cfg["method"],
+        "seed": cfg["seed"],
+        "date": datetime.date.today().isoformat(),
+        "solutions": cfg["rollout"]["prompts"] * cfg["rollout"]["per_prompt"],
+        "seconds": round(statistics.median(seconds), 1),
+        "validation": accuracy("eval"),
+        "test": accuracy("test"),
+    }
+
+
+def draw(runs: list[dict[str, Any]], picture: Path) -> None:
+    """One line a run, the same kind for all seeds of a method."""
+    figure, panel = plt.subplots(figsize=(6, 3), layout="constrained")
+    labelled: set[str] = set()
+    for run in sorted(runs, key=lambda run: (list(STYLES).index(run["method"]), run["seed"])):
+        colour, dash, marker = STYLES[run["method"]]
+        label = None if run["method"] in labelled else run["method"]
+        labelled.add(run["method"])
+        solutions = [run["solutions"] * int(iteration) for iteration in run["validation"]]
+        style = dict(color=colour, linestyle=dash, marker=marker, markersize=4, linewidth=1)
+        panel.plot(solutions, run["validation"].values(), label=label, **style)
+    panel.set(xlabel="solutions", ylabel="validation accuracy", ylim=(0.4, 1.02))
+    panel.yaxis.set_major_formatter(PercentFormatter(1.0))
+    panel.legend(frameon=False)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.grid(alpha=0.3)
+    figure.savefig(picture, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("workdirs", nargs="*", help="runs of configs/alice.py")
+    lines = RUNS.read_text(encoding="utf-8").splitlines() if RUNS.exists() else []
+    runs = {(run["method"], run["seed"]): run for run in map(json.loads, lines)}
+    for workdir in parser.parse_args().workdirs:
+        run = record_of(workdir)
+        runs[run["method"], run["seed"]] = run
+    RUNS.write_text("".join(json.dumps(run) + "\n" for run in runs.values()), encoding="utf-8")
+    draw(list(runs.values()), PICTURE)
+
+
+if __name__ == "__main__":
+    main()
