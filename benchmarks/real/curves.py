@@ -67,8 +67,10 @@ def draw(runs: list[dict[str, Any]], picture: Path) -> None:
         label = None if run["method"] in labelled else run["method"]
         labelled.add(run["method"])
         solutions = [run["solutions"] * int(iteration) for iteration in run["validation"]]
-        style = dict(color=colour, linestyle=dash, marker=marker, markersize=4, linewidth=1)
-        panel.plot(solutions, run["validation"].values(), label=label, **style)
+        style: dict[str, Any] = dict(
+            color=colour, linestyle=dash, marker=marker, markersize=4, linewidth=1
+        )
+        panel.plot(solutions, [*run["validation"].values()], label=label, **style)
     panel.set(xlabel="solutions", ylabel="validation accuracy", ylim=(0.4, 1.02))
     panel.yaxis.set_major_formatter(PercentFormatter(1.0))
     panel.legend(frameon=False)
@@ -78,7 +80,7 @@ def draw(runs: list[dict[str, Any]], picture: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("workdirs", nargs="*", help="runs of configs/alice.py")
     lines = RUNS.read_text(encoding="utf-8").splitlines() if RUNS.exists() else []
     runs = {(run["method"], run["seed"]): run for run in map(json.loads, lines)}

@@ -12,7 +12,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, Shaped
+from jaxtyping import Shaped
+
+from vinejax.core.types import Array
 
 # Sixteenths of the positions that have a place. Nine hold to 95% on average what trunks between
 # half of T and all have without sharing; five are for solutions of one problem, and for a rest.
@@ -24,16 +26,16 @@ ALIKE = 4  # trunks begin alike if a quarter of the shorter one is the same
 class Flat(NamedTuple):
     """Where the tokens of B trunks of up to T tokens are computed."""
 
-    source: Int[Array, " P"]  # of each place: its token among the B * T
-    place: Int[Array, "B T"]  # of each token; P where there is none
+    source: Array  # i32[P] of each place: its token among the B * T
+    place: Array  # i32[B, T] of each token; P where there is none
 
 
-def without_padding(flat: Flat | None, x: Shaped[Array, "B T *rest"]) -> jax.Array:
+def without_padding(flat: Flat | None, x: Shaped[jax.Array, "B T *rest"]) -> jax.Array:
     """What is computed of x: [1, P, ...], or all of it if `flat` is None."""
     return x if flat is None else x.reshape(-1, *x.shape[2:])[flat.source][None]
 
 
-def padded(flat: Flat | None, x: jax.Array) -> Shaped[Array, "B T *rest"]:
+def padded(flat: Flat | None, x: jax.Array) -> Shaped[jax.Array, "B T *rest"]:
     """The inverse of `without_padding`, 0 where there is no token."""
     return x if flat is None else jnp.take(x[0], flat.place, axis=0, mode="fill", fill_value=0)
 
