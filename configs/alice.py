@@ -10,20 +10,37 @@ The model has to find which number a question is about, and add one: benchmarks/
 The start has seen 32 solutions twice, in half a minute of training; the third command takes four
 minutes with its evaluations. It solves half of the problems at temperature 0.35 and a sixth at 0.8.
 
-Validation accuracy (128 problems, temperature 0.35, 95% intervals), one run each of 64 solutions an
-iteration on a core of its own (2026-11-26, jax 0.10.2; with rows of 128 tokens, which took longer
-than this file's):
+Validation accuracy (128 problems, temperature 0.35), 64 solutions an iteration, each run on a core
+of its own (2026-11-26 and 27, jax 0.10.2; benchmarks/real/runs.jsonl, drawn by curves.py):
 
-  iteration                  0         10   20   30   40   50        60        test after 60
-  vineppo, 67 seconds  58 (50 to 66)   77   80   90   97   98  100             99 (97 to 100)
-  grpo, 56 seconds     58 (50 to 66)   65   77   77   77   77   77 (70 to 84)  75 (67 to 82)
+  iteration          0   10   20   30   40   50   60   test, before and after (95%)
+  vineppo, seed 1   58   77   80   90   97   98  100   50 to 99 (97 to 100)
+  vineppo, seed 2   55   78   80   85   94             47 to 88 (81 to 93)
+  vineppo, seed 3   57   82   78                       51 to 74 (67 to 81) after 10
+  vineppo, seed 42  52   74
+  grpo, seed 1      58   65   77   77   77   77   77   50 to 75 (67 to 82)
 
-The start's test accuracy is 50 (41 to 59). A quarter of the questions name the sisters first. There
-GRPO keeps taking the other number: soon all eight solutions of such a problem do, with equal
-rewards and no gradient. VinePPO's solutions shrink to one step, where its credit is that of a whole
-solution, and there is one run of each: this says nothing about step credit. A run takes 5.5 GiB.
+Seeds 2, 3 and 42 were ended there. Intervals of the start's accuracies reach from 38 to 66. An
+iteration took 67 seconds with VinePPO and 56 with GRPO, on another machine 123 with VinePPO. The
+runs of seed 1 had rows of 128 tokens. A run takes 7.6 GiB. PPO's rate was not tried.
 
-Hardware: two CPU cores, 8 GiB. Reproduces: nothing.
+A quarter of the questions name the sisters first. There GRPO keeps taking the other number: soon
+all eight solutions of such a problem do, with equal rewards and no gradient. A solution has 2.6
+steps at first, one after 60 iterations of seed 1 and 1.8 after 40 of seed 2. Solutions and
+advantages in the first and in the eighth iteration of seed 2 (V by one continuation, by role):
+
+  Jessica has 6 sisters and she also has 1 brothers. How many sisters does William's brother have?
+    V = 0  Johnessica has 1 sisters, which is 1 * 2 = 2 sisters.                0.00
+    V = 0  William has 2 + 1 = 3 sisters, which is 2 + 1 = 3 sisters. ####      0.00   R = 0
+
+  Linda has 7 sisters and she also has 1 brothers. How many sisters does Michael's brother have?
+    V = 0  John has 7 sisters. Yours has 7 + 1 = 8 sisters.                    +0.37
+    V = 1  John has 8 - 1 = 7 sisters.                                         +0.02
+    V = 1  Michael has 8 - 1 = 7 sisters. ####                                 -0.20   R = 0
+
+After 16 iterations: "Susan has 5 sisters. Susan has 5 + 1 = 6 sisters. #### 6".
+
+Hardware: two CPU cores, 10 GiB. Reproduces: nothing.
 """
 
 from vinejax.config import from_file
@@ -58,4 +75,6 @@ def get_config(method="vineppo"):
     cfg.kl.coef = 0.0
     cfg.optimizer.learning_rate = 3e-4
     cfg.eval.every = 10
+    if method == "ppo":
+        cfg.critic.learning_rate = 1e-3
     return cfg

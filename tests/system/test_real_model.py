@@ -94,11 +94,14 @@ def test_runs_become_lines_and_a_picture(tmp_path: Path, monkeypatch: pytest.Mon
     stages += [("train", {"timing_s/rollout": x, "timing_s/train": 1.0}) for x in (9.0, 2.0, 3.0)]
     lines = [{"iteration": 0, "step": 0, "stage": stage} | values for stage, values in stages]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (run / "eval").mkdir()
+    evaluated = {"source": "best/40", "pass_at_1": 0.75}
+    (run / "eval/test.json").write_text(json.dumps(evaluated))
     for name, value in {"RUNS": runs, "PICTURE": picture}.items():
         monkeypatch.setitem(main.__globals__, name, value)
     monkeypatch.setattr(sys, "argv", ["curves.py", str(run)])
     main()
     kept, new = read_lines(runs)
     assert kept == old and new["solutions"] == 64 and new["seconds"] == 4.0
-    assert new["validation"] == {"0": 0.5} and new["test"] == {"0": 0.25}
+    assert new["validation"] == {"0": 0.5} and new["test"] == {"0": 0.25, "40": 0.75}
     assert picture.read_bytes().startswith(b"\x89PNG")

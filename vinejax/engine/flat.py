@@ -4,6 +4,10 @@ On a CPU a padded position costs what a token does. There projections and logits
 places, which have the tokens of B trunks one after the other, and only attention for all B * T
 positions. A trunk has the places of an earlier one as far as their tokens are the same, but for the
 last of these: the tokens that follow it differ, and with them their log-probabilities.
+
+64 solutions of eight word problems, half of whose tokens are prompts, are scored by SmolLM2-135M in
+0.51 of the CPU time that they took without shared places and with logits of all positions (medians
+of three, 2026-11-27).
 """
 
 from collections.abc import Sequence
