@@ -76,8 +76,13 @@ def num_common(one: Sequence[int], other: Sequence[int]) -> int:
     return next((n for n, (x, y) in pairs if x != y), min(len(one), len(other)))
 
 
-def shared_tokens(trunks: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """Of each trunk: an earlier one, and how many first tokens have their places there."""
+def shared_tokens(trunks: Sequence[Sequence[int]], shares: bool = True) -> list[tuple[int, int]]:
+    """For each trunk an earlier one, and how many first tokens have their places there.
+
+    Without `shares` these are none.
+    """
+    if not shares:
+        return [(0, 0)] * len(trunks)
     found = []
     for i, ids in enumerate(trunks):
         common = [num_common(ids, earlier) for earlier in trunks[:i]]
@@ -97,7 +102,7 @@ def fitting(
         return Fitting([len(of_shard) for of_shard in trunks], None)
     taken = []
     for of_shard in trunks:
-        shared = shared_tokens(of_shard) if shares else [(0, 0)] * len(of_shard)
+        shared = shared_tokens(of_shard, shares)
         taken.append(np.cumsum([len(x) - n for x, (_, n) in zip(of_shard, shared, strict=True)]))
     most = max(of_shard[-1] for of_shard in taken if len(of_shard))
     places = next((size for size in sizes if size >= most), sizes[-1])
@@ -110,7 +115,7 @@ def flattened(
     """The places of a shard's trunks, on the host; arguments are as for `fitting`."""
     source, place = np.zeros(places, np.int32), np.full((batch, length), places, np.int32)
     end = 0
-    shared = shared_tokens(trunks) if shares else [(0, 0)] * len(trunks)
+    shared = shared_tokens(trunks, shares)
     for i, (ids, (earlier, n)) in enumerate(zip(trunks, shared, strict=True)):
         own = np.arange(end, end + len(ids) - n)
         place[i, :n], place[i, n : len(ids)] = place[earlier, :n], own
