@@ -34,11 +34,11 @@ class ForCuda:
     def __init__(self, function: Any):
         self.function = function
 
-    def __call__(self, *arguments: Any) -> Any:
-        return self.function(*arguments)
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        return self.function(*arguments, **settings)
 
-    def lower(self, *arguments: Any) -> Any:
-        return self.function.trace(*arguments).lower(lowering_platforms=("cuda",))
+    def lower(self, *arguments: Any, **settings: Any) -> Any:
+        return self.function.trace(*arguments, **settings).lower(lowering_platforms=("cuda",))
 
 
 def main(folder: str, *settings: str) -> None:
