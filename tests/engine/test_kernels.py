@@ -52,7 +52,7 @@ def step_of(per_head: int, head_dim: int, rows: int, lanes: int, dtype: str, see
     tolerance.
     """
     rng = np.random.default_rng(seed)
-    K = 2
+    K = 4
 
     def draw(*shape: int) -> jax.Array:
         return jnp.array(rng.normal(size=shape), jnp.float32).astype(dtype)

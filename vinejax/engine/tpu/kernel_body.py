@@ -4,6 +4,7 @@ Each step of the grid goes in order through its items, the live blocks of its ow
 next block is copied from HBM. Scratch arrays lie in VMEM and SMEM.
 """
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
 from vinejax.engine.tpu.schedule import BLOCK, PIECE, Grid
+from vinejax.engine.tpu.stacks import Stacks, stacks_of
 from vinejax.model.attention import LANES, AttentionRule
 
 EMPTY = -0.7 * float(jnp.finfo(jnp.float32).max)  # the maximum of no scores; -inf gives NaN
@@ -52,12 +54,16 @@ class Scratch(NamedTuple):
 
     kv: Ref  # [2, K, BLOCK, W] the block being computed, and the next
     arrived: Ref  # semaphores of `kv`
-    query: Ref  # [groups, K, M, width]
-    acc: Ref  # [K, M, width] unnormalised mix
-    top: Ref  # [K, M, LANES] maximum, in all lanes
-    total: Ref  # [K, M, LANES] sum, in all lanes
+    query: Ref  # [groups, stacks, rows, width]
+    acc: Ref  # [stacks, rows, width] unnormalised mix
+    top: Ref  # [stacks, rows, LANES] maximum, in all lanes
+    total: Ref  # [stacks, rows, LANES] sum, in all lanes
     result: Ref  # [groups, M, lanes]
     rows: Ref  # [groups * M, lanes] results before they are rounded
+
+    @property
+    def stacks(self) -> Stacks:
+        return stacks_of(self.kv.shape[1], self.result.shape[1])
 
 
 class Place(NamedTuple):
@@ -78,13 +84,14 @@ def scratch_shapes(
     """The shapes of `Scratch`; results have this many `lanes`."""
     heads, W = cache.shape[1], cache.shape[3]
     width = mix_width(W // 2)
+    stacks = stacks_of(heads, queries)
     return [
         pltpu.VMEM((2, heads, BLOCK, W), cache.dtype),
         pltpu.SemaphoreType.DMA((2,)),
-        pltpu.VMEM((groups, heads, queries, width), jnp.float32),
-        pltpu.VMEM((heads, queries, width), jnp.float32),
-        pltpu.VMEM((heads, queries, LANES), jnp.float32),
-        pltpu.VMEM((heads, queries, LANES), jnp.float32),
+        pltpu.VMEM((groups, stacks.count, stacks.rows, width), jnp.float32),
+        pltpu.VMEM((stacks.count, stacks.rows, width), jnp.float32),
+        pltpu.VMEM((stacks.count, stacks.rows, LANES), jnp.float32),
+        pltpu.VMEM((stacks.count, stacks.rows, LANES), jnp.float32),
         pltpu.VMEM((groups, queries, lanes), jnp.float32),
         pltpu.VMEM((groups * queries, lanes), jnp.float32),
     ]
@@ -124,22 +131,26 @@ def copy_block(
 ) -> None:  # fmt: skip
     """Starts or awaits the copy of item i, which begins at column `first` of its source.
 
-    It covers the columns up to the last that is seen, rounded up to a PIECE.
+    It covers the columns up to the last that is seen, rounded up to a PIECE. Sizes are static, so
+    it consists of copies of the powers of two that add up to this length. (A choice of one copy
+    among all lengths takes twice as long to issue: every copy that is not chosen is issued, too,
+    without effect.)
     """
-    buffer = lax.rem(i, 2)
-    seen = items.end[items.group[i]] - items.block[i] * BLOCK
+    group, source, buffer = items.group[i], items.source[i], i & 1
+    piece = min(PIECE, BLOCK)
+    seen = items.end[group] - items.block[i] * BLOCK
+    length = jnp.minimum((seen + piece - 1) & -piece, BLOCK)
 
-    def search(low: int, high: int) -> None:
-        """Copies the size up to `high` that covers `seen`: a binary search, as sizes are static."""
-        if high - low > PIECE:
-            middle = (low + high) // 2
-            lax.cond(seen <= middle, lambda: search(low, middle), lambda: search(middle, high))
-            return
-        columns = cache.at[items.source[i], :, pl.ds(first, high)]
-        target = scratch.kv.at[buffer, :, pl.ds(0, high)]
+    def copy_part(size: int) -> None:
+        begin = 0 if size == BLOCK else pl.multiple_of(length & -2 * size, 2 * size)
+        columns = cache.at[source, :, pl.ds(first + begin, size)]
+        target = scratch.kv.at[buffer, :, pl.ds(begin, size)]
         act(pltpu.make_async_copy(columns, target, scratch.arrived.at[buffer]))
 
-    search(0, BLOCK)
+    size = BLOCK
+    while size >= piece:
+        pl.when(length & size != 0)(functools.partial(copy_part, size))
+        size //= 2
 
 
 def start_core(place: Place, scratch: Scratch, copy: Copy) -> None:
@@ -170,21 +181,22 @@ def head_lanes(head: int, head_dim: int) -> slice:
 
 def group_rows(group: int, scratch: Scratch) -> slice:
     """The slice of one group's rows in an array that holds the rows of all groups consecutively."""
-    num_queries = scratch.acc.shape[1]
+    num_queries = scratch.result.shape[1]
     return slice(group * num_queries, (group + 1) * num_queries)
 
 
 def unpack_queries(q: Ref, scratch: Scratch, head_dim: int) -> None:
     """Puts queries [groups * M, K * H] into an array by group, in float32."""
-    groups, heads, num_queries, width = scratch.query.shape
+    groups, _, _, width = scratch.query.shape
     rows = q[...].astype(jnp.float32)
     for group in range(groups):
-        for head in range(heads):
+        for head in range(scratch.kv.shape[1]):
             query = rows[group_rows(group, scratch), head_lanes(head, head_dim)]
             if width > head_dim:
-                zeros = jnp.zeros((num_queries, width - head_dim), jnp.float32)
+                zeros = jnp.zeros((len(query), width - head_dim), jnp.float32)
                 query = jnp.concatenate([query, zeros], axis=1)
-            scratch.query[group, head] = query
+            stack, of_head = scratch.stacks.place(head)
+            scratch.query[group, stack, of_head] = query
 
 
 def pack_results(result: Ref, scratch: Scratch) -> None:
@@ -199,24 +211,30 @@ def attend(
     rule: AttentionRule,
 ) -> None:  # fmt: skip
     """Adds item i to the running softmax of its group, number `group` within the step."""
-    bounds = seen[group]
-    column = items.block[i] * BLOCK + lax.broadcasted_iota(jnp.int32, (len(bounds), BLOCK), 1)
-    is_seen = (column >= bounds[:, :1]) & (column < bounds[:, 1:2])  # [M, BLOCK]
+    stacks, kv = scratch.stacks, scratch.kv[i & 1]
+    bounds = jnp.concatenate([seen[group]] * stacks.heads, axis=0)  # [rows, LANES]
+    column = items.block[i] * BLOCK + lax.broadcasted_iota(jnp.int32, (stacks.rows, BLOCK), 1)
+    is_seen = (column >= bounds[:, :1]) & (column < bounds[:, 1:2])  # [rows, BLOCK]
     is_cut = head_dim % LANES == 0
-    for head in range(scratch.acc.shape[0]):
-        kv = scratch.kv[lax.rem(i, 2), head]
-        keys = kv[:, :head_dim] if is_cut else kv
-        values = kv[:, head_dim:] if is_cut else kv
-        query = scratch.query[group, head].astype(keys.dtype)
-        products = lax.dot_general(
-            query, keys, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
-        )
+    keys, values = (kv[:, :, :head_dim], kv[:, :, head_dim:]) if is_cut else (kv, kv)
+    for stack in range(stacks.count):
+        heads = stacks.of_stack(stack)
+        query = scratch.query[group, stack].astype(keys.dtype)
+        products = stacks.pick([_product(query, keys[head], 1) for head in heads])
         scores = jnp.where(is_seen, rule.scores(products), EMPTY)
-        old = scratch.top[head]
+        old = scratch.top[stack]
         top = jnp.maximum(old, jnp.max(scores, axis=-1, keepdims=True))
         weights = jnp.where(is_seen, jnp.exp(scores - top[:, :1]), 0.0)
         scale = jnp.exp(old - top)
-        scratch.total[head] = scale * scratch.total[head] + jnp.sum(weights, axis=-1, keepdims=True)
-        mixed = jnp.dot(weights.astype(values.dtype), values, preferred_element_type=jnp.float32)
-        scratch.acc[head] = scale[:, :1] * scratch.acc[head] + mixed
-        scratch.top[head] = top
+        total = jnp.sum(weights, axis=-1, keepdims=True)
+        scratch.total[stack] = scale * scratch.total[stack] + total
+        weights = weights.astype(values.dtype)
+        mixed = stacks.pick([_product(weights, values[head], 0) for head in heads])
+        scratch.acc[stack] = scale[:, :1] * scratch.acc[stack] + mixed
+        scratch.top[stack] = top
+
+
+def _product(x: jax.Array, y: jax.Array, axis: int) -> Float[Array, "rows n"]:
+    """The product of x with a head's columns, over this axis of these, in float32."""
+    dimensions = (((1,), (axis,)), ((), ()))
+    return lax.dot_general(x, y, dimensions, preferred_element_type=jnp.float32)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from vinejax.engine.tpu import kernel_body as kernel
 from vinejax.engine.tpu.kernel_body import Items, Ref, Scratch, head_lanes
 from vinejax.engine.tpu.schedule import BLOCK, Grid, part_shape
-from vinejax.model.attention import AttentionRule
+from vinejax.model.attention import LANES, AttentionRule
 
 TILE_BYTES = 32  # of a tile per lane; the columns of a tile are written together
 WRITES = 2  # tiles on their way to HBM at a time
@@ -98,14 +98,16 @@ def _unpack_columns(ref: Arguments, scratch: Scratch, columns: Columns, head_dim
 
 def _begin(scratch: Scratch, columns: Columns, group: jax.Array, head_dim: int) -> None:
     """Sets the running softmax for a new group to the part over its trunk's row."""
-    heads = scratch.acc.shape[0]
+    heads = scratch.kv.shape[1]
     stats = part_shape(heads, head_dim).stats
     for head in range(heads):
+        stack, rows = scratch.stacks.place(head)
         # Where a block is used whole, only the second half of a mix is read.
-        scratch.acc[head, :, -head_dim:] = columns.starts[group, :, head_lanes(head, head_dim)]
+        mix = columns.starts[group, :, head_lanes(head, head_dim)]
+        scratch.acc[stack, rows, -head_dim:] = mix
         for x, lane in (scratch.top, stats + head), (scratch.total, stats + heads + head):
             column = columns.starts[group, :, lane : lane + 1]
-            x[head] = jnp.broadcast_to(column, x.shape[1:])
+            x[stack, rows] = jnp.broadcast_to(column, (len(column), LANES))
 
 
 def _write(
@@ -134,9 +136,12 @@ def _write(
 
 def _store(scratch: Scratch, group: jax.Array, head_dim: int) -> None:
     """Writes a group's attention, the normalised mix, to its place in `scratch.result`."""
-    for head in range(scratch.acc.shape[0]):
-        total = scratch.total[head][:, :1]
-        mixed = scratch.acc[head][:, -head_dim:] / jnp.where(total > 0, total, 1.0)
+    for stack in range(scratch.stacks.count):
+        total = scratch.total[stack][:, :1]
+        scratch.acc[stack] = scratch.acc[stack] / jnp.where(total > 0, total, 1.0)
+    for head in range(scratch.kv.shape[1]):
+        stack, rows = scratch.stacks.place(head)
+        mixed = scratch.acc[stack, rows, -head_dim:]
         scratch.result[group, :, head_lanes(head, head_dim)] = mixed
 
 

@@ -47,7 +47,7 @@ def row_body(grid: Grid, head_dim: int, rule: AttentionRule, *refs: Ref) -> None
 
 def _clear_results(scratch: Scratch, head_dim: int) -> None:
     """Sets all results to the softmax part over no columns, which groups without items keep."""
-    heads = scratch.acc.shape[0]
+    heads = scratch.kv.shape[1]
     zeros = jnp.zeros(scratch.result.shape, jnp.float32)
     head = lax.broadcasted_iota(jnp.int32, zeros.shape, 2) - part_shape(heads, head_dim).stats
     scratch.result[...] = jnp.where((head >= 0) & (head < heads), kernel.EMPTY, zeros)
@@ -62,14 +62,14 @@ def _begin(scratch: Scratch) -> None:
 
 def _store(scratch: Scratch, group: jax.Array, head_dim: int) -> None:
     """Writes the finished softmax part of a group to its place in `scratch.result`."""
-    heads, num_queries, _ = scratch.acc.shape
-    for head in range(heads):
-        lanes = head_lanes(head, head_dim)
-        scratch.result[group, :, lanes] = scratch.acc[head][:, -head_dim:]
+    heads, num_queries = scratch.kv.shape[1], scratch.result.shape[1]
     shape = part_shape(heads, head_dim)
     lane = lax.broadcasted_iota(jnp.int32, (num_queries, shape.lanes - shape.stats), 1)
     stats = jnp.zeros(lane.shape, jnp.float32)
     for head in range(heads):
-        stats = jnp.where(lane == head, scratch.top[head][:, :1], stats)
-        stats = jnp.where(lane == heads + head, scratch.total[head][:, :1], stats)
+        stack, rows = scratch.stacks.place(head)
+        mix = scratch.acc[stack, rows, -head_dim:]
+        scratch.result[group, :, head_lanes(head, head_dim)] = mix
+        stats = jnp.where(lane == head, scratch.top[stack, rows][:, :1], stats)
+        stats = jnp.where(lane == heads + head, scratch.total[stack, rows][:, :1], stats)
     scratch.result[group, :, shape.stats :] = stats
