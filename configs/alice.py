@@ -90,5 +90,6 @@ def get_config(method="vineppo"):
     cfg.optimizer.learning_rate = 3e-4
     cfg.eval.every = 10
     if method == "ppo":
-        cfg.critic.learning_rate = 1e-3
+        cfg.critic.learning_rate = 1e-4
+        cfg.critic.head_scale = 0.0
     return cfg

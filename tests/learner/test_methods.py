@@ -281,6 +281,8 @@ def test_a_fresh_critic_has_the_start_and_a_small_head():
     head = fresh_critic(wide, params, 7, make_mesh(MeshConfig()))["head"]["kernel"]
     assert np.std(head) == pytest.approx(4001**-0.5, rel=0.05)
     assert abs(np.mean(head)) < 1e-3
+    none = fresh_critic(wide, params, 7, make_mesh(MeshConfig()), head_scale=0.0)["head"]["kernel"]
+    assert not np.any(none)
 
 
 def test_critic_values_by_hand():
