@@ -145,7 +145,7 @@ def _step(case: Case, phase: PlannedPhase, program: PlannedProgram) -> Times:
     The estimate is the sum of the compiler's cycles, the reads of kernels and the transfers of
     collectives, which do not overlap: the next product waits for a collective's sum. The compiler's
     cycles include neither kernels, which are assumed to read at KERNEL_SPEED of the peak and to
-    compute meanwhile, in less time by their instructions (benchmarks/kernel_bundles.py), nor
+    compute meanwhile, in no more time by their instructions (benchmarks/kernel_bundles.py), nor
     collectives, nor waits for the weights, which few slots are multiplied with in less time than
     it takes to read them.
     """
