@@ -108,27 +108,30 @@ class Step(NamedTuple):
     instruction: Instruction
     count: float  # times per call
     unknown: bool  # in a loop of unknown trip count, whose body counts once
-    fused: bool  # inside a fusion
+    fusion: Instruction | None  # that it is inside of
     branch: bool  # in a branch of a condition
 
 
 def walk_instructions(program: Program) -> Iterator[Step]:
     """All instructions of the entry and the computations it calls; both branches of conditions."""
 
-    def visit(name: str, count: float, unknown: bool, fused: bool, branch: bool) -> Iterator:
+    def visit(
+        name: str, count: float, unknown: bool, fusion: Instruction | None, branch: bool
+    ) -> Iterator[Step]:
         for instruction in program.computations.get(name, []):
-            yield Step(name, instruction, count, unknown, fused, branch)
+            yield Step(name, instruction, count, unknown, fusion, branch)
             trips = trip_count(program, instruction) if instruction.op == "while" else 1
             times = 1 if trips is None else trips
             called = [callee for _, callee in _CALLED.findall(instruction.rest)]
             if branches := _BRANCHES.search(instruction.rest):
                 called += [part.strip().lstrip("%") for part in branches[1].split(",")]
             for callee in called:
-                inside = fused or instruction.op not in ("while", "conditional", "call")
+                runs = instruction.op in ("while", "conditional", "call")
+                inside = fusion if fusion or runs else instruction
                 taken = branch or instruction.op == "conditional"
                 yield from visit(callee, count * times, unknown or trips is None, inside, taken)
 
-    return visit(program.entry, 1, False, False, False)
+    return visit(program.entry, 1, False, None, False)
 
 
 def collectives(program: Program) -> list[Collective]:
@@ -145,7 +148,7 @@ def collectives(program: Program) -> list[Collective]:
         if kind not in KINDS:
             continue
         channel = re.search(r"channel_id=(\d+)", x.rest)
-        if step.fused and channel:
+        if step.fusion and channel:
             if (kind, channel[1]) in seen:
                 continue
             seen.add((kind, channel[1]))
@@ -170,7 +173,8 @@ def _collective(kind: str, step: Step) -> Collective:
         share = (2 if kind == "all-reduce" else 1) * (group - 1) / group
     sent = step.count * size * share
     name = source[1] if source else ""
-    rings = int(match[1]) if (match := _RINGS.search(x.rest)) else 0
+    described = x.rest + (step.fusion.rest if step.fusion else "")
+    rings = int(match[1]) if (match := _RINGS.search(described)) else 0
     return Collective(kind, shape, group, step.count, sent, step.unknown, name, step.branch, rings)
 
 
@@ -204,8 +208,8 @@ def large_copies(program: Program, at_least: int) -> dict[str, int]:
     keep the layout, do not count.
     """
     total: dict[str, int] = defaultdict(int)
-    for name, x, count, _, fused, _ in walk_instructions(program):
-        if not fused and x.op in ("copy", "transpose"):
+    for name, x, count, _, fusion, _ in walk_instructions(program):
+        if not fusion and x.op in ("copy", "transpose"):
             size = sum(array_bytes(x.shape))
             if size >= at_least and not _is_move(x, program.computations[name]):
                 total[re.sub(r"\{[^}]*\}", "", x.shape)] += int(count * size)
@@ -235,7 +239,7 @@ def cycles(program: Program) -> Cycles:
     always = branches = trip = 0.0
     for step in walk_instructions(program):
         found = _CYCLES.search(step.instruction.rest)
-        if found is None or step.fused:
+        if found is None or step.fusion:
             continue
         count = step.count * int(found[1])
         if step.unknown:
