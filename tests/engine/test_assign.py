@@ -8,7 +8,7 @@ import pytest
 from helpers import loop_cases
 
 from vinejax.core.settings import MeshConfig
-from vinejax.core.shapes import bucket, doubled, part
+from vinejax.core.shapes import bucket, doubled, packed_length, part, row_length
 from vinejax.engine.assign import assign, lanes_per_row, window_shape
 from vinejax.engine.branches import Feed
 from vinejax.engine.layout import CacheLayout
@@ -85,6 +85,26 @@ def test_buckets_are_few_and_close():
         assert n <= 16 or size - n < size / 3
     assert sizes == sorted(sizes)
     assert [bucket(n, least=32) for n in (1, 32, 33, 49)] == [32, 32, 48, 64]
+
+
+def test_rows_of_many_tokens_come_in_four_lengths_per_doubling():
+    sizes = [row_length(n) for n in range(1, 5000)]
+    assert sizes[:1024] == [bucket(n, least=32) for n in range(1, 1025)]
+    assert sorted(set(sizes[1024:])) == [1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096, 5120]
+    assert sizes == sorted(sizes) and {row_length(size) for size in sizes} == set(sizes)
+    assert all(size >= n for n, size in enumerate(sizes, start=1))
+    assert all(size - n < size / 5 for n, size in enumerate(sizes, start=1) if n > 1024)
+
+
+def test_packed_rows_have_two_lengths_or_four_per_doubling():
+    assert {packed_length(300, n) for n in range(1, 301)} == {192, 384}
+    assert [packed_length(32, n) for n in (5, 32)] == [32, 32], "no shorter than a row may be"
+    assert {packed_length(1536, n) for n in range(1, 1537)} == {768, 1024, 1280, 1536}
+    assert {packed_length(2536, n) for n in range(1, 2537)} == {1280, 1536, 1792, 2048, 2560}
+    for limit in (40, 300, 1000, 1536, 2536):
+        sizes = [packed_length(limit, n) for n in range(1, 2 * limit)]
+        assert sizes == sorted(sizes) and all(size >= n for n, size in enumerate(sizes, start=1))
+        assert {row_length(size) for size in sizes} == set(sizes)
 
 
 def test_parts_of_a_limit_are_two():

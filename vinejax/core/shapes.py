@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+FINE = 1024  # tokens of a row, from which padding costs more than another program
+
 
 def bucket(length: int, least: int = 16) -> int:
     """The next length of 16, 24, 32, 48, 64, 96 ...: few programs, at most a third of padding."""
@@ -9,6 +11,25 @@ def bucket(length: int, least: int = 16) -> int:
     while size < length:
         size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
     return size
+
+
+def row_length(length: int) -> int:
+    """T of rows of `length` tokens: a bucket, or beyond FINE one of four lengths per doubling."""
+    if length <= FINE:
+        return bucket(length, least=32)
+    step = 1 << ((length - 1).bit_length() - 3)
+    return -(-length // step) * step
+
+
+def packed_length(limit: int, longest: int) -> int:
+    """T of packed rows whose longest sequence has `longest` tokens, and may have `limit`.
+
+    Full rows of any length cost alike, and few lengths mean few programs: it is at least half of T
+    for the limit, and between the two only lengths beyond FINE are told apart.
+    """
+    whole = row_length(max(limit, longest))
+    half = row_length(whole // 2)
+    return half if longest <= half else min(whole, row_length(max(longest, FINE)))
 
 
 def doubled(length: int, least: int = 16) -> int:

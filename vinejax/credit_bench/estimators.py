@@ -30,7 +30,7 @@ from vinejax.rl.advantages import group_advantages
 from vinejax.rollout.overlong import penalised
 from vinejax.rollout.sampler import Sampler
 from vinejax.rollout.vine import fill_values
-from vinejax.session.budget import packed_length
+from vinejax.session.budget import packed_tokens
 from vinejax.session.session import Session
 
 RUN = "run"  # the estimator that the configuration itself sets
@@ -94,7 +94,7 @@ class Fixed(NamedTuple):
     def batch(self, cfg: Config, episodes: list[Episode], rows: int) -> Batch:
         """The episodes as rows, as long as in training."""
         context, is_packed = self.session.model.cfg.context, self.passes(cfg).packed
-        longest = packed_length(cfg, context, episodes) if is_packed else 0
+        longest = packed_tokens(cfg, context, episodes) if is_packed else 0
         return collate(episodes, rows, longest)
 
     def scored(

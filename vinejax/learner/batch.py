@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from vinejax.core.seeds import host_rng
-from vinejax.core.shapes import bucket, doubled
+from vinejax.core.shapes import bucket, doubled, row_length
 from vinejax.core.types import Batch, Episode, StepLayout
 
 Rows = TypeVar("Rows")  # arrays [B, ...] in any nest of tuples
@@ -24,7 +24,7 @@ def collate(episodes: list[Episode], rows: int, longest: int = 0) -> Batch:
     """The episodes as right-padded rows; advantages and log-probabilities are zeros, set later.
 
     T is the length of the longest episode, or `longest` if that is more, rounded up by
-    `shapes.bucket`; B is the next multiple of `rows`: empty rows are added, no episode dropped.
+    `shapes.row_length`; B is the next multiple of `rows`: empty rows are added, no episode dropped.
     Masks come from lengths: a pad id that is also the EOS id does no harm.
     """
     return collate_groups([(episode,) for episode in episodes], rows, longest)
@@ -36,7 +36,7 @@ def collate_groups(groups: Sequence[Sequence[Episode]], rows: int, longest: int 
     `longest` is in tokens of a whole group.
     """
     totals = [sum(len(episode.tokens) for episode in group) for group in groups]
-    shape = (-(-len(groups) // rows) * rows, bucket(max(longest, *totals), least=32))
+    shape = (-(-len(groups) // rows) * rows, row_length(max(longest, *totals)))
     tokens, segment_ids, positions = (np.zeros(shape, np.int32) for _ in range(3))
     mask = np.zeros(shape, bool)
     for row, group in enumerate(groups):

@@ -33,7 +33,7 @@ from vinejax.rollout.one_stream import sample_valued
 from vinejax.rollout.vine import fill_values
 from vinejax.runtime.offload import to_device
 from vinejax.session import metrics
-from vinejax.session.budget import num_updates, packed_length
+from vinejax.session.budget import num_updates, packed_tokens
 from vinejax.session.iteration import Iteration, Solutions
 from vinejax.session.session import Session
 
@@ -134,7 +134,7 @@ def scored(
     and, if they are needed, the reference model, and the values of `keeper`."""
     session = it.session
     passes = passes_for(it.cfg, it.cfg.ppo.minibatch, session.mesh)
-    longest = packed_length(it.cfg, session.model.cfg.context, episodes) if passes.packed else 0
+    longest = packed_tokens(it.cfg, session.model.cfg.context, episodes) if passes.packed else 0
     rows = it.num_minibatches(episodes) * it.minibatch_rows(episodes)
     batch = collate(episodes, rows, longest)
     cfg, steps, temperature = it.cfg, step_layout(batch, episodes), it.cfg.sample.temperature

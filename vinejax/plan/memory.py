@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from vinejax.core.shapes import bucket, part
+from vinejax.core.shapes import packed_length, row_length
 from vinejax.credit.expected import expected_states
 from vinejax.engine.cache import Sizes
 from vinejax.engine.drain import drain_sizes
@@ -133,9 +133,9 @@ def decode_copy_bytes(case: Case, int8: bool = False) -> int:
 
 
 def train_length(case: Case) -> int:
-    """T of the training batches: the longest sequence, rounded up to a bucket."""
+    """T of the training batches that hold the longest sequence."""
     longest = longest_sequence(case.cfg, case.model.cfg.context)
-    return bucket(max(longest, case.cfg.ppo.row_tokens or 0), least=32)
+    return row_length(max(longest, case.cfg.ppo.row_tokens or 0))
 
 
 def usual_length(case: Case) -> int:
@@ -144,8 +144,8 @@ def usual_length(case: Case) -> int:
     most = longest_sequence(case.cfg, case.model.cfg.context)
     usual = min(math.ceil(mean_prompt_tokens(case)) + case.cfg.sample.max_tokens, most)
     if not case.cfg.ppo.packing:
-        return bucket(usual, least=32)
-    return max(part([most], usual), bucket(case.cfg.ppo.row_tokens or 0, least=32))
+        return row_length(usual)
+    return max(packed_length(most, usual), row_length(case.cfg.ppo.row_tokens or 0))
 
 
 def kv_room(case: Case, resident: int) -> int:

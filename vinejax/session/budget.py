@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from vinejax.core.settings import Config
-from vinejax.core.shapes import part
+from vinejax.core.shapes import packed_length
 from vinejax.core.types import Episode
 
 NO_BOUND = 2**62  # stands for a bound that is not set
@@ -89,13 +89,10 @@ def longest_sequence(cfg: Config, context: int) -> int:
     return min(cfg.data.max_prompt_tokens + response, context)
 
 
-def packed_length(cfg: Config, context: int, episodes: Sequence[Episode]) -> int:
-    """Tokens of packed rows that hold any of the episodes, at least `ppo.row_tokens`.
-
-    Full rows of any length cost alike, and few lengths mean few programs.
-    """
+def packed_tokens(cfg: Config, context: int, episodes: Sequence[Episode]) -> int:
+    """Tokens of packed rows that hold any of the episodes, at least `ppo.row_tokens`."""
     longest = max(len(episode.tokens) for episode in episodes)
-    return max(part([longest_sequence(cfg, context)], longest), cfg.ppo.row_tokens or 0)
+    return max(packed_length(longest_sequence(cfg, context), longest), cfg.ppo.row_tokens or 0)
 
 
 def _iterations(cfg: Config) -> tuple[int, int]:
