@@ -4,6 +4,7 @@ Needs libtpu (`pip install -e '.[test,tpu]'`), no TPU. None of what is asked for
 CPU, and nothing would fail without it: the run would only need more memory and time than planned.
 """
 
+import dataclasses
 import importlib.util
 import json
 import math
@@ -185,6 +186,18 @@ def test_a_layers_weights_are_gathered_as_often_as_they_are_used(compiled, case:
     assert all(sizes(x) == [activations] for x in whole), listed(whole)
     # Beside the layers', those of both ends of the model: embeddings and the output matrix.
     assert sum(x.count for x in whole) <= passes * (3 * LAYERS + 2), listed(whole)
+
+
+def test_products_of_eight_parts_are_computed_once(cfg: Config):
+    """The compiler would interleave them with their sums, in pieces of activations, and twice."""
+    row = dataclasses.replace(cfg.meshes[TOPOLOGY], fsdp=2, tensor=8)
+    split = dataclasses.replace(cfg, meshes={TOPOLOGY: row})
+    case = open_case(split)
+    found = compile_program(case, as_tree(split), "score", TIMEOUT_S)
+    assert "error" not in found, found
+    pieces = [x for x in collectives(found) if x.kind == "collective-permute"]
+    piece = case.pass_rows // case.shards * train_length(case) * case.model.cfg.width // 8
+    assert all(max(sizes(x)) < piece for x in pieces), listed(pieces)
 
 
 def test_memory_of_an_update(compiled, case: Case):

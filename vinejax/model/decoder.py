@@ -58,6 +58,10 @@ SUMMED = ("out", "down")  # projections that sum over heads, and over feed-forwa
 LORA_A, LORA_B = "lora_a", "lora_b"  # the factors of a projection's adapter: see model/lora.py
 INT8_SCALE = "int8_scale"  # factors on the outputs of a kernel in 8 bits: model/int8.py
 ENDS = ("embed", "head")  # the weights outside the layers that are split over a mesh
+# Parts of a sum over `tensor` from which it is made before it is split by position. TPUs' compiler
+# else sends it in pieces between parts of its product: that hides a sum of four parts, but of eight
+# it computes the product twice (libtpu 0.0.42 and 0.0.50).
+MANY_PARTS = 8
 # Checkpoint name of gathered weights, which are never saved for the backward pass.
 GATHERED_WEIGHT = "weight"
 # Maps `model.remat` to the policy that says which results of a layer's forward pass are saved for
@@ -174,10 +178,15 @@ class Block(nn.Module):
 
         # Sequence parallelism: position-wise operations are split over `tensor` by position;
         # matrix products need all positions of their columns.
+        parts = 1 if self.mesh is None else self.mesh.shape["tensor"]
+        summed = [WHOLE] if parts >= MANY_PARTS else []  # the layout of sums before they are split
+
         def whole(x: jax.Array) -> jax.Array:
-            return sharding.constrain_with_gradient(x, self.mesh, WHOLE, BY_POSITION)
+            return sharding.constrain_with_gradient(x, self.mesh, WHOLE, *summed, BY_POSITION)
 
         def by_position(x: jax.Array) -> jax.Array:
+            for layout in summed:
+                x = constrain(x, self.mesh, *layout)
             return sharding.constrain_with_gradient(x, self.mesh, BY_POSITION, WHOLE)
 
         def project(name: str, features: tuple[int, ...], bias: bool, x: jax.Array) -> jax.Array:
