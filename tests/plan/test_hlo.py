@@ -161,18 +161,29 @@ def test_a_count_that_the_compiler_gives():
 
 
 def test_rings_are_those_that_the_tpu_compiler_names():
-    """In the configuration of a collective; where it says nothing they are unknown."""
+    """In the configuration of a collective or the fusion around it; else they are unknown."""
     text = """
 HloModule sums
 
+%all-reduce-scatter (p: bf16[64]) -> bf16[16] {
+  %p = bf16[64]{0} parameter(0)
+  %sum = bf16[64]{0} all-reduce(%p), channel_id=3, replica_groups={{0,1,2,3}}, to_apply=%add
+  ROOT %own = bf16[16]{0} dynamic-slice(%sum, %place), dynamic_slice_sizes={16}
+}
+
 ENTRY %main (x: bf16[64]) -> bf16[64] {
   %x = bf16[64]{0} parameter(0)
+  %split = bf16[16]{0} fusion(%x), kind=kCustom, calls=%all-reduce-scatter, \
+backend_config={"collective_algorithm_config":{"debug":"Strategy{colors:1 phases:1 cores:{4}"}}
   %near = bf16[64]{0} all-reduce(%x), channel_id=1, replica_groups={{0,1,2,3}}, to_apply=%add, \
 backend_config={"collective_algorithm_config":{"debug":"Strategy{colors:2 phases:1 cores:{4},{4}"}}
   ROOT %far = bf16[64]{0} all-reduce(%near), channel_id=2, replica_groups={{0,1,2,3}}, to_apply=%add
 }
 """
-    assert [x.rings for x in hlo.collectives(hlo.parse_hlo(text))] == [2, 0]
+    found = hlo.collectives(hlo.parse_hlo(text))
+    assert [(x.kind, x.rings) for x in found] == [
+        ("reduce-scatter", 1), ("all-reduce", 2), ("all-reduce", 0),
+    ]  # fmt: skip
 
 
 def test_text_that_is_no_program():
