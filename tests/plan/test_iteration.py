@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.plan_cases import small
+from helpers.plan_cases import small, small_fields
 
+from vinejax.config.load import from_dict
 from vinejax.engine.cache import Sizes
 from vinejax.engine.drain import SHARE
 from vinejax.engine.tpu.paged import PagedStorage
 from vinejax.plan.aot.iteration import KERNEL_SPEED, LATENCY_S, Stage, iteration_stages
 from vinejax.plan.aot.table import Plan, as_json, price_lines, utilisation_lines
-from vinejax.plan.case import Case
+from vinejax.plan.case import Case, open_case
 from vinejax.plan.cost import (
     busy_slots,
     calls_per_phase,
@@ -233,6 +234,27 @@ def test_passes_take_their_cycles_beside_or_after_what_is_sent(tmp_path: Path):
     assert score.estimate == pytest.approx(score.calls["score"] * seconds)
     latency = score.calls["score"] * 3 * LATENCY_S
     assert score.one_by_one == pytest.approx(score.estimate + latency)
+
+
+def test_activations_are_sent_for_the_usual_length_and_weights_whole(tmp_path: Path):
+    """Activations over `tensor`, known by its size, unless another axis has as many devices."""
+    sent = {"kind": "all-gather", "shape": "f32[8]", "count": 0.0, "sent": 1e12, "in_loop": False,
+            "source": "x"}  # fmt: skip
+    compiled = {"collectives": [{**sent, "group": 2}, {**sent, "group": 4}]}
+
+    def seconds(**mesh: int) -> float:
+        fields = small_fields(tmp_path, TPU, {"plan.prompt_tokens": 4, "sample.max_tokens": 20})
+        fields.meshes[TPU] = mesh
+        case = open_case(from_dict(fields))
+        assert usual_length(case) / train_length(case) == 0.5
+        held, phases = memory_and_phases(case)
+        programs, costs = planned(case, {}), program_costs(case, phases)
+        programs["score"] = plan_program(case, held, phases[1], "score", costs["score"], compiled)
+        score = iteration_stages(case, phases, programs)[2]
+        return score.seconds / score.calls["score"] * case.topology.chip.link_gb_s * 1e9
+
+    assert seconds(fsdp=4, tensor=2) == pytest.approx(1.5e12)
+    assert seconds(data=2, fsdp=2, tensor=2) == pytest.approx(2e12)
 
 
 def test_a_plan_says_what_values_cost(tmp_path: Path):

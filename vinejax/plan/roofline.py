@@ -4,6 +4,7 @@ The bound is the largest of the times of FLOPs, bytes and collectives at the chi
 they overlapped perfectly. It serves to compare changes.
 """
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from vinejax.plan.aot.hlo import Collective, Cycles
@@ -84,16 +85,20 @@ class PlannedProgram(NamedTuple):
         return sum(x.sent for x in self.collectives)
 
     def sending_seconds(self, chip: Chip) -> float:
-        """A lower bound of the seconds that the links send, one collective after another.
+        """A lower bound of the seconds that the links send: see the function of this name."""
+        return sending_seconds(chip, self.collectives)
 
-        A collective uses one link per ring that the compiler reports, or all links if it reports
-        none. A line of chips is one ring, whose way back is through the line.
-        """
-        speed = chip.link_gb_s * 1e9
-        return sum(
-            x.sent / (speed * min(x.rings / chip.links, 1.0) if x.rings else speed)
-            for x in self.collectives
-        )
+
+def sending_seconds(chip: Chip, collectives: Iterable[Collective]) -> float:
+    """A lower bound of the seconds that a chip's links send, one collective after another.
+
+    A collective uses one link per ring that the compiler reports, or all links if it reports none.
+    A line of chips is one ring, whose way back is through the line.
+    """
+    speed = chip.link_gb_s * 1e9
+    return sum(
+        x.sent / (speed * min(x.rings / chip.links, 1.0) if x.rings else speed) for x in collectives
+    )
 
 
 def plan_program(

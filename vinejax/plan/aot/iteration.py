@@ -24,7 +24,7 @@ from vinejax.plan.memory import (
     train_length,
     usual_length,
 )
-from vinejax.plan.roofline import PlannedProgram, least_seconds, program_seconds
+from vinejax.plan.roofline import PlannedProgram, least_seconds, sending_seconds, stage_of
 from vinejax.plan.stream import has_stream, stream_steps
 
 KERNEL_SPEED = 0.8  # assumed share of the memory's peak at which a kernel reads
@@ -61,10 +61,14 @@ def iteration_stages(
     """The stages of one iteration.
 
     Only the main phase's prefill is compiled, for the longest trunks, and scoring and updates for
-    the longest rows: others are taken to compute, and prefills to send, as much per token.
+    the longest rows: others are taken to compute, and to send of activations, as much per token.
     """
     usual = usual_length(case) / train_length(case)
-    times = {name: _call(case, x, program_seconds(case, x), usual) for name, x in programs.items()}
+    sizes = {name: 1.0 if stage_of(name)[0] == "rollout" else usual for name in programs}
+    times = {
+        name: _call(case, x, _in_rows(case, x, sizes[name]), sizes[name])
+        for name, x in programs.items()
+    }
     stages: list[Stage] = []
     for i, phase in enumerate(phases):
         calls = calls_per_phase(case, phase)
@@ -127,6 +131,18 @@ def _beside(
     whole = _engine_stage(case, stream, phases, programs, calls, times)
     less = {x: getattr(whole, x) - getattr(alone, x) for x in ("seconds", "estimate", "one_by_one")}
     return whole._replace(**less)
+
+
+def _in_rows(case: Case, program: PlannedProgram, size: float) -> dict[str, float]:
+    """Lower bounds of the seconds of a call with rows of `size` times the compiled length.
+
+    What is summed or gathered over `tensor` are activations, in proportion to the length; weights
+    and their gradients are sent over the other axes. Where these may be as large, all counts whole.
+    """
+    mesh, sent = case.cfg.mesh, program.collectives
+    if mesh.tensor not in (mesh.data, mesh.fsdp, case.shards):
+        sent = [x._replace(sent=x.sent * size) if x.group == mesh.tensor else x for x in sent]
+    return least_seconds(case, program.cost, sending_seconds(case.topology.chip, sent))
 
 
 def _call(
