@@ -4,9 +4,10 @@
     python benchmarks/real/curves.py                  # the picture of benchmarks/real/runs.jsonl
     python benchmarks/real/curves.py WORKDIR ...      # these runs are added first, or renewed
 
-A line of runs.jsonl is a run of configs/alice.py: method, seed, solutions of an iteration, the
-median seconds of one (of machines that differ), validation accuracy by iteration, and test accuracy
-by iteration where it was measured. The runs of seed 1 had rows of 128 tokens.
+A line of runs.jsonl is a run of configs/alice.py: method, seed, solutions of an iteration and of a
+problem, the median seconds of an iteration (of machines that differ), validation accuracy by
+iteration, and test accuracy by iteration where it was measured. The runs of seed 1 had rows of 128
+tokens.
 """
 
 import argparse
@@ -33,6 +34,7 @@ STYLES = {
     "grpo": ("#b0580f", "-", "x"),
     "rloo": ("#d98d3d", "--", "+"),
 }
+USUAL = 8  # solutions of a problem
 
 
 def record_of(workdir: str) -> dict[str, Any]:
@@ -56,6 +58,7 @@ def record_of(workdir: str) -> dict[str, Any]:
         "seed": cfg["seed"],
         "date": datetime.date.today().isoformat(),
         "solutions": cfg["rollout"]["prompts"] * cfg["rollout"]["per_prompt"],
+        "per_prompt": cfg["rollout"]["per_prompt"],
         "seconds": round(statistics.median(seconds), 1),
         "validation": accuracy("eval"),
         "test": test,
@@ -68,8 +71,11 @@ def draw(runs: list[dict[str, Any]], picture: Path) -> None:
     labelled: set[str] = set()
     for run in sorted(runs, key=lambda run: (list(STYLES).index(run["method"]), run["seed"])):
         colour, dash, marker = STYLES[run["method"]]
-        label = None if run["method"] in labelled else run["method"]
-        labelled.add(run["method"])
+        name = run["method"]
+        if run["per_prompt"] != USUAL:
+            name, dash = f"{name}, {run['per_prompt']} solutions a problem", ":"
+        label = None if name in labelled else name
+        labelled.add(name)
         solutions = [run["solutions"] * int(iteration) for iteration in run["validation"]]
         style: dict[str, Any] = dict(
             color=colour, linestyle=dash, marker=marker, markersize=4, linewidth=1
@@ -87,10 +93,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("workdirs", nargs="*", help="runs of configs/alice.py")
     lines = RUNS.read_text(encoding="utf-8").splitlines() if RUNS.exists() else []
-    runs = {(run["method"], run["seed"]): run for run in map(json.loads, lines)}
-    for workdir in parser.parse_args().workdirs:
-        run = record_of(workdir)
-        runs[run["method"], run["seed"]] = run
+    found = [*map(json.loads, lines), *map(record_of, parser.parse_args().workdirs)]
+    runs = {(run["method"], run["seed"], run["per_prompt"]): run for run in found}
     RUNS.write_text("".join(json.dumps(run) + "\n" for run in runs.values()), encoding="utf-8")
     draw(list(runs.values()), PICTURE)
 
