@@ -91,10 +91,12 @@ def two_updates(mesh: Mesh, **fields: Any) -> Any:
 
 def same_numbers() -> None:
     tied = EVEN | dict(tied_head=True, windows=(7, None))
+    many = EVEN | dict(num_heads=8)  # sums over `tensor` of MANY_PARTS parts
     for fields, sizes, remat in (
         (EVEN, (2, 2, 2), "full"),
         (ODD, (2, 2, 2), "dots"),
         (tied, (1, 8, 1), "none"),
+        (many, (1, 1, 8), "dots"),
     ):
         alone = two_updates(mesh_of(1, 1, 1), **fields)
         assert_close(two_updates(mesh_of(*sizes), remat=remat, **fields), alone, 1e-5)
