@@ -58,9 +58,10 @@ SUMMED = ("out", "down")  # projections that sum over heads, and over feed-forwa
 LORA_A, LORA_B = "lora_a", "lora_b"  # the factors of a projection's adapter: see model/lora.py
 INT8_SCALE = "int8_scale"  # factors on the outputs of a kernel in 8 bits: model/int8.py
 ENDS = ("embed", "head")  # the weights outside the layers that are split over a mesh
-# Parts of a sum over `tensor` from which it is made before it is split by position. TPUs' compiler
-# else sends it in pieces between parts of its product: that hides a sum of four parts, but of eight
-# it computes the product twice (libtpu 0.0.42 and 0.0.50).
+# A sum of at least this many parts, one from each device along `tensor`, is completed before it is
+# split by position. Otherwise the TPU's compiler sends it in pieces while it computes the product
+# that is summed: with four parts that hides the sum, with eight it computes the product twice
+# (libtpu 0.0.42 and 0.0.50).
 MANY_PARTS = 8
 # Checkpoint name of gathered weights, which are never saved for the backward pass.
 GATHERED_WEIGHT = "weight"

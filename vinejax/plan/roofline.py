@@ -84,10 +84,6 @@ class PlannedProgram(NamedTuple):
         """Bytes that the collectives send, per call or decode step."""
         return sum(x.sent for x in self.collectives)
 
-    def sending_seconds(self, chip: Chip) -> float:
-        """A lower bound of the seconds that the links send: see the function of this name."""
-        return sending_seconds(chip, self.collectives)
-
 
 def sending_seconds(chip: Chip, collectives: Iterable[Collective]) -> float:
     """A lower bound of the seconds that a chip's links send, one collective after another.
@@ -134,7 +130,9 @@ def plan_program(
 
 def program_seconds(case: Case, program: PlannedProgram) -> dict[str, float]:
     """Lower bounds of the seconds of a program's call (or decode step), one for each of BOUNDS."""
-    return least_seconds(case, program.cost, program.sending_seconds(case.topology.chip))
+    return least_seconds(
+        case, program.cost, sending_seconds(case.topology.chip, program.collectives)
+    )
 
 
 def least_seconds(case: Case, cost: Cost, sending: float) -> dict[str, float]:

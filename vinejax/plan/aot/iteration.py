@@ -99,7 +99,7 @@ def _engine_stage(
     """A phase of the engine with these calls; `times` has those of the copy of the weights."""
     main = main_phase(phases)
     size = phase.sizes.batch * prefill_columns(phase) / (main.sizes.batch * main.sizes.columns)
-    sending = programs["prefill"].sending_seconds(case.topology.chip) * size
+    sending = sending_seconds(case.topology.chip, programs["prefill"].collectives) * size
     least = least_seconds(case, prefill_cost(case, phase), sending)
     prefill = _call(case, programs["prefill"], least, size)
     steps = {
@@ -166,7 +166,7 @@ def _step(case: Case, phase: PlannedPhase, program: PlannedProgram) -> Times:
     it takes to read them.
     """
     chip, seconds = case.topology.chip, _computing(case, program)
-    sending = program.sending_seconds(chip)
+    sending = sending_seconds(chip, program.collectives)
     cost = decode_cost(case, phase)
     lower_bounds = least_seconds(case, cost, sending)
     if not seconds:
