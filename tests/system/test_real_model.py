@@ -83,8 +83,10 @@ def test_problems_have_right_solutions_and_are_in_one_file(
 def test_runs_become_lines_and_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     main = runpy.run_path(str(REPO / "benchmarks/real/curves.py"))["main"]
     runs, picture = tmp_path / "runs.jsonl", tmp_path / "curves.png"
-    old = {"method": "grpo", "seed": 1, "solutions": 64, "validation": {"0": 0.5, "10": 0.6}}
-    runs.write_text(json.dumps(old) + "\n" + json.dumps(old | {"method": "vineppo"}) + "\n")
+    validation = {"0": 0.5, "10": 0.6}
+    old = {"method": "grpo", "seed": 1, "solutions": 64, "per_prompt": 16, "validation": validation}
+    renewed = old | {"method": "vineppo", "per_prompt": 8}
+    runs.write_text(json.dumps(old) + "\n" + json.dumps(renewed) + "\n")
     run = tmp_path / "run"
     run.mkdir()
     rollout = {"prompts": 8, "per_prompt": 8}
