@@ -9,10 +9,11 @@ from helpers import plan_cases
 from helpers.plan_cases import small
 
 from vinejax.plan.aot.iteration import iteration_stages
+from vinejax.plan.beside import has_stream
 from vinejax.plan.cost import decode_cost, prefill_cost, program_costs
 from vinejax.plan.memory import memory_and_phases, program_phase
 from vinejax.plan.roofline import least_seconds, plan_program
-from vinejax.plan.stream import StreamSteps, has_stream, simulated, stream_steps
+from vinejax.plan.stream import StreamSteps, simulated, simulated_early, stream_steps
 
 
 @pytest.fixture(autouse=True)
@@ -80,11 +81,68 @@ def test_a_stream_has_the_steps_of_its_tokens(
         np.testing.assert_allclose(found, wanted)
 
 
+def early_step_by_step(
+    solutions: np.ndarray,
+    places: list[np.ndarray],
+    values: list[np.ndarray],
+    shards: int,
+    slots: int,
+    drains: list[int],
+    chunk: int,
+) -> StreamSteps:
+    """The oracle: every token of every branch; each prefill has one trunk."""
+    half = chunk // 2
+    waiting: list[list[list[float]]] = [[] for _ in range(shards)]  # [step, tokens]
+    loads: dict[float, list[int]] = {}
+    for i, tokens in enumerate(solutions):
+        shard, entered = i * shards // len(solutions), (tokens // half + 2) * half
+        waiting[shard].append([0, tokens])
+        for place, lengths in zip(places[i], values[i], strict=True):
+            begins = (place // half + 2) * half
+            waiting[shard] += [[begins if begins < tokens else entered, n] for n in lengths]
+        if (places[i][-1] // half + 2) * half >= tokens:
+            loads.setdefault(entered, []).append(shard)
+    known, step, worked = (solutions.max() // half + 2) * half, 0, 0
+    begun = [(0, 0)]
+    under_way: list[list[list[float]]] = [[] for _ in range(shards)]
+    waiting = [sorted(of_shard) for of_shard in waiting]
+    while any(waiting) or any(under_way):
+        left = max(len(x) + len(y) for x, y in zip(waiting, under_way, strict=True))
+        for drain in drains[len(begun) - 1 :]:
+            if step >= known and left <= drain:
+                begun.append((step, worked))
+        for queue, busy in zip(waiting, under_way, strict=True):
+            while queue and queue[0][0] <= step and len(busy) < slots:
+                busy.append(queue.pop(0))
+            for branch in busy:
+                branch[1] -= 1
+                worked += 1
+            busy[:] = [branch for branch in busy if branch[1]]
+        step += 1
+    begun += [(step, worked)] * (len(drains) + 2 - len(begun))
+    steps, tokens = np.diff(begun, axis=0).T
+    calls = sum(max(np.bincount(of_shards)) for of_shards in loads.values())
+    return StreamSteps(tuple(steps), tuple(tokens / shards / np.maximum(steps, 1)), calls)
+
+
+@pytest.mark.parametrize(
+    ("shards", "slots", "drains"), [(1, 3, []), (2, 4, [1]), (3, 2, [2]), (2, 50, [5, 2])]
+)
+def test_continuations_that_begin_early(shards: int, slots: int, drains: list[int]):
+    rng = np.random.default_rng(shards)
+    solutions = rng.integers(1, 40, 12)
+    places = [np.arange(0, tokens, 7) for tokens in solutions]
+    values = [rng.integers(1, 30, (len(x), 2)) for x in places]
+    given = solutions, places, values, shards, slots, drains, 8
+    for found, wanted in zip(simulated_early(*given, 1), early_step_by_step(*given), strict=True):
+        np.testing.assert_allclose(found, wanted)
+
+
 def test_it_is_planned_where_it_runs(tmp_path: Path):
     def has(topology: str = "v5e:2x4", **fields: Any) -> bool:
         named = {name.replace("__", "."): value for name, value in fields.items()}
         case = small(tmp_path, topology, named)
-        return has_stream(case, memory_and_phases(case)[1])
+        return has_stream(case, memory_and_phases(case)[1][-1].sizes)
 
     assert has()  # 32 solutions in 16 slots, by the kernel
     assert not has(rollout__slots=64)
@@ -93,6 +151,7 @@ def test_it_is_planned_where_it_runs(tmp_path: Path):
     assert not has(method="grpo") and not has(values__dtype="int8")
     assert has(rollout__slots=64, rollout__lag=1)
     waits = {"values__waves": 2, "values__reuse": True}
+    assert has(rollout__slots=64, values__positions="tokens", values__budget="left")
     assert has(**waits)
     assert not has("v4:2x2x2", **waits) and has("v4:2x2x2")  # two hosts
 

@@ -56,9 +56,10 @@ def config(values: dict[str, Any], **sections: Any) -> Config:
     return cases.config(values=values, sample={"max_tokens": 24, "temperature": 1.0}, **sections)
 
 
-def engine_of(tiny: Model, cfg: Config, mesh: Mesh | None = None) -> Engine:
+def engine_of(tiny: Model, cfg: Config, mesh: Mesh | None = None, **settings: Any) -> Engine:
     limits = cfg.data.max_prompt_tokens, cfg.data.max_prompt_tokens + cfg.sample.max_tokens
-    settings: dict[str, Any] = {"slots": 8, "chunk": 4, "limits": limits, "skip_repeats": False}
+    usual = {"slots": 8, "chunk": 4, "limits": limits, "skip_repeats": False}
+    settings = usual | settings
     return Engine(tiny.decoder, cfg.sample, tiny.tokenizer, mesh, **settings)
 
 
@@ -84,6 +85,12 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "bisection": ({"allocation": "bisection"}, {}),
     "waves": ({"reuse": True, "waves": 2}, {"reward": {"truncated": -0.5}}),
 }
+TOKENS = {"positions": "tokens", "every": 4}
+EARLY: dict[str, dict[str, Any]] = {
+    "tokens": {},
+    "thinned": {"reuse": True, "backup": True, "every": 2, "merge": 2, "max_states": 3},
+    "apart": {"dedup": False, "every": 7},
+}
 
 
 @pytest.mark.first(4)  # bisection comes in waves, too
@@ -98,8 +105,15 @@ def test_step_rewards_with_a_discount(tiny: Model):
     check(tiny, config({"max_states": 2}, ppo={"gamma": 0.9}), Stepped())
 
 
-def check(tiny: Model, cfg: Config, task: Task) -> None:
-    engine, chosen = engine_of(tiny, cfg), problems()
+@pytest.mark.parametrize("name", EARLY)
+def test_states_that_are_valued_before_their_solutions_end(tiny: Model, name: str):
+    cfg = config(TOKENS | EARLY[name])
+    engine = check(tiny, cfg, Task(), slots=32)
+    assert engine.stats.offshoots > 12
+
+
+def check(tiny: Model, cfg: Config, task: Task, **settings: Any) -> Engine:
+    engine, chosen = engine_of(tiny, cfg, **settings), problems()
     graded = GradedTask(task, GraderConfig())
     with mock.patch.object(vine, "divided", wraps=vine.divided) as dividing:
         found = one_stream.sample_valued(sampler(engine, graded, cfg, 3), tiny.params, chosen)
@@ -115,6 +129,7 @@ def check(tiny: Model, cfg: Config, task: Task) -> None:
     assert_same(found.episodes, expected)
     assert found.waves == oracle.stats.calls - 1
     assert (tokens, useful) == (oracle.stats.decoded_tokens, oracle.stats.useful_tokens)
+    return engine
 
 
 @pytest.mark.first(2)
@@ -204,12 +219,12 @@ def on_hosts() -> None:
     assert jax.process_count() == 2
     tokenizer = Arithmetic().tokenizer()
     model = random_model(tokenizer=tokenizer, vocab_size=len(tokenizer))
-    cfg, task = config(SHARED), Counted()
-    engine = engine_of(model, cfg, with_auto_axes(make_mesh(MeshConfig(data=2))))
+    cfg, task = config(SHARED | TOKENS), Counted()
+    engine = engine_of(model, cfg, with_auto_axes(make_mesh(MeshConfig(data=2))), slots=64)
     params = jax.tree.map(np.asarray, model.params)
     of_host = sampler(engine, GradedTask(task, GraderConfig()), cfg, 3)
     valued = one_stream.sample_valued(of_host, params, problems())
-    assert engine.stats.calls == 1
+    assert engine.stats.calls == 1 and engine.stats.offshoots
     print(facts(valued.episodes), task.graded, sep="\n")
 
 
@@ -228,7 +243,7 @@ def test_two_hosts_have_the_episodes_of_one(tiny: Model):
         for environment in hosts.environments(2)
     ]
     printed = [process.communicate(timeout=300)[0].splitlines()[-2:] for process in started]
-    cfg, chosen, task = config(SHARED), problems(), Counted()
+    cfg, chosen, task = config(SHARED | TOKENS), problems(), Counted()
     engine, graded = engine_of(tiny, cfg), GradedTask(task, GraderConfig())
     solutions = sample_episodes(engine, tiny.params, graded, chosen, cfg, 3)
     expected = fill_values(engine, tiny.params, graded, chosen, solutions, cfg, 3)

@@ -32,6 +32,8 @@ ALLOCATIONS = {
 }
 # Allocations whose first wave reads of a solution only how many states it has.
 BLIND = ("uniform", "worth")
+# Positions of which the tokens before tell, whatever comes after: all begin with the prompt's end.
+DECIDED = ("tokens", "blank_lines", "thinking_blank_lines")
 # Episode, CreditConfig -> whether each response token is trained on.
 MASKS = {
     "none": mask.all_tokens,

@@ -52,6 +52,7 @@ from vinejax.engine.memory import (
     queue_size,
     sizes_of,
 )
+from vinejax.engine.offshoots import OffshootPhase
 from vinejax.engine.phase import Phase, Programs
 from vinejax.engine.queues import make_queue
 from vinejax.engine.repeats import REACH
@@ -273,7 +274,9 @@ class Engine:
             stops=stops,
             table=table,
         )
-        kind = KeepingPhase if intake.keeps else Phase
+        has_room = sizes.storage.never_waits(sizes)
+        kind = OffshootPhase if intake.has_offshoots and has_room else Phase
+        kind = KeepingPhase if intake.keeps else kind
         return kind(programs, work, loads, self.stats, intake)
 
     def _assign(

@@ -20,6 +20,8 @@ class Intake:
         self.feed, self._check = feed, check
         self.is_open = feed is not None  # more may come
         self._waiting: Work | None = None
+        # Of the first phase only: it has the branches that offshoots begin on.
+        self.has_offshoots = feed is not None and feed.offshoots is not None
 
     @property
     def keeps(self) -> bool:
@@ -54,4 +56,5 @@ class Intake:
             rule = "no branch is under way and `more` gave none; None ends a feed"
             raise ValueError(f"feed: {rule}")
         waiting, self._waiting = self._waiting, None
+        self.has_offshoots = False
         return waiting

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as Spec
 
 from vinejax.core.errors import RoomError
 from vinejax.core.shapes import bucket, doubled, part
-from vinejax.engine.assign import SHARED_BY, lanes_per_row, window_shape
+from vinejax.engine.assign import LONG_TAIL, SHARED_BY, lanes_per_row, window_shape
 from vinejax.engine.branches import Feed
 from vinejax.engine.cache import Allocator, Sizes, Storage, use_kernel
 from vinejax.engine.decode import Slots
@@ -144,6 +144,10 @@ def sizes_of(
     columns = storage.align(part(settings.limits, max(kind.longest for kind in kinds)))
     width = part([settings.max_tokens or demand.budget], demand.budget, least=16)
     chunk = settings.chunk or min(max(width // HOST_POLLS, MIN_CHUNK), MAX_CHUNK)
+    if feed is not None and feed.offshoots is not None:
+        # They read their parents' rows, and one may be in the queue twice, on any shard.
+        lanes = max(lanes, LONG_TAIL * branches[0] // trunks[0])
+        queue = queue_size(branches[0] + 2 * feed.branches)
     width = storage.align(width)
     slots, rows = fit_memory(
         model, mesh, memory, slots, settings.window_rows or wanted, columns, width, storage
@@ -163,7 +167,18 @@ def sizes_of(
         chunk=chunk,
         storage=storage.fitted(slots, width, room),
     )
+    if feed is not None and feed.offshoots is not None:
+        sizes = for_offshoots(sizes)
     return sizes, phase_bytes(model, mesh, sizes)
+
+
+def for_offshoots(sizes: Sizes) -> Sizes:
+    """The shapes with shorter chunks, after which offshoots begin, and prefills of few trunks.
+
+    Only what has no parent under way is prefilled: after most chunks a trunk or none of a shard's.
+    """
+    batch = sizes.batch if sizes.storage.on_cpu else 1
+    return dataclasses.replace(sizes, chunk=max(sizes.chunk // 2, MIN_CHUNK), batch=batch)
 
 
 def queue_size(branches: int) -> int:

@@ -7,7 +7,7 @@ loads into rows that have become free, and hands out the branches that have ende
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -62,7 +62,7 @@ class Entry(NamedTuple):
 Entries = list[list[Entry]]  # per shard
 
 
-class _Started(NamedTuple):
+class Started(NamedTuple):
     """A chunk of decode steps that devices compute."""
 
     number: int
@@ -168,37 +168,56 @@ class Phase:
         given = self._intake.take()
         if given is None:
             return
+        more = given.within(self._sizes.columns)
+        loads = self._loads_of(more)
+        if self._intake.holds or not self._fits(more, loads):
+            self._intake.hold(given)
+            return
+        trunk, branch = len(self.work.trunks), len(self.work.branches)
+        self.work.add(more)
+        self._enqueue(more, loads, trunk, range(branch, branch + len(more.branches)))
+        for i, budget in enumerate(more.budgets, start=branch):
+            if budget <= 0:
+                yield Drawn(i, np.zeros(0, np.int32), np.zeros(0, np.float32), decode.LENGTH)
+
+    def _loads_of(self, more: Work) -> list[list[Load]]:
+        """The loads of further work, for each shard."""
         shards, sizes = len(self._waiting), self._sizes
-        more = given.within(sizes.columns)
         lengths = [len(trunk) for trunk in more.trunks]
         trunk_of = [branch.trunk for branch in more.branches]
         scored = np.flatnonzero(more.scored).tolist()
         left = self._collector.not_ended * self._longest_budget
         bound = self._shard_of(more)
         begun = Begun(self._queued.tolist(), left.tolist(), self._expected_work, bound)
-        loads = assign(lengths, trunk_of, more.budgets, shards, sizes.rows, scored, begun)
+        return assign(lengths, trunk_of, more.budgets, shards, sizes.rows, scored, begun)
+
+    def _fits(self, more: Work, loads: list[list[Load]]) -> bool:
+        """Whether window, slots and queue have room for further work."""
+        sizes, items = self._sizes, [sum(len(x.items) for x in of_shard) for of_shard in loads]
+        if more.longest > sizes.columns or max(more.budgets, default=0) > sizes.width:
+            return False
+        return (self._queued + items).max() < sizes.queue
+
+    def _enqueue(
+        self, more: Work, loads: list[list[Load]], trunk: int, numbers: Sequence[int]
+    ) -> None:
+        """Puts branches of `work` into the queue, and their trunks into the line for a row.
+
+        `more` has the same branches by themselves: `numbers` are theirs in `work`, where `trunk`
+        is the number of their first trunk.
+        """
         order = [[i for load in of_shard for i in load.items] for of_shard in loads]
-        queued = self._queued + [len(of_shard) for of_shard in order]
-        fits = more.longest <= sizes.columns and max(more.budgets, default=0) <= sizes.width
-        if self._intake.holds or not fits or queued.max() >= sizes.queue:
-            self._intake.hold(given)
-            return
         match = first_states(self._programs.table, more)
         self._queue = longer_queue(self._mesh, self._queue, more, match, loads, self._budgets)
-        trunk, branch = len(self.work.trunks), len(self.work.branches)
-        self.work.add(more)
         self._longest_budget = max([self._longest_budget, *more.budgets])
-        numbered = [[branch + i for i in of_shard] for of_shard in order]
+        numbered = [[numbers[i] for i in of_shard] for of_shard in order]
         self._repeats.add_branches(numbered)
         self._collector.add_branches(numbered)
         for shard, of_shard in enumerate(loads):
             numbered = [dataclasses.replace(load, trunk=trunk + load.trunk) for load in of_shard]
             self._wait(shard, numbered)
-        self._queued = queued
+        self._queued = self._queued + [len(of_shard) for of_shard in order]
         self._budgets += [sum(load.work for load in of_shard) for of_shard in loads]
-        for i, budget in enumerate(more.budgets, start=branch):
-            if budget <= 0:
-                yield Drawn(i, np.zeros(0, np.int32), np.zeros(0, np.float32), decode.LENGTH)
 
     @property
     def _expected_work(self) -> int:
@@ -377,7 +396,7 @@ class Phase:
 
     # --- decoding ---
 
-    def _decode(self) -> _Started:
+    def _decode(self) -> Started:
         """Starts the next chunk, in the drain if few enough branches are left."""
         moved = self._move_to_drain()
         # A NumPy value counts as the same on every host; a jax array is this host's own.
@@ -388,7 +407,7 @@ class Phase:
         )
         self._slots, self._rows, trace = decode.decode_chunk(self._config, inputs, slots, rows)
         self._num_chunks += 1
-        return _Started(self._num_chunks - 1, self._repeats.take(), moved, trace)
+        return Started(self._num_chunks - 1, self._repeats.take(), moved, trace)
 
     def _move_to_drain(self) -> jax.Array | None:
         """Moves the branches that are left to the smallest drain whose slots can hold them."""
@@ -415,7 +434,7 @@ class Phase:
         config = self._programs.config
         return dataclasses.replace(config, sizes=sizes, drained_at=drained_at)
 
-    def _collect(self, started: _Started) -> list[Drawn]:
+    def _collect(self, started: Started) -> list[Drawn]:
         """The branches that ended in a chunk, by its trace."""
         start = time.perf_counter()
         moved, (steps, left) = jax.tree.map(

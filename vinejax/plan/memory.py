@@ -15,6 +15,7 @@ from vinejax.engine.memory import (
     Demand,
     Settings,
     cache_bytes,
+    for_offshoots,
     phase_bytes,
     sizes_of,
 )
@@ -25,6 +26,7 @@ from vinejax.model.chunked_softmax import chunk_columns
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.lora import abstract_adapters, shape_as_set, with_adapters
 from vinejax.model.sharding import Params, placed_shapes
+from vinejax.plan.beside import begins_early
 from vinejax.plan.case import Case
 from vinejax.session.budget import longest_sequence
 
@@ -185,6 +187,8 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
         per_wave = math.ceil(branches / waves)
         demand = Demand(trunks, per_wave, longest, budget=cfg.sample.max_tokens)
         sizes, _ = sizes_of(case.model, case.mesh, case.platform, room, settings, demand)
+        if name == "values" and begins_early(case, sizes):
+            sizes = for_offshoots(sizes)
         int8 = name == "values" and cfg.values.dtype == "int8"
         shapes = sizes, *drain_sizes(case.model, case.mesh, room, sizes)
         work = trunks, branches, longest, mean_trunk, tokens

@@ -1,8 +1,9 @@
 """Solutions and their continuations in one stream: its decode steps, by simulation.
 
 Lengths are exponential, as in `cost.decode_steps`. A problem's continuations enter when the last of
-its solutions has ended, each solution's where the fewest branches are; waves enter together. With a
-lag the solutions are the next iteration's, and all wait from the start.
+its solutions has ended, each solution's where the fewest branches are; waves enter together. Those
+that may begin early (`rollout/early.py`) enter where and when their solution has reached the state.
+With a lag the solutions are the next iteration's, and all wait from the start.
 """
 
 import heapq
@@ -13,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vinejax.plan.beside import begins_early
 from vinejax.plan.case import Case
 from vinejax.plan.cost import usable_slots
 from vinejax.plan.memory import PlannedPhase
-from vinejax.rollout.one_stream import obstacle, obstacle_on_hosts, wanted
 
 DRAWS = 8  # simulations, whose means are taken
 NONE = -1  # no problem
@@ -27,39 +28,92 @@ class StreamSteps(NamedTuple):
 
     steps: tuple[float, ...]  # in all slots, then in those of each drain
     busy: tuple[float, ...]  # slots of a shard, on average over these steps
-    feeds: float  # chunks after which continuations enter
-
-
-def has_stream(case: Case, phases: list[PlannedPhase]) -> bool:
-    """Whether a run of this case would have one stream: as `one_stream.has_one_stream`.
-
-    A plan reads no data, so a task on several hosts is taken for one that rewards no steps.
-    """
-    cfg = case.cfg
-    if cfg.rollout.lag:
-        return True
-    by_kernel = phases[-1].sizes.storage.read_by_kernel
-    if not (case.method.has_plain_values and wanted(cfg, by_kernel) and obstacle(cfg) is None):
-        return False
-    return case.topology.hosts == 1 or obstacle_on_hosts(cfg, has_steps=False) is None
+    feeds: float  # prefills of what is fed: one for each chunk after which continuations enter
 
 
 def stream_steps(case: Case, solutions: PlannedPhase, values: PlannedPhase) -> StreamSteps:
     """The mean over `DRAWS` simulations with the slots of the phase of values."""
-    cfg, rng = case.cfg, np.random.default_rng(0)
+    cfg, rng, sizes = case.cfg, np.random.default_rng(0), values.sizes
     problems, each, most = cfg.rollout.prompts, cfg.rollout.per_prompt, cfg.sample.max_tokens
-    count = round(values.branches / (problems * each))
-    slots, drains = usable_slots(values), [sizes.slots for sizes in values.shapes[1:]]
+    count = values.branches / (problems * each)
+    given = case.shards, usable_slots(values), [shape.slots for shape in values.shapes[1:]]
+    is_early = begins_early(case, sizes)
     found = []
     for _ in range(DRAWS):
-        first = rng.exponential(solutions.tokens, (problems, each))
-        after = rng.exponential(values.tokens, (problems, each, count))
-        lengths = np.ceil(np.minimum(first, most)), np.ceil(np.minimum(after, most))
-        given = case.shards, slots, drains, values.sizes.chunk, cfg.rollout.lag > 0
-        found.append(simulated(*lengths, *given))
+        first = np.ceil(np.minimum(rng.exponential(solutions.tokens, (problems, each)), most))
+        if is_early:
+            # So that solutions have as many states as is expected, on average.
+            states = max(count / cfg.values.k, 1 + 1e-6)
+            between = -solutions.tokens * math.log1p(-1 / states)
+            places = [np.arange(0.0, tokens, between) for tokens in first.ravel()]
+            after = [rng.exponential(values.tokens, (len(x), cfg.values.k)) for x in places]
+            after = [
+                np.ceil(np.minimum(lengths, most - place[:, None]))
+                for lengths, place in zip(after, places, strict=True)
+            ]
+            early = first.ravel(), places, after, *given, sizes.chunk, sizes.batch
+            found.append(simulated_early(*early))
+            continue
+        after = rng.exponential(values.tokens, (problems, each, round(count)))
+        lengths = first, np.ceil(np.minimum(after, most))
+        found.append(simulated(*lengths, *given, sizes.chunk, cfg.rollout.lag > 0))
     steps, busy, feeds = zip(*found, strict=True)
     steps, busy = (tuple(np.mean(x, axis=0).tolist()) for x in (steps, busy))
     return StreamSteps(steps, busy, float(np.mean(feeds)))
+
+
+def simulated_early(
+    solutions: np.ndarray,
+    places: Sequence[np.ndarray],
+    values: Sequence[np.ndarray],
+    shards: int,
+    slots: int,
+    drains: Sequence[int],
+    chunk: int,
+    batch: int,
+) -> StreamSteps:
+    """A stream of solutions of [N] tokens; those of [S, K] tokens begin at their [S] `places`.
+
+    A chunk has half of `chunk` steps until all solutions have ended. A place is known after the
+    chunk that reaches it, and is begun at after the next one. If the solution ends before, what is
+    left of it is prefilled once this is known, `batch` solutions of a shard at a time. A slot that
+    has become free goes to the branch that has waited longest.
+    """
+    half = max(chunk // 2, 1)
+    ready: list[list[tuple[float, float]]] = [[] for _ in range(shards)]  # (step, tokens)
+    loads: dict[float, np.ndarray] = {}  # by step: trunks of each shard
+    for i, tokens in enumerate(solutions.tolist()):
+        shard, entered = i * shards // len(solutions), (tokens // half + 2) * half
+        begins = (places[i] // half + 2) * half
+        is_late = begins >= tokens
+        ready[shard].append((0.0, tokens))
+        for step, lengths in zip(np.where(is_late, entered, begins), values[i], strict=True):
+            ready[shard] += [(float(step), length) for length in lengths.tolist()]
+        if is_late.any():
+            loads.setdefault(entered, np.zeros(shards))[shard] += 1
+    spans = [_served(sorted(of_shard), slots) for of_shard in ready]
+    ends = [sorted(end for _, end in of_shard) for of_shard in spans]
+    known = (solutions.max() // half + 2) * half  # nothing drains before
+    begins = [0.0]
+    for drain in drains:
+        left = [of_shard[-drain - 1] for of_shard in ends if len(of_shard) > drain]
+        begins.append(max([known, begins[-1], *left]))
+    last = max(of_shard[-1] for of_shard in ends)
+    begins = [min(step, last) for step in begins]
+    calls = sum(-(-int(trunks.max()) // batch) for trunks in loads.values())
+    every = np.array([span for of_shard in spans for span in of_shard])
+    return steps_of(every, begins, shards, calls)
+
+
+def _served(ready: list[tuple[float, float]], slots: int) -> list[tuple[float, float]]:
+    """When branches begin and end that are ready at a step, in order, and have so many tokens."""
+    ends: list[float] = []
+    spans = []
+    for step, tokens in ready:
+        begin = step if len(ends) < slots else max(step, heapq.heappop(ends))
+        heapq.heappush(ends, begin + tokens)
+        spans.append((begin, begin + tokens))
+    return spans
 
 
 def simulated(

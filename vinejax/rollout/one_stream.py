@@ -21,10 +21,20 @@ from vinejax.core.settings import Config
 from vinejax.core.types import Episode, PromptedProblem
 from vinejax.credit.allocation import AllocationRule
 from vinejax.credit.rules import BLIND, POSITIONS, find_rule
-from vinejax.engine.branches import Fed, Feed, Grown, Stream
+from vinejax.engine.branches import Fed, Feed, Grown, Offshoot, Stream
 from vinejax.model.decoder import Params
+from vinejax.rollout.early import EarlyStates, are_possible
 from vinejax.rollout.overlong import penalised
-from vinejax.rollout.sampler import Asked, Sampler, Solution, Steps, Texts, after_starts, episode_of
+from vinejax.rollout.sampler import (
+    Asked,
+    Sampler,
+    Solution,
+    State,
+    Steps,
+    Texts,
+    after_starts,
+    episode_of,
+)
 from vinejax.rollout.vine import Vines, can_score, filled
 from vinejax.runtime.distributed import is_mine, process_place
 from vinejax.tasks.graded import BackgroundGrading
@@ -62,10 +72,12 @@ def wanted(cfg: Config, by_kernel: bool) -> bool:
     """Whether `rollout.one_stream` asks for one stream; `by_kernel`: a kernel reads the columns.
 
     By default where it pays. XLA would read the columns of the longest trunk for solutions, too;
-    and solutions that fill only some of the slots decode in fewer, where a step takes less time.
+    and solutions that fill only some of the slots decode in fewer, where a step takes less time,
+    unless continuations begin beside them.
     """
     if cfg.rollout.one_stream == "auto":
-        return by_kernel and cfg.rollout.prompts * cfg.rollout.per_prompt >= cfg.rollout.slots
+        fills = cfg.rollout.prompts * cfg.rollout.per_prompt >= cfg.rollout.slots
+        return by_kernel and (fills or are_possible(cfg))
     return cfg.rollout.one_stream == "on"
 
 
@@ -108,7 +120,7 @@ def sample_valued(
 class _Wave(NamedTuple):
     """Continuations of a problem's states that were asked for together."""
 
-    first: int  # number of its first branch
+    numbers: list[int]  # of its branches, state by state
     counts: list[int]  # per state
 
 
@@ -130,8 +142,9 @@ class _Growth:
         self._rules = [allocation(i) if allocation else rule for i in range(count)]
         self._waits = waits_for_rewards(cfg)
         self._scores = can_score(sampler)
-        # Of each branch: its problem, what it continues, what it drew, its response and steps.
-        self._problem_of: list[int] = []
+        # Of each branch: its problem (None: that goes on without it), what it continues, what it
+        # drew, its response and steps.
+        self._problem_of: list[int | None] = []
         self._asked = after_starts(
             sampler.prompt_starts(problems, self._size), cfg.sample.max_tokens
         )
@@ -146,6 +159,10 @@ class _Growth:
         self._vines: list[Vines | None] = [None] * len(problems)
         self._waves: list[list[_Wave]] = [[] for _ in problems]
         self._trunk_of: list[int | None] = [None] * len(problems)  # of scored episodes, by trunk
+        is_early = allocation is None and are_possible(cfg)
+        self._early = EarlyStates(sampler, problems) if is_early else None
+        # Numbers of continuations that have begun early, by solution and tokens of it before them.
+        self._begun_early: dict[tuple[int, int], list[int]] = {}
 
     def stream(self, params: Params) -> Stream:
         """All branches, those of states as they are asked for."""
@@ -158,6 +175,8 @@ class _Growth:
             trunks=count,
             branches=count * most_states(cfg) * cfg.values.k,  # for 'worth' its default, the most
             longest=min(most, context),
+            repeats=self._early is None,  # when a state is reached depends on chunks
+            offshoots=self._offshoots if self._early else None,
         )
         return self._sampler.engine.stream(params, *asked[:3], feed=feed)
 
@@ -173,9 +192,10 @@ class _Growth:
             kind = "solutions" if is_solution else "continuations"
             given = solution.problem, solution.text, solution.response, kind
             self._background.add(i, *given)
-        self._left[problem] -= 1
-        if not self._left[problem]:
-            self._ended.append(problem)
+        if problem is not None:
+            self._left[problem] -= 1
+            if not self._left[problem]:
+                self._ended.append(problem)
 
     def more(self) -> Fed | None:
         """The next continuations of the problems whose branches have all ended."""
@@ -183,25 +203,48 @@ class _Growth:
         ended, self._ended = self._ended, []
         for problem in ended:
             self._go_on(problem, fed, scored)
-        is_over = not fed.trunks and not any(self._left)
-        return None if is_over else Fed(*fed[:3], scored)
+        is_over = not any(self._left) if self._waits else None not in self._vines
+        return None if is_over and not fed.trunks else Fed(*fed[:3], scored)
+
+    def _offshoots(self, drawn: dict[int, np.ndarray]) -> list[Offshoot]:
+        """The continuations of the states that these solutions have reached."""
+        assert self._early is not None
+        ended = {i: x.response for i, x in self._solutions.items() if i < len(self._rules)}
+        drawn = {i: x for i, x in drawn.items() if self._vines[i // self._size] is None}
+        most, found = self._sampler.cfg.sample.max_tokens, []
+        for i, used, seeds in self._early.reached(drawn, ended):
+            first = len(self._problem_of)
+            self._begun_early[i, used] = [*range(first, first + len(seeds))]
+            problem, prompt = self._problems[i // self._size]
+            before = drawn[i][:used].tolist()
+            self._problem_of += [None] * len(seeds)
+            self._trunk_of += [None] * len(seeds)
+            self._beginnings += [(problem, prompt, before)] * len(seeds)
+            found += [Offshoot(i, used, seed, most - used) for seed in seeds]
+        return found
 
     def _go_on(self, problem: int, fed: Asked, scored: list[bool]) -> None:
         """Adds a problem's next wave with branches to what is fed, if there is one."""
         vines, waves = self._vines[problem], self._waves[problem]
         if vines is None:
-            vines = self._begun(problem)
+            vines = self._vines_of(problem)
             if self._waits:
                 self._reward(vines, self._background.of(vines.numbers))
         elif self._waits:
-            last = range(waves[-1].first, waves[-1].first + sum(waves[-1].counts))
-            self._add(vines, waves[-1], self._background.of(last))
+            self._add(vines, waves[-1], self._background.of(waves[-1].numbers))
         scores = self._scores and not waves  # with the first wave, and where there is none
         while (counts := vines.wanted(len(waves))) is not None or scores:
+            wanted = counts or [0] * len(vines.states)
+            begun = [self._begun(vines, state) for state in vines.states]
+            new = [n - len(numbers) for n, numbers in zip(wanted, begun, strict=True)]
             if counts is not None:
-                waves.append(_Wave(len(self._problem_of), counts))
-            given = vines.episodes, vines.states, counts or [0] * len(vines.states)
-            asked = self._sampler.after_states(*given)
+                following = itertools.count(len(self._problem_of))
+                numbers = [
+                    [*of_state, *itertools.islice(following, n)]
+                    for of_state, n in zip(begun, new, strict=True)
+                ]
+                waves.append(_Wave(list(itertools.chain.from_iterable(numbers)), counts))
+            asked = self._sampler.after_states(vines.episodes, vines.states, new)
             if asked.branches or scores:
                 self._feed(problem, asked, fed)
                 scored += [scores] * len(asked.trunks)
@@ -240,7 +283,7 @@ class _Growth:
         """The waves for which two phases would call the engine."""
         is_drawn = [
             any(sum(wave.counts) for wave in of_all)
-            for of_all in itertools.zip_longest(*self._waves, fillvalue=_Wave(0, []))
+            for of_all in itertools.zip_longest(*self._waves, fillvalue=_Wave([], []))
         ]
         return sum(is_drawn) or int(self._scores and bool(is_drawn))
 
@@ -248,7 +291,11 @@ class _Growth:
         """The numbers of a problem's solutions, as branches and as episodes."""
         return range(problem * self._size, (problem + 1) * self._size)
 
-    def _begun(self, problem: int) -> Vines:
+    def _begun(self, vines: Vines, state: State) -> list[int]:
+        """The numbers of a state's continuations that have begun early: all, or none."""
+        return self._begun_early.pop((vines.numbers[state.rollout], state.used), [])
+
+    def _vines_of(self, problem: int) -> Vines:
         """The states of a problem whose solutions have ended."""
         numbers = self._numbers(problem)
         rules = [self._rules[i] for i in numbers]
@@ -270,10 +317,9 @@ class _Growth:
 
     def _add(self, vines: Vines, wave: _Wave, rewards: dict[int, Reward]) -> None:
         """Adds the continuations of a wave, which have ended and were graded."""
-        numbers = range(wave.first, wave.first + sum(wave.counts))
-        grown = [self._grown[i] for i in numbers]
-        found = {n: rewards[i] for n, i in enumerate(numbers) if i in rewards}
-        steps = {n: self._steps[i] for n, i in enumerate(numbers) if i in self._steps}
+        grown = [self._grown[i] for i in wave.numbers]
+        found = {n: rewards[i] for n, i in enumerate(wave.numbers) if i in rewards}
+        steps = {n: self._steps[i] for n, i in enumerate(wave.numbers) if i in self._steps}
         self._sampler.add_drawn(vines.states, wave.counts, grown, found, steps)
         vines.count_new(wave.counts)
 

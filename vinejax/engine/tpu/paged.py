@@ -11,10 +11,10 @@ import jax
 from jaxtyping import Array, Bool, Int
 
 from vinejax.engine.assign import LONG_TAIL
-from vinejax.engine.cache import Allocator, Attend, Cache, Sizes, Step, Storage
+from vinejax.engine.cache import Allocator, Attend, Cache, Copies, Sizes, Step, Storage
 from vinejax.engine.layout import WINDOW, Joined
 from vinejax.engine.split import SHARDS
-from vinejax.engine.tpu.pages import Pages, give_back, take_pages
+from vinejax.engine.tpu.pages import Pages, copy_pages, give_back, take_pages
 from vinejax.engine.tpu.ragged import RaggedAttention
 from vinejax.engine.tpu.schedule import BLOCK, PIECE
 from vinejax.model.sharding import platform_of
@@ -48,6 +48,9 @@ class PagedStorage(Storage):
             return PagedStorage(whole)
         unit = max(whole // POOL_SIZES, 1)
         return PagedStorage(max(room // unit * unit, min(min_pages(slots, width), room)))
+
+    def never_waits(self, sizes: Sizes) -> bool:
+        return self.pages >= sizes.slots * (sizes.width // BLOCK)
 
     def columns(self, slots: int, width: int) -> int:
         return self.pages * BLOCK
@@ -114,6 +117,11 @@ class Paged(Cache):
 
     def give_back(self, ended: Bool[Array, " B"], age: Int[Array, " B"]) -> "Paged":
         return dataclasses.replace(self, pages=give_back(self.pages, ended, age))
+
+    def copied(self, copies: Copies) -> "Paged":
+        """Into pages that the targets take: enough are free if `PagedStorage.never_waits`."""
+        pages, layers = copy_pages(self.pages, self.layers, copies)
+        return dataclasses.replace(self, pages=pages, layers=layers)
 
     def specs(self, slots: int) -> "Paged":
         pool = jax.tree.map(lambda _: WINDOW.spec, self.layers)

@@ -16,6 +16,7 @@ from vinejax.plan.aot.advice import advise
 from vinejax.plan.aot.compiler import GATHERED, check_compiler, compile_program
 from vinejax.plan.aot.iteration import iteration_stages
 from vinejax.plan.aot.table import Plan, as_json, print_plan
+from vinejax.plan.beside import has_stream
 from vinejax.plan.case import Case, open_case
 from vinejax.plan.cost import Cost, planned_passes, program_costs
 from vinejax.plan.memory import (
@@ -26,7 +27,6 @@ from vinejax.plan.memory import (
 )
 from vinejax.plan.propose import row_text, with_proposed_row
 from vinejax.plan.roofline import TEMPORARIES, PlannedProgram, plan_program
-from vinejax.plan.stream import has_stream
 from vinejax.runtime.topology import parse_topology
 from vinejax.runtime.workdir import write_atomic
 
@@ -140,7 +140,7 @@ def finished_plan(
     if case.cfg.ppo.packing:
         passes = planned_passes(case, case.cfg.ppo.minibatch)
         notes = [*notes, PACKED_ROWS.format(used=passes.used, all=passes.all)]
-    if has_stream(case, phases):
+    if has_stream(case, phases[-1].sizes):
         notes = [*notes, ONE_STREAM]
     if case.method.credit is None:
         notes = [*notes, SAMPLES_FIRST.format(method=case.cfg.method)]

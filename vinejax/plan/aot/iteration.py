@@ -7,6 +7,7 @@ collectives hide behind the products of a pass to the one if nothing does.
 
 from typing import NamedTuple
 
+from vinejax.plan.beside import has_stream
 from vinejax.plan.case import Case
 from vinejax.plan.cost import (
     calls_per_phase,
@@ -25,7 +26,7 @@ from vinejax.plan.memory import (
     usual_length,
 )
 from vinejax.plan.roofline import PlannedProgram, least_seconds, sending_seconds, stage_of
-from vinejax.plan.stream import has_stream, stream_steps
+from vinejax.plan.stream import stream_steps
 
 KERNEL_SPEED = 0.8  # assumed share of the memory's peak at which a kernel reads
 LATENCY_S = 10e-6  # assumed, of a collective
@@ -75,7 +76,7 @@ def iteration_stages(
         if i == 0 or phase.int8:  # otherwise the phase uses the copy of the one before
             calls = {"decode copy": 1.0, **calls}
         stages.append(_engine_stage(case, phase, phases, programs, calls, times))
-    if has_stream(case, phases):
+    if has_stream(case, phases[-1].sizes):
         stages[1] = _beside(case, phases, programs, times, stages[0])
     ppo = case.cfg.ppo
     episodes = case.cfg.rollout.prompts * case.cfg.rollout.per_prompt
