@@ -2,19 +2,21 @@
 
 `rollout.py --stream`: prompts have GSM8K's lengths, responses end at random, unknown to the engine,
 with a mean of a quarter of the cap, which only the longest reach. Each of `--each` solutions of a
-prompt has one continuation at each of 4 states.
+prompt has one continuation at every sixteenth of the cap, so at four states on average. In one
+stream they begin once their prompt's solutions have ended, or `early`: on solutions under way.
 """
 
 import statistics
 import time
 from typing import Any, NamedTuple
 
+import numpy as np
 from workload import Workload
 
 import vinejax
-from vinejax.engine.branches import Branch, Fed, Feed, Grown
+from vinejax.engine.branches import Branch, Fed, Feed, Grown, Offshoot
 
-STATES = 4
+STATES = 16  # of a response that has as many tokens as it may
 
 
 class Sampled(NamedTuple):
@@ -24,19 +26,21 @@ class Sampled(NamedTuple):
     processor_seconds: float
     decode_steps: int
     slot_steps: int
+    prefill_tokens: int
     tokens: dict[int, list[int]]  # by seed
 
 
-def after(work: Workload, solution: int, grown: Grown, each: int, cap: int) -> Fed:
-    """One continuation at each of 4 states of a solution."""
+def after(work: Workload, solution: int, grown: Grown, each: int, cap: int, first: int = 0) -> Fed:
+    """One continuation at each state of a solution but the `first` ones."""
     prompt = work.trunks[solution // each]
-    count = len(grown.tokens)
-    used = sorted({n * count // STATES for n in range(STATES)})
-    seeds = [1 << 32 | solution << 8 | n for n in range(len(used))]
-    branches = [
-        Branch(0, len(prompt) + n, seed, len(prompt)) for n, seed in zip(used, seeds, strict=True)
-    ]
+    used = range(0, len(grown.tokens), cap // STATES)[first:]
+    branches = [Branch(0, len(prompt) + n, seed_of(solution, n), len(prompt)) for n in used]
     return Fed([prompt + grown.tokens], branches, [cap - n for n in used])
+
+
+def seed_of(solution: int, used: int) -> int:
+    """The seed of the continuation after these tokens of a solution."""
+    return 1 << 32 | solution << 16 | used
 
 
 def joined(parts: list[Fed]) -> Fed:
@@ -50,64 +54,83 @@ def joined(parts: list[Fed]) -> Fed:
     return found
 
 
-def sampled(engine: vinejax.Engine, work: Workload, each: int, cap: int, is_one: bool) -> Sampled:
-    """Solutions and continuations, in one stream or in two calls."""
+def sampled(engine: vinejax.Engine, work: Workload, each: int, cap: int, way: str) -> Sampled:
+    """Solutions and continuations: in 'two calls', in 'one stream', or in one and 'early'."""
     count = len(work.trunks) * each
     first = [Branch(n // each, len(work.trunks[n // each]), n) for n in range(count)]
     before, start = engine.stats.mark(), (time.perf_counter(), time.process_time())
     tokens: dict[int, list[int]] = {}
-    ended: list[Fed] = []
-    left = [0] * len(work.trunks)  # solutions under way, by prompt
-    of_prompt: list[list[Fed]] = [[] for _ in work.trunks]
-    fed = Fed([], [], [])
+    solutions: dict[int, Grown] = {}
+    ended: list[int] = []  # prompts whose solutions have ended
+    left = [each] * len(work.trunks)  # solutions under way, by prompt
+    begun = [0] * count  # states of each solution whose continuations were asked for
+    seeds: list[int] = []  # of all that was asked for
+
+    def rest_of(prompts: list[int]) -> Fed:
+        """The continuations of these prompts' solutions that have not begun."""
+        of_prompts = [range(p * each, (p + 1) * each) for p in prompts]
+        parts = [after(work, i, solutions[i], each, cap, begun[i]) for x in of_prompts for i in x]
+        found = joined([part for part in parts if part.branches])
+        seeds.extend(branch.seed for branch in found.branches)
+        return found
 
     def more() -> Fed | None:
         if not ended and not any(left):
             return None
-        new = joined(ended)
+        new = rest_of(ended)
         ended.clear()
-        fed.branches.extend(new.branches)  # pyright: ignore
         return new
 
-    most = max(map(len, work.trunks)) + cap
-    feed = Feed(more, count, count * STATES, most) if is_one else None
-    for branch in first:
-        left[branch.trunk] += 1
-    for i, grown in engine.stream(work.params, work.trunks, first, cap, feed=feed):
+    def offshoots(drawn: dict[int, np.ndarray]) -> list[Offshoot]:
+        found = []
+        for i, so_far in drawn.items():
+            length = len(solutions[i].tokens) if i in solutions else len(so_far)
+            used = range(0, length if left[i // each] else 0, cap // STATES)[begun[i] :]
+            found += [Offshoot(i, n, seed_of(i, n), cap - n) for n in used]
+            begun[i] += len(used)
+        seeds.extend(offshoot.seed for offshoot in found)
+        return found
+
+    most, early = max(map(len, work.trunks)) + cap, offshoots if way == "early" else None
+    feed = Feed(more, count, count * STATES, most, offshoots=early)
+    given = work.params, work.trunks, first, cap
+    for i, grown in engine.stream(*given, feed=None if way == "two calls" else feed):
         if i >= count:
-            tokens[fed.branches[i - count].seed] = grown.tokens
+            tokens[seeds[i - count]] = grown.tokens
             continue
-        tokens[i] = grown.tokens
-        prompt = i // each
-        of_prompt[prompt].append(after(work, i, grown, each, cap))
-        left[prompt] -= 1
-        if not left[prompt]:
-            ended.extend(of_prompt[prompt])
-    if not is_one:
-        rest = joined(ended)
+        tokens[i], solutions[i] = grown.tokens, grown
+        left[i // each] -= 1
+        if not left[i // each]:
+            ended.append(i // each)
+    if way == "two calls":
+        rest = rest_of(ended)
         for i, grown in engine.stream(work.params, *rest[:3]):
-            tokens[rest.branches[i].seed] = grown.tokens
+            tokens[seeds[i]] = grown.tokens
     made = engine.stats.minus(before)
     took = time.perf_counter() - start[0], time.process_time() - start[1]
-    return Sampled(*took, made.decode_steps, made.slot_steps, tokens)
+    return Sampled(*took, made.decode_steps, made.slot_steps, made.prefill_tokens, tokens)
 
 
 def compare_stream(work: Workload, each: int, cap: int, repeats: int) -> list[str]:
-    """Ratios of one stream over two calls: medians over rounds in which both run by turns."""
+    """Ratios of one stream over two calls: medians over rounds in which all run by turns."""
     engine: Any = vinejax.Engine(
         work.model, work.sampling, work.tokenizer, slots=work.slots, limits=(128, 128 + cap)
     )
-    rounds = [
-        (sampled(engine, work, each, cap, False), sampled(engine, work, each, cap, True))
-        for _ in range(repeats + 1)
-    ][1:]
+    ways = "two calls", "one stream", "early"
+    rounds = [[sampled(engine, work, each, cap, way) for way in ways] for _ in range(repeats + 1)][
+        1:
+    ]
     alike = statistics.mean(
-        one.tokens[seed] == drawn for two, one in rounds for seed, drawn in two.tokens.items()
+        one.tokens[seed] == drawn
+        for two, *others in rounds
+        for one in others
+        for seed, drawn in two.tokens.items()
     )
     lines = [f"{alike:.2%} of the branches have the same tokens"]
-    for field in ("seconds", "processor_seconds", "decode_steps", "slot_steps"):
-        pairs = [(getattr(two, field), getattr(one, field)) for two, one in rounds]
-        ratio = statistics.median(one / two for two, one in pairs)
-        middle = [statistics.median(x) for x in zip(*pairs, strict=True)]
-        lines.append(f"{field}: two calls {middle[0]:.1f}, one stream {middle[1]:.1f}: {ratio:.3f}")
+    for field in Sampled._fields[:-1]:
+        rows = [[getattr(one, field) for one in of_round] for of_round in rounds]
+        middle = [f"{statistics.median(x):.1f}" for x in zip(*rows, strict=True)]
+        ratios = [statistics.median(row[n] / row[0] for row in rows) for n in (1, 2)]
+        said = ", ".join(f"{way} {x}" for way, x in zip(ways, middle, strict=True))
+        lines.append(f"{field}: {said}: {ratios[0]:.3f}, {ratios[1]:.3f}")
     return lines

@@ -32,6 +32,9 @@ MIN_CHUNK = 8  # decode steps between two polls by the host
 MAX_CHUNK = 64
 HOST_POLLS = 8  # while the longest branch decodes
 MAX_BATCH = 8  # trunks per prefill
+# The most offshoots that a feed may give / those under way at once, by simulation: a quarter of
+# them are given, as solutions are a quarter as long as they may be, and these begin one by one.
+BEGUN_SHARE = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +134,8 @@ def sizes_of(
     branches = [-(-kind.branches // shards) for kind in kinds]
     at_once, bound = sum(branches), feed and feed.at_once
     queue = queue_size(at_once)
+    if feed is not None and feed.offshoots is not None:
+        at_once = branches[0] + branches[1] // BEGUN_SHARE
     if bound is not None:  # a branch has a row of its own, if it can
         at_once = trunks[1] = branches[1] = -(-bound // shards)
     slots = min(-(-settings.slots // shards), doubled(at_once, least=MIN_SLOTS))
@@ -144,10 +149,6 @@ def sizes_of(
     columns = storage.align(part(settings.limits, max(kind.longest for kind in kinds)))
     width = part([settings.max_tokens or demand.budget], demand.budget, least=16)
     chunk = settings.chunk or min(max(width // HOST_POLLS, MIN_CHUNK), MAX_CHUNK)
-    if feed is not None and feed.offshoots is not None:
-        # They read their parents' rows, and one may be in the queue twice, on any shard.
-        lanes = max(lanes, LONG_TAIL * branches[0] // trunks[0])
-        queue = queue_size(branches[0] + 2 * feed.branches)
     width = storage.align(width)
     slots, rows = fit_memory(
         model, mesh, memory, slots, settings.window_rows or wanted, columns, width, storage
@@ -168,17 +169,24 @@ def sizes_of(
         storage=storage.fitted(slots, width, room),
     )
     if feed is not None and feed.offshoots is not None:
-        sizes = for_offshoots(sizes)
+        sizes = for_offshoots(sizes, branches[0] // trunks[0], branches[0] + 2 * feed.branches)
     return sizes, phase_bytes(model, mesh, sizes)
 
 
-def for_offshoots(sizes: Sizes) -> Sizes:
-    """The shapes with shorter chunks, after which offshoots begin, and prefills of few trunks.
+def for_offshoots(sizes: Sizes, per_trunk: int, queued: int) -> Sizes:
+    """The shapes where others begin on the `per_trunk` branches of each trunk.
 
-    Only what has no parent under way is prefilled: after most chunks a trunk or none of a shard's.
+    Chunks are shorter, as offshoots begin after them. They read their parents' rows, several on
+    each. Only what has no parent under way is prefilled: after most chunks a trunk or none of a
+    shard's. The queue has `queued` items, for an offshoot may be in it twice, on any shard.
     """
-    batch = sizes.batch if sizes.storage.on_cpu else 1
-    return dataclasses.replace(sizes, chunk=max(sizes.chunk // 2, MIN_CHUNK), batch=batch)
+    return dataclasses.replace(
+        sizes,
+        chunk=max(sizes.chunk // 2, MIN_CHUNK),
+        lanes=min(sizes.slots, max(sizes.lanes, LONG_TAIL * per_trunk)),
+        batch=sizes.batch if sizes.storage.on_cpu else 1,
+        queue=queue_size(queued),
+    )
 
 
 def queue_size(branches: int) -> int:

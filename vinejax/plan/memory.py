@@ -8,6 +8,7 @@ import jax
 
 from vinejax.core.shapes import packed_length, row_length
 from vinejax.credit.expected import expected_states
+from vinejax.engine.branches import Feed
 from vinejax.engine.cache import Sizes
 from vinejax.engine.drain import drain_sizes
 from vinejax.engine.memory import (
@@ -15,7 +16,6 @@ from vinejax.engine.memory import (
     Demand,
     Settings,
     cache_bytes,
-    for_offshoots,
     phase_bytes,
     sizes_of,
 )
@@ -28,6 +28,7 @@ from vinejax.model.lora import abstract_adapters, shape_as_set, with_adapters
 from vinejax.model.sharding import Params, placed_shapes
 from vinejax.plan.beside import begins_early
 from vinejax.plan.case import Case
+from vinejax.rollout.one_stream import bounds
 from vinejax.session.budget import longest_sequence
 
 FLOAT32 = 4
@@ -188,7 +189,10 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
         demand = Demand(trunks, per_wave, longest, budget=cfg.sample.max_tokens)
         sizes, _ = sizes_of(case.model, case.mesh, case.platform, room, settings, demand)
         if name == "values" and begins_early(case, sizes):
-            sizes = for_offshoots(sizes)
+            demand = Demand(cfg.rollout.prompts, episodes, prompt, cfg.sample.max_tokens)
+            begun = bounds(cfg, episodes, case.model.cfg.context)
+            feed = Feed(lambda: None, **begun, offshoots=lambda drawn: [])
+            sizes, _ = sizes_of(case.model, case.mesh, case.platform, room, settings, demand, feed)
         int8 = name == "values" and cfg.values.dtype == "int8"
         shapes = sizes, *drain_sizes(case.model, case.mesh, room, sizes)
         work = trunks, branches, longest, mean_trunk, tokens

@@ -13,7 +13,7 @@ they are graded by one each. Rewards come at the end, so what depends on them ne
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -168,13 +168,9 @@ class _Growth:
         """All branches, those of states as they are asked for."""
         cfg, asked = self._sampler.cfg, self._asked
         self._problem_of += [p for p in range(len(self._problems)) for _ in range(self._size)]
-        count, most = len(asked.branches), cfg.data.max_prompt_tokens + cfg.sample.max_tokens
-        context = self._sampler.engine.model.cfg.context
         feed = Feed(
             self.more,
-            trunks=count,
-            branches=count * most_states(cfg) * cfg.values.k,  # for 'worth' its default, the most
-            longest=min(most, context),
+            **bounds(cfg, len(asked.branches), self._sampler.engine.model.cfg.context),
             repeats=self._early is None,  # when a state is reached depends on chunks
             offshoots=self._offshoots if self._early else None,
         )
@@ -324,8 +320,17 @@ class _Growth:
         vines.count_new(wave.counts)
 
 
+def bounds(cfg: Config, count: int, context: int) -> dict[str, Any]:
+    """The most that is fed to a stream of `count` solutions, as fields of `Feed`."""
+    branches = count * most_states(cfg) * cfg.values.k  # for 'worth' its default, the most
+    longest = min(cfg.data.max_prompt_tokens + cfg.sample.max_tokens, context)
+    return {"trunks": count, "branches": branches, "longest": longest}
+
+
 def most_states(cfg: Config) -> int:
     """The most states of a solution, or where nothing bounds them a usual number."""
     values = cfg.values
     bounds = [n + 1 for n in (values.max_states, values.spread) if n is not None]
+    if values.positions == "tokens":
+        bounds.append(1 + cfg.sample.max_tokens // (values.every * values.merge))
     return min(bounds, default=USUAL_STATES)
