@@ -165,10 +165,6 @@ class Storage(abc.ABC):
         """Bytes per slot, where memory is divided between rows and this many slots."""
         return width * column_bytes
 
-    def never_waits(self, sizes: "Sizes") -> bool:
-        """Whether there is room for all columns of every slot."""
-        return True
-
     def fitted(self, slots: int, width: int, room: int) -> "Storage":
         """The storage of this many slots where memory has room for `room` columns."""
         return self

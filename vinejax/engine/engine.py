@@ -274,9 +274,11 @@ class Engine:
             stops=stops,
             table=table,
         )
-        has_room = sizes.storage.never_waits(sizes)
-        kind = OffshootPhase if intake.has_offshoots and has_room else Phase
-        kind = KeepingPhase if intake.keeps else kind
+        kind = Phase
+        if intake.keeps:
+            kind = KeepingPhase
+        elif intake.has_offshoots:
+            kind = OffshootPhase
         return kind(programs, work, loads, self.stats, intake)
 
     def _assign(

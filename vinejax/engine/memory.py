@@ -82,12 +82,13 @@ def memory_to_use(mesh: Mesh) -> int:
 
 def fit_memory(
     model: Decoder, mesh: AnyMesh, memory: int, slots: int, rows: int, columns: int, width: int,
-    storage: Storage,
+    storage: Storage, waits: bool = True,
 ) -> tuple[int, int]:  # fmt: skip
     """The largest numbers of slots and rows, up to those given, that fit `memory` bytes per device.
 
-    A slot has up to `width` columns. Rows are reduced first, down to MIN_ROWS. Raises RoomError if
-    not even one row and one slot of `width` columns fit.
+    A slot has up to `width` columns, and may wait for them, unless none `waits`. Rows are reduced
+    first, down to MIN_ROWS. Raises RoomError if not even one row and one slot of `width` columns
+    fit.
     """
     row_bytes, whole = cache_bytes(model, mesh, columns), cache_bytes(model, mesh, width)
     if row_bytes + whole > memory:
@@ -96,7 +97,7 @@ def fit_memory(
             f"one slot of {width}: they take {(row_bytes + whole) / 2**30:.3g} GiB per "
             f"device; raise it (in a run rollout.memory_gib), or allow fewer tokens"
         )
-    slot_bytes = storage.slot_bytes(slots, width, cache_bytes(model, mesh, 1))
+    slot_bytes = storage.slot_bytes(slots, width, cache_bytes(model, mesh, 1)) if waits else whole
     rows = max(min(rows, MIN_ROWS), min(rows, (memory - slots * slot_bytes) // row_bytes))
     if rows * row_bytes + slots * slot_bytes > memory:
         rows = max(1, min(rows, memory // 2 // row_bytes, (memory - whole) // row_bytes))
@@ -133,8 +134,8 @@ def sizes_of(
     trunks = [max(-(-kind.trunks // shards), 1) for kind in kinds]
     branches = [-(-kind.branches // shards) for kind in kinds]
     at_once, bound = sum(branches), feed and feed.at_once
-    queue = queue_size(at_once)
-    if feed is not None and feed.offshoots is not None:
+    queue, has_offshoots = queue_size(at_once), feed is not None and feed.offshoots is not None
+    if has_offshoots:
         at_once = branches[0] + branches[1] // BEGUN_SHARE
     if bound is not None:  # a branch has a row of its own, if it can
         at_once = trunks[1] = branches[1] = -(-bound // shards)
@@ -150,9 +151,8 @@ def sizes_of(
     width = part([settings.max_tokens or demand.budget], demand.budget, least=16)
     chunk = settings.chunk or min(max(width // HOST_POLLS, MIN_CHUNK), MAX_CHUNK)
     width = storage.align(width)
-    slots, rows = fit_memory(
-        model, mesh, memory, slots, settings.window_rows or wanted, columns, width, storage
-    )
+    given = slots, settings.window_rows or wanted, columns, width, storage, not has_offshoots
+    slots, rows = fit_memory(model, mesh, memory, *given)
     lanes = min(slots, max(lanes, lanes_per_row(slots, rows)))
     if bound is not None and not storage.read_by_kernel:  # XLA computes empty lanes too
         lanes = 1 if at_once <= rows else min(lanes, SHARED_BY)
@@ -168,7 +168,7 @@ def sizes_of(
         chunk=chunk,
         storage=storage.fitted(slots, width, room),
     )
-    if feed is not None and feed.offshoots is not None:
+    if feed is not None and has_offshoots:
         sizes = for_offshoots(sizes, branches[0] // trunks[0], branches[0] + 2 * feed.branches)
     return sizes, phase_bytes(model, mesh, sizes)
 

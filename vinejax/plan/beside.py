@@ -24,4 +24,4 @@ def has_stream(case: Case, sizes: Sizes) -> bool:
 def begins_early(case: Case, sizes: Sizes) -> bool:
     """Whether continuations begin before their solutions end."""
     is_early = are_possible(case.cfg) and not case.cfg.rollout.lag
-    return is_early and has_stream(case, sizes) and sizes.storage.never_waits(sizes)
+    return is_early and has_stream(case, sizes)

@@ -49,9 +49,6 @@ class PagedStorage(Storage):
         unit = max(whole // POOL_SIZES, 1)
         return PagedStorage(max(room // unit * unit, min(min_pages(slots, width), room)))
 
-    def never_waits(self, sizes: Sizes) -> bool:
-        return self.pages >= sizes.slots * (sizes.width // BLOCK)
-
     def columns(self, slots: int, width: int) -> int:
         return self.pages * BLOCK
 
@@ -119,7 +116,7 @@ class Paged(Cache):
         return dataclasses.replace(self, pages=give_back(self.pages, ended, age))
 
     def copied(self, copies: Copies) -> "Paged":
-        """Into pages that the targets take: enough are free if `PagedStorage.never_waits`."""
+        """Into pages that the targets take; as many must be free."""
         pages, layers = copy_pages(self.pages, self.layers, copies)
         return dataclasses.replace(self, pages=pages, layers=layers)
 
