@@ -4,6 +4,7 @@ from typing import Any
 from unittest import mock
 
 import jax
+import numpy as np
 import pytest
 from helpers import fed_cases
 from helpers import offshoot_cases as cases
@@ -88,8 +89,18 @@ def test_no_slot_waits_for_a_page(
     ],
 )
 def test_offshoots_are_checked(tiny: Model, offshoot: Offshoot, rule: str):
-    feed = Feed(lambda: Fed([], []), 1, 9, 40, offshoots=lambda under_way: [offshoot])
+    feed = Feed(lambda: Fed([], []), 1, 9, 40, offshoots=lambda drawn: [offshoot])
     given = fed_cases.PROMPTS, fed_cases.FIRST, fed_cases.MOST
     stream = engine_of(tiny).stream(tiny.params, *given, feed=feed)
     with pytest.raises(ValueError, match=rule):
         dict(stream)
+
+
+def test_rows_must_have_room_for_what_is_before_an_offshoot(tiny: Model):
+    def offshoots(drawn: dict[int, np.ndarray]) -> list[Offshoot]:
+        return [Offshoot(i, 19, 1, 4) for i in (6, 7, 8) if len(drawn.get(i, ())) >= 19]
+
+    feed = Feed(lambda: Fed([], []), 1, 9, longest=14, offshoots=offshoots)
+    given = fed_cases.PROMPTS, fed_cases.FIRST, fed_cases.MOST
+    with pytest.raises(ValueError, match="the feed's `longest` must be at least 33 tokens"):
+        dict(engine_of(tiny).stream(tiny.params, *given, feed=feed))

@@ -182,6 +182,8 @@ class OffshootPhase(Phase):
         if not 1 <= budget <= self._sizes.width - age:
             rule = f"must be 1 to {self._sizes.width - age}, what its parent has left"
             raise ValueError(f"{what}: its budget, {budget}, {rule}")
+        if len(trunk) > self._sizes.columns:
+            raise ValueError(f"{what}: the feed's `longest` must be at least {len(trunk)} tokens")
         work.add(Work([trunk], [Branch(0, len(trunk), seed, whole.response)], [budget], 0, [False]))
         return len(work.branches) - 1
 
