@@ -174,10 +174,8 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
         states = episodes * len(positions)
         if cfg.values.dedup:  # a prompt's solutions share the first state
             states -= episodes - cfg.rollout.prompts
-        # Mean tokens of a response after a state, without repeated tokens, which are not decoded.
+        # Mean tokens of a response after a state; repeated tokens are not decoded.
         left = mean * sum(1 - position for position in positions) / len(positions)
-        if cfg.rollout.skip_repeats:
-            left = max(left - cfg.plan.repeats, 1.0)
         longest = longest_sequence(case.cfg, case.model.cfg.context)
         branches = math.ceil(states * continuations)
         loads.append(("values", episodes, branches, longest, mean_prompt + mean, left, waves))
@@ -193,6 +191,8 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
             begun = bounds(cfg, episodes, case.model.cfg.context)
             feed = Feed(lambda: None, **begun, offshoots=lambda drawn: [])
             sizes, _ = sizes_of(case.model, case.mesh, case.platform, room, settings, demand, feed)
+        elif name == "values" and cfg.rollout.skip_repeats:
+            tokens = max(tokens - cfg.plan.repeats, 1.0)
         int8 = name == "values" and cfg.values.dtype == "int8"
         shapes = sizes, *drain_sizes(case.model, case.mesh, room, sizes)
         work = trunks, branches, longest, mean_trunk, tokens
