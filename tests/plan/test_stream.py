@@ -91,33 +91,41 @@ def early_step_by_step(
     chunk: int,
 ) -> StreamSteps:
     """The oracle: every token of every branch; each prefill has one trunk."""
-    half = chunk // 2
-    waiting: list[list[list[float]]] = [[] for _ in range(shards)]  # [step, tokens]
-    loads: dict[float, list[int]] = {}
-    for i, tokens in enumerate(solutions):
-        shard, entered = i * shards // len(solutions), (tokens // half + 2) * half
-        waiting[shard].append([0, tokens])
-        for place, lengths in zip(places[i], values[i], strict=True):
-            begins = (place // half + 2) * half
-            waiting[shard] += [[begins if begins < tokens else entered, n] for n in lengths]
-        if (places[i][-1] // half + 2) * half >= tokens:
-            loads.setdefault(entered, []).append(shard)
-    known, step, worked = (solutions.max() // half + 2) * half, 0, 0
-    begun = [(0, 0)]
-    under_way: list[list[list[float]]] = [[] for _ in range(shards)]
-    waiting = [sorted(of_shard) for of_shard in waiting]
-    while any(waiting) or any(under_way):
-        left = max(len(x) + len(y) for x, y in zip(waiting, under_way, strict=True))
+    half, step, worked, begun = chunk // 2, 0, 0, [(0, 0)]
+    shard_of = [i * shards // len(solutions) for i in range(len(solutions))]
+    first = [[i for i, at in enumerate(shard_of) if at == shard] for shard in range(shards)]
+    left = [sum(1 + values[i].size for i in own) for own in first]
+    waiting: list[list[list[int]]] = [[] for _ in first]  # [step, number, tokens]
+    under_way: list[list[int]] = [[] for _ in first]  # tokens left
+    loads: dict[int, list[int]] = {}
+    known = number = 0
+    while any(left):
         for drain in drains[len(begun) - 1 :]:
-            if step >= known and left <= drain:
+            if not any(first) and step >= known and max(left) <= drain:
                 begun.append((step, worked))
-        for queue, busy in zip(waiting, under_way, strict=True):
-            while queue and queue[0][0] <= step and len(busy) < slots:
-                busy.append(queue.pop(0))
-            for branch in busy:
-                branch[1] -= 1
-                worked += 1
-            busy[:] = [branch for branch in busy if branch[1]]
+        for shard, (queue, busy) in enumerate(zip(waiting, under_way, strict=True)):
+            while len(busy) < slots and (first[shard] or (queue and queue[0][0] <= step)):
+                if not first[shard]:
+                    busy.append(queue.pop(0)[2])
+                    continue
+                i = first[shard].pop(0)
+                busy.append(int(solutions[i]))
+                end = step + int(solutions[i])
+                entered = (end // half + 2) * half
+                known, is_late = max(known, entered), False
+                for place, lengths in zip(places[i].tolist(), values[i].tolist(), strict=True):
+                    begins = ((step + place) // half + 2) * half
+                    is_late = begins >= end
+                    for n in lengths:
+                        number += 1
+                        queue.append([entered if is_late else begins, number, n])
+                if is_late:
+                    loads.setdefault(entered, []).append(shard)
+                queue.sort()
+            worked += len(busy)
+            busy[:] = [n - 1 for n in busy]
+            left[shard] -= busy.count(0)
+            busy[:] = [n for n in busy if n]
         step += 1
     begun += [(step, worked)] * (len(drains) + 2 - len(begun))
     steps, tokens = np.diff(begun, axis=0).T

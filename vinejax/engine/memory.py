@@ -169,7 +169,7 @@ def sizes_of(
         storage=storage.fitted(slots, width, room),
     )
     if feed is not None and has_offshoots:
-        sizes = for_offshoots(sizes, branches[0] // trunks[0], branches[0] + 2 * feed.branches)
+        sizes = for_offshoots(sizes, branches[0] // trunks[0], branches[0] + 3 * feed.branches)
     return sizes, phase_bytes(model, mesh, sizes)
 
 
@@ -178,11 +178,11 @@ def for_offshoots(sizes: Sizes, per_trunk: int, queued: int) -> Sizes:
 
     Chunks are shorter, as offshoots begin after them. They read their parents' rows, several on
     each. Only what has no parent under way is prefilled: after most chunks a trunk or none of a
-    shard's. The queue has `queued` items, for an offshoot may be in it twice, on any shard.
+    shard's. The queue has `queued` items: an offshoot may be in it twice, on any shard.
     """
     return dataclasses.replace(
         sizes,
-        chunk=max(sizes.chunk // 2, MIN_CHUNK),
+        chunk=min(sizes.chunk, max(sizes.chunk // 2, MIN_CHUNK)),
         lanes=min(sizes.slots, max(sizes.lanes, LONG_TAIL * per_trunk)),
         batch=sizes.batch if sizes.storage.on_cpu else 1,
         queue=queue_size(queued),

@@ -130,6 +130,8 @@ class OffshootPhase(Phase):
         # What shards were asked to begin since the last chunk was read, and whether it did.
         self._asked: list[tuple[list[list[_Waiting]], jax.Array]] = []
         self._whole: set[int] = set()  # trunks that are sequences of parents
+        assert intake.feed is not None
+        self._more = intake.feed.branches  # offshoots that may still be given
 
     def trunk_logprobs(self) -> list[np.ndarray]:
         every = enumerate(super().trunk_logprobs())
@@ -148,7 +150,18 @@ class OffshootPhase(Phase):
         if self._intake.is_open and not self._intake.holds:
             self._take_offshoots()
         self._load_left()
-        self._begin()
+        if self._intake.is_open:
+            self._begin()
+        elif any(self._left):
+            rule = "`more` gave None while branches on which others are to begin are under way"
+            raise ValueError(f"feed: {rule}")
+
+    def _fits(self, more: Work, loads: list[list[Load]]) -> bool:
+        """Also whether room is left for all offshoots, which may be in the queue twice."""
+        kept = 2 * self._more + sum(map(len, self._left))
+        items = [sum(len(load.items) for load in of_shard) for of_shard in loads]
+        has_room = bool((self._queued + items).max() + kept < self._sizes.queue)
+        return has_room and super()._fits(more, loads)
 
     # --- what the caller gives ---
 
@@ -174,6 +187,8 @@ class OffshootPhase(Phase):
         """
         parent, age, seed, max_tokens = offshoot
         what = f"offshoot of branch {parent} after {age} tokens"
+        if not self._more:
+            raise ValueError(f"{what}: the feed's `branches` must be at least as many as are given")
         if parent not in drawn or not 0 <= age <= len(drawn[parent]):
             raise ValueError(f"{what}: they must be among those that the branch is said to have")
         work, whole = self.work, self.work.branches[parent]
@@ -184,7 +199,9 @@ class OffshootPhase(Phase):
             raise ValueError(f"{what}: its budget, {budget}, {rule}")
         if len(trunk) > self._sizes.columns:
             raise ValueError(f"{what}: the feed's `longest` must be at least {len(trunk)} tokens")
-        work.add(Work([trunk], [Branch(0, len(trunk), seed, whole.response)], [budget], 0, [False]))
+        response = whole.position if whole.response is None else whole.response
+        work.add(Work([trunk], [Branch(0, len(trunk), seed, response)], [budget], 0, [False]))
+        self._more -= 1
         return len(work.branches) - 1
 
     def _put_into_queue(self, new: list[list[tuple[int, Offshoot]]]) -> None:

@@ -79,21 +79,24 @@ def simulated_early(
     left of it is prefilled once this is known, `batch` solutions of a shard at a time. A slot that
     has become free goes to the branch that has waited longest.
     """
-    half = max(chunk // 2, 1)
-    ready: list[list[tuple[float, float]]] = [[] for _ in range(shards)]  # (step, tokens)
+    half, spans = max(chunk // 2, 1), []
     loads: dict[float, np.ndarray] = {}  # by step: trunks of each shard
-    for i, tokens in enumerate(solutions.tolist()):
-        shard, entered = i * shards // len(solutions), (tokens // half + 2) * half
-        begins = (places[i] // half + 2) * half
-        is_late = begins >= tokens
-        ready[shard].append((0.0, tokens))
-        for step, lengths in zip(np.where(is_late, entered, begins), values[i], strict=True):
-            ready[shard] += [(float(step), length) for length in lengths.tolist()]
-        if is_late.any():
-            loads.setdefault(entered, np.zeros(shards))[shard] += 1
-    spans = [_served(sorted(of_shard), slots) for of_shard in ready]
+    known = 0.0  # the step at which all solutions are known to have ended: nothing drains before
+    for shard in range(shards):
+        own = [i for i in range(len(solutions)) if i * shards // len(solutions) == shard]
+        first = [(0.0, float(solutions[i])) for i in own]
+        ready: list[tuple[float, float]] = []  # (step, tokens) of continuations
+        for i, (begun, ended) in zip(own, _served(first, slots), strict=True):
+            entered = (ended // half + 2) * half
+            begins = ((begun + places[i]) // half + 2) * half
+            is_late = begins >= ended
+            for step, lengths in zip(np.where(is_late, entered, begins), values[i], strict=True):
+                ready += [(float(step), length) for length in lengths.tolist()]
+            if is_late.any():
+                loads.setdefault(entered, np.zeros(shards))[shard] += 1
+            known = max(known, entered)
+        spans.append(_served([*first, *sorted(ready, key=lambda x: x[0])], slots))
     ends = [sorted(end for _, end in of_shard) for of_shard in spans]
-    known = (solutions.max() // half + 2) * half  # nothing drains before
     begins = [0.0]
     for drain in drains:
         left = [of_shard[-drain - 1] for of_shard in ends if len(of_shard) > drain]

@@ -53,10 +53,10 @@ class EarlyStates:
         may yet turn out to be the first that visits it.
         """
         found = []
-        for i, tokens in drawn.items():
-            response = ended[i] if i in ended else tokens.tolist()
-            for state in self._states(i, response)[self._num_looked.get(i, 0) :]:
-                is_first = self._is_first(i, response[: state.used], drawn, ended)
+        known = {i: tokens.tolist() for i, tokens in drawn.items()} | dict(ended)
+        for i in drawn:
+            for state in self._states(i, known[i])[self._num_looked.get(i, 0) :]:
+                is_first = self._is_first(i, known[i][: state.used], known, ended)
                 if is_first is None:
                     break
                 self._num_looked[i] = self._num_looked.get(i, 0) + 1
@@ -80,14 +80,14 @@ class EarlyStates:
         self,
         i: int,
         before: list[int],
-        drawn: Mapping[int, np.ndarray],
+        known: Mapping[int, list[int]],
         ended: Mapping[int, list[int]],
     ) -> bool | None:
         """Whether no solution before `i` visits the state after these tokens; None: not known."""
         if not self._cfg.values.dedup:
             return True
         for other in range(i - i % self._size, i):
-            tokens = ended[other] if other in ended else [*drawn.get(other, [])]
+            tokens = known.get(other, [])
             common = min(len(tokens), len(before))
             if tokens[:common] != before[:common]:
                 continue

@@ -3,8 +3,10 @@
 In two phases the devices drain twice: the longest solution ends alone before the first continuation
 begins. Here the unit is the problem. When its solutions have ended, its continuations enter the
 queue of the running phase, and when those of a wave have ended, the next wave's. A draw depends on
-its seed and place alone, so tokens, values and metrics are those of `Sampler.solutions` and
-`vine.fill_values`, one after the other.
+its seed and place alone, so tokens and values are those of `Sampler.solutions` and
+`vine.fill_values`, one after the other. Where the tokens before a state tell that it is one, its
+continuations do not wait for the problem (`early.py`); what a stop string then cuts off is drawn in
+vain.
 
 On several hosts each reads and splits all responses, and so all feed the same at the same chunk;
 they are graded by one each. Rewards come at the end, so what depends on them needs one host.
@@ -163,14 +165,17 @@ class _Growth:
         self._early = EarlyStates(sampler, problems) if is_early else None
         # Numbers of continuations that have begun early, by solution and tokens of it before them.
         self._begun_early: dict[tuple[int, int], list[int]] = {}
+        self._early_room = 0  # continuations that may still begin early
 
     def stream(self, params: Params) -> Stream:
         """All branches, those of states as they are asked for."""
         cfg, asked = self._sampler.cfg, self._asked
         self._problem_of += [p for p in range(len(self._problems)) for _ in range(self._size)]
+        most = bounds(cfg, len(asked.branches), self._sampler.engine.model.cfg.context)
+        self._early_room = most["branches"]
         feed = Feed(
             self.more,
-            **bounds(cfg, len(asked.branches), self._sampler.engine.model.cfg.context),
+            **most,
             repeats=self._early is None,  # when a state is reached depends on chunks
             offshoots=self._offshoots if self._early else None,
         )
@@ -209,6 +214,9 @@ class _Growth:
         drawn = {i: x for i, x in drawn.items() if self._vines[i // self._size] is None}
         most, found = self._sampler.cfg.sample.max_tokens, []
         for i, used, seeds in self._early.reached(drawn, ended):
+            self._early_room -= len(seeds)
+            if self._early_room < 0:  # it is fed once its problem's solutions have ended
+                continue
             first = len(self._problem_of)
             self._begun_early[i, used] = [*range(first, first + len(seeds))]
             problem, prompt = self._problems[i // self._size]

@@ -7,7 +7,7 @@ collectives hide behind the products of a pass to the one if nothing does.
 
 from typing import NamedTuple
 
-from vinejax.plan.beside import has_stream
+from vinejax.plan.beside import begins_early, has_stream
 from vinejax.plan.case import Case
 from vinejax.plan.cost import (
     calls_per_phase,
@@ -126,7 +126,10 @@ def _beside(
     tokens = sum(phase.branches * phase.tokens for phase in phases)
     mean = tokens / (solutions.branches + values.branches)
     stream = values._replace(tokens=mean, busy=steps.busy)
-    prefills = calls_per_phase(case, solutions)["prefill"] + max(of_values["prefill"], steps.feeds)
+    prefills = steps.feeds  # with offshoots, of solutions that end before these begin
+    if not begins_early(case, values.sizes):
+        prefills = max(of_values["prefill"], prefills)
+    prefills += calls_per_phase(case, solutions)["prefill"]
     decoding = {call_name(n): count for n, count in enumerate(steps.steps)}
     calls = {"decode copy": 1.0, "prefill": prefills, **decoding}
     whole = _engine_stage(case, stream, phases, programs, calls, times)
