@@ -54,7 +54,7 @@ class Collector:
         self.not_ended += [len(more) for more in order]
 
     def under_way(self) -> list[dict[int, np.ndarray]]:
-        """Of each shard the branches in its slots, with the tokens that they have decoded."""
+        """The branches in the slots of each shard, with the tokens that they have decoded."""
         found: list[dict[int, np.ndarray]] = [{} for _ in self._order]
         for shard, item, tokens in self._traces.under_way():
             found[shard][self._order[shard][item]] = tokens

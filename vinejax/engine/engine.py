@@ -259,10 +259,7 @@ class Engine:
     def _phase(self, params: Params, work: Work, int8: bool, intake: Intake) -> Phase:
         """A phase for this work: its caches are allocated, but nothing is computed yet."""
         memory = self._memory(params)
-        feed = intake.feed
-        if feed is not None and not intake.has_offshoots:
-            feed = dataclasses.replace(feed, offshoots=None)
-        loads, sizes = self._assign(work, memory, feed)
+        loads, sizes = self._assign(work, memory, intake.feed)
         work = work.within(sizes.columns)
         distributed.barrier("grow", (work, sizes))
         table, stops = self._automaton

@@ -156,12 +156,10 @@ class OffshootPhase(Phase):
             rule = "`more` gave None while branches on which others are to begin are under way"
             raise ValueError(f"feed: {rule}")
 
-    def _fits(self, more: Work, loads: list[list[Load]]) -> bool:
-        """Also whether room is left for all offshoots, which may be in the queue twice."""
-        kept = 2 * self._more + sum(map(len, self._left))
-        items = [sum(len(load.items) for load in of_shard) for of_shard in loads]
-        has_room = bool((self._queued + items).max() + kept < self._sizes.queue)
-        return has_room and super()._fits(more, loads)
+    @property
+    def _num_reserved(self) -> int:
+        """All offshoots may be in one shard's queue, and twice: those that wait are there once."""
+        return 2 * self._more + sum(map(len, self._left))
 
     # --- what the caller gives ---
 

@@ -196,7 +196,12 @@ class Phase:
         sizes, items = self._sizes, [sum(len(x.items) for x in of_shard) for of_shard in loads]
         if more.longest > sizes.columns or max(more.budgets, default=0) > sizes.width:
             return False
-        return bool((self._queued + items).max() < sizes.queue)
+        return bool((self._queued + items).max() + self._num_reserved < sizes.queue)
+
+    @property
+    def _num_reserved(self) -> int:
+        """Items that every shard's queue keeps room for, beside those that are fed."""
+        return 0
 
     def _enqueue(
         self, more: Work, loads: list[list[Load]], trunk: int, numbers: Sequence[int]

@@ -174,7 +174,7 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
         states = episodes * len(positions)
         if cfg.values.dedup:  # a prompt's solutions share the first state
             states -= episodes - cfg.rollout.prompts
-        # Mean tokens of a response after a state; repeated tokens are not decoded.
+        # Mean tokens of a response after a state.
         left = mean * sum(1 - position for position in positions) / len(positions)
         longest = longest_sequence(case.cfg, case.model.cfg.context)
         branches = math.ceil(states * continuations)
@@ -192,7 +192,7 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
             feed = Feed(lambda: None, **begun, offshoots=lambda drawn: [])
             sizes, _ = sizes_of(case.model, case.mesh, case.platform, room, settings, demand, feed)
         elif name == "values" and cfg.rollout.skip_repeats:
-            tokens = max(tokens - cfg.plan.repeats, 1.0)
+            tokens = max(tokens - cfg.plan.repeats, 1.0)  # these are not decoded
         int8 = name == "values" and cfg.values.dtype == "int8"
         shapes = sizes, *drain_sizes(case.model, case.mesh, room, sizes)
         work = trunks, branches, longest, mean_trunk, tokens

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vinejax.core.settings import Config
 from vinejax.plan.beside import begins_early
 from vinejax.plan.case import Case
 from vinejax.plan.cost import usable_slots
@@ -28,7 +29,7 @@ class StreamSteps(NamedTuple):
 
     steps: tuple[float, ...]  # in all slots, then in those of each drain
     busy: tuple[float, ...]  # slots of a shard, on average over these steps
-    feeds: float  # prefills of what is fed: one for each chunk after which continuations enter
+    feeds: float  # prefills of what is fed: at least one after each chunk that gives something
 
 
 def stream_steps(case: Case, solutions: PlannedPhase, values: PlannedPhase) -> StreamSteps:
@@ -42,15 +43,7 @@ def stream_steps(case: Case, solutions: PlannedPhase, values: PlannedPhase) -> S
     for _ in range(DRAWS):
         first = np.ceil(np.minimum(rng.exponential(solutions.tokens, (problems, each)), most))
         if is_early:
-            # So that solutions have as many states as is expected, on average.
-            states = max(count / cfg.values.k, 1 + 1e-6)
-            between = -solutions.tokens * math.log1p(-1 / states)
-            places = [np.arange(0.0, tokens, between) for tokens in first.ravel()]
-            after = [rng.exponential(values.tokens, (len(x), cfg.values.k)) for x in places]
-            after = [
-                np.ceil(np.minimum(lengths, most - place[:, None]))
-                for lengths, place in zip(after, places, strict=True)
-            ]
+            places, after = _early_draws(first.ravel(), count, solutions.tokens, values, cfg, rng)
             early = first.ravel(), places, after, *given, sizes.chunk, sizes.batch
             found.append(simulated_early(*early))
             continue
@@ -60,6 +53,30 @@ def stream_steps(case: Case, solutions: PlannedPhase, values: PlannedPhase) -> S
     steps, busy, feeds = zip(*found, strict=True)
     steps, busy = (tuple(np.mean(x, axis=0).tolist()) for x in (steps, busy))
     return StreamSteps(steps, busy, float(np.mean(feeds)))
+
+
+def _early_draws(
+    solutions: np.ndarray,
+    count: float,
+    mean: float,
+    values: PlannedPhase,
+    cfg: Config,
+    rng: np.random.Generator,
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The places [S] of each solution's states, and the tokens [S, K] of their continuations.
+
+    States are equally far apart, so that solutions of `mean` tokens, with exponential lengths, have
+    `count` continuations on average.
+    """
+    states = max(count / cfg.values.k, 1 + 1e-6)
+    between = -mean * math.log1p(-1 / states)
+    places = [np.arange(0.0, tokens, between) for tokens in solutions]
+    drawn = [rng.exponential(values.tokens, (len(x), cfg.values.k)) for x in places]
+    most = cfg.sample.max_tokens
+    return places, [
+        np.ceil(np.minimum(lengths, most - place[:, None]))
+        for lengths, place in zip(drawn, places, strict=True)
+    ]
 
 
 def simulated_early(

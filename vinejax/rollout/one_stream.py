@@ -210,7 +210,8 @@ class _Growth:
     def _offshoots(self, drawn: dict[int, np.ndarray]) -> list[Offshoot]:
         """The continuations of the states that these solutions have reached."""
         assert self._early is not None
-        ended = {i: x.response for i, x in self._solutions.items() if i < len(self._rules)}
+        numbers = [i for i in range(len(self._rules)) if i in self._solutions]
+        ended = {i: self._solutions[i].response for i in numbers}
         drawn = {i: x for i, x in drawn.items() if self._vines[i // self._size] is None}
         most, found = self._sampler.cfg.sample.max_tokens, []
         for i, used, seeds in self._early.reached(drawn, ended):

@@ -8,7 +8,8 @@ If a step needs more pages than are free, the branches with the fewest tokens gi
 wait. Each begins again in the same slot once a page is free, and draws the same tokens, as a draw
 depends on its place alone. The branch with the most tokens never waits, so all branches end. At
 worst all branches use up their budgets; then as many slots decode to the end at a time as the pages
-hold whole branches, which is about as many as a ring in the same memory would have.
+hold whole branches, which is about as many as a ring in the same memory would have. A phase with
+offshoots has pages for all columns, as an offshoot that gave its own back could not begin again.
 """
 
 from typing import NamedTuple
