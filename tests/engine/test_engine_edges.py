@@ -5,6 +5,7 @@ import json
 import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from helpers import data
 from helpers.model_oracles import Model, assert_same, random_model
 
 from vinejax.core.settings import SampleConfig
+from vinejax.engine import decode
 from vinejax.engine.branches import Branch, Grown
 from vinejax.engine.engine import Engine
 from vinejax.engine.stats import EngineStats
@@ -50,6 +52,28 @@ def greedy(stories: Model):
 
 def golden() -> dict:
     return json.loads(data.path("stories260K/golden.json").read_text())
+
+
+# --- the program ---
+
+
+def test_on_a_gpu_a_chunk_is_one_graph_unless_the_flags_say(monkeypatch: pytest.MonkeyPatch):
+    """Compiled here for a CPU, which takes the flag's parts, or refuses a name, as a GPU does."""
+    flag, given = "xla_gpu_enable_command_buffer", {}
+    monkeypatch.setattr(decode.jax, "jit", lambda function, **settings: given.update(settings))
+    of_platform = decode.chunk_program.__wrapped__
+    of_platform("cpu")
+    assert not given["compiler_options"]
+    of_platform("gpu")
+    options = given["compiler_options"]
+    monkeypatch.setenv("XLA_FLAGS", f"--{flag}=")
+    of_platform("gpu")
+    assert not given["compiler_options"]
+    monkeypatch.undo()
+    assert {"WHILE", "CONDITIONAL"} < set(options[flag].split(","))
+    assert jax.jit(lambda x: x + 1, compiler_options=options)(1) == 2
+    with pytest.raises(jax.errors.JaxRuntimeError, match="valid enum"):
+        jax.jit(lambda x: x + 2, compiler_options={flag: "WHILES"})(1)
 
 
 # --- EOS and length ---

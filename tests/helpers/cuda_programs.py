@@ -46,11 +46,12 @@ def main(folder: str, *settings: str) -> None:
     for module, name in (
         (programs.split, "for_decoding"),
         (programs.window, "prefill"),
-        (programs.decode, "decode_chunk"),
         (programs, "score"),
         (programs, "update_step"),
     ):
         setattr(module, name, ForCuda(getattr(module, name)))
+    chunk = ForCuda(programs.decode.chunk_program("gpu"))
+    programs.decode.chunk_program = lambda platform: chunk
     file = Path(folder) / "config.json"
     file.write_text(json.dumps(SIZES))
     fields = default()

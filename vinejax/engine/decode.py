@@ -13,6 +13,7 @@ takes no part in a step.
 
 import dataclasses
 import functools
+import os
 from typing import NamedTuple
 
 import jax
@@ -34,6 +35,8 @@ from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import on_shards, platform_of
 
 GOING, LENGTH, EOS, STOP, NOT_FINITE = range(5)  # how a decode step left its branch
+# What XLA puts into CUDA graphs by itself, and loops with their conditions.
+IN_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,WHILE,CONDITIONAL"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +98,26 @@ Trace = tuple[Steps, jax.Array]  # for the host: steps, and i32[W] items per row
 Progress = tuple[jax.Array, Slots, Rows, Steps]  # the loop's state: the number of steps, ...
 
 
-@functools.partial(jax.jit, static_argnames="config", donate_argnames=("slots", "rows"))
+@functools.cache
+def chunk_program(platform: str) -> "jax.stages.Wrapped":
+    """`decode_chunk`, compiled for the devices of a platform; `slots` and `rows` are donated.
+
+    On a GPU the whole chunk is one CUDA graph, its loop included: a step is hundreds of kernels of
+    two microseconds, for which the host would otherwise wait. Drivers older than CUDA 12.3 have no
+    loops in graphs, and XLA then leaves them out. Who sets the flag in XLA_FLAGS is obeyed, as for
+    a profile: it names each kernel only without graphs.
+    """
+    flag, options = "xla_gpu_enable_command_buffer", {}
+    if platform == "gpu" and flag not in os.environ.get("XLA_FLAGS", ""):
+        options[flag] = IN_GRAPHS
+    return jax.jit(
+        decode_chunk,
+        static_argnames="config",
+        donate_argnames=("slots", "rows"),
+        compiler_options=options,
+    )
+
+
 def decode_chunk(
     config: DecodeConfig, inputs: Inputs, slots: Slots, rows: Rows
 ) -> tuple[Slots, Rows, Trace]:

@@ -410,7 +410,8 @@ class Phase:
         inputs = decode.Inputs(
             programs.weights, self._window, self._queue, programs.stops, trunks_wait
         )
-        self._slots, self._rows, trace = decode.decode_chunk(self._config, inputs, slots, rows)
+        run = decode.chunk_program(platform_of(self._mesh))
+        self._slots, self._rows, trace = run(self._config, inputs, slots, rows)
         self._num_chunks += 1
         return Started(self._num_chunks - 1, self._repeats.take(), moved, trace)
 

@@ -28,7 +28,7 @@ from vinejax.methods import vineppo
 from vinejax.methods.ppo import Targets, critic_objective, fresh_critic, make_critic_optimizer
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.lora import abstract_adapters, shape_as_set, with_adapters
-from vinejax.model.sharding import num_shards, placed_shapes
+from vinejax.model.sharding import num_shards, placed_shapes, platform_of
 from vinejax.plan.case import Case
 from vinejax.plan.memory import PlannedPhase, is_decode, train_length
 
@@ -102,7 +102,7 @@ class Lowering:
         waiting = jax.ShapeDtypeStruct((), jnp.bool_)
         config = decode.DecodeConfig(self.model, self.mesh, drawing, self.model.cfg.eos_ids, sizes)
         inputs = decode.Inputs._make([self._weights(), cache, queue, stops, waiting])
-        return decode.decode_chunk.lower(config, inputs, slots, rows)
+        return decode.chunk_program(platform_of(self.mesh)).lower(config, inputs, slots, rows)
 
     def _score(self) -> Lowered:
         batch = self._batch(self.case.pass_rows)
