@@ -6,13 +6,14 @@
 
 1, 16 and 64 prompts of GSM8K's lengths get 64 tokens each, at temperature 0.6 and top-p 0.9, on one
 core. Ours and transformers compute in float32, llama.cpp with the 4 bits of the file, which is in
-the wheel that model.py names. Prompts are computed anew each time. 2026-11-26, load 3, medians of
-three rounds by turns, xllamacpp 2026.10.11549, transformers 5.24 (64 texts: load 2, 2026-11-27):
+the wheel that model.py names. Prompts are computed anew each time. 2026-11-27, beside other work,
+medians of three rounds by turns, xllamacpp 2026.10.11549, transformers 5.24:
 
   texts   vinejax   transformers     llama.cpp
-      1     5.1 s     6.0 (1.17)    2.4 (0.47)
-     16    15.7 s    27.4 (1.74)   23.1 (1.47)
-     64    56.6 s   111.2 (1.97)  103.3 (1.83)
+      1     3.3 s     5.9 (1.82)    1.8 (0.54)
+     16    14.3 s    28.7 (2.00)   28.0 (1.95)
+     64    50.6 s    97.8 (1.93)   95.4 (1.89)
+     64    49.5 s   100.9 (2.04)   96.0 (1.94)   half an hour before
 """
 
 import argparse

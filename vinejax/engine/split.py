@@ -19,10 +19,18 @@ from jax.tree_util import DictKey
 from jaxtyping import Array, Float, Int
 
 from vinejax.core.errors import ConfigError
+from vinejax.core.settings import PROJECTIONS
 from vinejax.model import decoder
 from vinejax.model.decoder import ENDS, HEADS, INT8_SCALE, LORA_A, Decoder, Params
 from vinejax.model.int8 import layer_in_int8
-from vinejax.model.sharding import ROWS, AnyMesh, check_heads, table_spec, tensor_only
+from vinejax.model.sharding import (
+    ROWS,
+    AnyMesh,
+    check_heads,
+    platform_of,
+    table_spec,
+    tensor_only,
+)
 
 Tree = TypeVar("Tree")
 KeyPath = tuple[Any, ...]  # of a weight, as jax.tree_util gives it
@@ -31,6 +39,7 @@ SHARDS = Spec(ROWS)  # the first axis is that of all shards, one after the other
 REPLICATED = Spec()
 # The decoding copy: {embed, layers, norm, head} as a model's parameters, the layers in a list.
 Weights = dict[str, Any]
+FEW_ROWS = 64  # on CPUs: with so many both forms of a product take as long (`times_transposed`)
 
 
 def check_tensor(model: Decoder, mesh: AnyMesh) -> None:
@@ -60,8 +69,21 @@ def own_part(model: Decoder, mesh: Mesh) -> Decoder:
         ffn=cfg.ffn // tensor,
         attention_scale=cfg.score_scale,
     )
-    compute = dataclasses.replace(model.compute, sum_axis=TENSOR, transposed_heads=True)
+    few = FEW_ROWS if _on_cpu(mesh) else 0
+    compute = dataclasses.replace(
+        model.compute, sum_axis=TENSOR, transposed=transposed(mesh), few_rows=few
+    )
     return Decoder(part, compute=compute)
+
+
+def _on_cpu(mesh: AnyMesh) -> bool:
+    """Whether the mesh is of CPUs; one that only has sizes is not."""
+    return isinstance(mesh, Mesh) and platform_of(mesh) == "cpu"
+
+
+def transposed(mesh: AnyMesh) -> tuple[str, ...]:
+    """The projections whose kernels lie [outputs, inputs] in the decoding copy: on CPUs all."""
+    return PROJECTIONS if _on_cpu(mesh) else HEADS
 
 
 def vocab_axis(model: Decoder, mesh: AnyMesh) -> str | None:
@@ -71,6 +93,7 @@ def vocab_axis(model: Decoder, mesh: AnyMesh) -> str | None:
 
 def weight_specs(model: Decoder, mesh: AnyMesh, weights: Weights) -> dict[str, Any]:
     """A PartitionSpec for each of the weights (or their shapes) that `for_decoding` gives."""
+    turned = transposed(mesh)
 
     def of_end(path: KeyPath, _: object) -> Spec:
         is_whole = path[0].key in ENDS and vocab_axis(model, mesh) is None
@@ -79,12 +102,13 @@ def weight_specs(model: Decoder, mesh: AnyMesh, weights: Weights) -> dict[str, A
     def of_layer(path: KeyPath, _: object) -> Spec:
         if path[-1].key == INT8_SCALE:
             of_kernel = of_layer((path[0], DictKey("kernel")), None)
-            return Spec(of_kernel[0 if path[0].key in HEADS else -1])
+            return Spec(of_kernel[0 if path[0].key in turned else -1])
         axes = tensor_only(table_spec(path))[1:]
-        if not _gives_heads(path):
-            return Spec(*axes)
-        *inputs, heads, _ = axes  # heads and their width become one axis
-        return Spec(heads, *inputs) if path[-1].key == "kernel" else Spec(*inputs, heads)
+        # Heads and their width become one axis, split as the heads are.
+        *inputs, outputs = axes[:-1] if _gives_heads(path) else axes
+        if path[-1].key == "kernel" and path[0].key in turned:
+            return Spec(outputs, inputs[0])
+        return Spec(*inputs, outputs)
 
     ends = {name: x for name, x in weights.items() if name != "layers"}
     specs = jax.tree_util.tree_map_with_path(of_end, ends)
@@ -101,22 +125,26 @@ def for_decoding(model: Decoder, mesh: AnyMesh, params: Params, int8: bool = Fal
     embedding, output matrix and adapters are not.
 
     Of q, k, v: kernels [heads * H, D], biases [heads * H], lora_b [rank, heads * H]; KV heads are
-    repeated to fit `tensor`.
+    repeated to fit `tensor`. On CPUs the kernels of all projections lie [outputs, inputs].
     """
     repeats = num_kv_heads(model, mesh) // model.cfg.num_kv_heads
+    turned = transposed(mesh)
 
-    def turned(path: KeyPath, x: jax.Array) -> jax.Array:
-        if not _gives_heads(path):
+    def as_matrix(path: KeyPath, x: jax.Array) -> jax.Array:
+        if _gives_heads(path):
+            if path[-2].key != "q" and repeats > 1:
+                x = jnp.repeat(x, repeats, axis=-2)
+            x = x.reshape(*x.shape[:-2], -1)
+        if path[-1].key != "kernel" or path[-2].key not in turned:
             return x
-        if path[-2].key != "q" and repeats > 1:
-            x = jnp.repeat(x, repeats, axis=-2)
-        x = x.reshape(*x.shape[:-2], -1)
-        return x.swapaxes(-1, -2) if path[-1].key == "kernel" else x
+        return x.reshape(x.shape[0], -1, x.shape[-1]).swapaxes(-1, -2)  # [L, outputs, inputs]
 
     cast = decoder.cast_matrices(params, model.compute.dtype)
-    params = jax.tree_util.tree_map_with_path(turned, cast)
+    params = jax.tree_util.tree_map_with_path(as_matrix, cast)
     layers = decoder.unstack_layers(params, model.cfg.num_layers)
-    weights = {**params, "layers": list(map(layer_in_int8, layers)) if int8 else layers}
+    if int8:
+        layers = [layer_in_int8(layer, turned) for layer in layers]
+    weights = {**params, "layers": layers}
 
     def split(x: jax.Array, spec: Spec) -> jax.Array:
         return lax.with_sharding_constraint(x, NamedSharding(mesh, spec))

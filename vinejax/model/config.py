@@ -109,9 +109,12 @@ class Compute:
     lora_scale: float = 0.0  # alpha / rank of adapters; changes results, unlike all other fields
     # Whether each row of a batch holds one sequence, padded on the right (no packing).
     single_rows: bool = False
-    # Both for decoding, where each device on the tensor axis runs a part of the model.
+    # All for decoding, where each device on the tensor axis runs a part of the model.
     sum_axis: str | None = None  # mesh axis over which `out` and `down` add up their parts
-    transposed_heads: bool = False  # q, k and v: kernels lie [heads * H, D], biases [heads * H]
+    # Projections whose kernels lie [outputs, inputs], with one axis of each; and the number of rows
+    # below which such weights are a product's first factor: see `decoder.times_transposed`.
+    transposed: tuple[str, ...] = ()
+    few_rows: int = 0
 
 
 def compute_as_set(settings: ModelConfig, cfg: DecoderConfig, platform: str) -> Compute:

@@ -107,6 +107,23 @@ class RMSNorm(nn.Module):
         return (x32 * (self.offset + scale)).astype(x.dtype)
 
 
+def times_transposed(
+    rows: Float[Array, "*rows inputs"],
+    kernel: Float[Array, "outputs inputs"],
+    few: int = 0,
+    **settings: Any,
+) -> Float[Array, "*rows outputs"]:
+    """rows times the transpose of a kernel; `settings` are those of `jnp.matmul`.
+
+    With fewer than `few` rows, of one axis, the kernel is the first factor. XLA's CPU backend
+    copies the second factor of a product into blocks each time, which for 16 rows takes longer than
+    the product; the barrier keeps XLA from turning the product round.
+    """
+    if rows.shape[0] >= few:
+        return jnp.matmul(rows, kernel.T, **settings)
+    return lax.optimization_barrier(jnp.matmul(kernel, rows.T, **settings)).T
+
+
 class Projection(nn.Module):
     """x times a kernel over the last `num_in` axes of x, plus a bias where the model has one.
 
@@ -118,26 +135,32 @@ class Projection(nn.Module):
     num_in: int = 1
     sum_axis: str | None = None  # mesh axis that splits the kernel's rows: the parts are added up
     flat: bool = True  # multiply all of x as one matrix
-    transposed: bool = False  # the kernel lies [features, inputs], with one axis of features
+    transposed: bool = False  # the kernel lies [features, inputs], with one axis of each
+    few_rows: int = 0  # of `times_transposed`
 
     @nn.compact
     def __call__(self, x: jax.Array, lora_scale: float) -> jax.Array:
         in_shape = x.shape[x.ndim - self.num_in :]
         batch_shape = x.shape[: x.ndim - self.num_in]
-        features = (math.prod(self.features),) if self.transposed else self.features
-        axes = tuple(range(self.num_in + len(features)))
-        initializer = nn.initializers.variance_scaling(
-            1.0, "fan_in", "normal", in_axis=axes[: self.num_in], out_axis=axes[self.num_in :]
-        )
-        shape = features + in_shape if self.transposed else in_shape + features
-        kernel = self.param("kernel", initializer, shape).astype(x.dtype)
-        kernel = kernel.T if self.transposed else kernel
         num_inputs = math.prod(in_shape)
+        features = (math.prod(self.features),) if self.transposed else self.features
+        inputs = (num_inputs,) if self.transposed else in_shape
+        shape = features + inputs if self.transposed else inputs + features
+        axes = tuple(range(len(shape)))
+        in_axes = axes[len(features) :] if self.transposed else axes[: len(inputs)]
+        out_axes = tuple(axis for axis in axes if axis not in in_axes)
+        initializer = nn.initializers.variance_scaling(
+            1.0, "fan_in", "normal", in_axis=in_axes, out_axis=out_axes
+        )
+        kernel = self.param("kernel", initializer, shape).astype(x.dtype)
         # One matrix, because on CPU the gradient of the batched form costs twice as much; not over
         # a mesh, where a flat axis would hide from the compiler how x is split.
         x_shape = (-1,) if self.flat else batch_shape
         rows = x.reshape(*x_shape, num_inputs)
-        y = rows @ kernel.reshape(num_inputs, -1)
+        if self.transposed:
+            y = times_transposed(rows, kernel, self.few_rows)
+        else:
+            y = rows @ kernel.reshape(num_inputs, -1)
         if self.has_variable("params", INT8_SCALE):
             y = y * self.get_variable("params", INT8_SCALE).astype(x.dtype)
         if self.has_variable("params", LORA_A):
@@ -194,8 +217,8 @@ class Block(nn.Module):
             num_in = 2 if name == "out" else 1  # `out` takes heads and their width
             sum_axis = compute.sum_axis if name in SUMMED else None
             flat = self.mesh is None or self.mesh.size == 1
-            transposed = compute.transposed_heads and name in HEADS
-            projection = Projection(features, bias, num_in, sum_axis, flat, transposed, name=name)
+            turned, few = name in compute.transposed, compute.few_rows
+            projection = Projection(features, bias, num_in, sum_axis, flat, turned, few, name=name)
             return projection(x, compute.lora_scale)
 
         with jax.named_scope("attention"):
@@ -383,10 +406,13 @@ class Decoder:
         cfg, name = self.cfg, self.cfg.output_matrix
         x = self._normalised(params, x)
         head = self._gathered(name, params[name])
-        head = head.T if cfg.tied_head else head
         if x.ndim == 3:
             x = sharding.constrain_with_gradient(x, self.mesh, WHOLE, BY_POSITION)
-        logits = jnp.matmul(x, head, preferred_element_type=jnp.float32)
+        if cfg.tied_head:
+            few = self.compute.few_rows if x.ndim == 2 else 0
+            logits = times_transposed(x, head, few, preferred_element_type=jnp.float32)
+        else:
+            logits = jnp.matmul(x, head, preferred_element_type=jnp.float32)
         if x.ndim == 3:
             logits = constrain(logits, self.mesh, *BY_COLUMN)
         return softcap(logits, cfg.logit_softcap)
