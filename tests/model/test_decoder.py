@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 
 from vinejax.core.types import Batch
 from vinejax.learner.score import token_logprobs
-from vinejax.model.decoder import RMSNorm, apply
+from vinejax.model.decoder import RMSNorm, apply, times_transposed
 from vinejax.model.rope import Rope, rotate
 
 TOKENS = np.random.default_rng(7).integers(0, 20, (3, 24))
@@ -211,6 +211,19 @@ def test_bfloat16_computes_inside_and_gives_float32_logits():
     assert 1e-4 < np.abs(np.subtract(exact, rounded)).max() < 0.2
     # Logits that had been bfloat16 on the way would have no lower bits.
     assert np.any(np.asarray(rounded).view(np.uint32) & 0xFFFF)
+
+
+def test_few_rows_are_the_second_factor_of_a_product():
+    """On a CPU also in the compiled program, where XLA would turn the product round."""
+    rng = np.random.default_rng(3)
+    rows, kernel = rng.normal(size=(5, 16)), rng.normal(size=(24, 16))
+    rows, kernel = rows.astype(np.float32), kernel.astype(np.float32)
+    product = jax.jit(times_transposed, static_argnames="few")
+    for few, shape in ((5, "f32[5,24]"), (6, "f32[24,5]")):
+        np.testing.assert_allclose(product(rows, kernel, few=few), rows @ kernel.T, rtol=1e-5)
+        text = product.lower(rows, kernel, few=few).compile().as_text()
+        (dot,) = [line for line in text.splitlines() if " dot(" in line]
+        assert f"= {shape}" in dot, dot
 
 
 @pytest.mark.slow
