@@ -144,9 +144,12 @@ def sizes_of(
     wanted, lanes = shapes[0]
     if feed is not None:
         wanted = min(bucket(sum(rows for rows, _ in shapes)), 2 * slots)
-        # XLA computes empty lanes, too; so a trunk of the first kind may have several rows instead.
-        has_rows_instead = bound is None and not storage.read_by_kernel
-        lanes = max(lanes for _, lanes in (shapes[1:] if has_rows_instead else shapes))
+        lanes = max(lanes for _, lanes in shapes)
+        if bound is None and not storage.read_by_kernel:
+            # XLA computes empty lanes, too. So a trunk of the first kind may have several rows
+            # instead; and those of the feed get fewer branches, most of them, than they may.
+            most = branches[1] // trunks[1]
+            lanes = min(most, max(SHARED_BY // 2, min(SHARED_BY, most // LONG_TAIL)))
     columns = storage.align(part(settings.limits, max(kind.longest for kind in kinds)))
     width = part([settings.max_tokens or demand.budget], demand.budget, least=16)
     chunk = settings.chunk or min(max(width // HOST_POLLS, MIN_CHUNK), MAX_CHUNK)
@@ -177,13 +180,15 @@ def for_offshoots(sizes: Sizes, per_trunk: int, queued: int) -> Sizes:
     """The shapes where others begin on the `per_trunk` branches of each trunk.
 
     Chunks are shorter, as offshoots begin after them. They read their parents' rows, several on
-    each. Only what has no parent under way is prefilled: after most chunks a trunk or none of a
-    shard's. The queue has `queued` items: an offshoot may be in it twice, on any shard.
+    each, but not where XLA reads them: it computes empty lanes, too. Only what has no parent under
+    way is prefilled: after most chunks a trunk or none of a shard's. The queue has `queued` items:
+    an offshoot may be in it twice, on any shard.
     """
+    lanes = min(sizes.slots, max(sizes.lanes, LONG_TAIL * per_trunk))
     return dataclasses.replace(
         sizes,
         chunk=min(sizes.chunk, max(sizes.chunk // 2, MIN_CHUNK)),
-        lanes=min(sizes.slots, max(sizes.lanes, LONG_TAIL * per_trunk)),
+        lanes=lanes if sizes.storage.read_by_kernel else sizes.lanes,
         batch=sizes.batch if sizes.storage.on_cpu else 1,
         queue=queue_size(queued),
     )
