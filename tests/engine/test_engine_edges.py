@@ -59,8 +59,13 @@ def golden() -> dict:
 
 def test_on_a_gpu_a_chunk_is_one_graph_unless_the_flags_say(monkeypatch: pytest.MonkeyPatch):
     """Compiled here for a CPU, which takes the flag's parts, or refuses a name, as a GPU does."""
-    flag, given = "xla_gpu_enable_command_buffer", {}
-    monkeypatch.setattr(decode.jax, "jit", lambda function, **settings: given.update(settings))
+    flag, given, jit = "xla_gpu_enable_command_buffer", {}, jax.jit
+
+    def recorded(function: Any, **settings: Any) -> Any:
+        given.update(settings)
+        return jit(function)
+
+    monkeypatch.setattr(decode.jax, "jit", recorded)
     of_platform = decode.chunk_program.__wrapped__
     of_platform("cpu")
     assert not given["compiler_options"]
