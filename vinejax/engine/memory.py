@@ -146,10 +146,7 @@ def sizes_of(
         wanted = min(bucket(sum(rows for rows, _ in shapes)), 2 * slots)
         lanes = max(lanes for _, lanes in shapes)
         if bound is None and not storage.read_by_kernel:
-            # XLA computes empty lanes, too. So a trunk of the first kind may have several rows
-            # instead; and those of the feed get fewer branches, most of them, than they may.
-            most = branches[1] // trunks[1]
-            lanes = min(most, max(SHARED_BY // 2, min(SHARED_BY, most // LONG_TAIL)))
+            lanes = _lanes_for_xla(branches[1] // trunks[1])
     columns = storage.align(part(settings.limits, max(kind.longest for kind in kinds)))
     width = part([settings.max_tokens or demand.budget], demand.budget, least=16)
     chunk = settings.chunk or min(max(width // HOST_POLLS, MIN_CHUNK), MAX_CHUNK)
@@ -174,6 +171,15 @@ def sizes_of(
     if feed is not None and has_offshoots:
         sizes = for_offshoots(sizes, branches[0] // trunks[0], branches[0] + 3 * feed.branches)
     return sizes, phase_bytes(model, mesh, sizes)
+
+
+def _lanes_for_xla(most: int) -> int:
+    """Lanes of a row where XLA reads rows, which computes empty ones, too.
+
+    A trunk of a feed gets at most so many branches, and usually fewer; a trunk of those that a
+    phase begins with may have several rows instead.
+    """
+    return min(most, max(SHARED_BY // 2, min(SHARED_BY, most // LONG_TAIL)))
 
 
 def for_offshoots(sizes: Sizes, per_trunk: int, queued: int) -> Sizes:
