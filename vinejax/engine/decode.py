@@ -35,7 +35,7 @@ from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import on_shards, platform_of
 
 GOING, LENGTH, EOS, STOP, NOT_FINITE = range(5)  # how a decode step left its branch
-# What XLA puts into CUDA graphs by itself, and loops with their conditions.
+# The kinds of steps that XLA puts into CUDA graphs: single kernels, loops with their conditions.
 IN_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,WHILE,CONDITIONAL"
 
 

@@ -144,9 +144,10 @@ def sizes_of(
     wanted, lanes = shapes[0]
     if feed is not None:
         wanted = min(bucket(sum(rows for rows, _ in shapes)), 2 * slots)
-        lanes = max(lanes for _, lanes in shapes)
         if bound is None and not storage.read_by_kernel:
             lanes = _lanes_for_xla(branches[1] // trunks[1])
+        else:
+            lanes = max(lanes for _, lanes in shapes)
     columns = storage.align(part(settings.limits, max(kind.longest for kind in kinds)))
     width = part([settings.max_tokens or demand.budget], demand.budget, least=16)
     chunk = settings.chunk or min(max(width // HOST_POLLS, MIN_CHUNK), MAX_CHUNK)
@@ -185,10 +186,10 @@ def _lanes_for_xla(most: int) -> int:
 def for_offshoots(sizes: Sizes, per_trunk: int, queued: int) -> Sizes:
     """The shapes where others begin on the `per_trunk` branches of each trunk.
 
-    Chunks are shorter, as offshoots begin after them. They read their parents' rows, several on
-    each, but not where XLA reads them: it computes empty lanes, too. Only what has no parent under
-    way is prefilled: after most chunks a trunk or none of a shard's. The queue has `queued` items:
-    an offshoot may be in it twice, on any shard.
+    Chunks are shorter, as offshoots begin after them. They read their parents' rows, which have
+    lanes for several of them, but not where XLA reads rows: it computes empty lanes, too. Only what
+    has no parent under way is prefilled: after most chunks a trunk or none of a shard's. The queue
+    has `queued` items: an offshoot may be in it twice, on any shard.
     """
     lanes = min(sizes.slots, max(sizes.lanes, LONG_TAIL * per_trunk))
     return dataclasses.replace(

@@ -144,15 +144,14 @@ class Projection(nn.Module):
         batch_shape = x.shape[: x.ndim - self.num_in]
         num_inputs = math.prod(in_shape)
         features = (math.prod(self.features),) if self.transposed else self.features
-        inputs = (num_inputs,) if self.transposed else in_shape
-        shape = features + inputs if self.transposed else inputs + features
-        axes = tuple(range(len(shape)))
-        in_axes = axes[len(features) :] if self.transposed else axes[: len(inputs)]
-        out_axes = tuple(axis for axis in axes if axis not in in_axes)
-        initializer = nn.initializers.variance_scaling(
-            1.0, "fan_in", "normal", in_axis=in_axes, out_axis=out_axes
-        )
-        kernel = self.param("kernel", initializer, shape).astype(x.dtype)
+        if self.transposed:  # of the decoding copy, which is made of kernels that were drawn
+            kernel = self.get_variable("params", "kernel").astype(x.dtype)
+        else:
+            axes = tuple(range(self.num_in + len(features)))
+            initializer = nn.initializers.variance_scaling(
+                1.0, "fan_in", "normal", in_axis=axes[: self.num_in], out_axis=axes[self.num_in :]
+            )
+            kernel = self.param("kernel", initializer, in_shape + features).astype(x.dtype)
         # One matrix, because on CPU the gradient of the batched form costs twice as much; not over
         # a mesh, where a flat axis would hide from the compiler how x is split.
         x_shape = (-1,) if self.flat else batch_shape
