@@ -4,12 +4,19 @@
     python benchmarks/real/model.py models/smollm2
     python benchmarks/real/beside_trl.py [--rounds=3] [--base=models/smollm2]
 
-Both start from the weights of configs/smollm2_start added to the model's, train adapters of rank 8
-on the same layers in float32, and take configs/smollm2.py's settings: 64 solutions of eight
-problems, at most 192 tokens, temperature 0.8, two updates on 32 of them, clip 0.2, no KL penalty,
-AdamW without weight decay. A round is an iteration of ours and one of TRL's on the same problems,
-in one process that is bound to one core. The first round, in which both are still warm-up, is left
-out. Seconds are the processor's, of all threads of the process.
+and, for curves of the reward, on the problems of configs/alice.py, whose start is made first:
+
+    python -m vinejax.main --config=configs/alice.py:sft --workdir=runs/alice_start
+    python -m vinejax.main --config=configs/alice.py:sft --workdir=runs/alice_start --mode=export
+    python benchmarks/real/beside_trl.py --config=configs/alice.py --rounds=10 --seed=1 \
+        --start=runs/alice_start/adapters
+
+Both start from the weights of `--start` added to the model's, train adapters of rank 8 on the same
+layers in float32, and take the config's settings; those of configs/smollm2.py are 64 solutions of
+eight problems, at most 192 tokens, two updates on 32 of them, clip 0.2, no KL penalty, AdamW
+without weight decay. A round is an iteration of ours and one of TRL's on the same problems, in one
+process that is bound to one core. The table leaves the first round out, in which both are still
+warm-up. Seconds are the processor's, of all threads of the process.
 
 The loss is a mean over the tokens of a minibatch: 'dapo' in TRL. Draws differ, and with them the
 lengths; the table has tokens beside seconds. Answers are graded in processes of their own, which
@@ -48,8 +55,7 @@ from vinejax.session.budget import Spent  # noqa: E402
 from vinejax.session.iteration import Iteration  # noqa: E402
 from vinejax.training.startup import Session, open_session  # noqa: E402
 
-CONFIG = Path(__file__).parents[2] / "configs/smollm2.py"
-ADAPTERS = CONFIG.parent / "smollm2_start"
+CONFIGS = Path(__file__).parents[2] / "configs"
 LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 ROWS = 8  # of TRL's passes
 
@@ -67,19 +73,20 @@ class Timed(NamedTuple):
         return self.sampling + self.updates
 
 
-def start_weights(base: Path, folder: Path) -> Path:
+def start_weights(base: Path, adapters: Path, folder: Path) -> Path:
     """A Hugging Face folder of the model with the start's adapters merged into it."""
     model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    merged: Any = peft.PeftModel.from_pretrained(model, str(ADAPTERS)).merge_and_unload()
+    merged: Any = peft.PeftModel.from_pretrained(model, str(adapters)).merge_and_unload()
     merged.save_pretrained(folder)
     transformers.AutoTokenizer.from_pretrained(base).save_pretrained(folder)
     return folder
 
 
-def config_of(start: Path, rounds: int) -> Config:
-    fields: Any = from_file(str(CONFIG), f"{CONFIG.name}:grpo")
+def config_of(config: Path, start: Path, rounds: int, seed: int) -> Config:
+    fields: Any = from_file(str(config), f"{config.name}:grpo")
     fields.model.path = str(start)
     fields.iterations = rounds
+    fields.seed = seed
     fields.ppo.reduction = "token"
     fields.kl.coef = 0.0
     fields.optimizer.schedule = "constant"
@@ -102,9 +109,15 @@ class ProcessorLog(RunLog):
         self.seconds[name] += time.process_time() - begun
 
 
+def updates(cfg: Config) -> int:
+    """The updates of an iteration."""
+    return cfg.rollout.prompts * cfg.rollout.per_prompt // cfg.ppo.minibatch
+
+
 def ours(session: Session, log: ProcessorLog) -> Iterator[Timed]:
     """Our iterations, one at each `next`."""
-    optimizer = make_optimizer(session.cfg.optimizer, 2 * session.cfg.iterations)
+    steps = updates(session.cfg) * session.cfg.iterations
+    optimizer = make_optimizer(session.cfg.optimizer, steps)
     state = RunState(fresh_state(session.fresh_params(), optimizer, session.mesh))
     method = find_method(session.cfg.method)
     for number in range(session.cfg.iterations):
@@ -130,20 +143,21 @@ class TimedTrainer(trl.GRPOTrainer):
 
 
 class Turns(transformers.TrainerCallback):
-    """Times TRL's iterations of two updates; before each it lets `other` run one."""
+    """Times TRL's iterations of so many updates; before each it lets `other` run one."""
 
-    def __init__(self, other: Iterator[Timed]):
+    def __init__(self, other: Iterator[Timed], updates: int):
         self.other = other
+        self.updates = updates
         self.trainer: TimedTrainer | None = None
         self.rounds: list[tuple[Timed, Timed]] = []  # ours, TRL's
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step % 2 == 0:
+        if state.global_step % self.updates == 0:
             self.of_ours = next(self.other)
             self.begun = time.process_time()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step % 2 == 0:
+        if state.global_step % self.updates == 0:
             assert self.trainer is not None
             total = time.process_time() - self.begun
             sampling, tokens, reward = self.trainer.sampled
@@ -172,13 +186,14 @@ def trainer_of(session: Session, start: Path, folder: Path, turns: Turns) -> Tim
         save_strategy="no",
         disable_tqdm=True,
         shuffle_dataset=False,
-        max_steps=2 * cfg.iterations,
+        max_steps=updates(cfg) * cfg.iterations,
         num_generations=cfg.rollout.per_prompt,
         per_device_train_batch_size=ROWS,
         gradient_accumulation_steps=cfg.ppo.minibatch // ROWS,
         steps_per_generation=samples // ROWS,
         max_completion_length=cfg.sample.max_tokens,
         temperature=cfg.sample.temperature,
+        top_p=cfg.sample.top_p,
         epsilon=cfg.ppo.clip,
         loss_type="dapo",
         beta=0.0,
@@ -221,22 +236,33 @@ def table(rounds: list[tuple[Timed, Timed]]) -> str:
     return "\n".join([*lines, "| TRL / vinejax | " + " | ".join(f"{x:.2f}" for x in ratios) + " |"])
 
 
+def curves(rounds: list[tuple[Timed, Timed]]) -> str:
+    """The mean rewards of both, round by round."""
+    lines = []
+    for name, side in zip(("vinejax", "TRL"), zip(*rounds, strict=True), strict=True):
+        lines.append(f"reward, {name}: " + " ".join(f"{x.reward:.2f}" for x in side))
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3, help="after the first, which is left out")
     parser.add_argument("--base", type=Path, default=Path("models/smollm2"))
+    parser.add_argument("--config", type=Path, default=CONFIGS / "smollm2.py")
+    parser.add_argument("--start", type=Path, default=CONFIGS / "smollm2_start", help="adapters")
+    parser.add_argument("--seed", type=int, default=42)
     given = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="vinejax-beside-") as temporary:
         folder = Path(temporary)
-        start = start_weights(given.base, folder / "start")
-        cfg = config_of(start, given.rounds + 1)
+        start = start_weights(given.base, given.start, folder / "start")
+        cfg = config_of(given.config, start, given.rounds + 1, given.seed)
         with open_session(cfg, folder / "ours") as session:
             log = ProcessorLog(session.workdir, cfg.log, cfg.iterations, True)
             with log:
-                turns = Turns(ours(session, log))
+                turns = Turns(ours(session, log), updates(cfg))
                 trainer_of(session, start, folder / "trl", turns).train()
-            print(table(turns.rounds[1:]))
+            print(table(turns.rounds[1:]), curves(turns.rounds), sep="\n")
 
 
 if __name__ == "__main__":

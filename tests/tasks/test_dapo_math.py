@@ -112,7 +112,7 @@ def test_the_processed_data_set_and_a_test_file_of_ones_own(tmp_path: Path):
     ],
 )
 def test_the_last_answer_line_decides(response: str, reward: float):
-    task, problem = DAPOMath("x"), Problem("train/0", "", "34")
+    task, problem = DAPOMath(DataConfig(path="x")), Problem("train/0", "", "34")
     with Grader(workers=1) as grader:
         assert task.rewards([(problem, response)], grader) == [reward]
     assert task.reward(problem, response) == reward

@@ -97,12 +97,7 @@ def _view(raw: JsonObject) -> ComparisonView | None:
     groups = _list(raw["groups"])[:MAX_GROUPS]
     if not groups:
         return None
-    charts = [
-        axis_chart(
-            axis, [GroupCurve(_text(g["label"]), _points(g["curves"][axis])) for g in groups]
-        )
-        for axis in TITLES
-    ]
+    charts = [axis_chart(axis, groups) for axis in TITLES]
     return ComparisonView(
         task=_text(raw["task"]),
         num_runs=int(_number(raw["runs"])),
@@ -165,35 +160,28 @@ def _points(raw: object) -> list[curves.Mark]:
 # --- curves
 
 
-class GroupCurve(NamedTuple):
-    """A group's curve on one axis; at least one point."""
-
-    label: str
-    points: list[curves.Mark]
-
-
 def style_of(number: int) -> str:
     """The class of the group `number`, from 0."""
     return f"curve-{number % STYLES + 1}"
 
 
-def axis_chart(axis: str, groups: Sequence[GroupCurve]) -> curves.Chart | None:
+def axis_chart(axis: str, groups: Sequence[Any]) -> curves.Chart | None:
     """The chart of an axis; None for an axis on which every run stands still."""
-    positions = sorted({point.x for group in groups for point in group.points})
+    marks = {
+        curves.Curve(axis, _text(group["label"]), style_of(i)): _points(group["curves"][axis])
+        for i, group in enumerate(groups)
+    }
+    positions = sorted({point.x for points in marks.values() for point in points})
     if len(positions) < 2:
         return None
-    values = [v for group in groups for p in group.points for v in p[1:4] if v is not None]
+    values = [v for points in marks.values() for p in points for v in p[1:4] if v is not None]
     frame = axes.fit_frame(positions, (min(values), max(values)), axes.SIDE, whole=False)
-    marks = {
-        curves.Curve(axis, group.label, style_of(i)): group.points for i, group in enumerate(groups)
-    }
     title, note = TITLES[axis]
     spec = curves.Spec(title, tuple(marks), note, size=axes.SIDE, x_label=axis)
     drawn = [curves.draw(c, points, frame, points[-1].y) for c, points in marks.items()]
     summary = "; ".join(
-        f"{group.label} {text.three_digits(group.points[0].y)} to"
-        f" {text.three_digits(group.points[-1].y)}"
-        for group in groups
+        f"{curve.label} {text.three_digits(points[0].y)} to {text.three_digits(points[-1].y)}"
+        for curve, points in marks.items()
     )
     hovers = curves.hovers(spec, marks, curves.column_groups(positions), frame)
     return curves.Chart(spec, frame, drawn, hovers, summary, is_thinned=False)

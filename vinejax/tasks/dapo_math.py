@@ -15,6 +15,7 @@ after its last 'Answer:', on that line or the next, equals the integer, as the p
 a box without 'Answer:' does not count. Prompts are for chat models: `data.chat_template=True`.
 """
 
+import dataclasses
 import re
 from collections import Counter
 from typing import Any
@@ -24,10 +25,8 @@ from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
 from vinejax.grading.extract import after_thinking
 from vinejax.runtime.distributed import is_writer
-from vinejax.tasks.base import AnswerTask, Split
-from vinejax.tasks.load import has_split, problems_of
-from vinejax.tasks.splits import Distinct, HeldOut
-from vinejax.tasks.table import answer_of, chat_of, read_rows
+from vinejax.tasks.base import AnswerTask
+from vinejax.tasks.table import Chat, RowTask, answer_of, chat_of
 
 HUB_NAME = "BytedTsinghua-SIA/DAPO-Math-17k"
 HEAD = (
@@ -43,36 +42,27 @@ INTEGER = re.compile(r"[-+]?\d+")
 
 
 def make(data: DataConfig) -> "DAPOMath":
-    return DAPOMath(data.path or HUB_NAME)
+    return DAPOMath(dataclasses.replace(data, path=data.path or HUB_NAME))
 
 
-class DAPOMath(AnswerTask):
+class DAPOMath(RowTask, AnswerTask):
     """DAPO-Math-17k as a task; `tasks/base.py` documents its methods."""
 
     name = __name__.rpartition(".")[2]
 
-    def __init__(self, path: str):
-        super().__init__(path)
-        self._splits = HeldOut(self._read, lambda source: has_split(path, source))
-
-    def load(self, split: Split) -> list[Problem]:
-        """Problems numbered among the distinct rows, such as 'train/17'; `answer` is bare."""
-        return self._splits.load(split, self.path)
-
     def _read(self, source: str) -> list[Problem]:
-        def problem(i: int, row: dict[str, Any]) -> Problem:
-            return Problem(f"{source}/{i}", *pair_of(row), row)
-
-        distinct = Distinct(pair_of)
-        rows = read_rows(self.path, source, "", distinct)
-        problems = problems_of(rows, problem, {})
-        distinct.report(rows.file)
+        problems = super()._read(source)
         counts = Counter(problem.question for problem in problems)
         sure = [problem for problem in problems if counts[problem.question] == 1]
         if len(sure) < len(problems) and is_writer():
             doubtful = sum(count > 1 for count in counts.values())
-            print(f"{rows.file}: {doubtful} questions have two answers or more and are left out")
+            rule = "questions have two answers or more and are left out"
+            print(f"{self.path} {source}: {doubtful} {rule}")
         return sure
+
+    def _pair(self, row: dict[str, Any]) -> tuple[Chat, str]:
+        question, answer = pair_of(row)
+        return ((), question), answer
 
     def prompt(self, problem: Problem) -> str:
         """The published prompt: the question between the sentences on the form of the answer."""

@@ -19,7 +19,6 @@ from vinejax.core.errors import DataError
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".parquet", ".csv", ".tsv", ".arrow")
 STATE = "state.json"  # in a folder that `save_to_disk` of `datasets` wrote, for one split
-INSTALL = "pip install datasets"  # which needs pyarrow
 MAX_DIGITS = 4000  # of an integer that is read as one; Python refuses to print much longer ones
 
 NumberedRows = list[tuple[int, dict[str, Any]]]  # (line of a file or row of a data set from 1, row)
@@ -85,13 +84,11 @@ def _saved_rows(folder: Path) -> Iterator[tuple[int, Any]]:
 
 def _arrow_rows(files: Sequence[Path]) -> Iterator[tuple[int, Any]]:
     """The rows of Parquet files, or of Arrow's, as streams or files, one after the other."""
+    from pyarrow import ipc, parquet  # half a second
+
     number = 0
     for file in files:
         kind = "Parquet" if file.suffix == ".parquet" else "Arrow"
-        try:
-            from pyarrow import ipc, parquet  # pyright: ignore[reportMissingImports]
-        except ImportError:
-            raise DataError(str(file), None, f"to read {kind}, {INSTALL}") from None
         try:
             with open(file, "rb") as content:
                 if kind == "Parquet":

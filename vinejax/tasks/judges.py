@@ -2,8 +2,8 @@
 
 A judge takes four lists of equal length: questions, correct answers, first and second responses. It
 gives a number from 0 to 1 for each pair, the chance that the first is the better; ½ is a draw. It
-runs in a process of its own (`judge_child.py`), a batch at a time: one that takes too long is
-killed, and its batch is left out.
+runs in a process of its own, which is this module's `main`, a batch at a time: one that takes too
+long is killed, and its batch is left out.
 """
 
 import os
@@ -18,14 +18,13 @@ from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.plugins import (
     absence_of,
     failure,
+    find_function,
     finite_number,
     function_of,
     listed,
     place_of,
     source_of,
 )
-
-CHILD = "vinejax.tasks.judge_child"
 
 
 class Pair(NamedTuple):
@@ -71,7 +70,7 @@ def compared(path: str, pairs: Sequence[Pair], batch: int, timeout_s: float) -> 
 def _answer(path: str, columns: list[list[str]], timeout_s: float) -> list[float] | None:
     """What the judge gives in a process of its own; None if its time runs out."""
     paths = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    arguments = [sys.executable, "-m", CHILD]
+    arguments = [sys.executable, "-m", "vinejax.tasks.judges"]
     with subprocess.Popen(
         arguments,
         stdin=subprocess.PIPE,
@@ -106,3 +105,19 @@ def checked(path: str, function: Any, columns: list[list[str]]) -> tuple[str, An
         rule = f"gave {found!r:.200}; needed are {len(columns[0])} numbers from 0 to 1"
         return "error", f"{place_of(function)}: {rule}"
     return "chances", chances
+
+
+def main() -> None:
+    """The process of a judge: answers one batch, by a path and four lists from standard input.
+
+    What the judge prints goes to standard error.
+    """
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    path, columns = pickle.load(sys.stdin.buffer)
+    pickle.dump(checked(path, find_function(path), columns), replies)
+    replies.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -12,7 +12,6 @@ from typing import Any
 from vinejax.core.errors import DataError
 from vinejax.core.types import Problem
 from vinejax.tasks.files import (
-    INSTALL,
     STATE,
     SUFFIXES,
     Keep,
@@ -105,11 +104,8 @@ def _files_in(folder: Path, source: str) -> list[Path]:
 
 def _from_hub(path: str, function: str, *arguments: Any, **named: Any) -> Any:
     """The result of a function of `datasets`; DataError where there is no data set `path`."""
-    try:
-        import datasets  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        message = f"no such folder; to load it as a data set, {INSTALL}"
-        raise DataError(path, None, message) from None
+    import datasets  # seconds
+
     try:
         return getattr(datasets, function)(*arguments, **named)
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: the data set runs code
