@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from contenders import on_mesh
+from packed_rows import episode
 from runs import LOGPROB_TOLERANCE, SHARE_ALIKE, greedy_part, likeness
 from workload import Run, Workload
 
 from vinejax.core.settings import Config
-from vinejax.core.types import Batch, Episode
+from vinejax.core.types import Batch
 from vinejax.learner.batch import collate
 from vinejax.learner.packing import Passes
 from vinejax.learner.policy import PolicyObjective
@@ -111,19 +112,7 @@ def differences(made: Computed, expected: Computed) -> Iterator[dict[str, Any]]:
 
 def batch_of(work: Workload) -> Batch:
     """The trunks of the work as solutions whose prompt is their first token."""
-    episodes = [
-        Episode(
-            problem_id=str(i),
-            prompt=trunk[:1],
-            response=trunk[1:],
-            logprobs=[0.0] * (len(trunk) - 1),
-            text="",
-            finished=True,
-            reward=0.0,
-            step_ends=[len(trunk) - 1],
-        )
-        for i, trunk in enumerate(work.trunks)
-    ]
+    episodes = [episode(trunk[:1], trunk[1:]) for trunk in work.trunks]
     return collate(episodes, rows=len(episodes))
 
 

@@ -336,11 +336,9 @@ def credit(given: Given) -> Iterator[Figure]:
 def figures_of(result: Result, bench: dict[str, int]) -> Iterator[Figure]:
     """The few numbers of a record of the bench that the table shows."""
     more = {"repeats": bench["repeats"]}
-    for name, value in (
-        ("mean reward", result.reward),
-        ("squared error of the reference", result.reference_error),
-    ):
-        yield {"name": name, "value": value, "unit": "relative"} | more
+    yield {"name": "mean reward", "value": result.reward, "unit": "mean"} | more
+    name = "squared error of the reference"
+    yield {"name": name, "value": result.reference_error, "unit": "relative"} | more
     unit = "sampled tokens per trained token"
     yield {"name": "w", "value": result.price.w, "unit": unit} | more
     for estimator, row in result.rows.items():

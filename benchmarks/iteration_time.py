@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vinejax.config.checks import check_config
-from vinejax.config.load import from_dict, from_file
+from vinejax.config.load import from_dict, from_file, override
 from vinejax.core.settings import Config
 from vinejax.core.types import RunState
 from vinejax.learner.optimizer import make_optimizer
@@ -81,9 +81,7 @@ def base_fields(model: str, steps: int, folder: Path) -> Any:
 def config_of(base: Any, changes: dict[str, Any]) -> Config:
     """The base configuration with the changes of one setting."""
     fields = copy.deepcopy(base)
-    for name, value in changes.items():
-        section, _, leaf = name.rpartition(".")
-        (fields[section] if section else fields)[leaf] = value
+    override(fields, changes)
     cfg = from_dict(fields)
     check_config(cfg)
     return cfg

@@ -18,37 +18,21 @@ from pathlib import Path
 from typing import Any
 
 from vinejax.config.checks import check_config
-from vinejax.config.load import check_name, from_dict, from_file
+from vinejax.config.load import from_dict, from_file, override
+from vinejax.methods import METHODS
 from vinejax.training.loop import train
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-FILES = {
-    "vineppo": "tiny.py",
-    **{
-        name: f"tiny_{name}.py"
-        for name in ("ppo", "ppo_probe", "grpo", "rloo", "dr_grpo", "dapo", "opmd")
-    },
-    "reinforce++": "tiny_reinforce_pp.py",
-    **{name: f"tiny_{name}.py" for name in ("asymre", "restem", "dpo_positive", "sft")},
-    **{name: f"tiny_{name}.py" for name in ("spo_chain", "spo_tree", "treepo", "treerl")},
-    **{name: f"tiny_{name}.py" for name in ("tree_grpo", "tempo", "single_stream")},
-    **{name: f"tiny_{name}.py" for name in ("unlikely", "drpo", "trpa", "p3o", "hapo", "d3s")},
-    **{name: f"tiny_{name}.py" for name in ("direct", "inpo", "brpo", "pairwise", "scaf_grpo")},
-    **{
-        name: f"tiny_{name}.py" for name in ("gigpo", "poad", "turn_credit", "salt", "arpo", "aepo")
-    },
-}
+FILES = {name: f"tiny_{name.replace('++', '_pp')}.py" for name in METHODS} | {"vineppo": "tiny.py"}
 STAGES = {"eval": "validation", "test": "test"}
 
 
 def run(method: str, out: Path, overrides: list[str]) -> list[dict[str, Any]]:
     """The curve of one method: a point an evaluation."""
     fields: Any = from_file(str(CONFIGS / "tiny.py"), FILES[method])
-    for override in overrides:
-        name, _, value = override.removeprefix("--config.").partition("=")
-        check_name(name)
-        section, _, leaf = name.rpartition(".")
-        (fields[section] if section else fields)[leaf] = json.loads(value)
+    for given in overrides:
+        name, _, value = given.removeprefix("--config.").partition("=")
+        override(fields, {name: json.loads(value)})
     cfg = from_dict(fields)
     check_config(cfg)
     return curve(Path(train(cfg, out / method.replace("+", "p"))))

@@ -19,6 +19,8 @@ from jax import lax
 from workload import Run, Workload
 
 from vinejax.core.settings import SampleConfig
+from vinejax.core.shapes import bucket
+from vinejax.engine.decode import uniforms
 from vinejax.engine.sampling import sample
 from vinejax.model.decoder import Decoder, Params, unstack_layers
 
@@ -62,16 +64,6 @@ def empty(model: Decoder, slots: int, columns: int) -> tuple[Cache, Slots]:
     seed = jnp.zeros((slots, 2), jnp.uint32)
     cache = Cache(layers(cfg.head_dim, columns), layers(columns, cfg.head_dim))
     return cache, Slots(jnp.int32(0), zeros, zeros, zeros, zeros, seed)
-
-
-def uniforms(seed: jax.Array, index: jax.Array) -> jax.Array:
-    """The engine's draws: number `index` of each row's sequence, u32[B, 2] and i32[B] to f32[B]."""
-
-    def one(seed: jax.Array, n: jax.Array) -> jax.Array:
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0), seed[0]), seed[1])
-        return jax.random.uniform(jax.random.fold_in(key, n))
-
-    return jax.vmap(one)(seed, index)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "cfg"), donate_argnames="cache")
@@ -273,14 +265,6 @@ def static(work: Workload, lengths_known: bool = False) -> Callable[[], Run]:
 CHUNK = 8  # decode steps between two visits of the host; 4 and 16 were no faster
 
 
-def _rows(count: int) -> int:
-    """Rows of an admission: 2, 3, 4, 6, 8, 12 ...: few programs, at most a third of padding."""
-    size = 2
-    while size < count:
-        size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
-    return size
-
-
 def host(work: Workload) -> Callable[[], Run]:
     """Continuous batching by the host: free slots are refilled between chunks of decode steps.
 
@@ -306,7 +290,7 @@ def host(work: Workload) -> Callable[[], Run]:
                 entering.setdefault(columns, []).append((item, slot))
             for group in entering.values():
                 ids, rows = [item for item, _ in group], [slot for _, slot in group]
-                items = make_items(work, ids, rows, _rows(len(group)))
+                items = make_items(work, ids, rows, bucket(len(group), least=2))
                 cache, slots, *first = admit(model, sampling, params, cache, slots, items)
                 token, logprob = jax.device_get(first)
                 for b, (item, slot) in enumerate(group):

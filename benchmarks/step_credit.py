@@ -40,9 +40,6 @@ from vinejax.config.load import from_dict, from_file
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode, PromptedProblem
 from vinejax.credit.rules import check_rules
-from vinejax.engine.branches import Branches, MaxTokens, Stream, Trunks
-from vinejax.engine.engine import Engine
-from vinejax.model.decoder import Params
 from vinejax.rollout.problems import draw
 from vinejax.rollout.sampler import Sampler
 from vinejax.rollout.vine import fill_values
@@ -120,34 +117,6 @@ class Measured(NamedTuple):
     reused: float  # those of them that were drawn elsewhere
 
 
-class Counter(Engine):
-    """An engine that counts its calls and their branches."""
-
-    def __init__(self, engine: Engine):
-        self._engine = engine
-        self.waves = self.branches = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    @property
-    def scores_as_learner(self) -> bool:
-        return self._engine.scores_as_learner
-
-    def stream(
-        self,
-        params: Params,
-        trunks: Trunks,
-        branches: Branches,
-        max_tokens: MaxTokens = None,
-        scored: bool = False,
-        int8: bool = False,
-    ) -> Stream:
-        self.waves += len(branches) > 0
-        self.branches += len(branches)
-        return self._engine.stream(params, trunks, branches, max_tokens, scored, int8)
-
-
 def with_values(cfg: Config, fields: dict[str, Any]) -> Config:
     """The configuration with these fields of `values.*`; the rules are checked."""
     changed = dataclasses.replace(cfg, values=dataclasses.replace(cfg.values, **fields))
@@ -184,10 +153,12 @@ def draw_truth(session: Session, iteration: int, problems: int, truth: int) -> D
 
 def measure(session: Session, drawing: Drawing, fields: dict[str, Any]) -> Measured:
     """The error of a setting on the solutions of a repetition, and what it took."""
-    cfg, engine = with_values(session.cfg, fields), Counter(session.engine)
-    before = session.engine.stats.decoded_tokens
-    sampler = Sampler(engine, session.graded, cfg, drawing.iteration)
+    cfg, stats = with_values(session.cfg, fields), session.engine.stats
+    before = stats.mark()
+    sampler = Sampler(session.engine, session.graded, cfg, drawing.iteration)
     valued = fill_values(sampler, session.start, drawing.problems, drawing.episodes)
+    made = stats.minus(before)
+    drawn = {id(group): len(group) for episode in valued for group in episode.continuations}
     by_token, by_step, has_own_steps = [], [], True
     for i, episode in enumerate(valued):
         own = drawing.episodes[i].step_ends
@@ -204,9 +175,9 @@ def measure(session: Session, drawing: Drawing, fields: dict[str, Any]) -> Measu
     return Measured(
         error=float(np.mean(np.concatenate(by_token))),
         step_error=float(np.mean(np.concatenate(by_step))) if has_own_steps else math.nan,
-        tokens=session.engine.stats.decoded_tokens - before,
-        continuations=engine.branches,
-        waves=engine.waves,
+        tokens=made.decoded_tokens,
+        continuations=sum(drawn.values()),
+        waves=made.calls,
         samples=float(counts.mean()),
         reused=float(reused.mean()),
     )

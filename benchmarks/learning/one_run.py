@@ -47,14 +47,10 @@ def prepare_process(core: int | None, cache: str) -> None:
 def config_of(run: dict[str, Any], cache: str) -> Any:
     """The checked configuration of a planned run."""
     from vinejax.config.checks import check_config
-    from vinejax.config.load import check_name, fields_set, from_dict, from_file
+    from vinejax.config.load import fields_set, from_dict, from_file, override
 
     fields: Any = from_file(str(CONFIGS / "tiny.py"), run["config"])
-    overrides = {**run["overrides"], "seed": run["seed"], "compile_cache": cache}
-    for name, value in overrides.items():
-        check_name(name)
-        section, _, leaf = name.rpartition(".")
-        (fields[section] if section else fields)[leaf] = value
+    override(fields, {**run["overrides"], "seed": run["seed"], "compile_cache": cache})
     cfg = from_dict(fields)
     check_config(cfg, fields_set(fields))
     return cfg

@@ -86,7 +86,7 @@ def test_lists_become_tuples_and_none_unsets():
         ({"kl": {"coef": True}}, "kl.coef", "must be of type float"),
         ({"resume": 1}, "resume", "resume = 1: must be of type bool"),
         ({"profile": None}, "profile", "must be of type str"),
-        ({"sample": {"stop": "###"}}, "sample.stop", "must be a tuple of strings"),
+        ({"sample": {"stop": "###"}}, "sample.stop", "must be a tuple: ('###',)"),
         ({"sample": {"stop": ("a", 3)}}, "sample.stop", "must be of type str"),
         ({"ppo": 3}, "ppo", "must be a group of fields"),
     ],

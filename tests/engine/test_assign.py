@@ -10,7 +10,7 @@ from helpers import loop_cases
 from vinejax.core.settings import MeshConfig
 from vinejax.core.shapes import bucket, doubled, packed_length, part, row_length
 from vinejax.engine.assign import assign, lanes_per_row, window_shape
-from vinejax.engine.branches import Feed
+from vinejax.engine.branches import Branch, Feed, Work
 from vinejax.engine.layout import CacheLayout
 from vinejax.engine.memory import Demand, Settings, sizes_of
 from vinejax.engine.ring import RingStorage, ring_blocks
@@ -25,12 +25,19 @@ def random_work(seed: int, trunks: int, branches: int) -> tuple[list[int], list[
     ]
 
 
+def work_of(lengths: list[int], trunk_of: list[int], budgets: list[int]) -> Work:
+    """Branches at the ends of trunks of these lengths."""
+    branches = [Branch(trunk, lengths[trunk], seed=i) for i, trunk in enumerate(trunk_of)]
+    trunks = [[0] * length for length in lengths]
+    return Work(trunks, branches, budgets, max(lengths), [False] * len(trunks))
+
+
 @pytest.mark.parametrize("shards", [1, 2, 8])
 @pytest.mark.parametrize("trunks", [1, 3, 40])
 def test_every_branch_is_served_once(shards, trunks):
     trunk_of, budgets = random_work(trunks, trunks, 300)
     lengths = random.Random(0).choices(range(1, 200), k=trunks)
-    loads = assign(lengths, trunk_of, budgets, shards, rows=4)
+    loads = assign(work_of(lengths, trunk_of, budgets), shards, rows=4)
     served = [i for own in loads for load in own for i in load.items]
     assert sorted(served) == [i for i, budget in enumerate(budgets) if budget]
     for own in loads:
@@ -52,7 +59,7 @@ def test_every_branch_is_served_once(shards, trunks):
 
 def test_a_trunk_with_most_of_the_work_gets_several_rows_at_once():
     trunk_of, budgets = [0] * 900 + list(range(1, 11)) * 10, [10] * 1000
-    (loads,) = assign([5] * 11, trunk_of, budgets, shards=1, rows=8)
+    (loads,) = assign(work_of([5] * 11, trunk_of, budgets), shards=1, rows=8)
     parts = [load for load in loads if load.trunk == 0]
     assert len(parts) == 7 and loads[:7] == parts, "first, and no more than there are rows"
     works = [load.work for load in parts]

@@ -11,11 +11,11 @@ from helpers import eight_devices
 from helpers.int8_oracle import rounded_params
 from helpers.model_oracles import Model, assert_same, random_model
 
-from vinejax.core.settings import PROJECTIONS, SampleConfig
+from vinejax.core.settings import ModelConfig, SampleConfig
 from vinejax.engine.branches import Branch
 from vinejax.engine.engine import Engine
 from vinejax.model.decoder import Params, apply
-from vinejax.model.lora import Shape, abstract_adapters, merged, with_adapters
+from vinejax.model.lora import abstract_adapters, merged, with_adapters
 
 SCALE, RANK = 2.0, 3
 TRUNKS = [[4, 5, 6, 9, 12, 3, 17], [7, 8, 11]]
@@ -37,7 +37,7 @@ def adapters_of(model: Model, size_b: float = 0.3) -> Params:
         size = size_b if path[-1].key == "lora_b" else model.decoder.cfg.width**-0.5
         return (size * rng.choice([-1, 1], x.shape)).astype(np.float32)
 
-    abstract = abstract_adapters(model.decoder, Shape(RANK, PROJECTIONS))
+    abstract = abstract_adapters(model.decoder, ModelConfig(lora_rank=RANK))
     return jax.tree_util.tree_map_with_path(draw, abstract)
 
 

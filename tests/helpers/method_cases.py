@@ -17,12 +17,12 @@ from helpers.applied import assign_credit, policy_objective
 from vinejax.core.settings import Config, MeshConfig
 from vinejax.core.types import Batch, Episode, Rollout
 from vinejax.credit.assign import Credit
-from vinejax.learner.batch import collate, step_layout
+from vinejax.learner.batch import collate, collate_groups, step_layout
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.score import score
 from vinejax.learner.update import Objective, gradients
 from vinejax.methods import METHODS, dpo_positive, inpo
-from vinejax.methods.pairs import PairObjective, collate_pairs
+from vinejax.methods.pairs import PairObjective
 from vinejax.methods.ppo import CriticObjective, Targets, fresh_critic
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import make_mesh, param_shardings
@@ -139,7 +139,7 @@ def pairs_of(rows: Batch) -> Batch:
     """A pair in each row: the episode of row b is chosen, that of row b - 3 is rejected."""
     solutions = episodes()
     pairs = [(solutions[b], solutions[b - 3]) for b in range(len(solutions))]
-    paired = collate_pairs(pairs, rows=len(pairs), longest=0)
+    paired = collate_groups(pairs, rows=len(pairs), longest=0)
     ref = np.zeros(paired.tokens.shape, np.float32)
     for b, (chosen, rejected) in enumerate(pairs):
         first, second = len(chosen.tokens), len(rejected.tokens)

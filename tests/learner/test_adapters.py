@@ -19,7 +19,7 @@ from vinejax.learner.score import token_logprobs
 from vinejax.learner.update import fresh_state, gradients, update_step
 from vinejax.model.config import Compute
 from vinejax.model.decoder import Params
-from vinejax.model.lora import Shape, fresh_adapters, merged, with_adapters
+from vinejax.model.lora import fresh_adapters, merged, with_adapters
 from vinejax.model.sharding import make_mesh
 
 SCALE = 0.5
@@ -29,7 +29,7 @@ MODEL = dataclasses.replace(cases.model(), compute=Compute(lora_scale=SCALE))
 def adapters() -> Params:
     """Adapters of which neither factor is 0."""
     mesh = make_mesh(MeshConfig(1, 1, 1))
-    fresh = fresh_adapters(MODEL, mesh, Shape(2, PROJECTIONS))
+    fresh = fresh_adapters(MODEL, mesh, 2, PROJECTIONS)
 
     def moved(x: np.ndarray) -> np.ndarray:
         return x + 0.1 * np.cos(np.arange(x.size, dtype=np.float32)).reshape(x.shape)

@@ -16,7 +16,7 @@ from helpers import rl_oracles as oracle
 from vinejax.config.load import from_dict
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode, Problem, TrainState
-from vinejax.learner.batch import epochs_of
+from vinejax.learner.batch import collate_groups, epochs_of
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.packing import Passes
 from vinejax.learner.score import score, scores_of
@@ -175,7 +175,7 @@ def test_dpo_learns_to_order_its_pairs():
     made = pairs.make_pairs(episodes, 64, seed=0)
     model, cfg = cases.model(), methods.config("dpo_positive", dpo={"beta": 0.3})
     reference = cases.params()
-    batch = pairs.collate_pairs(made, rows=12, longest=20)
+    batch = collate_groups(made, rows=12, longest=20)
     assert batch.tokens.shape == (12, 32)
     batch = batch._replace(ref_logprobs=scores_of(model, reference, batch, 0.8, Passes(4)))
     state, metrics = state_of(cases.params()), []

@@ -20,7 +20,6 @@ from vinejax.model.decoder import Decoder, Params, apply
 from vinejax.model.hf.peft import read_adapters, save_adapters
 from vinejax.model.hf.weights import save_pretrained
 from vinejax.model.lora import (
-    Shape,
     abstract_adapters,
     fresh_adapters,
     kernel_shapes,
@@ -44,7 +43,7 @@ def adapters_of(
 ) -> Params:
     """Adapters after some training: neither factor is 0."""
     mesh = mesh_over((1, 1, 1), jax.devices()[:1])
-    adapters = jax.device_get(fresh_adapters(model, mesh, Shape(RANK, targets), 1))
+    adapters = jax.device_get(fresh_adapters(model, mesh, RANK, targets, 1))
     if not drawn:
         return adapters
     rng = np.random.default_rng(2)
@@ -107,7 +106,7 @@ def test_merging_rounds_once(tiny: Model):
 def test_the_table_splits_adapters_as_their_kernels(tiny: Model):
     """The inputs of A, and the outputs of B, lie where those of the kernel lie."""
     mesh = jax.sharding.AbstractMesh((1, 2, 2), ("data", "fsdp", "tensor"))
-    adapters = abstract_adapters(tiny.decoder, Shape(4, PROJECTIONS))
+    adapters = abstract_adapters(tiny.decoder, ModelConfig(lora_rank=4))
 
     def specs(tree: Params) -> Params:
         def axes(path: Any, x: Any) -> tuple[Any, ...]:

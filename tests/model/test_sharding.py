@@ -17,12 +17,12 @@ from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vinejax.core.errors import ConfigError
-from vinejax.core.settings import PROJECTIONS, MeshConfig
+from vinejax.core.settings import MeshConfig, ModelConfig
 from vinejax.engine.split import check_tensor
 from vinejax.methods.ppo import fresh_critic
 from vinejax.model.decoder import Decoder
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
-from vinejax.model.lora import Shape, abstract_adapters
+from vinejax.model.lora import abstract_adapters
 from vinejax.model.sharding import (
     AXES,
     PARAM_SPECS,
@@ -60,7 +60,7 @@ def test_every_weight_has_a_spec_of_its_rank(fields):
 def test_the_table_has_no_entry_that_nothing_uses():
     model, params, _ = random_model(**ALL_BIASES, **ALL_NORMS)
     critic = fresh_critic(model, params, 0, make_mesh(MeshConfig()))
-    adapters = abstract_adapters(model, Shape(2, PROJECTIONS))
+    adapters = abstract_adapters(model, ModelConfig(lora_rank=2))
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path((params, critic, adapters))]
     paths = [path[1:] for path in paths]
     used = {id(table_spec(path)) for path in paths}

@@ -11,10 +11,10 @@ from helpers import loop_cases as cases
 
 from vinejax.config.checks import check_config
 from vinejax.core.errors import ConfigError
-from vinejax.core.settings import Config
+from vinejax.core.settings import Config, ModelConfig
 from vinejax.model.decoder import Params
 from vinejax.model.hf.weights import load_pretrained
-from vinejax.model.lora import Shape, abstract_adapters, merged, with_adapters
+from vinejax.model.lora import abstract_adapters, merged, with_adapters
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.stopping import Stopped
 from vinejax.training import loop
@@ -49,7 +49,7 @@ def adapters_of(workdir: Path, start: str) -> Params:
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     like = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device),
-        abstract_adapters(model, Shape(2, LORA["lora_targets"])),
+        abstract_adapters(model, ModelConfig(lora_rank=2, lora_targets=LORA["lora_targets"])),
     )
     with Checkpoints(workdir / "checkpoints", keep=2) as checkpoints:
         return checkpoints.restore_params(2, like)[0]

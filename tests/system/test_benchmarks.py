@@ -16,7 +16,7 @@ from helpers.applied import applied
 from helpers.paths import REPO
 
 from vinejax.core.shapes import bucket
-from vinejax.engine.branches import Branch
+from vinejax.engine.branches import Branch, Stream
 from vinejax.engine.stats import EngineStats
 from vinejax.learner.packing import Passes, first_fit, packing_for
 
@@ -177,6 +177,10 @@ class Coin(vines.FakeEngine):
     def __init__(self):
         super().__init__(self.write)
         self.stats = EngineStats()
+
+    def stream(self, *given: Any, **named: Any) -> Stream:
+        self.stats.calls += 1
+        return super().stream(*given, **named)
 
     def write(self, branch: Branch, k: int) -> tuple[str, str]:
         wrong = np.random.default_rng(branch.seed).random() < 0.5

@@ -29,7 +29,7 @@ from vinejax.methods.ppo import critic_weights, fresh_critic, token_values
 from vinejax.methods.prior import probe_features, states_of
 from vinejax.model.decoder import Params
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
-from vinejax.model.lora import abstract_adapters, shape_as_set
+from vinejax.model.lora import abstract_adapters
 from vinejax.model.sharding import make_mesh
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.workdir import check_workdir, record_run
@@ -133,7 +133,7 @@ def trained(cfg: Config, model: Model, seed: int) -> Params:
     """All weights as they are, or, if the run trains adapters, such that change them."""
     if not cfg.model.lora_rank:
         return model.params
-    adapters = abstract_adapters(model.decoder, shape_as_set(cfg.model))
+    adapters = abstract_adapters(model.decoder, cfg.model)
     rng = np.random.default_rng(seed)
     return jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape) / 8, x.dtype), adapters)
 

@@ -300,7 +300,7 @@ def _typed(name: str, hint: Any, value: Any) -> Any:
         }
     if origin is tuple:
         if not isinstance(value, (tuple, list)):
-            raise ConfigError(name, "must be a tuple of strings, such as ('###',)", repr(value))
+            raise ConfigError(name, f"must be a tuple: ({value!r},)", repr(value))
         return tuple(_typed(name, parts[0], item) for item in value)
     if any(get_origin(part) is Literal for part in parts):  # `Literal[...] | None`
         choices = next(part for part in parts if part is not types.NoneType)

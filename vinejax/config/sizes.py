@@ -12,6 +12,7 @@ from typing import Any
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
 from vinejax.credit.expected import expected_states
+from vinejax.credit.rules import chosen_rules
 from vinejax.methods import sft
 from vinejax.methods.base import Method
 from vinejax.runtime.devices import host_memory
@@ -33,13 +34,19 @@ def check_sizes(cfg: Config, method: Method) -> None:
     """
     if not cfg.model.path:
         _check_model(cfg)
-    solutions = solutions_of(cfg, method)
+    rollout, solutions = cfg.rollout, solutions_of(cfg, method)
     if method is not sft.METHOD:
-        _check_samples("rollout.per_prompt", cfg.rollout.per_prompt, solutions, "solutions", cfg)
+        own = solutions != rollout.prompts * rollout.per_prompt  # such as those of a tree
+        field = "prompts" if own else "per_prompt"
+        value = getattr(rollout, field)
+        _check_samples(f"rollout.{field}", value, solutions, "solutions", cfg)
     if method.has_continuations:
         states = expected_states(method.applied_to(cfg), cfg.plan.steps, _mean_tokens(cfg))
         count = math.ceil(solutions * len(states.positions) * states.continuations)
-        _check_samples("values.k", cfg.values.k, count, "continuations", cfg)
+        field, value = "values.k", cfg.values.k
+        if chosen_rules(cfg)["values.allocation"] == "worth":  # it chooses K
+            field, value = "rollout.prompts", rollout.prompts
+        _check_samples(field, value, count, "continuations", cfg)
     _check_samples("eval.samples", cfg.eval.samples, cfg.eval.samples, "answers per problem", cfg)
     length = cfg.data.max_prompt_tokens + cfg.sample.max_tokens + cfg.env.observed
     _check_rows("sft.batch", cfg.sft.batch, length, not cfg.model.path)

@@ -1,6 +1,6 @@
 """Errors for users: one line that says what is wrong, where, and what to do.
 
-The command line prints them without a traceback and exits with status 2 (`main.py`). Every other
+The command line prints them without a traceback and exits with status 2 (`command.py`). Every other
 exception is a bug and keeps its traceback.
 """
 
@@ -44,7 +44,7 @@ class RoomError(UserError, ValueError):
 
 
 class DivergedError(UserError, FloatingPointError):
-    """The weights give logits that are not finite."""
+    """Logits are not finite, or so many updates in a row were skipped for such gradients."""
 
 
 def nearest_hint(name: str, known: Iterable[str]) -> str:

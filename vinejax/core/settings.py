@@ -205,7 +205,8 @@ class ValuesConfig:
     reuse: bool = False  # a value uses all samples of the problem that pass through the state
     backup: bool = False  # with `reuse`: a sample counts with the value of the next state
     # A learned value, mixed into baselines by credit.prior: 'probe', a regression on the policy's
-    # own hidden states (credit/probe.py); a function's dotted path (methods/judged.py); "": none.
+    # own hidden states (credit/probe.py); a function by its dotted path, whose numbers are taken
+    # (methods/prior_function.py); "": none.
     prior: str = ""
     prior_timeout_s: Positive = 600.0  # wall-clock time of that function for at most 64 states
     budget: Literal["left", "fresh"] = "left"  # what the trajectory has left, or max_tokens again

@@ -221,8 +221,8 @@ def _check_worth(cfg: Config, rules: Mapping[str, str]) -> None:
     """Refuses what 'worth' needs or chooses itself."""
     if rules["values.allocation"] != "worth":
         return
-    rule = "needs values.prior = 'probe', the credit that it falls back to"
     if not cfg.values.prior:
+        rule = "needs values.prior, the credit that it falls back to, such as 'probe'"
         raise ConfigError("values.allocation", rule, repr("worth"))
     own = {f"credit.{name}": getattr(cfg.credit, name) for name in ("lam", "filter", "prior")}
     others = {"values.reuse": cfg.values.reuse, "credit.progress": cfg.credit.progress}

@@ -7,7 +7,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from vinejax.core.shapes import bucket
+from vinejax.engine.branches import Work
 
 # Found by simulation with geometric lengths, 1 to 108 branches per trunk, 64 and 256 slots: slots
 # are then busy in over 99 of 100 steps while branches wait.
@@ -58,39 +61,32 @@ class Begun(NamedTuple):
     shard_of: Mapping[int, int]  # of trunks that are bound to a shard
 
 
-def assign(
-    lengths: Sequence[int],
-    trunk_of: Sequence[int],
-    budgets: Sequence[int],
-    shards: int,
-    rows: int,
-    scored: Sequence[int] = (),
-    begun: Begun | None = None,
-) -> list[list[Load]]:
+def assign(work: Work, shards: int, rows: int, begun: Begun | None = None) -> list[list[Load]]:
     """The loads of each shard; branches without a budget are left out.
 
-    Trunks of `scored` without a branch have loads of no items. `begun`: the loads join those of a
-    phase that runs.
+    Scored trunks without a branch have loads of no items. `begun`: the loads join those of a phase
+    that runs.
 
-    Those with the most work come first, to a factor of 2, and among these the longest trunks, so
-    that trunks which are prefilled together need little padding; `lengths` are in tokens.
+    Loads with the largest sums of budgets come first, to a factor of 2, and among these the longest
+    trunks, so that trunks which are prefilled together need little padding.
 
-    Work is the sum of budgets. A trunk with at least twice (with several shards 1.5 times) the mean
-    work of all rows is divided into several loads, and every shard gets about the same work, so
+    A trunk with at least twice (with several shards 1.5 times) the mean
+    sum of all rows is divided into several loads, and every shard gets about the same work, so
     that no row and no shard takes much longer than the others.
     """
+    budgets, lengths = work.budgets, [len(trunk) for trunk in work.trunks]
     by_trunk: dict[int, list[int]] = {}
-    for i, trunk in enumerate(trunk_of):
+    for i, branch in enumerate(work.branches):
         if budgets[i] > 0:
-            by_trunk.setdefault(trunk, []).append(i)
+            by_trunk.setdefault(branch.trunk, []).append(i)
     begun = begun or Begun([0] * shards, [0] * shards, sum(n for n in budgets if n > 0), {})
     share = begun.total / (shards * rows)
     loads = []
     for trunk, items in by_trunk.items():
         items.sort(key=lambda i: -budgets[i])
-        work = sum(budgets[i] for i in items)
+        total = sum(budgets[i] for i in items)
         # Rounded down on one shard, so that there are seldom more loads than rows.
-        parts = int(work / share + (0.5 if shards > 1 else 0.0))
+        parts = int(total / share + (0.5 if shards > 1 else 0.0))
         parts = min(max(parts, 1), len(items))
         for part in range(parts):
             items_of_part = items[part::parts]
@@ -105,7 +101,8 @@ def assign(
         _in_order(of_shard, lengths, first)
         for of_shard, first in zip(by_shard, begun.items, strict=True)
     ]
-    for n, i in enumerate(sorted(set(scored) - by_trunk.keys(), key=lambda i: -lengths[i])):
+    only_scored = set(np.flatnonzero(work.scored).tolist()) - by_trunk.keys()
+    for n, i in enumerate(sorted(only_scored, key=lambda i: -lengths[i])):
         ordered[n % shards].append(Load(i, [], 0))
     return ordered
 

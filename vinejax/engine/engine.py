@@ -187,9 +187,12 @@ class Engine:
         Raises in the loop: ValueError for what is fed; RoomError for too little memory, before its
         first step; DivergedError, a FloatingPointError, naming a trunk whose logits are not finite.
         """
+        return self._stream(params, Fed(trunks, branches, max_tokens, scored), int8, feed)
+
+    def _stream(self, params: Params, given: Fed, int8: bool, feed: Feed | None) -> Stream:
+        """As `stream`."""
         check_params(params)
-        work = self._checked(Fed(trunks, branches, max_tokens, scored))
-        return Stream(functools.partial(self._grow, params, work, int8, feed))
+        return Stream(functools.partial(self._grow, params, self._checked(given), int8, feed))
 
     def _checked(self, fed: Fed) -> Work:
         """The work of a call, or of what is fed later; raises ValueError as `stream` says."""
@@ -305,13 +308,10 @@ class Engine:
         sizes, taken = sizes_of(*given, feed)
         self.stats.cache_bytes = max(self.stats.cache_bytes, taken)
         shards = num_shards(self.mesh)
-        lengths = [len(trunk) for trunk in work.trunks]
-        trunk_of = [branch.trunk for branch in work.branches]
-        scored = np.flatnonzero(work.scored).tolist()
         has_own_rows = feed is not None and feed.at_once is not None and sizes.lanes == 1
         # So little work that equal trunks get a row each: as `KeepingPhase._expected_work`.
         begun = Begun([0] * shards, [0] * shards, 1, {}) if has_own_rows else None
-        loads = assign(lengths, trunk_of, work.budgets, shards, sizes.rows, scored, begun)
+        loads = assign(work, shards, sizes.rows, begun)
         if feed is not None:
             return loads, sizes
         num_items = max(sum(len(load.items) for load in of_shard) for of_shard in loads)

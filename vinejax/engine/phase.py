@@ -183,13 +183,10 @@ class Phase:
     def _loads_of(self, more: Work) -> list[list[Load]]:
         """The loads of further work, for each shard."""
         shards, sizes = len(self._waiting), self._sizes
-        lengths = [len(trunk) for trunk in more.trunks]
-        trunk_of = [branch.trunk for branch in more.branches]
-        scored = np.flatnonzero(more.scored).tolist()
         left = self._collector.not_ended * self._longest_budget
         bound = self._shard_of(more)
         begun = Begun(self._queued.tolist(), left.tolist(), self._expected_work, bound)
-        return assign(lengths, trunk_of, more.budgets, shards, sizes.rows, scored, begun)
+        return assign(more, shards, sizes.rows, begun)
 
     def _fits(self, more: Work, loads: list[list[Load]]) -> bool:
         """Whether window, slots and queue have room for further work."""

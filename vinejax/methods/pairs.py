@@ -109,7 +109,7 @@ def learn_from_pairs(
 
 
 def _scores(it: Iteration, pairs: list[Pair], params: Params) -> list[np.ndarray]:
-    """f32[T] of each pair, log-probabilities by these weights as `collate_pairs` lays it out.
+    """f32[T] of each pair, log-probabilities by these weights as `collate_groups` lays it out.
 
     They are computed before all updates: between two updates the host would wait for both.
     """
@@ -118,7 +118,7 @@ def _scores(it: Iteration, pairs: list[Pair], params: Params) -> list[np.ndarray
     passes = passes_for(cfg, size, session.mesh)._replace(shared=False)
     for start in range(0, len(pairs), size):
         chosen = pairs[start : start + size]
-        batch = collate_pairs(chosen, size, longest)
+        batch = collate_groups(chosen, size, longest)
         scores = scores_of(session.model, params, batch, cfg.sample.temperature, passes)
         found += list(scores[: len(chosen)])
     return found
@@ -129,7 +129,7 @@ def _pair_batches(it: Iteration, pairs: list[Pair], anchors: list[np.ndarray]) -
     cfg, size, longest = it.cfg, it.cfg.ppo.minibatch, longest_pair(pairs)
     for epoch in range(cfg.own.epochs):
         for chosen in shuffled([*range(len(pairs))], size, cfg.seed, it.number, epoch):
-            batch = collate_pairs([pairs[i] for i in chosen], size, longest)
+            batch = collate_groups([pairs[i] for i in chosen], size, longest)
             batch.ref_logprobs[: len(chosen)] = [anchors[i] for i in chosen]
             yield batch
 
@@ -160,14 +160,6 @@ def make_pairs(episodes: list[Episode], per_problem: int, seed: int) -> list[Pai
 def longest_pair(pairs: list[Pair]) -> int:
     """Tokens of the longest pair, both solutions together."""
     return max(len(chosen.tokens) + len(rejected.tokens) for chosen, rejected in pairs)
-
-
-def collate_pairs(pairs: list[Pair], rows: int, longest: int) -> Batch:
-    """A pair in each of `rows` rows: segment 1 is the chosen solution, segment 2 the rejected one.
-
-    One shape for all pairs of up to `longest` tokens together; further rows are empty.
-    """
-    return collate_groups(pairs, rows, longest)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -48,7 +48,7 @@ from vinejax.methods.stages import State, minibatches_of
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.fingerprint import fingerprint
 from vinejax.model.hf.weights import RewardModel
-from vinejax.model.lora import abstract_adapters, merged, shape_as_set, weights_of
+from vinejax.model.lora import abstract_adapters, merged, weights_of
 from vinejax.model.sharding import make_mesh, placed_shapes, replicate
 from vinejax.rl.losses import value_clip
 from vinejax.runtime.host_arrays import whole_array
@@ -247,7 +247,7 @@ class Critic(State):
     ) -> RewardModel:
         """The critic. `params` has the start's weights, which are used below adapters alone."""
         mesh, lora = model.mesh or make_mesh(cfg.mesh), cfg.model
-        start = abstract_adapters(model, shape_as_set(lora)) if lora.lora_rank else params
+        start = abstract_adapters(model, lora) if lora.lora_rank else params
         like = jax.eval_shape(lambda start: fresh_critic(model, start, cfg.seed, mesh), start)
         critic = restore({"params": placed_shapes(mesh, like)})["params"]
         head, backbone = jax.tree.map(whole_array, critic["head"]), critic["backbone"]

@@ -7,7 +7,7 @@ which `with_adapters` puts into the model's parameters and `merged` adds to its 
 
 import functools
 import math
-from typing import NamedTuple
+from collections.abc import Collection
 
 import jax
 import jax.numpy as jnp
@@ -18,47 +18,37 @@ from vinejax.model.decoder import LORA_A, LORA_B, Decoder, Params
 from vinejax.model.sharding import param_shardings
 
 
-class Shape(NamedTuple):
-    """The rank of the adapters and the projections that have one, a subset of `PROJECTIONS`."""
-
-    rank: int
-    targets: tuple[str, ...]
-
-
-def shape_as_set(settings: ModelConfig) -> Shape:
-    """The rank and the targets that the settings give."""
-    return Shape(settings.lora_rank, tuple(settings.lora_targets))
-
-
-@functools.partial(jax.jit, static_argnames=("model", "mesh", "shape", "seed"))
-def fresh_adapters(model: Decoder, mesh: Mesh, shape: Shape, seed: int = 0) -> Params:
+@functools.partial(jax.jit, static_argnames=("model", "mesh", "rank", "targets", "seed"))
+def fresh_adapters(
+    model: Decoder, mesh: Mesh, rank: int, targets: tuple[str, ...], seed: int = 0
+) -> Params:
     """Float32 adapters that change nothing yet: {layers {target {lora_a, lora_b}}}.
 
     lora_a [L, inputs..., rank] is uniform in +-1/sqrt(inputs), as PEFT draws it; lora_b
     [L, rank, outputs...] is 0. They lie on the mesh as the table of weights says.
     """
-    tree = _draw(model, shape, seed)
+    tree = _draw(model, rank, targets, seed)
     return jax.lax.with_sharding_constraint(tree, param_shardings(mesh, tree))
 
 
-def abstract_adapters(model: Decoder, shape: Shape) -> Params:
+def abstract_adapters(model: Decoder, settings: ModelConfig) -> Params:
     """The adapters as float32 shapes; nothing is allocated."""
-    return jax.eval_shape(lambda: _draw(model, shape, 0))
+    return jax.eval_shape(lambda: _draw(model, settings.lora_rank, settings.lora_targets, 0))
 
 
-def _draw(model: Decoder, shape: Shape, seed: int) -> Params:
+def _draw(model: Decoder, rank: int, targets: Collection[str], seed: int) -> Params:
     shapes, layers = kernel_shapes(model), model.cfg.num_layers
     adapters: dict[str, Params] = {}
     for number, name in enumerate(PROJECTIONS):
-        if name not in shape.targets:
+        if name not in targets:
             continue
         inputs, outputs = shapes[name]
         key = jax.random.fold_in(jax.random.key(seed), number)
         bound = math.prod(inputs) ** -0.5
-        shape_a = (layers, *inputs, shape.rank)
+        shape_a = (layers, *inputs, rank)
         adapters[name] = {
             LORA_A: jax.random.uniform(key, shape_a, minval=-bound, maxval=bound),
-            LORA_B: jnp.zeros((layers, shape.rank, *outputs)),
+            LORA_B: jnp.zeros((layers, rank, *outputs)),
         }
     return {"layers": adapters}
 

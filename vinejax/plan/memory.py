@@ -24,7 +24,7 @@ from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import state_shardings
 from vinejax.model.chunked_softmax import chunk_columns
 from vinejax.model.hf.names import abstract_params
-from vinejax.model.lora import abstract_adapters, shape_as_set, with_adapters
+from vinejax.model.lora import abstract_adapters, with_adapters
 from vinejax.model.sharding import Params, placed_shapes
 from vinejax.plan.beside import begins_early
 from vinejax.plan.case import Case
@@ -100,7 +100,7 @@ def weight_bytes(case: Case) -> int:
 def trained_shapes(case: Case) -> Params:
     """Shapes of the trained parameters: all weights, or the adapters."""
     if case.cfg.model.lora_rank:
-        return abstract_adapters(case.model, shape_as_set(case.cfg.model))
+        return abstract_adapters(case.model, case.cfg.model)
     return abstract_params(case.model)
 
 

@@ -11,16 +11,7 @@ import numpy as np
 from vinejax.core.errors import WorkdirError
 from vinejax.core.settings import GraderConfig, RewardConfig
 from vinejax.core.types import Problem
-from vinejax.engine.branches import (
-    Branches,
-    Fed,
-    Feed,
-    Growing,
-    Grown,
-    MaxTokens,
-    Stream,
-    Trunks,
-)
+from vinejax.engine.branches import Fed, Feed, Growing, Grown, Stream
 from vinejax.engine.engine import Engine
 from vinejax.engine.stats import EngineStats
 from vinejax.model.decoder import Params
@@ -43,25 +34,15 @@ class JournaledEngine(Engine):
         super().__init__(*args, **settings)
         self._journal = journal
 
-    def stream(
-        self,
-        params: Params,
-        trunks: Trunks,
-        branches: Branches,
-        max_tokens: MaxTokens = None,
-        scored: bool = False,
-        int8: bool = False,
-        feed: Feed | None = None,
-    ) -> Stream:
-        """As `Engine.stream`."""
+    def _stream(self, params: Params, given: Fed, int8: bool, feed: Feed | None) -> Stream:
         is_kept = bool(self._journal) and (feed is None or feed.repeats)
         fed = _Fed(feed) if is_kept and feed else None
         noted = feed if fed is None else fed.noted()
-        computed = super().stream(params, trunks, branches, max_tokens, scored, int8, noted)
+        computed = super()._stream(params, given, int8, noted)
         if not is_kept:
             return computed
-        settings = (self.sample_config, scored, int8, *([] if feed is None else ["fed"]))
-        key = _digest(trunks, branches, max_tokens, settings)
+        settings = (self.sample_config, given.scored, int8, *([] if feed is None else ["fed"]))
+        key = _digest(given, settings)
         return Stream(functools.partial(self._read_or_kept, key, computed, fed))
 
     def _read_or_kept(self, key: str, computed: Stream, fed: "_Fed | None") -> Growing:
@@ -102,7 +83,7 @@ class _Fed:
 
     def _more(self) -> Fed | None:
         fed = self._feed.more()
-        self.events.append("" if fed is None else _digest(*fed[:3], fed.scored))
+        self.events.append("" if fed is None else _digest(fed, fed.scored))
         return fed
 
     def again(self, events: list[int | str], grown: list[Grown]) -> Iterator[tuple[int, Grown]]:
@@ -191,13 +172,9 @@ class _JournaledGrading(BackgroundGrading):
         return {i: Reward(*reward) for i, _, reward in rows}
 
 
-def _digest(
-    trunks: Trunks,
-    branches: Branches,
-    max_tokens: MaxTokens,
-    settings: object,
-) -> str:
+def _digest(given: Fed, settings: object) -> str:
     """Identifies a call of the engine, or what is fed to one, by all but the weights."""
+    trunks, branches, max_tokens, _ = given
     places = [(b.trunk, b.position, -1 if b.response is None else b.response) for b in branches]
     parts = (
         *_joined(trunks, np.int32),

@@ -12,7 +12,7 @@ from vinejax.core.text import Tokenizer
 from vinejax.core.types import PromptedProblem
 from vinejax.engine.engine import Engine
 from vinejax.model.decoder import Decoder, Params
-from vinejax.model.lora import fresh_adapters, shape_as_set, weights_of
+from vinejax.model.lora import fresh_adapters, weights_of
 from vinejax.rollout.journaled import JournaledEngine
 from vinejax.rollout.reset_sampling import ResetSampler
 from vinejax.rollout.sampler import Sampler
@@ -67,7 +67,8 @@ class Session(contextlib.AbstractContextManager["Session"]):
         """What is trained, before the first update: the start's weights, or fresh adapters."""
         if self.base is None:
             return self.load_reference()
-        return fresh_adapters(self.model, self.mesh, shape_as_set(self.cfg.model), self.cfg.seed)
+        rank, targets = self.cfg.model.lora_rank, tuple(self.cfg.model.lora_targets)
+        return fresh_adapters(self.model, self.mesh, rank, targets, self.cfg.seed)
 
     def weights(self, trained: Params) -> Params:
         """The policy's weights: those that are trained, with those below if they are adapters."""

@@ -22,7 +22,7 @@ from vinejax.model.hf.hub import find_folder
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.hf.peft import base_of, read_adapters
 from vinejax.model.hf.weights import load_model, load_pretrained
-from vinejax.model.lora import abstract_adapters, merged, shape_as_set, with_adapters
+from vinejax.model.lora import abstract_adapters, merged, with_adapters
 from vinejax.model.sharding import check_heads, param_shardings, placed_shapes
 from vinejax.runtime.checkpoint import find_trained, restore_policy
 from vinejax.runtime.distributed import is_writer
@@ -84,7 +84,7 @@ def load_trained(
         return Trained(model, params, tokenizer, source, settings, None)
     start = settings.path or os.fspath(run / WARM_UP)
     model, params, tokenizer = load_weights(start, mesh, dtype)
-    like = placed_shapes(mesh, abstract_adapters(model, shape_as_set(settings)))
+    like = placed_shapes(mesh, abstract_adapters(model, settings))
     adapters, source = restore_policy(checkpoints, like)
     params = merged(with_adapters(params, adapters), settings.lora_alpha / settings.lora_rank)
     return Trained(model, params, tokenizer, source, settings, adapters)

@@ -27,7 +27,7 @@ from vinejax.learner.update import state_shardings, update_step
 from vinejax.methods import vineppo
 from vinejax.methods.ppo import Targets, critic_objective, fresh_critic, make_critic_optimizer
 from vinejax.model.hf.names import abstract_params
-from vinejax.model.lora import abstract_adapters, shape_as_set, with_adapters
+from vinejax.model.lora import abstract_adapters, with_adapters
 from vinejax.model.sharding import num_shards, placed_shapes, platform_of
 from vinejax.plan.case import Case
 from vinejax.plan.memory import PlannedPhase, is_decode, train_length
@@ -49,7 +49,7 @@ class Lowering:
         if settings.lora_rank:
             dtype = self.model.compute.dtype
             self.base = placed_shapes(mesh, self.trained, dtype)
-            adapters = abstract_adapters(self.model, shape_as_set(settings))
+            adapters = abstract_adapters(self.model, settings)
             self.trained = placed_shapes(mesh, adapters)
         # All weights of the policy.
         self.params = self.trained if self.base is None else with_adapters(self.base, self.trained)
