@@ -39,7 +39,10 @@ SMOKE = (
 )
 
 # Rooms whose tests compile programs, most of them one or more a case.
-COMPILING = ("engine", "learner", "model", "rollout", "system")
+COMPILING = (
+    *("engine", "learner", "model", "rollout", "system"),
+    *("credit", "credit_bench", "methods", "options", "rl", "training"),
+)
 
 # Files whose tests take minutes, to be begun first: else one of them is left at the end, alone.
 LONGEST = (

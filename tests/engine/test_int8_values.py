@@ -28,7 +28,7 @@ def grow(model: Model, params: Any, sampling: SampleConfig, **settings: Any) -> 
 
 
 @pytest.mark.first
-@pytest.mark.parametrize("name", SAMPLED_MODELS)
+@pytest.mark.parametrize("name", ["gqa", "mha"])
 def test_the_sampler_is_the_model_with_rounded_kernels(name: str, tiny: Model):
     fields, sampling = SAMPLED_MODELS[name]
     model = random_model(tokenizer=tiny.tokenizer, **fields)

@@ -141,10 +141,15 @@ def test_a_step_is_that_of_xla(rule: AttentionRule):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rule", "dtype"), [(PLAIN, "float32"), (NARROW, "bfloat16")])
 @pytest.mark.parametrize(
-    ("per_head", "head_dim", "rows", "lanes", "cores"),
-    [(1, 64, 4, 24, 2), (8, 64, 4, 3, 1), (8, 128, 12, 1, 2), (3, 256, 3, 8, 1), (1, 24, 2, 6, 1)],
+    ("rule", "dtype", "per_head", "head_dim", "rows", "lanes", "cores"),
+    [
+        (PLAIN, "float32", 1, 64, 4, 24, 2),
+        (NARROW, "bfloat16", 8, 64, 4, 3, 1),
+        (PLAIN, "float32", 8, 128, 12, 1, 2),
+        (NARROW, "bfloat16", 3, 256, 3, 8, 1),
+        (PLAIN, "float32", 1, 24, 2, 6, 1),
+    ],
 )
 def test_a_step_is_that_of_xla_at_other_shapes(
     rule: AttentionRule, dtype: str, per_head: int, head_dim: int, rows: int, lanes: int, cores: int

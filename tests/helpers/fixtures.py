@@ -93,3 +93,9 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> loop_cases.Run:
             run = _not_counted(lambda: loop_cases.counted_run(folder / "finished" / "run"))
             made.write_bytes(pickle.dumps(jax.device_get(run)))
     return pickle.loads(made.read_bytes())
+
+
+@pytest.fixture(scope="session")
+def start(finished_run: loop_cases.Run) -> str:
+    """A start that is sometimes right: the weights after the warm-up of `finished_run`."""
+    return str(finished_run.workdir / "warmup")

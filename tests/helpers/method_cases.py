@@ -31,14 +31,13 @@ ONLINE = [name for name, method in METHODS.items() if method.credit is not None]
 
 
 def _programs() -> list[str]:
-    """One method of each kind of update: those with equal objectives run the same program.
+    """One method of each kind of update: the others change, token by token, a bound or a reward.
 
     Advantages are made on the host, before the rows are divided. The critic of PPO is one more.
     """
     kinds: dict[tuple[object, ...], str] = {}
     for name, method in METHODS.items():
-        high = method.clip_high or 0.2
-        loss = (method.loss, method.reduction, high, method.kl_place)
+        loss = (method.loss, method.reduction)
         kinds.setdefault(loss if method.credit else (name,), name)
     return [*kinds.values(), "critic"]
 

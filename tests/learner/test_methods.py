@@ -50,13 +50,13 @@ OWN_LOSS = ("critic", "dpo_positive", "restem")
 by_chunks = dataclasses.replace(cases.model(), compute=Compute(vocab_chunk=7))
 for method in methods.PROGRAMS:
     expected = methods.gradient(method, None, model=whole(cases.model()))
-    divided = [((2, 2, 2), 4) if method in OWN_LOSS else ((1, 2, 1), 2)]
+    divided = [((2, 2, 2), 4, True) if method in OWN_LOSS else ((1, 2, 1), 2, True)]
     if method == "vineppo":
-        divided += [((1, 8, 1), None), ((2, 2, 2), 4)]
-    for sizes, microbatch in divided:
+        divided += [((1, 2, 1), 2, False), ((1, 8, 1), None, False), ((2, 2, 2), 4, True)]
+    for sizes, microbatch, packed in divided:
         n = sizes[0] * sizes[1] * sizes[2]
         mesh = mesh_over(sizes, jax.devices()[:n])  # rows, weights and gradients in parts
-        found = methods.gradient(method, microbatch, mesh, by_chunks)
+        found, _ = methods.gradient_and_sums(method, microbatch, mesh, by_chunks, packed)
         parts = {len(x.sharding.device_set) for x in jax.tree.leaves(found)}
         assert parts == {n}, parts
         cases.assert_close(found, expected, cases.ROUNDING)
@@ -65,8 +65,8 @@ for method in methods.PROGRAMS:
 
 
 @pytest.mark.slow
-def test_devices_microbatches_and_chunks_change_no_method():
-    """As above, of each method over a mesh, several passes of rows and parts of the vocabulary."""
+def test_devices_packing_microbatches_and_chunks_change_no_method():
+    """As above, of each kind over a mesh, several passes of rows and parts of the vocabulary."""
     assert eight_devices.printed("-c", DEVICES) == methods.PROGRAMS
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from helpers import eight_devices
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
 
@@ -162,8 +161,9 @@ def test_episodes_of_a_row_do_not_see_each_other():
     assert not changed.any()
 
 
+# Every kind is packed over a mesh in test_methods.py.
 @pytest.mark.first(2)
-@pytest.mark.parametrize("method", dict.fromkeys(("vineppo", "opmd", *methods.PROGRAMS)))
+@pytest.mark.parametrize("method", ("vineppo", "opmd", "critic", "dpo_positive", "restem"))
 def test_packing_changes_no_gradient(method: str):
     expected, sums = methods.gradient_and_sums(method, 2)
     grads, packed = methods.gradient_and_sums(method, 2, packed=True)
@@ -254,24 +254,3 @@ def test_passes_without_tokens_are_not_made():
     jax.block_until_ready(grads_of(objective, cases.params(), objective.pack(batch)))
     jax.effects_barrier()
     assert len(PASSES) == packing.num_passes < 6
-
-
-DEVICES = """
-import jax
-from helpers import loop_cases as cases
-from helpers import method_cases as methods
-from vinejax.model.sharding import mesh_over
-
-for method in ("vineppo", "opmd", "critic", "dpo_positive", "restem"):
-    alone, _ = methods.gradient_and_sums(method, None)
-    for sizes in ((2, 2, 2),) if method != "vineppo" else ((2, 2, 2), (1, 2, 1)):
-        mesh = mesh_over(sizes, jax.devices()[: sizes[0] * sizes[1] * sizes[2]])
-        found, _ = methods.gradient_and_sums(method, 4, mesh, packed=True)
-        cases.assert_close(found, alone, cases.ROUNDING)
-    print(method)
-"""
-
-
-@pytest.mark.slow
-def test_packed_rows_over_devices():
-    assert len(eight_devices.printed("-c", DEVICES)) == 5

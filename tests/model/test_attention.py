@@ -149,11 +149,10 @@ def test_splash_is_plain_attention(name: str):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("remat", REMAT)
 @pytest.mark.usefixtures("interpreted")
-def test_a_model_by_splash_is_the_model(remat: str):
-    """Log-probabilities and gradients of padded rows; with what is computed again, too."""
-    model, params, _ = random_model(context=T, attention="splash", remat=remat)
+def test_a_model_by_splash_is_the_model():
+    """Log-probabilities and gradients of padded rows, where all layers are computed again."""
+    model, params, _ = random_model(context=T, attention="splash", remat="full")
     plain = dataclasses.replace(model, compute=Compute(attention="xla"))
     tokens = jnp.asarray(np.random.default_rng(5).integers(0, 20, (2, T)))
     seen = segments("padded")

@@ -328,7 +328,8 @@ def test_eight_devices_of_this_machine(tmp_path: Path):
     """The real programs, compiled for eight virtual devices, and nothing initialised to do it."""
     status, out, err = run(
         f"--config={CONFIGS / 'tiny.py'}", "--config.topology=cpu:8", "--config.mesh.data=2",
-        "--config.mesh.fsdp=2", "--config.mesh.tensor=2", "--workdir=here", cwd=tmp_path,
+        "--config.mesh.fsdp=2", "--config.mesh.tensor=2", "--config.model.path=",
+        "--config.model.num_layers=1", "--workdir=here", cwd=tmp_path,
     )  # fmt: skip
     assert status == 0, err
     plan = json.loads((tmp_path / "here" / "plan" / "cpu-8.json").read_text())
@@ -336,7 +337,7 @@ def test_eight_devices_of_this_machine(tmp_path: Path):
         assert program["verdict"] == "" and program["compiled"]["compile_s"] > 0, name
         assert program["collectives"], name
     decode = plan["programs"]["decode"]["collectives"]
-    assert decode["all-reduce"]["times"] >= 2 * 3, "two a layer over tensor"
+    assert decode["all-reduce"]["times"] >= 2, "two a layer over tensor"
 
 
 def test_the_parent_starts_no_device(tmp_path: Path):

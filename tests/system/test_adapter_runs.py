@@ -21,7 +21,6 @@ from vinejax.training import loop
 from vinejax.training.evaluate import evaluate_run
 from vinejax.training.export import export_run
 from vinejax.training.startup import open_session
-from vinejax.training.warmup import warm_up
 
 LORA = {"lora_rank": 2, "lora_alpha": 4.0, "lora_targets": ("q", "v", "down")}
 
@@ -29,11 +28,6 @@ LORA = {"lora_rank": 2, "lora_alpha": 4.0, "lora_targets": ("q", "v", "down")}
 def config(start: str, **sections: Any) -> Config:
     fields: dict[str, Any] = {"optimizer": {"learning_rate": 1e-2}, "model": {"path": start} | LORA}
     return cases.config(**fields | {"eval": {"every": 0, "samples": 2}} | sections)
-
-
-@pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(warm_up(cases.config(sft={"steps": 25}), tmp_path_factory.mktemp("start")))
 
 
 @pytest.fixture(scope="module")

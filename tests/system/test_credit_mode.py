@@ -12,7 +12,6 @@ from vinejax.core.settings import Config
 from vinejax.credit_bench.command import chosen_estimators, credit_bench, with_open_choices
 from vinejax.credit_bench.estimators import ESTIMATORS, RUN, estimator_config, reads_logprobs
 from vinejax.training.loop import train
-from vinejax.training.warmup import warm_up
 
 SIZES = {"problems": 3, "repeats": 3, "exact": 2, "reference": 240, "truth": 5, "states": 6}
 SIZES |= {"ranked": 6}
@@ -47,9 +46,8 @@ def test_a_run_with_a_critic(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_run_that_trains_adapters(tmp_path):
+def test_a_run_that_trains_adapters(start: str, tmp_path):
     """Its gradients are by the adapters; at the start one of the two factors is 0."""
-    start = str(warm_up(cases.config(sft={"steps": 25}), tmp_path / "start"))
     model = {"path": start, "lora_rank": 2}
     bench = SIZES | {"estimators": ("rloo", "vineppo_k1"), "repeats": 2, "exact": 1}
     cfg = cases.config(iterations=1, model=model, bench=bench, values={"k": 9, "max_states": None})

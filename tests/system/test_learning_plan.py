@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import importlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -401,7 +402,7 @@ def test_a_planned_run_is_measured(learning, tmp_path):
     run = next(run for run in planned if run.part == "sweep" and run.variant == "grpo")
     short = {"iterations": 2, "eval.every": 1, "eval.problems": 4, "checkpoint.every": 2}
     request = {"run": run._replace(overrides=run.overrides | short)._asdict(), "test_problems": 5}
-    request |= {"core": None, "cache": str(tmp_path / "cache")}
+    request |= {"core": None, "cache": os.environ["JAX_COMPILATION_CACHE_DIR"]}
     command = [sys.executable, str(LEARNING / "one_run.py"), json.dumps(request)]
     output = tmp_path / "measured.json"
     subprocess.run([*command, str(output)], check=True, capture_output=True)

@@ -18,7 +18,6 @@ from vinejax.methods import METHODS
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.training import loop
 from vinejax.training.startup import open_session
-from vinejax.training.warmup import warm_up
 
 SMALL: dict[str, Any] = {
     "restem": {"restem": {"problems": 8, "epochs": 2, "eval_every": 2}},
@@ -29,13 +28,6 @@ SMALL: dict[str, Any] = {
     "treepo": {"treepo": {"segment": 8}},
     "single_stream": {"rollout": {"prompts": 12, "per_prompt": 1}},
 }
-
-
-@pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A start that is sometimes right."""
-    folder = tmp_path_factory.mktemp("start")
-    return str(warm_up(cases.config(sft={"steps": 25}), folder))
 
 
 def run(method: str, start: str, workdir: Path, **sections: Any) -> list[dict[str, Any]]:

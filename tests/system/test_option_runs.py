@@ -20,7 +20,6 @@ from vinejax.rollout.problems import draw
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.training import loop
 from vinejax.training.startup import open_session
-from vinejax.training.warmup import warm_up
 
 pytestmark = pytest.mark.slow
 
@@ -31,12 +30,6 @@ TOGETHER: dict[str, Any] = {
     "ppo": {"mask_truncated": True},
     "kl": {"coef": 0.1, "target": 0.05, "horizon": 24.0, "renew": 2},
 }
-
-
-@pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A start that is sometimes right."""
-    return str(warm_up(cases.config(sft={"steps": 25}), tmp_path_factory.mktemp("start")))
 
 
 def config(method: str, start: str, **sections: Any) -> Any:
