@@ -44,7 +44,7 @@ class RoomError(UserError, ValueError):
 
 
 class DivergedError(UserError, FloatingPointError):
-    """Logits are not finite, or so many updates in a row were skipped for such gradients."""
+    """Logits are not finite, or, in several iterations, the gradients of all updates."""
 
 
 def nearest_hint(name: str, known: Iterable[str]) -> str:

@@ -70,9 +70,9 @@ def assign(work: Work, shards: int, rows: int, begun: Begun | None = None) -> li
     Loads with the largest sums of budgets come first, to a factor of 2, and among these the longest
     trunks, so that trunks which are prefilled together need little padding.
 
-    A trunk with at least twice (with several shards 1.5 times) the mean
-    sum of all rows is divided into several loads, and every shard gets about the same work, so
-    that no row and no shard takes much longer than the others.
+    A trunk with at least twice (with several shards 1.5 times) the mean sum of all rows is divided
+    into several loads, and every shard gets about the same sum, so that no row and no shard takes
+    much longer than the others.
     """
     budgets, lengths = work.budgets, [len(trunk) for trunk in work.trunks]
     by_trunk: dict[int, list[int]] = {}
