@@ -22,7 +22,7 @@ of its own (2026-11-26 and 27, jax 0.10.2; benchmarks/real/runs.jsonl, drawn by 
   grpo, seed 2      55   77   79   79   78             47 to 76 (68 to 83)
   grpo, seed 3      57   77   77   80   79             51 to 76 (68 to 83)
   rloo, seed 1      58   80   77   81   80             50 to 73 (65 to 80)
-  rloo, seed 2      55   77   77   80                  47 to 77 (69 to 84)
+  rloo, seed 2      55   77   77   80   81             47 to 77 (70 to 84)
   rloo, seed 3      57   77                            51 to 73 (66 to 81)
   ppo, seed 1       58   77                            50 to 71 (63 to 79)
   ppo, seed 2       55   72                            47 to 71 (63 to 78)
@@ -42,10 +42,11 @@ problems of GSM8K the start solves 2.0% (0.4 to 3.9), 40 iterations of VinePPO's
 They differ in the quarter of the questions that name the sisters first, where GRPO keeps taking the
 other number: soon all eight solutions of such a problem do, with equal rewards and no gradient. Of
 37 test problems of this kind seed 3 of VinePPO solves all, seed 2 of GRPO 6; of their own samples
-in iterations 36 to 40 91% and 4% (VinePPO's seed 2 46%, GRPO's seed 3 15%, RLOO's seed 1 57%). It
-is not that continuations are more samples: they seldom rescue a problem whose solutions are all
-wrong (4 of 52), and 16 solutions of a problem do not help GRPO. A solution has 2.6 steps at first,
-one after 60 iterations of seed 1, 1.8 and 2.3 after 40 of seeds 2 and 3. Solutions and advantages
+in iterations 36 to 40 91% and 4% (VinePPO's seed 2 46%, GRPO's seed 3 15%, RLOO's seeds 1 and 2 57%
+and 20%). It is not that continuations are more samples: they seldom rescue a problem whose
+solutions are all wrong (4 of 52), and 16 solutions of a problem do not help GRPO. A solution has
+2.6 steps at first, one after 60 iterations of seed 1, 1.8 and 2.3 after 40 of seeds 2 and 3.
+Solutions and advantages
 in the first and in the eighth iteration of seed 2 (V by one continuation, by role):
 
   Jessica has 6 sisters and she also has 1 brothers. How many sisters does William's brother have?
