@@ -46,8 +46,8 @@ in iterations 36 to 40 91% and 4% (VinePPO's seed 2 46%, GRPO's seed 3 15%, RLOO
 and 20%). It is not that continuations are more samples: they seldom rescue a problem whose
 solutions are all wrong (4 of 52), and 16 solutions of a problem do not help GRPO. A solution has
 2.6 steps at first, one after 60 iterations of seed 1, 1.8 and 2.3 after 40 of seeds 2 and 3.
-Solutions and advantages
-in the first and in the eighth iteration of seed 2 (V by one continuation, by role):
+Solutions and advantages in the first and in the eighth iteration of seed 2 (V by one continuation,
+by role):
 
   Jessica has 6 sisters and she also has 1 brothers. How many sisters does William's brother have?
     V = 0  Johnessica has 1 sisters, which is 1 * 2 = 2 sisters.                0.00
