@@ -57,6 +57,23 @@ def test_what_no_host_holds_is_refused(field: str, value: int, other: dict[str, 
     assert "and this host has 16 GiB" in str(error.value)
 
 
+def test_a_tree_with_too_many_solutions_has_too_many_problems():
+    cfg: Any = default()
+    cfg.method, cfg.rollout.prompts = "spo_tree", 10**7
+    said = "^rollout.prompts = 10000000: 2,160,000,000 solutions take about"
+    with pytest.raises(ConfigError, match=said):
+        check_sizes(from_dict(cfg))
+
+
+def test_too_many_continuations_are_of_k_unless_it_is_chosen():
+    cfg: Any = default()
+    cfg.values.max_states, cfg.values.prior, cfg.plan.steps = None, "probe", 10**6
+    for allocation, field in (("uniform", "values.k = 9"), ("worth", "rollout.prompts = 64")):
+        cfg.values.allocation = allocation
+        with pytest.raises(ConfigError, match=f"^{field}: .* continuations take about"):
+            check_sizes(from_dict(cfg))
+
+
 def test_rows_of_methods_with_a_fixed_set_of_solutions_are_refused():
     cfg: Any = default()
     cfg.method, cfg.ppo.minibatch = "restem", 10**9

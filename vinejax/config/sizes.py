@@ -7,6 +7,7 @@ nothing could use.
 
 import dataclasses
 import math
+import operator
 from typing import Any
 
 from vinejax.core.errors import ConfigError
@@ -34,20 +35,18 @@ def check_sizes(cfg: Config, method: Method) -> None:
     """
     if not cfg.model.path:
         _check_model(cfg)
-    rollout, solutions = cfg.rollout, solutions_of(cfg, method)
+    solutions = solutions_of(cfg, method)
     if method is not sft.METHOD:
-        own = solutions != rollout.prompts * rollout.per_prompt  # such as those of a tree
-        field = "prompts" if own else "per_prompt"
-        value = getattr(rollout, field)
-        _check_samples(f"rollout.{field}", value, solutions, "solutions", cfg)
+        is_product = solutions == cfg.rollout.prompts * cfg.rollout.per_prompt  # not so in a tree
+        field = "rollout.per_prompt" if is_product else "rollout.prompts"
+        _check_samples(field, solutions, "solutions", cfg)
     if method.has_continuations:
-        states = expected_states(method.applied_to(cfg), cfg.plan.steps, _mean_tokens(cfg))
+        applied = method.applied_to(cfg)
+        states = expected_states(applied, cfg.plan.steps, _mean_tokens(cfg))
         count = math.ceil(solutions * len(states.positions) * states.continuations)
-        field, value = "values.k", cfg.values.k
-        if chosen_rules(cfg)["values.allocation"] == "worth":  # it chooses K
-            field, value = "rollout.prompts", rollout.prompts
-        _check_samples(field, value, count, "continuations", cfg)
-    _check_samples("eval.samples", cfg.eval.samples, cfg.eval.samples, "answers per problem", cfg)
+        chooses_k = chosen_rules(applied)["values.allocation"] == "worth"
+        _check_samples("rollout.prompts" if chooses_k else "values.k", count, "continuations", cfg)
+    _check_samples("eval.samples", cfg.eval.samples, "answers per problem", cfg)
     length = cfg.data.max_prompt_tokens + cfg.sample.max_tokens + cfg.env.observed
     _check_rows("sft.batch", cfg.sft.batch, length, not cfg.model.path)
     _check_rows("ppo.minibatch", cfg.ppo.minibatch, length, not method.is_policy_gradient)
@@ -60,7 +59,7 @@ def check_answers(cfg: Config, method: Method, problems: dict[Any, list[Any]]) -
     """
     sizes = [len(found[: cfg.eval.problems]) for found in problems.values()]
     answers = max(sizes, default=0) * cfg.eval.samples
-    _check_samples("eval.samples", cfg.eval.samples, answers, "answers of an evaluation", cfg)
+    _check_samples("eval.samples", answers, "answers of an evaluation", cfg)
     most = max(answers, solutions_of(cfg, method))
     if method.has_continuations:
         most = max(most, solutions_of(cfg, method) * cfg.sample.max_tokens * cfg.values.k)
@@ -89,10 +88,9 @@ def with_fitting_minibatch(cfg: Config, method: Method, shards: int) -> Config:
     return dataclasses.replace(cfg, ppo=dataclasses.replace(cfg.ppo, minibatch=rows))
 
 
-def _check_samples(field: str, value: int, count: int, what: str, cfg: Config) -> None:
-    _check_host(
-        field, value, count * (BRANCH_BYTES + TOKEN_BYTES * _mean_tokens(cfg)), f"{count:,} {what}"
-    )
+def _check_samples(field: str, count: int, what: str, cfg: Config) -> None:
+    taken = count * (BRANCH_BYTES + TOKEN_BYTES * _mean_tokens(cfg))
+    _check_host(field, operator.attrgetter(field)(cfg), taken, f"{count:,} {what}")
 
 
 def _check_rows(field: str, rows: int, length: int, is_read: bool) -> None:

@@ -108,9 +108,10 @@ def checked(path: str, function: Any, columns: list[list[str]]) -> tuple[str, An
 
 
 def main() -> None:
-    """The process of a judge: answers one batch, by a path and four lists from standard input.
+    """The process of a judge: answers one batch.
 
-    What the judge prints goes to standard error.
+    Reads (path of the judge, its four lists) from standard input, writes what `checked` gives to
+    standard output. What the judge prints goes to standard error.
     """
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
