@@ -2,6 +2,7 @@
 
 `SummaryWriter` hands events to a thread. On a full disk the thread dies with a traceback, and a run
 then waits forever to put its eleventh event into the thread's queue; here it ends with one line.
+tensorboardX imports torch, where that is installed, in two seconds: so only a run that writes does.
 """
 
 import math
@@ -10,9 +11,6 @@ import time
 from collections.abc import Mapping
 
 from etils import epath
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore
-from tensorboardX.summary import scalar
 
 from vinejax.runtime.workdir import is_remote
 
@@ -30,6 +28,9 @@ class Events:
           purge: the step from which on TensorBoard forgets the events of earlier files; None: none.
           suffix: of the file's name, after the time in seconds.
         """
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore
+
         folder.mkdir(parents=True, exist_ok=True)
         self._writer = EventsWriter(os.fspath(folder / "events"), suffix)
         self._every_s = UPLOAD_S if is_remote(folder) else 0.0
@@ -40,6 +41,9 @@ class Events:
 
     def add(self, values: Mapping[str, float], at: int) -> None:
         """Writes the values at a step, except those that are not finite. Raises OSError."""
+        from tensorboardX.proto.event_pb2 import Event  # pyright: ignore
+        from tensorboardX.summary import scalar
+
         for name, value in values.items():
             if math.isfinite(value):  # TensorBoard draws no others
                 summary = scalar(name, value)
