@@ -177,6 +177,14 @@ def test_a_worker_killed_in_the_middle_of_a_pair():
 
 
 @pytest.mark.usefixtures("acting")
+def test_a_signal_to_the_group_of_the_run_leaves_the_workers():
+    """As of a closed terminal, Slurm or `timeout`: what is being graded then is still graded."""
+    with reference(workers=2) as grader:
+        grader.grade_many([("$5$", "5"), ("$6$", "6")])
+        assert all(os.getpgid(pid) == pid for pid in worker_pids())
+
+
+@pytest.mark.usefixtures("acting")
 def test_a_worker_killed_between_pairs_costs_nothing():
     with reference() as grader:
         grader.grade_many([("$5$", "5")])

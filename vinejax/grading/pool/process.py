@@ -28,6 +28,8 @@ class WorkerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=child_environment(),
+            # A signal to the run's group is for the run, which then still waits for its verdicts.
+            start_new_session=True,
         )
         assert self.process.stdin and self.process.stdout
         self.stdin, self.stdout = self.process.stdin, self.process.stdout

@@ -24,7 +24,6 @@ WARM_UP = {"strict": ("\\frac{x}{2}", "0.5x"), "reference": (["\\frac{x}{2}"], [
 
 def main() -> None:
     """Reads the settings, then jobs until standard input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the pool
     replies = os.fdopen(os.dup(1), "wb")
     # Whatever a library prints must not end up among the replies.
     silence = os.open(os.devnull, os.O_WRONLY)
