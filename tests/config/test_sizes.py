@@ -97,6 +97,7 @@ def test_slots_that_could_never_be_busy_are_refused():
     assert str(error.value) == f"{said}; lower it"
     with pytest.raises(ConfigError, match="^eval.samples = 40000: 20,480,000 answers of an eval"):
         check_answers(config(eval__samples=40_000), problems)
+    check_answers(config(eval__samples=40_000), {"train": [None] * 512, "test": [None]})
 
 
 @pytest.mark.parametrize(

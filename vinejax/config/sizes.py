@@ -55,9 +55,11 @@ def check_sizes(cfg: Config, method: Method) -> None:
 def check_answers(cfg: Config, method: Method, problems: dict[Any, list[Any]]) -> None:
     """Refuses evaluations that this host cannot hold, and slots that could never be busy.
 
-    `problems` are those of the splits that the run uses. Raises ConfigError.
+    `problems` are those of the splits that the run uses; train is never evaluated. Raises
+    ConfigError.
     """
-    sizes = [len(found[: cfg.eval.problems]) for found in problems.values()]
+    evaluated = [found for split, found in problems.items() if split != "train"]
+    sizes = [len(found[: cfg.eval.problems]) for found in evaluated]
     answers = max(sizes, default=0) * cfg.eval.samples
     _check_samples("eval.samples", answers, "answers of an evaluation", cfg)
     most = max(answers, solutions_of(cfg, method))
