@@ -240,6 +240,8 @@ def test_long_prompts_are_left_out_and_listed(
         if dropped[split]:
             assert f"{split}: {len(dropped[split])} of {size} prompts have more than" in printed
     assert dropped["train"] and session.problems["train"]
+    open_session(cfg, tmp_path, splits=("test",))
+    assert json.loads((tmp_path / "dropped_problems.json").read_text()) == dropped
 
 
 class Graded(cases.FewProblems):

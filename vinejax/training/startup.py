@@ -162,9 +162,10 @@ def record_session(
 
     Without `anew` the record of an earlier start stays as it is.
     """
-    if anew or not (workdir / "config.json").exists():
-        record_run(cfg, workdir)
     CLOCK.keep(workdir)
+    if not anew and (workdir / "config.json").exists():
+        return
+    record_run(cfg, workdir)
     if any(dropped.values()):
         write_atomic(workdir / DROPPED, json.dumps(dropped, indent=1) + "\n")
 
