@@ -128,8 +128,10 @@ def test_programs_that_were_not_read_for_long_are_forgotten(
     for age in range(5):
         (folder / f"{age}-cache").write_bytes(bytes(10))
         os.utime(folder / f"{age}-cache", (1e9 - age, 1e9 - age))
+    (folder / "tuning").mkdir()
+    os.utime(folder / "tuning", (1, 1))
     monkeypatch.setattr(compile_cache, "MOST_BYTES", 25)
     monkeypatch.setattr(compile_cache, "_users_folder", lambda: epath.Path(folder))
     jax.config.update(FOLDER, None)
     folder_for("auto", tmp_path)
-    assert sorted(file.name for file in folder.iterdir()) == ["0-cache", "1-cache"]
+    assert sorted(file.name for file in folder.iterdir()) == ["0-cache", "1-cache", "tuning"]

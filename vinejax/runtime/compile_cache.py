@@ -90,10 +90,12 @@ def _forget_oldest(folder: Path) -> None:
     """Deletes the programs that were not read for the longest time, if all take too much room.
 
     jax's own limit is not used: a process that is killed while it writes an entry leaves one
-    without a time, and from then on no entry is written.
+    without a time, and from then on no entry is written. Folders, as of XLA's tuning on GPUs, stay.
     """
     found = []
     for file in folder.glob("*"):
+        if file.is_dir():
+            continue
         try:
             stat = file.stat()
         except OSError:  # another process deletes them, too
