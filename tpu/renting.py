@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the scripts need no installation
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # nothing but etils is installed
 
 from vinejax.core.errors import UserError  # noqa: E402
 from vinejax.runtime.topology import parse_topology  # noqa: E402

@@ -2,13 +2,14 @@
 # Runs on a host of a slice; the other scripts call it through ssh and read the lines it marks.
 set -euo pipefail
 
+SAVE_S=300 # of jobset.yaml, too
 HELP="usage: worker.sh install EXTRAS DATE PYTHON | start COMMAND... | status | log | stop
 
 install  a virtual environment in ~/vinejax/.venv with packages published before DATE
 start    COMMAND in ~/vinejax, detached; the same one again follows what runs
 status   running, exited CODE TIME, lost (ended without a word, as after a reboot) or idle
 log      what the job has printed
-stop     the job, with all its processes"
+stop     the job, with all its processes; it has $SAVE_S seconds to save"
 
 UV=0.13.9 # https://github.com/astral-sh/uv: it brings the Python that the TPU images lack
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -77,11 +78,11 @@ supervise() {
 }
 
 stop() {
-  local pid
+  local pid waited
   if [[ $(state) == running ]]; then
     pid=$(<"$JOB/pid")
     kill -TERM -- "-$pid" # the whole session: the command and what it started
-    for _ in {1..50}; do
+    for ((waited = 0; waited < 5 * SAVE_S; waited++)); do
       kill -0 -- "-$pid" 2>/dev/null || break
       sleep 0.2
     done

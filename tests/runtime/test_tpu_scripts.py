@@ -188,6 +188,8 @@ def test_jobset_is_one_pod_a_host():
     assert (pod["restartPolicy"], job["backoffLimit"]) == ("Never", 0)
     # Kubernetes would give 30 s, which a save to a bucket can take alone.
     assert pod["terminationGracePeriodSeconds"] >= 300
+    worker = (TPU / "worker.sh").read_text(encoding="utf-8")
+    assert f"SAVE_S={pod['terminationGracePeriodSeconds']} " in worker
 
 
 def test_images_install_extras_that_there_are():
