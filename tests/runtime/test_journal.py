@@ -7,6 +7,7 @@ import pytest
 from etils import epath
 
 from vinejax.core.errors import WorkdirError
+from vinejax.runtime import journal as journal_module
 from vinejax.runtime.journal import Journal
 
 ARRAYS = {"a": np.arange(5, dtype=np.float32), "b": np.array([[1, 2]], np.int64)}
@@ -46,6 +47,23 @@ def test_entries_come_back_in_order(tmp_path: Path):
     assert journal.entry("wave", "k2").kept is None and journal.given == 3
 
 
+def test_the_clock_goes_on_from_where_an_entry_was_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Kept after 40 s, and on other hosts' or a later process's clock as well; 2 s pass again."""
+    now = [100.0]
+    monkeypatch.setattr(journal_module.time, "monotonic", lambda: now[0])
+    journal = at_place(tmp_path)
+    entry = journal.entry("wave", "k")
+    now[0] += 40
+    entry.keep(None)
+    now[0] = 7.0
+    again = at_place(tmp_path)
+    now[0] += 2
+    assert again.entry("wave", "k").kept is not None and again.clock() == 7 + 40
+    assert again.entry("wave", "other").kept is None and again.clock() == 7 + 40
+
+
 @pytest.mark.parametrize(
     ("place", "weights", "kind", "key"),
     [
@@ -81,7 +99,8 @@ def test_a_damaged_entry_is_computed_again(tmp_path: Path, damage: str):
     assert entry.kept is None
     entry.keep("anew")
     again = at_place(tmp_path)
-    assert again.entry("wave", "k0").kept == ("anew", {})
+    kept = again.entry("wave", "k0").kept
+    assert kept is not None and kept[:2] == ("anew", {})
     assert again.entry("wave", "k1").kept is not None
 
 

@@ -199,6 +199,20 @@ def test_the_best_policy_is_written_before_the_checkpoint_that_counts_it():
     assert calls == ["best is written", "checkpoint"]
 
 
+def test_accuracies_of_other_settings_are_not_compared():
+    said: list[str] = []
+    stub: Any = SimpleNamespace(
+        session=SimpleNamespace(cfg=cases.config()),
+        log=SimpleNamespace(message=said.append),
+        at=loop.Progress(done=1, best_accuracy=0.5),
+    )
+    loop.Run._judge_alike(stub)
+    assert stub.at.best_accuracy == -math.inf and "is chosen anew" in said.pop()
+    stub.at.best_accuracy, stub.session.cfg = 0.5, cases.config(eval={"every": 7})
+    loop.Run._judge_alike(stub)
+    assert stub.at.best_accuracy == 0.5 and not said
+
+
 def test_the_best_policy_is_kept(run):
     """The first of those with the highest validation accuracy, if the start does not have it."""
     found = [line["eval/pass_at_1"] for line in metrics(run.workdir, "eval")]

@@ -4,13 +4,15 @@ A process that is started again makes the same calls as the one before it; the r
 had finished then is read here instead of computed anew. An entry is one file,
 `<place>/<kind>.<number>.npz`, written completely or not at all and with a digest of itself. Only
 the same call is given it: at the same place of the run, with the same number among the calls of its
-kind, with the same weights and the same key.
+kind, with the same weights and the same key. It also has the time at which it was kept, so that the
+seconds of stages are those of all processes that computed them.
 """
 
 import contextlib
 import hashlib
 import io
 import json
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
@@ -33,6 +35,7 @@ class Kept(NamedTuple):
 
     facts: Any  # as in JSON
     arrays: Arrays
+    at: float  # seconds at the place, on the journal's clock
 
 
 class Journal:
@@ -49,6 +52,8 @@ class Journal:
         self._names: set[str] = set()  # of entries that are there, at the place
         self._numbers: Counter[str] = Counter()  # of entries so far, at the place
         self.given = 0  # entries, at the place
+        self._opened = 0.0  # when the place was gone to
+        self._earlier_s = 0.0  # of other processes, for what was given
 
     def __bool__(self) -> bool:
         """Whether anything is kept."""
@@ -60,6 +65,7 @@ class Journal:
         `weights` identifies the policy's weights there. An entry of other weights is never given.
         """
         self._place, self._weights, self.given = place, weights, 0
+        self._opened = self.clock()
         self._numbers.clear()
         names: list[str] = []
         if self._folder is not None and (self._folder / place).exists():
@@ -71,13 +77,22 @@ class Journal:
         name = f"{kind}.{self._numbers[kind]}.npz"
         self._numbers[kind] += 1
         if self._folder is None:
-            return Entry(None, "", None)
+            return Entry(None, "", None, self._seconds)
         file, key = self._folder / self._place / name, f"{self._weights} {key}"
         kept = _read(file, key) if name in self._names else None
         if name in self._names and not all(exchange(kept is not None)):
             kept = None
-        self.given += kept is not None
-        return Entry(file, key, kept)
+        if kept is not None:
+            self.given += 1
+            self._earlier_s += max(kept.at - self._seconds(), 0.0)
+        return Entry(file, key, kept, self._seconds)
+
+    def clock(self) -> float:
+        """Seconds, among them those in which other processes computed what was given."""
+        return time.monotonic() + self._earlier_s
+
+    def _seconds(self) -> float:
+        return self.clock() - self._opened
 
     def once(self, kind: str, key: str, compute: Callable[[], Arrays]) -> Arrays:
         """The arrays of the next entry of a kind; `compute` gives them if it has none."""
@@ -106,15 +121,21 @@ class Journal:
 class Entry:
     """The place of one result; `kept` is the content, None if it has to be computed."""
 
-    def __init__(self, file: epath.Path | None, key: str, kept: Kept | None):
-        self._file, self._key = file, key
+    def __init__(
+        self,
+        file: epath.Path | None,
+        key: str,
+        kept: Kept | None,
+        seconds: Callable[[], float],
+    ):
+        self._file, self._key, self._seconds = file, key, seconds
         self.kept = kept
 
     def keep(self, facts: Any, **arrays: np.ndarray) -> None:
         """Writes the content. Raises WorkdirError if that fails."""
         if self._file is None or not is_writer():
             return
-        content = _encode(self._key, Kept(facts, arrays))
+        content = _encode(self._key, Kept(facts, arrays, self._seconds()))
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(self._file, content)
@@ -123,7 +144,7 @@ class Entry:
 
 
 def _encode(key: str, kept: Kept) -> bytes:
-    text = json.dumps([key, kept.facts]).encode()
+    text = json.dumps([key, kept.facts, kept.at]).encode()
     content = io.BytesIO()
     np.savez(content, facts=np.frombuffer(text, np.uint8), **cast(Any, kept.arrays))
     return _digest(content.getvalue()) + content.getvalue()
@@ -139,8 +160,8 @@ def _read(file: epath.Path, key: str) -> Kept | None:
         return None
     with np.load(io.BytesIO(content[DIGEST:])) as found:
         arrays = dict(found)
-    its_key, facts = json.loads(arrays.pop("facts").tobytes())
-    return Kept(facts, arrays) if its_key == key else None
+    its_key, facts, at = json.loads(arrays.pop("facts").tobytes())
+    return Kept(facts, arrays, at) if its_key == key else None
 
 
 def _digest(content: bytes) -> bytes:

@@ -40,6 +40,7 @@ class Progress:
     done: int = 0  # iterations
     best_accuracy: float = -math.inf  # on the validation split
     evaluated: int = 0  # iterations that were done at the last evaluation on validation
+    judged_by: str = ""  # the settings with which `best_accuracy` was measured
     spent: Spent = Spent()
 
 
@@ -68,7 +69,11 @@ def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
         best.check_newest()
         workdir = session.workdir
         with (
-            RunLog(workdir, cfg.log, cfg.iterations, is_writer(), resumed_at=at.done) as log,
+            RunLog(
+                *(workdir, cfg.log, cfg.iterations, is_writer()),
+                resumed_at=at.done,
+                clock=session.journal.clock,
+            ) as log,
             Watchdog(workdir, cfg.distributed.silence_s, *process_place()),
             deferred(),
         ):
@@ -112,6 +117,7 @@ class Run:
         """Trains; `profile` is called with the number of each iteration before it."""
         cfg, at = self.session.cfg, self.at
         self.page.renew()
+        self._judge_alike()
         if at.done == 0:
             self._evaluate("test")
             at.best_accuracy = self._evaluate("validation")
@@ -126,6 +132,15 @@ class Run:
             self._evaluate("test")
         self._wait()
         self.session.journal.clear()
+
+    def _judge_alike(self) -> None:
+        """Forgets a best accuracy that was measured with other settings than this start's."""
+        at, settings = self.at, repr(dataclasses.replace(self.session.cfg.eval, every=0))
+        if at.done > 0 and at.judged_by != settings:
+            at.best_accuracy = -math.inf
+            rule = "are not those of the accuracies so far: the best policy is chosen anew"
+            self.log.message(f"eval.samples, temperature, top_p or problems {rule}")
+        at.judged_by = settings
 
     def keep(self) -> str:
         """Saves the last finished iteration; returns what the next start begins with, in words."""
@@ -245,7 +260,8 @@ def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progre
         folder = checkpoints.folder / str(done)
         try:
             spent = Spent(**meta["spent"])
-            at = Progress(meta["done"], meta["best_accuracy"], meta["evaluated"], spent)
+            evaluated, judged_by = meta["evaluated"], meta.get("judged_by", "")
+            at = Progress(meta["done"], meta["best_accuracy"], evaluated, judged_by, spent)
         except (KeyError, TypeError, AttributeError) as error:
             raise DamagedError(f"{folder}: is damaged (its meta lacks {error})") from error
         if at.done != done:
