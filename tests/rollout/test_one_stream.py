@@ -159,6 +159,12 @@ def test_the_next_solutions_beside_continuations(tiny: Model, name: str):
     assert_same(after.episodes_of(starts, *drawn), next_ones)
 
 
+@pytest.mark.parametrize("lag", [0, 1])
+def test_with_a_lag_the_next_solutions_are_the_stream(lag: int):
+    cfg = config({}, rollout={"slots": 8, "lag": lag})
+    assert one_stream.wanted(cfg, by_kernel=True) == (lag == 0)
+
+
 @pytest.mark.parametrize(
     ("counts", "by_problem"), [((0, 0), False), ((0, 3), False), ((0, 3), True)]
 )
