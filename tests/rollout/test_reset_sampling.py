@@ -52,8 +52,8 @@ class Policy(FakeEngine):
         return super().stream(params, trunks, branches, max_tokens, scored)
 
     def _written(self, branch: Branch, k: int) -> tuple[str, str]:
-        assert branch.response == len(PROMPT)
-        given = self.trunks[branch.trunk][branch.response : branch.position]
+        given = self.trunks[branch.trunk][len(PROMPT) : branch.position]
+        assert branch.response == len(PROMPT) or branch.response is None and not given
         return self.rule(self.tokenizer.decode(given), branch, k), "eos"
 
 

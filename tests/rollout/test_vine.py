@@ -221,6 +221,7 @@ def test_sampled_episodes_carry_what_was_drawn():
     engine = FakeEngine(lambda branch, k: (texts[k], "length" if k == 2 else "eos"))
     rewards = rewards_of(Task(lambda text: 0.75))
     found = sample_episodes(engine, {}, rewards, [PROBLEM], cases.config(), 0)
+    assert {branch.response for branch in engine.branches} == {None}  # rows hold prompts alone
     assert engine.states() == [(0, len(PROMPT))] and engine.trunks == [PROMPT]
     expected = [episode(RIGHT), episode(WRONG), episode(("\n2+3=",), "length")]
     for e, by_hand in zip(found, expected, strict=True):

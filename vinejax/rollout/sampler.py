@@ -330,15 +330,19 @@ class Sampler:
 
 
 def after_starts(starts: list[Start], max_tokens: int | None) -> Asked:
-    """A branch for each seed of each start; budgets as in `Sampler.grown_from`."""
+    """A branch for each seed of each start; budgets as in `Sampler.grown_from`.
+
+    Only branches inside a response say where it begins: those of prompts need shorter rows.
+    """
     trunks = [start.prompt + start.given for start in starts]
+    responses = [len(start.prompt) if start.given else None for start in starts]
     wanted = [(i, seed) for i, start in enumerate(starts) for seed in start.seeds]
     budgets = None
     if max_tokens is not None:
         budgets = [max_tokens - len(starts[i].given) for i, _ in wanted]
     return Asked(
         trunks,
-        [Branch(i, len(trunks[i]), seed, len(starts[i].prompt)) for i, seed in wanted],
+        [Branch(i, len(trunks[i]), seed, responses[i]) for i, seed in wanted],
         budgets,
         [(starts[i].problem, starts[i].prompt, starts[i].given) for i, _ in wanted],
     )

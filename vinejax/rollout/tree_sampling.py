@@ -76,7 +76,8 @@ class _Forest:
                 # The path's number makes its draws differ from those of the problem's other paths.
                 place = (self._sampler.iteration, problem.id, next(seeds[n]))
                 seed = row_seed(self._cfg.seed, *place)
-                branches.append(Branch(len(trunks) - 1, len(trunks[-1]), seed, len(prompt)))
+                response = len(prompt) if before else None
+                branches.append(Branch(len(trunks) - 1, len(trunks[-1]), seed, response))
                 budgets.append(room if shoot.budget is None else min(room, shoot.budget))
                 places.append((n, shoot))
         grown = self._engine.grow(params, trunks, branches, budgets)
