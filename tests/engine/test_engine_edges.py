@@ -276,7 +276,11 @@ def test_stop_ids_that_are_no_tokens(wrong: int, tiny):
 
 @pytest.mark.parametrize(
     ("stop", "message"),
-    [("ab", r"stop = 'ab' must be a tuple of strings: \('ab',\)"), (("a", ""), "empty string")],
+    [
+        ("ab", "stop = 'ab' must be a tuple of strings"),
+        (["a"], r"stop = \['a'\] must be a tuple of strings"),
+        (("a", ""), "empty string"),
+    ],
 )
 def test_stop_strings_that_are_none(stop, message, tiny):
     cfg = SampleConfig()

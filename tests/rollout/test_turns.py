@@ -63,6 +63,13 @@ def test_order_and_waves_change_nothing_but_the_seed_does(monkeypatch: pytest.Mo
     assert engines[0].calls == engines[1].calls and len(engines[0].calls) > 4
 
 
+def test_a_wave_may_have_no_continuations():
+    """As where all episodes end in their first turn: no state is after it."""
+    cfg = cases.config(values={"reuse": True, "waves": 2, "max_states": 0})
+    episodes = cases.valued(cfg)
+    assert len(episodes) == 6 and not any(len(x) for e in episodes for x in e.continuations[1:])
+
+
 HOST = """
 import jax
 from helpers import turn_cases as cases

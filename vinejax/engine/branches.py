@@ -168,8 +168,8 @@ def check_sampling(cfg: SampleConfig, vocab_size: int) -> None:
         raise ValueError(f"max_tokens = {cfg.max_tokens} must be at least 1")
     if not all(0 <= i < vocab_size for i in cfg.stop_ids):
         raise ValueError(f"stop_ids = {cfg.stop_ids} must be token ids, below {vocab_size}")
-    if isinstance(cfg.stop, str):
-        raise ValueError(f"stop = {cfg.stop!r} must be a tuple of strings: ({cfg.stop!r},)")
+    if not isinstance(cfg.stop, tuple):
+        raise ValueError(f"stop = {cfg.stop!r} must be a tuple of strings, such as ('\\n',)")
     if "" in cfg.stop:
         raise ValueError(f"stop = {cfg.stop!r} holds an empty string, which stops every text")
 

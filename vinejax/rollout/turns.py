@@ -391,8 +391,11 @@ class TurnSampler(Sampler):
         return logprobs[:count]
 
     def _feed(self, turns: "Turns") -> Feed | None:
-        """How later turns enter a stream; None on several hosts, where they come in waves."""
-        if process_place()[1] > 1:
+        """How later turns enter a stream; None on several hosts, where they come in waves.
+
+        None, too, if there are no plays: only trunks are computed.
+        """
+        if process_place()[1] > 1 or not turns.plays:
             return None
         count, prompt = turns.most, self.cfg.data.max_prompt_tokens
         rest = [len(p.response) + p.tokens_left + p.observed_left for p in turns.plays]
