@@ -370,6 +370,17 @@ def test_a_program_without_a_sandbox():
     assert descendants() <= before
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def add(a, b): return pow(a, 1, 50) + b",
+    ],
+)
+def test_what_called_solutions_take_for_granted(source: str):
+    with Sandbox(CodeConfig(sandbox="none"), 1) as sandbox:
+        assert run_tests(ADDS, source, sandbox, True).passed == 3
+
+
 class SandboxFusion(http.server.BaseHTTPRequestHandler):
     """A stand-in for the service, which runs code without a sandbox."""
 
