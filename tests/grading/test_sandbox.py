@@ -160,7 +160,7 @@ def honest() -> list[tuple[str, str, str]]:
         "print": "print(ANSWER)",
         "main": "def main():\n print(ANSWER)\nif __name__ == '__main__':\n main()",
         "write": "import sys\nsys.stdout.write(str(ANSWER))",
-        "exit": "import sys\nprint(ANSWER)\nsys.exit(0)",
+        "exit": "print(ANSWER)\nexit()",
         "descriptor": "import os\nos.write(1, str(ANSWER).encode())",
         "thread": "import sys, threading\nsys.setrecursionlimit(10**6)\n"
         "threading.stack_size(1 << 26)\ndef f(n): return n and 1 + f(n - 1)\n"
@@ -374,6 +374,8 @@ def test_a_program_without_a_sandbox():
     "source",
     [
         "def add(a, b): return pow(a, 1, 50) + b",
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\n"
+        "class Pair:\n a: int\n b: int\ndef add(a, b): return (p := Pair(a, b)).a + p.b",
     ],
 )
 def test_what_called_solutions_take_for_granted(source: str):

@@ -43,6 +43,7 @@ def task_of(folder: Path, sandbox: Any = "none") -> PythonTool:
         ("print(__name__, type(scope))", "NameError: name 'scope' is not defined"),
         ("'''\n{}\\'\"\"\"'''", '\n{}\'"""'),
         ("raise SystemExit(3)", "exit 3"),
+        ("print(1)\nquit()", "1"),
         ("'\\ud800'", "'utf-8' codec can't encode character '\\ud800' in position 0"),
         ("while True: pass", "it took more than 1 seconds"),
     ],

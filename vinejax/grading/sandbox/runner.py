@@ -9,6 +9,7 @@ the expected values, and compares.
 """
 
 import atexit
+import builtins
 import itertools
 import json
 import math
@@ -51,6 +52,7 @@ def main():
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     sys.argv[:] = ["solution.py"]
+    builtins.exit = builtins.quit = sys.exit  # -S leaves them out
     module = sys.modules["__main__"] = types.ModuleType("__main__")
     scope = module.__dict__
     if calls is None:
@@ -58,6 +60,7 @@ def main():
         exec(compile(job["source"], "solution.py", "exec"), scope)
         return
     scope["__name__"] = "solution"
+    sys.modules["solution"] = module  # where dataclasses look up annotations that are texts
     exec(PRELUDE, scope)
     exec(compile(job["source"], "solution.py", "exec"), scope)
     for name, arguments in calls:
