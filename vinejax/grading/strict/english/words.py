@@ -62,6 +62,8 @@ _RUN = re.compile(
 )
 
 
+# A noun in `18 eggs`, while `2 xyz`, which has no vowel, is a product.
+_COUNTED = re.compile(r"(?<=\d\s)(?=[a-z]*[aeiou])[a-z]{3,4}(?![A-Za-z])")
 _UNIT_BEFORE = re.compile(rf"{CLOSE}\s*(?:/|\\cdot)\s*$")  # \text{ m}/\text{s}
 # 5\text{m}, 2\pi\text{m}^2 at the end of an answer or of an item
 _AMOUNT_BEFORE = re.compile(r"(?:[\d.})]|\\pi)[\s~]*$")
@@ -126,7 +128,8 @@ def _mark_one(match: re.Match[str]) -> str:
         return "%"
     if run.lower() in _JOINERS:
         return f" {_JOINERS[run.lower()]} "
-    return f"{OPEN}{run}{CLOSE}" if "." in run or "/" in run or is_word(run) else run
+    is_noun = _COUNTED.match(match.string, match.start())
+    return f"{OPEN}{run}{CLOSE}" if is_noun or "." in run or "/" in run or is_word(run) else run
 
 
 def _mark_text(inner: str) -> str:
