@@ -127,6 +127,10 @@ def test_a_bad_row_is_named(name: str, change: dict, message: str, tmp_path: Pat
     [
         ("\nSo $\\boxed{3}$.", "math"),
         ("\n3 pens\n#### 3", "gsm8k"),
+        ("\n#### 1. Count\nPens.\n####\n3", "gsm8k"),
+        *[(f"\n3 pens\n#### {answer}\n\nDone.", "gsm8k") for answer in ("3", "$3$", "+3.0")],
+        ("\n#### Conclusion\nShe makes **$3**", "math"),
+        ("\n#### 2. Conclusion\nShe makes 3.", "math"),
         ("\n#### Step 1\nIt is $\\boxed{3}$.", "math"),
         ("\nThe answer is 3.", "math"),
     ],

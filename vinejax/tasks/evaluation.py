@@ -1,7 +1,7 @@
 """The base of tasks for evaluation only: one set of problems, each with a bare answer.
 
-They have MATH's prompt, and answers are extracted as for MATH; from a response with '####' and
-without a box as for GSM8K, so that a model trained on either can be tested.
+They have MATH's prompt, and answers are extracted as for MATH; from a response with an answer after
+'####' and without a box as for GSM8K, so that a model trained on either can be tested.
 """
 
 import re
@@ -18,6 +18,8 @@ from vinejax.tasks.files import is_file, read_file
 from vinejax.tasks.load import problems_of, read_split
 
 DOLLAR = re.compile(r"(?<!\\)\$")
+# How an answer after '####' begins, as no heading does: '1. First' is one.
+MARKED = re.compile(r"(?!\d+[.)] )[-+−±$€£¥¢\\\d]|\.\d")
 
 
 class Evaluation(AnswerTask):
@@ -71,5 +73,12 @@ class Evaluation(AnswerTask):
 
 
 def style_of(response: str) -> Style:
-    """The style that a response's answer is extracted in: GSM8K's for '####' without a box."""
-    return "gsm8k" if MARKER in response and "\\boxed" not in response else "math"
+    """The style that a response's answer is extracted in: GSM8K's for '####' without a box.
+
+    A heading of Markdown is no such mark: other lines follow it, and it begins like no number.
+    """
+    _, marker, after = response.rpartition(MARKER)
+    if not marker or "\\boxed" in response:
+        return "math"
+    after = after.strip()
+    return "gsm8k" if "\n" not in after or MARKED.match(after) else "math"
