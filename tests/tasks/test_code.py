@@ -62,6 +62,8 @@ def test_forms_of_tests():
     assert of({"language": "python", "test_cases": [case | {"type": "stdin_stdout"}]}) == printed
     called = {"calls": [["f", [[1, 2], "a"], 3]]}
     assert of({"fn_name": "f", "inputs": [[[1, 2], "a"]], "outputs": [3]}) == called
+    reversed_text = {"fn_name": "f", "inputs": [["123"]], "outputs": ["321"]}
+    assert of(reversed_text) == {"calls": [["f", ["123"], "321"]]}
     lines = {"input": '[1, 2]\n"a"', "output": "3", "testtype": "functional"}
     assert of([lines], metadata='{"func_name": "f"}') == called
     packed = base64.b64encode(zlib.compress(pickle.dumps(json.dumps([lines])))).decode()

@@ -44,7 +44,7 @@ def tests_of(value: Any, row: dict[str, Any], question: str) -> dict[str, Any]:
         raise ValueError(f"a test is neither input with output nor an assertion: {value[0]!r:.80}")
     if not entry:
         return {"stdin": [[_text(given), _text(output)] for given, output in cases]}
-    return {"calls": [[entry, _arguments(given), _json(output)] for given, output in cases]}
+    return {"calls": [[entry, *_called(given, output)] for given, output in cases]}
 
 
 def _unpacked(value: Any) -> Any:
@@ -95,11 +95,15 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else "\n".join(map(str, value))
 
 
-def _arguments(given: Any) -> list[Any]:
-    """Arguments of a call: a list, or a line of JSON each."""
+def _called(given: Any, output: Any) -> tuple[list[Any], Any]:
+    """Arguments of a call, and its result: values, or both are texts of JSON, a line an argument.
+
+    Beside arguments that are values a text is the result itself: APPS expects '321' as a text.
+    """
     if isinstance(given, str):
-        return [json.loads(line) for line in given.splitlines() if line.strip()]
-    return list(given) if isinstance(given, list) else [given]
+        arguments = [json.loads(line) for line in given.splitlines() if line.strip()]
+        return arguments, _json(output)
+    return (list(given) if isinstance(given, list) else [given]), output
 
 
 def _json(output: Any) -> Any:
