@@ -171,10 +171,13 @@ def test_the_answer_is_the_last_block(tmp_path: Path):
     assert task.answer("a\n```python\nx = 1\n```\nor\n```\ny = 2\n```\nend") == "y = 2\n"
     assert task.answer("```py\nx = 1") == "x = 1"  # a stop string ended it
     assert task.answer("x = 1") is None and task.answer("```\n\n```") is None
+    in_a_list = "1. So:\n   ```python\n   if x:\n       y()\n\n z()\n   ```\n"
+    assert task.answer(in_a_list) == "if x:\n    y()\n\nz()\n"
+    assert task.answer("```\n    return 1\n```") == "    return 1\n"  # the body of a function
     inside = task_of(
         tmp_path, [{"question": "q", "tests": SUM_TESTS}], template="{question}\n```python\n"
     )
-    assert inside.answer("x = 1\n```\nDone.") == "x = 1\n"
+    assert inside.answer("  x = 1\n```\nDone.") == "  x = 1\n"
     assert inside.answer("x = 1\n```\nno:\n```\ny = 2\n```") == "y = 2\n"
 
 

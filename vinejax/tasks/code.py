@@ -100,9 +100,17 @@ class Code(RowTask):
         return [0, *inner, len(text)]
 
     def answer(self, text: str) -> str | None:
-        """The last fenced block of a response; None if there is none, or it is blank."""
+        """The last fenced block of a response; None if there is none, or it is blank.
+
+        A block in a list is indented with its fences; its lines lose as many blanks as those have.
+        """
         blocks = self._blocks(text)
-        code = text[slice(*blocks[-1].inner)] if blocks else ""
+        if not blocks:
+            return None
+        outer, inner = blocks[-1]
+        fence = text[outer[0] : inner[0]]
+        blanks = len(fence) - len(fence.lstrip(" \t"))
+        code = re.sub(rf"(?m)^[ \t]{{0,{blanks}}}", "", text[slice(*inner)])
         return code if code.strip() else None
 
     def gold(self, problem: Problem) -> str | None:
