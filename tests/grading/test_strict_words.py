@@ -134,6 +134,16 @@ KINDS: dict[str, list[tuple[bool, str, str]]] = {
         ],
         (DIFFERENT, "2 halves", "2"),
     ],
+    "mixed numbers": [
+        (EQUAL, "3 1/2 hours", "3.5"),
+        (EQUAL, "-3 1/2 feet", "-3.5 feet"),
+        (EQUAL, "2 1/2 pounds", "2.5 pounds"),
+        (EQUAL, "profit of 3 1/2", "3.5"),
+        (EQUAL, r"\$3 1/2", "3.5"),
+        (DIFFERENT, "3 1/2", "1.5"),
+        (DIFFERENT, "3 1/2 hours", "1.5"),
+        (DIFFERENT, "3 1/2 hours", "3.5 minutes"),
+    ],
     "degrees and radians": [
         (EQUAL, r"180^\circ", r"\pi\text{ radians}"),
         (EQUAL, "2 radians", "2"),

@@ -41,6 +41,7 @@ _NAMED = re.compile(
     rf"(?:[A-Z](?:_?\{{?\d\}}?|'+)?\s*(?=\())?(?P<body>[(\[](?P<inner>[^()\[\]{OPEN}{CLOSE}]*)[)\]])"
     rf"\s*(?P<after>{OPEN}[^{CLOSE}]*{CLOSE})?"
 )
+_MIXED = re.compile(r"\A(-?)\s*(\d+) (\d+)\s*/\s*(\d+)")  # 2 3/4
 _PREFIX = re.compile(rf"{OPEN}([^{CLOSE}]*){CLOSE}\s*:?\s*([^{OPEN}{CLOSE}]+)")
 
 
@@ -283,8 +284,5 @@ def _splits(s: str, unit: re.Match[str] | None) -> list[tuple[str, str, str]]:
         return [("", s, "")]
     splits = [("", unit["body"], unit["unit"])] if unit else []
     splits += [(before[1], before[2], "")] if before else []
-    mixed = re.fullmatch(r"(-?)\s*(\d+) (\d+)\s*/\s*(\d+)(.*)", s)
-    if mixed:
-        sign, whole, top, bottom, rest = mixed.groups()
-        splits.append(("", f"{sign}({whole}+{top}/{bottom}){rest}", ""))
-    return [*splits, ("", s, "")]
+    splits += [("", s, "")]
+    return [(prefix, _MIXED.sub(r"\1(\2+\3/\4)", body), after) for prefix, body, after in splits]

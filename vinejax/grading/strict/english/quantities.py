@@ -48,8 +48,8 @@ _POINTS_BETWEEN = re.compile(r"(?<![\w.,])[1-9]\d{0,2}(?:\.\d{3}){2,}(?!\d|\.\d)
 _CURRENCIES = {"\\$": "dollars", "€": "euros", "£": "pounds", "¥": "yen", "¢": "cents"}
 _SIGN = r"(?P<sign>\\\$|[€£¥¢])"
 _TIMES = r"(?:\s*(?:\\cdot|\\times)\s*10\^\{\d+\})?"
-# If the amount continues, as in `\$4\frac{1}{2}`, the sign stays and is dropped later.
-_GOES = r"(?![\d.,]|\s*(?:[/^*(+-]|\\[dt]?frac))"
+# If the amount continues, as in `\$4\frac{1}{2}` or `\$4 1/2`, the sign stays and is dropped later.
+_GOES = r"(?![\d.,]|\s*(?:[/^*(+-]|\\[dt]?frac|\d+\s*/))"
 _MONEY_BEFORE = re.compile(rf"{_SIGN}\s*\}}?\s*(?P<amount>-?[\d.,]*\d{_TIMES}){_GOES}")
 _MONEY_AFTER = re.compile(rf"(?P<amount>\d{_TIMES})\s*{_SIGN}")
 _MONEY_CODE = re.compile(r"\b(?P<sign>USD|EUR|US\\\$)\s*(?P<amount>[\d.,]*\d)")
