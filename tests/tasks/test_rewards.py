@@ -291,6 +291,14 @@ def test_the_problems_answer_goes_before_a_column_of_that_name():
     assert graded("accuracy")([(PROBLEMS[0], "2, not the column")]) == [1.0]
 
 
+@pytest.mark.parametrize("number, answer", [(2, "2"), (2.0, "2"), (0.5, "0.5")])
+def test_a_column_of_numbers_gives_numbers(number: float, answer: str, module: Any):
+    module.alone = lambda response, answer, ground_truth: answer == ground_truth == number
+    module.together = lambda completions, answer, ground_truth: [answer == ground_truth == [number]]
+    columns = {"answer": number, "ground_truth": number}
+    assert graded("alone", "together")([(Problem("train/0", "1+1", answer, columns), "")]) == [2.0]
+
+
 def test_the_tasks_own_reward_is_one_of_them_or_is_not_asked():
     items = [(Problem("train/0", "", "So many.\n#### 3"), "\n#### 3")]
     with graded("task", "accuracy", weights=(1.0, 0.5)) as both:

@@ -1,4 +1,4 @@
-r"""The answer itself in an answer with its solution: after '####', or in the last \boxed{}."""
+r"""Answers as texts, and the answer itself beside its solution: after '####' or in \boxed{}."""
 
 import re
 
@@ -15,6 +15,13 @@ def boxed_answer(solution: str) -> str | None:
     of a response in the same way, but passes over an empty one.
     """
     return None if EMPTY_LAST.search(solution) else last_boxes(solution)
+
+
+def written(value: str | int | float) -> str:
+    """A text without blanks around it, or a number as an integer where it exactly is one."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return str(int(value))
+    return str(value).strip()
 
 
 def bare_answer(answer: str) -> str:

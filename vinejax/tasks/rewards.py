@@ -12,7 +12,7 @@ Functions written for TRL and for verl work as they are, because arguments go by
   verl's `solution_str`, `ground_truth`, `data_source` and `extra_info`, and every column.
 
 Both may be async, and may give None for a response that they do not judge. `ground_truth` is the
-answer without its solution.
+answer without its solution. It and `answer` are numbers where they are columns of numbers.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from vinejax.core.plugins import (
     source_of,
 )
 from vinejax.core.settings import RewardConfig
-from vinejax.tasks.answers import bare_answer
+from vinejax.tasks.answers import bare_answer, written
 
 if TYPE_CHECKING:
     from vinejax.core.types import Problem
@@ -278,9 +278,9 @@ def arguments(problem: Problem, response: str, task: str) -> dict[str, Any]:
         "problem": problem,
         "response": response,
         "question": problem.question,
-        "answer": problem.answer,
+        "answer": _own(problem, "answer", problem.answer),
         "solution_str": response,
-        "ground_truth": bare_answer(problem.answer),
+        "ground_truth": _own(problem, "ground_truth", bare_answer(problem.answer)),
         "data_source": columns.get("data_source", task),
         "extra_info": columns.get("extra_info") or {},
     }
@@ -295,8 +295,8 @@ def batch_arguments(items: Items, prompt: Callable[[Problem], str], call: Call) 
         "prompts": [Chat.of(prompt(problem), "user", problem.context) for problem in problems],
         "completions": [Chat.of(text, "assistant") for text in texts],
         "question": [problem.question for problem in problems],
-        "answer": [problem.answer for problem in problems],
-        "ground_truth": [bare_answer(problem.answer) for problem in problems],
+        "answer": [_own(p, "answer", p.answer) for p in problems],
+        "ground_truth": [_own(p, "ground_truth", bare_answer(p.answer)) for p in problems],
         **call.arguments(texts),
     }
     names = dict.fromkeys(name for problem in problems for name in problem.columns)
@@ -306,6 +306,12 @@ def batch_arguments(items: Items, prompt: Callable[[Problem], str], call: Call) 
         if name not in fixed
     }
     return fixed | columns
+
+
+def _own(problem: Problem, name: str, text: str) -> str | int | float:
+    """The number in column `name` that `text` was written from, as TRL passes it, else `text`."""
+    value = problem.columns.get(name)
+    return value if isinstance(value, int | float) and written(value) == text else text
 
 
 def find_rewards(cfg: RewardConfig) -> list[RewardFunction]:

@@ -17,7 +17,7 @@ from vinejax import grading
 from vinejax.core.errors import ConfigError, DataError
 from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
-from vinejax.tasks.answers import bare_answer
+from vinejax.tasks.answers import bare_answer, written
 from vinejax.tasks.base import COLUMN_FIELDS, AnswerTask, Split, check_template
 from vinejax.tasks.evaluation import style_of
 from vinejax.tasks.files import Rows, is_file, read_file
@@ -159,13 +159,11 @@ def chat_of(row: Any, name: str) -> Chat:
 
 
 def answer_of(row: Any, name: str) -> str:
-    """The answer in a column: a text, or a number, written as an integer where it exactly is one.
+    """The answer in a column, a text or a number, as `written`.
 
     Raises ValueError for anything else.
     """
     value = column(row, name)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"column {name!r} must be a text or a number, found {value!r:.60}")
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return str(int(value))
-    return str(value).strip()
+    return written(value)
