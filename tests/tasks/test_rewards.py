@@ -292,8 +292,8 @@ def test_the_problems_answer_goes_before_a_column_of_that_name():
 
 
 @pytest.mark.parametrize("number, answer", [(2, "2"), (2.0, "2"), (0.5, "0.5")])
-def test_a_column_of_numbers_gives_numbers(number: float, answer: str, module: Any):
-    module.alone = lambda response, answer, ground_truth: answer == ground_truth == number
+def test_a_column_of_numbers_gives_numbers_in_lists(number: float, answer: str, module: Any):
+    module.alone = lambda response, answer, ground_truth: len(answer) == len(ground_truth) > 0
     module.together = lambda completions, answer, ground_truth: [answer == ground_truth == [number]]
     columns = {"answer": number, "ground_truth": number}
     assert graded("alone", "together")([(Problem("train/0", "1+1", answer, columns), "")]) == [2.0]

@@ -12,7 +12,7 @@ Functions written for TRL and for verl work as they are, because arguments go by
   verl's `solution_str`, `ground_truth`, `data_source` and `extra_info`, and every column.
 
 Both may be async, and may give None for a response that they do not judge. `ground_truth` is the
-answer without its solution. It and `answer` are numbers where they are columns of numbers.
+answer without its solution. In TRL's lists both are numbers where their columns have numbers.
 """
 
 import asyncio
@@ -278,9 +278,9 @@ def arguments(problem: Problem, response: str, task: str) -> dict[str, Any]:
         "problem": problem,
         "response": response,
         "question": problem.question,
-        "answer": _own(problem, "answer", problem.answer),
+        "answer": problem.answer,
         "solution_str": response,
-        "ground_truth": _own(problem, "ground_truth", bare_answer(problem.answer)),
+        "ground_truth": bare_answer(problem.answer),
         "data_source": columns.get("data_source", task),
         "extra_info": columns.get("extra_info") or {},
     }
