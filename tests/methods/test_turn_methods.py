@@ -1,8 +1,10 @@
 """Methods with credit of turns: published numbers, loops in NumPy, turns without a key."""
 
 import dataclasses
+import types
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import loop_cases as cases
@@ -11,6 +13,7 @@ from helpers.applied import assign_credit
 
 from vinejax.core.types import Episode, Rollout, Turn
 from vinejax.learner.batch import collate, step_layout
+from vinejax.methods import direct
 from vinejax.methods.moves import moves_of
 from vinejax.rl.turns import (
     action_estimates,
@@ -240,3 +243,27 @@ def test_turn_credit_shares_a_reward_with_the_turns_before_it():
         found = by_turn(episodes, "turn_credit", **sections)
         for sign, rewards, given in zip((1, -1), own, found, strict=True):
             np.testing.assert_allclose(given, sign + 2 * shared_back(rewards, gamma), rtol=1e-5)
+
+
+def test_direct_draws_a_step_of_two_turns_as_a_whole():
+    """A step of four tokens with an observation amid them, and one of two tokens."""
+    one = episode(
+        "abc",
+        [0.0, 0.0, 1.0],
+        step_ends=[6, 8],
+        step_rewards=[0.0, 0.0],
+        values=np.array([0.2, 0.7], np.float32),
+        is_state=np.ones(2, bool),
+        value_counts=np.full(2, 9, np.int32),
+    )
+    batch = collate([one], rows=1)
+    layout = step_layout(batch, [one])
+    cfg = cases.config(method="direct", values={"k": 9, "max_states": None})
+    credit = assign_credit(Rollout([one], batch, layout), cfg, whiten="none")
+    moved = np.where(batch.mask, np.float32(0.5), np.float32(0.0))
+    rows = batch._replace(advantages=credit.advantages, own=credit.own)
+    objective: Any = types.SimpleNamespace(own=direct.DirectConfig(beta=0.5))
+    found = np.asarray(direct.loss(jnp.asarray(moved), rows, objective).loss)
+    by_step = [found[layout.step_ids == c].sum() for c in (0, 1)]
+    expected = [0.5 * (4 * 0.5 - 0.5 / 0.5) ** 2, 0.5 * (2 * 0.5 - 0.3 / 0.5) ** 2]
+    np.testing.assert_allclose(by_step, expected, rtol=1e-5)

@@ -10,6 +10,7 @@ Departs: V of π by Monte Carlo, there of π_ref by a critic; a mean over tokens
 """
 
 import jax
+import numpy as np
 
 from vinejax.core.ranges import Positive
 from vinejax.core.settings import Config, MethodSettings
@@ -30,8 +31,12 @@ class DirectConfig(MethodSettings, section="direct"):
 
 
 def with_steps(rollout: Rollout, cfg: Config) -> Credit:
-    """VinePPO's credit, and the number of each token's step for the loss."""
-    return vineppo.vine(rollout, cfg)._replace(own=rollout.steps.step_ids)
+    """VinePPO's credit, and the number of each token's step for the loss.
+
+    Observations have the step before them: a step on both sides of one is a single segment.
+    """
+    steps = np.maximum.accumulate(rollout.steps.step_ids, axis=1)
+    return vineppo.vine(rollout, cfg)._replace(own=steps)
 
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
