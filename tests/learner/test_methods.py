@@ -143,6 +143,7 @@ def test_d3s_trains_on_more_solutions_and_tokens_as_the_run_goes_on():
     assert by_solution == [4, 6, 8]
     by_token = [trained(n, solutions=1.0, tokens=0.2).sum() for n in (0, 2, 4)]
     assert by_token[0] < by_token[1] < by_token[2] == np.sum(rows.mask)
+    assert trained(0, until=0.0).sum() == np.sum(rows.mask)
 
 
 @pytest.mark.parametrize("lam", [1.0, 0.95])

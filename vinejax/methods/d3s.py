@@ -33,7 +33,8 @@ def sampled_down(rollout: Rollout, cfg: Config) -> Credit:
     assert rollout.entropy is not None, "the scoring pass keeps it for this method"
     own, credit = D3SConfig.of(cfg), against_group(rollout, "grpo", cfg)
     advantages, mask = np.asarray(credit.advantages), np.array(rollout.batch.mask)
-    done = min(rollout.number / max(own.until * cfg.iterations, 1e-9), 1.0)
+    span = own.until * cfg.iterations
+    done = min(rollout.number / span, 1.0) if span else 1.0
     solutions, tokens = (share + (1 - share) * done for share in (own.solutions, own.tokens))
     number = len(rollout.episodes)
     by_solution = token_means(rollout, advantages)
