@@ -92,6 +92,8 @@ def test_all_that_a_run_can_have():
     assert RUN in chosen_estimators(of_ppo, True)
     on_trees = cases.config(method="treerl", values={"k": 9, "max_states": None})
     assert RUN not in chosen_estimators(on_trees, False)
+    masked = cases.config(credit={"mask": "top_entropy"})
+    assert list(chosen_estimators(masked, True)) == [name for name in ESTIMATORS if name != RUN]
 
 
 def test_what_may_read_log_probabilities():
@@ -117,6 +119,7 @@ def test_what_may_read_log_probabilities():
         ),
         (RUN, {"method": "sft", "values": {"k": 9, "max_states": None}}, "has no advantages"),
         (RUN, {"reset": {"source": "gold"}}, "begin elsewhere"),
+        (RUN, {"credit": {"mask": "top_entropy"}}, "'top_entropy' reads entropies"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(name: str, sections: dict, message: str):

@@ -138,6 +138,7 @@ def estimator_config(cfg: Config, name: str) -> Config:
     if name == EXACT:
         config = _with_fields(config, {"values.k": cfg.bench.truth})
     method, label = find_method(config.method), f"method {config.method!r}"
+    applied = method.applied_to(config)
     reasons = {
         f"{label} has no advantages of sampled solutions": method.credit is None
         or not method.is_policy_gradient,
@@ -145,8 +146,9 @@ def estimator_config(cfg: Config, name: str) -> Config:
         and not (method.state.has_critic or config.values.prior),
         f"{label} samples trees": method.on_trees,
         f"{label} has values of its own": method.has_own_values,
-        f"{label} takes the KL from its rewards": method.applied_to(config).kl.place == "reward",
+        f"{label} takes the KL from its rewards": applied.kl.place == "reward",
         f"{label} reads entropies, or a judge's word": not method.measured,
+        "credit.mask = 'top_entropy' reads entropies": applied.credit.mask == "top_entropy",
         "reset.source lets solutions begin elsewhere": config.reset.source != "none",
     }
     for reason, holds in reasons.items():
@@ -154,7 +156,7 @@ def estimator_config(cfg: Config, name: str) -> Config:
             rule = f"cannot be measured: {reason}; name other estimators"
             raise ConfigError("bench.estimators", rule, repr(name))
     check_config(config)
-    return method.applied_to(config)
+    return applied
 
 
 def _plain(cfg: Config) -> Config:
