@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import numpy as np
 import optax
 
 from vinejax.core.settings import Config
@@ -41,13 +42,16 @@ def training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> floa
     """Median seconds of one iteration's training on the episodes, without compiling.
 
     Training is all that follows credit: log-probabilities by the policy and, if it is read, the
-    reference model, and `ppo.epochs` of updates. The policy stays as it is.
+    reference model, and `ppo.epochs` of updates. The policy stays as it is. What else a loss may
+    read is made up, as the time does not depend on it.
     """
     method = find_method(cfg.method)
 
     def rows() -> Batch:
         batch = fixed.batch(cfg, episodes, cfg.ppo.minibatch)
-        return fixed.scored(cfg, episodes, batch, method.reads_reference(cfg))
+        batch = fixed.scored(cfg, episodes, batch, method.reads_reference(cfg))
+        own = np.zeros(batch.mask.shape, np.int32)
+        return batch._replace(own=own, sampler_logprobs=batch.old_logprobs)
 
     optimizer = make_optimizer(cfg.optimizer, 1)
     objective = method.objective(fixed.session.model, cfg)
