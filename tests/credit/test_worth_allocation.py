@@ -5,15 +5,20 @@ import functools
 
 import numpy as np
 import pytest
-from helpers.vine_cases import config
+from helpers import vine_cases as cases
+from helpers.applied import assign_credit
 
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import ValuesConfig
+from vinejax.core.types import Rollout
 from vinejax.credit import worth
 from vinejax.credit.allocation import Seen
 from vinejax.credit.rules import check_rules
 from vinejax.credit.worth import COUNTS, EXPLORED, FILTERS, LAMS, STRIDES, Choice, Explored, Worth
+from vinejax.learner.batch import collate, step_layout
 from vinejax.methods import find_method
+from vinejax.methods.worth import explored as of_rollout
+from vinejax.methods.worth import measured
 from vinejax.rl.by_role import role_advantages
 
 STEPS = 12
@@ -46,6 +51,7 @@ def explored(size: int, seed: int, v_error: float = 0.1) -> Explored:
         v=(values + rng.normal(0, v_error, values.shape)).astype(np.float32),
         weight=np.ones(values.shape, np.float32),
         left=np.tile(10.0 * (STEPS - np.arange(STEPS)), (size, 1)),
+        share=np.ones(values.shape),
     )
 
 
@@ -94,6 +100,26 @@ def test_tokens_of_continuations_at_every_so_many_states():
     per_solution = [sum(10 * (STEPS - c) for c in range(0, STEPS, m)) for m in STRIDES]
     np.testing.assert_allclose(kept.drawn, 40 * np.array(per_solution))
     assert kept.tokens == 40 * 120 and kept.solutions == 40
+    given = explored(40, 0)
+    given.share[:, 0] = 1 / 8  # the problem's solutions have one first state
+    shared = worth.updated(worth.fresh_worth(), given)
+    np.testing.assert_allclose(shared.drawn, kept.drawn - 40 * 7 / 8 * 120)
+
+
+def test_a_state_that_solutions_share_is_paid_for_once():
+    """Two solutions have one first state; K = 4."""
+    cfg = cases.config()
+    both, engine = cases.fill([cases.episode(cases.RIGHT), cases.episode(cases.WRONG)], cfg)
+    assert len(engine.branches) == 4 * (2 + 4 - 1)
+    batch = collate(both, rows=2)
+    rollout = Rollout(both, batch, step_layout(batch, both))
+    found = measured(rollout, assign_credit(rollout, cfg), cfg)["credit/price"]
+    lengths = [len(one.response) for one in both]
+    later = [n - end for n, one in zip(lengths, both, strict=True) for end in one.step_ends[:-1]]
+    tokens = 4 * (np.mean(lengths) + sum(later)) / sum(lengths)
+    assert found == pytest.approx(worth.price_of(cfg.values.price, tokens))
+    learned = rollout._replace(values=np.zeros(batch.mask.shape, np.float32))
+    assert of_rollout(learned).share[:, :4].tolist() == [[0.5, 1, 1, 1]] * 2
 
 
 def test_old_solutions_fade():
@@ -172,7 +198,7 @@ def test_allocations():
 )
 def test_what_does_not_fit_is_refused(sections: dict, about: str):
     credit = sections.pop("credit", None)
-    cfg = config(credit, **{"k": 9, "allocation": "worth"} | sections)
+    cfg = cases.config(credit, **{"k": 9, "allocation": "worth"} | sections)
     cfg = find_method("vineppo").applied_to(cfg)
     with pytest.raises(ConfigError, match=about):
         check_rules(cfg, lambda field, value: field == "values.k" and value == 3)

@@ -82,6 +82,7 @@ class Explored(NamedTuple):
     v: np.ndarray  # f32[B, C]
     weight: np.ndarray  # f32[B, C] n
     left: np.ndarray  # f64[B, C] tokens of the solution after the state
+    share: np.ndarray  # f64[B, C] 1 / n for a state that n solutions share
 
 
 def fresh_worth() -> Worth:
@@ -94,12 +95,13 @@ def fresh_worth() -> Worth:
 def updated(worth: Worth, seen: Explored) -> Worth:
     """The sums after an iteration of which solutions were explored.
 
-    A continuation is taken to be as long as what the solution had left.
+    A continuation is taken to be as long as what the solution had left; solutions that share one
+    have equal parts of it.
     """
     rows = np.flatnonzero((seen.weight > 0).any(axis=1))
     number = np.cumsum(seen.is_state, axis=1) - 1
     is_drawn = [seen.is_state & (number % stride == 0) for stride in STRIDES]
-    drawn = np.array([np.sum((seen.left * each)[rows]) for each in is_drawn])
+    drawn = np.array([np.sum((seen.left * seen.share * each)[rows]) for each in is_drawn])
     # Rows without weight beside them, so that few programs are compiled.
     places = np.pad(rows, (0, doubled(len(rows)) - len(rows)))
     weight = seen.weight[places] * (np.arange(len(places)) < len(rows))[:, None]
@@ -155,8 +157,9 @@ def chance(
 ) -> float:
     """The chance of each solution of iteration `number`, from 0, to be explored.
 
-    Exploring adds at most the share `values.explore` to the price, and besides that one iteration
-    of explored solutions in the whole run: half of them in the first, a quarter in the next.
+    Exploring adds about the share `values.explore` to the price, and besides that one iteration of
+    explored solutions in the whole run: half of them in the first, a quarter in the next. It adds
+    more where an explored solution shares states with others.
     """
     share = 0.5 ** (number + 1)
     if worth.tokens:

@@ -4,6 +4,7 @@ The state of `vineppo` and `spo_chain`: `credit/worth.py` has the rule. With ano
 is that of a learned value alone.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -114,7 +115,8 @@ def measured(rollout: Rollout, credit: Credit, cfg: Config) -> dict[str, float]:
     for i, episode in enumerate(rollout.episodes):
         drawn[i, : len(episode.continuations)] = [len(x) for x in episode.continuations]
     tokens = tokens_left(steps)
-    paid = worth.price_of(cfg.values.price, np.sum(drawn * tokens) / np.sum(tokens[:, 0]))
+    sampled = np.sum(drawn * state_shares(rollout) * tokens)
+    paid = worth.price_of(cfg.values.price, sampled / np.sum(tokens[:, 0]))
     n = surprise(rollout)
     square = np.sum(n * np.asarray(credit.by_step) ** 2) * paid
     gain = {"credit/gain": np.sum(n * outcome**2) / square} if square > 0 else {}
@@ -135,6 +137,7 @@ def explored(rollout: Rollout) -> Explored:
         v=before_steps(rollout.values, steps),
         weight=(surprise(rollout) * is_row[:, None]).astype(np.float32),
         left=tokens_left(steps),
+        share=state_shares(rollout),
     )
 
 
@@ -148,3 +151,13 @@ def tokens_left(steps: StepLayout) -> np.ndarray:
     """f64[B, C] tokens of the solution after the state before each step."""
     tokens = sums_of_steps(np.ones(steps.step_ids.shape), steps)
     return np.cumsum(tokens[:, ::-1], axis=1)[:, ::-1]
+
+
+def state_shares(rollout: Rollout) -> np.ndarray:
+    """f64[B, C] 1 / n for a state whose continuations n solutions share (`values.dedup`)."""
+    groups = [list(map(id, episode.continuations)) for episode in rollout.episodes]
+    holders = Counter(group for of_episode in groups for group in of_episode)
+    share = np.ones(rollout.steps.rewards.shape)
+    for i, of_episode in enumerate(groups):
+        share[i, : len(of_episode)] = [1 / holders[group] for group in of_episode]
+    return share
