@@ -159,6 +159,7 @@ QWEN2 = LLAMA | dict(
     model_type="qwen2", architectures=["Qwen2ForCausalLM"], sliding_window=131072,
     use_sliding_window=False, max_window_layers=2, use_mrope=False,
 )  # fmt: skip
+QWEN3 = QWEN2 | dict(model_type="qwen3", architectures=["Qwen3ForCausalLM"], head_dim=64)
 GEMMA2 = LLAMA | dict(
     model_type="gemma2", architectures=["Gemma2ForCausalLM"], head_dim=64, sliding_window=4096,
     hidden_act="gelu_pytorch_tanh", hidden_activation="gelu_pytorch_tanh",
@@ -180,6 +181,10 @@ PHI4_MINI = PHI3 | dict(  # what its config.json has beside these
     partial_rotary_factor=0.75, sliding_window=262144, tie_word_embeddings=True,
     rope_scaling=LONGROPE | dict(short_factor=[1.0] * 24, long_factor=[2.0] * 24),
 )  # fmt: skip
+
+
+def family_of(raw: dict[str, Any]) -> str:
+    return raw["model_type"]
 
 
 def windows_of(**fields: Any) -> tuple[int | None, ...]:
@@ -213,6 +218,19 @@ def test_defaults_are_those_of_the_family():
     assert parse_config(gemma).attention_softcap == 50.0
     assert parse_config(gemma).logit_softcap == 30.0
     assert parse_config(GEMMA2 | dict(attn_logit_softcapping=None)).attention_softcap is None
+
+
+@pytest.mark.parametrize("base", [MISTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3, PHI3], ids=family_of)
+def test_a_window_that_is_left_out_is_the_class_s(base):
+    from transformers import AutoConfig
+
+    raw = {k: v for k, v in base.items() if k != "sliding_window" and v is not None}
+    for switch in ({}, dict(use_sliding_window=True)) if base in (QWEN2, QWEN3) else ({},):
+        theirs = AutoConfig.for_model(**raw | switch)
+        kinds = getattr(theirs, "layer_types", None) or ["sliding_attention"] * 3
+        expected = [theirs.sliding_window if "sliding" in kind else None for kind in kinds]
+        cfg = parse_config(raw | switch)
+        assert [cfg.window(i) for i in range(cfg.num_layers)] == expected
 
 
 ROPES: list[dict[str, Any]] = [
@@ -285,6 +303,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (QWEN2 | dict(layer_types=["sliding_attention"] * 3), "sliding_window = 131072 is off"),
     (GEMMA2 | dict(use_bidirectional_attention=True), "use_bidirectional_attention = True"),
     (GEMMA2 | dict(hidden_act="gelu"), "hidden_act = 'gelu'"),
+    (GEMMA2 | dict(sliding_window=None), "sliding_window = None is off"),
     (GEMMA3 | dict(attn_logit_softcapping=50.0), "attn_logit_softcapping = 50.0 is not supported"),
     (LLAMA | dict(rope_scaling=dict(rope_type="axial")), "rope_type = 'axial' is not"),
     (LLAMA | dict(rope_scaling=dict(rope_type="linear")), "factor = None"),
@@ -312,9 +331,7 @@ def test_what_is_not_computed_is_refused_by_name(raw, message):
 ODD_VALUES = [None, True, False, -1, 0, 1, 2.5, float("nan"), "x", "", [], [1], ["x"], {}, {"a": 1}]
 
 
-@pytest.mark.parametrize(
-    "base", [LLAMA, QWEN2, GEMMA2, GEMMA3, PHI3], ids=lambda x: x["model_type"]
-)
+@pytest.mark.parametrize("base", [LLAMA, QWEN2, GEMMA2, GEMMA3, PHI3], ids=family_of)
 def test_odd_values_of_any_field_are_a_model_error_or_harmless(base):
     known = base.keys() | {"rope_parameters", "layer_types", "partial_rotary_factor", "head_dim"}
     ropes = [{"rope_type": kind} for kind in ("default", "linear", "dynamic", "llama3", "yarn", [])]

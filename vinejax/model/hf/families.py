@@ -27,6 +27,7 @@ class Family:
     qkv_bias: bool = False
     biases: tuple[str, ...] = ()  # the fields of attention_bias and mlp_bias that its configs have
     windows: str = "none"  # 'all' layers, 'switched' on by a field, in a 'pattern'
+    window: int | None = 4096  # `sliding_window` if it is left out; null is none
     pattern: int = 0  # every `pattern`-th layer has full attention
     local_theta: float | None = None  # rope_theta for the layers with a window, if they have one
     rope_theta: float = 10000.0
@@ -59,7 +60,7 @@ FAMILIES = {
     ),
     "phi3": Family(
         "Phi3ForCausalLM", kv_heads_default=True, head_dim_field=False, fused=True, windows="all",
-        partial_rope=True, ones=("full_attn_mod", "interpolate_factor"),
+        window=None, partial_rope=True, ones=("full_attn_mod", "interpolate_factor"),
         rope_types=("default", "longrope"), norm_eps=1e-5,
     ),
 }  # fmt: skip
@@ -167,9 +168,8 @@ def _windows(read: FieldReader, family: Family, num_layers: int) -> tuple[int | 
     """Each layer's window, or () if no layer has one."""
     if family.windows == "none":
         return ()
-    default = 4096 if family.windows == "pattern" else None
-    value = read.get("sliding_window")
-    size = read.size("sliding_window", default) if value is not None or default else None
+    value = read.raw.get("sliding_window", family.window)
+    size = None if value is None else read.size("sliding_window", value)
     if family.windows == "all":
         return (size,) * num_layers if size else ()
     if family.windows == "switched":
@@ -191,7 +191,7 @@ def _windows(read: FieldReader, family: Family, num_layers: int) -> tuple[int | 
     if "sliding_attention" not in kinds:
         return ()
     if size is None:
-        read.fail("sliding_window", "is off, yet layer_types has sliding_attention")
+        read.fail("sliding_window", "is off, yet layers have sliding_attention")
     return tuple(size if kind == "sliding_attention" else None for kind in kinds)
 
 
