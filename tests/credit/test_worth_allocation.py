@@ -116,7 +116,7 @@ def test_a_state_that_solutions_share_is_paid_for_once():
     found = measured(rollout, assign_credit(rollout, cfg), cfg)["credit/price"]
     lengths = [len(one.response) for one in both]
     later = [n - end for n, one in zip(lengths, both, strict=True) for end in one.step_ends[:-1]]
-    tokens = 4 * (np.mean(lengths) + sum(later)) / sum(lengths)
+    tokens = 4 * (sum(lengths) / 2 + sum(later)) / sum(lengths)
     assert found == pytest.approx(worth.price_of(cfg.values.price, tokens))
     learned = rollout._replace(values=np.zeros(batch.mask.shape, np.float32))
     assert of_rollout(learned).share[:, :4].tolist() == [[0.5, 1, 1, 1]] * 2

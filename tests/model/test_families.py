@@ -220,17 +220,28 @@ def test_defaults_are_those_of_the_family():
     assert parse_config(GEMMA2 | dict(attn_logit_softcapping=None)).attention_softcap is None
 
 
-@pytest.mark.parametrize("base", [MISTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3, PHI3], ids=family_of)
+SWITCHED = [one | dict(use_sliding_window=True) for one in (QWEN2, QWEN3)]
+
+
+@pytest.mark.parametrize(
+    "base", [MISTRAL, QWEN2, QWEN3, *SWITCHED, GEMMA2, GEMMA3, PHI3], ids=family_of
+)
 def test_a_window_that_is_left_out_is_the_class_s(base):
     from transformers import AutoConfig
 
-    raw = {k: v for k, v in base.items() if k != "sliding_window" and v is not None}
-    for switch in ({}, dict(use_sliding_window=True)) if base in (QWEN2, QWEN3) else ({},):
-        theirs = AutoConfig.for_model(**raw | switch)
-        kinds = getattr(theirs, "layer_types", None) or ["sliding_attention"] * 3
-        expected = [theirs.sliding_window if "sliding" in kind else None for kind in kinds]
-        cfg = parse_config(raw | switch)
-        assert [cfg.window(i) for i in range(cfg.num_layers)] == expected
+    left_out = "sliding_window", "tie_word_embeddings"  # transformers takes no null for the second
+    raw = {k: v for k, v in base.items() if k not in left_out}
+    theirs = AutoConfig.for_model(**raw)
+    kinds = getattr(theirs, "layer_types", None) or ["sliding_attention"] * 3
+    expected = [theirs.sliding_window if "sliding" in kind else None for kind in kinds]
+    cfg = parse_config(raw)
+    assert [cfg.window(i) for i in range(cfg.num_layers)] == expected
+
+
+def test_without_an_eos_none_is_written():
+    """transformers cannot generate with an empty list."""
+    raw = config_json(parse_config(LLAMA | dict(eos_token_id=None)), "float32")
+    assert raw["eos_token_id"] is None
 
 
 ROPES: list[dict[str, Any]] = [

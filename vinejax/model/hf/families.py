@@ -207,8 +207,9 @@ def config_json(cfg: DecoderConfig, dtype: str) -> dict[str, Any]:
         "rms_norm_eps": cfg.norm_eps,
         "hidden_activation" if family.gemma else "hidden_act": activations[cfg.activation],
         "bos_token_id": cfg.bos_id,
-        "eos_token_id": list(cfg.eos_ids),
-        "pad_token_id": None,  # the class's default can be outside the vocabulary
+        # Null where there is none: the class's default can be outside the vocabulary.
+        "eos_token_id": list(cfg.eos_ids) or None,
+        "pad_token_id": None,
         "torch_dtype": dtype,
     }
     if family.head_dim_field or cfg.head_dim != cfg.width // cfg.num_heads:

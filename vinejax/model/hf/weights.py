@@ -243,10 +243,11 @@ def save_pretrained(
     """Write a folder that transformers and `load_pretrained` load.
 
     `dtype` is the written weights' dtype; None: the dtype of `params`. Weights of more than
-    `max_shard_bytes` become several files with an index. Every process of a run must make the call;
-    the first one writes. An earlier model in the folder is removed once the new weights are there.
-    Before anything is written, raises ModelError for an unknown dtype, for parameters that do not
-    fit the model, and for an architecture that the family does not have.
+    `max_shard_bytes` become several files with an index. The tokenizer's EOS is one of the model's,
+    as sampling ends at it. Every process of a run must make the call; the first one writes. An
+    earlier model in the folder is removed once the new weights are there. Before anything is
+    written, raises ModelError for an unknown dtype, for parameters that do not fit the model, and
+    for an architecture that the family does not have.
 
     Example:
       >>> model, params, tokenizer = vinejax.load_pretrained("configs/tiny_start")
@@ -255,7 +256,10 @@ def save_pretrained(
     folder = epath.Path(path)
     _check_dtype(dtype)
     _check_params(model, params)
-    config = config_json(model.cfg, jnp.dtype(dtype or params["embed"].dtype).name)
+    eos: Any = tokenizer.eos_token_id
+    ends = {*model.cfg.eos_ids, eos} - {None}
+    cfg = dataclasses.replace(model.cfg, eos_ids=tuple(sorted(ends)))
+    config = config_json(cfg, jnp.dtype(dtype or params["embed"].dtype).name)
     new_tensors = _new_tensors(model, params, dtype)
     generation = model.generation_config
     _write_folder(folder, config, new_tensors, generation, tokenizer, max_shard_bytes)
