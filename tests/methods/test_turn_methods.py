@@ -1,7 +1,6 @@
 """Methods with credit of turns: published numbers, loops in NumPy, turns without a key."""
 
 import dataclasses
-import types
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 from helpers import loop_cases as cases
 from helpers import rl_oracles as oracle
-from helpers.applied import assign_credit
+from helpers.applied import applied, assign_credit
 
 from vinejax.core.types import Episode, Rollout, Turn
 from vinejax.learner.batch import collate, step_layout
@@ -258,11 +257,13 @@ def test_direct_draws_a_step_of_two_turns_as_a_whole():
     )
     batch = collate([one], rows=1)
     layout = step_layout(batch, [one])
-    cfg = cases.config(method="direct", values={"k": 9, "max_states": None})
+    cfg = applied(
+        cases.config(method="direct", values={"k": 9, "max_states": None}, direct={"beta": 0.5})
+    )
     credit = assign_credit(Rollout([one], batch, layout), cfg, whiten="none")
     moved = np.where(batch.mask, np.float32(0.5), np.float32(0.0))
     rows = batch._replace(advantages=credit.advantages, own=credit.own)
-    objective: Any = types.SimpleNamespace(own=direct.DirectConfig(beta=0.5))
+    objective = direct.METHOD.objective(cases.model(), cfg)
     found = np.asarray(direct.loss(jnp.asarray(moved), rows, objective).loss)
     by_step = [found[layout.step_ids == c].sum() for c in (0, 1)]
     expected = [0.5 * (4 * 0.5 - 0.5 / 0.5) ** 2, 0.5 * (2 * 0.5 - 0.3 / 0.5) ** 2]

@@ -1,5 +1,6 @@
 """Models by hub name and in object stores, without a network: the real cache, a store in memory."""
 
+import dataclasses
 import json
 import socket
 import types
@@ -21,7 +22,8 @@ from vinejax.model.hf.weights import load_pretrained, save_pretrained
 
 
 def assert_same(found: tuple, model: Model) -> None:
-    assert found[0] == model.decoder
+    cfg = dataclasses.replace(model.decoder.cfg, eos_ids=(model.tokenizer.eos_token_id,))
+    assert found[0] == dataclasses.replace(model.decoder, cfg=cfg)
     jax.tree.map(np.testing.assert_array_equal, found[1], model.params)
     assert found[2].get_vocab() == model.tokenizer.get_vocab()
 
