@@ -277,8 +277,8 @@ def test_stop_ids_that_are_no_tokens(wrong: int, tiny):
 @pytest.mark.parametrize(
     ("stop", "message"),
     [
-        ("ab", "stop = 'ab' must be a tuple of strings"),
-        (["a"], r"stop = \['a'\] must be a tuple of strings"),
+        ("ab", r"stop = 'ab' must be a tuple of strings: \('ab',\)"),
+        (["a"], r"stop = \['a'\] must be a tuple of strings: \('a',\)"),
         (("a", ""), "empty string"),
     ],
 )

@@ -158,9 +158,9 @@ def honest() -> list[tuple[str, str, str]]:
     }
     writers = {
         "print": "print(ANSWER)",
-        "main": "def main():\n print(ANSWER)\nif __name__ == '__main__':\n main()",
+        "main": "def main():\n print(ANSWER)\nif __name__ == '__main__':\n main()\n exit()",
         "write": "import sys\nsys.stdout.write(str(ANSWER))",
-        "exit": "print(ANSWER)\nexit()",
+        "exit": "import sys\nprint(ANSWER)\nsys.exit(0)",
         "descriptor": "import os\nos.write(1, str(ANSWER).encode())",
         "thread": "import sys, threading\nsys.setrecursionlimit(10**6)\n"
         "threading.stack_size(1 << 26)\ndef f(n): return n and 1 + f(n - 1)\n"

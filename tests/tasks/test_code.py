@@ -177,6 +177,7 @@ def test_the_answer_is_the_last_block(tmp_path: Path):
     inside = task_of(
         tmp_path, [{"question": "q", "tests": SUM_TESTS}], template="{question}\n```python\n"
     )
+    assert inside.answer("x = 1\n```\nDone.") == "x = 1\n"
     assert inside.answer("  x = 1\n```\nDone.") == "  x = 1\n"
     assert inside.answer("x = 1\n```\nno:\n```\ny = 2\n```") == "y = 2\n"
 

@@ -169,7 +169,8 @@ def check_sampling(cfg: SampleConfig, vocab_size: int) -> None:
     if not all(0 <= i < vocab_size for i in cfg.stop_ids):
         raise ValueError(f"stop_ids = {cfg.stop_ids} must be token ids, below {vocab_size}")
     if not isinstance(cfg.stop, tuple):
-        raise ValueError(f"stop = {cfg.stop!r} must be a tuple of strings, such as ('\\n',)")
+        wanted = (cfg.stop,) if isinstance(cfg.stop, str) else tuple(cfg.stop)
+        raise ValueError(f"stop = {cfg.stop!r} must be a tuple of strings: {wanted!r}")
     if "" in cfg.stop:
         raise ValueError(f"stop = {cfg.stop!r} holds an empty string, which stops every text")
 

@@ -2,7 +2,7 @@
 
 `SummaryWriter` hands events to a thread. On a full disk the thread dies with a traceback, and a run
 then waits forever to put its eleventh event into the thread's queue; here it ends with one line.
-tensorboardX imports torch, where that is installed, in two seconds: so only a run that writes does.
+tensorboardX imports torch, where that is installed, in two seconds: it is imported by a run alone.
 """
 
 import math

@@ -4,8 +4,8 @@ A process that is started again makes the same calls as the one before it; the r
 had finished then is read here instead of computed anew. An entry is one file,
 `<place>/<kind>.<number>.npz`, written completely or not at all and with a digest of itself. Only
 the same call is given it: at the same place of the run, with the same number among the calls of its
-kind, with the same weights and the same key. It also has the time at which it was kept, so that the
-seconds of stages are those of all processes that computed them.
+kind, with the same weights and the same key. An entry also has the time at which it was kept, so
+that the seconds of stages are those of all processes that computed them.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class Kept(NamedTuple):
 
     facts: Any  # as in JSON
     arrays: Arrays
-    at: float  # seconds at the place, on the journal's clock
+    at: float  # when it was kept: seconds after its place was opened, on the journal's clock
 
 
 class Journal:
@@ -52,7 +52,7 @@ class Journal:
         self._names: set[str] = set()  # of entries that are there, at the place
         self._numbers: Counter[str] = Counter()  # of entries so far, at the place
         self.given = 0  # entries, at the place
-        self._opened = 0.0  # when the place was gone to
+        self._opened = 0.0  # when the place was, on the journal's clock
         self._earlier_s = 0.0  # of other processes, for what was given
 
     def __bool__(self) -> bool:

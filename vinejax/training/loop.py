@@ -70,9 +70,7 @@ def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
         workdir = session.workdir
         with (
             RunLog(
-                *(workdir, cfg.log, cfg.iterations, is_writer()),
-                resumed_at=at.done,
-                clock=session.journal.clock,
+                workdir, cfg.log, cfg.iterations, is_writer(), at.done, session.journal.clock
             ) as log,
             Watchdog(workdir, cfg.distributed.silence_s, *process_place()),
             deferred(),
