@@ -23,7 +23,11 @@ setuptools.setup(
     python_requires=">=3.11,<3.14",
     packages=setuptools.find_packages(include=["vinejax", "vinejax.*"]),
     package_data={
-        "vinejax": ["tasks/*_tokenizer/*.json", "report/*.html.j2", "report/*/*.html.j2"]
+        "vinejax": [
+            "tasks/*_tokenizer/*.json",
+            "tools/report/*.html.j2",
+            "tools/report/*/*.html.j2",
+        ]
     },
     entry_points={"console_scripts": ["vinejax = vinejax.main:run"]},
     install_requires=requirements("requirements.txt"),

@@ -36,16 +36,16 @@ from workload import (
 from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict, from_file
 from vinejax.core.settings import Config, MeshConfig, OptimizerConfig
-from vinejax.credit_bench.command import credit_bench, fixed_parts
-from vinejax.credit_bench.measure import steady
-from vinejax.credit_bench.price import Price, training_seconds
-from vinejax.credit_bench.results import Result, as_json
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import fresh_state, update_step
 from vinejax.model.config import Compute
 from vinejax.model.sharding import make_mesh
-from vinejax.report.read import read_run
+from vinejax.records.read import read_run
 from vinejax.runtime.workdir import write_atomic
+from vinejax.tools.bench.command import credit_bench, fixed_parts
+from vinejax.tools.bench.measure import steady
+from vinejax.tools.bench.price import Price, training_seconds
+from vinejax.tools.bench.results import Result, as_json
 from vinejax.training.startup import Session, open_session
 from vinejax.training.warmup import warm_up
 

@@ -30,11 +30,11 @@ import jax
 
 from vinejax.config.load import from_dict, from_file
 from vinejax.core.settings import Config
-from vinejax.report.live import LivePage
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.compiles import num_compiles
 from vinejax.runtime.journal import Entry, Journal
 from vinejax.runtime.log import RunLog
+from vinejax.tools.report.live import LivePage
 from vinejax.training import loop
 from vinejax.training.startup import open_session
 from vinejax.training.warmup import warm_up

@@ -32,8 +32,8 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType, SingleDeviceSha
 from vinejax.engine.tpu.kernels import Call, attend_pages, attend_rows
 from vinejax.engine.tpu.schedule import BLOCK, grid_for, make_schedule, part_shape
 from vinejax.model.attention import AttentionRule
-from vinejax.plan.aot.compiler import ENVIRONMENT
 from vinejax.runtime.topology import Topology, parse_topology
+from vinejax.tools.plan.aot.compiler import ENVIRONMENT
 
 SLOTS, ROWS = 192, 16
 PAGE_BLOCKS, ROW_BLOCKS = 4, 6  # of a slot, and of a row

@@ -50,9 +50,9 @@ from vinejax.learner.update import fresh_state, state_shardings, update_step
 from vinejax.model.config import Compute, DecoderConfig
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import mesh_over, param_shardings
-from vinejax.plan.aot.child import compile_error, memory_stats
-from vinejax.plan.aot.compiler import ENVIRONMENT
 from vinejax.runtime.topology import parse_topology
+from vinejax.tools.plan.aot.child import compile_error, memory_stats
+from vinejax.tools.plan.aot.compiler import ENVIRONMENT
 
 MIB = 2**20
 TEMPERATURE = 0.6

@@ -31,8 +31,8 @@ from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.policy import PolicyObjective, clipped
 from vinejax.learner.update import fresh_state, update_step
 from vinejax.model.decoder import Decoder, Params
-from vinejax.plan.aot.child import memory_stats
 from vinejax.tasks.arithmetic import Arithmetic
+from vinejax.tools.plan.aot.child import memory_stats
 
 TEMPERATURE, KL_COEF, CLIP = 0.6, 1e-4, (0.2, 0.2)
 SETTINGS = OptimizerConfig(warmup_fraction=0.0)

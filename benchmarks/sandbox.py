@@ -11,9 +11,9 @@ import resource
 import time
 from collections.abc import Callable
 
+from vinejax.contrib.code.sandbox.runner import encode
+from vinejax.contrib.code.sandbox.sandbox import Sandbox
 from vinejax.core.settings import CodeConfig
-from vinejax.grading.sandbox.runner import encode
-from vinejax.grading.sandbox.sandbox import Sandbox
 
 
 def core_seconds() -> float:

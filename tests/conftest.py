@@ -33,22 +33,22 @@ SMOKE = (
     "rollout/test_vine.py",
     "runtime/test_workdir.py",
     "training/test_health.py",
-    "report/test_report_choice.py",
+    "tools/report/test_report_choice.py",
     "statistics/test_statistics.py",
-    "plan/test_advice.py",
+    "tools/plan/test_advice.py",
 )
 
 # Rooms whose tests compile programs, most of them one or more a case.
 COMPILING = (
     *("engine", "learner", "model", "rollout", "system"),
-    *("credit", "credit_bench", "methods", "options", "rl", "training"),
+    *("credit", "bench", "methods", "options", "rl", "training"),
 )
 
 # Files whose tests take minutes, to be begun first: else one of them is left at the end, alone.
 LONGEST = (
     "system/test_hosts.py",
     "system/test_method_runs.py",
-    "plan/test_aot.py",
+    "tools/plan/test_aot.py",
     "system/test_learning.py",
     "learner/test_methods.py",
     "engine/test_engine_mesh.py",
@@ -60,7 +60,7 @@ LONGEST = (
     "credit/test_meshes.py",
     "system/test_option_runs.py",
     "system/test_faults.py",
-    "credit_bench/test_bench_exact.py",
+    "tools/bench/test_bench_exact.py",
     "learner/test_train_mesh.py",
     "model/test_attention.py",
 )

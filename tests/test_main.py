@@ -136,8 +136,8 @@ def with_row_for_devices(cfg):
     return dataclasses.replace(cfg, iterations=100 + len(cfg.meshes))
 
 import dataclasses
-sys.modules["vinejax.plan.propose"] = types.ModuleType("vinejax.plan.propose")
-sys.modules["vinejax.plan.propose"].with_row_for_devices = with_row_for_devices
+sys.modules["vinejax.tools.plan.propose"] = types.ModuleType("vinejax.tools.plan.propose")
+sys.modules["vinejax.tools.plan.propose"].with_row_for_devices = with_row_for_devices
 """
 
 
@@ -320,9 +320,9 @@ def test_a_report_is_made_anew_for_one_run(folder: pathlib.Path, command: Comman
     (folder / "run").mkdir()
     fake = """
 import sys, types
-sys.modules["vinejax.report.build"] = module = types.ModuleType("build")
+sys.modules["vinejax.tools.report.build"] = module = types.ModuleType("build")
 module.build_report = lambda run: run + "/report.html"
-sys.modules["vinejax.report.standing"] = standing = types.ModuleType("standing")
+sys.modules["vinejax.tools.report.summary_line"] = standing = types.ModuleType("standing")
 standing.standing_line = lambda run: f"Finished: {run.name}"
 """
     status, _, err = command("--mode=report", "run", setup=fake)

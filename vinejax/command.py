@@ -71,12 +71,12 @@ MODES = {
     "eval": ("vinejax.training.evaluate", "evaluate_run"),
     "sft": ("vinejax.training.warmup", "warm_up"),
     "export": ("vinejax.training.export", "export_run"),
-    "credit": ("vinejax.credit_bench.command", "credit_bench"),
-    "plan": ("vinejax.plan.aot.command", "plan_run"),
+    "credit": ("vinejax.tools.bench.command", "credit_bench"),
+    "plan": ("vinejax.tools.plan.aot.command", "plan_run"),
     "config": ("vinejax.config.describe", "print_config"),
-    "compare": ("vinejax.report.compare.page", "compare_runs"),
-    "report": ("vinejax.report.build", "build_report"),
-    "vine": ("vinejax.report.figure", "export_vine"),
+    "compare": ("vinejax.tools.report.compare.page", "compare_runs"),
+    "report": ("vinejax.tools.report.build", "build_report"),
+    "vine": ("vinejax.tools.report.figure", "export_vine"),
 }
 OF_WORKDIRS = ("compare", "report", "vine")  # modes whose arguments are workdirs
 FLAGS = flags.FLAGS
@@ -200,7 +200,7 @@ def main(argv: list[str]) -> int:
     if FLAGS.mode not in ("plan", "config"):  # they need neither devices nor other hosts
         distributed.initialize(cfg.distributed)
         if cfg.meshes:
-            propose = importlib.import_module("vinejax.plan.propose")
+            propose = importlib.import_module("vinejax.tools.plan.propose")
             cfg = propose.with_row_for_devices(cfg)
     stopping.listen()  # after jax, whose own handler of SIGTERM would replace ours
     module, function = MODES[FLAGS.mode]
@@ -227,7 +227,7 @@ def read_runs(mode: str, runs: list[str]) -> int:
     if len(runs) != 1 or not (epath.Path(given) / "config.json").exists():
         raise UserError(f"--mode=report needs the workdir of one run, not {given}")
     print(f"report: {function(runs[0])}")
-    standing = importlib.import_module("vinejax.report.standing")
+    standing = importlib.import_module("vinejax.tools.report.summary_line")
     if line := standing.standing_line(epath.Path(runs[0])):
         print(line)
     return 0

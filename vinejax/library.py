@@ -39,7 +39,7 @@ def train(
       >>> run.start_accuracy, run.final_accuracy  # doctest: +SKIP
       ({'validation': 0.395, 'test': 0.384}, {'validation': 0.52, 'test': 0.51})
     """
-    from vinejax.plan.propose import with_row_for_devices
+    from vinejax.tools.plan.propose import with_row_for_devices
     from vinejax.training.loop import train as run_loop
 
     find_function.cache_clear()  # a notebook may have defined a reward anew
@@ -77,7 +77,7 @@ def run(workdir: str | os.PathLike) -> "RunSummary":
       >>> vinejax.run("runs/tiny").final_accuracy["test"]  # doctest: +SKIP
       0.896
     """
-    from vinejax.report.read import read_run
+    from vinejax.records.read import read_run
 
     folder = epath.Path(os.path.expanduser(workdir))
     if not (folder / "config.json").exists():

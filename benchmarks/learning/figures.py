@@ -27,8 +27,8 @@ from outcomes import Outcomes, at_the_end, group_curve  # noqa: E402
 from sections import NAMES, dose_group, task_title  # noqa: E402
 from variants import BASELINES, LONGER  # noqa: E402
 
-from vinejax.report.learning_curve import AXES  # noqa: E402
-from vinejax.statistics.interquartile import Estimate  # noqa: E402
+from vinejax.tools.report.interquartile import Estimate  # noqa: E402
+from vinejax.tools.report.learning_curve import AXES  # noqa: E402
 
 # Colours get darker from the baselines to VinePPO; dashes and markers differ for all.
 STYLES: dict[str, tuple[str, str, str]] = {

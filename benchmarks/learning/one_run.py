@@ -60,8 +60,8 @@ def measure(cfg: Any, workdir: Path, run: dict[str, Any], test_problems: int) ->
     """Trains, and returns the fields of the record that the run decides."""
     from etils import epath
 
-    from vinejax.report.learning_curve import learning_curve
-    from vinejax.report.read import read_run
+    from vinejax.records.read import read_run
+    from vinejax.tools.report.learning_curve import learning_curve
     from vinejax.training.loop import train
 
     train(cfg, workdir)

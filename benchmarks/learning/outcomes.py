@@ -8,14 +8,14 @@ from planning import Planned, best_trial, measured_seconds, plan, score
 from records import Record, key_of
 from variants import LONGER, TASKS, Experiment, Trial
 
-from vinejax.report.learning_curve import accuracy_at, aligned
-from vinejax.statistics.interquartile import (
+from vinejax.tools.report.interquartile import (
     Estimate,
     improvement_interval,
     interquartile_mean,
     iqm_difference,
     iqm_interval,
 )
+from vinejax.tools.report.learning_curve import accuracy_at, aligned
 
 
 class Group(NamedTuple):

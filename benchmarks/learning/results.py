@@ -21,7 +21,7 @@ from outcomes import Outcomes, at_equal, at_the_end, chosen_trial, outcomes, swe
 from records import folder_of, read_lines
 from variants import BASELINES, EXPERIMENTS, TASKS, Experiment
 
-from vinejax.statistics.interquartile import iqm_interval
+from vinejax.tools.report.interquartile import iqm_interval
 
 FOLDER = Path(__file__).parent
 CRITIC = "ppo"  # compared with in findings.md.j2 alone: it has no runs of equal seconds

@@ -20,7 +20,7 @@ from planning import iterations_of, tried
 from records import Record
 from variants import BASELINES, LONGER, SIZES, TASKS, TRIES, VARIANTS, Trial
 
-from vinejax.statistics.interquartile import Estimate, iqm_interval
+from vinejax.tools.report.interquartile import Estimate, iqm_interval
 
 CONTROL = "arithmetic"
 NONE = "–"

@@ -14,9 +14,9 @@ from helpers.vine_cases import MAX_TOKENS, PROBLEM, Task, rewards_of
 from vinejax.core.errors import DivergedError
 from vinejax.core.settings import Config, SampleConfig
 from vinejax.core.types import Episode
-from vinejax.credit_bench.truth import with_own_seed
 from vinejax.engine.branches import Branch, Grown
 from vinejax.engine.engine import Engine
+from vinejax.tools.bench.truth import with_own_seed
 
 TRUNKS = [[4, 5, 6, 9, 12], [7, 8]]
 BRANCHES = [Branch(i % 2, 1 + i % 2, seed) for i, seed in enumerate(range(24))]

@@ -17,9 +17,9 @@ from vinejax import main
 from vinejax.engine import phase
 from vinejax.engine.collect import Collector
 from vinejax.learner import score, update
-from vinejax.report.live import LivePage
 from vinejax.runtime import checkpoint, journal, log, workdir
 from vinejax.runtime.stopping import Watch
+from vinejax.tools.report.live import LivePage
 
 
 class Events:

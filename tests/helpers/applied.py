@@ -10,15 +10,17 @@ from unittest import mock
 
 import pytest
 
+from vinejax.contrib.methods import spo_tree, tree_grpo, treepo, treerl
+from vinejax.contrib.methods.sampling import tree_sampling
+from vinejax.contrib.resets.reset_sampler import ResetSampler
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode, PromptedProblem, Rollout
 from vinejax.credit.assign import Credit
 from vinejax.learner.policy import PolicyObjective
-from vinejax.methods import find_method, spo_tree, tree_grpo, treepo, treerl
+from vinejax.methods import find_method
 from vinejax.methods.base import Method, policy_gradient
 from vinejax.model.decoder import Decoder
-from vinejax.rollout import tree_sampling, vine
-from vinejax.rollout.reset_sampling import ResetSampler
+from vinejax.rollout import vine
 from vinejax.rollout.sampler import Sampler
 from vinejax.tasks.graded import GradedTask
 from vinejax.training import loop

@@ -14,8 +14,8 @@ from helpers.chain_cases import START, Chain
 from helpers.vine_cases import PROBLEM, FakeEngine, Task, rewards_of
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode, Problem, PromptedProblem
-from vinejax.credit_bench.intervals import Measure
 from vinejax.rollout.sampler import Sampler
+from vinejax.tools.bench.intervals import Measure
 
 # Letters that are better and worse, none of them without hope; the reward is 0 or 1.
 FAIR = Chain(

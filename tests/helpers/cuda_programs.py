@@ -15,10 +15,10 @@ from jax._src.cudnn import fused_attention_stablehlo
 
 from vinejax.config.load import default, from_dict
 from vinejax.model.sharding import AXES, mesh_over
-from vinejax.plan.aot import programs
-from vinejax.plan.case import open_case
-from vinejax.plan.cost import program_costs
-from vinejax.plan.memory import memory_and_phases, program_phase
+from vinejax.tools.plan.aot import programs
+from vinejax.tools.plan.case import open_case
+from vinejax.tools.plan.cost import program_costs
+from vinejax.tools.plan.memory import memory_and_phases, program_phase
 
 CUDNN = 91000  # a version that is new enough
 SIZES = {

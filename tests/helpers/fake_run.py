@@ -166,7 +166,7 @@ def write_run(workdir: pathlib.Path, iterations: int = 30, episodes: int = 64, k
 
 
 if __name__ == "__main__":
-    from vinejax.report.build import build_report
+    from vinejax.tools.report.build import build_report
 
     write_run(pathlib.Path(sys.argv[1]))
     print(build_report(pathlib.Path(sys.argv[1])))

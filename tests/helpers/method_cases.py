@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 
 from helpers import loop_cases as cases
 from helpers.applied import assign_credit, policy_objective
+from vinejax.contrib.methods import inpo
 from vinejax.core.settings import Config, MeshConfig
 from vinejax.core.types import Batch, Episode, Rollout
 from vinejax.credit.assign import Credit
@@ -21,7 +22,7 @@ from vinejax.learner.batch import collate, collate_groups, step_layout
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.score import score
 from vinejax.learner.update import Objective, gradients
-from vinejax.methods import METHODS, dpo_positive, inpo
+from vinejax.methods import METHODS, dpo_positive
 from vinejax.methods.pairs import PairObjective
 from vinejax.methods.ppo import CriticObjective, Targets, fresh_critic
 from vinejax.model.decoder import Decoder

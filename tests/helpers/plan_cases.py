@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from vinejax.config.load import Fields, default, from_dict
-from vinejax.plan.case import Case, open_case
+from vinejax.tools.plan.case import Case, open_case
 
 SMALL = {
     "model_type": "llama", "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,

@@ -6,7 +6,7 @@ import pathlib
 import re
 from typing import Any
 
-from vinejax.report.build import build_report
+from vinejax.tools.report.build import build_report
 
 VOID = {"meta", "input", "path", "circle", "rect", "br"}
 

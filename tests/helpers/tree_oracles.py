@@ -1,5 +1,6 @@
-"""Trees of solutions as linked objects, as oracles of `rl/tree_values.py` and
-`rl/shared_starts.py`.
+"""Trees of solutions as linked objects, as oracles of contributed equations.
+
+These are `tree_values.py` and `shared_starts.py` in `contrib/methods/equations/`.
 
 Slow and plain: every oracle walks the objects, or compares all pairs of leaves.
 """

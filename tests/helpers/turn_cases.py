@@ -9,12 +9,12 @@ import numpy as np
 
 from helpers import loop_cases
 from helpers.applied import applied
+from vinejax.contrib.methods.sampling.turn_trees import BranchingSampler, TurnGrowth
 from vinejax.core.seeds import row_seed
 from vinejax.core.settings import Config, GraderConfig, SampleConfig
 from vinejax.core.types import Episode, Problem, PromptedProblem
 from vinejax.engine.branches import Branch, Fed, Feed, Growing, Grown, Stream, as_lists
 from vinejax.engine.engine import Engine
-from vinejax.rollout.turn_trees import BranchingSampler, TurnGrowth
 from vinejax.rollout.turns import TurnSampler
 from vinejax.rollout.vine import fill_values
 from vinejax.tasks.doors import LEAN, Doors, DoorsTask

@@ -15,11 +15,11 @@ from typing import Any
 
 from vinejax.config.load import from_dict, from_file
 from vinejax.model.sharding import mesh_over
-from vinejax.plan.aot import hlo
-from vinejax.plan.aot.child import devices_of
-from vinejax.plan.aot.programs import Lowering
-from vinejax.plan.case import open_case
-from vinejax.plan.memory import main_phase, memory_and_phases
+from vinejax.tools.plan.aot import hlo
+from vinejax.tools.plan.aot.child import devices_of
+from vinejax.tools.plan.aot.programs import Lowering
+from vinejax.tools.plan.case import open_case
+from vinejax.tools.plan.memory import main_phase, memory_and_phases
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FSDP, TENSOR = 2, 2

@@ -13,7 +13,6 @@ from helpers.applied import policy_objective
 
 from vinejax.core.settings import PROJECTIONS, MeshConfig
 from vinejax.core.types import Batch
-from vinejax.credit_bench.gradients import policy_gradients
 from vinejax.learner.packing import Passes
 from vinejax.learner.score import token_logprobs
 from vinejax.learner.update import fresh_state, gradients, update_step
@@ -21,6 +20,7 @@ from vinejax.model.config import Compute
 from vinejax.model.decoder import Params
 from vinejax.model.lora import fresh_adapters, merged, with_adapters
 from vinejax.model.sharding import make_mesh
+from vinejax.tools.bench.gradients import policy_gradients
 
 SCALE = 0.5
 MODEL = dataclasses.replace(cases.model(), compute=Compute(lora_scale=SCALE))

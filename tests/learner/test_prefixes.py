@@ -12,6 +12,8 @@ from helpers import loop_cases as cases
 from helpers import method_cases as methods
 
 from vinejax.config.checks import check_config
+from vinejax.contrib.methods.opmd import OPMDConfig
+from vinejax.contrib.methods.opmd import loss as opmd
 from vinejax.core.errors import ConfigError
 from vinejax.core.types import Batch, Episode
 from vinejax.learner.batch import collate
@@ -28,8 +30,6 @@ from vinejax.learner.policy import PolicyObjective, clipped
 from vinejax.learner.prefixes import common_prefixes, share_prefixes
 from vinejax.learner.score import scores_of
 from vinejax.learner.update import Objective, gradients
-from vinejax.methods.opmd import OPMDConfig
-from vinejax.methods.opmd import loss as opmd
 from vinejax.methods.ppo import CriticObjective, Targets, critic_values
 from vinejax.model.config import Compute
 from vinejax.model.decoder import Decoder

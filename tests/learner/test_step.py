@@ -12,15 +12,15 @@ import pytest
 from helpers import loop_cases as cases
 from helpers import rl_oracles as oracle
 
+from vinejax.contrib.methods.asymre import loss as reinforce
+from vinejax.contrib.methods.opmd import OPMDConfig
+from vinejax.contrib.methods.opmd import loss as opmd
 from vinejax.core.types import Batch, TrainState
 from vinejax.learner.batch import collate, minibatches
 from vinejax.learner.packing import Passes
 from vinejax.learner.policy import PolicyObjective, PolicySums, clipped
 from vinejax.learner.score import score, with_logprobs
 from vinejax.learner.update import Update, gradients, num_accepted, update_step
-from vinejax.methods.asymre import loss as reinforce
-from vinejax.methods.opmd import OPMDConfig
-from vinejax.methods.opmd import loss as opmd
 from vinejax.model.decoder import Params
 from vinejax.runtime.compiles import num_compiles
 

@@ -14,6 +14,7 @@ from helpers import method_cases as methods
 from helpers import rl_oracles as oracle
 
 from vinejax.config.load import from_dict
+from vinejax.contrib.methods import inpo
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode, Problem, TrainState
 from vinejax.learner.batch import collate_groups, epochs_of
@@ -21,7 +22,7 @@ from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.packing import Passes
 from vinejax.learner.score import score, scores_of
 from vinejax.learner.update import gradients, update_step
-from vinejax.methods import dpo_positive, inpo, pairs, restem
+from vinejax.methods import dpo_positive, pairs, restem
 from vinejax.methods.ppo import CriticObjective, Targets, critic_metrics, critic_values
 from vinejax.rl.advantages import group_advantages
 from vinejax.rl.losses import dpo_positive as dpo_loss

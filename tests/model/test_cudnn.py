@@ -1,6 +1,6 @@
 """Attention by cuDNN's kernel, without a GPU: the call that it gets, computed by XLA, is ours.
 
-tests/plan/test_cuda.py lowers whole programs for CUDA.
+tests/tools/plan/test_cuda.py lowers whole programs for CUDA.
 """
 
 import dataclasses

@@ -11,7 +11,7 @@ from helpers.paths import FIXTURES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vinejax.statistics.interquartile import (
+from vinejax.tools.report.interquartile import (
     improvement_interval,
     interquartile_mean,
     iqm_difference,

@@ -19,7 +19,7 @@ from helpers.paths import CONFIGS, REPO
 
 from vinejax.config.load import FIELD_NAMES, from_dict, from_file
 from vinejax.core.settings import flatten
-from vinejax.credit_bench.estimators import ESTIMATORS
+from vinejax.tools.bench.estimators import ESTIMATORS
 
 LEARNING = REPO / "benchmarks" / "learning"
 MODULES = ("variants", "records", "planning", "outcomes", "sections", "results", "run", "one_run")

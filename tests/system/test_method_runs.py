@@ -36,7 +36,8 @@ def run(method: str, start: str, workdir: Path, **sections: Any) -> list[dict[st
     return cases.read_lines(workdir / "metrics.jsonl")
 
 
-@pytest.mark.slow  # learner/test_policy_losses.py and rl/test_entropy_weights.py have its parts
+# learner/test_policy_losses.py and contrib/methods/test_entropy_weights.py have its parts.
+@pytest.mark.slow
 def test_an_iteration_with_another_loss_and_everything_beside_it(start: str, tmp_path: Path):
     """Two runs with the same samples; the figures of the likeliest tokens move nothing."""
     ppo = {"minibatch": 8, "microbatch": 4, "loss": "gspo", "off_policy_mask": 0.01}

@@ -87,7 +87,8 @@ def test_a_run_that_was_interrupted_samples_the_same_episodes(
     assert without_rounding(rows_of(tmp_path)) == without_rounding(rows_of(run))
 
 
-@pytest.mark.slow  # rollout/test_turn_trees.py and methods/test_turn_methods.py have its parts
+# contrib/methods/test_turn_trees.py and contrib/methods/test_turn_methods.py have its parts.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     ["salt", "arpo", "aepo"],

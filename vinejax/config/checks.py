@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from vinejax.config.load import SECTIONS, not_read
+from vinejax.contrib.priors.prior_function import PROBE, find_prior
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import PROJECTIONS, Config, GraderConfig, MethodSettings, flatten
 from vinejax.credit.rules import check_rules
 from vinejax.methods import METHODS, find_method
 from vinejax.methods.base import Method
-from vinejax.methods.prior_function import PROBE, find_prior
 from vinejax.rollout.one_stream import obstacle
 from vinejax.tasks.rewards import TASK, find_rewards
 

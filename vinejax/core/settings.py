@@ -206,7 +206,7 @@ class ValuesConfig:
     backup: bool = False  # with `reuse`: a sample counts with the value of the next state
     # A learned value, mixed into baselines by credit.prior: 'probe', a regression on the policy's
     # own hidden states (credit/probe.py); a function by its dotted path, whose numbers are taken
-    # (methods/prior_function.py); "": none.
+    # (contrib/priors/prior_function.py); "": none.
     prior: str = ""
     prior_timeout_s: Positive = 600.0  # wall-clock time of that function for at most 64 states
     budget: Literal["left", "fresh"] = "left"  # what the trajectory has left, or max_tokens again
@@ -231,7 +231,7 @@ class CreditConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ResetConfig:
-    """Solutions that begin in the middle of a known solution: rollout/reset_sampling.py."""
+    """Solutions that begin in the middle of a known solution: contrib/resets/reset_sampler.py."""
 
     # 'gold': of the data set's solution. 'solved', 'failed': of a right or a wrong solution of the
     # iteration, where the problem's pass rate is below or above `target`. 'both': of either.
@@ -401,7 +401,7 @@ class BenchConfig:
 
     estimators: tuple[
         str, ...
-    ] = ()  # names of credit_bench/estimators.py; (): all that the run can have
+    ] = ()  # names of tools/bench/estimators.py; (): all that the run can have
     problems: Count = 32  # of the train split, the same throughout
     repeats: Count = 20  # batches of `rollout.per_prompt` solutions per problem
     exact: Count = 4  # of them, those that estimator 'exact' is measured on

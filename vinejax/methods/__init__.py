@@ -6,38 +6,24 @@
 import dataclasses
 from types import ModuleType
 
-from vinejax.core.errors import ConfigError, nearest_hint
-from vinejax.core.plugins import failure, find_module, source_of
-from vinejax.core.settings import Config, MethodSettings
-from vinejax.methods import (
+from vinejax.contrib.methods import (
     aepo,
     arpo,
     asymre,
     brpo,
     d3s,
-    dapo,
     direct,
-    dpo_positive,
-    dr_grpo,
     drpo,
     gigpo,
-    grpo,
     hapo,
     inpo,
     opmd,
     p3o,
     pairwise,
     poad,
-    ppo,
-    ppo_probe,
-    reinforce_pp,
-    restem,
-    rloo,
     salt,
     scaf_grpo,
-    sft,
     single_stream,
-    spo_chain,
     spo_tree,
     tempo,
     tree_grpo,
@@ -46,6 +32,22 @@ from vinejax.methods import (
     trpa,
     turn_credit,
     unlikely,
+)
+from vinejax.core.errors import ConfigError, nearest_hint
+from vinejax.core.plugins import failure, find_module, source_of
+from vinejax.core.settings import Config, MethodSettings
+from vinejax.methods import (
+    dapo,
+    dpo_positive,
+    dr_grpo,
+    grpo,
+    ppo,
+    ppo_probe,
+    reinforce_pp,
+    restem,
+    rloo,
+    sft,
+    spo_chain,
     vineppo,
 )
 from vinejax.methods.base import Method

@@ -1,8 +1,8 @@
 """A learned value that is mixed into the baselines of VinePPO: `values.prior`.
 
 The state of `vineppo` and `spo_chain`. Without a prior it keeps nothing and adds nothing. The value
-is the probe's (`credit/probe.py`), or that of a function of the user's (`credit/platt.py`): two
-modules with the same functions.
+is the probe's (`credit/probe.py`), or that of a function of the user's
+(`contrib/priors/platt.py`): two modules with the same functions.
 """
 
 import dataclasses
@@ -14,9 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from vinejax.contrib.priors import platt
+from vinejax.contrib.priors.platt import Scaling
+from vinejax.contrib.priors.prior_function import find_prior, judged
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout, RunState
-from vinejax.credit import platt, probe
+from vinejax.credit import probe
 from vinejax.credit.assign import (
     Credit,
     group_numbers,
@@ -24,11 +27,9 @@ from vinejax.credit.assign import (
     state_numbers,
     state_places,
 )
-from vinejax.credit.platt import Scaling
 from vinejax.credit.probe import Prediction, Probe, States
 from vinejax.learner.packing import Passes
 from vinejax.learner.score import MOST_HIDDEN, num_tapped, projection
-from vinejax.methods.prior_function import find_prior, judged
 from vinejax.methods.stages import State
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.weights import RewardModel

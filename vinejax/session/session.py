@@ -7,6 +7,7 @@ import functools
 from etils import epath
 from jax.sharding import Mesh
 
+from vinejax.contrib.resets.reset_sampler import ResetSampler
 from vinejax.core.settings import Config, SampleConfig
 from vinejax.core.text import Tokenizer
 from vinejax.core.types import PromptedProblem
@@ -14,7 +15,6 @@ from vinejax.engine.engine import Engine
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.lora import fresh_adapters, weights_of
 from vinejax.rollout.journaled import JournaledEngine
-from vinejax.rollout.reset_sampling import ResetSampler
 from vinejax.rollout.sampler import Sampler
 from vinejax.rollout.turns import TurnSampler
 from vinejax.runtime.journal import Journal

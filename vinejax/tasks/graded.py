@@ -97,7 +97,7 @@ def configure_code(task: Task, code: CodeConfig, grader: GraderConfig) -> None:
         return
     for name, value in flatten(code):
         if value != getattr(CodeConfig(), name):
-            rule = f"task {task.name} runs no code; leave it out, or take vinejax.tasks.code"
+            rule = f"task {task.name} runs no code; leave it out, or take vinejax.contrib.code.task"
             raise ConfigError(f"code.{name}", rule, repr(value))
 
 

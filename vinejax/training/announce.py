@@ -8,7 +8,7 @@ from etils import epath
 
 from vinejax.core.settings import Config
 from vinejax.model.decoder import Params
-from vinejax.report.read import read_run
+from vinejax.records.read import read_run
 from vinejax.runtime.compiles import Compiles
 from vinejax.runtime.display import format_duration
 from vinejax.session.session import Session

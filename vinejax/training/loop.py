@@ -14,7 +14,6 @@ from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import fresh_state
 from vinejax.methods import find_method
 from vinejax.model.fingerprint import fingerprint
-from vinejax.report.live import LivePage
 from vinejax.runtime.checkpoint import Checkpoints, DamagedError
 from vinejax.runtime.compiles import compiles
 from vinejax.runtime.distributed import barrier, is_writer, process_place
@@ -27,6 +26,7 @@ from vinejax.session.budget import Spent, left
 from vinejax.session.iteration import Iteration
 from vinejax.session.session import Session
 from vinejax.tasks.base import Split
+from vinejax.tools.report.live import LivePage
 from vinejax.training.announce import end_lines, head_line, programs_line, start_line
 from vinejax.training.evaluate import evaluate
 from vinejax.training.health import Health

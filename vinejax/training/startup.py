@@ -14,6 +14,7 @@ from vinejax.config.sizes import (
     check_sizes,
     with_fitting_minibatch,
 )
+from vinejax.contrib.priors.prior_function import find_prior
 from vinejax.core.errors import ConfigError, DataError
 from vinejax.core.settings import Config, as_tree
 from vinejax.core.text import Tokenizer
@@ -22,7 +23,6 @@ from vinejax.engine.cache import use_kernel
 from vinejax.learner.packing import with_sharing, with_single_rows
 from vinejax.methods import find_method, sft
 from vinejax.methods.base import Method
-from vinejax.methods.prior_function import find_prior
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.architecture import check_architecture
 from vinejax.model.hf.weights import load_pretrained

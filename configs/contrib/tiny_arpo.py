@@ -1,0 +1,15 @@
+"""ARPO on the tiny task, where nothing branches; configs/doors.py has an environment.
+
+    python -m vinejax.main --config=configs/contrib/tiny_arpo.py
+
+The formula and its source: docs/methods.md.
+"""
+
+from vinejax.config import from_file
+
+
+def get_config():
+    cfg = from_file(__file__, "../tiny.py")
+    cfg.method = "arpo"
+    cfg.kl.coef = 0.0
+    return cfg

@@ -1,0 +1,14 @@
+"""AsymRE on the tiny task: REINFORCE without a ratio; the baseline is below the mean of the group.
+
+    python -m vinejax.main --config=configs/contrib/tiny_asymre.py
+
+The formula and its source: docs/methods.md.
+"""
+
+from vinejax.config import from_file
+
+
+def get_config():
+    cfg = from_file(__file__, "../tiny.py")
+    cfg.method = "asymre"
+    return cfg

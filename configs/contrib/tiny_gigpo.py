@@ -1,0 +1,14 @@
+"""GiGPO on the tiny task, where an episode is one turn; configs/doors.py has an environment.
+
+    python -m vinejax.main --config=configs/contrib/tiny_gigpo.py
+
+The formula and its source: docs/methods.md.
+"""
+
+from vinejax.config import from_file
+
+
+def get_config():
+    cfg = from_file(__file__, "../tiny.py")
+    cfg.method = "gigpo"
+    return cfg

@@ -1,0 +1,15 @@
+"""POAD on the tiny task, where an action is a line.
+
+    python -m vinejax.main --config=configs/contrib/tiny_poad.py
+
+The formula and its source: docs/methods.md.
+"""
+
+from vinejax.config import from_file
+
+
+def get_config():
+    cfg = from_file(__file__, "../tiny.py")
+    cfg.method = "poad"
+    cfg.critic.learning_rate = 1e-3
+    return cfg

@@ -1,0 +1,16 @@
+"""TreePO on the tiny task: 8 solutions that branch every 8 tokens.
+
+    python -m vinejax.main --config=configs/contrib/tiny_treepo.py
+
+The formula and its source: docs/methods.md.
+"""
+
+from vinejax.config import from_file
+
+
+def get_config():
+    cfg = from_file(__file__, "../tiny.py")
+    cfg.method = "treepo"
+    cfg.treepo.segment = 8
+    cfg.kl.coef = 0.0
+    return cfg

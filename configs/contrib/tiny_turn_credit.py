@@ -1,0 +1,14 @@
+"""Turn credit on the tiny task, where nothing rewards turns; configs/doors.py has an environment.
+
+    python -m vinejax.main --config=configs/contrib/tiny_turn_credit.py
+
+The formula and its source: docs/methods.md.
+"""
+
+from vinejax.config import from_file
+
+
+def get_config():
+    cfg = from_file(__file__, "../tiny.py")
+    cfg.method = "turn_credit"
+    return cfg

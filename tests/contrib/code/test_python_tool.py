@@ -1,0 +1,105 @@
+"""Python as a tool: programs between marks, the last turn's answer, states without repetition."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grading.test_sandbox import kernel_only
+
+from vinejax.contrib.code.python_tool import PythonTool
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import CodeConfig, DataConfig, GraderConfig
+from vinejax.core.types import Turn
+from vinejax.tasks.base import load_task
+from vinejax.tasks.environment import Begun, Observation, begun_anew
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> PythonTool:
+    return task_of(tmp_path)
+
+
+def task_of(folder: Path, sandbox: Any = "none") -> PythonTool:
+    rows = [{"question": f"{i}1", "answer": f"so #### {i}1"} for i in range(40)]
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = load_task(DataConfig(task="vinejax.contrib.code.python_tool", path=str(folder)))
+    assert isinstance(task, PythonTool)
+    task.configure_code(CodeConfig(sandbox=sandbox), GraderConfig(workers=1, timeout_s=1.0))
+    return task
+
+
+@pytest.mark.parametrize(
+    "program, output",
+    [
+        ("n = 17 * 23\nn, sum(map(int, str(n)))", "(391, 13)"),
+        ("```python\nprint('a')\nNone\n```", "a"),
+        ("for i in range(3): print(i)", "0\n1\n2"),
+        ("", ""),
+        ("x = 1", ""),
+        ("print('a')\n1 / 0", "a\nZeroDivisionError: division by zero"),
+        ("1 +", "SyntaxError: invalid syntax"),
+        ("'x' * 5000", "x" * 2000 + " ..."),
+        ("print(__name__, type(scope))", "NameError: name 'scope' is not defined"),
+        ("'''\n{}\\'\"\"\"'''", '\n{}\'"""'),
+        ("raise SystemExit(3)", "exit 3"),
+        ("print(1)\nquit()", "1"),
+        ("'\\ud800'", "'utf-8' codec can't encode character '\\ud800' in position 0"),
+        ("while True: pass", "it took more than 1 seconds"),
+    ],
+)
+def test_what_a_program_prints_is_the_observation(task: PythonTool, program: str, output: str):
+    env = task.env()
+    assert env.reset(task.load("train")[0], 0) == ""
+    text, *rest = env.step(f"Let me see. <tool>wrong</tool> <tool>{program}</tool>")
+    assert text.startswith("\n<output>\n") and text.endswith("\n</output>\n")
+    assert rest == [0.0, False, False]
+    assert output in text if "codec" in output else text == f"\n<output>\n{output}\n</output>\n"
+
+
+def test_the_answer_of_the_last_turn_earns_the_reward(task: PythonTool):
+    problem = task.load("train")[3]
+    env = task.env()
+    env.reset(problem, 0)
+    right = f"It is \\boxed{{{problem.question}}}."
+    assert env.step(right) == Observation("", 1.0, done=True)
+    assert env.step("It is \\boxed{7}.") == env.step("<tool>1") == Observation("", 0.0, done=True)
+    assert (
+        env.step("no</tool>").text == "\n<output>\nthere is no <tool> before </tool>\n</output>\n"
+    )
+    assert task.answer(f"\\boxed{{5}}</tool>\n<output>\n3\n</output>\n{right}") == problem.question
+    assert task.ends_turn == ("</tool>",) and task.failure(problem, right) is None
+
+
+def test_states_are_restored_without_running_their_programs(
+    task: PythonTool, monkeypatch: pytest.MonkeyPatch
+):
+    """A program may print the time, and would answer otherwise."""
+    begun = Begun(task.load("train")[5], 1)
+    runs = iter("ab")
+    monkeypatch.setattr(task, "run", lambda source: next(runs))
+    environment, _ = begun_anew(task, begun, 60.0)
+    action = "<tool>time()</tool>"
+    turn = Turn(3, 5, action, environment.step(action).text, 0.0, environment.key())
+    other, _ = begun_anew(task, begun, 60.0)
+    other.replay([turn])
+    fork = other.fork()
+    assert fork.step(action).text == "\n<output>\nb\n</output>\n"
+    assert fork.step(f"\\boxed{{{begun.problem.question}}}") == ("", 1.0, True, False)
+
+
+def test_what_is_refused(task: PythonTool):
+    given: list[Any] = [{"partial": True}, {"steps": "blocks"}]
+    for fields in given:
+        with pytest.raises(ConfigError, match=r"^code\.(partial|steps) = .*no tests and no steps"):
+            task.configure_code(CodeConfig(sandbox="none", **fields), GraderConfig())
+    with pytest.raises(ConfigError, match=r"^data.path = '': name a data set"):
+        load_task(DataConfig(task="vinejax.contrib.code.python_tool"))
+
+
+@kernel_only
+def test_programs_run_in_the_kernels_sandbox(tmp_path: Path):
+    task = task_of(tmp_path, "kernel")
+    assert task.run("open('/etc/passwd').read()").startswith("PermissionError")
+    assert task.run("import socket; socket.socket()").startswith("OSError")
+    assert task.run("sum(range(10))") == "45"

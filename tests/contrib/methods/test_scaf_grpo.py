@@ -1,0 +1,43 @@
+"""Hints: which are tried, which answer replaces a solution, and what the group then earns."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import loop_cases as cases
+
+from vinejax.contrib.methods.scaf_grpo import first_right, hints_of
+from vinejax.core.errors import DataError
+from vinejax.core.types import Problem
+from vinejax.rl.advantages import group_advantages
+from vinejax.tasks.arithmetic import Arithmetic
+
+TIERS = [["know"], ["plan", "plan more"], "solve"]
+
+
+def tried(rewards: list[Any]) -> list[Any]:
+    return [cases.episode([1], [2], reward=float(reward)) for reward in rewards]
+
+
+def test_the_first_right_one_of_the_lowest_tier():
+    """The authors' twelve prompts, four per level."""
+    right = [0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 1]
+    assert first_right([1] * 4 + [2] * 4 + [3] * 4, tried(right)) == 5
+    assert first_right([3, 1, 1], tried([1, 0.5, 1])) == 2
+    assert first_right([1, 2], tried([0, 0])) is None and first_right([], []) is None
+    rewards = np.array([1.0] + [0.0] * 7, np.float32)
+    found = group_advantages(rewards, np.zeros(8, np.int32), "grpo")
+    np.testing.assert_allclose(found, [2.645751] + [-0.377964] * 7, atol=2e-6)
+
+
+def test_hints_of_a_column_and_of_a_solution():
+    columns = Problem("p", "1+2+3", "#### 6", {"hints": TIERS, "one": ["a", "b"], "text": "x"})
+    expected = [(0, "know"), (1, "plan"), (1, "plan more"), (2, "solve")]
+    assert hints_of(Arithmetic(), columns, "hints") == expected
+    assert hints_of(Arithmetic(), columns, "one") == [(0, "a"), (1, "b")]
+    worked = Problem("q", "1+2", "1+2=3\n#### 3")
+    assert hints_of(Arithmetic(), worked, "") in ([(0, "1+2=3")], [])
+    for column in ("none", "text"):
+        with pytest.raises(DataError, match=f"problem p: column '{column}', which scaf") as error:
+            hints_of(Arithmetic(), columns, column)
+        assert "\n" not in str(error.value)

@@ -1,0 +1,112 @@
+"""Losses of whole solutions and steps: vectors, autograd of the formula, and packed rows."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from vinejax.contrib.methods.equations.sequence_losses import advantage_regression, sequence_clip
+
+# Two rows; steps of 2 and 3 tokens in the first, with a token off the mask between, and of 1 and 4.
+IDS = jnp.array([[1, 1, 2, 3, 3, 3, 0], [4, 5, 5, 5, 5, 0, 0]])
+MASK = jnp.array([[1, 1, 0, 1, 1, 1, 0], [1, 1, 1, 1, 1, 0, 0]], bool)
+OWNERS = [[(0, 0), (0, 1)], [(0, 3), (0, 4), (0, 5)], [(1, 0)], [(1, n) for n in (1, 2, 3, 4)]]
+
+
+def random_case(seed: int) -> tuple[np.ndarray, ...]:
+    """(log-probabilities, old ones, advantages of the four segments)."""
+    rng = np.random.default_rng(seed)
+    logprobs = rng.normal(-1, 0.4, (2, 7)).astype(np.float32)
+    old = (logprobs + rng.normal(0, 0.2, (2, 7))).astype(np.float32)
+    return logprobs, old, rng.normal(size=4).astype(np.float32)
+
+
+def spread(by_segment: np.ndarray) -> np.ndarray:
+    out = np.zeros((2, 7), np.float32)
+    for places, x in zip(OWNERS, by_segment, strict=True):
+        for place in places:
+            out[place] = x
+    return out
+
+
+# --- advantage_regression
+
+
+def test_a_step_is_drawn_to_its_advantage_by_hand():
+    ids, mask = jnp.array([[1, 1, 2]]), jnp.ones((1, 3), bool)
+    advantages = jnp.array([[0.4, 0.4, -0.1]])
+
+    def loss(logprobs):
+        return advantage_regression(logprobs, jnp.zeros((1, 3)), advantages, mask, 0.5, ids)
+
+    logprobs = jnp.array([[0.1, 0.2, -0.2]])
+    parts = np.asarray(loss(logprobs))[0]
+    np.testing.assert_allclose([parts[:2].sum(), parts[2]], [0.125, 0.0], atol=1e-6)
+    gradient = jax.grad(lambda x: loss(x).sum())(logprobs)
+    np.testing.assert_allclose(gradient, [[-0.5, -0.5, 0.0]], atol=1e-6)
+
+
+def test_steps_of_packed_rows_equal_a_loop():
+    @jax.jit
+    def results(logprobs, old, advantages, by_segment):
+        def formula(x):
+            total = 0.0
+            for n, places in enumerate(OWNERS):
+                d = sum(x[place] - old[place] for place in places)
+                total += 0.5 * (d - by_segment[n] / 0.7) ** 2
+            return total
+
+        def loss(x):
+            found = advantage_regression(x, old, advantages, MASK, 0.7, IDS)
+            return found.sum(), jnp.where(MASK, 0.0, found)
+
+        return jax.value_and_grad(loss, has_aux=True)(logprobs), jax.value_and_grad(formula)(
+            logprobs
+        )
+
+    for seed in range(20):
+        logprobs, old, advantages = random_case(seed)
+        ((found, off), gradient), (expected, true) = results(
+            logprobs, old, spread(advantages), advantages
+        )
+        assert not np.asarray(off).any()
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        np.testing.assert_allclose(gradient, true, atol=1e-5)
+
+
+# --- sequence_clip
+
+
+def test_a_solution_is_clipped_as_a_whole():
+    @jax.jit
+    def results(logprobs, old, advantages, by_segment):
+        def formula(x):
+            total = 0.0
+            for n, places in enumerate(OWNERS):
+                a, ratio = by_segment[n], jnp.exp(sum(x[place] - old[place] for place in places))
+                total += jnp.maximum(-a * ratio, -a * jnp.clip(ratio, 0.8, 1.28))
+            return total
+
+        def loss(x):
+            each, clipped = sequence_clip(x, old, advantages, MASK, (0.2, 0.28), IDS)
+            means = [each[place] / len(places) for places in OWNERS for place in places]
+            return sum(means), (each, clipped)
+
+        return jax.value_and_grad(loss, has_aux=True)(logprobs), jax.value_and_grad(formula)(
+            logprobs
+        )
+
+    any_clipped = False
+    for seed in range(20):
+        logprobs, old, advantages = random_case(seed)
+        ((found, (each, clipped)), gradient), (expected, true) = results(
+            logprobs, old, spread(advantages), advantages
+        )
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        np.testing.assert_allclose(gradient, true, atol=1e-5)
+        each, clipped = np.asarray(each), np.asarray(clipped)
+        for places in OWNERS:
+            marks = {bool(clipped[place]) for place in places}
+            assert len(marks) == 1
+            np.testing.assert_allclose([each[p] for p in places], each[places[0]], rtol=1e-6)
+            any_clipped |= marks.pop()
+    assert any_clipped

@@ -1,0 +1,270 @@
+"""Methods with credit of turns: published numbers, loops in NumPy, turns without a key."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import loop_cases as cases
+from helpers import rl_oracles as oracle
+from helpers.applied import applied, assign_credit
+
+from vinejax.contrib.methods import direct
+from vinejax.contrib.methods.equations.turn_returns import (
+    action_estimates,
+    against_equals,
+    means_of_equals,
+    returns_to_go,
+    shared_back,
+)
+from vinejax.contrib.methods.turn_actions import moves_of
+from vinejax.core.types import Episode, Rollout, Turn
+from vinejax.learner.batch import collate, step_layout
+
+
+def episode(states: str, rewards: list[float], has_keys: bool = True, **fields: Any) -> Episode:
+    """A prompt of 2 tokens, and for each state a turn of 2 tokens and an observation of 1.
+
+    The first state is the problem's; the last turn ends with its action.
+    """
+    turns = []
+    for i, reward in enumerate(rewards):
+        seen = [*states, ""][i + 1]
+        is_last = i == len(rewards) - 1
+        turn = Turn(3 * i + 2, 3 * i + 3 - is_last, "say", seen, reward, seen if has_keys else None)
+        turns.append(turn)
+    length = 3 * len(rewards) - 1
+    plain: dict[str, Any] = {
+        "turns": tuple(turns),
+        "step_ends": [turn.end for turn in turns],
+        "step_rewards": [*rewards[:-1], 0.0],
+        "reward": rewards[-1],
+    }
+    return cases.episode([0, 5], list(range(3, 3 + length)), **plain | fields)
+
+
+def by_turn(episodes: list[Episode], method: str, **sections: Any) -> list[list[float]]:
+    """The advantage of each turn; its tokens have the same one, and observations 0."""
+    batch = collate(episodes, rows=len(episodes))
+    rollout = Rollout(episodes, batch, step_layout(batch, episodes))
+    sections.setdefault("values", {"k": 9, "max_states": None})
+    found = np.asarray(assign_credit(rollout, cases.config(method=method, **sections)).advantages)
+    rows = []
+    for row, one in zip(found, episodes, strict=True):
+        start, values = len(one.prompt), []
+        for turn in one.turns:
+            tokens = row[start : len(one.prompt) + turn.drawn]
+            assert len(set(tokens.tolist())) == 1
+            assert not row[len(one.prompt) + turn.drawn : len(one.prompt) + turn.end].any()
+            values.append(float(tokens[0]))
+            start = len(one.prompt) + turn.end
+        assert not row[start:].any()
+        rows.append(values)
+    return rows
+
+
+# Two trajectories of one problem: states and rewards of turns, γ 0.9.
+TWO = [("ab", [0.0, 1.0]), ("aca", [0.0, 0.0, 0.0])]
+GIGPO = {
+    "std": ([0.707106, -0.707106], [[1.154698, 0.0], [-0.577349, 0.0, -0.577349]]),
+    "mean": ([0.5, -0.5], [[0.6, 0.0], [-0.3, 0.0, -0.3]]),
+}
+
+
+@pytest.mark.parametrize("norm", GIGPO)
+@pytest.mark.parametrize("has_keys", [True, False], ids=["keys", "observations"])
+def test_gigpo_gives_the_numbers_of_its_authors_code(norm: str, has_keys: bool):
+    """The first state has no key; a state that recurs there is a group of its own."""
+    episodes = [episode(*row, has_keys=has_keys) for row in TWO]
+    wholes, turns = GIGPO[norm]
+    returns = [returns_to_go(rewards, 0.9) for _, rewards in TWO]
+    np.testing.assert_allclose(returns[0], [0.9, 1.0])
+    states = [state for row, _ in TWO for state in row]
+    step = against_equals(np.concatenate(returns), states, norm == "std")
+    np.testing.assert_allclose(step, np.concatenate(turns), atol=1e-6)
+    own = {"norm": norm, "omega": 2.0}
+    found = by_turn(episodes, "gigpo", gigpo=own, ppo={"gamma": 0.9})
+    # The problem's first state is entered twice, with returns 0.9 and 0.
+    first = 0.9 / 2 / (0.9 / np.sqrt(2) + 1e-6 if norm == "std" else 1)
+    np.testing.assert_allclose(found[0], [wholes[0] + 2 * first, wholes[0]], rtol=1e-5)
+    np.testing.assert_allclose(found[1], [wholes[1] - 2 * first, *[wholes[1]] * 2], rtol=1e-5)
+
+
+def test_gigpo_equals_a_loop_over_all_turns():
+    rng = np.random.default_rng(0)
+    rows = []
+    for problem in "pq":
+        for _ in range(6):
+            n = int(rng.integers(1, 6))
+            states = "s" + "".join(rng.choice(list("abc"), n - 1))
+            rows.append((problem, states, rng.choice([0.0, 0.5, 1.0], n).tolist()))
+    episodes = [episode(s, r, problem_id=p) for p, s, r in rows]
+    found = by_turn(episodes, "gigpo", gigpo={"omega": 0.5}, ppo={"gamma": 0.8})
+
+    def z(x: float, others: list[float]) -> float:
+        std = np.std(others, ddof=1) if len(set(others)) > 1 else 1.0
+        return float((x - np.mean(others)) / (std + 1e-6))
+
+    def value(r: list[float], t: int) -> float:
+        return sum(0.8**k * x for k, x in enumerate(r[t:]))
+
+    for (problem, states, rewards), given in zip(rows, found, strict=True):
+        whole = z(sum(rewards), [sum(r) for p, _, r in rows if p == problem])
+        for t, state in enumerate(states):
+            equals = [
+                value(r, i)
+                for p, other, r in rows
+                if p == problem
+                for i, x in enumerate(other)
+                if x == state and (i == 0) == (t == 0)
+            ]
+            assert given[t] == pytest.approx(whole + 0.5 * z(value(rewards, t), equals), abs=1e-5)
+
+
+@pytest.mark.parametrize("has_keys", [True, False], ids=["keys", "observations"])
+def test_salt_merges_the_turns_that_solutions_share(has_keys: bool):
+    """Three trajectories of one problem, of which A = (√2, -1/√2, -1/√2)."""
+    rows = [("abc", [0.0, 0.0, 1.0]), ("abd", [0.0, 0.0, 0.0]), ("ac", [0.0, 0.0])]
+    episodes = [episode(*row, has_keys=has_keys) for row in rows]
+    right, wrong = 2**0.5, -(0.5**0.5)
+    shared = (right + wrong) / 2
+    found = by_turn(episodes, "salt")
+    assert found[0] == pytest.approx([shared, right, right], rel=1e-5)
+    assert found[1] == pytest.approx([shared, wrong, wrong], rel=1e-5)
+    assert found[2] == pytest.approx([wrong, wrong], rel=1e-5)
+    said = episodes[1].turns[0]._replace(action="shout")
+    other = dataclasses.replace(episodes[1], turns=(said, *episodes[1].turns[1:]))
+    np.testing.assert_allclose(by_turn([episodes[0], other, episodes[2]], "salt")[0], right)
+
+
+def test_salt_equals_a_loop_over_all_turns():
+    rng, rows = np.random.default_rng(1), []
+    for problem in "pq":
+        for _ in range(8):
+            n = int(rng.integers(1, 6))
+            states = "s" + "".join(rng.choice(list("ab"), n - 1))
+            rows.append((problem, states, [*[0.0] * (n - 1), float(rng.integers(2))]))
+    episodes = [episode(s, r, problem_id=p) for p, s, r in rows]
+    found = by_turn(episodes, "salt", ppo={"whiten": "none"})
+    wholes = []
+    for problem, _, rewards in rows:
+        r = [x[-1] for p, _, x in rows if p == problem]
+        wholes.append((rewards[-1] - np.mean(r)) / (np.std(r) + 1e-8))
+    merged = 0
+    for (problem, states, rewards), given in zip(rows, found, strict=True):
+        for t in range(len(states)):
+            like = [
+                whole
+                for whole, (p, s, r) in zip(wholes, rows, strict=True)
+                for i in range(len(s))
+                if p == problem
+                and (i == 0, s[i], s[i + 1 :][:1], r[i])
+                == (t == 0, states[t], states[t + 1 :][:1], rewards[t])
+            ]
+            merged += len(set(like)) > 1
+            assert given[t] == pytest.approx(np.mean(like), abs=1e-5)
+    assert merged > 10
+    assert means_of_equals([1, 2, 6], ["x", None, "x"]).tolist() == [3.5, 2, 3.5]
+
+
+def test_the_moves_of_an_episode_that_was_cut_in_a_turn():
+    """With two steps in its first turn, and the outcome in what is left."""
+    turn = Turn(4, 6, "say", "seen", 0.25, None)
+    one = cases.episode(
+        [0, 1],
+        list(range(9)),
+        turns=(turn,),
+        step_ends=[2, 6, 9],
+        step_rewards=[0.5, 0.25, 0.0],
+        reward=-1.0,
+        finished=False,
+    )
+    assert moves_of(one) == [(6, 0.75, ("", False)), (9, -1.0, ("seen", False))]
+    plain = cases.episode([0], [4, 5, 6], reward=1.0, step_ends=[1, 3])
+    assert moves_of(plain) == [(3, 1.0, ("", False))]
+
+
+POAD = {
+    "values": [[0.4, 0.5], [0.6, 0.8]],
+    "rewards": [0.0, 1.0],
+    "advantages": [[0.537755, 0.460795], [0.39, 0.2]],
+}
+
+
+def test_poad_gives_the_numbers_of_its_authors_code():
+    """Two actions of two tokens, with γ 0.99 and λ 0.95."""
+    one = episode("ab", POAD["rewards"])
+    batch = collate([one], rows=1)
+    drawn = np.asarray(batch.mask)
+    values = np.full(drawn.shape, np.nan, np.float32)
+    values[drawn] = np.ravel(POAD["values"])
+    cfg = cases.config(method="poad", critic={"lam": 0.95}, ppo={"gamma": 0.99, "whiten": "none"})
+    rollout = Rollout([one], batch, step_layout(batch, [one]), values)
+    found = assign_credit(rollout, cfg)
+    expected = np.ravel(POAD["advantages"])
+    np.testing.assert_allclose(np.asarray(found.advantages)[drawn], expected, atol=1e-6)
+    assert found.returns is not None
+    returns = np.asarray(found.returns)
+    np.testing.assert_allclose(returns[drawn], expected + np.ravel(POAD["values"]), atol=1e-6)
+    assert not np.asarray(found.advantages)[~drawn].any() and not returns[~drawn].any()
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.7, 1.0])
+def test_actions_of_one_token_and_no_discount_are_generalised_advantage_estimates(lam: float):
+    rng = np.random.default_rng(0)
+    rewards, values = rng.normal(size=(2, 4, 9)).astype(np.float32)
+    mask = np.arange(9) < np.array([9, 1, 0, 5])[:, None]
+    tokens = np.where(mask, np.arange(9), -1)
+    for gamma, actions in ((0.9, tokens), (1.0, np.minimum(tokens, 3))):
+        found = action_estimates(rewards, values, actions, gamma, lam)
+        expected = oracle.gae(rewards, values, mask, gamma, lam)
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_turn_credit_shares_a_reward_with_the_turns_before_it():
+    progress = np.diff([0.2, 0.2, 0.8, 0.6])
+    shared = shared_back(progress, 0.5)
+    np.testing.assert_allclose(shared, [0.171429, 0.342857, -0.114286], atol=1e-6)
+    np.testing.assert_allclose(shared_back(progress, 0.0), progress)
+    np.testing.assert_allclose(shared_back([0, 0, 3.0], 1.0), [1, 1, 1])
+    episodes = [
+        episode("abc", [*progress[:2], progress[2] + 1.0], reward=1.0),
+        episode("ab", [0.25, 0.0], reward=0.0),
+    ]
+    own = progress.tolist(), [0.25, 0.0]
+    episodes = [
+        dataclasses.replace(e, step_rewards=list(r)) for e, r in zip(episodes, own, strict=True)
+    ]
+    for gamma in (0.0, 0.5):
+        sections: dict[str, Any] = {"turn_credit": {"weight": 2.0, "gamma": gamma}}
+        found = by_turn(episodes, "turn_credit", **sections)
+        for sign, rewards, given in zip((1, -1), own, found, strict=True):
+            np.testing.assert_allclose(given, sign + 2 * shared_back(rewards, gamma), rtol=1e-5)
+
+
+def test_direct_draws_a_step_of_two_turns_as_a_whole():
+    """A step of four tokens with an observation amid them, and one of two tokens."""
+    one = episode(
+        "abc",
+        [0.0, 0.0, 1.0],
+        step_ends=[6, 8],
+        step_rewards=[0.0, 0.0],
+        values=np.array([0.2, 0.7], np.float32),
+        is_state=np.ones(2, bool),
+        value_counts=np.full(2, 9, np.int32),
+    )
+    batch = collate([one], rows=1)
+    layout = step_layout(batch, [one])
+    cfg = applied(
+        cases.config(method="direct", values={"k": 9, "max_states": None}, direct={"beta": 0.5})
+    )
+    credit = assign_credit(Rollout([one], batch, layout), cfg, whiten="none")
+    moved = np.where(batch.mask, np.float32(0.5), np.float32(0.0))
+    rows = batch._replace(advantages=credit.advantages, own=credit.own)
+    objective = direct.METHOD.objective(cases.model(), cfg)
+    found = np.asarray(direct.loss(jnp.asarray(moved), rows, objective).loss)
+    by_step = [found[layout.step_ids == c].sum() for c in (0, 1)]
+    expected = [0.5 * (4 * 0.5 - 0.5 / 0.5) ** 2, 0.5 * (2 * 0.5 - 0.3 / 0.5) ** 2]
+    np.testing.assert_allclose(by_step, expected, rtol=1e-5)

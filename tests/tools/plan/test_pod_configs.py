@@ -1,0 +1,159 @@
+"""The configs of slices and of eight GPUs: the paper's hyperparameters, and rows that can be."""
+
+from pathlib import Path
+
+import pytest
+from helpers.paths import CONFIGS
+
+from vinejax.config.checks import check_config
+from vinejax.config.load import from_dict, from_file
+from vinejax.core.errors import ConfigError, ModelError
+from vinejax.core.settings import Config, flatten
+from vinejax.core.shapes import doubled
+from vinejax.model.decoder import Decoder
+from vinejax.model.hf.architecture import PLANNED, check_architecture, read_architecture
+from vinejax.runtime.topology import parse_topology
+from vinejax.tools.plan.case import open_case
+from vinejax.tools.plan.cost import program_costs
+from vinejax.tools.plan.memory import memory_and_phases, temporaries_guess
+
+PODS = {
+    "math7b": "deepseek,math",
+    "gsm8k7b": "deepseek,gsm8k",
+    "rho1b_math": "rho,math",
+    "rho1b_gsm8k": "rho,gsm8k",
+}
+# What a config for a slice may say anew; none of it changes what is computed.
+OWN = ("model.architecture", "model.remat", "mesh.data", "mesh.fsdp", "meshes")
+LANES = 128  # of a TPU's vector
+
+
+def load(name: str, topology: str = "") -> Config:
+    fields = from_file(str(CONFIGS), f"configs/{name}.py")
+    fields.topology = topology
+    return from_dict(fields)
+
+
+def rows() -> list[tuple[str, str]]:
+    return [(name, topology) for name in PODS for topology in load(name).meshes]
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_hyperparameters_are_the_papers(name: str):
+    ours = load(name)
+    paper = from_dict(from_file(str(CONFIGS), f"configs/paper.py:{PODS[name]},vineppo"))
+    check_config(ours)
+    assert ours.method == "vineppo"
+    fields = dict(flatten(paper))
+    assert {field for field, x in flatten(ours) if fields[field] != x} <= set(OWN)
+    text = (CONFIGS / f"{name}.py").read_text(encoding="utf-8")
+    for part in (f"--config=configs/{name}.py", "Hardware: ", "Reproduces: ", "Departs: "):
+        assert part in text
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_there_are_rows_for_pods_small_slices_and_gpus(name: str):
+    meshes = set(load(name).meshes)
+    assert {"v5e:16x16", "v5p:4x4x4", "v6e:8x8", "h100:8", "h200:8"} <= meshes
+    if name.startswith("rho"):
+        assert {"h100:1", "h200:1", "v5e:2x4", "v6e:2x4", "v4:2x2x1", "v5e:4x4"} <= meshes
+    for kind in ("v5e", "v5p", "v6e"):
+        assert min(parse_topology(x).chips for x in meshes if x.startswith(kind)) <= 16
+
+
+@pytest.mark.parametrize(("name", "topology"), rows())
+def test_each_row_can_be_and_has_room_by_arithmetic(name: str, topology: str):
+    case = open_case(load(name, topology))
+    held, phases = memory_and_phases(case)
+    assert set(program_costs(case, phases)) >= {"prefill", "decode", "score", "train_step"}
+    assert sum(held.during("rollout", case).values()) < 0.95 * case.limit
+    gradients = held.weights
+    assert sum(held.during("train", case).values()) + gradients < 0.9 * case.limit
+    spare = temporaries_guess(case, "train_step", phases[-1])
+    assert sum(held.during("train", case).values()) + spare < 0.9 * case.limit
+    assert case.model.compute.remat == (case.cfg.meshes[topology].remat or "full")
+    slots = case.cfg.meshes[topology].slots
+    assert slots is not None and slots == phases[-1].sizes.slots * case.shards, "memory cut them"
+
+
+@pytest.mark.parametrize("topology", ["rtx4090:1", "h100:1", "v5e:2x4"])
+def test_the_recipe_with_adapters_has_room_by_arithmetic(topology: str):
+    for stage, method in (("sft", "sft"), ("", "vineppo")):
+        fields = from_file(
+            str(CONFIGS),
+            f"configs/qwen05b_gsm8k.py:{stage}" if stage else "configs/qwen05b_gsm8k.py",
+        )
+        fields.topology = topology
+        cfg = from_dict(fields)
+        check_config(cfg)
+        assert cfg.method == method and cfg.model.lora_rank > 0
+        case = open_case(cfg)
+        held, phases = memory_and_phases(case)
+        assert sum(held.during("rollout", case).values()) < 0.9 * case.limit
+        spare = temporaries_guess(case, "train_step", phases[-1])
+        assert sum(held.during("train", case).values()) + spare < 0.9 * case.limit
+        branches = doubled(-(-phases[-1].branches // case.shards))
+        slots = case.cfg.meshes[topology].slots
+        assert slots and phases[-1].sizes.slots == min(slots // case.shards, branches)
+
+
+def test_adapters_take_a_third_of_the_memory_of_training_at_most():
+    def bytes_of(rank: int) -> int:
+        fields = from_file(str(CONFIGS), "configs/rho1b_gsm8k.py")
+        fields.topology, fields.model.lora_rank = "h100:1", rank
+        fields.meshes["h100:1"].remat = "full"  # what is kept is as large for adapters
+        case = open_case(from_dict(fields))
+        held, phases = memory_and_phases(case)
+        spare = temporaries_guess(case, "train_step", phases[-1])
+        return sum(held.during("train", case).values()) + spare
+
+    assert bytes_of(32) < bytes_of(0) / 3
+
+
+@pytest.mark.parametrize(("name", "topology"), [row for row in rows() if row[1][0] == "v"])
+def test_no_shard_is_under_the_lanes_of_a_tpu(name: str, topology: str):
+    """Else gradients are summed whole and weights gathered whole (reference: docs/plan.md)."""
+    case = open_case(load(name, topology))
+    assert case.model.cfg.width // case.cfg.mesh.fsdp >= LANES
+    assert case.model.cfg.ffn // case.tensor >= LANES
+
+
+def test_the_architectures_are_those_of_the_models():
+    deepseek = read_architecture(CONFIGS / "models" / "deepseek_math_7b.json")
+    assert (deepseek.num_layers, deepseek.width, deepseek.num_heads) == (30, 4096, 32)
+    assert (deepseek.ffn, deepseek.vocab_size, deepseek.context) == (11008, 102400, 4096)
+    rho = read_architecture(CONFIGS / "models" / "rho_1b.json")
+    assert (rho.num_layers, rho.width, rho.num_heads, rho.num_kv_heads) == (22, 2048, 32, 4)
+    assert (rho.ffn, rho.vocab_size, rho.context, rho.head_dim) == (5632, 32000, 2048, 64)
+
+
+def test_another_model_than_declared_is_named(tmp_path: Path):
+    file = CONFIGS / "models" / "rho_1b.json"
+    check_architecture(file, Decoder(read_architecture(file)))
+    text = file.read_text(encoding="utf-8")
+    other = tmp_path / "config.json"
+    other.write_text(text.replace('"num_hidden_layers": 22', '"num_hidden_layers": 24'))
+    with pytest.raises(ModelError, match="num_hidden_layers gives num_layers = 24, .* 22;"):
+        check_architecture(other, Decoder(read_architecture(file)))
+    with pytest.raises(ModelError, match="cannot be read"):
+        read_architecture(tmp_path / "none.json")
+    other.write_text("[]")
+    with pytest.raises(ModelError, match="JSON object"):
+        read_architecture(other)
+
+
+def test_what_is_compared_are_fields_of_an_architecture():
+    declared = read_architecture(CONFIGS / "models" / "rho_1b.json")
+    assert all(hasattr(declared, name) for name in PLANNED)
+
+
+def test_a_rows_microbatch_replaces_the_configs_and_divides_the_minibatch():
+    case = open_case(load("math7b", "v5e:16x16"))
+    assert case.cfg.ppo.microbatch == case.cfg.meshes["v5e:16x16"].microbatch == 32
+    fields = from_file(str(CONFIGS), "configs/math7b.py")
+    fields.meshes["v5e:16x16"].microbatch = 48
+    with pytest.raises(ConfigError, match="v5e:16x16.microbatch = 48: .* divide ppo.minibatch"):
+        check_config(from_dict(fields))
+    fields.meshes["v5e:16x16"].microbatch, fields.sft.batch = 32, 48  # supervised steps have it too
+    with pytest.raises(ConfigError, match="v5e:16x16.microbatch = 32: .* and sft.batch = 48"):
+        check_config(from_dict(fields))

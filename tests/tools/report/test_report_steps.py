@@ -1,0 +1,157 @@
+"""The report's steps, by method and task: values, advantages and rewards, where there are any."""
+
+from typing import Any
+
+import pytest
+from helpers.fake_run import sample_episode
+from helpers.report_cases import Page, nodes, row, write
+
+from vinejax.records.read import Record
+from vinejax.tools.report import curves, vine
+from vinejax.tools.report import episode_choice as choice
+from vinejax.tools.report.build import header_facts
+
+
+def test_a_critics_values_are_shown_with_the_advantages(tmp_path):
+    steps = [
+        {"text": "one", "value": -0.25, "advantage": 0.75},
+        {"text": "two", "value": 0.5, "advantage": -0.125},
+    ]
+    episode = row(steps, values_by="critic", reward=1.0)
+    source = write(tmp_path, episodes={0: [episode]})
+    page = Page(source).text
+    assert "what the critic expects" in page and "continuations" not in page
+    assert "V −0.25 one +0.75 V 0.50 two −0.12 ✓ reward 1" in page
+    assert "not sampled" not in page and "step reward" not in page
+    assert nodes(source) == [0.0, 60.0, 100.0]  # on an axis from -0.25 to 1
+    assert "−0.25V(s)1" in page and "A −0.12 … +0.75" in page
+
+
+def test_step_rewards_are_shown_and_move_the_stem(tmp_path):
+    grown = [{"text": "", "reward": r, "finish": "eos"} for r in (1.5, 0.0)]
+    steps = [
+        {"text": "one", "value": 0.75, "advantage": 0.25, "reward": 0.5, "count": 2}
+        | {"continuations": grown},
+        {"text": "two", "value": 0.5, "advantage": -1.0, "reward": -0.5, "count": 2},
+    ]
+    paid = row(steps, values_by="continuations", reward=0.0)
+    unpaid = row([{"text": "three", "value": 0.0, "advantage": 0.0, "reward": 0.0, "count": 2}])
+    source = write(tmp_path, episodes={0: [paid, unpaid]})
+    page = Page(source).text
+    assert "V 0.75 2 continuations" in page
+    assert "one +0.25 step reward 0.5 V 0.50 two −1.00 step reward −0.5 ✗ reward 0" in page
+    assert "V 0.00 three 0.00 step reward 0 ✓ reward 1" in page
+    assert "reward 0, wrong, and 0 from the steps" in page
+    # What so far was earned and V: 0 + 0.75, 0.5 + 0.5, and in the end 0.
+    assert nodes(source)[:3] == [75.0, 100.0, 0.0] and "Σr + V(s)" in page
+    assert "2 continuations with their returns, whose mean is V = 0.75" in page
+    assert "return 1.5" in page and "return 0" in page and "end correct" not in page
+
+
+def test_a_step_shows_its_samples_and_a_solution_what_it_began_with(tmp_path):
+    steps = [
+        {"text": "one", "value": 0.5, "advantage": 0.25, "count": 9, "reused": 6, "error": 0.125},
+        {"text": "two", "value": 0.75, "advantage": 0.25, "count": 0, "error": 0.0},
+        {"text": "three", "value": 1.0, "advantage": 0.0, "count": 3, "error": 0.0625},
+    ]
+    begun = row(steps, values_by="continuations", reward=1.0) | {"given": "first, zero"}
+    page = Page(write(tmp_path, episodes={0: [begun]})).text
+    assert "V 0.50 ± 0.12, 6 reused one +0.25 V (0.75), not sampled two +0.25" in page
+    assert "V 1.00 ± 0.06 three 0.00 ± 0.06 ✓ reward 1" in page
+    assert "Began withfirst, zero" in page
+    whole = row(steps, values_by="continuations", reward=1.0) | {"given": ""}
+    (tmp_path / "whole").mkdir()
+    assert "Began with" not in Page(write(tmp_path / "whole", episodes={0: [whole]})).text
+
+
+def test_rewards_of_steps_that_are_all_zero_are_not_mentioned(tmp_path):
+    steps = [{"text": "one", "value": 0.5, "advantage": 0.5, "reward": 0.0, "count": 2}]
+    page = Page(write(tmp_path, episodes={0: [row(steps)]})).text
+    assert "V 0.50 one +0.50 ✓ reward 1" in page
+    assert "step reward" not in page and "from the steps" not in page and "Σr" not in page
+
+
+def test_methods_without_values_show_advantages_alone(tmp_path):
+    steps = [{"text": "one", "advantage": 0.5}, {"text": "two", "advantage": 0.5}]
+    page = Page(write(tmp_path, episodes={0: [row(steps, values_by=None)]})).text
+    assert "one +0.50 two +0.50 reward 1, correct" in page
+    assert "all steps of a solution share it" in page and "Sampled solutions" in page
+    assert "not sampled" not in page and "V –" not in page and "V (" not in page
+    (tmp_path / "by_step").mkdir()
+    steps[1] |= {"advantage": 0.25, "reward": 0.125}
+    page = Page(write(tmp_path / "by_step", episodes={0: [row(steps)]})).text
+    assert "one +0.50 step reward 0 two +0.25 step reward 0.125" in page
+    assert "share it" not in page and "A +0.25 … +0.50" in page
+
+
+def test_methods_without_advantages_show_the_solutions(tmp_path):
+    page = Page(write(tmp_path, episodes={0: [row([{"text": "one"}, {"text": "two"}])]})).text
+    assert "one two reward 1, correct" in page and "learns from whole solutions" in page
+    assert "A =" not in page and "–" not in page and "widest" not in page
+
+
+def test_rows_of_earlier_versions_give_the_same_page(tmp_path):
+    old = [sample_episode(0, i, 0.3, 9) for i in range(4)]
+    new = [
+        episode
+        | {"values_by": "continuations", "steps": [s | {"reward": None} for s in episode["steps"]]}
+        for episode in old
+    ]
+    for name, episodes in (("old", old), ("new", new)):
+        (tmp_path / name / "run").mkdir(parents=True)
+        write(tmp_path / name / "run", episodes={0: episodes})
+    pages = [(tmp_path / name / "run/report.html").read_text() for name in ("old", "new")]
+    assert pages[0] == pages[1] and "Vine view" in pages[0]
+
+
+def test_choice_repeats_a_solution_only_where_there_is_no_other():
+    def episode(response: str, width: float) -> dict[str, Any]:
+        return row([{"text": response, "advantage": a} for a in (0.0, width)])
+
+    wide, same, narrow = episode("a", 0.9), episode("a", 0.9), episode("b", 0.1)
+    assert choice.choose_episodes([wide, same, narrow], 2) == [wide, narrow]
+    assert choice.choose_episodes([wide, same, narrow], 3) == [wide, narrow, same]
+
+
+def test_choice_takes_one_solution_of_each_problem_before_a_second():
+    def episode(problem: str, width: float) -> dict[str, Any]:
+        steps = [{"text": str(width), "advantage": a} for a in (0.0, width)]
+        return row(steps, problem_id=problem)
+
+    a = [episode("a", width) for width in (0.9, 0.8, 0.7)]
+    b = [episode("b", width) for width in (0.2, 0.1)]
+    assert choice.choose_episodes([*a, *b], 4) == [a[0], b[0], a[1], b[1]]
+    assert choice.choose_episodes([*a, *b], 5)[-1] == a[2]
+
+
+def test_the_depth_of_a_colour_means_the_same_in_every_figure():
+    def strengths(*advantages: float) -> list[float]:
+        steps = [{"text": "one", "advantage": a} for a in advantages]
+        view = vine.vine_view({0: [row(steps)]}, vine.LIMITS[0])
+        assert view is not None
+        return [step.strength for step in view.iterations[0].solutions[0].steps]
+
+    assert strengths(0.11) == [0.11], "luck does not look like certainty"
+    assert strengths(-0.5, 1.0, 2.5) == [0.5, 1.0, 1.0]
+
+
+def test_ends_of_the_axis_are_numbers_to_read():
+    assert vine.Scale(-0.05, 1.07).ends == ("−0.05", "1.07")
+    assert vine.Scale(0.0, 10.0).ends == ("0", "10")
+
+
+@pytest.mark.parametrize(("method", "has_k"), [("vineppo", True), ("ppo", False)])
+def test_header_names_the_method_and_k_where_it_is_used(method: str, has_k: bool):
+    config = {"method": method, "values": {"k": 9}, "model": {"path": ""}}
+    found = header_facts({"config": config})
+    assert "model" not in dict(found)
+    assert (
+        found[0] == ("method", method) and (("continuations per state (K)", "9") in found) == has_k
+    )
+
+
+def test_what_a_critic_and_steps_log_has_charts():
+    values = {"critic/value": 0.5, "critic/error": 0.25, "reward/steps": -0.125}
+    found = curves.charts([Record("train", 0, values)])
+    shown = {chart.spec.title: chart.drawn[0].last for chart in found}
+    assert shown == {"Critic's value": "0.500", "Critic's error": "0.250", "Step rewards": "−0.125"}

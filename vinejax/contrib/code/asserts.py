@@ -1,0 +1,210 @@
+"""Assertions of a data set as tests whose expected values stay outside of the sandbox.
+
+An assertion is calls of the solution with constant arguments, and an expression of their results.
+The calls are made inside, the expression is evaluated here, over plain data: what the solution
+returns is an operand, and neither its `__eq__` nor an early exit decides anything.
+"""
+
+import ast
+import functools
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from vinejax.contrib.code.sandbox.runner import encode
+
+Call = tuple[str, Any]  # a function of the solution, and (positional, named) arguments, encoded
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (
+        *(abs, all, any, bool, complex, dict, float, frozenset, int, len, list, max, min),
+        *(range, round, set, sorted, str, sum, tuple),
+    )
+}
+COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+}
+BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
+    ast.Not: operator.not_,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
+
+
+class Assertion(NamedTuple):
+    """An expression over the results of calls, which stand in it as the names 'result 0', ..."""
+
+    source: str  # as in the data
+    calls: tuple[Call, ...]
+    shown: tuple[str, ...]  # the calls, for people
+    condition: ast.expr
+
+    def holds(self, results: Sequence[Any]) -> bool:
+        """Whether it holds for these results; False where evaluating it fails."""
+        named = {f"result {i}": result for i, result in enumerate(results)}
+        try:
+            return bool(evaluate(self.condition, named))
+        except (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError):
+            return False
+
+
+@functools.lru_cache(maxsize=4096)
+def read_asserts(source: str, entry: str) -> tuple[Assertion, ...]:
+    """The assertions of a text, or of the `check(candidate)` in it, whose candidate is `entry`.
+
+    Without a check every function that is not one of FUNCTIONS is the solution's. Raises ValueError
+    for a text that has none, or a statement that is no assertion of constants and results.
+    """
+    try:
+        statements: Sequence[ast.stmt] = ast.parse(source).body
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"the tests are no Python: {error}") from None
+    renamed: dict[str, str] | None = None
+    for statement in statements:
+        if isinstance(statement, ast.FunctionDef) and statement.name == "check":
+            renamed = {statement.args.args[0].arg: entry, entry: entry}
+            statements = statement.body
+    found = []
+    for statement in statements:
+        if isinstance(statement, ast.Assert):
+            assertion = _assertion(statement, renamed)
+            if assertion.calls:
+                found.append(assertion)
+            elif not assertion.holds(()):
+                raise ValueError(f"{assertion.source!r:.80} is false for every solution")
+        elif not _is_idle(statement):
+            raise ValueError(f"{ast.unparse(statement)!r:.80} is no assertion")
+    if not found:
+        raise ValueError("there is no assertion")
+    return tuple(found)
+
+
+def _is_idle(statement: ast.stmt) -> bool:
+    """Whether a statement decides nothing: a docstring, `pass`, an import, METADATA."""
+    if isinstance(statement, ast.Assign):
+        return all(isinstance(x, ast.Name) and x.id == "METADATA" for x in statement.targets)
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Constant)
+    return isinstance(statement, ast.Pass | ast.Import | ast.ImportFrom)
+
+
+def _assertion(statement: ast.Assert, renamed: Mapping[str, str] | None) -> Assertion:
+    calls = _Calls(renamed)
+    source = ast.unparse(statement)
+    condition = calls.visit(statement.test)
+    assertion = Assertion(source, tuple(calls.made), tuple(calls.shown), condition)
+    try:
+        evaluate(condition, {f"result {i}": 0 for i in range(len(calls.made))})
+    except Unreadable as error:
+        raise ValueError(f"{source!r:.80}: {error}") from None
+    except Exception:  # 0 is a result of the wrong kind
+        pass
+    return assertion
+
+
+class _Calls(ast.NodeTransformer):
+    """Puts a name in the place of each call of the solution."""
+
+    def __init__(self, renamed: Mapping[str, str] | None):
+        self._renamed = renamed
+        self.made: list[Call] = []
+        self.shown: list[str] = []
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        name = node.func.id if isinstance(node.func, ast.Name) else None
+        if name is None or name in FUNCTIONS and name not in (self._renamed or ()):
+            self.generic_visit(node)
+            return node
+        if self._renamed is not None and name not in self._renamed:
+            raise ValueError(f"{name!r} is no function of the solution")
+        shown = ast.unparse(node)
+        try:
+            positional = [evaluate(x, {}) for x in node.args]
+            named = {x.arg or "**": evaluate(x.value, {}) for x in node.keywords}
+        except Exception as error:
+            raise ValueError(f"{shown!r:.80}: an argument is no constant: {error}") from None
+        function = name if self._renamed is None else self._renamed[name]
+        self.made.append((function, encode((positional, named))))
+        self.shown.append(shown)
+        return ast.Name(f"result {len(self.made) - 1}", ast.Load())
+
+
+class Unreadable(ValueError):
+    """An expression of a kind that `evaluate` does not know."""
+
+
+def evaluate(node: ast.expr, named: Mapping[str, Any]) -> Any:
+    """The value of an expression over `named` and constants. Raises Unreadable, or what it raises.
+
+    A result is never multiplied, formatted or raised to a power unless all are numbers, as it could
+    be made to fill the memory.
+    """
+
+    def value(inner: ast.expr) -> Any:
+        return evaluate(inner, named)
+
+    match node:
+        case ast.Constant(value=constant):
+            return constant
+        case ast.Name(id=name) if name in named:
+            return named[name]
+        case ast.List(elts=items):
+            return [value(x) for x in items]
+        case ast.Tuple(elts=items):
+            return tuple(value(x) for x in items)
+        case ast.Set(elts=items):
+            return {value(x) for x in items}
+        case ast.Dict(keys=keys, values=items) if None not in keys:
+            return {value(k): value(x) for k, x in zip(keys, items, strict=True) if k}
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in UNARY:
+            return UNARY[type(op)](value(operand))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in BINARY:
+            has_result = any(isinstance(x, ast.Name) and x.id in named for x in ast.walk(node))
+            return _combined(type(op), value(left), value(right), has_result)
+        case ast.BoolOp(op=ast.And(), values=items):
+            return all(value(x) for x in items)
+        case ast.BoolOp(values=items):
+            return any(value(x) for x in items)
+        case ast.Compare(left=left, ops=ops, comparators=items):
+            around = [value(x) for x in (left, *items)]
+            tests = zip(ops, around, around[1:], strict=False)
+            return all(COMPARISONS[type(op)](a, b) for op, a, b in tests)
+        case ast.Subscript(value=inner, slice=ast.Slice(lower=low, upper=high, step=step)):
+            return value(inner)[slice(*(x and value(x) for x in (low, high, step)))]
+        case ast.Subscript(value=inner, slice=index):
+            return value(inner)[value(index)]
+        case ast.Call(func=ast.Name(id=name), args=items, keywords=[]) if name in FUNCTIONS:
+            return FUNCTIONS[name](*(value(x) for x in items))
+        case ast.Attribute(value=ast.Name(id="math"), attr=("pi" | "e" | "inf" | "nan") as name):
+            return getattr(math, name)
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="math"), attr="isclose")):
+            close = {x.arg or "": value(x.value) for x in node.keywords}
+            return math.isclose(*(value(x) for x in node.args), **close)
+    raise Unreadable(f"{ast.unparse(node)!r:.80} is not understood")
+
+
+def _combined(op: type[ast.operator], left: Any, right: Any, has_result: bool) -> Any:
+    if has_result and op in (ast.Mult, ast.Mod, ast.Pow):
+        if op is ast.Pow or not all(isinstance(x, int | float | complex) for x in (left, right)):
+            raise TypeError("of numbers only")
+    return BINARY[op](left, right)

@@ -1,0 +1,128 @@
+"""Tests of programs, in the forms in which data sets have them.
+
+A problem's answer is the JSON of its tests: {'stdin': [[input, output], ...]}, {'calls':
+[[function, arguments, result], ...]}, or {'asserts': text, 'entry': function, 'before': code that
+stands before the answer}.
+"""
+
+import base64
+import functools
+import json
+import pickletools
+import zlib
+from typing import Any
+
+from vinejax.contrib.code.asserts import read_asserts
+
+
+def tests_of(value: Any, row: dict[str, Any], question: str) -> dict[str, Any]:
+    """The tests in a column, of APPS', TACO's, LiveCodeBench's, MBPP's or HumanEval's form.
+
+    The function that is called is named by `fn_name` beside the tests or in the row, by
+    `entry_point`, or by `metadata.func_name`. Raises ValueError for any other form.
+    """
+    value = _unpacked(value)
+    entry = _entry(value, row)
+    if isinstance(value, dict):
+        if "assert_case" in value:
+            value = value["assert_case"]
+        elif "test_cases" in value:
+            value = value["test_cases"]
+        else:
+            value = _pairs(value)
+    if isinstance(value, str):
+        before = f"{question}\n" if "def check(" in value else ""
+        if before and not entry:
+            raise ValueError("a test with check(candidate) needs a column 'entry_point'")
+        return {"asserts": value, "entry": entry, "before": before}
+    if not isinstance(value, list) or not value:
+        raise ValueError(f"tests of a form that is not known: {value!r:.80}")
+    if all(isinstance(case, str) for case in value):
+        return {"asserts": "\n".join(value), "entry": entry, "before": ""}
+    cases = [(case["input"], case["output"]) for case in value if _is_case(case)]
+    if len(cases) < len(value):
+        raise ValueError(f"a test is neither input with output nor an assertion: {value[0]!r:.80}")
+    if not entry:
+        return {"stdin": [[_text(given), _text(output)] for given, output in cases]}
+    return {"calls": [[entry, *_called(given, output)] for given, output in cases]}
+
+
+def _unpacked(value: Any) -> Any:
+    """A column's value; of a text with JSON what it says, packed as LiveCodeBench's or not."""
+    if not isinstance(value, str):
+        return value
+    if value.lstrip()[:1] in ("{", "["):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    try:
+        packed = zlib.decompress(base64.b64decode(value, validate=True))
+    except (ValueError, zlib.error):
+        return value
+    # A pickle of one text. It is read and never run.
+    texts = [x for _, x, _ in pickletools.genops(packed) if isinstance(x, str)]
+    return json.loads(texts[0])
+
+
+def _entry(value: Any, row: dict[str, Any]) -> str:
+    metadata = _unpacked(row.get("metadata") or {})
+    named = (
+        value.get("fn_name") if isinstance(value, dict) else None,
+        row.get("fn_name"),
+        row.get("entry_point"),
+        metadata.get("func_name") if isinstance(metadata, dict) else None,
+    )
+    return next((name for name in named if isinstance(name, str) and name), "")
+
+
+def _pairs(value: dict[str, Any]) -> list[dict[str, Any]]:
+    for given, output in (("inputs", "outputs"), ("input", "output")):
+        inputs, outputs = value.get(given), value.get(output)
+        if isinstance(inputs, list) and isinstance(outputs, list):
+            if len(inputs) != len(outputs):
+                raise ValueError(f"{len(inputs)} inputs and {len(outputs)} outputs")
+            return [{"input": x, "output": y} for x, y in zip(inputs, outputs, strict=True)]
+    raise ValueError(f"tests without inputs and outputs; there are {', '.join(map(repr, value))}")
+
+
+def _is_case(case: Any) -> bool:
+    return isinstance(case, dict) and "input" in case and "output" in case
+
+
+def _text(value: Any) -> str:
+    """An input or output as a text; a list is its lines."""
+    return value if isinstance(value, str) else "\n".join(map(str, value))
+
+
+def _called(given: Any, output: Any) -> tuple[list[Any], Any]:
+    """Arguments of a call, and its result: values, or both are texts of JSON, a line an argument.
+
+    Beside arguments that are values a text is the result itself: APPS expects '321' as a text.
+    """
+    if isinstance(given, str):
+        arguments = [json.loads(line) for line in given.splitlines() if line.strip()]
+        return arguments, _json(output)
+    return (list(given) if isinstance(given, list) else [given]), output
+
+
+def _json(output: Any) -> Any:
+    try:
+        return json.loads(output) if isinstance(output, str) else output
+    except ValueError:
+        return output
+
+
+@functools.lru_cache(maxsize=1024)
+def parsed(answer: str) -> dict[str, Any]:
+    """The tests of a problem's answer."""
+    return json.loads(answer)
+
+
+def readable(answer: str) -> bool:
+    """Whether all tests can be made: no value that is expected would have to enter the sandbox."""
+    tests = parsed(answer)
+    try:
+        return "asserts" not in tests or bool(read_asserts(tests["asserts"], tests["entry"]))
+    except ValueError:
+        return False

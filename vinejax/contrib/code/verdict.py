@@ -1,0 +1,177 @@
+"""Whether a program passes its tests: it runs in a sandbox, and its outputs are compared here."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from vinejax.contrib.code.asserts import Call, read_asserts
+from vinejax.contrib.code.cases import parsed
+from vinejax.contrib.code.sandbox.pool import Outcome
+from vinejax.contrib.code.sandbox.runner import decode, encode
+from vinejax.contrib.code.sandbox.sandbox import Sandbox
+
+TOLERANCE = 1e-6  # of printed numbers with a point, and of floats that a call returns
+SHOWN = 2000  # characters of a part of a failed test
+
+Failure = dict[str, str]  # a failed test, for people: 'input', 'expected' and 'got'
+
+
+class Result(NamedTuple):
+    """How many tests passed of how many, and the first that failed."""
+
+    passed: int
+    total: int
+    failure: Failure | None = None
+    status: str = "ok"  # of the program that failed, as of `Outcome`
+
+
+class Check(NamedTuple):
+    """A test by calls: it passes if `holds` of their results."""
+
+    calls: Sequence[Call]
+    input: str
+    expected: str
+    holds: Callable[[Sequence[Any]], bool]
+
+
+def run_tests(answer: str, code: str, sandbox: Sandbox, all_of_them: bool) -> Result:
+    """The result of a program on the tests of a problem's answer.
+
+    A program that reads its input runs once per test, unless `all_of_them` until one fails; calls
+    are made by one run. Raises ValueError for tests that are not `readable`.
+    """
+    tests = parsed(answer)
+    if "stdin" in tests:
+        return _printed(tests["stdin"], code, sandbox, all_of_them)
+    if "calls" in tests:
+        checks = [
+            Check(
+                [(name, encode((arguments, {})))],
+                f"{name}({', '.join(map(repr, arguments))})",
+                repr(expected),
+                lambda results, expected=expected: _returned(results[0], expected),
+            )
+            for name, arguments, expected in tests["calls"]
+        ]
+    else:
+        checks = [
+            Check(x.calls, ", ".join(x.shown), x.source, x.holds)
+            for x in read_asserts(tests["asserts"], tests["entry"])
+        ]
+    return _called(checks, tests.get("before", "") + code, sandbox)
+
+
+def _printed(
+    tests: Sequence[Sequence[str]], code: str, sandbox: Sandbox, all_of_them: bool
+) -> Result:
+    result = Result(0, len(tests))
+    for given, expected in tests:
+        outcome = sandbox.run(code, given)
+        if outcome.status == "ok" and same_output(outcome.out, expected):
+            result = result._replace(passed=result.passed + 1)
+        else:
+            got = outcome.out if outcome.status == "ok" else f"{outcome.out}\n{_reason(outcome)}"
+            if not result.failure:
+                result = result._replace(failure=_failure(given, expected, got))
+            if outcome.status != "ok":
+                result = result._replace(status=outcome.status)
+            if not all_of_them:
+                break
+    return result
+
+
+def _called(checks: Sequence[Check], code: str, sandbox: Sandbox) -> Result:
+    outcome = sandbox.run(code, calls=[call for check in checks for call in check.calls])
+    lines = outcome.out.splitlines()
+    status = outcome.status if outcome.status in ("timeout", "threads", "lost") else "ok"
+    result = Result(0, len(checks), None, status)
+    for check in checks:
+        mine, lines = lines[: len(check.calls)], lines[len(check.calls) :]
+        results, error = _values(mine)
+        if len(mine) < len(check.calls):
+            error = error or _reason(outcome)
+        if not error and check.holds(results):
+            result = result._replace(passed=result.passed + 1)
+        elif not result.failure:
+            got = error or ", ".join(map(repr, _values(mine)[0]))
+            result = result._replace(failure=_failure(check.input, check.expected, got))
+    return result
+
+
+def _values(lines: Sequence[str]) -> tuple[list[Any], str]:
+    """What calls returned by their lines of JSON, and the first error."""
+    values = []
+    for line in lines:
+        try:
+            reply = json.loads(line)
+            if "error" in reply:
+                return values, str(reply["error"])
+            values.append(decode(reply["value"]))
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+            return values, f"no result but {line!r:.200}"
+    return values, ""
+
+
+def _reason(outcome: Outcome) -> str:
+    """How a program ended: the last line of its error output, or the status."""
+    last = (outcome.err.strip().splitlines() or [""])[-1]
+    return last if last and outcome.status.startswith("exit") else outcome.status
+
+
+def _failure(given: str, expected: str, got: str) -> Failure:
+    parts = {"input": given, "expected": expected, "got": got}
+    return {name: text[:SHOWN] for name, text in parts.items()}
+
+
+def same_output(out: str, expected: str) -> bool:
+    """Whether outputs are equal by lines without trailing blanks, or word by word.
+
+    Words are equal too if both are numbers, one of them has a point or an exponent, and they differ
+    by TOLERANCE at most.
+    """
+    lines, wanted = ([x.rstrip() for x in text.rstrip().splitlines()] for text in (out, expected))
+    if lines == wanted:
+        return True
+    if len(lines) != len(wanted):
+        return False
+    pairs = zip((x.split() for x in lines), (x.split() for x in wanted), strict=True)
+    return all(len(a) == len(b) and all(map(_same_word, a, b)) for a, b in pairs)
+
+
+def _same_word(word: str, wanted: str) -> bool:
+    if word == wanted:
+        return True
+    if not any(sign in word + wanted for sign in ".eE"):
+        return False
+    try:
+        return _near(float(word), float(wanted))
+    except ValueError:
+        return False
+
+
+def _near(number: float, wanted: float) -> bool:
+    return math.isclose(number, wanted, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+
+
+def _returned(value: Any, expected: Any) -> bool:
+    """Whether a call returned what the data expects, which may stand alone in a list (APPS)."""
+    if _same_json(value, expected):
+        return True
+    return isinstance(expected, list) and len(expected) == 1 and _same_json(value, expected[0])
+
+
+def _same_json(value: Any, expected: Any) -> bool:
+    """Equality of JSON, in which a tuple is a list and a key a text."""
+    if isinstance(value, list | tuple) and isinstance(expected, list):
+        return len(value) == len(expected) and all(map(_same_json, value, expected))
+    if isinstance(value, dict) and isinstance(expected, dict):
+        texts = {str(key): entry for key, entry in value.items()}
+        return texts.keys() == expected.keys() and all(
+            _same_json(texts[key], entry) for key, entry in expected.items()
+        )
+    if isinstance(value, bool) != isinstance(expected, bool):
+        return False
+    if isinstance(expected, float) and isinstance(value, int | float):
+        return _near(value, expected)
+    return bool(value == expected)

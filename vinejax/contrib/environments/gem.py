@@ -1,0 +1,46 @@
+"""Games of GEM.
+
+`data.path` is an id of its registry, such as 'game:GuessTheNumber-v0-easy'. What a step says, and
+the suffix that GEM puts after it, is the observation; the rewards are those of the steps. Its other
+environments are refused: they run or evaluate what a model says in the process that trains it.
+
+Source: https://github.com/axon-rl/gem, 0.1.0.
+"""
+
+import importlib
+from typing import Any
+
+from vinejax.contrib.environments.games import GameTask
+from vinejax.contrib.environments.gymnasium import Stepped
+from vinejax.tasks.environment import Observation
+
+GAMES = "game:"
+
+
+class Gem(Stepped):
+    """An episode of GEM."""
+
+    def begin(self, seed: int) -> str:
+        if not self.name.startswith(GAMES):
+            raise ValueError(
+                f"its name does not begin with {GAMES!r}, so what is said might be run"
+            )
+        self._game = importlib.import_module("gem").make(self.name)
+        return f"{self.shown(*self._game.reset(seed=seed))}\n"
+
+    def act(self, action: str) -> Observation:
+        return self.answered(self._game.step(action))
+
+    def shown(self, seen: Any, about: dict[str, Any]) -> str:
+        return "\n".join([seen.rstrip("\n"), *filter(None, [about.get("suffix")])])
+
+
+class GemTask(GameTask):
+    """An environment of GEM as a task."""
+
+    package = extra = "gem"
+    example = "game:GuessTheNumber-v0-easy"
+    game = Gem
+
+
+make = GemTask

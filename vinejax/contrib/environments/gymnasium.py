@@ -1,0 +1,90 @@
+"""Environments of Gymnasium that are played by text or by numbers.
+
+`data.path` is an id, such as 'FrozenLake-v1', or 'module:id'. An action is the turn's text where
+the action space is one of texts; where it is discrete, the last whole number that the turn has.
+Without a number in range the environment is not stepped: the answer says what is needed, and the
+turn is gone. An observation is the environment's text, or its drawing in characters, with what it
+highlights in brackets, and the observation itself.
+
+Source: https://gymnasium.farama.org, 1.0 and later.
+"""
+
+import importlib
+import re
+from typing import Any
+
+import numpy as np
+
+from vinejax.contrib.environments.games import Game, GameTask
+from vinejax.tasks.environment import Observation
+
+DRAWING = "ansi"  # the mode of rendering
+HIGHLIGHTED = re.compile(r"\x1b\[[0-9;]+m(.*?)\x1b\[0m", re.DOTALL)
+
+
+class Stepped(Game):
+    """An episode of an environment with `reset` and `step` as Gymnasium has them."""
+
+    _game: Any
+
+    def answered(self, found: Any) -> Observation:
+        """What `step` gave: observation, reward, terminated, truncated, information."""
+        seen, reward, is_over, is_cut, about = found
+        cut = bool(is_cut and not is_over)
+        return Observation(f"\n{self.shown(seen, about)}\n", float(reward), bool(is_over), cut)
+
+    def shown(self, seen: Any, about: dict[str, Any]) -> str:
+        """An observation and its information as a text."""
+        raise NotImplementedError
+
+
+class Gym(Stepped):
+    """An episode of Gymnasium."""
+
+    def begin(self, seed: int) -> str:
+        gymnasium = importlib.import_module("gymnasium")
+        self._game = gymnasium.make(self.name)
+        if DRAWING in self._game.metadata.get("render_modes", ()):
+            self._game = gymnasium.make(self.name, render_mode=DRAWING)
+        spaces, self._actions = gymnasium.spaces, self._game.action_space
+        if not isinstance(self._actions, spaces.Discrete | spaces.Text):
+            raise ValueError(f"its actions are {self._actions}, neither texts nor numbers")
+        first = f"{self.shown(*self._game.reset(seed=seed))}\n"
+        return f"{first}{self._needed}" if isinstance(self._actions, spaces.Discrete) else first
+
+    def draw_anew(self, seed: int) -> None:
+        super().draw_anew(seed)
+        if hasattr(self, "_game"):
+            self._game.unwrapped.np_random = np.random.default_rng(seed)
+
+    def act(self, action: str) -> Observation:
+        if not hasattr(self._actions, "n"):
+            return self.answered(self._game.step(action))
+        numbers = [int(number) for number in re.findall(r"-?\d+", action) if len(number) < 10]
+        if not numbers or not self._actions.contains(numbers[-1]):
+            return Observation(f"\n{self._needed}")
+        return self.answered(self._game.step(numbers[-1]))
+
+    def shown(self, seen: Any, about: dict[str, Any]) -> str:
+        if isinstance(seen, str):
+            return seen
+        if self._game.render_mode != DRAWING:
+            return str(seen)
+        drawn = HIGHLIGHTED.sub(r"[\1]", self._game.render())
+        return f"{drawn.strip()}\n{seen}"
+
+    @property
+    def _needed(self) -> str:
+        first = int(self._actions.start)
+        return f"Say a number from {first} to {first + int(self._actions.n) - 1}.\n"
+
+
+class GymTask(GameTask):
+    """An environment of Gymnasium as a task."""
+
+    package = extra = "gymnasium"
+    example = "FrozenLake-v1"
+    game = Gym
+
+
+make = GymTask

@@ -1,0 +1,84 @@
+"""Environments of an OpenEnv server, by its client.
+
+`data.path` is the server's address, such as 'http://127.0.0.1:8000'. An episode is a session, which
+`reset` gives the problem's seed. What is said is the one text of the server's action; the one text
+of its observation is read, or else the whole observation as JSON. Continuations are sessions in
+which the actions are repeated, so the server has to allow as many sessions as there are live
+episodes or continuations. An error of the server ends the run.
+
+Source: https://github.com/meta-pytorch/OpenEnv, openenv-core 0.3.
+"""
+
+import functools
+import importlib
+import json
+import urllib.request
+from typing import Any
+
+from vinejax.contrib.environments.games import Game, GameTask
+from vinejax.core.types import Problem
+from vinejax.tasks.environment import Observation
+
+OF_ALL = ("metadata", "done", "reward")  # fields of every action or observation
+
+
+class Remote(Game):
+    """A session of a server."""
+
+    _session: Any = None
+
+    def reset(self, problem: Problem, seed: int) -> str:
+        return self.begin(problem.columns["seed"])
+
+    def start(self, seed: int) -> str:
+        first = self.begin(seed)
+        self.close()
+        return first
+
+    def step(self, action: str) -> Observation:
+        return self.act(action)
+
+    def begin(self, seed: int) -> str:
+        self._field = action_field(self.name)
+        client = importlib.import_module("openenv.core.generic_client").GenericEnvClient
+        self._session = client(base_url=self.name).sync()
+        return f"{text_of(self._session.reset(seed=seed).observation)}\n"
+
+    def act(self, action: str) -> Observation:
+        found = self._session.step({self._field: action})
+        text = f"\n{text_of(found.observation)}\n"
+        return Observation(text, float(found.reward or 0), bool(found.done))
+
+    def close(self) -> None:
+        """Ends the session."""
+        self._session.close()
+
+
+class OpenEnvTask(GameTask):
+    """A server's environment as a task."""
+
+    package = extra = "openenv"
+    example = "http://127.0.0.1:8000"
+    game = Remote
+    copies = False
+
+
+@functools.cache
+def action_field(address: str) -> str:
+    """The name of the one text of an action. Raises ValueError if there are several, or none."""
+    with urllib.request.urlopen(f"{address.rstrip('/')}/schema", timeout=60) as reply:
+        fields = json.load(reply)["action"]["properties"]
+    texts = [name for name, of in fields.items() if of.get("type") == "string"]
+    if len(texts) != 1:
+        raise ValueError(f"its action has the texts {texts}; needed is one")
+    return texts[0]
+
+
+def text_of(observation: dict[str, Any]) -> str:
+    """The one text of an observation; else all of it, as JSON."""
+    own = {name: value for name, value in observation.items() if name not in OF_ALL}
+    texts = [value for value in own.values() if isinstance(value, str)]
+    return texts[0] if len(texts) == 1 else json.dumps(own, ensure_ascii=False)
+
+
+make = OpenEnvTask

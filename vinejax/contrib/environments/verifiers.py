@@ -1,0 +1,224 @@
+"""Environments of verifiers, driven without its model server.
+
+`data.path` is the id of a taskset, then perhaps settings of it: 'textarena game=Hangman-v0'. A
+problem is one of its tasks: the first ones are the test split, then come validation and training.
+The prompt has the task's system message and prompt. An episode is the environment's `run` on an
+event loop of its own, in which the policy is the agent: a turn of an interaction, or a run of one
+reply, waits for what the policy says. The reward comes in the end, by the task's and environment's
+own functions. A coroutine has no copy, so continuations repeat the actions.
+
+Refused are environments with several agents, tools, conditions to stop, judges, or rewards that
+read a running sandbox.
+
+Source: https://github.com/PrimeIntellect-ai/verifiers, 0.4.
+"""
+
+import asyncio
+import contextlib
+import functools
+import importlib
+import inspect
+import itertools
+import types
+from collections.abc import AsyncIterator
+from typing import Any
+
+from vinejax.contrib.environments.games import Game, GameTask
+from vinejax.core.errors import ConfigError
+from vinejax.core.types import Problem
+from vinejax.tasks.base import Split
+from vinejax.tasks.environment import Observation
+from vinejax.tasks.splits import DRAWN, ORDER, seeds_of
+
+CLOSE_S = 5.0  # that a coroutine may go on once it was cancelled
+
+
+def library() -> Any:
+    return importlib.import_module("verifiers.v1")
+
+
+@functools.cache
+def loaded(path: str) -> Any:
+    """The environment of a `data.path`."""
+    name, *settings = path.split()
+    pairs = [setting.split("=", 1) for setting in settings]
+    config = library().resolve_env_config({"taskset": {"id": name, **dict(pairs)}})
+    return library().load_environment(config)
+
+
+@functools.cache
+def task_at(path: str, place: int) -> Any:
+    """The task at a place of the taskset."""
+    (task,) = itertools.islice(loaded(path).taskset, place, place + 1)
+    return task
+
+
+def seats_of(env: Any) -> list[str]:
+    """The names of the environment's agents."""
+    return [name for name, value in env.config if isinstance(value, library().AgentConfig)]
+
+
+def check(env: Any, task: Any) -> None:
+    """Raises ValueError for what needs more than the policy's words."""
+    rewards = [inspect.signature(function).parameters for function in task.hooks("reward")]
+    needs = {
+        "has several agents": len(seats_of(env)) != 1,
+        "has tools": task.toolsets(task.config) or env.taskset.toolsets(env.taskset.config),
+        "has conditions to stop": task.hooks("stop"),
+        "has judges": task.config.judges,
+        "needs a container": task.NEEDS_CONTAINER,
+        "has rewards that read a sandbox": any(
+            "runtime" in names and names["runtime"].default is inspect.Parameter.empty
+            for names in rewards
+        ),
+    }
+    for need, holds in needs.items():
+        if holds:
+            raise ValueError(f"it {need}")
+
+
+class Verifiers(Game):
+    """An episode of an environment."""
+
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self, seed: int) -> str:
+        first = super().start(seed)
+        self.close()
+        return first
+
+    def begin(self, seed: int) -> str:
+        env, task = loaded(self.name), task_at(self.name, seed)
+        check(env, task)
+        self.close()
+        self._loop, self._traces = asyncio.new_event_loop(), []
+        self._run = self._loop.create_task(self._played(env, task))
+        told = self._go_on()
+        if told is None:
+            raise ValueError("it ends before its agent's first turn")
+        said = [task.data.system_prompt, task.data.prompt_text, told]
+        return "\n\n".join(filter(None, said)) + "\n"
+
+    def act(self, action: str) -> Observation:
+        self._reply.set_result(action)
+        told = self._go_on()
+        if told is not None:
+            return Observation(f"\n{told}\n")
+        return Observation("", float(sum(trace.reward for trace in self._traces)), done=True)
+
+    def close(self) -> None:
+        """Ends the episode's coroutine."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._run.cancel()
+            self._loop.run_until_complete(asyncio.wait({self._run}, timeout=CLOSE_S))
+            self._loop.close()
+
+    def _go_on(self) -> str | None:
+        """What the agent is told next; None once the run is over."""
+        assert self._loop is not None
+        self._told = self._loop.create_future()
+        either = asyncio.wait({self._run, self._told}, return_when=asyncio.FIRST_COMPLETED)
+        self._loop.run_until_complete(either)
+        return self._told.result() if self._told.done() else self._run.result()
+
+    async def _played(self, env: Any, task: Any) -> None:
+        """The environment's whole episode."""
+        lib, (seat,) = library(), seats_of(env)
+        agents = types.SimpleNamespace(**{seat: Seat(self)})
+        await env.setup(agents)
+        await env.run(task, agents)
+        about = lib.TraceTask(type=type(task).__name__, data=task.data)
+        info = lib.EnvInfo(id=env.config.env_id)
+        await env.finalize(task, lib.Episode(env=info, task=about, traces=self._traces))
+
+    async def said(self, text: str) -> str:
+        """What the policy says to a text."""
+        assert self._loop is not None
+        self._reply = self._loop.create_future()
+        self._told.set_result(text)
+        return await self._reply
+
+    def opened(self, task: Any) -> Any:
+        """A trace that begins with the task's messages."""
+        lib = library()
+        about = lib.TraceTask(type=type(task).__name__, data=task.data)
+        trace = lib.Trace(task=about, agent=lib.AgentInfo(config=lib.AgentConfig()))
+        if task.data.system_prompt:
+            added(trace, lib.SystemMessage(content=task.data.system_prompt))
+        if task.data.prompt_text:
+            added(trace, lib.UserMessage(content=task.data.prompt_text))
+        self._traces.append(trace)
+        return trace
+
+
+class Seat:
+    """The policy as the environment's agent."""
+
+    def __init__(self, game: Verifiers):
+        self._game = game
+
+    async def run(self, task: Any, **_: Any) -> Any:
+        """A conversation of one reply."""
+        async with self.interaction(task) as interaction:
+            await interaction.turn()
+        return interaction.trace
+
+    @contextlib.asynccontextmanager
+    async def interaction(self, task: Any, **_: Any) -> AsyncIterator["Interaction"]:
+        """A conversation; it is scored when it is left."""
+        trace = self._game.opened(task)
+        await task.setup(trace, None)
+        yield Interaction(self._game, trace)
+        trace.stop("user_closed")
+        await task.finalize(trace, None)
+        await task.score(trace)
+
+
+class Interaction:
+    """A conversation with the policy."""
+
+    def __init__(self, game: Verifiers, trace: Any):
+        self._game, self.trace = game, trace
+
+    async def turn(self, message: str | None = None) -> Any:
+        """What the policy says to a message, or first of all."""
+        lib = library()
+        if self.trace.stop_condition is not None:
+            return lib.Segment(messages=[], terminated=True)
+        if message is not None:
+            added(self.trace, lib.UserMessage(content=message))
+        reply = lib.AssistantMessage(content=await self._game.said(message or ""))
+        added(self.trace, reply, sampled=True)
+        return lib.Segment(messages=[reply])
+
+
+def added(trace: Any, message: Any, sampled: bool = False) -> None:
+    """Puts a message at the end of a trace."""
+    parent = len(trace.nodes) - 1 if trace.nodes else None
+    trace.nodes.append(library().MessageNode(parent=parent, message=message, sampled=sampled))
+
+
+class VerifiersTask(GameTask):
+    """A taskset of verifiers as a task."""
+
+    package = extra = "verifiers"
+    example = "textarena game=Hangman-v0"
+    game = Verifiers
+    copies = False
+
+    def load(self, split: Split) -> list[Problem]:
+        """Raises ConfigError if the taskset has too few tasks."""
+        counts = {name: len(seeds_of(name, self._data.size)) for name in ORDER}
+        first = sum(counts[name] for name in ORDER[: ORDER.index(split)])
+        last = None if split == "train" and self._data.size is None else first + counts[split]
+        taskset = loaded(self.path).taskset
+        if last is None and not taskset.bounded:
+            last = first + DRAWN
+        places = [first + i for i, _ in enumerate(itertools.islice(taskset, first, last))]
+        if not places:
+            rule = f"has no tasks left for the split {split}; set data.size, ten times a held-out's"
+            raise ConfigError("data.path", rule, repr(self.path))
+        return [Problem(f"{split}/{i}", "", "", {"seed": i}) for i in places]
+
+
+make = VerifiersTask

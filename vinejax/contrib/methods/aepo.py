@@ -1,0 +1,99 @@
+"""AEPO: ARPO with a budget for branches, fewer of them in a row, and credit by entropy.
+
+    branches if (u + w·(H - H_1))·(1 - c·l) ≥ τ    l: last waves with branches
+    A = `grpo`'s·(1 + α·(H_t - mean) / std)
+    loss: clipped, with a gradient above 1 + ε_high
+
+Of n solutions n·σ(β·(H_1 - mean H)) + 1 begin at the prompt, with H of a first one's later turns;
+nothing branches off that one. l counts waves of turns in a row after which the problem branched.
+
+Source: https://arxiv.org/abs/2510.14545; its code, RUC-NLPIR/ARPO, `verl_aepo_entropy`.
+
+Departs: H as in `arpo`, H_t of π_old; no dual clip of 3.
+"""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from vinejax.contrib.methods.branching import BranchingConfig, branching_solutions
+from vinejax.contrib.methods.equations.entropy_weights import uncertain_advantages
+from vinejax.contrib.methods.hapo import Entropies
+from vinejax.contrib.methods.sampling.turn_trees import Place, TurnGrowth
+from vinejax.core.ranges import NotNegative, ZeroToOne
+from vinejax.core.settings import Config
+from vinejax.core.types import Batch, Rollout
+from vinejax.credit.assign import Credit, against_group
+from vinejax.learner.policy import PolicyLoss, PolicyObjective
+from vinejax.methods.base import OF_GROUPS, Method
+from vinejax.rl.losses import is_clipped
+from vinejax.rl.ratio_losses import clip_with_gradient
+
+
+class AEPOConfig(BranchingConfig, section="aepo"):
+    weight: NotNegative = 0.2  # w, of the rise of the entropy
+    beta: NotNegative = 0.5  # β, of the difference that divides the budget
+    penalty: ZeroToOne = 0.05  # c, of branches wave after wave
+    alpha: NotNegative = 0.2  # α, of the entropy in advantages
+
+
+def share_from_prompt(root: float, tools: float, beta: float) -> float:
+    """σ(β·(H_1 - mean H)), the share of the solutions that begin at the prompt."""
+    return 1 / (1 + math.exp(-beta * (root - tools)))
+
+
+def score(u: float, rise: float, streak: int, own: AEPOConfig) -> float:
+    """(u + w·(H - H_1))·(1 - c·l), which is at least τ where an episode branches."""
+    return (u + own.weight * rise) * max(1 - own.penalty * streak, 0.0)
+
+
+def growth(cfg: Config) -> TurnGrowth:
+    """The rules above, for a configuration; nothing branches off the first solution."""
+    own, wanted = AEPOConfig.of(cfg), cfg.rollout.per_prompt
+
+    def begins(entropies: Sequence[list[float]]) -> int:
+        if len(entropies) != 1:
+            return wanted if entropies else 1
+        root, *later = entropies[0] or [0.0]
+        share = share_from_prompt(root, float(np.mean(later or [root])), own.beta)
+        return int(wanted * share)  # beside the first
+
+    def branches(place: Place, rng: np.random.Generator) -> int:
+        if place.solutions == 1:
+            return 0
+        rise = place.entropies[-1] - place.entropies[0]
+        scores = [score(u, rise, place.streak, own) for u in rng.random(own.branches)]
+        return sum(bool(x >= own.threshold) for x in scores)
+
+    return TurnGrowth(begins, branches, own.tokens)
+
+
+def by_entropy(rollout: Rollout, cfg: Config) -> Credit:
+    """The advantages above."""
+    assert rollout.entropy is not None, "the scoring pass keeps it for this method"
+    credit, mask = against_group(rollout, "grpo", cfg), np.asarray(rollout.batch.mask)
+    given = np.asarray(credit.advantages), rollout.entropy, mask, AEPOConfig.of(cfg).alpha
+    return Credit(uncertain_advantages(*given))
+
+
+def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
+    """See `rl.ratio_losses.clip_with_gradient`."""
+    given = logprobs, batch.old_logprobs, batch.advantages, objective.clip
+    return PolicyLoss(clip_with_gradient(*given), is_clipped(*given))
+
+
+METHOD = Method(
+    by_entropy,
+    sample=branching_solutions(growth),
+    loss=loss,
+    state=Entropies(),
+    settings=AEPOConfig,
+    scale="group",
+    needs_groups=True,
+    on_trees=True,
+    in_turns=True,
+    measured=False,
+    reads=OF_GROUPS,
+)

@@ -1,0 +1,55 @@
+"""ARPO: GRPO on episodes that branch after the answer to an uncertain turn.
+
+    branches if u - w·(H - H_1) ≤ τ    u uniform; H of the turn, H_1 of its episode's first
+    A: `grpo`'s
+
+Half of the solutions begin at the prompt; others branch off them, or begin there in the end.
+
+Source: https://arxiv.org/abs/2507.19849; RUC-NLPIR/ARPO, `vllm_rollout_with_tools.py`.
+
+Departs: H: mean -logπ of first tokens over log V, there a sum over the ten likeliest.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from vinejax.contrib.methods.branching import BranchingConfig, branching_solutions
+from vinejax.contrib.methods.sampling.turn_trees import Place, TurnGrowth
+from vinejax.core.ranges import Share
+from vinejax.core.settings import Config
+from vinejax.methods import grpo
+
+
+class ARPOConfig(BranchingConfig, section="arpo"):
+    initial: Share = 0.5  # of the solutions, those that begin at the prompt
+
+
+def score(u: float, entropy: float, first: float, weight: float) -> float:
+    """u - w·(H - H_1), which is at most τ where an episode branches."""
+    return u - weight * (entropy - first)
+
+
+def growth(cfg: Config) -> TurnGrowth:
+    """The rule above, for a configuration."""
+    own, wanted = ARPOConfig.of(cfg), cfg.rollout.per_prompt
+
+    def branches(place: Place, rng: np.random.Generator) -> int:
+        last, first = place.entropies[-1], place.entropies[0]
+        scores = [score(u, last, first, own.weight) for u in rng.random(own.branches)]
+        return sum(bool(x <= own.threshold) for x in scores)
+
+    def begins(entropies: object) -> int:
+        return wanted if entropies else math.ceil(own.initial * wanted)
+
+    return TurnGrowth(begins, branches, own.tokens)
+
+
+METHOD = dataclasses.replace(
+    grpo.METHOD,
+    sample=branching_solutions(growth),
+    settings=ARPOConfig,
+    on_trees=True,
+    in_turns=True,
+)

@@ -1,0 +1,53 @@
+"""D3S: GRPO on the solutions whose advantages vary most, and there on few, uncertain tokens.
+
+    A = (r - mean r) / (std r + 1e-8)
+    trained on: a share of solutions by Var(A), of their tokens by |A|·H
+
+`d3s.solutions` and `d3s.tokens` rise in a line to 1 over the first `d3s.until` of the run.
+
+Source: https://arxiv.org/abs/2509.22115 (read in another's account).
+
+Departs: H of π_old.
+"""
+
+import numpy as np
+
+from vinejax.contrib.methods.equations.entropy_weights import extremes, uncertain_tokens
+from vinejax.contrib.methods.hapo import Entropies
+from vinejax.core.ranges import Share, ZeroToOne
+from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.types import Rollout
+from vinejax.credit.assign import Credit, against_group
+from vinejax.methods.base import OF_GROUPS, Method
+from vinejax.methods.groups import token_means
+
+
+class D3SConfig(MethodSettings, section="d3s"):
+    solutions: Share = 0.5  # of an iteration's solutions, at the start of the run
+    tokens: Share = 0.2  # of their tokens, at the start of the run
+    until: ZeroToOne = 1.0  # part of the run after which all are trained on; 0: from the start
+
+
+def sampled_down(rollout: Rollout, cfg: Config) -> Credit:
+    """GRPO's advantages, for the chosen tokens of the chosen solutions alone."""
+    assert rollout.entropy is not None, "the scoring pass keeps it for this method"
+    own, credit = D3SConfig.of(cfg), against_group(rollout, "grpo", cfg)
+    advantages, mask = np.asarray(credit.advantages), np.array(rollout.batch.mask)
+    span = own.until * cfg.iterations
+    done = min(rollout.number / span, 1.0) if span else 1.0
+    solutions, tokens = (share + (1 - share) * done for share in (own.solutions, own.tokens))
+    number = len(rollout.episodes)
+    by_solution = token_means(rollout, advantages)
+    mask[:number] &= extremes(by_solution, int(np.ceil(solutions * number)))[:, None]
+    return credit._replace(mask=uncertain_tokens(advantages, rollout.entropy, mask, tokens))
+
+
+METHOD = Method(
+    sampled_down,
+    state=Entropies(),
+    settings=D3SConfig,
+    scale="group",
+    needs_groups=True,
+    measured=False,
+    reads=OF_GROUPS,
+)

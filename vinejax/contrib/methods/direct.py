@@ -1,0 +1,58 @@
+"""Direct Advantage Policy Optimization: each step's log-ratio is drawn to its advantage.
+
+    loss of a step: ½·(Σ_t log(π/π_old)_t - A_c / β)²    A_c: VinePPO's
+
+VinePPO without ratio and clip. A step with A_c = 0 is held where it was.
+
+Source: https://arxiv.org/abs/2412.18279.
+
+Departs: V of π by Monte Carlo, there of π_ref by a critic; a mean over tokens, there over steps.
+"""
+
+import jax
+import numpy as np
+
+from vinejax.contrib.methods.equations.sequence_losses import advantage_regression
+from vinejax.core.ranges import Positive
+from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.types import Batch, Rollout
+from vinejax.credit.assign import Credit
+from vinejax.learner.policy import PolicyLoss, PolicyObjective
+from vinejax.methods import vineppo
+from vinejax.methods.base import OF_RATIO, Method
+from vinejax.methods.stages import monte_carlo
+from vinejax.methods.worth import Priced
+
+MOST_STEPS = 2**16  # of a solution: segment and step together are one number
+
+
+class DirectConfig(MethodSettings, section="direct"):
+    beta: Positive = 1.0  # advantage per nat: the smaller, the further a step is to move
+
+
+def with_steps(rollout: Rollout, cfg: Config) -> Credit:
+    """VinePPO's credit, and the number of each token's step for the loss.
+
+    Observations have the step before them: a step on both sides of one is a single segment.
+    """
+    steps = np.maximum.accumulate(rollout.steps.step_ids, axis=1)
+    return vineppo.vine(rollout, cfg)._replace(own=steps)
+
+
+def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
+    """The loss of each step: see `rl.sequence_losses.advantage_regression`."""
+    own: DirectConfig = objective.own
+    steps = batch.segment_ids * MOST_STEPS + batch.own + 1
+    given = logprobs, batch.old_logprobs, batch.advantages, batch.mask, own.beta
+    return PolicyLoss(advantage_regression(*given, steps))
+
+
+METHOD = Method(
+    with_steps,
+    values=monte_carlo,
+    state=Priced(),
+    loss=loss,
+    settings=DirectConfig,
+    reads=("values", "credit"),
+    ignores=OF_RATIO,
+)

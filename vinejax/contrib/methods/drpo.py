@@ -1,0 +1,53 @@
+"""DRPO: right solutions share their gradient by length, wrong ones by likelihood.
+
+    A = n·w    loss: -A·logπ, mean per solution    n: solutions of the problem
+    right: w = e^((1 - l) / Λ) / Σ of the right    l: tokens / `sample.max_tokens`
+    wrong: w = -e^(s / τ) / Σ of the wrong    s: mean log-probability of its tokens
+
+A short right solution gains the most, and no right one is pushed down for its length.
+
+Source: https://arxiv.org/abs/2510.04474; Optimization-AI/DRPO at 405f702.
+
+Departs: s of π_old; `kl.coef`, there a bound on the KL to
+π_old.
+"""
+
+import numpy as np
+
+from vinejax.contrib.methods.asymre import loss
+from vinejax.contrib.methods.equations.group_weights import decoupled_weights
+from vinejax.core.ranges import Positive
+from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.types import Rollout, is_correct
+from vinejax.credit.assign import Credit, per_solution
+from vinejax.methods.base import OF_RATIO, Method
+from vinejax.methods.groups import members_of, token_means
+
+
+class DRPOConfig(MethodSettings, section="drpo"):
+    lam: Positive = 0.1  # Λ: the smaller, the more goes to the shortest right solution
+    tau: Positive = 1.0  # τ: the smaller, the more goes to the likeliest wrong one, in nats
+
+
+def by_length(rollout: Rollout, cfg: Config) -> Credit:
+    """The weights above, times the size of the group."""
+    own, episodes = DRPOConfig.of(cfg), rollout.episodes
+    right = np.array([is_correct(episode.reward) for episode in episodes])
+    lengths = np.array([episode.length for episode in episodes]) / cfg.sample.max_tokens
+    logprobs = token_means(rollout, rollout.batch.old_logprobs)
+    advantages = np.zeros(len(episodes))
+    for group in members_of(episodes):
+        weights = decoupled_weights(logprobs[group], right[group], lengths[group], own.lam, own.tau)
+        advantages[group] = len(group) * weights
+    return per_solution(rollout, advantages)
+
+
+METHOD = Method(
+    by_length,
+    loss=loss,
+    settings=DRPOConfig,
+    reduction="sequence",
+    needs_groups=True,
+    reads_logprobs=True,
+    ignores=OF_RATIO,
+)

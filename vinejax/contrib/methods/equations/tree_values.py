@@ -1,0 +1,284 @@
+"""Credit on trees of solutions: values of nodes, and what every edge adds to them.
+
+All solutions of a problem hang under one root, the prompt; the trees of a problem, as
+`sampling/tree_paths.py` calls them, are the parts below the root's children. Letters, each with
+one meaning here and in `shared_starts.py`:
+
+    L  leaves: whole solutions, each with one reward
+    D  greatest depth of a leaf, in nodes below the root
+
+A tree is given by its leaves. `paths[i]` lists the numbers of the nodes from below the root to the
+own node of leaf i; the root is not listed. Numbers are unique within the problem, and leaves list
+the same number for a node that they share. An edge goes from a node to its child and is named by
+the child, so `paths[i]` names the edges on the way to leaf i, too.
+
+These are functions of plain numbers on the host: nothing is compiled. Results do not depend on the
+order of the leaves, and rewards that are all equal give differences of exactly 0.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+Node = int | None  # a node's number; None is the root
+ROUNDING = 1e-8  # smaller differences between values are treated as 0
+
+
+def node_values(paths: Sequence[Sequence[int]], rewards: Sequence[float]) -> dict[Node, float]:
+    """Value of every node, from the rewards of the leaves.
+
+        V(leaf) = its reward    V(node) = 1/n · Σ_c V(c)    c = 1..n the children of the node
+
+    Every child has the same weight, however many leaves are under it.
+
+    Args:
+      paths: [L] node numbers of each leaf, from below the root.
+      rewards: [L], one per leaf.
+
+    Returns:
+      V by node number, and of the root by None; empty without leaves.
+
+    Raises:
+      ValueError: if `paths` is not a tree whose leaves have no children, or if there are not L
+        rewards.
+
+    Source: SPO-tree, https://arxiv.org/abs/2505.23564; AIFrameResearch/SPO at b9fc6a2,
+    `hybrid_inference_strategy.py`.
+    """
+    values: dict[Node, float] = {}
+    for path, reward in zip(paths, rewards, strict=True):
+        values[path[-1] if path else None] = float(reward)
+    children = _children(paths)
+    # `children` has a node before those below it, so in reverse its children have their values.
+    for node in reversed(children):
+        values[node] = exact_mean([values[child] for child in children[node]])
+    return values
+
+
+def edge_advantages(
+    paths: Sequence[Sequence[int]], rewards: Sequence[float], kind: str = "rloo"
+) -> list[list[float]]:
+    """Advantage of every edge: the value of the child less that of its parent.
+
+        rloo:  A = V(child) - V(parent)
+        grpo:  A = (V(child) - V(parent)) / (std + 1e-8)    std of V over the parent's children
+
+    The std is that of the population. With 'rloo' the edges of a leaf add up to r - V(root).
+
+    Args:
+      paths: [L] node numbers of each leaf, from below the root.
+      rewards: [L], one per leaf.
+      kind: 'rloo' or 'grpo', the names of SPO's code.
+
+    Returns:
+      [L] lists, each with one number per node of the leaf's path.
+
+    Raises:
+      ValueError: for any other `kind`, or as `node_values`.
+
+    Source: SPO-tree, https://arxiv.org/abs/2505.23564; AIFrameResearch/SPO at b9fc6a2,
+    `tree_episode_generator.py`. Despite its name its 'rloo' leaves nothing out: V(parent) is the
+    mean of all children, the edge's own child among them.
+    """
+    if kind not in ("rloo", "grpo"):
+        raise ValueError(f"unknown kind {kind!r}: use 'rloo' or 'grpo'")
+    values = node_values(paths, rewards)
+    scales = dict.fromkeys(values, 1.0)
+    if kind == "grpo":
+        for node, nodes in _children(paths).items():
+            scales[node] = exact_std([values[child] for child in nodes]) + 1e-8
+    return [
+        [(values[child] - values[parent]) / scales[parent] for parent, child in _edges(path)]
+        for path in paths
+    ]
+
+
+def is_informative_edge(
+    paths: Sequence[Sequence[int]], rewards: Sequence[float]
+) -> list[list[bool]]:
+    """Whether an edge changes the value: SPO-tree does not train on edges that do not.
+
+        A + BoK(V(child)) - BoK(V(parent)) ≠ 0    BoK(v) = 1 - (1 - v)^k  (`best_of`),  k = 4
+
+    BoK never falls as v rises, so the left side is 0 exactly where A is 0, for either kind of
+    `edge_advantages` and any k: what is computed is |V(child) - V(parent)| > 1e-8.
+
+    Args:
+      paths: [L] node numbers of each leaf, from below the root.
+      rewards: [L], one per leaf.
+
+    Returns:
+      [L] lists of bool, each with one entry per node of the leaf's path.
+
+    Raises:
+      ValueError: as `node_values`.
+
+    Source: AIFrameResearch/SPO at b9fc6a2, `tree_episode_generator.py`, where this is the default.
+    Its comparison has no tolerance for rounding.
+    """
+    return [[abs(edge) > ROUNDING for edge in row] for row in edge_advantages(paths, rewards)]
+
+
+def best_of(k: int, values: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Value of a state under the policy best-of-k: at least one of k solutions is right.
+
+        BoK(v) = 1 - (1 - v)^k    v clipped to [0, 1]
+
+    Its difference over a step is the progress that the step makes, with best-of-k as the prover.
+
+    Args:
+      k: number of solutions, at least 1.
+      values: of any shape, V(s): the chance that one solution is right.
+
+    Returns:
+      float32, of the shape of `values`.
+
+    Source: process advantage verifiers, https://arxiv.org/abs/2410.08146.
+    """
+    chance = np.clip(np.asarray(values, np.float64), 0.0, 1.0)
+    return np.asarray(1.0 - (1.0 - chance) ** k, np.float32)
+
+
+def edge_progress(
+    paths: Sequence[Sequence[int]], rewards: Sequence[float], k: int
+) -> list[list[float]]:
+    """Progress of every edge for a prover, the policy's best of k solutions.
+
+        P = BoK(V(child)) - BoK(V(parent))    BoK: see `best_of`
+
+    Args:
+      paths: [L] node numbers of each leaf, from below the root.
+      rewards: [L], one per leaf.
+      k: solutions of the prover.
+
+    Returns:
+      [L] lists, each with one number per node of the leaf's path.
+
+    Raises:
+      ValueError: as `node_values`.
+
+    Source: process advantage verifiers, https://arxiv.org/abs/2410.08146; SPO-tree's code can add
+    five times this, with k = 4, to the value of the child. `credit.progress` adds it to an edge's
+    advantage, which is ours.
+    """
+    values = node_values(paths, rewards)
+    best = dict(zip(values, best_of(k, list(values.values())).tolist(), strict=True))
+    return [[best[child] - best[parent] for parent, child in _edges(path)] for path in paths]
+
+
+def treerl_rewards(
+    paths: Sequence[Sequence[int]],
+    rewards: Sequence[float],
+    selected: Sequence[bool] | None = None,
+) -> list[list[float]]:
+    """Reward of the tokens of every node: its value, plus its value less that of its parent.
+
+        R_i = r_i - mean_{j≠i} r_j
+        V(n) = Σ_i R_i / (N·√S)    i = 1..N the leaves under n,  S of which are selected
+        local(n) = V(n) - V(parent)
+        reward(n) = local(n) + V(n)
+
+    If |local(n)| < 1e-8, the local term of the node before n on the path replaces it, itself
+    possibly replaced; that of the root is 0.
+
+    Args:
+      paths: [L] node numbers of each leaf, from below the root.
+      rewards: [L], one per leaf, r.
+      selected: bool [L], the leaves that are trained on; None for all.
+
+    Returns:
+      [L] lists, each with one number per node of the leaf's path, and empty for leaves that are not
+      selected. All numbers are 0 for a single leaf, which has no others to be compared with.
+
+    Raises:
+      ValueError: as `node_values`, or if `selected` has not L entries.
+
+    Source: TreeRL, https://arxiv.org/abs/2506.11902; THUDM/TreeRL at f0edbea, with the setting
+    'sqrt' of `scripts/treerl-qw14b.sh`. Its code refuses a single leaf.
+    """
+    is_selected = [True] * len(paths) if selected is None else selected
+    num_leaves = len(rewards)
+    mean = exact_mean(rewards) if num_leaves else 0.0
+    # R_i = (r_i - mean r)·L / (L - 1), which is exactly 0 if all rewards are equal.
+    scale = num_leaves / max(num_leaves - 1, 1)
+    over_others = numbers_under(paths, [(reward - mean) * scale for reward in rewards])
+    num_selected = {node: sum(under) for node, under in numbers_under(paths, is_selected).items()}
+    values: dict[Node, float] = {}
+    for node, under in over_others.items():
+        if num_selected[node]:
+            values[node] = math.fsum(under) / (len(under) * math.sqrt(num_selected[node]))
+    return [
+        _local_plus_value(path, values) if is_trained else []
+        for path, is_trained in zip(paths, is_selected, strict=True)
+    ]
+
+
+def _local_plus_value(path: Sequence[int], values: dict[Node, float]) -> list[float]:
+    """local(n) + V(n) of the nodes of a path, as `treerl_rewards` defines it."""
+    rewards: list[float] = []
+    local = 0.0
+    for parent, node in _edges(path):
+        difference = values[node] - values[parent]
+        if abs(difference) >= ROUNDING:
+            local = difference
+        rewards.append(local + values[node])
+    return rewards
+
+
+def numbers_under(
+    paths: Sequence[Sequence[int]], numbers: Sequence[float]
+) -> dict[Node, list[float]]:
+    """The numbers of the leaves under every node, given one per leaf; a leaf is under its own node.
+
+    Raises ValueError as `node_values`.
+    """
+    _children(paths)  # refuses paths that are not a tree
+    under: dict[Node, list[float]] = {}
+    for path, number in zip(paths, numbers, strict=True):
+        for node in (None, *path):
+            under.setdefault(node, []).append(number)
+    return under
+
+
+def exact_mean(numbers: Sequence[float]) -> float:
+    """The mean: the same in any order, and exactly the number itself where all are equal."""
+    if all(number == numbers[0] for number in numbers):
+        return float(numbers[0])
+    return math.fsum(numbers) / len(numbers)
+
+
+def exact_std(numbers: Sequence[float], ddof: int = 0) -> float:
+    """The standard deviation with n - ddof in its denominator: the same in any order."""
+    mean = exact_mean(numbers)
+    squares = math.fsum((number - mean) ** 2 for number in numbers)
+    return math.sqrt(squares / (len(numbers) - ddof))
+
+
+def _edges(path: Sequence[int]) -> list[tuple[Node, int]]:
+    """(parent, child) of every edge from the root along a path."""
+    return list(zip([None, *path[:-1]], path, strict=True)) if path else []
+
+
+def _children(paths: Sequence[Sequence[int]]) -> dict[Node, list[int]]:
+    """The children of every inner node; a node's entry comes before those of the nodes below it.
+
+    Raises ValueError if the paths are not a tree whose leaves have no children.
+    """
+    parents: dict[int, Node] = {}
+    children: dict[Node, list[int]] = {}
+    for path in paths:
+        for parent, node in _edges(path):
+            if node not in parents:
+                parents[node] = parent
+                children.setdefault(parent, []).append(node)
+            elif parents[node] != parent:
+                raise ValueError(f"node {node} has two parents: give every node its own number")
+    ends: set[Node] = {None}
+    for i, path in enumerate(paths):
+        end = path[-1] if path else None
+        if end in ends or end in children:
+            where = "the root" if end is None else f"node {end}, which another leaf passes"
+            raise ValueError(f"paths[{i}] ends at {where}: give every leaf a node of its own")
+        ends.add(end)
+    return children

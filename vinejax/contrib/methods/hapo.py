@@ -1,0 +1,68 @@
+"""HAPO: clip bounds and advantages by the entropy before a token.
+
+    A = (r - mean r) / (std r + 1e-6) over tokens    h̃: log H less its 0.8-quantile, in [-1, 1]
+    A·(1 + h̃) where h̃ > 0 and π/π_old has left [1 - ε/2, 1 + ε_high/2], or h̃ ≤ 0 and has not
+    clip: ε·(1 - h̃) where h̃ ≤ 0, ε_high·(1 + h̃) where h̃ > 0
+
+Source: https://arxiv.org/abs/2509.16591 (v2), equations 5 to 13; starriver030515/HAPO.
+
+Departs: the loss alone; H of π_old. Its code loses the sign of low h̃, has a dual clip of 3 and
+GRPO's A where one exceeds 5.
+"""
+
+import jax
+import numpy as np
+
+from vinejax.contrib.methods.equations.entropy_weights import (
+    entropy_clip,
+    relative_entropy,
+    token_group_advantages,
+)
+from vinejax.core.ranges import ZeroToOne
+from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.types import Batch, Rollout
+from vinejax.credit.assign import Credit, group_numbers, per_solution, solution_rewards
+from vinejax.learner.policy import PolicyLoss, PolicyObjective
+from vinejax.methods.base import Method
+from vinejax.methods.stages import State
+
+
+class HAPOConfig(MethodSettings, section="hapo"):
+    quantile: ZeroToOne = 0.8  # of log H, above which a token's entropy is high
+
+
+class Entropies(State):
+    """Keeps nothing; has the scoring pass keep the entropy before each token."""
+
+    def reads_entropy(self, cfg: Config) -> bool:
+        return True
+
+
+def over_tokens(rollout: Rollout, cfg: Config) -> Credit:
+    """The advantages A above, and h̃ for the loss."""
+    assert rollout.entropy is not None, "the scoring pass keeps it for this method"
+    episodes = rollout.episodes
+    lengths = np.array([episode.is_drawn.sum() for episode in episodes])
+    advantages = token_group_advantages(
+        solution_rewards(episodes), lengths, group_numbers(episodes)
+    )
+    mask = np.asarray(rollout.batch.mask)
+    relative = relative_entropy(rollout.entropy, mask, HAPOConfig.of(cfg).quantile)
+    return per_solution(rollout, advantages)._replace(own=relative)
+
+
+def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
+    """The clipped loss with A' and its bounds: see `rl.entropy_weights.entropy_clip`."""
+    given = logprobs, batch.old_logprobs, batch.advantages, batch.own, objective.clip
+    return PolicyLoss(*entropy_clip(*given))
+
+
+METHOD = Method(
+    over_tokens,
+    loss=loss,
+    state=Entropies(),
+    clip_high=0.28,
+    settings=HAPOConfig,
+    needs_groups=True,
+    measured=False,
+)

@@ -1,0 +1,77 @@
+"""Shared by methods whose rewards a judge gives, which compares two responses: `judges.py`.
+
+Sampling is that of other methods. What a solution earned from the judge is `reward_parts["judge"]`,
+and so the metric `reward/judge` and a column of the report; the task's own reward stays beside it.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from vinejax.contrib.methods.judges import Pair, check_judge, compared
+from vinejax.core.ranges import Count, Positive
+from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.types import Rollout, RunState
+from vinejax.methods.stages import solutions
+from vinejax.runtime.distributed import is_mine, shared_work
+from vinejax.session.iteration import Iteration, Solutions
+from vinejax.tasks.answers import bare_answer
+
+# (iteration, solutions) -> for each solution the (first, second) that the judge compares for it
+Opponents = Callable[[Iteration, Solutions], list[list[tuple[str, str]]]]
+# chance that the first of each of these is better -> what the episode earned
+Earned = Callable[[list[float]], float]
+
+
+class JudgeConfig(MethodSettings, section="judge"):
+    # Dotted path of a function that compares two responses; the default looks at the last word.
+    function: str = "vinejax.contrib.methods.judges.last_word"
+    batch: Count = 256  # pairs of one call, which has a process of its own
+    timeout_s: Positive = 600.0  # of one call; then it is killed, and its pairs are draws
+
+    def check(self, cfg: Config) -> None:
+        check_judge(self.function)
+
+
+def judged(opponents: Opponents, earned: Earned) -> Callable[..., Solutions]:
+    """The first stage of a method: solutions, each compared with its opponents by the judge."""
+
+    def sample(it: Iteration, state: RunState) -> Solutions:
+        sampled = solutions(it, state)
+        against = opponents(it, sampled)
+        problems = {problem.id: problem for problem, _ in sampled.problems}
+        pairs, owners = [], []
+        for i, (episode, texts) in enumerate(zip(sampled.episodes, against, strict=True)):
+            problem = problems[episode.problem_id]
+            owners += [i] * len(texts)
+            pairs += [Pair(problem.question, bare_answer(problem.answer), *both) for both in texts]
+        found = it.session.journal.once("judge", str(len(pairs)), lambda: chances_of(it, pairs))
+        it.metrics |= {"judge/pairs": len(pairs), "judge/timeouts": float(found["drawn"].mean())}
+        by_episode: list[list[float]] = [[] for _ in sampled.episodes]
+        for i, chance in zip(owners, found["chances"].tolist(), strict=True):
+            by_episode[i].append(chance)
+        episodes = [
+            dataclasses.replace(e, reward_parts={**(e.reward_parts or {}), "judge": earned(x)})
+            for e, x in zip(sampled.episodes, by_episode, strict=True)
+        ]
+        return Solutions(sampled.problems, episodes, episodes)
+
+    return sample
+
+
+def chances_of(it: Iteration, pairs: list[Pair]) -> dict[str, np.ndarray]:
+    """The judge's chances, of which each host asks about its own; ½ where time ran out."""
+    own, mine = JudgeConfig.of(it.cfg), [i for i in range(len(pairs)) if is_mine(i)]
+    found = compared(own.function, [pairs[i] for i in mine], own.batch, own.timeout_s)
+    by_pair = shared_work(dict(zip(mine, found, strict=True)))
+    chances = [by_pair[i] for i in range(len(pairs))]
+    return {
+        "chances": np.array([0.5 if x is None else x for x in chances]),
+        "drawn": np.array([x is None for x in chances]),
+    }
+
+
+def judgements(rollout: Rollout) -> np.ndarray:
+    """f32[episodes] what the judge gave each solution."""
+    return np.array([(e.reward_parts or {})["judge"] for e in rollout.episodes], np.float32)

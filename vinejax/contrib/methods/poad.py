@@ -1,0 +1,33 @@
+"""POAD: PPO on tokens, in which only actions take time; an action is a step, such as a turn.
+
+    A: `ppo`'s, with γ at an action's last token and 1 at its others
+
+PPO's γ discounts per token, so long actions count less. With γ = 1 both are the same.
+
+Source: https://arxiv.org/abs/2405.15821; morning9393/ADRL at 5ec1aa5, `batch_process_tppo`.
+
+Departs: the critic is `ppo`'s.
+"""
+
+import numpy as np
+
+from vinejax.contrib.methods.equations.turn_returns import action_estimates
+from vinejax.core.settings import Config
+from vinejax.core.types import Rollout
+from vinejax.credit.assign import Credit, before_steps, token_rewards
+from vinejax.methods.base import OF_TOKENS, Method
+from vinejax.methods.ppo import Critic, CriticConfig
+
+
+def estimated(rollout: Rollout, cfg: Config) -> Credit:
+    """The advantages above, and the returns that the critic learns."""
+    assert rollout.values is not None, "POAD's credit needs the critic's values"
+    rewards, values = token_rewards(rollout, cfg), np.asarray(rollout.values)
+    given = rewards, values, rollout.steps.step_ids, cfg.ppo.gamma, CriticConfig.of(cfg).lam
+    advantages, returns = action_estimates(*given)
+    return Credit(advantages, returns=returns, values=before_steps(values, rollout.steps))
+
+
+METHOD = Method(
+    estimated, whiten="iteration", state=Critic(), settings=CriticConfig, reads=OF_TOKENS
+)

@@ -1,0 +1,171 @@
+"""Trees of solutions, for methods that branch in mid-solution: each wave is one call of the engine.
+
+A growth rule, a function of the method, says where the next branches begin. The solutions, one per
+leaf, come back as episodes, whose steps are the nodes of the tree.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from vinejax.contrib.methods.sampling.tree_paths import Leaf, Path, Shoot, attached, leaves
+from vinejax.core.seeds import host_rng, row_seed
+from vinejax.core.settings import Config
+from vinejax.core.text import response_text
+from vinejax.core.types import Episode, PromptedProblem
+from vinejax.credit.positions import rewards_between
+from vinejax.engine.branches import Branch, Grown
+from vinejax.model.decoder import Params
+from vinejax.rollout.sampler import Sampler, Solution, whole_text
+from vinejax.runtime.distributed import is_mine, shared_work
+from vinejax.tasks.rewards import Reward
+
+# (number of the wave from 0, the paths so far, Config, random numbers) -> the branches of the wave;
+# none: the tree is complete. A path that ended because of a branch's budget, and that nothing
+# continues, is cut short there and graded so.
+Growth = Callable[[int, Sequence[Path], Config, np.random.Generator], list[Shoot]]
+
+
+def sample_trees(
+    sampler: Sampler,
+    params: Params,
+    problems: list[PromptedProblem],
+    growth: Growth,
+    once: bool = False,
+) -> list[Episode]:
+    """The leaves of every problem's tree as graded episodes, those of a problem one after another.
+
+    `Episode.nodes` has the nodes from the prompt to the leaf. With `once` every node is trained on
+    once: the nodes that a leaf shares with an earlier one are `given`.
+    """
+    forest = _Forest(sampler, problems)
+    for wave in itertools.count():
+        shoots: list[tuple[int, Shoot]] = []
+        for n, (problem, _) in enumerate(problems):
+            rng = host_rng(sampler.cfg.seed, sampler.iteration, f"tree {problem.id}", wave)
+            shoots += [(n, shoot) for shoot in growth(wave, forest.paths[n], sampler.cfg, rng)]
+        if not shoots:
+            break
+        forest.grow(params, shoots, wave)
+    return forest.episodes(once)
+
+
+class _Forest:
+    """The trees of an iteration's problems."""
+
+    def __init__(self, sampler: Sampler, problems: list[PromptedProblem]):
+        self.paths: list[list[Path]] = [[] for _ in problems]  # of each problem
+        self._sampler = sampler
+        self._cfg = sampler.cfg
+        self._engine = sampler.engine
+        self._problems = problems
+
+    def grow(self, params: Params, shoots: list[tuple[int, Shoot]], wave: int) -> None:
+        """Adds the branches of one wave, (number of the problem, where), to the trees."""
+        seeds = [itertools.count(len(paths)) for paths in self.paths]
+        trunks, branches, budgets, places = [], [], [], []
+        for n, given in shoots:
+            problem, prompt = self._problems[n]
+            shoot = attached(self.paths[n], given)
+            before = self._before(n, shoot)
+            trunks.append(prompt + before)
+            room = self._room(prompt) - len(before)
+            for _ in range(shoot.count):
+                # The path's number makes its draws differ from those of the problem's other paths.
+                place = (self._sampler.iteration, problem.id, next(seeds[n]))
+                seed = row_seed(self._cfg.seed, *place)
+                response = len(prompt) if before else None
+                branches.append(Branch(len(trunks) - 1, len(trunks[-1]), seed, response))
+                budgets.append(room if shoot.budget is None else min(room, shoot.budget))
+                places.append((n, shoot))
+        grown = self._engine.grow(params, trunks, branches, budgets)
+        drawn = [
+            (n, self._path(n, shoot, continuation, wave))
+            for (n, shoot), continuation in zip(places, grown, strict=True)
+        ]
+        steps = self._steps(drawn)
+        for i, (n, path) in enumerate(drawn):
+            ends, rewards = steps.get(i, ([], None))
+            path = dataclasses.replace(path, step_ends=ends, step_rewards=rewards)
+            self.paths[n].append(path)
+
+    def _before(self, n: int, shoot: Shoot) -> list[int]:
+        """The response's tokens before a place of a tree."""
+        return [] if shoot.parent is None else self.paths[n][shoot.parent].tokens[: shoot.position]
+
+    def _room(self, prompt: list[int]) -> int:
+        """The most tokens of a response to this prompt."""
+        return min(self._cfg.sample.max_tokens, self._engine.model.cfg.context - len(prompt))
+
+    def _path(self, n: int, shoot: Shoot, grown: Grown, wave: int) -> Path:
+        prompt, before = self._problems[n][1], self._before(n, shoot)
+        text = response_text(self._engine.tokenizer, prompt, before)
+        tokens = before + grown.tokens
+        logprobs = [] if shoot.parent is None else self.paths[n][shoot.parent].logprobs
+        finished = grown.finish != "length"
+        return Path(
+            tokens=tokens,
+            logprobs=logprobs[: len(before)] + grown.logprobs,
+            parent=shoot.parent,
+            start=len(before),
+            wave=wave,
+            is_over=finished or len(tokens) >= self._room(prompt),
+            text=whole_text(text, grown),
+            finished=finished,
+        )
+
+    def _steps(
+        self, drawn: list[tuple[int, Path]]
+    ) -> dict[int, tuple[list[int], list[float] | None]]:
+        """The task's steps of the paths that are over, by their number in `drawn`."""
+        solutions = {
+            i: Solution(*self._problems[n], path.tokens, path.text)
+            for i, (n, path) in enumerate(drawn)
+            if is_mine(i) and path.is_over
+        }
+        return shared_work({i: self._sampler.split(s) for i, s in solutions.items()})
+
+    def episodes(self, once: bool) -> list[Episode]:
+        """The leaves of all trees as graded episodes."""
+        all_leaves = [(n, leaf) for n, paths in enumerate(self.paths) for leaf in leaves(paths)]
+        with self._sampler.graded.background() as background:
+            for i, (n, leaf) in enumerate(all_leaves):
+                path = self.paths[n][leaf.number]
+                if is_mine(i) and path.finished:
+                    background.add(i, self._problems[n][0], path.text, path.tokens)
+            rewards = background.rewards()
+        nothing = Reward(self._cfg.reward.truncated)
+        reached: list[set[int]] = [set() for _ in self.paths]
+        episodes = []
+        for i, (n, leaf) in enumerate(all_leaves):
+            given = sum(node in reached[n] for node in leaf.nodes) if once else 0
+            reached[n].update(leaf.nodes)
+            episodes.append(self._episode(n, leaf, given, rewards.get(i, nothing)))
+        return episodes
+
+    def _episode(self, n: int, leaf: Leaf, given: int, reward: Reward) -> Episode:
+        """The leaf of a tree; its first `given` nodes are not trained on."""
+        problem, prompt = self._problems[n]
+        path = self.paths[n][leaf.number]
+        start = leaf.ends[given - 1] if given else 0
+        ends, rewards = leaf.ends[given:], None
+        if path.step_rewards is not None:
+            # A step's reward goes to the node in which the step ends; that of a given step to the
+            # first node after what is given.
+            rewards = rewards_between(ends, path.step_ends, path.step_rewards)
+        return Episode(
+            problem_id=problem.id,
+            prompt=prompt,
+            response=path.tokens,
+            logprobs=[0.0] * start + path.logprobs[start:],
+            text=path.text,
+            finished=path.finished,
+            reward=reward.total,
+            step_ends=ends,
+            step_rewards=rewards,
+            reward_parts=reward.parts,
+            given=start,
+            nodes=leaf.nodes,
+        )

@@ -1,0 +1,306 @@
+"""Single-stream policy optimization: one solution per problem, against the problem's tracked value.
+
+    A_i = (a_i - mean a) / (std a + 1e-8) over the iteration    a_i = r_i - v
+    v = α / (α + β), then α ← ρ·α + r, β ← ρ·β + 1 - r
+
+Problems are drawn with weights √(v·(1 - v)) + `single_stream.explore`. ρ = clip(2^(-D / 0.06),
+0.875, 0.96), D the mean |log π_now - log π_then| over the tokens of the problem's last response.
+At the start α + β is `start_count` and v is ½, or (S + ½) / (n + 1) from n = `start_samples`
+solutions with rewards S, which count as tokens alone.
+
+The tracker has every train problem's α and β, and its last response with the log-probabilities that
+it was sampled with. That takes 12 + 8·`sample.max_tokens` bytes per problem, on every host and in
+every checkpoint.
+
+Source: https://arxiv.org/abs/2509.13232; `equations/value_tracker.py` has the equations.
+
+Departs: D between the policies that sampled, its code's after updates; α = β = 4, there ½;
+`ppo.max_ratio` for a clip at ratio 10.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from vinejax.contrib.methods.equations.value_tracker import (
+    batch_advantages,
+    counted,
+    draw_weights,
+    first_counts,
+    mean_drift,
+    retention,
+    tracked_values,
+)
+from vinejax.core.errors import ConfigError
+from vinejax.core.ranges import Positive, Whole
+from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.types import Batch, Episode, PromptedProblem, Rollout, RunState
+from vinejax.credit.assign import Credit, per_solution, solution_rewards
+from vinejax.learner.batch import collate
+from vinejax.learner.packing import Passes, passes_for
+from vinejax.learner.score import scores_of
+from vinejax.methods.base import Method
+from vinejax.methods.stages import State
+from vinejax.model.decoder import Decoder, Params
+from vinejax.rollout.problems import chunks
+from vinejax.rollout.sampler import Sampler
+from vinejax.session.iteration import Iteration, Solutions
+from vinejax.session.session import Session
+
+# The iteration that solutions for the first values are seeded with. No iteration of the loop has
+# this number: a solution that is trained on must not be part of the value it is compared with.
+BEFORE_THE_FIRST = -1
+
+
+class SingleStreamConfig(MethodSettings, section="single_stream"):
+    start_count: Positive = 8.0  # pseudo-counts behind a problem's first value
+    start_samples: Whole = 0  # solutions per problem behind that value; 0: the value is 0.5
+    explore: Positive = 0.05  # added to √(v(1 - v)), the weight of a problem in the draw
+
+    def check(self, cfg: Config) -> None:
+        if cfg.rollout.per_prompt != 1:
+            rule = (
+                f"must be 1 for method = {cfg.method!r}: a solution is compared with the value of"
+                " its problem in earlier iterations; raise rollout.prompts instead"
+            )
+            raise ConfigError("rollout.per_prompt", rule, repr(cfg.rollout.per_prompt))
+        if not 0 <= cfg.reward.truncated <= 1:
+            rule = f"must be from 0 to 1 for method = {cfg.method!r}, which counts rewards as"
+            value = repr(cfg.reward.truncated)
+            raise ConfigError("reward.truncated", f"{rule} successes", value)
+
+
+class ValueTracker(NamedTuple):
+    """A running estimate of the value of every train problem, in the train split's order.
+
+    NumPy arrays, the same on every host. They are never changed in place: a checkpoint may still
+    be reading them. `contrib/methods/equations/value_tracker.py` has the equations.
+    """
+
+    alpha: np.ndarray  # f32[P] weighted sum of rewards, with pseudo-counts
+    beta: np.ndarray  # f32[P] weighted sum of 1 - reward, with pseudo-counts
+    lengths: np.ndarray  # i32[P] tokens of the problem's last response; 0: not drawn yet
+    tokens: np.ndarray  # i32[P, N] that response, padded to N = `sample.max_tokens`
+    logprobs: np.ndarray  # f32[P, N] its log-probabilities, by the policy that sampled it
+
+
+def fresh_tracker(cfg: Config, problems: int) -> ValueTracker:
+    """The tracker of a run without samples at its start: every value is ½."""
+    return first_tracker(cfg, np.zeros((problems, 0), np.float32))
+
+
+def first_tracker(cfg: Config, rewards: np.ndarray) -> ValueTracker:
+    """The tracker before the first draw, with values by `rewards`, f32[problems, samples]."""
+    problems, samples = rewards.shape
+    totals, count = rewards.sum(axis=1), SingleStreamConfig.of(cfg).start_count
+    alpha, beta = map(np.asarray, first_counts(totals, samples, count))
+    shape = (problems, cfg.sample.max_tokens)
+    lengths, tokens = np.zeros(problems, np.int32), np.zeros(shape, np.int32)
+    return ValueTracker(alpha, beta, lengths, tokens, np.zeros(shape, np.float32))
+
+
+def sampled_tracker(
+    session: Session, params: Params, progress: Callable[[int, int], None]
+) -> ValueTracker:
+    """The tracker before the first draw: `single_stream.start_samples` solutions per problem.
+
+    They are sampled `rollout.prompts` problems at a time; `progress` is told solutions done and
+    solutions in all.
+    """
+    cfg, problems = session.cfg, session.problems["train"]
+    samples = SingleStreamConfig.of(cfg).start_samples
+    if samples == 0:
+        return fresh_tracker(cfg, len(problems))
+    grouped = dataclasses.replace(cfg.rollout, per_prompt=samples)
+    sampling = dataclasses.replace(cfg, rollout=grouped)
+    sampler = Sampler(session.engine, session.graded, sampling, BEFORE_THE_FIRST)
+    rewards: list[np.ndarray] = []
+    for part in chunks(problems, cfg.rollout.prompts):
+        episodes = sampler.solutions(params, part, len(part))
+        rewards.append(_countable_rewards(episodes, cfg))
+        progress(sum(x.size for x in rewards), samples * len(problems))
+    return first_tracker(cfg, np.concatenate(rewards).reshape(len(problems), samples))
+
+
+def problem_weights(tracker: ValueTracker, cfg: Config) -> np.ndarray:
+    """f32[problems] in proportion to the chance of drawing each problem."""
+    values = tracked_values(tracker.alpha, tracker.beta)
+    return np.asarray(draw_weights(values, SingleStreamConfig.of(cfg).explore))
+
+
+def weighted_draw(it: Iteration, state: RunState) -> Solutions:
+    """Solutions of problems that are drawn by the uncertainty of their values."""
+    weights = problem_weights(state.kept, it.cfg)
+    problems = it.draw(it.cfg.rollout.prompts, weights)
+    episodes = it.sample(it.session.weights(state.policy.params), problems)
+    return Solutions(problems, episodes, episodes)
+
+
+def against_tracker(rollout: Rollout, cfg: Config) -> Credit:
+    """r - v of the problem's tracker, normalised over the iteration's solutions."""
+    assert rollout.values is not None, "single-stream credit needs the tracker's values"
+    rewards = solution_rewards(rollout.episodes)
+    return per_solution(rollout, batch_advantages(rewards, rollout.values[: len(rewards), 0]))
+
+
+class Tracker(State):
+    """The values of all train problems, kept between iterations."""
+
+    scores = True
+
+    def keeps(self, cfg: Config) -> bool:
+        return True
+
+    def fresh(self, session: Session) -> ValueTracker:
+        return fresh_tracker(session.cfg, len(session.problems["train"]))
+
+    def begin(self, it: Iteration, state: RunState) -> RunState:
+        """The first values, sampled at the start of the run."""
+        if it.number > 0:
+            return state
+        params = it.session.weights(state.policy.params)
+        return state._replace(kept=sampled_tracker(it.session, params, it.log.progress))
+
+    def valued(
+        self, it: Iteration, kept: ValueTracker, rollout: Rollout, passes: Passes
+    ) -> Rollout:
+        """With the problem's value at all tokens."""
+        problems = it.session.problems["train"]
+        values = values_before(kept, problems, rollout.episodes, rollout.batch)
+        return rollout._replace(values=values)
+
+    def learn(self, it: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
+        """Counts the rewards of the rollout."""
+        problems, model = it.session.problems["train"], it.session.model
+        params = it.session.weights(state.policy.params)
+        tracker, found = count_rollout(state.kept, problems, rollout, model, params, it.cfg)
+        it.metrics |= found
+        return state._replace(kept=tracker)
+
+
+def values_before(
+    tracker: ValueTracker, problems: list[PromptedProblem], episodes: list[Episode], batch: Batch
+) -> np.ndarray:
+    """f32[B, T] the tracked value of each row's problem, at every token; 0 in empty rows.
+
+    `problems` is the train split, in the tracker's order; row b of `batch` is episode b.
+    """
+    places = _places(problems, episodes)
+    values = np.zeros(batch.tokens.shape, np.float32)
+    by_row = np.asarray(tracked_values(tracker.alpha[places], tracker.beta[places]))
+    values[: len(places)] = by_row[:, None]
+    return values
+
+
+def count_rollout(
+    tracker: ValueTracker,
+    problems: list[PromptedProblem],
+    rollout: Rollout,
+    model: Decoder,
+    params: Params,
+    cfg: Config,
+) -> tuple[ValueTracker, dict[str, float]]:
+    """(the tracker with the rollout's rewards, responses and log-probabilities, metrics).
+
+    `params` are the weights that sampled the rollout, one solution of each of its problems;
+    `problems` is the train split, in the tracker's order. Raises ConfigError for a reward outside
+    [0, 1].
+    """
+    places = _places(problems, rollout.episodes)
+    rewards = _countable_rewards(rollout.episodes, cfg)
+    drift = drift_since(tracker, places, rollout, model, params, cfg)
+    alpha, beta, *last = (x.copy() for x in tracker)
+    old = alpha[places], beta[places]
+    alpha[places], beta[places] = counted(*old, rewards, drift)
+    after = _remember(ValueTracker(alpha, beta, *last), places, rollout)
+    is_known = tracker.lengths[places] > 0
+    metrics = {
+        "tracker/value": float(np.mean(tracked_values(*old))),
+        "tracker/count": float(np.mean(old[0] + old[1])),
+        "tracker/new": float(np.mean(~is_known)),
+        "tracker/drift": float(drift[is_known].mean()) if is_known.any() else 0.0,
+        "tracker/retention": float(np.mean(retention(drift))),
+    }
+    return after, metrics
+
+
+def drift_since(
+    tracker: ValueTracker,
+    places: np.ndarray,
+    rollout: Rollout,
+    model: Decoder,
+    params: Params,
+    cfg: Config,
+) -> np.ndarray:
+    """f32[episodes] how far the policy moved on each problem since its last response, in nats.
+
+    0 for a problem that was not drawn before. Scores the last responses with `params`, in the
+    shapes of the rollout's rows where these are long enough, so that few programs are compiled.
+    """
+    drift = np.zeros(len(places), np.float32)
+    known = np.flatnonzero(tracker.lengths[places])
+    if not known.size:
+        return drift
+    last = [_last_response(tracker, int(places[i]), rollout.episodes[i]) for i in known]
+    batch = collate(last, cfg.ppo.minibatch, rollout.batch.tokens.shape[1])
+    passes = passes_for(cfg, cfg.ppo.minibatch, model.mesh)
+    now = scores_of(model, params, batch, cfg.sample.temperature, passes)
+    then = np.zeros_like(now)
+    for row, episode in enumerate(last):
+        then[row, len(episode.prompt) : len(episode.tokens)] = episode.logprobs
+    drift[known] = mean_drift(now, then, batch.mask)[: len(last)]
+    return drift
+
+
+def _last_response(tracker: ValueTracker, place: int, episode: Episode) -> Episode:
+    """The response that the problem of `episode` had when it was last drawn, for scoring alone."""
+    n = tracker.lengths[place]
+    return dataclasses.replace(
+        episode,
+        response=tracker.tokens[place, :n].tolist(),
+        logprobs=tracker.logprobs[place, :n].tolist(),
+        scored=None,
+    )
+
+
+def _remember(tracker: ValueTracker, places: np.ndarray, rollout: Rollout) -> ValueTracker:
+    """Writes the rollout's responses into `tracker`, whose arrays nothing else holds."""
+    for row, (place, episode) in enumerate(zip(places, rollout.episodes, strict=True)):
+        start, n = len(episode.prompt), len(episode.response)
+        tracker.lengths[place] = n
+        tracker.tokens[place] = tracker.logprobs[place] = 0
+        tracker.tokens[place, :n] = episode.response
+        tracker.logprobs[place, :n] = rollout.batch.old_logprobs[row, start : start + n]
+    return tracker
+
+
+def _places(problems: list[PromptedProblem], episodes: list[Episode]) -> np.ndarray:
+    """i64[episodes] the place of each episode's problem in `problems`."""
+    places = {problem.id: i for i, (problem, _) in enumerate(problems)}
+    return np.array([places[episode.problem_id] for episode in episodes])
+
+
+def _countable_rewards(episodes: list[Episode], cfg: Config) -> np.ndarray:
+    """f32[episodes] the solutions' rewards; raises ConfigError for one outside [0, 1]."""
+    rewards = solution_rewards(episodes)
+    for episode, reward in zip(episodes, rewards, strict=True):
+        if not 0 <= reward <= 1:
+            rule = (
+                f"counts rewards from 0 to 1 as successes, and a solution of problem "
+                f"{episode.problem_id} has {reward:g}; scale the task's rewards, or choose another"
+            )
+            raise ConfigError("method", rule, repr(cfg.method))
+    return rewards
+
+
+METHOD = Method(
+    against_tracker,
+    sample=weighted_draw,
+    state=Tracker(),
+    clip_high=0.28,
+    settings=SingleStreamConfig,
+    # Problems are drawn by its tracker, which counts rewards as successes; groups have one member.
+    ignores=("rollout.flat", "rollout.curriculum", "reward.overlong"),
+)

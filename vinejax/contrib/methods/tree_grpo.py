@@ -1,0 +1,71 @@
+"""Tree-GRPO: a leaf's reward, standardised in its tree and among all leaves of the problem.
+
+    A = z(r in its tree) + z(r in the problem)    z = (r - mean) / (std + 1e-6)
+
+Source: https://arxiv.org/abs/2509.21240, whose steps are the turns of an agent; AMAP-ML/Tree-GRPO
+at 90b1709; `rl.shared_starts.two_level_advantages`.
+
+Departs: no dual clip of 3; `kl.coef` for 0.001.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vinejax.contrib.methods.equations.shared_starts import two_level_advantages
+from vinejax.contrib.methods.sampling.tree_paths import Path, Shoot, trees
+from vinejax.contrib.methods.trees import by_problem, tree_solutions
+from vinejax.core.ranges import Count
+from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.types import Rollout
+from vinejax.credit.assign import Credit, per_solution
+from vinejax.methods.base import Method
+
+
+class TreeGRPOConfig(MethodSettings, section="tree_grpo"):
+    """There are `rollout.per_prompt` trees per problem."""
+
+    forks: Count = 2  # step ends of a tree that are branched from, per round
+    branches: Count = 3  # from each
+    rounds: Count = 1
+
+
+def random_steps(
+    wave: int, paths: Sequence[Path], cfg: Config, rng: np.random.Generator
+) -> list[Shoot]:
+    """k branches at N random step ends of each tree, L times.
+
+    M = `rollout.per_prompt` trees begin as one solution each; N, k and L are `tree_grpo.forks`,
+    `branches` and `rounds`.
+    """
+    own = TreeGRPOConfig.of(cfg)
+    if wave == 0:
+        return [Shoot(None, 0, cfg.rollout.per_prompt)]
+    if wave > own.rounds:
+        return []
+    shoots = []
+    for tree in trees(paths):
+        places = [
+            (i, end)
+            for i in tree
+            for end in paths[i].step_ends
+            if paths[i].start < end < len(paths[i].tokens)
+        ]
+        for n in rng.permutation(len(places))[: own.forks]:
+            i, end = places[n]
+            shoots.append(Shoot(i, end, own.branches))
+    return shoots
+
+
+def two_levels(rollout: Rollout, cfg: Config) -> Credit:
+    """A leaf's reward, standardised in its tree and among all leaves of the problem."""
+    by_leaf = [
+        two_level_advantages(rewards, [path[0] for path in paths])
+        for paths, rewards in by_problem(rollout.episodes)
+    ]
+    return per_solution(rollout, np.concatenate(by_leaf))
+
+
+METHOD = Method(
+    two_levels, sample=tree_solutions(random_steps), settings=TreeGRPOConfig, on_trees=True
+)

@@ -1,0 +1,90 @@
+"""TreePO: a leaf's reward against those of the leaves that share its first nodes.
+
+    A = mean over depths d of r - mean r of those that share the first d nodes
+
+`rl.shared_starts.ancestor_advantages` has the weightings.
+
+Source: https://arxiv.org/abs/2508.17445; multimodal-art-projection/TreePO at f055523.
+
+Departs: no filter of groups, overlong penalty, dual clip or division by probability; refills at
+random places.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from vinejax.contrib.methods.equations.shared_starts import ancestor_advantages
+from vinejax.contrib.methods.sampling.tree_paths import Path, Shoot, open_ends
+from vinejax.contrib.methods.trees import by_problem, tree_solutions
+from vinejax.core.ranges import Count
+from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.types import Rollout
+from vinejax.credit.assign import Credit, per_solution
+from vinejax.methods.base import Method
+
+
+class TreePOConfig(MethodSettings, section="treepo"):
+    """There are `rollout.per_prompt` solutions per problem."""
+
+    segment: Count = 512  # tokens between two places where a solution may branch
+    divisor: Count = 2  # branches at the end of an open path while solutions are missing
+    weighting: Literal["average", "group_size"] = "average"  # of the depths
+
+
+def fixed_width(
+    wave: int, paths: Sequence[Path], cfg: Config, rng: np.random.Generator
+) -> list[Shoot]:
+    """Grows segments; their open ends branch until `rollout.per_prompt` leaves exist.
+
+        n = min(w - finished, d·(open + finished in the last wave))    w = `rollout.per_prompt`
+
+    n branches are divided evenly over the open ends; d = `treepo.divisor`. A random number of
+    branches, 2 to 8, begin at the prompt. If no end is open and leaves are missing, each of these
+    begins at a random segment boundary of a random finished path. The authors' code begins d copies
+    at each such place, of finished paths in the order of how they ended; it gives branches that are
+    left over to the last path, here the first get one more; and it can divide by the paths'
+    probabilities.
+    """
+    own = TreePOConfig.of(cfg)
+    segment, wanted = own.segment, cfg.rollout.per_prompt
+    if wave == 0:
+        return [Shoot(None, 0, min(wanted, int(rng.integers(2, 9))), segment)]
+    ends = open_ends(paths)
+    finished = [i for i, path in enumerate(paths) if path.is_over]
+    missing = wanted - len(finished)
+    if not ends:
+        shoots = []
+        for _ in range(max(missing, 0)):
+            i = int(rng.choice(finished))
+            boundaries = range(0, len(paths[i].tokens), segment)
+            shoots.append(Shoot(i, int(rng.choice(boundaries)), 1, segment))
+        return shoots
+    just_finished = sum(paths[i].wave == wave - 1 for i in finished)
+    total = min(missing, own.divisor * (len(ends) + just_finished))
+    share, extra = divmod(max(total, len(ends)), len(ends))
+    return [
+        Shoot(i, len(paths[i].tokens), share + (n < extra), segment) for n, i in enumerate(ends)
+    ]
+
+
+def ancestor_means(rollout: Rollout, cfg: Config) -> Credit:
+    """A leaf against those that share its first nodes, averaged over all depths."""
+    own = TreePOConfig.of(cfg)
+    by_leaf = [
+        ancestor_advantages(paths, rewards, own.weighting)
+        for paths, rewards in by_problem(rollout.episodes)
+    ]
+    return per_solution(rollout, np.concatenate(by_leaf))
+
+
+METHOD = Method(
+    ancestor_means,
+    sample=tree_solutions(fixed_width),
+    whiten="iteration",
+    clip_high=0.28,
+    settings=TreePOConfig,
+    needs_groups=True,
+    on_trees=True,
+)

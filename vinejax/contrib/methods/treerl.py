@@ -1,0 +1,73 @@
+"""TreeRL: trees that fork at surprising tokens; a node earns its value and its gain.
+
+    A = V(node) + δ    δ = V(node) - V(parent), or the parent's δ where that is 0
+    V = Σ (r - mean of the others' r) / (N·√N) over the node's N solutions
+
+Source: https://arxiv.org/abs/2506.11902; THUDM/TreeRL at f0edbea; `rl.tree_values.treerl_rewards`.
+
+Departs: all leaves, there 16 of 30; token mean, there per response; ε_high 0.26 and -1 for
+over-long or repeating text there.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from vinejax.contrib.methods.equations.tree_values import treerl_rewards
+from vinejax.contrib.methods.sampling.tree_paths import Path, Shoot, trees
+from vinejax.contrib.methods.trees import by_problem, per_node, tree_solutions
+from vinejax.core.ranges import Count
+from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.types import Rollout
+from vinejax.credit.assign import Credit
+from vinejax.methods.base import Method
+
+
+class TreeRLConfig(MethodSettings, section="treerl"):
+    """There are `rollout.per_prompt` trees per problem."""
+
+    forks: Count = 2  # least likely tokens of a tree that are drawn again, per round
+    branches: Count = 2  # draws of each
+    rounds: Count = 1
+
+
+def surprising_tokens(
+    wave: int, paths: Sequence[Path], cfg: Config, rng: np.random.Generator
+) -> list[Shoot]:
+    """EPTree: T branches in place of the N least likely tokens of each tree, L times.
+
+    M = `rollout.per_prompt` trees begin as one solution each; N, T and L are `treerl.forks`,
+    `branches` and `rounds`. Places that have branched already are left out.
+
+    The first token of a tree's first solution is never drawn again, unlike in the authors' code,
+    which leaves out tokens after the words of a conclusion and near the length limit.
+    """
+    own = TreeRLConfig.of(cfg)
+    if wave == 0:
+        return [Shoot(None, 0, cfg.rollout.per_prompt)]
+    if wave > own.rounds:
+        return []
+    shoots, branched = [], {(path.parent, path.start) for path in paths}
+    for tree in trees(paths):
+        places = [
+            (paths[i].logprobs[t], i, t)
+            for i in tree
+            for t in range(paths[i].start + 1, len(paths[i].tokens))
+            if (i, t) not in branched
+        ]
+        for _, i, t in sorted(places)[: own.forks]:
+            shoots.append(Shoot(i, t, own.branches))
+    return shoots
+
+
+def value_and_gain(rollout: Rollout, cfg: Config) -> Credit:
+    """The value of every node, and what it gained over its parent's."""
+    by_node = []
+    for paths, rewards in by_problem(rollout.episodes):
+        by_node += treerl_rewards(paths, rewards)
+    return per_node(rollout, by_node)
+
+
+METHOD = Method(
+    value_and_gain, sample=tree_solutions(surprising_tokens), settings=TreeRLConfig, on_trees=True
+)

@@ -1,0 +1,49 @@
+"""Shared by methods whose solutions are leaves of trees: sampling them, and credit by node."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from vinejax.contrib.methods.sampling.tree_sampling import Growth, sample_trees
+from vinejax.core.types import Episode, Rollout, RunState
+from vinejax.credit.assign import Credit, solution_rewards
+from vinejax.rl.advantages import token_advantages
+from vinejax.session.iteration import Iteration, Solutions
+
+
+def tree_solutions(growth: Growth, once: bool = False) -> Callable[..., Solutions]:
+    """The first stage of a method whose trees grow by the rule `growth`.
+
+    With `once` tokens that leaves share are trained on in the first of them. A problem counts as
+    `rollout.per_prompt` solutions, however many leaves its tree has.
+    """
+
+    def sample(it: Iteration, state: RunState) -> Solutions:
+        problems = it.draw(it.cfg.rollout.prompts)
+        params = it.session.weights(state.policy.params)
+        episodes = sample_trees(it.sampler, params, problems, growth, once)
+        it.count(problems, len(problems) * it.cfg.rollout.per_prompt)
+        return Solutions(problems, episodes, episodes)
+
+    return sample
+
+
+def by_problem(
+    episodes: Sequence[Episode],
+) -> Iterator[tuple[list[list[int]], list[float]]]:
+    """Yields, for one problem after another, the nodes of every leaf and the leaves' rewards."""
+    leaves_of: dict[str, list[int]] = {}
+    for i, episode in enumerate(episodes):
+        leaves_of.setdefault(episode.problem_id, []).append(i)
+    rewards = solution_rewards(list(episodes)).tolist()
+    for leaves in leaves_of.values():
+        yield [episodes[i].nodes or [] for i in leaves], [rewards[i] for i in leaves]
+
+
+def per_node(rollout: Rollout, values: Sequence[Sequence[float]]) -> Credit:
+    """The credit for an advantage per node of every leaf; a leaf's last nodes are its steps."""
+    by_step = np.zeros(rollout.steps.rewards.shape, np.float32)
+    for row, (episode, leaf) in enumerate(zip(rollout.episodes, values, strict=True)):
+        steps = len(episode.step_ends)
+        by_step[row, :steps] = leaf[len(leaf) - steps :]
+    return Credit(token_advantages(by_step, rollout.steps.step_ids), by_step=by_step)

@@ -1,0 +1,55 @@
+"""TRPA: a preference loss over all pairs of a problem's solutions whose levels differ.
+
+    A = -N·∂L/∂ℓ    loss: -A·logπ, mean per solution    N: solutions
+    L = mean of -logσ(β·a_i·(ℓ_i - ℓ_j)) over pairs, i preferred    ℓ: mean of log(π/π_ref)
+    a_i = `trpa.anisotropy` where i is right, else 1
+
+Levels: right, then finished solutions by their reward, then those that were cut off.
+
+Source: https://arxiv.org/abs/2504.04524; XueruiSu/Trust-Region-Preference-Approximation at f372585.
+
+Departs: ℓ of π_old; pairs of an iteration, there of a microbatch; `kl.coef`, there a KL to π_old.
+"""
+
+import numpy as np
+
+from vinejax.contrib.methods.asymre import loss
+from vinejax.contrib.methods.equations.group_weights import preference_weights
+from vinejax.core.ranges import Positive
+from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.types import Episode, Rollout, is_correct
+from vinejax.credit.assign import Credit, group_numbers, per_solution
+from vinejax.methods.base import OF_RATIO, Method
+from vinejax.methods.groups import token_means
+
+
+class TRPAConfig(MethodSettings, section="trpa"):
+    beta: Positive = 0.1  # β: preference per nat of mean log-ratio
+    anisotropy: Positive = 2.5  # factor of β in pairs whose better solution is right
+
+
+def levels_of(episodes: list[Episode]) -> np.ndarray:
+    """i64[episodes] 1 for right solutions, and the higher the worse, the same for all problems."""
+    keys = [(0, 0.0) if is_correct(e.reward) else (2 - e.finished, -e.reward) for e in episodes]
+    numbers = {key: level for level, key in enumerate(sorted({*keys, (0, 0.0)}), start=1)}
+    return np.array([numbers[key] for key in keys])
+
+
+def preferred(rollout: Rollout, cfg: Config) -> Credit:
+    """The advantages above."""
+    own, episodes, batch = TRPAConfig.of(cfg), rollout.episodes, rollout.batch
+    ratios = token_means(rollout, np.asarray(batch.old_logprobs) - np.asarray(batch.ref_logprobs))
+    numbers = levels_of(episodes), group_numbers(episodes)
+    weights = preference_weights(*numbers, ratios, own.beta, own.anisotropy)
+    return per_solution(rollout, len(episodes) * weights)
+
+
+METHOD = Method(
+    preferred,
+    loss=loss,
+    settings=TRPAConfig,
+    reduction="sequence",
+    needs_groups=True,
+    reads_logprobs=True,
+    ignores=OF_RATIO,
+)

@@ -1,0 +1,41 @@
+"""Turn credit: GRPO, and what an environment gives a turn is shared with the turns before it.
+
+    A = (R - mean R) / (std R + 1e-8) + w·c    c_t = Σ_{i≥t} r_i·γ^(i-t) / Σ_{j≤i} γ^(i-j)
+
+R is the reward of the whole, r_i that of turn i without the outcome's. With γ = 0 a turn keeps its
+own.
+
+Source: PrimeIntellect-ai/prime-rl, pull request 3282; w = 0.2 and γ = 0: NVIDIA-NeMo/RL, 3543.
+
+Departs: in prime-rl c alone.
+"""
+
+from vinejax.contrib.methods.equations.turn_returns import shared_back
+from vinejax.contrib.methods.turn_actions import moves_of, per_move
+from vinejax.core.ranges import NotNegative, ZeroToOne
+from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.types import Rollout
+from vinejax.credit.assign import Credit, against_group
+from vinejax.methods.base import OF_GROUPS, Method
+
+
+class TurnCreditConfig(MethodSettings, section="turn_credit"):
+    weight: NotNegative = 0.2  # w, of the turn's part
+    gamma: ZeroToOne = 0.0  # γ; 1: all turns up to a reward share it alike
+
+
+def shared(rollout: Rollout, cfg: Config) -> Credit:
+    """The advantages above."""
+    own, episodes = TurnCreditConfig.of(cfg), rollout.episodes
+    wholes = against_group(rollout, "grpo", cfg)
+    by_move = []
+    for episode in episodes:
+        rewards = [move.reward for move in moves_of(episode)]
+        rewards[-1] -= episode.outcome
+        by_move.append(own.weight * shared_back(rewards, own.gamma))
+    return Credit(wholes.advantages + per_move(rollout, by_move).advantages)
+
+
+METHOD = Method(
+    shared, settings=TurnCreditConfig, scale="group", needs_groups=True, reads=OF_GROUPS
+)

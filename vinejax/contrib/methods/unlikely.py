@@ -1,0 +1,44 @@
+"""Unlikeliness reward: GRPO in which the likelier of a problem's right solutions earn less.
+
+    A = (r' - mean r') / (std r' + 1e-6)    r'_i = r_i·(1 - β·k_i / n)    std of the sample
+    k_i: solutions of the n with a lower mean log-probability
+
+GRPO sharpens what is likely already; here rare right solutions gain the most, for pass@k.
+
+Source: https://arxiv.org/abs/2506.02355; AndreHe02/rewarding-unlikely-release at ca1cff0.
+
+Departs: two epochs, 32 solutions, KL 0.1 there.
+"""
+
+import numpy as np
+
+from vinejax.contrib.methods.equations.group_weights import unlikely_rewards
+from vinejax.core.ranges import BelowOne
+from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.types import Rollout
+from vinejax.credit.assign import Credit, group_numbers, per_solution, solution_rewards
+from vinejax.methods.base import Method
+from vinejax.methods.groups import members_of, token_means
+from vinejax.rl.advantages import group_advantages
+
+
+class UnlikelyConfig(MethodSettings, section="unlikely"):
+    beta: BelowOne = 0.25  # part of its reward that the likeliest solution of many loses
+
+
+def less_for_likely(rollout: Rollout, cfg: Config) -> Credit:
+    """The advantages above."""
+    episodes = rollout.episodes
+    rewards, logprobs = (
+        solution_rewards(episodes),
+        token_means(rollout, rollout.batch.old_logprobs),
+    )
+    for group in members_of(episodes):
+        rewards[group] = unlikely_rewards(
+            rewards[group], logprobs[group], UnlikelyConfig.of(cfg).beta
+        )
+    advantages = group_advantages(rewards, group_numbers(episodes), "grpo", ddof=1, eps=1e-6)
+    return per_solution(rollout, np.asarray(advantages))
+
+
+METHOD = Method(less_for_likely, settings=UnlikelyConfig, needs_groups=True, reads_logprobs=True)

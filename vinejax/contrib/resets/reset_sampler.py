@@ -1,0 +1,184 @@
+"""Resets: groups of solutions that begin after the first tokens of a known solution.
+
+The given tokens are the known solution's own ids. The policy goes on from there, and the loss is on
+its own tokens alone (`Episode.given`). All `rollout.per_prompt` solutions of a group begin alike,
+so methods that compare solutions compare equals. The whole text is graded, and a solution has
+`sample.max_tokens` tokens at most with those that were given. Nothing is kept between iterations.
+
+Sources, and how this departs:
+- 'gold': DR-PO (https://arxiv.org/abs/2404.08495) draws one solution per problem, after a random
+  number of tokens of the data set's solution. Here a whole group begins after that number. Its code
+  (Cornell-RL/drpo) is PPO with a critic, a KL in the reward, and advantages that are whitened over
+  given tokens too; here the method, its KL and its whitening stay, over own tokens.
+- 'solved', 'failed', 'both': in Prefix Sampling (https://arxiv.org/abs/2605.05112) groups that
+  mostly fail begin like an earlier right solution, groups that mostly pass like an earlier wrong
+  one, so that half of them pass. Here the earlier solution is one of the same iteration, whose
+  groups from the prompt stay; the reset groups are added to them.
+- at 'edge': BASS and OmegaPRM, see contrib/resets/edge.py.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vinejax.contrib.resets.edge import edge, next_probe
+from vinejax.core.seeds import host_rng, row_seed
+from vinejax.core.settings import Config
+from vinejax.core.text import cut_at_stop, decode
+from vinejax.core.types import Episode, Problem, PromptedProblem, is_correct
+from vinejax.model.decoder import Params
+from vinejax.rollout.sampler import Sampler, Start
+from vinejax.tasks.prompts import encode_response
+
+
+class Known(NamedTuple):
+    """A known solution that others begin like; its response has at least two tokens."""
+
+    problem: Problem
+    prompt: list[int]
+    response: list[int]
+    is_right: bool
+
+
+class ResetSampler(Sampler):
+    """A sampler some of whose groups of solutions begin within a known solution."""
+
+    def solutions(
+        self, params: Params, problems: list[PromptedProblem], most_groups: int
+    ) -> list[Episode]:
+        """Graded episodes in groups of `rollout.per_prompt`, a group for every problem.
+
+        With `reset.source` 'gold' some of these groups are resets. With 'solved', 'failed' and
+        'both' resets follow as further groups, as long as there are at most `most_groups` in all.
+        """
+        if self.cfg.reset.source == "gold":
+            return self.episodes(params, self._gold_starts(params, problems))
+        episodes = super().solutions(params, problems, most_groups)
+        known = known_solutions(problems, episodes, self.cfg, self.iteration)
+        known = known[: most_groups - len(problems)]
+        lengths = self._lengths(params, known)
+        # The numbers continue those of the problem's solutions from the prompt: seeds differ.
+        numbers = range(self.cfg.rollout.per_prompt, 2 * self.cfg.rollout.per_prompt)
+        starts = [
+            Start(problem, prompt, response[:length], self.seeds(problem, numbers))
+            for (problem, prompt, response, _), length in zip(known, lengths, strict=True)
+        ]
+        return episodes + (self.episodes(params, starts) if starts else [])
+
+    def metrics(self, episodes: Sequence[Episode]) -> dict[str, Any]:
+        """The number of groups that began in mid-solution, the mean share of given tokens in their
+        responses, and their pass rate."""
+        resets = [episode for episode in episodes if episode.given]
+        groups = {(e.problem_id, *e.response[: e.given]) for e in resets}
+        if not resets:
+            return {"reset/groups": 0}
+        return {
+            "reset/groups": len(groups),
+            "reset/given": np.mean([e.given / len(e.response) for e in resets]),
+            "reset/pass_rate": np.mean([is_correct(e.reward) for e in resets]),
+        }
+
+    def gold_response(self, problem: Problem, prompt: list[int]) -> list[int]:
+        """The tokens of the data set's solution, as far as the policy itself could have written it.
+
+        Up to a stop string, to `sample.max_tokens`, and to the end of the model's context.
+        """
+        tokenizer, stop = self.engine.tokenizer, self.engine.sample_config.stop
+        response = encode_response(tokenizer, self.graded.task.solution(problem))
+        if stop:
+            text = decode(tokenizer, prompt)
+            response = response[: cut_at_stop(tokenizer, prompt, text, response, stop).kept]
+        room = self.engine.model.cfg.context - len(prompt)
+        return response[: min(self.cfg.sample.max_tokens, room)]
+
+    def _gold_starts(self, params: Params, problems: list[PromptedProblem]) -> list[Start]:
+        """The start of each problem's group: with chance `reset.share` within a gold solution."""
+        golds = {}
+        for i, (problem, prompt) in enumerate(problems):
+            rng = host_rng(self.cfg.seed, self.iteration, f"reset {problem.id}")
+            if rng.random() < self.cfg.reset.share:
+                response = self.gold_response(problem, prompt)
+                if len(response) > 1:
+                    golds[i] = Known(problem, prompt, response, True)
+        lengths = self._lengths(params, list(golds.values()))
+        starts = self.prompt_starts(problems, self.cfg.rollout.per_prompt)
+        for (i, gold), length in zip(golds.items(), lengths, strict=True):
+            starts[i] = starts[i]._replace(given=gold.response[:length])
+        return starts
+
+    def _lengths(self, params: Params, known: list[Known]) -> list[int]:
+        """The number of tokens that each known solution gives: at random, or at the edge.
+
+        At random it is uniform over 1 .. n - 1 of n tokens. A gold solution may also give 0, as in
+        DR-PO: the problem's only group then begins at the prompt.
+        """
+        if self.cfg.reset.at == "edge":
+            return self._edges(params, known)
+        fewest = 0 if self.cfg.reset.source == "gold" else 1
+        lengths = []
+        for solution in known:
+            purpose = f"reset length {solution.problem.id}"
+            rng = host_rng(self.cfg.seed, self.iteration, purpose)
+            lengths.append(int(rng.integers(fewest, len(solution.response))))
+        return lengths
+
+    def _edges(self, params: Params, known: list[Known]) -> list[int]:
+        """The edge of each known solution; each wave samples one more pass rate per solution."""
+        reset = self.cfg.reset
+        rates: list[dict[int, float]] = [{} for _ in known]
+        while True:
+            probes = {}
+            for i, solution in enumerate(known):
+                length = len(solution.response)
+                probe = next_probe(rates[i], length, reset.target, solution.is_right)
+                if probe is not None:
+                    probes[i] = probe
+            if not probes:
+                break
+            starts = []
+            for i, length in probes.items():
+                problem, prompt, response, _ = known[i]
+                # The mean of `reset.k` continuations is the pass rate at this length.
+                place = (self.iteration, f"reset edge {problem.id}", length, 0)
+                seeds = [row_seed(self.cfg.seed, *place, k) for k in range(reset.k)]
+                starts.append(Start(problem, prompt, response[:length], seeds))
+            rewards = self.grown_from(
+                params, starts, self.cfg.sample.max_tokens, self.cfg.reward.truncated
+            ).rewards
+            for (i, length), by_probe in zip(probes.items(), rewards, strict=True):
+                rates[i][length] = sum(map(is_correct, by_probe.tolist())) / reset.k
+        return [
+            edge(rates[i], len(solution.response), reset.target, solution.is_right)
+            for i, solution in enumerate(known)
+        ]
+
+
+def known_solutions(
+    problems: list[PromptedProblem], episodes: list[Episode], cfg: Config, iteration: int
+) -> list[Known]:
+    """A right solution of each problem with a pass rate below `reset.target`, a wrong one above it.
+
+    `reset.source` 'solved' wants the first, 'failed' the second, 'both' either. Problems without
+    such a solution are left out. Which of several it is depends on (seed, iteration, problem) only.
+    """
+    groups: dict[str, list[Episode]] = {problem.id: [] for problem, _ in problems}
+    for episode in episodes:
+        groups[episode.problem_id].append(episode)
+    source, target = cfg.reset.source, cfg.reset.target
+    known = []
+    for problem, prompt in problems:
+        group = groups[problem.id]
+        rate = sum(is_correct(episode.reward) for episode in group) / len(group)
+        wants_right = rate < target
+        if rate == target or source not in ("both", "solved" if wants_right else "failed"):
+            continue
+        fitting = [
+            episode.response
+            for episode in group
+            if is_correct(episode.reward) == wants_right and len(episode.response) > 1
+        ]
+        if fitting:
+            number = host_rng(cfg.seed, iteration, f"reset {problem.id}").integers(len(fitting))
+            known.append(Known(problem, prompt, fitting[number], wants_right))
+    return known

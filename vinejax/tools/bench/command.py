@@ -1,0 +1,274 @@
+"""`--mode=credit`: errors and costs of credit estimators, for a run's policy or a model."""
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Sequence
+
+import numpy as np
+from etils import epath
+from rich.console import Console
+
+from vinejax.core.errors import ConfigError
+from vinejax.core.seeds import row_seed
+from vinejax.core.settings import Config
+from vinejax.learner.batch import collate
+from vinejax.methods import find_method
+from vinejax.rollout.problems import draw
+from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.runtime.distributed import barrier, is_writer
+from vinejax.runtime.offload import to_device
+from vinejax.runtime.workdir import write_atomic
+from vinejax.session.session import Session
+from vinejax.tasks.base import load_task
+from vinejax.tasks.environment import MultiTurn
+from vinejax.tools.bench.estimators import (
+    ESTIMATORS,
+    RUN,
+    Fixed,
+    estimator_config,
+    needs_critic,
+    predicted_values,
+)
+from vinejax.tools.bench.measure import Repeats, Solutions, measure_gradients
+from vinejax.tools.bench.next_steps import (
+    Choice,
+    begun,
+    sample_next_steps,
+    step_returns,
+    step_values,
+)
+from vinejax.tools.bench.price import Price, critic_training_seconds, training_seconds
+from vinejax.tools.bench.ranking import ROUNDING, RankingScores, ranking_scores
+from vinejax.tools.bench.reference import sample_reference
+from vinejax.tools.bench.results import Result, as_json, print_result, rows_of
+from vinejax.tools.bench.truth import choose_states, positions_of_states, true_returns
+from vinejax.tools.bench.value_error import ValueScores, truth_of, value_scores
+from vinejax.tools.report.build import build_report
+from vinejax.training.loop import resume
+from vinejax.training.startup import open_session
+
+FOLDER = "credit"  # in the workdir
+WIDTH = 150  # columns of the tables, if the output is not a terminal
+RANKED_K = (1, 3, 9)  # continuations after each next step whose mean return is a prediction
+
+
+def credit_bench(cfg: Config, path: str | os.PathLike) -> Result:
+    """Measures the estimators of `bench.estimators` and writes `<workdir>/credit/bench.json`.
+
+    The policy is the workdir's newest checkpoint, or the start if there is none. Raises ConfigError
+    for an estimator that cannot be measured, or too few reference solutions. The report of a
+    workdir that has `metrics.jsonl` is made again, and shows the record.
+    """
+    if isinstance(load_task(cfg.data), MultiTurn):
+        rule = "its solutions have several turns, which --mode=credit does not measure"
+        raise ConfigError("data.task", rule, repr(cfg.data.task))
+    has_critic = needs_critic(cfg) and (epath.Path(path) / "checkpoints").exists()
+    chosen_estimators(cfg, has_critic)
+    check_sizes(cfg)
+    with open_session(cfg, path, splits=("train",)) as session:
+        fixed, policy = fixed_parts(session)
+        # Again, for the devices' own sizes, and as the folder may hold no checkpoint.
+        configs = chosen_estimators(with_open_choices(session.cfg, cfg), fixed.critic is not None)
+        result = measure(fixed, policy, configs)
+        workdir = session.workdir
+    if is_writer():
+        write_result(result, workdir)
+    barrier("the end")
+    return result
+
+
+def with_open_choices(applied: Config, as_set: Config) -> Config:
+    """A session's configuration, with 'method' again where the run's configuration says so.
+
+    The estimators' methods make other choices for these fields.
+    """
+    ppo = as_set.ppo
+    choices = {name: getattr(ppo, name) for name in ("whiten", "loss", "reduction", "clip_high")}
+    return dataclasses.replace(
+        applied,
+        values=as_set.values,
+        credit=as_set.credit,
+        kl=as_set.kl,
+        reward=as_set.reward,
+        ppo=dataclasses.replace(applied.ppo, **choices),
+        rollout=dataclasses.replace(applied.rollout, flat=as_set.rollout.flat),
+    )
+
+
+def chosen_estimators(cfg: Config, has_critic: bool) -> dict[str, Config]:
+    """The configuration of each estimator that is named, or else of all that the run can have.
+
+    In the second case the run's own setting is left out if another estimator equals it.
+    """
+    configs = {}
+    for name in cfg.bench.estimators or ESTIMATORS:
+        try:
+            configs[name] = estimator_config(cfg, name)
+        except ConfigError:
+            if cfg.bench.estimators:
+                raise
+    named = [config for name, config in configs.items() if name != RUN]
+    if not cfg.bench.estimators and configs.get(RUN) in named:
+        del configs[RUN]
+    impossible = [name for name, x in configs.items() if needs_critic(x) and not has_critic]
+    if impossible and cfg.bench.estimators:
+        rule = "needs a critic: the workdir of a run with method 'ppo' that saved a checkpoint"
+        raise ConfigError("bench.estimators", rule, repr(impossible[0]))
+    return {name: config for name, config in configs.items() if name not in impossible}
+
+
+def check_sizes(cfg: Config) -> None:
+    """Raises ConfigError for too few solutions of the reference or rollouts of the truth.
+
+    A half of the reference needs two solutions of every problem, and the variance of a true value
+    two rollouts.
+    """
+    if cfg.bench.truth < 2:
+        raise ConfigError("bench.truth", "must be at least 2", repr(cfg.bench.truth))
+    minimum = 4 * cfg.bench.problems
+    if cfg.bench.reference < minimum:
+        rule = f"must be at least {minimum}, four for each of bench.problems"
+        raise ConfigError("bench.reference", rule, repr(cfg.bench.reference))
+
+
+def fixed_parts(session: Session) -> tuple[Fixed, str]:
+    """The parts that all estimators share, and the source of the policy as text."""
+    cfg = session.cfg
+    seed = row_seed(cfg.seed, 0, "credit bench, problems")
+    chosen = draw(session.problems["train"], cfg.bench.problems, seed, 0)
+    folder = session.workdir / "checkpoints"
+    if folder.exists():
+        with Checkpoints(folder, cfg.checkpoint.keep) as checkpoints:
+            state, at = resume(session, checkpoints)
+        if at.done:
+            has_critic = find_method(cfg.method).state.has_critic
+            critic = to_device(state.kept.params) if has_critic else None
+            return Fixed(session, state.policy.params, critic, chosen), f"checkpoints/{at.done}"
+    return Fixed(session, session.fresh_params(), None, chosen), "the start"
+
+
+def measure(fixed: Fixed, policy: str, configs: dict[str, Config]) -> Result:
+    """All measures of the estimators of `configs`."""
+    cfg = fixed.session.cfg
+    _say(f"credit: {len(fixed.problems)} problems, {cfg.bench.reference:,} reference solutions")
+    reference = sample_reference(fixed, cfg)
+    if reference.product <= 0:
+        rule = (
+            f"gives no gradient: the mean reward is {reference.reward:.3f}. Where problems are"
+            " always or never solved, choose another policy; else raise it"
+        )
+        raise ConfigError("bench.reference", rule, repr(cfg.bench.reference))
+    repeats, solutions = measure_gradients(fixed, cfg, configs, reference, _say)
+    trained = training_seconds(fixed, cfg, solutions.episodes) / len(solutions.episodes)
+    critic_seconds = {
+        name: critic_training_seconds(fixed, config, solutions.episodes) / len(solutions.episodes)
+        for name, config in configs.items()
+        if needs_critic(config)
+    }
+    price = Price(solutions.seconds / solutions.tokens, trained / solutions.trained)
+    _say("credit: true values")
+    values = measure_values(fixed, configs, repeats, solutions)
+    _say("credit: next steps")
+    ranking, ranked = measure_ranking(fixed, solutions)
+    rows = rows_of(repeats, solutions, reference, price, values, critic_seconds)
+    return Result(
+        policy=policy,
+        problems=len(fixed.problems),
+        per_prompt=cfg.rollout.per_prompt,
+        reward=reference.reward,
+        reference_solutions=reference.solutions,
+        reference_error=reference.error,
+        price=price,
+        rows=rows,
+        ranking=ranking,
+        ranked=ranked,
+    )
+
+
+def measure_values(
+    fixed: Fixed, configs: dict[str, Config], repeats: dict[str, Repeats], solutions: Solutions
+) -> dict[str, ValueScores]:
+    """The errors of each estimator's values at states of the first repeat's solutions."""
+    session, cfg, episodes = fixed.session, fixed.session.cfg, solutions.episodes
+    states = choose_states(episodes, cfg.bench.states, cfg.seed)
+    sampler = fixed.sampler(cfg, 0)
+    returns = true_returns(
+        sampler, fixed.weights, fixed.problems, episodes, states, cfg.bench.truth
+    )
+    truth = truth_of(returns)
+    session.engine.release()
+    positions, problems = positions_of_states(episodes, states)
+    scores = {}
+    for name, measured in repeats.items():
+        assert measured.first is not None
+        predicted = predicted_values(configs[name], measured.first, states)
+        if np.isfinite(predicted).any():
+            scores[name] = value_scores(predicted, truth, positions, problems)
+    return scores
+
+
+def measure_ranking(
+    fixed: Fixed, solutions: Solutions
+) -> tuple[dict[str, RankingScores], dict[str, float]]:
+    """(how well values from few continuations, and from a critic, rank next steps; counts).
+
+    The second has the counts of `NextSteps` and the margin: true values within two standard errors
+    of each other are ties.
+    """
+    session, cfg = fixed.session, fixed.session.cfg
+    sampler = fixed.sampler(cfg, 0)
+    states = choose_states(solutions.episodes, cfg.bench.ranked, cfg.seed, with_last=False)
+    sampled = sample_next_steps(sampler, fixed.weights, fixed.problems, solutions.episodes, states)
+    choices = sampled.choices
+    counts = {name: getattr(sampled, name) for name in ("tried", "few", "decided")}
+    if not choices:
+        return {}, counts
+    truth = step_returns(sampler, fixed.weights, choices, cfg.bench.truth, "truth")
+    returns = step_returns(sampler, fixed.weights, choices, max(RANKED_K), "prediction")
+    session.engine.release()
+    problems = [choice.problem.id for choice in choices]
+    values = [truth_of(x) for x in truth]
+    variance = float(np.mean(np.concatenate([x.variances for x in values])))
+    margin = max(2 * math.sqrt(variance), ROUNDING)
+    predictions = {f"K = {k}": [x[:, :k].mean(axis=1) for x in returns] for k in RANKED_K}
+    if fixed.critic is not None:
+        after = critic_after(fixed, cfg, choices)
+        pairs = zip(choices, after, strict=True)
+        predictions["critic"] = [step_values(choice, list(x), cfg.ppo.gamma) for choice, x in pairs]
+    true_values = [x.means for x in values]
+    scores = {
+        name: ranking_scores(predicted, true_values, problems, margin=margin)
+        for name, predicted in predictions.items()
+    }
+    return scores, counts | {"margin": margin}
+
+
+def critic_after(fixed: Fixed, cfg: Config, choices: Sequence[Choice]) -> list[np.ndarray]:
+    """[S] f64[A] a critic's value of the state after each next step."""
+    following = 0  # a critic's value stands before a token: any token after the step will do
+    rows = [begun(choice, [*step.tokens, following]) for choice in choices for step in choice.steps]
+    values = fixed.critic_values(cfg, collate(rows, cfg.ppo.minibatch))
+    after = iter([values[i, len(row.tokens) - 1] for i, row in enumerate(rows)])
+    return [np.array([next(after) for _ in choice.steps], np.float64) for choice in choices]
+
+
+def write_result(result: Result, workdir: epath.Path) -> None:
+    """Prints the tables, writes the record, and shows it in the report of a run that has one."""
+    folder = workdir / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "bench.json"
+    write_atomic(file, json.dumps(as_json(result), indent=1, allow_nan=False) + "\n")
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = WIDTH
+    print_result(result, console)
+    console.print(f"in full: {file}", soft_wrap=True, markup=False)
+    if (workdir / "metrics.jsonl").exists():
+        console.print(f"report: {build_report(workdir)}", soft_wrap=True, markup=False)
+
+
+def _say(line: str) -> None:
+    if is_writer():
+        print(line, flush=True)

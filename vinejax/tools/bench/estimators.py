@@ -1,0 +1,266 @@
+"""The estimators that the credit bench compares, and the credit that each gives to solutions.
+
+An estimator is a method with its rules, as fields that are set on top of the run's configuration.
+All estimators get the same solutions, so that they differ in credit alone.
+"""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vinejax.config.checks import check_config
+from vinejax.contrib.priors.platt import Scaling
+from vinejax.core.errors import ConfigError, nearest_hint
+from vinejax.core.settings import Config, flatten
+from vinejax.core.types import Batch, Episode, PromptedProblem, Rollout
+from vinejax.credit.assign import group_numbers, solution_rewards, state_numbers
+from vinejax.credit.probe import Probe
+from vinejax.learner.batch import collate, step_layout
+from vinejax.learner.packing import Passes, passes_for
+from vinejax.learner.score import hidden_of, with_logprobs
+from vinejax.methods import METHODS, find_method
+from vinejax.methods.ppo import critic_values, critic_weights
+from vinejax.methods.prior import fresh_prior, learned, with_prior
+from vinejax.model.decoder import Params
+from vinejax.rl.advantages import group_advantages
+from vinejax.rollout.overlong import penalised
+from vinejax.rollout.sampler import Sampler
+from vinejax.rollout.vine import fill_values
+from vinejax.session.budget import packed_tokens
+from vinejax.session.session import Session
+from vinejax.tools.bench.truth import SolutionState, values_at
+
+RUN = "run"  # the estimator that the configuration itself sets
+EXACT = "exact"  # `bench.truth` continuations of every state
+# Of values by role: the noisier values are, the more of them an average should take.
+ROLES_K1 = {"values.k": 1, "credit.lam": 0.7, "credit.filter": 0.3}
+ROLES_K3 = {"values.k": 3, "credit.lam": 0.4, "credit.filter": 0.3}
+ESTIMATORS: dict[str, dict[str, Any]] = {
+    RUN: {},
+    "rloo": {"method": "rloo"},
+    "grpo": {"method": "grpo"},
+    "ppo": {"method": "ppo"},
+    "vineppo_k1": {"values.k": 1},
+    "vineppo_k3": {"values.k": 3},
+    "vineppo_k9": {},
+    "spread": {"values.spread": 4},
+    "bisection": {"values.allocation": "bisection"},
+    "reuse": {"values.reuse": True},
+    "bisection_reuse": {"values.allocation": "bisection", "values.reuse": True},
+    "recommended": {
+        "values.k": 3,
+        "values.spread": 8,
+        "values.reuse": True,
+        "values.backup": True,
+    },
+    "role_k1": ROLES_K1,
+    "role_k3": ROLES_K3,
+    "probe_k0": {"values.prior": "probe", "values.allocation": "vinejax.credit.worth.nowhere"},
+    "probe_k1": {**ROLES_K1, "values.prior": "probe"},
+    "probe_k3": {**ROLES_K3, "values.prior": "probe"},
+    "spo_chain": {"method": "spo_chain"},
+    EXACT: {},
+}
+# Sections and fields that only some methods read, and options of a run's own, as the reference
+# gradient is of rewards alone: an estimator begins with their defaults.
+SHARED = {name for method in METHODS.values() for name in method.reads}
+SHARED |= {"rollout.flat", "rollout.rounds", "reward.overlong", "ppo.mask_truncated"}
+
+
+class Fixed(NamedTuple):
+    """The parts that all estimators share: policy, critic if the run has one, and problems."""
+
+    session: Session
+    params: Params  # what is trained of the policy: all weights, or adapters
+    critic: Params | None  # what is trained of it
+    problems: list[PromptedProblem]
+
+    @property
+    def weights(self) -> Params:
+        """The policy's weights."""
+        return self.session.weights(self.params)
+
+    def sampler(self, cfg: Config, iteration: int) -> Sampler:
+        """A sampler with the session's engine and grader, and other settings."""
+        return Sampler(self.session.engine, self.session.graded, cfg, iteration)
+
+    def passes(self, cfg: Config) -> Passes:
+        """Forward and backward passes over a batch, as in training."""
+        return passes_for(cfg, cfg.ppo.minibatch, self.session.mesh)
+
+    def batch(self, cfg: Config, episodes: list[Episode], rows: int) -> Batch:
+        """The episodes as rows, as long as in training."""
+        context, is_packed = self.session.model.cfg.context, self.passes(cfg).packed
+        longest = packed_tokens(cfg, context, episodes) if is_packed else 0
+        return collate(episodes, rows, longest)
+
+    def scored(
+        self, cfg: Config, episodes: list[Episode], batch: Batch, needs_reference: bool = True
+    ) -> Batch:
+        """The batch of the episodes with log-probabilities by policy and reference model."""
+        session, temperature = self.session, cfg.sample.temperature
+        reference = session.load_reference() if needs_reference else None
+        models = session.model, self.weights, reference
+        return with_logprobs(*models, batch, episodes, temperature, self.passes(cfg))
+
+    def critic_values(self, cfg: Config, batch: Batch) -> np.ndarray:
+        """f32[B, T] the critic's values before each token."""
+        assert self.critic is not None
+        weights = critic_weights(self.critic, self.session.base)
+        return critic_values(self.session.model, weights, batch, self.passes(cfg))
+
+
+class Estimate(NamedTuple):
+    """The credit of an estimator for the solutions of a batch, and its cost."""
+
+    advantages: np.ndarray  # f32[B, T], 0 where a token is not trained on
+    episodes: list[Episode]  # the solutions, with Monte Carlo values if it has any
+    critic: np.ndarray | None  # f32[B, T] a critic's values before each token
+    tokens: int  # decoded for the credit, beyond the solutions
+    seconds: float  # spent on the credit
+    kept: Probe | Scaling | None = None  # of a learned value after these solutions, if it has one
+
+
+def estimator_config(cfg: Config, name: str) -> Config:
+    """The run's configuration with the fields of an estimator.
+
+    Raises ConfigError if there is no estimator of this name, or it gives no credit to solutions
+    that are sampled from the prompt one by one.
+    """
+    if name not in ESTIMATORS:
+        known = ", ".join(ESTIMATORS)
+        hint = nearest_hint(name, ESTIMATORS)
+        raise ConfigError("bench.estimators", f"must be of {known}{hint}", repr(name))
+    config = cfg if name == RUN else _with_fields(_plain(cfg), ESTIMATORS[name])
+    if name == EXACT:
+        config = _with_fields(config, {"values.k": cfg.bench.truth})
+    method, label = find_method(config.method), f"method {config.method!r}"
+    applied = method.applied_to(config)
+    reasons = {
+        f"{label} has no advantages of sampled solutions": method.credit is None
+        or not method.is_policy_gradient,
+        f"{label} compares with earlier iterations": method.state.keeps(config)
+        and not (method.state.has_critic or config.values.prior),
+        f"{label} samples trees": method.on_trees,
+        f"{label} has values of its own": method.has_own_values,
+        f"{label} takes the KL from its rewards": applied.kl.place == "reward",
+        f"{label} reads entropies, or a judge's word": not method.measured,
+        "credit.mask = 'top_entropy' reads entropies": applied.credit.mask == "top_entropy",
+        "reset.source lets solutions begin elsewhere": config.reset.source != "none",
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            rule = f"cannot be measured: {reason}; name other estimators"
+            raise ConfigError("bench.estimators", rule, repr(name))
+    check_config(config)
+    return applied
+
+
+def _plain(cfg: Config) -> Config:
+    """The run's configuration with method 'vineppo' and default rules."""
+    defaults = Config()
+    plain = {name: x for name, x in flatten(defaults) if {name, name.partition(".")[0]} & SHARED}
+    cfg = dataclasses.replace(cfg, method="vineppo", own=None, reset=defaults.reset)
+    return _with_fields(cfg, plain)
+
+
+def _with_fields(cfg: Config, fields: dict[str, Any]) -> Config:
+    for name, value in fields.items():
+        section, _, leaf = name.rpartition(".")
+        if section:
+            value = dataclasses.replace(getattr(cfg, section), **{leaf: value})
+        cfg = dataclasses.replace(cfg, **{section or leaf: value})
+    return cfg
+
+
+def needs_critic(cfg: Config) -> bool:
+    """Whether the configured method's values are a critic's."""
+    return find_method(cfg.method).state.has_critic
+
+
+def reads_logprobs(cfg: Config) -> bool:
+    """Whether the configured method's credit may read log-probabilities of the batch.
+
+    A user's method may.
+    """
+    return cfg.method not in METHODS or METHODS[cfg.method].reads_logprobs
+
+
+def estimate(
+    fixed: Fixed,
+    cfg: Config,
+    episodes: list[Episode],
+    batch: Batch,
+    repeat: int,
+    kept: Probe | Scaling | None = None,
+) -> Estimate:
+    """The credit that the estimator of `cfg` gives to the solutions of a batch.
+
+    `batch` holds `episodes` in this order, with log-probabilities where the estimator
+    `reads_logprobs`. Advantages are not whitened. `kept` is of a learned value after earlier
+    repeats.
+    """
+    session, method = fixed.session, find_method(cfg.method)
+    episodes = penalised(episodes, cfg)
+    rows, critic = episodes, None
+    before = session.engine.stats.decoded_tokens
+    start = time.perf_counter()
+    if method.has_continuations:
+        sampler = fixed.sampler(cfg, repeat)
+        rows = fill_values(sampler, fixed.weights, fixed.problems, episodes)
+    elif method.state.has_critic:
+        critic = fixed.critic_values(cfg, batch)
+    rollout = Rollout(rows, batch, step_layout(batch, rows), values=critic)
+    if cfg.values.prior:
+        rollout, kept = _with_prior(fixed, cfg, rollout, kept)
+    seconds = time.perf_counter() - start
+    plain = dataclasses.replace(cfg, ppo=dataclasses.replace(cfg.ppo, whiten="none"))
+    credit = method.assign(rollout, plain)
+    mask = np.asarray(credit.mask if credit.mask is not None else batch.mask)
+    return Estimate(
+        advantages=np.where(mask, credit.advantages, np.float32(0)),
+        episodes=rows,
+        critic=critic,
+        tokens=session.engine.stats.decoded_tokens - before,
+        seconds=seconds,
+        kept=kept,
+    )
+
+
+def _with_prior(
+    fixed: Fixed, cfg: Config, rollout: Rollout, kept: Probe | Scaling | None
+) -> tuple[Rollout, Probe | Scaling]:
+    """The rollout with learned values, and what is kept of these after it."""
+    session, state = fixed.session, find_method(cfg.method).state
+    kept = kept or fresh_prior(session.model, cfg)
+    if state.reads_hidden(cfg):
+        of_batch = session.model, fixed.weights, rollout.batch, state_numbers(rollout.steps)
+        rollout = rollout._replace(hidden=hidden_of(*of_batch, fixed.passes(cfg)))
+    rollout = with_prior(session, rollout, kept, cfg)
+    return rollout, learned(kept, rollout, cfg)[0]
+
+
+def predicted_values(
+    cfg: Config, estimated: Estimate, states: Sequence[SolutionState]
+) -> np.ndarray:
+    """f64[S] values of states by the estimator of `cfg`; nan where it has none.
+
+    A method that compares a solution with its group has one value for all states of the solution:
+    RLOO the mean reward of the other solutions, other methods the mean reward of the group.
+    """
+    method, episodes = find_method(cfg.method), estimated.episodes
+    if method.has_continuations:
+        return values_at(episodes, states, cfg.values.max_states)
+    if estimated.critic is not None:
+        at = [(i, len(episodes[i].prompt) + used) for i, _, used in states]
+        return np.array([estimated.critic[place] for place in at], np.float64)
+    if not method.needs_groups:
+        return np.full(len(states), np.nan)
+    rewards, groups = solution_rewards(episodes), group_numbers(episodes)
+    baselines = rewards - np.asarray(
+        group_advantages(rewards, groups, "rloo" if cfg.method == "rloo" else "mean")
+    )
+    return baselines[[state.episode for state in states]].astype(np.float64)

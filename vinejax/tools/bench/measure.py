@@ -1,0 +1,137 @@
+"""The gradients of all estimators on the same solutions, repeat by repeat."""
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import optax
+
+from vinejax.contrib.priors.platt import Scaling
+from vinejax.core.seeds import row_seed
+from vinejax.core.settings import Config
+from vinejax.core.types import Episode
+from vinejax.credit.probe import Probe
+from vinejax.learner.batch import step_layout
+from vinejax.model.decoder import Params
+from vinejax.tools.bench.estimators import EXACT, Estimate, Fixed, estimate, reads_logprobs
+from vinejax.tools.bench.gradients import Measured, inner_products, policy_gradients
+from vinejax.tools.bench.reference import Reference
+from vinejax.tools.bench.worth import TrueSteps, credit_of_steps, joined, true_steps
+
+
+@dataclasses.dataclass
+class Repeats:
+    """The measurements of an estimator in its repeats."""
+
+    tokens: list[int] = dataclasses.field(default_factory=list)  # [R] beyond the solutions
+    seconds: list[float] = dataclasses.field(default_factory=list)  # [R] spent on credit
+    squares: list[float] = dataclasses.field(default_factory=list)  # [R] |ĝ|²
+    along: list[float] = dataclasses.field(default_factory=list)  # [R] ĝ·(g₁ + g₂)/2
+    first: Estimate | None = None  # from the first repeat
+    total: Params | None = None  # Σ_r ĝ_r
+    kept: Probe | Scaling | None = None  # of a learned value after the last repeat, if it has one
+    # [S] of the steps of solutions with true advantages, one repeat after the other
+    credit: list[np.ndarray] = dataclasses.field(default_factory=list)
+
+    def measured(self) -> Measured:
+        assert self.total is not None
+        return Measured(self.squares, self.along, float(optax.tree.norm(self.total, squared=True)))
+
+
+class Solutions(NamedTuple):
+    """The solutions of the first repeat, and means over the solutions of all repeats."""
+
+    episodes: list[Episode]  # the first repeat's
+    tokens: float  # decoded per solution
+    seconds: float  # sampling time per solution
+    trained: float  # response tokens per solution
+    truth: TrueSteps | None = None  # of their steps, in the repeats in which 'exact' takes part
+
+
+def measure_gradients(
+    fixed: Fixed,
+    cfg: Config,
+    configs: dict[str, Config],
+    reference: Reference,
+    say: Callable[[str], None],
+) -> tuple[dict[str, Repeats], Solutions]:
+    """The repeats of each estimator of `configs`, and the solutions that all of them share.
+
+    Estimator 'exact' takes part in the first `bench.exact` repeats only.
+    """
+    # Solutions other than those that the policy was trained on.
+    cfg = dataclasses.replace(cfg, seed=row_seed(cfg.seed, 0, "credit bench, solutions"))
+    # With continuations that 'exact' shares with an estimator, their errors would count as signal.
+    own = row_seed(cfg.seed, 0, "credit bench, exact")
+    configs = {
+        name: dataclasses.replace(x, seed=own if name == EXACT else cfg.seed)
+        for name, x in configs.items()
+    }
+    repeats = {name: Repeats() for name in configs}
+    passes = fixed.passes(cfg)
+    first: list[Episode] = []
+    truths: list[TrueSteps] = []
+    tokens, seconds, trained = [], [], []
+    for repeat in range(cfg.bench.repeats):
+        before = fixed.session.engine.stats.decoded_tokens
+        start = time.perf_counter()
+        sampler = fixed.sampler(cfg, repeat)
+        episodes = sampler.solutions(fixed.weights, fixed.problems, len(fixed.problems))
+        seconds.append((time.perf_counter() - start) / len(episodes))
+        decoded = fixed.session.engine.stats.decoded_tokens - before
+        tokens.append(decoded / len(episodes))
+        trained.append(np.mean([len(episode.response) for episode in episodes]))
+        first = first or episodes
+        batch = fixed.batch(cfg, episodes, passes.rows)
+        if any(map(reads_logprobs, configs.values())):
+            batch = fixed.scored(cfg, episodes, batch)
+        chosen = [name for name in configs if name != EXACT or repeat < cfg.bench.exact]
+        estimates = {
+            name: estimate(fixed, configs[name], episodes, batch, repeat, repeats[name].kept)
+            for name in chosen
+        }
+        if EXACT in chosen:
+            exact = estimates[EXACT].episodes
+            steps = step_layout(batch, exact)
+            truths.append(true_steps(steps, exact, cfg.ppo.gamma))
+            for name, made in estimates.items():
+                repeats[name].credit.append(credit_of_steps(made.advantages, steps))
+        fixed.session.engine.release()
+        credit = np.stack([estimates[name].advantages for name in chosen])
+        parts = (fixed.session.model, fixed.params, batch, credit, len(episodes))
+        rest = cfg.sample.temperature, passes, fixed.session.base
+        gradients = policy_gradients(*parts, *rest)
+        _record(fixed, {name: repeats[name] for name in chosen}, estimates, gradients, reference)
+        say(f"credit: repeat {repeat + 1} of {cfg.bench.repeats}, {len(episodes)} solutions")
+    means = statistics.mean(tokens), steady(seconds), float(np.mean(trained))
+    return repeats, Solutions(first, *means, joined(truths))
+
+
+def steady(seconds: Sequence[float]) -> float:
+    """The median; the first of several is left out, because it includes compiling."""
+    return statistics.median(seconds[1:] or seconds)
+
+
+def _record(
+    fixed: Fixed,
+    repeats: dict[str, Repeats],
+    estimates: dict[str, Estimate],
+    gradients: Params,
+    reference: Reference,
+) -> None:
+    """Adds one repeat; `repeats` are in the order of the gradients' leading axis."""
+    squares, products = inner_products(fixed.session.model, gradients, reference.gradients)
+    along = products.mean(axis=1)
+    for i, (name, record) in enumerate(repeats.items()):
+        total = jax.tree.map(lambda x, i=i: x[i], gradients)
+        record.total = total if record.total is None else optax.tree.add(record.total, total)
+        record.squares.append(float(squares[i]))
+        record.along.append(float(along[i]))
+        record.tokens.append(estimates[name].tokens)
+        record.seconds.append(estimates[name].seconds)
+        record.first = record.first or estimates[name]
+        record.kept = estimates[name].kept

@@ -1,0 +1,149 @@
+"""The next steps that a policy could take at states, and rollouts after each of them.
+
+    Q(s, a) = r(a) + γ · V(s after a)        if a ends the response: r(a) + the outcome's reward
+
+Source: the 1-of-5 ranking of VinePPO (`action_ranking_analyzer.py`), from 5 continuations of each
+state. `ranking.py` scores predictions of Q; docs/credit_bench.md says how it departs.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from vinejax.core.types import Episode, Problem, PromptedProblem
+from vinejax.model.decoder import Params
+from vinejax.rollout.sampler import Drawn, Sampler, State
+from vinejax.tools.bench.truth import SolutionState, draw_returns, for_purpose
+
+DRAWS = 5  # continuations of a state whose next steps are compared
+
+
+class NextStep(NamedTuple):
+    """A step that the policy took at a state."""
+
+    tokens: list[int]  # response tokens up to the step's end
+    reward: float  # the step's own reward, plus the outcome's if the response ends with it
+    is_last: bool  # whether the response ends with it
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A state and the different next steps that were drawn there, in the order of their draws."""
+
+    state: SolutionState
+    problem: Problem
+    prompt: list[int]
+    steps: list[NextStep]
+
+
+class NextSteps(NamedTuple):
+    """The states that were kept, and counts of all states."""
+
+    choices: list[Choice]
+    tried: int  # states with sampled continuations
+    few: int  # states not kept for fewer than `least` different next steps
+    decided: int  # states not kept because every next step ends the response
+
+
+def sample_next_steps(
+    sampler: Sampler,
+    params: Params,
+    problems: Sequence[PromptedProblem],
+    episodes: list[Episode],
+    states: Sequence[SolutionState],
+    draws: int = DRAWS,
+    least: int = 2,
+) -> NextSteps:
+    """The different next steps in `draws` continuations of each state.
+
+    A continuation completes a solution; its next step ends where the first step of that solution
+    after the state ends. Steps are equal if their tokens are. States with fewer than `least`
+    different next steps are not kept.
+    """
+    by_id = {problem.id: problem for problem, _ in problems}
+    sampled = [
+        State(by_id[episodes[i].problem_id], i, episodes[i], i, c, used, visits=[])
+        for i, c, used in states
+    ]
+    counts = [draws] * len(sampled)
+    seeded = for_purpose(sampler, "next steps")
+    seeded.continuations(params, episodes, sampled, counts, with_steps=True)
+    choices, few, decided = [], 0, 0
+    for visited, state in zip(states, sampled, strict=True):
+        steps: dict[tuple[int, ...], NextStep] = {}
+        for drawn in state.drawn:
+            step = _next_step(drawn, state.used)
+            steps.setdefault(tuple(step.tokens), step)
+        if len(steps) < least:
+            few += 1
+        elif all(step.is_last for step in steps.values()):
+            decided += 1
+        else:
+            different = list(steps.values())
+            choices.append(Choice(visited, state.problem, state.episode.prompt, different))
+    return NextSteps(choices, len(sampled), few, decided)
+
+
+def step_returns(
+    sampler: Sampler, params: Params, choices: Sequence[Choice], count: int, purpose: str
+) -> list[np.ndarray]:
+    """[S] f64[A, count] r + γ · return of each next step, for each of `count` rollouts after it.
+
+    Rollouts for different purposes, such as 'truth' and 'prediction', share no random number. For a
+    step that ends the response, all entries are its reward.
+    """
+    episodes: list[Episode] = []
+    after: list[State] = []
+    for choice in choices:
+        for step in choice.steps:
+            if not step.is_last:
+                episode, used = begun(choice, step.tokens), len(step.tokens)
+                number = len(after)
+                after.append(State(choice.problem, number, episode, number, 0, used, visits=[]))
+                episodes.append(episode)
+    seeded = for_purpose(sampler, f"rollouts after next steps, {purpose}")
+    rows = iter(draw_returns(seeded, params, episodes, after, count))
+    returns = []
+    for choice in choices:
+        later = [np.zeros(count) if step.is_last else next(rows) for step in choice.steps]
+        returns.append(np.array(step_values(choice, later, sampler.cfg.ppo.gamma)))
+    return returns
+
+
+def step_values(choice: Choice, after: Sequence[ArrayLike], gamma: float) -> np.ndarray:
+    """f64[A, ...] r + γ · `after` for each next step, or r alone if the step is the last.
+
+    `after` [A][...] are values of the states after the steps, or returns from there.
+    """
+    rows = []
+    for step, values in zip(choice.steps, after, strict=True):
+        later = np.asarray(values, np.float64)
+        rows.append(step.reward + (np.zeros_like(later) if step.is_last else gamma * later))
+    return np.array(rows)
+
+
+def _next_step(drawn: Drawn, used: int) -> NextStep:
+    """The first step of a continuation that begins after `used` tokens."""
+    sample, num_tokens = drawn.sample, len(drawn.sample.tokens)
+    first = next((i for i, end in enumerate(sample.ends) if end > used), None)
+    if first is None or sample.ends[first] == num_tokens:
+        return NextStep(sample.tokens.tolist(), drawn.continuation.reward, True)
+    end = sample.ends[first]
+    return NextStep(sample.tokens[:end].tolist(), sample.rewards[first], False)
+
+
+def begun(choice: Choice, tokens: list[int]) -> Episode:
+    """A solution that begins with the response `tokens`, which are one step."""
+    return Episode(
+        problem_id=choice.problem.id,
+        prompt=choice.prompt,
+        response=tokens,
+        logprobs=[0.0] * len(tokens),
+        text="",  # not read: each rollout has a text of its own
+        finished=False,
+        reward=0.0,
+        step_ends=[len(tokens)],
+    )

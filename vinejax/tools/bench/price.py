@@ -1,0 +1,101 @@
+"""w, the price of a trained token in sampled tokens, on this machine.
+
+Step credit spends sampled tokens (continuations) to need fewer trained ones (solutions). Whether
+that pays depends on w, so w is measured with the run's settings of sampling and training.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import optax
+
+from vinejax.core.settings import Config
+from vinejax.core.types import Batch, Episode
+from vinejax.learner.batch import minibatches
+from vinejax.learner.optimizer import make_optimizer
+from vinejax.learner.update import Objective, fresh_state, update_step
+from vinejax.methods import find_method
+from vinejax.methods.ppo import Targets, critic_objective, make_critic_optimizer
+from vinejax.model.decoder import Params
+from vinejax.tools.bench.estimators import Fixed
+
+TIMES = 3  # measurements, after a first one that includes compiling
+
+
+class Price(NamedTuple):
+    """Seconds per sampled and per trained token, and their ratio."""
+
+    sampled: float  # per decoded token
+    trained: float  # per response token, for scoring it and for updates in all epochs
+
+    @property
+    def w(self) -> float:
+        """Sampled tokens that take as long as one trained token."""
+        return self.trained / self.sampled
+
+
+def training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> float:
+    """Median seconds of one iteration's training on the episodes, without compiling.
+
+    Training is all that follows credit: log-probabilities by the policy and, if it is read, the
+    reference model, and `ppo.epochs` of updates. The policy stays as it is. What else a loss may
+    read is made up, as the time does not depend on it.
+    """
+    method = find_method(cfg.method)
+
+    def rows() -> Batch:
+        batch = fixed.batch(cfg, episodes, cfg.ppo.minibatch)
+        batch = fixed.scored(cfg, episodes, batch, method.reads_reference(cfg))
+        own = np.zeros(batch.mask.shape, np.int32)
+        return batch._replace(own=own, sampler_logprobs=batch.old_logprobs)
+
+    optimizer = make_optimizer(cfg.optimizer, 1)
+    objective = method.objective(fixed.session.model, cfg)
+    return _median_seconds(fixed, cfg, fixed.params, (objective, optimizer), rows)
+
+
+def critic_training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> float:
+    """Median seconds of one iteration's training of the critic, without compiling.
+
+    Training is `ppo.epochs` of updates on the policy's minibatches; the critic's values count as
+    credit. The targets are its own values, as the time does not depend on them. Iterations of
+    `critic.warmup_iterations`, which a run spends on the critic alone, are not counted. The critic
+    stays as it is.
+    """
+    assert fixed.critic is not None
+    batch = fixed.batch(cfg, episodes, cfg.ppo.minibatch)
+    values = fixed.critic_values(cfg, batch)
+    optimizer = make_critic_optimizer(cfg, 1)
+    objective = critic_objective(fixed.session.model, cfg)
+    targets = Targets(values, values)
+    return _median_seconds(
+        fixed, cfg, fixed.critic, (objective, optimizer), lambda: (batch, targets)
+    )
+
+
+def _median_seconds(
+    fixed: Fixed,
+    cfg: Config,
+    params: Params,
+    trained_by: tuple[Objective, optax.GradientTransformation],
+    make_rows: Callable[[], Batch | tuple[Batch, Targets]],
+) -> float:
+    """Median seconds of making the rows and of `ppo.epochs` of updates on them, from `params`."""
+    objective, optimizer = trained_by
+    seconds = []
+    for _ in range(TIMES + 1):
+        state = fresh_state(params, optimizer, fixed.session.mesh)
+        jax.block_until_ready(state)
+        start = time.perf_counter()
+        rows = make_rows()
+        for epoch in range(cfg.ppo.epochs):
+            for minibatch in minibatches(rows, cfg.ppo.minibatch, cfg.seed, 0, epoch):
+                given = objective.pack(minibatch), fixed.session.base
+                state, _ = update_step(objective, optimizer, state, *given)
+        jax.block_until_ready(state)
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[1:])

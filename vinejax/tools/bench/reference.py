@@ -1,0 +1,88 @@
+"""The reference gradient: two independent estimates from many solutions, at a fixed policy."""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from vinejax.core.settings import Config
+from vinejax.core.types import Episode
+from vinejax.credit.assign import group_numbers, solution_rewards
+from vinejax.model.decoder import Params
+from vinejax.rl.advantages import group_advantages
+from vinejax.tools.bench.estimators import Fixed
+from vinejax.tools.bench.gradients import inner_products, policy_gradients, reference_error
+from vinejax.tools.bench.truth import with_own_seed
+
+PER_PROMPT = 16  # solutions of a problem that are sampled at once
+ROWS = 1024  # minimum of rows in a batch
+
+
+class Reference(NamedTuple):
+    """Two estimates g₁ and g₂ of the policy gradient, and their error."""
+
+    gradients: Params  # with a leading axis of 2
+    product: float  # g₁·g₂, whose expectation is |g|²
+    error: float  # relative squared error of (g₁ + g₂)/2
+    solutions: int  # of both together
+    reward: float  # mean over the solutions
+
+
+def sample_reference(fixed: Fixed, cfg: Config) -> Reference:
+    """The reference for the problems: each estimate is from half of `bench.reference` solutions.
+
+    It is REINFORCE with the mean reward of the problem's other solutions as baseline, which is
+    unbiased and needs two solutions of every problem.
+    """
+    halves = [_sample(fixed, cfg, half) for half in (0, 1)]
+    gradients = [_gradient(fixed, cfg, episodes) for episodes in halves]
+    both = jax.tree.map(lambda *x: jnp.concatenate(x), *gradients)
+    squares, products = inner_products(fixed.session.model, both, both)
+    rewards = [episode.reward for episodes in halves for episode in episodes]
+    return Reference(
+        gradients=both,
+        product=float(products[0, 1]),
+        error=reference_error(squares[0], squares[1], products[0, 1]),
+        solutions=len(rewards),
+        reward=float(np.mean(rewards)),
+    )
+
+
+def _sample(fixed: Fixed, cfg: Config, half: int) -> list[Episode]:
+    """Half of the solutions, at most `PER_PROMPT` of a problem at once."""
+    session, problems = fixed.session, fixed.problems
+    left = cfg.bench.reference // 2 // len(problems)
+    seeded = with_own_seed(cfg, f"reference {half}")
+    episodes: list[Episode] = []
+    part = 0
+    while left > 0:
+        rollout = dataclasses.replace(cfg.rollout, per_prompt=min(left, PER_PROMPT))
+        sampler = fixed.sampler(dataclasses.replace(seeded, rollout=rollout), part)
+        episodes += sampler.solutions(fixed.weights, fixed.problems, len(fixed.problems))
+        left, part = left - rollout.per_prompt, part + 1
+    session.engine.release()
+    return episodes
+
+
+def _gradient(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> Params:
+    """ĝ of the episodes by RLOO, with a leading axis of 1."""
+    passes = fixed.passes(cfg)
+    advantages = np.asarray(
+        group_advantages(solution_rewards(episodes), group_numbers(episodes), "rloo")
+    )
+    rows = -(-ROWS // passes.rows) * passes.rows
+
+    def part(start: int) -> Params:
+        chosen = episodes[start : start + rows]
+        batch = fixed.batch(cfg, chosen, passes.rows)
+        credit = np.zeros(batch.mask.shape, np.float32)
+        credit[: len(chosen)] = advantages[start : start + rows, None]
+        parts = (fixed.session.model, fixed.params, batch, credit[None] * batch.mask)
+        rest = cfg.sample.temperature, passes, fixed.session.base
+        return policy_gradients(*parts, len(episodes), *rest)
+
+    return functools.reduce(optax.tree.add, map(part, range(0, len(episodes), rows)))

@@ -1,0 +1,183 @@
+"""The result of the credit bench: one record, as JSON and as tables for the terminal."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from vinejax.tools.bench.estimators import EXACT
+from vinejax.tools.bench.gradients import GradientError, error_draws, gradient_error, measure_of
+from vinejax.tools.bench.intervals import Measure
+from vinejax.tools.bench.measure import Repeats, Solutions, steady
+from vinejax.tools.bench.price import Price
+from vinejax.tools.bench.ranking import RankingScores
+from vinejax.tools.bench.reference import Reference
+from vinejax.tools.bench.value_error import ValueScores
+from vinejax.tools.bench.worth import worth_of
+
+BASELINE = "rloo"  # the estimator whose cost is 1, if it is measured
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """An estimator: the error of its gradient, its costs, and the errors of its values.
+
+    A cost is that of reaching the baseline's error: error times tokens, or seconds, relative to the
+    baseline's, if errors fall as 1 / solutions, without bias. None if no baseline is measured.
+    """
+
+    gradient: GradientError
+    tokens: float  # generated per solution, continuations included
+    seconds: float  # per solution, for sampling, credit and training, a critic's included
+    error_ratio: Measure | None  # error / the baseline's error
+    token_cost: Measure | None
+    second_cost: Measure | None
+    values: ValueScores | None = None
+    worth: Measure | None = None  # of its credit; None without estimator 'exact'
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """All measurements of the bench for one policy."""
+
+    policy: str  # 'checkpoints/25', or 'the start'
+    problems: int
+    per_prompt: int
+    reward: float  # mean over the reference's solutions
+    reference_solutions: int
+    reference_error: float  # relative, squared
+    price: Price
+    rows: dict[str, Row]
+    ranking: dict[str, RankingScores]  # by the source of predictions: 'K = 9', or 'critic'
+    ranked: dict[str, float]  # counts of `NextSteps`, and the margin
+
+
+def rows_of(
+    repeats: dict[str, Repeats],
+    solutions: Solutions,
+    reference: Reference,
+    price: Price,
+    values: dict[str, ValueScores],
+    critic_seconds: dict[str, float],
+) -> dict[str, Row]:
+    """A row for each estimator; `critic_seconds` are for training critics, per solution."""
+    count = len(solutions.episodes)
+    tokens = {name: solutions.tokens + np.mean(t.tokens) / count for name, t in repeats.items()}
+    trained = price.trained * solutions.trained
+    seconds = {
+        name: solutions.seconds
+        + steady(repeat.seconds) / count
+        + trained
+        + critic_seconds.get(name, 0.0)
+        for name, repeat in repeats.items()
+    }
+    rows = {}
+    for name, repeat in repeats.items():
+        costs: tuple[Measure | None, ...] = (None, None, None)
+        if BASELINE in repeats:
+            ratio = _error_ratio(repeat, repeats[BASELINE], reference.product)
+            factors = 1.0, tokens[name] / tokens[BASELINE], seconds[name] / seconds[BASELINE]
+            costs = tuple(measure_of(ratio * factor) for factor in factors)
+        worth = None
+        if solutions.truth is not None and name != EXACT:
+            worth = worth_of(np.concatenate(repeat.credit), solutions.truth)
+        rows[name] = Row(
+            gradient_error(repeat.measured(), reference.product),
+            float(tokens[name]),
+            seconds[name],
+            *costs,
+            values=values.get(name),
+            worth=worth,
+        )
+    return rows
+
+
+def _error_ratio(estimator: Repeats, baseline: Repeats, g_squared: float) -> np.ndarray:
+    """f64[1 + draws] error / baseline's error: over all repeats that both have, then over draws."""
+    repeats = len(estimator.squares)
+    measured = baseline.measured()
+    paired = measured._replace(squares=measured.squares[:repeats], along=measured.along[:repeats])
+    errors = error_draws(paired, g_squared)
+    # The noise of the reference may make a small error negative: there is no ratio to that.
+    errors[errors <= 0] = np.nan
+    return error_draws(estimator.measured(), g_squared) / errors
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """The record as JSON: dataclasses become objects, and `price` has w, too."""
+    record = dataclasses.asdict(result)
+    return record | {"price": result.price._asdict() | {"w": result.price.w}}
+
+
+def print_result(result: Result, console: Console) -> None:
+    """The tables: gradients with costs, values, ranking."""
+    solutions = result.problems * result.per_prompt
+    console.print(
+        f"{result.policy}: mean reward {result.reward:.3f}; gradients of {solutions} solutions of"
+        f" {result.problems} problems against {result.reference_solutions:,} solutions, whose"
+        f" squared error is {result.reference_error:.4f}; w = {result.price.w:.1f} sampled tokens"
+        " per trained token"
+    )
+    valued = {name: row.values for name, row in result.rows.items() if row.values is not None}
+    _print(console, "Error of the policy gradient, and worth of the credit", result.rows, GRADIENTS)
+    _print(console, "Per solution, and the cost of an equal error over RLOO's", result.rows, COSTS)
+    _print(console, "Error of values at states of the solutions", valued, VALUES)
+    _print(console, "Which of the next steps is best", result.ranking, RANKING)
+
+
+def _print(
+    console: Console, title: str, rows: Mapping[str, Any], columns: dict[str, Callable[[Any], str]]
+) -> None:
+    """Prints a table whose first column has the names of the rows; nothing without rows."""
+    style = {"title_justify": "left", "title_style": "bold", "padding": 0}
+    table = Table(title=title, box=box.SIMPLE, **style)  # 80 columns hold it
+    table.add_column("predicted by" if columns is RANKING else "estimator")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for name, row in rows.items():
+        table.add_row(name, *(shown(row) for shown in columns.values()))
+    if rows:
+        console.print(table)
+
+
+def _shown(measure: Measure | None) -> str:
+    """'0.12' over '[0.10, 0.15]', with ∞ for an end that is None; '-' if it is undefined."""
+    if measure is None or measure.value is None:
+        return "-"
+    if measure.low is None and measure.high is None:
+        return f"{measure.value:.3g}"
+    low, high = ("∞" if end is None else f"{end:.2g}" for end in (measure.low, measure.high))
+    return f"{measure.value:.3g}\n[{low}, {high}]"
+
+
+# The columns of the tables after the first.
+GRADIENTS: dict[str, Callable[[Row], str]] = {
+    "squared error": lambda row: _shown(row.gradient.error),
+    "cosine": lambda row: _shown(row.gradient.cosine),
+    "squared bias": lambda row: "-" if row.gradient.bias is None else f"{row.gradient.bias:.3f}",
+    "worth": lambda row: _shown(row.worth),
+}
+COSTS: dict[str, Callable[[Row], str]] = {
+    "tokens": lambda row: f"{row.tokens:.0f}",
+    "seconds": lambda row: f"{1000 * row.seconds:.1f} ms",
+    "cost in tokens": lambda row: _shown(row.token_cost),
+    "cost in seconds": lambda row: _shown(row.second_cost),
+}
+VALUES: dict[str, Callable[[ValueScores], str]] = {
+    "states": lambda x: str(x.states),
+    "MAE": lambda x: _shown(x.mae),
+    "bias": lambda x: _shown(x.bias),
+    "squared error": lambda x: _shown(x.squared_error),
+    "rank correlation": lambda x: _shown(x.rank_correlation),
+}
+RANKING: dict[str, Callable[[RankingScores], str]] = {
+    "states": lambda x: str(x.states),
+    "steps": lambda x: "-" if x.alternatives is None else f"{x.alternatives:.1f}",
+    "right": lambda x: _shown(x.top),
+    "chance": lambda x: _shown(x.chance),
+    "pairs in order": lambda x: _shown(x.ordered),
+}

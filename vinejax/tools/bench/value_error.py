@@ -1,0 +1,198 @@
+"""Errors of predicted values of states; the truth is a mean return of independent rollouts.
+
+    d_s = v_s - t_s    v_s: predicted value of state s    t_s: mean return of n rollouts from s
+
+All are pure functions of arrays. The rollouts of the truth must be independent of the prediction,
+as those of `truth.py` are; then t_s = V(s) + e_s with E[e_s] = 0 and e_s independent of v_s.
+VinePPO's analyzers (`mc_value_prediction_analyzer.py`, `valnet_prediction_analyzer.py`) compare
+with 256 fresh rollouts, too, and leave their noise in the error. See docs/credit_bench.md.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from vinejax.tools.bench.intervals import Bootstrap, Measure, Statistic
+
+NUM_BINS = 10  # bins of predicted values in a calibration
+NUM_PARTS = 5  # parts of a solution, for errors by position
+
+
+class Truth(NamedTuple):
+    """The values of S states by rollouts."""
+
+    means: np.ndarray  # f64[S] mean return
+    variances: np.ndarray  # f64[S] unbiased estimate of the variance of each mean
+
+
+@dataclasses.dataclass(frozen=True)
+class Bin:
+    """States whose predicted values lie in [low, high)."""
+
+    low: float
+    high: float
+    states: int
+    prediction: float | None  # their mean predicted value; None without states
+    truth: float | None  # their mean true value; None without states
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Errors at states in one part of the solutions: from share `low` to `high` of the tokens."""
+
+    low: float
+    high: float
+    states: int
+    mae: Measure
+    bias: Measure
+
+
+@dataclasses.dataclass(frozen=True)
+class ValueScores:
+    """Measures of predicted values; `value_scores` has the equations."""
+
+    states: int
+    problems: int
+    unpredicted: int  # states that had no prediction, and count nowhere else
+    mae: Measure
+    bias: Measure
+    squared_error: Measure
+    truth_error: float | None  # root mean square standard error of the true values
+    rank_correlation: Measure
+    calibration: list[Bin]
+    by_position: list[Part]
+
+
+def truth_of(returns: ArrayLike) -> Truth:
+    """The mean returns of S states and their variances, from returns [S, n].
+
+        Var(t) ≈ Σᵢ (Rᵢ - t)² / (n - 1) / n        for returns 0 and 1: t·(1 - t) / (n - 1)
+
+    Raises ValueError for other shapes, and for n = 1, which has no variance.
+    """
+    array = np.asarray(returns, np.float64)
+    if array.ndim != 2 or array.shape[1] < 2:
+        raise ValueError(f"expected [S, n] returns with n >= 2; found shape {array.shape}")
+    return Truth(array.mean(axis=1), array.var(axis=1, ddof=1) / array.shape[1])
+
+
+def value_scores(
+    predicted: ArrayLike,
+    truth: Truth,
+    positions: ArrayLike,
+    problems: Sequence[str],
+) -> ValueScores:
+    """Errors of predicted values, with 95% bootstrap intervals over problems.
+
+        mae           = mean |d|            mae of V ≤ E[mae] ≤ mae of V + `truth_error`
+        bias          = mean d
+        squared_error = mean (d² - Var(t))  unbiased for the mean of (v - V)²; can be negative
+        truth_error   = √mean Var(t)
+        rank_correlation: Spearman's, of v and t
+
+    The bounds of the MAE: e has mean 0 and is independent of v, so that E|v - V - e| is at least
+    |v - V| by Jensen's inequality, and at most |v - V| + E|e|. Noise of the truth lowers the rank
+    correlation. It is None where predictions or true values are all equal, and its interval leaves
+    out draws in which they are.
+
+    Args:
+      predicted: [S]; not a number where an estimator has no value for the state.
+      truth: the truth for S states.
+      positions: [S] share of the solution's tokens before the state, from 0 to below 1.
+      problems: [S] ids.
+
+    Raises ValueError if lengths differ or a position is outside [0, 1).
+    """
+    v, at = np.asarray(predicted, np.float64), np.asarray(positions, np.float64)
+    lengths = [*map(len, (v, truth.means, truth.variances, at, problems))]
+    if len(set(lengths)) > 1:
+        raise ValueError(f"predictions, truth (2), positions, problems of lengths {lengths}")
+    if at.size and not (at.min() >= 0 and at.max() < 1):
+        raise ValueError(f"positions from {at.min()} to {at.max()}: must be in [0, 1)")
+    has_value = np.isfinite(v)
+    names = [problem for problem, has in zip(problems, has_value, strict=True) if has]
+    v, at, means, variances = (x[has_value] for x in (v, at, truth.means, truth.variances))
+    differences, bootstrap = v - means, Bootstrap(names)
+    return ValueScores(
+        states=len(v),
+        problems=bootstrap.num_problems,
+        unpredicted=int(np.sum(~has_value)),
+        mae=bootstrap.mean(np.abs(differences)),
+        bias=bootstrap.mean(differences),
+        squared_error=bootstrap.mean(differences**2 - variances),
+        truth_error=float(np.sqrt(variances.mean())) if len(v) else None,
+        rank_correlation=bootstrap.measure(rank_correlation(v, means)),
+        calibration=calibration(v, means),
+        by_position=_by_position(differences, at, bootstrap),
+    )
+
+
+def calibration(predicted: np.ndarray, truth: np.ndarray) -> list[Bin]:
+    """Mean predicted and mean true value, from [S] of both, in bins of the predicted value.
+
+    The bins divide [0, 1] evenly. Predictions below and above count in the first and the last bin.
+    A prediction is calibrated if E[V | v] = v. The mean of few rollouts is unbiased, E[v | V] = V,
+    and yet not calibrated: high means are on average too high, low means too low.
+    """
+    # Rounded, so that 0.7 in float32 falls into the bin that begins at 0.7.
+    scaled = np.round(predicted * NUM_BINS, 5)
+    numbers = np.clip(np.floor(scaled), 0, NUM_BINS - 1)
+    edges = np.linspace(0.0, 1.0, NUM_BINS + 1).tolist()
+    table = []
+    for b in range(NUM_BINS):
+        members = numbers == b
+        count = int(members.sum())
+        mean_prediction = float(predicted[members].mean()) if count else None
+        mean_truth = float(truth[members].mean()) if count else None
+        table.append(Bin(edges[b], edges[b + 1], count, mean_prediction, mean_truth))
+    return table
+
+
+def rank_correlation(a: np.ndarray, b: np.ndarray) -> Statistic:
+    """Spearman's rank correlation of `a` and `b`, [S] each; states have weights, [S] too.
+
+        ρ = Σ (x - x̄)(y - ȳ) / √(Σ (x - x̄)² · Σ (y - ȳ)²)    x, y: ranks of a and b; equal
+                                                            values have the mean of theirs
+    None where either has no two distinct values.
+    """
+    numbers = [np.unique(x, return_inverse=True)[1] for x in (a, b)]
+
+    def statistic(weights: np.ndarray) -> float | None:
+        total = weights.sum()
+        if not total:
+            return None
+        ranks = [mean_ranks(x, weights) for x in numbers]
+        x, y = (rank - (weights @ rank) / total for rank in ranks)
+        scale = float(np.sqrt((weights @ x**2) * (weights @ y**2)))
+        return float(weights @ (x * y)) / scale if scale else None
+
+    return statistic
+
+
+def mean_ranks(numbers: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """f64[S] the ranks, from 1, of values that count `weights` [S] times each.
+
+    `numbers` i[S] index the sorted distinct values. Equal values have the mean of their ranks.
+    """
+    counts = np.bincount(numbers, weights)
+    return (np.cumsum(counts) - (counts - 1) / 2)[numbers]
+
+
+def _by_position(differences: np.ndarray, at: np.ndarray, bootstrap: Bootstrap) -> list[Part]:
+    numbers = np.floor(at * NUM_PARTS)
+    parts = []
+    for p in range(NUM_PARTS):
+        members = numbers == p
+        parts.append(
+            Part(
+                low=p / NUM_PARTS,
+                high=(p + 1) / NUM_PARTS,
+                states=int(members.sum()),
+                mae=bootstrap.mean(np.abs(differences), members),
+                bias=bootstrap.mean(differences, members),
+            )
+        )
+    return parts

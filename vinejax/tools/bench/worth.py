@@ -1,0 +1,63 @@
+"""Worth of a credit: how much of the signal of exact credit one solution brings.
+
+    worth = E[Â·A]² / (E[Â²]·E[A²])    over the steps of solutions, all alike
+
+A is the true advantage of a step, Â the credit's mean over the step's tokens: the squared uncentred
+correlation of the two. Where gradients of steps are independent, a batch with a credit of worth x
+has the signal over noise of x batches with exact credit.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from vinejax.core.types import Episode, StepLayout
+from vinejax.credit.assign import means_of_steps
+from vinejax.rl.advantages import step_advantages
+from vinejax.tools.bench.intervals import Bootstrap, Measure
+
+
+class TrueSteps(NamedTuple):
+    """True advantages of the steps of solutions, by many continuations of each state."""
+
+    advantages: np.ndarray  # f64[S]
+    variances: np.ndarray  # f64[S] of their errors
+    problems: list[str]  # [S]
+
+
+def true_steps(steps: StepLayout, episodes: list[Episode], gamma: float) -> TrueSteps:
+    """The steps of `episodes`, whose layout is `steps`, with values by many continuations."""
+    advantages = step_advantages(steps.values, steps.rewards, steps.num_steps, gamma)
+    is_step = steps.is_step
+    errors = np.zeros((*is_step.shape[:1], is_step.shape[1] + 1))
+    for row, episode in enumerate(episodes):
+        errors[row, : len(episode.step_ends)] = episode.value_errors
+    variances = errors[:, :-1] ** 2 + gamma**2 * errors[:, 1:] ** 2
+    names = [episode.problem_id for episode in episodes for _ in episode.step_ends]
+    return TrueSteps(np.asarray(advantages, np.float64)[is_step], variances[is_step], names)
+
+
+def joined(parts: list[TrueSteps]) -> TrueSteps | None:
+    """The steps of all parts; None if there are none."""
+    if not parts:
+        return None
+    advantages, variances, problems = zip(*parts, strict=True)
+    flat = [name for names in problems for name in names]
+    return TrueSteps(np.concatenate(advantages), np.concatenate(variances), flat)
+
+
+def credit_of_steps(advantages: np.ndarray, steps: StepLayout) -> np.ndarray:
+    """f64[S] the mean of f32[B, T] advantages over the tokens of each step."""
+    return means_of_steps(advantages, steps)[steps.is_step].astype(np.float64)
+
+
+def worth_of(credit: np.ndarray, truth: TrueSteps) -> Measure:
+    """The worth of f64[S] credit, without the errors of the truth, which are independent of it."""
+    product, square = credit * truth.advantages, credit**2
+    signal = truth.advantages**2 - truth.variances
+
+    def statistic(count: np.ndarray) -> float | None:
+        below = np.dot(count, square) * np.dot(count, signal)
+        return float(np.dot(count, product) ** 2 / below) if below > 0 else None
+
+    return Bootstrap(truth.problems).measure(statistic)

@@ -1,0 +1,90 @@
+"""Settings to change when a program does not fit, computed from the parts of its memory."""
+
+import math
+
+from vinejax.runtime.topology import KINDS
+from vinejax.tools.plan.case import Case
+from vinejax.tools.plan.memory import PlannedPhase
+from vinejax.tools.plan.roofline import TEMPORARIES, PlannedProgram, stage_of
+
+GIB = 2**30
+MIN_SLOTS = 8  # per shard: with fewer, a decode step mostly reads weights
+MIN_SHARE = 0.02  # share of the memory limit that a listed change frees at least
+
+
+def advise(case: Case, phase: PlannedPhase | None, program: PlannedProgram) -> list[str]:
+    """Changes that free memory for a program that does not fit; sufficient changes first.
+
+    Each text states the memory that the change frees per chip; a larger slice comes last. `phase`
+    is None if not even one slot fits.
+    """
+    over, parts = program.total - case.limit, program.parts
+    stage, _ = stage_of(program.name)
+    options = []
+    if parts.get("optimizer") and stage == "rollout":
+        options.append((parts["optimizer"], "offload.optimizer = True"))
+    if parts.get("reference") and stage != "score":
+        options.append((parts["reference"], "offload.reference = True"))
+    if phase:
+        options += _size_options(case, phase, program)
+    options = [(freed, text) for freed, text in options if freed > MIN_SHARE * case.limit]
+    options.sort(key=lambda option: (option[0] < over, -option[0] if option[0] < over else 0))
+    lines = [f"{text} frees {freed / GIB:.2f} GiB" for freed, text in options]
+    # All memory split over the chips of a slice.
+    chips = math.ceil(case.topology.chips * program.total / case.limit)
+    offered = sorted(math.prod(shape) for shape in KINDS[case.topology.kind].shapes)
+    larger = next((size for size in offered if size >= chips), chips)
+    where = "with the new ones on fsdp (or tensor, for rollouts)"
+    return [*lines, f"a slice of {larger} chips or more, {where}"]
+
+
+def _size_options(
+    case: Case, phase: PlannedPhase, program: PlannedProgram
+) -> list[tuple[float, str]]:
+    """Bytes freed and the change, for each setting that makes the program itself smaller."""
+    name = program.name
+    parts = program.parts
+    cfg = case.cfg
+    options = []
+    if stage_of(name)[0] == "rollout":
+        if parts["suffix KV"]:
+            options += _cache_options(case, phase, program)
+        if case.shards > 1 and case.model.cfg.num_heads % (2 * case.tensor) == 0:
+            text = f"mesh.tensor = {2 * case.tensor}, with half the shards,"
+            options.append((parts["decode copy"] / 2, text))
+        return options
+    rows = case.pass_rows
+    if rows > case.shards:
+        half = rows // 2
+        text = f"{_field_name(case, 'microbatch', 'ppo')} = {half} instead of {rows}"
+        options.append((parts[TEMPORARIES] / 2, f"{text} (at most)"))
+    if cfg.model.remat != "full" and name != "score":
+        kept = parts[TEMPORARIES] * 0.7
+        text = f"{_field_name(case, 'remat', 'model')} = 'full' instead of {cfg.model.remat!r}"
+        options.append((kept, f"{text} (about)"))
+    return options
+
+
+def _cache_options(
+    case: Case, phase: PlannedPhase, program: PlannedProgram
+) -> list[tuple[float, str]]:
+    """Bytes freed and the change, for each setting that makes keys and values smaller."""
+    sizes, parts = phase.sizes, program.parts
+    over = program.total - case.limit
+    if sizes.storage.columns(sizes.slots, sizes.width) < sizes.slots * sizes.width:
+        # A pool of fewer pages than slots can hold takes what memory there is, whatever the slots.
+        held = parts["trunk KV"] + parts["suffix KV"]
+        limit = math.floor((held - over) / GIB * 100) / 100
+        text = f"{_field_name(case, 'memory_gib', 'rollout')} = {limit}"
+        return [(over, f"{text} instead of {held / GIB:.2f}")] if limit > 0 else []
+    slot = parts["suffix KV"] / sizes.slots
+    fewer = min(math.ceil(over / slot), sizes.slots - MIN_SLOTS)
+    text = f"{_field_name(case, 'slots', 'rollout')} = {(sizes.slots - fewer) * case.shards}"
+    return [(fewer * slot, f"{text} instead of {case.cfg.rollout.slots}")] if fewer > 0 else []
+
+
+def _field_name(case: Case, name: str, section: str) -> str:
+    """Dotted name of the field of a setting, in the topology's row or in a section."""
+    row = case.cfg.meshes.get(case.topology.name)
+    in_row = row is not None and getattr(row, name) is not None
+    return f"meshes[{case.topology.name!r}].{name}" if in_row else f"{section}.{name}"

@@ -1,0 +1,78 @@
+"""Compiles programs, each in a process of its own with a time limit (`child.py`)."""
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from vinejax.core.errors import ConfigError
+from vinejax.tools.plan.case import Case
+
+# Settings of libtpu on a machine without a TPU: several processes may load it, it asks no metadata
+# server, and it writes no logs. It reads them when it is loaded, so they are set for the process.
+ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_LOG_DIR": "disabled",
+    "TPU_MIN_LOG_LEVEL": "3",
+    "TPU_STDERR_LOG_LEVEL": "3",
+}
+GATHERED = "Involuntary full rematerialization"  # the partitioner's warning: it replicates an array
+LINES = 3  # last lines of the output of a process that failed
+
+
+def check_compiler(case: Case) -> str:
+    """A warning if libtpu is not the release that jax is made for, else ''.
+
+    Raises ConfigError if libtpu is needed and not installed.
+    """
+    if not case.topology.is_tpu:
+        return ""
+    if importlib.util.find_spec("libtpu") is None:
+        rule = "the TPU compiler is not installed: pip install -e '.[tpu]'"
+        raise ConfigError("topology", rule, repr(case.topology.name))
+    installed = importlib.metadata.version("libtpu")
+    for line in importlib.metadata.requires("jax") or []:
+        if pin := re.match(r"libtpu==([\d.]+)\.\*", line):
+            if not f"{installed}.".startswith(f"{pin[1]}."):
+                jax = importlib.metadata.version("jax")
+                return f"libtpu {installed} is not what jax {jax} is made for, {pin[1]}.*"
+    return ""
+
+
+def compile_program(case: Case, config: dict[str, Any], name: str, timeout_s: float) -> dict:
+    """The answer of `child.compile_request`, with the number of GATHERED warnings as 'gathered'; or
+    an 'error': 'time', 'memory' (with 'needs' and 'limit' in bytes) or the compiler's message."""
+    with tempfile.TemporaryDirectory(prefix="vinejax-plan-") as folder:
+        request = Path(folder) / "request.json"
+        answer = Path(folder) / "answer.json"
+        request.write_text(json.dumps({"config": config, "program": name}))
+        command = [sys.executable, "-m", "vinejax.tools.plan.aot.child", str(request), str(answer)]
+        environment = os.environ | ENVIRONMENT
+        if case.topology.is_tpu:
+            environment["TPU_ACCELERATOR_TYPE"] = case.topology.accelerator_type
+        try:
+            done = subprocess.run(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                timeout=timeout_s,
+            )
+        except subprocess.TimeoutExpired:
+            return {"error": "time"}
+        if done.returncode != 0 or not answer.exists():
+            words = " | ".join(done.stdout.strip().splitlines()[-LINES:])
+            return {"error": f"the compiling process ended with status {done.returncode}: {words}"}
+        return json.loads(answer.read_text()) | {"gathered": done.stdout.count(GATHERED)}

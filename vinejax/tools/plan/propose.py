@@ -1,0 +1,248 @@
+"""A row of `meshes` for a slice that has none in the configuration, by arithmetic alone.
+
+Memory is estimated as for a plan (`memory.py`), temporaries included: nothing is compiled. A row
+decides whether a run fits and how fast it is, not what it computes.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from vinejax.core.errors import ConfigError, UserError
+from vinejax.core.settings import Config, MeshConfig, TopologyConfig
+from vinejax.engine.memory import phase_bytes
+from vinejax.runtime.devices import found_devices
+from vinejax.runtime.distributed import check_hosts, is_writer
+from vinejax.runtime.topology import Topology, find_topology, match_topology
+from vinejax.tools.plan.case import Case, model_sizes, open_case
+from vinejax.tools.plan.cost import planned_passes
+from vinejax.tools.plan.memory import (
+    MemoryParts,
+    PlannedPhase,
+    decode_copy_bytes,
+    fixed_parts,
+    main_phase,
+    planned_phases,
+    temporaries_guess,
+)
+from vinejax.tools.plan.roofline import STAGE
+
+FILL = 0.85  # maximum share of a chip's memory for all parts and estimated temporaries
+COPY_SHARE = 1 / 8  # share of a chip's memory that the decoding copy should not exceed
+LANES = 128  # minimum of columns of the model's width that `fsdp` leaves on a chip
+# Slots per shard, tried in this order until the memory suffices.
+SLOTS = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 8)
+PASS_ROWS = 1  # rows that a shard could compute in the time in which a pass gathers all weights
+REMAT = ("dots", "full")  # tried in this order
+ENDLESS_GIB = 2.0**20
+GIB = 2**30
+UNIT = GIB // 64  # a chosen `memory_gib` is a multiple of it
+NO_ROW = "No row of `meshes` is for {name}; by arithmetic alone this one was chosen: {row}; "
+TO_CHANGE = "to change it, write it into the config; --mode=plan --config.topology={name} checks it"
+
+
+def with_row_for_devices(cfg: Config) -> Config:
+    """The configuration with a row of `meshes` for the devices of this process.
+
+    If it has none, one is chosen and printed. The configuration is returned unchanged if it has no
+    rows at all or sets `mesh`, on CPUs, and on devices of an unknown kind or number, which
+    `on_devices` refuses.
+
+    Raises ConfigError if by arithmetic nothing fits, or the model's sizes cannot be read; UserError
+    if there are no devices, or the number of hosts is wrong: see `check_hosts`.
+    """
+    if not cfg.meshes or cfg.mesh != MeshConfig():
+        return cfg
+    devices = found_devices()
+    check_hosts()
+    kind, count = devices[0].device_kind, len(devices)
+    topology = find_topology(kind, count)
+    if topology is None or topology.kind == "cpu" or match_topology(kind, count, cfg.meshes):
+        return cfg
+    if cfg.topology not in ("", topology.name):
+        return cfg
+    try:
+        proposed = with_proposed_row(cfg, topology)
+    except UserError as error:
+        rule = f"no row is for {topology.name}, and none could be chosen: {error}"
+        raise ConfigError("meshes", rule) from error
+    if is_writer():
+        row = row_text(proposed, topology.name)
+        print((NO_ROW + TO_CHANGE).format(name=topology.name, row=row))
+    return proposed
+
+
+def with_proposed_row(cfg: Config, topology: Topology) -> Config:
+    """The configuration with a proposed row for a topology. Raises as `propose_row` does."""
+    row = propose_row(cfg, topology)
+    return dataclasses.replace(cfg, meshes={**cfg.meshes, topology.name: row})
+
+
+def row_text(cfg: Config, topology: str) -> str:
+    """The row of a topology as a line of a config file, without the fields that are not set."""
+    unset = TopologyConfig()
+    fields = dataclasses.asdict(cfg.meshes[topology]).items()
+    set_fields = ", ".join(f"{name}={x!r}" for name, x in fields if x != getattr(unset, name))
+    return f'cfg.meshes["{topology}"] = dict({set_fields})'
+
+
+def propose_row(cfg: Config, topology: Topology) -> TopologyConfig:
+    """The row for a topology, with a mesh on which everything fits.
+
+    Of such meshes, in the order of `_meshes`, it is the first on which the decoding copy takes at
+    most COPY_SHARE of a chip's memory, because every decode step reads this copy; if there is none,
+    the last, with the largest `tensor`.
+
+    Raises ConfigError, for the topology, if by the estimates no mesh fits; and other UserErrors if
+    the model's sizes cannot be read: see `case.open_case`.
+    """
+    chosen, attempts = None, []
+    for mesh in _meshes(cfg, topology):
+        fit = _fit(cfg, topology, mesh)
+        attempts.append(fit)
+        if fit.row is not None:
+            chosen = fit.row
+            case = _case(cfg, topology, chosen)
+            if decode_copy_bytes(case) <= COPY_SHARE * case.limit:
+                break
+    if chosen is not None:
+        return chosen
+    why = "no mesh over its chips divides the model's heads and the rows of a minibatch"
+    if attempts:
+        smallest = min(attempts, key=lambda fit: fit.needed)
+        mesh = f"fsdp={smallest.mesh.fsdp} tensor={smallest.mesh.tensor}"
+        room = f"more than {FILL:.0%} of the {topology.chip.hbm_gib:.1f} of a chip"
+        why = f"by arithmetic {mesh} takes {smallest.needed / GIB:.1f} GiB, {room}"
+    rule = f"{why}; take a larger slice, set offload.*, or add a row to `meshes`"
+    raise ConfigError("topology", rule, repr(topology.name))
+
+
+class Fit(NamedTuple):
+    """The outcome of the search on one mesh."""
+
+    mesh: MeshConfig
+    row: TopologyConfig | None  # None: no row that was tried fits
+    needed: int  # bytes per chip of the chosen row, or of the smallest that was tried
+
+
+def _meshes(cfg: Config, topology: Topology) -> Iterator[MeshConfig]:
+    """The meshes over all chips that divide heads, feed-forward columns and the rows of a pass.
+
+    They come in the order of `tensor`: the larger it is, the more chips wait for each other in
+    every layer. `fsdp` is as large as possible with at least LANES columns of the model's width on
+    a chip; `data` takes the remaining chips.
+    """
+    sizes = model_sizes(cfg)
+    for tensor in range(1, topology.chips + 1):
+        if topology.chips % tensor or sizes.num_heads % tensor or sizes.ffn % tensor:
+            continue
+        shards = topology.chips // tensor
+        if _pass_rows(cfg) % shards:
+            continue
+        divisors = (n for n in range(shards, 0, -1) if shards % n == 0 and sizes.width % n == 0)
+        fsdp = next((n for n in divisors if sizes.width // n >= LANES), 1)
+        yield MeshConfig(shards // fsdp, fsdp, tensor)
+
+
+def _pass_rows(cfg: Config) -> int:
+    """The maximum of rows in a pass: a microbatch must divide the minibatches of PPO and of SFT."""
+    return math.gcd(cfg.ppo.minibatch, cfg.sft.batch)
+
+
+def _fit(cfg: Config, topology: Topology, mesh: MeshConfig) -> Fit:
+    """The table entry for this mesh that, in this order of priority, saves most activations for the
+    backward pass, computes fewest batch rows, and has most slots."""
+    shards, rows = mesh.data * mesh.fsdp, _pass_rows(cfg)
+    axes = dataclasses.asdict(mesh)
+    row = TopologyConfig(**axes, slots=SLOTS[-1] * shards, microbatch=shards)
+    first = _case(cfg, topology, row)
+    fixed, limit = fixed_parts(first), FILL * first.limit
+
+    def rows_computed(microbatch: int) -> int:
+        """Rows per update over all shards, plus PASS_ROWS per shard for each pass."""
+        case = _case(cfg, topology, dataclasses.replace(row, microbatch=microbatch))
+        return planned_passes(case, cfg.ppo.minibatch).used * (microbatch + PASS_ROWS * shards)
+
+    sizes = [n for n in range(shards, rows + 1, shards) if rows % n == 0]
+    needed = []
+    for remat, microbatch in itertools.product(REMAT, sorted(sizes, key=rows_computed)):
+        row = dataclasses.replace(row, microbatch=microbatch, remat=remat)
+        needed.append(_update_bytes(_case(cfg, topology, row), fixed))
+        if needed[-1] <= limit:
+            break
+    else:
+        return Fit(mesh, None, min(needed))
+    for may_cut, slots in itertools.product((False, True), SLOTS):
+        row = dataclasses.replace(row, slots=slots * shards)
+        case = _case(cfg, topology, row)
+        needed.append(_decoding_bytes(case, fixed, slots, may_cut))
+        if needed[-1] <= limit:
+            memory_gib = _pool_gib(case, fixed, limit)
+            return Fit(mesh, dataclasses.replace(row, memory_gib=memory_gib), needed[-1])
+    return Fit(mesh, None, needed[-1])
+
+
+def _case(cfg: Config, topology: Topology, row: TopologyConfig) -> Case:
+    meshes = {topology.name: row}
+    return open_case(
+        dataclasses.replace(cfg, mesh=MeshConfig(), meshes=meshes, topology=topology.name)
+    )
+
+
+def _update_bytes(case: Case, fixed: MemoryParts) -> int:
+    """Bytes per chip of the larger of two programs: log-probabilities, and updates."""
+    phase = main_phase(planned_phases(_with_room(case, ENDLESS_GIB), 0))
+    totals = []
+    for name in ("score", "train_step"):
+        parts = fixed.during(STAGE[name][0], case)
+        totals.append(sum(parts.values()) + temporaries_guess(case, name, phase))
+    return max(totals)
+
+
+def _decoding_bytes(case: Case, fixed: MemoryParts, slots: int, may_cut: bool) -> int:
+    """Bytes per chip while text is sampled with `slots` slots per shard.
+
+    If memory limits the main phase to fewer slots, or to fewer rows of the window unless `may_cut`,
+    the result is at least the whole chip.
+    """
+    resident = sum(fixed.during("rollout", case).values())
+    try:
+        phases = planned_phases(case, resident)
+    except ValueError:  # not even one slot fits
+        return max(resident, case.limit)
+    endless = planned_phases(_with_room(case, ENDLESS_GIB), resident)
+    sizes = main_phase(phases).sizes
+    if sizes.slots != slots or not (may_cut or sizes.rows == main_phase(endless).sizes.rows):
+        return max(resident, case.limit)
+    caches = 0
+    for phase in phases:
+        fewest = phase.sizes.storage.smallest(phase.sizes)  # pages, with which slots are as many
+        smallest = dataclasses.replace(phase.sizes, storage=fewest)
+        caches = max(caches, phase_bytes(case.model, case.mesh, smallest))
+    return resident + math.ceil(caches / UNIT) * UNIT + _spare(case, phases)
+
+
+def _spare(case: Case, phases: list[PlannedPhase]) -> int:
+    """Bytes per chip of the temporaries of prefill and decoding, whichever has more."""
+    phase = main_phase(phases)
+    return max(temporaries_guess(case, name, phase) for name in ("prefill", "decode"))
+
+
+def _pool_gib(case: Case, fixed: MemoryParts, limit: float) -> float | None:
+    """The `memory_gib` with which a chip stays within `limit` bytes; None if it does anyway.
+
+    It is needed because a pool of pages takes all memory that it may have.
+    """
+    resident = sum(fixed.during("rollout", case).values())
+    phases = planned_phases(case, resident)
+    caches = max(phase_bytes(case.model, case.mesh, phase.sizes) for phase in phases)
+    room = limit - resident - _spare(case, phases)
+    return None if caches <= room else int(room // UNIT) * UNIT / GIB
+
+
+def _with_room(case: Case, memory_gib: float) -> Case:
+    """The case with `memory_gib` for keys and values."""
+    rollout = dataclasses.replace(case.cfg.rollout, memory_gib=memory_gib)
+    return dataclasses.replace(case, cfg=dataclasses.replace(case.cfg, rollout=rollout))

@@ -1,0 +1,145 @@
+"""The memory of each program, and a lower bound of its time.
+
+The bound is the largest of the times of FLOPs, bytes and collectives at the chip's peaks, as if
+they overlapped perfectly. It serves to compare changes.
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from vinejax.runtime.topology import Chip
+from vinejax.tools.plan.aot.hlo import Collective, Cycles
+from vinejax.tools.plan.case import Case
+from vinejax.tools.plan.cost import Cost, planned_passes
+from vinejax.tools.plan.memory import (
+    MemoryParts,
+    PlannedPhase,
+    decode_copy_bytes,
+    is_decode,
+    kv_bytes,
+    temporaries_guess,
+)
+
+BOUNDS = ("compute", "memory", "interconnect")
+TEMPORARIES = "temporaries"
+# Program -> the stage that it runs in, and the parts that the compiler counts in its peak.
+STAGE = {
+    "decode copy": ("rollout", ("weights", "decode copy")),
+    "prefill": ("rollout", ("decode copy", "trunk KV")),
+    "decode": ("rollout", ("decode copy", "trunk KV", "suffix KV")),
+    "score": ("score", ("weights",)),
+    "train_step": ("train", ("weights", "optimizer")),
+    "critic_step": ("train", ("critic",)),
+}
+ABSENT = {"decode copy": ("trunk KV", "suffix KV")}  # parts that do not exist yet
+
+
+def stage_of(program: str) -> tuple[str, tuple[str, ...]]:
+    """The entry of STAGE for a program."""
+    return STAGE["decode" if is_decode(program) else program]
+
+
+class PlannedProgram(NamedTuple):
+    """One program; all numbers are per chip."""
+
+    name: str
+    cost: Cost  # per call; for decoding, per step
+    parts: dict[str, int]  # bytes while it runs, temporaries included
+    compiled: dict[str, Any]  # the answer of `compiler.compile_program`; {} if not compiled
+    taken: float = 1.0  # share of an update's passes that have tokens and are made
+
+    @property
+    def total(self) -> int:
+        """The sum of the bytes of all parts."""
+        return sum(self.parts.values())
+
+    @property
+    def error(self) -> str:
+        """The reason why the program did not compile, or ''."""
+        return self.compiled.get("error", "")
+
+    @property
+    def collectives(self) -> list[Collective]:
+        """The collectives of a call; for decoding, of a step. Skipped passes count by `taken`."""
+        every = [Collective(**x) for x in self.compiled.get("collectives", [])]
+        if is_decode(self.name):
+            return [x for x in every if x.in_loop]
+        share = self.taken
+        return [
+            x._replace(count=x.count * share, sent=x.sent * share) if x.in_branch else x
+            for x in every
+        ]
+
+    @property
+    def cycles(self) -> float:
+        """The compiler's cycles of a call, or for decoding of a step; 0 if it gives none.
+
+        Skipped passes count by `taken`.
+        """
+        cycles = Cycles(**self.compiled.get("cycles", {}))
+        return cycles.trip if is_decode(self.name) else cycles.always + self.taken * cycles.branches
+
+    @property
+    def sent(self) -> float:
+        """Bytes that the collectives send, per call or decode step."""
+        return sum(x.sent for x in self.collectives)
+
+
+def sending_seconds(chip: Chip, collectives: Iterable[Collective]) -> float:
+    """A lower bound of the seconds that a chip's links send, one collective after another.
+
+    A collective uses one link per ring that the compiler reports, or all links if it reports none.
+    A line of chips is one ring, whose way back is through the line.
+    """
+    speed = chip.link_gb_s * 1e9
+    return sum(
+        x.sent / (speed * min(x.rings / chip.links, 1.0) if x.rings else speed) for x in collectives
+    )
+
+
+def plan_program(
+    case: Case,
+    memory: MemoryParts,
+    phase: PlannedPhase,
+    name: str,
+    cost: Cost,
+    compiled: dict[str, Any],
+) -> PlannedProgram:
+    """A program with its parts of memory; temporaries are its bytes beside the known parts.
+
+    `phase` is the main phase, or for a program that decodes its phase in `memory.decode_programs`.
+    """
+    stage, included = stage_of(name)
+    parts = memory.during(stage, case)
+    parts |= dict.fromkeys(ABSENT.get(name, ()), 0)
+    if name == "prefill" or is_decode(name):
+        parts["decode copy"] = decode_copy_bytes(case, phase.int8)
+    if is_decode(name):
+        parts["trunk KV"], parts["suffix KV"] = kv_bytes(case, phase.sizes)
+    others = sum(parts[part] for part in included)
+    if "memory" in compiled:
+        parts[TEMPORARIES] = max(compiled["memory"]["peak"] - others, 0)
+    elif "needs" in compiled:  # it did not fit: the bytes it needs, arguments included
+        parts[TEMPORARIES] = max(int(compiled["needs"]) - others, 0)
+    else:
+        parts[TEMPORARIES] = temporaries_guess(case, name, phase)
+    is_update = stage == "train"  # only updates skip passes without tokens
+    taken = planned_passes(case, case.cfg.ppo.minibatch).share if is_update else 1.0
+    return PlannedProgram(name, cost, parts, compiled, taken)
+
+
+def program_seconds(case: Case, program: PlannedProgram) -> dict[str, float]:
+    """Lower bounds of the seconds of a program's call (or decode step), one for each of BOUNDS."""
+    return least_seconds(
+        case, program.cost, sending_seconds(case.topology.chip, program.collectives)
+    )
+
+
+def least_seconds(case: Case, cost: Cost, sending: float) -> dict[str, float]:
+    """The lower bounds for a program with this cost whose links send for `sending` seconds."""
+    chip = case.topology.chip
+    return {
+        "compute": cost.flops / (chip.bf16_tflops * 1e12),
+        "memory": cost.bytes / (chip.hbm_gb_s * 1e9),
+        "interconnect": sending,
+    }

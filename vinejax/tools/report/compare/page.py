@@ -1,0 +1,53 @@
+"""`--mode=compare`: reads runs, compares them, writes `compare.html` and `compare.json`."""
+
+import json
+import os
+import pathlib
+from collections.abc import Sequence
+
+from etils import epath
+
+from vinejax.core.errors import UserError
+from vinejax.records.read import COMPARISON, JsonObject
+from vinejax.runtime.workdir import write_atomic
+from vinejax.tools.report.build import build_report, environment
+from vinejax.tools.report.compare import read_runs as read
+from vinejax.tools.report.compare.record import comparison_of
+from vinejax.tools.report.compare.shared_problems import SameProblems, same_problems
+from vinejax.tools.report.comparison import comparison_view
+
+FILE = "compare.html"
+
+
+def compare_runs(paths: Sequence[str], folder: str | os.PathLike) -> epath.Path:
+    """Writes `compare.html` about the runs of the workdirs `paths` into `folder`; returns its path.
+
+    Its numbers go to `compare.json` beside it. If the folder is the workdir of a run, the report of
+    that run is made again, and shows them.
+
+    Raises UserError for what `read_runs` refuses, and if the folder cannot be written.
+    """
+    runs = read.read_runs(paths)
+    record = comparison_of(runs)
+    folders = [epath.Path(path).resolve() for path in paths]
+    page = render_page(record, same_problems(folders, [run.name for run in runs]))
+    target = epath.Path(folder)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        write_atomic(target / FILE, page)
+        write_atomic(target / COMPARISON, json.dumps(record, indent=1, allow_nan=False) + "\n")
+        print(f"compared: {target / FILE}")
+        if (target / "metrics.jsonl").exists():
+            print(f"report: {build_report(target)}")
+    except OSError as error:
+        rule = f"cannot be written ({error}); choose another --workdir"
+        raise UserError(f"{target / FILE}: {rule}") from error
+    return target / FILE
+
+
+def render_page(record: JsonObject, same: SameProblems | None = None) -> str:
+    """The page of a comparison as HTML, which loads nothing and runs no script."""
+    view = comparison_view(record)
+    assert view is not None, "a record of this program is whole"
+    template = environment(pathlib.Path(__file__).parent).get_template("compare.html.j2")
+    return template.render(comparison=view, same=same)

@@ -1,0 +1,103 @@
+"""Reads the runs that a page compares, and refuses what cannot be compared."""
+
+import json
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from etils import epath
+
+from vinejax.core.errors import UserError
+from vinejax.core.settings import Config, as_tree
+from vinejax.records import text
+from vinejax.records.read import finite_number, read_run
+from vinejax.runtime.workdir import flatten_names
+from vinejax.tools.report.learning_curve import Point, learning_curve
+
+Settings = dict[str, object]  # dotted name of a field -> its value
+
+
+class ComparedRun(NamedTuple):
+    """The data of one run that a page shows.
+
+    `test` is pass@1 on the test split after the last iteration, if it was evaluated; `rewards` maps
+    a problem to the rewards in `eval/test.jsonl`, if `--mode=eval` wrote them.
+    """
+
+    name: str
+    settings: Settings
+    revision: str
+    curve: list[Point]
+    test: float | None
+    rewards: dict[str, list[float]] | None
+
+
+def read_runs(paths: Sequence[str]) -> list[ComparedRun]:
+    """The runs of the workdirs `paths`, with different names.
+
+    Raises UserError for fewer than two workdirs, one that is given twice, a folder that holds no
+    run, a run without an evaluation on the validation split, and runs of different tasks.
+    """
+    if len(paths) < 2:
+        raise UserError("--mode=compare needs the workdirs of two runs or more: runs/a runs/b")
+    folders = [epath.Path(path).resolve() for path in paths]
+    for i, folder in enumerate(folders):
+        if folder in folders[:i]:
+            raise UserError(f"{paths[i]}: is given twice; compare different runs")
+    runs = [_read_run(folder, name) for folder, name in zip(folders, _names(folders), strict=True)]
+    tasks = {str(run.settings["data.task"]): run.name for run in runs}
+    if len(tasks) > 1:
+        (task, name), (other, other_name), *_ = tasks.items()
+        rule = "runs of different tasks cannot be compared"
+        raise UserError(f"{name} has data.task {task!r}, {other_name} {other!r}: {rule}")
+    return runs
+
+
+def _read_run(folder: epath.Path, name: str) -> ComparedRun:
+    run = read_run(folder, max_iterations=0)
+    config = run.config.get("config")
+    if not isinstance(config, dict):
+        raise UserError(f"{folder}: is not the workdir of a run; it has no usable config.json")
+    curve = learning_curve(run.records)
+    if not curve:
+        raise UserError(f"{folder}: has no evaluation on the validation split; train it first")
+    tests = [r.values.get("test/pass_at_1") for r in run.records if r.stage == "test"]
+    revision = run.config.get("git_revision") or ""
+    # A field that was added after the run had its default.
+    settings = flatten_names(as_tree(Config())) | flatten_names(config)
+    return ComparedRun(
+        name=name,
+        settings=settings,
+        revision=text.clip(revision, 80).text,
+        curve=curve,
+        test=tests[-1] if len(tests) > 1 else None,  # the first is the start's
+        rewards=_rewards(folder / "eval" / "test.jsonl"),
+    )
+
+
+def _rewards(file: epath.Path) -> dict[str, list[float]] | None:
+    """Rewards of all samples by problem; None without the file. UserError if it is damaged."""
+    if not file.exists():
+        return None
+    rewards: dict[str, list[float]] = {}
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            row = json.loads(line)
+            numbers = [finite_number(response["reward"]) for response in row["responses"]]
+            finite = [number for number in numbers if number is not None]
+            if not finite or len(finite) < len(numbers):
+                raise ValueError("a reward is missing")
+            rewards[str(row["problem_id"])] = finite
+        except (ValueError, KeyError, TypeError) as error:
+            rule = f"is damaged ({error}); write it again with --mode=eval"
+            raise UserError(f"{file}:{number}: {rule}") from error
+    return rewards or None
+
+
+def _names(folders: Sequence[epath.Path]) -> list[str]:
+    """The shortest ends of the paths that all differ, in whole parts."""
+    parts = [os.fspath(folder).rstrip("/").split("/") for folder in folders]
+    count = 1
+    while len({tuple(path[-count:]) for path in parts}) < len(parts):
+        count += 1
+    return [text.printable("/".join(path[-count:])) for path in parts]

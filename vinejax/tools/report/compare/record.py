@@ -1,0 +1,101 @@
+"""The comparison of groups as one JSON object, from which pages are made.
+
+`tools/report/comparison.py` reads it, and describes the fields.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from vinejax.records.read import JsonObject
+from vinejax.statistics.accuracy import paired_interval
+from vinejax.tools.report.compare.groups import Group, differing_settings, group_runs
+from vinejax.tools.report.compare.read_runs import ComparedRun
+from vinejax.tools.report.interquartile import (
+    Estimate,
+    improvement_interval,
+    iqm_difference,
+    iqm_interval,
+)
+from vinejax.tools.report.learning_curve import AXES, accuracy_at
+
+
+def comparison_of(runs: Sequence[ComparedRun]) -> JsonObject:
+    """The record of the comparison of these runs."""
+    groups = group_runs(runs)
+    return {
+        "task": str(runs[0].settings["data.task"]),
+        "runs": len(runs),
+        "groups": [_group(group) for group in groups],
+        "settings": [list(row) for row in differing_settings(groups)],
+        "pairs": [_pair(*pair) for pair in itertools.combinations(groups, 2)],
+        "unevaluated": [run.name for run in runs if run.rewards is None],
+    }
+
+
+def _group(group: Group) -> dict[str, Any]:
+    curves = {axis: [[point.x, *point.accuracy] for point in group.curve(axis)] for axis in AXES}
+    return {
+        "label": group.label,
+        "curves": curves,
+        "validation": group.curve("iteration")[-1].accuracy._asdict(),
+        "test": None if group.test is None else _over_seeds(group.test),
+        "totals": {axis: group.total(axis) for axis in ("iteration", *AXES)},
+    }
+
+
+def _pair(first: Group, second: Group) -> dict[str, Any]:
+    """Two groups compared on every axis where the first of their runs ends, and by their tests."""
+    rows = []
+    for axis in AXES:
+        at = min(first.end(axis), second.end(axis))
+        row = _row(_scores_at(first, axis, at), _scores_at(second, axis, at))
+        rows.append({"axis": axis, "at": at} | row)
+    if first.test is not None and second.test is not None:
+        rows.append({"axis": "test", "at": None} | _row(first.test, second.test))
+    pair = {"first": first.label, "second": second.label, "rows": rows}
+    return pair | _paired(first, second)
+
+
+def _scores_at(group: Group, axis: str, at: float) -> list[float]:
+    """Validation accuracy of every run at a place, linear between two evaluations."""
+    return [
+        accuracy_at(
+            [getattr(point, axis) for point in run.curve],
+            [point.accuracy for point in run.curve],
+            at,
+        )
+        for run in group.runs
+    ]
+
+
+def _row(first: list[float], second: list[float]) -> dict[str, Any]:
+    """A row of the comparison from the scores of two groups; intervals need two runs of each."""
+    has_spread = min(len(first), len(second)) > 1
+    difference = iqm_difference([first], [second])
+    improvement = improvement_interval([first], [second])._asdict() if has_spread else None
+    return {
+        "first": _over_seeds(first),
+        "second": _over_seeds(second),
+        "difference": difference._asdict() if has_spread else _alone(difference.value),
+        "improvement": improvement,
+    }
+
+
+def _over_seeds(scores: list[float]) -> dict[str, Any]:
+    return _alone(scores[0]) if len(scores) == 1 else iqm_interval([scores])._asdict()
+
+
+def _alone(value: float) -> dict[str, Any]:
+    """A measure without an interval."""
+    return {"value": value, "low": None, "high": None}
+
+
+def _paired(first: Group, second: Group) -> dict[str, Any]:
+    """The difference of pass@1 on the same test problems, with an interval over problems."""
+    if first.rewards is None or second.rewards is None:
+        return {"paired": None, "has_other_problems": False}
+    if first.rewards.keys() != second.rewards.keys():
+        return {"paired": None, "has_other_problems": True}
+    difference = Estimate(*paired_interval(first.rewards, second.rewards))
+    return {"paired": difference._asdict(), "has_other_problems": False}

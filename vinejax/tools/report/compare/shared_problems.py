@@ -1,0 +1,106 @@
+"""The same problems in several runs: a solution of each run, side by side."""
+
+import itertools
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from etils import epath
+from markupsafe import Markup
+
+from vinejax.core.types import is_correct
+from vinejax.records import text
+from vinejax.records.read import JsonObject, finite_number, read_episodes
+from vinejax.tools.report.figure import episode_svg
+
+MAX_PROBLEMS = 4
+MAX_RUNS = 6
+MAX_ITERATIONS = 20  # iterations searched, from the last that the runs have in common
+
+
+class Side(NamedTuple):
+    """A run's first solution of the problem, and how many of its solutions were right."""
+
+    run: str
+    right: str
+    figure: Markup  # SVG
+
+
+class Shared(NamedTuple):
+    """A problem that several runs have sampled in the same iteration."""
+
+    problem: str
+    sides: list[Side]
+
+
+class SameProblems(NamedTuple):
+    iteration: int
+    problems: list[Shared]
+
+
+class Solution(NamedTuple):
+    """An episode, with its line in the file of its iteration."""
+
+    line: int
+    reward: float
+    episode: JsonObject
+
+
+Sampled = dict[str, list[Solution]]  # by problem
+
+
+def same_problems(folders: Sequence[epath.Path], names: Sequence[str]) -> SameProblems | None:
+    """The problems that two runs or more have sampled in the same, latest possible iteration.
+
+    Problems whose mean rewards differ most between the runs come first. `folders` are the workdirs
+    of the runs `names`; only the first `MAX_RUNS` are searched. None if there is no such iteration.
+    """
+    folders, names = folders[:MAX_RUNS], names[:MAX_RUNS]
+    per_run = [_iterations(folder) for folder in folders]
+    num_runs = Counter(itertools.chain.from_iterable(per_run))
+    common = sorted(i for i, count in num_runs.items() if count > 1)
+    for iteration in common[: -MAX_ITERATIONS - 1 : -1]:
+        sampled = [_solutions(folder, iteration) for folder in folders]
+        counts = Counter(itertools.chain.from_iterable(sampled))
+        shared = sorted(problem for problem, count in counts.items() if count > 1)
+        if shared:
+            shared.sort(key=lambda problem: -_difference(problem, sampled))
+            problems = []
+            for problem in shared[:MAX_PROBLEMS]:
+                solutions = zip(names, (found.get(problem) for found in sampled), strict=True)
+                sides = [_side(name, found, iteration) for name, found in solutions if found]
+                problems.append(Shared(text.printable(problem), sides))
+            return SameProblems(iteration, problems)
+    return None
+
+
+def _iterations(folder: epath.Path) -> set[int]:
+    """The iterations whose episodes a run has written."""
+    files = (folder / "episodes").glob("*.jsonl")
+    return {int(file.stem) for file in files if file.stem.isdecimal()}
+
+
+def _solutions(folder: epath.Path, iteration: int) -> Sampled:
+    """The solutions of an iteration by problem; those without a reward are left out."""
+    solutions: Sampled = {}
+    for line, episode in enumerate(read_episodes(folder / "episodes" / f"{iteration}.jsonl")):
+        reward = finite_number(episode.get("reward"))
+        if reward is not None:
+            solution = Solution(line, reward, episode)
+            solutions.setdefault(str(episode.get("problem_id")), []).append(solution)
+    return solutions
+
+
+def _difference(problem: str, sampled: Sequence[Sampled]) -> float:
+    """The largest difference of mean rewards between two runs."""
+    groups = [by_problem[problem] for by_problem in sampled if problem in by_problem]
+    means = [statistics.fmean(solution.reward for solution in group) for group in groups]
+    return max(means) - min(means)
+
+
+def _side(name: str, solutions: Sequence[Solution], iteration: int) -> Side:
+    right = sum(is_correct(solution.reward) for solution in solutions)
+    line, _, episode = solutions[0]
+    figure = Markup(episode_svg(episode, iteration, f"s{iteration}-{line}"))  # it escapes
+    return Side(name, f"{right} of {len(solutions)} right", figure)

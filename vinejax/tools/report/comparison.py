@@ -1,0 +1,219 @@
+"""The view of a comparison of runs: curves, ends, settings that differ, groups two by two.
+
+It shows the record that `--mode=compare` writes, on a page of its own (`compare.html`) and in the
+report of a run whose workdir has one (`compare.json`). The fields of the record:
+
+  task         dotted module of the task
+  runs         how many were compared
+  groups       runs that differ in their seed alone; per group `label`; `curves`: axis -> a list of
+               [place, accuracy, low, high] on the validation split; `validation` and `test`, at
+               the end; `totals`: 'iteration' or an axis -> its median over runs at the end
+  settings     [dotted name, [its value in each group]] for each setting that differs
+  pairs        every two groups: their labels `first` and `second`; `rows`, each with `axis` and
+               `at`, the place of the comparison ('test': at the ends), and the measures `first`,
+               `second`, `difference` and `improvement`; the measure `paired`, over test problems;
+               `has_other_problems`
+  unevaluated  names of the runs without eval/test.jsonl
+
+A measure is {value, low, high}; low and high are null without an interval, and an undefined measure
+is null itself. A record that is damaged anywhere is not shown at all.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from vinejax.records import text
+from vinejax.records.read import JsonObject, finite_number
+from vinejax.tools.report import axes, curves
+
+AT_ENDS = "test"  # stands in the place of an axis
+OTHER_PROBLEMS = "evaluated on other problems"
+EVALUATE = "python -m vinejax.main --mode=eval --config=FILE --workdir=RUN"
+MAX_GROUPS = 40
+MAX_TEXT = 400  # characters of a setting's value
+STYLES = 8  # classes of the template, `curve-1` to `curve-8`; the ninth group has `curve-1` again
+NOTE = "validation pass@1, 95% intervals"
+TITLES = {
+    "episodes": ("Over policy-gradient episodes", NOTE),
+    "tokens": ("Over generated tokens", f"{NOTE}; continuations included"),
+    "seconds": ("Over seconds", f"{NOTE}; each run's own clock"),
+}
+_signed = functools.partial(text.decimals, places=3, signed=True)
+
+
+class GroupRow(NamedTuple):
+    """A group at its end, as texts; `style` is the style of its curve."""
+
+    style: str
+    label: str
+    validation: str
+    test: str
+    totals: list[str]  # iterations, then a total per axis
+
+
+class PairRow(NamedTuple):
+    """Two groups at one place, as texts."""
+
+    place: str
+    first: str
+    second: str
+    difference: str
+    improvement: str  # probability that a run of the first is better
+
+
+class Pair(NamedTuple):
+    """Two groups compared. `paired` is over the test problems, '' if one was not evaluated."""
+
+    first: str
+    second: str
+    rows: list[PairRow]
+    paired: str
+
+
+class ComparisonView(NamedTuple):
+    task: str
+    num_runs: int
+    groups: list[GroupRow]
+    charts: list[curves.Chart]
+    settings: list[tuple[str, list[str]]]
+    pairs: list[Pair]
+    unevaluated: list[str]
+    evaluate: str = EVALUATE
+
+    @property
+    def title(self) -> str:
+        return " · ".join(group.label for group in self.groups)
+
+
+def comparison_view(record: JsonObject) -> ComparisonView | None:
+    """The view of a record; None if it is empty or damaged."""
+    try:
+        return _view(record)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        return None
+
+
+def _view(raw: JsonObject) -> ComparisonView | None:
+    groups = _list(raw["groups"])[:MAX_GROUPS]
+    if not groups:
+        return None
+    charts = [axis_chart(axis, groups) for axis in TITLES]
+    return ComparisonView(
+        task=_text(raw["task"]),
+        num_runs=int(_number(raw["runs"])),
+        groups=[_group_row(i, group) for i, group in enumerate(groups)],
+        charts=[chart for chart in charts if chart is not None],
+        settings=[
+            (_text(name), [_text(value) for value in _list(values)[:MAX_GROUPS]])
+            for name, values in _list(raw["settings"])
+        ],
+        pairs=[_pair(pair) for pair in _list(raw["pairs"])[: MAX_GROUPS**2]],
+        unevaluated=[_text(name) for name in _list(raw["unevaluated"])],
+    )
+
+
+def _group_row(number: int, group: JsonObject) -> GroupRow:
+    totals: Any = group["totals"]
+    return GroupRow(
+        style=style_of(number),
+        label=_text(group["label"]),
+        validation=_shown(group["validation"], text.three_digits),
+        test=_shown(group["test"], text.three_digits),
+        totals=[text.three_digits(_number(totals[axis])) for axis in ("iteration", *TITLES)],
+    )
+
+
+def _pair(raw: JsonObject) -> Pair:
+    paired = _shown(raw["paired"], _signed) if raw["paired"] is not None else ""
+    return Pair(
+        first=_text(raw["first"]),
+        second=_text(raw["second"]),
+        rows=[_pair_row(row) for row in _list(raw["rows"])],
+        paired=OTHER_PROBLEMS if raw["has_other_problems"] else paired,
+    )
+
+
+def _pair_row(raw: JsonObject) -> PairRow:
+    place = "test, at the ends of the runs"
+    if raw["axis"] != AT_ENDS:
+        place = f"validation at {text.three_digits(_number(raw['at']))} {_text(raw['axis'])}"
+    return PairRow(
+        place=place,
+        first=_shown(raw["first"], text.three_digits),
+        second=_shown(raw["second"], text.three_digits),
+        difference=_shown(raw["difference"], _signed),
+        improvement=_shown(raw["improvement"], "{:.2f}".format),
+    )
+
+
+def _points(raw: object) -> list[curves.Mark]:
+    points = []
+    for point in _list(raw):
+        x, *ends = map(_number, _list(point))
+        value, low, high = ends
+        points.append(curves.Mark(x, value, low, high, x, x))
+    if not points:
+        raise ValueError("a curve without points")
+    return points
+
+
+# --- curves
+
+
+def style_of(number: int) -> str:
+    """The class of the group `number`, from 0."""
+    return f"curve-{number % STYLES + 1}"
+
+
+def axis_chart(axis: str, groups: Sequence[Any]) -> curves.Chart | None:
+    """The chart of an axis; None for an axis on which every run stands still."""
+    marks = {
+        curves.Curve(axis, _text(group["label"]), style_of(i)): _points(group["curves"][axis])
+        for i, group in enumerate(groups)
+    }
+    positions = sorted({point.x for points in marks.values() for point in points})
+    if len(positions) < 2:
+        return None
+    values = [v for points in marks.values() for p in points for v in p[1:4] if v is not None]
+    frame = axes.fit_frame(positions, (min(values), max(values)), axes.SIDE, whole=False)
+    title, note = TITLES[axis]
+    spec = curves.Spec(title, tuple(marks), note, size=axes.SIDE, x_label=axis)
+    drawn = [curves.draw(c, points, frame, points[-1].y) for c, points in marks.items()]
+    summary = "; ".join(
+        f"{curve.label} {text.three_digits(points[0].y)} to {text.three_digits(points[-1].y)}"
+        for curve, points in marks.items()
+    )
+    hovers = curves.hovers(spec, marks, curves.column_groups(positions), frame)
+    return curves.Chart(spec, frame, drawn, hovers, summary, is_thinned=False)
+
+
+# --- numbers and texts; ValueError or TypeError for other values
+
+
+def _shown(raw: Any, show: Callable[[float], str]) -> str:
+    """'0.661 [0.630, 0.682]'; without an interval its value alone; an en dash for None."""
+    if raw is None:
+        return "–"
+    value, low, high = (raw[key] for key in ("value", "low", "high"))
+    interval = "" if None in (low, high) else f" [{show(_number(low))}, {show(_number(high))}]"
+    return show(_number(value)) + interval
+
+
+def _number(raw: object) -> float:
+    number = finite_number(raw)
+    if number is None:
+        raise ValueError(f"not a number: {raw!r:.80}")
+    return number
+
+
+def _text(raw: object) -> str:
+    if not isinstance(raw, str):
+        raise TypeError("not a text")
+    return text.clip(raw, MAX_TEXT).text
+
+
+def _list(raw: object) -> list:
+    if not isinstance(raw, list | tuple):
+        raise TypeError("not a list")
+    return list(raw)

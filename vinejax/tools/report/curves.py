@@ -1,0 +1,315 @@
+"""The charts of metrics: definitions of their curves, and coordinates of the curves' points.
+
+A chart with at most `MAX_COLUMNS` positions draws every point. A longer chart draws the mean of
+equally long groups of positions over a band of their extremes, which keeps single spikes visible.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+from vinejax.records import text
+from vinejax.records.read import Record
+from vinejax.tools.report import axes
+
+MAX_COLUMNS = 120
+MAX_DOTS = 12  # a curve of more points is a line alone
+Place = TypeVar("Place", int, float)  # on the axis
+_TOTALS = ("reward/mean", "reward/std", "reward/steps")  # other reward/ metrics are of one function
+PASS_STYLES = 4  # classes of the template, `pass-1` to `pass-4`; the fifth curve has `pass-1` again
+
+
+class Curve(NamedTuple):
+    """One metric of the records of `stage`; with `band` also its `<key>_low` and `<key>_high`."""
+
+    key: str
+    label: str
+    style: str = "main"  # a class of the template: main, second, mark, pass-1 to pass-4, majority
+    stage: str = "train"
+    band: bool = False
+
+
+class Spec(NamedTuple):
+    """The definition of a chart; the page leaves out charts whose curves have no points."""
+
+    title: str
+    curves: tuple[Curve, ...]
+    note: str = ""
+    log: bool = False
+    floor: float | None = 0.0  # a value that the axis must include
+    top: float | None = None
+    size: axes.Size = axes.SMALL
+    x_label: str = "iteration"
+
+
+class Mark(NamedTuple):
+    """A point of a curve; `low` and `high` are the ends of the logged interval, or None.
+
+    For several points merged into one column `y` is their mean, `low` and `high` are their smallest
+    and largest value or interval end, `first` and `last` their positions.
+    """
+
+    x: float
+    y: float
+    low: float | None
+    high: float | None
+    first: float
+    last: float
+
+
+class DrawnCurve(NamedTuple):
+    """A curve in SVG: the paths of its line and band, its dots, and its last value as text."""
+
+    label: str
+    style: str
+    line: str
+    band: str
+    dots: list[tuple[float, float]]
+    last: str
+
+
+class Hover(NamedTuple):
+    """A column of the plot, and the box of values shown while the pointer is over it."""
+
+    left: float
+    width: float
+    x: float
+    dots: list[tuple[float, str]]
+    lines: list[str]
+    box_left: float
+    box_width: float
+
+
+class Chart(NamedTuple):
+    spec: Spec
+    frame: axes.Frame
+    drawn: list[DrawnCurve]
+    hovers: list[Hover]
+    summary: str
+    is_thinned: bool
+
+    @property
+    def size(self) -> str:
+        """The CSS class of the chart; accuracy is drawn twice, for wide and for narrow screens."""
+        return {axes.HERO: "hero", axes.SIDE: "side"}.get(self.spec.size, "small")
+
+
+def charts(records: list[Record], temperatures: tuple[str, str] | None = None) -> list[Chart]:
+    """Every chart of the page that has points, in reading order.
+
+    `temperatures` of training and evaluation are named below the chart of accuracy.
+    """
+    names = {name for record in records for name in record.values}
+    heroes = [_accuracy(names, size, temperatures) for size in (axes.HERO, axes.SIDE)]
+    specs = [*heroes, _rewards(names), *_HEALTH]
+    drawn = [draw_chart(spec, records) for spec in specs]
+    return [c for c in drawn if c is not None]
+
+
+def _accuracy(names: set[str], size: axes.Size, temperatures: tuple[str, str] | None) -> Spec:
+    """Training reward and every logged pass@k and maj@k; pass@1 with its interval."""
+    curves = [Curve("reward/mean", "training reward", "second")]
+    matches = (re.fullmatch(r"eval/(pass|maj)_at_(\d+)", name) for name in names)
+    num_passes = 0  # curves of pass@k with k > 1
+    for is_majority, k in sorted((m[1] == "maj", int(m[2])) for m in matches if m):
+        word = "maj" if is_majority else "pass"
+        style = "majority" if is_majority else "main"
+        is_main = (word, k) == ("pass", 1)
+        if not is_main and not is_majority:
+            style = f"pass-{num_passes % PASS_STYLES + 1}"
+            num_passes += 1
+        curves.append(Curve(f"eval/{word}_at_{k}", f"{word}@{k}", style, "eval", band=is_main))
+    curves.append(Curve("test/pass_at_1", "test pass@1", "mark", "test", True))
+    note = "band of pass@1 and whiskers of the test: 95% bootstrap interval"
+    if any(name.startswith("eval/maj_at_") for name in names):
+        note += (
+            ". pass@k: some of k answers is right; maj@k: the most frequent of k answers is right"
+        )
+    if temperatures is not None and len(set(temperatures)) > 1:
+        note += (
+            f". Training samples at temperature {temperatures[0]}, the other curves at"
+            f" {temperatures[1]}, so they differ for one policy"
+        )
+    return Spec("Accuracy", tuple(curves), note, floor=0.0, top=1.0, size=size)
+
+
+def _rewards(names: set[str]) -> Spec:
+    """The mean of each function of `reward.functions`."""
+    parts = sorted(name for name in names if name.startswith("reward/") and name not in _TOTALS)
+    curves = [
+        Curve(name, name.removeprefix("reward/"), f"pass-{n % PASS_STYLES + 1}")
+        for n, name in enumerate(parts)
+    ]
+    return Spec("Rewards", tuple(curves), "mean of what each function gave")
+
+
+def _single(title: str, key: str, note: str, stage: str = "train", **options) -> Spec:
+    return Spec(title, (Curve(key, title.lower(), stage=stage),), note, **options)
+
+
+def _mean_and_max(title: str, key: str, largest: str, note: str, log: bool = False) -> Spec:
+    curves = (Curve(f"{key}/mean", "mean"), Curve(f"{key}/max", largest, "pass-1"))
+    return Spec(title, curves, note, log)
+
+
+_HEALTH = (
+    _single("Mean step value", "values/mean", "V(s) over the states of an iteration", top=1.0),
+    Spec(
+        "Does step credit pay?",
+        (Curve("credit/gain", "gain"), Curve("credit/price", "price", "pass-1")),
+        "gain over the credit of outcomes per token, above 1 it pays; price in tokens of those",
+    ),
+    _single("Critic's value", "critic/value", "V(s), mean over tokens"),
+    _single("Critic's error", "critic/error", "squared, of value to return"),
+    _single("Step rewards", "reward/steps", "sum over a solution, mean"),
+    _single(
+        "Problems without signal",
+        "frac_reward_zero_std",
+        "share whose solutions all have the same reward",
+    ),
+    _single("Entropy", "actor/entropy", "nats per token; 0 where the policy has no doubt"),
+    _single("KL to the reference", "actor/kl", "nats per token; how far the policy has moved"),
+    _single(
+        "Clip fraction", "actor/clip_frac", "share of tokens whose ratio to the sampler is clipped"
+    ),
+    _single("Gradient norm", "actor/grad_norm", "before clipping"),
+    _single("Policy loss", "actor/loss", "not a measure of progress", floor=None),
+    _mean_and_max(
+        "Sampler against scorer",
+        "rollout/logprob_diff",
+        "largest",
+        "difference of a token’s log-probability; rounding alone is far below 1",
+        log=True,
+    ),
+    _mean_and_max("Response length", "response_length", "longest", "tokens"),
+    _single("Turns", "turns/mean", "ended ones of an episode, mean"),
+    _single("Cut responses", "response_length/clip_ratio", "share that reached the token budget"),
+    _single("Continuations", "values/rollouts", "sampled for the values of an iteration"),
+    _single("Throughput", "perf/tokens_per_s", "per second"),
+    _single("SFT loss", "sft/loss", "supervised warm start", stage="sft", x_label="SFT step"),
+)
+
+
+def draw_chart(spec: Spec, records: list[Record]) -> Chart | None:
+    """A chart with its curves thinned to `MAX_COLUMNS`; None if none of them has a point."""
+    points = {c: list(_points(c, records)) for c in spec.curves}
+    if spec.log:  # zero has no logarithm
+        points = {c: [p for p in marks if p.y > axes.TINY] for c, marks in points.items()}
+    positions = sorted({p.first for marks in points.values() for p in marks})
+    if not positions:
+        return None
+    columns = column_groups(positions)
+    thin = {c: _thin(marks, columns) for c, marks in points.items() if marks}
+    frame = axes.fit_frame(positions, _extent(spec, thin), spec.size, spec.log)
+    drawn = [draw(c, thin[c], frame, points[c][-1].y) for c in thin]
+    summary = "; ".join(
+        f"{c.label} {text.three_digits(points[c][0].y)} to {text.three_digits(points[c][-1].y)}"
+        for c in thin
+    )
+    shown = hovers(spec, thin, columns, frame)
+    return Chart(spec, frame, drawn, shown, summary, len(columns) < len(positions))
+
+
+def _points(curve: Curve, records: list[Record]) -> Iterable[Mark]:
+    for record in records:
+        y = record.values.get(curve.key)
+        if record.stage == curve.stage and y is not None:
+            low = record.values.get(f"{curve.key}_low") if curve.band else None
+            high = record.values.get(f"{curve.key}_high") if curve.band else None
+            yield Mark(float(record.position), y, low, high, record.position, record.position)
+
+
+def column_groups(positions: list[Place]) -> list[list[Place]]:
+    """The positions in groups of equal size (the last may be smaller), one per column."""
+    size = -(-len(positions) // MAX_COLUMNS)
+    return [positions[i : i + size] for i in range(0, len(positions), size)]
+
+
+def _thin(points: list[Mark], columns: Sequence[Sequence[float]]) -> list[Mark]:
+    """Merges the points of each column; a point alone in its column stays as it is."""
+    by_position = {p.first: p for p in points}
+    merged = []
+    for group in columns:
+        inside = [by_position[i] for i in group if i in by_position]
+        if len(inside) == 1:
+            merged.append(inside[0])
+        elif inside:
+            y = sum(p.y for p in inside) / len(inside)
+            low = min(p.y if p.low is None else p.low for p in inside)
+            high = max(p.y if p.high is None else p.high for p in inside)
+            first, last = inside[0].first, inside[-1].last
+            merged.append(Mark((first + last) / 2, y, low, high, first, last))
+    return merged
+
+
+def _extent(spec: Spec, thin: dict[Curve, list[Mark]]) -> tuple[float, float]:
+    values = [v for points in thin.values() for p in points for v in (p.y, p.low, p.high)]
+    kept = [v for v in values if v is not None]
+    if not spec.log:
+        kept += [v for v in (spec.floor, spec.top) if v is not None]
+    return min(kept), max(kept)
+
+
+def draw(curve: Curve, points: list[Mark], frame: axes.Frame, last: float) -> DrawnCurve:
+    """The curve through the points, with its band, or whiskers where it is no line."""
+    placed = [(frame.x(p.x), frame.y(p.y)) for p in points]
+    bounded = [p for p in points if p.low is not None and p.high is not None]
+    upper = [(frame.x(p.x), frame.y(p.high)) for p in bounded if p.high is not None]
+    lower = [(frame.x(p.x), frame.y(p.low)) for p in bounded if p.low is not None]
+    is_mark = curve.style == "mark"
+    if is_mark or len(points) == 1:
+        ends = zip(lower, upper, strict=True)
+        band = "".join(f"M{low[0]:g} {low[1]:g}V{high[1]:g}" for low, high in ends)
+    else:
+        band = axes.svg_path(upper + lower[::-1]) + "Z" if len(bounded) > 1 else ""
+    return DrawnCurve(
+        label=curve.label,
+        style=curve.style + (" whisker" if is_mark or len(points) == 1 else ""),
+        line="" if is_mark else axes.svg_path(placed),
+        band=band,
+        dots=placed if is_mark or len(points) <= MAX_DOTS else [],
+        last=text.three_digits(last),
+    )
+
+
+def hovers(
+    spec: Spec, thin: dict[Curve, list[Mark]], columns: list[list[Place]], frame: axes.Frame
+) -> list[Hover]:
+    """A readout per column of positions, with the points of all curves in it."""
+    centres = [frame.x((group[0] + group[-1]) / 2) for group in columns]
+    made = []
+    for i, (group, x) in enumerate(zip(columns, centres, strict=True)):
+        left = (centres[i - 1] + x) / 2 if i else frame.left
+        right = (centres[i + 1] + x) / 2 if i + 1 < len(centres) else frame.right
+        inside = [(c, p) for c in thin for p in thin[c] if group[0] <= p.first <= group[-1]]
+        parts = [f"{spec.x_label} {span_label(group[0], group[-1])}"]
+        parts += [_readout(c, p, len(spec.curves) > 1) for c, p in inside]
+        dots = [(frame.y(p.y), c.style) for c, p in inside]
+        made.append(make_hover(frame, (left, right), x, dots, parts))
+    return made
+
+
+def make_hover(
+    frame: axes.Frame,
+    column: tuple[float, float],
+    x: float,
+    dots: list[tuple[float, str]],
+    lines: list[str],
+) -> Hover:
+    """A readout whose box lies on the side of the pointer that has room for it."""
+    width = 6.2 * max(map(len, lines)) + 14
+    box_left = x - 8 - width if x > (frame.left + frame.right) / 2 else x + 8
+    left, right = column
+    return Hover(left, round(right - left, 1), x, dots, lines, round(box_left, 1), round(width, 1))
+
+
+def span_label(first: float, last: float) -> str:
+    ends = [str(x) if isinstance(x, int) else text.three_digits(x) for x in (first, last)]
+    return ends[0] if first == last else "–".join(ends)
+
+
+def _readout(curve: Curve, point: Mark, named: bool) -> str:
+    value = f"{curve.label} {text.three_digits(point.y)}" if named else text.three_digits(point.y)
+    if point.low is None or point.high is None:
+        return value
+    return f"{value} [{text.three_digits(point.low)}, {text.three_digits(point.high)}]"

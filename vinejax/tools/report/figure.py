@@ -1,0 +1,163 @@
+"""One solution as an SVG figure for a paper: its stem at V(s), steps, credit and continuations.
+
+The figure is one file that needs no style sheet and no font: colours and sizes are attributes, text
+is text.
+"""
+
+import os
+import re
+import textwrap
+from typing import NamedTuple
+
+from etils import epath
+
+from vinejax.core.errors import UserError
+from vinejax.records import text
+from vinejax.records.read import JsonObject, read_episodes
+from vinejax.runtime.workdir import write_atomic
+from vinejax.tools.report import vine as vines
+from vinejax.tools.report.build import environment
+
+LIMITS = vines.Limits(1, 60, 100, 600, 0)
+NAME = re.compile(r"s(\d+)-(\d+)")
+WIDTH = 720
+STEM = (30.0, 170.0)  # left and right end of the axis of V(s)
+TEXT_LEFT = 200.0
+COLUMNS = 58  # characters of a line of text
+LINE = 15.0  # height of a line
+DOT, DOTS = 9.0, 32  # distance between the dots of continuations, and dots in a row
+
+
+class Mark(NamedTuple):
+    """A dot for a continuation, filled if it ends correct."""
+
+    x: float
+    y: float
+    is_correct: bool
+
+
+class Row(NamedTuple):
+    """The state before a step, then the step: its box from `top` to `bottom`.
+
+    The stem goes from x `start` at the height `node` to x `end` at the node of the next row.
+    """
+
+    step: vines.Step
+    node: float
+    value: str  # V(s); '' if states have no value
+    dots: list[Mark]
+    top: float
+    bottom: float
+    start: float | None
+    end: float | None
+    lines: list[tuple[float, str]]  # height of the base line, text
+    credit: str  # the advantage, '' if there is none
+
+
+class Figure(NamedTuple):
+    solution: vines.Solution
+    view: vines.VineView
+    rows: list[Row]
+    title: list[tuple[float, str]]
+    axis: float  # height of the axis of V(s)
+    nodes: list[float]  # heights of the states, the last one included
+    end: float | None  # x of the last state
+    height: float
+
+
+def export_vine(workdir: str | os.PathLike, name: str) -> epath.Path:
+    """Writes the figure of `vine_svg` to `<workdir>/vines/<name>.svg` and returns its path."""
+    figure = vine_svg(workdir, name)
+    file = epath.Path(workdir) / "vines" / f"{name}.svg"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(file, figure)
+    return file
+
+
+def vine_svg(workdir: str | os.PathLike, name: str) -> str:
+    """A solution of a run as an SVG figure of 720 units width.
+
+    `name` is s<iteration>-<line>, as in the links of the report, such as 's24-17'; lines of
+    `episodes/<iteration>.jsonl` count from 0. A box is coloured by its step's advantage, blue above
+    and orange below 0, in full colour from |A| = 1 on; filled dots are continuations that end
+    correct, beside the V(s) of the state that they were sampled from. The first 600 characters of a
+    step are shown, and the last line of the gold answer.
+
+    Raises UserError if the run has no such solution.
+    """
+    match = NAME.fullmatch(name)
+    if not match:
+        raise UserError(f"{name}: is no solution; the report links to each by a name like s24-17")
+    iteration, line = int(match[1]), int(match[2])
+    file = epath.Path(workdir) / "episodes" / f"{iteration}.jsonl"
+    episodes = read_episodes(file)
+    if line >= len(episodes):
+        count = f"it has {len(episodes)}" if episodes else "there is no such file"
+        if not epath.Path(workdir).is_dir():
+            count = f"there is no workdir {workdir}"
+        raise UserError(f"{name}: no line {line} (from 0) in {file}: {count}")
+    return episode_svg(episodes[line], iteration, name)
+
+
+def episode_svg(episode: JsonObject, iteration: int, name: str) -> str:
+    """The figure of `vine_svg` for an episode; `name` is the solution's name in it."""
+    view = vines.vine_view({iteration: [episode]}, LIMITS)
+    assert view is not None, "there is an episode"
+    template = environment().get_template("figure.html.j2")
+    figure = _figure(view)
+    # The view of a single episode has named it as line 0.
+    figure = figure._replace(solution=figure.solution._replace(name=name))
+    return template.render(figure=figure, width=WIDTH, left=STEM[0], right=STEM[1])
+
+
+def _figure(view: vines.VineView) -> Figure:
+    solution = view.iterations[0].solutions[0]
+    gold = solution.answer.text.strip().rpartition("\n")[2]  # without a worked solution before it
+    heading = [*_wrapped(solution.question, 88), *_wrapped(text.Clipped(f"gold: {gold}"), 88)]
+    title = [(20 + LINE * i, line) for i, line in enumerate(heading)]
+    axis = 20 + LINE * len(title) + 14
+    rows, node = [], axis + 12
+    for step in solution.steps:
+        rows.append(_row(step, view, node))
+        node = rows[-1].bottom + (8 if view.credit.values_by else 5)
+    nodes = [*(row.node for row in rows), node]
+    return Figure(solution, view, rows, title, axis, nodes, _place(solution.end), node + 34)
+
+
+def _row(step: vines.Step, view: vines.VineView, node: float) -> Row:
+    """The row whose state stands at the height `node`, and its box under that."""
+    value, dots, top = "", [], node
+    if view.credit.values_by:
+        value = f"V {step.value}" + (f" ± {step.error}" if step.error else "")
+        dots = [
+            Mark(
+                TEXT_LEFT + 100 + DOT * (i % DOTS),
+                node + DOT * (i // DOTS),
+                leaf.verdict.kind == "correct",
+            )
+            for i, leaf in enumerate(step.leaves)
+        ]
+        top = max([node, *(dot.y for dot in dots)]) + 8
+    wrapped = enumerate(_wrapped(step.text, COLUMNS), start=1)
+    lines = [(top + 2 + LINE * i, line) for i, line in wrapped]
+    credit = ""
+    if view.credit.has_advantages:
+        error = f" ± {step.advantage_error}" if step.advantage_error else ""
+        credit = f"A {step.advantage}{error}"
+    bottom = lines[-1][0] + 8
+    start, end = _place(step.start), _place(step.end)
+    return Row(step, node, value, dots, top, bottom, start, end, lines, credit)
+
+
+def _place(percent: float | None) -> float | None:
+    """The x of a place on the axis of V(s)."""
+    return None if percent is None else round(STEM[0] + percent / 100 * (STEM[1] - STEM[0]), 1)
+
+
+def _wrapped(clipped: text.Clipped, columns: int) -> list[str]:
+    shown = clipped.text.strip("\n") + (" …" if clipped.hidden else "")
+    return [
+        line
+        for part in shown.split("\n")
+        for line in textwrap.wrap(part, columns, drop_whitespace=False, tabsize=4) or [""]
+    ]

@@ -1,0 +1,82 @@
+"""Learning curves: validation accuracy over the episodes, tokens or seconds of training so far."""
+
+import bisect
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from vinejax.records.read import Record
+
+AXES = ("episodes", "tokens", "seconds")  # the axes over which methods are compared
+
+
+class Point(NamedTuple):
+    """An evaluation on the validation split, with its 95% interval and the run's totals by then.
+
+    `episodes` counts the solutions that were sampled from problems. `tokens` counts all generated
+    tokens, continuations included. `seconds` is the time of training on the run's clock. None of
+    them includes evaluation.
+    """
+
+    iteration: int  # iterations finished
+    accuracy: float
+    low: float
+    high: float
+    episodes: float
+    tokens: float
+    updates: float
+    seconds: float
+
+
+def learning_curve(records: Sequence[Record]) -> list[Point]:
+    """The evaluations of a run on its validation split, in order, from the records of its log.
+
+    An evaluation after iterations that have no record, as in a damaged log, is left out.
+    """
+    totals = {r.position + 1: r.values for r in records if r.stage == "train"} | {0: {}}
+    points = []
+    for record in records:
+        accuracy = record.values.get("eval/pass_at_1")
+        used = totals.get(record.position)
+        if record.stage != "eval" or accuracy is None or used is None:
+            continue
+        point = Point(
+            iteration=record.position,
+            accuracy=accuracy,
+            low=record.values.get("eval/pass_at_1_low", accuracy),
+            high=record.values.get("eval/pass_at_1_high", accuracy),
+            episodes=used.get("total/episodes", 0.0),
+            tokens=used.get("total/tokens", 0.0),
+            updates=used.get("total/updates", 0.0),
+            seconds=sum(x for name, x in used.items() if name.startswith("timing_s/total_")),
+        )
+        points.append(point)
+    return sorted(points)
+
+
+def accuracy_at(x: Sequence[float], accuracy: Sequence[float], at: float) -> float:
+    """The accuracy at the position `at`, linear between the two nearest evaluations.
+
+    `x` are the positions of the evaluations, ascending: episodes, tokens or seconds. Nothing is
+    extrapolated: raises ValueError outside their range.
+    """
+    if not x or not x[0] <= at <= x[-1]:
+        raise ValueError(f"no evaluations around {at:g}")
+    right = min(bisect.bisect_right(x, at), len(x) - 1)
+    left = max(right - 1, 0)
+    if x[right] == x[left]:
+        return accuracy[right]
+    share = (at - x[left]) / (x[right] - x[left])
+    return accuracy[left] + share * (accuracy[right] - accuracy[left])
+
+
+def aligned(
+    x: Sequence[Sequence[float]], accuracy: Sequence[Sequence[float]]
+) -> list[tuple[float, list[float]]]:
+    """The curves of several runs as one: per evaluation a position and the runs' accuracies.
+
+    Evaluations are matched by their number, as far as every run has them; a position is the median
+    over the runs.
+    """
+    columns = zip(zip(*x, strict=False), zip(*accuracy, strict=False), strict=False)
+    return [(statistics.median(places), list(scores)) for places, scores in columns]

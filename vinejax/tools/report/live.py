@@ -1,0 +1,117 @@
+"""The page of a running run: written again as iterations end, and when the run ends."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+
+from etils import epath
+
+from vinejax.records.read import RunReader
+from vinejax.runtime.status import State, Status, write_status
+from vinejax.runtime.stopping import Stopped
+from vinejax.runtime.workdir import write_atomic
+from vinejax.tools.report.build import PAGE, render_page
+
+SHARE = 0.02  # maximum share of the run's time that making pages takes
+# A run may be dead if its page is this many times as old as the longest time between two renewals.
+PATIENCE = 3.0
+MIN_PATIENCE_S = 60.0
+FIRST_PATIENCE_S = 1800.0  # until the first iteration, which compiles, has ended
+
+
+class LivePage(contextlib.AbstractContextManager["LivePage"]):
+    """Writes `report.html` and `status.json` of a run; a context manager around its loop.
+
+    Where the loop ends with an exception, the page says so: a stop by a signal, or the error.
+    """
+
+    def __init__(
+        self,
+        workdir: epath.Path,
+        total: int,
+        done: int,
+        say: Callable[[str], None],
+        is_writer: bool = True,
+    ):
+        """`total` and `done` count iterations. Without `is_writer` nothing is written.
+
+        If the page cannot be written, the run goes on, and `say` gets a line with the reason.
+        """
+        self._workdir = workdir
+        self.done = done  # iterations, which the loop counts
+        self._total, self._start = total, done
+        self._say = say
+        self._is_writer = is_writer
+        self._reader = RunReader(workdir)
+        self._seen: float | None = None  # when an iteration last ended
+        self._longest_s = 0.0  # longest time between the ends of two iterations
+        self._cost_s = 0.0  # seconds that the last page took
+        self._due = 0.0  # when the next page may be made
+        self._is_first = True
+        self._is_over = False
+        self._is_failing = False
+
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
+        if error is None or self._is_over or not self._is_writer:
+            return
+        self._is_over = True
+        if isinstance(error, Stopped):
+            why = f"{error}; {error.kept}" if error.kept else str(error)
+            self._try(lambda: self._write("stopped", why))
+        else:
+            self._try(lambda: self._write("failed", _reason(error)))
+
+    def renew(self) -> None:
+        """Renews the sign of life, and the page if making pages then takes at most `SHARE`."""
+        if not self._is_writer:
+            return
+        now = time.monotonic()
+        if self._seen is not None:
+            self._longest_s = max(self._longest_s, now - self._seen)
+        self._seen = now
+        if now < self._due:
+            self._try(lambda: self._write_status("running"))
+            return
+        self._try(lambda: self._write("running"))
+        if self._is_first:  # not timed: modules were loaded, and templates compiled
+            self._is_first = False
+            return
+        end = time.monotonic()
+        self._cost_s = end - now
+        self._due = end + self._cost_s / SHARE
+
+    def finish(self) -> epath.Path:
+        """Writes the page of the finished run; returns its path."""
+        self._is_over = True
+        if self._is_writer:
+            self._write("finished")
+        return self._workdir / PAGE
+
+    def _write(self, state: State, why: str = "") -> None:
+        self._write_status(state, why)
+        write_atomic(self._workdir / PAGE, render_page(self._reader.read()))
+
+    def _write_status(self, state: State, why: str = "") -> None:
+        patience = FIRST_PATIENCE_S
+        if self.done > self._start:
+            pause = self._longest_s + self._cost_s / SHARE
+            patience = max(MIN_PATIENCE_S, PATIENCE * pause)
+        status = Status(state, self.done, self._total, time.time(), patience, why)
+        write_status(self._workdir, status)
+
+    def _try(self, write: Callable[[], None]) -> None:
+        """Calls `write`; an error does not end the run, and is reported once."""
+        try:
+            write()
+            self._is_failing = False
+        except Exception as error:
+            if not self._is_failing:
+                file = os.fspath(self._workdir / PAGE)
+                self._say(f"{file}: not written ({_reason(error):.300})")
+            self._is_failing = True
+
+
+def _reason(error: BaseException) -> str:
+    """What the error says, in one line, or else its kind."""
+    return " ".join(str(error).split()) or type(error).__name__

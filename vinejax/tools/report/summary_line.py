@@ -1,0 +1,64 @@
+"""The state of a run in words."""
+
+import time
+from typing import NamedTuple
+
+from etils import epath
+
+from vinejax.records import text
+from vinejax.runtime.status import Status, read_status
+
+MIN_RELOAD_S, MAX_RELOAD_S = 5.0, 60.0  # time between two reloads
+MAX_TEXT = 600  # characters of a reason
+TITLES = {
+    "running": "Running",
+    "finished": "Finished",
+    "stopped": "Stopped",
+    "failed": "Ended by an error",
+    "lost": "No sign of life",
+}
+
+
+class Standing(NamedTuple):
+    """The line at the top of the page; `reload_s` is None unless the page reloads itself."""
+
+    state: str
+    title: str
+    words: str
+    written: float  # in seconds since 1970
+    patience_s: float
+    reload_s: float | None
+
+
+def standing_line(workdir: epath.Path) -> str:
+    """The state of the run in a workdir, for a terminal; '' if no process has written it."""
+    standing = standing_of(read_status(workdir))
+    return f"{standing.title}: {standing.words}" if standing else ""
+
+
+def standing_of(status: Status | None) -> Standing | None:
+    """The state line of a run; None if no process has written a status."""
+    if status is None or status.state not in TITLES:
+        return None
+    state = status.state
+    reload_s = None
+    if state == "running":
+        reload_s = min(MAX_RELOAD_S, max(MIN_RELOAD_S, status.patience_s / 20))
+    words, title = _words(status), TITLES[state]
+    return Standing(state, title, words, status.at, status.patience_s, reload_s)
+
+
+def _words(status: Status) -> str:
+    at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(status.at))
+    after = f"after iteration {status.done} of {status.total}"
+    if status.state == "running":
+        return f"{after}; written {at}, and again as iterations end"
+    if status.state == "finished":
+        return f"{at}, {after}" + (", its budget used up" if status.done < status.total else "")
+    if status.state == "lost":
+        process = f"process {status.pid} on host {text.clip(status.host, 80).text}"
+        return (
+            f"{process} ended without a word {after}, last heard of {at}: it was killed, ran out "
+            "of memory, or its machine stopped; the same command resumes"
+        )
+    return f"{at}, {after}: {text.clip(status.why, MAX_TEXT).text}"

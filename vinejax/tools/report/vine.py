@@ -1,0 +1,369 @@
+"""The view of sampled solutions, step by step: V(s) before and after every step, and advantages.
+
+A solution is drawn as a stem that runs downwards, at a horizontal position given by V(s), the value
+of the state by continuations or by a critic. Every state has a row of its own with its node, V(s)
+and continuations, into which it unfolds; between two states stands the step with its advantage.
+Methods without V(s) show steps and advantages alone, without a stem.
+"""
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+from vinejax.core.types import CORRECT_REWARD
+from vinejax.records import text
+from vinejax.records.read import JsonObject, finite_number
+from vinejax.tools.report import rows
+from vinejax.tools.report.episode_choice import choose_episodes, count_open
+
+
+class Limits(NamedTuple):
+    """Upper limits of the contents; the page uses the first of LIMITS with which it fits."""
+
+    episodes: int  # per iteration
+    steps: int  # per episode
+    continuations: int  # per step
+    step_characters: int  # also of problems and answers
+    continuation_characters: int
+
+
+LIMITS = (
+    Limits(24, 60, 32, 6000, 4000),
+    Limits(24, 60, 16, 3000, 1000),
+    Limits(24, 40, 9, 1500, 400),
+    Limits(16, 30, 9, 800, 240),
+    Limits(8, 16, 4, 200, 120),
+)
+
+
+# The |A| of the deepest colour, the same in every page and figure: a wrong answer in the place of a
+# right one. Colours of two figures can be compared, and luck does not look like certainty.
+FULL_CREDIT = 1.0
+SIZES = {"half": 0.5, "quarter": 0.25}  # filters: some |A| from here on
+
+
+class VerdictView(NamedTuple):
+    """How the page shows the grade of a solution or continuation.
+
+    `kind` is printed and is also a CSS class in report.html.j2: 'correct', 'wrong', 'cut' (the
+    token budget ended the text), or 'return' (the task rewards steps, so that the number does not
+    tell whether the answer is right).
+    """
+
+    kind: str
+    mark: str
+    reward: str
+
+
+class Leaf(NamedTuple):
+    """One continuation of the state before a step."""
+
+    verdict: VerdictView
+    text: text.Clipped
+    finish: str
+
+
+class Part(NamedTuple):
+    """What one of two said in a step: 'policy' or 'environment', or 'environment unread'."""
+
+    by: str
+    text: text.Clipped
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One reasoning step, and the state before it: V(s), its continuations and its node.
+
+    `start` and `end` are positions of the stem in percent of the axis.
+    """
+
+    number: int
+    text: text.Clipped
+    parts: list[Part]  # of the text, where the task has turns
+    value: str
+    reward: str  # the step's own reward; '' if no step on the page has one
+    is_filled: bool  # V(s) follows from other states, without a sample at this one
+    count: int  # returns whose mean is V(s)
+    reused: int  # returns among them from samples that only passed through the state
+    error: str  # standard error of V(s)
+    advantage: str
+    advantage_error: str  # standard error of the advantage
+    side: str  # pos, neg or zero
+    strength: float  # |advantage| as a share of FULL_CREDIT, at most 1
+    start: float | None
+    end: float | None
+    leaves: list[Leaf]
+    hidden_leaves: int
+
+    @property
+    def num_correct(self) -> int:
+        return sum(leaf.verdict.kind == "correct" for leaf in self.leaves)
+
+
+class Solution(NamedTuple):
+    """One episode; `low` and `high` are its smallest and largest advantage.
+
+    `name` is the anchor of links to it. `kinds` are the CSS classes by which the page filters: the
+    problem's, 'right' or 'wrong', the names of the `SIZES` that its credit reaches, and 'certain'
+    if some advantage is larger than two of its standard errors.
+    """
+
+    name: str
+    kinds: str
+    problem_id: str
+    question: text.Clipped
+    answer: text.Clipped
+    prompt: text.Clipped
+    given: text.Clipped  # the given start of the response, which is not trained on
+    response: text.Clipped
+    verdict: VerdictView
+    failed_test: list[tuple[str, text.Clipped]]  # its parts with their names, of a program
+    steps: list[Step]
+    hidden_steps: int
+    step_rewards: str  # the sum of the steps' own rewards; '' if no step on the page has one
+    low: str
+    high: str
+    end: float | None
+    unfolds: bool
+
+
+class Scale(NamedTuple):
+    """The ends of the stems' axis."""
+
+    low: float
+    high: float
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        return text.tick_label(round(self.low, 2)), text.tick_label(round(self.high, 2))
+
+    def place(self, value: float | None) -> float | None:
+        """The position of a value on the axis in percent; None for None."""
+        if value is None:
+            return None
+        return round((value - self.low) / (self.high - self.low) * 100, 1)
+
+
+class CreditView(NamedTuple):
+    """The kinds of values, advantages and rewards that the steps of a run have."""
+
+    values_by: str  # 'continuations' or 'critic'; '' if states have no value
+    has_advantages: bool
+    is_by_step: bool  # the steps of a solution can have different advantages
+    has_rewards: bool  # some step has a reward of its own that is not 0
+    has_errors: bool  # some advantage has a standard error
+    unfolds: bool  # some continuations were kept
+
+
+class Terms(NamedTuple):
+    """The axis and the limits that all solutions of a page share."""
+
+    scale: Scale
+    credit: CreditView
+    limits: Limits
+
+
+class Iteration(NamedTuple):
+    """One tab: the chosen solutions of an iteration, and figures of all its episodes."""
+
+    iteration: int
+    solutions: list[Solution]
+    num_open: int  # solutions, from the first on, that are shown opened
+    num_episodes: int
+    mean_reward: float | None
+
+
+class Choice(NamedTuple):
+    """An option of a filter: the CSS class that the solutions shown have, and its words."""
+
+    kind: str
+    label: str
+
+
+class VineView(NamedTuple):
+    """All tabs of the section, with the axis and the kinds of credit of their solutions."""
+
+    iterations: list[Iteration]
+    scale: Scale
+    credit: CreditView
+    sizes: list[Choice]
+    problems: list[Choice]
+
+
+def vine_view(episodes: dict[int, list[JsonObject]], limits: Limits) -> VineView | None:
+    """The view of `episodes`, which are by iteration; None if there are none."""
+    chosen = {i: choose_episodes(listed, limits.episodes) for i, listed in episodes.items()}
+    shown = [episode for picked in chosen.values() for episode in picked]
+    if not shown:
+        return None
+    terms = Terms(_scale(shown), _credit(shown), limits)
+    problems = {name: f"p{i}" for i, name in enumerate(dict.fromkeys(map(_problem, shown)))}
+    iterations = []
+    for i, picked in chosen.items():
+        rewards = [r for e in episodes[i] if (r := finite_number(e.get("reward"))) is not None]
+        mean = sum(rewards) / len(rewards) if rewards else None
+        places = {id(episode): place for place, episode in enumerate(episodes[i])}
+        solutions = [
+            _solution(e, terms, f"s{i}-{places[id(e)]}", problems[_problem(e)]) for e in picked
+        ]
+        iterations.append(Iteration(i, solutions, count_open(picked), len(episodes[i]), mean))
+    labels = {_problem(e): text.clip(e.get("question"), 60).text for e in shown}
+    choices = [
+        Choice(kind, labels[name].replace("\n", " ").strip() or text.clip(name, 60).text)
+        for name, kind in problems.items()
+    ]
+    return VineView(iterations, terms.scale, terms.credit, _sizes(terms.credit), choices)
+
+
+def least_size(episodes: list[JsonObject], limits: Limits) -> int:
+    """Characters of the steps and continuations to be shown: a lower bound of the page's bytes."""
+    size = 0
+    for episode in choose_episodes(episodes, limits.episodes):
+        for step in rows.steps_of(episode)[: limits.steps]:
+            size += min(len(str(step.get("text"))), limits.step_characters)
+            for leaf in rows.continuations_of(step)[: limits.continuations]:
+                size += min(len(str(leaf.get("text"))), limits.continuation_characters)
+    return size
+
+
+def verdict_of(reward: float | None, is_cut: bool) -> VerdictView:
+    """The grade by a reward; 'cut' for a text that is not correct and was ended by the budget."""
+    shown = text.three_digits(reward)
+    if reward is not None and reward >= CORRECT_REWARD:
+        return VerdictView("correct", "✓", shown)
+    return VerdictView("cut", "✂", shown) if is_cut else VerdictView("wrong", "✗", shown)
+
+
+def _scale(episodes: list[JsonObject]) -> Scale:
+    """The smallest axis that holds [0, 1] and every value and reward shown."""
+    places = [0.0, 1.0]
+    for episode in episodes:
+        stem = [place for step in rows.read_steps(episode) for place in (step.start, step.end)]
+        places += [v for v in [*stem, finite_number(episode.get("reward"))] if v is not None]
+    return Scale(min(places), max(places))
+
+
+def _credit(episodes: list[JsonObject]) -> CreditView:
+    return CreditView(
+        values_by=next(filter(None, map(rows.values_by, episodes)), ""),
+        has_advantages=any(map(rows.advantages_of, episodes)),
+        is_by_step=any(rows.width_of(episode) > 0 for episode in episodes),
+        has_rewards=any(finite_number(s.get("reward")) for e in episodes for s in rows.steps_of(e)),
+        has_errors=any(map(rows.certainty_of, episodes)),
+        unfolds=any(map(rows.unfolds, episodes)),
+    )
+
+
+def _problem(episode: JsonObject) -> str:
+    return str(episode.get("problem_id"))
+
+
+def _sizes(credit: CreditView) -> list[Choice]:
+    """The filters by credit: beyond its error, and from a size on."""
+    if not credit.has_advantages:
+        return []
+    certain = [Choice("certain", "some |A| beyond 2 of its errors")] if credit.has_errors else []
+    return certain + [Choice(kind, f"some |A| from {a} on") for kind, a in SIZES.items()]
+
+
+def _kinds(episode: JsonObject, steps: list[rows.StepRow], problem: str) -> str:
+    reward = finite_number(episode.get("reward"))
+    kinds = [problem, "right" if reward is not None and reward >= CORRECT_REWARD else "wrong"]
+    largest = max(map(abs, rows.advantages_of(episode)), default=-1.0)
+    kinds += [kind for kind, size in SIZES.items() if largest >= size]
+    sure = (s for s in steps if s.advantage and s.advantage_error is not None)
+    if any(abs(s.advantage or 0.0) > 2 * (s.advantage_error or 0.0) for s in sure):
+        kinds.append("certain")
+    return " ".join(kinds)
+
+
+def _solution(episode: JsonObject, terms: Terms, name: str, problem: str) -> Solution:
+    steps = rows.read_steps(episode)
+    reward = finite_number(episode.get("reward"))
+    limits = terms.limits
+    shown = [_step(c, step, terms) for c, step in enumerate(steps[: limits.steps])]
+    advantages = rows.advantages_of(episode)
+    from_steps = round(math.fsum(step.reward for step in steps), 9)
+    question, prompt = episode.get("question"), episode.get("prompt")
+    return Solution(
+        name=name,
+        kinds=_kinds(episode, steps, problem),
+        problem_id=text.clip(episode.get("problem_id"), 80).text,
+        question=text.clip(question, limits.step_characters),
+        answer=text.clip(episode.get("answer"), limits.step_characters),
+        prompt=text.clip(None if prompt == question else prompt, limits.step_characters),
+        given=text.clip(episode.get("given"), limits.step_characters),
+        response=text.clip(None if steps else episode.get("response"), limits.step_characters),
+        verdict=verdict_of(reward, episode.get("finished") is False),
+        failed_test=[
+            (name, text.clip(part, limits.step_characters))
+            for name, part in rows.failed_test_of(episode)
+        ],
+        steps=shown,
+        hidden_steps=len(steps) - len(shown),
+        step_rewards=text.tick_label(from_steps) if terms.credit.has_rewards else "",
+        low=text.two_decimals(min(advantages, default=None), signed=True),
+        high=text.two_decimals(max(advantages, default=None), signed=True),
+        end=terms.scale.place(steps[-1].end if steps else reward),
+        unfolds=any(step.leaves for step in shown),
+    )
+
+
+def _step(index: int, step: rows.StepRow, terms: Terms) -> Step:
+    scale, credit, limits = terms.scale, terms.credit, terms.limits
+    advantage = step.advantage or 0.0
+    side = "zero"
+    if advantage:
+        side = "pos" if advantage > 0 else "neg"
+    count = int(finite_number(step.raw.get("count")) or 0)
+    continuations = rows.continuations_of(step.raw)
+    return Step(
+        number=index + 1,
+        text=text.trimmed(text.clip(step.raw.get("text"), limits.step_characters)),
+        parts=_parts(step.raw, limits.step_characters),
+        value=text.two_decimals(step.value),
+        reward=text.tick_label(step.reward) if credit.has_rewards else "",
+        is_filled=credit.values_by == "continuations" and not count,
+        count=count,
+        reused=int(finite_number(step.raw.get("reused")) or 0),
+        error=_error(step.error),
+        advantage=text.two_decimals(step.advantage, signed=True),
+        advantage_error="" if step.advantage is None else _error(step.advantage_error),
+        side=side,
+        strength=round(min(1.0, abs(advantage) / FULL_CREDIT), 3),
+        start=scale.place(step.start),
+        end=scale.place(step.end),
+        leaves=[_leaf(c, terms) for c in continuations[: limits.continuations]],
+        hidden_leaves=max(0, len(continuations) - limits.continuations),
+    )
+
+
+def _parts(raw: JsonObject, limit: int) -> list[Part]:
+    """Who said what in a step; [] for a row of a task without turns."""
+    whole, observed = str(raw.get("text")), raw.get("observed")
+    if not isinstance(observed, list):
+        return []
+    parts, start = [], 0
+    for place in [*observed, [len(whole), len(whole)]]:
+        first, end = rows.range_of(place) or (start, start)
+        for by, piece in (("policy", whole[start:first]), ("environment", whole[first:end])):
+            if piece:
+                parts.append(Part(by, text.trimmed(text.clip(piece, limit))))
+        start = end
+    if unread := raw.get("unread"):
+        parts.append(Part("environment unread", text.trimmed(text.clip(unread, limit))))
+    return parts
+
+
+def _leaf(raw: JsonObject, terms: Terms) -> Leaf:
+    finish = text.clip(raw.get("finish"), 20).text
+    reward = finite_number(raw.get("reward"))
+    verdict = verdict_of(reward, finish == "length")
+    if terms.credit.has_rewards:  # a return, which does not tell whether the answer is right
+        verdict = VerdictView("return", "", text.tick_label(reward))
+    said = text.trimmed(text.clip(raw.get("text"), terms.limits.continuation_characters))
+    return Leaf(verdict, said, finish)
+
+
+def _error(value: float | None) -> str:
+    return "" if value is None else text.two_decimals(value)

@@ -1,0 +1,55 @@
+"""Charts along the response: metrics by eighth, in the first, the middle and the last iteration.
+
+They show where the policy is in doubt, where updates are clipped, and where sampler and scorer
+disagree.
+"""
+
+from vinejax.records.read import Record
+from vinejax.tools.report import curves
+
+MIN_ITERATIONS = 3  # so that three different iterations can be shown
+STYLES = ("second", "pass-2", "main")
+TITLES = {
+    "entropy": ("Entropy along the response", "nats per token, by eighth of the response"),
+    "ratio": ("Ratio along the response", "of the policy to the one that sampled, mean"),
+    "clip_frac": ("Clip fraction along the response", "share of tokens that are clipped"),
+    "logprob_diff": (
+        "Sampler against scorer along the response",
+        "mean difference of a token’s log-probability",
+    ),
+}
+LOGARITHMIC = ("logprob_diff",)
+
+
+def charts_along(records: list[Record]) -> list[curves.Chart]:
+    """A chart for each metric `by_eighth/<name>/<n>`; none for fewer than MIN_ITERATIONS."""
+    trained = [record for record in records if record.stage == "train"]
+    if len(trained) < MIN_ITERATIONS:
+        return []
+    chosen = [trained[0], trained[len(trained) // 2], trained[-1]]
+    drawn = (_chart(name, chosen) for name in TITLES)
+    return [chart for chart in drawn if chart is not None]
+
+
+def _chart(name: str, chosen: list[Record]) -> curves.Chart | None:
+    """A chart whose positions are eighths, with a curve for each of the chosen iterations."""
+    labels = [f"iteration {record.position}" for record in chosen]
+    title, note = TITLES[name]
+    spec = curves.Spec(
+        title,
+        tuple(curves.Curve(*pair) for pair in zip(labels, labels, STYLES, strict=True)),
+        note,
+        log=name in LOGARITHMIC,
+        floor=None if name == "ratio" else 0.0,
+        x_label="eighth",
+    )
+    points = []
+    for n in range(1, 9):
+        key = f"by_eighth/{name}/{n}"
+        values = {
+            label: record.values[key]
+            for label, record in zip(labels, chosen, strict=True)
+            if key in record.values
+        }
+        points.append(Record("train", n, values))
+    return curves.draw_chart(spec, points)
