@@ -28,7 +28,7 @@ from vinejax.core.settings import Config
 from vinejax.core.types import RunState
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import fresh_state
-from vinejax.methods import find_method
+from vinejax.methods.known import find_method
 from vinejax.runtime.compiles import num_compiles
 from vinejax.runtime.log import RunLog
 from vinejax.session.budget import Spent

@@ -19,11 +19,13 @@ from typing import Any
 
 from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict, from_file, override
-from vinejax.methods import METHODS
+from vinejax.methods.known import all_methods
 from vinejax.training.loop import train
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-FILES = {name: f"tiny_{name.replace('++', '_pp')}.py" for name in METHODS} | {"vineppo": "tiny.py"}
+FILES = {name: f"tiny_{name.replace('++', '_pp')}.py" for name in all_methods()} | {
+    "vineppo": "tiny.py"
+}
 STAGES = {"eval": "validation", "test": "test"}
 
 

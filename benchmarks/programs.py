@@ -23,8 +23,8 @@ import numpy as np
 from vinejax.config.load import from_dict
 from vinejax.core.settings import Config, DataConfig
 from vinejax.core.types import Problem
-from vinejax.methods import find_method
 from vinejax.methods.base import Method
+from vinejax.methods.known import find_method
 from vinejax.session.iteration import Iteration
 from vinejax.tasks import arithmetic
 from vinejax.tasks.base import Split

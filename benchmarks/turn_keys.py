@@ -26,7 +26,7 @@ from vinejax.config.load import from_dict, load, override
 from vinejax.core.settings import Config, GraderConfig
 from vinejax.core.types import Problem
 from vinejax.engine.branches import Feed
-from vinejax.methods import find_method
+from vinejax.methods.known import find_method
 from vinejax.rollout.turns import TurnSampler
 from vinejax.rollout.vine import fill_values
 from vinejax.tasks.doors import DoorsTask

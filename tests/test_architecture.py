@@ -12,18 +12,18 @@ from helpers.paths import REPO
 ROOT = REPO / "vinejax"
 # From the roof to the ground: a file imports from its own room and from those below it.
 ROOMS = [
+    "contrib",  # contributed methods, tasks, environments, options: nothing imports them
+    "tools",  # what is made of runs: pages, the bench, plans; nothing imports them either
     "__main__",  # `python -m vinejax`
     "main",  # the command `vinejax`
     "command",  # the command line: flags, modes, errors
     "library",  # a run from Python
-    "credit_bench",  # --mode=credit: what each estimator's credit is worth, at a fixed policy
-    "plan",  # what a run takes of chips that nobody has yet
     "training",  # the loop, and what a run needs before and after it
     "config",  # configuration files to settings, and what is refused
     "methods",  # one module per method, and the four stages that they share
     "options",  # what any method may be given besides
     "session",  # a run's fixed parts, and the context of one iteration
-    "report",  # what a run wrote, for people
+    "records",  # what a run writes: its episodes, its metrics
     "statistics",  # accuracies and their intervals
     "rollout",  # from problems to episodes with values
     "learner",  # from episodes to updates
@@ -86,6 +86,16 @@ def test_imports_point_down():
     assert not upward, "\n".join(upward)
 
 
+def test_accessories_depend_on_the_core_one_way():
+    """Nothing outside contrib/ and tools/ imports them, and neither imports the other."""
+    wrong = [
+        f"{name}:{line} imports {module}"
+        for name, line, module in own_imports()
+        if room_of(module) in ("contrib", "tools") and room_of(module) != room_of(name)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_modules_have_no_circles():
     """Within a room too: no module is imported, however indirectly, by one that it imports."""
     modules = {f"vinejax.{name.removesuffix('.py').replace('/', '.')}": name for name in NAMES}
@@ -114,14 +124,15 @@ def test_own_modules_are_not_imported_by_name():
     by_name = [
         f"{name}:{node.lineno}"
         for name in NAMES
-        if name != "command.py"
+        if name not in ("command.py", "contrib/names.py", "tools/names.py")
         for node in ast.walk(tree_of(name))
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and node.value.startswith("vinejax.")
         and node.value.count(" ") == 0
         and (ROOT.parent / node.value.replace(".", "/")).with_suffix(".py").exists()
-        and room_of(node.value) not in ("tasks", "grading", "plan")  # settings, and child processes
+        and room_of(node.value) not in ("tasks", "grading")  # settings, and child processes
+        and not name.endswith(("judges.py", "aot/compiler.py"))  # their child processes
     ]
     assert not by_name, "\n".join(by_name)
 

@@ -14,8 +14,8 @@ from helpers.paths import CONFIGS
 
 from vinejax import __version__
 from vinejax.config.describe import describe
-from vinejax.config.load import FIELD_NAMES
-from vinejax.methods import METHODS
+from vinejax.config.load import field_names
+from vinejax.methods.known import all_methods
 
 CONFIG = """
 from vinejax.config import default
@@ -265,8 +265,8 @@ def test_help_names_the_options_and_ends_well(folder: pathlib.Path):
     assert done.returncode == 0 and done.stderr == ""
     assert all(option in done.stdout for option in ("--config", "--workdir", "--mode"))
     named = set(re.findall(r"[a-z0-9_+]+", done.stdout.partition("methods ")[2]))
-    assert set(METHODS) <= named
-    assert {name.rpartition(".")[2] for name in FIELD_NAMES} <= named
+    assert set(all_methods()) <= named
+    assert {name.rpartition(".")[2] for name in field_names()} <= named
     assert max(map(len, done.stdout.splitlines())) <= 100
 
 
@@ -294,7 +294,7 @@ def test_help_on_a_field_has_its_type_default_and_meaning(command: Command):
 
 
 def test_every_field_can_be_described():
-    for name in FIELD_NAMES:
+    for name in field_names():
         first, kind, *_ = describe(name).split("\n")
         assert first.startswith(f"{name} = ") and kind.startswith("    ") and "<" not in kind, name
 

@@ -51,17 +51,18 @@ from ml_collections import config_flags
 import vinejax
 from vinejax.config.checks import check_config
 from vinejax.config.describe import describe
+from vinejax.config.devices import with_row_for_devices
 from vinejax.config.load import (
-    FIELD_NAMES,
     Fields,
     check_name,
     default_workdir,
+    field_names,
     fields_set,
     from_dict,
     load,
 )
 from vinejax.core.errors import UserError
-from vinejax.methods import METHODS
+from vinejax.methods.known import method_names
 from vinejax.runtime import distributed, stopping
 from vinejax.runtime.remedies import remedy
 
@@ -171,10 +172,10 @@ def parse_flags(argv: list[str]) -> list[str]:
 def help_text() -> str:
     """The usage, all methods, and all fields by section."""
     sections: dict[str, list[str]] = {}
-    for name in FIELD_NAMES:
+    for name in field_names():
         section, _, field = name.rpartition(".")
         sections.setdefault(section, []).append(field)
-    lines = [(__doc__ or "").strip(), "", *_wrapped("methods", METHODS), "", "fields"]
+    lines = [(__doc__ or "").strip(), "", *_wrapped("methods", method_names()), "", "fields"]
     for section, fields in sections.items():
         lines += _wrapped(f"  {section}." if section else "  ", fields)
     return "\n".join([*lines, "", "vinejax --help FIELD says what each is."])
@@ -199,9 +200,7 @@ def main(argv: list[str]) -> int:
     workdir = FLAGS.workdir or default_workdir(config_flags.get_config_filename(FLAGS["config"]))
     if FLAGS.mode not in ("plan", "config"):  # they need neither devices nor other hosts
         distributed.initialize(cfg.distributed)
-        if cfg.meshes:
-            propose = importlib.import_module("vinejax.tools.plan.propose")
-            cfg = propose.with_row_for_devices(cfg)
+        cfg = with_row_for_devices(cfg)
     stopping.listen()  # after jax, whose own handler of SIGTERM would replace ours
     module, function = MODES[FLAGS.mode]
     options = {"policy": FLAGS.policy} if FLAGS.mode == "export" else {}

@@ -39,7 +39,7 @@ def train(
       >>> run.start_accuracy, run.final_accuracy  # doctest: +SKIP
       ({'validation': 0.395, 'test': 0.384}, {'validation': 0.52, 'test': 0.51})
     """
-    from vinejax.tools.plan.propose import with_row_for_devices
+    from vinejax.config.devices import with_row_for_devices
     from vinejax.training.loop import train as run_loop
 
     find_function.cache_clear()  # a notebook may have defined a reward anew

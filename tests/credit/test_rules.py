@@ -18,7 +18,7 @@ from vinejax.core.settings import Config, flatten
 from vinejax.core.types import Episode
 from vinejax.credit import allocation, bisection, mask, positions
 from vinejax.credit.rules import READ_BY, TABLES, chosen_rules, find_rule
-from vinejax.methods import METHODS
+from vinejax.methods.known import all_methods
 
 SPO = {"method": "spo_chain"}
 
@@ -64,7 +64,7 @@ def test_method_means_the_methods_own():
     assert find_rule("credit.mask", applied(from_dict({"method": "grpo"}))) is mask.all_tokens
     bisected = cases.config(values={"allocation": "bisection"})
     assert find_rule("values.allocation", applied(bisected)) is bisection.bisection
-    for method in METHODS.values():
+    for method in all_methods().values():
         own = (method.positions, method.allocation, method.mask)
         assert all(name in table for name, table in zip(own, TABLES.values(), strict=True))
 

@@ -16,7 +16,7 @@ from vinejax.credit.allocation import Seen
 from vinejax.credit.rules import check_rules
 from vinejax.credit.worth import COUNTS, EXPLORED, FILTERS, LAMS, STRIDES, Choice, Explored, Worth
 from vinejax.learner.batch import collate, step_layout
-from vinejax.methods import find_method
+from vinejax.methods.known import find_method
 from vinejax.methods.worth import explored as of_rollout
 from vinejax.methods.worth import measured
 from vinejax.rl.by_role import role_advantages

@@ -13,15 +13,17 @@ import pytest
 from vinejax.contrib.methods import spo_tree, tree_grpo, treepo, treerl
 from vinejax.contrib.methods.sampling import tree_sampling
 from vinejax.contrib.resets.reset_sampler import ResetSampler
+from vinejax.contrib.resets.settings import ResetConfig
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode, PromptedProblem, Rollout
 from vinejax.credit.assign import Credit
 from vinejax.learner.policy import PolicyObjective
-from vinejax.methods import find_method
-from vinejax.methods.base import Method, policy_gradient
+from vinejax.methods.base import policy_gradient
+from vinejax.methods.known import find_method
 from vinejax.model.decoder import Decoder
 from vinejax.rollout import vine
 from vinejax.rollout.sampler import Sampler
+from vinejax.session.session import Session
 from vinejax.tasks.graded import GradedTask
 from vinejax.training import loop
 
@@ -38,12 +40,14 @@ MANY = 2**62  # groups of solutions: no bound
 
 def run_instead(patch: pytest.MonkeyPatch, stand_in: Callable[..., Any]) -> Callable[..., Any]:
     """Lets runs call `stand_in(method, it, state)` as an iteration; returns the true function."""
-    find = loop.find_method
+    opened = loop.open_session
 
-    def found(name: str) -> Method:
-        return dataclasses.replace(find(name), iteration=stand_in)
+    def opened_with(*arguments: Any, **options: Any) -> Session:
+        session = opened(*arguments, **options)
+        method = dataclasses.replace(session.method, iteration=stand_in)
+        return dataclasses.replace(session, method=method)
 
-    patch.setattr(loop, "find_method", found)
+    patch.setattr(loop, "open_session", opened_with)
     return policy_gradient
 
 
@@ -76,7 +80,7 @@ def assign_credit(rollout: Rollout, cfg: Config, whiten: Any = None) -> Credit:
 
 def sampler(engine: Any, graded: GradedTask, cfg: Config, iteration: int = 0) -> Sampler:
     """The sampler of an iteration, with resets if there are any."""
-    kind = Sampler if cfg.reset.source == "none" else ResetSampler
+    kind = Sampler if ResetConfig.of(cfg).source == "none" else ResetSampler
     return kind(engine, graded, applied(cfg), iteration)
 
 

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 import vinejax
+from helpers.applied import run_instead
 from vinejax.config.load import from_dict
 from vinejax.core.settings import Config, DataConfig
 from vinejax.core.types import Batch, Episode, Problem
 from vinejax.learner import score, update
 from vinejax.learner.update import Update
-from vinejax.methods import find_method
-from vinejax.methods.base import Method, policy_gradient
+from vinejax.methods.base import policy_gradient
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
 from vinejax.runtime.compiles import num_compiles
 from vinejax.tasks import arithmetic
@@ -114,9 +114,6 @@ def counted_run(workdir: Path) -> Run:
         scored[-1] += 1
         return scores_of(*args)
 
-    def counted_method(name: str) -> Method:
-        return dataclasses.replace(find_method(name), iteration=counted_iteration)
-
     def counted_iteration(*args: Any):
         before = num_compiles()
         scored.append(0)
@@ -131,7 +128,7 @@ def counted_run(workdir: Path) -> Run:
         return state, made
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "find_method", counted_method)
+        run_instead(patch, counted_iteration)
         patch.setattr(update, "update_step", counted_update)
         patch.setattr(score, "scores_of", counted_scores)
         return Run(Path(loop.train(config(), workdir)), compiles, updates, scored)

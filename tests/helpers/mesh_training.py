@@ -27,7 +27,7 @@ from vinejax.learner.update import (
     state_shardings,
     update_step,
 )
-from vinejax.methods import find_method
+from vinejax.methods.known import find_method
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import check_rows, make_mesh, param_shardings
 from vinejax.runtime.compiles import num_compiles

@@ -22,13 +22,14 @@ from vinejax.learner.batch import collate, collate_groups, step_layout
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.score import score
 from vinejax.learner.update import Objective, gradients
-from vinejax.methods import METHODS, dpo_positive
+from vinejax.methods import dpo_positive
+from vinejax.methods.known import all_methods
 from vinejax.methods.pairs import PairObjective
 from vinejax.methods.ppo import CriticObjective, Targets, fresh_critic
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import make_mesh, param_shardings
 
-ONLINE = [name for name, method in METHODS.items() if method.credit is not None]
+ONLINE = [name for name, method in all_methods().items() if method.credit is not None]
 
 
 def _programs() -> list[str]:
@@ -37,7 +38,7 @@ def _programs() -> list[str]:
     Advantages are made on the host, before the rows are divided. The critic of PPO is one more.
     """
     kinds: dict[tuple[object, ...], str] = {}
-    for name, method in METHODS.items():
+    for name, method in all_methods().items():
         loss = (method.loss, method.reduction)
         kinds.setdefault(loss if method.credit else (name,), name)
     return [*kinds.values(), "critic"]

@@ -18,7 +18,7 @@ from vinejax.core.types import Rollout
 from vinejax.learner.batch import collate, step_layout
 from vinejax.learner.policy import PolicyObjective, clipped, token_weights
 from vinejax.learner.score import token_logprobs
-from vinejax.methods import METHODS
+from vinejax.methods.known import all_methods
 from vinejax.methods.ppo import fresh_critic, token_values
 from vinejax.model.config import Compute
 from vinejax.model.sharding import make_mesh
@@ -122,7 +122,7 @@ def test_drpo_weighs_a_group_by_length_and_likelihood():
     rollout = Rollout(
         solutions, rows._replace(old_logprobs=old), step_layout(rows, solutions), None
     )
-    credit = METHODS["drpo"].credit
+    credit = all_methods()["drpo"].credit
     assert credit is not None
     found = credit(rollout, methods.config("drpo", sample={"max_tokens": 5})).advantages
     expected = 4 * np.array([0.982014, 0.017986, -0.645656, -0.354344])
@@ -130,7 +130,7 @@ def test_drpo_weighs_a_group_by_length_and_likelihood():
 
 
 def test_d3s_trains_on_more_solutions_and_tokens_as_the_run_goes_on():
-    rows, solutions, credit = methods.batch(), methods.episodes(), METHODS["d3s"].credit
+    rows, solutions, credit = methods.batch(), methods.episodes(), all_methods()["d3s"].credit
     assert credit is not None
     entropy = np.where(rows.mask, methods.values(), 0.0)
     rollout = Rollout(solutions, rows, step_layout(rows, solutions), None, entropy=entropy)

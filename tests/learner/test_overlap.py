@@ -26,8 +26,9 @@ from vinejax.learner.packing import passes_for
 from vinejax.learner.policy import PolicyObjective, PolicySums, SumsByEighth
 from vinejax.learner.score import scores_of
 from vinejax.learner.update import Update
-from vinejax.methods import find_method, restem, stages
 from vinejax.methods import pairs as of_pairs
+from vinejax.methods import restem, stages
+from vinejax.methods.known import find_method
 from vinejax.methods.ppo import CriticObjective, CriticSums
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.stopping import deferred

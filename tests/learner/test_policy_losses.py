@@ -9,7 +9,7 @@ from helpers import method_cases as methods
 from helpers.applied import applied
 
 from vinejax.core.settings import Config
-from vinejax.methods import find_method
+from vinejax.methods.known import find_method
 
 
 @pytest.mark.first(2)  # a loss of tokens and one of solutions; tests/rl has all of them

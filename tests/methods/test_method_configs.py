@@ -13,14 +13,23 @@ import pytest
 from helpers.paths import CONFIGS, REPO
 
 from vinejax.config.checks import OF_CREDIT, check_config
-from vinejax.config.load import SECTIONS, Fields, default, fields_set, from_dict, from_file
+from vinejax.config.load import (
+    Fields,
+    default,
+    fields_set,
+    from_dict,
+    from_file,
+    section_names,
+    section_of,
+)
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config, flatten
 from vinejax.credit.rules import READ_BY
-from vinejax.methods import METHODS, find_method
 from vinejax.methods.base import Method
+from vinejax.methods.known import all_methods, find_method
+from vinejax.methods.settings import CriticConfig, DPOConfig, RestEMConfig
 
-TINY = sorted(path.name for path in CONFIGS.glob("tiny_*.py"))
+TINY = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("tiny_*.py"))
 OF_THE_PAPER = ("vineppo", "ppo", "grpo", "rloo", "restem", "dpo_positive", "sft")
 SETTINGS = ("rho_math", "rho_gsm8k", "deepseek_math", "deepseek_gsm8k")
 
@@ -32,7 +41,7 @@ def checked(fields: Fields) -> Config:
 
 
 def load(name: str) -> Config:
-    return checked(from_file(str(CONFIGS / name), name))
+    return checked(from_file(str(CONFIGS / "x"), name))
 
 
 def of_paper(setting: str, method: str) -> Config:
@@ -47,14 +56,15 @@ def lines_between(one: Config, other: Config) -> list[str]:
 
 def own_defaults() -> dict[str, Any]:
     """The settings of all methods by their dotted names."""
-    sections = (flatten(kind(), f"{name}.") for name, kind in SECTIONS.items())
+    kinds = {name: section_of(name) for name in section_names()}
+    sections = (flatten(kind(), f"{name}.") for name, kind in kinds.items() if kind)
     return dict(itertools.chain.from_iterable(sections))
 
 
 def test_every_method_is_at_most_ten_lines_from_vineppo():
     tiny = load("tiny.py")
     found = {tiny.method} | {load(name).method for name in TINY}
-    assert found == set(METHODS)
+    assert found == set(all_methods())
     for name in TINY:
         changed = lines_between(tiny, load(name))
         print(f"{name}: {len(changed)} lines: {'; '.join(changed)}")
@@ -130,15 +140,17 @@ def test_hyperparameters_of_the_paper():
         assert (ppo.epochs, ppo.minibatch, ppo.clip, ppo.gamma) == (2, 64, 0.2, 1.0)
         assert (vine.kl.coef, vine.kl.reduction) == (1e-4, "sequence")
         assert (vine.optimizer.learning_rate, vine.optimizer.warmup) == (1e-6, "log")
-        critic = of_paper(setting, "ppo").own
+        critic = CriticConfig.of(of_paper(setting, "ppo"))
         assert (critic.lam, critic.clip, critic.learning_rate) == (1.0, 0.2, 1e-6)
         dpo = of_paper(setting, "dpo_positive")
-        assert dpo.own.beta == (0.3 if "gsm8k" in setting else 0.1)
-        assert (dpo.own.penalty, dpo.own.pairs, dpo.own.epochs) == (50.0, 64, 3)
+        own = DPOConfig.of(dpo)
+        assert own.beta == (0.3 if "gsm8k" in setting else 0.1)
+        assert (own.penalty, own.pairs, own.epochs) == (50.0, 64, 3)
         assert dpo.rollout.per_prompt == 64 and dpo.iterations == 1
         restem = of_paper(setting, "restem")
-        assert restem.iterations == 10 and restem.own.problems is None
-        assert (restem.own.keep, restem.own.epochs, restem.own.eval_every) == (10, 8, 500)
+        assert restem.iterations == 10 and RestEMConfig.of(restem).problems is None
+        own = RestEMConfig.of(restem)
+        assert (own.keep, own.epochs, own.eval_every) == (10, 8, 500)
         sft = of_paper(setting, "sft")
         rate = 1e-5 if "rho" in setting else 5e-5
         assert (sft.iterations, sft.sft.batch, sft.sft.learning_rate) == (2, 64, rate)
@@ -220,7 +232,7 @@ def sections_of(record: Method) -> dict[str, Any]:
 
 OWN_FIELDS = [
     (method, section, field.name)
-    for method, record in METHODS.items()
+    for method, record in all_methods().items()
     for section, kind in sections_of(record).items()
     for field in dataclasses.fields(kind)
     if f"{section}.{field.name}" not in {field for field, _, _ in READ_BY} | {*OF_CREDIT}
@@ -244,15 +256,16 @@ def test_a_field_of_another_method_is_refused_at_its_default_too(method, section
 
 
 def test_settings_of_another_method_are_refused():
-    tree = from_dict({"method": "spo_tree"})
-    with pytest.raises(ConfigError, match="^own: is SPOTreeConfig, not MethodSettings; leave it"):
+    tree = from_dict({"method": "spo_tree", "spo_tree": {"segment": 8}})
+    with pytest.raises(ConfigError, match="alone, and this run has 'grpo'") as error:
         check_config(dataclasses.replace(tree, method="grpo"))
+    assert error.value.field == "spo_tree.segment"
 
 
 def test_a_methods_own_settings_are_always_there():
     assert from_dict({"method": "ppo"}) == from_dict({"method": "ppo", "critic": {}})
     for fields, message in (
-        ({"own": 3}, "^own: no such field"),
+        ({"sections": 3}, "^sections: no such field"),
         ({"method": "ppo", "critic": {"section": "x"}}, "^critic.section: no such field"),
     ):
         with pytest.raises(ConfigError, match=message):

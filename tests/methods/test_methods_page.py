@@ -9,8 +9,8 @@ from pathlib import Path
 from helpers.paths import REPO
 
 from vinejax.config.describe import describe
-from vinejax.methods import METHODS, MODULES
 from vinejax.methods.about import about, table
+from vinejax.methods.known import all_methods, method_module
 
 BEGIN, END = (
     "<!-- made by tests/methods/test_methods_page.py -->\n",
@@ -32,19 +32,19 @@ def test_the_table_is_current():
 
 
 def test_every_method_says_what_it_is():
-    for name in METHODS:
+    for name in all_methods():
         found = about(name)
         assert found.title.endswith(".") and len(found.title) < 110, name
         assert found.equation and "  " not in found.equation, name
         assert found.source or name == "sft", name
-        lines = (MODULES[name].__doc__ or "").splitlines()
+        lines = (getattr(method_module(name), "__doc__", "") or "").splitlines()
         assert all(line.startswith("    ") for line in lines if line.startswith(" ")), name
 
 
 def test_help_has_them_all():
     text = describe("method")
     flat = " ".join(text.split())
-    for name in METHODS:
+    for name in all_methods():
         assert f"{name}: {about(name).title}" in flat
         assert all(word in flat for word in about(name).equation.split())
     assert max(map(len, text.splitlines())) <= 100

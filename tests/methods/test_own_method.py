@@ -18,7 +18,7 @@ from vinejax.core.errors import ConfigError
 from vinejax.core.settings import as_tree
 from vinejax.credit.assign import Credit
 from vinejax.learner.batch import collate
-from vinejax.methods import find_method
+from vinejax.methods.known import find_method
 from vinejax.training.loop import train
 
 NAME = "mymethods.degrpo"

@@ -28,7 +28,7 @@ def test_credit_is_an_average_over_later_values():
     rollout = Rollout(episodes, batch, steps, values)
     cfg = methods.config("ppo_probe")
     for lam in (0.0, 0.5, 1.0):
-        credit = probed(rollout, dataclasses.replace(cfg, own=ProbeConfig(lam)))
+        credit = probed(rollout, dataclasses.replace(cfg, sections={"probe": ProbeConfig(lam)}))
         for row, one in enumerate(episodes):
             starts = len(one.prompt) + np.array([0, *one.step_ends[:-1]])
             v, later = values[row, starts], one.reward

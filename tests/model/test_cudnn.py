@@ -15,7 +15,7 @@ from helpers.model_oracles import random_model
 
 from vinejax.config.load import default, from_dict
 from vinejax.learner.packing import with_single_rows
-from vinejax.methods import find_method
+from vinejax.methods.known import find_method
 from vinejax.model import attention
 from vinejax.model.attention import (
     AttentionRule,

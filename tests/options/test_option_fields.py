@@ -7,7 +7,7 @@ import pytest
 from vinejax.config.checks import check_config
 from vinejax.config.load import default, fields_set, from_dict
 from vinejax.core.errors import ConfigError
-from vinejax.methods import METHODS
+from vinejax.methods.known import all_methods
 
 ONE = {"per_prompt": 1}
 LAG: dict[str, Any] = {"lag": 1}
@@ -16,7 +16,7 @@ LORA = {"lora_rank": 4, "path": "x"}
 
 def test_every_field_has_the_methods_own_choice():
     """The choices of DAPO and REINFORCE++ are their records'; those of others are plain."""
-    for name, record in METHODS.items():
+    for name, record in all_methods().items():
         cfg = record.applied_to(from_dict({"method": name}))
         found = cfg.rollout.flat, cfg.reward.overlong, cfg.kl.place
         of_dapo, of_kl = ("resample", 0.2, "loss"), ("keep", 0.0, "reward")

@@ -14,7 +14,7 @@ from helpers.applied import TREES
 from helpers.paths import CONFIGS
 
 import vinejax
-from vinejax.methods import METHODS
+from vinejax.methods.known import all_methods
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.training import loop
 from vinejax.training.startup import open_session
@@ -68,7 +68,7 @@ def test_the_sampler_of_a_deep_model_in_bfloat16_is_a_little_off(tmp_path: Path)
 
 
 @pytest.mark.first(2)
-@pytest.mark.parametrize("method", dict.fromkeys(("restem", "dapo", *METHODS)))
+@pytest.mark.parametrize("method", dict.fromkeys(("restem", "dapo", *all_methods())))
 def test_one_iteration(method: str, start: str, tmp_path: Path):
     lines = run(method, start, tmp_path)
     assert [line["stage"] for line in lines] == ["test", "eval", "train", "eval", "test"]
@@ -88,7 +88,7 @@ def test_one_iteration(method: str, start: str, tmp_path: Path):
         for row in rows:
             steps = "".join(step["text"] for step in row["steps"])
             assert row["given"] + steps == row["response"]
-    if METHODS[method].is_policy_gradient:
+    if all_methods()[method].is_policy_gradient:
         assert line["total/updates"] == 4  # whatever branches off: 12 solutions, 8 per minibatch
         assert line["actor/grad_norm"] > 0 or line["frac_reward_zero_std"] == 1
         assert not line.get("actor/skipped_updates")

@@ -12,7 +12,7 @@ from vinejax.config.environments import check_environment
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.settings import DataConfig
 from vinejax.engine.branches import Branch, Grown
-from vinejax.methods import find_method
+from vinejax.methods.known import find_method
 from vinejax.tasks.arithmetic import Arithmetic
 from vinejax.tasks.base import load_task
 from vinejax.tasks.doors import MOVES, Doors, DoorsTask

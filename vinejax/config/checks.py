@@ -8,19 +8,22 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
 
-from vinejax.config.load import SECTIONS, not_read
-from vinejax.contrib.priors.prior_function import PROBE, find_prior
+from vinejax.config.load import section_of
 from vinejax.core.errors import ConfigError
-from vinejax.core.settings import PROJECTIONS, Config, GraderConfig, MethodSettings, flatten
+from vinejax.core.sections import MethodSettings, Section
+from vinejax.core.settings import PROJECTIONS, Config, GraderConfig, flatten
 from vinejax.credit.rules import check_rules
-from vinejax.methods import METHODS, find_method
 from vinejax.methods.base import Method
+from vinejax.methods.compose import method_of
+from vinejax.methods.known import MODULES, all_methods, find_method
 from vinejax.rollout.one_stream import obstacle
 from vinejax.tasks.rewards import TASK, find_rewards
 
 # Which tokens are trained on is a choice of every policy gradient's, whatever gives its credit.
 OF_CREDIT = ("credit.mask", "credit.mask_above", "credit.mask_share")
-DEFAULTS = dict(flatten(Config()))  # of the fields that all methods share, by dotted name
+DEFAULTS = dict(flatten(Config()))  # of the core's fields, by dotted name
+# Fields, and groups of fields, that only some methods read.
+OF_SOME = {name for module in MODULES.values() for name in module.METHOD.reads}
 
 OF_LOSS = {  # fields that one of `ppo.loss` reads
     "dual_clip": "clip",
@@ -40,14 +43,6 @@ class Need(NamedTuple):
 
 
 NEEDS = (
-    Need(("reset.at",), lambda c: c.reset.source != "none", "reset.source other than 'none'"),
-    Need(("reset.share",), lambda c: c.reset.source == "gold", "reset.source = 'gold'"),
-    Need(
-        ("reset.target",),
-        lambda c: c.reset.source not in ("none", "gold") or c.reset.at == "edge",
-        "reset.source = 'solved', 'failed' or 'both', or reset.at = 'edge'",
-    ),
-    Need(("reset.k",), lambda c: c.reset.at == "edge", "reset.at = 'edge'"),
     Need(
         tuple(f"optimizer.{name}" for name in ("b1", "b2", "eps")),
         lambda c: c.optimizer.name == "adamw",
@@ -92,8 +87,6 @@ NEEDS = (
         lambda c: not c.reward.functions or TASK in c.reward.functions,
         f"{TASK!r} in reward.functions",
     ),
-    Need(("code.command",), lambda c: c.code.sandbox == "command", "code.sandbox = 'command'"),
-    Need(("code.url",), lambda c: c.code.sandbox == "http", "code.sandbox = 'http'"),
     Need(
         ("rollout.flat",),
         lambda c: c.rollout.per_prompt > 1 or c.rollout.flat == "keep",
@@ -118,6 +111,7 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
     """
     _check_rules(cfg)
     method = find_method(cfg.method)
+    method_of(cfg)  # refuses options that do not fit the method
 
     def is_set(name: str, value: Any) -> bool:
         return value != DEFAULTS[name] or name in given
@@ -125,7 +119,6 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
     _check_method(cfg, method, is_set, given)
     check_rules(method.applied_to(cfg), is_set)
     find_rewards(cfg.reward)
-    find_prior(cfg.values)
     _check_read(cfg, method, is_set)
     values = dict(flatten(cfg))
     wrong = _of_training(cfg, method), _of_loss(cfg, method), _of_model(cfg, method)
@@ -140,10 +133,11 @@ def _check_rules(section: Any, prefix: str = "") -> None:
     for name, hint in get_type_hints(type(section), include_extras=True).items():
         value, dotted = getattr(section, name), prefix + name
         entries = value if isinstance(value, tuple) else (value,)
-        if isinstance(value, MethodSettings):
-            _check_rules(value, f"{value.section}.")
-        elif dataclasses.is_dataclass(value):
+        if dataclasses.is_dataclass(value):
             _check_rules(value, f"{dotted}.")
+        elif name == "sections":
+            for section, settings in value.items():
+                _check_rules(settings, f"{section}.")
         elif isinstance(value, dict):
             for key, row in value.items():
                 _check_rules(row, f"{dotted}.{key}.")
@@ -161,31 +155,53 @@ def _check_method(
     cfg: Config, method: Method, is_set: Callable[[str, Any], bool], given: Collection[str]
 ) -> None:
     """Refuses fields that the method does not read, and groups of 1 if it compares solutions."""
-    shared = {section for record in METHODS.values() for section in record.reads}
-    for name, value in flatten(cfg):
-        section = name.partition(".")[0]
-        names = {section, name}
+    for name, value in flatten(dataclasses.replace(cfg, sections={})):
+        names = {name.partition(".")[0], name}
         reads_it = names & set(method.reads) or (name in OF_CREDIT and method.is_policy_gradient)
-        if names & shared and not reads_it and is_set(name, value):
+        if names & OF_SOME and not reads_it and is_set(name, value):
             raise not_read(name, value, cfg.method)
         if names & set(method.ignores) and value != DEFAULTS[name]:
             rule = f"is not read by method = {cfg.method!r}; leave it out"
             raise ConfigError(name, rule, repr(value))
-    for name in given:
-        section = name.partition(".")[0]
-        if section in SECTIONS and section != method.settings.section:
-            defaults = dict(flatten(SECTIONS[section](), f"{section}."))
-            raise not_read(name, defaults[name], cfg.method)
+    _check_sections(cfg, method, given)
     if method.needs_groups and cfg.rollout.per_prompt < 2:
         rule = (
             f"must be at least 2 for method = {cfg.method!r}: a solution is compared, or paired, "
             "with the others of its problem"
         )
         raise ConfigError("rollout.per_prompt", rule, repr(cfg.rollout.per_prompt))
-    if cfg.own is not None and type(cfg.own) is not method.settings:
-        rule = f"is {type(cfg.own).__name__}, not {method.settings.__name__}; leave it out"
-        raise ConfigError("own", f"{rule}, or set those of method = {cfg.method!r}")
-    method.settings.of(cfg).check(cfg)
+
+
+def _check_sections(cfg: Config, method: Method, given: Collection[str]) -> None:
+    """Refuses settings of other methods, and those that do not fit the configuration."""
+    unset = {name.partition(".")[0]: name for name in given}
+    for section in {*cfg.sections, *(x for x in unset if section_of(x))}:
+        kind = type(cfg.sections[section]) if section in cfg.sections else section_of(section)
+        assert kind is not None
+        if issubclass(kind, MethodSettings) and kind is not method.settings:
+            field, value = _first_change(cfg.sections.get(section, kind()), unset.get(section))
+            raise not_read(field, value, cfg.method)
+    for settings in (method.settings.of(cfg), *cfg.sections.values()):
+        settings.check(cfg)
+
+
+def _first_change(settings: Section, field: str | None) -> tuple[str, Any]:
+    """The first field that differs from its default, or else `field`; with its value."""
+    values = dict(flatten(settings, f"{settings.section}."))
+    name = next(iter(settings.changed()), field or next(iter(values)))
+    return name, values[name]
+
+
+def not_read(field: str, value: Any, method: str) -> ConfigError:
+    """The refusal of a field that this method does not read."""
+    names = {field, field.partition(".")[0]}
+    owners = [
+        name
+        for name, record in all_methods().items()
+        if names & {record.settings.section, *record.reads}
+    ]
+    rule = f"is read by method = {' or '.join(map(repr, owners))} alone, and this run has"
+    return ConfigError(field, f"{rule} {method!r}; leave it out", repr(value))
 
 
 def _check_read(cfg: Config, method: Method, is_set: Callable[[str, Any], bool]) -> None:
@@ -201,24 +217,8 @@ Refusal = tuple[object, str, str]  # whether the field is wrong, its dotted name
 
 
 def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
-    """Resets, sampling, chats and batches that are impossible or useless, for this method."""
-    reset, ppo, group = cfg.reset, cfg.ppo, cfg.rollout.per_prompt
-    yield (
-        reset.source != "none" and (not method.is_policy_gradient or method.has_own_sampling),
-        "reset.source",
-        f"must be 'none' for method = {cfg.method!r}, which samples in a way of its own",
-    )
-    yield (
-        reset.source != "none" and method.applied_to(cfg).rollout.flat == "resample",
-        "reset.source",
-        "must be 'none' with rollout.flat = 'resample', which samples from prompts alone",
-    )
-    yield (
-        reset.source not in ("none", "gold") and cfg.values.reuse,
-        "values.reuse",
-        f"must be False for reset.source = {reset.source!r}, whose solutions are chosen by their "
-        "reward",
-    )
+    """Sampling, chats and batches that are impossible or useless, for this method."""
+    ppo, group = cfg.ppo, cfg.rollout.per_prompt
     rollout = cfg.rollout
     asked = {"rollout.one_stream": rollout.one_stream == "on", "rollout.lag": rollout.lag > 0}
     for name, is_asked in asked.items():
@@ -246,9 +246,6 @@ def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
     for name in ("system", "template_vars"):
         is_idle = getattr(cfg.data, name) and not cfg.data.chat_template
         yield is_idle, f"data.{name}", "needs data.chat_template; leave it out"
-    timeout, is_ours = "values.prior_timeout_s", cfg.values.prior in ("", PROBE)
-    is_idle = is_ours and cfg.values.prior_timeout_s != DEFAULTS[timeout]
-    yield is_idle, timeout, "needs a function as values.prior; leave it out"
     is_uneven = ppo.microbatch and ppo.minibatch % ppo.microbatch
     yield is_uneven, "ppo.microbatch", f"must divide ppo.minibatch = {ppo.minibatch}"
     is_uneven = ppo.microbatch and cfg.sft.batch % ppo.microbatch
@@ -279,7 +276,7 @@ def _of_loss(cfg: Config, method: Method) -> Iterator[Refusal]:
 
 
 def _of_model(cfg: Config, method: Method) -> Iterator[Refusal]:
-    """Sizes of a new model, adapters, a profile, a log and a sandbox that are impossible."""
+    """Sizes of a new model, adapters, a profile and a log that are impossible."""
     model = cfg.model
     is_missing = model.architecture and not Path(model.architecture).expanduser().is_file()
     yield is_missing, "model.architecture", "no such file"
@@ -305,10 +302,6 @@ def _of_model(cfg: Config, method: Method) -> Iterator[Refusal]:
         "profile",
         "must be 'start:stop' with start < stop and start < iterations, or '': no trace",
     )
-    code, rule = cfg.code, "names what starts an interpreter in the sandbox 'command'"
-    yield code.sandbox == "command" and not code.command, "code.command", rule
-    rule = "names the address of the sandbox 'http', which ends in /run_code"
-    yield code.sandbox == "http" and not code.url, "code.url", rule
     yield (
         cfg.log.wandb and importlib.util.find_spec("wandb") is None,
         "log.wandb",

@@ -7,11 +7,11 @@ import tokenize
 import types
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from vinejax.config.load import SECTIONS, check_name
+from vinejax.config.load import check_name, section_names, section_of
 from vinejax.core.ranges import Rule
 from vinejax.core.settings import Config, flatten
-from vinejax.methods import find_method
 from vinejax.methods.about import help_lines
+from vinejax.methods.compose import method_of
 
 WIDTH = 100
 INDENT = "    "
@@ -24,7 +24,7 @@ def describe(name: str) -> str:
     for what is neither.
     """
     sections = {field: kind for field, kind in get_type_hints(Config).items() if _is_section(kind)}
-    sections |= SECTIONS
+    sections |= {x: kind for x in section_names() if (kind := section_of(x))}
     section, _, leaf = name.rpartition(".")
     if name in sections:
         about = sections[name].__doc__ or ""
@@ -46,7 +46,7 @@ def print_config(cfg: Config, workdir: str) -> None:
 
     Where a field says 'method', it is the method's own choice that is printed.
     """
-    method = find_method(cfg.method)
+    method = method_of(cfg)
     defaults = dict(flatten(method.completed(Config(method=cfg.method))))
     for name, value in flatten(method.applied_to(cfg)):
         differs = "" if value == defaults[name] else f"  # default {defaults[name]!r}"
@@ -62,7 +62,7 @@ def _fields(kind: type, prefix: str, only: str = "") -> list[str]:
     lines = []
     hints, defaults, comments = get_type_hints(kind, include_extras=True), kind(), _comments(kind)
     for name, value in vars(defaults).items():
-        if only in ("", name) and name != "own" and not _is_section(hints[name]):
+        if only in ("", name) and name != "sections" and not _is_section(hints[name]):
             lines.append(f"{prefix}{name} = {value!r}")
             lines += _wrapped(_kind(hints[name]), INDENT) + _wrapped(comments[name], INDENT)
     return lines

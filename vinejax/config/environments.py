@@ -21,9 +21,6 @@ def check_environment(cfg: Config, method: Method, task: Task) -> None:
     if method.has_own_sampling and not method.in_turns:
         rule = f"samples in a way of its own, and task {task.name} has turns; take another"
         raise ConfigError("method", rule, repr(cfg.method))
-    if cfg.reset.source != "none":
-        rule = f"must be 'none' for task {task.name}, whose episodes begin with their environment"
-        raise ConfigError("reset.source", rule, repr(cfg.reset.source))
     if cfg.reward.functions:
         rule = f"must be () for task {task.name}, whose environment gives the rewards"
         raise ConfigError("reward.functions", rule, repr(cfg.reward.functions))

@@ -7,6 +7,7 @@ dataclasses of the result.
 
 import dataclasses
 import difflib
+import functools
 import inspect
 import os
 import re
@@ -18,24 +19,43 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from ml_collections import config_dict
 
+from vinejax.core.accessories import contributed, contributed_class
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.plugins import failure
-from vinejax.core.settings import Config, MethodSettings, flatten
-from vinejax.methods import METHODS, find_method
+from vinejax.core.sections import Section
+from vinejax.core.settings import Config, flatten
+from vinejax.methods import settings as method_settings
 
-# The methods' own settings by the name of their section.
-SECTIONS = {
-    method.settings.section: method.settings
-    for method in METHODS.values()
-    if method.settings.section
+# The settings of the methods of this package, by the names of their groups of fields.
+OF_METHODS: dict[str, type[Section]] = {
+    kind.section: kind
+    for kind in vars(method_settings).values()
+    if isinstance(kind, type) and issubclass(kind, Section) and kind.section
 }
-FIELD_NAMES = [
-    *(name for name, _ in flatten(Config())),
-    *(name for kind in SECTIONS.values() for name, _ in flatten(kind(), f"{kind.section}.")),
-]
+CORE = {field.name for field in dataclasses.fields(Config)} - {"sections"}
 
 
-class Section(config_dict.ConfigDict):
+def section_of(name: str) -> type[Section] | None:
+    """The class of a group of settings outside the core's; None if there is none of this name."""
+    return OF_METHODS.get(name) or contributed_class("SECTIONS", name)
+
+
+def section_names() -> list[str]:
+    """The names of all groups of settings outside the core's."""
+    return [*OF_METHODS, *contributed("SECTIONS")]
+
+
+@functools.cache
+def field_names() -> list[str]:
+    """The dotted names of all fields: the core's, those of methods, and those of accessories."""
+    names = [name for name, _ in flatten(Config())]
+    for section in section_names():
+        if kind := section_of(section):
+            names += [name for name, _ in flatten(kind(), f"{section}.")]
+    return names
+
+
+class Group(config_dict.ConfigDict):
     """A group of fields, which says in words what is of the wrong type."""
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -45,17 +65,26 @@ class Section(config_dict.ConfigDict):
             kind = type(self[name])
             if isinstance(before := self.get_ref(name), Setting):
                 kind = before.get_type()
-            wanted = "a group of fields" if kind is Section else f"of type {kind.__name__}"
+            wanted = "a group of fields" if kind is Group else f"of type {kind.__name__}"
             raise TypeError(f"{name} = {value!r}: must be {wanted}") from None
 
 
-class Fields(Section):
+class Fields(Group):
     """The fields of `Config` as a ConfigDict, for config files and the command line to change."""
 
     # Attributes come before keys: without this property, `values` would be a mapping's method.
     @property
     def values(self) -> Any:
         return self["values"]
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or section_of(str(name)) is not None
+
+    def __getitem__(self, name: str) -> Any:
+        """A field or group of fields; groups outside the core's become fields when asked for."""
+        if name not in CORE and name not in self.keys() and (kind := section_of(name)):
+            self._add(kind)
+        return super().__getitem__(name)
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Sets a field; where it names a method of a user's own, its settings become fields.
@@ -69,20 +98,28 @@ class Fields(Section):
         super().__setitem__(name, value)
         after = own_section(value)
         if before is not after:
-            with self.unlocked():
-                if before is not None:
+            if before is not None:
+                with self.unlocked():
                     del self[before.section]
-                if after is not None:
-                    super().__setitem__(after.section, _settings(after()))
+            if after is not None:
+                self._add(after)
+
+    def _add(self, kind: type[Section]) -> None:
+        with self.unlocked():
+            super().__setitem__(kind.section, _settings(kind()))
 
     # For type checkers, which could not know the fields of a field.
     def __getattr__(self, attribute: str) -> Any:
         return super().__getattr__(attribute)
 
 
-def own_section(method: str) -> type[MethodSettings] | None:
+def own_section(method: str) -> type[Section] | None:
     """The settings of a method of a user's own; None without any, and for ours."""
-    kind = find_method(method).settings if "." in method else MethodSettings
+    if "." not in method:
+        return None
+    from vinejax.methods.known import find_method
+
+    kind = find_method(method).settings
     return kind if kind.section else None
 
 
@@ -105,24 +142,24 @@ class Setting(config_dict.FieldReference):
 
 def default() -> Fields:
     """Every field at its default, for a config file to change. Optional fields accept None."""
-
-    own = {name: _settings(kind()) for name, kind in SECTIONS.items()}
-    return Fields(dict(_settings(Config()).items(preserve_field_references=True)) | own)
+    return Fields(dict(_settings(Config()).items(preserve_field_references=True)))
 
 
-def _settings(section: Any) -> Section:
-    """The fields of a section, each a `Setting` or a section of its own."""
-    hints = get_type_hints(type(section))
+def _settings(group: Any) -> Group:
+    """The fields of a group, each a `Setting` or a group of its own."""
+    hints = get_type_hints(type(group))
     fields = {}
-    for name, value in vars(section).items():
+    for name, value in vars(group).items():
         if dataclasses.is_dataclass(value):
             fields[name] = _settings(value)
+        elif name == "sections":
+            continue
         elif isinstance(value, dict):  # rows that the config file adds
             fields[name] = config_dict.ConfigDict(value, type_safe=False)
-        elif name != "own":
+        else:
             kind = type(value) if value is not None else get_args(hints[name])[0]
             fields[name] = Setting(value, kind)
-    return Section(fields)
+    return Group(fields)
 
 
 def fields_set(fields: config_dict.ConfigDict, prefix: str = "") -> set[str]:
@@ -206,36 +243,22 @@ def default_workdir(config: str) -> str:
 def from_dict(fields: config_dict.ConfigDict | dict[str, Any]) -> Config:
     """The frozen form of a config file's result. Fields that are left out keep their default.
 
-    Raises ConfigError if a field is unknown (the message names the nearest), of the wrong type, or
-    not one of the allowed strings, or if another method's own settings are not at their defaults.
+    `Config.sections` gets the groups that differ from their defaults. Raises ConfigError if a field
+    is unknown (the message names the nearest), of the wrong type, or not one of the allowed
+    strings.
     """
     if not isinstance(fields, (dict, config_dict.ConfigDict)):
         raise ConfigError("config", "must be a group of fields", repr(fields))
     method = fields.get("method", Config().method)
-    own = find_method(method).settings if isinstance(method, str) else None
-    known = SECTIONS | ({own.section: own} if own and own.section else {})
-    shared = {name: value for name, value in fields.items() if name not in known}
-    cfg = _dataclass_of(Config, "", shared)
-    for name, kind in known.items():
-        settings = _dataclass_of(kind, f"{name}.", fields.get(name, {}))
-        if kind is own:
-            cfg = dataclasses.replace(cfg, own=settings)
-            continue
-        unset = dict(flatten(kind(), f"{name}."))
-        for field, value in flatten(settings, f"{name}."):
-            if value != unset[field]:
-                raise not_read(field, value, cfg.method)
-    return cfg
-
-
-def not_read(field: str, value: Any, method: str) -> ConfigError:
-    """The refusal of a field of a section that this method does not read."""
-    names = {field, field.partition(".")[0]}
-    owners = [
-        name for name, record in METHODS.items() if names & {record.settings.section, *record.reads}
-    ]
-    rule = f"is read by method = {' or '.join(map(repr, owners))} alone, and this run has"
-    return ConfigError(field, f"{rule} {method!r}; leave it out", repr(value))
+    own = own_section(method) if isinstance(method, str) else None
+    core, sections = {}, {}
+    for name, value in fields.items():
+        kind = own if own and name == own.section else section_of(name)
+        if name in CORE or kind is None:
+            core[name] = value
+        elif (settings := _dataclass_of(kind, f"{name}.", value)) != kind():
+            sections[name] = settings
+    return dataclasses.replace(_dataclass_of(Config, "", core), sections=sections)
 
 
 def check_name(name: str, fields: Fields | None = None) -> None:
@@ -246,13 +269,13 @@ def check_name(name: str, fields: Fields | None = None) -> None:
     found: Any = fields
     for part in name.split("."):
         found = found.get(part) if isinstance(found, config_dict.ConfigDict) else None
-    if name not in FIELD_NAMES and (found is None or isinstance(found, config_dict.ConfigDict)):
+    if name not in field_names() and (found is None or isinstance(found, config_dict.ConfigDict)):
         raise _no_such_field(name)
 
 
 def _no_such_field(name: str) -> ConfigError:
     nearest = _nearest(name)
-    if any(known.startswith(name + ".") for known in FIELD_NAMES):
+    if any(known.startswith(name + ".") for known in field_names()):
         return ConfigError(name, f"is a group of fields; set one of them, such as {nearest}")
     return ConfigError(name, f"no such field; the nearest one is {nearest}")
 
@@ -268,7 +291,7 @@ def _nearest(name: str) -> str:
         whole = difflib.SequenceMatcher(None, name, known).ratio()
         return whole + difflib.SequenceMatcher(None, leaf, known.rpartition(".")[2]).ratio()
 
-    return max(FIELD_NAMES, key=lambda known: (name.startswith(f"{known}."), likeness(known)))
+    return max(field_names(), key=lambda known: (name.startswith(f"{known}."), likeness(known)))
 
 
 def _dataclass_of(kind: type, prefix: str, fields: Any) -> Any:
@@ -276,7 +299,7 @@ def _dataclass_of(kind: type, prefix: str, fields: Any) -> Any:
     if not isinstance(fields, (dict, config_dict.ConfigDict)):
         raise ConfigError(prefix[:-1], "must be a group of fields", repr(fields))
     hints = get_type_hints(kind)
-    names = {field.name for field in dataclasses.fields(kind)} - {"own"}
+    names = {field.name for field in dataclasses.fields(kind)} - {"sections"}
     values = {}
     for name, value in fields.items():
         if name not in names:

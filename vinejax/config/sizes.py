@@ -23,15 +23,15 @@ from vinejax.runtime.devices import host_memory
 BRANCH_BYTES, TOKEN_BYTES = 600, 64
 ROW_BYTES = 29  # per token of a batch on the host: learner/batch.py
 WEIGHT_BYTES = 12  # of a new model: float32 weights, and Adam's two moments
+STEPS = 12  # reasoning steps that a solution is taken to have
 HOST_SHARE = 0.5  # of the host's memory, that any one of these may take
 
 
 def check_sizes(cfg: Config, method: Method) -> None:
     """Refuses a new model, or samples and rows of an iteration, that this host cannot hold.
 
-    Samples are counted as plans count them: a quarter of `sample.max_tokens` tokens each, or
-    `plan.tokens`, and `plan.steps` steps per solution. Raises ConfigError with the field and what
-    it would take.
+    A sample is taken to have a quarter of `sample.max_tokens` tokens, and a solution STEPS steps.
+    Raises ConfigError with the field and what it would take.
     """
     if not cfg.model.path:
         _check_model(cfg)
@@ -42,7 +42,7 @@ def check_sizes(cfg: Config, method: Method) -> None:
         _check_samples(field, solutions, "solutions", cfg)
     if method.has_continuations:
         applied = method.applied_to(cfg)
-        states = expected_states(applied, cfg.plan.steps, _mean_tokens(cfg))
+        states = expected_states(applied, STEPS, _mean_tokens(cfg))
         count = math.ceil(solutions * len(states.positions) * states.continuations)
         chooses_k = chosen_rules(applied)["values.allocation"] == "worth"
         _check_samples("rollout.prompts" if chooses_k else "values.k", count, "continuations", cfg)
@@ -128,7 +128,7 @@ def _check_model(cfg: Config) -> None:
 
 
 def _mean_tokens(cfg: Config) -> float:
-    return cfg.plan.tokens or max(cfg.sample.max_tokens / 4, 1)
+    return max(cfg.sample.max_tokens / 4, 1)
 
 
 def _gib(size: float) -> str:

@@ -5,7 +5,7 @@ from a config file; `config/checks.py` applies the rules below, and those that r
 """
 
 import dataclasses
-from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
+from typing import Any, Literal
 
 from vinejax.core.ranges import (
     AboveOne,
@@ -28,8 +28,9 @@ from vinejax.core.ranges import (
     Whole,
     ZeroToOne,
 )
+from vinejax.core.sections import MethodSettings as MethodSettings  # methods import it from here
+from vinejax.core.sections import Section
 
-Own = TypeVar("Own", bound="MethodSettings")
 PROJECTIONS = ("q", "k", "v", "out", "gate", "up", "down")  # that may have adapters
 
 
@@ -78,19 +79,6 @@ class GraderConfig:
     timeout_s: Positive = 5.0  # wall-clock time per pair; a pair that takes longer is wrong
     memory_mb: Count = 2048  # address space of a worker
     unreadable: Literal["drop", "keep"] = "drop"  # training problems whose answer no rule can read
-
-
-@dataclasses.dataclass(frozen=True)
-class CodeConfig:
-    """Tasks `code` and `python_tool`, which run programs; grader.* limits them: docs/tasks.md."""
-
-    # Where they run: confined by the kernel, by `command`, by a service, or not confined at all.
-    sandbox: Literal["kernel", "command", "http", "none"] = "kernel"
-    # Sandbox 'command': what starts an interpreter in it, ('bwrap', '--unshare-all', 'python3')
-    command: tuple[str, ...] = ()
-    url: str = ""  # sandbox 'http': SandboxFusion's, such as 'http://127.0.0.1:8080/run_code'
-    partial: bool = False  # the reward is the share of tests that pass; else 1 for all, or 0
-    steps: Literal["lines", "blocks"] = "lines"  # of code; 'blocks': what blank lines separate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,10 +193,9 @@ class ValuesConfig:
     reuse: bool = False  # a value uses all samples of the problem that pass through the state
     backup: bool = False  # with `reuse`: a sample counts with the value of the next state
     # A learned value, mixed into baselines by credit.prior: 'probe', a regression on the policy's
-    # own hidden states (credit/probe.py); a function by its dotted path, whose numbers are taken
-    # (contrib/priors/prior_function.py); "": none.
+    # own hidden states (credit/probe.py); the dotted path of a function, with contrib/priors/;
+    # "": none.
     prior: str = ""
-    prior_timeout_s: Positive = 600.0  # wall-clock time of that function for at most 64 states
     budget: Literal["left", "fresh"] = "left"  # what the trajectory has left, or max_tokens again
     dedup: bool = True  # equal token prefixes of a problem share one estimate
     # A continuation's environment meets the noise that its trajectory's met, or draws its own.
@@ -227,20 +214,6 @@ class CreditConfig:
     prior: ZeroToOne | None = None  # μ: weight of `values.prior` in it; None: measured
     progress: NotNegative = 0.0  # α: weight of a prover's progress in the advantage; 0: off
     prover: Count = 4  # the prover is the policy's best of so many solutions
-
-
-@dataclasses.dataclass(frozen=True)
-class ResetConfig:
-    """Solutions that begin in the middle of a known solution: contrib/resets/reset_sampler.py."""
-
-    # 'gold': of the data set's solution. 'solved', 'failed': of a right or a wrong solution of the
-    # iteration, where the problem's pass rate is below or above `target`. 'both': of either.
-    source: Literal["none", "gold", "solved", "failed", "both"] = "none"
-    # How many tokens: any number, or at the edge, where the pass rate crosses `target`.
-    at: Literal["uniform", "edge"] = "uniform"
-    share: ZeroToOne = 1.0  # source 'gold': chance that a problem's solutions begin so
-    target: ZeroToOne = 0.5  # pass rate
-    k: Count = 4  # at 'edge': continuations per pass rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -322,35 +295,6 @@ class KLConfig:
     soup: str = ""
 
 
-@dataclass_transform(frozen_default=True)
-@dataclasses.dataclass(frozen=True)
-class MethodSettings:
-    """A method's own settings: `class CriticConfig(MethodSettings, section="critic")` with fields.
-
-    A subclass with a `section` is made a frozen dataclass; the section is the settings' name in
-    configuration files and on the command line: `critic.lam`.
-    """
-
-    section: ClassVar[str] = ""
-
-    def __init_subclass__(cls, section: str = "") -> None:
-        if section:
-            cls.section = section
-            dataclasses.dataclass(frozen=True)(cls)
-
-    @classmethod
-    def of(cls: type[Own], cfg: "Config") -> Own:
-        """These settings in a configuration; the defaults where its method has none or others."""
-        return cfg.own if type(cfg.own) is cls else cls()
-
-    def check(self, cfg: "Config") -> None:
-        """Raises ConfigError for a configuration that the method cannot run with."""
-
-    def solutions_per_problem(self, cfg: "Config") -> int:
-        """The largest number of solutions per problem in an iteration."""
-        return cfg.rollout.per_prompt
-
-
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
     """`adafactor` keeps a row and a column of second moments per matrix and no first moment.
@@ -393,22 +337,6 @@ class BudgetConfig:
     # Solutions sampled from them; continuations do not count, of trees `rollout.per_prompt` each.
     episodes: Count | None = None
     updates: Count | None = None  # gradient steps of the policy
-
-
-@dataclasses.dataclass(frozen=True)
-class BenchConfig:
-    """`--mode=credit`: what the credit of estimators is worth, see docs/credit_bench.md."""
-
-    estimators: tuple[
-        str, ...
-    ] = ()  # names of tools/bench/estimators.py; (): all that the run can have
-    problems: Count = 32  # of the train split, the same throughout
-    repeats: Count = 20  # batches of `rollout.per_prompt` solutions per problem
-    exact: Count = 4  # of them, those that estimator 'exact' is measured on
-    reference: Count = 20_000  # solutions behind the reference gradient
-    truth: Count = 256  # continuations behind a true value
-    states: Count = 512  # whose values are compared with the truth
-    ranked: Count = 128  # states whose next steps are ranked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -457,18 +385,6 @@ class OffloadConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class PlanConfig:
-    """The assumptions of `--mode=plan`, and its time limit."""
-
-    timeout_s: Count = 1800  # to compile one program
-    prompt_tokens: Count | None = None  # average prompt; None: half of data.max_prompt_tokens
-    tokens: Count | None = None  # average response; None: a quarter of sample.max_tokens
-    steps: Count = 12  # average reasoning steps per response
-    # Average tokens of a continuation that its solution has and that are not decoded.
-    repeats: Whole = 0
-
-
-@dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
     every: Count = 10  # iterations; the last one is always saved
     keep: Count = 2  # the newest so many
@@ -487,7 +403,6 @@ class LogConfig:
 @dataclasses.dataclass(frozen=True)
 class Config:
     method: str = "vineppo"  # a name in methods/, or the dotted path of a module with a METHOD
-    own: Any = None  # the method's own settings, see `MethodSettings`; None: the defaults
     iterations: Whole = 1000
     seed: Seed = 42
     resume: bool = True  # False: a workdir that already holds a run is an error
@@ -505,10 +420,8 @@ class Config:
     env: EnvConfig = EnvConfig()
     values: ValuesConfig = ValuesConfig()
     credit: CreditConfig = CreditConfig()
-    reset: ResetConfig = ResetConfig()
     reward: RewardConfig = RewardConfig()
     grader: GraderConfig = GraderConfig()
-    code: CodeConfig = CodeConfig()
     ppo: PPOConfig = PPOConfig()
     kl: KLConfig = KLConfig()
     entropy: EntropyConfig = EntropyConfig()
@@ -516,34 +429,34 @@ class Config:
     sft: SFTConfig = SFTConfig()
     budget: BudgetConfig = BudgetConfig()
     eval: EvalConfig = EvalConfig()
-    bench: BenchConfig = BenchConfig()
     mesh: MeshConfig = MeshConfig()
     meshes: dict[str, TopologyConfig] = dataclasses.field(default_factory=dict)
     distributed: DistributedConfig = DistributedConfig()
     offload: OffloadConfig = OffloadConfig()
-    plan: PlanConfig = PlanConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
+    # Groups of settings of the method and of accessories, by their names: core/sections.py.
+    sections: dict[str, Section] = dataclasses.field(default_factory=dict)
 
 
 def flatten(fields: Any, prefix: str = "") -> list[tuple[str, Any]]:
     """Dotted names and values of a configuration, in the order of its fields.
 
-    The method's own settings have the names of their section.
+    Those of `Config.sections` have the name of their section before them, and come last.
     """
     flat = []
     for name, value in vars(fields).items():
-        if isinstance(value, MethodSettings):
-            flat += flatten(value, f"{value.section}.")
-        elif dataclasses.is_dataclass(value):
+        if dataclasses.is_dataclass(value):
             flat += flatten(value, f"{prefix}{name}.")
-        elif prefix + name != "own":
+        elif name == "sections":
+            for section, settings in value.items():
+                flat += flatten(settings, f"{section}.")
+        else:
             flat.append((prefix + name, value))
     return flat
 
 
 def as_tree(cfg: Config) -> dict[str, Any]:
-    """A configuration as nested dicts; the method's own settings stand under their section."""
+    """A configuration as nested dicts; `Config.sections` stand beside the core's groups."""
     tree = dataclasses.asdict(cfg)
-    own = tree.pop("own")
-    return tree | ({cfg.own.section: own} if own else {})
+    return tree | tree.pop("sections")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vinejax.core.settings import Config
-from vinejax.methods import MODULES
 from vinejax.methods.base import Method
+from vinejax.methods.known import method_module, method_names
 
 HEAD = "| `method` | needs | equation | departs from its source |\n|---|---|---|---|\n"
 
@@ -29,7 +29,8 @@ class About(NamedTuple):
 
 def about(name: str) -> About:
     """What a method of the package is."""
-    module = MODULES[name]
+    module = method_module(name)
+    assert module is not None, name
     paragraphs = inspect.cleandoc(module.__doc__ or "").split("\n\n")
 
     def labelled(label: str) -> str:
@@ -66,7 +67,7 @@ def needs_of(method: Method) -> list[str]:
 def help_lines() -> list[str]:
     """A paragraph per method: its name and title, its equation, and what it needs."""
     lines = []
-    for name in MODULES:
+    for name in method_names():
         title, needs, equation, _, _ = about(name)
         lines += [f"{name}: {title}", f"    {equation}"]
         lines += [f"    needs {needs}"] if needs else []
@@ -75,11 +76,11 @@ def help_lines() -> list[str]:
 
 def table(configs: Path) -> str:
     """The table of docs/methods.md; names link to the methods' files in the folder `configs`."""
-    files = {_method_of(path): path for path in sorted(configs.glob("tiny*.py"), reverse=True)}
+    files = {_method_of(path): path for path in sorted(configs.rglob("tiny*.py"), reverse=True)}
     rows = []
-    for name in MODULES:
+    for name in method_names():
         _, needs, equation, source, departs = about(name)
-        link = f"[{name}](../configs/{files[name].name})"
+        link = f"[{name}](../configs/{files[name].relative_to(configs)})"
         papers = re.findall(r"https://arxiv.org/abs/([\d.]+\d)", source)
         if papers:
             link += f" [{papers[0]}](https://arxiv.org/abs/{papers[0]})"

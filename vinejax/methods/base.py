@@ -13,7 +13,8 @@ import numpy as np
 from vinejax import options
 from vinejax.core.errors import ConfigError
 from vinejax.core.plugins import place_of, result_of
-from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.sections import MethodSettings
+from vinejax.core.settings import Config
 from vinejax.core.types import Batch, Episode, Rollout, RunState, TrainState
 from vinejax.credit.assign import Credit, assigned
 from vinejax.learner.packing import passes_for
@@ -149,8 +150,10 @@ class Method:
 
     def completed(self, cfg: Config) -> Config:
         """The configuration with the method's own settings, if it has any."""
-        own = self.settings.of(cfg) if self.settings.section else None
-        return dataclasses.replace(cfg, own=own)
+        if not self.settings.section:
+            return cfg
+        own = {self.settings.section: self.settings.of(cfg)}
+        return dataclasses.replace(cfg, sections=cfg.sections | own)
 
     def applied_to(self, cfg: Config) -> Config:
         """The configuration with the method's own choice in every field that says 'method'."""
@@ -234,5 +237,5 @@ class Method:
             kl_coef=0.0 if cfg.kl.place == "reward" else cfg.kl.coef,
             kl_reduction=cfg.kl.reduction,
             max_tokens=cfg.sample.max_tokens,
-            own=cfg.own,
+            own=self.settings.of(cfg) if self.settings.section else None,
         )

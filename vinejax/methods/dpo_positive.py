@@ -11,14 +11,9 @@ Source: https://arxiv.org/abs/2402.13228, and VinePPO's code, `trainers/dpo_posi
 import jax
 import jax.numpy as jnp
 
-from vinejax.core.ranges import NotNegative, Positive
-from vinejax.methods.pairs import PairConfig, pair_method
+from vinejax.methods.pairs import pair_method
+from vinejax.methods.settings import DPOConfig
 from vinejax.rl.losses import dpo_positive
-
-
-class DPOConfig(PairConfig, section="dpo"):
-    beta: Positive = 0.1
-    penalty: NotNegative = 50.0  # λ: on a correct solution less likely than it was at the start
 
 
 def loss(chosen: jax.Array, rejected: jax.Array, own: DPOConfig) -> jax.Array:

@@ -19,9 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from vinejax.core.ranges import Count
 from vinejax.core.seeds import host_rng
-from vinejax.core.settings import MethodSettings
 from vinejax.core.types import Batch, Episode, RunState, is_correct
 from vinejax.learner.batch import collate_groups, shuffled
 from vinejax.learner.optimizer import make_optimizer
@@ -37,6 +35,7 @@ from vinejax.learner.update import (
     total_sums,
 )
 from vinejax.methods.base import OF_CLIPPED, Method
+from vinejax.methods.settings import PairConfig
 from vinejax.model.decoder import Params
 from vinejax.rl.segments import segment_totals
 from vinejax.session.iteration import Iteration, Solutions
@@ -47,15 +46,6 @@ Pair = tuple[Episode, Episode]  # (chosen, rejected)
 PairLoss = Callable[[jax.Array, jax.Array, Any], jax.Array]
 # (the method's settings, the reference model's log-probabilities, the sampling policy's) -> anchor
 Anchor = Callable[[Any, np.ndarray, np.ndarray], np.ndarray]
-
-
-@dataclasses.dataclass(frozen=True)
-class PairConfig(MethodSettings):
-    """Solutions per problem: `rollout.per_prompt`."""
-
-    problems: Count | None = None  # sampled per iteration; None: the whole train split
-    pairs: Count = 64  # per problem, at most; an update takes ppo.minibatch of them
-    epochs: Count = 3
 
 
 def pair_method(loss: PairLoss, settings: type[PairConfig], anchor: Anchor | None = None) -> Method:
@@ -77,7 +67,9 @@ def learn_from_pairs(
     loss: PairLoss, anchor: Anchor | None, method: Method, it: Iteration, state: RunState
 ) -> RunState:
     """Sample, pair right with wrong solutions, learn to prefer the right."""
-    cfg, session, own = it.cfg, it.session, it.cfg.own
+    cfg, session = it.cfg, it.session
+    own = method.settings.of(cfg)
+    assert isinstance(own, PairConfig)
     params = session.weights(state.policy.params)
     problems, episodes = it.sample_train(params, own.problems)
     it.record_sampling(Solutions(problems, it.shown(episodes), episodes))
@@ -102,7 +94,7 @@ def learn_from_pairs(
         if anchor is not None:
             old = _scores(it, pairs, params)
             anchors = [anchor(own, *scores) for scores in zip(anchors, old, strict=True)]
-    batches = _pair_batches(it, pairs, anchors)
+    batches = _pair_batches(it, pairs, anchors, own.epochs)
     policy, updates = it.train(objective, optimizer, policy, batches, total)
     it.metrics |= pair_metrics(updates)
     return RunState(continued(state.policy, policy))
@@ -124,10 +116,12 @@ def _scores(it: Iteration, pairs: list[Pair], params: Params) -> list[np.ndarray
     return found
 
 
-def _pair_batches(it: Iteration, pairs: list[Pair], anchors: list[np.ndarray]) -> Iterator[Batch]:
+def _pair_batches(
+    it: Iteration, pairs: list[Pair], anchors: list[np.ndarray], epochs: int
+) -> Iterator[Batch]:
     """The minibatches of all epochs, with the log-probabilities that margins start from."""
     cfg, size, longest = it.cfg, it.cfg.ppo.minibatch, longest_pair(pairs)
-    for epoch in range(cfg.own.epochs):
+    for epoch in range(epochs):
         for chosen in shuffled([*range(len(pairs))], size, cfg.seed, it.number, epoch):
             batch = collate_groups([pairs[i] for i in chosen], size, longest)
             batch.ref_logprobs[: len(chosen)] = [anchors[i] for i in chosen]

@@ -26,8 +26,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float
 
-from vinejax.core.ranges import NotNegative, Positive, Whole, ZeroToOne
-from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.settings import Config
 from vinejax.core.types import Array, Batch, Rollout, RunState, TrainState
 from vinejax.credit.assign import Credit, before_steps, token_estimates
 from vinejax.learner.batch import digest_of
@@ -44,6 +43,7 @@ from vinejax.learner.update import (
     train_on,
 )
 from vinejax.methods.base import OF_TOKENS, Method
+from vinejax.methods.settings import CriticConfig
 from vinejax.methods.stages import State, minibatches_of
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.fingerprint import fingerprint
@@ -56,14 +56,6 @@ from vinejax.runtime.offload import to_device
 from vinejax.session.budget import num_updates, num_updates_alone
 from vinejax.session.iteration import Iteration
 from vinejax.session.session import Session
-
-
-class CriticConfig(MethodSettings, section="critic"):
-    lam: ZeroToOne = 1.0  # λ of the generalised advantage estimates; 1: return minus value
-    clip: Positive = 0.2  # a value moves no further from the old one in the loss
-    learning_rate: Positive = 1e-6
-    warmup_iterations: Whole = 0  # at the start of the run, which train the critic alone
-    head_scale: NotNegative = 1.0  # of the new head's weights, over VinePPO's; 0: values begin at 0
 
 
 class Targets(NamedTuple):

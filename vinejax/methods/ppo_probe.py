@@ -15,21 +15,17 @@ import dataclasses
 
 import numpy as np
 
-from vinejax.core.ranges import ZeroToOne
-from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.settings import Config
 from vinejax.core.types import Rollout, RunState
 from vinejax.credit.assign import Credit, before_steps
 from vinejax.methods.base import Method
 from vinejax.methods.prior import Prior
+from vinejax.methods.settings import ProbeConfig
 from vinejax.methods.stages import solutions
 from vinejax.rl.advantages import token_advantages
 from vinejax.rl.by_role import role_advantages
 from vinejax.rollout.vine import divided
 from vinejax.session.iteration import Iteration, Solutions
-
-
-class ProbeConfig(MethodSettings, section="probe"):
-    lam: ZeroToOne = 1.0  # λ: a step leads to an average over its later values; 1: to the return
 
 
 class Probed(Prior):

@@ -1,22 +1,18 @@
 """A learned value that is mixed into the baselines of VinePPO: `values.prior`.
 
 The state of `vineppo` and `spo_chain`. Without a prior it keeps nothing and adds nothing. The value
-is the probe's (`credit/probe.py`), or that of a function of the user's
-(`contrib/priors/platt.py`): two modules with the same functions.
+is the probe's (`credit/probe.py`); an option may have another, by a module with the same functions.
 """
 
 import dataclasses
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vinejax.contrib.priors import platt
-from vinejax.contrib.priors.platt import Scaling
-from vinejax.contrib.priors.prior_function import find_prior, judged
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout, RunState
 from vinejax.credit import probe
@@ -40,28 +36,57 @@ from vinejax.session.session import Session
 
 
 class Prior(State):
-    """The probe of a run with `values.prior` = 'probe', or the scaling of a function's numbers."""
+    """The probe of a run with `values.prior` = 'probe'."""
+
+    rule: ClassVar[ModuleType] = probe  # how values are made of features, and learned
 
     def keeps(self, cfg: Config) -> bool:
         return bool(cfg.values.prior)
 
     def reads_hidden(self, cfg: Config) -> bool:
-        return self.keeps(cfg) and find_prior(cfg.values) is None
+        return self.keeps(cfg)
 
-    def fresh(self, session: Session) -> Probe | Scaling | None:
-        return fresh_prior(session.model, session.cfg) if self.keeps(session.cfg) else None
+    def fresh(self, session: Session) -> Any:
+        return self.fresh_prior(session.model, session.cfg) if self.keeps(session.cfg) else None
 
-    def valued(
-        self, it: Iteration, kept: Probe | Scaling | None, rollout: Rollout, passes: Passes
-    ) -> Rollout:
-        return rollout if kept is None else with_prior(it.session, rollout, kept, it.cfg)
+    def fresh_prior(self, model: Decoder, cfg: Config) -> Any:
+        """What is kept of the value before the first iteration."""
+        return probe.fresh_probe(min(model.cfg.width, MOST_HIDDEN))
+
+    def features(self, session: Session, rollout: Rollout, kept: Any, cfg: Config) -> np.ndarray:
+        """f64[S, P] what the value of each state is computed from."""
+        return probe_features(rollout, kept, cfg)
+
+    def valued(self, it: Iteration, kept: Any, rollout: Rollout, passes: Passes) -> Rollout:
+        return rollout if kept is None else self.with_prior(it.session, rollout, kept, it.cfg)
 
     def learn(self, it: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
         if state.kept is None:
             return state
-        kept, metrics = learned(state.kept, rollout, it.cfg)
+        kept, metrics = self.learned(state.kept, rollout, it.cfg)
         it.metrics |= metrics
         return state._replace(kept=kept)
+
+    def with_prior(self, session: Session, rollout: Rollout, kept: Any, cfg: Config) -> Rollout:
+        """The rollout with v before the first token of each step that begins at a state."""
+        states = states_of(rollout, cfg, self.features(session, rollout, kept, cfg))
+        prediction = Prediction(states, self.rule.predictions(kept, states))
+        found = self.rule.chosen(kept, prediction.by_strength)
+        # One host's, as others may round in another way.
+        v = shared_work({0: found.tolist()} if is_writer() else {})[0]
+        values = np.zeros(rollout.batch.tokens.shape, np.float32)
+        row, last = np.nonzero(state_numbers(rollout.steps))
+        values[row, last + 1] = v
+        weight = self.rule.weight_of(kept) if cfg.credit.prior is None else cfg.credit.prior
+        return rollout._replace(values=values, weight=weight, hidden=None, prediction=prediction)
+
+    def learned(self, kept: Any, rollout: Rollout, cfg: Config) -> tuple[Any, dict[str, float]]:
+        """What is kept after the labels of a rollout `with_prior`, and metrics of its values."""
+        (states, found), steps = rollout.prediction, rollout.steps
+        of_values = steps.values, steps.rewards, steps.counts > 0, cfg.credit.filter, cfg.ppo.gamma
+        baseline, is_known = (np.asarray(x)[steps.counts >= 0] for x in role_baselines(*of_values))
+        metrics = probe.metrics(states, self.rule.chosen(kept, found), rollout.weight)
+        return self.rule.updated(kept, states, found, baseline, is_known), metrics
 
     def reward_model(
         self, cfg: Config, model: Decoder, params: Params, restore: Callable[[Any], Any]
@@ -69,7 +94,7 @@ class Prior(State):
         """The policy's layers up to the hidden states that the probe reads, and the probe."""
         if not self.reads_hidden(cfg):
             return None
-        kept = Probe(**restore(fresh_prior(model, cfg)._asdict()))
+        kept = Probe(**restore(self.fresh_prior(model, cfg)._asdict()))
         kernel, bias, of_share = probe.read_out(kept)
         if len(kernel) < model.cfg.width:
             kernel = np.asarray(projection(model.cfg.width), np.float64) @ kernel
@@ -85,49 +110,6 @@ class Prior(State):
             bias,
             of_share / cfg.sample.max_tokens,
         )
-
-
-def fresh_prior(model: Decoder, cfg: Config) -> Probe | Scaling:
-    """What is kept of a learned value before the first iteration."""
-    if find_prior(cfg.values):
-        return platt.fresh_scaling()
-    return probe.fresh_probe(min(model.cfg.width, MOST_HIDDEN))
-
-
-def with_prior(session: Session, rollout: Rollout, kept: Probe | Scaling, cfg: Config) -> Rollout:
-    """The rollout with v before the first token of each step that begins at a state.
-
-    Raises as `judged` does.
-    """
-    if isinstance(kept, Probe):
-        features = probe_features(rollout, kept, cfg)
-    else:
-        features = platt.logits(judged(session, rollout, cfg))
-    rule, states = _rule(kept), states_of(rollout, cfg, features)
-    prediction = Prediction(states, rule.predictions(kept, states))
-    found = rule.chosen(kept, prediction.by_strength)
-    # One host's, as others may round in another way.
-    v = shared_work({0: found.tolist()} if is_writer() else {})[0]
-    values = np.zeros(rollout.batch.tokens.shape, np.float32)
-    row, last = np.nonzero(state_numbers(rollout.steps))
-    values[row, last + 1] = v
-    weight = rule.weight_of(kept) if cfg.credit.prior is None else cfg.credit.prior
-    return rollout._replace(values=values, weight=weight, hidden=None, prediction=prediction)
-
-
-def learned(
-    kept: Probe | Scaling, rollout: Rollout, cfg: Config
-) -> tuple[Probe | Scaling, dict[str, float]]:
-    """What is kept after the labels of a rollout `with_prior`, and metrics of its values."""
-    (states, found), steps, rule = rollout.prediction, rollout.steps, _rule(kept)
-    of_values = steps.values, steps.rewards, steps.counts > 0, cfg.credit.filter, cfg.ppo.gamma
-    baseline, is_known = (np.asarray(x)[steps.counts >= 0] for x in role_baselines(*of_values))
-    metrics = probe.metrics(states, rule.chosen(kept, found), rollout.weight)
-    return rule.updated(kept, states, found, baseline, is_known), metrics
-
-
-def _rule(kept: Any) -> ModuleType:
-    return probe if isinstance(kept, Probe) else platt
 
 
 def probe_features(rollout: Rollout, kept: Probe, cfg: Config) -> np.ndarray:

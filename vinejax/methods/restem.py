@@ -22,8 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from vinejax.core.ranges import Count
-from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.settings import Config
 from vinejax.core.types import Batch, Episode, RunState, TrainState, is_correct
 from vinejax.learner.batch import epochs_of
 from vinejax.learner.likelihood import Likelihood
@@ -31,20 +30,11 @@ from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.packing import passes_for
 from vinejax.learner.update import continued, fresh_state, update_step
 from vinejax.methods.base import OF_CLIPPED, Method
+from vinejax.methods.settings import RestEMConfig
 from vinejax.model.decoder import Decoder, Params
 from vinejax.runtime.stopping import Watch
 from vinejax.session.evaluation import accuracy_of
 from vinejax.session.iteration import Iteration, Solutions
-
-
-class RestEMConfig(MethodSettings, section="restem"):
-    """Solutions per problem: `rollout.per_prompt`."""
-
-    problems: Count | None = None  # sampled per iteration; None: the whole train split
-    keep: Count = 10  # correct solutions per problem, at most
-    epochs: Count = 8  # at most: see eval_every
-    # Updates between validations; the first that is no better than the last ends the iteration.
-    eval_every: Count = 500
 
 
 def restem(method: Method, it: Iteration, state: RunState) -> RunState:

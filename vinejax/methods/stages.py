@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from vinejax.core.settings import Config
-from vinejax.core.types import Episode, Rollout, RunState
+from vinejax.core.types import Episode, Problem, Rollout, RunState
 from vinejax.credit.assign import Credit, state_numbers
 from vinejax.learner.batch import collate, digest_of, minibatches, step_layout
 from vinejax.learner.corrections import with_corrections
@@ -36,6 +36,7 @@ from vinejax.session import metrics
 from vinejax.session.budget import num_updates, packed_tokens
 from vinejax.session.iteration import Iteration, Solutions
 from vinejax.session.session import Session
+from vinejax.tasks.base import Task
 
 
 class State:
@@ -56,6 +57,9 @@ class State:
     def fresh(self, session: Session) -> Any:
         """What is kept before the first iteration."""
         return None
+
+    def check_problem(self, cfg: Config, task: Task, problem: Problem) -> None:
+        """Raises UserError if what values a problem's states cannot be had for this one."""
 
     def begin(self, it: Iteration, state: RunState) -> RunState:
         """The state at the start of an iteration, before anything is sampled."""

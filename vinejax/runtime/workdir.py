@@ -14,7 +14,9 @@ from typing import Any
 
 from etils import epath
 
+from vinejax.core.accessories import contributed_class
 from vinejax.core.errors import WorkdirError
+from vinejax.core.sections import MethodSettings, Section
 from vinejax.core.settings import Config, as_tree
 from vinejax.runtime.contents import check_contents
 from vinejax.version import __version__
@@ -31,7 +33,7 @@ FREE_FIELDS = {
     *("rollout.skip_repeats", "rollout.one_stream"),
     *("ppo.microbatch", "ppo.packing", "ppo.share_prefixes", "ppo.row_tokens"),
     *("grader.workers", "grader.timeout_s", "grader.memory_mb"),
-    *("env.timeout_s", "env.workers", "env.check_every", "values.prior_timeout_s", "code.url"),
+    *("env.timeout_s", "env.workers", "env.check_every", "prior_function.timeout_s", "code.url"),
 }
 FREE_GROUPS = ("log.", "eval.", "bench.", "checkpoint.", "budget.")
 FREE_GROUPS += ("mesh.", "meshes.", "distributed.", "offload.", "plan.")
@@ -167,8 +169,9 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         rule = "is damaged; put a copy of it back, or choose another --workdir"
         raise WorkdirError(f"{file}: {rule}") from error
+    cfg = _with_recorded_sections(cfg, recorded)
     # A field that was added after the run had its default.
-    unset = dataclasses.replace(Config(), own=type(cfg.own)() if cfg.own else None)
+    unset = Config(sections={name: type(x)() for name, x in cfg.sections.items()})
     recorded = flatten_names(as_tree(unset)) | recorded
     changes = []
     for name, value in flatten_names(as_tree(cfg)).items():
@@ -191,6 +194,16 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
         raise WorkdirError(
             f"{file}: {listed}; {rule} to resume, or choose another --workdir, {anew}"
         )
+
+
+def _with_recorded_sections(cfg: Config, recorded: Iterable[str]) -> Config:
+    """The configuration with the defaults of every accessory's group that the record has."""
+    sections: dict[str, Section] = {}
+    for name in dict.fromkeys(field.partition(".")[0] for field in recorded):
+        kind = contributed_class("SECTIONS", name)
+        if kind is not None and not issubclass(kind, MethodSettings):
+            sections[name] = kind()
+    return dataclasses.replace(cfg, sections=sections | cfg.sections)
 
 
 def _is_same_folder(path: str, other: str) -> bool:

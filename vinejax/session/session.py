@@ -3,11 +3,11 @@
 import contextlib
 import dataclasses
 import functools
+from typing import Any
 
 from etils import epath
 from jax.sharding import Mesh
 
-from vinejax.contrib.resets.reset_sampler import ResetSampler
 from vinejax.core.settings import Config, SampleConfig
 from vinejax.core.text import Tokenizer
 from vinejax.core.types import PromptedProblem
@@ -37,6 +37,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
     """
 
     cfg: Config
+    method: Any  # the run's `methods.base.Method`, which is above this room
     workdir: epath.Path
     task: Task
     graded: GradedTask
@@ -86,13 +87,11 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return self._make_engine(dataclasses.replace(self.cfg.sample, **chosen))
 
     def sampler(self, iteration: int) -> Sampler:
-        """Solutions and continuations of an iteration, with resets if the run has any."""
-        if self.cfg.reset.source != "none":
-            return ResetSampler(self.engine, self.graded, self.cfg, iteration)
+        """Solutions and continuations of an iteration."""
         return self.sampler_of(self.engine, self.cfg, iteration)
 
     def sampler_of(self, engine: Engine, cfg: Config, iteration: int) -> Sampler:
-        """Solutions and continuations by an engine and settings, without resets."""
+        """Solutions and continuations by an engine and settings."""
         kind = TurnSampler if isinstance(self.task, MultiTurn) else Sampler
         return kind(engine, self.graded, cfg, iteration)
 

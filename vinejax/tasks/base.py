@@ -8,9 +8,10 @@ import pkgutil
 from collections.abc import Sequence
 from typing import Literal, Protocol, cast, runtime_checkable
 
+from vinejax.core.accessories import contributed, contributed_module
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.plugins import failure, find_module, source_of
-from vinejax.core.settings import CodeConfig, DataConfig, GraderConfig
+from vinejax.core.settings import Config, DataConfig
 from vinejax.core.text import Tokenizer
 from vinejax.core.types import Problem
 from vinejax.grading import Grader, shared_grader
@@ -130,12 +131,19 @@ class WithColumns(Protocol):
 
 
 @runtime_checkable
-class RunsCode(Protocol):
-    """A task whose answers are programs; every other task refuses the section `code`."""
+class Configured(Protocol):
+    """A task that reads groups of settings of accessories, which every other task refuses."""
 
-    def configure_code(self, code: CodeConfig, grader: GraderConfig) -> None:
-        """Takes the settings of a run. Raises ConfigError if the sandbox is none."""
+    sections: tuple[str, ...]  # names of the groups, such as ('code',)
+
+    def configure(self, cfg: Config) -> None:
+        """Takes the settings of a run. Raises ConfigError if they do not suit the task."""
         ...
+
+
+@runtime_checkable
+class WithFailures(Protocol):
+    """A task that can say what is wrong with a response."""
 
     def failure(self, problem: Problem, response: str) -> dict[str, str] | None:
         """'input', 'expected' and 'got' of the first test that a response fails, for people."""
@@ -242,7 +250,7 @@ def load_task(data: DataConfig) -> Task:
     """
     name = data.task
     try:
-        module = find_module(name)
+        module = contributed_module("TASKS", name) or find_module(name)
         task = module.make(data) if module and hasattr(module, "make") else None
     except UserError:
         raise
@@ -256,7 +264,7 @@ def load_task(data: DataConfig) -> Task:
         members = ("name", "load", "prompt", "solution", "split", "answer", "reward")
         lacks = ", ".join(m for m in members if getattr(task, m, None) is None)
         raise ConfigError("data.task", f"make(data) gave a task without {lacks}", repr(name))
-    is_ours = type(task).__module__.startswith("vinejax.tasks.")
+    is_ours = type(task).__module__.startswith("vinejax.")
     if not is_ours:
         task = cast(Task, CheckedTask(task))
     if data.free_steps is not None and not isinstance(task, WithFreeSteps):
@@ -279,6 +287,8 @@ def _no_such_module(name: str) -> ConfigError:
     package = importlib.import_module("vinejax.tasks")
     modules = [info.name for info in pkgutil.iter_modules(package.__path__)]
     tasks = [m for m in modules if hasattr(importlib.import_module(f"vinejax.tasks.{m}"), "make")]
-    nearest = difflib.get_close_matches(name.rsplit(".", 1)[-1], tasks, n=1, cutoff=0.0)[0]
-    message = f"no such module; the nearest of ours is 'vinejax.tasks.{nearest}'"
+    known = [f"vinejax.tasks.{task}" for task in tasks] + list(contributed("TASKS"))
+    leaves = {path.rpartition(".")[2]: path for path in known}
+    nearest = difflib.get_close_matches(name.rpartition(".")[2], leaves, n=1, cutoff=0.0)[0]
+    message = f"no such module; the nearest of ours is {leaves[nearest]!r}"
     return ConfigError("data.task", message, repr(name))

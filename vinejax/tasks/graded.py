@@ -11,18 +11,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from vinejax.core.errors import ConfigError
-from vinejax.core.settings import CodeConfig, GraderConfig, RewardConfig, flatten
+from vinejax.core.settings import Config, GraderConfig, RewardConfig, flatten
 from vinejax.core.text import Tokenizer
 from vinejax.core.types import Problem
 from vinejax.grading import Grader
 from vinejax.runtime.distributed import shared_work
 from vinejax.tasks.base import (
     BatchGraded,
+    Configured,
     OwnRules,
-    RunsCode,
     StepRewarded,
     StepsInTokens,
     Task,
+    WithFailures,
     WithGold,
     WithStyle,
 )
@@ -90,15 +91,16 @@ def check_grader(task: Task, cfg: GraderConfig) -> None:
             raise ConfigError(f"grader.{name}", rule, repr(value))
 
 
-def configure_code(task: Task, code: CodeConfig, grader: GraderConfig) -> None:
-    """Gives a task that is `RunsCode` its settings. Raises ConfigError if they do not suit it."""
-    if isinstance(task, RunsCode):
-        task.configure_code(code, grader)
-        return
-    for name, value in flatten(code):
-        if value != getattr(CodeConfig(), name):
-            rule = f"task {task.name} runs no code; leave it out, or take vinejax.contrib.code.task"
-            raise ConfigError(f"code.{name}", rule, repr(value))
+def configure(task: Task, cfg: Config) -> None:
+    """Gives a task its settings of accessories. Raises ConfigError if they do not suit it."""
+    reads = task.sections if isinstance(task, Configured) else ()
+    for name, settings in cfg.sections.items():
+        if settings.of_task and name not in reads:
+            field, value = next(iter(settings.changed().items()), (name, settings))
+            rule = f"task {task.name} does not read it; leave it out"
+            raise ConfigError(field, rule, repr(value))
+    if isinstance(task, Configured):
+        task.configure(cfg)
 
 
 class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
@@ -222,8 +224,8 @@ class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
         return list(self._timed(self.task.step_rewards, problem, steps))
 
     def failure(self, problem: Problem, response: str) -> dict[str, str] | None:
-        """The first test that a response fails, if the task is `RunsCode` and its reward counts."""
-        if not self._grader or not isinstance(self.task, RunsCode):
+        """The first test that a response fails, if the task can say it and its reward counts."""
+        if not self._grader or not isinstance(self.task, WithFailures):
             return None
         return self._timed(self.task.failure, problem, response)
 

@@ -12,7 +12,6 @@ from vinejax.core.settings import Config
 from vinejax.core.types import RunState
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import fresh_state
-from vinejax.methods import find_method
 from vinejax.model.fingerprint import fingerprint
 from vinejax.runtime.checkpoint import Checkpoints, DamagedError
 from vinejax.runtime.compiles import compiles
@@ -26,10 +25,10 @@ from vinejax.session.budget import Spent, left
 from vinejax.session.iteration import Iteration
 from vinejax.session.session import Session
 from vinejax.tasks.base import Split
-from vinejax.tools.report.live import LivePage
 from vinejax.training.announce import end_lines, head_line, programs_line, start_line
 from vinejax.training.evaluate import evaluate
 from vinejax.training.health import Health
+from vinejax.training.observer import Observer, observer_class
 from vinejax.training.startup import open_session
 
 
@@ -77,7 +76,8 @@ def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
         ):
             log.message(head_line(session, state.policy.params))
             log.message(start_line(cfg, at.done))
-            with LivePage(workdir, cfg.iterations, at.done, log.message, is_writer()) as page:
+            watched = workdir, cfg.iterations, at.done, log.message, is_writer()
+            with observer_class()(*watched) as page:
                 run = Run(session, log, checkpoints, best, page, state, at)
                 try:
                     run.to_the_end(profile)
@@ -88,7 +88,7 @@ def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
                     raise DivergedError(f"{error}; {run.remedy()}") from None
                 report = page.finish()
             if is_writer():
-                for line in (f"report: {report}", *end_lines(workdir)):
+                for line in (*([f"report: {report}"] if report else []), *end_lines(workdir)):
                     log.message(line)
         barrier("the end")  # a host that ends while others are at work would end them
     return workdir
@@ -102,7 +102,7 @@ class Run:
     log: RunLog
     checkpoints: Checkpoints
     best: Checkpoints
-    page: LivePage
+    page: Observer
     state: RunState
     at: Progress
     spare: RunState | None = None  # a copy of the state while an iteration consumes it
@@ -161,7 +161,7 @@ class Run:
 
     def _train_iteration(self) -> None:
         cfg, at = self.session.cfg, self.at
-        method = find_method(cfg.method)
+        method = self.session.method
         iteration = Iteration(self.session, self.log, at.done, at.spent)
         if not self.checkpoints.has(at.done) and at.done > 0:
             self.spare = copied(self.state)
@@ -251,7 +251,7 @@ def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progre
     """
     cfg = session.cfg
     policy = fresh_state(session.fresh_params(), make_optimizer(cfg.optimizer, 1), session.mesh)
-    fresh = find_method(cfg.method).begun(session, policy)
+    fresh = session.method.begun(session, policy)
 
     def restored(done: int) -> tuple[RunState, Progress]:
         state, meta = checkpoints.restore(done, fresh)

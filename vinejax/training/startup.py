@@ -14,15 +14,15 @@ from vinejax.config.sizes import (
     check_sizes,
     with_fitting_minibatch,
 )
-from vinejax.contrib.priors.prior_function import find_prior
 from vinejax.core.errors import ConfigError, DataError
 from vinejax.core.settings import Config, as_tree
 from vinejax.core.text import Tokenizer
 from vinejax.core.types import Problem, PromptedProblem
 from vinejax.engine.cache import use_kernel
 from vinejax.learner.packing import with_sharing, with_single_rows
-from vinejax.methods import find_method, sft
+from vinejax.methods import sft
 from vinejax.methods.base import Method
+from vinejax.methods.compose import method_of
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.architecture import check_architecture
 from vinejax.model.hf.weights import load_pretrained
@@ -39,7 +39,7 @@ from vinejax.runtime.offload import to_host
 from vinejax.runtime.workdir import check_shared, check_workdir, record_run, write_atomic
 from vinejax.session.session import Session
 from vinejax.tasks.base import Split, StepRewarded, Task, load_task
-from vinejax.tasks.graded import GradedTask, check_grader, configure_code
+from vinejax.tasks.graded import GradedTask, check_grader, configure
 from vinejax.tasks.prompts import load_problems
 from vinejax.tasks.spelling import warn_unspelled
 from vinejax.training.start_weights import load_weights
@@ -68,12 +68,12 @@ def open_session(
     Raises ConfigError when the model's context leaves no room for the prompts, or for the response;
     WorkdirError when the workdir cannot be used or, with `trains`, another process has its lock.
     """
-    method = find_method(cfg.method)
+    method = method_of(cfg)
     cfg = method.completed(cfg)
     cfg = with_dtype(cfg) if trains else cfg
     workdir, task = check_workdir(cfg, path), load_task(cfg.data)
     check_grader(task, cfg.grader)
-    configure_code(task, cfg.code, cfg.grader)
+    configure(task, cfg)
     cfg = on_devices(cfg)
     use_compile_cache(cfg.compile_cache, workdir)
     journal = Journal(workdir / FOLDER if trains and cfg.checkpoint.journal else None)
@@ -97,7 +97,7 @@ def open_session(
         if method.single_rows:
             model = with_single_rows(model, cfg)
         graded = stack.enter_context(JournaledTask(journal, task, cfg.grader, cfg.reward))
-        problems, dropped = prompted_problems(cfg, graded, tokenizer, splits)
+        problems, dropped = prompted_problems(cfg, method, graded, tokenizer, splits)
         check_answers(cfg, method, problems)
         if trains:
             lock.take()
@@ -107,7 +107,7 @@ def open_session(
         check_shared(workdir)
         stack.pop_all()  # from here on the session closes them
     return Session(
-        cfg, workdir, task, graded, mesh, model, start, tokenizer, problems, lock, journal
+        cfg, method, workdir, task, graded, mesh, model, start, tokenizer, problems, lock, journal
     )
 
 
@@ -195,7 +195,11 @@ def check_context(cfg: Config, context: int, why: str = "") -> None:
 
 
 def prompted_problems(
-    cfg: Config, graded: GradedTask, tokenizer: Tokenizer, splits: tuple[Split, ...]
+    cfg: Config,
+    method: Method,
+    graded: GradedTask,
+    tokenizer: Tokenizer,
+    splits: tuple[Split, ...],
 ) -> tuple[dict[Split, list[PromptedProblem]], dict[Split, list[dict[str, Any]]]]:
     """(the problems of each split with prompt ids, records of problems left out or unreadable).
 
@@ -203,16 +207,16 @@ def prompted_problems(
     set that the grader cannot read are left out of train, unless `grader.unreadable` is 'keep';
     validation and test keep them, so that their sizes are those of the data.
 
-    Raises ConfigError when an iteration draws more problems than there are to train on, or begins
-    within worked solutions and the task has none; DataError when no answer of a split can be read.
+    Raises ConfigError when an iteration draws more problems than there are to train on, or where
+    the settings of an accessory do not fit the task; DataError when no answer of a split can be
+    read.
     """
     kept: dict[Split, list[PromptedProblem]] = {}
     listed: dict[Split, list[dict[str, Any]]] = {}
     for split in splits:
         problems, too_long = _short_prompts(cfg, graded.task, tokenizer, split)
         graded.check_functions(problems[0][0])
-        if prior := find_prior(cfg.values):
-            prior.check(problems[0][0], graded.task.name, graded.task.prompt)
+        method.state.check_problem(cfg, graded.task, problems[0][0])
         golds = _unreadable(graded, [problem for problem, _ in problems])
         leave_out = split == "train" and cfg.grader.unreadable == "drop"
         if golds and is_writer():
@@ -227,12 +231,12 @@ def prompted_problems(
         kept[split], listed[split] = problems, too_long + unreadable
     if is_writer():
         _say_shared(kept)
-    draws = "train" in splits and find_method(cfg.method) is not sft.METHOD
+    draws = "train" in splits and method is not sft.METHOD
     if draws and len(kept["train"]) < cfg.rollout.prompts:
         rule = f"the train split has only {len(kept['train'])} problems; lower it"
         raise ConfigError("rollout.prompts", rule, str(cfg.rollout.prompts))
-    if "train" in splits and cfg.reset.source == "gold":
-        _check_worked(graded.task, [problem for problem, _ in kept["train"]])
+    for settings in cfg.sections.values():
+        settings.check_task(graded.task, [problem for problem, _ in kept.get("train", [])])
     return kept, listed
 
 
@@ -245,17 +249,6 @@ def _say_shared(problems: dict[Split, list[PromptedProblem]]) -> None:
             some = ", ".join(shared[:LISTED]) + (", ..." if len(shared) > LISTED else "")
             rule = f"{len(shared)} of {len(found)} prompts are in train, too"
             print(f"warning: {split}: {rule}, so accuracy there is not that on new ones: {some}")
-
-
-def _check_worked(task: Task, problems: list[Problem]) -> None:
-    """Refuses `reset.source` 'gold' for a task without worked solutions."""
-    try:
-        is_worked = any(task.solution(problem).strip() for problem in problems)
-    except NotImplementedError:
-        is_worked = False
-    if not is_worked:
-        rule = f"task {task.name} has no worked solutions; choose another source, or 'none'"
-        raise ConfigError("reset.source", rule, "'gold'")
 
 
 def _unreadable(graded: GradedTask, problems: list[Problem]) -> dict[str, str | None]:

@@ -11,21 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from grading.test_sandbox import kernel_only
+from contrib.code.test_sandbox import kernel_only
 from helpers.data import path
 
 from vinejax.config.checks import check_config
 from vinejax.contrib.code import cases as code_tests
 from vinejax.contrib.code import task as code
 from vinejax.contrib.code.asserts import read_asserts
+from vinejax.contrib.code.settings import CodeConfig
 from vinejax.contrib.code.verdict import same_output
 from vinejax.core.errors import ConfigError, DataError
-from vinejax.core.settings import CodeConfig, Config, DataConfig, GraderConfig
+from vinejax.core.settings import Config, DataConfig, GraderConfig
 from vinejax.core.types import Problem
 from vinejax.grading import Grader
 from vinejax.tasks.arithmetic import make as make_arithmetic
 from vinejax.tasks.base import load_task
-from vinejax.tasks.graded import GradedTask, configure_code
+from vinejax.tasks.graded import GradedTask, configure
 
 SUM_TESTS = {"inputs": ["1 2\n", "3 4\n", "5 5\n"], "outputs": ["3\n", "7\n", "10\n"]}
 SUM = "print(sum(map(int, input().split())))"
@@ -309,9 +310,9 @@ def test_solutions(tmp_path: Path):
 
 def test_only_this_task_reads_its_settings():
     arithmetic = make_arithmetic(DataConfig())
-    configure_code(arithmetic, CodeConfig(), GraderConfig())
-    with pytest.raises(ConfigError, match="code.partial = True: task arithmetic runs no code"):
-        configure_code(arithmetic, CodeConfig(partial=True), GraderConfig())
+    configure(arithmetic, Config())
+    with pytest.raises(ConfigError, match="code.partial = True: task arithmetic does not read it"):
+        configure(arithmetic, Config(sections={"code": CodeConfig(partial=True)}))
     with pytest.raises(ConfigError, match="data.path"):
         load_task(DataConfig(task="vinejax.contrib.code.task"))
 
@@ -327,7 +328,7 @@ def test_only_this_task_reads_its_settings():
 )
 def test_settings_that_do_not_fit(cfg: CodeConfig, words: str):
     with pytest.raises(ConfigError, match=words):
-        check_config(Config(code=cfg))
+        check_config(Config(sections={"code": cfg}))
 
 
 def test_unreadable_tests_are_counted(tmp_path: Path):

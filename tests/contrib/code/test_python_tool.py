@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from grading.test_sandbox import kernel_only
+from contrib.code.test_sandbox import kernel_only
 
 from vinejax.contrib.code.python_tool import PythonTool
+from vinejax.contrib.code.settings import CodeConfig
 from vinejax.core.errors import ConfigError
-from vinejax.core.settings import CodeConfig, DataConfig, GraderConfig
+from vinejax.core.settings import DataConfig, GraderConfig
 from vinejax.core.types import Turn
 from vinejax.tasks.base import load_task
 from vinejax.tasks.environment import Begun, Observation, begun_anew

@@ -23,9 +23,9 @@ from vinejax.contrib.code.sandbox import kernel, outside, pool
 from vinejax.contrib.code.sandbox.probes import first_success
 from vinejax.contrib.code.sandbox.runner import decode, encode
 from vinejax.contrib.code.sandbox.sandbox import Sandbox
+from vinejax.contrib.code.settings import CodeConfig
 from vinejax.contrib.code.verdict import run_tests
 from vinejax.core.errors import ConfigError
-from vinejax.core.settings import CodeConfig
 
 KERNEL = CodeConfig()
 SUMS = json.dumps({"stdin": [["2 3\n", "5\n"], ["1 1\n", "2\n"], ["40 2\n", "42\n"]]})
@@ -226,7 +226,7 @@ def test_a_child_that_dies_or_hangs_costs_one_program(monkeypatch: pytest.Monkey
 @kernel_only
 def test_nothing_outlives_a_killed_run():
     source = (
-        "from vinejax.core.settings import CodeConfig\n"
+        "from vinejax.contrib.code.settings import CodeConfig\n"
         "from vinejax.contrib.code.sandbox.sandbox import Sandbox\n"
         "Sandbox(CodeConfig(), 1, timeout_s=600).run('import time; time.sleep(600)')"
     )

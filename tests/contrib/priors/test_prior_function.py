@@ -15,13 +15,14 @@ from helpers.applied import stand_in
 
 from vinejax.config.checks import check_config
 from vinejax.contrib.priors import platt
+from vinejax.contrib.priors.option import FunctionPrior
 from vinejax.contrib.priors.platt import Scaling
 from vinejax.contrib.priors.prior_function import find_prior, judged
+from vinejax.contrib.priors.settings import PriorFunctionConfig
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.settings import Config
 from vinejax.core.types import Problem, Rollout
 from vinejax.learner.batch import collate, step_layout
-from vinejax.methods.prior import fresh_prior, learned, with_prior
 from vinejax.runtime.journal import Journal
 from vinejax.session.session import Session
 
@@ -32,8 +33,10 @@ def place(prior: str) -> str:
     return f"{priors.__file__}:{getattr(priors, prior).__code__.co_firstlineno + within}"
 
 
-def config(prior: str, **values: Any) -> Config:
-    return cases.config(prior=f"helpers.priors.{prior}", **values)
+def config(prior: str, timeout_s: float = 600.0, **values: Any) -> Config:
+    cfg = cases.config(prior=f"helpers.priors.{prior}", **values)
+    own = {"prior_function": PriorFunctionConfig(timeout_s)}
+    return dataclasses.replace(cfg, sections=own)
 
 
 def a_session(journal: Journal | None = None) -> Any:
@@ -97,41 +100,43 @@ def test_a_wrong_function_is_one_line(prior: str, rule: str):
 
 def test_a_function_that_hangs_is_one_line():
     with pytest.raises(UserError) as error:
-        judge("hangs", prior_timeout_s=0.2)
+        judge("hangs", timeout_s=0.2)
     assert str(error.value) == (
-        "values.prior: helpers.priors.hangs took more than values.prior_timeout_s = 0.2 on"
+        "values.prior: helpers.priors.hangs took more than prior_function.timeout_s = 0.2 on"
         f" problem train/7, step 0 to problem train/7, step 3: it is at {place('hangs')}"
     )
 
 
 def test_what_a_configuration_may_name():
-    check_config(config("by_length", prior_timeout_s=1.0))
+    check_config(config("by_length", timeout_s=1.0))
     assert find_prior(cases.config(prior="probe").values) is None
     with pytest.raises(ConfigError, match="values.prior = 'helpers.priors.absent': no such func"):
         check_config(config("absent"))
     with pytest.raises(ConfigError, match="'prob': no such function; .*, or 'probe'"):
         check_config(cases.config(prior="prob"))
-    with pytest.raises(ConfigError, match=r"prior_timeout_s = 5.0: needs a function as values\."):
-        check_config(cases.config(prior="probe", prior_timeout_s=5.0))
+    own = {"prior_function": PriorFunctionConfig(5.0)}
+    with pytest.raises(ConfigError, match="prior_function: needs a function's path as values"):
+        check_config(dataclasses.replace(cases.config(prior="probe"), sections=own))
 
 
 def test_numbers_are_scaled_and_learned_from():
     cfg = config("by_length")
     session, rollout = a_session(), a_rollout(cfg)
-    kept = fresh_prior(session.model, cfg)
+    prior = FunctionPrior()
+    kept = prior.fresh_prior(session.model, cfg)
     assert isinstance(kept, Scaling)
-    valued = with_prior(session, rollout, kept, cfg)
+    valued = prior.with_prior(session, rollout, kept, cfg)
     assert valued.values is not None and valued.weight == 0
     start = len(cases.PROMPT)
     # Before there are labels v is the number itself, before the first token of a step.
     v = valued.values[0, [start, start + len(cases.RIGHT[0])]]
     least = 1 / (1 + np.exp(platt.WIDEST))
     np.testing.assert_allclose(v, [1 - least, 1 / (1 + len(cases.RIGHT[0]))], rtol=1e-6)
-    after, metrics = learned(kept, valued, cfg)
+    after, metrics = prior.learned(kept, valued, cfg)
     assert isinstance(after, Scaling) and after.bins[0].sum() == 6 * (1 + cfg.values.k)
     assert {"value/error", "value/weight"} <= set(metrics)
     fixed = dataclasses.replace(cfg, credit=dataclasses.replace(cfg.credit, prior=0.3))
-    assert with_prior(session, rollout, kept, fixed).weight == 0.3
+    assert prior.with_prior(session, rollout, kept, fixed).weight == 0.3
 
 
 def test_a_restart_is_given_what_the_function_had_said(tmp_path: Path):

@@ -3,7 +3,8 @@
 import threading
 
 from vinejax.contrib.code.sandbox.sandbox import Sandbox
-from vinejax.core.settings import CodeConfig, GraderConfig
+from vinejax.contrib.code.settings import CodeConfig
+from vinejax.core.settings import GraderConfig
 from vinejax.tasks.graded import default_workers
 
 

@@ -23,8 +23,9 @@ import re
 import threading
 
 from vinejax.contrib.code.chosen_sandbox import CodeSandbox
+from vinejax.contrib.code.settings import CodeConfig
 from vinejax.core.errors import ConfigError
-from vinejax.core.settings import CodeConfig, DataConfig, GraderConfig
+from vinejax.core.settings import Config, DataConfig, GraderConfig
 from vinejax.core.types import Problem, Turn
 from vinejax.grading import Grader
 from vinejax.tasks.environment import Observation
@@ -79,6 +80,7 @@ class PythonTool(Table):
     """A table with a tool; `tasks/base.py` documents the methods."""
 
     name = "python_tool"
+    sections = ("code",)
     max_turns = 16
     ends_turn = (CLOSE,)
 
@@ -87,6 +89,9 @@ class PythonTool(Table):
         self._sandbox = CodeSandbox()
         self._grader: Grader | None = None
         self._grading = threading.Lock()
+
+    def configure(self, cfg: Config) -> None:
+        self.configure_code(CodeConfig.of(cfg), cfg.grader)
 
     def configure_code(self, code: CodeConfig, grader: GraderConfig) -> None:
         """Takes the settings of a run.

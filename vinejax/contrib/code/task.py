@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 from vinejax import grading
 from vinejax.contrib.code.cases import readable, tests_of
 from vinejax.contrib.code.chosen_sandbox import CodeSandbox
+from vinejax.contrib.code.settings import CodeConfig
 from vinejax.contrib.code.verdict import Failure, Result, run_tests
 from vinejax.core.errors import ConfigError
-from vinejax.core.settings import CodeConfig, DataConfig, GraderConfig
+from vinejax.core.settings import Config, DataConfig, GraderConfig
 from vinejax.core.types import Problem
 from vinejax.tasks.base import COLUMN_FIELDS, check_template
 from vinejax.tasks.steps import split_steps
@@ -53,6 +54,7 @@ class Code(RowTask):
     """Programs as a task; `tasks/base.py` documents its methods."""
 
     name = "code"
+    sections = ("code",)
     reads = COLUMN_FIELDS
     own_rules = True
 
@@ -64,6 +66,9 @@ class Code(RowTask):
         self._begins_inside = len(FENCE.findall(data.template)) % 2 == 1
         self._results: OrderedDict[tuple[str, str], Result] = OrderedDict()
         self._lock = threading.Lock()
+
+    def configure(self, cfg: Config) -> None:
+        self.configure_code(CodeConfig.of(cfg), cfg.grader)
 
     def configure_code(self, code: CodeConfig, grader: GraderConfig) -> None:
         """Takes the settings of a run. Raises ConfigError if the sandbox fails a probe."""

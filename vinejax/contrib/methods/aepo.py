@@ -18,11 +18,11 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from vinejax.contrib.methods.branching import BranchingConfig, branching_solutions
+from vinejax.contrib.methods.branching import branching_solutions
 from vinejax.contrib.methods.equations.entropy_weights import uncertain_advantages
 from vinejax.contrib.methods.hapo import Entropies
 from vinejax.contrib.methods.sampling.turn_trees import Place, TurnGrowth
-from vinejax.core.ranges import NotNegative, ZeroToOne
+from vinejax.contrib.methods.settings import AEPOConfig
 from vinejax.core.settings import Config
 from vinejax.core.types import Batch, Rollout
 from vinejax.credit.assign import Credit, against_group
@@ -30,13 +30,6 @@ from vinejax.learner.policy import PolicyLoss, PolicyObjective
 from vinejax.methods.base import OF_GROUPS, Method
 from vinejax.rl.losses import is_clipped
 from vinejax.rl.ratio_losses import clip_with_gradient
-
-
-class AEPOConfig(BranchingConfig, section="aepo"):
-    weight: NotNegative = 0.2  # w, of the rise of the entropy
-    beta: NotNegative = 0.5  # β, of the difference that divides the budget
-    penalty: ZeroToOne = 0.05  # c, of branches wave after wave
-    alpha: NotNegative = 0.2  # α, of the entropy in advantages
 
 
 def share_from_prompt(root: float, tools: float, beta: float) -> float:

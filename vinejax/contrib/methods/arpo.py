@@ -15,15 +15,11 @@ import math
 
 import numpy as np
 
-from vinejax.contrib.methods.branching import BranchingConfig, branching_solutions
+from vinejax.contrib.methods.branching import branching_solutions
 from vinejax.contrib.methods.sampling.turn_trees import Place, TurnGrowth
-from vinejax.core.ranges import Share
+from vinejax.contrib.methods.settings import ARPOConfig
 from vinejax.core.settings import Config
 from vinejax.methods import grpo
-
-
-class ARPOConfig(BranchingConfig, section="arpo"):
-    initial: Share = 0.5  # of the solutions, those that begin at the prompt
 
 
 def score(u: float, entropy: float, first: float, weight: float) -> float:

@@ -8,18 +8,14 @@ Source: https://arxiv.org/abs/2506.20520.
 import jax
 import numpy as np
 
-from vinejax.core.ranges import Shift
-from vinejax.core.settings import Config, MethodSettings
+from vinejax.contrib.methods.settings import AsymREConfig
+from vinejax.core.settings import Config
 from vinejax.core.types import Batch, Rollout
 from vinejax.credit.assign import Credit, group_numbers, per_solution, rewards_with_kl
 from vinejax.learner.policy import PolicyLoss, PolicyObjective
 from vinejax.methods.base import OF_RATIO, OF_TOKENS, Method
 from vinejax.rl import losses
 from vinejax.rl.advantages import group_advantages
-
-
-class AsymREConfig(MethodSettings, section="asymre"):
-    shift: Shift = -0.1  # added to the group's mean to make the baseline
 
 
 def less_shifted_mean(rollout: Rollout, cfg: Config) -> Credit:

@@ -14,18 +14,12 @@ import numpy as np
 
 from vinejax.contrib.methods.equations.entropy_weights import extremes, uncertain_tokens
 from vinejax.contrib.methods.hapo import Entropies
-from vinejax.core.ranges import Share, ZeroToOne
-from vinejax.core.settings import Config, MethodSettings
+from vinejax.contrib.methods.settings import D3SConfig
+from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit, against_group
 from vinejax.methods.base import OF_GROUPS, Method
 from vinejax.methods.groups import token_means
-
-
-class D3SConfig(MethodSettings, section="d3s"):
-    solutions: Share = 0.5  # of an iteration's solutions, at the start of the run
-    tokens: Share = 0.2  # of their tokens, at the start of the run
-    until: ZeroToOne = 1.0  # part of the run after which all are trained on; 0: from the start
 
 
 def sampled_down(rollout: Rollout, cfg: Config) -> Credit:

@@ -13,8 +13,8 @@ import jax
 import numpy as np
 
 from vinejax.contrib.methods.equations.sequence_losses import advantage_regression
-from vinejax.core.ranges import Positive
-from vinejax.core.settings import Config, MethodSettings
+from vinejax.contrib.methods.settings import DirectConfig
+from vinejax.core.settings import Config
 from vinejax.core.types import Batch, Rollout
 from vinejax.credit.assign import Credit
 from vinejax.learner.policy import PolicyLoss, PolicyObjective
@@ -24,10 +24,6 @@ from vinejax.methods.stages import monte_carlo
 from vinejax.methods.worth import Priced
 
 MOST_STEPS = 2**16  # of a solution: segment and step together are one number
-
-
-class DirectConfig(MethodSettings, section="direct"):
-    beta: Positive = 1.0  # advantage per nat: the smaller, the further a step is to move
 
 
 def with_steps(rollout: Rollout, cfg: Config) -> Credit:

@@ -16,17 +16,12 @@ import numpy as np
 
 from vinejax.contrib.methods.asymre import loss
 from vinejax.contrib.methods.equations.group_weights import decoupled_weights
-from vinejax.core.ranges import Positive
-from vinejax.core.settings import Config, MethodSettings
+from vinejax.contrib.methods.settings import DRPOConfig
+from vinejax.core.settings import Config
 from vinejax.core.types import Rollout, is_correct
 from vinejax.credit.assign import Credit, per_solution
 from vinejax.methods.base import OF_RATIO, Method
 from vinejax.methods.groups import members_of, token_means
-
-
-class DRPOConfig(MethodSettings, section="drpo"):
-    lam: Positive = 0.1  # Λ: the smaller, the more goes to the shortest right solution
-    tau: Positive = 1.0  # τ: the smaller, the more goes to the likeliest wrong one, in nats
 
 
 def by_length(rollout: Rollout, cfg: Config) -> Credit:

@@ -11,22 +11,15 @@ Source: https://arxiv.org/abs/2505.10978; langfengQ/verl-agent, `gigpo/core_gigp
 Departs: γ is 0.95 there; a start that recurs is another state.
 """
 
-from typing import Literal
-
 import numpy as np
 
 from vinejax.contrib.methods.equations.turn_returns import against_equals, returns_to_go
+from vinejax.contrib.methods.settings import GiGPOConfig
 from vinejax.contrib.methods.turn_actions import moves_of, per_move
-from vinejax.core.ranges import NotNegative
-from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit, group_numbers, solution_rewards
 from vinejax.methods.base import Method
-
-
-class GiGPOConfig(MethodSettings, section="gigpo"):
-    omega: NotNegative = 1.0  # ω, of the turn's part
-    norm: Literal["std", "mean"] = "std"  # 'mean': nothing divides
 
 
 def grouped(rollout: Rollout, cfg: Config) -> Credit:

@@ -18,17 +18,13 @@ from vinejax.contrib.methods.equations.entropy_weights import (
     relative_entropy,
     token_group_advantages,
 )
-from vinejax.core.ranges import ZeroToOne
-from vinejax.core.settings import Config, MethodSettings
+from vinejax.contrib.methods.settings import HAPOConfig
+from vinejax.core.settings import Config
 from vinejax.core.types import Batch, Rollout
 from vinejax.credit.assign import Credit, group_numbers, per_solution, solution_rewards
 from vinejax.learner.policy import PolicyLoss, PolicyObjective
 from vinejax.methods.base import Method
 from vinejax.methods.stages import State
-
-
-class HAPOConfig(MethodSettings, section="hapo"):
-    quantile: ZeroToOne = 0.8  # of log H, above which a token's entropy is high
 
 
 class Entropies(State):

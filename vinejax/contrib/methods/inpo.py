@@ -11,13 +11,8 @@ Departs: rewards say which of two is better, there a model of preferences.
 import jax
 import numpy as np
 
-from vinejax.core.ranges import Positive, ZeroToOne
-from vinejax.methods.pairs import PairConfig, pair_method
-
-
-class INPOConfig(PairConfig, section="inpo"):
-    eta: Positive = 0.0075  # η: h is drawn to 1 / (2η) nats
-    ratio: ZeroToOne = 1 / 3  # τ/η: the reference model's part of the anchor
+from vinejax.contrib.methods.settings import INPOConfig
+from vinejax.methods.pairs import pair_method
 
 
 def anchor(own: INPOConfig, ref: np.ndarray, old: np.ndarray) -> np.ndarray:

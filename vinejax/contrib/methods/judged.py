@@ -9,9 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from vinejax.contrib.methods.judges import Pair, check_judge, compared
-from vinejax.core.ranges import Count, Positive
-from vinejax.core.settings import Config, MethodSettings
+from vinejax.contrib.methods.judges import Pair, compared
+from vinejax.contrib.methods.settings import JudgeConfig
 from vinejax.core.types import Rollout, RunState
 from vinejax.methods.stages import solutions
 from vinejax.runtime.distributed import is_mine, shared_work
@@ -22,16 +21,6 @@ from vinejax.tasks.answers import bare_answer
 Opponents = Callable[[Iteration, Solutions], list[list[tuple[str, str]]]]
 # chance that the first of each of these is better -> what the episode earned
 Earned = Callable[[list[float]], float]
-
-
-class JudgeConfig(MethodSettings, section="judge"):
-    # Dotted path of a function that compares two responses; the default looks at the last word.
-    function: str = "vinejax.contrib.methods.judges.last_word"
-    batch: Count = 256  # pairs of one call, which has a process of its own
-    timeout_s: Positive = 600.0  # of one call; then it is killed, and its pairs are draws
-
-    def check(self, cfg: Config) -> None:
-        check_judge(self.function)
 
 
 def judged(opponents: Opponents, earned: Earned) -> Callable[..., Solutions]:

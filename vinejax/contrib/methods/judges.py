@@ -14,13 +14,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from vinejax.core.errors import ConfigError, UserError
+from vinejax.core.errors import UserError
 from vinejax.core.plugins import (
-    absence_of,
     failure,
     find_function,
     finite_number,
-    function_of,
     listed,
     place_of,
     source_of,
@@ -46,12 +44,6 @@ def last_word(
 
     pairs = zip(answers, firsts, seconds, strict=True)
     return [(1 + is_right(x, answer) - is_right(y, answer)) / 2 for answer, x, y in pairs]
-
-
-def check_judge(path: str) -> None:
-    """Raises ConfigError, with file and line, unless `path` is that of a function."""
-    if function_of("judge.function", path) is None:
-        raise ConfigError("judge.function", f"{absence_of(path)}; name a function", repr(path))
 
 
 def compared(path: str, pairs: Sequence[Pair], batch: int, timeout_s: float) -> list[float | None]:

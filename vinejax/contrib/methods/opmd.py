@@ -9,17 +9,12 @@ Departs: a token mean, not one over solutions: a factor per minibatch.
 
 import jax
 
-from vinejax.core.ranges import NotNegative
-from vinejax.core.settings import MethodSettings
+from vinejax.contrib.methods.settings import OPMDConfig
 from vinejax.core.types import Batch
 from vinejax.learner.policy import PolicyLoss, PolicyObjective
 from vinejax.methods.base import OF_GROUPS, OF_RATIO, Method
 from vinejax.methods.dr_grpo import less_mean
 from vinejax.rl import losses
-
-
-class OPMDConfig(MethodSettings, section="opmd"):
-    tau: NotNegative = 1.0  # weight of the squared log-ratio of a solution
 
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:

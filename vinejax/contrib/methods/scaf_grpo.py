@@ -15,11 +15,10 @@ Departs: std of the population, there of the sample; from the start, there after
 import dataclasses
 from collections.abc import Sequence
 
+from vinejax.contrib.methods.settings import ScafConfig
 from vinejax.core.errors import DataError
 from vinejax.core.plugins import listed
-from vinejax.core.ranges import Whole
 from vinejax.core.seeds import row_seed
-from vinejax.core.settings import MethodSettings
 from vinejax.core.types import Episode, Problem, RunState, is_correct
 from vinejax.methods.base import Method
 from vinejax.methods.groups import members_of
@@ -29,12 +28,6 @@ from vinejax.rollout.sampler import Start
 from vinejax.session.iteration import Iteration, Solutions
 from vinejax.tasks.base import Task
 from vinejax.tasks.prompts import encode_prompt, template_variables
-
-
-class ScafConfig(MethodSettings, section="scaf"):
-    column: str = ""  # of the data, with the hints of a problem; "": the data's solution
-    text: str = "\nHint: {hint}\n"  # what follows the question of a problem with a hint
-    after: Whole = 0  # iterations before hints are tried
 
 
 def scaffolded(it: Iteration, state: RunState) -> Solutions:

@@ -33,9 +33,9 @@ from vinejax.contrib.methods.equations.value_tracker import (
     retention,
     tracked_values,
 )
+from vinejax.contrib.methods.settings import SingleStreamConfig
 from vinejax.core.errors import ConfigError
-from vinejax.core.ranges import Positive, Whole
-from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.settings import Config
 from vinejax.core.types import Batch, Episode, PromptedProblem, Rollout, RunState
 from vinejax.credit.assign import Credit, per_solution, solution_rewards
 from vinejax.learner.batch import collate
@@ -52,24 +52,6 @@ from vinejax.session.session import Session
 # The iteration that solutions for the first values are seeded with. No iteration of the loop has
 # this number: a solution that is trained on must not be part of the value it is compared with.
 BEFORE_THE_FIRST = -1
-
-
-class SingleStreamConfig(MethodSettings, section="single_stream"):
-    start_count: Positive = 8.0  # pseudo-counts behind a problem's first value
-    start_samples: Whole = 0  # solutions per problem behind that value; 0: the value is 0.5
-    explore: Positive = 0.05  # added to √(v(1 - v)), the weight of a problem in the draw
-
-    def check(self, cfg: Config) -> None:
-        if cfg.rollout.per_prompt != 1:
-            rule = (
-                f"must be 1 for method = {cfg.method!r}: a solution is compared with the value of"
-                " its problem in earlier iterations; raise rollout.prompts instead"
-            )
-            raise ConfigError("rollout.per_prompt", rule, repr(cfg.rollout.per_prompt))
-        if not 0 <= cfg.reward.truncated <= 1:
-            rule = f"must be from 0 to 1 for method = {cfg.method!r}, which counts rewards as"
-            value = repr(cfg.reward.truncated)
-            raise ConfigError("reward.truncated", f"{rule} successes", value)
 
 
 class ValueTracker(NamedTuple):

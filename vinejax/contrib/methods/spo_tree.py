@@ -7,9 +7,7 @@ Source: https://arxiv.org/abs/2505.23564; equations in `contrib/methods/equation
 Departs: no replay of earlier nodes; KL, epochs and whitening as `spo_chain` says.
 """
 
-import math
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
@@ -19,24 +17,12 @@ from vinejax.contrib.methods.equations.tree_values import (
     is_informative_edge,
 )
 from vinejax.contrib.methods.sampling.tree_paths import Path, Shoot, open_ends
+from vinejax.contrib.methods.settings import SPOTreeConfig
 from vinejax.contrib.methods.trees import by_problem, per_node, tree_solutions
-from vinejax.core.ranges import Count, Counts
-from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit
 from vinejax.methods.base import Method
-
-
-class SPOTreeConfig(MethodSettings, section="spo_tree"):
-    """The solutions of a problem: at most the product of `branching`."""
-
-    branching: Counts = (6, 6, 6)  # branches at the prompt, and at each segment's end
-    segment: Count = 100  # tokens of a segment; those of the last level go on to the end
-    normalise: Literal["rloo", "grpo"] = "rloo"  # 'grpo': divided by the std of the siblings
-    drop: bool = True  # nodes that do not change the value are not trained on
-
-    def solutions_per_problem(self, cfg: Config) -> int:
-        return math.prod(self.branching)
 
 
 def levels(wave: int, paths: Sequence[Path], cfg: Config, rng: np.random.Generator) -> list[Shoot]:

@@ -14,20 +14,12 @@ import numpy as np
 
 from vinejax.contrib.methods.equations.shared_starts import two_level_advantages
 from vinejax.contrib.methods.sampling.tree_paths import Path, Shoot, trees
+from vinejax.contrib.methods.settings import TreeGRPOConfig
 from vinejax.contrib.methods.trees import by_problem, tree_solutions
-from vinejax.core.ranges import Count
-from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit, per_solution
 from vinejax.methods.base import Method
-
-
-class TreeGRPOConfig(MethodSettings, section="tree_grpo"):
-    """There are `rollout.per_prompt` trees per problem."""
-
-    forks: Count = 2  # step ends of a tree that are branched from, per round
-    branches: Count = 3  # from each
-    rounds: Count = 1
 
 
 def random_steps(

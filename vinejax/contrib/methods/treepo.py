@@ -11,26 +11,17 @@ random places.
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
 from vinejax.contrib.methods.equations.shared_starts import ancestor_advantages
 from vinejax.contrib.methods.sampling.tree_paths import Path, Shoot, open_ends
+from vinejax.contrib.methods.settings import TreePOConfig
 from vinejax.contrib.methods.trees import by_problem, tree_solutions
-from vinejax.core.ranges import Count
-from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit, per_solution
 from vinejax.methods.base import Method
-
-
-class TreePOConfig(MethodSettings, section="treepo"):
-    """There are `rollout.per_prompt` solutions per problem."""
-
-    segment: Count = 512  # tokens between two places where a solution may branch
-    divisor: Count = 2  # branches at the end of an open path while solutions are missing
-    weighting: Literal["average", "group_size"] = "average"  # of the depths
 
 
 def fixed_width(

@@ -15,20 +15,12 @@ import numpy as np
 
 from vinejax.contrib.methods.equations.tree_values import treerl_rewards
 from vinejax.contrib.methods.sampling.tree_paths import Path, Shoot, trees
+from vinejax.contrib.methods.settings import TreeRLConfig
 from vinejax.contrib.methods.trees import by_problem, per_node, tree_solutions
-from vinejax.core.ranges import Count
-from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit
 from vinejax.methods.base import Method
-
-
-class TreeRLConfig(MethodSettings, section="treerl"):
-    """There are `rollout.per_prompt` trees per problem."""
-
-    forks: Count = 2  # least likely tokens of a tree that are drawn again, per round
-    branches: Count = 2  # draws of each
-    rounds: Count = 1
 
 
 def surprising_tokens(

@@ -15,17 +15,12 @@ import numpy as np
 
 from vinejax.contrib.methods.asymre import loss
 from vinejax.contrib.methods.equations.group_weights import preference_weights
-from vinejax.core.ranges import Positive
-from vinejax.core.settings import Config, MethodSettings
+from vinejax.contrib.methods.settings import TRPAConfig
+from vinejax.core.settings import Config
 from vinejax.core.types import Episode, Rollout, is_correct
 from vinejax.credit.assign import Credit, group_numbers, per_solution
 from vinejax.methods.base import OF_RATIO, Method
 from vinejax.methods.groups import token_means
-
-
-class TRPAConfig(MethodSettings, section="trpa"):
-    beta: Positive = 0.1  # β: preference per nat of mean log-ratio
-    anisotropy: Positive = 2.5  # factor of β in pairs whose better solution is right
 
 
 def levels_of(episodes: list[Episode]) -> np.ndarray:

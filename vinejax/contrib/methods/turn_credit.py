@@ -11,17 +11,12 @@ Departs: in prime-rl c alone.
 """
 
 from vinejax.contrib.methods.equations.turn_returns import shared_back
+from vinejax.contrib.methods.settings import TurnCreditConfig
 from vinejax.contrib.methods.turn_actions import moves_of, per_move
-from vinejax.core.ranges import NotNegative, ZeroToOne
-from vinejax.core.settings import Config, MethodSettings
+from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit, against_group
 from vinejax.methods.base import OF_GROUPS, Method
-
-
-class TurnCreditConfig(MethodSettings, section="turn_credit"):
-    weight: NotNegative = 0.2  # w, of the turn's part
-    gamma: ZeroToOne = 0.0  # γ; 1: all turns up to a reward share it alike
 
 
 def shared(rollout: Rollout, cfg: Config) -> Credit:

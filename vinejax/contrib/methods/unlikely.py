@@ -13,17 +13,13 @@ Departs: two epochs, 32 solutions, KL 0.1 there.
 import numpy as np
 
 from vinejax.contrib.methods.equations.group_weights import unlikely_rewards
-from vinejax.core.ranges import BelowOne
-from vinejax.core.settings import Config, MethodSettings
+from vinejax.contrib.methods.settings import UnlikelyConfig
+from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit, group_numbers, per_solution, solution_rewards
 from vinejax.methods.base import Method
 from vinejax.methods.groups import members_of, token_means
 from vinejax.rl.advantages import group_advantages
-
-
-class UnlikelyConfig(MethodSettings, section="unlikely"):
-    beta: BelowOne = 0.25  # part of its reward that the likeliest solution of many loses
 
 
 def less_for_likely(rollout: Rollout, cfg: Config) -> Credit:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from vinejax.contrib.priors.settings import PriorFunctionConfig
 from vinejax.core.plugins import called_within, place_of, source_of
 from vinejax.core.settings import Config, ValuesConfig
 from vinejax.core.text import response_text
@@ -52,8 +53,7 @@ def judged(session: Session, rollout: Rollout, cfg: Config) -> np.ndarray:
     """f64[S] the function's number for each state, in the order of `state_numbers`.
 
     Raises UserError, in a line with function and states, if it fails, takes more than
-    `values.prior_timeout_s` for a batch, or gives anything but numbers from 0 to 1. A run that was
-    interrupted is given what the function had said.
+    `prior_function.timeout_s` for a batch, or gives anything but numbers from 0 to 1.
     """
     states = list(_cut(session, rollout))
 
@@ -64,7 +64,7 @@ def judged(session: Session, rollout: Rollout, cfg: Config) -> np.ndarray:
         numbers: dict[int, float] = {}
         for start in range(0, len(different), BackgroundGrading.BATCH):
             batch = different[start : start + BackgroundGrading.BATCH]
-            found = asked(cfg.values, session, [states[i] for i in batch]) if is_writer() else []
+            found = asked(cfg, session, [states[i] for i in batch]) if is_writer() else []
             numbers |= shared_work(dict(zip(batch, found, strict=False)))
             watch.look()
         return {"numbers": np.array([numbers[i] for i in place])}
@@ -72,13 +72,14 @@ def judged(session: Session, rollout: Rollout, cfg: Config) -> np.ndarray:
     return session.journal.once("prior", str(len(states)), compute)["numbers"]
 
 
-def asked(values: ValuesConfig, session: Session, batch: Sequence[Cut]) -> list[float]:
+def asked(cfg: Config, session: Session, batch: Sequence[Cut]) -> list[float]:
     """The function's numbers for a batch of cut solutions; raises as `judged` does."""
-    prior, task = find_prior(values), session.task
+    prior, task = find_prior(cfg.values), session.task
     assert prior is not None
     call, names = Call([cut.ids for cut in batch], session.graded.state), [x.name for x in batch]
     items = [(cut.problem, cut.text) for cut in batch]
-    found = _within(values.prior_timeout_s, prior, items, task.name, task.prompt, call, names)
+    seconds = PriorFunctionConfig.of(cfg).timeout_s
+    found = _within(seconds, prior, items, task.name, task.prompt, call, names)
     for number, name in zip(found, names, strict=True):
         if number is None or not 0 <= number <= 1:
             raise prior.misfit(f"gave {number!r} for {name}; needed is a number from 0 to 1")
@@ -96,7 +97,7 @@ def _within(seconds: float, prior: RewardFunction, *arguments: Any) -> list[Any]
     file, names = source_of(prior.path.rpartition(".")[0]), arguments[-1]
     lines = traceback.extract_stack(sys._current_frames().get(thread.ident or 0))
     line = next((f"{file}:{x.lineno}" for x in reversed(lines) if x.filename == file), "")
-    rule = f"took more than values.prior_timeout_s = {seconds:g} on {names[0]} to {names[-1]}"
+    rule = f"took more than prior_function.timeout_s = {seconds:g} on {names[0]} to {names[-1]}"
     raise prior.error(f"{rule}: it is at {line or place_of(prior.function or prior.rewards)}")
 
 

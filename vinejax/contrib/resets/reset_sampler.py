@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vinejax.contrib.resets.edge import edge, next_probe
+from vinejax.contrib.resets.settings import ResetConfig
 from vinejax.core.seeds import host_rng, row_seed
 from vinejax.core.settings import Config
 from vinejax.core.text import cut_at_stop, decode
@@ -52,7 +53,7 @@ class ResetSampler(Sampler):
         With `reset.source` 'gold' some of these groups are resets. With 'solved', 'failed' and
         'both' resets follow as further groups, as long as there are at most `most_groups` in all.
         """
-        if self.cfg.reset.source == "gold":
+        if ResetConfig.of(self.cfg).source == "gold":
             return self.episodes(params, self._gold_starts(params, problems))
         episodes = super().solutions(params, problems, most_groups)
         known = known_solutions(problems, episodes, self.cfg, self.iteration)
@@ -97,7 +98,7 @@ class ResetSampler(Sampler):
         golds = {}
         for i, (problem, prompt) in enumerate(problems):
             rng = host_rng(self.cfg.seed, self.iteration, f"reset {problem.id}")
-            if rng.random() < self.cfg.reset.share:
+            if rng.random() < ResetConfig.of(self.cfg).share:
                 response = self.gold_response(problem, prompt)
                 if len(response) > 1:
                     golds[i] = Known(problem, prompt, response, True)
@@ -113,9 +114,9 @@ class ResetSampler(Sampler):
         At random it is uniform over 1 .. n - 1 of n tokens. A gold solution may also give 0, as in
         DR-PO: the problem's only group then begins at the prompt.
         """
-        if self.cfg.reset.at == "edge":
+        if ResetConfig.of(self.cfg).at == "edge":
             return self._edges(params, known)
-        fewest = 0 if self.cfg.reset.source == "gold" else 1
+        fewest = 0 if ResetConfig.of(self.cfg).source == "gold" else 1
         lengths = []
         for solution in known:
             purpose = f"reset length {solution.problem.id}"
@@ -125,7 +126,7 @@ class ResetSampler(Sampler):
 
     def _edges(self, params: Params, known: list[Known]) -> list[int]:
         """The edge of each known solution; each wave samples one more pass rate per solution."""
-        reset = self.cfg.reset
+        reset = ResetConfig.of(self.cfg)
         rates: list[dict[int, float]] = [{} for _ in known]
         while True:
             probes = {}
@@ -165,7 +166,7 @@ def known_solutions(
     groups: dict[str, list[Episode]] = {problem.id: [] for problem, _ in problems}
     for episode in episodes:
         groups[episode.problem_id].append(episode)
-    source, target = cfg.reset.source, cfg.reset.target
+    source, target = ResetConfig.of(cfg).source, ResetConfig.of(cfg).target
     known = []
     for problem, prompt in problems:
         group = groups[problem.id]

@@ -14,7 +14,7 @@ from vinejax.core.errors import ConfigError
 from vinejax.core.seeds import row_seed
 from vinejax.core.settings import Config
 from vinejax.learner.batch import collate
-from vinejax.methods import find_method
+from vinejax.methods.compose import method_of
 from vinejax.rollout.problems import draw
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.distributed import barrier, is_writer
@@ -43,6 +43,7 @@ from vinejax.tools.bench.price import Price, critic_training_seconds, training_s
 from vinejax.tools.bench.ranking import ROUNDING, RankingScores, ranking_scores
 from vinejax.tools.bench.reference import sample_reference
 from vinejax.tools.bench.results import Result, as_json, print_result, rows_of
+from vinejax.tools.bench.settings import BenchConfig
 from vinejax.tools.bench.truth import choose_states, positions_of_states, true_returns
 from vinejax.tools.bench.value_error import ValueScores, truth_of, value_scores
 from vinejax.tools.report.build import build_report
@@ -103,17 +104,17 @@ def chosen_estimators(cfg: Config, has_critic: bool) -> dict[str, Config]:
     In the second case the run's own setting is left out if another estimator equals it.
     """
     configs = {}
-    for name in cfg.bench.estimators or ESTIMATORS:
+    for name in BenchConfig.of(cfg).estimators or ESTIMATORS:
         try:
             configs[name] = estimator_config(cfg, name)
         except ConfigError:
-            if cfg.bench.estimators:
+            if BenchConfig.of(cfg).estimators:
                 raise
     named = [config for name, config in configs.items() if name != RUN]
-    if not cfg.bench.estimators and configs.get(RUN) in named:
+    if not BenchConfig.of(cfg).estimators and configs.get(RUN) in named:
         del configs[RUN]
     impossible = [name for name, x in configs.items() if needs_critic(x) and not has_critic]
-    if impossible and cfg.bench.estimators:
+    if impossible and BenchConfig.of(cfg).estimators:
         rule = "needs a critic: the workdir of a run with method 'ppo' that saved a checkpoint"
         raise ConfigError("bench.estimators", rule, repr(impossible[0]))
     return {name: config for name, config in configs.items() if name not in impossible}
@@ -125,25 +126,25 @@ def check_sizes(cfg: Config) -> None:
     A half of the reference needs two solutions of every problem, and the variance of a true value
     two rollouts.
     """
-    if cfg.bench.truth < 2:
-        raise ConfigError("bench.truth", "must be at least 2", repr(cfg.bench.truth))
-    minimum = 4 * cfg.bench.problems
-    if cfg.bench.reference < minimum:
+    if BenchConfig.of(cfg).truth < 2:
+        raise ConfigError("bench.truth", "must be at least 2", repr(BenchConfig.of(cfg).truth))
+    minimum = 4 * BenchConfig.of(cfg).problems
+    if BenchConfig.of(cfg).reference < minimum:
         rule = f"must be at least {minimum}, four for each of bench.problems"
-        raise ConfigError("bench.reference", rule, repr(cfg.bench.reference))
+        raise ConfigError("bench.reference", rule, repr(BenchConfig.of(cfg).reference))
 
 
 def fixed_parts(session: Session) -> tuple[Fixed, str]:
     """The parts that all estimators share, and the source of the policy as text."""
     cfg = session.cfg
     seed = row_seed(cfg.seed, 0, "credit bench, problems")
-    chosen = draw(session.problems["train"], cfg.bench.problems, seed, 0)
+    chosen = draw(session.problems["train"], BenchConfig.of(cfg).problems, seed, 0)
     folder = session.workdir / "checkpoints"
     if folder.exists():
         with Checkpoints(folder, cfg.checkpoint.keep) as checkpoints:
             state, at = resume(session, checkpoints)
         if at.done:
-            has_critic = find_method(cfg.method).state.has_critic
+            has_critic = method_of(cfg).state.has_critic
             critic = to_device(state.kept.params) if has_critic else None
             return Fixed(session, state.policy.params, critic, chosen), f"checkpoints/{at.done}"
     return Fixed(session, session.fresh_params(), None, chosen), "the start"
@@ -152,14 +153,15 @@ def fixed_parts(session: Session) -> tuple[Fixed, str]:
 def measure(fixed: Fixed, policy: str, configs: dict[str, Config]) -> Result:
     """All measures of the estimators of `configs`."""
     cfg = fixed.session.cfg
-    _say(f"credit: {len(fixed.problems)} problems, {cfg.bench.reference:,} reference solutions")
+    count = BenchConfig.of(cfg).reference
+    _say(f"credit: {len(fixed.problems)} problems, {count:,} reference solutions")
     reference = sample_reference(fixed, cfg)
     if reference.product <= 0:
         rule = (
             f"gives no gradient: the mean reward is {reference.reward:.3f}. Where problems are"
             " always or never solved, choose another policy; else raise it"
         )
-        raise ConfigError("bench.reference", rule, repr(cfg.bench.reference))
+        raise ConfigError("bench.reference", rule, repr(BenchConfig.of(cfg).reference))
     repeats, solutions = measure_gradients(fixed, cfg, configs, reference, _say)
     trained = training_seconds(fixed, cfg, solutions.episodes) / len(solutions.episodes)
     critic_seconds = {
@@ -192,10 +194,10 @@ def measure_values(
 ) -> dict[str, ValueScores]:
     """The errors of each estimator's values at states of the first repeat's solutions."""
     session, cfg, episodes = fixed.session, fixed.session.cfg, solutions.episodes
-    states = choose_states(episodes, cfg.bench.states, cfg.seed)
+    states = choose_states(episodes, BenchConfig.of(cfg).states, cfg.seed)
     sampler = fixed.sampler(cfg, 0)
     returns = true_returns(
-        sampler, fixed.weights, fixed.problems, episodes, states, cfg.bench.truth
+        sampler, fixed.weights, fixed.problems, episodes, states, BenchConfig.of(cfg).truth
     )
     truth = truth_of(returns)
     session.engine.release()
@@ -219,13 +221,15 @@ def measure_ranking(
     """
     session, cfg = fixed.session, fixed.session.cfg
     sampler = fixed.sampler(cfg, 0)
-    states = choose_states(solutions.episodes, cfg.bench.ranked, cfg.seed, with_last=False)
+    states = choose_states(
+        solutions.episodes, BenchConfig.of(cfg).ranked, cfg.seed, with_last=False
+    )
     sampled = sample_next_steps(sampler, fixed.weights, fixed.problems, solutions.episodes, states)
     choices = sampled.choices
     counts = {name: getattr(sampled, name) for name in ("tried", "few", "decided")}
     if not choices:
         return {}, counts
-    truth = step_returns(sampler, fixed.weights, choices, cfg.bench.truth, "truth")
+    truth = step_returns(sampler, fixed.weights, choices, BenchConfig.of(cfg).truth, "truth")
     returns = step_returns(sampler, fixed.weights, choices, max(RANKED_K), "prediction")
     session.engine.release()
     problems = [choice.problem.id for choice in choices]

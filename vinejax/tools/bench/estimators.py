@@ -12,18 +12,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vinejax.config.checks import check_config
-from vinejax.contrib.priors.platt import Scaling
 from vinejax.core.errors import ConfigError, nearest_hint
 from vinejax.core.settings import Config, flatten
 from vinejax.core.types import Batch, Episode, PromptedProblem, Rollout
 from vinejax.credit.assign import group_numbers, solution_rewards, state_numbers
-from vinejax.credit.probe import Probe
 from vinejax.learner.batch import collate, step_layout
 from vinejax.learner.packing import Passes, passes_for
 from vinejax.learner.score import hidden_of, with_logprobs
-from vinejax.methods import METHODS, find_method
+from vinejax.methods.compose import method_of
+from vinejax.methods.known import MODULES
 from vinejax.methods.ppo import critic_values, critic_weights
-from vinejax.methods.prior import fresh_prior, learned, with_prior
+from vinejax.methods.prior import Prior
 from vinejax.model.decoder import Params
 from vinejax.rl.advantages import group_advantages
 from vinejax.rollout.overlong import penalised
@@ -31,6 +30,7 @@ from vinejax.rollout.sampler import Sampler
 from vinejax.rollout.vine import fill_values
 from vinejax.session.budget import packed_tokens
 from vinejax.session.session import Session
+from vinejax.tools.bench.settings import BenchConfig
 from vinejax.tools.bench.truth import SolutionState, values_at
 
 RUN = "run"  # the estimator that the configuration itself sets
@@ -66,7 +66,7 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
 }
 # Sections and fields that only some methods read, and options of a run's own, as the reference
 # gradient is of rewards alone: an estimator begins with their defaults.
-SHARED = {name for method in METHODS.values() for name in method.reads}
+SHARED = {name for module in MODULES.values() for name in module.METHOD.reads}
 SHARED |= {"rollout.flat", "rollout.rounds", "reward.overlong", "ppo.mask_truncated"}
 
 
@@ -121,7 +121,7 @@ class Estimate(NamedTuple):
     critic: np.ndarray | None  # f32[B, T] a critic's values before each token
     tokens: int  # decoded for the credit, beyond the solutions
     seconds: float  # spent on the credit
-    kept: Probe | Scaling | None = None  # of a learned value after these solutions, if it has one
+    kept: Any = None  # of a learned value after these solutions, if it has one
 
 
 def estimator_config(cfg: Config, name: str) -> Config:
@@ -136,8 +136,8 @@ def estimator_config(cfg: Config, name: str) -> Config:
         raise ConfigError("bench.estimators", f"must be of {known}{hint}", repr(name))
     config = cfg if name == RUN else _with_fields(_plain(cfg), ESTIMATORS[name])
     if name == EXACT:
-        config = _with_fields(config, {"values.k": cfg.bench.truth})
-    method, label = find_method(config.method), f"method {config.method!r}"
+        config = _with_fields(config, {"values.k": BenchConfig.of(cfg).truth})
+    method, label = method_of(config), f"method {config.method!r}"
     applied = method.applied_to(config)
     reasons = {
         f"{label} has no advantages of sampled solutions": method.credit is None
@@ -149,7 +149,7 @@ def estimator_config(cfg: Config, name: str) -> Config:
         f"{label} takes the KL from its rewards": applied.kl.place == "reward",
         f"{label} reads entropies, or a judge's word": not method.measured,
         "credit.mask = 'top_entropy' reads entropies": applied.credit.mask == "top_entropy",
-        "reset.source lets solutions begin elsewhere": config.reset.source != "none",
+        f"{label} and its options sample in a way of their own": method.has_own_sampling,
     }
     for reason, holds in reasons.items():
         if holds:
@@ -163,7 +163,7 @@ def _plain(cfg: Config) -> Config:
     """The run's configuration with method 'vineppo' and default rules."""
     defaults = Config()
     plain = {name: x for name, x in flatten(defaults) if {name, name.partition(".")[0]} & SHARED}
-    cfg = dataclasses.replace(cfg, method="vineppo", own=None, reset=defaults.reset)
+    cfg = dataclasses.replace(cfg, method="vineppo", sections={"bench": BenchConfig.of(cfg)})
     return _with_fields(cfg, plain)
 
 
@@ -178,7 +178,7 @@ def _with_fields(cfg: Config, fields: dict[str, Any]) -> Config:
 
 def needs_critic(cfg: Config) -> bool:
     """Whether the configured method's values are a critic's."""
-    return find_method(cfg.method).state.has_critic
+    return method_of(cfg).state.has_critic
 
 
 def reads_logprobs(cfg: Config) -> bool:
@@ -186,7 +186,7 @@ def reads_logprobs(cfg: Config) -> bool:
 
     A user's method may.
     """
-    return cfg.method not in METHODS or METHODS[cfg.method].reads_logprobs
+    return "." in cfg.method or method_of(cfg).reads_logprobs
 
 
 def estimate(
@@ -195,7 +195,7 @@ def estimate(
     episodes: list[Episode],
     batch: Batch,
     repeat: int,
-    kept: Probe | Scaling | None = None,
+    kept: Any = None,
 ) -> Estimate:
     """The credit that the estimator of `cfg` gives to the solutions of a batch.
 
@@ -203,7 +203,7 @@ def estimate(
     `reads_logprobs`. Advantages are not whitened. `kept` is of a learned value after earlier
     repeats.
     """
-    session, method = fixed.session, find_method(cfg.method)
+    session, method = fixed.session, method_of(cfg)
     episodes = penalised(episodes, cfg)
     rows, critic = episodes, None
     before = session.engine.stats.decoded_tokens
@@ -230,17 +230,16 @@ def estimate(
     )
 
 
-def _with_prior(
-    fixed: Fixed, cfg: Config, rollout: Rollout, kept: Probe | Scaling | None
-) -> tuple[Rollout, Probe | Scaling]:
+def _with_prior(fixed: Fixed, cfg: Config, rollout: Rollout, kept: Any) -> tuple[Rollout, Any]:
     """The rollout with learned values, and what is kept of these after it."""
-    session, state = fixed.session, find_method(cfg.method).state
-    kept = kept or fresh_prior(session.model, cfg)
+    session, state = fixed.session, method_of(cfg).state
+    assert isinstance(state, Prior)
+    kept = kept or state.fresh_prior(session.model, cfg)
     if state.reads_hidden(cfg):
         of_batch = session.model, fixed.weights, rollout.batch, state_numbers(rollout.steps)
         rollout = rollout._replace(hidden=hidden_of(*of_batch, fixed.passes(cfg)))
-    rollout = with_prior(session, rollout, kept, cfg)
-    return rollout, learned(kept, rollout, cfg)[0]
+    rollout = state.with_prior(session, rollout, kept, cfg)
+    return rollout, state.learned(kept, rollout, cfg)[0]
 
 
 def predicted_values(
@@ -251,7 +250,7 @@ def predicted_values(
     A method that compares a solution with its group has one value for all states of the solution:
     RLOO the mean reward of the other solutions, other methods the mean reward of the group.
     """
-    method, episodes = find_method(cfg.method), estimated.episodes
+    method, episodes = method_of(cfg), estimated.episodes
     if method.has_continuations:
         return values_at(episodes, states, cfg.values.max_states)
     if estimated.critic is not None:

@@ -4,22 +4,21 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import optax
 
-from vinejax.contrib.priors.platt import Scaling
 from vinejax.core.seeds import row_seed
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode
-from vinejax.credit.probe import Probe
 from vinejax.learner.batch import step_layout
 from vinejax.model.decoder import Params
 from vinejax.tools.bench.estimators import EXACT, Estimate, Fixed, estimate, reads_logprobs
 from vinejax.tools.bench.gradients import Measured, inner_products, policy_gradients
 from vinejax.tools.bench.reference import Reference
+from vinejax.tools.bench.settings import BenchConfig
 from vinejax.tools.bench.worth import TrueSteps, credit_of_steps, joined, true_steps
 
 
@@ -33,7 +32,7 @@ class Repeats:
     along: list[float] = dataclasses.field(default_factory=list)  # [R] ĝ·(g₁ + g₂)/2
     first: Estimate | None = None  # from the first repeat
     total: Params | None = None  # Σ_r ĝ_r
-    kept: Probe | Scaling | None = None  # of a learned value after the last repeat, if it has one
+    kept: Any = None  # of a learned value after the last repeat, if it has one
     # [S] of the steps of solutions with true advantages, one repeat after the other
     credit: list[np.ndarray] = dataclasses.field(default_factory=list)
 
@@ -76,7 +75,7 @@ def measure_gradients(
     first: list[Episode] = []
     truths: list[TrueSteps] = []
     tokens, seconds, trained = [], [], []
-    for repeat in range(cfg.bench.repeats):
+    for repeat in range(BenchConfig.of(cfg).repeats):
         before = fixed.session.engine.stats.decoded_tokens
         start = time.perf_counter()
         sampler = fixed.sampler(cfg, repeat)
@@ -89,7 +88,7 @@ def measure_gradients(
         batch = fixed.batch(cfg, episodes, passes.rows)
         if any(map(reads_logprobs, configs.values())):
             batch = fixed.scored(cfg, episodes, batch)
-        chosen = [name for name in configs if name != EXACT or repeat < cfg.bench.exact]
+        chosen = [name for name in configs if name != EXACT or repeat < BenchConfig.of(cfg).exact]
         estimates = {
             name: estimate(fixed, configs[name], episodes, batch, repeat, repeats[name].kept)
             for name in chosen
@@ -106,7 +105,8 @@ def measure_gradients(
         rest = cfg.sample.temperature, passes, fixed.session.base
         gradients = policy_gradients(*parts, *rest)
         _record(fixed, {name: repeats[name] for name in chosen}, estimates, gradients, reference)
-        say(f"credit: repeat {repeat + 1} of {cfg.bench.repeats}, {len(episodes)} solutions")
+        count = BenchConfig.of(cfg).repeats
+        say(f"credit: repeat {repeat + 1} of {count}, {len(episodes)} solutions")
     means = statistics.mean(tokens), steady(seconds), float(np.mean(trained))
     return repeats, Solutions(first, *means, joined(truths))
 

@@ -18,7 +18,7 @@ from vinejax.core.types import Batch, Episode
 from vinejax.learner.batch import minibatches
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import Objective, fresh_state, update_step
-from vinejax.methods import find_method
+from vinejax.methods.compose import method_of
 from vinejax.methods.ppo import Targets, critic_objective, make_critic_optimizer
 from vinejax.model.decoder import Params
 from vinejax.tools.bench.estimators import Fixed
@@ -45,7 +45,7 @@ def training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> floa
     reference model, and `ppo.epochs` of updates. The policy stays as it is. What else a loss may
     read is made up, as the time does not depend on it.
     """
-    method = find_method(cfg.method)
+    method = method_of(cfg)
 
     def rows() -> Batch:
         batch = fixed.batch(cfg, episodes, cfg.ppo.minibatch)

@@ -16,6 +16,7 @@ from vinejax.model.decoder import Params
 from vinejax.rl.advantages import group_advantages
 from vinejax.tools.bench.estimators import Fixed
 from vinejax.tools.bench.gradients import inner_products, policy_gradients, reference_error
+from vinejax.tools.bench.settings import BenchConfig
 from vinejax.tools.bench.truth import with_own_seed
 
 PER_PROMPT = 16  # solutions of a problem that are sampled at once
@@ -55,7 +56,7 @@ def sample_reference(fixed: Fixed, cfg: Config) -> Reference:
 def _sample(fixed: Fixed, cfg: Config, half: int) -> list[Episode]:
     """Half of the solutions, at most `PER_PROMPT` of a problem at once."""
     session, problems = fixed.session, fixed.problems
-    left = cfg.bench.reference // 2 // len(problems)
+    left = BenchConfig.of(cfg).reference // 2 // len(problems)
     seeded = with_own_seed(cfg, f"reference {half}")
     episodes: list[Episode] = []
     part = 0

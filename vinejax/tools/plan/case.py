@@ -13,8 +13,8 @@ from vinejax.config.sizes import with_fitting_minibatch
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
 from vinejax.learner.packing import passes_for, with_sharing, with_single_rows
-from vinejax.methods import find_method
 from vinejax.methods.base import Method
+from vinejax.methods.compose import method_of
 from vinejax.model.config import DecoderConfig, compute_as_set
 from vinejax.model.decoder import Decoder
 from vinejax.model.hf.architecture import read_architecture
@@ -87,7 +87,7 @@ def open_case(cfg: Config) -> Case:
         raise ConfigError("topology", f"--mode=plan needs the name of what to plan for: {names}")
     topology = parse_topology(cfg.topology)
     cfg = with_full_mesh(with_row(cfg, cfg.topology), topology)
-    method = find_method(cfg.method)
+    method = method_of(cfg)
     case = Case(method.applied_to(cfg), method, Decoder(model_sizes(cfg)), topology)
     compute = compute_as_set(cfg.model, case.model.cfg, case.platform)
     case = dataclasses.replace(case, model=Decoder(case.model.cfg, compute=compute))

@@ -30,6 +30,7 @@ from vinejax.rollout.one_stream import bounds
 from vinejax.session.budget import longest_sequence
 from vinejax.tools.plan.beside import begins_early
 from vinejax.tools.plan.case import Case
+from vinejax.tools.plan.settings import PlanConfig
 
 FLOAT32 = 4
 
@@ -170,7 +171,7 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
     prompt = min(cfg.data.max_prompt_tokens, case.model.cfg.context)
     loads = [("rollout", cfg.rollout.prompts, episodes, prompt, mean_prompt, mean, 1)]
     if case.method.has_continuations:
-        positions, continuations, waves = expected_states(cfg, cfg.plan.steps, mean)
+        positions, continuations, waves = expected_states(cfg, PlanConfig.of(cfg).steps, mean)
         states = episodes * len(positions)
         if cfg.values.dedup:  # a prompt's solutions share the first state
             states -= episodes - cfg.rollout.prompts
@@ -192,7 +193,7 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
             feed = Feed(lambda: None, **begun, offshoots=lambda drawn: [])
             sizes, _ = sizes_of(case.model, case.mesh, case.platform, room, settings, demand, feed)
         elif name == "values" and cfg.rollout.skip_repeats:
-            tokens = max(tokens - cfg.plan.repeats, 1.0)  # these are not decoded
+            tokens = max(tokens - PlanConfig.of(cfg).repeats, 1.0)  # these are not decoded
         int8 = name == "values" and cfg.values.dtype == "int8"
         shapes = sizes, *drain_sizes(case.model, case.mesh, room, sizes)
         work = trunks, branches, longest, mean_trunk, tokens
@@ -202,12 +203,12 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
 
 def mean_tokens(case: Case) -> float:
     """Expected tokens of a response: `plan.tokens`, or a quarter of `sample.max_tokens`."""
-    return case.cfg.plan.tokens or max(case.cfg.sample.max_tokens / 4, 1)
+    return PlanConfig.of(case.cfg).tokens or max(case.cfg.sample.max_tokens / 4, 1)
 
 
 def mean_prompt_tokens(case: Case) -> float:
     """Expected tokens of a prompt: `plan.prompt_tokens`, or half of `data.max_prompt_tokens`."""
-    return case.cfg.plan.prompt_tokens or case.cfg.data.max_prompt_tokens / 2
+    return PlanConfig.of(case.cfg).prompt_tokens or case.cfg.data.max_prompt_tokens / 2
 
 
 def fixed_parts(case: Case) -> MemoryParts:

@@ -1,6 +1,5 @@
 """The page of a running run: written again as iterations end, and when the run ends."""
 
-import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from vinejax.runtime.status import State, Status, write_status
 from vinejax.runtime.stopping import Stopped
 from vinejax.runtime.workdir import write_atomic
 from vinejax.tools.report.build import PAGE, render_page
+from vinejax.training.observer import Observer
 
 SHARE = 0.02  # maximum share of the run's time that making pages takes
 # A run may be dead if its page is this many times as old as the longest time between two renewals.
@@ -20,7 +20,7 @@ MIN_PATIENCE_S = 60.0
 FIRST_PATIENCE_S = 1800.0  # until the first iteration, which compiles, has ended
 
 
-class LivePage(contextlib.AbstractContextManager["LivePage"]):
+class LivePage(Observer):
     """Writes `report.html` and `status.json` of a run; a context manager around its loop.
 
     Where the loop ends with an exception, the page says so: a stop by a signal, or the error.

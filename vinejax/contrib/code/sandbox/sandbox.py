@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from vinejax.contrib.code.sandbox.outside import Command, Service
 from vinejax.contrib.code.sandbox.pool import Outcome, Pool, Refused
 from vinejax.contrib.code.sandbox.probes import first_success
+from vinejax.contrib.code.settings import CodeConfig
 from vinejax.core.errors import ConfigError
-from vinejax.core.settings import CodeConfig
 
 A = TypeVar("A")
 B = TypeVar("B")

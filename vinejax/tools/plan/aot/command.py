@@ -29,6 +29,7 @@ from vinejax.tools.plan.memory import (
 )
 from vinejax.tools.plan.propose import row_text, with_proposed_row
 from vinejax.tools.plan.roofline import TEMPORARIES, PlannedProgram, plan_program
+from vinejax.tools.plan.settings import PlanConfig
 
 FOLDER = "plan"  # in the workdir
 WIDTH = 120  # columns of the tables, if the output is not a terminal
@@ -102,7 +103,7 @@ def make_plan(case: Case, config: dict[str, Any], console: Console) -> Plan:
     notes = []
     for name in costs:
         with console.status(f"compiling {name} for {case.topology.name}"):
-            answer = compile_program(case, config, name, case.cfg.plan.timeout_s)
+            answer = compile_program(case, config, name, PlanConfig.of(case.cfg).timeout_s)
         how = f"in {answer['compile_s']:.0f} s" if "compile_s" in answer else "not"
         console.print(f"{name}: compiled {how}")
         compiled.append(program(name, answer))

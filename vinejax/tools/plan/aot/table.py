@@ -14,6 +14,7 @@ from vinejax.tools.plan.case import Case
 from vinejax.tools.plan.cost import useful_flops
 from vinejax.tools.plan.memory import PlannedPhase, mean_tokens
 from vinejax.tools.plan.roofline import BOUNDS, TEMPORARIES, PlannedProgram, program_seconds
+from vinejax.tools.plan.settings import PlanConfig
 
 GIB = 2**30
 PARTS = "weights, optimizer, reference, critic, decode copy, trunk KV, suffix KV".split(", ")
@@ -39,7 +40,9 @@ class Plan(NamedTuple):
         if program.total > self.case.limit:
             return "does not fit in memory"
         if program.error == "time":
-            return f"did not compile within plan.timeout_s = {self.case.cfg.plan.timeout_s}"
+            return (
+                f"did not compile within plan.timeout_s = {PlanConfig.of(self.case.cfg).timeout_s}"
+            )
         return program.error
 
 

@@ -1,0 +1,73 @@
+"""The names of contributed methods, tasks, groups of settings and options.
+
+`vinejax/core/accessories.py` reads these tables. A value is imported when its name is asked for.
+"""
+
+METHODS = {
+    "poad": "vinejax.contrib.methods.poad",
+    "direct": "vinejax.contrib.methods.direct",
+    "spo_tree": "vinejax.contrib.methods.spo_tree",
+    "treepo": "vinejax.contrib.methods.treepo",
+    "treerl": "vinejax.contrib.methods.treerl",
+    "tree_grpo": "vinejax.contrib.methods.tree_grpo",
+    "tempo": "vinejax.contrib.methods.tempo",
+    "gigpo": "vinejax.contrib.methods.gigpo",
+    "turn_credit": "vinejax.contrib.methods.turn_credit",
+    "salt": "vinejax.contrib.methods.salt",
+    "arpo": "vinejax.contrib.methods.arpo",
+    "aepo": "vinejax.contrib.methods.aepo",
+    "scaf_grpo": "vinejax.contrib.methods.scaf_grpo",
+    "unlikely": "vinejax.contrib.methods.unlikely",
+    "drpo": "vinejax.contrib.methods.drpo",
+    "trpa": "vinejax.contrib.methods.trpa",
+    "p3o": "vinejax.contrib.methods.p3o",
+    "hapo": "vinejax.contrib.methods.hapo",
+    "d3s": "vinejax.contrib.methods.d3s",
+    "opmd": "vinejax.contrib.methods.opmd",
+    "asymre": "vinejax.contrib.methods.asymre",
+    "single_stream": "vinejax.contrib.methods.single_stream",
+    "brpo": "vinejax.contrib.methods.brpo",
+    "pairwise": "vinejax.contrib.methods.pairwise",
+    "inpo": "vinejax.contrib.methods.inpo",
+}
+# `data.task` also takes the dotted path of a module; these are shorter.
+TASKS = {
+    "vinejax.tasks.code": "vinejax.contrib.code.task",
+    "vinejax.tasks.programs": "vinejax.contrib.code.programs",
+    "vinejax.tasks.python_tool": "vinejax.contrib.code.python_tool",
+    "vinejax.tasks.gem": "vinejax.contrib.environments.gem",
+    "vinejax.tasks.gymnasium": "vinejax.contrib.environments.gymnasium",
+    "vinejax.tasks.openenv": "vinejax.contrib.environments.openenv",
+    "vinejax.tasks.textarena": "vinejax.contrib.environments.textarena",
+    "vinejax.tasks.verifiers": "vinejax.contrib.environments.verifiers",
+}
+SECTIONS = {
+    "direct": "vinejax.contrib.methods.settings.DirectConfig",
+    "spo_tree": "vinejax.contrib.methods.settings.SPOTreeConfig",
+    "treepo": "vinejax.contrib.methods.settings.TreePOConfig",
+    "treerl": "vinejax.contrib.methods.settings.TreeRLConfig",
+    "tree_grpo": "vinejax.contrib.methods.settings.TreeGRPOConfig",
+    "gigpo": "vinejax.contrib.methods.settings.GiGPOConfig",
+    "turn_credit": "vinejax.contrib.methods.settings.TurnCreditConfig",
+    "arpo": "vinejax.contrib.methods.settings.ARPOConfig",
+    "aepo": "vinejax.contrib.methods.settings.AEPOConfig",
+    "scaf": "vinejax.contrib.methods.settings.ScafConfig",
+    "unlikely": "vinejax.contrib.methods.settings.UnlikelyConfig",
+    "drpo": "vinejax.contrib.methods.settings.DRPOConfig",
+    "trpa": "vinejax.contrib.methods.settings.TRPAConfig",
+    "hapo": "vinejax.contrib.methods.settings.HAPOConfig",
+    "d3s": "vinejax.contrib.methods.settings.D3SConfig",
+    "opmd": "vinejax.contrib.methods.settings.OPMDConfig",
+    "asymre": "vinejax.contrib.methods.settings.AsymREConfig",
+    "single_stream": "vinejax.contrib.methods.settings.SingleStreamConfig",
+    "judge": "vinejax.contrib.methods.settings.JudgeConfig",
+    "inpo": "vinejax.contrib.methods.settings.INPOConfig",
+    "code": "vinejax.contrib.code.settings.CodeConfig",
+    "reset": "vinejax.contrib.resets.settings.ResetConfig",
+    "prior_function": "vinejax.contrib.priors.settings.PriorFunctionConfig",
+}
+# Groups of fields that change the stages of an iteration; the module has a function `composed`.
+OPTIONS = {
+    "reset": "vinejax.contrib.resets.option",
+    "prior_function": "vinejax.contrib.priors.option",
+}

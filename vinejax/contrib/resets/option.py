@@ -1,0 +1,38 @@
+"""Resets as an option of a run: another sampler in the stage that samples solutions."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+from vinejax.contrib.resets.reset_sampler import ResetSampler
+from vinejax.contrib.resets.settings import ResetConfig
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import Config
+from vinejax.core.types import RunState
+from vinejax.methods.base import Method
+from vinejax.session.iteration import Iteration, Solutions
+
+Sample = Callable[[Iteration, RunState], Solutions]
+
+
+def composed(method: Method, cfg: Config) -> Method:
+    """The method, with resets among its solutions if `reset.source` asks for them.
+
+    Raises ConfigError for a method that samples in a way of its own.
+    """
+    source = ResetConfig.of(cfg).source
+    if source == "none":
+        return method
+    if not method.is_policy_gradient or method.has_own_sampling:
+        rule = f"must be 'none' for method = {cfg.method!r}, which samples in a way of its own"
+        raise ConfigError("reset.source", rule, repr(source))
+    if method.applied_to(cfg).rollout.flat == "resample":
+        rule = "must be 'none' with rollout.flat = 'resample', which samples from prompts alone"
+        raise ConfigError("reset.source", rule, repr(source))
+    return dataclasses.replace(method, sample=functools.partial(_with_resets, method.sample))
+
+
+def _with_resets(sample: Sample, it: Iteration, state: RunState) -> Solutions:
+    session = it.session
+    it.sampler = ResetSampler(session.engine, session.graded, it.cfg, it.number)
+    return sample(it, state)

@@ -1,0 +1,54 @@
+"""The names that accessories add to a configuration: methods, tasks and groups of settings.
+
+Accessories are the packages `vinejax/contrib/` and `vinejax/tools/`. The core imports nothing of
+theirs: it reads the tables of strings in their files names.py, and imports the module behind a name
+when somebody asks for that name. Without the two packages only the core's own names exist.
+"""
+
+import functools
+import importlib
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, Literal
+
+PACKAGES = ("vinejax.contrib", "vinejax.tools")
+Kind = Literal["METHODS", "TASKS", "SECTIONS", "OPTIONS", "HOOKS"]
+
+
+@functools.cache
+def contributed(kind: Kind) -> Mapping[str, str]:
+    """Name -> dotted path of a module or class, for one kind of names.
+
+    `METHODS` are values of the field `method`, `TASKS` of `data.task`, `SECTIONS` groups of fields
+    with their classes, `OPTIONS` groups of fields with the modules that act on them. `HOOKS` are
+    what a run looks for: 'page', the class of `training.observer.Observer` that shows it to people,
+    and 'mesh_row', the function that chooses a row of `meshes` for devices that have none.
+    """
+    found: dict[str, str] = {}
+    for package in PACKAGES:
+        names = _module(f"{package}.names")
+        found |= getattr(names, kind, {}) if names else {}
+    return found
+
+
+def contributed_module(kind: Kind, name: str) -> ModuleType | None:
+    """The module that a contributed name stands for; None where no accessory has the name."""
+    path = contributed(kind).get(name)
+    return _module(path) if path else None
+
+
+def contributed_class(kind: Kind, name: str) -> Any:
+    """The class or function of a contributed name; None where no accessory has the name."""
+    module, _, leaf = contributed(kind).get(name, "").rpartition(".")
+    found = _module(module) if module else None
+    return getattr(found, leaf) if found else None
+
+
+def _module(path: str) -> ModuleType | None:
+    """The module of this dotted path; None if it, or a package above it, was deleted."""
+    try:
+        return importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if not f"{path}.".startswith(f"{error.name}."):
+            raise
+        return None

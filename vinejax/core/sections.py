@@ -1,0 +1,56 @@
+"""Groups of settings that the core's configuration does not have: a method's, or an accessory's.
+
+A class `CriticConfig(MethodSettings, section="critic")` with fields is such a group. Users name its
+fields `critic.lam` in configuration files and on the command line. `core/accessories.py` finds the
+class of a contributed group.
+"""
+
+import dataclasses
+from typing import Any, ClassVar, Protocol, Self, dataclass_transform
+
+
+class Sections(Protocol):
+    """A configuration, as far as a section of it is concerned."""
+
+    @property
+    def sections(self) -> dict[str, Any]: ...
+
+
+@dataclass_transform(frozen_default=True)
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A group of settings beside the core's; a subclass with a `section` is a frozen dataclass."""
+
+    section: ClassVar[str] = ""
+    of_task: ClassVar[bool] = False  # only tasks whose `sections` name it read it
+
+    def __init_subclass__(cls, section: str = "") -> None:
+        if section:
+            cls.section = section
+            dataclasses.dataclass(frozen=True)(cls)
+
+    @classmethod
+    def of(cls, cfg: Sections) -> Self:
+        """These settings in a configuration; the defaults where it has none of this class."""
+        found = cfg.sections.get(cls.section)
+        return found if type(found) is cls else cls()
+
+    def changed(self) -> dict[str, Any]:
+        """The fields that differ from their defaults, by dotted names."""
+        unset = vars(type(self)())
+        found = {name: value for name, value in vars(self).items() if value != unset[name]}
+        return {f"{self.section}.{name}": value for name, value in found.items()}
+
+    def check(self, cfg: Any) -> None:
+        """Raises ConfigError for a configuration that these settings do not fit."""
+
+    def check_task(self, task: Any, problems: list[Any]) -> None:
+        """Raises ConfigError for a task, with its train problems, that they do not fit."""
+
+
+class MethodSettings(Section):
+    """The settings of one method."""
+
+    def solutions_per_problem(self, cfg: Any) -> int:
+        """The largest number of solutions per problem in an iteration."""
+        return cfg.rollout.per_prompt

@@ -1,0 +1,45 @@
+"""The settings of single methods, each a group of fields of the configuration.
+
+They are read with every configuration, so nothing of the methods themselves is imported here.
+"""
+
+import dataclasses
+
+from vinejax.core.ranges import Count, NotNegative, Positive, Whole, ZeroToOne
+from vinejax.core.sections import MethodSettings
+
+
+@dataclasses.dataclass(frozen=True)
+class PairConfig(MethodSettings):
+    """Solutions per problem: `rollout.per_prompt`."""
+
+    problems: Count | None = None  # sampled per iteration; None: the whole train split
+    pairs: Count = 64  # per problem, at most; an update takes ppo.minibatch of them
+    epochs: Count = 3
+
+
+class CriticConfig(MethodSettings, section="critic"):
+    lam: ZeroToOne = 1.0  # λ of the generalised advantage estimates; 1: return minus value
+    clip: Positive = 0.2  # a value moves no further from the old one in the loss
+    learning_rate: Positive = 1e-6
+    warmup_iterations: Whole = 0  # at the start of the run, which train the critic alone
+    head_scale: NotNegative = 1.0  # of the new head's weights, over VinePPO's; 0: values begin at 0
+
+
+class ProbeConfig(MethodSettings, section="probe"):
+    lam: ZeroToOne = 1.0  # λ: a step leads to an average over its later values; 1: to the return
+
+
+class RestEMConfig(MethodSettings, section="restem"):
+    """Solutions per problem: `rollout.per_prompt`."""
+
+    problems: Count | None = None  # sampled per iteration; None: the whole train split
+    keep: Count = 10  # correct solutions per problem, at most
+    epochs: Count = 8  # at most: see eval_every
+    # Updates between validations; the first that is no better than the last ends the iteration.
+    eval_every: Count = 500
+
+
+class DPOConfig(PairConfig, section="dpo"):
+    beta: Positive = 0.1
+    penalty: NotNegative = 50.0  # λ: on a correct solution less likely than it was at the start

@@ -1,0 +1,10 @@
+"""The names that the tools add; `vinejax/core/accessories.py` reads these tables."""
+
+SECTIONS = {
+    "bench": "vinejax.tools.bench.settings.BenchConfig",
+    "plan": "vinejax.tools.plan.settings.PlanConfig",
+}
+HOOKS = {
+    "page": "vinejax.tools.report.live.LivePage",
+    "mesh_row": "vinejax.tools.plan.propose.with_row_for_devices",
+}
