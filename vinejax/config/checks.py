@@ -15,7 +15,6 @@ from vinejax.credit.rules import check_rules
 from vinejax.methods import METHODS, find_method
 from vinejax.methods.base import Method
 from vinejax.methods.prior_function import PROBE, find_prior
-from vinejax.rollout.one_stream import obstacle
 from vinejax.tasks.rewards import TASK, find_rewards
 
 # Which tokens are trained on is a choice of every policy gradient's, whatever gives its credit.
@@ -219,11 +218,6 @@ def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
         f"must be False for reset.source = {reset.source!r}, whose solutions are chosen by their "
         "reward",
     )
-    is_asked = cfg.rollout.one_stream == "on"
-    rule = is_asked and obstacle(method.applied_to(cfg))
-    if is_asked and not method.has_plain_values:
-        rule = f"method = {cfg.method!r} samples no continuations beside its solutions"
-    yield rule, "rollout.one_stream", f"{rule}; leave it out"
     yield (
         cfg.sample.temperature <= 0,
         "sample.temperature",

@@ -213,11 +213,6 @@ class Engine:
         """Whether trunks are scored as by the learner: in float32, without sums over `tensor`."""
         return self.model.compute.dtype == "float32" and self.mesh.shape["tensor"] == 1
 
-    @property
-    def reads_by_kernel(self) -> bool:
-        """Whether decoding reads only columns that are in use."""
-        return use_kernel(self.attention, platform_of(self.mesh), self.model.cfg.head_dim)
-
     def release(self) -> None:
         """Give up the copy of the weights that decoding keeps between two calls."""
         self._copy = None

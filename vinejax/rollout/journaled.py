@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -143,17 +143,14 @@ class _JournaledGrading(BackgroundGrading):
         self._names: dict[int, str] = {}  # of all responses of this host, by their contents
         self._read: dict[int, Reward] = {}
 
-    def add(self, i: int, problem: Problem, response: str, ids: list[int], kind: str = "") -> None:
+    def add(self, i: int, problem: Problem, response: str, ids: list[int]) -> None:
         content = repr((problem.id, response, ids)).encode()
         name = self._names[i] = hashlib.blake2b(content, digest_size=8).hexdigest()
         known, reward = self._kept.get(i, ("", ()))
         if known == name:
             self._read[i] = Reward(*reward)
         else:
-            super().add(i, problem, response, ids, kind)
-
-    def of(self, numbers: Sequence[int]) -> dict[int, Reward]:
-        return super().of(numbers) | {i: self._read[i] for i in numbers if i in self._read}
+            super().add(i, problem, response, ids)
 
     def rewards(self) -> dict[int, Reward]:
         graded = super().rewards()

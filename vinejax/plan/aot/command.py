@@ -16,7 +16,6 @@ from vinejax.plan.aot.advice import advise
 from vinejax.plan.aot.compiler import GATHERED, check_compiler, compile_program
 from vinejax.plan.aot.iteration import iteration_stages
 from vinejax.plan.aot.table import Plan, as_json, print_plan
-from vinejax.plan.beside import has_stream
 from vinejax.plan.case import Case, open_case
 from vinejax.plan.cost import Cost, planned_passes, program_costs
 from vinejax.plan.memory import (
@@ -43,10 +42,6 @@ SAMPLES_FIRST = (
 PACKED_ROWS = (
     "Packed rows: an update makes {used} of {all} passes, by plan.prompt_tokens and plan.tokens; "
     "its memory is that of any pass."
-)
-ONE_STREAM = (
-    "Solutions and values are one stream: the row of values has its calls, and its seconds less "
-    "those of solutions alone."
 )
 PROPOSED = "`meshes` has no row for {name}. Planned was this one, by arithmetic:\n    {row}"
 NOT_COMPILED = "Not compiled: weights and caches alone exceed the chip's memory."
@@ -140,8 +135,6 @@ def finished_plan(
     if case.cfg.ppo.packing:
         passes = planned_passes(case, case.cfg.ppo.minibatch)
         notes = [*notes, PACKED_ROWS.format(used=passes.used, all=passes.all)]
-    if has_stream(case, phases[-1].sizes):
-        notes = [*notes, ONE_STREAM]
     if case.method.credit is None:
         notes = [*notes, SAMPLES_FIRST.format(method=case.cfg.method)]
     return Plan(case, phases, programs, stages, changes, notes)
