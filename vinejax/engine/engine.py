@@ -52,7 +52,6 @@ from vinejax.engine.memory import (
     queue_size,
     sizes_of,
 )
-from vinejax.engine.offshoots import OffshootPhase
 from vinejax.engine.phase import Phase, Programs
 from vinejax.engine.queues import make_queue
 from vinejax.engine.repeats import REACH
@@ -272,11 +271,7 @@ class Engine:
             stops=stops,
             table=table,
         )
-        kind = Phase
-        if intake.keeps:
-            kind = KeepingPhase
-        elif intake.has_offshoots:
-            kind = OffshootPhase
+        kind = KeepingPhase if intake.keeps else Phase
         return kind(programs, work, loads, self.stats, intake)
 
     def _assign(

@@ -7,7 +7,7 @@ loads into rows that have become free, and hands out the branches that have ende
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -175,7 +175,7 @@ class Phase:
             return
         trunk, branch = len(self.work.trunks), len(self.work.branches)
         self.work.add(more)
-        self._enqueue(more, loads, trunk, range(branch, branch + len(more.branches)))
+        self._enqueue(more, loads, trunk, branch)
         for i, budget in enumerate(more.budgets, start=branch):
             if budget <= 0:
                 yield Drawn(i, np.zeros(0, np.int32), np.zeros(0, np.float32), decode.LENGTH)
@@ -193,26 +193,19 @@ class Phase:
         sizes, items = self._sizes, [sum(len(x.items) for x in of_shard) for of_shard in loads]
         if more.longest > sizes.columns or max(more.budgets, default=0) > sizes.width:
             return False
-        return bool((self._queued + items).max() + self._num_reserved < sizes.queue)
+        return bool((self._queued + items).max() < sizes.queue)
 
-    @property
-    def _num_reserved(self) -> int:
-        """Items that every shard's queue keeps room for, beside those that are fed."""
-        return 0
-
-    def _enqueue(
-        self, more: Work, loads: list[list[Load]], trunk: int, numbers: Sequence[int]
-    ) -> None:
+    def _enqueue(self, more: Work, loads: list[list[Load]], trunk: int, branch: int) -> None:
         """Puts branches of `work` into the queue, and their trunks into the line for a row.
 
-        `more` has the same branches by themselves: `numbers` are theirs in `work`, where `trunk`
-        is the number of their first trunk.
+        `more` has the same branches by themselves: `trunk` and `branch` are the numbers of its
+        first trunk and branch in `work`.
         """
         order = [[i for load in of_shard for i in load.items] for of_shard in loads]
         match = first_states(self._programs.table, more)
         self._queue = longer_queue(self._mesh, self._queue, more, match, loads, self._budgets)
         self._longest_budget = max([self._longest_budget, *more.budgets])
-        numbered = [[numbers[i] for i in of_shard] for of_shard in order]
+        numbered = [[branch + i for i in of_shard] for of_shard in order]
         self._repeats.add_branches(numbered)
         self._collector.add_branches(numbered)
         for shard, of_shard in enumerate(loads):
