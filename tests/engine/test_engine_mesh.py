@@ -63,7 +63,7 @@ def check_fed(sizes):
     sampling = SampleConfig(temperature=0.8)
     expected = fed_cases.two_calls(Engine(model, sampling, tokenizer, slots=8), params)
     engine = Engine(model, sampling, tokenizer, mesh, slots=16, chunk=3)
-    fed_cases.assert_same(fed_cases.one_stream(engine, placed), expected)
+    fed_cases.assert_same(fed_cases.as_fed(engine, placed), expected)
     assert engine.stats.calls == 1
     print("fed", sizes)
 
@@ -75,7 +75,7 @@ def check_kept(sizes):
     placed = jax.device_put(params, param_shardings(mesh, params))
     given = kept_cases.PROMPTS, kept_cases.solutions()
     one = Engine(model, SampleConfig(temperature=0.8), tokenizer, slots=8)
-    expected = kept_cases.played(one, params, *given, keeps=False)
+    expected = kept_cases.played(one, params, *given, is_fed=False)
     engine = Engine(model, SampleConfig(temperature=0.8), tokenizer, mesh, slots=16, chunk=3)
     found = kept_cases.played(engine, placed, *given)
     kept_cases.assert_same(found, expected)

@@ -72,12 +72,9 @@ class Feed:
     """
 
     more: Callable[[], Fed | None]
-    trunks: int
     branches: int
     longest: int  # tokens of a trunk
-    at_once: int | None = None  # branches that are under way together; None: all
-    repeats: bool = True  # after the same branches `more` gives the same in another process
-    keeps: bool = False  # rows keep their columns for trunks that begin alike: see `keeping.py`
+    at_once: int  # branches that are under way together
 
 
 # Yields pairs (number of a branch, its continuation); returns `Stream.trunk_logprobs`.

@@ -271,7 +271,7 @@ class Engine:
             stops=stops,
             table=table,
         )
-        kind = KeepingPhase if intake.keeps else Phase
+        kind = Phase if intake.feed is None else KeepingPhase
         return kind(programs, work, loads, self.stats, intake)
 
     def _assign(
@@ -298,8 +298,8 @@ class Engine:
         sizes, taken = sizes_of(*given, feed)
         self.stats.cache_bytes = max(self.stats.cache_bytes, taken)
         shards = num_shards(self.mesh)
-        has_own_rows = feed is not None and feed.at_once is not None and sizes.lanes == 1
-        # So little work that equal trunks get a row each: as `KeepingPhase._expected_work`.
+        has_own_rows = feed is not None and sizes.lanes == 1
+        # So little work that equal trunks get a row each: as in `KeepingPhase._loads_of`.
         begun = Begun([0] * shards, [0] * shards, 1, {}) if has_own_rows else None
         loads = assign(work, shards, sizes.rows, begun)
         if feed is not None:

@@ -22,11 +22,6 @@ class Intake:
         self._waiting: Work | None = None
 
     @property
-    def keeps(self) -> bool:
-        """Whether trunks go on from earlier ones."""
-        return self.feed is not None and self.feed.keeps
-
-    @property
     def holds(self) -> bool:
         """Whether work waits for a following phase; what comes after it waits too."""
         return self._waiting is not None

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as Spec
 
 from vinejax.core.errors import RoomError
 from vinejax.core.shapes import bucket, doubled, part
-from vinejax.engine.assign import LONG_TAIL, SHARED_BY, lanes_per_row, window_shape
+from vinejax.engine.assign import SHARED_BY, lanes_per_row, window_shape
 from vinejax.engine.branches import Feed
 from vinejax.engine.cache import Allocator, Sizes, Storage, use_kernel
 from vinejax.engine.decode import Slots
@@ -126,30 +126,25 @@ def sizes_of(
     """
     storage = storage_for(model, platform, settings.attention)
     shards = num_shards(mesh)
-    kinds = [demand] if feed is None else [demand, feed]
-    trunks = [max(-(-kind.trunks // shards), 1) for kind in kinds]
-    branches = [-(-kind.branches // shards) for kind in kinds]
-    at_once, bound = sum(branches), feed and feed.at_once
-    queue = queue_size(at_once)
-    if bound is not None:  # a branch has a row of its own, if it can
-        at_once = trunks[1] = branches[1] = -(-bound // shards)
-    slots = min(-(-settings.slots // shards), doubled(at_once, least=MIN_SLOTS))
-    shapes = [window_shape(slots, *kind) for kind in zip(trunks, branches, strict=True)]
-    wanted, lanes = shapes[0]
+    branches = at_once = -(-demand.branches // shards)
+    longest = demand.longest
     if feed is not None:
-        wanted = min(bucket(sum(rows for rows, _ in shapes)), 2 * slots)
-        if bound is None and not storage.read_by_kernel:
-            lanes = _lanes_for_xla(branches[1] // trunks[1])
-        else:
-            lanes = max(lanes for _, lanes in shapes)
-    columns = storage.align(part(settings.limits, max(kind.longest for kind in kinds)))
+        branches, at_once = branches + -(-feed.branches // shards), -(-feed.at_once // shards)
+        longest = max(longest, feed.longest)
+    slots = min(-(-settings.slots // shards), doubled(at_once, least=MIN_SLOTS))
+    trunks = max(-(-demand.trunks // shards), 1)
+    wanted, lanes = window_shape(slots, trunks, -(-demand.branches // shards))
+    if feed is not None:  # a branch has a row of its own, if it can
+        rows_of_fed, lanes_of_fed = window_shape(slots, at_once, at_once)
+        wanted, lanes = min(bucket(wanted + rows_of_fed), 2 * slots), max(lanes, lanes_of_fed)
+    columns = storage.align(part(settings.limits, longest))
     width = part([settings.max_tokens or demand.budget], demand.budget, least=16)
     chunk = settings.chunk or min(max(width // HOST_POLLS, MIN_CHUNK), MAX_CHUNK)
     width = storage.align(width)
     given = slots, settings.window_rows or wanted, columns, width, storage
     slots, rows = fit_memory(model, mesh, memory, *given)
     lanes = min(slots, max(lanes, lanes_per_row(slots, rows)))
-    if bound is not None and not storage.read_by_kernel:  # XLA computes empty lanes too
+    if feed is not None and not storage.read_by_kernel:  # XLA computes empty lanes too
         lanes = 1 if at_once <= rows else min(lanes, SHARED_BY)
     room = memory // cache_bytes(model, mesh, 1) - rows * columns
     sizes = Sizes(
@@ -158,21 +153,12 @@ def sizes_of(
         lanes=lanes,
         columns=columns,
         width=width,
-        queue=queue,
+        queue=queue_size(branches),
         batch=min(max(rows // 4, 1), MAX_BATCH),
         chunk=chunk,
         storage=storage.fitted(slots, width, room),
     )
     return sizes, phase_bytes(model, mesh, sizes)
-
-
-def _lanes_for_xla(most: int) -> int:
-    """Lanes of a row where XLA reads rows, which computes empty ones, too.
-
-    A trunk of a feed gets at most so many branches, and usually fewer; a trunk of those that a
-    phase begins with may have several rows instead.
-    """
-    return min(most, max(SHARED_BY // 2, min(SHARED_BY, most // LONG_TAIL)))
 
 
 def queue_size(branches: int) -> int:
