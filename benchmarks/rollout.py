@@ -4,7 +4,6 @@
     python benchmarks/rollout.py --scaling     # time and memory at K and at 2 K
     python benchmarks/rollout.py --items       # utilisation at unknown lengths, and the drain
     python benchmarks/rollout.py --solutions --model=135m --vocab=49k --devices=1  # seconds of CPUs
-    python benchmarks/rollout.py --stream --model=1m --cap=256 --devices=1  # stream.py
     python benchmarks/rollout.py --device --model=rho1b --vocab=32k --slots=256    # on a GPU
 
 On a CPU ours has a virtual device a core (`--devices`), as its mesh would have on an accelerator;
@@ -31,7 +30,6 @@ import jax
 from bandwidth import measure_device
 from contenders import CONTENDERS
 from runs import assert_alike, greedy_part, slower, timed_rounds
-from stream import compare_stream
 from workload import (
     SHAPES,
     STATES,
@@ -198,7 +196,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     mode.add_argument("--scaling", action="store_true", help="time and memory at K and 2 K")
     mode.add_argument("--items", action="store_true", help="utilisation at unknown lengths")
     mode.add_argument("--solutions", action="store_true", help="64 tokens on each of 64 prompts")
-    mode.add_argument("--stream", action="store_true", help="solutions and values at once")
     mode.add_argument("--device", action="store_true", help="share of the bandwidth limit")
     parser.add_argument("--model", choices=SHAPES, default="10m")
     parser.add_argument("--vocab", choices=VOCABULARIES, default="512")
@@ -248,9 +245,6 @@ def main(arguments: list[str]) -> None:
         lines = items_a_slot(make, lengths, args.slots, [8, 16, 32], args.repeats)
     elif args.solutions:
         lines = seconds_of_solutions(work, args.repeats)
-    elif args.stream:
-        prompts = solutions(work, prompts=args.trajectories, tokens=args.cap)
-        lines = compare_stream(ends_at_random(prompts, args.cap), 8, args.cap, args.repeats)
     elif args.device:
         lines = measure_device(work, args.repeats, args.copy_mib * 2**20)
     else:

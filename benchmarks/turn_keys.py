@@ -16,6 +16,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 from doors import CONFIG, start_of
@@ -26,6 +27,7 @@ from vinejax.config.load import from_dict, load, override
 from vinejax.core.settings import Config, GraderConfig
 from vinejax.core.types import Problem
 from vinejax.engine.branches import Feed
+from vinejax.engine.keeping import KeepingPhase
 from vinejax.methods.known import find_method
 from vinejax.rollout.turns import TurnSampler
 from vinejax.rollout.vine import fill_values
@@ -68,11 +70,14 @@ class SixteenTurns(DoorsTask):
 
 
 class Whole(TurnSampler):
-    """Every turn computes its whole trunk."""
+    """Every turn computes its whole trunk: rows are said to have nothing of it."""
 
-    def _feed(self, turns: Any) -> Feed | None:
-        feed = super()._feed(turns)
-        return feed and dataclasses.replace(feed, keeps=False)
+    def _play(self, *given: Any, **named: Any) -> Any:
+        def nothing(phase: KeepingPhase, shard: int, ids: list[int]) -> np.ndarray:
+            return np.zeros(phase._held.shape[1], np.int64)
+
+        with mock.patch.object(KeepingPhase, "_common", nothing):
+            return super()._play(*given, **named)
 
 
 class Waves(TurnSampler):

@@ -321,16 +321,6 @@ def test_every_number_and_choice_is_checked():
             {"reward__functions": ("math.sqrt",), "grader__mode": "reference"},
             *("grader.mode", "needs 'task' in reward.functions; leave it out"),
         ),
-        *(
-            ({"rollout__one_stream": "on", name: value}, "rollout.one_stream", rule)
-            for name, value, rule in (
-                ("method", "grpo", "method = 'grpo' samples no continuations beside its solutions"),
-                ("method", "spo_tree", "method = 'spo_tree' samples no continuations beside"),
-                ("rollout__flat", "drop", "needs rollout.flat = 'keep', and this run has 'drop'"),
-                ("reset__source", "gold", "needs reset.source = 'none', and this run has 'gold'"),
-                ("values__dtype", "int8", "needs values.dtype = 'model', and this run has 'int8'"),
-            )
-        ),
     ],
 )
 def test_fields_without_effect_are_refused(fields: dict[str, Any], field: str, rule: str):

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import jax
 import numpy as np
-from helpers import fed_cases, kept_cases, model_oracles, offshoot_cases
+from helpers import fed_cases, kept_cases, model_oracles
 import vinejax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from vinejax.core.settings import MeshConfig, SampleConfig
@@ -63,22 +63,9 @@ def check_fed(sizes):
     sampling = SampleConfig(temperature=0.8)
     expected = fed_cases.two_calls(Engine(model, sampling, tokenizer, slots=8), params)
     engine = Engine(model, sampling, tokenizer, mesh, slots=16, chunk=3)
-    fed_cases.assert_same(fed_cases.one_stream(engine, placed), expected)
+    fed_cases.assert_same(fed_cases.as_fed(engine, placed), expected)
     assert engine.stats.calls == 1
     print("fed", sizes)
-
-
-def check_offshoots(sizes):
-    # Branches begin on others in the shard that has these.
-    model, params, _ = model_oracles.random_model()
-    mesh = make_mesh(MeshConfig(*sizes))
-    placed = jax.device_put(params, param_shardings(mesh, params))
-    sampling = SampleConfig(temperature=0.8)
-    expected = offshoot_cases.of_whole(Engine(model, sampling, tokenizer, slots=24), params)
-    engine = Engine(model, sampling, tokenizer, mesh, slots=80, chunk=3)
-    offshoot_cases.assert_same(offshoot_cases.drawn(engine, placed), expected)
-    assert engine.stats.offshoots > 12, engine.stats
-    print("offshoots", sizes)
 
 
 def check_kept(sizes):
@@ -88,7 +75,7 @@ def check_kept(sizes):
     placed = jax.device_put(params, param_shardings(mesh, params))
     given = kept_cases.PROMPTS, kept_cases.solutions()
     one = Engine(model, SampleConfig(temperature=0.8), tokenizer, slots=8)
-    expected = kept_cases.played(one, params, *given, keeps=False)
+    expected = kept_cases.played(one, params, *given, is_fed=False)
     engine = Engine(model, SampleConfig(temperature=0.8), tokenizer, mesh, slots=16, chunk=3)
     found = kept_cases.played(engine, placed, *given)
     kept_cases.assert_same(found, expected)
@@ -152,7 +139,6 @@ with tempfile.TemporaryDirectory() as folder:
     vinejax.save_pretrained(folder, model, params, tokenizer)
     check_given_meshes(folder)
 check_fed((4, 2, 1))
-check_offshoots((2, 1, 2))
 check_kept((2, 1, 2))
 drain.MIN_SLOTS, moved = 4, []
 phase.to_drain = lambda *args: moved.append(args) or drain.to_drain(*args)

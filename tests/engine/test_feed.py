@@ -1,21 +1,16 @@
 """A stream that is fed while it runs draws what a call of its own would."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from etils import epath
 from helpers import fed_cases as cases
 from helpers.model_oracles import Model
 
-from vinejax.core.errors import WorkdirError
 from vinejax.core.settings import SampleConfig
 from vinejax.engine import phase
 from vinejax.engine.branches import Branch, Fed, Feed
 from vinejax.engine.engine import Engine
 from vinejax.engine.intake import Intake
-from vinejax.rollout.journaled import JournaledEngine
-from vinejax.runtime.journal import Journal
 
 SAMPLING = SampleConfig(temperature=0.9, top_p=0.95)
 
@@ -37,7 +32,7 @@ def expected(tiny: Model) -> cases.Texts:
 )
 def test_tokens_are_those_of_two_calls(tiny: Model, expected: cases.Texts, settings: Any):
     engine = engine_of(tiny, **settings)
-    cases.assert_same(cases.one_stream(engine, tiny.params), expected)
+    cases.assert_same(cases.as_fed(engine, tiny.params), expected)
     assert engine.stats.calls == 1
 
 
@@ -53,7 +48,7 @@ def test_what_does_not_fit_waits_for_a_following_phase(
         monkeypatch.setattr("vinejax.engine.repeats.ITEMS", 2)
         monkeypatch.setattr("vinejax.engine.memory.queue_size", lambda count: count // 2 * 2 + 10)
     engine = engine_of(tiny, skip_repeats="branches" in bounds)
-    cases.assert_same(cases.one_stream(engine, tiny.params, **bounds), expected)
+    cases.assert_same(cases.as_fed(engine, tiny.params, **bounds), expected)
     assert held
 
 
@@ -76,7 +71,7 @@ def test_branches_that_were_cut_short_go_on_before_their_continuations(
         return go_on(*args)
 
     engine._go_on = counted  # pyright: ignore
-    cases.assert_same(cases.one_stream(engine, tiny.params), oracle)
+    cases.assert_same(cases.as_fed(engine, tiny.params), oracle)
     assert going
 
 
@@ -92,43 +87,17 @@ def test_the_last_branches_drain_once_nothing_more_comes(
 
     monkeypatch.setattr(phase, "to_drain", counted)
     engine = engine_of(tiny, skip_repeats=False)
-    cases.assert_same(cases.one_stream(engine, tiny.params), expected)
+    cases.assert_same(cases.as_fed(engine, tiny.params), expected)
     assert len(moved) == 1
 
 
 def test_a_feed_that_neither_gives_nor_ends_is_refused(tiny: Model):
-    feed = Feed(lambda: Fed([], []), 1, 1, 20)
+    feed = Feed(lambda: Fed([], []), 1, 20, 1)
     with pytest.raises(ValueError, match="None ends a feed"):
         dict(engine_of(tiny).stream(tiny.params, cases.PROMPTS, cases.FIRST, 4, feed=feed))
 
 
 def test_what_is_fed_is_checked(tiny: Model):
-    feed = Feed(lambda: Fed([[3]], [Branch(0, 2, 1)]), 1, 1, 20)
+    feed = Feed(lambda: Fed([[3]], [Branch(0, 2, 1)]), 1, 20, 1)
     with pytest.raises(ValueError, match="branch 0: position 2"):
         dict(engine_of(tiny).stream(tiny.params, cases.PROMPTS, cases.FIRST, 4, feed=feed))
-
-
-def journaled(tiny: Model, folder: Path) -> JournaledEngine:
-    journal = Journal(epath.Path(folder))
-    journal.open("0", "w")
-    return JournaledEngine(journal, tiny.decoder, SAMPLING, tiny.tokenizer, slots=8, chunk=3)
-
-
-def test_a_finished_stream_is_read(
-    tiny: Model, expected: cases.Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    first = journaled(tiny, tmp_path)
-    cases.assert_same(cases.one_stream(first, tiny.params), expected)
-    second = journaled(tiny, tmp_path)
-    monkeypatch.setattr(Engine, "_run", None)  # nothing is computed
-    cases.assert_same(cases.one_stream(second, tiny.params), expected)
-    assert first.stats == second.stats
-
-
-def test_another_feed_than_that_of_the_journal_is_refused(
-    tiny: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    cases.one_stream(journaled(tiny, tmp_path), tiny.params)
-    monkeypatch.setattr(cases, "STEPS", 4)
-    with pytest.raises(WorkdirError, match="was fed other branches"):
-        cases.one_stream(journaled(tiny, tmp_path), tiny.params)

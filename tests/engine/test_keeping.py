@@ -22,7 +22,7 @@ def engine_of(tiny: Model, **settings: Any) -> Engine:
 def of_solutions(tiny: Model) -> cases.Played:
     """Episodes of prompts, whose trunks are computed whole."""
     engine = engine_of(tiny)
-    made = cases.played(engine, tiny.params, cases.PROMPTS, cases.solutions(), keeps=False)
+    made = cases.played(engine, tiny.params, cases.PROMPTS, cases.solutions(), is_fed=False)
     assert max(map(len, made.tokens)) > 80
     assert engine.stats.prefill_tokens > 4 * sum(map(len, made.tokens))
     return made
@@ -50,9 +50,9 @@ def test_continuations_go_on_from_what_their_trunks_have(tiny: Model, rows: int 
     """
     model = random_model(tokenizer=tiny.tokenizer, **SAMPLED_MODELS["window"][0])
     starts, counts, made = cases.states(TRUNKS), [], []
-    for keeps in (False, True):
+    for is_fed in (False, True):
         engine = engine_of(model, window_rows=rows, skip_repeats=True)
-        made.append(cases.played(engine, model.params, TRUNKS, starts, keeps, scored=True))
+        made.append(cases.played(engine, model.params, TRUNKS, starts, is_fed, scored=True))
         counts.append(engine.stats.prefill_tokens)
         assert engine.stats.repeated_tokens
     cases.assert_same(made[1], made[0])

@@ -251,5 +251,4 @@ def test_a_stream_that_is_fed_takes_pages(tiny: Model, monkeypatch: pytest.Monke
     given = tiny.decoder, SampleConfig(temperature=0.9), tiny.tokenizer, None, 8, 4, 3
     expected = fed_cases.two_calls(Engine(*given), tiny.params)
     engine = Engine(*given, memory_gib=memory, attention="kernel")
-    assert engine.reads_by_kernel
-    fed_cases.assert_same(fed_cases.one_stream(engine, tiny.params), expected)
+    fed_cases.assert_same(fed_cases.as_fed(engine, tiny.params), expected)

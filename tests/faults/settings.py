@@ -9,10 +9,7 @@ from typing import Any
 from vinejax.config import default
 
 METHODS: dict[str, dict[str, dict[str, Any]]] = {
-    "vineppo": {
-        "values": {"k": 9, "allocation": "bisection", "reuse": True},
-        "rollout": {"one_stream": "on"},
-    },
+    "vineppo": {"values": {"k": 9, "allocation": "bisection", "reuse": True}},
     "ppo": {},
     "dapo": {"rollout": {"rounds": 2}},
     "single_stream": {"rollout": {"prompts": 12, "per_prompt": 1}},

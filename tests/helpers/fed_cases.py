@@ -64,7 +64,7 @@ def two_calls(engine: Engine, params: Any) -> Texts:
     return texts(first, fed, grown, stream.trunk_logprobs)
 
 
-def one_stream(engine: Engine, params: Any, branches: int = 300, longest: int = 14 + MOST) -> Texts:
+def as_fed(engine: Engine, params: Any, branches: int = 300, longest: int = 14 + MOST) -> Texts:
     """The continuations enter when their solution has ended."""
     ended: list[int] = []
     parts: list[Fed] = []
@@ -79,7 +79,7 @@ def one_stream(engine: Engine, params: Any, branches: int = 300, longest: int = 
         parts.extend(new)
         return joined(new)
 
-    feed = Feed(more, len(FIRST), branches, longest)
+    feed = Feed(more, branches, longest, at_once=len(FIRST))
     stream = engine.stream(params, PROMPTS, FIRST, MOST, feed=feed)
     for i, one in stream:
         if i < len(FIRST):

@@ -52,10 +52,10 @@ def played(
     params: Any,
     trunks: list[list[int]],
     starts: list[Start],
-    keeps: bool | None = True,
+    is_fed: bool = True,
     scored: bool = False,
 ) -> Played:
-    """Episodes to their ends; `keeps` None: turns come in waves, each in a call of its own."""
+    """Episodes to their ends; or, unless `is_fed`, in waves, each in a call of its own."""
     episodes = [[*trunks[start.trunk][: start.position]] for start in starts]
     logprobs: list[list[float]] = [[] for _ in starts]
     left = [TURNS for _ in starts]
@@ -88,11 +88,11 @@ def played(
     first = [Branch(s.trunk, s.position, s.seed) for s in starts]
     fed: Fed | None = Fed(trunks, first, DRAWN, scored)
     many = len(starts) * TURNS
-    feed = Feed(more, many, many, max(LONGEST, longest), len(starts), keeps=bool(keeps))
+    feed = Feed(more, many, max(LONGEST, longest), at_once=len(starts))
     while fed is not None:
         begun = len(of_branches) - len(fed.branches)
         given = fed.trunks, fed.branches, fed.max_tokens, bool(fed.scored)
-        for branch, grown in engine.stream(params, *given, feed=None if keeps is None else feed):
+        for branch, grown in engine.stream(params, *given, feed=feed if is_fed else None):
             take(of_branches[begun + branch], grown)
         fed = more()
     return Played(episodes, logprobs)

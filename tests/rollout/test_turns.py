@@ -17,8 +17,6 @@ from vinejax.core.settings import SampleConfig
 from vinejax.core.types import Episode, Rollout, Turn
 from vinejax.credit.assign import token_estimates
 from vinejax.engine.engine import Engine
-from vinejax.engine.keeping import KeepingPhase
-from vinejax.engine.phase import Phase
 from vinejax.learner.batch import collate, step_layout
 from vinejax.rollout.turns import TurnSampler
 from vinejax.rollout.vine import divided, fill_values
@@ -313,8 +311,9 @@ def test_keys_that_are_kept_change_no_episode(monkeypatch: pytest.MonkeyPatch):
     tokenizer = cases.tokenizer()
     model = random_model(tokenizer=tokenizer, vocab_size=len(tokenizer))
     found, made, counts = cases.problems(2), [], []
-    for kind in (KeepingPhase, Phase):
-        monkeypatch.setattr("vinejax.engine.engine.KeepingPhase", kind)
+    for is_fed in (True, False):
+        if not is_fed:  # turns come in waves, each in a call of its own
+            monkeypatch.setattr(TurnSampler, "_feed", lambda *_: None)
         sampling = SampleConfig(max_tokens=24, stop=("\n",))
         engine = Engine(model.decoder, sampling, model.tokenizer, slots=8)
         sampler = cases.sampler(engine, cfg)

@@ -174,7 +174,6 @@ def test_settings_and_tasks_that_do_not_fit_are_refused():
         (DoorsTask(), {"env": {"observed": 0}}, "vineppo", "env.observed"),
         (DoorsTask(), {}, "treerl", "method"),
         (DoorsTask(), {"reset": {"source": "gold"}}, "vineppo", "reset.source"),
-        (DoorsTask(), {"rollout": {"one_stream": "on"}}, "vineppo", "rollout.one_stream"),
         (DoorsTask(), {"reward": {"functions": ("task",)}}, "vineppo", "reward.functions"),
         (FaultyTask(None), {"values": anew}, "vineppo", "values.env_noise"),
         (Keyless(), {"values": anew | {"reuse": True}}, "vineppo", "values.env_noise"),

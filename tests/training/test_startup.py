@@ -20,7 +20,7 @@ from vinejax.grading import Grader
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
 from vinejax.runtime import clock
 from vinejax.tasks.prompts import encode_prompt
-from vinejax.training import loop, startup
+from vinejax.training import loop
 from vinejax.training.evaluate import evaluate_run
 from vinejax.training.export import export_run
 from vinejax.training.startup import open_session
@@ -80,16 +80,6 @@ def test_a_data_path_that_no_task_reads_is_refused(tmp_path: Path):
     cfg = dataclasses.replace(cases.config(), data=DataConfig(path=str(tmp_path)))
     message = refusal(ConfigError, cfg, tmp_path / "run")
     assert message.startswith(f"data.path = {str(tmp_path)!r}: task arithmetic makes its problems")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_stream_that_waits_for_rewards_needs_one_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(startup, "process_place", lambda: (0, 2))
-    cfg = cases.config(rollout={"one_stream": "on"}, values={"allocation": "bisection"})
-    message = refusal(ConfigError, cfg, tmp_path / "run")
-    assert message.startswith("rollout.one_stream = 'on': needs one host where states depend on")
     assert not (tmp_path / "run").exists()
 
 

@@ -16,7 +16,6 @@ from vinejax.credit.rules import check_rules
 from vinejax.methods.base import Method
 from vinejax.methods.compose import method_of
 from vinejax.methods.known import MODULES, all_methods, find_method
-from vinejax.rollout.one_stream import obstacle
 from vinejax.tasks.rewards import TASK, find_rewards
 
 # Which tokens are trained on is a choice of every policy gradient's, whatever gives its credit.
@@ -219,22 +218,6 @@ Refusal = tuple[object, str, str]  # whether the field is wrong, its dotted name
 def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
     """Sampling, chats and batches that are impossible or useless, for this method."""
     ppo, group = cfg.ppo, cfg.rollout.per_prompt
-    rollout = cfg.rollout
-    asked = {"rollout.one_stream": rollout.one_stream == "on", "rollout.lag": rollout.lag > 0}
-    for name, is_asked in asked.items():
-        rule = is_asked and obstacle(method.applied_to(cfg))
-        if is_asked and not method.has_plain_values:
-            rule = f"method = {cfg.method!r} samples no continuations beside its solutions"
-        yield rule, name, f"{rule}; leave it out"
-    yield all(asked.values()), "rollout.one_stream", "leave it out: rollout.lag has a stream too"
-    is_weighted = rollout.lag and rollout.curriculum
-    yield (
-        is_weighted,
-        "rollout.curriculum",
-        "must be () with rollout.lag, which draws an iteration ahead",
-    )
-    is_bare = rollout.lag and ppo.correction == "none"
-    yield is_bare, "ppo.correction", "must not be 'none' with rollout.lag, whose weights are older"
     yield (
         cfg.sample.temperature <= 0,
         "sample.temperature",

@@ -148,13 +148,6 @@ class RolloutConfig:
     # Of decoding. kernel: for TPUs, reads only columns that are in use; auto: it where it can be.
     attention: Literal["auto", "xla", "kernel"] = "auto"
     skip_repeats: bool = True  # a continuation is decoded from where it differs from its solution
-    # A problem's continuations begin when its own solutions have ended, not when all have, if no
-    # stage between needs all solutions (docs/engine.md). auto: where decoding is by the kernel, as
-    # XLA would read the columns of the longest trunk for solutions, too, and these fill all slots.
-    one_stream: Literal["auto", "on", "off"] = "auto"
-    # 1: the solutions of an iteration were sampled among the continuations of the one before, by
-    # weights that are one iteration older (options/lag.py).
-    lag: Literal[0, 1] = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,10 +30,6 @@ ALLOCATIONS = {
     "bisection": bisection.bisection,
     "worth": worth.everywhere,  # of solutions that are explored; methods/worth.py has the others'
 }
-# Allocations whose first wave reads of a solution only how many states it has.
-BLIND = ("uniform", "worth")
-# Positions of which the tokens before tell, whatever comes after: all begin with the prompt's end.
-DECIDED = ("tokens", "blank_lines", "thinking_blank_lines")
 # Episode, CreditConfig -> whether each response token is trained on.
 MASKS = {
     "none": mask.all_tokens,

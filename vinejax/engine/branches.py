@@ -61,20 +61,6 @@ class Fed(NamedTuple):
     scored: bool | Sequence[bool] = False  # or of each trunk
 
 
-class Offshoot(NamedTuple):
-    """A branch that begins on another one which is under way (`offshoots.py`)."""
-
-    parent: int  # number of that branch
-    age: int  # tokens that it drew before the offshoot begins
-    seed: int  # as of `Branch`
-    max_tokens: int
-
-
-# The tokens that branches have drawn, i32[length] by branch -> their further offshoots. The
-# branches are under way, or have ended since the last call.
-Offshoots = Callable[[dict[int, np.ndarray]], Sequence[Offshoot]]
-
-
 @dataclasses.dataclass(frozen=True)
 class Feed:
     """How work is added to a stream while it runs, and at most how much.
@@ -83,19 +69,12 @@ class Feed:
     handed out. It gives what enters the queue, perhaps nothing, or None when nothing will come any
     more. With nothing under way it must give a branch or None. The bounds fix the shapes of the
     stream's phase; what does not fit it waits for a following phase.
-
-    `offshoots` is called after `more`, with some of the branches that the stream began with at
-    their trunks' ends. Offshoots are numbered on like branches, and each counts as one trunk.
     """
 
     more: Callable[[], Fed | None]
-    trunks: int
     branches: int
-    longest: int  # tokens of a trunk, or before an offshoot
-    at_once: int | None = None  # branches that are under way together; None: all
-    repeats: bool = True  # after the same branches `more` gives the same in another process
-    keeps: bool = False  # rows keep their columns for trunks that begin alike: see `keeping.py`
-    offshoots: Offshoots | None = None
+    longest: int  # tokens of a trunk
+    at_once: int  # branches that are under way together
 
 
 # Yields pairs (number of a branch, its continuation); returns `Stream.trunk_logprobs`.

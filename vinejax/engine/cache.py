@@ -39,18 +39,6 @@ class Step(NamedTuple):
     lanes: Lanes
 
 
-class Copies(NamedTuple):
-    """F copies of the first columns of one slot into another, between two steps.
-
-    Where there is nothing to copy `target` is the number of slots, and `columns` is 0.
-    """
-
-    source: Int[Array, " F"]  # slots
-    target: Int[Array, " F"]
-    age: Int[Array, " F"]  # tokens that the source has drawn
-    columns: Int[Array, " F"]
-
-
 @dataclasses.dataclass(frozen=True)
 class Cache(abc.ABC):
     """Keys and values of the tokens that the slots of a shard have passed through the model."""
@@ -76,10 +64,6 @@ class Cache(abc.ABC):
     def give_back(self, ended: Bool[Array, " B"], age: Int[Array, " B"]) -> "Cache":
         """Frees the columns of slots whose branches have ended; slots have drawn `age` tokens."""
         return self
-
-    @abc.abstractmethod
-    def copied(self, copies: Copies) -> "Cache":
-        """With the first columns of some slots copied into others, which had none."""
 
     @abc.abstractmethod
     def specs(self, slots: int) -> "Cache":

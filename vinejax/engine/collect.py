@@ -53,13 +53,6 @@ class Collector:
             of_shard += more
         self.not_ended += [len(more) for more in order]
 
-    def under_way(self) -> list[dict[int, np.ndarray]]:
-        """The branches in the slots of each shard, with the tokens that they have decoded."""
-        found: list[dict[int, np.ndarray]] = [{} for _ in self._order]
-        for shard, item, tokens in self._traces.under_way():
-            found[shard][self._order[shard][item]] = tokens
-        return found
-
     def move(self, slots: np.ndarray) -> None:
         """From the next chunk on, slot i of a shard has the branch of slot `slots[shard, i]`."""
         self._traces.move(slots)

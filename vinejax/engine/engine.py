@@ -52,7 +52,6 @@ from vinejax.engine.memory import (
     queue_size,
     sizes_of,
 )
-from vinejax.engine.offshoots import OffshootPhase
 from vinejax.engine.phase import Phase, Programs
 from vinejax.engine.queues import make_queue
 from vinejax.engine.repeats import REACH
@@ -213,11 +212,6 @@ class Engine:
         """Whether trunks are scored as by the learner: in float32, without sums over `tensor`."""
         return self.model.compute.dtype == "float32" and self.mesh.shape["tensor"] == 1
 
-    @property
-    def reads_by_kernel(self) -> bool:
-        """Whether decoding reads only columns that are in use."""
-        return use_kernel(self.attention, platform_of(self.mesh), self.model.cfg.head_dim)
-
     def release(self) -> None:
         """Give up the copy of the weights that decoding keeps between two calls."""
         self._copy = None
@@ -277,11 +271,7 @@ class Engine:
             stops=stops,
             table=table,
         )
-        kind = Phase
-        if intake.keeps:
-            kind = KeepingPhase
-        elif intake.has_offshoots:
-            kind = OffshootPhase
+        kind = Phase if intake.feed is None else KeepingPhase
         return kind(programs, work, loads, self.stats, intake)
 
     def _assign(
@@ -308,8 +298,8 @@ class Engine:
         sizes, taken = sizes_of(*given, feed)
         self.stats.cache_bytes = max(self.stats.cache_bytes, taken)
         shards = num_shards(self.mesh)
-        has_own_rows = feed is not None and feed.at_once is not None and sizes.lanes == 1
-        # So little work that equal trunks get a row each: as `KeepingPhase._expected_work`.
+        has_own_rows = feed is not None and sizes.lanes == 1
+        # So little work that equal trunks get a row each: as in `KeepingPhase._loads_of`.
         begun = Begun([0] * shards, [0] * shards, 1, {}) if has_own_rows else None
         loads = assign(work, shards, sizes.rows, begun)
         if feed is not None:

@@ -4,7 +4,6 @@ A phase takes it after each chunk of decode steps. No draw depends on the phase,
 slot that decodes a branch, so the tokens are those of a call of its own.
 """
 
-import dataclasses
 from collections.abc import Callable
 
 from vinejax.engine.branches import Fed, Feed, Work
@@ -21,16 +20,6 @@ class Intake:
         self.feed, self._check = feed, check
         self.is_open = feed is not None  # more may come
         self._waiting: Work | None = None
-
-    @property
-    def keeps(self) -> bool:
-        """Whether trunks go on from earlier ones."""
-        return self.feed is not None and self.feed.keeps
-
-    @property
-    def has_offshoots(self) -> bool:
-        """Whether others begin on the phase's branches: those of the first phase only."""
-        return self.feed is not None and self.feed.offshoots is not None
 
     @property
     def holds(self) -> bool:
@@ -60,6 +49,4 @@ class Intake:
             rule = "no branch is under way and `more` gave none; None ends a feed"
             raise ValueError(f"feed: {rule}")
         waiting, self._waiting = self._waiting, None
-        if self.feed is not None:
-            self.feed = dataclasses.replace(self.feed, offshoots=None)
         return waiting

@@ -1,4 +1,4 @@
-"""A phase whose rows keep their columns for the trunks that go on from them: those of turns.
+"""A phase that is fed, whose rows keep their columns for the trunks that go on: those of turns.
 
 After a turn its trunk comes again, with what was drawn and answered at its end. Tokens tell which
 row has most of a trunk, whatever it was loaded for, and only the rest is computed. A trunk that
@@ -10,19 +10,25 @@ and what they go on from was overwritten. So are trunks that are scored, or that
 (`repeats.py`).
 """
 
+import dataclasses
 from collections import deque
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from vinejax.core.shapes import doubled
-from vinejax.engine.assign import Load
+from vinejax.engine.assign import Begun, Load, assign
 from vinejax.engine.branches import Work
+from vinejax.engine.collect import Drawn
+from vinejax.engine.decode import LENGTH
 from vinejax.engine.flat import fitting
 from vinejax.engine.intake import Intake
 from vinejax.engine.memory import put_on_shards
 from vinejax.engine.phase import Entries, Entry, Phase, Programs
+from vinejax.engine.queues import longer_queue
 from vinejax.engine.stats import EngineStats
+from vinejax.engine.stop import first_states
 from vinejax.engine.window import Known, prefill
 
 PARTS = 8  # of a row, which are computed at a time: one program for rests of all lengths
@@ -38,7 +44,7 @@ class _Rest(NamedTuple):
 
 
 class KeepingPhase(Phase):
-    """A phase that computes of a trunk what no row of its shard has."""
+    """A phase that is fed, and computes of a trunk what no row of its shard has."""
 
     def __init__(
         self,
@@ -50,6 +56,10 @@ class KeepingPhase(Phase):
     ):
         super().__init__(programs, work, loads, stats, intake)
         sizes, shards = self._sizes, len(loads)
+        # Of each shard's queue: its items, and the sum of their budgets.
+        self._queued = np.array([sum(len(load.items) for load in x) for x in loads])
+        self._budgets = np.array([sum(load.work for load in x) for x in loads])
+        self._longest_budget = max([1, *work.budgets])
         self._length = min(doubled(sizes.columns // PARTS, least=8), MOST)
         # i32[Z, W, S] the tokens whose columns a row has, then -1
         self._held = np.full((shards, sizes.rows, sizes.columns), -1, np.int32)
@@ -57,20 +67,46 @@ class KeepingPhase(Phase):
         self._claimed: Entries = [[] for _ in loads]  # loads that have their row already
         self._home: list[dict[int, int]] = [{} for _ in loads]  # by trunk: the row that had most
 
-    # --- loads and their rows ---
+    # --- work that is fed ---
 
     @property
     def _loads_early(self) -> bool:
         """Not while turns may go on in the rows of those that have just ended."""
         return not self._intake.is_open
 
-    @property
-    def _expected_work(self) -> int:
-        """So little that every branch gets a row: trunks that are equal now go different ways."""
-        return 1
+    def _admit(self) -> Iterator[Drawn]:
+        """Adds what the caller feeds to the queue, or leaves it to a following phase.
+
+        Gives the branches without a budget, which have ended.
+        """
+        given = self._intake.take()
+        if given is None:
+            return
+        more = given.within(self._sizes.columns)
+        loads = self._loads_of(more)
+        if self._intake.holds or not self._fits(more, loads):
+            self._intake.hold(given)
+            return
+        trunk, branch = len(self.work.trunks), len(self.work.branches)
+        self.work.add(more)
+        self._enqueue(more, loads, trunk, branch)
+        for i, budget in enumerate(more.budgets, start=branch):
+            if budget <= 0:
+                yield Drawn(i, np.zeros(0, np.int32), np.zeros(0, np.float32), LENGTH)
+
+    def _loads_of(self, more: Work) -> list[list[Load]]:
+        """The loads of further work, for each shard.
+
+        So little work is expected that every branch gets a row: trunks that are equal now go
+        different ways.
+        """
+        shards, sizes = len(self._waiting), self._sizes
+        left = self._collector.not_ended * self._longest_budget
+        begun = Begun(self._queued.tolist(), left.tolist(), 1, self._shard_of(more))
+        return assign(more, shards, sizes.rows, begun)
 
     def _shard_of(self, more: Work) -> dict[int, int]:
-        """Trunks are bound to the shard that has most of them."""
+        """The shards to which trunks of further work are bound: those that have most of them."""
         if len(self._held) == 1:
             return {}
         bound = {}
@@ -80,7 +116,34 @@ class KeepingPhase(Phase):
                 bound[i] = int(np.argmax(most))
         return bound
 
+    def _fits(self, more: Work, loads: list[list[Load]]) -> bool:
+        """Whether window, slots and queue have room for further work."""
+        sizes, items = self._sizes, [sum(len(x.items) for x in of_shard) for of_shard in loads]
+        if more.longest > sizes.columns or max(more.budgets, default=0) > sizes.width:
+            return False
+        return bool((self._queued + items).max() < sizes.queue)
+
+    def _enqueue(self, more: Work, loads: list[list[Load]], trunk: int, branch: int) -> None:
+        """Puts branches of `work` into the queue, and their trunks into the line for a row.
+
+        `more` has the same branches by themselves: `trunk` and `branch` are the numbers of its
+        first trunk and branch in `work`.
+        """
+        order = [[i for load in of_shard for i in load.items] for of_shard in loads]
+        match = first_states(self._programs.table, more)
+        self._queue = longer_queue(self._mesh, self._queue, more, match, loads, self._budgets)
+        self._longest_budget = max([self._longest_budget, *more.budgets])
+        numbered = [[branch + i for i in of_shard] for of_shard in order]
+        self._repeats.add_branches(numbered)
+        self._collector.add_branches(numbered)
+        for shard, of_shard in enumerate(loads):
+            numbered = [dataclasses.replace(load, trunk=trunk + load.trunk) for load in of_shard]
+            self._wait(shard, numbered)
+        self._queued = self._queued + [len(of_shard) for of_shard in order]
+        self._budgets += [sum(load.work for load in of_shard) for of_shard in loads]
+
     def _wait(self, shard: int, loads: list[Load]) -> None:
+        """Takes fed loads: into the row that they go on from, or into the line for one."""
         for load in loads:
             if not self._is_whole(load.trunk):
                 columns = self._common(shard, self.work.trunks[load.trunk])
@@ -93,6 +156,8 @@ class KeepingPhase(Phase):
                     continue
                 self._home[shard][load.trunk] = int(columns.argmax())
             self._waiting[shard].append(load)
+
+    # --- loads and their rows ---
 
     def _entries(self, shard: int) -> list[Entry]:
         """Also the loads that have a row already; first those whose row has become free.

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as Spec
 
 from vinejax.core.errors import RoomError
 from vinejax.core.shapes import bucket, doubled, part
-from vinejax.engine.assign import LONG_TAIL, SHARED_BY, lanes_per_row, window_shape
+from vinejax.engine.assign import SHARED_BY, lanes_per_row, window_shape
 from vinejax.engine.branches import Feed
 from vinejax.engine.cache import Allocator, Sizes, Storage, use_kernel
 from vinejax.engine.decode import Slots
@@ -32,9 +32,6 @@ MIN_CHUNK = 8  # decode steps between two polls by the host
 MAX_CHUNK = 64
 HOST_POLLS = 8  # while the longest branch decodes
 MAX_BATCH = 8  # trunks per prefill
-# The most offshoots that a feed may give / those under way at once, by simulation: a quarter of
-# them are given, as solutions are a quarter as long as they may be, and these begin one by one.
-BEGUN_SHARE = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,13 +79,12 @@ def memory_to_use(mesh: Mesh) -> int:
 
 def fit_memory(
     model: Decoder, mesh: AnyMesh, memory: int, slots: int, rows: int, columns: int, width: int,
-    storage: Storage, waits: bool = True,
+    storage: Storage,
 ) -> tuple[int, int]:  # fmt: skip
     """The largest numbers of slots and rows, up to those given, that fit `memory` bytes per device.
 
-    A slot has up to `width` columns, and may wait for them, unless none `waits`. Rows are reduced
-    first, down to MIN_ROWS. Raises RoomError if not even one row and one slot of `width` columns
-    fit.
+    A slot has up to `width` columns, and may wait for them. Rows are reduced first, down to
+    MIN_ROWS. Raises RoomError if not even one row and one slot of `width` columns fit.
     """
     row_bytes, whole = cache_bytes(model, mesh, columns), cache_bytes(model, mesh, width)
     if row_bytes + whole > memory:
@@ -97,7 +93,7 @@ def fit_memory(
             f"one slot of {width}: they take {(row_bytes + whole) / 2**30:.3g} GiB per "
             f"device; raise it (in a run rollout.memory_gib), or allow fewer tokens"
         )
-    slot_bytes = storage.slot_bytes(slots, width, cache_bytes(model, mesh, 1)) if waits else whole
+    slot_bytes = storage.slot_bytes(slots, width, cache_bytes(model, mesh, 1))
     rows = max(min(rows, MIN_ROWS), min(rows, (memory - slots * slot_bytes) // row_bytes))
     if rows * row_bytes + slots * slot_bytes > memory:
         rows = max(1, min(rows, memory // 2 // row_bytes, (memory - whole) // row_bytes))
@@ -130,32 +126,25 @@ def sizes_of(
     """
     storage = storage_for(model, platform, settings.attention)
     shards = num_shards(mesh)
-    kinds = [demand] if feed is None else [demand, feed]
-    trunks = [max(-(-kind.trunks // shards), 1) for kind in kinds]
-    branches = [-(-kind.branches // shards) for kind in kinds]
-    at_once, bound = sum(branches), feed and feed.at_once
-    queue, has_offshoots = queue_size(at_once), feed is not None and feed.offshoots is not None
-    if has_offshoots:
-        at_once = branches[0] + branches[1] // BEGUN_SHARE
-    if bound is not None:  # a branch has a row of its own, if it can
-        at_once = trunks[1] = branches[1] = -(-bound // shards)
-    slots = min(-(-settings.slots // shards), doubled(at_once, least=MIN_SLOTS))
-    shapes = [window_shape(slots, *kind) for kind in zip(trunks, branches, strict=True)]
-    wanted, lanes = shapes[0]
+    branches = at_once = -(-demand.branches // shards)
+    longest = demand.longest
     if feed is not None:
-        wanted = min(bucket(sum(rows for rows, _ in shapes)), 2 * slots)
-        if bound is None and not storage.read_by_kernel:
-            lanes = _lanes_for_xla(branches[1] // trunks[1])
-        else:
-            lanes = max(lanes for _, lanes in shapes)
-    columns = storage.align(part(settings.limits, max(kind.longest for kind in kinds)))
+        branches, at_once = branches + -(-feed.branches // shards), -(-feed.at_once // shards)
+        longest = max(longest, feed.longest)
+    slots = min(-(-settings.slots // shards), doubled(at_once, least=MIN_SLOTS))
+    trunks = max(-(-demand.trunks // shards), 1)
+    wanted, lanes = window_shape(slots, trunks, -(-demand.branches // shards))
+    if feed is not None:  # a branch has a row of its own, if it can
+        rows_of_fed, lanes_of_fed = window_shape(slots, at_once, at_once)
+        wanted, lanes = min(bucket(wanted + rows_of_fed), 2 * slots), max(lanes, lanes_of_fed)
+    columns = storage.align(part(settings.limits, longest))
     width = part([settings.max_tokens or demand.budget], demand.budget, least=16)
     chunk = settings.chunk or min(max(width // HOST_POLLS, MIN_CHUNK), MAX_CHUNK)
     width = storage.align(width)
-    given = slots, settings.window_rows or wanted, columns, width, storage, not has_offshoots
+    given = slots, settings.window_rows or wanted, columns, width, storage
     slots, rows = fit_memory(model, mesh, memory, *given)
     lanes = min(slots, max(lanes, lanes_per_row(slots, rows)))
-    if bound is not None and not storage.read_by_kernel:  # XLA computes empty lanes too
+    if feed is not None and not storage.read_by_kernel:  # XLA computes empty lanes too
         lanes = 1 if at_once <= rows else min(lanes, SHARED_BY)
     room = memory // cache_bytes(model, mesh, 1) - rows * columns
     sizes = Sizes(
@@ -164,41 +153,12 @@ def sizes_of(
         lanes=lanes,
         columns=columns,
         width=width,
-        queue=queue,
+        queue=queue_size(branches),
         batch=min(max(rows // 4, 1), MAX_BATCH),
         chunk=chunk,
         storage=storage.fitted(slots, width, room),
     )
-    if feed is not None and has_offshoots:
-        sizes = for_offshoots(sizes, branches[0] // trunks[0], branches[0] + 3 * feed.branches)
     return sizes, phase_bytes(model, mesh, sizes)
-
-
-def _lanes_for_xla(most: int) -> int:
-    """Lanes of a row where XLA reads rows, which computes empty ones, too.
-
-    A trunk of a feed gets at most so many branches, and usually fewer; a trunk of those that a
-    phase begins with may have several rows instead.
-    """
-    return min(most, max(SHARED_BY // 2, min(SHARED_BY, most // LONG_TAIL)))
-
-
-def for_offshoots(sizes: Sizes, per_trunk: int, queued: int) -> Sizes:
-    """The shapes where others begin on the `per_trunk` branches of each trunk.
-
-    Chunks are shorter, as offshoots begin after them. They read their parents' rows, which have
-    lanes for several of them, but not where XLA reads rows: it computes empty lanes, too. Only what
-    has no parent under way is prefilled: after most chunks a trunk or none of a shard's. The queue
-    has `queued` items: an offshoot may be in it twice, on any shard.
-    """
-    lanes = min(sizes.slots, max(sizes.lanes, LONG_TAIL * per_trunk))
-    return dataclasses.replace(
-        sizes,
-        chunk=min(sizes.chunk, max(sizes.chunk // 2, MIN_CHUNK)),
-        lanes=lanes if sizes.storage.read_by_kernel else sizes.lanes,
-        batch=sizes.batch if sizes.storage.on_cpu else 1,
-        queue=queue_size(queued),
-    )
 
 
 def queue_size(branches: int) -> int:

@@ -7,7 +7,7 @@ loads into rows that have become free, and hands out the branches that have ende
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -16,7 +16,7 @@ import numpy as np
 from vinejax.core.errors import DivergedError
 from vinejax.core.shapes import part
 from vinejax.engine import decode
-from vinejax.engine.assign import Begun, Load, assign
+from vinejax.engine.assign import Load
 from vinejax.engine.branches import Work
 from vinejax.engine.cache import Sizes
 from vinejax.engine.collect import Collector, Drawn
@@ -25,11 +25,9 @@ from vinejax.engine.drain import State, to_drain
 from vinejax.engine.flat import Flat, fitting, flattened, in_groups, place_counts
 from vinejax.engine.intake import Intake
 from vinejax.engine.memory import empty_caches, put_on_shards
-from vinejax.engine.queues import longer_queue
 from vinejax.engine.repeats import Found, Repeats, Search, SearchConfig, Searched, skip_repeats
 from vinejax.engine.split import Weights
 from vinejax.engine.stats import EngineStats
-from vinejax.engine.stop import first_states
 from vinejax.engine.trace import HostSteps
 from vinejax.engine.window import Entering, Rows, copy_rows, prefill
 from vinejax.model.sharding import platform_of
@@ -74,7 +72,7 @@ class Started(NamedTuple):
 class Phase:
     """The decoding of all branches of `loads`, which has a list of loads per shard.
 
-    What `intake` gives while it runs is added to `work` and to the queue, if they have room.
+    What `intake` gives while it runs is for `KeepingPhase`.
     """
 
     _loads_early = True  # before what ended is handed out, while the devices decode
@@ -102,10 +100,6 @@ class Phase:
         self._repeats = Repeats(work, order, stats, programs.skips_repeats)
         repeated = self._repeats.repeated
         self._collector = Collector(work, order, slots, chunk, stats, repeated)
-        # Of each shard's queue: its items, and the sum of their budgets.
-        self._queued = np.array([len(of_shard) for of_shard in order])
-        self._budgets = np.array([sum(load.work for load in of_shard) for of_shard in loads])
-        self._longest_budget = max([1, *work.budgets])
         # Of each row, i64[Z, W]: the trunk that it holds or is being filled with, how many of its
         # items have not ended, and the number of the first chunk that serves its load.
         shape = (len(loads), config.sizes.rows)
@@ -158,82 +152,9 @@ class Phase:
             by_trunk[trunk] = logprobs
         return by_trunk
 
-    # --- work that is fed ---
-
     def _admit(self) -> Iterator[Drawn]:
-        """Adds what the caller feeds to the queue, or leaves it to a following phase.
-
-        Gives the branches without a budget, which have ended.
-        """
-        given = self._intake.take()
-        if given is None:
-            return
-        more = given.within(self._sizes.columns)
-        loads = self._loads_of(more)
-        if self._intake.holds or not self._fits(more, loads):
-            self._intake.hold(given)
-            return
-        trunk, branch = len(self.work.trunks), len(self.work.branches)
-        self.work.add(more)
-        self._enqueue(more, loads, trunk, range(branch, branch + len(more.branches)))
-        for i, budget in enumerate(more.budgets, start=branch):
-            if budget <= 0:
-                yield Drawn(i, np.zeros(0, np.int32), np.zeros(0, np.float32), decode.LENGTH)
-
-    def _loads_of(self, more: Work) -> list[list[Load]]:
-        """The loads of further work, for each shard."""
-        shards, sizes = len(self._waiting), self._sizes
-        left = self._collector.not_ended * self._longest_budget
-        bound = self._shard_of(more)
-        begun = Begun(self._queued.tolist(), left.tolist(), self._expected_work, bound)
-        return assign(more, shards, sizes.rows, begun)
-
-    def _fits(self, more: Work, loads: list[list[Load]]) -> bool:
-        """Whether window, slots and queue have room for further work."""
-        sizes, items = self._sizes, [sum(len(x.items) for x in of_shard) for of_shard in loads]
-        if more.longest > sizes.columns or max(more.budgets, default=0) > sizes.width:
-            return False
-        return bool((self._queued + items).max() + self._num_reserved < sizes.queue)
-
-    @property
-    def _num_reserved(self) -> int:
-        """Items that every shard's queue keeps room for, beside those that are fed."""
-        return 0
-
-    def _enqueue(
-        self, more: Work, loads: list[list[Load]], trunk: int, numbers: Sequence[int]
-    ) -> None:
-        """Puts branches of `work` into the queue, and their trunks into the line for a row.
-
-        `more` has the same branches by themselves: `numbers` are theirs in `work`, where `trunk`
-        is the number of their first trunk.
-        """
-        order = [[i for load in of_shard for i in load.items] for of_shard in loads]
-        match = first_states(self._programs.table, more)
-        self._queue = longer_queue(self._mesh, self._queue, more, match, loads, self._budgets)
-        self._longest_budget = max([self._longest_budget, *more.budgets])
-        numbered = [[numbers[i] for i in of_shard] for of_shard in order]
-        self._repeats.add_branches(numbered)
-        self._collector.add_branches(numbered)
-        for shard, of_shard in enumerate(loads):
-            numbered = [dataclasses.replace(load, trunk=trunk + load.trunk) for load in of_shard]
-            self._wait(shard, numbered)
-        self._queued = self._queued + [len(of_shard) for of_shard in order]
-        self._budgets += [sum(load.work for load in of_shard) for of_shard in loads]
-
-    @property
-    def _expected_work(self) -> int:
-        """The most work that the phase may be given: it decides which trunks are divided."""
-        assert self._intake.feed is not None
-        return (len(self.work.branches) + self._intake.feed.branches) * self._longest_budget
-
-    def _shard_of(self, more: Work) -> dict[int, int]:
-        """The shards to which trunks of further work are bound."""
-        return {}
-
-    def _wait(self, shard: int, loads: list[Load]) -> None:
-        """Takes fed loads, which wait for a row of this shard."""
-        self._waiting[shard] += loads
+        """Takes what the caller feeds, and gives branches of it that have ended: `KeepingPhase`."""
+        return iter(())
 
     # --- trunks into rows ---
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from vinejax.engine.cache import Allocator, Attend, Cache, Copies, Sizes, Step, Storage
+from vinejax.engine.cache import Allocator, Attend, Cache, Sizes, Step, Storage
 from vinejax.engine.layout import WINDOW, CacheLayout, Separate
 from vinejax.engine.shared_attention import (
     HeadQueries,
@@ -127,28 +127,6 @@ class Ring(Cache):
             return mixed, RingLayer(keys, values)
 
         return attend
-
-    def copied(self, copies: Copies) -> "Ring":
-        """A column moves to where its token would be, had the target's slot drawn it."""
-        source, target, age, columns = copies
-        shift = (age - columns)[:, None]
-
-        def moved(layout: CacheLayout, blocks: list[jax.Array]) -> list[jax.Array]:
-            parts = [layout.read(block, source) for block in blocks]  # [F, S, K, H]
-            size = parts[0].shape[1]
-            width = size * len(parts)
-            place = (jnp.arange(width) - shift) % width
-            whole = jnp.concatenate(parts, axis=1)
-            whole = jnp.take_along_axis(whole, place[:, :, None, None], axis=1)
-            split = jnp.split(whole, len(parts), axis=1)
-            return [layout.write(x, target, new) for x, new in zip(blocks, split, strict=True)]
-
-        layout = self.layout
-        layers = [
-            RingLayer(moved(layout.keys, layer.keys), moved(layout.values, layer.values))
-            for layer in self.layers
-        ]
-        return dataclasses.replace(self, layers=layers)
 
     def specs(self, slots: int) -> "Ring":
         layout = self.storage.layout(slots)

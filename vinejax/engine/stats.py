@@ -12,7 +12,6 @@ class EngineStats:
     decoded_tokens: int = 0
     restarted_tokens: int = 0  # decoded, then given up: a branch began anew for want of a page
     repeated_tokens: int = 0  # of continuations, drawn by their trunk's prefill, not decoded
-    offshoots: int = 0  # branches that began on another one
     useful_tokens: int = 0  # in the continuations handed out: none after a stop string
     decode_steps: int = 0  # the sum over chunks of the most steps that a shard took
     slot_steps: int = 0

@@ -5,7 +5,6 @@ arrays: a branch that ended costs little more than the copy of its tokens.
 """
 
 import itertools
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -91,12 +90,6 @@ class Traces:
         item = np.where(is_going, steps.item[shard, :, last], -1)
         self._item = np.where(taken[:, None] > 0, item, self._item)
         return ended
-
-    def under_way(self) -> Iterator[tuple[int, int, np.ndarray]]:
-        """(shard, item, i32[length] tokens so far) of the branches that are in slots."""
-        for shard, slot in np.argwhere(self._item >= 0).tolist():
-            steps = slice(self._begin[shard, slot], self._kept[shard])
-            yield shard, int(self._item[shard, slot]), self._tokens[shard, slot, steps]
 
     def move(self, slots: np.ndarray) -> None:
         """From the next chunk on, slot i of a shard has the branch of slot `slots[shard, i]`.

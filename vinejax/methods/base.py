@@ -23,7 +23,6 @@ from vinejax.learner.policy_losses import LOSSES
 from vinejax.methods.stages import State, monte_carlo, no_values, scored, solutions, update
 from vinejax.model.decoder import Decoder
 from vinejax.options.spread import with_spread
-from vinejax.rollout.one_stream import has_one_stream
 from vinejax.rollout.overlong import penalised
 from vinejax.runtime.distributed import barrier
 from vinejax.session.iteration import Iteration, Solutions
@@ -51,7 +50,6 @@ def policy_gradient(method: "Method", it: Iteration, state: RunState) -> RunStat
     """
     session = it.session
     with it.log.stage("rollout"):  # 1. sample
-        it.one_stream = method.has_plain_values and has_one_stream(it.sampler)
         state = options.begin(it, method.state.begin(it, state))
         sampled = with_spread(it, lambda: method.sample(it, state))
         state = options.sampled(it, state, sampled.sampled)
@@ -132,11 +130,6 @@ class Method:
     def reads_reference(self, cfg: Config) -> bool:
         """Whether log-probabilities by the reference model are needed; a user's method may."""
         return bool(cfg.kl.coef) or self.reads_logprobs or "." in cfg.method
-
-    @property
-    def has_plain_values(self) -> bool:
-        """Whether solutions from the prompt get Monte Carlo values, and nothing comes between."""
-        return self.sample is solutions and self.values is monte_carlo
 
     @property
     def has_own_values(self) -> bool:

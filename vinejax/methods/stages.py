@@ -29,7 +29,6 @@ from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.weights import RewardModel
 from vinejax.options.adaptive_kl import with_coefficient
 from vinejax.options.reference import reference_of
-from vinejax.rollout.one_stream import sample_valued
 from vinejax.rollout.vine import fill_values
 from vinejax.runtime.offload import to_device
 from vinejax.session import metrics
@@ -98,18 +97,9 @@ class State:
 
 
 def solutions(it: Iteration, state: RunState) -> Solutions:
-    """Stage 1, sample: `rollout.per_prompt` solutions of `rollout.prompts` problems.
-
-    In one stream the continuations of `monte_carlo` are sampled beside them.
-    """
+    """Stage 1, sample: `rollout.per_prompt` solutions of `rollout.prompts` problems."""
     problems = it.draw(it.cfg.rollout.prompts)
-    params = it.session.weights(state.policy.params)
-    if it.one_stream:
-        episodes, it.valued, waves = sample_valued(it.sampler, params, problems, it.allocation)
-        it.metrics["values/waves"] = waves
-        it.count(problems, len(episodes))
-    else:
-        episodes = it.sample(params, problems)
+    episodes = it.sample(it.session.weights(state.policy.params), problems)
     return Solutions(problems, episodes, episodes)
 
 
@@ -120,8 +110,6 @@ def no_values(it: Iteration, state: RunState, sampled: Solutions) -> list[Episod
 
 def monte_carlo(it: Iteration, state: RunState, sampled: Solutions) -> list[Episode]:
     """Stage 2, value: the episodes with V(s) by fresh continuations of every state."""
-    if it.valued is not None:
-        return it.valued
     stats = it.session.engine.stats
     calls = stats.calls
     params = it.session.weights(state.policy.params)

@@ -3,12 +3,10 @@
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from vinejax.core.errors import WorkdirError
 from vinejax.core.settings import GraderConfig, RewardConfig
 from vinejax.core.types import Problem
 from vinejax.engine.branches import Fed, Feed, Growing, Grown, Stream
@@ -16,7 +14,7 @@ from vinejax.engine.engine import Engine
 from vinejax.engine.stats import EngineStats
 from vinejax.model.decoder import Params
 from vinejax.runtime.distributed import exchange, is_writer, shared_work
-from vinejax.runtime.journal import FOLDER, Entry, Journal, Kept
+from vinejax.runtime.journal import Entry, Journal, Kept
 from vinejax.tasks.base import Task
 from vinejax.tasks.graded import BackgroundGrading, GradedTask, GradingStats
 from vinejax.tasks.rewards import Reward
@@ -26,7 +24,7 @@ class JournaledEngine(Engine):
     """An `Engine` that looks into a journal first; each call of `stream` or `grow` is an entry.
 
     A call that is read gives its pairs in the branches' order, and adds to `stats` what it added
-    when it was computed. A stream whose feed does not repeat is none.
+    when it was computed. A stream that is fed is none.
     """
 
     def __init__(self, journal: Journal, *args: Any, **settings: Any):
@@ -35,70 +33,28 @@ class JournaledEngine(Engine):
         self._journal = journal
 
     def _stream(self, params: Params, given: Fed, int8: bool, feed: Feed | None) -> Stream:
-        is_kept = bool(self._journal) and (feed is None or feed.repeats)
-        fed = _Fed(feed) if is_kept and feed else None
-        noted = feed if fed is None else fed.noted()
-        computed = super()._stream(params, given, int8, noted)
-        if not is_kept:
+        computed = super()._stream(params, given, int8, feed)
+        # An environment may answer otherwise in another process: a program that prints the time.
+        if not self._journal or feed is not None:
             return computed
-        settings = (self.sample_config, given.scored, int8, *([] if feed is None else ["fed"]))
-        key = _digest(given, settings)
-        return Stream(functools.partial(self._read_or_kept, key, computed, fed))
+        key = _digest(given, (self.sample_config, given.scored, int8))
+        return Stream(functools.partial(self._read_or_kept, key, computed))
 
-    def _read_or_kept(self, key: str, computed: Stream, fed: "_Fed | None") -> Growing:
+    def _read_or_kept(self, key: str, computed: Stream) -> Growing:
         entry = self._journal.entry("wave", key)
         if entry.kept is not None:
             grown, logprobs, counts = _unpacked(entry.kept)
             self.stats.add(counts)
-            yield from (
-                enumerate(grown) if fed is None else fed.again(entry.kept.facts["fed"], grown)
-            )
+            yield from enumerate(grown)
             return logprobs
         before = dataclasses.replace(self.stats)
         by_branch: dict[int, Grown] = {}
-        if fed is not None:
-            fed.events.clear()
         for i, grown in computed:
             by_branch[i] = grown
-            if fed is not None:
-                fed.events.append(i)
             yield i, grown
         in_order = [by_branch[i] for i in range(len(by_branch))]
-        counts = self.stats.minus(before)
-        _keep(entry, in_order, computed.trunk_logprobs, counts, [] if fed is None else fed.events)
+        _keep(entry, in_order, computed.trunk_logprobs, self.stats.minus(before))
         return computed.trunk_logprobs
-
-
-class _Fed:
-    """What was fed to a stream: its events are numbers of branches that were handed out, in order,
-    and between them the digests of what the caller gave when it was asked for more."""
-
-    def __init__(self, feed: Feed):
-        self._feed = feed
-        self.events: list[int | str] = []
-
-    def noted(self) -> Feed:
-        """The feed, with events of its own."""
-        return dataclasses.replace(self._feed, more=self._more)
-
-    def _more(self) -> Fed | None:
-        fed = self._feed.more()
-        self.events.append("" if fed is None else _digest(fed, fed.scored))
-        return fed
-
-    def again(self, events: list[int | str], grown: list[Grown]) -> Iterator[tuple[int, Grown]]:
-        """The pairs of an earlier process in their order; the caller has to feed what it fed then.
-
-        Raises WorkdirError if it does not.
-        """
-        for event in events:
-            if isinstance(event, int):
-                yield event, grown[event]
-                continue
-            self._more()
-            if self.events[-1] != event:
-                rule = "was fed other branches than those of this run; remove it, and start again"
-                raise WorkdirError(f"{FOLDER}: a stream in the journal {rule}")
 
 
 class JournaledTask(GradedTask):
@@ -143,17 +99,14 @@ class _JournaledGrading(BackgroundGrading):
         self._names: dict[int, str] = {}  # of all responses of this host, by their contents
         self._read: dict[int, Reward] = {}
 
-    def add(self, i: int, problem: Problem, response: str, ids: list[int], kind: str = "") -> None:
+    def add(self, i: int, problem: Problem, response: str, ids: list[int]) -> None:
         content = repr((problem.id, response, ids)).encode()
         name = self._names[i] = hashlib.blake2b(content, digest_size=8).hexdigest()
         known, reward = self._kept.get(i, ("", ()))
         if known == name:
             self._read[i] = Reward(*reward)
         else:
-            super().add(i, problem, response, ids, kind)
-
-    def of(self, numbers: Sequence[int]) -> dict[int, Reward]:
-        return super().of(numbers) | {i: self._read[i] for i in numbers if i in self._read}
+            super().add(i, problem, response, ids)
 
     def rewards(self) -> dict[int, Reward]:
         graded = super().rewards()
@@ -173,7 +126,7 @@ class _JournaledGrading(BackgroundGrading):
 
 
 def _digest(given: Fed, settings: object) -> str:
-    """Identifies a call of the engine, or what is fed to one, by all but the weights."""
+    """Identifies a call of the engine by all but the weights."""
     trunks, branches, max_tokens, _ = given
     places = [(b.trunk, b.position, -1 if b.response is None else b.response) for b in branches]
     parts = (
@@ -194,14 +147,13 @@ def _keep(
     grown: list[Grown],
     trunk_logprobs: list[np.ndarray],
     counts: EngineStats,
-    fed: list[int | str],
 ) -> None:
     tokens, lengths = _joined([one.tokens for one in grown], np.int32)
     logprobs, _ = _joined([one.logprobs for one in grown], np.float32)
     of_trunks, trunk_lengths = _joined(trunk_logprobs, np.float32)
     texts = [(one.text, one.finish, one.overlap) for one in grown]
     entry.keep(
-        {"texts": texts, "counts": dataclasses.asdict(counts), "fed": fed},
+        {"texts": texts, "counts": dataclasses.asdict(counts)},
         tokens=tokens,
         logprobs=logprobs,
         lengths=lengths,

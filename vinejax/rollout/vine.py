@@ -62,8 +62,6 @@ def fill_values(
         Vines(sampler, by_id[name], [episodes[i] for i in own], [rules[i] for i in own], own)
         for name, own in rows.items()
     ]
-    for of_problem in vines:
-        of_problem.take_rewards([episodes[i] for i in of_problem.numbers])
     states = [state for of_problem in vines for state in of_problem.states]
     logprobs: list[np.ndarray] = []
     for wave in itertools.count():
@@ -111,19 +109,8 @@ class Vines:
             places = [x[: most + (x[:1] == [episode.given])] for x, episode in pairs]
         self._places = places
         self.states, self._visits = _find_states(problem, self.episodes, places, numbers, cfg)
-        self._earned = [[0.0] * (len(episode.step_ends) + 1) for episode in self.episodes]
-        self._passing = None
-
-    def take_rewards(self, episodes: list[Episode]) -> None:
-        """Takes the rewards of the episodes, once and before any continuation is counted.
-
-        Blind rules (credit/rules.py) need none to say what they want.
-        """
-        self.episodes = [
-            dataclasses.replace(x, reward=given.reward, reward_parts=given.reward_parts)
-            for x, given in zip(self.episodes, episodes, strict=True)
-        ]
         self._earned = [np.cumsum([0.0, *episode.rewards]).tolist() for episode in self.episodes]
+        self._passing = None
         if not self._values.reuse:
             return
         given = zip(*((e.problem_id, e.response, e.turns) for e in episodes), strict=True)

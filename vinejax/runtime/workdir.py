@@ -29,8 +29,7 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers"
 FREE_FIELDS = {
     *("iterations", "resume", "profile", "topology", "compile_cache"),
     *("model.attention", "model.remat", "model.architecture"),
-    *("rollout.slots", "rollout.memory_gib", "rollout.attention"),
-    *("rollout.skip_repeats", "rollout.one_stream"),
+    *("rollout.slots", "rollout.memory_gib", "rollout.attention", "rollout.skip_repeats"),
     *("ppo.microbatch", "ppo.packing", "ppo.share_prefixes", "ppo.row_tokens"),
     *("grader.workers", "grader.timeout_s", "grader.memory_mb"),
     *("env.timeout_s", "env.workers", "env.check_every", "prior_function.timeout_s", "code.url"),

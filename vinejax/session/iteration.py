@@ -52,8 +52,6 @@ class Iteration:
         self.batch: Any = None  # of the updates, for inspection if none was made
         # The method's own allocation for the i-th solution; None: `values.allocation` for all.
         self.allocation: Callable[[int], AllocationRule] | None = None
-        self.one_stream = False  # values are sampled in one stream with the solutions
-        self.valued: list[Episode] | None = None  # the episodes with these values
         self._engine_before = session.engine.stats.mark()
         self._graded_before = session.graded.stats
         session.graded.state = TrainerState(number, self.cfg.iterations)

@@ -142,7 +142,7 @@ def engine_metrics(
     tokens = (
         f"{kind}_tokens" for kind in ("decoded", "restarted", "repeated", "useful", "prefill")
     )
-    counted = [*tokens, "offshoots", "decode_steps", "slot_utilisation", "queued_utilisation"]
+    counted = [*tokens, "decode_steps", "slot_utilisation", "queued_utilisation"]
     return {
         "values/rollouts": sum(drawn.values()),
         **{f"rollout/{name}": getattr(stats, name) for name in counted},

@@ -266,35 +266,24 @@ class BackgroundGrading(contextlib.AbstractContextManager["BackgroundGrading"]):
     def __init__(self, graded: GradedTask):
         self._graded = graded
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rewards")
-        self._next: dict[str, list[tuple[int, Problem, str, list[int]]]] = {}  # by kind
+        self._next: list[tuple[int, Problem, str, list[int]]] = []
         self._batches: list[tuple[list[int], Future[list[Reward]]]] = []
 
     def __exit__(self, *_: object) -> None:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def add(self, i: int, problem: Problem, response: str, ids: list[int], kind: str = "") -> None:
-        """Hands over response number `i` with its tokens, to be graded in a batch of its kind."""
-        self._next.setdefault(kind, []).append((i, problem, response, ids))
-        if len(self._next[kind]) >= self.BATCH:
-            self._submit(kind)
-
-    def of(self, numbers: Sequence[int]) -> dict[int, Reward]:
-        """The rewards of these responses of this host, once they are graded."""
-        for kind in self._next:
-            self._submit(kind)
-        found: dict[int, Reward] = {}
-        for batch_numbers, batch in self._batches:
-            if not set(numbers).isdisjoint(batch_numbers):
-                found |= zip(batch_numbers, batch.result(), strict=True)
-        return {i: found[i] for i in numbers if i in found}
+    def add(self, i: int, problem: Problem, response: str, ids: list[int]) -> None:
+        """Hands over response number `i` with its tokens, to be graded."""
+        self._next.append((i, problem, response, ids))
+        if len(self._next) >= self.BATCH:
+            self._submit()
 
     def rewards(self) -> dict[int, Reward]:
         """The rewards of the responses of all hosts, by the number of the response.
 
         Every host calls it after its last `add`. Raises what grading raised.
         """
-        for kind in self._next:
-            self._submit(kind)
+        self._submit()
         mine = {
             i: tuple(reward)
             for numbers, batch in self._batches
@@ -302,10 +291,10 @@ class BackgroundGrading(contextlib.AbstractContextManager["BackgroundGrading"]):
         }
         return {i: Reward(*reward) for i, reward in shared_work(mine).items()}
 
-    def _submit(self, kind: str) -> None:
-        if self._next[kind]:
-            numbers, problems, responses, ids = zip(*self._next[kind], strict=True)
+    def _submit(self) -> None:
+        if self._next:
+            numbers, problems, responses, ids = zip(*self._next, strict=True)
             items = list(zip(problems, responses, strict=True))
             batch = self._executor.submit(self._graded.grade, items, ids)
             self._batches.append((list(numbers), batch))
-            self._next[kind] = []
+            self._next = []

@@ -28,17 +28,16 @@ from vinejax.model.hf.architecture import check_architecture
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.model.sharding import check_rows, make_mesh, num_shards, platform_of
 from vinejax.rollout.journaled import JournaledTask
-from vinejax.rollout.one_stream import obstacle_on_hosts
 from vinejax.runtime.clock import CLOCK
 from vinejax.runtime.compile_cache import use_compile_cache
 from vinejax.runtime.devices import on_devices, with_dtype
-from vinejax.runtime.distributed import barrier, is_mine, is_writer, process_place, shared_work
+from vinejax.runtime.distributed import barrier, is_mine, is_writer, shared_work
 from vinejax.runtime.journal import FOLDER, Journal
 from vinejax.runtime.lock import WorkdirLock
 from vinejax.runtime.offload import to_host
 from vinejax.runtime.workdir import check_shared, check_workdir, record_run, write_atomic
 from vinejax.session.session import Session
-from vinejax.tasks.base import Split, StepRewarded, Task, load_task
+from vinejax.tasks.base import Split, Task, load_task
 from vinejax.tasks.graded import GradedTask, check_grader, configure
 from vinejax.tasks.prompts import load_problems
 from vinejax.tasks.spelling import warn_unspelled
@@ -89,8 +88,6 @@ def open_session(
         as_set = cfg
         cfg = method.applied_to(fitted(cfg, method, mesh, say=trains and is_writer()))
         check_environment(cfg, method, task)
-        if trains and cfg.rollout.one_stream == "on":
-            check_one_stream(cfg, task)
         model, start, tokenizer = load_start(as_set, task, workdir, mesh, lock)
         method.check_start(cfg, model)
         cfg = with_sharing(cfg, model, platform_of(mesh))
@@ -119,14 +116,6 @@ def fitted(cfg: Config, method: Method, mesh: Mesh, say: bool) -> Config:
         count = cfg.rollout.prompts * cfg.rollout.per_prompt
         print(f"ppo.minibatch = {given}: an iteration has {count} solutions; it is taken as {rows}")
     return found
-
-
-def check_one_stream(cfg: Config, task: Task) -> None:
-    """Raises ConfigError if this run's hosts cannot have the one stream that is asked for."""
-    hosts, reason = process_place()[1], obstacle_on_hosts(cfg, isinstance(task, StepRewarded))
-    if hosts > 1 and reason:
-        rule = f"{reason}, and this run has {hosts}; leave it out"
-        raise ConfigError("rollout.one_stream", rule, "'on'")
 
 
 def load_start(

@@ -133,7 +133,7 @@ def test_a_phase_of_many_slots_has_drains_whose_steps_cost_less(tmp_path: Path):
 
 
 def test_an_estimate_takes_the_cycles_and_what_kernels_read(tmp_path: Path):
-    case = small(tmp_path, TPU, {"rollout.attention": "xla", "rollout.one_stream": "off"})
+    case = small(tmp_path, TPU, {"rollout.attention": "xla"})
     phases = memory_and_phases(case)[1]
     chip = case.topology.chip
     known, unknown = (

@@ -11,10 +11,10 @@ import jax
 from jaxtyping import Array, Bool, Int
 
 from vinejax.engine.assign import LONG_TAIL
-from vinejax.engine.cache import Allocator, Attend, Cache, Copies, Sizes, Step, Storage
+from vinejax.engine.cache import Allocator, Attend, Cache, Sizes, Step, Storage
 from vinejax.engine.layout import WINDOW, Joined
 from vinejax.engine.split import SHARDS
-from vinejax.engine.tpu.pages import Pages, copy_pages, give_back, take_pages
+from vinejax.engine.tpu.pages import Pages, give_back, take_pages
 from vinejax.engine.tpu.ragged import RaggedAttention
 from vinejax.engine.tpu.schedule import BLOCK, PIECE
 from vinejax.model.sharding import platform_of
@@ -114,11 +114,6 @@ class Paged(Cache):
 
     def give_back(self, ended: Bool[Array, " B"], age: Int[Array, " B"]) -> "Paged":
         return dataclasses.replace(self, pages=give_back(self.pages, ended, age))
-
-    def copied(self, copies: Copies) -> "Paged":
-        """Into pages that the targets take; as many must be free."""
-        pages, layers = copy_pages(self.pages, self.layers, copies)
-        return dataclasses.replace(self, pages=pages, layers=layers)
 
     def specs(self, slots: int) -> "Paged":
         pool = jax.tree.map(lambda _: WINDOW.spec, self.layers)

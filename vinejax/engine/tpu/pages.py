@@ -8,8 +8,7 @@ If a step needs more pages than are free, the branches with the fewest tokens gi
 wait. Each begins again in the same slot once a page is free, and draws the same tokens, as a draw
 depends on its place alone. The branch with the most tokens never waits, so all branches end. At
 worst all branches use up their budgets; then as many slots decode to the end at a time as the pages
-hold whole branches, which is about as many as a ring in the same memory would have. A phase with
-offshoots has pages for all columns, as an offshoot that gave its own back could not begin again.
+hold whole branches, which is about as many as a ring in the same memory would have.
 """
 
 from typing import NamedTuple
@@ -19,8 +18,6 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int
 
-from vinejax.engine.cache import Copies
-from vinejax.engine.layout import Joined
 from vinejax.engine.tpu.schedule import BLOCK
 
 
@@ -67,35 +64,6 @@ def give_back(pages: Pages, chosen: Bool[Array, " B"], age: Int[Array, " B"]) ->
         free=pages.free.at[place].set(pages.of_slot.ravel(), mode="drop"),
         num_free=pages.num_free + is_freed.sum(),
     )
-
-
-def copy_pages(pages: Pages, pool: list[Joined], copies: Copies) -> tuple[Pages, list[Joined]]:
-    """Takes pages for the targets' first columns, and copies the sources' into them.
-
-    At least as many pages must be free.
-    """
-    blocks = pages.of_slot.shape[1]
-    is_copied = jnp.arange(blocks) < _num_held(copies.columns)[:, None]  # [F, blocks]
-    taken = pages.free[pages.num_free - jnp.cumsum(is_copied)].reshape(is_copied.shape)
-    # Pages to copy come first: only these are read.
-    order = jnp.argsort(~is_copied.ravel(), stable=True)
-    source = pages.of_slot[copies.source].ravel()[order]
-    target = taken.ravel()[order]
-
-    def copy(n: Int[Array, ""], pool: list[jax.Array]) -> list[jax.Array]:
-        def copied(kv: jax.Array) -> jax.Array:
-            page = lax.dynamic_slice_in_dim(kv, source[n], 1)
-            return lax.dynamic_update_slice_in_dim(kv, page, target[n], 0)
-
-        return list(map(copied, pool))
-
-    count = is_copied.sum()
-    kv = lax.fori_loop(0, count, copy, [layer.kv for layer in pool])
-    pages = pages._replace(
-        of_slot=pages.of_slot.at[copies.target].set(taken, mode="drop"),
-        num_free=pages.num_free - count,
-    )
-    return pages, list(map(Joined, kv))
 
 
 def _num_held(age: Int[Array, " B"]) -> Int[Array, " B"]:

@@ -247,8 +247,6 @@ def most_of(count: int) -> float:
 def busy_slots(case: Case, phase: PlannedPhase) -> float:
     """Slots of a shard that are busy, on average over the steps in the sizes of the phase."""
     n = phase.shapes.index(phase.sizes)
-    if phase.busy is not None:
-        return phase.busy[n]
     steps, begun = decode_steps(case, phase)
     tokens = (begun[n] - (*begun, 0.0)[n + 1]) * phase.tokens
     return min(tokens / steps[n], phase.sizes.slots) if steps[n] else float(phase.sizes.slots)

@@ -8,7 +8,6 @@ import jax
 
 from vinejax.core.shapes import packed_length, row_length
 from vinejax.credit.expected import expected_states
-from vinejax.engine.branches import Feed
 from vinejax.engine.cache import Sizes
 from vinejax.engine.drain import drain_sizes
 from vinejax.engine.memory import (
@@ -26,9 +25,7 @@ from vinejax.model.chunked_softmax import chunk_columns
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.lora import abstract_adapters, with_adapters
 from vinejax.model.sharding import Params, placed_shapes
-from vinejax.rollout.one_stream import bounds
 from vinejax.session.budget import longest_sequence
-from vinejax.tools.plan.beside import begins_early
 from vinejax.tools.plan.case import Case
 from vinejax.tools.plan.settings import PlanConfig
 
@@ -48,7 +45,6 @@ class PlannedPhase(NamedTuple):
     shapes: tuple[Sizes, ...]  # in which it decodes: `sizes`, then those of its drains
     waves: int = 1  # calls, one after the other
     int8: bool = False  # the layers' kernels are in 8 bits
-    busy: tuple[float, ...] | None = None  # slots of a shard, by shape, where `stream.py` knows
 
     def in_shape(self, n: int) -> "PlannedPhase":
         """The phase with the sizes of its n-th shape."""
@@ -187,12 +183,7 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
         per_wave = math.ceil(branches / waves)
         demand = Demand(trunks, per_wave, longest, budget=cfg.sample.max_tokens)
         sizes, _ = sizes_of(case.model, case.mesh, case.platform, room, settings, demand)
-        if name == "values" and begins_early(case, sizes):
-            demand = Demand(cfg.rollout.prompts, episodes, prompt, cfg.sample.max_tokens)
-            begun = bounds(cfg, episodes, case.model.cfg.context)
-            feed = Feed(lambda: None, **begun, offshoots=lambda drawn: [])
-            sizes, _ = sizes_of(case.model, case.mesh, case.platform, room, settings, demand, feed)
-        elif name == "values" and cfg.rollout.skip_repeats:
+        if name == "values" and cfg.rollout.skip_repeats:
             tokens = max(tokens - PlanConfig.of(cfg).repeats, 1.0)  # these are not decoded
         int8 = name == "values" and cfg.values.dtype == "int8"
         shapes = sizes, *drain_sizes(case.model, case.mesh, room, sizes)

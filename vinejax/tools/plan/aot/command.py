@@ -12,13 +12,10 @@ from etils import epath
 from rich.console import Console
 
 from vinejax.core.settings import Config, MeshConfig, as_tree
-from vinejax.runtime.topology import parse_topology
-from vinejax.runtime.workdir import write_atomic
 from vinejax.tools.plan.aot.advice import advise
 from vinejax.tools.plan.aot.compiler import GATHERED, check_compiler, compile_program
 from vinejax.tools.plan.aot.iteration import iteration_stages
 from vinejax.tools.plan.aot.table import Plan, as_json, print_plan
-from vinejax.tools.plan.beside import has_stream
 from vinejax.tools.plan.case import Case, open_case
 from vinejax.tools.plan.cost import Cost, planned_passes, program_costs
 from vinejax.tools.plan.memory import (
@@ -44,10 +41,6 @@ SAMPLES_FIRST = (
 PACKED_ROWS = (
     "Packed rows: an update makes {used} of {all} passes, by plan.prompt_tokens and plan.tokens; "
     "its memory is that of any pass."
-)
-ONE_STREAM = (
-    "Solutions and values are one stream: the row of values has its calls, and its seconds less "
-    "those of solutions alone."
 )
 PROPOSED = "`meshes` has no row for {name}. Planned was this one, by arithmetic:\n    {row}"
 NOT_COMPILED = "Not compiled: weights and caches alone exceed the chip's memory."
@@ -141,8 +134,6 @@ def finished_plan(
     if case.cfg.ppo.packing:
         passes = planned_passes(case, case.cfg.ppo.minibatch)
         notes = [*notes, PACKED_ROWS.format(used=passes.used, all=passes.all)]
-    if has_stream(case, phases[-1].sizes):
-        notes = [*notes, ONE_STREAM]
     if case.method.credit is None:
         notes = [*notes, SAMPLES_FIRST.format(method=case.cfg.method)]
     return Plan(case, phases, programs, stages, changes, notes)

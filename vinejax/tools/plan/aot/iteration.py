@@ -7,7 +7,6 @@ collectives hide behind the products of a pass to the one if nothing does.
 
 from typing import NamedTuple
 
-from vinejax.tools.plan.beside import begins_early, has_stream
 from vinejax.tools.plan.case import Case
 from vinejax.tools.plan.cost import (
     calls_per_phase,
@@ -26,7 +25,6 @@ from vinejax.tools.plan.memory import (
     usual_length,
 )
 from vinejax.tools.plan.roofline import PlannedProgram, least_seconds, sending_seconds, stage_of
-from vinejax.tools.plan.stream import stream_steps
 
 KERNEL_SPEED = 0.8  # assumed share of the memory's peak at which a kernel reads
 LATENCY_S = 10e-6  # assumed, of a collective
@@ -76,8 +74,6 @@ def iteration_stages(
         if i == 0 or phase.int8:  # otherwise the phase uses the copy of the one before
             calls = {"decode copy": 1.0, **calls}
         stages.append(_engine_stage(case, phase, phases, programs, calls, times))
-    if has_stream(case, phases[-1].sizes):
-        stages[1] = _beside(case, phases, programs, times, stages[0])
     ppo = case.cfg.ppo
     episodes = case.cfg.rollout.prompts * case.cfg.rollout.per_prompt
     # Log-probabilities by the policy and, if it is read, the reference model; what the method's
@@ -108,33 +104,6 @@ def _engine_stage(
         for n in range(len(phase.shapes))
     }
     return _stage(phase.name, calls, {**times, "prefill": prefill, **steps})
-
-
-def _beside(
-    case: Case,
-    phases: list[PlannedPhase],
-    programs: dict[str, PlannedProgram],
-    times: dict[str, Times],
-    alone: Stage,
-) -> Stage:
-    """The stage of values in one stream: its calls, and its seconds less those of solutions alone.
-
-    Every feed is a prefill at least, and a step reads trunks as long as those of values.
-    """
-    solutions, values = phases
-    steps, of_values = stream_steps(case, solutions, values), calls_per_phase(case, values)
-    tokens = sum(phase.branches * phase.tokens for phase in phases)
-    mean = tokens / (solutions.branches + values.branches)
-    stream = values._replace(tokens=mean, busy=steps.busy)
-    prefills = steps.feeds  # with offshoots, of solutions that end before these begin
-    if not begins_early(case, values.sizes):
-        prefills = max(of_values["prefill"], prefills)
-    prefills += calls_per_phase(case, solutions)["prefill"]
-    decoding = {call_name(n): count for n, count in enumerate(steps.steps)}
-    calls = {"decode copy": 1.0, "prefill": prefills, **decoding}
-    whole = _engine_stage(case, stream, phases, programs, calls, times)
-    less = {x: getattr(whole, x) - getattr(alone, x) for x in ("seconds", "estimate", "one_by_one")}
-    return whole._replace(**less)
 
 
 def _in_rows(case: Case, program: PlannedProgram, size: float) -> dict[str, float]:
