@@ -65,13 +65,11 @@ def test_a_tree_with_too_many_solutions_has_too_many_problems():
         check_sizes(from_dict(cfg))
 
 
-def test_too_many_continuations_are_of_k_unless_it_is_chosen():
+def test_continuations_of_too_many_states_are_refused():
     cfg: Any = default()
-    cfg.values.max_states, cfg.values.prior, cfg.plan.steps = None, "probe", 10**6
-    for allocation, field in (("uniform", "values.k = 9"), ("worth", "rollout.prompts = 64")):
-        cfg.values.allocation = allocation
-        with pytest.raises(ConfigError, match=f"^{field}: .* continuations take about"):
-            check_sizes(from_dict(cfg))
+    cfg.values.max_states, cfg.plan.steps = None, 10**6
+    with pytest.raises(ConfigError, match="^values.k = 9: .* continuations take about"):
+        check_sizes(from_dict(cfg))
 
 
 def test_rows_of_methods_with_a_fixed_set_of_solutions_are_refused():

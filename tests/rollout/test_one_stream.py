@@ -18,7 +18,6 @@ from jax.sharding import Mesh
 
 from vinejax.core.settings import Config, DistributedConfig, GraderConfig, MeshConfig
 from vinejax.core.types import Episode, Problem, PromptedProblem
-from vinejax.credit.worth import at_every
 from vinejax.engine.engine import Engine
 from vinejax.model.sharding import make_mesh, with_auto_axes
 from vinejax.options.lag import packed, unpacked
@@ -163,27 +162,6 @@ def test_the_next_solutions_beside_continuations(tiny: Model, name: str):
 def test_with_a_lag_the_next_solutions_are_the_stream(lag: int):
     cfg = config({}, rollout={"slots": 8, "lag": lag})
     assert one_stream.wanted(cfg, by_kernel=True) == (lag == 0)
-
-
-@pytest.mark.parametrize(
-    ("counts", "by_problem"), [((0, 0), False), ((0, 3), False), ((0, 3), True)]
-)
-def test_solutions_with_allocations_of_their_own(
-    tiny: Model, counts: tuple[int, int], by_problem: bool
-):
-    """Of 'worth': where no state is sampled, the stream ends with the solutions."""
-    cfg = dataclasses.replace(config({}), values=dataclasses.replace(config({}).values, k=9))
-
-    def allocation(i: int):
-        return at_every(counts[i // (cfg.rollout.per_prompt if by_problem else 1) % 2], 2)
-
-    engine, chosen = engine_of(tiny, cfg), problems()
-    one = sampler(engine, GradedTask(Task(), GraderConfig()), cfg, 3)
-    found = one_stream.sample_valued(one, tiny.params, chosen, allocation)
-    solutions = one.solutions(tiny.params, chosen, 99)
-    expected = vine.fill_values(one, tiny.params, chosen, solutions, allocation)
-    assert_same(found.episodes, expected)
-    assert found.waves == int(any(counts))
 
 
 def test_where_two_phases_are_needed(tiny: Model, monkeypatch: pytest.MonkeyPatch):

@@ -12,7 +12,7 @@ from vinejax.core.errors import ConfigError, nearest_hint
 from vinejax.core.plugins import absence_of, function_of, place_of, result_of
 from vinejax.core.settings import Config, CreditConfig
 from vinejax.core.types import Episode
-from vinejax.credit import allocation, bisection, mask, positions, worth
+from vinejax.credit import allocation, bisection, mask, positions
 
 # Episode, token id -> text, ValuesConfig -> response tokens before each state.
 POSITIONS = {
@@ -28,10 +28,9 @@ POSITIONS = {
 ALLOCATIONS = {
     "uniform": allocation.uniform,
     "bisection": bisection.bisection,
-    "worth": worth.everywhere,  # of solutions that are explored; methods/worth.py has the others'
 }
 # Allocations whose first wave reads of a solution only how many states it has.
-BLIND = ("uniform", "worth")
+BLIND = ("uniform",)
 # Positions of which the tokens before tell, whatever comes after: all begin with the prompt's end.
 DECIDED = ("tokens", "blank_lines", "thinking_blank_lines")
 # Episode, CreditConfig -> whether each response token is trained on.
@@ -46,10 +45,7 @@ READ_BY = (
     ("values.every", "values.positions", ("tokens", "low_probability")),
     ("values.below", "values.positions", ("low_probability",)),
     ("values.threshold", "values.allocation", ("bisection",)),
-    ("values.k", "values.allocation", ("uniform", "bisection")),
     ("values.waves", "values.allocation", ("uniform",)),
-    ("values.price", "values.allocation", ("worth",)),
-    ("values.explore", "values.allocation", ("worth",)),
     ("credit.mask_above", "credit.mask", ("low_probability",)),
     ("credit.mask_share", "credit.mask", ("top_entropy",)),
 )
@@ -191,7 +187,6 @@ def check_rules(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
         raise ConfigError("values.reuse", rule, repr(values.reuse))
     _check_progress(cfg)
     _check_roles(cfg, rules)
-    _check_worth(cfg, rules)
     undivided = rules["values.positions"] == "steps" and values.merge == 1 and values.spread is None
     one_to_one = undivided and rules["values.allocation"] != "bisection" and not values.backup
     if cfg.ppo.gamma != 1 and not one_to_one:
@@ -215,24 +210,6 @@ def _check_roles(cfg: Config, rules: Mapping[str, str]) -> None:
         )
     if cfg.credit.filter and not cfg.ppo.gamma:
         raise ConfigError("credit.filter", "must be 0 for ppo.gamma = 0", repr(cfg.credit.filter))
-
-
-def _check_worth(cfg: Config, rules: Mapping[str, str]) -> None:
-    """Refuses what 'worth' needs or chooses itself."""
-    if rules["values.allocation"] != "worth":
-        return
-    if not cfg.values.prior:
-        rule = "needs values.prior, the credit that it falls back to, such as 'probe'"
-        raise ConfigError("values.allocation", rule, repr("worth"))
-    own = {f"credit.{name}": getattr(cfg.credit, name) for name in ("lam", "filter", "prior")}
-    others = {"values.reuse": cfg.values.reuse, "credit.progress": cfg.credit.progress}
-    for name, value in (own | others).items():
-        if value:
-            rule = "cannot be with values.allocation = 'worth'; leave it out"
-            raise ConfigError(name, rule, repr(value))
-    if cfg.ppo.gamma != 1:
-        rule = "must be 1 with values.allocation = 'worth'"
-        raise ConfigError("ppo.gamma", rule, repr(cfg.ppo.gamma))
 
 
 def _check_progress(cfg: Config) -> None:

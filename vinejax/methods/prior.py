@@ -24,6 +24,7 @@ from vinejax.credit.assign import (
     state_numbers,
     state_places,
 )
+from vinejax.credit.gain import gain_metrics
 from vinejax.credit.platt import Scaling
 from vinejax.credit.probe import Prediction, Probe, States
 from vinejax.learner.packing import Passes
@@ -56,6 +57,7 @@ class Prior(State):
         return rollout if kept is None else with_prior(it.session, rollout, kept, it.cfg)
 
     def learn(self, it: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
+        it.metrics |= gain_metrics(rollout, credit, it.cfg)
         if state.kept is None:
             return state
         kept, metrics = learned(state.kept, rollout, it.cfg)

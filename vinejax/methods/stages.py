@@ -101,7 +101,7 @@ def solutions(it: Iteration, state: RunState) -> Solutions:
     problems = it.draw(it.cfg.rollout.prompts)
     params = it.session.weights(state.policy.params)
     if it.one_stream:
-        episodes, it.valued, waves = sample_valued(it.sampler, params, problems, it.allocation)
+        episodes, it.valued, waves = sample_valued(it.sampler, params, problems)
         it.metrics["values/waves"] = waves
         it.count(problems, len(episodes))
     else:
@@ -121,8 +121,7 @@ def monte_carlo(it: Iteration, state: RunState, sampled: Solutions) -> list[Epis
     stats = it.session.engine.stats
     calls = stats.calls
     params = it.session.weights(state.policy.params)
-    of_solutions = sampled.problems, sampled.episodes, it.allocation
-    episodes = fill_values(it.sampler, params, *of_solutions)
+    episodes = fill_values(it.sampler, params, sampled.problems, sampled.episodes)
     it.metrics["values/waves"] = stats.calls - calls
     return episodes
 

@@ -15,8 +15,8 @@ from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit, before_steps
 from vinejax.methods.base import Method
+from vinejax.methods.prior import Prior
 from vinejax.methods.stages import monte_carlo
-from vinejax.methods.worth import Priced
 from vinejax.rl.advantages import step_advantages, step_progress, token_advantages
 from vinejax.rl.by_role import role_advantages
 
@@ -31,7 +31,7 @@ def vine(rollout: Rollout, cfg: Config) -> Credit:
     steps, gamma = rollout.steps, cfg.ppo.gamma
     of_values = steps.values, steps.rewards, steps.num_steps
     prior = None if rollout.values is None else before_steps(rollout.values, steps)
-    roles = rollout.roles or (cfg.credit.lam, cfg.credit.filter)
+    roles = cfg.credit.lam, cfg.credit.filter
     if any(roles) or prior is not None:
         mixed = steps.counts > 0, prior, rollout.weight
         by_step = role_advantages(*of_values, *roles, gamma, *mixed)
@@ -46,5 +46,5 @@ def vine(rollout: Rollout, cfg: Config) -> Credit:
 
 
 METHOD = Method(
-    vine, values=monte_carlo, state=Priced(), whiten="iteration", reads=("values", "credit")
+    vine, values=monte_carlo, state=Prior(), whiten="iteration", reads=("values", "credit")
 )

@@ -14,14 +14,13 @@ they are graded by one each. Rewards come at the end, so what depends on them ne
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode, PromptedProblem
-from vinejax.credit.allocation import AllocationRule
 from vinejax.credit.rules import BLIND, POSITIONS, find_rule
 from vinejax.engine.branches import Fed, Feed, Grown, Offshoot, Stream
 from vinejax.model.decoder import Params
@@ -106,15 +105,10 @@ def has_one_stream(sampler: Sampler) -> bool:
     return process_place()[1] == 1 or obstacle_on_hosts(cfg, sampler.graded.has_steps) is None
 
 
-def sample_valued(
-    sampler: Sampler,
-    params: Params,
-    problems: list[PromptedProblem],
-    allocation: Callable[[int], AllocationRule] | None = None,
-) -> Valued:
-    """Graded solutions with values; `allocation` is as for `fill_values`, and so are errors."""
+def sample_valued(sampler: Sampler, params: Params, problems: list[PromptedProblem]) -> Valued:
+    """Graded solutions with values. Raises as `fill_values` does."""
     with sampler.graded.background() as background:
-        growth = _Growth(sampler, problems, allocation, background)
+        growth = _Growth(sampler, problems, background)
         stream = growth.stream(params)
         for i, grown in stream:
             growth.take(i, grown)
@@ -135,15 +129,13 @@ class _Growth:
         self,
         sampler: Sampler,
         problems: list[PromptedProblem],
-        allocation: Callable[[int], AllocationRule] | None,
         background: BackgroundGrading,
     ):
         cfg = sampler.cfg
         self._sampler, self._problems, self._background = sampler, problems, background
         self._size = cfg.rollout.per_prompt
-        rule = find_rule("values.allocation", cfg)
-        count = len(problems) * self._size
-        self._rules = [allocation(i) if allocation else rule for i in range(count)]
+        self._rule = find_rule("values.allocation", cfg)
+        self._count = len(problems) * self._size
         self._waits = waits_for_rewards(cfg)
         self._scores = can_score(sampler)
         # Of each branch: its problem (None: that goes on without it), what it continues, what it
@@ -163,7 +155,7 @@ class _Growth:
         self._vines: list[Vines | None] = [None] * len(problems)
         self._waves: list[list[_Wave]] = [[] for _ in problems]
         self._trunk_of: list[int | None] = [None] * len(problems)  # of scored episodes, by trunk
-        is_early = allocation is None and are_possible(cfg)
+        is_early = are_possible(cfg)
         self._early = EarlyStates(sampler, problems) if is_early else None
         # Numbers of continuations that have begun early, by solution and tokens of it before them.
         self._begun_early: dict[tuple[int, int], list[int]] = {}
@@ -186,7 +178,7 @@ class _Growth:
     def take(self, i: int, grown: Grown) -> None:
         """Takes a branch that has ended: split here, graded in the background by one host."""
         sampler, problem = self._sampler, self._problem_of[i]
-        is_solution = i < len(self._rules)
+        is_solution = i < self._count
         solution = sampler.whole(self._beginnings[i], grown, self._texts)
         self._grown[i], self._solutions[i] = grown, solution
         if is_solution or sampler.splits_continuations:
@@ -212,7 +204,7 @@ class _Growth:
     def _offshoots(self, drawn: dict[int, np.ndarray]) -> list[Offshoot]:
         """The continuations of the states that these solutions have reached."""
         assert self._early is not None
-        numbers = [i for i in range(len(self._rules)) if i in self._solutions]
+        numbers = [i for i in range(self._count) if i in self._solutions]
         ended = {i: self._solutions[i].response for i in numbers}
         drawn = {i: x for i, x in drawn.items() if self._vines[i // self._size] is None}
         most, found = self._sampler.cfg.sample.max_tokens, []
@@ -278,7 +270,7 @@ class _Growth:
                 self._reward(vines, rewards)
                 for wave in waves:
                     self._add(vines, wave, rewards)
-        sampled = [self._episode(i, rewards) for i in range(len(self._rules))]
+        sampled = [self._episode(i, rewards) for i in range(self._count)]
         by_episode = {i: logprobs[n] for n, i in enumerate(self._trunk_of) if i is not None}
         is_scored = any(self._waves)  # as in two phases: not where no rule wants a wave
         of_trunks = [by_episode[i] for i in range(len(by_episode))] if is_scored else []
@@ -305,9 +297,8 @@ class _Growth:
     def _vines_of(self, problem: int) -> Vines:
         """The states of a problem whose solutions have ended."""
         numbers = self._numbers(problem)
-        rules = [self._rules[i] for i in numbers]
         episodes = self._episodes(numbers, {})
-        vines = Vines(self._sampler, self._problems[problem][0], episodes, rules, numbers)
+        vines = Vines(self._sampler, self._problems[problem][0], episodes, self._rule, numbers)
         self._vines[problem] = vines
         return vines
 
@@ -333,7 +324,7 @@ class _Growth:
 
 def bounds(cfg: Config, count: int, context: int) -> dict[str, Any]:
     """The most that is fed to a stream of `count` solutions, as fields of `Feed`."""
-    branches = count * most_states(cfg) * cfg.values.k  # for 'worth' its default, the most
+    branches = count * most_states(cfg) * cfg.values.k
     longest = min(cfg.data.max_prompt_tokens + cfg.sample.max_tokens, context)
     return {"trunks": count, "branches": branches, "longest": longest}
 
