@@ -181,7 +181,6 @@ def test_check_name():
         ("rollout.memory_gib", [0.0, -1.0], [None, 0.5]),
         ("values.k", [0], [1]),
         ("values.budget", ["all"], ["left", "fresh"]),
-        ("values.dtype", ["bfloat16"], ["model", "int8"]),
         ("values.max_states", [-1], [None, 0, 3]),
         ("reward.truncated", [math.nan], [-1.0]),
         ("grader.mode", ["math"], ["strict", "reference"]),
@@ -328,7 +327,6 @@ def test_every_number_and_choice_is_checked():
                 ("method", "spo_tree", "method = 'spo_tree' samples no continuations beside"),
                 ("rollout__flat", "drop", "needs rollout.flat = 'keep', and this run has 'drop'"),
                 ("reset__source", "gold", "needs reset.source = 'none', and this run has 'gold'"),
-                ("values__dtype", "int8", "needs values.dtype = 'model', and this run has 'int8'"),
             )
         ),
     ],

@@ -156,7 +156,7 @@ def test_it_is_planned_where_it_runs(tmp_path: Path):
     assert not has(rollout__slots=64)
     assert not has(rollout__attention="xla")
     assert not has(rollout__one_stream="off") and has(rollout__slots=64, rollout__one_stream="on")
-    assert not has(method="grpo") and not has(values__dtype="int8")
+    assert not has(method="grpo")
     assert has(rollout__slots=64, rollout__lag=1)
     waits = {"values__waves": 2, "values__reuse": True}
     assert has(rollout__slots=64, values__positions="tokens", values__budget="left")

@@ -176,7 +176,6 @@ def test_where_two_phases_are_needed(tiny: Model, monkeypatch: pytest.MonkeyPatc
     assert has(config({}, rollout=on))
     assert not has(config({}))  # by XLA
     assert not has(config({}, rollout=on), Other)
-    assert not has(config({"dtype": "int8"}, rollout=on))
     assert not has(config({}, rollout=on | {"flat": "drop"}))
     monkeypatch.setattr(Engine, "reads_by_kernel", True)
     assert has(config({}, rollout={"prompts": 4, "per_prompt": 2, "slots": 8}))

@@ -211,7 +211,6 @@ class ValuesConfig:
     dedup: bool = True  # equal token prefixes of a problem share one estimate
     # A continuation's environment meets the noise that its trajectory's met, or draws its own.
     env_noise: Literal["kept", "fresh"] = "kept"
-    dtype: Literal["model", "int8"] = "model"  # of the layers' kernels while values are sampled
 
 
 @dataclasses.dataclass(frozen=True)

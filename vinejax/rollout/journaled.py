@@ -34,14 +34,14 @@ class JournaledEngine(Engine):
         super().__init__(*args, **settings)
         self._journal = journal
 
-    def _stream(self, params: Params, given: Fed, int8: bool, feed: Feed | None) -> Stream:
+    def _stream(self, params: Params, given: Fed, feed: Feed | None) -> Stream:
         is_kept = bool(self._journal) and (feed is None or feed.repeats)
         fed = _Fed(feed) if is_kept and feed else None
         noted = feed if fed is None else fed.noted()
-        computed = super()._stream(params, given, int8, noted)
+        computed = super()._stream(params, given, noted)
         if not is_kept:
             return computed
-        settings = (self.sample_config, given.scored, int8, *([] if feed is None else ["fed"]))
+        settings = (self.sample_config, given.scored, *([] if feed is None else ["fed"]))
         key = _digest(given, settings)
         return Stream(functools.partial(self._read_or_kept, key, computed, fed))
 

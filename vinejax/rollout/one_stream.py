@@ -55,13 +55,12 @@ class Valued(NamedTuple):
 def obstacle(cfg: Config) -> str | None:
     """What two phases are needed for, in a configuration that its method was applied to, in words.
 
-    Where groups of solutions are left out before they are valued, solutions begin elsewhere than at
-    the prompt, or values have weights of another precision. None: nothing in it.
+    Where groups of solutions are left out before they are valued, or solutions begin elsewhere than
+    at the prompt. None: nothing in it.
     """
     needed = (
         ("rollout.flat", cfg.rollout.flat, "keep"),
         ("reset.source", cfg.reset.source, "none"),
-        ("values.dtype", cfg.values.dtype, "model"),
     )
     for name, has, need in needed:
         if has != need:

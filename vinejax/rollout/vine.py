@@ -79,7 +79,7 @@ def fill_values(
 
 def can_score(sampler: Sampler) -> bool:
     """Whether the prefill of an episode's trunk scores it as the learner does."""
-    return sampler.cfg.values.dtype == "model" and sampler.engine.scores_as_learner
+    return sampler.engine.scores_as_learner
 
 
 class Vines:
