@@ -222,8 +222,6 @@ class CreditConfig:
     lam: ZeroToOne = 0.0  # λ: a step leads to an average over its later values; 0: to the next
     filter: ZeroToOne = 0.0  # w: its baseline is an average over earlier values; 0: of its state
     prior: ZeroToOne | None = None  # μ: weight of `values.prior` in it; None: measured
-    progress: NotNegative = 0.0  # α: weight of a prover's progress in the advantage; 0: off
-    prover: Count = 4  # the prover is the policy's best of so many solutions
 
 
 @dataclasses.dataclass(frozen=True)

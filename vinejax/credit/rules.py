@@ -10,7 +10,7 @@ import numpy as np
 
 from vinejax.core.errors import ConfigError, nearest_hint
 from vinejax.core.plugins import absence_of, function_of, place_of, result_of
-from vinejax.core.settings import Config, CreditConfig
+from vinejax.core.settings import Config
 from vinejax.core.types import Episode
 from vinejax.credit import allocation, bisection, mask, positions
 
@@ -185,7 +185,6 @@ def check_rules(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
     if values.reuse and values.budget != "left":
         rule = "needs values.budget = 'left': what passes through a state must have one horizon"
         raise ConfigError("values.reuse", rule, repr(values.reuse))
-    _check_progress(cfg)
     _check_roles(cfg, rules)
     undivided = rules["values.positions"] == "steps" and values.merge == 1 and values.spread is None
     one_to_one = undivided and rules["values.allocation"] != "bisection" and not values.backup
@@ -210,13 +209,3 @@ def _check_roles(cfg: Config, rules: Mapping[str, str]) -> None:
         )
     if cfg.credit.filter and not cfg.ppo.gamma:
         raise ConfigError("credit.filter", "must be 0 for ppo.gamma = 0", repr(cfg.credit.filter))
-
-
-def _check_progress(cfg: Config) -> None:
-    """Refuses a prover without a weight, and progress with a discount, which it does not know."""
-    if not cfg.credit.progress and cfg.credit.prover != CreditConfig().prover:
-        rule = "needs credit.progress above 0; leave it out"
-        raise ConfigError("credit.prover", rule, repr(cfg.credit.prover))
-    if cfg.credit.progress and cfg.ppo.gamma != 1:
-        rule = f"must be 0 for ppo.gamma = {cfg.ppo.gamma!r}: progress is not discounted"
-        raise ConfigError("credit.progress", rule, repr(cfg.credit.progress))
