@@ -1,8 +1,9 @@
 """A learned value that is mixed into the baselines of VinePPO: `values.prior`.
 
-The state of `vineppo` and `spo_chain`. Without a prior it keeps nothing and adds nothing. The value
-is the probe's (`credit/probe.py`), or that of a function of the user's (`credit/platt.py`): two
-modules with the same functions.
+The state of `vineppo`, `spo_chain` and `direct`. Without a prior it keeps nothing and changes no
+credit; the metrics of `credit/gain.py` are logged in either case. The value is the probe's
+(`credit/probe.py`), or that of a function of the user's (`credit/platt.py`): two modules with the
+same functions.
 """
 
 import dataclasses
