@@ -56,7 +56,6 @@ VARIANTS: dict[str, Fields] = {
     "rloo": {"method": "rloo"},
     # Of `CHEAP`:
     "by_role": {**PROBE, "credit.lam": 0.7, "credit.filter": 0.3, "values.k": 1},
-    "worth": {**PROBE, "values.allocation": "worth"},
     "ppo_probe": {"method": "ppo_probe"},
     "rloo_whitened": {"method": "rloo", "ppo.whiten": "iteration"},
     # Four times the solutions an iteration, the same number of updates.
@@ -157,7 +156,7 @@ FULL = Experiment()
 # One continuation per state and fewer, beside as many seconds and as many updates of GRPO.
 CHEAP = Experiment(
     variants=(
-        *("recommended", "by_role", "worth", "ppo_probe"),
+        *("recommended", "by_role", "ppo_probe"),
         *("grpo", "grpo_64", "rloo", "rloo_whitened"),
     ),
     longer=("grpo_seconds_by_role",),

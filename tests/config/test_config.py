@@ -181,7 +181,6 @@ def test_check_name():
         ("rollout.memory_gib", [0.0, -1.0], [None, 0.5]),
         ("values.k", [0], [1]),
         ("values.budget", ["all"], ["left", "fresh"]),
-        ("values.dtype", ["bfloat16"], ["model", "int8"]),
         ("values.max_states", [-1], [None, 0, 3]),
         ("reward.truncated", [math.nan], [-1.0]),
         ("grader.mode", ["math"], ["strict", "reference"]),

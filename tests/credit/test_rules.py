@@ -283,12 +283,3 @@ def test_a_method_without_states_refuses_their_rules():
         ((section, values),) = fields.items()
         message = refused({"method": "grpo"} | fields, f"{section}.{next(iter(values))}")
         assert "'vineppo' or 'spo_chain' " in message and "this run has 'grpo'" in message
-
-
-def test_a_prover_needs_a_weight_and_no_discount():
-    message = refused({"credit": {"prover": 3}}, "credit.prover")
-    assert "needs credit.progress above 0" in message
-    check({"credit": {"prover": 8, "progress": 1.0}})
-    check({"method": "spo_tree", "credit": {"prover": 8, "progress": 1.0}})
-    fields = {"credit": {"progress": 1.0}, "ppo": {"gamma": 0.9}}
-    assert "must be 0 for ppo.gamma = 0.9" in refused(fields, "credit.progress")

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import eight_devices
-from helpers.int8_oracle import rounded_params
 from helpers.model_oracles import Model, assert_same, random_model
 
 from vinejax.core.settings import ModelConfig, SampleConfig
@@ -42,9 +41,9 @@ def adapters_of(model: Model, size_b: float = 0.3) -> Params:
 
 
 def grow(model: Model, params: Params, **settings: Any) -> list[Any]:
-    int8, settings = settings.pop("int8", False), {"skip_repeats": False} | settings
+    settings = {"skip_repeats": False} | settings
     engine = Engine(model.decoder, SAMPLING, model.tokenizer, slots=8, **settings)
-    return engine.stream(params, TRUNKS, BRANCHES, 12, int8=int8).in_order()
+    return engine.stream(params, TRUNKS, BRANCHES, 12).in_order()
 
 
 OTHER = dict(num_kv_heads=1, qkv_bias=True, tied_head=True)
@@ -58,14 +57,6 @@ def test_the_sampler_is_the_model_with_its_adapters(fields: dict[str, Any], tiny
     found = grow(adapting(model), policy, skip_repeats=True)
     assert_same(found, grow(model, merging(policy, SCALE)))
     assert [x.tokens for x in found] != [x.tokens for x in grow(model, model.params)]
-
-
-def test_kernels_in_8_bits_have_their_adapters_beside_them(tiny: Model):
-    """The kernels are rounded as without adapters, and these are not rounded."""
-    adapters = adapters_of(tiny)
-    expected = grow(adapting(tiny), with_adapters(rounded_params(tiny.params), adapters))
-    found = grow(adapting(tiny), with_adapters(tiny.params, adapters), int8=True)
-    assert_same(found, expected)
 
 
 def test_a_change_smaller_than_the_rounding_of_a_kernel_is_sampled(tiny: Model):
@@ -111,9 +102,8 @@ for sizes, fields in (((2, 1, 2), {}), ((1, 2, 4), {})):
     mesh = make_mesh(MeshConfig(*sizes))
     policy = with_adapters(model.params, adapters_of(model))
     placed = jax.device_put(policy, param_shardings(mesh, policy))
-    for int8 in (False, True):
-        found = grow(adapting(model), placed, mesh=mesh, int8=int8)
-        model_oracles.assert_same(found, grow(adapting(model), policy, int8=int8))
+    found = grow(adapting(model), placed, mesh=mesh)
+    model_oracles.assert_same(found, grow(adapting(model), policy))
 print("done")
 """
 

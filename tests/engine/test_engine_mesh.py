@@ -31,20 +31,20 @@ BRANCHES = [
 BUDGETS = draw.integers(1, 17, 40).tolist()
 
 
-def grow(model, params, mesh, int8=False, **settings):
+def grow(model, params, mesh, **settings):
     sampling = SampleConfig(temperature=0.8, top_p=0.9, top_k=12)
     engine = Engine(model, sampling, tokenizer, mesh, **{"slots": 16, **settings})
-    stream = engine.stream(params, TRUNKS, BRANCHES, BUDGETS, scored=True, int8=int8)
+    stream = engine.stream(params, TRUNKS, BRANCHES, BUDGETS, scored=True)
     return stream.in_order(), stream.trunk_logprobs, engine.stats
 
 
-def check(name, sizes, int8=False, settings=None, **fields):
+def check(name, sizes, settings=None, **fields):
     model, params, _ = model_oracles.random_model(**fields)
-    expected, expected_scored, _ = grow(model, params, None, int8)
+    expected, expected_scored, _ = grow(model, params, None)
     mesh = make_mesh(MeshConfig(*sizes))
     placed = jax.device_put(params, param_shardings(mesh, params))
     chunk = dict(chunk=5) if sizes[0] > 1 else {}
-    found, scored, stats = grow(model, placed, mesh, int8, **chunk, **(settings or {}))
+    found, scored, stats = grow(model, placed, mesh, **chunk, **(settings or {}))
     for one, other in zip(found, expected):
         assert (one.tokens, one.finish) == (other.tokens, other.finish), name
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-4)
@@ -133,7 +133,6 @@ check("mqa, tied head, windows", (1, 2, 2), num_kv_heads=1, tied_head=True, **wi
 biases = dict(qkv_bias=True, out_bias=True, mlp_bias=True)
 odd = dict(num_heads=6, num_kv_heads=3, vocab_size=21)
 check("3 KV heads on 2 places, odd vocabulary, biases", (2, 1, 2), **odd, **biases)
-check("int8", (2, 2, 2), int8=True, num_kv_heads=1, **biases)
 with tempfile.TemporaryDirectory() as folder:
     model, params, _ = model_oracles.random_model()
     vinejax.save_pretrained(folder, model, params, tokenizer)

@@ -14,16 +14,20 @@ import numpy as np
 from helpers import loop_cases as cases
 from helpers.applied import fill_values
 from helpers.vine_cases import FakeEngine, Task, credit_by_step, rewards_of
-from vinejax.core.settings import Config
+from vinejax.core.settings import Config, ValuesConfig
 from vinejax.core.types import Continuation, Episode, Problem
+from vinejax.credit.allocation import Seen
 from vinejax.credit.samples import Sample
-from vinejax.credit.worth import at_every
 from vinejax.rollout.sampler import Drawn, Sampler, State
 
-every_second = at_every(2, 2)  # an allocation rule
 Draw = Callable[[list[State]], list[Sample]]  # a continuation of each state
 NUM_LETTERS = 4
 START = 4  # what stands before the first letter
+
+
+def every_second(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
+    """An allocation rule: two continuations at every second state."""
+    return None if wave else [0 if c % 2 else 2 for c in range(len(seen.returns))]
 
 
 def simulation(draw: Draw, drawn_in: list[int]) -> Callable[..., list[np.ndarray]]:

@@ -90,9 +90,7 @@ class PolicyEngine(Engine):
     def scores_as_learner(self) -> bool:
         return False
 
-    def stream(
-        self, params, trunks, branches, max_tokens=None, scored=False, int8=False, feed=None
-    ) -> Stream:
+    def stream(self, params, trunks, branches, max_tokens=None, scored=False, feed=None) -> Stream:
         self.calls.append([branch.seed for branch in branches])
         return Stream(functools.partial(self._scripted, Fed(trunks, branches, max_tokens), feed))
 

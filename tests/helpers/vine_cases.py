@@ -48,7 +48,7 @@ class FakeEngine(Engine):
     def scores_as_learner(self) -> bool:
         return False
 
-    def stream(self, params, trunks, branches, max_tokens=None, scored=False, int8=False) -> Stream:
+    def stream(self, params, trunks, branches, max_tokens=None, scored=False) -> Stream:
         self.trunks, self.branches, self.budgets = trunks, branches, max_tokens
         return Stream(self._scripted)
 

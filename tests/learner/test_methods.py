@@ -298,16 +298,3 @@ def test_critic_values_by_hand():
     after_first = np.asarray(batch.positions)[:, 1:] > 0
     expected = np.where(after_first, expected + 0.5, 0.0)
     np.testing.assert_allclose(found[:, 1:], expected, atol=1e-5)
-
-
-def test_progress_is_added_with_its_weight():
-    plain = np.asarray(methods.credit(methods.config("vineppo")).by_step)
-    with_progress = methods.config("vineppo", credit={"progress": 2.0, "prover": 3})
-    found = np.asarray(methods.credit(with_progress).by_step)
-    for row, episode in enumerate(methods.episodes()):
-        values = [*(episode.values if episode.values is not None else ()), episode.reward]
-        best = [1 - (1 - v) ** 3 for v in values]
-        steps = len(episode.step_ends)
-        np.testing.assert_allclose(
-            found[row, :steps], plain[row, :steps] + 2 * np.diff(best), atol=1e-5
-        )

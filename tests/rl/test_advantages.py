@@ -12,7 +12,6 @@ from vinejax.rl.advantages import (
     gae,
     group_advantages,
     step_advantages,
-    step_progress,
     token_advantages,
 )
 
@@ -329,18 +328,3 @@ def test_results_stay_float32_with_64_bit_types_on():
         tokens, _ = gae(np.ones((B, C)), values, IS_STEP, half, half)
         groups = group_advantages(values[:, 0], np.arange(B) % 2)
     assert {steps.dtype, tokens.dtype, groups.dtype} == {jnp.float32.dtype}
-
-
-def test_progress_is_the_difference_of_the_chances_of_the_best_of_k():
-    """Two rows: V = .5, .25, then right; and a step that earns .5 by itself, past the end NaN."""
-    values = np.array([[0.5, 0.25, np.nan], [0.0, np.nan, np.nan]], np.float32)
-    rewards = np.array([[0.0, 1.0, np.nan], [0.5, np.nan, np.nan]], np.float32)
-    found = step_progress(values, rewards, np.array([2, 1]), 2)
-    np.testing.assert_allclose(found, [[0.4375 - 0.75, 1 - 0.4375, 0], [0.75, 0, 0]], atol=1e-6)
-    # Of one solution it is the advantage, where rewards and values stay within 0 and 1.
-    one = step_progress(values, rewards, np.array([2, 1]), 1)
-    expected = step_advantages(values, rewards, np.array([2, 1]))
-    np.testing.assert_allclose(one, expected, atol=1e-6)
-    # Values and rewards beyond 0 and 1 count as these.
-    wide = step_progress(np.array([[-1.0, 3.0]]), np.array([[0.0, 0.0]]), np.array([2]), 3)
-    np.testing.assert_array_equal(wide, [[1.0, -1.0]])

@@ -75,9 +75,8 @@ def test_a_finished_call_is_read(tiny: Model, tmp_path: Path, monkeypatch: pytes
         {"branches": [Branch(0, 3, 1, 0), *BRANCHES[1:]]},
         {"max_tokens": [5, 0, 2, 6]},
         {"scored": False},
-        {"int8": True},
     ],
-    ids=["trunk", "seed", "response", "budget", "scored", "int8"],
+    ids=["trunk", "seed", "response", "budget", "scored"],
 )
 def test_another_call_is_computed(
     tiny: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]

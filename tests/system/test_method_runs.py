@@ -160,9 +160,8 @@ PROBED = {"max_states": None, "positions": "after", "prior": "probe"}
             "values": PROBED | {"k": 1, "prior": "helpers.priors.by_length"},
             "credit": {"lam": 0.7, "filter": 0.5},
         },
-        {"values": PROBED | {"allocation": "worth"}},
     ],
-    ids=["probe", "function", "worth"],
+    ids=["probe", "function"],
 )
 def test_a_learned_value_is_saved_and_restored_with_the_policy(
     sections: dict, start: str, tmp_path: Path

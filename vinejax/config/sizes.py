@@ -13,7 +13,6 @@ from typing import Any
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
 from vinejax.credit.expected import expected_states
-from vinejax.credit.rules import chosen_rules
 from vinejax.methods import sft
 from vinejax.methods.base import Method
 from vinejax.runtime.devices import host_memory
@@ -44,8 +43,7 @@ def check_sizes(cfg: Config, method: Method) -> None:
         applied = method.applied_to(cfg)
         states = expected_states(applied, STEPS, _mean_tokens(cfg))
         count = math.ceil(solutions * len(states.positions) * states.continuations)
-        chooses_k = chosen_rules(applied)["values.allocation"] == "worth"
-        _check_samples("rollout.prompts" if chooses_k else "values.k", count, "continuations", cfg)
+        _check_samples("values.k", count, "continuations", cfg)
     _check_samples("eval.samples", cfg.eval.samples, "answers per problem", cfg)
     length = cfg.data.max_prompt_tokens + cfg.sample.max_tokens + cfg.env.observed
     _check_rows("sft.batch", cfg.sft.batch, length, not cfg.model.path)

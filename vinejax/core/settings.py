@@ -180,8 +180,6 @@ class ValuesConfig:
     allocation: str = "method"
     k: Count = 9  # continuations per state
     threshold: NotNegative = 1.0  # allocation 'bisection': in standard errors of a difference
-    price: Positive = 0.125  # allocation 'worth': of a sampled token, in trained tokens
-    explore: ZeroToOne = 0.05  # allocation 'worth': tokens for measuring, beside all others
     waves: Count = 1  # with `reuse`: states in so many waves, later ones draw what `k` still lacks
     reuse: bool = False  # a value uses all samples of the problem that pass through the state
     backup: bool = False  # with `reuse`: a sample counts with the value of the next state
@@ -193,7 +191,6 @@ class ValuesConfig:
     dedup: bool = True  # equal token prefixes of a problem share one estimate
     # A continuation's environment meets the noise that its trajectory's met, or draws its own.
     env_noise: Literal["kept", "fresh"] = "kept"
-    dtype: Literal["model", "int8"] = "model"  # of the layers' kernels while values are sampled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,8 +202,6 @@ class CreditConfig:
     lam: ZeroToOne = 0.0  # λ: a step leads to an average over its later values; 0: to the next
     filter: ZeroToOne = 0.0  # w: its baseline is an average over earlier values; 0: of its state
     prior: ZeroToOne | None = None  # μ: weight of `values.prior` in it; None: measured
-    progress: NotNegative = 0.0  # α: weight of a prover's progress in the advantage; 0: off
-    prover: Count = 4  # the prover is the policy's best of so many solutions
 
 
 @dataclasses.dataclass(frozen=True)

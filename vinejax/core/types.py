@@ -181,7 +181,6 @@ class Rollout(NamedTuple):
     hidden: np.ndarray | None = None  # f32[S, R] the policy's at all states, if the method asks
     prediction: Any = None  # the probe's `Prediction` of all states, if the method has one
     weight: float = 1.0  # μ of `values`, where they are mixed into a baseline
-    roles: tuple[float, float] | None = None  # λ and w; None: those of the configuration
     entropy: np.ndarray | None = None  # f32[B, T] the policy's before each token, if it was asked
     kl_coef: float | None = None  # in this iteration, if it changes; None: `kl.coef`
     number: int = 0  # of the iteration, for schedules

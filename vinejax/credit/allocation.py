@@ -2,7 +2,7 @@
 
 A rule takes (number of the wave from 0, Seen, ValuesConfig) and gives the new continuations at each
 state of one solution, or None once it wants no more. Every wave is one call of the engine.
-`bisection.py` and `worth.py` have one more each.
+`bisection.py` has one more.
 """
 
 from collections.abc import Callable

@@ -6,7 +6,6 @@ from typing import NamedTuple
 from vinejax.core.settings import Config
 from vinejax.credit.positions import thinned
 from vinejax.credit.rules import chosen_rules
-from vinejax.credit.worth import EXPLORED
 
 
 class Expected(NamedTuple):
@@ -21,10 +20,10 @@ def expected_states(cfg: Config, steps: int, tokens: float) -> Expected:
     """For a solution of `tokens` tokens in `steps` steps of equal length.
 
     Positions that depend on the text, other than every n tokens, are taken to be as many as the
-    steps. An allocation of a user's is taken to be uniform, and 'worth' to explore all. Bisection
-    is taken for solutions with one step that decides: the first state and log2 of the states have
-    K = `values.k`. Samples that pass through a state, and so need not be drawn, are known for the
-    first state alone: the problem's other solutions, where `values.waves` says that they count.
+    steps. An allocation of a user's is taken to be uniform. Bisection is taken for solutions with
+    one step that decides: the first state and log2 of the states have K = `values.k`. Samples that
+    pass through a state, and so need not be drawn, are known for the first state alone: the
+    problem's other solutions, where `values.waves` says that they count.
     """
     values, rules = cfg.values, chosen_rules(cfg)
     if rules["values.positions"] == "tokens":
@@ -38,7 +37,5 @@ def expected_states(cfg: Config, steps: int, tokens: float) -> Expected:
         levels = math.ceil(math.log2(num_states + 1))
         share = min(1.0, (1 + levels) / num_states)
         return Expected(positions, values.k * share, levels + 1)
-    if rules["values.allocation"] == "worth":
-        return Expected(positions, EXPLORED, 1)
     siblings = min(values.k, cfg.rollout.per_prompt - 1) if values.waves > 1 else 0
     return Expected(positions, values.k - siblings / num_states, values.waves)

@@ -10,9 +10,9 @@ import numpy as np
 
 from vinejax.core.errors import ConfigError, nearest_hint
 from vinejax.core.plugins import absence_of, function_of, place_of, result_of
-from vinejax.core.settings import Config, CreditConfig
+from vinejax.core.settings import Config
 from vinejax.core.types import Episode
-from vinejax.credit import allocation, bisection, mask, positions, worth
+from vinejax.credit import allocation, bisection, mask, positions
 
 # Episode, token id -> text, ValuesConfig -> response tokens before each state.
 POSITIONS = {
@@ -28,7 +28,6 @@ POSITIONS = {
 ALLOCATIONS = {
     "uniform": allocation.uniform,
     "bisection": bisection.bisection,
-    "worth": worth.everywhere,  # of solutions that are explored; methods/worth.py has the others'
 }
 # Episode, CreditConfig -> whether each response token is trained on.
 MASKS = {
@@ -42,10 +41,7 @@ READ_BY = (
     ("values.every", "values.positions", ("tokens", "low_probability")),
     ("values.below", "values.positions", ("low_probability",)),
     ("values.threshold", "values.allocation", ("bisection",)),
-    ("values.k", "values.allocation", ("uniform", "bisection")),
     ("values.waves", "values.allocation", ("uniform",)),
-    ("values.price", "values.allocation", ("worth",)),
-    ("values.explore", "values.allocation", ("worth",)),
     ("credit.mask_above", "credit.mask", ("low_probability",)),
     ("credit.mask_share", "credit.mask", ("top_entropy",)),
 )
@@ -185,9 +181,7 @@ def check_rules(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
     if values.reuse and values.budget != "left":
         rule = "needs values.budget = 'left': what passes through a state must have one horizon"
         raise ConfigError("values.reuse", rule, repr(values.reuse))
-    _check_progress(cfg)
     _check_roles(cfg, rules)
-    _check_worth(cfg, rules)
     undivided = rules["values.positions"] == "steps" and values.merge == 1 and values.spread is None
     one_to_one = undivided and rules["values.allocation"] != "bisection" and not values.backup
     if cfg.ppo.gamma != 1 and not one_to_one:
@@ -211,31 +205,3 @@ def _check_roles(cfg: Config, rules: Mapping[str, str]) -> None:
         )
     if cfg.credit.filter and not cfg.ppo.gamma:
         raise ConfigError("credit.filter", "must be 0 for ppo.gamma = 0", repr(cfg.credit.filter))
-
-
-def _check_worth(cfg: Config, rules: Mapping[str, str]) -> None:
-    """Refuses what 'worth' needs or chooses itself."""
-    if rules["values.allocation"] != "worth":
-        return
-    if not cfg.values.prior:
-        rule = "needs values.prior, the credit that it falls back to, such as 'probe'"
-        raise ConfigError("values.allocation", rule, repr("worth"))
-    own = {f"credit.{name}": getattr(cfg.credit, name) for name in ("lam", "filter", "prior")}
-    others = {"values.reuse": cfg.values.reuse, "credit.progress": cfg.credit.progress}
-    for name, value in (own | others).items():
-        if value:
-            rule = "cannot be with values.allocation = 'worth'; leave it out"
-            raise ConfigError(name, rule, repr(value))
-    if cfg.ppo.gamma != 1:
-        rule = "must be 1 with values.allocation = 'worth'"
-        raise ConfigError("ppo.gamma", rule, repr(cfg.ppo.gamma))
-
-
-def _check_progress(cfg: Config) -> None:
-    """Refuses a prover without a weight, and progress with a discount, which it does not know."""
-    if not cfg.credit.progress and cfg.credit.prover != CreditConfig().prover:
-        rule = "needs credit.progress above 0; leave it out"
-        raise ConfigError("credit.prover", rule, repr(cfg.credit.prover))
-    if cfg.credit.progress and cfg.ppo.gamma != 1:
-        rule = f"must be 0 for ppo.gamma = {cfg.ppo.gamma!r}: progress is not discounted"
-        raise ConfigError("credit.progress", rule, repr(cfg.credit.progress))

@@ -67,11 +67,10 @@ class _Copy(NamedTuple):
     """A decoding copy of the weights."""
 
     source: list[Any]  # the arrays that it was made of
-    int8: bool
     weights: split.Weights
 
-    def is_of(self, source: list[Any], int8: bool) -> bool:
-        if int8 != self.int8 or len(source) != len(self.source):
+    def is_of(self, source: list[Any]) -> bool:
+        if len(source) != len(self.source):
             return False
         # A NumPy array may have changed in place, so it never counts as the same.
         pairs = zip(source, self.source, strict=True)
@@ -164,7 +163,6 @@ class Engine:
         branches: Branches,
         max_tokens: MaxTokens = None,
         scored: bool = False,
-        int8: bool = False,
         feed: Feed | None = None,
     ) -> Stream:
         """Pairs (i, Grown) as branches end, while the devices go on with the others.
@@ -173,9 +171,7 @@ class Engine:
         the model's context if that is less; with budget 0 it comes first, empty, as 'length'. With
         `scored` the stream has the log-probabilities of all trunks' own tokens once the loop has
         ended: of the full softmax at the sampling temperature, as `learner.score.score` gives them.
-        With `int8` the layers' kernels are rounded to 8 bits (model/int8.py): texts, and all
-        log-probabilities, are those of another policy, close to the model's. With a `feed` further
-        trunks and branches enter while the stream runs.
+        With a `feed` further trunks and branches enter while the stream runs.
 
         All hosts must make the call and run the loop to its end. Each gets every pair once: those
         that it detokenises (`is_mine`) as they end, the others at the end of their phase. With a
@@ -186,12 +182,12 @@ class Engine:
         Raises in the loop: ValueError for what is fed; RoomError for too little memory, before its
         first step; DivergedError, a FloatingPointError, naming a trunk whose logits are not finite.
         """
-        return self._stream(params, Fed(trunks, branches, max_tokens, scored), int8, feed)
+        return self._stream(params, Fed(trunks, branches, max_tokens, scored), feed)
 
-    def _stream(self, params: Params, given: Fed, int8: bool, feed: Feed | None) -> Stream:
+    def _stream(self, params: Params, given: Fed, feed: Feed | None) -> Stream:
         """As `stream`."""
         check_params(params)
-        return Stream(functools.partial(self._grow, params, self._checked(given), int8, feed))
+        return Stream(functools.partial(self._grow, params, self._checked(given), feed))
 
     def _checked(self, fed: Fed) -> Work:
         """The work of a call, or of what is fed later; raises ValueError as `stream` says."""
@@ -216,7 +212,7 @@ class Engine:
         """Give up the copy of the weights that decoding keeps between two calls."""
         self._copy = None
 
-    def _grow(self, params: Params, given: Work, int8: bool, feed: Feed | None) -> Growing:
+    def _grow(self, params: Params, given: Work, feed: Feed | None) -> Growing:
         intake, first = Intake(feed, self._checked), 0
         logprobs: list[np.ndarray] = []
         self.stats.calls += any(given.trunks)
@@ -226,7 +222,7 @@ class Engine:
                 for i, budget in enumerate(work.budgets, start=first):
                     if budget <= 0:
                         yield i, Grown([], [], "", "length")
-                found = yield from self._run(params, work, int8, intake, first)
+                found = yield from self._run(params, work, intake, first)
                 first, logprobs = first + found[0], logprobs + found[1]
                 work = intake.rest()
         finally:
@@ -234,7 +230,7 @@ class Engine:
         return logprobs if any(map(len, logprobs)) else []
 
     def _run(
-        self, params: Params, work: Work, int8: bool, intake: Intake, first: int
+        self, params: Params, work: Work, intake: Intake, first: int
     ) -> Generator[tuple[int, Grown], None, tuple[int, list[np.ndarray]]]:
         """The branches of a phase, numbered from `first`, and of those that were cut short in it.
 
@@ -242,7 +238,7 @@ class Engine:
         """
         if not any(work.trunks):
             return len(work.branches), [np.zeros(0, np.float32)] * len(work.trunks)
-        phase = self._phase(params, work, int8, intake)
+        phase = self._phase(params, work, intake)
         work = phase.work  # grows with what is fed
         stop, is_fed = self.sample_config.stop, intake.feed is not None
         reader = Reader(self.tokenizer, stop, work, self.stats, first, reads_all=is_fed)
@@ -250,10 +246,10 @@ class Engine:
         logprobs = phase.trunk_logprobs()
         del phase  # and its caches, before others are made
         while cut_short:
-            cut_short = yield from reader.read(self._go_on(params, work, cut_short, int8))
+            cut_short = yield from reader.read(self._go_on(params, work, cut_short))
         return len(work.branches), logprobs
 
-    def _phase(self, params: Params, work: Work, int8: bool, intake: Intake) -> Phase:
+    def _phase(self, params: Params, work: Work, intake: Intake) -> Phase:
         """A phase for this work: its caches are allocated, but nothing is computed yet."""
         memory = self._memory(params)
         loads, sizes = self._assign(work, memory, intake.feed)
@@ -266,7 +262,7 @@ class Engine:
             drains=drain_sizes(self.model, self.mesh, memory, sizes),
             temperature=self.sample_config.temperature,
             skips_repeats=self.skips_repeats,
-            weights=self._decoding(params, int8),
+            weights=self._decoding(params),
             queue=make_queue(self.mesh, work, match, loads, sizes.queue),
             stops=stops,
             table=table,
@@ -310,17 +306,14 @@ class Engine:
         lanes = 1 if is_single and not sizes.storage.read_by_kernel else sizes.lanes
         return loads, dataclasses.replace(sizes, queue=queue_size(num_items), lanes=lanes)
 
-    def _decoding(self, params: Params, int8: bool = False) -> split.Weights:
-        """The decoding copy of the weights, made once for all phases with the same arrays.
-
-        There is one at a time, in the compute dtype or in 8 bits.
-        """
+    def _decoding(self, params: Params) -> split.Weights:
+        """The decoding copy of the weights, made once for all phases with the same arrays."""
         source = jax.tree.leaves(params)
-        if self._copy is None or not self._copy.is_of(source, int8):
+        if self._copy is None or not self._copy.is_of(source):
             self._copy = None  # freed before the next is made
             placed = place_params(self.mesh, params)
-            weights = split.for_decoding(self.model, self.mesh, placed, int8)
-            self._copy = _Copy(source, int8, weights)
+            weights = split.for_decoding(self.model, self.mesh, placed)
+            self._copy = _Copy(source, weights)
         return self._copy.weights
 
     def _memory(self, params: Params) -> int:
@@ -342,9 +335,7 @@ class Engine:
         table = stop_table(stop, list(texts))
         return table, put_on_mesh(self.mesh, split.REPLICATED, table)
 
-    def _go_on(
-        self, params: Params, work: Work, cut_short: Sequence[Drawn], int8: bool
-    ) -> Iterator[Drawn]:
+    def _go_on(self, params: Params, work: Work, cut_short: Sequence[Drawn]) -> Iterator[Drawn]:
         """Resumes branches that were cut short: ended at a stop string that their text lacks.
 
         A random number depends on the branch's seed and the token's index alone, so each branch
@@ -361,7 +352,7 @@ class Engine:
                 yield drawn._replace(ended=LENGTH)
         if any(left):
             rest = work_of(trunks, resumed, left, self.model.cfg, scored=False)
-            for more in self._phase(params, rest, int8, Intake(None, self._checked)).run():
+            for more in self._phase(params, rest, Intake(None, self._checked)).run():
                 i, tokens, logprobs, _ = cut_short[more.branch]
                 tokens = np.concatenate([tokens, more.tokens])
                 yield Drawn(i, tokens, np.concatenate([logprobs, more.logprobs]), more.ended)

@@ -15,14 +15,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
-from jax.tree_util import DictKey
 from jaxtyping import Array, Float, Int
 
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import PROJECTIONS
 from vinejax.model import decoder
-from vinejax.model.decoder import ENDS, HEADS, INT8_SCALE, LORA_A, Decoder, Params
-from vinejax.model.int8 import layer_in_int8
+from vinejax.model.decoder import ENDS, HEADS, LORA_A, Decoder, Params
 from vinejax.model.sharding import (
     ROWS,
     AnyMesh,
@@ -100,9 +98,6 @@ def weight_specs(model: Decoder, mesh: AnyMesh, weights: Weights) -> dict[str, A
         return Spec() if is_whole else tensor_only(table_spec(path))
 
     def of_layer(path: KeyPath, _: object) -> Spec:
-        if path[-1].key == INT8_SCALE:
-            of_kernel = of_layer((path[0], DictKey("kernel")), None)
-            return Spec(of_kernel[0 if path[0].key in turned else -1])
         axes = tensor_only(table_spec(path))[1:]
         # Heads and their width become one axis, split as the heads are.
         *inputs, outputs = axes[:-1] if _gives_heads(path) else axes
@@ -116,13 +111,12 @@ def weight_specs(model: Decoder, mesh: AnyMesh, weights: Weights) -> dict[str, A
     return {**specs, "layers": layers}
 
 
-@functools.partial(jax.jit, static_argnames=("model", "mesh", "int8"))
-def for_decoding(model: Decoder, mesh: AnyMesh, params: Params, int8: bool = False) -> Weights:
+@functools.partial(jax.jit, static_argnames=("model", "mesh"))
+def for_decoding(model: Decoder, mesh: AnyMesh, params: Params) -> Weights:
     """The decoding copy: matrices in the compute dtype, a list of layers, split by `weight_specs`.
 
     Adapters stay beside their kernels: a change of a kernel by less than half a unit in its last
-    place would be lost in the sum. With `int8` the layers' kernels are in 8 bits (model/int8.py);
-    embedding, output matrix and adapters are not.
+    place would be lost in the sum.
 
     Of q, k, v: kernels [heads * H, D], biases [heads * H], lora_b [rank, heads * H]; KV heads are
     repeated to fit `tensor`. On CPUs the kernels of all projections lie [outputs, inputs].
@@ -141,10 +135,7 @@ def for_decoding(model: Decoder, mesh: AnyMesh, params: Params, int8: bool = Fal
 
     cast = decoder.cast_matrices(params, model.compute.dtype)
     params = jax.tree_util.tree_map_with_path(as_matrix, cast)
-    layers = decoder.unstack_layers(params, model.cfg.num_layers)
-    if int8:
-        layers = [layer_in_int8(layer, turned) for layer in layers]
-    weights = {**params, "layers": layers}
+    weights = {**params, "layers": decoder.unstack_layers(params, model.cfg.num_layers)}
 
     def split(x: jax.Array, spec: Spec) -> jax.Array:
         return lax.with_sharding_constraint(x, NamedSharding(mesh, spec))
@@ -152,9 +143,9 @@ def for_decoding(model: Decoder, mesh: AnyMesh, params: Params, int8: bool = Fal
     return jax.tree.map(split, weights, weight_specs(model, mesh, weights))
 
 
-def abstract_weights(model: Decoder, mesh: AnyMesh, params: Params, int8: bool) -> Weights:
+def abstract_weights(model: Decoder, mesh: AnyMesh, params: Params) -> Weights:
     """The decoding copy as shapes with shardings; nothing is allocated."""
-    shapes = jax.eval_shape(lambda params: for_decoding(model, mesh, params, int8), params)
+    shapes = jax.eval_shape(lambda params: for_decoding(model, mesh, params), params)
 
     def placed(x: jax.ShapeDtypeStruct, spec: Spec) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec))

@@ -1,7 +1,8 @@
 """A learned value that is mixed into the baselines of VinePPO: `values.prior`.
 
-The state of `vineppo` and `spo_chain`. Without a prior it keeps nothing and adds nothing. The value
-is the probe's (`credit/probe.py`); an option may have another, by a module with the same functions.
+The state of `vineppo`, `spo_chain` and `direct`. Without a prior it keeps nothing and changes no
+credit; the metrics of `credit/gain.py` are logged in either case. The value is the probe's
+(`credit/probe.py`); an option may have another, by a module with the same functions.
 """
 
 import dataclasses
@@ -23,6 +24,7 @@ from vinejax.credit.assign import (
     state_numbers,
     state_places,
 )
+from vinejax.credit.gain import gain_metrics
 from vinejax.credit.probe import Prediction, Probe, States
 from vinejax.learner.packing import Passes
 from vinejax.learner.score import MOST_HIDDEN, num_tapped, projection
@@ -61,6 +63,7 @@ class Prior(State):
         return rollout if kept is None else self.with_prior(it.session, rollout, kept, it.cfg)
 
     def learn(self, it: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
+        it.metrics |= gain_metrics(rollout, credit, it.cfg)
         if state.kept is None:
             return state
         kept, metrics = self.learned(state.kept, rollout, it.cfg)

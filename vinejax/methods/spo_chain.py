@@ -9,14 +9,14 @@ fresh (`values.budget`), probabilities the trainer's.
 """
 
 from vinejax.methods.base import Method
+from vinejax.methods.prior import Prior
 from vinejax.methods.stages import monte_carlo
 from vinejax.methods.vineppo import vine
-from vinejax.methods.worth import Priced
 
 METHOD = Method(
     vine,
     values=monte_carlo,
-    state=Priced(),
+    state=Prior(),
     whiten="iteration",
     positions="low_probability",
     mask="low_probability",

@@ -113,8 +113,7 @@ def monte_carlo(it: Iteration, state: RunState, sampled: Solutions) -> list[Epis
     stats = it.session.engine.stats
     calls = stats.calls
     params = it.session.weights(state.policy.params)
-    of_solutions = sampled.problems, sampled.episodes, it.allocation
-    episodes = fill_values(it.sampler, params, *of_solutions)
+    episodes = fill_values(it.sampler, params, sampled.problems, sampled.episodes)
     it.metrics["values/waves"] = stats.calls - calls
     return episodes
 

@@ -15,9 +15,9 @@ from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit, before_steps
 from vinejax.methods.base import Method
+from vinejax.methods.prior import Prior
 from vinejax.methods.stages import monte_carlo
-from vinejax.methods.worth import Priced
-from vinejax.rl.advantages import step_advantages, step_progress, token_advantages
+from vinejax.rl.advantages import step_advantages, token_advantages
 from vinejax.rl.by_role import role_advantages
 
 
@@ -25,26 +25,21 @@ def vine(rollout: Rollout, cfg: Config) -> Credit:
     """The advantages above.
 
     With `credit.lam`, `credit.filter` or a learned value they are those of
-    `rl.by_role.role_advantages`; with `credit.progress` a prover's progress is added:
-    `rl.advantages.step_progress`.
+    `rl.by_role.role_advantages`.
     """
     steps, gamma = rollout.steps, cfg.ppo.gamma
     of_values = steps.values, steps.rewards, steps.num_steps
     prior = None if rollout.values is None else before_steps(rollout.values, steps)
-    roles = rollout.roles or (cfg.credit.lam, cfg.credit.filter)
+    roles = cfg.credit.lam, cfg.credit.filter
     if any(roles) or prior is not None:
         mixed = steps.counts > 0, prior, rollout.weight
         by_step = role_advantages(*of_values, *roles, gamma, *mixed)
         by_step = jnp.where(steps.counts >= 0, by_step, 0.0)
     else:
         by_step = step_advantages(*of_values, gamma)
-    if cfg.credit.progress:
-        prover = cfg.credit.prover
-        progress = step_progress(steps.values, steps.rewards, steps.num_steps, prover)
-        by_step += cfg.credit.progress * progress
     return Credit(token_advantages(by_step, steps.step_ids), by_step=by_step)
 
 
 METHOD = Method(
-    vine, values=monte_carlo, state=Priced(), whiten="iteration", reads=("values", "credit")
+    vine, values=monte_carlo, state=Prior(), whiten="iteration", reads=("values", "credit")
 )

@@ -56,7 +56,6 @@ Attend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, Any]]
 HEADS = ("q", "k", "v")  # projections whose outputs are heads
 SUMMED = ("out", "down")  # projections that sum over heads, and over feed-forward units
 LORA_A, LORA_B = "lora_a", "lora_b"  # the factors of a projection's adapter: see model/lora.py
-INT8_SCALE = "int8_scale"  # factors on the outputs of a kernel in 8 bits: model/int8.py
 ENDS = ("embed", "head")  # the weights outside the layers that are split over a mesh
 # A sum of at least this many parts, one from each device along `tensor`, is completed before it is
 # split by position. Otherwise the TPU's compiler sends it in pieces while it computes the product
@@ -160,8 +159,6 @@ class Projection(nn.Module):
             y = times_transposed(rows, kernel, self.few_rows)
         else:
             y = rows @ kernel.reshape(num_inputs, -1)
-        if self.has_variable("params", INT8_SCALE):
-            y = y * self.get_variable("params", INT8_SCALE).astype(x.dtype)
         if self.has_variable("params", LORA_A):
             a, b = (self.get_variable("params", name).astype(x.dtype) for name in (LORA_A, LORA_B))
             rank = a.shape[-1]

@@ -77,42 +77,6 @@ def step_advantages(
     return rewards + jnp.float32(gamma) * _next(values) - values
 
 
-@jax.jit
-def step_progress(
-    values: Real[Array, "B C"],
-    rewards: Shaped[Array, "B C"],
-    num_steps: Integer[Array, "B"],
-    k: ScalarLike,
-) -> Float32[Array, "B C"]:
-    """Progress of every reasoning step for a prover: the policy's best of k solutions.
-
-        P_c = b(U_{c+1}) - b(U_c)    b(v) = 1 - (1 - v)^k
-        U_c = r_0 + ... + r_{c-1} + V(s_c), kept within 0 and 1    U_n = the sum of all rewards
-
-    b is the chance that one of k continuations is right, so progress counts most where a solution
-    is still unlikely.
-
-    Args:
-      values: [B, C], V(s_0) .. V(s_{n-1}) in each row. Entries past n are never read.
-      rewards: [B, C], one per step, the outcome's with the last.
-      num_steps: int [B], 0 <= n <= C.
-      k: solutions of the prover.
-
-    Returns:
-      float32 [B, C], 0 past `num_steps`.
-
-    Source: process advantage verifiers, https://arxiv.org/abs/2410.08146, section 4 (A of a prover
-    μ = best-of-K), which learn V and add α·A to Q; here V is whatever `values` has.
-    """
-    is_step = jnp.arange(values.shape[1]) < num_steps[:, None]
-    rewards = jnp.where(is_step, jnp.float32(rewards), 0.0)
-    values = jnp.where(is_step, jnp.float32(values), 0.0)
-    earned = jnp.cumsum(rewards, axis=1)
-    before, after = earned - rewards + values, earned + _next(values)
-    best = [1.0 - (1.0 - jnp.clip(u, 0.0, 1.0)) ** k for u in (before, after)]
-    return jnp.where(is_step, best[1] - best[0], 0.0)
-
-
 @library(step_ids=(-1, "C-1"))
 @jax.jit
 def token_advantages(

@@ -32,12 +32,12 @@ class JournaledEngine(Engine):
         super().__init__(*args, **settings)
         self._journal = journal
 
-    def _stream(self, params: Params, given: Fed, int8: bool, feed: Feed | None) -> Stream:
-        computed = super()._stream(params, given, int8, feed)
+    def _stream(self, params: Params, given: Fed, feed: Feed | None) -> Stream:
+        computed = super()._stream(params, given, feed)
         # An environment may answer otherwise in another process: a program that prints the time.
         if not self._journal or feed is not None:
             return computed
-        key = _digest(given, (self.sample_config, given.scored, int8))
+        key = _digest(given, (self.sample_config, given.scored))
         return Stream(functools.partial(self._read_or_kept, key, computed))
 
     def _read_or_kept(self, key: str, computed: Stream) -> Growing:

@@ -135,7 +135,7 @@ class Sampler:
         scored: bool = False,
         with_steps: bool = False,
     ) -> list[np.ndarray]:
-        """Adds `counts[s]` continuations to `states[s].drawn`; weights are of `values.dtype`.
+        """Adds `counts[s]` continuations to `states[s].drawn`.
 
         They are split into steps if `with_steps`, or if their returns depend on these.
 
@@ -149,8 +149,7 @@ class Sampler:
         """
         cfg = self.cfg
         asked = self.after_states(episodes, states, counts)
-        int8 = cfg.values.dtype == "int8"
-        stream = self.engine.stream(params, *asked[:3], scored, int8)
+        stream = self.engine.stream(params, *asked[:3], scored)
         grown, rewards, solutions = self._graded(stream, asked.beginnings, cfg.reward.truncated)
         steps: dict[int, Steps] = {}
         if with_steps or self.splits_continuations:

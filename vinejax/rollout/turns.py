@@ -192,7 +192,7 @@ class TurnSampler(Sampler):
             plays.append(self._continued(state, self.seed_after(state, k)))
             plays[i].environment = environments.get(i)
         places = Places([episode.tokens for episode in episodes], [s.trunk for s in wanted])
-        logprobs = self._play(params, plays, places, scored, cfg.values.dtype == "int8")
+        logprobs = self._play(params, plays, places, scored)
         self._check_forks(plays)
         lost = penalties([_num_drawn(play) for play in plays], cfg)
         for state, play, penalty in zip(wanted, plays, lost, strict=True):
@@ -368,7 +368,6 @@ class TurnSampler(Sampler):
         plays: list[Play],
         places: Places | None = None,
         scored: bool = False,
-        int8: bool = False,
     ) -> list[np.ndarray]:
         """Plays all episodes to their ends; their first branches lie at `places`.
 
@@ -381,7 +380,7 @@ class TurnSampler(Sampler):
             count = len(fed.trunks)
             try:
                 while fed is not None:
-                    given = fed.trunks, fed.branches, fed.max_tokens, scored and not logprobs, int8
+                    given = fed.trunks, fed.branches, fed.max_tokens, scored and not logprobs
                     stream = self.engine.stream(params, *given, self._feed(turns))
                     turns.read(stream, len(fed.branches))
                     logprobs = logprobs or stream.trunk_logprobs

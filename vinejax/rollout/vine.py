@@ -9,7 +9,7 @@ An episode is one trunk, its states are positions on it, so a value costs no pre
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -43,23 +43,21 @@ def fill_values(
     params: Params,
     problems: list[PromptedProblem],
     episodes: list[Episode],
-    allocation: Callable[[int], AllocationRule] | None = None,
 ) -> list[Episode]:
     """The episodes with values; their steps lie between states.
 
-    `allocation` gives the rule of the i-th episode; by default all have `values.allocation`. Where
-    the engine scores as the learner does, episodes are `scored` by the prefill of their trunks.
+    Where the engine scores as the learner does, episodes are `scored` by the prefill of their
+    trunks.
 
     Raises ConfigError, as `find_rule` says, for a user's rule, and if its waves do not end.
     """
     rule = find_rule("values.allocation", sampler.cfg)
-    rules = [allocation(i) if allocation else rule for i in range(len(episodes))]
     by_id = {problem.id: problem for problem, _ in problems}
     rows: dict[str, list[int]] = {}
     for i, episode in enumerate(episodes):
         rows.setdefault(episode.problem_id, []).append(i)
     vines = [
-        Vines(sampler, by_id[name], [episodes[i] for i in own], [rules[i] for i in own], own)
+        Vines(sampler, by_id[name], [episodes[i] for i in own], rule, own)
         for name, own in rows.items()
     ]
     states = [state for of_problem in vines for state in of_problem.states]
@@ -79,7 +77,7 @@ def fill_values(
 
 def can_score(sampler: Sampler) -> bool:
     """Whether the prefill of an episode's trunk scores it as the learner does."""
-    return sampler.cfg.values.dtype == "model" and sampler.engine.scores_as_learner
+    return sampler.engine.scores_as_learner
 
 
 class Vines:
@@ -90,13 +88,13 @@ class Vines:
         sampler: Sampler,
         problem: Problem,
         episodes: list[Episode],
-        rules: Sequence[AllocationRule],
+        rule: AllocationRule,
         numbers: Sequence[int],
     ):
-        """`rules` has the allocation of each episode, `numbers` its trunk among those of a call."""
+        """`rule` is the allocation; `numbers` has each episode's trunk among those of a call."""
         cfg, tokenizer = sampler.cfg, sampler.engine.tokenizer
         self._values, self._gamma = cfg.values, cfg.ppo.gamma
-        self._rules, self.numbers, self._is_over = rules, numbers, False
+        self._rule, self.numbers, self._is_over = rule, numbers, False
         self.episodes, places = divided(episodes, cfg, tokenizer)
         # Number of the step that begins at the first state: 0, or 1 if step 0 begins at no state.
         self._first = [
@@ -130,7 +128,7 @@ class Vines:
             return None
         counts, is_over = [0] * len(self.states), True
         for i, visited in enumerate(self._visits):
-            requests = self._rules[i](wave, self._seen(i), self._values)
+            requests = self._rule(wave, self._seen(i), self._values)
             if requests is None:
                 continue
             is_over = False

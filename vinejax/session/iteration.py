@@ -3,7 +3,7 @@
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,6 @@ import optax
 
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode, PromptedProblem, TrainState
-from vinejax.credit.allocation import AllocationRule
 from vinejax.credit.assign import Credit
 from vinejax.learner.batch import minibatch_rows
 from vinejax.learner.update import Objective, Update, num_accepted, train_on
@@ -50,8 +49,6 @@ class Iteration:
         self.drawn = 0  # problems that `draw` has given in this iteration
         self.is_fruitless = False  # updates were tried, and none was made
         self.batch: Any = None  # of the updates, for inspection if none was made
-        # The method's own allocation for the i-th solution; None: `values.allocation` for all.
-        self.allocation: Callable[[int], AllocationRule] | None = None
         self._engine_before = session.engine.stats.mark()
         self._graded_before = session.graded.stats
         session.graded.state = TrainerState(number, self.cfg.iterations)

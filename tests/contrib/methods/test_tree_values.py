@@ -11,9 +11,7 @@ from helpers.paths import REPO
 
 from vinejax.contrib.methods.equations.shared_starts import ancestor_advantages
 from vinejax.contrib.methods.equations.tree_values import (
-    best_of,
     edge_advantages,
-    edge_progress,
     is_informative_edge,
     node_values,
     treerl_rewards,
@@ -101,28 +99,6 @@ def test_uninformative_edges_are_those_that_spo_drops_for_any_k(k):
         num_kept += sum(map(sum, kept))
         num_dropped += sum(row.count(False) for row in kept)
     assert min(num_dropped, num_kept) > 500
-
-
-def test_the_value_of_best_of_k():
-    out = best_of(2, np.array([[0.5, -1.0], [2.0, 0.25]]))
-    assert out.dtype == np.float32
-    np.testing.assert_array_equal(out, [[0.75, 0.0], [1.0, 0.4375]])
-    values = np.linspace(0, 1, 11)
-    np.testing.assert_allclose(best_of(1, values), values, atol=1e-7)
-    draws = np.random.default_rng(0).random((100_000, 4)) < 0.3
-    np.testing.assert_allclose(best_of(4, [0.3]), draws.any(axis=1).mean(), atol=0.01)
-
-
-def test_progress_by_hand():
-    """V = .5 and 0 below a root of .25; best of 2: 3/4, 0 and 7/16."""
-    out = edge_progress(TWO_BY_TWO, [1.0, 0.0, 0.0, 0.0], 2)
-    close(out, [[5 / 16, 1 / 4], [5 / 16, -3 / 4], [-7 / 16, 0.0], [-7 / 16, 0.0]])
-
-
-def test_progress_of_one_is_the_advantage():
-    for tree in TREES[:50]:
-        rewards = np.clip(tree.rewards, 0.0, 1.0).tolist()
-        close(edge_progress(tree.paths, rewards, 1), edge_advantages(tree.paths, rewards))
 
 
 # --- treerl_rewards ---

@@ -46,7 +46,7 @@ class Policy(FakeEngine):
         self.calls: list[list[tuple[int, ...]]] = []  # the trunks of each call
         self.seeds: list[int] = []  # of all branches
 
-    def stream(self, params, trunks, branches, max_tokens=None, scored=False, int8=False):
+    def stream(self, params, trunks, branches, max_tokens=None, scored=False):
         self.calls.append([tuple(trunk) for trunk in trunks])
         self.seeds += [branch.seed for branch in branches]
         return super().stream(params, trunks, branches, max_tokens, scored)

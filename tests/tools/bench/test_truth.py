@@ -50,7 +50,7 @@ class Recorder(FakeEngine):
         self.all: list[Branch] = []
         self.all_budgets: list[int] = []
 
-    def stream(self, params, trunks, branches, max_tokens=None, scored=False, int8=False):
+    def stream(self, params, trunks, branches, max_tokens=None, scored=False):
         self.all += branches
         self.all_budgets += list(max_tokens or [])
         return super().stream(params, trunks, branches, max_tokens, scored)

@@ -20,8 +20,8 @@ from vinejax.credit.assign import Credit
 from vinejax.learner.policy import PolicyLoss, PolicyObjective
 from vinejax.methods import vineppo
 from vinejax.methods.base import OF_RATIO, Method
+from vinejax.methods.prior import Prior
 from vinejax.methods.stages import monte_carlo
-from vinejax.methods.worth import Priced
 
 MOST_STEPS = 2**16  # of a solution: segment and step together are one number
 
@@ -46,7 +46,7 @@ def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> Polic
 METHOD = Method(
     with_steps,
     values=monte_carlo,
-    state=Priced(),
+    state=Prior(),
     loss=loss,
     settings=DirectConfig,
     reads=("values", "credit"),

@@ -13,7 +13,6 @@ import numpy as np
 
 from vinejax.contrib.methods.equations.tree_values import (
     edge_advantages,
-    edge_progress,
     is_informative_edge,
 )
 from vinejax.contrib.methods.sampling.tree_paths import Path, Shoot, open_ends
@@ -42,20 +41,15 @@ def levels(wave: int, paths: Sequence[Path], cfg: Config, rng: np.random.Generat
 
 
 def node_differences(rollout: Rollout, cfg: Config) -> Credit:
-    """V(node) - V(its parent), and with `credit.progress` a prover's progress.
+    """V(node) - V(its parent).
 
     With `spo_tree.drop` nodes that do not change the value are not trained on.
     """
     own = SPOTreeConfig.of(cfg)
     by_node, is_kept = [], []
     for paths, rewards in by_problem(rollout.episodes):
-        advantages = edge_advantages(paths, rewards, own.normalise)
-        progress = edge_progress(paths, rewards, cfg.credit.prover)
+        by_node += edge_advantages(paths, rewards, own.normalise)
         is_kept += is_informative_edge(paths, rewards)
-        by_node += [
-            [a + cfg.credit.progress * b for a, b in zip(*pair, strict=True)]
-            for pair in zip(advantages, progress, strict=True)
-        ]
     credit = per_node(rollout, by_node)
     if not own.drop:
         return credit

@@ -13,8 +13,9 @@ import numpy as np
 
 from vinejax.config.checks import check_config
 from vinejax.core.errors import ConfigError, nearest_hint
-from vinejax.core.settings import Config, flatten
+from vinejax.core.settings import Config, ValuesConfig, flatten
 from vinejax.core.types import Batch, Episode, PromptedProblem, Rollout
+from vinejax.credit.allocation import Seen
 from vinejax.credit.assign import group_numbers, solution_rewards, state_numbers
 from vinejax.learner.batch import collate, step_layout
 from vinejax.learner.packing import Passes, passes_for
@@ -58,7 +59,7 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     },
     "role_k1": ROLES_K1,
     "role_k3": ROLES_K3,
-    "probe_k0": {"values.prior": "probe", "values.allocation": "vinejax.credit.worth.nowhere"},
+    "probe_k0": {"values.prior": "probe", "values.allocation": f"{__name__}.nowhere"},
     "probe_k1": {**ROLES_K1, "values.prior": "probe"},
     "probe_k3": {**ROLES_K3, "values.prior": "probe"},
     "spo_chain": {"method": "spo_chain"},
@@ -68,6 +69,11 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
 # gradient is of rewards alone: an estimator begins with their defaults.
 SHARED = {name for module in MODULES.values() for name in module.METHOD.reads}
 SHARED |= {"rollout.flat", "rollout.rounds", "reward.overlong", "ppo.mask_truncated"}
+
+
+def nowhere(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
+    """The allocation of `probe_k0`: no continuations, so credit is the return less the prior."""
+    return None
 
 
 class Fixed(NamedTuple):

@@ -141,9 +141,9 @@ def with_own_seed(cfg: Config, purpose: str) -> Config:
     """The configuration with a run seed for one purpose of the bench.
 
     A rollout has the policy's horizon, the tokens that its solution had left at the state, whatever
-    `values.budget` says for estimates; and the policy's weights, whatever `values.dtype` says.
+    `values.budget` says for estimates.
     """
-    values = dataclasses.replace(cfg.values, budget="left", dtype="model")
+    values = dataclasses.replace(cfg.values, budget="left")
     seed = row_seed(cfg.seed, 0, f"credit bench, {purpose}")
     return dataclasses.replace(cfg, seed=seed, values=values)
 

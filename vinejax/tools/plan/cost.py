@@ -92,7 +92,7 @@ def prefill_cost(case: Case, phase: PlannedPhase) -> Cost:
     sizes, columns = phase.sizes, prefill_columns(phase)
     kv = sizes.batch * cache_bytes(case.model, case.mesh, columns)
     cost = forward_pass(case, sizes.batch, columns)
-    return cost.plus(Cost(0, kv + memory.decode_copy_bytes(case, phase.int8)))
+    return cost.plus(Cost(0, kv + memory.decode_copy_bytes(case)))
 
 
 def columns_read(phase: PlannedPhase) -> tuple[float, float]:
@@ -120,7 +120,7 @@ def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
     flops = 2 * num_multiplied(case, with_head=True) + attention_flops(case, visible)
     table = 0 if cfg.tied_head else cfg.vocab_size * cfg.width
     # Only a few rows of the embedding are read.
-    read = memory.decode_copy_bytes(case, phase.int8) - table * case.item_bytes / case.tensor
+    read = memory.decode_copy_bytes(case) - table * case.item_bytes / case.tensor
     read += columns_bytes(case, phase)
     read += 2 * FLOAT32 * sizes.slots * cfg.vocab_size / case.tensor
     return Cost(sizes.slots * flops / case.tensor, read)

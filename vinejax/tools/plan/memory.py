@@ -44,7 +44,6 @@ class PlannedPhase(NamedTuple):
     sizes: Sizes
     shapes: tuple[Sizes, ...]  # in which it decodes: `sizes`, then those of its drains
     waves: int = 1  # calls, one after the other
-    int8: bool = False  # the layers' kernels are in 8 bits
 
     def in_shape(self, n: int) -> "PlannedPhase":
         """The phase with the sizes of its n-th shape."""
@@ -120,16 +119,15 @@ def optimizer_bytes(case: Case, shapes: Params) -> int:
     )
 
 
-def decode_copy_bytes(case: Case, int8: bool = False) -> int:
+def decode_copy_bytes(case: Case) -> int:
     """Bytes per chip of the decoding copy of the weights, adapters included.
 
-    It is replicated over shards and split over `tensor`, in the compute dtype or with kernels in 8
-    bits.
+    It is in the compute dtype, replicated over shards and split over `tensor`.
     """
     params = abstract_params(case.model)
     if case.cfg.model.lora_rank:
         params = with_adapters(params, trained_shapes(case))
-    return bytes_per_chip(abstract_weights(case.model, case.mesh, params, int8))
+    return bytes_per_chip(abstract_weights(case.model, case.mesh, params))
 
 
 def train_length(case: Case) -> int:
@@ -185,10 +183,9 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
         sizes, _ = sizes_of(case.model, case.mesh, case.platform, room, settings, demand)
         if name == "values" and cfg.rollout.skip_repeats:
             tokens = max(tokens - PlanConfig.of(cfg).repeats, 1.0)  # these are not decoded
-        int8 = name == "values" and cfg.values.dtype == "int8"
         shapes = sizes, *drain_sizes(case.model, case.mesh, room, sizes)
         work = trunks, branches, longest, mean_trunk, tokens
-        phases.append(PlannedPhase(name, *work, sizes, shapes, waves, int8))
+        phases.append(PlannedPhase(name, *work, sizes, shapes, waves))
     return phases
 
 

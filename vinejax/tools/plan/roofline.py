@@ -113,7 +113,7 @@ def plan_program(
     parts = memory.during(stage, case)
     parts |= dict.fromkeys(ABSENT.get(name, ()), 0)
     if name == "prefill" or is_decode(name):
-        parts["decode copy"] = decode_copy_bytes(case, phase.int8)
+        parts["decode copy"] = decode_copy_bytes(case)
     if is_decode(name):
         parts["trunk KV"], parts["suffix KV"] = kv_bytes(case, phase.sizes)
     others = sum(parts[part] for part in included)

@@ -174,8 +174,7 @@ def temperatures(config: JsonObject) -> tuple[str, str] | None:
 def header_facts(config: JsonObject) -> list[tuple[str, str]]:
     """Labels and values of the few settings that the header shows."""
     flat = dict(resolved_settings(config))
-    is_chosen = flat.get("values.allocation") == "worth"  # anew in each iteration
-    if is_chosen or flat.get("method", "vineppo") != "vineppo":
+    if flat.get("method", "vineppo") != "vineppo":
         flat.pop("values.k", None)
     facts = [(label, flat[name]) for name, label in FACTS if flat.get(name)]
     if "git revision" in flat:

@@ -19,8 +19,6 @@ order of the leaves, and rewards that are all equal give differences of exactly 
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 Node = int | None  # a node's number; None is the root
 ROUNDING = 1e-8  # smaller differences between values are treated as 0
 
@@ -99,7 +97,7 @@ def is_informative_edge(
 ) -> list[list[bool]]:
     """Whether an edge changes the value: SPO-tree does not train on edges that do not.
 
-        A + BoK(V(child)) - BoK(V(parent)) ≠ 0    BoK(v) = 1 - (1 - v)^k  (`best_of`),  k = 4
+        A + BoK(V(child)) - BoK(V(parent)) ≠ 0    BoK(v) = 1 - (1 - v)^k,  k = 4
 
     BoK never falls as v rises, so the left side is 0 exactly where A is 0, for either kind of
     `edge_advantages` and any k: what is computed is |V(child) - V(parent)| > 1e-8.
@@ -118,53 +116,6 @@ def is_informative_edge(
     Its comparison has no tolerance for rounding.
     """
     return [[abs(edge) > ROUNDING for edge in row] for row in edge_advantages(paths, rewards)]
-
-
-def best_of(k: int, values: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Value of a state under the policy best-of-k: at least one of k solutions is right.
-
-        BoK(v) = 1 - (1 - v)^k    v clipped to [0, 1]
-
-    Its difference over a step is the progress that the step makes, with best-of-k as the prover.
-
-    Args:
-      k: number of solutions, at least 1.
-      values: of any shape, V(s): the chance that one solution is right.
-
-    Returns:
-      float32, of the shape of `values`.
-
-    Source: process advantage verifiers, https://arxiv.org/abs/2410.08146.
-    """
-    chance = np.clip(np.asarray(values, np.float64), 0.0, 1.0)
-    return np.asarray(1.0 - (1.0 - chance) ** k, np.float32)
-
-
-def edge_progress(
-    paths: Sequence[Sequence[int]], rewards: Sequence[float], k: int
-) -> list[list[float]]:
-    """Progress of every edge for a prover, the policy's best of k solutions.
-
-        P = BoK(V(child)) - BoK(V(parent))    BoK: see `best_of`
-
-    Args:
-      paths: [L] node numbers of each leaf, from below the root.
-      rewards: [L], one per leaf.
-      k: solutions of the prover.
-
-    Returns:
-      [L] lists, each with one number per node of the leaf's path.
-
-    Raises:
-      ValueError: as `node_values`.
-
-    Source: process advantage verifiers, https://arxiv.org/abs/2410.08146; SPO-tree's code can add
-    five times this, with k = 4, to the value of the child. `credit.progress` adds it to an edge's
-    advantage, which is ours.
-    """
-    values = node_values(paths, rewards)
-    best = dict(zip(values, best_of(k, list(values.values())).tolist(), strict=True))
-    return [[best[child] - best[parent] for parent, child in _edges(path)] for path in paths]
 
 
 def treerl_rewards(

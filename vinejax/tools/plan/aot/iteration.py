@@ -71,7 +71,7 @@ def iteration_stages(
     stages: list[Stage] = []
     for i, phase in enumerate(phases):
         calls = calls_per_phase(case, phase)
-        if i == 0 or phase.int8:  # otherwise the phase uses the copy of the one before
+        if i == 0:  # later phases use the same copy
             calls = {"decode copy": 1.0, **calls}
         stages.append(_engine_stage(case, phase, phases, programs, calls, times))
     ppo = case.cfg.ppo

@@ -145,7 +145,7 @@ class Lowering:
         return self._shape(shape, jnp.int32, split.SHARDS)
 
     def _weights(self) -> split.Weights:
-        return split.abstract_weights(self.model, self.mesh, self.params, self.phase.int8)
+        return split.abstract_weights(self.model, self.mesh, self.params)
 
     def _caches(self) -> tuple[window.Window, window.Rows, decode.Slots]:
         cache, rows, slots = jax.eval_shape(

@@ -167,7 +167,7 @@ def price_lines(plan: Plan) -> list[str]:
     price = sampled / (trained / (episodes * mean_tokens(case)))
     return [
         f"An iteration takes {ratio} times what it would take without values.",
-        f"A sampled token takes {price:.2g} of the time of a trained one (values.price).",
+        f"A sampled token takes {price:.2g} of the time of a trained one.",
     ]
 
 

@@ -1,0 +1,83 @@
+"""What step credit gains over the credit of outcomes, beside the tokens it takes.
+
+Unbiased credits Â of one policy have the same expected gradient, Σ_c Â_c·∇log π(step c). They
+differ in its second moment, which is about Σ_c n_c·Â_c². For a step, n_c = Σ_t (1 - p_t) over its
+tokens estimates the squared norm of their scores, 1 - Σ_i p_i² each in the logits. So
+
+    price = (1 + q·(1 + L)) / (1 + q)
+    gain = Σ n·(return - b)² / (Σ n·Â²·price)
+
+q = `SAMPLED_PRICE` is the price of a sampled token, in trained tokens; L is the number of tokens of
+continuations per token of the solutions, if a continuation is as long as what its solution had
+left. The baseline b is a learned value, or without one the mean reward of the problem's other
+solutions. A gain above 1 says that step credit brings more per token than the credit of outcomes.
+
+Source: ours.
+"""
+
+from collections import Counter
+
+import numpy as np
+
+from vinejax.core.settings import Config
+from vinejax.core.types import Rollout, StepLayout
+from vinejax.credit.assign import (
+    Credit,
+    against_group,
+    before_steps,
+    means_of_steps,
+    sums_of_steps,
+)
+from vinejax.rl.by_role import role_advantages
+
+SAMPLED_PRICE = 0.125  # of a sampled token, in trained tokens
+
+
+def gain_metrics(rollout: Rollout, credit: Credit, cfg: Config) -> dict[str, float]:
+    """`credit/price` and `credit/gain` of the credit of sampled values; no gain where all is 0."""
+    if any(episode.values is None for episode in rollout.episodes):
+        return {}
+    steps = rollout.steps
+    if rollout.values is None:
+        outcome = means_of_steps(against_group(rollout, "rloo", cfg).advantages, steps)
+    else:
+        prior = before_steps(rollout.values, steps)
+        # With λ = 1 the advantage is the return less the baseline.
+        outcome = np.asarray(role_advantages(prior, steps.rewards, steps.num_steps, 1.0))
+    drawn = np.zeros(steps.rewards.shape)
+    for i, episode in enumerate(rollout.episodes):
+        drawn[i, : len(episode.continuations)] = [len(x) for x in episode.continuations]
+    tokens = tokens_left(steps)
+    sampled = np.sum(drawn * state_shares(rollout) * tokens)
+    price = price_of(sampled / np.sum(tokens[:, 0]))
+    n = surprise(rollout)
+    square = np.sum(n * np.asarray(credit.by_step) ** 2) * price
+    gain = {"credit/gain": np.sum(n * outcome**2) / square} if square > 0 else {}
+    return {"credit/price": price, **gain}
+
+
+def price_of(tokens: float) -> float:
+    """The price of credit with `tokens` tokens of continuations per token of the solution."""
+    return (1 + SAMPLED_PRICE * (1 + tokens)) / (1 + SAMPLED_PRICE)
+
+
+def surprise(rollout: Rollout) -> np.ndarray:
+    """f64[B, C] n of the equation above; 0 for steps without a state, which have no credit."""
+    doubt = -np.expm1(np.asarray(rollout.batch.old_logprobs, np.float64))
+    return sums_of_steps(doubt, rollout.steps) * (rollout.steps.counts >= 0)
+
+
+def tokens_left(steps: StepLayout) -> np.ndarray:
+    """f64[B, C] tokens of the solution after the state before each step."""
+    tokens = sums_of_steps(np.ones(steps.step_ids.shape), steps)
+    return np.cumsum(tokens[:, ::-1], axis=1)[:, ::-1]
+
+
+def state_shares(rollout: Rollout) -> np.ndarray:
+    """f64[B, C] 1 / n for a state whose continuations n solutions share (`values.dedup`)."""
+    groups = [list(map(id, episode.continuations)) for episode in rollout.episodes]
+    holders = Counter(group for of_episode in groups for group in of_episode)
+    share = np.ones(rollout.steps.rewards.shape)
+    for i, of_episode in enumerate(groups):
+        share[i, : len(of_episode)] = [1 / holders[group] for group in of_episode]
+    return share
