@@ -53,6 +53,13 @@ setuptools.setup(
         "oracle": ["torch>=2.4", "trl>=1.16", "math-verify>=0.9"],
         "wandb": ["wandb>=0.18"],
         "bench": ["matplotlib>=3.8"],
+        # The documentation site: mkdocs.yml.
+        "docs": [
+            "mkdocs>=1.6,<2",
+            "mkdocs-material>=9.5,<10",
+            "mkdocstrings[python]>=1.0,<2",
+            "ruff==0.17.5",  # wraps long signatures
+        ],
         "test": [
             "pytest>=8.0",
             "pytest-xdist>=3.8",

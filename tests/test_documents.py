@@ -1,4 +1,4 @@
-"""The pages: what they link to exists, and the code of the engine's page runs."""
+"""The pages: what they link to exists, the reference is whole, and the engine's example runs."""
 
 import re
 import subprocess
@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from helpers.paths import REPO
+
+import vinejax
 
 LISTED = subprocess.run(
     ["git", "ls-files", "*.md"], cwd=REPO, capture_output=True, text=True, check=False
@@ -39,6 +41,12 @@ def test_what_a_page_links_to_exists(name: str):
         if not target.exists() or anchor and anchor not in anchors_of(target):
             missing.append(link)
     assert not missing
+
+
+def test_the_reference_has_every_public_name_once():
+    pages = (REPO / "docs/reference").glob("*.md")
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    assert sorted(re.findall(r"^::: vinejax\.(\w+)$", text, re.MULTILINE)) == vinejax.__all__
 
 
 def test_the_example_of_the_engine_runs(monkeypatch: pytest.MonkeyPatch):
