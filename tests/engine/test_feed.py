@@ -1,21 +1,16 @@
 """A stream that is fed while it runs draws what a call of its own would."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from etils import epath
 from helpers import fed_cases as cases
 from helpers.model_oracles import Model
 
-from vinejax.core.errors import WorkdirError
 from vinejax.core.settings import SampleConfig
 from vinejax.engine import phase
 from vinejax.engine.branches import Branch, Fed, Feed
 from vinejax.engine.engine import Engine
 from vinejax.engine.intake import Intake
-from vinejax.rollout.journaled import JournaledEngine
-from vinejax.runtime.journal import Journal
 
 SAMPLING = SampleConfig(temperature=0.9, top_p=0.95)
 
@@ -106,29 +101,3 @@ def test_what_is_fed_is_checked(tiny: Model):
     feed = Feed(lambda: Fed([[3]], [Branch(0, 2, 1)]), 1, 1, 20)
     with pytest.raises(ValueError, match="branch 0: position 2"):
         dict(engine_of(tiny).stream(tiny.params, cases.PROMPTS, cases.FIRST, 4, feed=feed))
-
-
-def journaled(tiny: Model, folder: Path) -> JournaledEngine:
-    journal = Journal(epath.Path(folder))
-    journal.open("0", "w")
-    return JournaledEngine(journal, tiny.decoder, SAMPLING, tiny.tokenizer, slots=8, chunk=3)
-
-
-def test_a_finished_stream_is_read(
-    tiny: Model, expected: cases.Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    first = journaled(tiny, tmp_path)
-    cases.assert_same(cases.one_stream(first, tiny.params), expected)
-    second = journaled(tiny, tmp_path)
-    monkeypatch.setattr(Engine, "_run", None)  # nothing is computed
-    cases.assert_same(cases.one_stream(second, tiny.params), expected)
-    assert first.stats == second.stats
-
-
-def test_another_feed_than_that_of_the_journal_is_refused(
-    tiny: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    cases.one_stream(journaled(tiny, tmp_path), tiny.params)
-    monkeypatch.setattr(cases, "STEPS", 4)
-    with pytest.raises(WorkdirError, match="was fed other branches"):
-        cases.one_stream(journaled(tiny, tmp_path), tiny.params)

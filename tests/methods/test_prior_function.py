@@ -2,12 +2,10 @@
 
 import dataclasses
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from etils import epath
 from helpers import loop_cases as loops
 from helpers import priors
 from helpers import vine_cases as cases
@@ -22,7 +20,6 @@ from vinejax.credit.platt import Scaling
 from vinejax.learner.batch import collate, step_layout
 from vinejax.methods.prior import fresh_prior, learned, with_prior
 from vinejax.methods.prior_function import find_prior, judged
-from vinejax.runtime.journal import Journal
 from vinejax.session.session import Session
 
 
@@ -36,14 +33,13 @@ def config(prior: str, **values: Any) -> Config:
     return cases.config(prior=f"helpers.priors.{prior}", **values)
 
 
-def a_session(journal: Journal | None = None) -> Any:
+def a_session() -> Any:
     return stand_in(
         Session,
         task=cases.Task(),
         graded=cases.rewards_of(cases.Task()),
         tokenizer=loops.tokenizer(),
         problems={"train": [(Problem("train/6", "1+1", "#### 2"), []), cases.PROBLEM]},
-        journal=journal or Journal(),
         model=loops.model(),
     )
 
@@ -132,14 +128,3 @@ def test_numbers_are_scaled_and_learned_from():
     assert {"value/error", "value/weight"} <= set(metrics)
     fixed = dataclasses.replace(cfg, credit=dataclasses.replace(cfg.credit, prior=0.3))
     assert with_prior(session, rollout, kept, fixed).weight == 0.3
-
-
-def test_a_restart_is_given_what_the_function_had_said(tmp_path: Path):
-    """A judge may say something else the second time."""
-    cfg, found = config("by_length"), []
-    for _ in range(2):
-        priors.SEEN.clear()
-        journal = Journal(epath.Path(tmp_path))
-        journal.open("3", "weights")
-        found.append(judged(a_session(journal), a_rollout(cfg), cfg).tolist())
-    assert found[0] == found[1] and not priors.SEEN

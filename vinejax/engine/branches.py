@@ -93,7 +93,6 @@ class Feed:
     branches: int
     longest: int  # tokens of a trunk, or before an offshoot
     at_once: int | None = None  # branches that are under way together; None: all
-    repeats: bool = True  # after the same branches `more` gives the same in another process
     keeps: bool = False  # rows keep their columns for trunks that begin alike: see `keeping.py`
     offshoots: Offshoots | None = None
 

@@ -52,24 +52,19 @@ def judged(session: Session, rollout: Rollout, cfg: Config) -> np.ndarray:
     """f64[S] the function's number for each state, in the order of `state_numbers`.
 
     Raises UserError, in a line with function and states, if it fails, takes more than
-    `values.prior_timeout_s` for a batch, or gives anything but numbers from 0 to 1. A run that was
-    interrupted is given what the function had said.
+    `values.prior_timeout_s` for a batch, or gives anything but numbers from 0 to 1.
     """
     states = list(_cut(session, rollout))
-
-    def compute() -> dict[str, np.ndarray]:
-        firsts: dict[tuple[str, str], int] = {}  # of equal texts
-        place = [firsts.setdefault((x.problem.id, x.text), i) for i, x in enumerate(states)]
-        different, watch = sorted(firsts.values()), Watch()
-        numbers: dict[int, float] = {}
-        for start in range(0, len(different), BackgroundGrading.BATCH):
-            batch = different[start : start + BackgroundGrading.BATCH]
-            found = asked(cfg.values, session, [states[i] for i in batch]) if is_writer() else []
-            numbers |= shared_work(dict(zip(batch, found, strict=False)))
-            watch.look()
-        return {"numbers": np.array([numbers[i] for i in place])}
-
-    return session.journal.once("prior", str(len(states)), compute)["numbers"]
+    firsts: dict[tuple[str, str], int] = {}  # of equal texts
+    place = [firsts.setdefault((x.problem.id, x.text), i) for i, x in enumerate(states)]
+    different, watch = sorted(firsts.values()), Watch()
+    numbers: dict[int, float] = {}
+    for start in range(0, len(different), BackgroundGrading.BATCH):
+        batch = different[start : start + BackgroundGrading.BATCH]
+        found = asked(cfg.values, session, [states[i] for i in batch]) if is_writer() else []
+        numbers |= shared_work(dict(zip(batch, found, strict=False)))
+        watch.look()
+    return np.array([numbers[i] for i in place])
 
 
 def asked(values: ValuesConfig, session: Session, batch: Sequence[Cut]) -> list[float]:

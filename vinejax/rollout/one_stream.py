@@ -175,12 +175,7 @@ class _Growth:
         self._problem_of += [p for p in range(len(self._problems)) for _ in range(self._size)]
         most = bounds(cfg, len(asked.branches), self._sampler.engine.model.cfg.context)
         self._early_room = most["branches"]
-        feed = Feed(
-            self.more,
-            **most,
-            repeats=self._early is None,  # when a state is reached depends on chunks
-            offshoots=self._offshoots if self._early else None,
-        )
+        feed = Feed(self.more, **most, offshoots=self._offshoots if self._early else None)
         return self._sampler.engine.stream(params, *asked[:3], feed=feed)
 
     def take(self, i: int, grown: Grown) -> None:

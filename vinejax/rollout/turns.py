@@ -402,7 +402,7 @@ class TurnSampler(Sampler):
         longest = min(prompt + max(rest), self.engine.model.cfg.context)
         later = count * self._max_turns
         # An environment may answer otherwise in another process: a program that prints the time.
-        return Feed(turns.more, later, later, longest, at_once=count, repeats=False, keeps=True)
+        return Feed(turns.more, later, later, longest, at_once=count, keeps=True)
 
     def branches_of(self, plays: Sequence[Play], places: Places | None) -> Fed:
         """The rest of each play's turn, on its tokens or at `places`."""
