@@ -1,14 +1,14 @@
-"""What keeping costs: the journal and checkpoints, beside the time of an iteration; and growth.
+"""What keeping costs: checkpoints beside the time of an iteration; and growth.
 
     python benchmarks/keeping.py [--rounds=12] [--output=FILE.json]
     python benchmarks/keeping.py --growth=200
 
-Four runs of VinePPO (configs/tiny.py with ten times its parameters, from one start, whose learning
+Three runs of VinePPO (configs/tiny.py with ten times its parameters, from one start, whose learning
 rate is too small to change a token) take turns in one process: a round is one iteration of each
-with all that the loop does around it. One keeps nothing, the others the journal, the journal and a
-checkpoint every tenth iteration, and both in every iteration. A round in which a program was
-compiled is left out. Ratios are medians over rounds of (time of the run / time of the one that
-keeps nothing). Beside them is the time that the main thread spends in keeping, as a share.
+with all that the loop does around it. One keeps nothing, the others a checkpoint every tenth
+iteration and in every iteration. A round in which a program was compiled is left out. Ratios are
+medians over rounds of (time of the run / time of the one that keeps nothing). Beside them is the
+time that the main thread spends in keeping, as a share.
 
 `--growth` trains configs/tiny.py in small for so many iterations, with a checkpoint in each, and
 prints memory and open files at the ends of the quarters.
@@ -32,7 +32,6 @@ from vinejax.config.load import from_dict, from_file
 from vinejax.core.settings import Config
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.compiles import num_compiles
-from vinejax.runtime.journal import Entry, Journal
 from vinejax.runtime.log import RunLog
 from vinejax.tools.report.live import LivePage
 from vinejax.training import loop
@@ -42,12 +41,7 @@ from vinejax.training.warmup import warm_up
 CONFIGS = Path(__file__).parents[1] / "configs"
 TEN_TIMES: dict[str, Any] = {"num_layers": 4, "width": 192, "num_heads": 6, "num_kv_heads": 3}
 NEVER = 10**6  # iterations between two checkpoints
-RUNS: dict[str, dict[str, Any]] = {
-    "nothing": {"journal": False, "every": NEVER},
-    "journal": {"journal": True, "every": NEVER},
-    "journal, checkpoint every 10th": {"journal": True, "every": 10},
-    "journal, checkpoint every iteration": {"journal": True, "every": 1},
-}
+RUNS = {"nothing": NEVER, "every 10th": 10, "every iteration": 1}  # name -> checkpoint.every
 SMALL = {"prompts": 4, "per_prompt": 4, "slots": 32}
 
 
@@ -64,15 +58,7 @@ class Clock:
 
     def __init__(self):
         self.seconds = 0.0
-        for owner, name in (
-            (Entry, "keep"),
-            (Journal, "entry"),
-            (Journal, "forget"),
-            (Journal, "open"),
-            (Checkpoints, "save"),
-            (loop, "fingerprint"),
-            (loop, "copied"),
-        ):
+        for owner, name in ((Checkpoints, "save"), (loop, "copied")):
             setattr(owner, name, self._timed(getattr(owner, name)))
 
     def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -106,7 +92,7 @@ class Contender:
         return Turn(seconds, clock.seconds - keeping, num_compiles() - compiles)
 
 
-def config_of(folder: Path, start: str, keeping: dict[str, Any]) -> Config:
+def config_of(folder: Path, start: str, every: int) -> Config:
     fields: Any = from_file(str(CONFIGS / "tiny.py"), "tiny.py")
     fields.optimizer.learning_rate = 1e-12
     fields.iterations, fields.eval.every = NEVER, 0
@@ -115,8 +101,7 @@ def config_of(folder: Path, start: str, keeping: dict[str, Any]) -> Config:
     for name, value in TEN_TIMES.items():
         fields.model[name] = value
     fields.model.ffn = 576
-    for name, value in keeping.items():
-        fields.checkpoint[name] = value
+    fields.checkpoint.every = every
     if not start:
         fields.sft.steps, fields.sft.learning_rate = 300, 2e-3
     return from_dict(fields)
@@ -124,12 +109,12 @@ def config_of(folder: Path, start: str, keeping: dict[str, Any]) -> Config:
 
 def measure(folder: Path, rounds: int) -> list[dict[str, Any]]:
     """A row for each of `RUNS`."""
-    start = str(warm_up(config_of(folder, "", {}), folder / "start"))
+    start = str(warm_up(config_of(folder, "", NEVER), folder / "start"))
     clock, turns = Clock(), defaultdict(list)
     with ExitStack() as stack:
         runs = {
-            name: Contender(config_of(folder, start, keeping), folder / str(n), stack)
-            for n, (name, keeping) in enumerate(RUNS.items())
+            name: Contender(config_of(folder, start, every), folder / str(n), stack)
+            for n, (name, every) in enumerate(RUNS.items())
         }
         for number in range(4 * rounds):
             made = {name: run.turn(clock) for name, run in runs.items()}

@@ -80,7 +80,7 @@ def config_of(options: argparse.Namespace) -> Config:
         "optimizer": {"learning_rate": 1e-6},
         "sft": {"steps": 60, "batch": 16, "learning_rate": 1e-2},
         "eval": {"every": 0, "samples": 1},
-        "checkpoint": {"every": options.iterations, "journal": False},
+        "checkpoint": {"every": options.iterations},
         "log": {"vines": 0},
     }
     if find_method(options.method).has_continuations:

@@ -10,9 +10,9 @@ It takes about two minutes on two CPU cores. An iteration has four stages:
 
 Simplified: rows are padded to one length, a state that several solutions visit is valued for each,
 the learning rate is constant, and an interrupted run starts again. `python -m vinejax.main` adds
-packed rows, device meshes and several hosts, checkpoints and a journal from which a run resumes
-exactly, reuse of samples between states, grading while the devices decode, other tasks, models
-and methods, accuracies with confidence intervals, and a report of the run.
+packed rows, device meshes and several hosts, checkpoints from which a run resumes exactly, reuse of
+samples between states, grading while the devices decode, other tasks, models and methods,
+accuracies with confidence intervals, and a report of the run.
 """
 
 from pathlib import Path

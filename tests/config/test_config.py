@@ -270,7 +270,6 @@ def test_every_number_and_choice_is_checked():
         "code.partial",
         "values.backup",
         "spo_tree.drop",
-        "checkpoint.journal",
         "rollout.skip_repeats",
     }
     for name, value in flatten(Config()):

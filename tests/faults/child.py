@@ -1,10 +1,10 @@
 """The command line, that notes where it is, and can be made to die there.
 
 FAULTS_EVENTS names a file that gets a line `stage tokens` for every event: a chunk of decoding, a
-minibatch, a file that is written but not renamed, a checkpoint that begins, an entry of the
-journal, the report. `tokens` are those that this process has decoded. FAULTS_KILL, 'event delay
-signal', sends itself a signal `delay` milliseconds after the event of that number, from 1.
-FAULTS_FILL, 'event file', fills the disk with that file at the event.
+minibatch, a file that is written but not renamed, a checkpoint that begins, the report. `tokens`
+are those that this process has decoded. FAULTS_KILL, 'event delay signal', sends itself a signal
+`delay` milliseconds after the event of that number, from 1. FAULTS_FILL, 'event file', fills the
+disk with that file at the event.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from vinejax import main
 from vinejax.engine import phase
 from vinejax.engine.collect import Collector
 from vinejax.learner import score, update
-from vinejax.runtime import checkpoint, journal, log, workdir
+from vinejax.runtime import checkpoint, log, workdir
 from vinejax.runtime.stopping import Watch
 from vinejax.tools.report.live import LivePage
 
@@ -65,7 +65,7 @@ def fill(path: str) -> None:
 def watch(events: Events) -> None:
     """Replaces what an event happens in by the same with the event."""
     look, stage, count = Watch.look, log.RunLog.stage, Collector._count
-    save, keep, report = checkpoint.Checkpoints._save, journal.Entry.keep, LivePage.finish
+    save, report = checkpoint.Checkpoints._save, LivePage.finish
     write = workdir.write_atomic
 
     class Noted(Watch):
@@ -109,9 +109,8 @@ def watch(events: Events) -> None:
     Collector._count = counted  # pyright: ignore
     log.RunLog.stage = lambda self, name: Stage(self, name)  # pyright: ignore
     checkpoint.Checkpoints._save = before("save", save)
-    journal.Entry.keep = before("journal", keep)
     LivePage.finish = before("report", report)
-    for module in (journal, log, workdir):
+    for module in (log, workdir):
         module.write_atomic = half_written  # pyright: ignore
 
 

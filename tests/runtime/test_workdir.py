@@ -88,6 +88,19 @@ def test_a_run_with_a_field_that_is_gone_goes_on_if_it_had_the_default(tmp_path:
         open_workdir(Config(), tmp_path)
 
 
+def test_a_run_that_kept_a_journal_goes_on(tmp_path: pathlib.Path):
+    """Earlier versions had the folder and the field, which changed no result."""
+    open_workdir(Config(), tmp_path)
+    recorded = record(tmp_path)
+    recorded["config"]["checkpoint"]["journal"] = False
+    (tmp_path / "config.json").write_text(json.dumps(recorded))
+    entry = tmp_path / "journal" / "3" / "wave.0.npz"
+    entry.parent.mkdir(parents=True)
+    entry.write_bytes(b"kept")
+    open_workdir(Config(), tmp_path)
+    assert entry.exists() and "journal" not in record(tmp_path)["config"]["checkpoint"]
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

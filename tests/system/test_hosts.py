@@ -119,15 +119,16 @@ def alone(tmp_path_factory, config):
 
 @pytest.mark.slow
 def test_several_processes_do_what_one_does(alone, config, tmp_path):
-    """Two processes, of which one is killed in the second iteration. The other ends, both are
-    started again, and their checkpoint goes on with half the devices, another row of meshes."""
+    """Two processes, of which one is killed after the first iteration's save. The other ends, both
+    are started again, and their checkpoint goes on with half the devices, another row of meshes."""
     workdir = tmp_path / "run"
     first, second = start(2, 2, config, workdir, distributed__heartbeat_s=10)
-    wait_for(workdir / "journal" / "1" / "wave.1.npz", [first, second])
+    for process in range(2):
+        wait_for(workdir / "checkpoints" / "1" / f"checksums.{process}-of-2.json", [first, second])
     second.kill()
     assert all(process.wait(timeout=60) != 0 for process in (first, second))
     run(2, 2, config, workdir)
-    assert "results of stages were finished by an earlier process" in log_of(workdir, 0)
+    assert "resumes after iteration 1 of 2" in log_of(workdir, 0)
     for iteration in range(2):
         assert episodes_of(workdir, iteration) == episodes_of(alone, iteration)
     mine, theirs = records_of(workdir), records_of(alone)

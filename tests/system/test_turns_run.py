@@ -74,15 +74,13 @@ def test_the_rows_say_who_said_what(run: Path):
 def test_a_run_that_was_interrupted_samples_the_same_episodes(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """With other slots, so that turns, which are sampled again, end in another order."""
+    """With other slots, so that turns end in another order."""
     cfg = config(model={"path": str(run / "warmup")})
     cfg = dataclasses.replace(cfg, rollout=dataclasses.replace(cfg.rollout, slots=8))
     with monkeypatch.context() as patch:
         patch.setattr(update, "update_step", None)  # fails once episodes have their values
         with pytest.raises(TypeError):
             train(cfg, tmp_path)
-    kept = {file.name for file in (tmp_path / "journal" / "0").glob("*.npz")}
-    assert "scores.0.npz" in kept and "wave.0.npz" not in kept
     train(cfg, tmp_path)
     assert without_rounding(rows_of(tmp_path)) == without_rounding(rows_of(run))
 

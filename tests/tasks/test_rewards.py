@@ -3,20 +3,16 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from etils import epath
 from helpers import loop_cases as cases
 
 from vinejax.config.checks import check_config
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.settings import GraderConfig, RewardConfig
 from vinejax.core.types import Problem
-from vinejax.rollout.journaled import JournaledTask
-from vinejax.runtime.journal import Journal
 from vinejax.session.metrics import part_means
 from vinejax.tasks.graded import GradedTask
 from vinejax.tasks.gsm8k import GSM8K
@@ -312,27 +308,6 @@ def test_the_tasks_own_reward_is_one_of_them_or_is_not_asked():
         assert alone.unreadable([Problem("train/1", "", r"#### \foo{")]) == {}
     with GradedTask(GSM8K("x"), GraderConfig(), reward=RewardConfig()) as plain:
         assert plain.grade(items) == [Reward(1.0, None)]
-
-
-def test_parts_go_through_the_journal(tmp_path: Path):
-    def run(items: Sequence[tuple[Problem, str]] = ITEMS[:2]) -> dict[int, Reward]:
-        journal = Journal(epath.Path(tmp_path / "journal"))
-        journal.open("3", "w")
-        chosen = RewardConfig(functions=("my_rewards.accuracy",))
-        task = JournaledTask(journal, GSM8K("x"), GraderConfig(), chosen)
-        with task.background() as background:
-            for i, item in enumerate(items):
-                background.add(i, *item, [1])
-            return background.rewards()
-
-    right, wrong = Reward(1.0, {"accuracy": 1.0}), Reward(0.0, {"accuracy": 0.0})
-    # Of earlier processes, whose settings gave other responses.
-    assert run(ITEMS[:1]) == {0: right}
-    assert run([ITEMS[1], ITEMS[1]]) == {0: wrong, 1: wrong}
-    first = run()
-    assert first == {0: right, 1: wrong}
-    sys.modules["my_rewards"].accuracy = None  # pyright: ignore[reportAttributeAccessIssue]
-    assert run() == first
 
 
 @pytest.mark.parametrize(

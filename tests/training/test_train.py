@@ -15,13 +15,11 @@ import numpy as np
 import pytest
 from etils import epath
 from helpers import loop_cases as cases
-from helpers.applied import run_instead
 
 from vinejax.core.errors import DivergedError
 from vinejax.core.types import RunState, TrainState
 from vinejax.learner import update
 from vinejax.methods import base
-from vinejax.methods.base import policy_gradient
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.runtime import stopping
 from vinejax.runtime.checkpoint import Checkpoints
@@ -225,19 +223,20 @@ def test_the_best_policy_is_kept(run):
 
 @pytest.fixture(scope="module")
 def resumed(run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
-    """(workdir, metrics at the interruption) of a run that died after its first iteration.
+    """(workdir, metrics at the interruption) of a run that died in its second iteration's updates.
 
-    The first start also traces that iteration.
+    The first start also traces its first iteration.
     """
-    workdir = tmp_path_factory.mktemp("resumed")
+    workdir, update_step, updates = tmp_path_factory.mktemp("resumed"), update.update_step, []
 
     def dying(*args: Any):
-        if len(list(workdir.glob("episodes/*"))) == 1:
+        updates.append(None)
+        if len(updates) == 6:
             raise KeyboardInterrupt
-        return policy_gradient(*args)
+        return update_step(*args)
 
     with pytest.MonkeyPatch.context() as patch:
-        run_instead(patch, dying)
+        patch.setattr(update, "update_step", dying)
         with pytest.raises(KeyboardInterrupt):
             loop.train(cases.config(profile="0:1"), workdir)
     before = cases.read_lines(workdir / "metrics.jsonl")

@@ -182,12 +182,9 @@ class Engine:
         Raises in the loop: ValueError for what is fed; RoomError for too little memory, before its
         first step; DivergedError, a FloatingPointError, naming a trunk whose logits are not finite.
         """
-        return self._stream(params, Fed(trunks, branches, max_tokens, scored), feed)
-
-    def _stream(self, params: Params, given: Fed, feed: Feed | None) -> Stream:
-        """As `stream`."""
         check_params(params)
-        return Stream(functools.partial(self._grow, params, self._checked(given), feed))
+        work = self._checked(Fed(trunks, branches, max_tokens, scored))
+        return Stream(functools.partial(self._grow, params, work, feed))
 
     def _checked(self, fed: Fed) -> Work:
         """The work of a call, or of what is fed later; raises ValueError as `stream` says."""

@@ -34,13 +34,6 @@ class EngineStats:
         waited for a slot or a page."""
         return self.queued_tokens / max(self.queued_slot_steps, 1)
 
-    def add(self, more: "EngineStats") -> None:
-        """Counts what another engine, or an earlier process, has counted."""
-        for field in dataclasses.fields(self):
-            own, other = getattr(self, field.name), getattr(more, field.name)
-            is_most = field.name == "cache_bytes"
-            setattr(self, field.name, max(own, other) if is_most else own + other)
-
     def mark(self) -> "EngineStats":
         """A copy for `minus`; `cache_bytes` begins anew, so earlier work does not count."""
         earlier = dataclasses.replace(self)

@@ -5,7 +5,6 @@ out over the devices (`learner/update.py`): 29 to 45 bytes per token of its rows
 Log-probabilities and values are fetched as soon as they are computed.
 """
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
@@ -52,12 +51,6 @@ def collate_groups(groups: Sequence[Sequence[Episode]], rows: int, longest: int 
     advantages, old_logprobs, ref_logprobs = (np.zeros(shape, np.float32) for _ in range(3))
     arrays = (advantages, old_logprobs, ref_logprobs)
     return Batch(tokens, segment_ids, positions, mask, *arrays)
-
-
-def digest_of(batch: Batch) -> str:
-    """The shape and a digest of the tokens: names in a journal what was computed of them."""
-    digest = hashlib.blake2b(np.asarray(batch.tokens).tobytes(), digest_size=8)
-    return f"{batch.tokens.shape} {digest.hexdigest()}"
 
 
 def in_rows(

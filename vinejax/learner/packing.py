@@ -1,9 +1,9 @@
 """Packing: several episodes share a row, so that a pass computes few tokens of padding.
 
-On the host a row is one episode, or one pair: credit, minibatches, metrics and the journal count
-these. A batch is packed where it enters a compiled program, and results per token are put back into
-the batch's own rows. Segment ids and positions keep the episodes of a row apart. Packing depends on
-the batch alone, so that a run that is resumed repeats it.
+On the host a row is one episode, or one pair: credit, minibatches and metrics count these. A batch
+is packed where it enters a compiled program, and results per token are put back into the batch's
+own rows. Segment ids and positions keep the episodes of a row apart. Packing depends on the batch
+alone, so that a run that is resumed repeats it.
 
 Programs keep their shapes: rows of the batch's length, in passes of as many rows as without
 packing. There are fewer passes (scoring), or those at the end are empty and `update.gradients`

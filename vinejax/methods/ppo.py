@@ -29,7 +29,6 @@ from jaxtyping import Float
 from vinejax.core.settings import Config
 from vinejax.core.types import Array, Batch, Rollout, RunState, TrainState
 from vinejax.credit.assign import Credit, before_steps, token_estimates
-from vinejax.learner.batch import digest_of
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.packing import Passes, passes_for
 from vinejax.learner.score import in_passes, shifted
@@ -46,7 +45,6 @@ from vinejax.methods.base import OF_TOKENS, Method
 from vinejax.methods.settings import CriticConfig
 from vinejax.methods.stages import State, minibatches_of
 from vinejax.model.decoder import Decoder, Params
-from vinejax.model.fingerprint import fingerprint
 from vinejax.model.hf.weights import RewardModel
 from vinejax.model.lora import abstract_adapters, merged, weights_of
 from vinejax.model.sharding import make_mesh, placed_shapes, replicate
@@ -205,17 +203,10 @@ class Critic(State):
 
     def valued(self, it: Iteration, kept: TrainState, rollout: Rollout, passes: Passes) -> Rollout:
         """With V before each response token."""
-        session, batch = it.session, rollout.batch
-        critic = to_device(kept.params)
-        key = digest_of(batch)
-        if session.journal:
-            key += f" {fingerprint(critic, session.mesh)}"
-
-        def values() -> dict[str, np.ndarray]:
-            weights = critic_weights(critic, session.base)
-            return {"values": critic_values(session.model, weights, batch, passes)}
-
-        return rollout._replace(values=session.journal.once("critic", key, values)["values"])
+        session = it.session
+        weights = critic_weights(to_device(kept.params), session.base)
+        values = critic_values(session.model, weights, rollout.batch, passes)
+        return rollout._replace(values=values)
 
     def learn(self, it: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
         """The critic after updates on the minibatches that the policy learns from, too."""

@@ -12,7 +12,7 @@ import numpy as np
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode, Problem, Rollout, RunState
 from vinejax.credit.assign import Credit, state_numbers
-from vinejax.learner.batch import collate, digest_of, minibatches, step_layout
+from vinejax.learner.batch import collate, minibatches, step_layout
 from vinejax.learner.corrections import with_corrections
 from vinejax.learner.optimizer import make_optimizer, rate_of_last
 from vinejax.learner.packing import Passes, passes_for
@@ -130,36 +130,25 @@ def scored(
     batch = collate(episodes, rows, longest)
     cfg, steps, temperature = it.cfg, step_layout(batch, episodes), it.cfg.sample.temperature
     reads_entropy = cfg.credit.mask == "top_entropy" or keeper.reads_entropy(cfg)
-
-    def logprobs() -> dict[str, np.ndarray]:
-        model, params = session.model, session.weights(state.policy.params)
-        old, more = prefill_scores(batch, episodes), {}
-        if keeper.reads_hidden(it.cfg):
-            number = state_numbers(steps)
-            if old is None:
-                found = scores_and_hidden(model, params, batch, number, temperature, passes)
-                old, more["hidden"] = found
-            else:
-                more["hidden"] = hidden_of(model, params, batch, number, passes)
-        if reads_entropy or cfg.entropy.likeliest:
-            count = max(cfg.entropy.likeliest, 1)
-            spread = scores_and_spread(model, params, batch, temperature, passes, count)
-            old = spread.logprobs if old is None else old
-            more |= {"entropy": spread.entropy, "top_mass": spread.top_mass}
-            more |= {"top_entropy": spread.top_entropy}
-        # None: the policy's weights, to the bit, or nothing reads the reference model's.
-        reference = reference_of(session, state) if needs_reference else None
-        rest = batch, episodes, temperature, passes, old
-        found = with_logprobs(model, params, reference, *rest)
-        return {"old_logprobs": found.old_logprobs, "ref_logprobs": found.ref_logprobs, **more}
-
-    found = session.journal.once("scores", digest_of(batch), logprobs)
-    hidden, entropy = found.pop("hidden", None), found.pop("entropy", None)
-    for name in ("top_mass", "top_entropy"):
-        per_token = found.pop(name, None)
-        if per_token is not None and cfg.entropy.likeliest:
-            it.metrics[f"actor/{name}"] = float(np.mean(per_token[batch.mask]))
-    batch = batch._replace(**found)
+    model, params = session.model, session.weights(state.policy.params)
+    old, hidden, entropy = prefill_scores(batch, episodes), None, None
+    if keeper.reads_hidden(cfg):
+        number = state_numbers(steps)
+        if old is None:
+            old, hidden = scores_and_hidden(model, params, batch, number, temperature, passes)
+        else:
+            hidden = hidden_of(model, params, batch, number, passes)
+    if reads_entropy or cfg.entropy.likeliest:
+        count = max(cfg.entropy.likeliest, 1)
+        spread = scores_and_spread(model, params, batch, temperature, passes, count)
+        old, entropy = spread.logprobs if old is None else old, spread.entropy
+        if cfg.entropy.likeliest:
+            it.metrics["actor/top_mass"] = float(np.mean(spread.top_mass[batch.mask]))
+            it.metrics["actor/top_entropy"] = float(np.mean(spread.top_entropy[batch.mask]))
+    # None: the policy's weights, to the bit, or nothing reads the reference model's.
+    reference = reference_of(session, state) if needs_reference else None
+    rest = episodes, temperature, passes, old
+    batch = with_logprobs(model, params, reference, batch, *rest)
     rollout = Rollout(episodes, batch, steps, hidden=hidden, entropy=entropy, number=it.number)
     it.metrics |= metrics.logprob_diff(episodes, rollout.batch)
     it.metrics["actor/rows"] = len(episodes)

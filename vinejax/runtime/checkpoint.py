@@ -59,7 +59,6 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         self._damaged: set[int] = set()  # iterations whose checkpoint the next save replaces
         self._saving: threading.Thread | None = None
         self._failure: Exception | None = None  # of the save in the background
-        self.sealed = 0  # the newest iteration that this object has saved, with its checksums
         stays: list[Any] = [policies.LatestN(keep)]
         if keep_every:
             stays.append(policies.EveryNSteps(keep_every))
@@ -217,7 +216,6 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             self._manager.wait_until_finished()
             folder = self.folder / str(iteration)
             write_checksums(folder, iteration, *process_place())
-            self.sealed = iteration
         except Exception as error:  # raised in the main thread, at its next call
             self._failure = error
 

@@ -6,7 +6,7 @@ from vinejax.core.errors import WorkdirError
 
 FOLDERS = (
     *("checkpoints", "best", "episodes", "tensorboard", "warmup", "eval", "credit", "export"),
-    *("journal", "alive", "adapters", "vines"),
+    *("alive", "adapters", "vines"),
 )
 FILES = (
     *("config.json", "metrics.jsonl", "report.html", "status.json", "wandb_id", "prompt_time"),

@@ -41,15 +41,12 @@ class RunLog:
         total_iterations: int,
         is_writer: bool = True,
         resumed_at: int | None = None,
-        clock: Callable[[], float] | None = None,
     ):
         """Starts the W&B run, if there is one; all else is opened on entering the context.
 
         The time left is estimated from `total_iterations`. `resumed_at` is the first iteration that
         this process will train, 0 for a new run: what an earlier process recorded from there on is
         dropped, because it will be recorded again. None: it does not train, and nothing is dropped.
-
-        `timings` are by `clock`, see `Journal.clock`; None: `time.monotonic`.
 
         Lines of metrics.jsonl that cannot be read are dropped, which is said; the file as it was
         is kept as metrics.jsonl.damaged. Said too are iterations before `resumed_at` that have no
@@ -58,7 +55,6 @@ class RunLog:
         Raises ConfigError if `cfg.wandb` is set and the package is not installed.
         """
         self.timings: dict[str, float] = {}
-        self._clock = clock or time.monotonic
         self._workdir = workdir
         self._is_writer = is_writer
         self._resumed_at = resumed_at
@@ -111,7 +107,7 @@ class RunLog:
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Shows `name` as the current stage, and adds the time it takes to `timings`."""
-        start = self._clock()
+        start = time.monotonic()
         self._stages.append(name)
         self._display.stage(name)
         sign(name)
@@ -121,7 +117,7 @@ class RunLog:
             self._stages.pop()
             self._display.stage(self._stages[-1] if self._stages else "")
             key = f"timing_s/{name}"
-            self.timings[key] = self.timings.get(key, 0.0) + self._clock() - start
+            self.timings[key] = self.timings.get(key, 0.0) + time.monotonic() - start
 
     def progress(self, done: int, total: int) -> None:
         """Shows in a terminal that `done` of `total` items of the current stage are finished."""

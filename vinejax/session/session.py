@@ -14,10 +14,8 @@ from vinejax.core.types import PromptedProblem
 from vinejax.engine.engine import Engine
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.lora import fresh_adapters, weights_of
-from vinejax.rollout.journaled import JournaledEngine
 from vinejax.rollout.sampler import Sampler
 from vinejax.rollout.turns import TurnSampler
-from vinejax.runtime.journal import Journal
 from vinejax.runtime.lock import WorkdirLock
 from vinejax.runtime.offload import to_device
 from vinejax.session.budget import longest_sequence
@@ -47,7 +45,6 @@ class Session(contextlib.AbstractContextManager["Session"]):
     tokenizer: Tokenizer
     problems: dict[Split, list[PromptedProblem]]
     lock: WorkdirLock
-    journal: Journal  # that of the process that trains; in others it keeps nothing
 
     def __exit__(self, *_: object) -> None:
         try:
@@ -100,8 +97,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         if isinstance(self.task, MultiTurn):
             sample = dataclasses.replace(sample, stop=sample.stop + self.task.ends_turn)
         longest = longest_sequence(self.cfg, self.model.cfg.context)
-        return JournaledEngine(
-            self.journal,
+        return Engine(
             self.model,
             sample,
             self.tokenizer,

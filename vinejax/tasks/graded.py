@@ -50,12 +50,6 @@ class GradingStats:
     errors: int = 0
     seconds: float = 0.0  # wall-clock time in the task's own functions
 
-    def plus(self, more: "GradingStats") -> "GradingStats":
-        """The sums of these counts and `more`."""
-        return GradingStats(
-            *map(operator.add, dataclasses.astuple(self), dataclasses.astuple(more))
-        )
-
     def minus(self, earlier: "GradingStats") -> "GradingStats":
         """The counts since `earlier` was taken."""
         now, then = dataclasses.astuple(self), dataclasses.astuple(earlier)

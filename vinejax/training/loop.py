@@ -12,7 +12,6 @@ from vinejax.core.settings import Config
 from vinejax.core.types import RunState
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import fresh_state
-from vinejax.model.fingerprint import fingerprint
 from vinejax.runtime.checkpoint import Checkpoints, DamagedError
 from vinejax.runtime.compiles import compiles
 from vinejax.runtime.distributed import barrier, is_writer, process_place
@@ -68,9 +67,7 @@ def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
         best.check_newest()
         workdir = session.workdir
         with (
-            RunLog(
-                workdir, cfg.log, cfg.iterations, is_writer(), at.done, session.journal.clock
-            ) as log,
+            RunLog(workdir, cfg.log, cfg.iterations, is_writer(), at.done) as log,
             Watchdog(workdir, cfg.distributed.silence_s, *process_place()),
             deferred(),
         ):
@@ -129,7 +126,6 @@ class Run:
         if at.done > 0:
             self._evaluate("test")
         self._wait()
-        self.session.journal.clear()
 
     def _judge_alike(self) -> None:
         """Forgets a best accuracy that was measured with other settings than this start's."""
@@ -144,8 +140,7 @@ class Run:
         """Saves the last finished iteration; returns what the next start begins with, in words."""
         done = self.at.done
         if done == 0:
-            kept = ", and reads what finished stages gave" if self.session.journal else ""
-            return f"no iteration was finished; the same command begins again{kept}"
+            return "no iteration was finished; the same command begins again"
         self._save(self.spare or self.state)
         self._wait()
         return f"checkpoints/{done} is saved; the same command resumes there"
@@ -165,16 +160,11 @@ class Run:
         iteration = Iteration(self.session, self.log, at.done, at.spent)
         if not self.checkpoints.has(at.done) and at.done > 0:
             self.spare = copied(self.state)
-        self.session.journal.forget(self.checkpoints.sealed)
-        self._go_to(str(at.done))
         # `policy_gradient` in methods/base.py, unless the method's METHOD names another function.
         state = method.iteration(method, iteration, self.state)
         at.spent = iteration.record(int(state.policy.step))
         at.done += 1
         self.page.done = at.done
-        if given := self.session.journal.given:
-            rule = "results of stages were finished by an earlier process, and not computed again"
-            self.log.message(f"iteration {at.done}: {given} {rule}")
         self.state, self.spare = parked(cfg, state), None
         if self.is_first:
             self.log.message(programs_line(compiles()))
@@ -197,14 +187,7 @@ class Run:
             self._save(self.state)
 
     def _evaluate(self, split: Split) -> float:
-        self._go_to(f"{self.at.done}.{split}")
         return evaluate(self.session, self.state.policy, split, self.at.done, self.log)
-
-    def _go_to(self, place: str) -> None:
-        """Opens the journal at a place of the run, see `Journal.open`."""
-        session = self.session
-        if session.journal:
-            session.journal.open(place, fingerprint(self.state.policy.params, session.mesh))
 
     def _save(self, state: RunState) -> None:
         # The checkpoint counts the evaluation as done: after a kill before `best/` is written, no

@@ -27,12 +27,10 @@ from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.architecture import check_architecture
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.model.sharding import check_rows, make_mesh, num_shards, platform_of
-from vinejax.rollout.journaled import JournaledTask
 from vinejax.runtime.clock import CLOCK
 from vinejax.runtime.compile_cache import use_compile_cache
 from vinejax.runtime.devices import on_devices, with_dtype
 from vinejax.runtime.distributed import barrier, is_mine, is_writer, shared_work
-from vinejax.runtime.journal import FOLDER, Journal
 from vinejax.runtime.lock import WorkdirLock
 from vinejax.runtime.offload import to_host
 from vinejax.runtime.workdir import check_shared, check_workdir, record_run, write_atomic
@@ -75,7 +73,6 @@ def open_session(
     configure(task, cfg)
     cfg = on_devices(cfg)
     use_compile_cache(cfg.compile_cache, workdir)
-    journal = Journal(workdir / FOLDER if trains and cfg.checkpoint.journal else None)
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(WorkdirLock(workdir, is_writer()))
         if trains:
@@ -93,7 +90,7 @@ def open_session(
         cfg = with_sharing(cfg, model, platform_of(mesh))
         if method.single_rows:
             model = with_single_rows(model, cfg)
-        graded = stack.enter_context(JournaledTask(journal, task, cfg.grader, cfg.reward))
+        graded = stack.enter_context(GradedTask(task, cfg.grader, cfg.reward))
         problems, dropped = prompted_problems(cfg, method, graded, tokenizer, splits)
         check_answers(cfg, method, problems)
         if trains:
@@ -104,7 +101,7 @@ def open_session(
         check_shared(workdir)
         stack.pop_all()  # from here on the session closes them
     return Session(
-        cfg, method, workdir, task, graded, mesh, model, start, tokenizer, problems, lock, journal
+        cfg, method, workdir, task, graded, mesh, model, start, tokenizer, problems, lock
     )
 
 

@@ -2,12 +2,10 @@
 
 import dataclasses
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from etils import epath
 from helpers import loop_cases as loops
 from helpers import priors
 from helpers import vine_cases as cases
@@ -23,7 +21,6 @@ from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.settings import Config
 from vinejax.core.types import Problem, Rollout
 from vinejax.learner.batch import collate, step_layout
-from vinejax.runtime.journal import Journal
 from vinejax.session.session import Session
 
 
@@ -39,14 +36,13 @@ def config(prior: str, timeout_s: float = 600.0, **values: Any) -> Config:
     return dataclasses.replace(cfg, sections=own)
 
 
-def a_session(journal: Journal | None = None) -> Any:
+def a_session() -> Any:
     return stand_in(
         Session,
         task=cases.Task(),
         graded=cases.rewards_of(cases.Task()),
         tokenizer=loops.tokenizer(),
         problems={"train": [(Problem("train/6", "1+1", "#### 2"), []), cases.PROBLEM]},
-        journal=journal or Journal(),
         model=loops.model(),
     )
 
@@ -137,14 +133,3 @@ def test_numbers_are_scaled_and_learned_from():
     assert {"value/error", "value/weight"} <= set(metrics)
     fixed = dataclasses.replace(cfg, credit=dataclasses.replace(cfg.credit, prior=0.3))
     assert prior.with_prior(session, rollout, kept, fixed).weight == 0.3
-
-
-def test_a_restart_is_given_what_the_function_had_said(tmp_path: Path):
-    """A judge may say something else the second time."""
-    cfg, found = config("by_length"), []
-    for _ in range(2):
-        priors.SEEN.clear()
-        journal = Journal(epath.Path(tmp_path))
-        journal.open("3", "weights")
-        found.append(judged(a_session(journal), a_rollout(cfg), cfg).tolist())
-    assert found[0] == found[1] and not priors.SEEN

@@ -35,7 +35,7 @@ def judged(opponents: Opponents, earned: Earned) -> Callable[..., Solutions]:
             problem = problems[episode.problem_id]
             owners += [i] * len(texts)
             pairs += [Pair(problem.question, bare_answer(problem.answer), *both) for both in texts]
-        found = it.session.journal.once("judge", str(len(pairs)), lambda: chances_of(it, pairs))
+        found = chances_of(it, pairs)
         it.metrics |= {"judge/pairs": len(pairs), "judge/timeouts": float(found["drawn"].mean())}
         by_episode: list[list[float]] = [[] for _ in sampled.episodes]
         for i, chance in zip(owners, found["chances"].tolist(), strict=True):

@@ -56,20 +56,16 @@ def judged(session: Session, rollout: Rollout, cfg: Config) -> np.ndarray:
     `prior_function.timeout_s` for a batch, or gives anything but numbers from 0 to 1.
     """
     states = list(_cut(session, rollout))
-
-    def compute() -> dict[str, np.ndarray]:
-        firsts: dict[tuple[str, str], int] = {}  # of equal texts
-        place = [firsts.setdefault((x.problem.id, x.text), i) for i, x in enumerate(states)]
-        different, watch = sorted(firsts.values()), Watch()
-        numbers: dict[int, float] = {}
-        for start in range(0, len(different), BackgroundGrading.BATCH):
-            batch = different[start : start + BackgroundGrading.BATCH]
-            found = asked(cfg, session, [states[i] for i in batch]) if is_writer() else []
-            numbers |= shared_work(dict(zip(batch, found, strict=False)))
-            watch.look()
-        return {"numbers": np.array([numbers[i] for i in place])}
-
-    return session.journal.once("prior", str(len(states)), compute)["numbers"]
+    firsts: dict[tuple[str, str], int] = {}  # of equal texts
+    place = [firsts.setdefault((x.problem.id, x.text), i) for i, x in enumerate(states)]
+    different, watch = sorted(firsts.values()), Watch()
+    numbers: dict[int, float] = {}
+    for start in range(0, len(different), BackgroundGrading.BATCH):
+        batch = different[start : start + BackgroundGrading.BATCH]
+        found = asked(cfg, session, [states[i] for i in batch]) if is_writer() else []
+        numbers |= shared_work(dict(zip(batch, found, strict=False)))
+        watch.look()
+    return np.array([numbers[i] for i in place])
 
 
 def asked(cfg: Config, session: Session, batch: Sequence[Cut]) -> list[float]:
