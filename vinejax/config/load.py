@@ -187,7 +187,7 @@ def from_file(file: str, neighbour: str) -> Fields:
 
     A config file that differs from another in a few fields calls it with its own `__file__`.
     """
-    path, arguments = locate(str(Path(file).parent / neighbour))
+    path, arguments = locate(os.path.normpath(Path(file).parent / neighbour))
     return runpy.run_path(path)["get_config"](*arguments)
 
 
