@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from records import Record, key_of
 from variants import (
     BASELINES,
-    CHANGED,
     DOSE_START,
     LONGER,
     SIZES,
@@ -178,11 +177,6 @@ def _comparison_runs(
             for variant in experiment.variants:
                 trial = best[task, variant]
                 overrides = trial and _overrides(experiment, task, variant, trial)
-                yield Planned("comparison", task, config, variant, seed, overrides)
-            for variant in experiment.changed:
-                base, fields = CHANGED[variant]
-                trial = best[task, base]
-                overrides = trial and {**_overrides(experiment, task, base, trial), **fields}
                 yield Planned("comparison", task, config, variant, seed, overrides)
             for variant in experiment.longer:
                 base = LONGER[variant].base

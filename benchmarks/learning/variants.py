@@ -79,15 +79,6 @@ LONGER = {
 }
 
 
-class Changed(NamedTuple):
-    """A variant with the settings that the sweep found for `base`, but for these fields."""
-
-    base: str
-    fields: Fields
-
-
-CHANGED = {"recommended_lag": Changed("recommended", {"rollout.lag": 1})}
-
 BASELINES = ("grpo", "rloo")  # variants that all others are compared with
 
 # What is tried besides, at equal seconds: fields that one variant and its baseline both get.
@@ -123,7 +114,6 @@ class Experiment:
         *("vineppo", "recommended", "bisection", "spo_chain", "ppo", "grpo", "rloo"),
     )
     longer: tuple[str, ...] = ("grpo_seconds", "rloo_seconds", "grpo_seconds_bisection")
-    changed: tuple[str, ...] = ("recommended_lag",)
     trials: tuple[Trial, ...] = (
         *(Trial(factor, 1e-4) for factor in (0.5, 1.0, 1.5, 2.0)),
         Trial(1.0, 1e-2),
@@ -171,7 +161,6 @@ CHEAP = Experiment(
         *("grpo", "grpo_64", "rloo", "rloo_whitened"),
     ),
     longer=("grpo_seconds_by_role",),
-    changed=(),
     higher=(3.0, 4.0, 6.0),
     rates_task=None,
     doses=(),
@@ -183,7 +172,6 @@ QUICK = Experiment(
     tasks=("arithmetic",),
     variants=("bisection", "grpo"),
     longer=(),
-    changed=(),
     trials=(Trial(1.0, 1e-4), Trial(2.0, 1e-4)),
     sweep_seeds=(1001,),
     seeds=(1, 2, 3),

@@ -10,7 +10,6 @@ from vinejax.core.errors import ConfigError
 from vinejax.methods import METHODS
 
 ONE = {"per_prompt": 1}
-LAG: dict[str, Any] = {"lag": 1}
 LORA = {"lora_rank": 4, "path": "x"}
 
 
@@ -30,16 +29,6 @@ def test_every_field_has_the_methods_own_choice():
     [
         ({"rollout": {"flat": "some"}}, "rollout.flat", "'keep' or 'drop' or 'resample'"),
         ({"rollout": ONE | {"flat": "drop"}}, "rollout.flat", "needs rollout.per_prompt of"),
-        ({"rollout": {"lag": 2}}, "rollout.lag", "0 or 1"),
-        ({"rollout": LAG | {"flat": "drop"}}, "rollout.lag", "needs rollout.flat = 'keep'"),
-        ({"rollout": LAG | {"one_stream": "on"}}, "rollout.one_stream", "has a stream too"),
-        (
-            {"rollout": LAG | {"curriculum": (1.0, 2.0, 0.5)}},
-            "rollout.curriculum",
-            "with rollout.lag",
-        ),
-        ({"rollout": LAG, "ppo": {"correction": "none"}}, "ppo.correction", "with rollout.lag"),
-        ({"rollout": LAG, "method": "grpo"}, "rollout.lag", "samples no continuations"),
         ({"rollout": {"rounds": 2}}, "rollout.rounds", "needs rollout.flat = 'resample'"),
         ({"rollout": {"levels": (0.2, 0.5)}}, "rollout.levels", "needs rollout.curriculum"),
         ({"rollout": {"levels": (0.5, 0.2)}}, "rollout.levels", "two pass rates"),

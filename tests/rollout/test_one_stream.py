@@ -21,9 +21,7 @@ from vinejax.core.types import Episode, Problem, PromptedProblem
 from vinejax.credit.worth import at_every
 from vinejax.engine.engine import Engine
 from vinejax.model.sharding import make_mesh, with_auto_axes
-from vinejax.options.lag import packed, unpacked
 from vinejax.rollout import one_stream, vine
-from vinejax.rollout.lagged import LaggedSampler
 from vinejax.rollout.overlong import penalised
 from vinejax.rollout.sampler import Sampler
 from vinejax.runtime import distributed
@@ -130,39 +128,6 @@ def check(tiny: Model, cfg: Config, task: Task, **settings: Any) -> Engine:
     assert found.waves == oracle.stats.calls - 1
     assert (tokens, useful) == (oracle.stats.decoded_tokens, oracle.stats.useful_tokens)
     return engine
-
-
-@pytest.mark.first(2)
-@pytest.mark.parametrize("name", ["plain", "waves", "stops"])
-def test_the_next_solutions_beside_continuations(tiny: Model, name: str):
-    """Both are those of calls of their own, and what waits is the same after a checkpoint."""
-    values, sections = CASES.get(name, ({}, {}))
-    cfg = config(values, **sections)
-    if name == "stops":
-        cfg = dataclasses.replace(cfg, sample=dataclasses.replace(cfg.sample, stop=("1",)))
-    engine, chosen, graded = engine_of(tiny, cfg), problems(), GradedTask(Task(), GraderConfig())
-    plain, after = (sampler(engine, graded, cfg, number) for number in (3, 4))
-    solutions = plain.solutions(tiny.params, chosen, 99)
-    expected = vine.fill_values(plain, tiny.params, chosen, solutions)
-    following = chosen[1:]
-    next_ones = after.solutions(tiny.params, following, 99)
-    assert all(episode.finished for episode in next_ones) == (name == "stops")
-
-    calls = engine.stats.calls
-    given = engine, graded, plain.cfg, 3
-    lagged = LaggedSampler(*given, waiting=solutions, following=following)
-    found = vine.fill_values(lagged, tiny.params, chosen, lagged.solutions({}, chosen, 99))
-    assert_same(found, expected)
-    assert engine.stats.calls - calls == (2 if name == "waves" else 1)
-    starts = after.prompt_starts(following, cfg.rollout.per_prompt)
-    drawn = unpacked(packed(lagged.drawn, cfg), starts, cfg, tiny.tokenizer)
-    assert_same(after.episodes_of(starts, *drawn), next_ones)
-
-
-@pytest.mark.parametrize("lag", [0, 1])
-def test_with_a_lag_the_next_solutions_are_the_stream(lag: int):
-    cfg = config({}, rollout={"slots": 8, "lag": lag})
-    assert one_stream.wanted(cfg, by_kernel=True) == (lag == 0)
 
 
 @pytest.mark.parametrize(

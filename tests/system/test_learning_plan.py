@@ -42,7 +42,6 @@ def small(learning) -> Any:
     return learning.variants.Experiment(
         tasks=("arithmetic", "bifurcation"),
         variants=("vineppo", "bisection", "grpo", "rloo"),
-        changed=(),
         seeds=(1, 2, 3),
         doses=(0, 12),
         dose_variants=("bisection", "grpo", "rloo"),

@@ -15,8 +15,6 @@ from vinejax.learner import batch
 from vinejax.methods import stages
 from vinejax.methods.base import Method
 from vinejax.options.curriculum import NEVER
-from vinejax.options.lag import NONE
-from vinejax.rollout.problems import draw
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.training import loop
 from vinejax.training.startup import open_session
@@ -85,31 +83,6 @@ def test_what_options_keep_is_saved_and_restored(offload: bool, start: str, tmp_
         plain = config("grpo", start, **TOGETHER | {"checkpoint": {"keep": 4}})
         loop.train(plain, tmp_path / "plain")
         assert trained(tmp_path / "plain") == lines
-
-
-def test_a_lag_has_solutions_of_older_weights(start: str, tmp_path: Path):
-    """Also in a run that was interrupted; the last iteration samples none for another."""
-    rollout = {"lag": 1}
-    cfg = config("vineppo", start, rollout=rollout, values={"k": 2}, checkpoint={"keep": 4})
-    whole, half = whole_and_half(cfg, tmp_path)
-    first, progress = state_of(cfg, half)
-    waiting = first.options["lag"]
-    with open_session(cfg, half) as session:
-        problems = draw(session.problems["train"], cfg.rollout.prompts, cfg.seed, 3)
-        given = policy_after(2, cfg, whole), problems, cfg.rollout.per_prompt
-        expected = session.sampler(3).solutions(*given)
-    assert progress.done == 3 and waiting["lengths"].tolist() == [
-        len(episode.response) for episode in expected
-    ]
-    for row, episode in enumerate(expected):
-        assert waiting["tokens"][row, : len(episode.response)].tolist() == episode.response
-    loop.train(cfg, half)
-    assert trained(half)[-1] == trained(whole)[-1]
-    found, last = state_of(cfg, half)[0], state_of(cfg, whole)[0]
-    cases.assert_equal(found, last)
-    assert (last.options["lag"]["lengths"] == NONE).all()
-    lines = trained(whole)
-    assert abs(lines[0]["rollout/weight"] - 1) < 1e-5 < 1e-3 < abs(lines[1]["rollout/weight"] - 1)
 
 
 def policy_after(done: int, cfg: Any, workdir: Path) -> Any:

@@ -219,22 +219,11 @@ def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
         f"must be False for reset.source = {reset.source!r}, whose solutions are chosen by their "
         "reward",
     )
-    rollout = cfg.rollout
-    asked = {"rollout.one_stream": rollout.one_stream == "on", "rollout.lag": rollout.lag > 0}
-    for name, is_asked in asked.items():
-        rule = is_asked and obstacle(method.applied_to(cfg))
-        if is_asked and not method.has_plain_values:
-            rule = f"method = {cfg.method!r} samples no continuations beside its solutions"
-        yield rule, name, f"{rule}; leave it out"
-    yield all(asked.values()), "rollout.one_stream", "leave it out: rollout.lag has a stream too"
-    is_weighted = rollout.lag and rollout.curriculum
-    yield (
-        is_weighted,
-        "rollout.curriculum",
-        "must be () with rollout.lag, which draws an iteration ahead",
-    )
-    is_bare = rollout.lag and ppo.correction == "none"
-    yield is_bare, "ppo.correction", "must not be 'none' with rollout.lag, whose weights are older"
+    is_asked = cfg.rollout.one_stream == "on"
+    rule = is_asked and obstacle(method.applied_to(cfg))
+    if is_asked and not method.has_plain_values:
+        rule = f"method = {cfg.method!r} samples no continuations beside its solutions"
+    yield rule, "rollout.one_stream", f"{rule}; leave it out"
     yield (
         cfg.sample.temperature <= 0,
         "sample.temperature",

@@ -33,9 +33,6 @@ def check_environment(cfg: Config, method: Method, task: Task) -> None:
     if cfg.rollout.one_stream == "on":
         rule = f"task {task.name} has turns, whose values are sampled after them; leave it out"
         raise ConfigError("rollout.one_stream", rule, "'on'")
-    if cfg.rollout.lag:
-        rule = f"must be 0 for task {task.name}, whose episodes have turns"
-        raise ConfigError("rollout.lag", rule, str(cfg.rollout.lag))
     if cfg.values.env_noise == "fresh":
         for name in ("fork", "key") if cfg.values.reuse else ("fork",):
             if getattr(task.env(), name, None) is None:

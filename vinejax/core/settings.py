@@ -164,9 +164,6 @@ class RolloutConfig:
     # stage between needs all solutions (docs/engine.md). auto: where decoding is by the kernel, as
     # XLA would read the columns of the longest trunk for solutions, too, and these fill all slots.
     one_stream: Literal["auto", "on", "off"] = "auto"
-    # 1: the solutions of an iteration were sampled among the continuations of the one before, by
-    # weights that are one iteration older (options/lag.py).
-    lag: Literal[0, 1] = 0
 
 
 @dataclasses.dataclass(frozen=True)

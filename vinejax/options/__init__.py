@@ -12,7 +12,6 @@ from vinejax.core.types import Episode, Rollout, RunState
 from vinejax.model.decoder import Decoder
 from vinejax.options.adaptive_kl import AdaptiveKL
 from vinejax.options.curriculum import Curriculum
-from vinejax.options.lag import Lag
 from vinejax.options.option import Option
 from vinejax.options.reference import Reference
 from vinejax.session.iteration import Iteration
@@ -22,7 +21,6 @@ OPTIONS: Mapping[str, Option] = {
     "curriculum": Curriculum(),
     "adaptive_kl": AdaptiveKL(),
     "reference": Reference(),
-    "lag": Lag(),
 }
 
 

@@ -75,10 +75,8 @@ def wanted(cfg: Config, by_kernel: bool) -> bool:
 
     By default where it pays. XLA would read the columns of the longest trunk for solutions, too;
     and solutions that fill only some of the slots decode in fewer, where a step takes less time,
-    unless continuations begin beside them. With a lag those of the next iteration do.
+    unless continuations begin beside them.
     """
-    if cfg.rollout.lag:
-        return False
     if cfg.rollout.one_stream == "auto":
         fills = cfg.rollout.prompts * cfg.rollout.per_prompt >= cfg.rollout.slots
         return by_kernel and (fills or are_possible(cfg))

@@ -28,16 +28,13 @@ def step_by_step(
     slots: int,
     drains: list[int],
     chunk: int,
-    lag: bool,
 ) -> StreamSteps:
     """The oracle: every token of every branch."""
     each = solutions.shape[1]
     of_shards: list[list[list[int]]] = [[] for _ in range(shards)]  # [tokens left, problem]
     for i, tokens in enumerate(solutions.ravel()):
-        of_shards[i * shards // solutions.size].append([int(tokens), -1 if lag else i // each])
+        of_shards[i * shards // solutions.size].append([int(tokens), i // each])
     left, due, fed = [each] * len(solutions), {}, set()
-    if lag:
-        due = dict.fromkeys(range(len(solutions)), 0)
     step = worked = 0
     begins = [(0, 0)]  # (step, tokens until then) at which each shape's steps begin
     while any(of_shards) or len(fed) < len(solutions):
@@ -64,19 +61,16 @@ def step_by_step(
     begins += [(step, worked)] * (len(drains) + 2 - len(begins))
     steps, tokens = np.diff(begins, axis=0).T
     busy = tokens / shards / np.maximum(steps, 1)
-    return StreamSteps(tuple(steps), tuple(busy), 0 if lag else len(set(due.values())))
+    return StreamSteps(tuple(steps), tuple(busy), len(set(due.values())))
 
 
-@pytest.mark.parametrize("lag", [False, True])
 @pytest.mark.parametrize(
     ("shards", "slots", "drains"), [(1, 3, []), (2, 4, [1]), (3, 2, [2]), (2, 50, [5, 2])]
 )
-def test_a_stream_has_the_steps_of_its_tokens(
-    shards: int, slots: int, drains: list[int], lag: bool
-):
+def test_a_stream_has_the_steps_of_its_tokens(shards: int, slots: int, drains: list[int]):
     rng = np.random.default_rng(shards)
     solutions, values = rng.integers(1, 40, (4, 3)), rng.integers(1, 30, (4, 3, 2))
-    given = solutions, values, shards, slots, drains, 8, lag
+    given = solutions, values, shards, slots, drains, 8
     for found, wanted in zip(simulated(*given), step_by_step(*given), strict=True):
         np.testing.assert_allclose(found, wanted)
 
@@ -157,7 +151,6 @@ def test_it_is_planned_where_it_runs(tmp_path: Path):
     assert not has(rollout__attention="xla")
     assert not has(rollout__one_stream="off") and has(rollout__slots=64, rollout__one_stream="on")
     assert not has(method="grpo") and not has(values__dtype="int8")
-    assert has(rollout__slots=64, rollout__lag=1)
     waits = {"values__waves": 2, "values__reuse": True}
     assert has(rollout__slots=64, values__positions="tokens", values__budget="left")
     assert has(**waits)

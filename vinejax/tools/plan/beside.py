@@ -13,8 +13,6 @@ def has_stream(case: Case, sizes: Sizes) -> bool:
     taken for one that rewards no steps.
     """
     cfg = case.cfg
-    if cfg.rollout.lag:
-        return True
     by_kernel = sizes.storage.read_by_kernel
     if not (case.method.has_plain_values and wanted(cfg, by_kernel) and obstacle(cfg) is None):
         return False
@@ -23,5 +21,4 @@ def has_stream(case: Case, sizes: Sizes) -> bool:
 
 def begins_early(case: Case, sizes: Sizes) -> bool:
     """Whether continuations begin before their solutions end."""
-    is_early = are_possible(case.cfg) and not case.cfg.rollout.lag
-    return is_early and has_stream(case, sizes)
+    return are_possible(case.cfg) and has_stream(case, sizes)

@@ -3,7 +3,6 @@
 Lengths are exponential, as in `cost.decode_steps`. A problem's continuations enter when the last of
 its solutions has ended, each solution's where the fewest branches are; waves enter together. Those
 that may begin early (`rollout/early.py`) enter where and when their solution has reached the state.
-With a lag the solutions are the next iteration's, and all wait from the start.
 """
 
 import heapq
@@ -49,7 +48,7 @@ def stream_steps(case: Case, solutions: PlannedPhase, values: PlannedPhase) -> S
             continue
         after = rng.exponential(values.tokens, (problems, each, round(count)))
         lengths = first, np.ceil(np.minimum(after, most))
-        found.append(simulated(*lengths, *given, sizes.chunk, cfg.rollout.lag > 0))
+        found.append(simulated(*lengths, *given, sizes.chunk))
     steps, busy, feeds = zip(*found, strict=True)
     steps, busy = (tuple(np.mean(x, axis=0).tolist()) for x in (steps, busy))
     return StreamSteps(steps, busy, float(np.mean(feeds)))
@@ -143,12 +142,11 @@ def simulated(
     slots: int,
     drains: Sequence[int],
     chunk: int,
-    lag: bool = False,
 ) -> StreamSteps:
     """A stream of solutions of [P, N] tokens, and [P, N, K] of continuations of each.
 
     While it is fed a chunk has half of `chunk` steps, and what ended in one is known after the
-    next. With a `lag` the continuations are of other solutions, and nothing is fed.
+    next.
     """
     problems, each = solutions.shape
     waiting: list[deque[tuple[float, int]]] = [deque() for _ in range(shards)]  # (tokens, problem)
@@ -172,11 +170,7 @@ def simulated(
             busy[shard] += 1
 
     for i, tokens in enumerate(solutions.ravel()):
-        add(i * shards // solutions.size, np.array([tokens]), NONE if lag else i // each)
-    if lag:
-        fed = problems
-        for lengths in values.reshape(-1, values.shape[-1]):
-            add(int(under_way.argmin()), lengths, NONE)
+        add(i * shards // solutions.size, np.array([tokens]), i // each)
     for shard in range(shards):
         begin(shard, 0.0)
     while events:
