@@ -251,7 +251,6 @@ def test_every_number_and_choice_is_checked():
         "values.reuse",
         "ppo.shift_mean",
         "ppo.mask_truncated",
-        "kl.soup",
         "ppo.packing",
         "reward.truncated",
         "data.task",

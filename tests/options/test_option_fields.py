@@ -10,7 +10,6 @@ from vinejax.core.errors import ConfigError
 from vinejax.methods import METHODS
 
 ONE = {"per_prompt": 1}
-LORA = {"lora_rank": 4, "path": "x"}
 
 
 def test_every_field_has_the_methods_own_choice():
@@ -50,8 +49,6 @@ def test_every_field_has_the_methods_own_choice():
         ({"kl": {"horizon": 5.0}}, "kl.horizon", "needs kl.target"),
         ({"kl": {"target": 0.0}}, "kl.target", "greater than 0"),
         ({"kl": {"renew": -1}}, "kl.renew", "not be negative"),
-        ({"kl": {"soup": "x"}}, "kl.soup", "needs model.path"),
-        ({"kl": {"soup": "x"}, "model": LORA}, "kl.soup", "must be '' with model.lora_rank"),
         (
             {"rollout": {"flat": "resample"}, "reset": {"source": "gold"}},
             "reset.source",

@@ -165,7 +165,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "grpo": {
         "rollout": {"flat": "drop"},
         "reward": {"overlong": 0.5, "scale": "batch"},
-        "kl": {"place": "reward", "soup": "start"},
+        "kl": {"place": "reward"},
     },
     "ppo": {
         "rollout": {"curriculum": (1.0, 2.0, 0.5)},
@@ -184,8 +184,6 @@ RUNS: dict[str, dict[str, Any]] = {
 def test_options_train_together(method: str, start: str, tmp_path: Path):
     sections = dict(RUNS[method])
     kl = {"coef": 0.1, **sections.pop("kl")}
-    if "soup" in kl:
-        kl["soup"] = start
     loop.train(config(method, start, iterations=3, kl=kl, **sections), tmp_path)
     lines = trained(tmp_path)
     assert len(lines) == 3 and lines[-1]["total/updates"] > 0

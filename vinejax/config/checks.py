@@ -102,8 +102,7 @@ NEEDS = (
     Need(("rollout.rounds",), lambda c: c.rollout.flat == "resample", "rollout.flat = 'resample'"),
     Need(("rollout.levels",), lambda c: c.rollout.curriculum, "rollout.curriculum"),
     Need(("kl.reduction",), lambda c: c.kl.place == "loss", "kl.place = 'loss'"),
-    Need(("kl.target", "kl.renew", "kl.soup"), lambda c: c.kl.coef, "kl.coef above 0"),
-    Need(("kl.soup",), lambda c: c.model.path, "model.path"),
+    Need(("kl.target", "kl.renew"), lambda c: c.kl.coef, "kl.coef above 0"),
     Need(("kl.horizon",), lambda c: c.kl.target, "kl.target"),
     Need(("log.wandb_name", "log.wandb_group"), lambda c: c.log.wandb, "log.wandb"),
 )
@@ -283,8 +282,6 @@ def _of_model(cfg: Config, method: Method) -> Iterator[Refusal]:
     if model.lora_rank:
         is_unknown = not model.lora_targets or set(model.lora_targets) - set(PROJECTIONS)
         yield is_unknown, "model.lora_targets", f"must be some of {', '.join(PROJECTIONS)}"
-        rule = "must be '' with model.lora_rank, where the reference has the start's weights"
-        yield cfg.kl.soup, "kl.soup", rule
         rule = "must be False with model.lora_rank: the reference is a part of the policy"
         yield cfg.offload.reference, "offload.reference", rule
     start, _, stop = cfg.profile.partition(":")

@@ -315,8 +315,6 @@ class KLConfig:
         10_000.0  # with `target`: responses in which `coef` changes by a fifth, at most
     )
     renew: Whole = 0  # the reference becomes the policy every so many iterations; 0: never
-    # A Hugging Face folder, or hub name: the reference is the mean of its weights and the start's.
-    soup: str = ""
 
 
 @dataclass_transform(frozen_default=True)

@@ -184,10 +184,6 @@ class Method:
             kl=dataclasses.replace(cfg.kl, place=chosen(cfg.kl.place, self.kl_place)),
         )
 
-    def check_start(self, cfg: Config, model: Decoder) -> None:
-        """Refuses what does not fit the model that was loaded, before anything is written."""
-        options.check_start(cfg, model)
-
     def begun(self, session: Session, policy: TrainState) -> RunState:
         """The state of a run before the first iteration."""
         return RunState(policy, self.state.fresh(session), options.fresh(session))

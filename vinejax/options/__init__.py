@@ -7,9 +7,7 @@ Those that keep something between iterations are in `OPTIONS`; what they keep is
 from collections.abc import Mapping
 from typing import Any
 
-from vinejax.core.settings import Config
 from vinejax.core.types import Episode, Rollout, RunState
-from vinejax.model.decoder import Decoder
 from vinejax.options.adaptive_kl import AdaptiveKL
 from vinejax.options.curriculum import Curriculum
 from vinejax.options.option import Option
@@ -22,12 +20,6 @@ OPTIONS: Mapping[str, Option] = {
     "adaptive_kl": AdaptiveKL(),
     "reference": Reference(),
 }
-
-
-def check_start(cfg: Config, model: Decoder) -> None:
-    """Refuses options that do not fit the model that was loaded, before anything is written."""
-    for option in OPTIONS.values():
-        option.check_start(cfg, model)
 
 
 def fresh(session: Session) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode, Rollout
-from vinejax.model.decoder import Decoder, Params
+from vinejax.model.decoder import Params
 from vinejax.session.iteration import Iteration
 from vinejax.session.session import Session
 
@@ -19,9 +19,6 @@ class Option:
     def keeps(self, cfg: Config) -> bool:
         """Whether the run has the option."""
         raise NotImplementedError
-
-    def check_start(self, cfg: Config, model: Decoder) -> None:
-        """Raises ConfigError or ModelError where the option does not fit the model loaded."""
 
     def fresh(self, session: Session) -> Any:
         """What is kept before the first iteration."""

@@ -1,26 +1,17 @@
-"""`kl.renew` and `kl.soup`: a reference model other than the start.
+"""`kl.renew`: a reference model other than the start.
 
     π_ref ← π           before iterations n, 2n, ..., n = `kl.renew`
-    π_ref = ½·start + ½·soup    by their weights, until it is renewed
 
-Sources: TR-DPO, https://arxiv.org/abs/2404.09656 (its hard update; TRL's `sync_ref_model`, whose
-default mixes 0.6 of the policy in); SALSA, https://arxiv.org/abs/2411.01798.
+Source: TR-DPO, https://arxiv.org/abs/2404.09656 (its hard update; TRL's `sync_ref_model`, whose
+default mixes 0.6 of the policy in).
 """
-
-import functools
-import os
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
 from vinejax.core.types import RunState
-from vinejax.model.decoder import Decoder, Params
-from vinejax.model.hf.architecture import PLANNED, read_architecture
-from vinejax.model.hf.hub import find_folder
-from vinejax.model.hf.weights import load_pretrained
+from vinejax.model.decoder import Params
 from vinejax.options.option import Option
 from vinejax.runtime.offload import to_device, to_host
 from vinejax.session.iteration import Iteration
@@ -35,24 +26,10 @@ class Reference(Option):
     """
 
     def keeps(self, cfg: Config) -> bool:
-        return bool(cfg.kl.renew or cfg.kl.soup)
-
-    def check_start(self, cfg: Config, model: Decoder) -> None:
-        """Refuses a soup of models of two architectures."""
-        if not cfg.kl.soup:
-            return
-        other = read_architecture(os.fspath(find_folder(cfg.kl.soup) / "config.json"))
-        for name in PLANNED:
-            theirs, ours = getattr(other, name), getattr(model.cfg, name)
-            if theirs != ours and name != "context":
-                rule = f"has {name} = {theirs}, and the model of the run {ours}"
-                raise ConfigError("kl.soup", rule, repr(cfg.kl.soup))
+        return bool(cfg.kl.renew)
 
     def fresh(self, session: Session) -> Params:
-        kl, params = session.cfg.kl, session.fresh_params()
-        if kl.soup:
-            params = mean(params, load_pretrained(find_folder(kl.soup), "float32", session.mesh)[1])
-        return parked(session.cfg, params)
+        return parked(session.cfg, session.fresh_params())
 
     def begin(self, it: Iteration, kept: Params, params: Params) -> Params:
         every = it.cfg.kl.renew
@@ -68,17 +45,8 @@ def parked(cfg: Config, params: Params) -> Params:
 
 def copied(params: Params) -> Params:
     """A copy, laid out alike: updates donate the policy's weights."""
-    return _placed(lambda x: jax.tree.map(jnp.copy, x), params)
-
-
-def mean(one: Params, other: Params) -> Params:
-    """½·one + ½·other, laid out like `one`."""
-    return _placed(functools.partial(jax.tree.map, lambda x, y: 0.5 * x + 0.5 * y), one, other)
-
-
-def _placed(function: Any, params: Params, *more: Params) -> Params:
     shardings = jax.tree.map(lambda x: x.sharding, params)
-    return jax.jit(function, out_shardings=shardings)(params, *more)
+    return jax.jit(lambda x: jax.tree.map(jnp.copy, x), out_shardings=shardings)(params)
 
 
 def reference_of(session: Session, state: RunState) -> Params | None:

@@ -92,7 +92,6 @@ def open_session(
         if trains and cfg.rollout.one_stream == "on":
             check_one_stream(cfg, task)
         model, start, tokenizer = load_start(as_set, task, workdir, mesh, lock)
-        method.check_start(cfg, model)
         cfg = with_sharing(cfg, model, platform_of(mesh))
         if method.single_rows:
             model = with_single_rows(model, cfg)
