@@ -45,10 +45,8 @@ def test_every_field_has_the_methods_own_choice():
             "needs kl.place = 'loss'",
         ),
         ({"kl": {"coef": 0.0, "target": 1.0}}, "kl.target", "needs kl.coef above 0"),
-        ({"kl": {"coef": 0.0, "renew": 5}}, "kl.renew", "needs kl.coef above 0"),
         ({"kl": {"horizon": 5.0}}, "kl.horizon", "needs kl.target"),
         ({"kl": {"target": 0.0}}, "kl.target", "greater than 0"),
-        ({"kl": {"renew": -1}}, "kl.renew", "not be negative"),
         (
             {"rollout": {"flat": "resample"}, "reset": {"source": "gold"}},
             "reset.source",
@@ -72,7 +70,6 @@ OPTIONS: dict[str, Any] = {
     "ppo.mask_truncated": True,
     "kl.place": "reward",
     "kl.target": 1.0,
-    "kl.renew": 3,
 }
 
 
@@ -85,7 +82,7 @@ def test_methods_that_cannot_have_an_option_refuse_it(method: str, name: str):
     section, _, leaf = name.partition(".")
     with fields.unlocked():
         fields[section][leaf] = OPTIONS[name]
-    reads = method == "single_stream" and name in {"ppo.mask_truncated", "kl.target", "kl.renew"}
+    reads = method == "single_stream" and name in {"ppo.mask_truncated", "kl.target"}
     if reads:
         check_config(from_dict(fields), fields_set(fields))
         return

@@ -102,7 +102,7 @@ NEEDS = (
     Need(("rollout.rounds",), lambda c: c.rollout.flat == "resample", "rollout.flat = 'resample'"),
     Need(("rollout.levels",), lambda c: c.rollout.curriculum, "rollout.curriculum"),
     Need(("kl.reduction",), lambda c: c.kl.place == "loss", "kl.place = 'loss'"),
-    Need(("kl.target", "kl.renew"), lambda c: c.kl.coef, "kl.coef above 0"),
+    Need(("kl.target",), lambda c: c.kl.coef, "kl.coef above 0"),
     Need(("kl.horizon",), lambda c: c.kl.target, "kl.target"),
     Need(("log.wandb_name", "log.wandb_group"), lambda c: c.log.wandb, "log.wandb"),
 )

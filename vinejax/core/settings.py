@@ -314,7 +314,6 @@ class KLConfig:
     horizon: Positive = (
         10_000.0  # with `target`: responses in which `coef` changes by a fifth, at most
     )
-    renew: Whole = 0  # the reference becomes the policy every so many iterations; 0: never
 
 
 @dataclass_transform(frozen_default=True)

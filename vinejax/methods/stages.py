@@ -28,7 +28,6 @@ from vinejax.learner.update import train_on
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.weights import RewardModel
 from vinejax.options.adaptive_kl import with_coefficient
-from vinejax.options.reference import reference_of
 from vinejax.rollout.one_stream import sample_valued
 from vinejax.rollout.vine import fill_values
 from vinejax.runtime.offload import to_device
@@ -173,6 +172,14 @@ def scored(
     it.metrics |= metrics.logprob_diff(episodes, rollout.batch)
     it.metrics["actor/rows"] = len(episodes)
     return keeper.valued(it, state.kept, rollout, passes)
+
+
+def reference_of(session: Session, state: RunState) -> Params | None:
+    """The reference model's weights, on the devices while the caller holds them.
+
+    None before the first update, when they are the policy's own.
+    """
+    return None if int(state.policy.step) == 0 else session.load_reference()
 
 
 def update(

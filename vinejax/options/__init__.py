@@ -11,14 +11,12 @@ from vinejax.core.types import Episode, Rollout, RunState
 from vinejax.options.adaptive_kl import AdaptiveKL
 from vinejax.options.curriculum import Curriculum
 from vinejax.options.option import Option
-from vinejax.options.reference import Reference
 from vinejax.session.iteration import Iteration
 from vinejax.session.session import Session
 
 OPTIONS: Mapping[str, Option] = {
     "curriculum": Curriculum(),
     "adaptive_kl": AdaptiveKL(),
-    "reference": Reference(),
 }
 
 

@@ -216,8 +216,6 @@ def fixed_parts(case: Case) -> MemoryParts:
     reference = weights
     if case.cfg.model.lora_rank:  # the reference is the weights below the adapters
         weights, reference = weights + trained, 0
-    if case.cfg.kl.renew:  # kept beside the start's weights
-        reference += trained
     optimizer, critic = optimizer_bytes(case, trained_shapes(case)), 0
     if case.method.state.has_critic:  # PPO's has no output matrix
         shapes = {name: x for name, x in trained_shapes(case).items() if name != "head"}
