@@ -29,10 +29,6 @@ def test_every_field_has_the_methods_own_choice():
         ({"rollout": {"flat": "some"}}, "rollout.flat", "'keep' or 'drop' or 'resample'"),
         ({"rollout": ONE | {"flat": "drop"}}, "rollout.flat", "needs rollout.per_prompt of"),
         ({"rollout": {"rounds": 2}}, "rollout.rounds", "needs rollout.flat = 'resample'"),
-        ({"rollout": {"levels": (0.2, 0.5)}}, "rollout.levels", "needs rollout.curriculum"),
-        ({"rollout": {"levels": (0.5, 0.2)}}, "rollout.levels", "two pass rates"),
-        ({"rollout": {"curriculum": (1.0, 2.0)}}, "rollout.curriculum", "three numbers above 0"),
-        ({"rollout": {"curriculum": (1.0, 2.0, 0.0)}}, "rollout.curriculum", "above 0"),
         ({"reward": {"overlong": 1.0}}, "reward.overlong", "less than 1"),
         ({"reward": {"scale": "batch"}}, "reward.scale", "and this run has 'vineppo'"),
         ({"kl": {"place": "reward"}}, "kl.place", "and this run has 'vineppo'"),
@@ -64,7 +60,6 @@ def test_what_is_refused(fields: dict[str, Any], field: str, message: str):
 
 OPTIONS: dict[str, Any] = {
     "rollout.flat": "drop",
-    "rollout.curriculum": (1.0, 2.0, 0.5),
     "reward.overlong": 0.1,
     "reward.scale": "batch",
     "ppo.mask_truncated": True,

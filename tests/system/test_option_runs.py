@@ -13,16 +13,15 @@ from helpers import method_cases as methods
 from vinejax.learner import batch
 from vinejax.methods import stages
 from vinejax.methods.base import Method
-from vinejax.options.curriculum import NEVER
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.training import loop
 from vinejax.training.startup import open_session
 
 pytestmark = pytest.mark.slow
 
-# All options that keep something, and those without that a run can have beside them.
+# The option that keeps something, and others that a run can have beside it.
 TOGETHER: dict[str, Any] = {
-    "rollout": {"curriculum": (1.0, 4.0, 0.5), "flat": "drop"},
+    "rollout": {"flat": "drop"},
     "reward": {"overlong": 0.5, "scale": "batch"},
     "ppo": {"mask_truncated": True},
     "kl": {"coef": 0.1, "target": 0.05, "horizon": 24.0},
@@ -62,16 +61,14 @@ def test_what_options_keep_is_saved_and_restored(offload: bool, start: str, tmp_
     cfg = config("grpo", start, **TOGETHER | own)
     whole, half = whole_and_half(cfg, tmp_path)
     first, progress = state_of(cfg, half)
-    assert progress.done == 3 and set(first.options) == {"curriculum", "adaptive_kl"}
+    assert progress.done == 3 and set(first.options) == {"adaptive_kl"}
     assert float(first.options["adaptive_kl"]) != 0.1
-    assert (first.options["curriculum"] != NEVER).sum() >= 8
     loop.train(cfg, half)
     assert trained(half)[-1] == trained(whole)[-1]
     found, expected = state_of(cfg, half)[0], state_of(cfg, whole)[0]
     cases.assert_equal(found, expected)
     lines = trained(whole)
     assert len({line["kl/coef"] for line in lines}) == 4
-    assert [line["curriculum/hard"] > 0 for line in lines[:1]] == [False]
     if offload:
         plain = config("grpo", start, **TOGETHER | {"checkpoint": {"keep": 4}})
         loop.train(plain, tmp_path / "plain")
@@ -132,7 +129,7 @@ def test_all_groups_left_out(start: str, tmp_path: Path, monkeypatch: pytest.Mon
 # Options that no run above has, beside one another and other methods.
 RUNS: dict[str, dict[str, Any]] = {
     "vineppo": {
-        "rollout": {"flat": "resample", "curriculum": (1.0, 2.0, 0.5)},
+        "rollout": {"flat": "resample"},
         "reward": {"overlong": 0.5},
         "ppo": {"mask_truncated": True},
         "kl": {"target": 0.02},
@@ -143,7 +140,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "kl": {"place": "reward"},
     },
     "ppo": {
-        "rollout": {"curriculum": (1.0, 2.0, 0.5)},
+        "rollout": {},
         "kl": {"place": "reward", "target": 0.02},
     },
     "treepo": {

@@ -100,7 +100,6 @@ NEEDS = (
         "rollout.per_prompt of at least 2",
     ),
     Need(("rollout.rounds",), lambda c: c.rollout.flat == "resample", "rollout.flat = 'resample'"),
-    Need(("rollout.levels",), lambda c: c.rollout.curriculum, "rollout.curriculum"),
     Need(("kl.reduction",), lambda c: c.kl.place == "loss", "kl.place = 'loss'"),
     Need(("kl.target",), lambda c: c.kl.coef, "kl.coef above 0"),
     Need(("kl.horizon",), lambda c: c.kl.target, "kl.target"),

@@ -12,8 +12,6 @@ from vinejax.core.ranges import (
     BelowOne,
     Count,
     Heartbeat,
-    Levels,
-    LevelWeights,
     MaxRatio,
     MeshSize,
     Module,
@@ -152,9 +150,6 @@ class RolloutConfig:
     # dropped, and further problems sampled until `prompts` groups are kept, or `rounds` are over.
     flat: Literal["method", "keep", "drop", "resample"] = "method"
     rounds: Count = 4  # flat 'resample': rounds of sampling per iteration, at most
-    # Weights in the draw of hard, medium and easy problems, such as (1, 2, 0.5); (): all alike.
-    curriculum: LevelWeights = ()
-    levels: Levels = (0.3, 0.7)  # highest pass rates, when last drawn, of hard and medium problems
     slots: Count = 256  # branches decoded at once, over all devices
     memory_gib: Positive | None = None  # for keys and values per device; None: part of free memory
     # Of decoding. kernel: for TPUs, reads only columns that are in use; auto: it where it can be.

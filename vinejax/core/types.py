@@ -200,4 +200,4 @@ class RunState(NamedTuple):
 
     policy: TrainState
     kept: Any = None  # by the method: see `methods.stages.State`
-    options: Any = None  # dict by their names, or None: see `options.option.Option`
+    options: Any = None  # dict of arrays, by `options/adaptive_kl.py`; None: nothing is kept

@@ -46,7 +46,6 @@ class Iteration:
         self.number = number
         self.spent = spent
         self.metrics: dict[str, Any] = {}
-        self.weights: np.ndarray | None = None  # of the train problems, where `draw` has none
         self.drawn = 0  # problems that `draw` has given in this iteration
         self.is_fruitless = False  # updates were tried, and none was made
         self.batch: Any = None  # of the updates, for inspection if none was made
@@ -74,7 +73,6 @@ class Iteration:
 
         Another call in the same iteration gives further problems.
         """
-        weights = self.weights if weights is None else weights
         first, last = self.drawn, None if count is None else self.drawn + count
         problems = draw(self.session.problems["train"], last, self.cfg.seed, self.number, weights)
         problems = problems[first:][: self.left.prompts]
