@@ -37,17 +37,14 @@ def objective(name: str, model: Decoder, microbatch: int | None = None) -> Polic
 
 @functools.cache
 def rows() -> Batch:
-    """GRPO's advantages; weights of whole solutions, 0 among them; penalties of some tokens."""
+    """GRPO's advantages; weights of whole solutions, 0 among them."""
     rng, batch = np.random.default_rng(5), methods.batch()
     advantages = methods.credit(methods.config("grpo")).advantages
     mask, old = np.asarray(batch.mask), np.asarray(batch.old_logprobs)
     weights = np.array([1.0, 0.5, 1.7, 0.0, 2.5, 1.0, 0.8, 1.2], np.float32)[:, None] * mask
-    penalties = np.where(rng.random(mask.shape) < 0.2, np.float32(0.3), np.float32(0)) * mask
     drift = rng.choice([-0.3, 0.0, 0.4], 8)[:, None]  # no solution's mean is near `MOST`
     drawn = np.where(mask, old + drift, 0.0).astype(np.float32)
-    return batch._replace(
-        advantages=advantages, weights=weights, penalties=penalties, sampler_logprobs=drawn
-    )
+    return batch._replace(advantages=advantages, weights=weights, sampler_logprobs=drawn)
 
 
 def _per_solution(name: str, d: Any, logprobs: Any, advantage: float) -> Any:
@@ -75,16 +72,10 @@ def _total(name: str, logprobs: list[Any], entropy: list[Any]) -> Any:
     tokens, total = batch.mask.sum(), 0.0
     for row, mask in enumerate(batch.mask):
         now, advantage = logprobs[row], float(batch.advantages[row][mask][0])
-        old, ref, drawn, penalties = (
-            x[row][mask]
-            for x in (
-                batch.old_logprobs,
-                batch.ref_logprobs,
-                batch.sampler_logprobs,
-                batch.penalties,
-            )
+        old, ref, drawn = (
+            x[row][mask] for x in (batch.old_logprobs, batch.ref_logprobs, batch.sampler_logprobs)
         )
-        loss = _per_solution(name, now - old, now, advantage) + penalties * jnp.abs(now - old)
+        loss = _per_solution(name, now - old, now, advantage)
         moved = jnp.mean(drawn - jax.lax.stop_gradient(now))
         is_kept = (advantage >= 0) | (moved <= MOST)
         loss = jnp.where(is_kept, loss * batch.weights[row][mask][0], 0.0)

@@ -1,4 +1,4 @@
-"""The gradient of every `ppo.loss` with weights, penalties, bonus and off-policy mask."""
+"""The gradient of every `ppo.loss` with weights, bonus and off-policy mask."""
 
 import jax
 import numpy as np

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from vinejax.rl.corrections import correction_weights, on_policy
-from vinejax.rl.entropy import covariance
 
 MASK = np.array([[1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 0, 0]], bool)
 SAMPLER = -np.random.default_rng(0).exponential(1.0, (3, 4)).astype(np.float32)
@@ -61,10 +60,3 @@ def test_the_off_policy_mask_by_hand():
     one_row = [x.reshape(1, -1) for x in (OLD, SAMPLER, advantages, MASK)]
     packed = np.asarray(on_policy(*one_row, 0.2, ids)).reshape(MASK.shape)
     np.testing.assert_array_equal(packed[MASK], kept[MASK])
-
-
-def test_covariance_by_hand():
-    logprobs = np.array([[-1.0, -3.0, np.nan]], np.float32)
-    advantages = np.array([[2.0, -1.0, np.nan]], np.float32)
-    found = covariance(logprobs, advantages, np.array([[True, True, False]]))
-    np.testing.assert_allclose(found, [[1.5, 1.5, 0.0]])

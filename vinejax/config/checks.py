@@ -70,21 +70,6 @@ NEEDS = (
         lambda c: c.ppo.correction != "none",
         "ppo.correction other than 'none'",
     ),
-    Need(
-        ("entropy.covariance_share",),
-        lambda c: c.entropy.covariance != "none",
-        "entropy.covariance = 'clip' or 'kl'",
-    ),
-    Need(
-        ("entropy.covariance_min", "entropy.covariance_max"),
-        lambda c: c.entropy.covariance == "clip",
-        "entropy.covariance = 'clip'",
-    ),
-    Need(
-        ("entropy.covariance_penalty",),
-        lambda c: c.entropy.covariance == "kl",
-        "entropy.covariance = 'kl'",
-    ),
     Need(("ppo.row_tokens",), lambda c: c.ppo.packing, "ppo.packing"),
     Need(("ppo.shift_mean",), lambda c: c.ppo.whiten != "none", "ppo.whiten other than 'none'"),
     Need(
@@ -251,18 +236,13 @@ def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
 
 def _of_loss(cfg: Config, method: Method) -> Iterator[Refusal]:
     """A loss beside a method's own, and bounds that leave nothing between them."""
-    ppo, entropy = cfg.ppo, cfg.entropy
+    ppo = cfg.ppo
     has_own = ppo.loss != "method" and method.applied_to(Config()).ppo.loss == "method"
     rule = f"must be 'method' for method = {cfg.method!r}, which has a loss of its own"
     yield has_own, "ppo.loss", rule
     low, high = ppo.correction_min, ppo.correction_max
     rule = f"must be less than ppo.correction_max = {high}"
     yield low and high and low >= high, "ppo.correction_min", rule
-    yield (
-        entropy.covariance_min >= entropy.covariance_max,
-        "entropy.covariance_min",
-        f"must be less than entropy.covariance_max = {entropy.covariance_max}",
-    )
 
 
 def _of_model(cfg: Config, method: Method) -> Iterator[Refusal]:

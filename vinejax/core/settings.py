@@ -286,13 +286,6 @@ class EntropyConfig:
     """What keeps the policy's entropy up, and figures that warn before it falls."""
 
     coef: NotNegative = 0.0  # of the mean entropy of a token, subtracted from the loss
-    # The tokens that lower the entropy most, by the covariance of log-probability and advantage:
-    # 'clip' leaves some of them out of the policy loss, 'kl' penalises their change.
-    covariance: Literal["none", "clip", "kl"] = "none"
-    covariance_share: Share = 2e-4  # of an iteration's tokens
-    covariance_min: float = 1.0  # 'clip': tokens are drawn from those between these bounds
-    covariance_max: float = 5.0  # 'clip'
-    covariance_penalty: Positive = 1.0  # 'kl': weight of |log-ratio|
     likeliest: Whole = 0  # tokens in actor/top_mass and actor/top_entropy; 0: not measured
 
 

@@ -147,9 +147,6 @@ class PolicyObjective(Objective):
         self, policy: Float[Array, "B T"], logprobs: Float[Array, "B T"], batch: Batch
     ) -> tuple[Float[Array, "B T"], Bool[Array, "B T"] | None]:
         """(the policy loss as `Batch` corrects it, tokens left out by `off_policy_mask`)."""
-        if batch.penalties is not None:
-            penalties = jnp.where(batch.mask, batch.penalties, 0.0)
-            policy += penalties * jnp.abs(logprobs - batch.old_logprobs)
         if batch.weights is not None:
             policy *= jnp.where(batch.mask, batch.weights, 0.0)
         if self.off_policy_mask is None:

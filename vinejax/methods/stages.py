@@ -203,7 +203,7 @@ def update(
     optimizer = make_optimizer(cfg.optimizer, total)
     given = {"advantages": credit.advantages, "mask": credit.mask, "own": credit.own}
     batch = rollout.batch._replace(**given)
-    batch, found = with_corrections(batch, rollout.batch.mask, rollout.episodes, cfg, it.number)
+    batch, found = with_corrections(batch, rollout.batch.mask, rollout.episodes, cfg)
     it.metrics |= found
     objective, rows = with_coefficient(objective, batch, rollout.kl_coef)
     stream = minibatches_of(it, rollout, rows)

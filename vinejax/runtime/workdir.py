@@ -42,6 +42,7 @@ REMOVED = {
     "kl.soup": "",
     "kl.renew": 0,
     "rollout.curriculum": [],
+    "entropy.covariance": "none",
 }
 LISTED = 8  # changed fields in a message
 PATHS = ("model.path", "data.path")  # compared as folders, which can have several names
