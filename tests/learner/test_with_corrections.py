@@ -59,7 +59,7 @@ def test_a_solution_is_weighted_by_the_tokens_that_were_drawn_for_its_row():
     expected = np.where(mask, np.exp(0.1 * np.array(drawn))[:, None], 0.0)
     np.testing.assert_allclose(batch.weights, expected, rtol=1e-5)
     assert found["rollout/weight"] == pytest.approx(expected[mask].mean(), rel=1e-5)
-    assert found["rollout/masked"] == 0.0 and batch.sampler_logprobs is None
+    assert found["rollout/masked"] == 0.0
 
 
 def test_what_is_out_of_bounds_is_masked_and_counted():
@@ -77,13 +77,6 @@ def test_an_exact_sampler_changes_nothing_to_the_bit(correction: str):
     """The update then runs the program without weights."""
     batch, _ = corrected(config(correction=correction), drift=0.0)
     cases.assert_equal(batch, rollout(0.0)[0])
-
-
-def test_the_off_policy_mask_takes_the_samplers_own():
-    batch, _ = corrected(config(correction="none", off_policy_mask=0.2))
-    assert batch.weights is None
-    mask = batch.mask
-    np.testing.assert_allclose(batch.sampler_logprobs[mask], batch.old_logprobs[mask] - 0.1, 1e-5)
 
 
 # --- a sampler whose temperature is 10% off

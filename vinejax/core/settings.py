@@ -271,8 +271,6 @@ class PPOConfig:
     ] = "sequence_mask"
     correction_min: Positive | None = None  # None: no bound
     correction_max: Positive | None = 3.0  # None: no bound
-    # Wrong solutions count only while mean log(sampler / policy) is at most this; None: always.
-    off_policy_mask: Positive | None = None
     mask_truncated: bool = False  # responses that ran out of tokens are left out of the loss
 
     @property

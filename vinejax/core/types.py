@@ -151,7 +151,6 @@ class Batch(NamedTuple):
     seen_until: Array | None = None
     # What an update reads besides, each only where it is configured (learner/corrections.py):
     weights: Array | None = None  # f32[B, T] factor of a token's policy loss; None: 1
-    sampler_logprobs: Array | None = None  # f32[B, T] with which the engine drew the tokens
     own: Array | None = None  # [B, T] numbers that a method's credit has for its loss
 
 

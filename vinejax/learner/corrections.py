@@ -22,10 +22,8 @@ def with_corrections(
     and their log-probabilities are not known.
     """
     ppo, metrics = cfg.ppo, {}
-    drawn = in_rows(sampled.shape, episodes, [episode.logprobs for episode in episodes])
-    if ppo.off_policy_mask is not None:
-        batch = batch._replace(sampler_logprobs=drawn)
     if ppo.correction != "none":
+        drawn = in_rows(sampled.shape, episodes, [episode.logprobs for episode in episodes])
         per, _, outside = ppo.correction.partition("_")
         low, high = ppo.correction_min or 0.0, ppo.correction_max or np.inf
         found = correction_weights(batch.old_logprobs, drawn, sampled, per, outside, low, high)

@@ -32,7 +32,7 @@ from vinejax.session.session import Session
 OF_CLIPPED = ("kl", "ppo.clip", "ppo.clip_high", "ppo.epochs", "ppo.gamma", "ppo.whiten")
 OF_CLIPPED += ("ppo.shift_mean", "ppo.reduction", "ppo.max_ratio", "ppo.loss", "ppo.dual_clip")
 OF_CLIPPED += ("ppo.correction", "ppo.correction_min", "ppo.correction_max")
-OF_CLIPPED += ("ppo.off_policy_mask", "entropy", "ppo.mask_truncated", "ppo.row_tokens")
+OF_CLIPPED += ("entropy", "ppo.mask_truncated", "ppo.row_tokens")
 OF_CLIPPED += ("rollout.flat", "reward.overlong")
 # Fields of a probability ratio, which policy gradients with a loss without one do not read.
 OF_RATIO = ("ppo.clip", "ppo.clip_high", "ppo.max_ratio")
@@ -223,7 +223,6 @@ class Method:
             shift_mean=ppo.shift_mean,
             clip=(low, high),
             dual_clip=ppo.dual_clip,
-            off_policy_mask=ppo.off_policy_mask,
             entropy_coef=cfg.entropy.coef,
             max_ratio=ppo.max_ratio,
             kl_coef=0.0 if cfg.kl.place == "reward" else cfg.kl.coef,

@@ -43,6 +43,7 @@ REMOVED = {
     "kl.renew": 0,
     "rollout.curriculum": [],
     "entropy.covariance": "none",
+    "ppo.off_policy_mask": None,
 }
 LISTED = 8  # changed fields in a message
 PATHS = ("model.path", "data.path")  # compared as folders, which can have several names
