@@ -281,10 +281,9 @@ class PPOConfig:
 
 @dataclasses.dataclass(frozen=True)
 class EntropyConfig:
-    """What keeps the policy's entropy up, and figures that warn before it falls."""
+    """What keeps the policy's entropy up."""
 
     coef: NotNegative = 0.0  # of the mean entropy of a token, subtracted from the loss
-    likeliest: Whole = 0  # tokens in actor/top_mass and actor/top_entropy; 0: not measured
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,8 +20,8 @@ from vinejax.learner.policy import PolicyObjective
 from vinejax.learner.score import (
     hidden_of,
     prefill_scores,
+    scores_and_entropy,
     scores_and_hidden,
-    scores_and_spread,
     with_logprobs,
 )
 from vinejax.learner.update import train_on
@@ -149,12 +149,10 @@ def scored(
                 old, more["hidden"] = found
             else:
                 more["hidden"] = hidden_of(model, params, batch, number, passes)
-        if reads_entropy or cfg.entropy.likeliest:
-            count = max(cfg.entropy.likeliest, 1)
-            spread = scores_and_spread(model, params, batch, temperature, passes, count)
-            old = spread.logprobs if old is None else old
-            more |= {"entropy": spread.entropy, "top_mass": spread.top_mass}
-            more |= {"top_entropy": spread.top_entropy}
+        if reads_entropy:
+            found = scores_and_entropy(model, params, batch, temperature, passes)
+            scores, more["entropy"] = found
+            old = scores if old is None else old
         # None: the policy's weights, to the bit, or nothing reads the reference model's.
         reference = reference_of(session, state) if needs_reference else None
         rest = batch, episodes, temperature, passes, old
@@ -163,10 +161,6 @@ def scored(
 
     found = session.journal.once("scores", digest_of(batch), logprobs)
     hidden, entropy = found.pop("hidden", None), found.pop("entropy", None)
-    for name in ("top_mass", "top_entropy"):
-        per_token = found.pop(name, None)
-        if per_token is not None and cfg.entropy.likeliest:
-            it.metrics[f"actor/{name}"] = float(np.mean(per_token[batch.mask]))
     batch = batch._replace(**found)
     rollout = Rollout(episodes, batch, steps, hidden=hidden, entropy=entropy, number=it.number)
     it.metrics |= metrics.logprob_diff(episodes, rollout.batch)
