@@ -17,10 +17,10 @@ from vinejax.core.types import Batch
 from vinejax.learner.policy import PolicyObjective
 from vinejax.model.decoder import Decoder
 
-NAMES = ("clip", "gspo", "cispo", "gmpo", "sapo")
-BOUNDS = {"gspo": (0.05, 0.05), "cispo": (0.2, 0.2), "gmpo": (0.2, 0.2), "sapo": (1.0, 1.05)}
+NAMES = ("clip", "gspo", "cispo", "sapo")
+BOUNDS = {"gspo": (0.05, 0.05), "cispo": (0.2, 0.2), "sapo": (1.0, 1.05)}
 TEMPERATURE, KL, BONUS = 0.8, 0.1, 0.05
-SEQUENCE = ("gspo", "gmpo", "sapo")  # their authors' mean
+SEQUENCE = ("gspo", "sapo")  # their authors' mean
 
 
 def objective(name: str, model: Decoder, microbatch: int | None = None) -> PolicyObjective:
@@ -44,7 +44,7 @@ def rows() -> Batch:
 
 
 def _per_solution(name: str, d: Any, logprobs: Any, advantage: float) -> Any:
-    """The published loss of a solution's tokens; of the whole solution for GSPO and GMPO."""
+    """The published loss of a solution's tokens; of the whole solution for GSPO."""
     ratio = jnp.exp(d)
     if name == "clip":
         loss = jnp.maximum(-advantage * ratio, -advantage * jnp.clip(ratio, 0.8, 1.2))
@@ -55,9 +55,6 @@ def _per_solution(name: str, d: Any, logprobs: Any, advantage: float) -> Any:
         return jnp.maximum(-advantage * s, -advantage * jnp.clip(s, 1 - low, 1 + high))
     if name == "cispo":
         return -jax.lax.stop_gradient(jnp.clip(ratio, 1 - low, 1 + high)) * advantage * logprobs
-    if name == "gmpo":
-        kept = jnp.minimum(d, high) if advantage >= 0 else jnp.maximum(d, -low)
-        return -advantage * jnp.exp(jnp.mean(kept))
     tau = low if advantage > 0 else high
     return -advantage * 4 / tau * jax.nn.sigmoid(tau * (ratio - 1))
 

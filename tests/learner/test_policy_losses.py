@@ -59,6 +59,6 @@ def test_a_loss_brings_its_authors_bounds_and_mean():
     assert made("dapo", loss="gspo") == ("gspo", (3e-4, 4e-4), "sequence")
     assert made("dr_grpo", loss="clip") == ("clipped", (0.2, 0.2), "budget")
     assert made("grpo", loss="cispo") == ("cispo", (1.0, 4.0), "token")
-    assert made("grpo", loss="gmpo", reduction="token") == ("gmpo", (0.4, 0.4), "token")
+    assert made("grpo", loss="gspo", reduction="token") == ("gspo", (3e-4, 4e-4), "token")
     assert made("vineppo", loss="sapo") == ("sapo", (1.0, 1.05), "sequence")
     assert applied(Config(method="opmd")).ppo.loss == "method"

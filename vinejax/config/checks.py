@@ -26,7 +26,6 @@ OF_LOSS = {  # fields that one of `ppo.loss` reads
     "dual_clip": "clip",
     "gspo_clip": "gspo",
     "cispo_clip": "cispo",
-    "gmpo_clip": "gmpo",
     "sapo_tau": "sapo",
 }
 

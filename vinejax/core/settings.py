@@ -257,12 +257,11 @@ class PPOConfig:
     reduction: Literal["method", "token", "sequence", "budget"] = "method"
     max_ratio: MaxRatio = 10.0  # an update with a greater mean probability ratio is skipped
     # The policy loss; 'method': the method's own, for most of them 'clip'. See docs/methods.md.
-    loss: Literal["method", "clip", "gspo", "cispo", "gmpo", "sapo"] = "method"
+    loss: Literal["method", "clip", "gspo", "cispo", "sapo"] = "method"
     # Loss 'clip': the largest ratio that counts where the advantage is negative; None: any.
     dual_clip: AboveOne | None = None
     gspo_clip: Pair = (3e-4, 4e-4)  # below and above 1, of a solution's mean ratio
     cispo_clip: Pair = (1.0, 4.0)  # below and above 1, of a token's weight
-    gmpo_clip: Pair = (0.4, 0.4)  # below and above 0, of a token's log-ratio
     sapo_tau: Pair = (1.0, 1.05)  # sharpness of the gate for positive advantages, and for others
     # Weight of the policy loss by learner / sampler, the ratio of a token or a whole solution:
     # outside its bounds it is the nearer bound or 0.
