@@ -81,7 +81,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "few": ({"max_states": 1, "dedup": False, "budget": "fresh"}, {}),
     "reuse": ({"reuse": True, "backup": True, "spread": 3}, {"reward": {"overlong": 0.5}}),
     "bisection": ({"allocation": "bisection"}, {}),
-    "waves": ({"reuse": True, "waves": 2}, {"reward": {"truncated": -0.5}}),
+    "bisection, reuse": (
+        {"allocation": "bisection", "reuse": True},
+        {"reward": {"truncated": -0.5}},
+    ),
 }
 TOKENS = {"positions": "tokens", "every": 4}
 EARLY: dict[str, dict[str, Any]] = {
@@ -171,7 +174,6 @@ def test_where_two_phases_are_needed(tiny: Model, monkeypatch: pytest.MonkeyPatc
     assert not has(config({}, rollout={"one_stream": "off"}))
     monkeypatch.setattr(one_stream, "process_place", lambda: (0, 2))
     assert has(config({}, rollout=on))
-    assert not has(config({"reuse": True, "waves": 2}, rollout=on))
     assert not has(config({"allocation": "bisection"}, rollout=on))
     assert not has(config({}, rollout=on), task=Stepped())
 

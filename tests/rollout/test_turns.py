@@ -65,7 +65,8 @@ def test_order_and_waves_change_nothing_but_the_seed_does(monkeypatch: pytest.Mo
 
 def test_a_wave_may_have_no_continuations():
     """As where all episodes end in their first turn: no state is after it."""
-    cfg = cases.config(values={"reuse": True, "waves": 2, "max_states": 0})
+    values = {"reuse": True, "allocation": "helpers.turn_cases.in_two_waves", "max_states": 0}
+    cfg = cases.config(values=values)
     episodes = cases.valued(cfg)
     assert len(episodes) == 6 and not any(len(x) for e in episodes for x in e.continuations[1:])
 

@@ -193,7 +193,6 @@ class ValuesConfig:
     threshold: NotNegative = 1.0  # allocation 'bisection': in standard errors of a difference
     price: Positive = 0.125  # allocation 'worth': of a sampled token, in trained tokens
     explore: ZeroToOne = 0.05  # allocation 'worth': tokens for measuring, beside all others
-    waves: Count = 1  # with `reuse`: states in so many waves, later ones draw what `k` still lacks
     reuse: bool = False  # a value uses all samples of the problem that pass through the state
     backup: bool = False  # with `reuse`: a sample counts with the value of the next state
     # A learned value, mixed into baselines by credit.prior: 'probe', a regression on the policy's

@@ -23,8 +23,7 @@ def expected_states(cfg: Config, steps: int, tokens: float) -> Expected:
     Positions that depend on the text, other than every n tokens, are taken to be as many as the
     steps. An allocation of a user's is taken to be uniform, and 'worth' to explore all. Bisection
     is taken for solutions with one step that decides: the first state and log2 of the states have
-    K = `values.k`. Samples that pass through a state, and so need not be drawn, are known for the
-    first state alone: the problem's other solutions, where `values.waves` says that they count.
+    K = `values.k`.
     """
     values, rules = cfg.values, chosen_rules(cfg)
     if rules["values.positions"] == "tokens":
@@ -40,5 +39,4 @@ def expected_states(cfg: Config, steps: int, tokens: float) -> Expected:
         return Expected(positions, values.k * share, levels + 1)
     if rules["values.allocation"] == "worth":
         return Expected(positions, EXPLORED, 1)
-    siblings = min(values.k, cfg.rollout.per_prompt - 1) if values.waves > 1 else 0
-    return Expected(positions, values.k - siblings / num_states, values.waves)
+    return Expected(positions, float(values.k), 1)

@@ -47,7 +47,6 @@ READ_BY = (
     ("values.below", "values.positions", ("low_probability",)),
     ("values.threshold", "values.allocation", ("bisection",)),
     ("values.k", "values.allocation", ("uniform", "bisection")),
-    ("values.waves", "values.allocation", ("uniform",)),
     ("values.price", "values.allocation", ("worth",)),
     ("values.explore", "values.allocation", ("worth",)),
     ("credit.mask_above", "credit.mask", ("low_probability",)),
@@ -182,8 +181,6 @@ def check_rules(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
             those = " or ".join(map(repr, readers))
             rule = f"is read by {of_rule} = {those} alone, and this run has {name!r}; leave it out"
             raise ConfigError(field, rule, repr(value))
-    if values.waves > 1 and not values.reuse:
-        raise ConfigError("values.waves", "needs values.reuse = True", repr(values.waves))
     if values.backup and not values.reuse:
         raise ConfigError("values.backup", "needs values.reuse = True", repr(values.backup))
     if values.reuse and values.budget != "left":

@@ -23,7 +23,7 @@ def are_possible(cfg: Config) -> bool:
     """Whether all that a state asks for is known as soon as a solution has reached it."""
     values = cfg.values
     is_sure = values.positions in DECIDED and values.spread is None and values.budget == "left"
-    return is_sure and values.allocation == "uniform" and values.waves == 1
+    return is_sure and values.allocation == "uniform"
 
 
 class Reached(NamedTuple):

@@ -92,8 +92,7 @@ def obstacle_on_hosts(cfg: Config, has_steps: bool) -> str | None:
 
 def waits_for_rewards(cfg: Config) -> bool:
     """Whether states, or how many continuations they have, depend on rewards or earlier waves."""
-    is_blind = cfg.values.allocation in BLIND and cfg.values.positions in POSITIONS
-    return cfg.values.waves > 1 or not is_blind
+    return not (cfg.values.allocation in BLIND and cfg.values.positions in POSITIONS)
 
 
 def has_one_stream(sampler: Sampler) -> bool:

@@ -44,6 +44,7 @@ REMOVED = {
     "rollout.curriculum": [],
     "entropy.covariance": "none",
     "ppo.off_policy_mask": None,
+    "values.waves": 1,
 }
 LISTED = 8  # changed fields in a message
 PATHS = ("model.path", "data.path")  # compared as folders, which can have several names

@@ -151,7 +151,7 @@ def test_it_is_planned_where_it_runs(tmp_path: Path):
     assert not has(rollout__attention="xla")
     assert not has(rollout__one_stream="off") and has(rollout__slots=64, rollout__one_stream="on")
     assert not has(method="grpo") and not has(values__dtype="int8")
-    waits = {"values__waves": 2, "values__reuse": True}
+    waits = {"values__allocation": "bisection"}
     assert has(rollout__slots=64, values__positions="tokens", values__budget="left")
     assert has(**waits)
     assert not has("v4:2x2x2", **waits) and has("v4:2x2x2")  # two hosts
