@@ -202,8 +202,6 @@ class ValuesConfig:
     prior_timeout_s: Positive = 600.0  # wall-clock time of that function for at most 64 states
     budget: Literal["left", "fresh"] = "left"  # what the trajectory has left, or max_tokens again
     dedup: bool = True  # equal token prefixes of a problem share one estimate
-    # A continuation's environment meets the noise that its trajectory's met, or draws its own.
-    env_noise: Literal["kept", "fresh"] = "kept"
     dtype: Literal["model", "int8"] = "model"  # of the layers' kernels while values are sampled
 
 

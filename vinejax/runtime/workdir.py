@@ -45,6 +45,7 @@ REMOVED = {
     "entropy.covariance": "none",
     "ppo.off_policy_mask": None,
     "values.waves": 1,
+    "values.env_noise": "kept",
 }
 LISTED = 8  # changed fields in a message
 PATHS = ("model.path", "data.path")  # compared as folders, which can have several names
