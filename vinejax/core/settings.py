@@ -362,12 +362,11 @@ class SFTConfig:
 
 @dataclasses.dataclass(frozen=True)
 class BudgetConfig:
-    """Limits of a run, to compare methods: nothing begins after one of them is reached."""
+    """A limit of a run, to compare methods: nothing begins after it is reached."""
 
-    prompts: Count | None = None  # problems drawn, counted at every draw; None: no bound
-    # Solutions sampled from them; continuations do not count, of trees `rollout.per_prompt` each.
+    # Solutions sampled; continuations do not count, of trees `rollout.per_prompt` each. None: no
+    # bound.
     episodes: Count | None = None
-    updates: Count | None = None  # gradient steps of the policy
 
 
 @dataclasses.dataclass(frozen=True)

@@ -211,7 +211,7 @@ def update(
 
 
 def minibatches_of(it: Iteration, rollout: Rollout, rows: Any) -> Iterator[Any]:
-    """The minibatches of all epochs, as far as the budget allows, of arrays [B, ...]."""
+    """The minibatches of all epochs, of arrays [B, ...]."""
     ppo, size = it.cfg.ppo, it.minibatch_rows(rollout.episodes)
     epochs = (minibatches(rows, size, it.cfg.seed, it.number, epoch) for epoch in range(ppo.epochs))
-    return itertools.islice(itertools.chain.from_iterable(epochs), it.left.updates)
+    return itertools.chain.from_iterable(epochs)

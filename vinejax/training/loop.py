@@ -220,7 +220,7 @@ class Run:
 
 def is_over(cfg: Config, at: Progress) -> bool:
     """Whether all iterations are done, or the budget is used up."""
-    return at.done >= cfg.iterations or left(cfg, at.spent).nothing
+    return at.done >= cfg.iterations or left(cfg, at.spent) < 1
 
 
 def is_due(every: int, cfg: Config, at: Progress) -> bool:
