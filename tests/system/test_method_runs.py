@@ -176,20 +176,6 @@ def test_a_learned_value_is_saved_and_restored_with_the_policy(
     cases.assert_equal(found, expected)
 
 
-def test_a_critic_is_warmed_up_alone(start: str, tmp_path: Path):
-    lines = run("ppo", start, tmp_path, critic={"warmup_iterations": 1})
-    (line,) = [line for line in lines if line["stage"] == "train"]
-    assert line["step"] == line["total/updates"] == 0 and line["critic/grad_norm"] > 0
-    state, _ = state_of(
-        start,
-        tmp_path,
-        iterations=1,
-        critic={"warmup_iterations": 1},
-        eval={"every": 0, "samples": 2},
-    )
-    assert state.policy.step == 0 and state.kept.step == 4
-
-
 def test_a_run_stops_at_its_budget(start: str, tmp_path: Path):
     """Four updates an iteration of four prompts; the second one is cut."""
     budget, totals = {"episodes": 17}, {"updates": 6, "prompts": 5, "episodes": 15}

@@ -70,8 +70,7 @@ def policy_gradient(method: "Method", it: Iteration, state: RunState) -> RunStat
         barrier("train", [(episode.tokens, episode.rewards) for episode in episodes])
         state = method.state.learn(it, state, rollout, credit)
         objective = method.objective(session.model, it.cfg)
-        alone = method.state.iterations_alone(it.cfg)
-        state = update(it, state, objective, rollout, credit, alone)
+        state = update(it, state, objective, rollout, credit)
     it.record_sampling(sampled._replace(episodes=episodes), credit)
     return state
 

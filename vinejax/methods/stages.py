@@ -87,10 +87,6 @@ class State:
         """
         return None
 
-    def iterations_alone(self, cfg: Config) -> int:
-        """First iterations of the run in which `learn` trains and the policy does not."""
-        return 0
-
 
 def solutions(it: Iteration, state: RunState) -> Solutions:
     """Stage 1, sample: `rollout.per_prompt` solutions of `rollout.prompts` problems.
@@ -182,17 +178,11 @@ def update(
     objective: PolicyObjective,
     rollout: Rollout,
     credit: Credit,
-    alone: int,
 ) -> RunState:
-    """Stage 4, update: the state after `ppo.epochs` over the rollout.
-
-    The policy has no updates in the first `alone` iterations of the run.
-    """
+    """Stage 4, update: the state after `ppo.epochs` over the rollout."""
     cfg, session = it.cfg, it.session
-    total = num_updates(cfg, alone)
+    total = num_updates(cfg)
     it.metrics["actor/lr"] = 0.0
-    if it.number < alone:
-        return state
     policy = to_device(state.policy)
     optimizer = make_optimizer(cfg.optimizer, total)
     given = {"advantages": credit.advantages, "mask": credit.mask, "own": credit.own}

@@ -46,6 +46,7 @@ REMOVED = {
     "ppo.off_policy_mask": None,
     "values.waves": 1,
     "values.env_noise": "kept",
+    "critic.warmup_iterations": 0,
 }
 LISTED = 8  # changed fields in a message
 PATHS = ("model.path", "data.path")  # compared as folders, which can have several names

@@ -49,23 +49,17 @@ def left(cfg: Config, spent: Spent) -> int:
     return (cfg.budget.episodes - spent.episodes) // cfg.rollout.per_prompt
 
 
-def num_updates(cfg: Config, alone: int = 0) -> int:
+def num_updates(cfg: Config) -> int:
     """Updates of the policy in a policy-gradient run: its learning rate decays over them.
 
-    The first `alone` iterations have none: they train what the method keeps besides (PPO's critic).
     A method that samples in rounds is assumed to need one round per iteration: with more, the
     budget ends the run before the rate is 0.
     """
-    full, rest = _iterations(cfg)
-    updates = max(0, full - alone) * _of_iteration(cfg, cfg.rollout.prompts)
-    return updates + (_of_iteration(cfg, rest) if full >= alone else 0)
-
-
-def num_updates_alone(cfg: Config, alone: int) -> int:
-    """Updates in the first `alone` iterations, in which the policy is not updated."""
-    full, rest = _iterations(cfg)
-    whole, last = (_of_iteration(cfg, n) for n in (cfg.rollout.prompts, rest))
-    return min(full, alone) * whole + (last if full < alone else 0)
+    groups = (cfg.budget.episodes or NO_BOUND) // cfg.rollout.per_prompt
+    full, rest = divmod(groups, cfg.rollout.prompts)
+    if full >= cfg.iterations:
+        full, rest = cfg.iterations, 0
+    return full * _of_iteration(cfg, cfg.rollout.prompts) + _of_iteration(cfg, rest)
 
 
 def longest_sequence(cfg: Config, context: int) -> int:
@@ -78,13 +72,6 @@ def packed_tokens(cfg: Config, context: int, episodes: Sequence[Episode]) -> int
     """Tokens of packed rows that hold any of the episodes, at least `ppo.row_tokens`."""
     longest = max(len(episode.tokens) for episode in episodes)
     return max(packed_length(longest_sequence(cfg, context), longest), cfg.ppo.row_tokens or 0)
-
-
-def _iterations(cfg: Config) -> tuple[int, int]:
-    """(iterations of `rollout.prompts` problems, problems in a last, smaller iteration)."""
-    groups = (cfg.budget.episodes or NO_BOUND) // cfg.rollout.per_prompt
-    full, rest = divmod(groups, cfg.rollout.prompts)
-    return (full, rest) if full < cfg.iterations else (cfg.iterations, 0)
 
 
 def _of_iteration(cfg: Config, prompts: int) -> int:

@@ -62,9 +62,8 @@ def critic_training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) 
     """Median seconds of one iteration's training of the critic, without compiling.
 
     Training is `ppo.epochs` of updates on the policy's minibatches; the critic's values count as
-    credit. The targets are its own values, as the time does not depend on them. Iterations of
-    `critic.warmup_iterations`, which a run spends on the critic alone, are not counted. The critic
-    stays as it is.
+    credit. The targets are its own values, as the time does not depend on them. The critic stays as
+    it is.
     """
     assert fixed.critic is not None
     batch = fixed.batch(cfg, episodes, cfg.ppo.minibatch)
