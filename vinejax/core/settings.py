@@ -446,7 +446,6 @@ class PlanConfig:
 class CheckpointConfig:
     every: Count = 10  # iterations; the last one is always saved
     keep: Count = 2  # the newest so many
-    keep_every: Count | None = None  # and those of iterations that are multiples of it; None: none
     journal: bool = True  # keep what stages gave since the newest checkpoint, see docs/faults.md
 
 

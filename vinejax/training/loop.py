@@ -58,10 +58,9 @@ def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
 
 
 def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
-    keep = cfg.checkpoint.keep, cfg.checkpoint.keep_every
     with (
         open_session(cfg, path, trains=True) as session,
-        Checkpoints(session.workdir / "checkpoints", *keep) as checkpoints,
+        Checkpoints(session.workdir / "checkpoints", cfg.checkpoint.keep) as checkpoints,
         Checkpoints(session.workdir / "best", keep=1) as best,
         profiler(cfg.profile, session.workdir / "profile") as profile,
     ):
