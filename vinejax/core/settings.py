@@ -438,8 +438,6 @@ class PlanConfig:
     prompt_tokens: Count | None = None  # average prompt; None: half of data.max_prompt_tokens
     tokens: Count | None = None  # average response; None: a quarter of sample.max_tokens
     steps: Count = 12  # average reasoning steps per response
-    # Average tokens of a continuation that its solution has and that are not decoded.
-    repeats: Whole = 0
 
 
 @dataclasses.dataclass(frozen=True)

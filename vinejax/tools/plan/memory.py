@@ -191,8 +191,6 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
             begun = bounds(cfg, episodes, case.model.cfg.context)
             feed = Feed(lambda: None, **begun, offshoots=lambda drawn: [])
             sizes, _ = sizes_of(case.model, case.mesh, case.platform, room, settings, demand, feed)
-        elif name == "values" and cfg.rollout.skip_repeats:
-            tokens = max(tokens - cfg.plan.repeats, 1.0)  # these are not decoded
         int8 = name == "values" and cfg.values.dtype == "int8"
         shapes = sizes, *drain_sizes(case.model, case.mesh, room, sizes)
         work = trunks, branches, longest, mean_trunk, tokens
