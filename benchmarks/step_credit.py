@@ -76,7 +76,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "K = 5, reuse": REUSE | {"k": 5},
     "K = 3, reuse": REUSE | {"k": 3},
     "K = 2, reuse": REUSE | {"k": 2},
-    "K = 9, reuse, 4 waves": REUSE | {"waves": 4},
     "bisection K = 9": {"allocation": "bisection"},
     "bisection K = 5": {"allocation": "bisection", "k": 5},
     "bisection K = 9, threshold 0.5": {"allocation": "bisection", "threshold": 0.5},

@@ -56,7 +56,7 @@ class Digits:
         digits = f"{int(self.said, 16)}"[:24]
         return Observation(f"\n{digits}\n", float(digits > "5"), self.turns == SIXTEEN)
 
-    def fork(self, seed: int | None = None) -> "Digits":
+    def fork(self) -> "Digits":
         return dataclasses.replace(self)
 
 

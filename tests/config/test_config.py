@@ -250,7 +250,6 @@ def test_every_number_and_choice_is_checked():
         "values.reuse",
         "ppo.shift_mean",
         "ppo.mask_truncated",
-        "kl.soup",
         "ppo.packing",
         "reward.truncated",
         "data.task",
@@ -305,14 +304,6 @@ def test_every_number_and_choice_is_checked():
             *("ppo.correction_max", "needs ppo.correction other than 'none'; leave it out"),
         ),
         ({"ppo__correction_min": 3.0}, "ppo.correction_min", "less than ppo.correction_max = 3.0"),
-        (
-            {"entropy__covariance": "kl", "entropy__covariance_max": 2.0},
-            *("entropy.covariance_max", "needs entropy.covariance = 'clip'; leave it out"),
-        ),
-        (
-            {"entropy__covariance": "clip", "entropy__covariance_min": 9.0},
-            *("entropy.covariance_min", "less than entropy.covariance_max = 5.0"),
-        ),
         ({"credit__mask_share": 0.1}, "credit.mask_share", "credit.mask = 'top_entropy' alone"),
         ({"profile": "9:12", "iterations": 9}, "profile", "start < iterations"),
         (

@@ -1,6 +1,5 @@
-"""How many continuations each state gets: uniform, and in waves."""
+"""How many continuations each state gets."""
 
-import itertools
 from collections import Counter
 
 import numpy as np
@@ -33,57 +32,22 @@ def test_uniform_draws_k_at_every_state_at_once():
     assert uniform(0, seen(), ValuesConfig()) == []
 
 
-@pytest.mark.parametrize("waves", [2, 3, 5])
-def test_waves_draw_what_is_missing(waves: int):
-    rng, values = np.random.default_rng(waves), ValuesConfig(k=4, waves=waves, reuse=True)
-    for num_states in range(9):
-        drawn = [0] * num_states
-        for wave in range(waves):
-            returns = [[0.5] * n for n in rng.integers(0, 8, num_states)]
-            found = uniform(wave, seen(*returns), values)
-            assert found is not None
-            for c, (n, passing) in enumerate(zip(found, returns, strict=True)):
-                assert n == (max(0, 4 - len(passing)) if c % waves == wave else 0)
-                drawn[c] += c % waves == wave
-        assert drawn == [1] * num_states and uniform(waves, seen(), values) is None
-
-
-def test_the_wave_of_a_state_does_not_depend_on_what_follows():
-    """Or how often a state is sampled would: its mean would not be V."""
-    values = ValuesConfig(k=4, waves=3, reuse=True)
-    for wave in range(3):
-        rows = [uniform(wave, seen(*[[0.0]] * n), values) for n in range(1, 12)]
-        longest = rows[-1]
-        assert longest is not None
-        assert all(row == longest[:n] for n, row in enumerate(rows, start=1))
-
-
-@pytest.mark.parametrize("waves", [1, 2, 4])
-def test_waves_of_a_whole_vine(waves: int):
-    """Each state draws exactly K less the samples of earlier waves that pass through it."""
-    rng, k = np.random.default_rng(waves), 5
+def test_uniform_in_a_whole_vine():
+    """Every prefix of a problem's solutions has K continuations, all of them in one wave."""
+    rng, k = np.random.default_rng(1), 5
     episodes = CHAIN.episodes(rng, problems=20, group=4)
     draw, log = CHAIN.draw(rng), []
 
     def logged(wanted):
-        drawn = draw(wanted)
-        log.append([(s, x.tokens.tolist()) for s, x in zip(wanted, drawn, strict=True)])
-        return drawn
+        log.extend(wanted)
+        return draw(wanted)
 
-    filled, drawn_in = fill_drawn(episodes, config(k=k, waves=waves, reuse=True), logged)
-    assert len(drawn_in) == waves
-    by_prefix = Counter(key_of(state) for of_wave in log for state, _ in of_wave)
+    filled, drawn_in = fill_drawn(episodes, config(k=k, reuse=True), logged)
+    assert drawn_in == [len(log)]
+    by_prefix = Counter(map(key_of, log))
     for e in filled:
         for c, (group, _) in enumerate(zip(e.continuations, counts_of(e), strict=True)):
-            prefix, wave = e.response[:c], c % waves
-            solutions = [x for x in episodes if x.problem_id == e.problem_id]
-            passing = sum(x.response[:c] == prefix for x in solutions) - 1
-            for state, tokens in itertools.chain(*log[:wave]):
-                is_of_problem = state.problem.id == e.problem_id
-                passing += is_of_problem and state.used <= c and tokens[:c] == prefix
-            missing = k if waves == 1 else max(0, k - passing)
-            assert len(group) == by_prefix[e.problem_id, *prefix] == missing
-    assert sum(drawn_in) == by_prefix.total()
+            assert len(group) == by_prefix[e.problem_id, *e.response[:c]] == k
 
 
 def key_of(state) -> tuple:

@@ -35,8 +35,6 @@ def test_fewer_states(values: dict, expected: list[float]):
     [
         # The first state, and one on each of three levels, of seven.
         ({"allocation": "bisection"}, 9 * 4 / 7, 4),
-        # The prompt's end has seven of nine samples: the problem's other solutions.
-        ({"reuse": True, "waves": 2}, 9 - 7 / 7, 2),
         ({"reuse": True, "k": 3}, 3, 1),
     ],
 )

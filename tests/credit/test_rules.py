@@ -205,7 +205,6 @@ def test_a_users_module_that_fails_is_one_line(own_rules: Any, monkeypatch: pyte
         ({"values": {"below": 0.5}}, "values.below"),
         ({"values": {"positions": "tokens", "below": 0.5}}, "values.below"),
         ({"values": {"threshold": 2.0}}, "values.threshold"),
-        ({"values": {"allocation": "bisection", "waves": 2, "reuse": True}}, "values.waves"),
         ({"credit": {"mask_above": 0.5}}, "credit.mask_above"),
         (SPO | {"credit": {"mask": "none", "mask_above": 0.5}}, "credit.mask_above"),
     ],
@@ -224,7 +223,6 @@ def test_fields_of_another_rule_are_refused(fields: dict[str, Any], field: str):
         {"values": {"positions": "tokens", "every": 7}},
         SPO | {"values": {"every": 7, "below": 0.5}, "credit": {"mask_above": 0.5}},
         {"values": {"allocation": "bisection", "threshold": 2.0}},
-        {"values": {"waves": 3, "reuse": True}},
         {"credit": {"mask": "low_probability", "mask_above": 0.5}},
         # A user's rule may read any of them.
         {"values": {"positions": "vinejax.credit.positions.blank_lines", "below": 0.5}},
@@ -239,13 +237,6 @@ def test_every_field_of_few_rules_is_one_of_theirs():
     names = {name for name, _ in flatten(Config())}
     for field, of_rule, readers in READ_BY:
         assert field in names and of_rule in TABLES and set(readers) <= set(TABLES[of_rule])
-
-
-def test_waves_need_reuse():
-    assert refused({"values": {"waves": 2}}, "values.waves") == (
-        "values.waves = 2: needs values.reuse = True"
-    )
-    check({"values": {"waves": 1}})
 
 
 def test_reuse_needs_one_horizon():

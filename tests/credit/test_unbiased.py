@@ -59,7 +59,6 @@ def test_the_chain_has_the_values_that_its_solutions_earn():
 UNBIASED: dict[str, dict[str, Any]] = {
     "uniform": {},
     "reuse": {"reuse": True},
-    "waves": {"reuse": True, "waves": 2},
     "merge": {"reuse": True, "merge": 2},
     "backup": {"reuse": True, "backup": True},
     "roles": {"credit": {"lam": 0.7, "filter": 0.4}},
@@ -95,12 +94,6 @@ def test_a_learned_value_may_be_wrong(prior: str, allocation: str):
     cfg = config(k=1, allocation=allocation, credit={"lam": 0.7, "filter": 0.3})
     found = measure(CHAIN, cfg, 1250, 4, 3, prior=PRIORS[prior])
     assert found.in_errors[1] < 4
-
-
-@pytest.mark.slow
-def test_waves_of_pairs_are_unbiased():
-    """One sibling is half of a mean: waves that divide a solution evenly fail."""
-    assert bias_of(problems=8750, group=2, seed=2, reuse=True, waves=2).worst < 4
 
 
 # Rules that are biased, and what was measured with 10,000 solutions: values, gradient (see -s).

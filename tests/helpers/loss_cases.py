@@ -17,41 +17,34 @@ from vinejax.core.types import Batch
 from vinejax.learner.policy import PolicyObjective
 from vinejax.model.decoder import Decoder
 
-NAMES = ("clip", "gspo", "cispo", "gmpo", "sapo")
-BOUNDS = {"gspo": (0.05, 0.05), "cispo": (0.2, 0.2), "gmpo": (0.2, 0.2), "sapo": (1.0, 1.05)}
-TEMPERATURE, KL, BONUS, MOST = 0.8, 0.1, 0.05, 0.12
-SEQUENCE = ("gspo", "gmpo", "sapo")  # their authors' mean
+NAMES = ("clip", "gspo", "cispo", "sapo")
+BOUNDS = {"gspo": (0.05, 0.05), "cispo": (0.2, 0.2), "sapo": (1.0, 1.05)}
+TEMPERATURE, KL, BONUS = 0.8, 0.1, 0.05
+SEQUENCE = ("gspo", "sapo")  # their authors' mean
 
 
 def objective(name: str, model: Decoder, microbatch: int | None = None) -> PolicyObjective:
-    """The objective of a run with GRPO's advantages, this loss, KL, bonus and off-policy mask."""
+    """The objective of a run with GRPO's advantages, this loss, KL and bonus."""
     ppo: dict[str, Any] = {"minibatch": 8, "microbatch": microbatch, "loss": name}
     if name == "clip":
         ppo["dual_clip"] = 1.3
     else:
         ppo["sapo_tau" if name == "sapo" else f"{name}_clip"] = BOUNDS[name]
-    ppo["off_policy_mask"] = MOST
     cfg = methods.config("grpo", ppo=ppo, kl={"coef": KL}, entropy={"coef": BONUS})
     return policy_objective(model, cfg)
 
 
 @functools.cache
 def rows() -> Batch:
-    """GRPO's advantages; weights of whole solutions, 0 among them; penalties of some tokens."""
-    rng, batch = np.random.default_rng(5), methods.batch()
+    """GRPO's advantages; weights of whole solutions, 0 among them."""
+    batch = methods.batch()
     advantages = methods.credit(methods.config("grpo")).advantages
-    mask, old = np.asarray(batch.mask), np.asarray(batch.old_logprobs)
-    weights = np.array([1.0, 0.5, 1.7, 0.0, 2.5, 1.0, 0.8, 1.2], np.float32)[:, None] * mask
-    penalties = np.where(rng.random(mask.shape) < 0.2, np.float32(0.3), np.float32(0)) * mask
-    drift = rng.choice([-0.3, 0.0, 0.4], 8)[:, None]  # no solution's mean is near `MOST`
-    drawn = np.where(mask, old + drift, 0.0).astype(np.float32)
-    return batch._replace(
-        advantages=advantages, weights=weights, penalties=penalties, sampler_logprobs=drawn
-    )
+    weights = np.array([1.0, 0.5, 1.7, 0.0, 2.5, 1.0, 0.8, 1.2], np.float32)[:, None]
+    return batch._replace(advantages=advantages, weights=weights * np.asarray(batch.mask))
 
 
 def _per_solution(name: str, d: Any, logprobs: Any, advantage: float) -> Any:
-    """The published loss of a solution's tokens; of the whole solution for GSPO and GMPO."""
+    """The published loss of a solution's tokens; of the whole solution for GSPO."""
     ratio = jnp.exp(d)
     if name == "clip":
         loss = jnp.maximum(-advantage * ratio, -advantage * jnp.clip(ratio, 0.8, 1.2))
@@ -62,9 +55,6 @@ def _per_solution(name: str, d: Any, logprobs: Any, advantage: float) -> Any:
         return jnp.maximum(-advantage * s, -advantage * jnp.clip(s, 1 - low, 1 + high))
     if name == "cispo":
         return -jax.lax.stop_gradient(jnp.clip(ratio, 1 - low, 1 + high)) * advantage * logprobs
-    if name == "gmpo":
-        kept = jnp.minimum(d, high) if advantage >= 0 else jnp.maximum(d, -low)
-        return -advantage * jnp.exp(jnp.mean(kept))
     tau = low if advantage > 0 else high
     return -advantage * 4 / tau * jax.nn.sigmoid(tau * (ratio - 1))
 
@@ -75,19 +65,8 @@ def _total(name: str, logprobs: list[Any], entropy: list[Any]) -> Any:
     tokens, total = batch.mask.sum(), 0.0
     for row, mask in enumerate(batch.mask):
         now, advantage = logprobs[row], float(batch.advantages[row][mask][0])
-        old, ref, drawn, penalties = (
-            x[row][mask]
-            for x in (
-                batch.old_logprobs,
-                batch.ref_logprobs,
-                batch.sampler_logprobs,
-                batch.penalties,
-            )
-        )
-        loss = _per_solution(name, now - old, now, advantage) + penalties * jnp.abs(now - old)
-        moved = jnp.mean(drawn - jax.lax.stop_gradient(now))
-        is_kept = (advantage >= 0) | (moved <= MOST)
-        loss = jnp.where(is_kept, loss * batch.weights[row][mask][0], 0.0)
+        old, ref = batch.old_logprobs[row][mask], batch.ref_logprobs[row][mask]
+        loss = _per_solution(name, now - old, now, advantage) * batch.weights[row][mask][0]
         kl = jnp.exp(ref - now) - (ref - now) - 1
         count = mask.sum() * 8 if name in SEQUENCE else tokens
         total += jnp.sum(loss + KL * kl) / count - BONUS * jnp.sum(entropy[row]) / tokens

@@ -11,8 +11,9 @@ from helpers import loop_cases
 from helpers.applied import applied
 from vinejax.contrib.methods.sampling.turn_trees import BranchingSampler, TurnGrowth
 from vinejax.core.seeds import row_seed
-from vinejax.core.settings import Config, GraderConfig, SampleConfig
+from vinejax.core.settings import Config, GraderConfig, SampleConfig, ValuesConfig
 from vinejax.core.types import Episode, Problem, PromptedProblem
+from vinejax.credit.allocation import Seen
 from vinejax.engine.branches import Branch, Fed, Feed, Growing, Grown, Stream, as_lists
 from vinejax.engine.engine import Engine
 from vinejax.rollout.turns import TurnSampler
@@ -119,6 +120,13 @@ class PolicyEngine(Engine):
         text, stop, _ = said[: len(ids)].partition("\n")
         ids = ids[: len(text) + len(stop)]
         return Grown(ids, [-1.0] * len(ids), text, "stop" if stop else "length")
+
+
+def in_two_waves(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
+    """An allocation rule: K at the prompt's end, and then at all other states."""
+    if wave > 1:
+        return None
+    return [values.k if min(c, 1) == wave else 0 for c in range(len(seen.returns))]
 
 
 def sampler(engine: Any, cfg: Config, task: Any = None, iteration: int = 0) -> TurnSampler:

@@ -138,8 +138,7 @@ def state_of() -> TrainState:
 
 @pytest.mark.parametrize("method", ["vineppo", "ppo"])
 def test_policy_and_critic(events: list[Event], method: str):
-    critic = {"warmup_iterations": 0} if method == "ppo" else {}
-    cfg = cases.config(method=method, critic=critic, ppo={"epochs": 4})
+    cfg = cases.config(method=method, ppo={"epochs": 4})
     it, episodes = fake_iteration(cfg), cases.random_episodes([(4, 9), (2, 3)] * 8)
     batch = collate(episodes, rows=8)
     objective = policy_objective(cases.model(), cfg)
@@ -149,7 +148,7 @@ def test_policy_and_critic(events: list[Event], method: str):
     credit = Credit(batch.advantages, batch.mask, by_step, returns=values)
     state = RunState(state_of(), state_of() if method == "ppo" else None)
     state = find_method(method).state.learn(it, state, rollout, credit)
-    stages.update(it, state, objective, rollout, credit, alone=0)
+    stages.update(it, state, objective, rollout, credit)
     assert_no_early_wait(events, "PolicyObjective", 4)
     if method == "ppo":
         assert_no_early_wait(events, "CriticObjective", 4)

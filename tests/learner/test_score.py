@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers import eight_devices
 from helpers import loop_cases as cases
 
 from vinejax.learner.batch import collate
@@ -18,6 +19,7 @@ from vinejax.learner.score import (
     narrowed,
     score,
     score_with_hidden,
+    scores_and_entropy,
     scores_and_hidden,
     scores_of,
     token_logprobs,
@@ -166,3 +168,42 @@ def test_wide_hidden_states_are_projected():
     assert abs(cosine - 0.5**0.5) < 0.15 and abs(np.mean(found**2) - 1) < 0.2
     thin = np.asarray(jax.jit(narrowed)(x[:, :8]))
     np.testing.assert_allclose(np.mean(thin**2, axis=1), 1, rtol=1e-5)
+
+
+def test_scores_with_their_entropies_equal_a_loop():
+    params, episodes = cases.params(), cases.random_episodes(LENGTHS)
+    batch = collate(episodes, rows=4)
+    expected = loop(params, episodes, batch.tokens.shape, 0.8)
+    for packed in (False, True):
+        found = scores_and_entropy(cases.model(), params, batch, 0.8, Passes(4, packed))
+        for x, y in zip(found, expected, strict=True):
+            np.testing.assert_allclose(x[batch.mask], y[batch.mask], rtol=1e-5, atol=1e-5)
+            assert not x[~batch.mask].any()
+
+
+DEVICES = """
+import dataclasses
+import jax, numpy as np
+from helpers import loop_cases as cases
+from vinejax.learner.packing import Passes
+from vinejax.learner.batch import collate
+from vinejax.learner.score import scores_and_entropy
+from vinejax.model.sharding import mesh_over, param_shardings
+
+batch = collate(cases.random_episodes([(3, 9), (5, 4), (2, 7)] * 3), rows=8)
+whole = scores_and_entropy(cases.model(), cases.params(), batch, 0.8, Passes(8))
+for sizes in ((2, 2, 2), (1, 8, 1)):
+    mesh = mesh_over(sizes, jax.devices())
+    model = dataclasses.replace(cases.model(), mesh=mesh)
+    params = jax.device_put(cases.params(), param_shardings(mesh, cases.params()))
+    for packed in (False, True):
+        found = scores_and_entropy(model, params, batch, 0.8, Passes(8, packed))
+        for x, y in zip(found, whole, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+print("equal")
+"""
+
+
+@pytest.mark.slow
+def test_scores_with_their_entropies_on_a_mesh():
+    assert eight_devices.printed("-c", DEVICES) == ["equal"]

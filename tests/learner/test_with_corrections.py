@@ -21,8 +21,8 @@ from vinejax.learner.score import score
 LENGTHS = [(3, 6), (2, 4), (4, 1)]
 
 
-def config(entropy: dict[str, Any] | None = None, **ppo: Any) -> Config:
-    return methods.config("grpo", ppo=ppo, entropy=entropy or {})
+def config(**ppo: Any) -> Config:
+    return methods.config("grpo", ppo=ppo)
 
 
 def rollout(drift: float) -> tuple[Batch, list[Episode]]:
@@ -45,7 +45,7 @@ def rollout(drift: float) -> tuple[Batch, list[Episode]]:
 def corrected(cfg: Config, drift: float = 0.1, trained: Any = None) -> tuple[Any, Any]:
     batch, episodes = rollout(drift)
     rows = batch if trained is None else batch._replace(mask=trained)
-    return with_corrections(rows, batch.mask, episodes, cfg, 3)
+    return with_corrections(rows, batch.mask, episodes, cfg)
 
 
 def test_a_solution_is_weighted_by_the_tokens_that_were_drawn_for_its_row():
@@ -59,7 +59,7 @@ def test_a_solution_is_weighted_by_the_tokens_that_were_drawn_for_its_row():
     expected = np.where(mask, np.exp(0.1 * np.array(drawn))[:, None], 0.0)
     np.testing.assert_allclose(batch.weights, expected, rtol=1e-5)
     assert found["rollout/weight"] == pytest.approx(expected[mask].mean(), rel=1e-5)
-    assert found["rollout/masked"] == 0.0 and batch.sampler_logprobs is None
+    assert found["rollout/masked"] == 0.0
 
 
 def test_what_is_out_of_bounds_is_masked_and_counted():
@@ -77,32 +77,6 @@ def test_an_exact_sampler_changes_nothing_to_the_bit(correction: str):
     """The update then runs the program without weights."""
     batch, _ = corrected(config(correction=correction), drift=0.0)
     cases.assert_equal(batch, rollout(0.0)[0])
-
-
-def test_the_off_policy_mask_takes_the_samplers_own():
-    batch, _ = corrected(config(correction="none", off_policy_mask=0.2))
-    assert batch.weights is None
-    mask = batch.mask
-    np.testing.assert_allclose(batch.sampler_logprobs[mask], batch.old_logprobs[mask] - 0.1, 1e-5)
-
-
-def test_the_covariance_of_a_share_of_tokens():
-    share = {"covariance_share": 0.34}  # three of nine tokens
-    batch, found = corrected(config({"covariance": "kl", **share}, correction="none"))
-    mask, plain = batch.mask, rollout(0.1)[0]
-    a, l = (x[mask] - x[mask].mean() for x in (plain.advantages, plain.old_logprobs))  # noqa: E741
-    largest = np.zeros(9)
-    largest[np.argsort(-a * l)[:3]] = 1.0
-    np.testing.assert_array_equal(batch.penalties[mask], largest)
-    assert found["actor/covariance_tokens"] == 3 and batch.weights is None
-    low, high = sorted(a * l)[2] + 1e-4, sorted(a * l)[-1] - 1e-4  # 5 lie between them
-    limits = {"covariance_min": float(low), "covariance_max": float(high)}
-    batch, _ = corrected(config({"covariance": "clip", **share, **limits}, correction="none"))
-    assert batch.penalties is None and set(batch.weights[mask]) == {0.0, 1.0}
-    left_out = batch.weights[mask] == 0
-    assert left_out.sum() == 3 and ((a * l > low) & (a * l < high))[left_out].all()
-    again, _ = corrected(config({"covariance": "clip", **share, **limits}))
-    assert (again.weights[mask][left_out] == 0).all() and again.weights[mask].max() > 1.05
 
 
 # --- a sampler whose temperature is 10% off
@@ -139,7 +113,7 @@ def expected_gradient(temperature: float, correction: str) -> np.ndarray:
     ]
     rows = batch._replace(old_logprobs=old, advantages=np.float32(advantages))
     cfg = methods.config("grpo", ppo={"correction": correction}, kl={"coef": 0.0})
-    rows, _ = with_corrections(rows, batch.mask, of_sampler, cfg, 0)
+    rows, _ = with_corrections(rows, batch.mask, of_sampler, cfg)
     if rows.weights is None:
         rows = rows._replace(weights=np.float32(batch.mask))  # one program for all
     objective = dataclasses.replace(policy_objective(cases.model(), cfg), microbatch=None)

@@ -206,7 +206,7 @@ def test_hyperparameters_of_the_paper():
             "greater than 0",
         ),
         ({"single_stream": {"start_count": 4.0}}, "single_stream.start_count", "leave it out"),
-        ({"budget": {"updates": 0}}, "budget.updates", "at least 1"),
+        ({"budget": {"episodes": 0}}, "budget.episodes", "at least 1"),
         ({"ppo": {"reduction": "mean"}}, "ppo.reduction", "'token' or 'sequence' or 'budget'"),
         ({"ppo": {"microbatch": 32}, "sft": {"batch": 48}}, "sft.batch", "ppo.microbatch = 32"),
     ],

@@ -11,14 +11,13 @@ from helpers import method_cases as methods
 from helpers import rl_oracles as oracle
 from helpers.applied import applied, policy_objective, stand_in
 
-from vinejax.core.types import Rollout
+from vinejax.core.types import Rollout, RunState, TrainState
 from vinejax.credit.assign import rewards_with_kl, token_rewards
 from vinejax.learner.batch import step_layout
 from vinejax.learner.update import gradients
-from vinejax.options.adaptive_kl import AdaptiveKL, adapted, with_coefficient
+from vinejax.options.adaptive_kl import KEPT, adapted, followed, fresh, with_coefficient
 from vinejax.runtime.compiles import num_compiles
 from vinejax.session.iteration import Iteration
-from vinejax.session.session import Session
 
 grads_of = jax.jit(gradients, static_argnames="objective")
 
@@ -42,18 +41,17 @@ def test_the_coefficient_follows_the_target():
     assert adapted(0.2, 60.0, 6.0, 0.1) == pytest.approx(0.2 * 1.02)
     assert adapted(0.2, 0.0, 6.0, 0.1) == pytest.approx(0.2 * 0.98)
     cfg = applied(methods.config("grpo", kl={"coef": 0.2, "target": 2.0, "horizon": 80.0}))
-    option = AdaptiveKL()
     it = stand_in(Iteration, cfg=cfg, metrics={})
-    kept = option.fresh(stand_in(Session, cfg=cfg))
+    state = RunState(stand_in(TrainState), options=fresh(cfg))
     batch = methods.batch()
     near = batch._replace(ref_logprobs=batch.old_logprobs - jnp.float32(0.35))  # off it too
-    after, found = option.scored(it, kept, rollout()._replace(batch=near))
+    state, found = followed(it, state, rollout()._replace(batch=near))
     measured = 0.35 * sum(r for _, r in methods.LENGTHS) / 8
     error = measured / 2.0 - 1
     assert 0.01 < error < 0.2, "the case is cut: nothing is compared"
     assert found.kl_coef == 0.2 and it.metrics["kl/coef"] == 0.2
     assert it.metrics["kl/response"] == pytest.approx(measured, rel=1e-5)
-    assert float(after) == pytest.approx(0.2 * (1 + error * 0.1), rel=1e-6)
+    assert float(state.options[KEPT]) == pytest.approx(0.2 * (1 + error * 0.1), rel=1e-6)
 
 
 @pytest.mark.first

@@ -10,7 +10,6 @@ from vinejax.core.errors import ConfigError
 from vinejax.methods.known import all_methods
 
 ONE = {"per_prompt": 1}
-LORA = {"lora_rank": 4, "path": "x"}
 
 
 def test_every_field_has_the_methods_own_choice():
@@ -30,10 +29,6 @@ def test_every_field_has_the_methods_own_choice():
         ({"rollout": {"flat": "some"}}, "rollout.flat", "'keep' or 'drop' or 'resample'"),
         ({"rollout": ONE | {"flat": "drop"}}, "rollout.flat", "needs rollout.per_prompt of"),
         ({"rollout": {"rounds": 2}}, "rollout.rounds", "needs rollout.flat = 'resample'"),
-        ({"rollout": {"levels": (0.2, 0.5)}}, "rollout.levels", "needs rollout.curriculum"),
-        ({"rollout": {"levels": (0.5, 0.2)}}, "rollout.levels", "two pass rates"),
-        ({"rollout": {"curriculum": (1.0, 2.0)}}, "rollout.curriculum", "three numbers above 0"),
-        ({"rollout": {"curriculum": (1.0, 2.0, 0.0)}}, "rollout.curriculum", "above 0"),
         ({"reward": {"overlong": 1.0}}, "reward.overlong", "less than 1"),
         ({"reward": {"scale": "batch"}}, "reward.scale", "and this run has 'vineppo'"),
         ({"kl": {"place": "reward"}}, "kl.place", "and this run has 'vineppo'"),
@@ -46,12 +41,8 @@ def test_every_field_has_the_methods_own_choice():
             "needs kl.place = 'loss'",
         ),
         ({"kl": {"coef": 0.0, "target": 1.0}}, "kl.target", "needs kl.coef above 0"),
-        ({"kl": {"coef": 0.0, "renew": 5}}, "kl.renew", "needs kl.coef above 0"),
         ({"kl": {"horizon": 5.0}}, "kl.horizon", "needs kl.target"),
         ({"kl": {"target": 0.0}}, "kl.target", "greater than 0"),
-        ({"kl": {"renew": -1}}, "kl.renew", "not be negative"),
-        ({"kl": {"soup": "x"}}, "kl.soup", "needs model.path"),
-        ({"kl": {"soup": "x"}, "model": LORA}, "kl.soup", "must be '' with model.lora_rank"),
         (
             {"rollout": {"flat": "resample"}, "reset": {"source": "gold"}},
             "reset.source",
@@ -69,13 +60,11 @@ def test_what_is_refused(fields: dict[str, Any], field: str, message: str):
 
 OPTIONS: dict[str, Any] = {
     "rollout.flat": "drop",
-    "rollout.curriculum": (1.0, 2.0, 0.5),
     "reward.overlong": 0.1,
     "reward.scale": "batch",
     "ppo.mask_truncated": True,
     "kl.place": "reward",
     "kl.target": 1.0,
-    "kl.renew": 3,
 }
 
 
@@ -88,7 +77,7 @@ def test_methods_that_cannot_have_an_option_refuse_it(method: str, name: str):
     section, _, leaf = name.partition(".")
     with fields.unlocked():
         fields[section][leaf] = OPTIONS[name]
-    reads = method == "single_stream" and name in {"ppo.mask_truncated", "kl.target", "kl.renew"}
+    reads = method == "single_stream" and name in {"ppo.mask_truncated", "kl.target"}
     if reads:
         check_config(from_dict(fields), fields_set(fields))
         return

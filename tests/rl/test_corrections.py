@@ -1,12 +1,11 @@
-"""Weights of sampler against learner, and the off-policy mask, against loops."""
+"""Weights of sampler against learner, against loops."""
 
 import math
 
 import numpy as np
 import pytest
 
-from vinejax.rl.corrections import correction_weights, on_policy
-from vinejax.rl.entropy import covariance
+from vinejax.rl.corrections import correction_weights
 
 MASK = np.array([[1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 0, 0]], bool)
 SAMPLER = -np.random.default_rng(0).exponential(1.0, (3, 4)).astype(np.float32)
@@ -49,22 +48,3 @@ def test_a_ratio_beyond_float32_is_finite():
     assert np.isfinite(found).all() and (found[MASK] > 1e17).all()
     masked = correction_weights(old, np.where(MASK, -500.0, np.nan), MASK, "sequence", "mask", 0, 3)
     assert not np.asarray(masked).any()
-
-
-def test_the_off_policy_mask_by_hand():
-    """Means of logπ_sampler - logπ: 0.25, and -0.75 as the policy likes the second one better."""
-    advantages = np.array([[-1, -1, 1, -1], [-1] * 4, [-1] * 4], np.float32)
-    kept = np.asarray(on_policy(OLD, SAMPLER, advantages, MASK, 0.2))
-    assert kept[MASK].tolist() == [False, False, True, True, True, True]
-    assert np.asarray(on_policy(OLD, SAMPLER, advantages, MASK, 0.26))[MASK].all()
-    ids = np.repeat([[1], [2], [3]], 4, 1).reshape(1, -1)
-    one_row = [x.reshape(1, -1) for x in (OLD, SAMPLER, advantages, MASK)]
-    packed = np.asarray(on_policy(*one_row, 0.2, ids)).reshape(MASK.shape)
-    np.testing.assert_array_equal(packed[MASK], kept[MASK])
-
-
-def test_covariance_by_hand():
-    logprobs = np.array([[-1.0, -3.0, np.nan]], np.float32)
-    advantages = np.array([[2.0, -1.0, np.nan]], np.float32)
-    found = covariance(logprobs, advantages, np.array([[True, True, False]]))
-    np.testing.assert_allclose(found, [[1.5, 1.5, 0.0]])

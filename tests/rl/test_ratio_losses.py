@@ -1,4 +1,4 @@
-"""GSPO, CISPO, GMPO, SAPO and the dual clip against the authors' numbers and plain loops."""
+"""GSPO, CISPO, SAPO and the dual clip against the authors' numbers and plain loops."""
 
 import math
 from collections.abc import Callable
@@ -24,11 +24,6 @@ VERL: dict[str, tuple[Callable[[Any], jax.Array], str, float, list[list[float]]]
         lambda x: losses.gspo(x, OLD, GOOD_AND_BAD, MASK, (0.05, 0.15)),
         *("sequence", -0.591378),
         [[-0.276293, -0.276293, -0.276293, 0.0], [0.0, 0.0, 0.0, 0.0]],
-    ),
-    "gmpo": (
-        lambda x: losses.gmpo(x, OLD, GOOD_AND_BAD, MASK, (0.4, 0.2)),
-        *("sequence", -0.552022),
-        [[-0.258474, -0.258474, 0.0, 0.0], [0.05585, 0.05585, 0.05585, 0.0]],
     ),
     "cispo": (
         lambda x: losses.cispo(x, OLD, GOOD_AND_BAD, (1.0, 0.3)),
@@ -86,23 +81,20 @@ def test_step_credit_keeps_each_tokens_own_advantage():
     factor = np.repeat(np.array(mean)[:, None], 4, 1)
     gspo = jax.grad(lambda x: losses.gspo(x, OLD, advantages, MASK, (9.0, 9.0)).sum())(NOW)
     np.testing.assert_allclose(gspo[MASK], (-advantages * factor)[MASK], rtol=1e-5)
-    gmpo = jax.grad(lambda x: losses.gmpo(x, OLD, advantages, MASK, (9.0, 9.0)).sum())(NOW)
-    np.testing.assert_allclose(gmpo[MASK], (-advantages * factor)[MASK], rtol=1e-5)
 
 
 def test_solutions_of_one_row_are_as_in_rows_of_their_own():
     ids = np.where(MASK, [[1], [2]], 3).reshape(1, -1)
     one_row = [x.reshape(1, -1) for x in (NOW, OLD, GOOD_AND_BAD, MASK)]
-    for loss in (losses.gspo, losses.gmpo):
-        apart = np.asarray(loss(NOW, OLD, GOOD_AND_BAD, MASK, (0.05, 0.3)))
-        found = np.asarray(loss(*one_row, (0.05, 0.3), ids)).reshape(MASK.shape)
-        np.testing.assert_allclose(found[MASK], apart[MASK], rtol=1e-6)
+    apart = np.asarray(losses.gspo(NOW, OLD, GOOD_AND_BAD, MASK, (0.05, 0.3)))
+    found = np.asarray(losses.gspo(*one_row, (0.05, 0.3), ids)).reshape(MASK.shape)
+    np.testing.assert_allclose(found[MASK], apart[MASK], rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["gspo", "cispo", "gmpo", "sapo"])
+@pytest.mark.parametrize("name", ["gspo", "cispo", "sapo"])
 def test_at_the_policy_that_sampled_the_gradient_is_reinforce(name: str):
     bounds = {"cispo": (1.0, 4.0), "sapo": (1.0, 1.05)}.get(name, (0.1, 0.1))
-    rest = (MASK, bounds) if name in ("gspo", "gmpo") else (bounds,)
+    rest = (MASK, bounds) if name == "gspo" else (bounds,)
     loss = getattr(losses, name)
     total = jax.jit(jax.grad(lambda x: jnp.where(MASK, loss(x, OLD, GOOD_AND_BAD, *rest), 0).sum()))
     grad = total(OLD)
@@ -121,12 +113,12 @@ def test_a_dual_clipped_token_has_no_gradient():
     np.testing.assert_array_equal(ppo_clip(ratios, old, -bad, 0.2, 3.0), plain)
 
 
-@pytest.mark.parametrize("name", ["gspo", "cispo", "gmpo", "sapo"])
+@pytest.mark.parametrize("name", ["gspo", "cispo", "sapo"])
 def test_ratios_beyond_float32_leave_finite_gradients(name: str):
     far = np.array([[-1e4, 1e4, 100.0, -100.0]], np.float32)
     old, mask = np.zeros((1, 4), np.float32), np.ones((1, 4), bool)
     bounds = {"cispo": (1.0, 4.0), "sapo": (1.0, 1.05)}.get(name, (0.1, 0.1))
-    rest = (mask, bounds) if name in ("gspo", "gmpo") else (bounds,)
+    rest = (mask, bounds) if name == "gspo" else (bounds,)
     gradient = jax.jit(jax.grad(lambda x, a: getattr(losses, name)(x, old, a, *rest).sum()))
     for advantage in (1.0, -1.0, 0.0):
         assert np.isfinite(gradient(far, np.full((1, 4), advantage, np.float32))).all()

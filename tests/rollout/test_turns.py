@@ -63,7 +63,8 @@ def test_order_and_waves_change_nothing_but_the_seed_does(monkeypatch: pytest.Mo
 
 def test_a_wave_may_have_no_continuations():
     """As where all episodes end in their first turn: no state is after it."""
-    cfg = cases.config(values={"reuse": True, "waves": 2, "max_states": 0})
+    values = {"reuse": True, "allocation": "helpers.turn_cases.in_two_waves", "max_states": 0}
+    cfg = cases.config(values=values)
     episodes = cases.valued(cfg)
     assert len(episodes) == 6 and not any(len(x) for e in episodes for x in e.continuations[1:])
 
@@ -115,40 +116,13 @@ def same(a: list[Episode], b: list[Episode]) -> bool:
     [(DoorsTask(), {}), (cases.WithoutFork(), {}), (DoorsTask(), {"reuse": True})],
     ids=["fork", "replay", "reuse"],
 )
-def test_values_equal_enumeration_where_noise_is_kept(task: Any, values: dict[str, Any]):
+def test_values_equal_enumeration(task: Any, values: dict[str, Any]):
     """The value of a state is the sum over all actions in a copy of its environment."""
     k = 150
     values = {"k": k, "dedup": False} | values
     cfg = cases.config(values=values, rollout={"prompts": 3, "per_prompt": 1})
     spread = check(cases.valued(cfg, task=task), k, cases.enumerated, cfg)
     assert spread > 0.2
-
-
-class Veiled(Doors):
-    """Says 0 for each bit, so that equal tokens are several states."""
-
-    @property
-    def seen(self) -> str:
-        return f"{super().seen[:-2]}0\n"
-
-    def key(self) -> str:
-        return f"{super().key()}{self.bit}"
-
-
-class VeiledTask(DoorsTask):
-    def env(self) -> Doors:
-        return Veiled()
-
-
-@pytest.mark.parametrize("task, reuse", [(DoorsTask(), False), (VeiledTask(), True)])
-def test_values_equal_their_mean_over_noise_where_it_is_fresh(task: Any, reuse: bool):
-    """Continuations count at other states if tokens and key are equal."""
-    k = 150
-    values = {"k": k, "dedup": False, "env_noise": "fresh", "reuse": reuse}
-    cfg = cases.config(values=values, rollout={"prompts": 3, "per_prompt": 1})
-    episodes = cases.valued(cfg, task=task)
-    assert check(episodes, k, Doors.value, cfg) > 0.2
-    assert [e.reused is not None and e.reused.sum() > 50 for e in episodes] == [reuse] * 3
 
 
 def check(episodes: list[Episode], k: int, exact: Any, cfg: Any) -> float:
@@ -168,7 +142,7 @@ def check(episodes: list[Episode], k: int, exact: Any, cfg: Any) -> float:
 
 @pytest.mark.parametrize("task", [DoorsTask(), cases.WithoutFork()], ids=["fork", "replay"])
 def test_the_gradient_of_an_episode_has_the_error_that_is_computed(task: Any):
-    """Of log-odds of `>` with noise kept: no bias, and the squared error that K explains."""
+    """Of log-odds of `>`: no bias, and the squared error that K explains."""
     k, per_prompt = 3, 40
     cfg = cases.config(
         values={"k": k, "dedup": False}, rollout={"prompts": 3, "per_prompt": per_prompt}

@@ -77,7 +77,7 @@ def test_layout_and_the_newest_are_kept(tmp_path: pathlib.Path):
     assert_equal(state, make_state(5))
 
 
-def test_multiples_stay_without_options_that_orbax_deprecates(
+def test_the_newest_stay_without_options_that_orbax_deprecates(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     options = ocp.CheckpointManagerOptions
@@ -86,10 +86,10 @@ def test_multiples_stay_without_options_that_orbax_deprecates(
         return options(preservation_policy=preservation_policy)
 
     monkeypatch.setattr(ocp, "CheckpointManagerOptions", only_with_policy)
-    with Checkpoints(tmp_path, keep=1, keep_every=4) as checkpoints:
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
         for i in range(1, 10):
             checkpoints.save(i, make_state(i), {"i": i})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["4", "8", "9"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["8", "9"]
 
 
 def test_saving_again_keeps_what_is_there(tmp_path: pathlib.Path):

@@ -9,77 +9,42 @@ from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
-from vinejax.methods.ppo import CriticConfig
-from vinejax.session.budget import Spent, left, num_updates, num_updates_alone
+from vinejax.session.budget import Spent, left, num_updates
 
 
-def config(iterations: int, alone: int = 0, **budget: int | None) -> Config:
+def config(iterations: int, **budget: int | None) -> Config:
     fields: dict[str, Any] = {
         "method": "ppo",
         "iterations": iterations,
         "rollout": {"prompts": 4, "per_prompt": 8},
         "ppo": {"minibatch": 12, "epochs": 2},
-        "critic": {"warmup_iterations": alone},
         "budget": budget,
     }
     return from_dict(fields)
 
 
-def of_policy_and_critic(cfg: Config) -> tuple[int, int]:
-    """The planned updates of the policy and of the critic."""
-    alone = CriticConfig.of(cfg).warmup_iterations
-    return num_updates(cfg, alone), num_updates(cfg, alone) + num_updates_alone(cfg, alone)
-
-
-def played(cfg: Config) -> tuple[int, int]:
-    """Updates of the policy and of the critic, counted as the loop makes them."""
-    spent, critic = Spent(), 0
-    for iteration in range(cfg.iterations):
-        allowed = left(cfg, spent)
-        if allowed.nothing:
+def played(cfg: Config) -> int:
+    """Updates, counted as the loop makes them."""
+    spent = Spent()
+    for _ in range(cfg.iterations):
+        prompts = min(cfg.rollout.prompts, left(cfg, spent))
+        if prompts < 1:
             break
-        prompts = min(cfg.rollout.prompts, allowed.prompts)
         episodes = prompts * cfg.rollout.per_prompt
         tried = math.ceil(episodes / cfg.ppo.minibatch) * cfg.ppo.epochs
-        tried = min(tried, left(cfg, spent).updates)
-        critic += tried
-        policy = tried if iteration >= CriticConfig.of(cfg).warmup_iterations else 0
-        spent = spent.plus(prompts=prompts, episodes=episodes, updates=policy)
-    return spent.updates, critic
+        spent = spent.plus(prompts=prompts, episodes=episodes, updates=tried)
+    return spent.updates
 
 
-@pytest.mark.parametrize("alone", [0, 1, 2, 9])
-@pytest.mark.parametrize(
-    "budget",
-    [
-        {},
-        {"prompts": 1},
-        {"prompts": 10},
-        {"prompts": 12},
-        {"episodes": 8},
-        {"episodes": 71},
-        {"episodes": 10**6},
-        {"updates": 1},
-        {"updates": 5},
-        {"updates": 13},
-        {"prompts": 9, "episodes": 80, "updates": 11},
-    ],
-)
-def test_the_count_is_what_the_loop_makes(alone: int, budget: dict[str, int]):
-    cfg = config(5, alone, **budget)
-    assert of_policy_and_critic(cfg) == played(cfg)
+@pytest.mark.parametrize("episodes", [None, 8, 71, 80, 96, 10**6])
+def test_the_count_is_what_the_loop_makes(episodes: int | None):
+    cfg = config(5, episodes=episodes)
+    assert num_updates(cfg) == played(cfg)
 
 
-def test_whole_groups_are_left_beside_prompts():
-    cfg = config(5, prompts=9, episodes=71)
-    found = left(cfg, Spent(prompts=8, episodes=40))
-    assert (found.prompts, found.groups) == (1, 3) and not found.nothing
-    assert left(config(5, prompts=9), Spent()).groups >= 2**32
-
-
-def test_a_critic_trained_alone_takes_nothing_of_the_policys_schedule():
-    assert of_policy_and_critic(config(5)) == (30, 30)
-    assert of_policy_and_critic(config(5, 2)) == (18, 30)
+def test_whole_groups_are_left():
+    assert left(config(5, episodes=71), Spent(episodes=40)) == 3
+    assert left(config(5), Spent()) >= 2**32
 
 
 @pytest.mark.parametrize("method", ["vineppo", "restem", "sft"])
@@ -96,7 +61,7 @@ def test_dapo_is_counted_with_one_round_an_iteration():
     fields["rollout"] = {"prompts": 4, "per_prompt": 8}
     for rounds in (1, 4):
         rollout = fields["rollout"] | {"rounds": rounds}
-        cfg = from_dict(fields | {"rollout": rollout, "budget": {"prompts": 8}})
+        cfg = from_dict(fields | {"rollout": rollout, "budget": {"episodes": 64}})
         assert num_updates(cfg) == 2 * 1 * 2  # iterations, minibatches, epochs
 
 

@@ -28,8 +28,7 @@ SMALL = {
 }
 # The devices choose the row: four of one process or of two, and two of another start. States are
 # many, sampled in waves that depend on the returns of the ones before, and samples are shared. What
-# options keep is alike on all hosts: a renewed reference in hosts' memory, an adaptive KL and a
-# curriculum.
+# an adaptive KL keeps is alike on all hosts; the reference is in hosts' memory.
 WITH_ROWS = f"""
 from vinejax.config import from_file
 
@@ -38,8 +37,8 @@ def get_config():
     cfg.sample.stop = ("=15", "5\\n")
     cfg.values.positions, cfg.values.every = "tokens", 3
     cfg.values.allocation, cfg.values.reuse = "bisection", True
-    cfg.kl.coef, cfg.kl.target, cfg.kl.horizon, cfg.kl.renew = 0.1, 0.05, 16, 1
-    cfg.offload.reference, cfg.rollout.curriculum = True, (1.0, 2.0, 0.5)
+    cfg.kl.coef, cfg.kl.target, cfg.kl.horizon = 0.1, 0.05, 16
+    cfg.offload.reference = True
     cfg.meshes["cpu:4"] = dict(data=2, tensor=2, microbatch=4)
     cfg.meshes["cpu:2"] = dict(fsdp=2, slots=8, microbatch=2)
     return cfg

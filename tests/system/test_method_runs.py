@@ -39,20 +39,12 @@ def run(method: str, start: str, workdir: Path, **sections: Any) -> list[dict[st
 # learner/test_policy_losses.py and contrib/methods/test_entropy_weights.py have its parts.
 @pytest.mark.slow
 def test_an_iteration_with_another_loss_and_everything_beside_it(start: str, tmp_path: Path):
-    """Two runs with the same samples; the figures of the likeliest tokens move nothing."""
-    ppo = {"minibatch": 8, "microbatch": 4, "loss": "gspo", "off_policy_mask": 0.01}
-    entropy = {"coef": 0.01, "covariance": "clip", "covariance_min": -1.0}
-    sections = {"ppo": ppo, "credit": {"mask": "top_entropy"}}
-    (_, _, plain, *_) = run("grpo", start, tmp_path / "plain", **sections, entropy=entropy)
-    watched = entropy | {"likeliest": 4}
-    (_, _, line, *_) = run("grpo", start, tmp_path / "watched", **sections, entropy=watched)
+    ppo = {"minibatch": 8, "microbatch": 4, "loss": "gspo"}
+    sections = {"ppo": ppo, "credit": {"mask": "top_entropy"}, "entropy": {"coef": 0.01}}
+    (_, _, line, *_) = run("grpo", start, tmp_path, **sections)
     assert all(math.isfinite(x) for name, x in line.items() if name != "stage")
-    mass, part = line.pop("actor/top_mass"), line.pop("actor/top_entropy")
-    assert 0.2 < mass < 1 and 0 < part <= line["actor/entropy"] * 2
-    assert cases.without_clock([line]) == cases.without_clock([plain])
     assert line["rollout/weight"] == pytest.approx(1, abs=1e-4) and line["rollout/masked"] == 0
-    assert 0 <= line["rollout/kl"] < 1e-9 and line["actor/covariance_tokens"] == 1
-    assert 0 <= line["actor/off_policy"] <= 1
+    assert 0 <= line["rollout/kl"] < 1e-9
 
 
 @pytest.mark.slow
@@ -183,30 +175,9 @@ def test_a_learned_value_is_saved_and_restored_with_the_policy(
     cases.assert_equal(found, expected)
 
 
-def test_a_critic_is_warmed_up_alone(start: str, tmp_path: Path):
-    lines = run("ppo", start, tmp_path, critic={"warmup_iterations": 1})
-    (line,) = [line for line in lines if line["stage"] == "train"]
-    assert line["step"] == line["total/updates"] == 0 and line["critic/grad_norm"] > 0
-    state, _ = state_of(
-        start,
-        tmp_path,
-        iterations=1,
-        critic={"warmup_iterations": 1},
-        eval={"every": 0, "samples": 2},
-    )
-    assert state.policy.step == 0 and state.kept.step == 4
-
-
-@pytest.mark.first
-@pytest.mark.parametrize(
-    ("budget", "totals"),
-    [
-        ({"updates": 6}, {"updates": 6, "prompts": 8, "episodes": 24}),
-        ({"episodes": 17}, {"updates": 6, "prompts": 5, "episodes": 15}),
-    ],
-)
-def test_a_run_stops_at_its_budget(budget: dict, totals: dict, start: str, tmp_path: Path):
+def test_a_run_stops_at_its_budget(start: str, tmp_path: Path):
     """Four updates an iteration of four prompts; the second one is cut."""
+    budget, totals = {"episodes": 17}, {"updates": 6, "prompts": 5, "episodes": 15}
     lines = run("grpo", start, tmp_path, iterations=9, budget=budget)
     trained = [line for line in lines if line["stage"] == "train"]
     assert len(trained) == 2 and [line["stage"] for line in lines[-2:]] == ["eval", "test"]

@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from helpers import loop_cases as cases
@@ -14,19 +13,18 @@ from helpers import method_cases as methods
 from vinejax.learner import batch
 from vinejax.methods import stages
 from vinejax.methods.base import Method
-from vinejax.options.curriculum import NEVER
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.training import loop
 from vinejax.training.startup import open_session
 
 pytestmark = pytest.mark.slow
 
-# All options that keep something, and those without that a run can have beside them.
+# The option that keeps something, and others that a run can have beside it.
 TOGETHER: dict[str, Any] = {
-    "rollout": {"curriculum": (1.0, 4.0, 0.5), "flat": "drop"},
+    "rollout": {"flat": "drop"},
     "reward": {"overlong": 0.5, "scale": "batch"},
     "ppo": {"mask_truncated": True},
-    "kl": {"coef": 0.1, "target": 0.05, "horizon": 24.0, "renew": 2},
+    "kl": {"coef": 0.1, "target": 0.05, "horizon": 24.0},
 }
 
 
@@ -46,10 +44,6 @@ def state_of(cfg: Any, workdir: Path) -> tuple[Any, loop.Progress]:
             return loop.resume(session, checkpoints)
 
 
-def kinds(tree: Any) -> set[str]:
-    return {str(x.sharding.memory_kind) for x in jax.tree.leaves(tree)}
-
-
 def whole_and_half(cfg: Any, folder: Path) -> tuple[Path, Path]:
     """The workdirs of a run of four iterations, and of one that was interrupted after three."""
     whole, half = folder / "whole", folder / "half"
@@ -67,40 +61,18 @@ def test_what_options_keep_is_saved_and_restored(offload: bool, start: str, tmp_
     cfg = config("grpo", start, **TOGETHER | own)
     whole, half = whole_and_half(cfg, tmp_path)
     first, progress = state_of(cfg, half)
-    assert progress.done == 3 and set(first.options) == {"curriculum", "adaptive_kl", "reference"}
+    assert progress.done == 3 and set(first.options) == {"adaptive_kl"}
     assert float(first.options["adaptive_kl"]) != 0.1
-    assert (first.options["curriculum"] != NEVER).sum() >= 8
     loop.train(cfg, half)
     assert trained(half)[-1] == trained(whole)[-1]
     found, expected = state_of(cfg, half)[0], state_of(cfg, whole)[0]
     cases.assert_equal(found, expected)
-    # The reference is the policy after two iterations.
-    cases.assert_equal(expected.options["reference"], policy_after(2, cfg, whole))
     lines = trained(whole)
     assert len({line["kl/coef"] for line in lines}) == 4
-    assert [line["curriculum/hard"] > 0 for line in lines[:1]] == [False]
     if offload:
         plain = config("grpo", start, **TOGETHER | {"checkpoint": {"keep": 4}})
         loop.train(plain, tmp_path / "plain")
         assert trained(tmp_path / "plain") == lines
-
-
-def policy_after(done: int, cfg: Any, workdir: Path) -> Any:
-    with open_session(cfg, workdir) as session:
-        with Checkpoints(workdir / "checkpoints", keep=4) as checkpoints:
-            return checkpoints.restore_params(done, session.fresh_params())[0]
-
-
-def test_adapters_have_a_renewed_reference(start: str, tmp_path: Path):
-    model = {"path": start, "lora_rank": 2}
-    kl = {"coef": 0.1, "renew": 1}
-    lines = []
-    for name, section in (("renewed", kl), ("plain", kl | {"renew": 0})):
-        cfg = config("grpo", start, model=model, kl=section, iterations=3)
-        loop.train(cfg, tmp_path / name)
-        lines.append(trained(tmp_path / name))
-    renewed, plain = ([line["actor/kl"] for line in run] for run in lines)
-    assert renewed[0] == plain[0] and renewed[2] < plain[2]
 
 
 def test_without_a_coefficient_the_reference_model_has_no_pass(
@@ -157,24 +129,24 @@ def test_all_groups_left_out(start: str, tmp_path: Path, monkeypatch: pytest.Mon
 # Options that no run above has, beside one another and other methods.
 RUNS: dict[str, dict[str, Any]] = {
     "vineppo": {
-        "rollout": {"flat": "resample", "curriculum": (1.0, 2.0, 0.5)},
+        "rollout": {"flat": "resample"},
         "reward": {"overlong": 0.5},
         "ppo": {"mask_truncated": True},
-        "kl": {"target": 0.02, "renew": 2},
+        "kl": {"target": 0.02},
     },
     "grpo": {
         "rollout": {"flat": "drop"},
         "reward": {"overlong": 0.5, "scale": "batch"},
-        "kl": {"place": "reward", "soup": "start"},
+        "kl": {"place": "reward"},
     },
     "ppo": {
-        "rollout": {"curriculum": (1.0, 2.0, 0.5)},
+        "rollout": {},
         "kl": {"place": "reward", "target": 0.02},
     },
     "treepo": {
         "rollout": {"flat": "resample"},
         "reward": {"overlong": 0.5},
-        "kl": {"renew": 1},
+        "kl": {},
         "treepo": {"segment": 8},
     },
 }
@@ -184,8 +156,6 @@ RUNS: dict[str, dict[str, Any]] = {
 def test_options_train_together(method: str, start: str, tmp_path: Path):
     sections = dict(RUNS[method])
     kl = {"coef": 0.1, **sections.pop("kl")}
-    if "soup" in kl:
-        kl["soup"] = start
     loop.train(config(method, start, iterations=3, kl=kl, **sections), tmp_path)
     lines = trained(tmp_path)
     assert len(lines) == 3 and lines[-1]["total/updates"] > 0

@@ -28,7 +28,6 @@ OF_LOSS = {  # fields that one of `ppo.loss` reads
     "dual_clip": "clip",
     "gspo_clip": "gspo",
     "cispo_clip": "cispo",
-    "gmpo_clip": "gmpo",
     "sapo_tau": "sapo",
 }
 
@@ -64,21 +63,6 @@ NEEDS = (
         lambda c: c.ppo.correction != "none",
         "ppo.correction other than 'none'",
     ),
-    Need(
-        ("entropy.covariance_share",),
-        lambda c: c.entropy.covariance != "none",
-        "entropy.covariance = 'clip' or 'kl'",
-    ),
-    Need(
-        ("entropy.covariance_min", "entropy.covariance_max"),
-        lambda c: c.entropy.covariance == "clip",
-        "entropy.covariance = 'clip'",
-    ),
-    Need(
-        ("entropy.covariance_penalty",),
-        lambda c: c.entropy.covariance == "kl",
-        "entropy.covariance = 'kl'",
-    ),
     Need(("ppo.row_tokens",), lambda c: c.ppo.packing, "ppo.packing"),
     Need(("ppo.shift_mean",), lambda c: c.ppo.whiten != "none", "ppo.whiten other than 'none'"),
     Need(
@@ -92,10 +76,8 @@ NEEDS = (
         "rollout.per_prompt of at least 2",
     ),
     Need(("rollout.rounds",), lambda c: c.rollout.flat == "resample", "rollout.flat = 'resample'"),
-    Need(("rollout.levels",), lambda c: c.rollout.curriculum, "rollout.curriculum"),
     Need(("kl.reduction",), lambda c: c.kl.place == "loss", "kl.place = 'loss'"),
-    Need(("kl.target", "kl.renew", "kl.soup"), lambda c: c.kl.coef, "kl.coef above 0"),
-    Need(("kl.soup",), lambda c: c.model.path, "model.path"),
+    Need(("kl.target",), lambda c: c.kl.coef, "kl.coef above 0"),
     Need(("kl.horizon",), lambda c: c.kl.target, "kl.target"),
     Need(("log.wandb_name", "log.wandb_group"), lambda c: c.log.wandb, "log.wandb"),
 )
@@ -244,18 +226,13 @@ def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
 
 def _of_loss(cfg: Config, method: Method) -> Iterator[Refusal]:
     """A loss beside a method's own, and bounds that leave nothing between them."""
-    ppo, entropy = cfg.ppo, cfg.entropy
+    ppo = cfg.ppo
     has_own = ppo.loss != "method" and method.applied_to(Config()).ppo.loss == "method"
     rule = f"must be 'method' for method = {cfg.method!r}, which has a loss of its own"
     yield has_own, "ppo.loss", rule
     low, high = ppo.correction_min, ppo.correction_max
     rule = f"must be less than ppo.correction_max = {high}"
     yield low and high and low >= high, "ppo.correction_min", rule
-    yield (
-        entropy.covariance_min >= entropy.covariance_max,
-        "entropy.covariance_min",
-        f"must be less than entropy.covariance_max = {entropy.covariance_max}",
-    )
 
 
 def _of_model(cfg: Config, method: Method) -> Iterator[Refusal]:
@@ -274,8 +251,6 @@ def _of_model(cfg: Config, method: Method) -> Iterator[Refusal]:
     if model.lora_rank:
         is_unknown = not model.lora_targets or set(model.lora_targets) - set(PROJECTIONS)
         yield is_unknown, "model.lora_targets", f"must be some of {', '.join(PROJECTIONS)}"
-        rule = "must be '' with model.lora_rank, where the reference has the start's weights"
-        yield cfg.kl.soup, "kl.soup", rule
         rule = "must be False with model.lora_rank: the reference is a part of the policy"
         yield cfg.offload.reference, "offload.reference", rule
     start, _, stop = cfg.profile.partition(":")

@@ -27,17 +27,11 @@ def check_environment(cfg: Config, method: Method, task: Task) -> None:
     if not cfg.env.observed:
         rule = f"must be at least 1 for task {task.name}: what its environment says takes tokens"
         raise ConfigError("env.observed", rule, "0")
-    if cfg.values.env_noise == "fresh":
-        for name in ("fork", "key") if cfg.values.reuse else ("fork",):
-            if getattr(task.env(), name, None) is None:
-                rule = f"needs `{name}`, which the environment of task {task.name} lacks"
-                raise ConfigError("values.env_noise", rule, "'fresh'")
 
 
 def _check_without(cfg: Config, task: Task) -> None:
-    set_fields = dict(flatten(cfg.env, "env.")) | {"values.env_noise": cfg.values.env_noise}
-    defaults = dict(flatten(EnvConfig(), "env.")) | {"values.env_noise": "kept"}
-    for name, value in set_fields.items():
+    defaults = dict(flatten(EnvConfig(), "env."))
+    for name, value in flatten(cfg.env, "env."):
         if value != defaults[name]:
             rule = f"task {task.name} has no environment; leave it out"
             raise ConfigError(name, rule, repr(value))

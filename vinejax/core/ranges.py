@@ -19,20 +19,6 @@ Counts = Annotated[
 ]
 Whole = Annotated[int, Rule("must not be negative", lambda x: x >= 0)]
 NotNegative = Annotated[float, Rule("must not be negative", lambda x: x >= 0)]
-Levels = Annotated[
-    tuple[float, ...],
-    Rule(
-        "must be two pass rates, such as (0.3, 0.7), the lower one first",
-        lambda x: len(x) == 2 and 0 <= x[0] < x[1] <= 1,
-    ),
-]
-LevelWeights = Annotated[
-    tuple[float, ...],
-    Rule(
-        "must be () or three numbers above 0, of hard, medium and easy problems",
-        lambda x: not x or (len(x) == 3 and min(x) > 0),
-    ),
-]
 Positive = Annotated[float, Rule("must be greater than 0", lambda x: x > 0)]
 ZeroToOne = Annotated[float, Rule("must be from 0 to 1", lambda x: 0 <= x <= 1)]
 BelowOne = Annotated[float, Rule("must be at least 0 and less than 1", lambda x: 0 <= x < 1)]

@@ -12,8 +12,6 @@ from vinejax.core.ranges import (
     BelowOne,
     Count,
     Heartbeat,
-    Levels,
-    LevelWeights,
     MaxRatio,
     MeshSize,
     Module,
@@ -140,9 +138,6 @@ class RolloutConfig:
     # dropped, and further problems sampled until `prompts` groups are kept, or `rounds` are over.
     flat: Literal["method", "keep", "drop", "resample"] = "method"
     rounds: Count = 4  # flat 'resample': rounds of sampling per iteration, at most
-    # Weights in the draw of hard, medium and easy problems, such as (1, 2, 0.5); (): all alike.
-    curriculum: LevelWeights = ()
-    levels: Levels = (0.3, 0.7)  # highest pass rates, when last drawn, of hard and medium problems
     slots: Count = 256  # branches decoded at once, over all devices
     memory_gib: Positive | None = None  # for keys and values per device; None: part of free memory
     # Of decoding. kernel: for TPUs, reads only columns that are in use; auto: it where it can be.
@@ -180,7 +175,6 @@ class ValuesConfig:
     allocation: str = "method"
     k: Count = 9  # continuations per state
     threshold: NotNegative = 1.0  # allocation 'bisection': in standard errors of a difference
-    waves: Count = 1  # with `reuse`: states in so many waves, later ones draw what `k` still lacks
     reuse: bool = False  # a value uses all samples of the problem that pass through the state
     backup: bool = False  # with `reuse`: a sample counts with the value of the next state
     # A learned value, mixed into baselines by credit.prior: 'probe', a regression on the policy's
@@ -189,8 +183,6 @@ class ValuesConfig:
     prior: str = ""
     budget: Literal["left", "fresh"] = "left"  # what the trajectory has left, or max_tokens again
     dedup: bool = True  # equal token prefixes of a problem share one estimate
-    # A continuation's environment meets the noise that its trajectory's met, or draws its own.
-    env_noise: Literal["kept", "fresh"] = "kept"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,12 +218,11 @@ class PPOConfig:
     reduction: Literal["method", "token", "sequence", "budget"] = "method"
     max_ratio: MaxRatio = 10.0  # an update with a greater mean probability ratio is skipped
     # The policy loss; 'method': the method's own, for most of them 'clip'. See docs/methods.md.
-    loss: Literal["method", "clip", "gspo", "cispo", "gmpo", "sapo"] = "method"
+    loss: Literal["method", "clip", "gspo", "cispo", "sapo"] = "method"
     # Loss 'clip': the largest ratio that counts where the advantage is negative; None: any.
     dual_clip: AboveOne | None = None
     gspo_clip: Pair = (3e-4, 4e-4)  # below and above 1, of a solution's mean ratio
     cispo_clip: Pair = (1.0, 4.0)  # below and above 1, of a token's weight
-    gmpo_clip: Pair = (0.4, 0.4)  # below and above 0, of a token's log-ratio
     sapo_tau: Pair = (1.0, 1.05)  # sharpness of the gate for positive advantages, and for others
     # Weight of the policy loss by learner / sampler, the ratio of a token or a whole solution:
     # outside its bounds it is the nearer bound or 0.
@@ -240,8 +231,6 @@ class PPOConfig:
     ] = "sequence_mask"
     correction_min: Positive | None = None  # None: no bound
     correction_max: Positive | None = 3.0  # None: no bound
-    # Wrong solutions count only while mean log(sampler / policy) is at most this; None: always.
-    off_policy_mask: Positive | None = None
     mask_truncated: bool = False  # responses that ran out of tokens are left out of the loss
 
     @property
@@ -252,17 +241,9 @@ class PPOConfig:
 
 @dataclasses.dataclass(frozen=True)
 class EntropyConfig:
-    """What keeps the policy's entropy up, and figures that warn before it falls."""
+    """What keeps the policy's entropy up."""
 
     coef: NotNegative = 0.0  # of the mean entropy of a token, subtracted from the loss
-    # The tokens that lower the entropy most, by the covariance of log-probability and advantage:
-    # 'clip' leaves some of them out of the policy loss, 'kl' penalises their change.
-    covariance: Literal["none", "clip", "kl"] = "none"
-    covariance_share: Share = 2e-4  # of an iteration's tokens
-    covariance_min: float = 1.0  # 'clip': tokens are drawn from those between these bounds
-    covariance_max: float = 5.0  # 'clip'
-    covariance_penalty: Positive = 1.0  # 'kl': weight of |log-ratio|
-    likeliest: Whole = 0  # tokens in actor/top_mass and actor/top_entropy; 0: not measured
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,9 +259,6 @@ class KLConfig:
     horizon: Positive = (
         10_000.0  # with `target`: responses in which `coef` changes by a fifth, at most
     )
-    renew: Whole = 0  # the reference becomes the policy every so many iterations; 0: never
-    # A Hugging Face folder, or hub name: the reference is the mean of its weights and the start's.
-    soup: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -319,12 +297,11 @@ class SFTConfig:
 
 @dataclasses.dataclass(frozen=True)
 class BudgetConfig:
-    """Limits of a run, to compare methods: nothing begins after one of them is reached."""
+    """A limit of a run, to compare methods: nothing begins after it is reached."""
 
-    prompts: Count | None = None  # problems drawn, counted at every draw; None: no bound
-    # Solutions sampled from them; continuations do not count, of trees `rollout.per_prompt` each.
+    # Solutions sampled; continuations do not count, of trees `rollout.per_prompt` each. None: no
+    # bound.
     episodes: Count | None = None
-    updates: Count | None = None  # gradient steps of the policy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -376,7 +353,6 @@ class OffloadConfig:
 class CheckpointConfig:
     every: Count = 10  # iterations; the last one is always saved
     keep: Count = 2  # the newest so many
-    keep_every: Count | None = None  # and those of iterations that are multiples of it; None: none
 
 
 @dataclasses.dataclass(frozen=True)

@@ -151,8 +151,6 @@ class Batch(NamedTuple):
     seen_until: Array | None = None
     # What an update reads besides, each only where it is configured (learner/corrections.py):
     weights: Array | None = None  # f32[B, T] factor of a token's policy loss; None: 1
-    penalties: Array | None = None  # f32[B, T] of |log-ratio| to `old_logprobs`; None: 0
-    sampler_logprobs: Array | None = None  # f32[B, T] with which the engine drew the tokens
     own: Array | None = None  # [B, T] numbers that a method's credit has for its loss
 
 
@@ -199,4 +197,4 @@ class RunState(NamedTuple):
 
     policy: TrainState
     kept: Any = None  # by the method: see `methods.stages.State`
-    options: Any = None  # dict by their names, or None: see `options.option.Option`
+    options: Any = None  # dict of arrays, by `options/adaptive_kl.py`; None: nothing is kept

@@ -29,19 +29,5 @@ AllocationRule = Callable[[int, Seen, ValuesConfig], list[int] | None]
 
 
 def uniform(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
-    """K = `values.k` at every state. Source: the paper, section 4.
-
-    With W = `values.waves` > 1 every W-th state is drawn in one wave, state c in wave c mod W, and
-    a state draws max(0, K - m), m of whose samples passed through it in earlier waves: mostly
-    those of the state before it. Both c and m depend on the tokens before the state alone, so that
-    the mean of all stays unbiased. (Waves that divide a solution evenly are not: its length
-    depends on what comes after the state.)
-    """
-    if wave >= values.waves:
-        return None
-    if values.waves == 1:
-        return [values.k for _ in seen.returns]
-    return [
-        max(0, values.k - len(returns)) if c % values.waves == wave else 0
-        for c, returns in enumerate(seen.returns)
-    ]
+    """K = `values.k` at every state, in one wave. Source: the paper, section 4."""
+    return None if wave else [values.k for _ in seen.returns]

@@ -21,9 +21,7 @@ def expected_states(cfg: Config, steps: int, tokens: float) -> Expected:
 
     Positions that depend on the text, other than every n tokens, are taken to be as many as the
     steps. An allocation of a user's is taken to be uniform. Bisection is taken for solutions with
-    one step that decides: the first state and log2 of the states have K = `values.k`. Samples that
-    pass through a state, and so need not be drawn, are known for the first state alone: the
-    problem's other solutions, where `values.waves` says that they count.
+    one step that decides: the first state and log2 of the states have K = `values.k`.
     """
     values, rules = cfg.values, chosen_rules(cfg)
     if rules["values.positions"] == "tokens":
@@ -37,5 +35,4 @@ def expected_states(cfg: Config, steps: int, tokens: float) -> Expected:
         levels = math.ceil(math.log2(num_states + 1))
         share = min(1.0, (1 + levels) / num_states)
         return Expected(positions, values.k * share, levels + 1)
-    siblings = min(values.k, cfg.rollout.per_prompt - 1) if values.waves > 1 else 0
-    return Expected(positions, values.k - siblings / num_states, values.waves)
+    return Expected(positions, float(values.k), 1)

@@ -41,7 +41,6 @@ READ_BY = (
     ("values.every", "values.positions", ("tokens", "low_probability")),
     ("values.below", "values.positions", ("low_probability",)),
     ("values.threshold", "values.allocation", ("bisection",)),
-    ("values.waves", "values.allocation", ("uniform",)),
     ("credit.mask_above", "credit.mask", ("low_probability",)),
     ("credit.mask_share", "credit.mask", ("top_entropy",)),
 )
@@ -174,8 +173,6 @@ def check_rules(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
             those = " or ".join(map(repr, readers))
             rule = f"is read by {of_rule} = {those} alone, and this run has {name!r}; leave it out"
             raise ConfigError(field, rule, repr(value))
-    if values.waves > 1 and not values.reuse:
-        raise ConfigError("values.waves", "needs values.reuse = True", repr(values.waves))
     if values.backup and not values.reuse:
         raise ConfigError("values.backup", "needs values.reuse = True", repr(values.backup))
     if values.reuse and values.budget != "left":

@@ -8,9 +8,8 @@ is decided before the state, and says nothing of what follows: the mean is unbia
 whether a state exists is decided before it, too (`values.spread` looks ahead). Two neighbours share
 samples, so their errors are correlated, and V(s_{c+1}) - V(s_c) has less variance.
 
-In an environment the tokens do not tell the state where noise is drawn anew: the environment's keys
-must be equal, too. Equal keys alone are not enough: the policy reads what was said before. This
-needs one horizon for all that pass (`values.budget` 'left'). No paper describes it.
+In an environment equal tokens are one state, too: what a problem's samples meet is a function of
+their tokens. All that pass need one horizon (`values.budget` 'left'). No paper describes it.
 """
 
 import dataclasses
@@ -18,7 +17,6 @@ from collections.abc import Container, Sequence
 
 import numpy as np
 
-from vinejax.core.types import Turn
 from vinejax.credit.backup import Passed, backed_up
 
 
@@ -31,7 +29,6 @@ class Sample:
     ends: list[int]  # [C] step ends, of tasks that reward steps or with γ < 1; else empty
     rewards: list[float]  # [C] the steps' own
     outcome: float
-    turns: tuple[Turn, ...] = ()  # in an environment
 
     def return_from(self, used: int, gamma: float) -> float:
         """r_0 + γ·r_1 + γ²·r_2 + ... of the steps that end after the first `used` tokens.
@@ -53,19 +50,13 @@ class Passing:
         responses: Sequence[Sequence[int]],
         positions: Sequence[Sequence[int]],
         gamma: float,
-        turns: Sequence[Sequence[Turn]] | None = None,
     ):
-        """Solution i solves `problems[i]`; its states are after `positions[i]` of its tokens.
-
-        In an environment its turns were `turns[i]`.
-        """
+        """Solution i solves `problems[i]`; its states are after `positions[i]` of its tokens."""
         self._solutions: dict[str, list[int]] = {}
         for i, problem in enumerate(problems):
             self._solutions.setdefault(problem, []).append(i)
         self._responses = [np.array(response, np.int32) for response in responses]
         self._positions, self._gamma = positions, gamma
-        pairs = zip(turns or [()] * len(problems), positions, strict=True)
-        self._keys = [[_key(of_one, used) for used in places] for of_one, places in pairs]
         self._passed: list[Passed] = []
         self.returns: list[list[list[float]]] = [[[] for _ in of_one] for of_one in positions]
 
@@ -85,8 +76,7 @@ class Passing:
         for i in self._solutions[problem]:
             shared = _num_shared(sample.tokens, self._responses[i])
             for c, used in enumerate(self._positions[i]):
-                is_on_way = sample.start <= used <= shared
-                if is_on_way and _key(sample.turns, used) == self._keys[i][c]:
+                if sample.start <= used <= shared:
                     passed.visits.append((i, c))
                     passed.returns.append(sample.return_from(used, self._gamma))
                     if (i, c) not in counted:
@@ -96,11 +86,6 @@ class Passing:
     def backed_up(self) -> list[list[float]]:
         """[solutions][S] the values of all states by `backup.backed_up`."""
         return backed_up(self._passed, self._positions)
-
-
-def _key(turns: Sequence[Turn], used: int) -> str | None:
-    """The key of the environment after the first `used` tokens; None before it has answered."""
-    return next((turn.key for turn in reversed(turns) if turn.end <= used), None)
 
 
 def _num_shared(a: np.ndarray, b: np.ndarray) -> int:

@@ -13,7 +13,6 @@ from vinejax.learner.score import token_logprobs
 from vinejax.learner.update import Loss, Objective
 from vinejax.model.decoder import Params
 from vinejax.rl import losses
-from vinejax.rl.corrections import on_policy
 from vinejax.rl.masked import whiten
 from vinejax.rl.segments import count_segments, part_of_segment, segment_totals
 
@@ -50,7 +49,6 @@ class PolicySums(NamedTuple):
     tokens: Float[Array, ""]
     clipped: Float[Array, ""] | None  # None: the loss has no ratio
     by_eighth: SumsByEighth
-    left_out: Float[Array, ""] | None = None  # by `off_policy_mask`; None: there is none
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,7 +68,6 @@ class PolicyObjective(Objective):
     shift_mean: bool = True
     clip: tuple[float, float] = (0.2, 0.2)  # (low, high), or what the loss has in their place
     dual_clip: float | None = None
-    off_policy_mask: float | None = None  # see `rl.corrections.on_policy`
     entropy_coef: float = 0.0
     max_ratio: float = 10.0
     kl_coef: float | jax.Array = 0.0  # an array while a program is traced, if it changes
@@ -114,7 +111,8 @@ class PolicyObjective(Objective):
         with jax.named_scope("policy_loss"):
             batch = batch._replace(advantages=advantages, old_logprobs=old, ref_logprobs=ref)
             policy, clipped = self.loss(logprobs, batch, self)
-            policy, left_out = self._corrected(policy, logprobs, batch)
+            if batch.weights is not None:
+                policy *= jnp.where(batch.mask, batch.weights, 0.0)
         with jax.named_scope("kl"):
             k3 = jnp.clip(losses.kl(logprobs, ref, kind="k3"), 0.0, K3_MAX)
         ratio, ones = losses.probability_ratio(logprobs, old), jnp.ones_like(logprobs)
@@ -139,24 +137,8 @@ class PolicyObjective(Objective):
             tokens=total(ones),
             clipped=None if clipped is None else total(clipped),
             by_eighth=by_eighth,
-            left_out=None if left_out is None else total(left_out),
         )
         return policy, k3, sums
-
-    def _corrected(
-        self, policy: Float[Array, "B T"], logprobs: Float[Array, "B T"], batch: Batch
-    ) -> tuple[Float[Array, "B T"], Bool[Array, "B T"] | None]:
-        """(the policy loss as `Batch` corrects it, tokens left out by `off_policy_mask`)."""
-        if batch.penalties is not None:
-            penalties = jnp.where(batch.mask, batch.penalties, 0.0)
-            policy += penalties * jnp.abs(logprobs - batch.old_logprobs)
-        if batch.weights is not None:
-            policy *= jnp.where(batch.mask, batch.weights, 0.0)
-        if self.off_policy_mask is None:
-            return policy, None
-        rest = batch.sampler_logprobs, batch.advantages, batch.mask
-        kept = on_policy(logprobs, *rest, self.off_policy_mask, batch.segment_ids)
-        return jnp.where(kept, policy, 0.0), ~kept
 
     def accepts(self, sums: PolicySums) -> jax.Array | bool:
         """Whether the mean probability ratio, if the loss has one, is at most `max_ratio`."""

@@ -38,15 +38,6 @@ def cispo(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> Poli
     return PolicyLoss(loss, (ratio < 1 - low) | (ratio > 1 + high))
 
 
-def gmpo(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """See `rl.ratio_losses.gmpo`."""
-    (low, high), old, advantages = objective.clip, batch.old_logprobs, batch.advantages
-    rest = batch.mask, objective.clip, batch.segment_ids
-    moved = logprobs - old
-    outside = ((advantages > 0) & (moved > high)) | ((advantages < 0) & (moved < -low))
-    return PolicyLoss(losses.gmpo(logprobs, old, advantages, *rest), outside)
-
-
 def sapo(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
     """See `rl.ratio_losses.sapo`; nothing is clipped."""
     loss = losses.sapo(logprobs, batch.old_logprobs, batch.advantages, objective.clip)
@@ -57,6 +48,5 @@ LOSSES = {
     "clip": NamedLoss(clipped, lambda ppo: (ppo.clip, ppo.clip_high or ppo.clip)),
     "gspo": NamedLoss(gspo, lambda ppo: ppo.gspo_clip, "sequence"),
     "cispo": NamedLoss(cispo, lambda ppo: ppo.cispo_clip, "token"),
-    "gmpo": NamedLoss(gmpo, lambda ppo: ppo.gmpo_clip, "sequence"),
     "sapo": NamedLoss(sapo, lambda ppo: ppo.sapo_tau, "sequence"),
 }

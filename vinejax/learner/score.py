@@ -178,47 +178,25 @@ def _in_order(found: Sequence[Hidden]) -> np.ndarray:
     return hidden
 
 
-class Spread(NamedTuple):
-    """Log-probabilities of tokens, and figures of the distributions they were drawn from."""
-
-    logprobs: Any  # f32[B, T] 0 off the response, as the others
-    entropy: Any  # f32[B, T]
-    top_mass: Any  # f32[B, T] probability of the likeliest tokens together
-    top_entropy: Any  # f32[B, T] -Σ p·log p over these
-
-
-@functools.partial(jax.jit, static_argnames=("model", "temperature", "likeliest"))
-def score_with_spread(
-    model: Decoder, params: Params, batch: Batch, temperature: float, likeliest: int
-) -> Spread:
-    """`score`, with the entropy and the `likeliest` tokens' mass and part of it.
-
-    Source of the last two: https://arxiv.org/abs/2410.11677, warnings of over-optimisation.
-    """
-    where = batch.tokens, batch.positions, batch.segment_ids
-    x, _ = model.hidden(params, *where, seen_until=batch.seen_until)
-    following = jnp.roll(batch.tokens, -1, axis=1)
-    found = model.logprobs_of(params, x, following, temperature or 1.0)
-    found += model.likeliest_of(params, x, likeliest, temperature or 1.0)
-    moved = (jnp.where(batch.mask, shifted(y, batch.positions), 0.0) for y in found)
-    return Spread(*(replicate(y, model.mesh) for y in moved))
+@functools.partial(jax.jit, static_argnames=("model", "temperature"))
+def score_with_entropy(
+    model: Decoder, params: Params, batch: Batch, temperature: float
+) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
+    """`score`, and the entropies of the distributions that the tokens were drawn from."""
+    logprobs, entropy = token_logprobs(model, params, batch, temperature)
+    entropy = replicate(jnp.where(batch.mask, entropy, 0.0), model.mesh)
+    return replicate(jnp.where(batch.mask, logprobs, 0.0), model.mesh), entropy
 
 
-def scores_and_spread(
-    model: Decoder,
-    params: Params,
-    batch: Batch,
-    temperature: float,
-    passes: Passes,
-    likeliest: int,
-) -> Spread:
-    """f32[B, T] each on the host: `score_with_spread` of the whole batch."""
-    program = functools.partial(
-        score_with_spread, model, params, temperature=temperature, likeliest=likeliest
-    )
+def scores_and_entropy(
+    model: Decoder, params: Params, batch: Batch, temperature: float, passes: Passes
+) -> tuple[np.ndarray, np.ndarray]:
+    """(f32[B, T], f32[B, T]) on the host: `score_with_entropy` of the whole batch."""
+    program = functools.partial(score_with_entropy, model, params, temperature=temperature)
     packing, parts = _passed(program, batch, passes, model.mesh)
+    logprobs, entropy = zip(*parts, strict=True)
     rows = batch.tokens.shape[0]
-    return Spread(*(_rows_of(x, packing, rows) for x in zip(*parts, strict=True)))
+    return _rows_of(logprobs, packing, rows), _rows_of(entropy, packing, rows)
 
 
 def in_passes(

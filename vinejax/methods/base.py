@@ -10,7 +10,6 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from vinejax import options
 from vinejax.core.errors import ConfigError
 from vinejax.core.plugins import place_of, result_of
 from vinejax.core.sections import MethodSettings
@@ -22,6 +21,7 @@ from vinejax.learner.policy import PolicyLoss, PolicyObjective, clipped
 from vinejax.learner.policy_losses import LOSSES
 from vinejax.methods.stages import State, monte_carlo, no_values, scored, solutions, update
 from vinejax.model.decoder import Decoder
+from vinejax.options import adaptive_kl
 from vinejax.options.spread import with_spread
 from vinejax.rollout.overlong import penalised
 from vinejax.runtime.distributed import barrier
@@ -32,8 +32,8 @@ from vinejax.session.session import Session
 OF_CLIPPED = ("kl", "ppo.clip", "ppo.clip_high", "ppo.epochs", "ppo.gamma", "ppo.whiten")
 OF_CLIPPED += ("ppo.shift_mean", "ppo.reduction", "ppo.max_ratio", "ppo.loss", "ppo.dual_clip")
 OF_CLIPPED += ("ppo.correction", "ppo.correction_min", "ppo.correction_max")
-OF_CLIPPED += ("ppo.off_policy_mask", "entropy", "ppo.mask_truncated", "ppo.row_tokens")
-OF_CLIPPED += ("rollout.flat", "rollout.curriculum", "reward.overlong")
+OF_CLIPPED += ("entropy", "ppo.mask_truncated", "ppo.row_tokens")
+OF_CLIPPED += ("rollout.flat", "reward.overlong")
 # Fields of a probability ratio, which policy gradients with a loss without one do not read.
 OF_RATIO = ("ppo.clip", "ppo.clip_high", "ppo.max_ratio")
 # Options of rewards that a method reads if its credit does: `credit.assign.rewards_with_kl`,
@@ -50,9 +50,8 @@ def policy_gradient(method: "Method", it: Iteration, state: RunState) -> RunStat
     """
     session = it.session
     with it.log.stage("rollout"):  # 1. sample
-        state = options.begin(it, method.state.begin(it, state))
+        state = method.state.begin(it, state)
         sampled = with_spread(it, lambda: method.sample(it, state))
-        state = options.sampled(it, state, sampled.sampled)
         sampled = sampled._replace(episodes=penalised(sampled.episodes, it.cfg))
     if not sampled.episodes:  # all groups were left out
         session.engine.release()
@@ -64,14 +63,13 @@ def policy_gradient(method: "Method", it: Iteration, state: RunState) -> RunStat
     with it.log.stage("score"):  # 3. credit
         needs_reference = method.reads_reference(it.cfg)
         rollout = scored(it, state, episodes, method.state, needs_reference)
-        state, rollout = options.scored(it, state, rollout)
+        state, rollout = adaptive_kl.followed(it, state, rollout)
         credit = method.assign(rollout, it.cfg)
     with it.log.stage("train"):  # 4. update
         barrier("train", [(episode.tokens, episode.rewards) for episode in episodes])
         state = method.state.learn(it, state, rollout, credit)
         objective = method.objective(session.model, it.cfg)
-        alone = method.state.iterations_alone(it.cfg)
-        state = update(it, state, objective, rollout, credit, alone)
+        state = update(it, state, objective, rollout, credit)
     it.record_sampling(sampled._replace(episodes=episodes), credit)
     return state
 
@@ -180,13 +178,9 @@ class Method:
             kl=dataclasses.replace(cfg.kl, place=chosen(cfg.kl.place, self.kl_place)),
         )
 
-    def check_start(self, cfg: Config, model: Decoder) -> None:
-        """Refuses what does not fit the model that was loaded, before anything is written."""
-        options.check_start(cfg, model)
-
     def begun(self, session: Session, policy: TrainState) -> RunState:
         """The state of a run before the first iteration."""
-        return RunState(policy, self.state.fresh(session), options.fresh(session))
+        return RunState(policy, self.state.fresh(session), adaptive_kl.fresh(session.cfg))
 
     def assign(self, rollout: Rollout, cfg: Config) -> Credit:
         """The credit of a rollout, whitened over the iteration if `ppo.whiten` says so.
@@ -224,7 +218,6 @@ class Method:
             shift_mean=ppo.shift_mean,
             clip=(low, high),
             dual_clip=ppo.dual_clip,
-            off_policy_mask=ppo.off_policy_mask,
             entropy_coef=cfg.entropy.coef,
             max_ratio=ppo.max_ratio,
             kl_coef=0.0 if cfg.kl.place == "reward" else cfg.kl.coef,

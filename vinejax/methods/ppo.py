@@ -7,8 +7,7 @@ the final norm, from N(0, 1/(width + 1)), with an optimizer of its own. In a run
 has the start's weights below adapters of its own. Its first values have the scale of the hidden
 states, with SmolLM2 a standard deviation of 1.5 beside rewards of 0 and 1: with
 `critic.head_scale=0` they are 0. The value before token t is read at the token before it. Its loss
-is ½·max((V - G)², (clip(V, V_old ± `critic.clip`) - G)²), a mean over tokens. The first
-`critic.warmup_iterations` train the critic alone.
+is ½·max((V - G)², (clip(V, V_old ± `critic.clip`) - G)²), a mean over tokens.
 
 Source: https://arxiv.org/abs/1707.06347, and VinePPO's code `models/pretrained_with_value_head.py`
 (23-88) and `trainers/ppo_trainer.py` (1003-1017).
@@ -51,7 +50,7 @@ from vinejax.model.sharding import make_mesh, placed_shapes, replicate
 from vinejax.rl.losses import value_clip
 from vinejax.runtime.host_arrays import whole_array
 from vinejax.runtime.offload import to_device
-from vinejax.session.budget import num_updates, num_updates_alone
+from vinejax.session.budget import num_updates
 from vinejax.session.iteration import Iteration
 from vinejax.session.session import Session
 
@@ -213,9 +212,7 @@ class Critic(State):
         cfg, model = it.cfg, it.session.model
         critic = to_device(state.kept)
         objective = critic_objective(model, cfg)
-        alone = self.iterations_alone(cfg)
-        total = num_updates(cfg, alone) + num_updates_alone(cfg, alone)
-        optimizer = make_critic_optimizer(cfg, total)
+        optimizer = make_critic_optimizer(cfg, num_updates(cfg))
         batch = rollout.batch._replace(advantages=credit.advantages, mask=credit.mask)
         targets = Targets(rollout.values, np.asarray(credit.returns))
         stream = minibatches_of(it, rollout, (batch, targets))
@@ -238,9 +235,6 @@ class Critic(State):
             backbone = critic_weights(critic, params)["backbone"]
             backbone = merged(backbone, lora.lora_alpha / lora.lora_rank)
         return RewardModel(model, backbone, head["kernel"], float(head["bias"]))
-
-    def iterations_alone(self, cfg: Config) -> int:
-        return CriticConfig.of(cfg).warmup_iterations
 
 
 def estimated(rollout: Rollout, cfg: Config) -> Credit:

@@ -13,7 +13,6 @@ Source: https://arxiv.org/abs/2312.06585, and VinePPO's code, `trainers/restem_t
 Departs: stops early; VinePPO's code trains on and picks the same policy.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Iterator
 
@@ -56,7 +55,7 @@ def restem(method: Method, it: Iteration, state: RunState) -> RunState:
             session.model,
             optimizer,
             fresh,
-            itertools.islice(batches, it.left.updates),
+            batches,
             cfg,
             lambda trained: accuracy_of(session, session.weights(trained), "validation"),
             session.base,

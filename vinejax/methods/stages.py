@@ -7,8 +7,6 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
-import numpy as np
-
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode, Problem, Rollout, RunState
 from vinejax.credit.assign import Credit, state_numbers
@@ -20,15 +18,14 @@ from vinejax.learner.policy import PolicyObjective
 from vinejax.learner.score import (
     hidden_of,
     prefill_scores,
+    scores_and_entropy,
     scores_and_hidden,
-    scores_and_spread,
     with_logprobs,
 )
 from vinejax.learner.update import train_on
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.weights import RewardModel
 from vinejax.options.adaptive_kl import with_coefficient
-from vinejax.options.reference import reference_of
 from vinejax.rollout.vine import fill_values
 from vinejax.runtime.offload import to_device
 from vinejax.session import metrics
@@ -91,10 +88,6 @@ class State:
         """
         return None
 
-    def iterations_alone(self, cfg: Config) -> int:
-        """First iterations of the run in which `learn` trains and the policy does not."""
-        return 0
-
 
 def solutions(it: Iteration, state: RunState) -> Solutions:
     """Stage 1, sample: `rollout.per_prompt` solutions of `rollout.prompts` problems."""
@@ -138,13 +131,9 @@ def scored(
             old, hidden = scores_and_hidden(model, params, batch, number, temperature, passes)
         else:
             hidden = hidden_of(model, params, batch, number, passes)
-    if reads_entropy or cfg.entropy.likeliest:
-        count = max(cfg.entropy.likeliest, 1)
-        spread = scores_and_spread(model, params, batch, temperature, passes, count)
-        old, entropy = spread.logprobs if old is None else old, spread.entropy
-        if cfg.entropy.likeliest:
-            it.metrics["actor/top_mass"] = float(np.mean(spread.top_mass[batch.mask]))
-            it.metrics["actor/top_entropy"] = float(np.mean(spread.top_entropy[batch.mask]))
+    if reads_entropy:
+        scores, entropy = scores_and_entropy(model, params, batch, temperature, passes)
+        old = scores if old is None else old
     # None: the policy's weights, to the bit, or nothing reads the reference model's.
     reference = reference_of(session, state) if needs_reference else None
     rest = episodes, temperature, passes, old
@@ -155,28 +144,30 @@ def scored(
     return keeper.valued(it, state.kept, rollout, passes)
 
 
+def reference_of(session: Session, state: RunState) -> Params | None:
+    """The reference model's weights, on the devices while the caller holds them.
+
+    None before the first update, when they are the policy's own.
+    """
+    return None if int(state.policy.step) == 0 else session.load_reference()
+
+
 def update(
     it: Iteration,
     state: RunState,
     objective: PolicyObjective,
     rollout: Rollout,
     credit: Credit,
-    alone: int,
 ) -> RunState:
-    """Stage 4, update: the state after `ppo.epochs` over the rollout.
-
-    The policy has no updates in the first `alone` iterations of the run.
-    """
+    """Stage 4, update: the state after `ppo.epochs` over the rollout."""
     cfg, session = it.cfg, it.session
-    total = num_updates(cfg, alone)
+    total = num_updates(cfg)
     it.metrics["actor/lr"] = 0.0
-    if it.number < alone:
-        return state
     policy = to_device(state.policy)
     optimizer = make_optimizer(cfg.optimizer, total)
     given = {"advantages": credit.advantages, "mask": credit.mask, "own": credit.own}
     batch = rollout.batch._replace(**given)
-    batch, found = with_corrections(batch, rollout.batch.mask, rollout.episodes, cfg, it.number)
+    batch, found = with_corrections(batch, rollout.batch.mask, rollout.episodes, cfg)
     it.metrics |= found
     objective, rows = with_coefficient(objective, batch, rollout.kl_coef)
     stream = minibatches_of(it, rollout, rows)
@@ -190,7 +181,7 @@ def update(
 
 
 def minibatches_of(it: Iteration, rollout: Rollout, rows: Any) -> Iterator[Any]:
-    """The minibatches of all epochs, as far as the budget allows, of arrays [B, ...]."""
+    """The minibatches of all epochs, of arrays [B, ...]."""
     ppo, size = it.cfg.ppo, it.minibatch_rows(rollout.episodes)
     epochs = (minibatches(rows, size, it.cfg.seed, it.number, epoch) for epoch in range(ppo.epochs))
-    return itertools.islice(itertools.chain.from_iterable(epochs), it.left.updates)
+    return itertools.chain.from_iterable(epochs)

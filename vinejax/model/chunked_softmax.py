@@ -138,31 +138,6 @@ def chunked_softmax(
     return Softmax(sums.taken - normaliser, entropy, normaliser)
 
 
-def likeliest_logits(
-    x: Float[Array, "T D"],
-    table: Float[Array, "..."],
-    count: int,
-    output: OutputLayer,
-    axis: str | None = None,
-) -> Float[Array, "T k"]:
-    """The `count` largest logits of each token, the largest first; arguments as above.
-
-    Where the vocabulary has fewer, the rest are the least float32, of probability 0.
-    """
-    vocab = table.shape[output.vocab_axis]
-
-    def larger(*logits: jax.Array) -> jax.Array:
-        return lax.top_k(jnp.concatenate(logits, axis=1), count)[0]
-
-    def step(first: Column, size: int, top: jax.Array) -> jax.Array:
-        z = output.logits(_products(x, _columns_of(table, first, size, output), output))
-        return larger(top, z)
-
-    nothing = jnp.full((x.shape[0], count), jnp.finfo(jnp.float32).min)
-    top = _over_chunks(vocab, _chunk(x[:, 0], vocab, output), step, nothing)
-    return top if axis is None else larger(lax.all_gather(top, axis, axis=1, tiled=True))
-
-
 class Saved(NamedTuple):
     """The arrays that the backward pass takes from the forward pass; no logits are among them."""
 

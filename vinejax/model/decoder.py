@@ -46,7 +46,7 @@ from vinejax.model.config import Compute, DecoderConfig, LayerFacts, compute_as_
 from vinejax.model.embedding import embedding_lookup
 from vinejax.model.rope import BY_LENGTH, rotate
 from vinejax.model.sharding import BY_COLUMN, BY_POSITION, ROWS, WHOLE, Params, constrain
-from vinejax.model.token_logprobs import likeliest, logprob_and_entropy
+from vinejax.model.token_logprobs import logprob_and_entropy
 
 Ids = Int[Array, "B T"]
 Hidden = Float[Array, "B T D"]
@@ -422,23 +422,10 @@ class Decoder:
         The distribution is softmax(logits(params, x) / temperature), of which only a part exists at
         a time. `axis` is for a part of a model inside a `shard_map`: see `logprob_and_entropy`.
         """
-        x, table, output = self._for_logits(params, x, temperature)
-        return logprob_and_entropy(x, table, tokens, output, self.mesh, axis)
-
-    def likeliest_of(
-        self, params: Params, x: Hidden, count: int, temperature: float
-    ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
-        """The mass and the entropy of the `count` likeliest tokens: see `likeliest`."""
-        x, table, output = self._for_logits(params, x, temperature)
-        return likeliest(x, table, output, self.mesh, count)
-
-    def _for_logits(
-        self, params: Params, x: jax.Array, temperature: float
-    ) -> tuple[jax.Array, jax.Array, OutputLayer]:
-        """Hidden states after the final norm, the output matrix, and how logits follow."""
         name = self.cfg.output_matrix
         output = OutputLayer(name, self.cfg.logit_softcap, temperature, self.compute.vocab_chunk)
-        return self._normalised(params, x), params[name].astype(self.compute.dtype), output
+        x, table = self._normalised(params, x), params[name].astype(self.compute.dtype)
+        return logprob_and_entropy(x, table, tokens, output, self.mesh, axis)
 
     def _normalised(self, params: Params, x: jax.Array) -> jax.Array:
         norm = RMSNorm(self.cfg.norm_eps, self.cfg.norm_offset)

@@ -10,7 +10,6 @@ import functools
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
@@ -23,7 +22,6 @@ from vinejax.model.chunked_softmax import (
     Softmax,
     chunked_gradient,
     chunked_softmax,
-    likeliest_logits,
 )
 from vinejax.model.sharding import ROWS, constrain, tensor_only
 
@@ -81,37 +79,6 @@ def _layout(
     used = by_position if axis is None else P(*sharding.WHOLE)
     is_even = x.shape[1] % mesh.shape["tensor"] == 0
     return _Layout(used, P(*used[:2]), spec, axis, by_position, is_even)
-
-
-def likeliest(
-    x: Float[Array, "B T D"],
-    table: Float[Array, "..."],
-    output: OutputLayer,
-    mesh: Mesh | None,
-    count: int,
-) -> tuple[PerToken, PerToken]:
-    """(Σ p, -Σ p·log p) over the `count` likeliest tokens of each distribution, float32.
-
-    Arguments as `logprob_and_entropy`; there is no gradient.
-    """
-    layout = _layout(x, table, output, mesh)
-    axis = layout.axis if layout else None
-
-    def local(x: jax.Array, table: jax.Array) -> tuple[PerToken, PerToken]:
-        flat = _flat(x)
-        anyone = jnp.zeros(flat.shape[0], jnp.int32)
-        normaliser = chunked_softmax(flat, table, anyone, output, axis).normaliser
-        log_p = likeliest_logits(flat, table, count, output, axis) - normaliser[:, None]
-        p = jnp.exp(log_p)
-        sums = p.sum(axis=1), -(p * log_p).sum(axis=1)
-        return sums[0].reshape(x.shape[:2]), sums[1].reshape(x.shape[:2])
-
-    if layout is None or mesh is None:
-        return local(x, table)
-    used = tensor_only(layout.table)
-    forward = sharding.on_shards(mesh, local, (layout.x, used), layout.per_token)
-    mass, entropy = forward(x, constrain(table, mesh, *used))
-    return constrain(mass, mesh, ROWS, None), constrain(entropy, mesh, ROWS, None)
 
 
 def _forward(

@@ -13,15 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from vinejax.core.settings import Config
-from vinejax.core.types import Array, Batch, Rollout
+from vinejax.core.types import Array, Batch, Rollout, RunState
 from vinejax.learner.policy import PolicyObjective
 from vinejax.learner.update import Loss
-from vinejax.options.option import Option
 from vinejax.rl.losses import kl
 from vinejax.session.iteration import Iteration
-from vinejax.session.session import Session
 
 MOST = 0.2  # of the relative error
+KEPT = "adaptive_kl"  # name of the coefficient in `RunState.options`
 
 
 def adapted(coef: float, found: float, target: float, share: float) -> float:
@@ -30,24 +29,23 @@ def adapted(coef: float, found: float, target: float, share: float) -> float:
     return coef * (1.0 + error * share)
 
 
-class AdaptiveKL(Option):
-    """Keeps the coefficient, float64 []."""
+def fresh(cfg: Config) -> dict[str, np.ndarray] | None:
+    """The coefficient before the first iteration, float64 []; None for a run without a target."""
+    return None if cfg.kl.target is None else {KEPT: np.array(cfg.kl.coef, np.float64)}
 
-    def keeps(self, cfg: Config) -> bool:
-        return cfg.kl.target is not None
 
-    def fresh(self, session: Session) -> np.ndarray:
-        return np.array(session.cfg.kl.coef, np.float64)
-
-    def scored(self, it: Iteration, kept: np.ndarray, rollout: Rollout) -> tuple[Array, Rollout]:
-        own, coef, count = it.cfg.kl, float(kept), len(rollout.episodes)
-        batch = rollout.batch
-        estimate = np.asarray(kl(batch.old_logprobs, batch.ref_logprobs, kind="k1"))
-        found = float(np.where(batch.mask, estimate, 0).sum(dtype=np.float64)) / count
-        it.metrics |= {"kl/coef": coef, "kl/response": found}
-        assert own.target is not None
-        after = adapted(coef, found, own.target, count / own.horizon)
-        return np.array(after, np.float64), rollout._replace(kl_coef=coef)
+def followed(it: Iteration, state: RunState, rollout: Rollout) -> tuple[RunState, Rollout]:
+    """The state with the next iteration's coefficient, and the scored rollout with this one's."""
+    own, batch = it.cfg.kl, rollout.batch
+    if own.target is None:
+        return state, rollout
+    coef, count = float(state.options[KEPT]), len(rollout.episodes)
+    estimate = np.asarray(kl(batch.old_logprobs, batch.ref_logprobs, kind="k1"))
+    found = float(np.where(batch.mask, estimate, 0).sum(dtype=np.float64)) / count
+    it.metrics |= {"kl/coef": coef, "kl/response": found}
+    after = adapted(coef, found, own.target, count / own.horizon)
+    kept = {KEPT: np.array(after, np.float64)}
+    return state._replace(options=kept), rollout._replace(kl_coef=coef)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

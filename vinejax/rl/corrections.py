@@ -7,10 +7,9 @@ times a token's loss is what the loss would be in expectation had the learner sa
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float32, Int, Real, ScalarLike
+from jaxtyping import Array, Bool, Float32, Real, ScalarLike
 
 from vinejax.rl.losses import probability_ratio
-from vinejax.rl.segments import masked_segment_means
 
 
 @jax.jit(static_argnames=("per", "outside"))
@@ -55,36 +54,3 @@ def correction_weights(
     else:
         weights = jnp.where((weights >= low) & (weights <= high), weights, 0.0)
     return jnp.where(mask, weights, 0.0)
-
-
-@jax.jit
-def on_policy(
-    logprobs: Real[Array, "B T"],
-    sampler_logprobs: Real[Array, "B T"],
-    advantages: Real[Array, "B T"],
-    mask: Bool[Array, "B T"],
-    most: ScalarLike,
-    segment_ids: Int[Array, "B T"] | None = None,
-) -> Bool[Array, "B T"]:
-    """Tokens that the off-policy sequence mask keeps.
-
-        A ≥ 0,  or  mean over the solution's tokens of (logπ_sampler - logπ) ≤ `most`
-
-    A solution that the current policy has become much less likely to write teaches nothing by what
-    was wrong in it. The mean counts drift by updates as well as the sampler's error.
-
-    Args:
-      logprobs: [B, T], of the current policy, in nats; they get no gradient.
-      sampler_logprobs, advantages, mask: [B, T].
-      most: δ, in nats per token.
-      segment_ids: int [B, T], the solution of its row that each token belongs to; None: one
-        solution per row.
-
-    Returns:
-      bool [B, T].
-
-    Source: DeepSeek-V3.2, https://arxiv.org/abs/2512.02556, equation 9; TRL 1.16.0,
-    `GRPOTrainer.get_off_policy_mask`.
-    """
-    moved = jnp.float32(sampler_logprobs) - jnp.float32(logprobs)
-    return (advantages >= 0) | (masked_segment_means(moved, mask, segment_ids) <= most)

@@ -1,9 +1,9 @@
 """Policy losses that treat the probability ratio in another way than PPO's clip.
 
-They are per token, to be minimised, with `clip` and arrays as in `rl.losses.ppo_clip`. GSPO and
-GMPO are published as losses of whole solutions, with one advantage each. Here every token has its
-own advantage times the solution's factor, and the gradient of its own log-probability; where a
-solution has one advantage, the mean over its tokens has the published value and gradient.
+They are per token, to be minimised, with `clip` and arrays as in `rl.losses.ppo_clip`. GSPO is
+published as a loss of whole solutions, with one advantage each. Here every token has its own
+advantage times the solution's factor, and the gradient of its own log-probability; where a solution
+has one advantage, the mean over its tokens has the published value and gradient.
 """
 
 from collections.abc import Sequence
@@ -82,28 +82,6 @@ def clip_with_gradient(
     bound = (1 + high) * jnp.exp(logprobs - lax.stop_gradient(jnp.float32(logprobs)))
     bounded = jnp.where(ratio > 1 + high, bound, jnp.maximum(ratio, 1 - low))
     return jnp.maximum(-advantages * ratio, -advantages * bounded)
-
-
-@jax.jit
-def gmpo(
-    logprobs: PerToken,
-    old_logprobs: PerToken,
-    advantages: PerToken,
-    mask: Bool[Array, "B T"],
-    clip: Bounds,
-    segment_ids: Int[Array, "B T"] | None = None,
-) -> Float32[Array, "B T"]:
-    """Geometric-mean policy optimisation: the mean of clipped log-ratios, per token of a solution.
-
-        L_t = -A_t·exp(mean_u m_u)    m_u = min(d_u, ε_high) where A_u ≥ 0, max(d_u, -ε_low) else
-
-    d is the log-ratio. Source: https://arxiv.org/abs/2507.20673.
-    """
-    low, high = jnp.float32(clip)
-    moved = jnp.float32(logprobs) - jnp.float32(old_logprobs)
-    kept = jnp.where(advantages < 0, jnp.maximum(moved, -low), jnp.minimum(moved, high))
-    mean = shared_mean(kept, mask, segment_ids)
-    return -jnp.float32(advantages) * probability_ratio(mean, jnp.zeros_like(mean))
 
 
 @jax.jit

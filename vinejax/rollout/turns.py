@@ -8,9 +8,9 @@ hosts.
 
 The tokens that were drawn stay as they are. A prompt and each observation are encoded once.
 
-A continuation of a state has the environment as it was when the state's turn began. It is made by
-taking the recorded actions again, once per solution if the environment has `fork`, else once per
-continuation; what it answers must be what it answered then.
+A continuation of a state has the environment as it was when the state's turn began, and meets the
+noise that the episode met. The environment is made by taking the recorded actions again, once per
+solution if it has `fork`, else once per continuation; its answers must be those of then.
 
 On one host a turn prefills what came after the one before it (`engine/keeping.py`). On several,
 which see turns end in another order, turns come in waves: the next ones enter when all have ended,
@@ -204,7 +204,6 @@ class TurnSampler(Sampler):
                 rewards=rewards,
                 outcome=outcome(play, cfg.reward.truncated)
                 - (penalty if state.episode.penalty is not None else 0.0),
-                turns=tuple(play.turns),
             )
             total = sample.return_from(state.used, cfg.ppo.gamma)
             before = response_text(self.engine.tokenizer, play.prompt, play.response[: state.used])
@@ -311,10 +310,10 @@ class TurnSampler(Sampler):
 
     def _restored(self, states: list[State], counts: list[int]) -> dict[int, Environment]:
         """The environments of this host's continuations, by their number."""
-        numbers: dict[int, list[tuple[int, int]]] = {}  # i and k of a state's continuations
-        for i, (state, k) in enumerate(_numbered(states, counts)):
+        numbers: dict[int, list[int]] = {}  # of a state's continuations
+        for i, (state, _) in enumerate(_numbered(states, counts)):
             if is_mine(i):
-                numbers.setdefault(id(state), []).append((i, k))
+                numbers.setdefault(id(state), []).append(i)
         by_episode: dict[int, list[State]] = {}
         for state in states:
             if id(state) in numbers:
@@ -325,13 +324,13 @@ class TurnSampler(Sampler):
             for state in sorted(of_one, key=lambda state: state.used):
                 turns = _turns_before(state)
                 if not base.forks:
-                    for i, _ in numbers[id(state)]:
+                    for i in numbers[id(state)]:
                         found[i] = self._replayed(state, turns)
                     continue
                 base.replay(turns[done:])
                 done = len(turns)
-                for i, k in numbers[id(state)]:
-                    found[i] = base.fork(self._noise(state, k))
+                for i in numbers[id(state)]:
+                    found[i] = base.fork()
             base.close()
         return found
 
@@ -344,20 +343,11 @@ class TurnSampler(Sampler):
         environment.replay(turns)
         return environment
 
-    def _noise(self, state: State, k: int) -> int | None:
-        """The seed of the later noise of a continuation; None: that of its trajectory."""
-        if self.cfg.values.env_noise == "kept":
-            return None
-        place = f"noise {state.problem.id}", state.rollout, state.step + 1, k
-        return row_seed(self.cfg.seed, self.iteration, *place) % 2**32
-
     def _check_forks(self, plays: Sequence[Play]) -> None:
         """Repeats some of this host's continuations from their first action.
 
         A fork that shares its state with others answers otherwise.
         """
-        if self.cfg.values.env_noise == "fresh":
-            return
         for play in plays[:: self.cfg.env.check_every]:
             if play.environment is not None:
                 self._repeated(play).close()

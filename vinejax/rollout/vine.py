@@ -111,9 +111,8 @@ class Vines:
         self._passing = None
         if not self._values.reuse:
             return
-        given = zip(*((e.problem_id, e.response, e.turns) for e in episodes), strict=True)
-        ids, responses, turns = given
-        self._passing = Passing(ids, responses, self._places, self._gamma, turns)
+        ids, responses = zip(*((e.problem_id, e.response) for e in episodes), strict=True)
+        self._passing = Passing(ids, responses, self._places, self._gamma)
         for i, episode in enumerate(episodes):
             own = {(i, c) for c in range(len(self._places[i]))}
             sample = _whole(episode, episode.step_rewards is not None or self._gamma != 1)
@@ -265,5 +264,4 @@ def _whole(episode: Episode, with_steps: bool) -> Sample:
         ends=ends,
         rewards=(episode.step_rewards or [0.0] * len(ends)) if with_steps else [],
         outcome=episode.outcome,
-        turns=episode.turns,
     )

@@ -47,24 +47,18 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
     then writes its checksums, so that a save costs the caller the copy to host memory alone.
     """
 
-    def __init__(self, folder: str | os.PathLike, keep: int, keep_every: int | None = None):
+    def __init__(self, folder: str | os.PathLike, keep: int):
         """Opens or creates `folder`, an absolute path. Raises WorkdirError if it cannot be used.
 
         Args:
           folder: where the checkpoints are.
           keep: how many of the newest stay.
-          keep_every: iterations that are multiples of it have checkpoints that stay as well.
         """
         self.folder = epath.Path(folder)
         self._damaged: set[int] = set()  # iterations whose checkpoint the next save replaces
         self._saving: threading.Thread | None = None
         self._failure: Exception | None = None  # of the save in the background
-        stays: list[Any] = [policies.LatestN(keep)]
-        if keep_every:
-            stays.append(policies.EveryNSteps(keep_every))
-        options = ocp.CheckpointManagerOptions(
-            preservation_policy=policies.AnyPreservationPolicy(stays)
-        )
+        options = ocp.CheckpointManagerOptions(preservation_policy=policies.LatestN(keep))
         logging.getLogger("absl").addFilter(_is_wanted)  # once, however often it is called
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -37,7 +37,18 @@ FREE_FIELDS = {
 FREE_GROUPS = ("log.", "eval.", "bench.", "checkpoint.", "budget.")
 FREE_GROUPS += ("mesh.", "meshes.", "distributed.", "offload.", "plan.")
 # Fields that runs have on record and that are gone, with the one value that all runs have now.
-REMOVED = {"train.on": "solutions", "values.shrink": 0.0}
+REMOVED = {
+    "train.on": "solutions",
+    "values.shrink": 0.0,
+    "kl.soup": "",
+    "kl.renew": 0,
+    "rollout.curriculum": [],
+    "entropy.covariance": "none",
+    "ppo.off_policy_mask": None,
+    "values.waves": 1,
+    "values.env_noise": "kept",
+    "critic.warmup_iterations": 0,
+}
 LISTED = 8  # changed fields in a message
 PATHS = ("model.path", "data.path")  # compared as folders, which can have several names
 

@@ -39,48 +39,27 @@ class Spent:
         return counts | {f"timing_s/total_{stage}": x for stage, x in self.seconds.items()}
 
 
-@dataclasses.dataclass(frozen=True)
-class Left:
-    """The rest of a budget; where it has no bound, a number that no run reaches."""
+def left(cfg: Config, spent: Spent) -> int:
+    """The rest of the run's budget, in whole groups of `rollout.per_prompt` episodes.
 
-    prompts: int
-    updates: int
-    groups: int  # of `rollout.per_prompt` solutions
-
-    @property
-    def nothing(self) -> bool:
-        return self.prompts < 1 or self.updates < 1
+    Without a budget it is a number that no run reaches.
+    """
+    if cfg.budget.episodes is None:
+        return NO_BOUND
+    return (cfg.budget.episodes - spent.episodes) // cfg.rollout.per_prompt
 
 
-def left(cfg: Config, spent: Spent) -> Left:
-    """The rest of the run's budget, in whole groups of `rollout.per_prompt` episodes."""
-    budget, groups = cfg.budget, NO_BOUND
-    if budget.episodes is not None:
-        groups = (budget.episodes - spent.episodes) // cfg.rollout.per_prompt
-    prompts = NO_BOUND if budget.prompts is None else budget.prompts - spent.prompts
-    updates = NO_BOUND if budget.updates is None else budget.updates - spent.updates
-    return Left(min(prompts, groups), updates, groups)
-
-
-def num_updates(cfg: Config, alone: int = 0) -> int:
+def num_updates(cfg: Config) -> int:
     """Updates of the policy in a policy-gradient run: its learning rate decays over them.
 
-    The first `alone` iterations have none: they train what the method keeps besides (PPO's critic).
-    A method that samples in rounds is assumed to need one round per iteration: with more, a budget
-    of prompts or episodes ends the run before the rate is 0.
+    A method that samples in rounds is assumed to need one round per iteration: with more, the
+    budget ends the run before the rate is 0.
     """
-    full, rest = _iterations(cfg)
-    updates = max(0, full - alone) * _of_iteration(cfg, cfg.rollout.prompts)
-    updates += _of_iteration(cfg, rest) if full >= alone else 0
-    return min(updates, cfg.budget.updates or NO_BOUND)
-
-
-def num_updates_alone(cfg: Config, alone: int) -> int:
-    """Updates in the first `alone` iterations, in which the policy is not updated."""
-    full, rest = _iterations(cfg)
-    sizes = (cfg.rollout.prompts, rest)
-    whole, last = (min(_of_iteration(cfg, n), cfg.budget.updates or NO_BOUND) for n in sizes)
-    return min(full, alone) * whole + (last if full < alone else 0)
+    groups = (cfg.budget.episodes or NO_BOUND) // cfg.rollout.per_prompt
+    full, rest = divmod(groups, cfg.rollout.prompts)
+    if full >= cfg.iterations:
+        full, rest = cfg.iterations, 0
+    return full * _of_iteration(cfg, cfg.rollout.prompts) + _of_iteration(cfg, rest)
 
 
 def longest_sequence(cfg: Config, context: int) -> int:
@@ -93,14 +72,6 @@ def packed_tokens(cfg: Config, context: int, episodes: Sequence[Episode]) -> int
     """Tokens of packed rows that hold any of the episodes, at least `ppo.row_tokens`."""
     longest = max(len(episode.tokens) for episode in episodes)
     return max(packed_length(longest_sequence(cfg, context), longest), cfg.ppo.row_tokens or 0)
-
-
-def _iterations(cfg: Config) -> tuple[int, int]:
-    """(iterations of `rollout.prompts` problems, problems in a last, smaller iteration)."""
-    prompts = cfg.budget.prompts or NO_BOUND
-    groups = (cfg.budget.episodes or NO_BOUND) // cfg.rollout.per_prompt
-    full, rest = divmod(min(prompts, groups), cfg.rollout.prompts)
-    return (full, rest) if full < cfg.iterations else (cfg.iterations, 0)
 
 
 def _of_iteration(cfg: Config, prompts: int) -> int:

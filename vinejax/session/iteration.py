@@ -1,7 +1,6 @@
 """The context of one iteration: what all methods draw, count and record."""
 
 import functools
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from vinejax.rollout.sampler import Sampler
 from vinejax.runtime.compiles import compiles
 from vinejax.runtime.log import RunLog
 from vinejax.session import metrics
-from vinejax.session.budget import Left, Spent, left
+from vinejax.session.budget import Spent, left
 from vinejax.session.session import Session
 from vinejax.tasks.rewards import TrainerState
 
@@ -45,7 +44,6 @@ class Iteration:
         self.number = number
         self.spent = spent
         self.metrics: dict[str, Any] = {}
-        self.weights: np.ndarray | None = None  # of the train problems, where `draw` has none
         self.drawn = 0  # problems that `draw` has given in this iteration
         self.is_fruitless = False  # updates were tried, and none was made
         self.batch: Any = None  # of the updates, for inspection if none was made
@@ -55,8 +53,8 @@ class Iteration:
         self._compiles_before = compiles()
 
     @property
-    def left(self) -> Left:
-        """The rest of the run's budget."""
+    def left(self) -> int:
+        """The rest of the run's budget, in groups of `rollout.per_prompt` solutions."""
         return left(self.cfg, self.spent)
 
     @functools.cached_property
@@ -69,21 +67,20 @@ class Iteration:
 
         Another call in the same iteration gives further problems.
         """
-        weights = self.weights if weights is None else weights
         first, last = self.drawn, None if count is None else self.drawn + count
         problems = draw(self.session.problems["train"], last, self.cfg.seed, self.number, weights)
-        problems = problems[first:][: self.left.prompts]
+        problems = problems[first:][: self.left]
         self.drawn += len(problems)
         return problems
 
     @property
     def can_draw(self) -> bool:
         """Whether `draw` has further problems."""
-        return self.drawn < len(self.session.problems["train"]) and self.left.prompts > 0
+        return self.drawn < len(self.session.problems["train"]) and self.left > 0
 
     def sample(self, params: Params, problems: list[PromptedProblem]) -> list[Episode]:
         """Graded solutions of the problems, which count as spent."""
-        episodes = self.sampler.solutions(params, problems, self.left.groups)
+        episodes = self.sampler.solutions(params, problems, self.left)
         self.count(problems, len(episodes))
         return episodes
 
@@ -125,19 +122,18 @@ class Iteration:
         batches: Iterator[Any],
         total: int,
     ) -> tuple[TrainState, list[Update]]:
-        """Updates on the `total` batches, or on as many as the budget allows; counts them."""
+        """Updates on the `total` batches, which are counted."""
 
         def noted(batch: Any) -> Any:
             self.batch = batch
             return batch
 
-        allowed = map(noted, itertools.islice(batches, self.left.updates))
         with self.log.stage("train"):
             policy, updates = train_on(
                 objective,
                 optimizer,
                 policy,
-                allowed,
+                map(noted, batches),
                 self.session.base,
                 lambda done: self.log.progress(done, total),
             )

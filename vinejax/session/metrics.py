@@ -122,8 +122,6 @@ def update_metrics(updates: Sequence[Update], has_kl: bool = True) -> dict[str, 
     }
     if total.clipped is not None:
         metrics["actor/clip_frac"] = total.clipped / tokens
-    if total.left_out is not None:
-        metrics["actor/off_policy"] = total.left_out / tokens
     eighths = total.by_eighth
     metrics |= by_eighth("entropy", eighths.entropy, eighths.tokens)
     metrics |= by_eighth("ratio", eighths.ratio, eighths.tokens)

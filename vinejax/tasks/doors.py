@@ -61,11 +61,9 @@ class Doors:
             return Observation("", float(bool(self.is_right)), done=True)
         return Observation(self._entered("ab"[ARMS.index(arm)]))
 
-    def fork(self, seed: int | None = None) -> "Doors":
-        """A copy, whose rooms to come are drawn anew if there is a seed."""
-        fork = copy.copy(self)
-        fork.seed = self.seed if seed is None else seed
-        return fork
+    def fork(self) -> "Doors":
+        """A copy, which meets the same rooms."""
+        return copy.copy(self)
 
     def key(self) -> str:
         return f"{self.moves}{self.seen.strip()}{self.is_right}"

@@ -29,10 +29,9 @@ class TextEnv(Protocol):
 
     Calls come from threads, one at a time. Optional are
 
-    - `fork(seed=None)`: an independent copy, its generator included; with a seed, one whose later
-      noise is drawn anew. Without `fork` a copy is made by repeating the actions.
-    - `key()`: a text or None; states with equal keys are equal. `values.reuse` with fresh noise
-      needs it.
+    - `fork()`: an independent copy, its generator included. Without it a copy is made by repeating
+      the actions.
+    - `key()`: a text or None; states with equal keys are equal.
     - `recall(turn)`: a new environment gets the state after a recorded turn, so that the action is
       not repeated.
     - `close()`: called once the episode has ended.
@@ -134,10 +133,9 @@ class Environment:
             raise self._wrong("key", self._env.key, found, "a text, or None")
         return found
 
-    def fork(self, seed: int | None = None) -> "Environment":
+    def fork(self) -> "Environment":
         """A copy by the environment's own `fork`."""
-        arguments = () if seed is None else (seed,)
-        copy = self._call("fork", self._env.fork, *arguments)
+        copy = self._call("fork", self._env.fork)
         if copy is None or copy is self._env:
             raise self._wrong("fork", self._env.fork, copy, "another environment")
         return Environment(self._task, self._begun, self._timeout_s, copy, self._turn)

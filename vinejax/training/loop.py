@@ -56,10 +56,9 @@ def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
 
 
 def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
-    keep = cfg.checkpoint.keep, cfg.checkpoint.keep_every
     with (
         open_session(cfg, path, trains=True) as session,
-        Checkpoints(session.workdir / "checkpoints", *keep) as checkpoints,
+        Checkpoints(session.workdir / "checkpoints", cfg.checkpoint.keep) as checkpoints,
         Checkpoints(session.workdir / "best", keep=1) as best,
         profiler(cfg.profile, session.workdir / "profile") as profile,
     ):
@@ -203,7 +202,7 @@ class Run:
 
 def is_over(cfg: Config, at: Progress) -> bool:
     """Whether all iterations are done, or the budget is used up."""
-    return at.done >= cfg.iterations or left(cfg, at.spent).nothing
+    return at.done >= cfg.iterations or left(cfg, at.spent) < 1
 
 
 def is_due(every: int, cfg: Config, at: Progress) -> bool:

@@ -115,16 +115,15 @@ def test_the_ends_and_rewards_are_the_environments(packages: None):
     assert [x.reward * 8 for x in ends] == [int(x.text.split()[1]) for x in ends]
 
 
-def test_noise_is_of_the_iteration_and_of_a_copy_that_asks(packages: None):
+def test_noise_is_of_the_iteration_and_a_copy_meets_it(packages: None):
     task = task_of("gymnasium", "walk")
     problem, seen = task.load("train")[0], set()
     for seed in range(12):
         game = task.env()
         game.reset(problem, seed)
         assert game.fork
-        kept, fresh = game.fork(), [game.fork(9) for _ in range(2)]
-        answers = [[x.step("0").text for _ in range(2)] for x in (game, kept, *fresh)]
-        assert answers[0] == answers[1] and answers[2] == answers[3]
+        answers = [[x.step("0").text for _ in range(2)] for x in (game, game.fork())]
+        assert answers[0] == answers[1]
         seen.add(str(answers[0]))
     assert len(seen) > 2
 

@@ -16,7 +16,6 @@ from helpers.packages import stand_in
 from vinejax.contrib.environments.games import GameTask, _told
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import DataConfig
-from vinejax.core.types import Problem
 from vinejax.tasks.base import load_task
 from vinejax.tasks.environment import Observation
 
@@ -118,14 +117,6 @@ def test_an_episode_has_the_global_generators_to_itself(package: None):
         assert rest[-1] == ("", 0.5, True, False)
         seen.add(head[0].text + rest[0].text)
     assert len(seen) > 8 and all("Player" not in text for text in seen)
-
-
-def test_a_copy_may_have_noise_of_its_own(package: None):
-    game = task_of("coins").env()
-    game.reset(Problem("train/0", "coins", "", {"seed": 3}), 1)
-    assert game.fork
-    texts = [[game.fork(seed).step("a").text for _ in range(2)] for seed in range(20)]
-    assert all(a == b for a, b in texts) and len({a for a, _ in texts}) == 4
 
 
 @pytest.mark.parametrize("name", ["coins", "uncopied"])

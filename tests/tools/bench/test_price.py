@@ -17,12 +17,8 @@ from vinejax.tools.bench import price
 from vinejax.tools.bench.estimators import Fixed
 
 
-@pytest.mark.parametrize(
-    ("method", "ppo"), [("direct", {}), ("hapo", {}), ("vineppo", {"off_policy_mask": 0.1})]
-)
-def test_rows_have_all_that_an_update_reads(
-    method: str, ppo: dict, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.parametrize("method", ["direct", "hapo", "vineppo"])
+def test_rows_have_all_that_an_update_reads(method: str, monkeypatch: pytest.MonkeyPatch):
     """The updates are traced, and not compiled."""
     traced = []
 
@@ -33,7 +29,7 @@ def test_rows_have_all_that_an_update_reads(
         return state, None
 
     monkeypatch.setattr(price, "update_step", trace)
-    cfg = applied(methods.config(method, ppo=ppo | {"epochs": 1}, kl={"coef": 0.0}))
+    cfg = applied(methods.config(method, ppo={"epochs": 1}, kl={"coef": 0.0}))
     solutions = [
         cases.episode(e.prompt, e.response, scored=[-1.0] * len(e.response))
         for e in methods.episodes()

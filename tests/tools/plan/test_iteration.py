@@ -203,21 +203,6 @@ def test_a_trunk_of_expected_length_is_read(tmp_path: Path):
     assert [phase.trunk_tokens for phase in short] == [phase.trunk_tokens for phase in default]
 
 
-def test_what_repeats_is_not_decoded(tmp_path: Path):
-    """By `plan.repeats`, of continuations only, and where repeats are skipped."""
-    fields = {"plan.tokens": 32, "plan.repeats": 5}
-    plain, skipping, decoding, short = (
-        memory_and_phases(small(tmp_path, fields=fields | more))[1]
-        for more in (
-            {"plan.repeats": 0}, {}, {"rollout.skip_repeats": False}, {"plan.repeats": 99}
-        )
-    )  # fmt: skip
-    assert [phase.tokens for phase in decoding] == [phase.tokens for phase in plain]
-    assert skipping[0].tokens == plain[0].tokens == 32
-    assert skipping[1].tokens == plain[1].tokens - 5
-    assert short[1].tokens == 1
-
-
 def test_passes_take_their_cycles_beside_or_after_what_is_sent(tmp_path: Path):
     """Scaled to rows of the usual length; and each collective has its latency."""
     case = small(tmp_path, TPU, {"plan.prompt_tokens": 4, "sample.max_tokens": 20})

@@ -72,7 +72,7 @@ class Tool:
     def recall(self, turn: Turn) -> None:
         """A turn that was taken leaves nothing to restore."""
 
-    def fork(self, seed: int | None = None) -> "Tool":
+    def fork(self) -> "Tool":
         return copy.copy(self)
 
 

@@ -83,14 +83,10 @@ class Game:
             self.draw_anew(seed)
             return self.begin(seed)
 
-    def _copied(self, seed: int | None = None) -> "Game":
-        """A copy, whose noise to come is drawn anew if there is a seed."""
+    def _copied(self) -> "Game":
+        """A copy, which meets the same noise."""
         with self._own_generators():
-            twin = copy.deepcopy(self)
-        if seed is not None:
-            with twin._own_generators():
-                twin.draw_anew(seed)
-        return twin
+            return copy.deepcopy(self)
 
     def _called(self, function: Callable[[], Any]) -> Any:
         """The function's result; None if it raised."""

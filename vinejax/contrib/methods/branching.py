@@ -20,7 +20,7 @@ def branching_solutions(growth: Callable[[Config], TurnGrowth]) -> Callable[...,
         problems = it.draw(it.cfg.rollout.prompts)
         given = plain.engine, plain.graded, plain.cfg, plain.iteration, growth(it.cfg)
         params = it.session.weights(state.policy.params)
-        episodes = BranchingSampler(*given).solutions(params, problems, it.left.groups)
+        episodes = BranchingSampler(*given).solutions(params, problems, it.left)
         it.count(problems, len(episodes))
         return Solutions(problems, episodes, episodes)
 

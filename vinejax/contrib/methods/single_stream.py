@@ -284,5 +284,5 @@ METHOD = Method(
     clip_high=0.28,
     settings=SingleStreamConfig,
     # Problems are drawn by its tracker, which counts rewards as successes; groups have one member.
-    ignores=("rollout.flat", "rollout.curriculum", "reward.overlong"),
+    ignores=("rollout.flat", "reward.overlong"),
 )

@@ -51,7 +51,7 @@ def training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> floa
         batch = fixed.batch(cfg, episodes, cfg.ppo.minibatch)
         batch = fixed.scored(cfg, episodes, batch, method.reads_reference(cfg))
         own = np.zeros(batch.mask.shape, np.int32)
-        return batch._replace(own=own, sampler_logprobs=batch.old_logprobs)
+        return batch._replace(own=own)
 
     optimizer = make_optimizer(cfg.optimizer, 1)
     objective = method.objective(fixed.session.model, cfg)
@@ -62,9 +62,8 @@ def critic_training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) 
     """Median seconds of one iteration's training of the critic, without compiling.
 
     Training is `ppo.epochs` of updates on the policy's minibatches; the critic's values count as
-    credit. The targets are its own values, as the time does not depend on them. Iterations of
-    `critic.warmup_iterations`, which a run spends on the critic alone, are not counted. The critic
-    stays as it is.
+    credit. The targets are its own values, as the time does not depend on them. The critic stays as
+    it is.
     """
     assert fixed.critic is not None
     batch = fixed.batch(cfg, episodes, cfg.ppo.minibatch)

@@ -181,8 +181,6 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
         per_wave = math.ceil(branches / waves)
         demand = Demand(trunks, per_wave, longest, budget=cfg.sample.max_tokens)
         sizes, _ = sizes_of(case.model, case.mesh, case.platform, room, settings, demand)
-        if name == "values" and cfg.rollout.skip_repeats:
-            tokens = max(tokens - PlanConfig.of(cfg).repeats, 1.0)  # these are not decoded
         shapes = sizes, *drain_sizes(case.model, case.mesh, room, sizes)
         work = trunks, branches, longest, mean_trunk, tokens
         phases.append(PlannedPhase(name, *work, sizes, shapes, waves))
@@ -205,8 +203,6 @@ def fixed_parts(case: Case) -> MemoryParts:
     reference = weights
     if case.cfg.model.lora_rank:  # the reference is the weights below the adapters
         weights, reference = weights + trained, 0
-    if case.cfg.kl.renew or case.cfg.kl.soup:  # kept beside the start's weights
-        reference += trained
     optimizer, critic = optimizer_bytes(case, trained_shapes(case)), 0
     if case.method.state.has_critic:  # PPO's has no output matrix
         shapes = {name: x for name, x in trained_shapes(case).items() if name != "head"}

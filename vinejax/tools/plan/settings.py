@@ -1,6 +1,6 @@
 """The settings of `--mode=plan`."""
 
-from vinejax.core.ranges import Count, Whole
+from vinejax.core.ranges import Count
 from vinejax.core.sections import Section
 
 
@@ -11,5 +11,3 @@ class PlanConfig(Section, section="plan"):
     prompt_tokens: Count | None = None  # average prompt; None: half of data.max_prompt_tokens
     tokens: Count | None = None  # average response; None: a quarter of sample.max_tokens
     steps: Count = 12  # average reasoning steps per response
-    # Average tokens of a continuation that its solution has and that are not decoded.
-    repeats: Whole = 0
