@@ -5,7 +5,7 @@ They are read with every configuration, so nothing of the methods themselves is 
 
 import dataclasses
 
-from vinejax.core.ranges import Count, NotNegative, Positive, Whole, ZeroToOne
+from vinejax.core.ranges import Count, NotNegative, Positive, ZeroToOne
 from vinejax.core.sections import MethodSettings
 
 
@@ -22,7 +22,6 @@ class CriticConfig(MethodSettings, section="critic"):
     lam: ZeroToOne = 1.0  # λ of the generalised advantage estimates; 1: return minus value
     clip: Positive = 0.2  # a value moves no further from the old one in the loss
     learning_rate: Positive = 1e-6
-    warmup_iterations: Whole = 0  # at the start of the run, which train the critic alone
     head_scale: NotNegative = 1.0  # of the new head's weights, over VinePPO's; 0: values begin at 0
 
 

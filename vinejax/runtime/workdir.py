@@ -46,6 +46,9 @@ REMOVED = {
     "entropy.covariance": "none",
     "ppo.off_policy_mask": None,
     "values.waves": 1,
+    "values.dtype": "model",
+    "rollout.lag": 0,
+    "credit.progress": 0.0,
     "values.env_noise": "kept",
     "critic.warmup_iterations": 0,
 }
