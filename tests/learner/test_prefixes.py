@@ -191,7 +191,7 @@ def objective_of(name: str, **fields: Any) -> tuple[Objective, Any, Any]:
         "token": lambda: policy(loss=clipped, whiten="minibatch"),
         "sequence": lambda: policy(loss=clipped, reduction="sequence", kl_reduction="sequence"),
         "opmd": lambda: policy(
-            loss=opmd, reduction="budget", max_tokens=16, own=OPMDConfig(tau=0.1)
+            loss=opmd, reduction="budget", max_tokens=16, method_settings=OPMDConfig(tau=0.1)
         ),
         "likelihood": lambda: Likelihood(model=model, reduction="sequence", **fields),
     }

@@ -276,7 +276,7 @@ def test_max_ratio_bounds_the_mean_of_the_minibatch():
 @pytest.mark.parametrize("loss", [opmd, reinforce])
 def test_a_loss_without_a_ratio_is_not_bounded_by_it(loss):
     """AsymRE and OPMD are meant to go far from the policy that sampled."""
-    objective = dataclasses.replace(PLAIN, loss=loss, own=OPMDConfig())
+    objective = dataclasses.replace(PLAIN, loss=loss, method_settings=OPMDConfig())
     state, made = update(scaled_ratio(12.0), objective)
     assert made.accepted and state.step == 1 and made.sums.clipped is None
 

@@ -5,6 +5,8 @@ from a config file; `config/checks.py` applies the rules below, and those that r
 """
 
 import dataclasses
+import functools
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from vinejax.core.ranges import (
@@ -423,3 +425,18 @@ def as_tree(cfg: Config) -> dict[str, Any]:
     """A configuration as nested dicts; `Config.sections` stand beside the core's groups."""
     tree = dataclasses.asdict(cfg)
     return tree | tree.pop("sections")
+
+
+def field_of(cfg: Config, name: str) -> Any:
+    """The value of a field by its dotted name, such as 'ppo.clip'."""
+    return functools.reduce(getattr, name.split("."), cfg)
+
+
+def with_fields(cfg: Config, fields: Mapping[str, Any]) -> Config:
+    """A copy of the configuration with these values, by dotted names such as 'ppo.clip'."""
+    for name, value in fields.items():
+        group, _, leaf = name.rpartition(".")
+        if group:
+            value = dataclasses.replace(getattr(cfg, group), **{leaf: value})
+        cfg = dataclasses.replace(cfg, **{group or leaf: value})
+    return cfg

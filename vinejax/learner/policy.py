@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from vinejax.core.types import Batch
+from vinejax.core.types import Batch, Rollout
 from vinejax.learner.score import token_logprobs
 from vinejax.learner.update import Loss, Objective
 from vinejax.model.decoder import Params
@@ -73,7 +73,11 @@ class PolicyObjective(Objective):
     kl_coef: float | jax.Array = 0.0  # an array while a program is traced, if it changes
     kl_reduction: str = "policy"
     max_tokens: int = 1  # of the reduction 'budget'
-    own: Any = None  # the method's own settings, for its loss; hashable
+    method_settings: Any = None  # the method's own settings, for its loss; hashable
+
+    def rows_of(self, batch: Batch, rollout: Rollout) -> Any:
+        """Arrays [B, ...] of an iteration's updates, of which `loss_over` takes a minibatch."""
+        return batch
 
     def loss_over(self, rows: Batch) -> tuple[tuple[Batch, jax.Array], Loss]:
         """See `Objective`; `rows` must have advantages, old and reference log-probabilities."""

@@ -13,13 +13,13 @@ from vinejax.contrib.methods.settings import OPMDConfig
 from vinejax.core.types import Batch
 from vinejax.learner.policy import PolicyLoss, PolicyObjective
 from vinejax.methods.base import OF_GROUPS, OF_RATIO, Method
-from vinejax.methods.dr_grpo import less_mean
+from vinejax.methods.baselines import less_mean
 from vinejax.rl import losses
 
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
     """The loss of online policy mirror descent: see `rl.losses.opmd`."""
-    own: OPMDConfig = objective.own
+    own: OPMDConfig = objective.method_settings
     arguments = (logprobs, batch.old_logprobs, batch.advantages, batch.mask, own.tau)
     return PolicyLoss(losses.opmd(*arguments, segment_ids=batch.segment_ids))
 
@@ -27,9 +27,9 @@ def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> Polic
 METHOD = Method(
     less_mean,
     loss=loss,
-    scale="none",
     settings=OPMDConfig,
-    needs_groups=True,
     reads=OF_GROUPS,
     ignores=OF_RATIO,
+    defaults={"reward.scale": "none"},
+    flags={"groups"},
 )

@@ -114,7 +114,7 @@ class Lowering:
         if self.case.method.credit is not None:
             objective = self.case.method.objective(self.model, cfg)
         else:
-            plain = vineppo.METHOD.applied_to(type(cfg)())
+            plain = vineppo.METHOD.resolve(type(cfg)())
             objective = vineppo.METHOD.objective(self.model, plain)
         optimizer = make_optimizer(cfg.optimizer, UPDATES)
         state, batch = self._state(self.trained, optimizer), self._batch(cfg.ppo.minibatch)
