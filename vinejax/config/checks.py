@@ -215,8 +215,6 @@ def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
     yield is_uneven, "ppo.microbatch", f"must divide ppo.minibatch = {ppo.minibatch}"
     is_uneven = ppo.microbatch and cfg.sft.batch % ppo.microbatch
     yield is_uneven, "sft.batch", f"must be a multiple of ppo.microbatch = {ppo.microbatch}"
-    is_idle = ppo.share_prefixes == "on" and not ppo.packing
-    yield is_idle, "ppo.share_prefixes", "needs ppo.packing; leave it out"
     yield (
         cfg.budget.episodes is not None and cfg.budget.episodes < group,
         "budget.episodes",

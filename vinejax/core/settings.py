@@ -207,8 +207,8 @@ class PPOConfig:
     # Rows of a forward and backward pass; None: the minibatch, or a part of it if `packing`.
     microbatch: Count | None = None
     packing: bool = True  # episodes share rows of the longest one's length where they fit
-    # With packing, episodes of a row that begin alike share these tokens; 'auto': where they can.
-    share_prefixes: Literal["auto", "on", "off"] = "auto"
+    # With packing, episodes of a row that begin alike share these tokens, where attention can.
+    share_prefixes: bool = True
     # Least tokens of a packed row; None: the longest episode's. A row that holds all solutions of a
     # problem computes its prompt once: raise it, and divide `microbatch` by as much.
     row_tokens: Count | None = None

@@ -17,7 +17,6 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
-from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
 from vinejax.core.types import Array, Batch
 from vinejax.learner.prefixes import Forest, share_prefixes
@@ -45,7 +44,7 @@ def passes_for(cfg: Config, rows: int, mesh: Mesh | AbstractMesh | None) -> Pass
     that divide them into at most `MOST_PASSES` equal passes, split evenly over data x fsdp.
     """
     ppo = cfg.ppo
-    shares = ppo.packing and ppo.share_prefixes == "on"
+    shares = ppo.packing and ppo.share_prefixes
     if ppo.microbatch is not None or not ppo.packing:
         return Passes(ppo.microbatch or rows, ppo.packing, shares)
     shards = 1 if mesh is None else num_shards(mesh)
@@ -54,20 +53,16 @@ def passes_for(cfg: Config, rows: int, mesh: Mesh | AbstractMesh | None) -> Pass
 
 
 def with_sharing(cfg: Config, model: Decoder, platform: str) -> Config:
-    """The configuration with `ppo.share_prefixes` 'on' or 'off' where it is 'auto'.
+    """The configuration with `ppo.share_prefixes` only where prefixes are shared.
 
-    Raises ConfigError if it is 'on' and the attention of the model on the platform cannot share.
+    They are not where rows are not packed, nor where the attention of the model on the platform is
+    by the splash kernel, which keeps sequences apart.
     """
     ppo, name = cfg.ppo, model.compute.attention
     kernel = KERNELS.get(platform) if name == "auto" else name
-    can_share = kernel != "splash" or model.cfg.is_mixed
-    if ppo.share_prefixes == "auto":
-        chosen = "on" if ppo.packing and can_share else "off"
-        return dataclasses.replace(cfg, ppo=dataclasses.replace(ppo, share_prefixes=chosen))
-    if ppo.share_prefixes == "on" and not can_share:
-        rule = "splash attention keeps sequences apart; leave it out, or set model.attention='xla'"
-        raise ConfigError("ppo.share_prefixes", rule, "'on'")
-    return cfg
+    can_share = ppo.packing and (kernel != "splash" or model.cfg.is_mixed)
+    shares = ppo.share_prefixes and can_share
+    return dataclasses.replace(cfg, ppo=dataclasses.replace(ppo, share_prefixes=shares))
 
 
 def with_single_rows(model: Decoder, cfg: Config) -> Decoder:
