@@ -37,7 +37,7 @@ def test_every_method_says_what_it_is():
         assert found.title.endswith(".") and len(found.title) < 110, name
         assert found.equation and "  " not in found.equation, name
         assert found.source or name == "sft", name
-        lines = text_of(method).splitlines()
+        lines = text_of(name, method).splitlines()
         assert all(line.startswith("    ") for line in lines if line.startswith(" ")), name
 
 

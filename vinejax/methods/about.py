@@ -5,13 +5,13 @@ A docstring is a title, an indented equation, prose, and paragraphs that begin w
 """
 
 import ast
-import functools
 import inspect
 import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from vinejax.core.accessories import contributed_module
 from vinejax.core.settings import Config
 from vinejax.methods.base import Method
 from vinejax.methods.known import known_method, method_names
@@ -34,7 +34,7 @@ def about(name: str) -> About:
     """What a method of the package is."""
     method = known_method(name)
     assert method is not None, name
-    paragraphs = inspect.cleandoc(text_of(method)).split("\n\n")
+    paragraphs = inspect.cleandoc(text_of(name, method)).split("\n\n")
 
     def labelled(label: str) -> str:
         found = [x for x in paragraphs if x.startswith(label)]
@@ -51,11 +51,11 @@ def about(name: str) -> About:
     )
 
 
-def text_of(method: Method) -> str:
+def text_of(name: str, method: Method) -> str:
     """The text about a method: its record's, or else the docstring of its module."""
-    function = inspect.unwrap(method.credit or method.iteration)
-    function = function.func if isinstance(function, functools.partial) else function
-    return method.about or sys.modules[function.__module__].__doc__ or ""
+    function = method.credit or method.iteration
+    module = contributed_module("METHODS", name) or sys.modules[function.__module__]
+    return method.about or module.__doc__ or ""
 
 
 def needs_of(method: Method) -> list[str]:

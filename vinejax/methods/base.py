@@ -98,8 +98,8 @@ class Method:
     sample: Callable[[Iteration, RunState, list[PromptedProblem]], Solutions] = stages.solutions
     # The episodes, with values of their states if the method samples any.
     values: Callable[[Iteration, RunState, Solutions], list[Episode]] = no_values
-    # The episodes as a batch with log-probabilities.
-    score: Callable[[Iteration, RunState, list[Episode]], Rollout] = stages.scored
+    # The episodes as a batch with log-probabilities; see `stages.scored` for its arguments.
+    score: Callable[..., Rollout] = stages.scored
     # The state after the updates of what the run trains.
     update: Callable[[Iteration, RunState, Rollout, Credit], RunState] = update
     # (log-probabilities [B, T], batch, objective) -> loss per token. `ppo.loss` replaces the

@@ -48,7 +48,9 @@ PairLoss = Callable[[jax.Array, jax.Array, Any], jax.Array]
 Anchor = Callable[[Any, np.ndarray, np.ndarray], np.ndarray]
 
 
-def pair_method(loss: PairLoss, settings: type[PairConfig], anchor: Anchor | None = None) -> Method:
+def pair_method(
+    loss: PairLoss, settings: type[PairConfig], about: str, anchor: Anchor | None = None
+) -> Method:
     """The method with this loss of pairs; `anchor` is None for the reference model.
 
     Each iteration samples, pairs right with wrong solutions, and learns to prefer the right.
@@ -59,6 +61,7 @@ def pair_method(loss: PairLoss, settings: type[PairConfig], anchor: Anchor | Non
         settings=settings,
         ignores=OF_CLIPPED,
         flags={"groups", "paired_rows"},
+        about=about,
     )
 
 

@@ -25,4 +25,4 @@ def loss(chosen: jax.Array, rejected: jax.Array, own: INPOConfig) -> jax.Array:
     return (chosen - rejected - 0.5 / own.eta) ** 2
 
 
-METHOD = pair_method(loss, INPOConfig, anchor)
+METHOD = pair_method(loss, INPOConfig, __doc__ or "", anchor)

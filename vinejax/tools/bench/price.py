@@ -51,7 +51,7 @@ def training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> floa
         batch = fixed.batch(cfg, episodes, cfg.ppo.minibatch)
         batch = fixed.scored(cfg, episodes, batch, method.reads_reference(cfg))
         own = np.zeros(batch.mask.shape, np.int32)
-        return batch._replace(own=own)
+        return batch._replace(loss_extra=own)
 
     optimizer = make_optimizer(cfg.optimizer, 1)
     objective = method.objective(fixed.session.model, cfg)
