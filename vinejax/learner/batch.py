@@ -48,9 +48,15 @@ def collate_groups(groups: Sequence[Sequence[Episode]], rows: int, longest: int 
             positions[row, start:end] = np.arange(n)
             mask[row, start + len(episode.prompt) : end] = episode.is_drawn
             start = end
-    advantages, old_logprobs, ref_logprobs = (np.zeros(shape, np.float32) for _ in range(3))
-    arrays = (advantages, old_logprobs, ref_logprobs)
-    return Batch(tokens, segment_ids, positions, mask, *arrays)
+    return Batch(
+        tokens=tokens,
+        segment_ids=segment_ids,
+        positions=positions,
+        mask=mask,
+        advantages=np.zeros(shape, np.float32),
+        old_logprobs=np.zeros(shape, np.float32),
+        ref_logprobs=np.zeros(shape, np.float32),
+    )
 
 
 def in_rows(

@@ -111,7 +111,10 @@ def _layer_axes(params: optax.Params) -> tuple[Any, Any, int]:
             return False
         return x.shape[0] >= max(sorted(x.shape[1:])[-2], LEAST_SIDE)
 
-    axes = jax.tree_util.tree_map_with_path(lambda *leaf: 0 if is_mapped(*leaf) else None, params)
+    def axis(path: KeyPath, x: jax.Array) -> int | None:
+        return 0 if is_mapped(path, x) else None
+
+    axes = jax.tree_util.tree_map_with_path(axis, params)
     of_state = optax.FactoredState._make([None, axes, axes, axes])  # the count has no layers
     leaves = jax.tree_util.tree_leaves_with_path(params)
     size = max((x.shape[0] for path, x in leaves if is_mapped(path, x)), default=1)

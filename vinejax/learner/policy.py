@@ -183,6 +183,9 @@ def token_weights(
 
 def clipped(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
     """PPO's clipped loss, that of most methods: see `rl.losses.ppo_clip`."""
-    arguments = (logprobs, batch.old_logprobs, batch.advantages, objective.clip)
-    arguments += (objective.dual_clip,)
-    return PolicyLoss(losses.ppo_clip(*arguments), losses.is_clipped(*arguments))
+    old, advantages = batch.old_logprobs, batch.advantages
+    clip, dual_clip = objective.clip, objective.dual_clip
+    return PolicyLoss(
+        losses.ppo_clip(logprobs, old, advantages, clip=clip, dual_clip=dual_clip),
+        losses.is_clipped(logprobs, old, advantages, clip=clip, dual_clip=dual_clip),
+    )

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from vinejax.core.settings import PPOConfig
 from vinejax.core.types import Batch
 from vinejax.learner.policy import PolicyLoss, PolicyObjective, clipped
-from vinejax.rl import ratio_losses as losses
+from vinejax.rl import ratio_losses
 from vinejax.rl.losses import is_clipped, probability_ratio
 
 
@@ -24,23 +24,25 @@ class NamedLoss(NamedTuple):
 def gspo(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
     """See `rl.ratio_losses.gspo`; a solution is clipped as a whole."""
     old, advantages, mask = batch.old_logprobs, batch.advantages, batch.mask
-    rest = advantages, mask, objective.clip, batch.segment_ids
-    mean = losses.shared_mean(logprobs - old, mask, batch.segment_ids)
+    mean = ratio_losses.shared_mean(logprobs - old, mask, batch.segment_ids)
     outside = is_clipped(mean, jnp.zeros_like(mean), advantages, objective.clip)
-    return PolicyLoss(losses.gspo(logprobs, old, *rest), outside)
+    loss = ratio_losses.gspo(
+        logprobs, old, advantages, mask, clip=objective.clip, segment_ids=batch.segment_ids
+    )
+    return PolicyLoss(loss, outside)
 
 
 def cispo(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
     """See `rl.ratio_losses.cispo`."""
     (low, high), old = objective.clip, batch.old_logprobs
     ratio = probability_ratio(logprobs, old)
-    loss = losses.cispo(logprobs, old, batch.advantages, objective.clip)
+    loss = ratio_losses.cispo(logprobs, old, batch.advantages, objective.clip)
     return PolicyLoss(loss, (ratio < 1 - low) | (ratio > 1 + high))
 
 
 def sapo(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
     """See `rl.ratio_losses.sapo`; nothing is clipped."""
-    loss = losses.sapo(logprobs, batch.old_logprobs, batch.advantages, objective.clip)
+    loss = ratio_losses.sapo(logprobs, batch.old_logprobs, batch.advantages, objective.clip)
     return PolicyLoss(loss, jnp.zeros_like(batch.mask))
 
 

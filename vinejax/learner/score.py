@@ -42,8 +42,14 @@ def _scored(
     model: Decoder, params: Params, batch: Batch, temperature: float, tap: int | None = None
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Any]:
     """`token_logprobs`, and with `tap` the hidden states after so many layers, [B, T, D]."""
-    where = batch.tokens, batch.positions, batch.segment_ids
-    x, tapped = model.hidden(params, *where, seen_until=batch.seen_until, tap=tap)
+    x, tapped = model.hidden(
+        params,
+        batch.tokens,
+        positions=batch.positions,
+        segment_ids=batch.segment_ids,
+        seen_until=batch.seen_until,
+        tap=tap,
+    )
     following = jnp.roll(batch.tokens, -1, axis=1)
     logprobs, entropy = model.logprobs_of(params, x, following, temperature or 1.0)
     return shifted(logprobs, batch.positions), shifted(entropy, batch.positions), tapped
@@ -88,8 +94,14 @@ def hidden_states(model: Decoder, params: Params, batch: Batch, number: Array, m
     They are those after half of the layers: the last ones are made for the next token. The other
     half, which nothing reads, is not computed.
     """
-    where = batch.tokens, batch.positions, batch.segment_ids
-    x = model.hidden(params, *where, seen_until=batch.seen_until, tap=num_tapped(model))[1]
+    _, x = model.hidden(
+        params,
+        batch.tokens,
+        positions=batch.positions,
+        segment_ids=batch.segment_ids,
+        seen_until=batch.seen_until,
+        tap=num_tapped(model),
+    )
     return _numbered(model, x, number, most)
 
 

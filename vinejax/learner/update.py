@@ -223,7 +223,8 @@ def apply_gradients(
     state = jax.tree.map(lambda new, old: jnp.where(accept, new, old), updated, state)
     if mesh is not None:  # laid out as before, or the next update would compile another program
         state = lax.with_sharding_constraint(state, state_shardings(state.params, optimizer, mesh))
-    return state, *replicate((jnp.where(accept, norm, 0.0), accept), mesh)
+    norm, accept = replicate((jnp.where(accept, norm, 0.0), accept), mesh)
+    return state, norm, accept
 
 
 def state_shardings(

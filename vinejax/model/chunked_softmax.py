@@ -182,8 +182,10 @@ def chunked_gradient(
         by_products = pull_back(by_z)[0].astype(x.dtype)
         by_x += _einsum(f"tv,{output.letters}->td", by_products, columns)
         by_columns = _einsum(f"tv,td->{output.letters}", by_products, x).astype(table.dtype)
-        where = (by_columns, first, output.vocab_axis)
-        return by_x, lax.dynamic_update_slice_in_dim(by_table, *where)
+        by_table = lax.dynamic_update_slice_in_dim(
+            by_table, by_columns, start_index=first, axis=output.vocab_axis
+        )
+        return by_x, by_table
 
     nothing = jnp.zeros(x.shape, jnp.float32), jnp.zeros_like(table)
     by_x, by_table = _over_chunks(vocab, _chunk(tokens, vocab, output), step, nothing)
@@ -212,8 +214,8 @@ class _Sums(NamedTuple):
 def _join(a: _Sums, b: _Sums) -> _Sums:
     """The sums over the columns of `a` and `b` together."""
     top = jnp.maximum(a.top, b.top)
-    parts = a.relative_to(top), b.relative_to(top)
-    return jax.tree.map(jnp.add, *parts)._replace(top=top)
+    joined = jax.tree.map(jnp.add, a.relative_to(top), b.relative_to(top))
+    return joined._replace(top=top)
 
 
 # --- chunks of columns

@@ -125,7 +125,8 @@ def _gradient(
         return by_x.reshape(x.shape), by_table
 
     if layout is None or mesh is None:
-        return *local(*saved, *gradients), None
+        by_x, by_table = local(*saved, *gradients)
+        return by_x, by_table, None
 
     def summed(*parts: jax.Array) -> tuple[jax.Array, jax.Array]:
         by_x, by_table = local(*parts)

@@ -95,6 +95,7 @@ def sapo(
     At ρ = 1 the gradient is that of REINFORCE. Source: https://arxiv.org/abs/2511.20347.
     """
     advantages = jnp.float32(advantages)
-    tau_t = jnp.where(advantages > 0, *jnp.float32(tau))
+    tau_positive, tau_other = jnp.float32(tau)
+    tau_t = jnp.where(advantages > 0, tau_positive, tau_other)
     gate = jax.nn.sigmoid(tau_t * (probability_ratio(logprobs, old_logprobs) - 1))
     return -advantages * gate * 4 / tau_t

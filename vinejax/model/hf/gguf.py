@@ -55,10 +55,9 @@ def convert(file: epath.Path, folder: epath.Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".gguf-", dir=folder.parent) as unfinished:
         out = os.path.join(unfinished, "model")
-        arguments = [os.path.dirname(os.path.abspath(file)), file.name, out]
-        done = subprocess.run(
-            [sys.executable, "-c", CONVERT, *arguments], capture_output=True, text=True
-        )
+        folder_of_file = os.path.dirname(os.path.abspath(file))
+        command = [sys.executable, "-c", CONVERT, folder_of_file, file.name, out]
+        done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             reason = done.stderr.strip().rpartition("\n")[2]
             raise ModelError(f"{file}: transformers cannot read it: {reason}")

@@ -228,7 +228,8 @@ def _check_tensors(
 
 def _equal_tensors(a: StoredTensor, b: StoredTensor) -> bool:
     return (a.dtype, a.shape) == (b.dtype, b.shape) and all(
-        np.array_equal(a.rows(*rows), b.rows(*rows)) for rows in names.row_blocks(a, 0, a.shape[0])
+        np.array_equal(a.rows(start, stop), b.rows(start, stop))
+        for start, stop in names.row_blocks(a, 0, a.shape[0])
     )
 
 
