@@ -66,8 +66,9 @@ def test_gradients_that_the_credit_bench_compares_are_those_of_the_merged_model(
     credit = np.stack(
         [batch.advantages, np.cos(np.arange(batch.mask.size)).reshape(batch.mask.shape)]
     )
-    given = MODEL, trained, batch, credit.astype(np.float32)
-    found = policy_gradients(*given, 3, 0.7, Passes(len(batch.mask)), base)
+    found = policy_gradients(
+        MODEL, trained, batch, credit.astype(np.float32), 3, 0.7, Passes(len(batch.mask)), base
+    )
 
     def total(trained: Params, credit: np.ndarray) -> jax.Array:
         weights = merged(with_adapters(base, trained), SCALE)

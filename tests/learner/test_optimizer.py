@@ -184,13 +184,13 @@ def test_adafactor_factors_each_layer_alone():
     def stacked(x):
         return {"embed": np.ones((64, 64), np.float32), "layers": x}
 
-    both = stacked(gradients), stacked(jax.tree.map(lambda x: x[:, ::-1] * 3, gradients))
-    found, state = two_steps(*both)
+    first, second = stacked(gradients), stacked(jax.tree.map(lambda x: x[:, ::-1] * 3, gradients))
+    found, state = two_steps(first, second)
     assert state.v_row["layers"]["q"].shape == (40, 2, 32), "a row per head"
     assert state.v["layers"]["narrow"].shape == (40, 4, 32), "a side of 4 is too short"
     for name, x in found["layers"].items():
-        of_layer = jax.vmap(lambda *pair: two_steps(*({"matrix": g} for g in pair))[0]["matrix"])
-        alone = of_layer(*(each["layers"][name] for each in both))
+        of_layer = jax.vmap(lambda g, h: two_steps({"matrix": g}, {"matrix": h})[0]["matrix"])
+        alone = of_layer(first["layers"][name], second["layers"][name])
         np.testing.assert_allclose(x, alone, rtol=1e-5, err_msg=name)
 
 

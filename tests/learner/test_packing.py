@@ -212,8 +212,10 @@ def test_pairs_equal_those_of_single_rows():
     scores = scores_of(cases.model(), cases.params(), rows, 0.8, Passes(8))
     moved = np.where(rows.mask, scores - rows.ref_logprobs, 0.0).sum(axis=1)
     zero = np.zeros(8, np.float32)
-    arguments = (moved.astype(np.float32), np.roll(moved, 3).astype(np.float32), zero, zero)
-    expected = np.asarray(dpo_positive(*arguments, 0.1, 5.0))
+    chosen, rejected = moved.astype(np.float32), np.roll(moved, 3).astype(np.float32)
+    expected = np.asarray(
+        dpo_positive(chosen, rejected, ref_chosen=zero, ref_rejected=zero, beta=0.1, penalty=5.0)
+    )
     objective = PairObjective(
         model=cases.model(),
         microbatch=2,

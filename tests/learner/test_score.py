@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 from helpers import eight_devices
 from helpers import loop_cases as cases
 
+from vinejax.core.types import Batch
 from vinejax.learner.batch import collate
 from vinejax.learner.packing import Passes
 from vinejax.learner.score import (
@@ -25,6 +27,7 @@ from vinejax.learner.score import (
     token_logprobs,
     with_logprobs,
 )
+from vinejax.model.decoder import Decoder, Params
 
 LENGTHS = [(4, 9), (2, 3), (4, 9), (5, 0)]
 
@@ -83,23 +86,35 @@ def test_one_pass_serves_equal_policies(is_prefilled: bool, monkeypatch: pytest.
     params, episodes = cases.params(), cases.random_episodes(LENGTHS)
     if is_prefilled:
         episodes = [replace(x, scored=[-1.5] * len(x.response)) for x in episodes]
-    batch, passes, scored = collate(episodes, rows=4), Passes(4), []
+    batch, scored_params = collate(episodes, rows=4), []
 
-    def counted(*args):
-        scored.append(args[1])
-        return scores_of(*args)
+    def counting(model: Decoder, params: Params, *args: Any) -> np.ndarray:
+        scored_params.append(params)
+        return scores_of(model, params, *args)
 
-    monkeypatch.setattr("vinejax.learner.score.scores_of", counted)
-    rest = (batch, episodes, 0.8, passes)
-    found = with_logprobs(cases.model(), params, None, *rest)
-    assert len(scored) == 1 - is_prefilled
-    np.testing.assert_array_equal(found.ref_logprobs, found.old_logprobs)
-    assert (found.old_logprobs[0, 6:13] < 0).all()
-    other = cases.params(1)
-    apart = with_logprobs(cases.model(), params, other, *rest)
-    assert len(scored) == 3 - 2 * is_prefilled and scored[-1] is other
-    np.testing.assert_array_equal(apart.old_logprobs, found.old_logprobs)
-    assert np.abs(apart.ref_logprobs - found.ref_logprobs)[batch.mask].min() > 0
+    monkeypatch.setattr("vinejax.learner.score.scores_of", counting)
+
+    def scored_batch(reference: Params | None) -> Batch:
+        return with_logprobs(
+            cases.model(),
+            params,
+            reference=reference,
+            batch=batch,
+            episodes=episodes,
+            temperature=0.8,
+            passes=Passes(4),
+        )
+
+    one_policy = scored_batch(None)
+    assert len(scored_params) == 1 - is_prefilled
+    np.testing.assert_array_equal(one_policy.ref_logprobs, one_policy.old_logprobs)
+    assert (one_policy.old_logprobs[0, 6:13] < 0).all()
+    reference = cases.params(1)
+    two_policies = scored_batch(reference)
+    assert len(scored_params) == 3 - 2 * is_prefilled and scored_params[-1] is reference
+    np.testing.assert_array_equal(two_policies.old_logprobs, one_policy.old_logprobs)
+    difference = np.abs(two_policies.ref_logprobs - one_policy.ref_logprobs)
+    assert difference[batch.mask].min() > 0
 
 
 def test_longer_padding_and_neighbours_change_nothing():
@@ -147,14 +162,16 @@ def test_hidden_states_need_no_second_forward_pass(monkeypatch: pytest.MonkeyPat
     # The body of a loop is counted once, so the loop over the layers is written out.
     written_out = functools.partial(jax.lax.scan, unroll=True)
     monkeypatch.setattr("vinejax.model.decoder.lax.scan", written_out)
-    of_batch = cases.model(), params, batch
+    model = cases.model()
     temperature = 0.7  # of no other test, whose trace would be used again
-    alone = score.lower(*of_batch, temperature).cost_analysis()
+    alone = score.lower(model, params, batch, temperature).cost_analysis()
     number = np.zeros(batch.tokens.shape, np.int32)
-    both = score_with_hidden.lower(*of_batch, number, temperature, 16).cost_analysis()
-    half = hidden_states.lower(*of_batch, number, 16).compile().cost_analysis()
-    assert alone is not None and both is not None and half is not None
-    assert 1 <= both["flops"] / alone["flops"] < 1.02
+    with_hidden = score_with_hidden.lower(
+        model, params, batch, number=number, temperature=temperature, most=16
+    ).cost_analysis()
+    half = hidden_states.lower(model, params, batch, number, most=16).compile().cost_analysis()
+    assert alone is not None and with_hidden is not None and half is not None
+    assert 1 <= with_hidden["flops"] / alone["flops"] < 1.02
     assert half["flops"] / alone["flops"] < 0.6  # half of the layers, and no output matrix
 
 

@@ -31,8 +31,8 @@ def rollout(drift: float) -> tuple[Batch, list[Episode]]:
     for plain in cases.random_episodes(LENGTHS):
         drawn = -rng.exponential(1.0, len(plain.response)).astype(np.float32)
         episodes.append(dataclasses.replace(plain, logprobs=drawn.tolist()))
-    given = {"given": 2, "logprobs": [0.0, 0.0, *episodes[1].logprobs[2:]]}
-    episodes[1] = dataclasses.replace(episodes[1], **given)
+    logprobs = [0.0, 0.0, *episodes[1].logprobs[2:]]
+    episodes[1] = dataclasses.replace(episodes[1], given=2, logprobs=logprobs)
     batch = collate(episodes, rows=4)
     old = np.zeros_like(batch.old_logprobs)
     for row, episode in enumerate(episodes):

@@ -80,11 +80,13 @@ def test_blocks_of_queries_are_all_queries_at_once(
     q, towards = (draw(2, length, 4, 6, seed=i) for i in range(2))
     k, v = (draw(2, length, 2, 6, seed=i) for i in range(2, 4))
 
-    def both(attend: Any) -> Any:
+    def mixed_and_gradients(attend: Any) -> Any:
         mixed, back = jax.vjp(lambda q, k, v: attend(q, k, v, jnp.asarray(visible), rule), q, k, v)
         return mixed, *back(towards)
 
-    found, expected = (jax.jit(both, static_argnums=0)(f) for f in (self_attention, by_head))
+    found, expected = (
+        jax.jit(mixed_and_gradients, static_argnums=0)(f) for f in (self_attention, by_head)
+    )
     for x, y in zip(found, expected, strict=True):
         np.testing.assert_allclose(x, y, atol=1e-5)
 
@@ -137,13 +139,13 @@ def test_splash_is_plain_attention(name: str):
     def kernel(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
         return splash_attention(q, k, v, seen, rule)
 
-    def both(attend: Any) -> Any:
+    def mixed_and_gradients(attend: Any) -> Any:
         """The mixed values, and the gradients of their product with `towards`."""
         mixed, back = jax.vjp(attend, *inputs)
         return mixed, *back(towards)
 
-    expected = jax.jit(lambda: both(plain))()
-    found = jax.jit(lambda: both(kernel))()
+    expected = jax.jit(lambda: mixed_and_gradients(plain))()
+    found = jax.jit(lambda: mixed_and_gradients(kernel))()
     for x, y in zip(found, expected, strict=True):
         np.testing.assert_allclose(x, y, atol=1e-5 * max(1.0, float(jnp.abs(y).max())))
 
@@ -237,7 +239,7 @@ PLAIN = AttentionRule(0.1)
 
 
 @pytest.mark.parametrize(
-    "name, platform, length, rest, expected",
+    "name, platform, length, changes, expected",
     [
         ("auto", "cpu", 256, {}, "xla"),
         ("auto", "tpu", 256, {}, "splash"),
@@ -252,8 +254,8 @@ PLAIN = AttentionRule(0.1)
         ("xla", "gpu", 256, {}, "xla"),
     ],
 )
-def test_what_is_chosen(name: str, platform: str, length: int, rest: dict, expected: str):
-    fields = {"rule": PLAIN, "head_dim": 64, "dtype": "bfloat16", **rest}
+def test_what_is_chosen(name: str, platform: str, length: int, changes: dict, expected: str):
+    fields = {"rule": PLAIN, "head_dim": 64, "dtype": "bfloat16", **changes}
     assert choose_kind(name, platform, length=length, **fields) == expected
 
 

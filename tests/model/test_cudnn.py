@@ -42,14 +42,14 @@ K, V = draw(KV_HEADS, 2), draw(KV_HEADS, 3)
 
 
 @functools.partial(jax.jit, static_argnames=("attend", "rule"))
-def both(attend: Any, seen: Any, rule: AttentionRule) -> list[jax.Array]:
+def mixed_and_gradients(attend: Any, seen: Any, rule: AttentionRule) -> list[jax.Array]:
     """What is mixed, and the gradients by q, k and v of its tokens alone; 0 off the tokens."""
     mixed, back = jax.vjp(lambda q, k, v: attend(q, k, v, seen, rule), Q, K, V)
     return [x * IS_TOKEN for x in (mixed, *back(TOWARDS))]
 
 
-def assert_same(found: list[jax.Array], expected: list[jax.Array]) -> None:
-    for x, y in zip(found, expected, strict=True):
+def assert_same(actual: list[jax.Array], expected: list[jax.Array]) -> None:
+    for x, y in zip(actual, expected, strict=True):
         np.testing.assert_allclose(x, y, atol=1e-5)
 
 
@@ -57,13 +57,14 @@ def assert_same(found: list[jax.Array], expected: list[jax.Array]) -> None:
 def test_lengths_and_windows_are_the_mask(window: int | None):
     rule = AttentionRule(0.3, window=window)
     mask = np.broadcast_to(causal_mask(T, window), (B, T, T))
-    expected = both(self_attention, mask, rule)
-    assert_same(both(by_xla, LENGTHS, rule), expected)
-    assert_same(both(by_xla, None, rule), expected)
-    assert_same(both(by_xla, mask, rule), expected)
+    expected = mixed_and_gradients(self_attention, mask, rule)
+    assert_same(mixed_and_gradients(by_xla, LENGTHS, rule), expected)
+    assert_same(mixed_and_gradients(by_xla, None, rule), expected)
+    assert_same(mixed_and_gradients(by_xla, mask, rule), expected)
     if window in (None, 5):
         fewer = dataclasses.replace(rule, window=(window or T) - 1)
-        assert np.abs(np.subtract(both(by_xla, None, fewer)[0], expected[0])).max() > 1e-3
+        mixed, *_ = mixed_and_gradients(by_xla, None, fewer)
+        assert np.abs(np.subtract(mixed, expected[0])).max() > 1e-3
 
 
 def test_what_is_behind_a_row_is_0_and_reaches_nothing(monkeypatch: pytest.MonkeyPatch):
@@ -88,7 +89,7 @@ def test_what_is_behind_a_row_is_0_and_reaches_nothing(monkeypatch: pytest.Monke
         return spoil(plain(*map(spoil_back, (q, k, v)), **options))
 
     seen, rule = jnp.asarray(LENGTHS), AttentionRule(0.3)
-    expected = both(by_xla, seen, rule)
+    expected = mixed_and_gradients(by_xla, seen, rule)
     monkeypatch.setattr(jax.nn, "dot_product_attention", kernel)
 
     @jax.jit

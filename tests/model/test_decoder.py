@@ -30,10 +30,19 @@ VARIANTS = {
 
 
 def batch_of(tokens: ArrayLike, positions: ArrayLike, segment_ids: ArrayLike) -> Batch:
-    arrays = [jnp.asarray(x, jnp.int32) for x in (tokens, segment_ids, positions)]
-    zeros = np.zeros(arrays[0].shape, np.float32)
-    return Batch(*arrays, mask=arrays[1] > 0, advantages=zeros, old_logprobs=zeros,
-                 ref_logprobs=zeros)  # fmt: skip
+    tokens, segment_ids, positions = (
+        jnp.asarray(x, jnp.int32) for x in (tokens, segment_ids, positions)
+    )
+    zeros = np.zeros(tokens.shape, np.float32)
+    return Batch(
+        tokens=tokens,
+        segment_ids=segment_ids,
+        positions=positions,
+        mask=segment_ids > 0,
+        advantages=zeros,
+        old_logprobs=zeros,
+        ref_logprobs=zeros,
+    )
 
 
 def whole_rows(tokens: np.ndarray) -> Batch:

@@ -89,8 +89,9 @@ def test_in_bfloat16_the_error_is_that_of_rounded_products():
     logits at once."""
     output = OutputLayer("head", None, 0.6, 7)
     x, table, tokens = arguments(output, "bfloat16")
-    in_float32 = x.astype(jnp.float32), table.astype(jnp.float32), tokens
-    exact = value_and_gradients(of_hidden, output, *in_float32)
+    exact = value_and_gradients(
+        of_hidden, output, x.astype(jnp.float32), table.astype(jnp.float32), tokens
+    )
     whole = value_and_gradients(of_hidden, output, x, table, tokens)
     found = value_and_gradients(chunked, output, x, table, tokens)
     assert found["x"].dtype == found["table"].dtype == jnp.bfloat16
@@ -146,12 +147,12 @@ assert jax.device_count() == 8
 rng = np.random.default_rng(0)
 B, D = 8, 12
 
-def all_of(function, x, table, tokens, weights):
+def results_and_gradients(function, x, table, tokens, output, weights):
     def loss(x, table):
-        found = function(x, table, tokens)
-        return sum((w * y).sum() for w, y in zip(weights, found)), found
-    gradients, found = jax.grad(loss, (0, 1), has_aux=True)(x, table)
-    return {"found": found, "gradients": gradients}
+        results = function(x, table, tokens, output)
+        return sum((w * y).sum() for w, y in zip(weights, results)), results
+    gradients, results = jax.grad(loss, (0, 1), has_aux=True)(x, table)
+    return {"results": results, "gradients": gradients}
 
 # Vocabularies and lengths that `tensor` divides, and others.
 for sizes, V, T, name in (
@@ -169,12 +170,18 @@ for sizes, V, T, name in (
     table = rng.normal(size=(V, D) if name == "embed" else (D, V)).astype(np.float32)
     tokens = rng.integers(0, V, (B, T), np.int32)
     weights = rng.normal(size=(2, B, T)).astype(np.float32)
-    expected = all_of(lambda *given: of_hidden(*given, output), x, table, tokens, weights)
+    expected = results_and_gradients(of_hidden, x, table, tokens, output, weights)
     spec = spec_for((jax.tree_util.DictKey(name),), table.shape, mesh)
     laid_out = jax.device_put(table, NamedSharding(mesh, spec))
-    on_mesh = jax.jit(lambda *given: all_of(
-        lambda *args: logprob_and_entropy(*args, output, mesh), *given, weights
-    ))
+
+    def over_mesh(x, table, tokens, output):
+        return logprob_and_entropy(x, table, tokens, output, mesh)
+
+    on_mesh = jax.jit(
+        lambda x, table, tokens: results_and_gradients(
+            over_mesh, x, table, tokens, output, weights
+        )
+    )
     found = on_mesh(x, laid_out, tokens)
     assert found["gradients"][1].sharding.is_equivalent_to(laid_out.sharding, 2), "whole"
     assert_close(found, expected, ROUNDING / 5)
