@@ -16,7 +16,7 @@ from helpers.whole_logits import whole
 from vinejax.core.settings import Config, MeshConfig
 from vinejax.core.types import Rollout
 from vinejax.learner.batch import collate, step_layout
-from vinejax.learner.policy import PolicyObjective, clipped, token_weights
+from vinejax.learner.policy import PolicyObjective, clipped_loss, token_weights
 from vinejax.learner.score import token_logprobs
 from vinejax.methods.known import all_methods
 from vinejax.methods.ppo import fresh_critic, token_values
@@ -195,7 +195,7 @@ def at_ratio_1(batch):
 
 
 def policy_gradient(batch, credit):
-    objective = PolicyObjective(model=cases.model(), temperature=0.8, loss=clipped)
+    objective = PolicyObjective(model=cases.model(), temperature=0.8, loss=clipped_loss)
     batch = batch._replace(advantages=credit.advantages)
     return methods.grads_of(objective, cases.params(), batch)[0]
 

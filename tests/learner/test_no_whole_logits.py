@@ -16,7 +16,7 @@ from jax.stages import Lowered
 from vinejax.core.settings import MeshConfig
 from vinejax.core.types import Batch, TrainState
 from vinejax.learner.likelihood import Likelihood
-from vinejax.learner.policy import PolicyObjective, clipped
+from vinejax.learner.policy import PolicyObjective, clipped_loss
 from vinejax.learner.score import score
 from vinejax.learner.update import Objective, update_step
 from vinejax.methods.dpo_positive import DPOConfig, loss
@@ -54,7 +54,7 @@ def lowered_score(model: Decoder) -> Lowered:
 
 def lowered_train_step(model: Decoder) -> Lowered:
     objective = PolicyObjective(
-        model=model, microbatch=B, temperature=0.6, loss=clipped, kl_coef=0.1
+        model=model, microbatch=B, temperature=0.6, loss=clipped_loss, kl_coef=0.1
     )
     return lowered_update(objective, rows(2 * B))
 

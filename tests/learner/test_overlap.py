@@ -220,5 +220,5 @@ def test_reference_scores_of_pairs_are_those_of_each_minibatch():
 def test_an_optimizer_that_began_anew_goes_on_counting():
     """RestEM and DPO-Positive begin a new one in every iteration; records count the run's steps."""
     before, after = state_of(), state_of()._replace(step=jnp.int32(4))
-    found = learner_update.continued(before, after)
+    found = learner_update.with_total_steps(before, after)
     assert found.step == 7 + 4 and found.params is after.params

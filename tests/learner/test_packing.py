@@ -14,7 +14,7 @@ from vinejax.core.settings import MeshConfig
 from vinejax.core.types import Batch, Episode
 from vinejax.learner.batch import collate
 from vinejax.learner.packing import Packing, Passes, first_fit, pack_rows, passes_for
-from vinejax.learner.policy import PolicyObjective, clipped
+from vinejax.learner.policy import PolicyObjective, clipped_loss
 from vinejax.learner.score import scores_of
 from vinejax.learner.update import gradients
 from vinejax.methods.dpo_positive import DPOConfig, loss
@@ -196,7 +196,9 @@ def minibatch() -> Batch:
 @pytest.mark.parametrize("fields", REDUCTIONS)
 def test_reductions_count_episodes(fields: dict[str, Any]):
     batch = minibatch()
-    make = functools.partial(PolicyObjective, model=cases.model(), temperature=0.6, loss=clipped)
+    make = functools.partial(
+        PolicyObjective, model=cases.model(), temperature=0.6, loss=clipped_loss
+    )
     objective = make(microbatch=2, packed=True, kl_coef=0.1, **fields)
     packed = objective.pack(batch)
     assert np.count_nonzero(packed.segment_ids.any(axis=1)) < 6 and len(packed.tokens) == 12
@@ -249,7 +251,7 @@ PASSES: list[int] = []
 
 def test_passes_without_tokens_are_not_made():
     objective = Counted(
-        model=cases.model(), temperature=0.6, loss=clipped, microbatch=1, packed=True
+        model=cases.model(), temperature=0.6, loss=clipped_loss, microbatch=1, packed=True
     )
     batch = minibatch()
     packing: Packing = pack_rows(batch.segment_ids, 1, total=12)

@@ -26,7 +26,7 @@ from vinejax.learner.packing import (
     passes_for,
     with_sharing,
 )
-from vinejax.learner.policy import PolicyObjective, clipped
+from vinejax.learner.policy import PolicyObjective, clipped_loss
 from vinejax.learner.prefixes import common_prefixes, share_prefixes
 from vinejax.learner.score import scores_of
 from vinejax.learner.update import Objective, gradients
@@ -120,9 +120,9 @@ def test_each_token_sees_its_row_up_to_itself(seed: int):
     assert packed.seen_until is not None
     width = batch.tokens.shape[1]
     length = packed.tokens.shape[1]
-    has_place = set(packing.before.tolist())
-    assert len(has_place) == packing.before.size < np.count_nonzero(batch.segment_ids)
-    for before, after in zip(packing.before, packing.after, strict=True):
+    has_place = set(packing.batch_places.tolist())
+    assert len(has_place) == packing.batch_places.size < np.count_nonzero(batch.segment_ids)
+    for before, after in zip(packing.batch_places, packing.packed_places, strict=True):
         row, t = divmod(int(before), width)
         bin_, q = divmod(int(after), length)
         seen = np.flatnonzero(packed.seen_until[bin_, : q + 1] > q)
@@ -150,7 +150,7 @@ def test_fewer_rows_are_filled():
     alone = pack_rows(batch.segment_ids, 1)
     packing, packed = packed_with(batch, 1)
     assert packing.num_passes < 0.7 * alone.num_passes
-    assert np.count_nonzero(packed.segment_ids) == packing.after.size
+    assert np.count_nonzero(packed.segment_ids) == packing.packed_places.size
 
 
 # --- what is computed
@@ -188,10 +188,12 @@ def objective_of(name: str, **fields: Any) -> tuple[Objective, Any, Any]:
         objective = CriticObjective(model=model, clip=0.2, **fields)
         return objective, methods.critic_params(), (minibatch(), Targets(values, returns))
     objectives = {
-        "token": lambda: policy(loss=clipped, whiten="minibatch"),
-        "sequence": lambda: policy(loss=clipped, reduction="sequence", kl_reduction="sequence"),
+        "token": lambda: policy(loss=clipped_loss, whiten="minibatch"),
+        "sequence": lambda: policy(
+            loss=clipped_loss, reduction="sequence", kl_reduction="sequence"
+        ),
         "opmd": lambda: policy(
-            loss=opmd, reduction="budget", max_tokens=16, own=OPMDConfig(tau=0.1)
+            loss=opmd, reduction="budget", max_tokens=16, method_settings=OPMDConfig(tau=0.1)
         ),
         "likelihood": lambda: Likelihood(model=model, reduction="sequence", **fields),
     }

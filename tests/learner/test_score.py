@@ -15,10 +15,10 @@ from vinejax.core.types import Batch
 from vinejax.learner.batch import collate
 from vinejax.learner.packing import Passes
 from vinejax.learner.score import (
-    MOST_HIDDEN,
+    MAX_STATE_WIDTH,
     hidden_of,
     hidden_states,
-    narrowed,
+    narrow_states,
     score,
     score_with_hidden,
     scores_and_entropy,
@@ -177,13 +177,13 @@ def test_hidden_states_need_no_second_forward_pass(monkeypatch: pytest.MonkeyPat
 
 def test_wide_hidden_states_are_projected():
     """Inner products stay as they are, but for noise."""
-    x = np.random.default_rng(0).normal(size=(2, 4 * MOST_HIDDEN)).astype(np.float32)
+    x = np.random.default_rng(0).normal(size=(2, 4 * MAX_STATE_WIDTH)).astype(np.float32)
     x[1] += x[0]
-    found = np.asarray(jax.jit(narrowed)(3 * x))
-    assert found.shape == (2, MOST_HIDDEN)
+    found = np.asarray(jax.jit(narrow_states)(3 * x))
+    assert found.shape == (2, MAX_STATE_WIDTH)
     cosine = found[0] @ found[1] / np.linalg.norm(found[0]) / np.linalg.norm(found[1])
     assert abs(cosine - 0.5**0.5) < 0.15 and abs(np.mean(found**2) - 1) < 0.2
-    thin = np.asarray(jax.jit(narrowed)(x[:, :8]))
+    thin = np.asarray(jax.jit(narrow_states)(x[:, :8]))
     np.testing.assert_allclose(np.mean(thin**2, axis=1), 1, rtol=1e-5)
 
 

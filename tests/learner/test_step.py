@@ -18,7 +18,7 @@ from vinejax.contrib.methods.opmd import loss as opmd
 from vinejax.core.types import Batch, TrainState
 from vinejax.learner.batch import collate, minibatches
 from vinejax.learner.packing import Passes
-from vinejax.learner.policy import PolicyObjective, PolicySums, clipped
+from vinejax.learner.policy import PolicyObjective, PolicySums, clipped_loss
 from vinejax.learner.score import score, with_logprobs
 from vinejax.learner.update import Update, gradients, num_accepted, update_step
 from vinejax.model.decoder import Params
@@ -26,7 +26,7 @@ from vinejax.runtime.compiles import num_compiles
 
 T_SAMPLE = 0.6
 PLAIN = PolicyObjective(
-    model=cases.model(), temperature=T_SAMPLE, loss=clipped, kl_coef=0.1, kl_reduction="token"
+    model=cases.model(), temperature=T_SAMPLE, loss=clipped_loss, kl_coef=0.1, kl_reduction="token"
 )
 # (prompt, response) lengths of 7 episodes; the eighth row is empty.
 LENGTHS = [(4, 9), (2, 3), (4, 9), (5, 0), (3, 10), (2, 3), (4, 1)]
@@ -276,7 +276,7 @@ def test_max_ratio_bounds_the_mean_of_the_minibatch():
 @pytest.mark.parametrize("loss", [opmd, reinforce])
 def test_a_loss_without_a_ratio_is_not_bounded_by_it(loss):
     """AsymRE and OPMD are meant to go far from the policy that sampled."""
-    objective = dataclasses.replace(PLAIN, loss=loss, own=OPMDConfig())
+    objective = dataclasses.replace(PLAIN, loss=loss, method_settings=OPMDConfig())
     state, made = update(scaled_ratio(12.0), objective)
     assert made.accepted and state.step == 1 and made.sums.clipped is None
 

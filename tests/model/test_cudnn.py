@@ -23,7 +23,7 @@ from vinejax.model.attention import (
     causal_mask,
     cudnn_attention,
     self_attention,
-    what_is_seen,
+    visibility_for,
 )
 
 T, HEADS, KV_HEADS, WIDTH = 24, 4, 2, 8
@@ -107,13 +107,13 @@ def test_what_cudnn_is_given():
     """Lengths where each row is one sequence; a mask for packed rows, and shared prefixes."""
     ids = jnp.asarray(IS_TOKEN[..., 0, 0], jnp.int32)
     at = jnp.broadcast_to(jnp.arange(T), ids.shape)
-    np.testing.assert_array_equal(what_is_seen("cudnn", at, ids, None, None, True), LENGTHS)
+    np.testing.assert_array_equal(visibility_for("cudnn", at, ids, None, None, True), LENGTHS)
     for kind, shared, single in (
         ("cudnn", None, False),
         ("cudnn", ids, True),
         ("xla", None, True),
     ):
-        assert what_is_seen(kind, at, ids, shared, None, single).shape == (B, T, T)
+        assert visibility_for(kind, at, ids, shared, None, single).shape == (B, T, T)
 
 
 @pytest.mark.parametrize("window", [None, 4])

@@ -83,7 +83,7 @@ def write_gguf(file: Path, folder: Path, tokenizer: Any) -> None:
 
 @pytest.mark.slow
 def test_a_gguf_file_is_the_model_that_it_was_made_of(tmp_path: Path, cache: Path):
-    for package in gguf.NEEDED:
+    for package in gguf.NEEDED_PACKAGES:
         pytest.importorskip(package, reason="needs vinejax[real]")
     text = tokenizer_cases.load("byte_level").backend_tokenizer.to_str()
     eos_token = "<|endoftext|>"  # which transformers adds where a file lacks it
@@ -123,7 +123,9 @@ def test_without_its_reader_one_line_says_what_to_install(
     file.write_bytes(b"GGUF")
     here = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name in gguf.NEEDED else here(name)
+        importlib.util,
+        "find_spec",
+        lambda name: None if name in gguf.NEEDED_PACKAGES else here(name),
     )
     line = r"a GGUF file needs gguf, accelerate, torch: pip install 'vinejax\[real\]', or name"
     with pytest.raises(ModelError, match=line):
@@ -138,7 +140,7 @@ def test_a_file_is_converted_once_and_again_when_it_changed(
     file.write_bytes(b"GGUF")
     script = "import os, sys; os.mkdir(sys.argv[3]); print(*sys.argv[1:3])"
     monkeypatch.setattr(gguf, "CONVERT", script)
-    monkeypatch.setattr(gguf, "NEEDED", ())
+    monkeypatch.setattr(gguf, "NEEDED_PACKAGES", ())
     first = find_folder(file)
     assert first.is_dir() and find_folder(file) == first and first.name.startswith("model-")
     os.utime(file, ns=(0, 0))

@@ -23,13 +23,13 @@ from vinejax.model.lora import (
     abstract_adapters,
     fresh_adapters,
     kernel_shapes,
-    merged,
+    merge_adapters,
     with_adapters,
 )
 from vinejax.model.sharding import mesh_over, spec_for
 
 SCALE, RANK = 2.0, 3
-merging = jax.jit(merged, static_argnames="scale")
+merging = jax.jit(merge_adapters, static_argnames="scale")
 TOKENS = np.arange(2, 14).reshape(2, 6)
 
 
@@ -89,7 +89,7 @@ def test_fresh_adapters_change_nothing(tiny: Model):
 
 def test_without_adapters_nothing_is_done(tiny: Model):
     assert with_adapters(tiny.params, None) is tiny.params
-    found = merged(tiny.params, SCALE)
+    found = merge_adapters(tiny.params, SCALE)
     assert jax.tree.leaves(found)[3] is jax.tree.leaves(tiny.params)[3]
 
 

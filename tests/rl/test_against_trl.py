@@ -63,7 +63,7 @@ def test_grpo_loss_and_gradient(trl: Fixture, monkeypatch: pytest.MonkeyPatch, n
         policy, "token_logprobs", lambda model, x, *_: (x["logprobs"], 0 * x["logprobs"])
     )
     objective = policy.PolicyObjective(
-        model=cases.model(), temperature=1.0, loss=policy.clipped, reduction=reduction,
+        model=cases.model(), temperature=1.0, loss=policy.clipped_loss, reduction=reduction,
         clip=(settings["clip"], settings["clip_high"]), kl_coef=settings["beta"],
         max_tokens=settings["max_tokens"],
     )  # fmt: skip

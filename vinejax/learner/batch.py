@@ -15,7 +15,7 @@ from vinejax.core.seeds import host_rng
 from vinejax.core.shapes import bucket, doubled, row_length
 from vinejax.core.types import Batch, Episode, StepLayout
 
-Rows = TypeVar("Rows")  # arrays [B, ...] in any nest of tuples
+RowArrays = TypeVar("RowArrays")  # arrays [B, ...] in any nest of tuples
 Item = TypeVar("Item")
 
 
@@ -59,7 +59,7 @@ def collate_groups(groups: Sequence[Sequence[Episode]], rows: int, longest: int 
     )
 
 
-def in_rows(
+def token_rows(
     shape: tuple[int, ...], episodes: list[Episode], values: Sequence[Sequence[float]]
 ) -> np.ndarray:
     """f32[B, T] numbers of each episode's response tokens in its row of a batch, 0 elsewhere."""
@@ -103,7 +103,7 @@ def step_layout(batch: Batch, episodes: list[Episode]) -> StepLayout:
     return StepLayout(step_ids, num_steps, rewards, values, counts)
 
 
-def shuffled(
+def shuffled_lists(
     items: list[Item], size: int, seed: int, iteration: int, epoch: int
 ) -> Iterator[list[Item]]:
     """One epoch of `items` in shuffled lists of `size`, the last of them shorter.
@@ -122,18 +122,20 @@ def epochs_of(
     """The batches of all epochs, in one shape; the last of an epoch is filled with empty rows."""
     longest = max(len(example.tokens) for example in examples)
     for epoch in range(epochs):
-        for part in shuffled(examples, size, seed, iteration, epoch):
+        for part in shuffled_lists(examples, size, seed, iteration, epoch):
             yield collate(part, size, longest)
 
 
-def strided(rows: Rows, size: int) -> Iterator[Rows]:
+def strided_parts(rows: RowArrays, size: int) -> Iterator[RowArrays]:
     """Arrays [B, ...] in n parts of `size` rows: the j-th has rows j, j + n, j + 2n, ..."""
     count = jax.tree.leaves(rows)[0].shape[0] // size
     for j in range(count):
         yield jax.tree.map(lambda x, j=j: x[j::count], rows)
 
 
-def minibatches(rows: Rows, size: int, seed: int, iteration: int, epoch: int) -> Iterator[Rows]:
+def minibatches(
+    rows: RowArrays, size: int, seed: int, iteration: int, epoch: int
+) -> Iterator[RowArrays]:
     """One epoch of shuffled minibatches; the order depends on (seed, iteration, epoch) only."""
     rng = host_rng(seed, iteration, "minibatches", epoch)
     order = rng.permutation(jax.tree.leaves(rows)[0].shape[0])

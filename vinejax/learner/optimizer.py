@@ -71,9 +71,9 @@ def scale_by_adafactor() -> optax.GradientTransformation:
     transformers' Trainer); weights are stacked over layers, so that the root mean square is over
     all layers of a matrix; adapters keep moments of every number, because they are small.
     """
-    whole = optax.scale_by_factored_rms(factored=False)
+    unfactored = optax.scale_by_factored_rms(factored=False)
     return optax.chain(
-        optax.partition({True: scale_by_factors(), False: whole}, _is_matrix),
+        optax.partition({True: scale_by_factors(), False: unfactored}, _is_matrix),
         optax.clip_by_block_rms(1.0),
     )
 
@@ -87,13 +87,13 @@ def scale_by_factors() -> optax.GradientTransformation:
     factored = optax.scale_by_factored_rms(min_dim_size_to_factor=LEAST_SIDE)
 
     def init(params: Any) -> Any:
-        axes, of_state, size = _layer_axes(params)
-        return jax.vmap(factored.init, (axes,), of_state, axis_size=size)(params)
+        axes, state_axes, size = _layer_axes(params)
+        return jax.vmap(factored.init, (axes,), state_axes, axis_size=size)(params)
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        axes, of_state, size = _layer_axes(updates)
+        axes, state_axes, size = _layer_axes(updates)
         by_layer = jax.vmap(
-            factored.update, (axes, of_state, axes), (axes, of_state), axis_size=size
+            factored.update, (axes, state_axes, axes), (axes, state_axes), axis_size=size
         )
         return by_layer(updates, state, params)
 
@@ -115,10 +115,10 @@ def _layer_axes(params: optax.Params) -> tuple[Any, Any, int]:
         return 0 if is_mapped(path, x) else None
 
     axes = jax.tree_util.tree_map_with_path(axis, params)
-    of_state = optax.FactoredState._make([None, axes, axes, axes])  # the count has no layers
+    state_axes = optax.FactoredState._make([None, axes, axes, axes])  # the count has no layers
     leaves = jax.tree_util.tree_leaves_with_path(params)
     size = max((x.shape[0] for path, x in leaves if is_mapped(path, x)), default=1)
-    return axes, of_state, size
+    return axes, state_axes, size
 
 
 def _decays(params: optax.Params) -> optax.Params:
@@ -129,6 +129,6 @@ def _is_matrix(params: optax.Params) -> optax.Params:
     return _by_name(params, lambda name: name in ("kernel", "embed", "head"))
 
 
-def _by_name(params: optax.Params, rule: Callable[[str], bool]) -> optax.Params:
-    """A tree like `params` with `rule(name)` for each parameter, by the last name of its path."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: rule(path[-1].key), params)
+def _by_name(params: optax.Params, is_chosen: Callable[[str], bool]) -> optax.Params:
+    """A tree like `params` of `is_chosen(name)`, with the last name in each parameter's path."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: is_chosen(path[-1].key), params)

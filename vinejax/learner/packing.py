@@ -27,7 +27,7 @@ from vinejax.model.sharding import num_shards
 
 # Maximum number of passes over a batch without `ppo.microbatch`. More passes leave fewer empty rows
 # in the last one, but each has to keep the device busy.
-MOST_PASSES = 16
+MAX_PASSES = 16
 
 
 class Passes(NamedTuple):
@@ -42,14 +42,14 @@ def passes_for(cfg: Config, rows: int, mesh: Mesh | AbstractMesh | None) -> Pass
     """The passes over a batch of `rows` rows, which data x fsdp divides.
 
     A pass has `ppo.microbatch` rows. Without one it has all rows or, if they are packed, the fewest
-    that divide them into at most `MOST_PASSES` equal passes, split evenly over data x fsdp.
+    that divide them into at most `MAX_PASSES` equal passes, split evenly over data x fsdp.
     """
     ppo = cfg.ppo
     shares = ppo.packing and ppo.share_prefixes == "on"
     if ppo.microbatch is not None or not ppo.packing:
         return Passes(ppo.microbatch or rows, ppo.packing, shares)
     shards = 1 if mesh is None else num_shards(mesh)
-    sizes = (n for n in range(shards, rows, shards) if rows % n == 0 and rows <= MOST_PASSES * n)
+    sizes = (n for n in range(shards, rows, shards) if rows % n == 0 and rows <= MAX_PASSES * n)
     return Passes(next(sizes, rows), True, shares)
 
 
@@ -65,8 +65,10 @@ def with_sharing(cfg: Config, model: Decoder, platform: str) -> Config:
         chosen = "on" if ppo.packing and can_share else "off"
         return dataclasses.replace(cfg, ppo=dataclasses.replace(ppo, share_prefixes=chosen))
     if ppo.share_prefixes == "on" and not can_share:
-        rule = "splash attention keeps sequences apart; leave it out, or set model.attention='xla'"
-        raise ConfigError("ppo.share_prefixes", rule, "'on'")
+        message = (
+            "splash attention keeps sequences apart; leave it out, or set model.attention='xla'"
+        )
+        raise ConfigError("ppo.share_prefixes", message, "'on'")
     return cfg
 
 
@@ -85,8 +87,8 @@ class Packing(NamedTuple):
     A token that a row shares with another has its place in the other alone.
     """
 
-    before: np.ndarray  # i64[tokens] place of each token in the batch's rows, flattened
-    after: np.ndarray  # i64[tokens] its place in the packed rows, flattened
+    batch_places: np.ndarray  # i64[tokens] place of each token in the batch's rows, flattened
+    packed_places: np.ndarray  # i64[tokens] its place in the packed rows, flattened
     segment_ids: np.ndarray  # i32[packed rows, T]
     num_passes: int  # that have tokens
     seen_until: np.ndarray | None = None  # i32[packed rows, T] of `Batch`; None: nothing is shared
@@ -99,15 +101,15 @@ class Packing(NamedTuple):
     def move(self, x: Array) -> np.ndarray:
         """An array [B, T] in packed rows, 0 where no token is."""
         packed = np.zeros(self.segment_ids.size, x.dtype)
-        packed[self.after] = np.asarray(x).reshape(-1)[self.before]
+        packed[self.packed_places] = np.asarray(x).reshape(-1)[self.batch_places]
         return packed.reshape(self.segment_ids.shape)
 
     def put_back(self, x: np.ndarray, rows: int) -> np.ndarray:
         """An array over packed rows as one over the `rows` rows of the batch, 0 off its tokens."""
         length = self.segment_ids.shape[1]
-        found = np.zeros(rows * length, x.dtype)
-        found[self.before] = x.reshape(-1)[self.after]
-        return found.reshape(rows, length)
+        batch_rows = np.zeros(rows * length, x.dtype)
+        batch_rows[self.batch_places] = x.reshape(-1)[self.packed_places]
+        return batch_rows.reshape(rows, length)
 
 
 def packing_for(
@@ -147,16 +149,18 @@ def pack_rows(
     places = _places(needed, size, shards, (total or needed * size) // size)
     # A token's place in its row, and from there in the packed one.
     row, _ = np.nonzero(is_token)
-    before = np.flatnonzero(is_token)
-    within = np.arange(before.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    after = places[filled[row]] * segment_ids.shape[1] + starts[row] + within
+    batch_places = np.flatnonzero(is_token)
+    within = np.arange(batch_places.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    packed_places = places[filled[row]] * segment_ids.shape[1] + starts[row] + within
     ids = np.zeros((total or needed * size, segment_ids.shape[1]), np.int32)
-    ids.reshape(-1)[after] = (segment_ids + _ids_before(segment_ids, filled, starts))[is_token]
+    ids.reshape(-1)[packed_places] = (segment_ids + _segments_before(segment_ids, filled, starts))[
+        is_token
+    ]
     if forest is None:
-        return Packing(before, after, ids, needed)
+        return Packing(batch_places, packed_places, ids, needed)
     seen_until = np.full(ids.shape, ids.shape[1], np.int32)  # padding sees itself
-    seen_until.reshape(-1)[after] = forest.seen_until[is_token]
-    return Packing(before, after, ids, needed, seen_until)
+    seen_until.reshape(-1)[packed_places] = forest.seen_until[is_token]
+    return Packing(batch_places, packed_places, ids, needed, seen_until)
 
 
 def first_fit(lengths: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
@@ -188,7 +192,7 @@ def _places(passes: int, size: int, shards: int, total: int) -> np.ndarray:
     return slot * total + bins % passes
 
 
-def _ids_before(segment_ids: np.ndarray, bins: np.ndarray, starts: np.ndarray) -> np.ndarray:
+def _segments_before(segment_ids: np.ndarray, bins: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """i64[B, 1] the number of segments that lie before each row's own in its packed row."""
     counts = segment_ids.max(axis=1)
     order = np.lexsort((starts, bins))

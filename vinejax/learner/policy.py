@@ -62,7 +62,7 @@ class PolicyObjective(Objective):
     """
 
     temperature: float
-    loss: Callable[..., PolicyLoss]  # (log-probabilities, Batch, objective): see `clipped`
+    loss: Callable[..., PolicyLoss]  # (log-probabilities, Batch, objective): see `clipped_loss`
     reduction: str = "token"
     whiten: str = "none"  # 'minibatch': the advantages are whitened here
     shift_mean: bool = True
@@ -73,7 +73,7 @@ class PolicyObjective(Objective):
     kl_coef: float | jax.Array = 0.0  # an array while a program is traced, if it changes
     kl_reduction: str = "policy"
     max_tokens: int = 1  # of the reduction 'budget'
-    own: Any = None  # the method's own settings, for its loss; hashable
+    method_settings: Any = None  # the settings of the method, for its loss; hashable
 
     def loss_over(self, rows: Batch) -> tuple[tuple[Batch, jax.Array], Loss]:
         """See `Objective`; `rows` must have advantages, old and reference log-probabilities."""
@@ -181,7 +181,7 @@ def token_weights(
     return jnp.where(mask, 1.0 / count, 0.0)
 
 
-def clipped(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
+def clipped_loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
     """PPO's clipped loss, that of most methods: see `rl.losses.ppo_clip`."""
     old, advantages = batch.old_logprobs, batch.advantages
     clip, dual_clip = objective.clip, objective.dual_clip

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from vinejax.core.settings import PPOConfig
 from vinejax.core.types import Batch
-from vinejax.learner.policy import PolicyLoss, PolicyObjective, clipped
+from vinejax.learner.policy import PolicyLoss, PolicyObjective, clipped_loss
 from vinejax.rl import ratio_losses
 from vinejax.rl.losses import is_clipped, probability_ratio
 
@@ -47,7 +47,7 @@ def sapo(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> Polic
 
 
 LOSSES = {
-    "clip": NamedLoss(clipped, lambda ppo: (ppo.clip, ppo.clip_high or ppo.clip)),
+    "clip": NamedLoss(clipped_loss, lambda ppo: (ppo.clip, ppo.clip_high or ppo.clip)),
     "gspo": NamedLoss(gspo, lambda ppo: ppo.gspo_clip, "sequence"),
     "cispo": NamedLoss(cispo, lambda ppo: ppo.cispo_clip, "token"),
     "sapo": NamedLoss(sapo, lambda ppo: ppo.sapo_tau, "sequence"),

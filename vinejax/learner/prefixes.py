@@ -25,7 +25,7 @@ from vinejax.core.types import Batch
 REACH = 512
 
 # row -> (i64[N] rows that it is compared with, i64[N] leading tokens in common with each)
-Common = Callable[[int], tuple[np.ndarray, np.ndarray]]
+CommonPrefixes = Callable[[int], tuple[np.ndarray, np.ndarray]]
 
 
 class Forest(NamedTuple):
@@ -50,15 +50,15 @@ def share_prefixes(batch: Batch) -> Forest:
     rows = np.flatnonzero(lengths)
     tokens = np.asarray(batch.tokens)[rows]
     common = common_prefixes(tokens, lengths[rows])
-    placed = _place(common, lengths[rows], may_share[rows], tokens.shape[1])
+    places = _place(common, lengths[rows], may_share[rows], tokens.shape[1])
     bins, starts, shared = (np.zeros(lengths.size, np.int64) for _ in range(3))
     seen_until = np.zeros(batch.tokens.shape, np.int32)
-    bins[rows], shared[rows] = placed.bins, placed.shared
-    starts[rows], seen_until[rows] = _lay_out(placed, lengths[rows], tokens.shape[1])
+    bins[rows], shared[rows] = places.bins, places.shared
+    starts[rows], seen_until[rows] = _lay_out(places, lengths[rows], tokens.shape[1])
     return Forest(bins, starts, shared, seen_until)
 
 
-def common_prefixes(tokens: np.ndarray, lengths: np.ndarray, reach: int = REACH) -> Common:
+def common_prefixes(tokens: np.ndarray, lengths: np.ndarray, reach: int = REACH) -> CommonPrefixes:
     """A function from a row to nearby rows and the lengths of their common prefixes with it.
 
     `tokens` are ids, i32[B, T]. With rows sorted lexicographically, the common prefix of two rows
@@ -75,17 +75,17 @@ def common_prefixes(tokens: np.ndarray, lengths: np.ndarray, reach: int = REACH)
     place[order] = np.arange(order.size)
 
     def common(row: int) -> tuple[np.ndarray, np.ndarray]:
-        at = place[row]
-        first = max(at - reach, 0)
-        before = np.minimum.accumulate(by_neighbour[first:at][::-1])[::-1]
-        after = np.minimum.accumulate(by_neighbour[at : at + reach])
+        position = place[row]
+        first = max(position - reach, 0)
+        before = np.minimum.accumulate(by_neighbour[first:position][::-1])[::-1]
+        after = np.minimum.accumulate(by_neighbour[position : position + reach])
         equal = np.concatenate([before, lengths[[row]], after])
         return order[first : first + equal.size], equal
 
     return common
 
 
-class _Placed(NamedTuple):
+class _RowPlaces(NamedTuple):
     """The bin of each row, and what it shares with which row; all are i64[rows]."""
 
     bins: np.ndarray
@@ -93,7 +93,9 @@ class _Placed(NamedTuple):
     parents: np.ndarray  # the row that has the last shared token as its own; -1: none is shared
 
 
-def _place(common: Common, lengths: np.ndarray, may_share: np.ndarray, room: int) -> _Placed:
+def _place(
+    common: CommonPrefixes, lengths: np.ndarray, may_share: np.ndarray, room: int
+) -> _RowPlaces:
     """The bin of each row, and what it shares there; `may_share` tokens at most."""
     count = lengths.size
     bins, parents = (np.full(count, -1) for _ in range(2))
@@ -115,10 +117,10 @@ def _place(common: Common, lengths: np.ndarray, may_share: np.ndarray, room: int
         bins[row], shared[row] = chosen, saved[chosen]
         used[chosen] += lengths[row] - shared[row]
         opened = max(opened, chosen + 1)
-    return _Placed(bins, shared, parents)
+    return _RowPlaces(bins, shared, parents)
 
 
-def _groups(common: Common, lengths: np.ndarray, may_share: np.ndarray) -> list[int]:
+def _groups(common: CommonPrefixes, lengths: np.ndarray, may_share: np.ndarray) -> list[int]:
     """The order in which rows are placed: group by group, the one with the most tokens first.
 
     A group is the rows that begin with all tokens that one of them may share. Within it the rows
@@ -129,33 +131,33 @@ def _groups(common: Common, lengths: np.ndarray, may_share: np.ndarray) -> list[
     roots = np.empty(count, np.int64)
     for row in range(count):
         near, equal = common(row)
-        all_of_it = near[equal > may_share[near]]
-        roots[row] = all_of_it[np.argmin(rank[all_of_it])]
+        containing = near[equal > may_share[near]]
+        roots[row] = containing[np.argmin(rank[containing])]
     tokens = np.bincount(roots, weights=lengths, minlength=count)
     return np.lexsort((-lengths, may_share, roots, -tokens[roots])).tolist()
 
 
-def _lay_out(placed: _Placed, lengths: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
+def _lay_out(places: _RowPlaces, lengths: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
     """(i64[rows] the place of each row's own tokens in its bin, i32[rows, T] `seen_until`)."""
     count = lengths.size
     starts, seen_until = np.zeros(count, np.int64), np.zeros((count, room), np.int32)
     children: list[list[int]] = [[] for _ in range(count)]
-    for row in np.argsort(-placed.shared, kind="stable").tolist():
-        if placed.parents[row] >= 0:
-            children[placed.parents[row]].append(row)
+    for row in np.argsort(-places.shared, kind="stable").tolist():
+        if places.parents[row] >= 0:
+            children[places.parents[row]].append(row)
 
     def lay(row: int, start: int) -> int:
         """Lays a row and all that share a part of it from `start` on; returns their end."""
-        first = placed.shared[row]
+        first = places.shared[row]
         end = int(start + lengths[row] - first)
         starts[row] = start
         seen_until[row, first : lengths[row]] = end
         for child in children[row]:
             end = lay(child, end)
-            seen_until[row, first : placed.shared[child]] = end
+            seen_until[row, first : places.shared[child]] = end
         return end
 
     ends = np.zeros(count, np.int64)
-    for row in np.flatnonzero(placed.parents < 0).tolist():
-        ends[placed.bins[row]] = lay(row, int(ends[placed.bins[row]]))
+    for row in np.flatnonzero(places.parents < 0).tolist():
+        ends[places.bins[row]] = lay(row, int(ends[places.bins[row]]))
     return starts, seen_until

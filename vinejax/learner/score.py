@@ -16,13 +16,13 @@ from jaxtyping import Array, Float, Float32, Int
 
 from vinejax.core.shapes import doubled
 from vinejax.core.types import Batch, Episode
-from vinejax.learner.batch import in_rows, strided
+from vinejax.learner.batch import strided_parts, token_rows
 from vinejax.learner.packing import Packing, Passes, packing_for
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import replicate
 from vinejax.runtime.stopping import Watch
 
-MOST_HIDDEN = 256  # numbers of a hidden state that are kept
+MAX_STATE_WIDTH = 256  # numbers of a hidden state that are kept
 
 
 def token_logprobs(
@@ -34,11 +34,11 @@ def token_logprobs(
     entry is 0. (The first entry of a segment that shares its prefix has no meaning.) Float32;
     logits are divided by `temperature` (0, argmax sampling, is scored at 1, as the sampler does).
     """
-    logprobs, entropy, _ = _scored(model, params, batch, temperature)
+    logprobs, entropy, _ = _logprobs_and_tapped(model, params, batch, temperature)
     return logprobs, entropy
 
 
-def _scored(
+def _logprobs_and_tapped(
     model: Decoder, params: Params, batch: Batch, temperature: float, tap: int | None = None
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Any]:
     """`token_logprobs`, and with `tap` the hidden states after so many layers, [B, T, D]."""
@@ -52,10 +52,10 @@ def _scored(
     )
     following = jnp.roll(batch.tokens, -1, axis=1)
     logprobs, entropy = model.logprobs_of(params, x, following, temperature or 1.0)
-    return shifted(logprobs, batch.positions), shifted(entropy, batch.positions), tapped
+    return shift_right(logprobs, batch.positions), shift_right(entropy, batch.positions), tapped
 
 
-def shifted(after: Float[Array, "B T"], positions: Int[Array, "B T"]) -> Float[Array, "B T"]:
+def shift_right(after: Float[Array, "B T"], positions: Int[Array, "B T"]) -> Float[Array, "B T"]:
     """Moves entry t, which was computed for token t + 1, to index t + 1.
 
     At `positions` of 0, where a sequence begins, the result is 0.
@@ -70,7 +70,7 @@ def score(model: Decoder, params: Params, batch: Batch, temperature: float) -> F
     return replicate(jnp.where(batch.mask, logprobs, 0.0), model.mesh)
 
 
-class Hidden(NamedTuple):
+class NumberedStates(NamedTuple):
     """Hidden states of numbered tokens of a pass."""
 
     number: Int[Array, " S"]  # counted from 1; 0 where padded
@@ -80,15 +80,17 @@ class Hidden(NamedTuple):
 @functools.partial(jax.jit, static_argnames=("model", "temperature", "most"))
 def score_with_hidden(
     model: Decoder, params: Params, batch: Batch, number: Array, temperature: float, most: int
-) -> tuple[Float[Array, "B T"], Hidden]:
+) -> tuple[Float[Array, "B T"], NumberedStates]:
     """`score`, and `hidden_states`."""
-    logprobs, _, x = _scored(model, params, batch, temperature, num_tapped(model))
+    logprobs, _, x = _logprobs_and_tapped(model, params, batch, temperature, num_tapped(model))
     logprobs = replicate(jnp.where(batch.mask, logprobs, 0.0), model.mesh)
     return logprobs, _numbered(model, x, number, most)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "most"))
-def hidden_states(model: Decoder, params: Params, batch: Batch, number: Array, most: int) -> Hidden:
+def hidden_states(
+    model: Decoder, params: Params, batch: Batch, number: Array, most: int
+) -> NumberedStates:
     """Hidden states of the at most `most` tokens with a `number` above 0.
 
     They are those after half of the layers: the last ones are made for the next token. The other
@@ -105,11 +107,11 @@ def hidden_states(model: Decoder, params: Params, batch: Batch, number: Array, m
     return _numbered(model, x, number, most)
 
 
-def _numbered(model: Decoder, x: Float[Array, "B T D"], number: Array, most: int) -> Hidden:
+def _numbered(model: Decoder, x: Float[Array, "B T D"], number: Array, most: int) -> NumberedStates:
     (places,) = jnp.nonzero(number.reshape(-1), size=most, fill_value=number.size)
-    chosen = narrowed(x.reshape(-1, x.shape[-1]).at[places].get(mode="fill", fill_value=0))
+    chosen = narrow_states(x.reshape(-1, x.shape[-1]).at[places].get(mode="fill", fill_value=0))
     numbers = number.reshape(-1).at[places].get(mode="fill", fill_value=0)
-    return jax.tree.map(lambda x: replicate(x, model.mesh), Hidden(numbers, chosen))
+    return jax.tree.map(lambda x: replicate(x, model.mesh), NumberedStates(numbers, chosen))
 
 
 def num_tapped(model: Decoder) -> int:
@@ -117,19 +119,20 @@ def num_tapped(model: Decoder) -> int:
     return (model.cfg.num_layers + 1) // 2
 
 
-def narrowed(hidden: Float[Array, "S D"]) -> Float32[Array, "S R"]:
-    """Hidden states with mean square 1, projected at random if D is more than R = `MOST_HIDDEN`.
+def narrow_states(hidden: Float[Array, "S D"]) -> Float32[Array, "S R"]:
+    """Hidden states with mean square 1, projected at random where they are wide.
 
-    The projection depends on D alone, and keeps inner products but for noise.
+    States of more than R = `MAX_STATE_WIDTH` numbers are multiplied by `projection`, which depends
+    on D alone and keeps inner products but for noise.
     """
     hidden, width = jnp.float32(hidden), hidden.shape[-1]
     hidden *= jax.lax.rsqrt(jnp.mean(hidden**2, axis=-1, keepdims=True) + 1e-6)
-    return hidden if width <= MOST_HIDDEN else hidden @ projection(width)
+    return hidden if width <= MAX_STATE_WIDTH else hidden @ projection(width)
 
 
 def projection(width: int) -> Float32[Array, "D R"]:
-    """The matrix of `narrowed`."""
-    return jax.random.normal(jax.random.key(0), (width, MOST_HIDDEN)) * width**-0.5
+    """The matrix of `narrow_states`."""
+    return jax.random.normal(jax.random.key(0), (width, MAX_STATE_WIDTH)) * width**-0.5
 
 
 def scores_of(
@@ -137,7 +140,7 @@ def scores_of(
 ) -> np.ndarray:
     """f32[B, T] on the host: `score` of the whole batch."""
     program = functools.partial(score, model, params, temperature=temperature)
-    return in_passes(program, batch, passes, model.mesh)
+    return run_passes(program, batch, passes, model.mesh)
 
 
 def scores_and_hidden(
@@ -154,12 +157,12 @@ def scores_and_hidden(
     """
     most = _most_numbered(batch, number, passes)
 
-    def program(part: Batch, number: np.ndarray) -> tuple[Array, Hidden]:
+    def program(part: Batch, number: np.ndarray) -> tuple[Array, NumberedStates]:
         return score_with_hidden(model, params, part, number, temperature, most)
 
-    packing, parts = _passed(program, batch, passes, model.mesh, number)
-    logprobs, found = zip(*parts, strict=True)
-    return _rows_of(logprobs, packing, batch.tokens.shape[0]), _in_order(found)
+    packing, parts = _pass_results(program, batch, passes, model.mesh, number)
+    logprobs, states = zip(*parts, strict=True)
+    return _batch_rows(logprobs, packing, batch.tokens.shape[0]), _states_by_number(states)
 
 
 def hidden_of(
@@ -172,7 +175,7 @@ def hidden_of(
     """
     most = _most_numbered(batch, number, passes)
     program = functools.partial(hidden_states, model, params, most=most)
-    return _in_order(_passed(program, batch, passes, model.mesh, number)[1])
+    return _states_by_number(_pass_results(program, batch, passes, model.mesh, number)[1])
 
 
 def _most_numbered(batch: Batch, number: np.ndarray, passes: Passes) -> int:
@@ -181,10 +184,10 @@ def _most_numbered(batch: Batch, number: np.ndarray, passes: Passes) -> int:
     return doubled(min(total, passes.rows * batch.tokens.shape[1]), least=64)
 
 
-def _in_order(found: Sequence[Hidden]) -> np.ndarray:
+def _states_by_number(parts: Sequence[NumberedStates]) -> np.ndarray:
     """f32[S, R] the hidden states of all passes by number."""
-    numbers = np.concatenate([part.number for part in found])
-    states = np.concatenate([part.state for part in found])[numbers > 0]
+    numbers = np.concatenate([part.number for part in parts])
+    states = np.concatenate([part.state for part in parts])[numbers > 0]
     hidden = np.zeros_like(states)
     hidden[numbers[numbers > 0] - 1] = states
     return hidden
@@ -205,24 +208,24 @@ def scores_and_entropy(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(f32[B, T], f32[B, T]) on the host: `score_with_entropy` of the whole batch."""
     program = functools.partial(score_with_entropy, model, params, temperature=temperature)
-    packing, parts = _passed(program, batch, passes, model.mesh)
+    packing, parts = _pass_results(program, batch, passes, model.mesh)
     logprobs, entropy = zip(*parts, strict=True)
     rows = batch.tokens.shape[0]
-    return _rows_of(logprobs, packing, rows), _rows_of(entropy, packing, rows)
+    return _batch_rows(logprobs, packing, rows), _batch_rows(entropy, packing, rows)
 
 
-def in_passes(
+def run_passes(
     program: Callable[[Batch], jax.Array], batch: Batch, passes: Passes, mesh: Mesh | None
 ) -> np.ndarray:
     """f32[B, T] on the host: the program's result for all rows, one pass after the other.
 
     B is a multiple of a pass's rows. Looks for a request to stop after each pass is started.
     """
-    packing, parts = _passed(program, batch, passes, mesh)
-    return _rows_of(parts, packing, batch.tokens.shape[0])
+    packing, parts = _pass_results(program, batch, passes, mesh)
+    return _batch_rows(parts, packing, batch.tokens.shape[0])
 
 
-def _passed(
+def _pass_results(
     program: Callable[..., Any], batch: Batch, passes: Passes, mesh: Mesh | None, *more: np.ndarray
 ) -> tuple[Packing | None, list[Any]]:
     """The results of all passes on the host, and how rows were packed; `more` are [B, T], too."""
@@ -231,16 +234,16 @@ def _passed(
         packing = packing_for(batch, passes, mesh)
         rows = (packing.pack(batch), *map(packing.move, more))
     parts, watch = [], Watch()
-    for part in strided(rows, passes.rows):
+    for part in strided_parts(rows, passes.rows):
         parts.append(program(*part))
         watch.look(parts[-1])
     return packing, jax.device_get(parts)
 
 
-def _rows_of(parts: Sequence[np.ndarray], packing: Packing | None, rows: int) -> np.ndarray:
+def _batch_rows(parts: Sequence[np.ndarray], packing: Packing | None, rows: int) -> np.ndarray:
     """The results of passes as one array [B, T] over the batch's own B = `rows` rows."""
-    found = np.stack(parts, axis=1).reshape(-1, parts[0].shape[-1])
-    return found if packing is None else packing.put_back(found, rows)
+    rows_of_passes = np.stack(parts, axis=1).reshape(-1, parts[0].shape[-1])
+    return rows_of_passes if packing is None else packing.put_back(rows_of_passes, rows)
 
 
 def prefill_scores(batch: Batch, episodes: list[Episode]) -> np.ndarray | None:
@@ -248,7 +251,7 @@ def prefill_scores(batch: Batch, episodes: list[Episode]) -> np.ndarray | None:
     scored = [episode.scored for episode in episodes if episode.scored is not None]
     if len(scored) < len(episodes):
         return None
-    return in_rows(batch.tokens.shape, episodes, scored)
+    return token_rows(batch.tokens.shape, episodes, scored)
 
 
 def with_logprobs(

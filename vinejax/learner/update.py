@@ -165,10 +165,10 @@ def gradients(
     has_tokens = (_batch_of(rows).segment_ids > 0).any(axis=1)
     rows, loss = objective.loss_over(rows)
     weights = objective.cast(params)
-    still = None if base is None else objective.model.ready(base)
+    frozen = None if base is None else objective.model.ready(base)
 
     def loss_of(trained: Params, micro: Any) -> tuple[jax.Array, Any]:
-        return loss(objective.weights(trained, still), micro)
+        return loss(objective.weights(trained, frozen), micro)
 
     def part(micro: Any) -> tuple[Params, Any]:
         (_, sums), grads = jax.value_and_grad(loss_of, has_aux=True)(weights, micro)
@@ -179,9 +179,9 @@ def gradients(
         return as_params(grads, mesh), sums
 
     def add_if_used(
-        total: tuple[Params, Any], one: tuple[Any, jax.Array]
+        total: tuple[Params, Any], micro_and_use: tuple[Any, jax.Array]
     ) -> tuple[tuple[Params, Any], None]:
-        micro, is_used = one
+        micro, is_used = micro_and_use
         return lax.cond(is_used, add, lambda total, _: total, total, micro), None
 
     size = objective.microbatch or jax.tree.leaves(rows)[0].shape[0]
@@ -223,8 +223,8 @@ def apply_gradients(
     state = jax.tree.map(lambda new, old: jnp.where(accept, new, old), updated, state)
     if mesh is not None:  # laid out as before, or the next update would compile another program
         state = lax.with_sharding_constraint(state, state_shardings(state.params, optimizer, mesh))
-    norm, accept = replicate((jnp.where(accept, norm, 0.0), accept), mesh)
-    return state, norm, accept
+    norm, is_made = replicate((jnp.where(accept, norm, 0.0), accept), mesh)
+    return state, norm, is_made
 
 
 def state_shardings(
@@ -257,6 +257,6 @@ def fresh_state(params: Params, optimizer: optax.GradientTransformation, mesh: M
     return lax.with_sharding_constraint(state, state_shardings(params, optimizer, mesh))
 
 
-def continued(before: TrainState, after: TrainState) -> TrainState:
+def with_total_steps(before: TrainState, after: TrainState) -> TrainState:
     """`after`, whose optimizer began anew, with `before`'s step count added to its own."""
     return after._replace(step=before.step + after.step)

@@ -17,7 +17,7 @@ from vinejax.core.settings import Config
 from vinejax.core.types import Batch, Episode, Rollout, RunState, TrainState
 from vinejax.credit.assign import Credit, assigned
 from vinejax.learner.packing import passes_for
-from vinejax.learner.policy import PolicyLoss, PolicyObjective, clipped
+from vinejax.learner.policy import PolicyLoss, PolicyObjective, clipped_loss
 from vinejax.learner.policy_losses import LOSSES
 from vinejax.methods.stages import State, monte_carlo, no_values, scored, solutions, update
 from vinejax.model.decoder import Decoder
@@ -90,7 +90,7 @@ class Method:
     values: Callable[[Iteration, RunState, Solutions], list[Episode]] = no_values
     # Stage 4: (log-probabilities [B, T], batch, objective) -> loss per token. `ppo.loss` replaces
     # the clipped one alone.
-    loss: Callable[[jax.Array, Batch, PolicyObjective], PolicyLoss] = clipped
+    loss: Callable[[jax.Array, Batch, PolicyObjective], PolicyLoss] = clipped_loss
     state: State = State()  # what is kept between iterations
     iteration: Callable[["Method", Iteration, RunState], RunState] = policy_gradient
     settings: type[MethodSettings] = MethodSettings  # the method's own
@@ -154,7 +154,7 @@ class Method:
 
         ppo, values, credit, reward = cfg.ppo, cfg.values, cfg.credit, cfg.reward
         overlong = self.overlong if reward.overlong is None else reward.overlong
-        loss = chosen(ppo.loss, "clip" if self.loss is clipped else "method")
+        loss = chosen(ppo.loss, "clip" if self.loss is clipped_loss else "method")
         reduction = LOSSES[loss].reduction if loss == ppo.loss != "method" else None
         return dataclasses.replace(
             self.completed(cfg),
@@ -223,5 +223,5 @@ class Method:
             kl_coef=0.0 if cfg.kl.place == "reward" else cfg.kl.coef,
             kl_reduction=cfg.kl.reduction,
             max_tokens=cfg.sample.max_tokens,
-            own=self.settings.of(cfg) if self.settings.section else None,
+            method_settings=self.settings.of(cfg) if self.settings.section else None,
         )

@@ -22,7 +22,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from vinejax.model.sharding import ROWS, drop_uneven_axes, on_shards
 
-SAVED = "attention"  # checkpoint name of the arrays that a kernel saves for its backward pass
+SAVED_ARRAYS = (
+    "attention"  # checkpoint name of the arrays that a kernel saves for its backward pass
+)
 LANES = 128  # in a TPU's vector: lengths and head widths for splash are multiples of it
 BLOCK = 512  # maximum of queries, and of keys, in one step of splash; a step divides the length
 CUDNN_HEAD = 128  # the widest head that cuDNN's kernel takes on every card, in multiples of 8
@@ -35,7 +37,7 @@ Keys = Float[Array, "B T K H"]  # values have this shape too
 Mask = Bool[Array, "B T S"]  # True where query t sees position s; S < T only in blocks
 SegmentIds = Int[Array, "B T"]  # the sequence of a packed row that each position belongs to
 Lengths = Int[Array, " B"]  # tokens of rows that hold one sequence each, padded on the right
-Seen = SegmentIds | Mask | Lengths  # what positions see, see `what_is_seen`
+Visibility = SegmentIds | Mask | Lengths  # what positions see, see `visibility_for`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,14 +71,14 @@ def seen_from(
     return distance >= 0 if window is None else (distance >= 0) & (distance < window)
 
 
-def what_is_seen(
+def visibility_for(
     kind: str,
     positions: Int[Array, "B T"],
     segment_ids: SegmentIds,
     seen_until: Int[Array, "B T"] | None,
     window: ArrayLike | None,
     single_rows: bool = False,
-) -> Seen:
+) -> Visibility:
     """What positions see, in the form that attention of the chosen `kind` takes.
 
     That is segment ids for 'splash', lengths for 'cudnn' with `single_rows` (see `Compute`), else a
@@ -114,8 +116,8 @@ def self_attention(q: Queries, k: Keys, v: Keys, visible: Mask, rule: AttentionR
 
     def block(start: int) -> Queries:
         end = min(start + size, T)
-        seen = visible[:, start:end, :end]
-        return attend_to_all(q[:, start:end], k[:, :end], v[:, :end], seen, rule)
+        visibility = visible[:, start:end, :end]
+        return attend_to_all(q[:, start:end], k[:, :end], v[:, :end], visibility, rule)
 
     return jnp.concatenate([block(start) for start in range(0, T, size)], axis=1)
 
@@ -162,7 +164,7 @@ def splash_attention(
         masks.MultiHeadMask([mask] * N),
         block_sizes=splash.BlockSizes(**sizes),
         attn_logits_soft_cap=rule.softcap,
-        residual_checkpoint_name=SAVED,
+        residual_checkpoint_name=SAVED_ARRAYS,
     )
     padding = ((0, 0), (0, 0), (0, 0), (0, -H % LANES))
     q, k, v = (jnp.pad(x, padding).swapaxes(1, 2) for x in (q * rule.scale, k, v))
@@ -174,7 +176,7 @@ def cudnn_attention(
     q: Queries,
     k: Keys,
     v: Keys,
-    seen: Mask | Lengths | None,
+    visibility: Mask | Lengths | None,
     rule: AttentionRule,
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> Queries:
@@ -187,29 +189,29 @@ def cudnn_attention(
     attend = functools.partial(
         jax.nn.dot_product_attention, scale=rule.scale, implementation=implementation
     )
-    if seen is not None and seen.ndim == 3:
-        return attend(q, k, v, mask=seen[:, None])
+    if visibility is not None and visibility.ndim == 3:
+        return attend(q, k, v, mask=visibility[:, None])
     window = None if rule.window is None else (rule.window - 1, 0)
     attend = functools.partial(attend, is_causal=True, local_window_size=window)
-    if seen is None:
+    if visibility is None:
         return attend(q, k, v)
-    is_token = (jnp.arange(q.shape[1]) < seen[:, None])[..., None, None]
+    is_token = (jnp.arange(q.shape[1]) < visibility[:, None])[..., None, None]
     # What cuDNN leaves in outputs and gradients beyond a row's length is not documented. A NaN
     # there would reach the gradients of all weights.
     q, k, v = (jnp.where(is_token, x, 0) for x in (q, k, v))
-    mixed = attend(q, k, v, query_seq_lengths=seen, key_value_seq_lengths=seen)
+    mixed = attend(q, k, v, query_seq_lengths=visibility, key_value_seq_lengths=visibility)
     return jnp.where(is_token, mixed, 0)
 
 
 def attend_on_device(
-    kind: str, q: Queries, k: Keys, v: Keys, seen: Seen, rule: AttentionRule
+    kind: str, q: Queries, k: Keys, v: Keys, visibility: Visibility, rule: AttentionRule
 ) -> Queries:
     """Attention of the chosen `kind`, on the arrays of one device."""
     if kind == "splash":
-        return splash_attention(q, k, v, seen, rule)
+        return splash_attention(q, k, v, visibility, rule)
     if kind == "cudnn":
-        return cudnn_attention(q, k, v, seen, rule)
-    return self_attention(q, k, v, seen, rule)
+        return cudnn_attention(q, k, v, visibility, rule)
+    return self_attention(q, k, v, visibility, rule)
 
 
 # --- the choice
@@ -262,20 +264,26 @@ def causal_attention(
 
 
 def attend_over_mesh(
-    kind: str, mesh: Mesh | None, q: Queries, k: Keys, v: Keys, seen: Seen, rule: AttentionRule
+    kind: str,
+    mesh: Mesh | None,
+    q: Queries,
+    k: Keys,
+    v: Keys,
+    visibility: Visibility,
+    rule: AttentionRule,
 ) -> Queries:
     """Attention with rows split over `data` and `fsdp`, heads over `tensor`.
 
     KV heads that `tensor` does not divide are repeated until it does.
     """
     if mesh is None or mesh.size == 1:
-        return attend_on_device(kind, q, k, v, seen, rule)
+        return attend_on_device(kind, q, k, v, visibility, rule)
     heads = drop_uneven_axes(P(ROWS, None, "tensor", None), q.shape, mesh)
     parts = 1 if heads[2] is None else mesh.shape["tensor"]
     # N is a multiple of K and of the parts, and so of their least common multiple.
     repeats = math.lcm(k.shape[2], parts) // k.shape[2]
     if repeats > 1:
         k, v = (jnp.repeat(x, repeats, axis=2) for x in (k, v))
-    rows = P(heads[0], *[None] * (seen.ndim - 1))
+    rows = P(heads[0], *[None] * (visibility.ndim - 1))
     local = functools.partial(attend_on_device, kind, rule=rule)
-    return on_shards(mesh, local, (heads, heads, heads, rows), heads)(q, k, v, seen)
+    return on_shards(mesh, local, (heads, heads, heads, rows), heads)(q, k, v, visibility)

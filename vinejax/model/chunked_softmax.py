@@ -110,24 +110,24 @@ def chunked_softmax(
       axis: the mesh axis that splits the columns; None: the table has all.
     """
     vocab = table.shape[output.vocab_axis]
-    tokens = _own_columns(tokens, vocab, axis)
+    tokens = _local_columns(tokens, vocab, axis)
 
-    def step(first: Column, size: int, sums: _Sums) -> _Sums:
+    def step(first: Column, size: int, sums: _ColumnSums) -> _ColumnSums:
         z = output.logits(_products(x, _columns_of(table, first, size, output), output))
         top = z.max(axis=-1)
         shifted = z - top[:, None]
         weights = jnp.exp(shifted)
-        part = _Sums(
+        part = _ColumnSums(
             top=top,
             total=weights.sum(axis=-1),
             weighted=(weights * shifted).sum(axis=-1),
-            taken=jnp.where(_is_taken(tokens, first, size), z, 0.0).sum(axis=-1),
+            token_logit=jnp.where(_is_token_column(tokens, first, size), z, 0.0).sum(axis=-1),
         )
         return _join(sums, part)
 
     zeros = jnp.zeros(tokens.shape, jnp.float32)
     # Finite: the difference of two infinite maxima would not be a number.
-    nothing = _Sums(zeros + jnp.finfo(jnp.float32).min, zeros, zeros, zeros)
+    nothing = _ColumnSums(zeros + jnp.finfo(jnp.float32).min, zeros, zeros, zeros)
     sums = _over_chunks(vocab, _chunk(tokens, vocab, output), step, nothing)
     if axis is not None:  # the columns of all devices along it
         top = lax.pmax(sums.top, axis)
@@ -135,10 +135,10 @@ def chunked_softmax(
     log_total = jnp.log(sums.total)
     normaliser = sums.top + log_total
     entropy = log_total - sums.weighted / sums.total
-    return Softmax(sums.taken - normaliser, entropy, normaliser)
+    return Softmax(sums.token_logit - normaliser, entropy, normaliser)
 
 
-class Saved(NamedTuple):
+class SavedArrays(NamedTuple):
     """The arrays that the backward pass takes from the forward pass; no logits are among them."""
 
     x: Float[Array, "T D"]
@@ -149,7 +149,7 @@ class Saved(NamedTuple):
 
 
 def chunked_gradient(
-    saved: Saved,
+    saved: SavedArrays,
     by_logprob: Float[Array, " T"],
     by_entropy: Float[Array, " T"],
     output: OutputLayer,
@@ -166,7 +166,7 @@ def chunked_gradient(
     """
     x, table = saved.x, saved.table
     vocab = table.shape[output.vocab_axis]
-    tokens = _own_columns(saved.tokens, vocab, axis)
+    tokens = _local_columns(saved.tokens, vocab, axis)
     entropy, normaliser = saved.entropy[:, None], saved.normaliser[:, None]
     g, h = by_logprob[:, None], by_entropy[:, None]
 
@@ -178,7 +178,7 @@ def chunked_gradient(
         z, pull_back = jax.vjp(output.logits, _products(x, columns, output))
         log_p = z - normaliser
         by_z = -jnp.exp(log_p) * (g + h * (log_p + entropy))
-        by_z += jnp.where(_is_taken(tokens, first, size), g, 0.0)
+        by_z += jnp.where(_is_token_column(tokens, first, size), g, 0.0)
         by_products = pull_back(by_z)[0].astype(x.dtype)
         by_x += _einsum(f"tv,{output.letters}->td", by_products, columns)
         by_columns = _einsum(f"tv,td->{output.letters}", by_products, x).astype(table.dtype)
@@ -195,23 +195,23 @@ def chunked_gradient(
 # --- sums over columns
 
 
-class _Sums(NamedTuple):
+class _ColumnSums(NamedTuple):
     """The sums of each token over the columns so far: m, s, a and z_y of the module's equations."""
 
     top: Float[Array, " T"]
     total: Float[Array, " T"]
     weighted: Float[Array, " T"]
-    taken: Float[Array, " T"]
+    token_logit: Float[Array, " T"]
 
-    def relative_to(self, top: jax.Array) -> "_Sums":
+    def relative_to(self, top: jax.Array) -> "_ColumnSums":
         """The same sums with exponents relative to `top`, which is at least the maximum."""
         shift = self.top - top
         scale = jnp.exp(shift)
         weighted = scale * (self.weighted + shift * self.total)
-        return _Sums(top, scale * self.total, weighted, self.taken)
+        return _ColumnSums(top, scale * self.total, weighted, self.token_logit)
 
 
-def _join(a: _Sums, b: _Sums) -> _Sums:
+def _join(a: _ColumnSums, b: _ColumnSums) -> _ColumnSums:
     """The sums over the columns of `a` and `b` together."""
     top = jnp.maximum(a.top, b.top)
     joined = jax.tree.map(jnp.add, a.relative_to(top), b.relative_to(top))
@@ -239,12 +239,12 @@ def _columns_of(table: jax.Array, first: Column, size: int, output: OutputLayer)
     return lax.dynamic_slice_in_dim(table, first, size, output.vocab_axis)
 
 
-def _own_columns(tokens: jax.Array, vocab: int, axis: str | None) -> jax.Array:
+def _local_columns(tokens: jax.Array, vocab: int, axis: str | None) -> jax.Array:
     """i32[T] each token's column on this device, outside 0 .. `vocab` - 1 if another has it."""
     return tokens if axis is None else tokens - lax.axis_index(axis) * vocab
 
 
-def _is_taken(tokens: jax.Array, first: Column, size: int) -> jax.Array:
+def _is_token_column(tokens: jax.Array, first: Column, size: int) -> jax.Array:
     """bool[T, v] whether a column of the chunk belongs to the token."""
     return tokens[:, None] == first + jnp.arange(size)
 

@@ -54,7 +54,7 @@ Hidden = Float[Array, "B T D"]
 Attend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, Any]]
 
 HEADS = ("q", "k", "v")  # projections whose outputs are heads
-SUMMED = ("out", "down")  # projections that sum over heads, and over feed-forward units
+SUM_PROJECTIONS = ("out", "down")  # projections that sum over heads, and over feed-forward units
 LORA_A, LORA_B = "lora_a", "lora_b"  # the factors of a projection's adapter: see model/lora.py
 ENDS = ("embed", "head")  # the weights outside the layers that are split over a mesh
 # A sum of at least this many parts, one from each device along `tensor`, is completed before it is
@@ -71,7 +71,7 @@ REMAT = {
     # Products with weights, and what an attention kernel needs; not the scores of 'xla'.
     "dots": jax.checkpoint_policies.save_from_both_policies(
         jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-        jax.checkpoint_policies.save_only_these_names(attention.SAVED),
+        jax.checkpoint_policies.save_only_these_names(attention.SAVED_ARRAYS),
     ),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
@@ -211,10 +211,18 @@ class Block(nn.Module):
 
         def project(name: str, features: tuple[int, ...], bias: bool, x: jax.Array) -> jax.Array:
             num_in = 2 if name == "out" else 1  # `out` takes heads and their width
-            sum_axis = compute.sum_axis if name in SUMMED else None
+            sum_axis = compute.sum_axis if name in SUM_PROJECTIONS else None
             flat = self.mesh is None or self.mesh.size == 1
-            turned, few = name in compute.transposed, compute.few_rows
-            projection = Projection(features, bias, num_in, sum_axis, flat, turned, few, name=name)
+            projection = Projection(
+                features,
+                bias=bias,
+                num_in=num_in,
+                sum_axis=sum_axis,
+                flat=flat,
+                transposed=name in compute.transposed,
+                few_rows=compute.few_rows,
+                name=name,
+            )
             return projection(x, compute.lora_scale)
 
         with jax.named_scope("attention"):
@@ -222,7 +230,7 @@ class Block(nn.Module):
             q = norm("q_norm", project("q", heads, cfg.qkv_bias, h), cfg.qk_norm)
             k = norm("k_norm", project("k", kv_heads, cfg.qkv_bias, h), cfg.qk_norm)
             v = project("v", kv_heads, cfg.qkv_bias, h)
-            mixed, kept = attend(turn(q), turn(k), v)
+            mixed, attend_result = attend(turn(q), turn(k), v)
             h = by_position(project("out", (cfg.width,), cfg.out_bias, mixed))
             x = x + norm("post_attention_norm", h, cfg.sandwich_norms)
         with jax.named_scope("mlp"):
@@ -231,7 +239,7 @@ class Block(nn.Module):
             up = project("up", (cfg.ffn,), cfg.mlp_bias, h)
             gated = constrain(ACTIVATIONS[cfg.activation](gate) * up, self.mesh, *BY_COLUMN)
             h = by_position(project("down", (cfg.width,), cfg.mlp_bias, gated))
-            return x + norm("post_mlp_norm", h, cfg.sandwich_norms), kept
+            return x + norm("post_mlp_norm", h, cfg.sandwich_norms), attend_result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -335,20 +343,26 @@ class Decoder:
         tokens, positions, segment_ids, seen_until = jax.tree.map(
             lambda x: constrain(x, mesh, ROWS, None), (tokens, positions, segment_ids, seen_until)
         )
-        kind, seen = self.choose_attention(positions, segment_ids, seen_until)
+        kind, visibility = self.choose_attention(positions, segment_ids, seen_until)
         places = jnp.arange(tokens.shape[1]) if seen_until is None else positions
 
         def body(x: jax.Array, scanned: tuple[Params, LayerFacts | None]) -> tuple[jax.Array, Any]:
             layer, facts = scanned
 
             def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, Any]:
-                near = seen if facts is None else seen & attention.in_window(places, facts.window)
+                near = (
+                    visibility
+                    if facts is None
+                    else visibility & attention.in_window(places, facts.window)
+                )
                 mixed = attention.attend_over_mesh(kind, mesh, q, k, v, near, cfg.rule())
                 return mixed, (k, v) if keep_kv else None
 
             layer = self._gathered_layer(layer)
-            x, kept = self.block(layer, x, positions, attend, 0 if facts is None else facts)
-            return constrain(x, mesh, *BY_POSITION), kept
+            x, attend_result = self.block(
+                layer, x, positions, attend, 0 if facts is None else facts
+            )
+            return constrain(x, mesh, *BY_POSITION), attend_result
 
         remat = self.compute.remat
         if remat != "none" or (mesh is not None and mesh.shape["fsdp"] > 1):
@@ -369,7 +383,7 @@ class Decoder:
     def choose_attention(
         self, positions: Ids, segment_ids: Ids, seen_until: Ids | None
     ) -> tuple[str, jax.Array]:
-        """The kind of attention for whole sequences, and the result of `attention.what_is_seen`.
+        """The kind of attention for whole sequences, and the result of `attention.visibility_for`.
 
         If windows differ between layers, that is a mask without a window; `hidden` adds the
         layer's.
@@ -381,7 +395,7 @@ class Decoder:
             kind = attention.choose_kind(name, platform, cfg.rule(), T, cfg.head_dim, dtype)
         window = None if cfg.is_mixed else cfg.window(0)
         single = self.compute.single_rows
-        return kind, attention.what_is_seen(
+        return kind, attention.visibility_for(
             kind, positions, segment_ids, seen_until, window, single
         )
 
@@ -448,8 +462,8 @@ def apply(
     tokens = jnp.asarray(tokens, jnp.int32)
     length = tokens.shape[1]
     if cfg.rope.rope_type in BY_LENGTH and length > cfg.context:
-        rule = f"more than the model's context of {cfg.context}{cfg.context_reason}"
-        raise ModelError(f"{length} tokens are {rule}")
+        message = f"more than the model's context of {cfg.context}{cfg.context_reason}"
+        raise ModelError(f"{length} tokens are {message}")
     positions = jnp.broadcast_to(jnp.arange(length), tokens.shape)
     x, _ = model.hidden(params, tokens, positions, jnp.ones_like(tokens))
     return model.logits(params, x)

@@ -2,7 +2,7 @@
 
 A projection with kernel W computes x W + s (x A) B, with s = alpha / rank, A of `rank` columns and
 B of `rank` rows. A model's adapters are a tree of their own, {layers {q {lora_a, lora_b}, ...}},
-which `with_adapters` puts into the model's parameters and `merged` adds to its kernels.
+which `with_adapters` puts into the model's parameters and `merge_adapters` adds to its kernels.
 """
 
 import functools
@@ -85,7 +85,7 @@ def weights_of(trained: Params, base: Params | None) -> Params:
     return trained if base is None else with_adapters(base, trained)
 
 
-def merged(params: Params, scale: float) -> Params:
+def merge_adapters(params: Params, scale: float) -> Params:
     """The parameters without adapters: each kernel, in its dtype, is W + scale A B.
 
     The product and the sum are computed in float32. Parameters without adapters are returned.

@@ -71,16 +71,16 @@ def make_mesh(cfg: MeshConfig) -> Mesh:
     sizes = [cfg.data, cfg.fsdp, cfg.tensor]
     num_devices = jax.device_count()
     if -1 in sizes:
-        given = -math.prod(sizes)  # product of the other sizes
-        sizes[sizes.index(-1)] = max(num_devices // given, 1)
+        other_sizes = -math.prod(sizes)  # product of the other sizes
+        sizes[sizes.index(-1)] = max(num_devices // other_sizes, 1)
     size = math.prod(sizes)
     product = f"data x fsdp x tensor = {sizes}"
     if num_devices % size:
-        rule = f"multiplies to {size}, which must be a divisor of {num_devices} devices"
-        raise ConfigError("mesh", f"{product} {rule}")
+        message = f"multiplies to {size}, which must be a divisor of {num_devices} devices"
+        raise ConfigError("mesh", f"{product} {message}")
     if jax.process_count() > 1 and size != num_devices:
-        rule = f"{product} leaves some of the hosts' {num_devices} devices out"
-        raise ConfigError("mesh", f"{rule}; set one of them to -1")
+        message = f"{product} leaves some of the hosts' {num_devices} devices out"
+        raise ConfigError("mesh", f"{message}; set one of them to -1")
     return mesh_over(tuple(sizes), jax.devices()[:size])
 
 
@@ -277,8 +277,8 @@ def check_heads(mesh: AnyMesh, num_heads: int, ffn: int) -> None:
     """
     for name, size in (("query heads", num_heads), ("feed-forward columns", ffn)):
         if size % mesh.shape["tensor"]:
-            rule = f"does not divide the model's {size} {name}; choose a divisor of it"
-            raise ConfigError("mesh.tensor", rule, str(mesh.shape["tensor"]))
+            message = f"does not divide the model's {size} {name}; choose a divisor of it"
+            raise ConfigError("mesh.tensor", message, str(mesh.shape["tensor"]))
 
 
 def check_rows(mesh: AnyMesh, sizes: Mapping[str, int]) -> None:
@@ -289,5 +289,5 @@ def check_rows(mesh: AnyMesh, sizes: Mapping[str, int]) -> None:
     parts = num_shards(mesh)
     for field, size in sizes.items():
         if size % parts:
-            rule = f"must be a multiple of mesh.data x mesh.fsdp = {parts}, which share the rows"
-            raise ConfigError(field, rule, str(size))
+            message = f"must be a multiple of mesh.data x mesh.fsdp = {parts}, which share the rows"
+            raise ConfigError(field, message, str(size))

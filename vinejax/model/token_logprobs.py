@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from vinejax.model import sharding
 from vinejax.model.chunked_softmax import (
     OutputLayer,
-    Saved,
+    SavedArrays,
     Softmax,
     chunked_gradient,
     chunked_softmax,
@@ -88,7 +88,7 @@ def _forward(
     output: OutputLayer,
     mesh: Mesh | None,
     axis: str | None,
-) -> tuple[tuple[PerToken, PerToken], Saved]:
+) -> tuple[tuple[PerToken, PerToken], SavedArrays]:
     layout = _layout(x, table, output, mesh)
     axis = layout.axis if layout else axis
 
@@ -104,7 +104,7 @@ def _forward(
         forward = sharding.on_shards(mesh, local, in_specs, layout.per_token)
         softmax = forward(x, constrain(table, mesh, *used), tokens)
         softmax = Softmax(*(constrain(y, mesh, ROWS, None) for y in softmax))
-    saved = Saved(x, table, tokens, softmax.entropy, softmax.normaliser)
+    saved = SavedArrays(x, table, tokens, softmax.entropy, softmax.normaliser)
     return (softmax.logprob, softmax.entropy), saved
 
 
@@ -112,7 +112,7 @@ def _gradient(
     output: OutputLayer,
     mesh: Mesh | None,
     axis: str | None,
-    saved: Saved,
+    saved: SavedArrays,
     gradients: tuple[PerToken, PerToken],
 ) -> tuple[jax.Array, jax.Array, None]:
     layout = _layout(saved.x, saved.table, output, mesh)
@@ -120,7 +120,7 @@ def _gradient(
 
     def local(x: jax.Array, table: jax.Array, *per_token: jax.Array) -> tuple[jax.Array, jax.Array]:
         tokens, entropy, normaliser, g, h = (y.reshape(-1) for y in per_token)
-        part = Saved(_flat(x), table, tokens, entropy, normaliser)
+        part = SavedArrays(_flat(x), table, tokens, entropy, normaliser)
         by_x, by_table = chunked_gradient(part, g, h, output, axis)
         return by_x.reshape(x.shape), by_table
 

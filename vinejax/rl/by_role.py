@@ -64,11 +64,11 @@ def role_advantages(
       Array([[0.5 , 0.25, 0.5 ]], dtype=float32)
     """
     is_step = jnp.arange(values.shape[1]) < num_steps[:, None]
-    sampled = is_step if is_sampled is None else is_step & is_sampled
+    has_value = is_step if is_sampled is None else is_step & is_sampled
     rewards = step_rewards(rewards, num_steps, values.shape[1])
-    values = jnp.where(sampled, jnp.float32(values), 0.0)
-    later = _later_values(values, rewards, is_step, sampled, lam, gamma)
-    baseline, is_known = role_baselines(values, rewards, sampled, filter, gamma)
+    values = jnp.where(has_value, jnp.float32(values), 0.0)
+    later = _later_values(values, rewards, is_step, has_value, lam, gamma)
+    baseline, is_known = role_baselines(values, rewards, has_value, filter, gamma)
     if prior is not None:
         v = jnp.where(is_step, jnp.float32(prior), 0.0)
         baseline = jnp.where(is_known, (1 - weight) * baseline + weight * v, v)
@@ -79,7 +79,7 @@ def _later_values(
     values: Float32[Array, "B C"],
     rewards: Float32[Array, "B C"],
     is_step: Bool[Array, "B C"],
-    sampled: Bool[Array, "B C"],
+    has_value: Bool[Array, "B C"],
     lam: ScalarLike,
     gamma: ScalarLike,
 ) -> Float32[Array, "B C"]:
@@ -91,7 +91,7 @@ def _later_values(
         q = jnp.where(is_step, reward + gamma * after, 0.0)
         return jnp.where(is_sampled, (1 - lam) * value + lam * q, q), q
 
-    steps = values.T, rewards.T, is_step.T, sampled.T
+    steps = values.T, rewards.T, is_step.T, has_value.T
     return jax.lax.scan(backwards, jnp.zeros(values.shape[0]), steps, reverse=True)[1].T
 
 

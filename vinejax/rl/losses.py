@@ -165,8 +165,8 @@ def opmd(
     Source: Kimi k1.5, https://arxiv.org/abs/2501.12599, section 2.3.2, with A = r - mean r.
     """
     logprobs = jnp.where(mask, jnp.float32(logprobs), 0.0)
-    moved = logprobs - jnp.where(mask, jnp.float32(old_logprobs), 0.0)
-    shares = moved * masked_segment_totals(moved, mask, segment_ids)
+    difference = logprobs - jnp.where(mask, jnp.float32(old_logprobs), 0.0)
+    shares = difference * masked_segment_totals(difference, mask, segment_ids)
     return jnp.where(mask, reinforce(logprobs, advantages) + 0.5 * tau * shares, 0.0)
 
 

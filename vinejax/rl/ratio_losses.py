@@ -17,7 +17,7 @@ from vinejax.rl.losses import ppo_clip, probability_ratio, reinforce
 from vinejax.rl.segments import masked_segment_means
 
 PerToken = Real[Array, "B T"]
-Bounds = Sequence[ScalarLike]
+ClipBounds = Sequence[ScalarLike]
 
 
 @jax.jit
@@ -35,7 +35,7 @@ def gspo(
     old_logprobs: PerToken,
     advantages: PerToken,
     mask: Bool[Array, "B T"],
-    clip: Bounds,
+    clip: ClipBounds,
     segment_ids: Int[Array, "B T"] | None = None,
 ) -> Float32[Array, "B T"]:
     """Group sequence policy optimisation: one ratio per solution, per token of it.
@@ -44,13 +44,15 @@ def gspo(
 
     Source: GSPO-token, https://arxiv.org/abs/2507.18071, section 4.3.
     """
-    moved = shared_mean(jnp.float32(logprobs) - jnp.float32(old_logprobs), mask, segment_ids)
-    return ppo_clip(moved, jnp.zeros_like(moved), advantages, clip)
+    mean_difference = shared_mean(
+        jnp.float32(logprobs) - jnp.float32(old_logprobs), mask, segment_ids
+    )
+    return ppo_clip(mean_difference, jnp.zeros_like(mean_difference), advantages, clip)
 
 
 @jax.jit
 def cispo(
-    logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, clip: Bounds
+    logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, clip: ClipBounds
 ) -> Float32[Array, "B T"]:
     """REINFORCE weighted by the clipped ratio: every token keeps a gradient.
 
@@ -66,7 +68,7 @@ def cispo(
 
 @jax.jit
 def clip_with_gradient(
-    logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, clip: Bounds
+    logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, clip: ClipBounds
 ) -> Float32[Array, "B T"]:
     """The clipped loss, whose upper bound has a gradient.
 
@@ -86,7 +88,7 @@ def clip_with_gradient(
 
 @jax.jit
 def sapo(
-    logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, tau: Bounds
+    logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, tau: ClipBounds
 ) -> Float32[Array, "B T"]:
     """Soft adaptive policy optimisation: a smooth gate in the place of the clip.
 

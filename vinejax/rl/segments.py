@@ -20,10 +20,10 @@ def running_sums(
     """
 
     def add(
-        one: tuple[jax.Array, jax.Array], other: tuple[jax.Array, jax.Array]
+        left: tuple[jax.Array, jax.Array], right: tuple[jax.Array, jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
         """The sums of two neighbouring parts of a row, up to the last position of the second."""
-        (before, segment_before), (x, segment) = one, other
+        (before, segment_before), (x, segment) = left, right
         # Equal ids at both ends: no other segment lies between, since an id comes once in a row.
         return x + jnp.where(segment_before == segment, before, 0), segment
 

@@ -37,7 +37,7 @@ def with_steps(rollout: Rollout, cfg: Config) -> Credit:
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
     """The loss of each step: see `rl.sequence_losses.advantage_regression`."""
-    own: DirectConfig = objective.own
+    own: DirectConfig = objective.method_settings
     steps = batch.segment_ids * MOST_STEPS + batch.own + 1
     given = logprobs, batch.old_logprobs, batch.advantages, batch.mask, own.beta
     return PolicyLoss(advantage_regression(*given, steps))

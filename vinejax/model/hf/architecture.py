@@ -10,7 +10,7 @@ from vinejax.model.hf.families import SIZES, parse_config
 from vinejax.model.hf.tensors import read_json
 
 # The fields that a plan depends on -> the fields of config.json that determine them.
-PLANNED = SIZES | {
+PLANNED_FIELDS = SIZES | {
     "head_dim": "head_dim",
     "context": "max_position_embeddings",
     "windows": "sliding_window",
@@ -36,7 +36,7 @@ def check_architecture(path: str | os.PathLike, model: Decoder) -> None:
     A plan that was made from the file would otherwise be of another model than the run's.
     """
     declared_cfg = read_architecture(path)
-    for ours, theirs in PLANNED.items():
+    for ours, theirs in PLANNED_FIELDS.items():
         declared, loaded = getattr(declared_cfg, ours), getattr(model.cfg, ours)
         if declared != loaded:
             raise ModelError(

@@ -186,8 +186,8 @@ def _windows(read: FieldReader, family: Family, num_layers: int) -> tuple[int | 
         kinds = ["full_attention" if i in full else "sliding_attention" for i in range(num_layers)]
     is_known = isinstance(kinds, list) and all(kind in KINDS for kind in kinds)
     if not is_known or len(kinds) != num_layers:
-        rule = "must be 'full_attention' or 'sliding_attention' for each of num_hidden_layers"
-        read.fail("layer_types", f"is not supported: {rule} = {num_layers}")
+        message = "must be 'full_attention' or 'sliding_attention' for each of num_hidden_layers"
+        read.fail("layer_types", f"is not supported: {message} = {num_layers}")
     if "sliding_attention" not in kinds:
         return ()
     if size is None:

@@ -45,9 +45,9 @@ class FieldReader:
         self.file, self.raw = file, raw
         self.seen: set[str] = set()
 
-    def fail(self, field: str, rule: str) -> Never:
+    def fail(self, field: str, message: str) -> Never:
         """Raise ModelError with file, field, its value and the rule that it breaks."""
-        raise ModelError(f"{self.file}: {field} = {self.raw.get(field)!r} {rule}")
+        raise ModelError(f"{self.file}: {field} = {self.raw.get(field)!r} {message}")
 
     def get(self, field: str, otherwise: Any = None) -> Any:
         """The value of a field, or `otherwise` where it is absent or null."""

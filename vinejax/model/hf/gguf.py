@@ -17,7 +17,7 @@ from etils import epath
 from vinejax.core.errors import ModelError
 
 SUFFIX = ".gguf"
-NEEDED = ("gguf", "accelerate", "torch")  # beside transformers
+NEEDED_PACKAGES = ("gguf", "accelerate", "torch")  # beside transformers
 CONVERT = """
 import sys, transformers as t
 folder, file, out = sys.argv[1:]
@@ -29,7 +29,7 @@ t.AutoTokenizer.from_pretrained(folder, gguf_file=file).save_pretrained(out)
 """
 
 
-def converted(file: epath.Path) -> epath.Path:
+def converted_folder(file: epath.Path) -> epath.Path:
     """The Hugging Face folder of a GGUF file, in the user's cache folder; made at the first call.
 
     A file that has changed gets another folder. Raises ModelError as `convert` does.
@@ -49,9 +49,9 @@ def convert(file: epath.Path, folder: epath.Path) -> None:
 
     Raises ModelError if packages are missing, or if transformers cannot read the file.
     """
-    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
-        rule = f"a GGUF file needs {', '.join(missing)}: pip install 'vinejax[real]'"
-        raise ModelError(f"{file}: {rule}, or name a folder with safetensors")
+    if missing := [name for name in NEEDED_PACKAGES if importlib.util.find_spec(name) is None]:
+        message = f"a GGUF file needs {', '.join(missing)}: pip install 'vinejax[real]'"
+        raise ModelError(f"{file}: {message}, or name a folder with safetensors")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".gguf-", dir=folder.parent) as unfinished:
         out = os.path.join(unfinished, "model")

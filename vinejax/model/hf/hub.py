@@ -9,19 +9,19 @@ from collections.abc import Iterator
 from etils import epath
 
 from vinejax.core.errors import ModelError
-from vinejax.model.hf.gguf import SUFFIX, converted
+from vinejax.model.hf.gguf import SUFFIX, converted_folder
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # 'gpt2', 'deepseek-ai/deepseek-math-7b-base'
 # Only safetensors are downloaded; Mistral's consolidated* hold the same weights once more.
-WANTED = ["*.safetensors", "*.json", "*.jinja"]
-UNWANTED = ["*/*", "consolidated*"]
+DOWNLOADED_FILES = ["*.safetensors", "*.json", "*.jinja"]
+IGNORED_FILES = ["*/*", "consolidated*"]
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 
 
 def find_folder(path: epath.PathLike) -> epath.Path:
     """The folder of a model, `~` for the home folder; other names are looked up on the hub.
 
-    That of a GGUF file is made of it (`converted`).
+    That of a GGUF file is made of it (`converted_folder`).
     A model from the hub is downloaded once per host into huggingface_hub's cache, which is safe
     between processes and respects HF_HUB_OFFLINE. Raises ModelError if there is no such model.
     """
@@ -34,7 +34,7 @@ def find_folder(path: epath.PathLike) -> epath.Path:
     except ImportError as error:  # the client library for gs:// is missing
         raise ModelError(f"{path}: {error}") from None
     if folder.suffix == SUFFIX and folder.is_file():
-        return converted(folder)
+        return converted_folder(folder)
     name = os.fspath(path)
     if folder.exists() or not HUB_NAME.fullmatch(name) or name.startswith("."):
         raise ModelError(f"{path}: no such model folder")
@@ -42,7 +42,9 @@ def find_folder(path: epath.PathLike) -> epath.Path:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        return epath.Path(snapshot_download(name, allow_patterns=WANTED, ignore_patterns=UNWANTED))
+        return epath.Path(
+            snapshot_download(name, allow_patterns=DOWNLOADED_FILES, ignore_patterns=IGNORED_FILES)
+        )
     except LocalEntryNotFoundError:
         offline = " (HF_HUB_OFFLINE is set)" if constants.HF_HUB_OFFLINE else ""
         raise ModelError(

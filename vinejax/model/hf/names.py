@@ -16,12 +16,12 @@ from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.families import FAMILIES
 from vinejax.model.hf.tensors import StoredTensor
 
-Path = tuple[str, ...]  # to a parameter, such as ("layers", "q", "kernel")
-Shape = tuple[int, ...]
+ParamPath = tuple[str, ...]  # to a parameter, such as ("layers", "q", "kernel")
+TensorShape = tuple[int, ...]
 Index = tuple[slice, ...]  # one slice per axis
 
 EMBED, HEAD = ("embed",), ("head",)
-TOP = {
+TOP_TENSORS = {
     EMBED: "model.embed_tokens.weight",
     ("norm", "scale"): "model.norm.weight",
     HEAD: "lm_head.weight",
@@ -44,7 +44,7 @@ SANDWICH = {
     "mlp_norm": "pre_feedforward_layernorm",
     "post_mlp_norm": "post_feedforward_layernorm",
 }
-FUSED = {"self_attn.qkv_proj": ("q", "k", "v"), "mlp.gate_up_proj": ("gate", "up")}
+FUSED_MODULES = {"self_attn.qkv_proj": ("q", "k", "v"), "mlp.gate_up_proj": ("gate", "up")}
 BLOCK_BYTES = 2**22  # maximum of a file that is in memory at a time
 
 
@@ -52,11 +52,11 @@ class Source(NamedTuple):
     """The rows of a torch tensor that hold a parameter, or one layer's part of it."""
 
     name: str  # {} stands for the layer
-    shape: Shape  # the whole tensor's
+    shape: TensorShape  # the whole tensor's
     start: int  # the first row
 
 
-def by_path(params: Params) -> dict[Path, Any]:
+def by_path(params: Params) -> dict[ParamPath, Any]:
     """The leaves of nested parameters by the names along their paths."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     return {tuple(key.key for key in path): leaf for path, leaf in leaves}
@@ -68,11 +68,11 @@ def abstract_params(model: Decoder) -> Params:
     return jax.eval_shape(lambda: dataclasses.replace(model, mesh=None).init(jax.random.key(0)))
 
 
-def param_sources(model: Decoder) -> dict[Path, Source]:
+def param_sources(model: Decoder) -> dict[ParamPath, Source]:
     """The tensor and rows of each parameter in a checkpoint of the model's family."""
     cfg = model.cfg
     modules = MODULES | (SANDWICH if cfg.sandwich_norms else {})
-    fused = FUSED if FAMILIES[cfg.family].fused else {}
+    fused = FUSED_MODULES if FAMILIES[cfg.family].fused else {}
     shapes = {
         path: torch_shape(path, x.shape[1:] if path[0] == "layers" else x.shape)
         for path, x in by_path(abstract_params(model)).items()
@@ -80,7 +80,7 @@ def param_sources(model: Decoder) -> dict[Path, Source]:
     sources = {}
     for path, shape in shapes.items():
         if path[0] != "layers":
-            sources[path] = Source(TOP[path], shape, 0)
+            sources[path] = Source(TOP_TENSORS[path], shape, 0)
             continue
         _, module, kind = path
         name, members = modules[module], (module,)
@@ -94,7 +94,7 @@ def param_sources(model: Decoder) -> dict[Path, Source]:
     return sources
 
 
-def _matrix_axes(path: Path, rank: int) -> tuple[slice, slice]:
+def _matrix_axes(path: ParamPath, rank: int) -> tuple[slice, slice]:
     """The axes of a parameter that become the rows, and the columns, of torch's matrix.
 
     A vector has rows only.
@@ -107,21 +107,21 @@ def _matrix_axes(path: Path, rank: int) -> tuple[slice, slice]:
     return slice(0, rank), slice(rank, rank)
 
 
-def torch_shape(path: Path, shape: Shape) -> Shape:
+def torch_shape(path: ParamPath, shape: TensorShape) -> TensorShape:
     """The checkpoint's shape of a parameter of `shape`, from which the axis L is left out."""
     rows, columns = _matrix_axes(path, len(shape))
     matrix = math.prod(shape[rows]), math.prod(shape[columns])
     return matrix if shape[columns] else matrix[:1]
 
 
-def torch_matrix(path: Path, x: np.ndarray) -> np.ndarray:
+def torch_matrix(path: ParamPath, x: np.ndarray) -> np.ndarray:
     """A view of a parameter as the checkpoint's matrix [rows, columns]."""
     rows, _ = _matrix_axes(path, x.ndim)
     num_rows = math.prod(x.shape[rows])
     return x.reshape(num_rows, -1) if rows.start == 0 else x.reshape(-1, num_rows).T
 
 
-def _flat_range(shape: Shape, index: Index) -> tuple[int, int]:
+def _flat_range(shape: TensorShape, index: Index) -> tuple[int, int]:
     """Start and stop of `index` in the flattened axes; it may divide the first axis only."""
     if not shape:
         return 0, 1
@@ -130,7 +130,12 @@ def _flat_range(shape: Shape, index: Index) -> tuple[int, int]:
 
 
 def read_part(
-    tensor: StoredTensor, path: Path, source: Source, shape: Shape, index: Index, out: np.ndarray
+    tensor: StoredTensor,
+    path: ParamPath,
+    source: Source,
+    shape: TensorShape,
+    index: Index,
+    out: np.ndarray,
 ) -> None:
     """Fill `out` with the part `index` of a parameter of `shape`, without the axis L."""
     rows, columns = _matrix_axes(path, len(shape))

@@ -35,7 +35,7 @@ HARMLESS = frozenset(
     """.split()
 )
 # Of `init_lora_weights`: the base is as it was. Others, such as 'pissa', take something off it.
-KEEPING = (True, False, "gaussian", "eva", "orthogonal")
+INITS_WITH_PLAIN_BASE = (True, False, "gaussian", "eva", "orthogonal")
 
 
 def base_of(folder: epath.Path) -> str | None:
@@ -62,21 +62,21 @@ def read_adapters(folder: epath.Path, model: Decoder) -> Params:
     if not file.exists():
         raise ModelError(f"{folder}: holds no {WEIGHTS}; save the adapters as safetensors")
     stored = {tensor.name: tensor for tensor in read_header(file)}
-    left, shapes, layers = set(stored), kernel_shapes(model), {}
+    unread, shapes, layers = set(stored), kernel_shapes(model), {}
     for part, source in _sources(model, shapes).items():
         inputs, outputs = shapes[part]
         factors = []
         for layer in range(model.cfg.num_layers):
             module = _module(source).format(layer)
             names = [f"base_model.model.{module}.lora_{factor}.weight" for factor in "AB"]
-            left -= {*names}
+            unread -= {*names}
             if not any(name in stored for name in names):
                 factors.append((np.zeros((0, math.prod(inputs))), np.zeros((source.shape[0], 0))))
                 continue
             a, b = (_matrix(stored, name, file) for name in names)
             if a.shape[1:] != (math.prod(inputs),) or b.shape != (source.shape[0], len(a)):
-                rule = f"has factors {a.shape} and {b.shape}, the projection is {source.shape}"
-                raise ModelError(f"{file}: {module} {rule}")
+                message = f"has factors {a.shape} and {b.shape}, the projection is {source.shape}"
+                raise ModelError(f"{file}: {module} {message}")
             factors.append((a, scale_of(module, len(a)) * b))
         if rank := max(len(a) for a, _ in factors):
             rows = slice(source.start, source.start + math.prod(outputs))
@@ -86,9 +86,9 @@ def read_adapters(folder: epath.Path, model: Decoder) -> Params:
                 LORA_A: np.stack(of_a).reshape(-1, *inputs, rank).astype(np.float32),
                 LORA_B: np.stack(of_b).reshape(-1, rank, *outputs).astype(np.float32),
             }
-    if left:
-        rule = "is no adapter of a projection of the model (q, k, v, out, gate, up, down)"
-        raise ModelError(f"{file}: tensor {min(left)} {rule}")
+    if unread:
+        message = "is no adapter of a projection of the model (q, k, v, out, gate, up, down)"
+        raise ModelError(f"{file}: tensor {min(unread)} {message}")
     return {"layers": layers}
 
 
@@ -98,16 +98,18 @@ def _scales(folder: epath.Path) -> Callable[[str, int], float]:
     for field, known in (("peft_type", "LORA"), ("bias", "none"), ("fan_in_fan_out", False)):
         if fields.get(field, known) != known:
             fields.fail(field, f"is not supported, {known!r} is")
-    if fields.get("init_lora_weights", True) not in KEEPING:
+    if fields.get("init_lora_weights", True) not in INITS_WITH_PLAIN_BASE:
         fields.fail("init_lora_weights", "changes the base: convert the adapters to plain ones")
-    alpha, of_modules = fields.number("lora_alpha"), fields.get("alpha_pattern", {})
+    alpha, module_alphas = fields.number("lora_alpha"), fields.get("alpha_pattern", {})
     is_root = fields.flag("use_rslora")
     fields.refuse_the_rest(HARMLESS)
 
     def scale(module: str, rank: int) -> float:
         # As PEFT finds them: the first pattern that the end of the name matches.
-        found = (x for key, x in of_modules.items() if re.fullmatch(rf"(.*\.)?({key})", module))
-        return next(found, alpha) / (rank**0.5 if is_root else rank)
+        matching_alphas = (
+            x for key, x in module_alphas.items() if re.fullmatch(rf"(.*\.)?({key})", module)
+        )
+        return next(matching_alphas, alpha) / (rank**0.5 if is_root else rank)
 
     return scale
 

@@ -33,7 +33,7 @@ CONVERT = (
     "t.AutoModelForCausalLM.from_pretrained(a, dtype='auto').save_pretrained(b); "
     "t.AutoTokenizer.from_pretrained(a).save_pretrained(b)"
 )
-PICKLED = (
+PICKLED_MESSAGE = (
     "pickled weights are refused (*.bin, *.pt), as loading them runs code; if you trust MODEL, a "
     f'folder or hub name, convert it where torch is installed: python -c "{CONVERT}" MODEL FOLDER'
 )
@@ -85,13 +85,13 @@ def find_tensors(folder: epath.Path) -> dict[str, StoredTensor]:
         is_pickled = any(file.suffix in (".bin", ".pt", ".pth") for file in folder.iterdir())
         # From the hub only safetensors files are downloaded.
         where = "" if is_pickled else "if its weights are elsewhere, or were left on the hub: "
-        raise ModelError(f"{folder} has no *.safetensors; {where}{PICKLED}")
+        raise ModelError(f"{folder} has no *.safetensors; {where}{PICKLED_MESSAGE}")
     tensors: dict[str, StoredTensor] = {}
     for file in files:
         for tensor in read_header(file):
             if tensor.name in tensors:
-                both = f"{tensors[tensor.name].file.name} and {file.name}"
-                raise ModelError(f"{folder}: tensor {tensor.name} is in both {both}")
+                file_names = f"{tensors[tensor.name].file.name} and {file.name}"
+                raise ModelError(f"{folder}: tensor {tensor.name} is in both {file_names}")
             tensors[tensor.name] = tensor
     for name, file in listed.items():
         if name not in tensors or tensors[name].file.name != file:
@@ -139,8 +139,8 @@ def read_header(file: epath.Path) -> list[StoredTensor]:
             raise ModelError(f"{file}: tensor {name} has {stop - start} bytes for shape {shape}")
         end = 8 + length + stop
         if end > size:
-            rule = f"tensor {name} ends at byte {end} of {size}; download it again"
-            raise ModelError(f"{file} is not a whole safetensors file: {rule}")
+            message = f"tensor {name} ends at byte {end} of {size}; download it again"
+            raise ModelError(f"{file} is not a whole safetensors file: {message}")
         tensors.append(StoredTensor(name, file, DTYPES[dtype], shape, 8 + length + start))
     return tensors
 

@@ -25,7 +25,7 @@ from vinejax.model.hf import names, tensors
 from vinejax.model.hf.families import config_json, eos_ids, parse_config
 from vinejax.model.hf.fields import FieldReader
 from vinejax.model.hf.hub import find_folder, local_copy
-from vinejax.model.hf.names import EMBED, HEAD, TOP, Path, Source, by_path
+from vinejax.model.hf.names import EMBED, HEAD, TOP_TENSORS, ParamPath, Source, by_path
 from vinejax.model.hf.tensors import NewTensor, StoredTensor, find_tensors, read_json
 from vinejax.model.sharding import check_heads, param_shardings, replicate, with_auto_axes
 from vinejax.runtime.host_arrays import whole_array
@@ -135,7 +135,7 @@ def load_params(folder: epath.Path, model: Decoder, dtype: str, mesh: Mesh | Non
     else:
         shardings = param_shardings(mesh, abstract)
 
-    def load(path: Path, shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
+    def load(path: ParamPath, shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
         source = sources[path]
         parts = {}
 
@@ -166,9 +166,9 @@ def load_params(folder: epath.Path, model: Decoder, dtype: str, mesh: Mesh | Non
 
 
 def _check_numbers(
-    loaded: dict[Path, jax.Array],
+    loaded: dict[ParamPath, jax.Array],
     stored: dict[str, StoredTensor],
-    sources: dict[Path, Source],
+    sources: dict[ParamPath, Source],
     mesh: Mesh | None,
 ) -> None:
     """Raise ModelError for the first tensor that is not finite, and for an embedding of zeros."""
@@ -178,20 +178,20 @@ def _check_numbers(
         name = sources[path].name
         if not is_finite.all():
             tensor = stored[name.format(int(is_finite.argmin()))]
-            rule = "has numbers that are not finite; get the file again"
-            raise ModelError(f"{tensor.file}: tensor {tensor.name} {rule}")
+            message = "has numbers that are not finite; get the file again"
+            raise ModelError(f"{tensor.file}: tensor {tensor.name} {message}")
         if path == EMBED and not is_something:
-            rule = "is 0 everywhere, so nothing was trained; get the file again"
-            raise ModelError(f"{stored[name].file}: tensor {name} {rule}")
+            message = "is 0 everywhere, so nothing was trained; get the file again"
+            raise ModelError(f"{stored[name].file}: tensor {name} {message}")
 
 
 @functools.partial(jax.jit, static_argnames="mesh")
 def _facts(
-    params: dict[Path, jax.Array], mesh: Mesh | None
-) -> dict[Path, tuple[jax.Array, jax.Array]]:
+    params: dict[ParamPath, jax.Array], mesh: Mesh | None
+) -> dict[ParamPath, tuple[jax.Array, jax.Array]]:
     """Whether all numbers are finite, and whether any is not 0; [L] for a layers' weight, or []."""
 
-    def facts(path: Path, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def facts(path: ParamPath, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         axes = tuple(range(1, x.ndim)) if path[0] == "layers" else None
         return replicate((jnp.isfinite(x).all(axes), (x != 0).any(axes)), mesh)
 
@@ -201,7 +201,7 @@ def _facts(
 def _check_tensors(
     folder: epath.Path,
     stored: dict[str, StoredTensor],
-    sources: dict[Path, Source],
+    sources: dict[ParamPath, Source],
     cfg: DecoderConfig,
 ) -> None:
     """Raise ModelError for the first tensor that is missing, misshapen or unknown."""
@@ -213,17 +213,17 @@ def _check_tensors(
         if name not in stored:
             raise ModelError(f"{folder}: tensor {name} is missing")
         if stored[name].shape != shape:
-            rule = f"has shape {stored[name].shape}, the config says {shape}"
-            raise ModelError(f"{stored[name].file}: tensor {name} {rule}")
+            message = f"has shape {stored[name].shape}, the config says {shape}"
+            raise ModelError(f"{stored[name].file}: tensor {name} {message}")
     for name in sorted(stored.keys() - shapes.keys()):
-        if name == TOP[HEAD] and cfg.tied_head:
-            rule = "differs from the embedding, yet tie_word_embeddings is true"
-            is_wrong = not _equal_tensors(stored[name], stored[TOP[EMBED]])
+        if name == TOP_TENSORS[HEAD] and cfg.tied_head:
+            message = "differs from the embedding, yet tie_word_embeddings is true"
+            is_wrong = not _equal_tensors(stored[name], stored[TOP_TENSORS[EMBED]])
         else:
-            rule = f"is no part of a {cfg.family} model with this config.json"
+            message = f"is no part of a {cfg.family} model with this config.json"
             is_wrong = not name.endswith(NOT_A_WEIGHT)
         if is_wrong:
-            raise ModelError(f"{stored[name].file}: tensor {name} {rule}")
+            raise ModelError(f"{stored[name].file}: tensor {name} {message}")
 
 
 def _equal_tensors(a: StoredTensor, b: StoredTensor) -> bool:
@@ -340,8 +340,8 @@ def _check_params(model: Decoder, params: Params) -> None:
         if path not in leaves:
             raise ModelError(f"parameter {name} is missing")
         if leaves[path].shape != x.shape:
-            rule = f"has shape {leaves[path].shape}, the model says {x.shape}"
-            raise ModelError(f"parameter {name} {rule}")
+            message = f"has shape {leaves[path].shape}, the model says {x.shape}"
+            raise ModelError(f"parameter {name} {message}")
         if leaves[path].dtype.name not in DTYPES:
             known = ", ".join(DTYPES)
             raise ModelError(f"parameter {name} is {leaves[path].dtype.name}, none of {known}")
@@ -365,14 +365,14 @@ def _new_tensors(model: Decoder, params: Params, dtype: str | None) -> list[NewT
     """The tensors of the family's checkpoint; each fetches its parameters when it is made."""
     sources = names.param_sources(model)
     leaves = by_path(params)
-    members: dict[str, list[Path]] = {}  # tensor -> its parameters, in the order of its rows
+    members: dict[str, list[ParamPath]] = {}  # tensor -> its parameters, in the order of its rows
     for path in sorted(sources, key=lambda path: sources[path].start):
         members.setdefault(sources[path].name, []).append(path)
 
-    def tensor(name: str, paths: list[Path], layer: int | None) -> NewTensor:
+    def tensor(name: str, paths: list[ParamPath], layer: int | None) -> NewTensor:
         stored_dtype = jnp.dtype(dtype or leaves[paths[0]].dtype)
 
-        def stored(path: Path) -> np.ndarray:
+        def stored(path: ParamPath) -> np.ndarray:
             x = leaves[path] if layer is None else leaves[path][layer]
             return names.torch_matrix(path, whole_array(x))
 

@@ -15,7 +15,7 @@ from helpers.applied import policy_objective
 from vinejax.core.settings import Config
 from vinejax.core.types import Batch, Episode
 from vinejax.learner.batch import collate
-from vinejax.learner.corrections import with_corrections
+from vinejax.learner.sampler_correction import with_corrections
 from vinejax.learner.score import score
 
 LENGTHS = [(3, 6), (2, 4), (4, 1)]

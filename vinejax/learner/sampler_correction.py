@@ -8,29 +8,34 @@ import numpy as np
 
 from vinejax.core.settings import Config
 from vinejax.core.types import Batch, Episode
-from vinejax.learner.batch import in_rows
+from vinejax.learner.batch import token_rows
 from vinejax.rl.corrections import correction_weights
 
 
 def with_corrections(
-    batch: Batch, sampled: np.ndarray, episodes: list[Episode], cfg: Config
+    batch: Batch, is_sampled: np.ndarray, episodes: list[Episode], cfg: Config
 ) -> tuple[Batch, dict[str, float]]:
     """(a batch as it is trained on, with what is configured in `ppo`; metrics).
 
-    A weight of a whole solution is over all tokens that were drawn for its row, `sampled`, bool
+    A weight of a whole solution is over all tokens that were drawn for its row, `is_sampled`, bool
     [B, T], whatever the batch's mask leaves out of training. Given tokens were not drawn for it,
     and their log-probabilities are not known.
     """
     ppo, metrics = cfg.ppo, {}
     if ppo.correction != "none":
-        drawn = in_rows(sampled.shape, episodes, [episode.logprobs for episode in episodes])
+        sampler_logprobs = token_rows(
+            is_sampled.shape, episodes, [episode.logprobs for episode in episodes]
+        )
         per, _, outside = ppo.correction.partition("_")
         low, high = ppo.correction_min or 0.0, ppo.correction_max or np.inf
-        found = correction_weights(batch.old_logprobs, drawn, sampled, per, outside, low, high)
-        weights = np.asarray(found)
-        if (weights[sampled] != 1).any():  # else the program, and its bits, are those without
+        weights = np.asarray(
+            correction_weights(
+                batch.old_logprobs, sampler_logprobs, is_sampled, per, outside, low, high
+            )
+        )
+        if (weights[is_sampled] != 1).any():  # else the program, and its bits, are those without
             batch = batch._replace(weights=weights)
-        of_tokens = weights[sampled] if sampled.any() else np.ones(1)
-        metrics["rollout/weight"] = float(np.mean(of_tokens, dtype=np.float64))
-        metrics["rollout/masked"] = float(np.mean(of_tokens == 0))
+        token_weights = weights[is_sampled] if is_sampled.any() else np.ones(1)
+        metrics["rollout/weight"] = float(np.mean(token_weights, dtype=np.float64))
+        metrics["rollout/masked"] = float(np.mean(token_weights == 0))
     return batch, metrics
