@@ -208,7 +208,7 @@ def test_reference_scores_of_pairs_are_those_of_each_minibatch():
     pairs = list(zip(chosen, rejected, strict=True))
     it = fake_iteration(cfg)
     reference = of_pairs._scores(it, pairs, it.session.load_reference())
-    batches = list(of_pairs._pair_batches(it, pairs, reference))
+    batches = list(of_pairs._pair_batches(it, pairs, reference, epochs=2))
     assert len(batches) == 4 and of_pairs.longest_pair(pairs) <= batches[0].tokens.shape[1]
     passes = passes_for(cfg, cfg.ppo.minibatch, None)
     for batch in batches:

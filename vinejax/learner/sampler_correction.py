@@ -1,7 +1,7 @@
-"""What an update reads beside advantages: weights of the policy loss.
+"""Importance weights of the policy loss, which correct for the difference of sampler and learner.
 
-They are constants of the rollout, made on the host before it is divided into minibatches, so that
-minibatches, packing and devices cannot change them. Nothing is made that is not configured.
+Weights are constants of the rollout. The host computes them before it divides the rollout into
+minibatches, so that minibatches, packing and devices cannot change them.
 """
 
 import numpy as np
@@ -15,11 +15,11 @@ from vinejax.rl.corrections import correction_weights
 def with_corrections(
     batch: Batch, is_sampled: np.ndarray, episodes: list[Episode], cfg: Config
 ) -> tuple[Batch, dict[str, float]]:
-    """(a batch as it is trained on, with what is configured in `ppo`; metrics).
+    """(the batch with the weights that `ppo.correction` asks for, metrics).
 
-    A weight of a whole solution is over all tokens that were drawn for its row, `is_sampled`, bool
-    [B, T], whatever the batch's mask leaves out of training. Given tokens were not drawn for it,
-    and their log-probabilities are not known.
+    `is_sampled`, bool [B, T], selects the tokens that the sampler drew for each row. The weight of
+    a whole solution is over all of them, including tokens that the batch's mask leaves out of
+    training. Given tokens were not drawn for the row, and their log-probabilities are not known.
     """
     ppo, metrics = cfg.ppo, {}
     if ppo.correction != "none":
@@ -33,7 +33,8 @@ def with_corrections(
                 batch.old_logprobs, sampler_logprobs, is_sampled, per, outside, low, high
             )
         )
-        if (weights[is_sampled] != 1).any():  # else the program, and its bits, are those without
+        # If all weights are 1, the update runs the program without weights, with the same bits.
+        if (weights[is_sampled] != 1).any():
             batch = batch._replace(weights=weights)
         token_weights = weights[is_sampled] if is_sampled.any() else np.ones(1)
         metrics["rollout/weight"] = float(np.mean(token_weights, dtype=np.float64))

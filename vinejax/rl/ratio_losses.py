@@ -1,9 +1,11 @@
-"""Policy losses that treat the probability ratio in another way than PPO's clip.
+"""Policy losses that bound the probability ratio in other ways than PPO's clip.
 
-They are per token, to be minimised, with `clip` and arrays as in `rl.losses.ppo_clip`. GSPO is
-published as a loss of whole solutions, with one advantage each. Here every token has its own
-advantage times the solution's factor, and the gradient of its own log-probability; where a solution
-has one advantage, the mean over its tokens has the published value and gradient.
+All are losses per token, to be minimised, with `clip` and arrays as in `rl.losses.ppo_clip`.
+
+GSPO is published as a loss of whole solutions with one advantage each. Here the loss of a token is
+its own advantage times the solution's ratio, whose gradient goes through the token's own
+log-probability. If all tokens of a solution have the same advantage, the mean over them has the
+published value and gradient.
 """
 
 from collections.abc import Sequence
@@ -24,7 +26,7 @@ ClipBounds = Sequence[ScalarLike]
 def shared_mean(
     x: PerToken, mask: Bool[Array, "B T"], segment_ids: Int[Array, "B T"] | None = None
 ) -> Float32[Array, "B T"]:
-    """Mean of x over the tokens of a solution, at each of them with the gradient of its own x."""
+    """Mean of x over the tokens of a solution, whose gradient at a token is that of its own x."""
     x = jnp.where(mask, jnp.float32(x), 0.0)
     return x + lax.stop_gradient(masked_segment_means(x, mask, segment_ids) - x)
 
@@ -38,7 +40,7 @@ def gspo(
     clip: ClipBounds,
     segment_ids: Int[Array, "B T"] | None = None,
 ) -> Float32[Array, "B T"]:
-    """Group sequence policy optimisation: one ratio per solution, per token of it.
+    """Group sequence policy optimisation: all tokens of a solution have the same ratio.
 
         L_t = max(-A_t·s, -A_t·clip(s, 1 - ε_low, 1 + ε_high))    s = (π(y) / π_old(y))^(1/|y|)
 
@@ -54,7 +56,7 @@ def gspo(
 def cispo(
     logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, clip: ClipBounds
 ) -> Float32[Array, "B T"]:
-    """REINFORCE weighted by the clipped ratio: every token keeps a gradient.
+    """REINFORCE weighted by the clipped ratio, so that every token keeps a gradient.
 
         L_t = -sg[clip(ρ_t, 1 - ε_low, 1 + ε_high)]·A_t·logπ_t    sg: no gradient
 
@@ -70,11 +72,12 @@ def cispo(
 def clip_with_gradient(
     logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, clip: ClipBounds
 ) -> Float32[Array, "B T"]:
-    """The clipped loss, whose upper bound has a gradient.
+    """PPO's clipped loss with a gradient also at the upper bound.
 
         L_t = max(-A_t·ρ_t, -A_t·clip(ρ_t, 1 - ε_low, (1 + ε_high)·ρ_t / sg[ρ_t]))
 
-    A token that has risen past the bound goes on as one that is at it; the loss has PPO's value.
+    The loss has PPO's value. A token whose ratio is above the bound has the gradient of a token at
+    the bound.
 
     Source: AEPO, https://arxiv.org/abs/2510.14545; its code's policy loss.
     """
@@ -90,14 +93,15 @@ def clip_with_gradient(
 def sapo(
     logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, tau: ClipBounds
 ) -> Float32[Array, "B T"]:
-    """Soft adaptive policy optimisation: a smooth gate in the place of the clip.
+    """Soft adaptive policy optimisation: a smooth gate instead of the clip.
 
         L_t = -A_t·4/τ·σ(τ·(ρ_t - 1))    τ = `tau`[0] where A_t > 0, `tau`[1] elsewhere
 
     At ρ = 1 the gradient is that of REINFORCE. Source: https://arxiv.org/abs/2511.20347.
     """
     advantages = jnp.float32(advantages)
+    is_positive = advantages > 0
     tau_positive, tau_other = jnp.float32(tau)
-    tau_t = jnp.where(advantages > 0, tau_positive, tau_other)
+    tau_t = jnp.where(is_positive, tau_positive, tau_other)
     gate = jax.nn.sigmoid(tau_t * (probability_ratio(logprobs, old_logprobs) - 1))
     return -advantages * gate * 4 / tau_t
