@@ -1,7 +1,7 @@
-"""Token log-probabilities: one function computes them, and shifts them, for every policy.
+"""Token log-probabilities: one function computes and shifts them for every policy.
 
 The current, the old and the reference policy all go through `token_logprobs` with the sampling
-temperature, so their ratio is 1 and their KL 0 before the first update.
+temperature. So before the first update probability ratios are 1 and the KL is 0.
 """
 
 import functools
@@ -22,7 +22,7 @@ from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import replicate
 from vinejax.runtime.stopping import Watch
 
-MAX_STATE_WIDTH = 256  # numbers of a hidden state that are kept
+MAX_STATE_WIDTH = 256  # maximum number of values per hidden state that `narrow_states` keeps
 
 
 def token_logprobs(
@@ -30,9 +30,12 @@ def token_logprobs(
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
     """(log-probability of each token given the tokens before it, entropy of that distribution).
 
-    Entry t belongs to `tokens[:, t]`; the first token of a sequence has nothing before it, and its
-    entry is 0. (The first entry of a segment that shares its prefix has no meaning.) Float32;
-    logits are divided by `temperature` (0, argmax sampling, is scored at 1, as the sampler does).
+    Both are float32, and entry t belongs to `tokens[:, t]`. The first token of a sequence has no
+    token before it, and its entry is 0. The first entry of a segment that shares its prefix has no
+    meaning.
+
+    Logits are divided by `temperature`. A temperature of 0, argmax sampling, is scored at 1, as the
+    sampler does.
     """
     logprobs, entropy, _ = _logprobs_and_tapped(model, params, batch, temperature)
     return logprobs, entropy
@@ -41,7 +44,7 @@ def token_logprobs(
 def _logprobs_and_tapped(
     model: Decoder, params: Params, batch: Batch, temperature: float, tap: int | None = None
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Any]:
-    """`token_logprobs`, and with `tap` the hidden states after so many layers, [B, T, D]."""
+    """`token_logprobs` and, with `tap`, the hidden states [B, T, D] after `tap` layers."""
     x, tapped = model.hidden(
         params,
         batch.tokens,
@@ -58,30 +61,30 @@ def _logprobs_and_tapped(
 def shift_right(after: Float[Array, "B T"], positions: Int[Array, "B T"]) -> Float[Array, "B T"]:
     """Moves entry t, which was computed for token t + 1, to index t + 1.
 
-    At `positions` of 0, where a sequence begins, the result is 0.
+    The result is 0 at position 0, where a sequence begins.
     """
     return jnp.where(positions > 0, jnp.roll(after, 1, axis=1), 0.0)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "temperature"))
 def score(model: Decoder, params: Params, batch: Batch, temperature: float) -> Float[Array, "B T"]:
-    """Log-probabilities of the batch's tokens, 0 off the response."""
+    """Log-probabilities of the batch's tokens, 0 outside the mask."""
     logprobs, _ = token_logprobs(model, params, batch, temperature)
     return replicate(jnp.where(batch.mask, logprobs, 0.0), model.mesh)
 
 
 class NumberedStates(NamedTuple):
-    """Hidden states of numbered tokens of a pass."""
+    """Hidden states of those tokens of a pass that have a number."""
 
-    number: Int[Array, " S"]  # counted from 1; 0 where padded
-    state: Float[Array, "S R"]
+    number: Int[Array, " S"]  # number of each token, from 1; 0 at padding
+    state: Float[Array, "S R"]  # hidden state of each token
 
 
 @functools.partial(jax.jit, static_argnames=("model", "temperature", "most"))
 def score_with_hidden(
     model: Decoder, params: Params, batch: Batch, number: Array, temperature: float, most: int
 ) -> tuple[Float[Array, "B T"], NumberedStates]:
-    """`score`, and `hidden_states`."""
+    """The results of `score` and of `hidden_states`, from one forward pass."""
     logprobs, _, x = _logprobs_and_tapped(model, params, batch, temperature, num_tapped(model))
     logprobs = replicate(jnp.where(batch.mask, logprobs, 0.0), model.mesh)
     return logprobs, _numbered(model, x, number, most)
@@ -91,10 +94,10 @@ def score_with_hidden(
 def hidden_states(
     model: Decoder, params: Params, batch: Batch, number: Array, most: int
 ) -> NumberedStates:
-    """Hidden states of the at most `most` tokens with a `number` above 0.
+    """Hidden states of the tokens with a `number` above 0, of which there are at most `most`.
 
-    They are those after half of the layers: the last ones are made for the next token. The other
-    half, which nothing reads, is not computed.
+    The states are those after half of the layers, because the last layers serve to predict the next
+    token. The other half of the layers is not computed, since nothing reads its results.
     """
     _, x = model.hidden(
         params,
@@ -115,7 +118,7 @@ def _numbered(model: Decoder, x: Float[Array, "B T D"], number: Array, most: int
 
 
 def num_tapped(model: Decoder) -> int:
-    """The number of layers after which hidden states are taken."""
+    """The number of layers before the hidden states that are taken."""
     return (model.cfg.num_layers + 1) // 2
 
 
@@ -131,14 +134,14 @@ def narrow_states(hidden: Float[Array, "S D"]) -> Float32[Array, "S R"]:
 
 
 def projection(width: int) -> Float32[Array, "D R"]:
-    """The matrix of `narrow_states`."""
+    """The random matrix of `narrow_states`."""
     return jax.random.normal(jax.random.key(0), (width, MAX_STATE_WIDTH)) * width**-0.5
 
 
 def scores_of(
     model: Decoder, params: Params, batch: Batch, temperature: float, passes: Passes
 ) -> np.ndarray:
-    """f32[B, T] on the host: `score` of the whole batch."""
+    """`score` of the whole batch, f32[B, T], on the host."""
     program = functools.partial(score, model, params, temperature=temperature)
     return run_passes(program, batch, passes, model.mesh)
 
@@ -151,7 +154,7 @@ def scores_and_hidden(
     temperature: float,
     passes: Passes,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(f32[B, T], f32[S, R]) on the host: `score_with_hidden` of the whole batch.
+    """`score_with_hidden` of the whole batch, (f32[B, T], f32[S, R]), on the host.
 
     `number` is as for `hidden_of`.
     """
@@ -168,10 +171,11 @@ def scores_and_hidden(
 def hidden_of(
     model: Decoder, params: Params, batch: Batch, number: np.ndarray, passes: Passes
 ) -> np.ndarray:
-    """f32[S, R] on the host: `hidden_states` of the whole batch.
+    """`hidden_states` of the whole batch, f32[S, R], on the host.
 
-    `number`, i32[B, T], counts S tokens from 1, and is 0 elsewhere. These are tokens that a row
-    never shares with another: its first trained one, the one before it, and those after it.
+    `number`, i32[B, T], numbers S tokens from 1 and is 0 elsewhere. A row must not share a numbered
+    token with another row. It never shares its first trained token, the token before that one, and
+    all later tokens.
     """
     most = _most_numbered(batch, number, passes)
     program = functools.partial(hidden_states, model, params, most=most)
@@ -179,13 +183,13 @@ def hidden_of(
 
 
 def _most_numbered(batch: Batch, number: np.ndarray, passes: Passes) -> int:
-    """The most tokens with a number that a pass can have, in one of few sizes."""
+    """The maximum number of numbered tokens in a pass, rounded up to one of few sizes."""
     total = int(np.count_nonzero(number))
     return doubled(min(total, passes.rows * batch.tokens.shape[1]), least=64)
 
 
 def _states_by_number(parts: Sequence[NumberedStates]) -> np.ndarray:
-    """f32[S, R] the hidden states of all passes by number."""
+    """f32[S, R]: the hidden states of all passes, in the order of their numbers."""
     numbers = np.concatenate([part.number for part in parts])
     states = np.concatenate([part.state for part in parts])[numbers > 0]
     hidden = np.zeros_like(states)
@@ -197,7 +201,7 @@ def _states_by_number(parts: Sequence[NumberedStates]) -> np.ndarray:
 def score_with_entropy(
     model: Decoder, params: Params, batch: Batch, temperature: float
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
-    """`score`, and the entropies of the distributions that the tokens were drawn from."""
+    """The results of `score`, and the entropies of the distributions of the tokens."""
     logprobs, entropy = token_logprobs(model, params, batch, temperature)
     entropy = replicate(jnp.where(batch.mask, entropy, 0.0), model.mesh)
     return replicate(jnp.where(batch.mask, logprobs, 0.0), model.mesh), entropy
@@ -206,7 +210,7 @@ def score_with_entropy(
 def scores_and_entropy(
     model: Decoder, params: Params, batch: Batch, temperature: float, passes: Passes
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(f32[B, T], f32[B, T]) on the host: `score_with_entropy` of the whole batch."""
+    """`score_with_entropy` of the whole batch, (f32[B, T], f32[B, T]), on the host."""
     program = functools.partial(score_with_entropy, model, params, temperature=temperature)
     packing, parts = _pass_results(program, batch, passes, model.mesh)
     logprobs, entropy = zip(*parts, strict=True)
@@ -217,9 +221,10 @@ def scores_and_entropy(
 def run_passes(
     program: Callable[[Batch], jax.Array], batch: Batch, passes: Passes, mesh: Mesh | None
 ) -> np.ndarray:
-    """f32[B, T] on the host: the program's result for all rows, one pass after the other.
+    """The program's result for all rows, f32[B, T], on the host, from one pass after the other.
 
-    B is a multiple of a pass's rows. Looks for a request to stop after each pass is started.
+    B is a multiple of the rows of a pass. The function looks for a request to stop after it has
+    started each pass.
     """
     packing, parts = _pass_results(program, batch, passes, mesh)
     return _batch_rows(parts, packing, batch.tokens.shape[0])
@@ -228,7 +233,10 @@ def run_passes(
 def _pass_results(
     program: Callable[..., Any], batch: Batch, passes: Passes, mesh: Mesh | None, *more: np.ndarray
 ) -> tuple[Packing | None, list[Any]]:
-    """The results of all passes on the host, and how rows were packed; `more` are [B, T], too."""
+    """(the packing if rows are packed, the results of all passes on the host).
+
+    `more` are further arrays [B, T] for the program.
+    """
     packing, rows = None, (batch, *more)
     if passes.packed:
         packing = packing_for(batch, passes, mesh)
@@ -241,13 +249,13 @@ def _pass_results(
 
 
 def _batch_rows(parts: Sequence[np.ndarray], packing: Packing | None, rows: int) -> np.ndarray:
-    """The results of passes as one array [B, T] over the batch's own B = `rows` rows."""
+    """The results of all passes as one array [B, T] over the B = `rows` rows of the batch."""
     rows_of_passes = np.stack(parts, axis=1).reshape(-1, parts[0].shape[-1])
     return rows_of_passes if packing is None else packing.put_back(rows_of_passes, rows)
 
 
 def prefill_scores(batch: Batch, episodes: list[Episode]) -> np.ndarray | None:
-    """f32[B, T] the policy's by the engine's prefill of the episodes; None if it gave none."""
+    """Log-probabilities by the engine's prefill of the episodes, f32[B, T]; None if it has none."""
     scored = [episode.scored for episode in episodes if episode.scored is not None]
     if len(scored) < len(episodes):
         return None
@@ -266,9 +274,9 @@ def with_logprobs(
 ) -> Batch:
     """The batch with log-probabilities by the policy that sampled it and by the reference model.
 
-    The policy's are `old`, if they are known, or come from the engine's prefill of the episodes if
-    it gave them (`Episode.scored`), which saves a forward pass, otherwise from `score`. Where
-    `reference` is None, the policy still is the reference model: one array is both.
+    The policy's log-probabilities are `old` if the caller has them. If not, they come from the
+    engine's prefill of the episodes (`Episode.scored`), which saves a forward pass, or else from
+    `score`. If `reference` is None, the policy still is the reference model, and one array is both.
     """
     if old is None:
         old = prefill_scores(batch, episodes)
