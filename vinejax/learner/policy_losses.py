@@ -1,4 +1,4 @@
-"""The policy losses that `ppo.loss` names, as an objective takes them, with their own settings."""
+"""The policy losses that `ppo.loss` names, in the form of `PolicyObjective.loss`."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,15 +14,15 @@ from vinejax.rl.losses import is_clipped, probability_ratio
 
 
 class NamedLoss(NamedTuple):
-    """A loss for any policy gradient."""
+    """A loss for any policy-gradient method."""
 
     function: Callable[[jax.Array, Batch, PolicyObjective], PolicyLoss]
-    bounds: Callable[[PPOConfig], tuple[float, ...]]  # its two numbers, `PolicyObjective.clip`
-    reduction: str | None = None  # its authors' mean; None: the method's
+    bounds: Callable[[PPOConfig], tuple[float, ...]]  # values of `PolicyObjective.clip`
+    reduction: str | None = None  # reduction that its authors have; None: that of the method
 
 
 def gspo(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """See `rl.ratio_losses.gspo`; a solution is clipped as a whole."""
+    """See `rl.ratio_losses.gspo`, which clips a solution as a whole."""
     old, advantages, mask = batch.old_logprobs, batch.advantages, batch.mask
     mean = ratio_losses.shared_mean(logprobs - old, mask, batch.segment_ids)
     outside = is_clipped(mean, jnp.zeros_like(mean), advantages, objective.clip)
@@ -41,7 +41,7 @@ def cispo(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> Poli
 
 
 def sapo(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """See `rl.ratio_losses.sapo`; nothing is clipped."""
+    """See `rl.ratio_losses.sapo`, which clips no token."""
     loss = ratio_losses.sapo(logprobs, batch.old_logprobs, batch.advantages, objective.clip)
     return PolicyLoss(loss, jnp.zeros_like(batch.mask))
 
