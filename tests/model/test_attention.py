@@ -273,7 +273,7 @@ def test_what_is_chosen(name: str, platform: str, length: int, changes: dict, ex
         ),
         (
             "cudnn", "gpu", {"dtype": "bfloat16", "attention_softcap": 5.0},
-            "knows no bound on the scores",
+            "cannot bound the scores",
         ),
     ],
 )  # fmt: skip

@@ -57,8 +57,9 @@ class PolicyObjective(Objective):
 
         Σ_t w_t·L_t + kl_coef·Σ_t v_t·k3_t - entropy_coef·mean_t H_t    w: `token_weights`
 
-    `kl_reduction` chooses v. With 'policy', v is w. With 'token', the KL term is a mean over tokens.
-    With 'sequence', it is a sum over each response and a mean over responses, as in VinePPO's code.
+    `kl_reduction` chooses v. With 'policy', v is w. With 'token', the KL term is a mean over all
+    tokens. With 'sequence', it is a sum over each response, then a mean over responses, as in
+    VinePPO's code.
     """
 
     temperature: float
