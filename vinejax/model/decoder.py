@@ -1,4 +1,4 @@
-"""The decoder: one Flax block for all families, layers scanned, attention passed in.
+"""The decoder: one Flax block for all families, scanned over layers, with attention passed in.
 
 Letters of shapes and einsums, each with one meaning in the whole package:
 
@@ -11,12 +11,13 @@ Letters of shapes and einsums, each with one meaning in the whole package:
 Sizes without a letter are words, such as `pairs`, the channel pairs that RoPE turns.
 
 A `Block` computes a layer except for attention itself: it hands q, k, v to `attend`, a function
-that returns the mixed values. Training, prefill and cached decoding are three `attend`s; the layer
-is written once. Parameters are a plain nested dict, the layers' stacked on a leading axis.
+that returns the mixed values. Training, prefill and cached decoding have an `attend` each, so that
+the layer is written only once. Parameters are a plain nested dict. The parameters of layers are
+stacked on a leading axis.
 
-Differences between families are fields of `DecoderConfig`; constants that differ between the
-layers of one model (`LayerFacts`) are scanned over beside the weights. `Compute` says in which
-dtype and by which kernels all of it is computed.
+Differences between families are fields of `DecoderConfig`. The scan over layers takes the constants
+that differ between the layers of a model (`LayerFacts`) beside the weights. `Compute` has the
+dtypes and kernels.
 """
 
 import dataclasses
@@ -50,25 +51,25 @@ from vinejax.model.token_logprobs import logprob_and_entropy
 
 Ids = Int[Array, "B T"]
 Hidden = Float[Array, "B T D"]
-# (q [B,T,N,H], k [B,T,K,H], v [B,T,K,H]) -> (mixed values [B,T,N,H], whatever the caller keeps)
+# (q [B,T,N,H], k [B,T,K,H], v [B,T,K,H]) -> (mixed values [B,T,N,H], any result for the caller)
 Attend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, Any]]
 
 HEADS = ("q", "k", "v")  # projections whose outputs are heads
 SUM_PROJECTIONS = ("out", "down")  # projections that sum over heads, and over feed-forward units
 LORA_A, LORA_B = "lora_a", "lora_b"  # the factors of a projection's adapter: see model/lora.py
-ENDS = ("embed", "head")  # the weights outside the layers that are split over a mesh
-# A sum of at least this many parts, one from each device along `tensor`, is completed before it is
-# split by position. Otherwise the TPU's compiler sends it in pieces while it computes the product
-# that is summed: with four parts that hides the sum, with eight it computes the product twice
-# (libtpu 0.0.42 and 0.0.50).
+ENDS = ("embed", "head")  # weights outside the layers that are split over a mesh
+# Sums over `tensor` have one part per device. With at least this many parts, a sum is completed
+# before it is split by position. Otherwise the TPU's compiler sends the sum in pieces while it
+# computes the product that is summed. With four parts that hides the sum, but with eight it
+# computes the product twice (libtpu 0.0.42 and 0.0.50).
 MANY_PARTS = 8
-# Checkpoint name of gathered weights, which are never saved for the backward pass.
+# Checkpoint name of gathered weights, which no policy saves for the backward pass.
 GATHERED_WEIGHT = "weight"
-# Maps `model.remat` to the policy that says which results of a layer's forward pass are saved for
-# the backward pass; others are computed again.
+# `model.remat` -> the policy that chooses the results of a layer's forward pass to save for the
+# backward pass, which computes the others again.
 REMAT = {
     "none": jax.checkpoint_policies.save_anything_except_these_names(GATHERED_WEIGHT),
-    # Products with weights, and what an attention kernel needs; not the scores of 'xla'.
+    # Saves products with weights, and the arrays that an attention kernel needs, but no scores.
     "dots": jax.checkpoint_policies.save_from_both_policies(
         jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
         jax.checkpoint_policies.save_only_these_names(attention.SAVED_ARRAYS),
@@ -78,7 +79,7 @@ REMAT = {
 
 
 def cast_matrices(params: Params, dtype: str) -> Params:
-    """Cast matrices and biases; norms stay float32: cheap to compute, costly to round."""
+    """Cast matrices and biases. Norms stay float32: they cost little, and rounding would hurt."""
 
     def cast(path: tuple[Any, ...], x: Any) -> Any:
         return x if path[-1].key == "scale" else x.astype(dtype)
@@ -87,7 +88,7 @@ def cast_matrices(params: Params, dtype: str) -> Params:
 
 
 def unstack_layers(params: Params, num_layers: int) -> list[Params]:
-    """The stacked layers as a list: decoding loops over it, since a scan would copy its caches."""
+    """The stacked layers as a list, for decoding: a scan over layers would copy the caches."""
     return [jax.tree.map(lambda x, i=i: x[i], params["layers"]) for i in range(num_layers)]
 
 
@@ -112,11 +113,11 @@ def times_transposed(
     few: int = 0,
     **settings: Any,
 ) -> Float[Array, "*rows outputs"]:
-    """rows times the transpose of a kernel; `settings` are those of `jnp.matmul`.
+    """The product of rows and the transpose of a kernel; `settings` go to `jnp.matmul`.
 
-    With fewer than `few` rows, of one axis, the kernel is the first factor. XLA's CPU backend
-    copies the second factor of a product into blocks each time, which for 16 rows takes longer than
-    the product; the barrier keeps XLA from turning the product round.
+    With fewer than `few` rows, which then have one axis, the kernel is the first factor. XLA's CPU
+    backend copies the second factor of every product into blocks. For 16 rows and a kernel, that
+    takes longer than the product. The barrier keeps XLA from exchanging the factors.
     """
     if rows.shape[0] >= few:
         return jnp.matmul(rows, kernel.T, **settings)
@@ -124,18 +125,18 @@ def times_transposed(
 
 
 class Projection(nn.Module):
-    """x times a kernel over the last `num_in` axes of x, plus a bias where the model has one.
+    """x times a kernel over the last `num_in` axes of x, plus a bias if the model has one.
 
-    If the parameters hold an adapter (`model/lora.py`), its product is added.
+    If the parameters contain an adapter (`model/lora.py`), its product is added.
     """
 
     features: tuple[int, ...]
     bias: bool = False
     num_in: int = 1
-    sum_axis: str | None = None  # mesh axis that splits the kernel's rows: the parts are added up
-    flat: bool = True  # multiply all of x as one matrix
-    transposed: bool = False  # the kernel lies [features, inputs], with one axis of each
-    few_rows: int = 0  # of `times_transposed`
+    sum_axis: str | None = None  # mesh axis that splits the kernel's rows, to sum the parts over
+    flat: bool = True  # whether to multiply all of x as one matrix
+    transposed: bool = False  # whether the kernel is [features, inputs], with one axis of each
+    few_rows: int = 0  # argument `few` of `times_transposed`
 
     @nn.compact
     def __call__(self, x: jax.Array, lora_scale: float) -> jax.Array:
@@ -143,7 +144,7 @@ class Projection(nn.Module):
         batch_shape = x.shape[: x.ndim - self.num_in]
         num_inputs = math.prod(in_shape)
         features = (math.prod(self.features),) if self.transposed else self.features
-        if self.transposed:  # of the decoding copy, which is made of kernels that were drawn
+        if self.transposed:  # only in the decoding copy of the weights, which is never initialised
             kernel = self.get_variable("params", "kernel").astype(x.dtype)
         else:
             axes = tuple(range(self.num_in + len(features)))
@@ -151,8 +152,8 @@ class Projection(nn.Module):
                 1.0, "fan_in", "normal", in_axis=axes[: self.num_in], out_axis=axes[self.num_in :]
             )
             kernel = self.param("kernel", initializer, in_shape + features).astype(x.dtype)
-        # One matrix, because on CPU the gradient of the batched form costs twice as much; not over
-        # a mesh, where a flat axis would hide from the compiler how x is split.
+        # With one matrix, the gradient costs half as much on CPU as with a batch of them. Over a
+        # mesh, a flat axis would hide from the compiler how x is split.
         x_shape = (-1,) if self.flat else batch_shape
         rows = x.reshape(*x_shape, num_inputs)
         if self.transposed:
@@ -180,7 +181,7 @@ class Block(nn.Module):
 
     cfg: DecoderConfig
     compute: Compute
-    mesh: Mesh | None = None  # over which whole sequences are laid out
+    mesh: Mesh | None = None  # mesh over which whole sequences are laid out
 
     @nn.compact
     def __call__(
@@ -199,7 +200,7 @@ class Block(nn.Module):
         # Sequence parallelism: position-wise operations are split over `tensor` by position;
         # matrix products need all positions of their columns.
         parts = 1 if self.mesh is None else self.mesh.shape["tensor"]
-        summed = [WHOLE] if parts >= MANY_PARTS else []  # the layout of sums before they are split
+        summed = [WHOLE] if parts >= MANY_PARTS else []  # layouts of sums before they are split
 
         def whole(x: jax.Array) -> jax.Array:
             return sharding.constrain_with_gradient(x, self.mesh, WHOLE, *summed, BY_POSITION)
@@ -244,22 +245,23 @@ class Block(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Decoder:
-    """The functions of a model. It holds no weights: they are the first argument of each.
+    """The functions of a model, which take its weights as their first argument.
 
-    A `mesh` splits whole sequences: rows over `data` and `fsdp`; heads, feed-forward units and
-    vocabulary over `tensor`. A layer's weights are gathered over `fsdp` only while it is computed.
+    The axes `data` and `fsdp` of a `mesh` split the rows of whole sequences. The axis `tensor`
+    splits heads, feed-forward units and vocabulary. The weights of a layer are gathered over `fsdp`
+    only while the layer is computed.
     """
 
     cfg: DecoderConfig
-    mesh: Mesh | None = None  # None: the compiler chooses
+    mesh: Mesh | None = None  # None: the compiler chooses layouts
     compute: Compute = Compute()
-    # The text of the checkpoint's generation_config.json, which `save_pretrained` writes again.
+    # Text of the checkpoint's generation_config.json, which `save_pretrained` writes again.
     generation_config: str = dataclasses.field(default="", compare=False, repr=False)
 
     def computing(self, settings: ModelConfig) -> "Decoder":
-        """This model, computing as the settings say; parameters keep their dtype.
+        """This model with the `Compute` of the settings. Parameters keep their dtype.
 
-        Raises ConfigError for an attention that the model or its mesh cannot have.
+        Raises ConfigError for a kind of attention that cannot compute the model on its mesh.
         """
         platform = jax.default_backend() if self.mesh is None else sharding.platform_of(self.mesh)
         return dataclasses.replace(self, compute=compute_as_set(settings, self.cfg, platform))
@@ -267,7 +269,8 @@ class Decoder:
     def init(self, key: jax.Array) -> Params:
         """Random float32 parameters: {embed [V,D], layers {... [L,...]}, norm {scale}, head [D,V]}.
 
-        Projections are scaled by 1/sqrt(fan in); the embedding by 1/sqrt(D), as it may be the head.
+        The scale of projections is 1/sqrt(fan in). The scale of the embedding is 1/sqrt(D), because
+        it may also be the output matrix.
         """
         cfg = self.cfg
         embed_key, head_key, layers_key = jax.random.split(key, 3)
@@ -288,10 +291,10 @@ class Decoder:
         return params
 
     def ready(self, params: Params) -> Params:
-        """Cast the weights once per update, and gather embedding and output matrix over `fsdp`.
+        """Cast the weights, and gather embedding and output matrix over `fsdp`, once per update.
 
-        Layers are too large to stay gathered. Gradients with respect to the result are also those
-        with respect to `params`.
+        Layers are too large to stay gathered. A gradient with respect to the result is also the
+        gradient with respect to `params`.
         """
         params = cast_matrices(params, self.compute.dtype)
         ends = {name: self._gathered(name, params[name]) for name in ENDS if name in params}
@@ -307,17 +310,18 @@ class Decoder:
 
     @jax.named_scope("embed")
     def embed(self, params: Params, tokens: Int[Array, "*shape"]) -> Float[Array, "*shape D"]:
-        """The scaled embeddings of tokens, in the compute dtype."""
+        """The scaled embeddings of tokens in the compute dtype."""
         x = embedding_lookup(params["embed"].astype(self.compute.dtype), tokens, self.mesh)
         return x if self.cfg.embed_scale == 1 else x * self.cfg.embed_scale
 
     def block(
         self, layer: Params, x: Hidden, positions: Ids, attend: Attend, facts: int | LayerFacts = 0
     ) -> tuple[Hidden, Any]:
-        """Apply one layer, given by its unstacked parameters; returns what `Block` returns.
+        """Apply one layer, given by its unstacked parameters, and return the results of `Block`.
 
-        `facts` is the layer's number or, if that is unknown while tracing, its row of the stacked
-        facts. `attend` must itself use the layer's window, `score_scale` and `attention_softcap`.
+        `facts` is the number of the layer. If tracing hides the number, it is the layer's row of
+        the stacked facts. `attend` must apply the window of the layer, `score_scale` and
+        `attention_softcap`.
         """
         if isinstance(facts, int):
             facts = self.cfg.layer_facts(facts)
@@ -334,10 +338,11 @@ class Decoder:
         seen_until: Ids | None = None,
         tap: int | None = None,
     ) -> tuple[Hidden, Any]:
-        """The final hidden states, and with `keep_kv` each layer's (k, v), both [L,B,T,K,H].
+        """(final hidden states, None) of whole sequences.
 
-        With `tap` the second are the hidden states after so many layers, [B,T,D], instead. In its
-        window a position sees itself and those before it, of its segment or by `seen_until`.
+        The second result is (k, v) of all layers, both [L,B,T,K,H], with `keep_kv`, and the hidden
+        states [B,T,D] after `tap` layers with `tap`. Within its window, a position sees itself and
+        the earlier positions of its segment, or of `seen_until` if segments share prefixes.
         """
         cfg, mesh = self.cfg, self.mesh
         tokens, positions, segment_ids, seen_until = jax.tree.map(
@@ -367,10 +372,10 @@ class Decoder:
         remat = self.compute.remat
         if remat != "none" or (mesh is not None and mesh.shape["fsdp"] > 1):
             body = jax.checkpoint(body, policy=REMAT[remat], prevent_cse=False)
-        # Cast before the scan, so that each weight is rounded once and not in every layer's trip.
+        # Casting before the scan rounds each weight once, and not again in every trip.
         layers = cast_matrices(params["layers"], self.compute.dtype)
         facts = None
-        if cfg.is_mixed:  # otherwise every layer has the facts of the first
+        if cfg.is_mixed:  # otherwise the facts of the first layer are those of all layers
             facts_by_layer = [cfg.layer_facts(i) for i in range(cfg.num_layers)]
             facts = jax.tree.map(lambda *x: np.stack(x), *facts_by_layer)
         x = constrain(self.embed(params, tokens), mesh, *BY_POSITION)
@@ -383,10 +388,10 @@ class Decoder:
     def choose_attention(
         self, positions: Ids, segment_ids: Ids, seen_until: Ids | None
     ) -> tuple[str, jax.Array]:
-        """The kind of attention for whole sequences, and the result of `attention.visibility_for`.
+        """(kind of attention for whole sequences, result of `attention.visibility_for`).
 
-        If windows differ between layers, that is a mask without a window; `hidden` adds the
-        layer's.
+        If windows differ between layers, the result is a mask without a window, to which `hidden`
+        adds the window of each layer.
         """
         cfg, kind = self.cfg, "xla"
         if not cfg.is_mixed:
@@ -412,7 +417,7 @@ class Decoder:
 
     @jax.named_scope("logits")
     def logits(self, params: Params, x: Float[Array, "*shape D"]) -> Float[Array, "*shape V"]:
-        """Logits of the last hidden states: final norm, then output matrix; always float32."""
+        """Float32 logits of the last hidden states, by the final norm and the output matrix."""
         cfg, name = self.cfg, self.cfg.output_matrix
         x = self._normalised(params, x)
         head = self._gathered(name, params[name])
@@ -431,7 +436,7 @@ class Decoder:
     def logprobs_of(
         self, params: Params, x: Hidden, tokens: Ids, temperature: float, axis: str | None = None
     ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
-        """The log-probability of each token and the entropy of its distribution, float32.
+        """(log-probability of each token, entropy of its distribution), both float32.
 
         The distribution is softmax(logits(params, x) / temperature), of which only a part exists at
         a time. `axis` is for a part of a model inside a `shard_map`: see `logprob_and_entropy`.
@@ -449,9 +454,9 @@ class Decoder:
 def apply(
     model: Decoder, params: Params, tokens: ArrayLike | list[list[int]]
 ) -> Float[Array, "B T V"]:
-    """Float32 logits of whole sequences [B, T] without padding; for tests and small use.
+    """Float32 logits of whole sequences [B, T] without padding, for tests and small inputs.
 
-    Raises ModelError where T exceeds the context of a model whose RoPE changes with the length.
+    Raises ModelError if T exceeds the context of a model whose RoPE changes with the length.
 
     >>> model, params, tokenizer = vinejax.load_pretrained("configs/tiny_start")
     >>> vinejax.apply(model, params, [tokenizer.encode("7+8=")]).shape
