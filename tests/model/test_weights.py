@@ -280,7 +280,7 @@ DAMAGE: dict[str, tuple[Any, str]] = {
     ),
     "quantized weights": (
         lambda f: edit_tensors(f, **{"lm_head.weight": np.zeros((20, 32), np.int8)}),
-        "model.safetensors: tensor lm_head.weight is stored as I8, supported are F64, F32",
+        "model.safetensors: tensor lm_head.weight is I8, but must be one of F64, F32",
     ),
     "cut short": (
         lambda f: cut(f / "model.safetensors", -100),
@@ -319,7 +319,7 @@ DAMAGE: dict[str, tuple[Any, str]] = {
     ),
     "pickled only": (
         lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
-        " has no *.safetensors; pickled weights are refused (*.bin, *.pt), as loading them runs ",
+        " has no *.safetensors; pickled weights (*.bin, *.pt) are not loaded, because that would ",
     ),
     "half a tokenizer": (
         lambda f: cut(f / "tokenizer.json", 100),

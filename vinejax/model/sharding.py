@@ -103,7 +103,7 @@ def with_auto_axes(mesh: Mesh) -> Mesh:
     """
     if mesh.axis_names != AXES:
         raise ValueError(
-            f"mesh has the axes {mesh.axis_names} and must have {AXES}, some of size 1: "
+            f"mesh has the axes {mesh.axis_names}, wanted are {AXES}, some of size 1: "
             f"jax.make_mesh((1, 1, {mesh.size}), {AXES})"
         )
     return Mesh(mesh.devices, AXES, axis_types=AUTO)

@@ -34,7 +34,6 @@ def role_advantages(
         b'_c = (1 - μ)·b_c + μ·v(s_c)
 
     With λ = w = μ = 0 this is `step_advantages`; with λ = 1 it is the return minus a baseline.
-
     Q averages the errors of later values, and b averages the errors of earlier ones. Where values
     seldom change, and V are unbiased means of M rollouts, the variance of Q is multiplied by
     (1 - λ)/(1 + λ) and the variance of b by (1 - w)/(1 + w). The price is the noise of the path

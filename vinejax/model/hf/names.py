@@ -1,7 +1,8 @@
-"""Where each parameter is in a Hugging Face checkpoint: tensor name, rows, transposition.
+"""Maps each parameter to a Hugging Face checkpoint: name of the tensor, rows, transposition.
 
-A torch Linear is [outputs, inputs]; here it is [inputs, outputs] with heads on an axis of their
-own. Phi-3 stacks the rows of q, k and v in one tensor, and the rows of gate and up in another.
+The weight of a torch Linear is [outputs, inputs]. Here a kernel is [inputs, outputs], with heads on
+a separate axis. Phi-3 stacks the rows of q, k and v in one tensor, and the rows of gate and up in
+another.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.families import FAMILIES
 from vinejax.model.hf.tensors import StoredTensor
 
-ParamPath = tuple[str, ...]  # to a parameter, such as ("layers", "q", "kernel")
+ParamPath = tuple[str, ...]  # path of a parameter, such as ("layers", "q", "kernel")
 TensorShape = tuple[int, ...]
 Index = tuple[slice, ...]  # one slice per axis
 
@@ -45,26 +46,26 @@ SANDWICH = {
     "post_mlp_norm": "post_feedforward_layernorm",
 }
 FUSED_MODULES = {"self_attn.qkv_proj": ("q", "k", "v"), "mlp.gate_up_proj": ("gate", "up")}
-BLOCK_BYTES = 2**22  # maximum of a file that is in memory at a time
+BLOCK_BYTES = 2**22  # maximum size of the part of a file that is in memory at a time
 
 
 class Source(NamedTuple):
     """The rows of a torch tensor that hold a parameter, or one layer's part of it."""
 
-    name: str  # {} stands for the layer
-    shape: TensorShape  # the whole tensor's
-    start: int  # the first row
+    name: str  # name of the tensor, with {} for the layer
+    shape: TensorShape  # shape of the whole tensor
+    start: int  # index of the first row
 
 
 def by_path(params: Params) -> dict[ParamPath, Any]:
-    """The leaves of nested parameters by the names along their paths."""
+    """The leaves of nested parameters by their paths of names."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     return {tuple(key.key for key in path): leaf for path, leaf in leaves}
 
 
-@functools.lru_cache(maxsize=16)  # a plan asks for them many times
+@functools.lru_cache(maxsize=16)  # a plan needs them many times
 def abstract_params(model: Decoder) -> Params:
-    """The parameters as float32 shapes, not to be changed; nothing is allocated."""
+    """The float32 shapes of the parameters, unallocated. Callers must not change the result."""
     return jax.eval_shape(lambda: dataclasses.replace(model, mesh=None).init(jax.random.key(0)))
 
 
@@ -95,9 +96,9 @@ def param_sources(model: Decoder) -> dict[ParamPath, Source]:
 
 
 def _matrix_axes(path: ParamPath, rank: int) -> tuple[slice, slice]:
-    """The axes of a parameter that become the rows, and the columns, of torch's matrix.
+    """(axes that become the rows, axes that become the columns) of torch's matrix of a parameter.
 
-    A vector has rows only.
+    A vector has no columns.
     """
     if path == EMBED:
         return slice(0, 1), slice(1, 2)
@@ -108,21 +109,21 @@ def _matrix_axes(path: ParamPath, rank: int) -> tuple[slice, slice]:
 
 
 def torch_shape(path: ParamPath, shape: TensorShape) -> TensorShape:
-    """The checkpoint's shape of a parameter of `shape`, from which the axis L is left out."""
+    """The shape in a checkpoint of a parameter of `shape`, without the axis L."""
     rows, columns = _matrix_axes(path, len(shape))
     matrix = math.prod(shape[rows]), math.prod(shape[columns])
     return matrix if shape[columns] else matrix[:1]
 
 
 def torch_matrix(path: ParamPath, x: np.ndarray) -> np.ndarray:
-    """A view of a parameter as the checkpoint's matrix [rows, columns]."""
+    """A view of a parameter as the matrix [rows, columns] of a checkpoint."""
     rows, _ = _matrix_axes(path, x.ndim)
     num_rows = math.prod(x.shape[rows])
     return x.reshape(num_rows, -1) if rows.start == 0 else x.reshape(-1, num_rows).T
 
 
 def _flat_range(shape: TensorShape, index: Index) -> tuple[int, int]:
-    """Start and stop of `index` in the flattened axes; it may divide the first axis only."""
+    """(start, stop) of `index` in the flattened axes. It must select whole axes after the first."""
     if not shape:
         return 0, 1
     start, stop, _ = index[0].indices(shape[0])
@@ -148,6 +149,6 @@ def read_part(
 
 
 def row_blocks(tensor: StoredTensor, first: int, last: int) -> list[tuple[int, int]]:
-    """Rows first .. last - 1 as (start, stop) of blocks of at most BLOCK_BYTES, or one row."""
+    """Rows first .. last - 1 as (start, stop) of blocks. A block has BLOCK_BYTES or one row."""
     step = max(1, BLOCK_BYTES // (math.prod(tensor.shape[1:]) * tensor.dtype.itemsize))
     return [(start, min(start + step, last)) for start in range(first, last, step)]

@@ -1,8 +1,9 @@
-"""Adapters as a folder of PEFT's: adapter_config.json and adapter_model.safetensors.
+"""Adapters in the format of PEFT: adapter_config.json and adapter_model.safetensors.
 
-A torch Linear that holds several projections (Phi-3's) gets one adapter whose rank is the sum of
-theirs and whose B has a block for each. Its alpha grows in proportion, so that alpha / rank stays.
-One that is read becomes an adapter of each of these projections, with their rows of B.
+Some torch Linears, such as Phi-3's, hold several projections. When adapters are written, such a
+Linear gets one adapter whose rank is the sum of the ranks, and whose B has a block per projection.
+Its alpha grows in proportion to the rank, so that alpha / rank stays the same. When the adapter of
+such a Linear is read, each of its projections gets an adapter with the projection's rows of B.
 """
 
 import json
@@ -26,7 +27,8 @@ from vinejax.model.lora import kernel_shapes
 from vinejax.runtime.host_arrays import whole_array
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-# Of adapter_config.json: how adapters were begun, trained and chosen, which their weights show.
+# Fields of adapter_config.json about the creation and training of adapters, or about the choice of
+# projections, which the weights show.
 HARMLESS = frozenset(
     """
     task_type base_model_name_or_path target_modules exclude_modules rank_pattern r inference_mode
@@ -34,14 +36,15 @@ HARMLESS = frozenset(
     megatron_core ensure_weight_tying qalora_group_size
     """.split()
 )
-# Of `init_lora_weights`: the base is as it was. Others, such as 'pissa', take something off it.
+# Values of `init_lora_weights` that leave the base unchanged, unlike 'pissa' and others.
 INITS_WITH_PLAIN_BASE = (True, False, "gaussian", "eva", "orthogonal")
 
 
 def base_of(folder: epath.Path) -> str | None:
-    """The model that the adapters in a folder are added to; None: it holds no adapters.
+    """The model that the adapters in a folder belong to; None if the folder holds no adapters.
 
-    A folder with a config.json is a model. Raises ModelError if adapters name none, or themselves.
+    A folder with a config.json is a model. Raises ModelError if the adapters name no model, or
+    their own folder.
     """
     if not (folder / CONFIG).exists() or (folder / "config.json").exists():
         return None
@@ -54,9 +57,10 @@ def base_of(folder: epath.Path) -> str | None:
 def read_adapters(folder: epath.Path, model: Decoder) -> Params:
     """The adapters in a folder of PEFT's, for the model that they were trained on; on the host.
 
-    {layers {target {lora_a, lora_b}}} in float32, as in `lora.py`. A kernel becomes W + A B: PEFT's
-    scale, alpha / rank or with `use_rslora` alpha / sqrt(rank), is in B. Layers without an adapter
-    have zeros. Raises ModelError for missing, misshapen or unsupported content.
+    The result is {layers {target {lora_a, lora_b}}} in float32, as in `lora.py`. B contains PEFT's
+    scale, which is alpha / rank, or alpha / sqrt(rank) with `use_rslora`, so that a kernel becomes
+    W + A B. Layers without an adapter have zeros. Raises ModelError for missing, misshapen or
+    unsupported content.
     """
     scale_of, file = _scales(folder), folder / WEIGHTS
     if not file.exists():
@@ -93,7 +97,10 @@ def read_adapters(folder: epath.Path, model: Decoder) -> Params:
 
 
 def _scales(folder: epath.Path) -> Callable[[str, int], float]:
-    """The factor of A B, of a module and its rank; ModelError for what it cannot express."""
+    """A function from a module and its rank to the factor on A B.
+
+    Raises ModelError for settings that change more than this factor.
+    """
     fields = FieldReader(os.fspath(folder / CONFIG), read_json(folder / CONFIG))
     for field, known in (("peft_type", "LORA"), ("bias", "none"), ("fan_in_fan_out", False)):
         if fields.get(field, known) != known:
@@ -105,7 +112,7 @@ def _scales(folder: epath.Path) -> Callable[[str, int], float]:
     fields.refuse_the_rest(HARMLESS)
 
     def scale(module: str, rank: int) -> float:
-        # As PEFT finds them: the first pattern that the end of the name matches.
+        # As in PEFT, the first pattern that matches the end of the name counts.
         matching_alphas = (
             x for key, x in module_alphas.items() if re.fullmatch(rf"(.*\.)?({key})", module)
         )
@@ -115,7 +122,7 @@ def _scales(folder: epath.Path) -> Callable[[str, int], float]:
 
 
 def _matrix(stored: dict[str, StoredTensor], name: str, file: epath.Path) -> np.ndarray:
-    """A factor as it is stored, in float32; ModelError if there is none."""
+    """A stored factor in float32. Raises ModelError if it is missing or no matrix."""
     if name not in stored or len(stored[name].shape) != 2:
         raise ModelError(f"{file}: tensor {name} is missing, or is no matrix")
     tensor = stored[name]
@@ -125,11 +132,10 @@ def _matrix(stored: dict[str, StoredTensor], name: str, file: epath.Path) -> np.
 def save_adapters(
     path: epath.PathLike, model: Decoder, adapters: Params, settings: ModelConfig, base: str
 ) -> None:
-    """Writes adapters that `peft.PeftModel.from_pretrained` puts on the model `base`; float32.
+    """Write float32 adapters that `peft.PeftModel.from_pretrained` puts on the model `base`.
 
-    PEFT needs a `base` that is a model, and not adapters or a run, which `load_weights` reads.
-
-    Every process of a run must make the call; the first one writes.
+    PEFT needs a model as `base`. It cannot load adapters or the folder of a run as a base, unlike
+    `load_weights`. Every process of a run must call the function, and the first process writes.
     """
     layers = jax.tree.map(whole_array, adapters["layers"])
     members = _members(model, layers)
@@ -165,7 +171,7 @@ def save_adapters(
 
 
 def _members(model: Decoder, layers: Params) -> dict[str, tuple[int, dict[str, int]]]:
-    """Maps a torch module, {} for the layer, to its rows and the first row of each projection."""
+    """Torch module, with {} for the layer -> (number of rows, {projection: its first row})."""
     modules: dict[str, tuple[int, dict[str, int]]] = {}
     sources = _sources(model, layers)
     for part, source in sorted(sources.items(), key=lambda pair: pair[1].start):
@@ -174,7 +180,7 @@ def _members(model: Decoder, layers: Params) -> dict[str, tuple[int, dict[str, i
 
 
 def _sources(model: Decoder, projections: Container[str]) -> dict[str, Source]:
-    """Where the kernel of each projection is in a checkpoint of the model's family."""
+    """The tensor and rows of each projection's kernel in a checkpoint of the model's family."""
     return {
         path[1]: source
         for path, source in param_sources(model).items()
@@ -183,19 +189,19 @@ def _sources(model: Decoder, projections: Container[str]) -> dict[str, Source]:
 
 
 def _module(source: Source) -> str:
-    """The torch module of a kernel, {} for the layer."""
+    """The torch module of a kernel, with {} for the layer."""
     return source.name.removesuffix(".weight")
 
 
 def _matrices(adapter: Params, layer: int) -> tuple[np.ndarray, np.ndarray]:
-    """A [rank, inputs] and B [outputs, rank] of a projection in a layer, as torch has them."""
+    """(A [rank, inputs], B [outputs, rank]) of a projection in one layer, as torch stores them."""
     a, b = adapter[LORA_A][layer], adapter[LORA_B][layer]
     rank = a.shape[-1]
     return a.reshape(-1, rank).T.copy(), b.reshape(rank, -1).T.copy()
 
 
 def _blocks(rows: int, parts: list[tuple[int, np.ndarray]]) -> np.ndarray:
-    """[rows, sum of ranks] each part in its rows and in columns of its own, 0 elsewhere."""
+    """[rows, sum of ranks]: a block matrix. Each part has its own rows and columns."""
     joined = np.zeros((rows, sum(b.shape[1] for _, b in parts)), np.float32)
     column = 0
     for start, b in parts:
