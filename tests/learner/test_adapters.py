@@ -1,4 +1,4 @@
-"""Updates of adapters: their gradient, and what stays as it is."""
+"""Updates of adapters: their gradient, and the weights that they do not change."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ MODEL = dataclasses.replace(cases.model(), compute=Compute(lora_scale=SCALE))
 
 
 def adapters() -> Params:
-    """Adapters of which neither factor is 0."""
+    """Adapters whose two factors are both different from 0."""
     mesh = make_mesh(MeshConfig(1, 1, 1))
     fresh = fresh_adapters(MODEL, mesh, 2, PROJECTIONS)
 

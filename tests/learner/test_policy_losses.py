@@ -1,4 +1,4 @@
-"""The gradient of every `ppo.loss` with weights and bonus."""
+"""The gradient of every `ppo.loss`, with token weights and entropy bonus."""
 
 import jax
 import numpy as np

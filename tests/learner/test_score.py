@@ -1,4 +1,4 @@
-"""Token log-probabilities: one function that shifts, against a loop over logits."""
+"""Token log-probabilities and hidden states, against a loop over logits."""
 
 import functools
 from dataclasses import replace
@@ -33,7 +33,7 @@ LENGTHS = [(4, 9), (2, 3), (4, 9), (5, 0)]
 
 
 def loop(params, episodes, shape, temperature):
-    """log p(token t | tokens before t) and the entropy there, one row without padding at a time."""
+    """(log p(token t | tokens before t), entropy), computed row by row without padding."""
     logprobs, entropy = np.zeros(shape), np.zeros(shape)
     for row, episode in enumerate(episodes):
         logits = np.asarray(cases.logits(params, jnp.array([episode.tokens]))[0], np.float64)
@@ -50,7 +50,7 @@ def loop(params, episodes, shape, temperature):
 def test_equals_a_loop_over_logits(temperature):
     params, episodes = cases.params(), cases.random_episodes(LENGTHS)
     batch = collate(episodes, rows=4)
-    # The argmax of temperature 0 is scored at 1, as the sampler reports it.
+    # Temperature 0, argmax sampling, is scored at 1, as the sampler reports it.
     expected, entropy = loop(params, episodes, batch.tokens.shape, temperature or 1.0)
     found = jax.jit(token_logprobs, static_argnums=(0, 3))(
         cases.model(), params, batch, temperature
@@ -60,7 +60,7 @@ def test_equals_a_loop_over_logits(temperature):
     for x, y in zip(found, (expected, entropy), strict=True):
         assert x.dtype == jnp.float32 and x.shape == batch.tokens.shape
         np.testing.assert_allclose(np.asarray(x)[real], y[real], rtol=1e-5, atol=1e-5)
-    assert not np.asarray(found)[:, :, 0].any()  # nothing stands before the first token
+    assert not np.asarray(found)[:, :, 0].any()  # no token precedes the first
 
     scored = np.asarray(score(cases.model(), params, batch, temperature))
     mask = np.asarray(batch.mask)
@@ -82,7 +82,7 @@ def test_a_token_depends_on_what_is_before_it_only():
 
 @pytest.mark.parametrize("is_prefilled", [False, True])
 def test_one_pass_serves_equal_policies(is_prefilled: bool, monkeypatch: pytest.MonkeyPatch):
-    """Old and reference log-probabilities, where no reference is given; two passes where one is."""
+    """Without a reference, old and reference log-probabilities are one array."""
     params, episodes = cases.params(), cases.random_episodes(LENGTHS)
     if is_prefilled:
         episodes = [replace(x, scored=[-1.5] * len(x.response)) for x in episodes]
@@ -136,7 +136,7 @@ def hidden_after(params, tokens, positions, segment_ids):
     "passes", [Passes(2), Passes(4, packed=True), Passes(4, True, shared=True)]
 )
 def test_hidden_states_of_numbered_tokens(passes: Passes):
-    """After half of the layers, in the order of their numbers, with the scores as without them."""
+    """States are those after half of the layers, in order, and do not change the scores."""
     params, episodes = cases.params(), cases.random_episodes(LENGTHS)
     batch = collate([*episodes[:2], episodes[0], episodes[2]], rows=4)
     number = np.zeros(batch.tokens.shape, np.int32)
@@ -157,13 +157,13 @@ def test_hidden_states_of_numbered_tokens(passes: Passes):
 
 
 def test_hidden_states_need_no_second_forward_pass(monkeypatch: pytest.MonkeyPatch):
-    """What they add to the scoring pass, by the compiler's count of operations."""
+    """The compiler counts the operations that they add to the scoring pass."""
     params, batch = cases.params(), collate(cases.random_episodes(LENGTHS), rows=4)
-    # The body of a loop is counted once, so the loop over the layers is written out.
+    # The compiler counts the body of a loop once, so the loop over layers is unrolled.
     written_out = functools.partial(jax.lax.scan, unroll=True)
     monkeypatch.setattr("vinejax.model.decoder.lax.scan", written_out)
     model = cases.model()
-    temperature = 0.7  # of no other test, whose trace would be used again
+    temperature = 0.7  # a value of no other test, whose trace would be reused
     alone = score.lower(model, params, batch, temperature).cost_analysis()
     number = np.zeros(batch.tokens.shape, np.int32)
     with_hidden = score_with_hidden.lower(
@@ -176,7 +176,7 @@ def test_hidden_states_need_no_second_forward_pass(monkeypatch: pytest.MonkeyPat
 
 
 def test_wide_hidden_states_are_projected():
-    """Inner products stay as they are, but for noise."""
+    """The projection keeps inner products but for noise."""
     x = np.random.default_rng(0).normal(size=(2, 4 * MAX_STATE_WIDTH)).astype(np.float32)
     x[1] += x[0]
     found = np.asarray(jax.jit(narrow_states)(3 * x))

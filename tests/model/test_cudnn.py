@@ -43,7 +43,7 @@ K, V = draw(KV_HEADS, 2), draw(KV_HEADS, 3)
 
 @functools.partial(jax.jit, static_argnames=("attend", "rule"))
 def mixed_and_gradients(attend: Any, seen: Any, rule: AttentionRule) -> list[jax.Array]:
-    """What is mixed, and the gradients by q, k and v of its tokens alone; 0 off the tokens."""
+    """(mixed values, gradients for q, k and v) of tokens; 0 at padding."""
     mixed, back = jax.vjp(lambda q, k, v: attend(q, k, v, seen, rule), Q, K, V)
     return [x * IS_TOKEN for x in (mixed, *back(TOWARDS))]
 
@@ -68,7 +68,7 @@ def test_lengths_and_windows_are_the_mask(window: int | None):
 
 
 def test_what_is_behind_a_row_is_0_and_reaches_nothing(monkeypatch: pytest.MonkeyPatch):
-    """A kernel that leaves NaN there, in outputs and in gradients, as cuDNN may."""
+    """The test's kernel leaves NaN at padding, in outputs and gradients, as cuDNN may do."""
     plain = jax.nn.dot_product_attention
     spoiled = jnp.where(IS_TOKEN, 0.0, jnp.nan)
 
@@ -104,7 +104,7 @@ def test_what_is_behind_a_row_is_0_and_reaches_nothing(monkeypatch: pytest.Monke
 
 
 def test_what_cudnn_is_given():
-    """Lengths where each row is one sequence; a mask for packed rows, and shared prefixes."""
+    """The kernel gets lengths if each row is one sequence, and a mask for packed rows."""
     ids = jnp.asarray(IS_TOKEN[..., 0, 0], jnp.int32)
     at = jnp.broadcast_to(jnp.arange(T), ids.shape)
     np.testing.assert_array_equal(visibility_for("cudnn", at, ids, None, None, True), LENGTHS)
@@ -137,7 +137,7 @@ def test_prefill_gives_no_mask(monkeypatch: pytest.MonkeyPatch, window: int | No
 @pytest.mark.first
 @pytest.mark.parametrize("windows", [(6, 6), ()])
 def test_a_model_on_unpacked_rows(monkeypatch: pytest.MonkeyPatch, windows: tuple[int, ...]):
-    """Hidden states, and gradients of all weights, by lengths as by the mask."""
+    """Hidden states and gradients of all weights are the same with lengths and with a mask."""
     monkeypatch.setattr(attention, "cudnn_attention", by_xla)
     monkeypatch.setattr(attention, "why_impossible", lambda *_: "")  # in float32 too
     model, params, _ = random_model(windows=windows, attention="cudnn")

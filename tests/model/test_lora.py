@@ -1,4 +1,4 @@
-"""Adapters: what they add to a model, merging, and their folder for PEFT."""
+"""Adapters: their effect on a model, merging, and folders for PEFT."""
 
 import dataclasses
 import json
@@ -41,7 +41,7 @@ def adapting(model: Decoder) -> Decoder:
 def adapters_of(
     model: Decoder, targets: tuple[str, ...] = PROJECTIONS, drawn: bool = True
 ) -> Params:
-    """Adapters after some training: neither factor is 0."""
+    """Adapters as after some training, whose two factors are both different from 0."""
     mesh = mesh_over((1, 1, 1), jax.devices()[:1])
     adapters = jax.device_get(fresh_adapters(model, mesh, RANK, targets, 1))
     if not drawn:
@@ -104,7 +104,7 @@ def test_merging_rounds_once(tiny: Model):
 
 
 def test_the_table_splits_adapters_as_their_kernels(tiny: Model):
-    """The inputs of A, and the outputs of B, lie where those of the kernel lie."""
+    """The inputs of A and the outputs of B have the layout that the kernel's have."""
     mesh = jax.sharding.AbstractMesh((1, 2, 2), ("data", "fsdp", "tensor"))
     adapters = abstract_adapters(tiny.decoder, ModelConfig(lora_rank=4))
 
@@ -126,7 +126,7 @@ def test_the_table_splits_adapters_as_their_kernels(tiny: Model):
 
 
 def with_peft(base: dict[str, Any], folder: Path) -> dict[str, np.ndarray]:
-    """PEFT's rule for each weight [outputs, inputs] of a torch model: W + alpha / r B A."""
+    """PEFT's equation for each weight [outputs, inputs] of a torch model: W + alpha / r B A."""
     config = json.loads((folder / "adapter_config.json").read_text())
     weights, found = load_file(folder / "adapter_model.safetensors"), dict(base)
     for name, a in weights.items():

@@ -28,7 +28,7 @@ chunked = functools.partial(logprob_and_entropy, mesh=None)
 
 
 def arguments(output: OutputLayer, dtype: str = "float32") -> tuple[jax.Array, ...]:
-    """Random hidden states and output matrix, with logits of some units, and tokens.
+    """Random hidden states, output matrix and tokens, with logits of several units.
 
     The first and the last column of the vocabulary are among the tokens.
     """
@@ -63,7 +63,7 @@ def value_and_gradients(
 def test_values_and_gradients_equal_those_of_all_logits(
     name: str, softcap: float | None, temperature: float
 ):
-    """Whatever the chunk: 23 columns are one chunk, or three of 7 and one of 2."""
+    """23 columns are one chunk, or three chunks of 7 and one of 2."""
     output = OutputLayer(name, softcap, temperature)
     expected = value_and_gradients(of_hidden, output, *arguments(output))
     for chunk in (7, None):
@@ -85,8 +85,7 @@ def test_no_chunk_changes_the_results():
 
 
 def test_in_bfloat16_the_error_is_that_of_rounded_products():
-    """Operands are rounded, sums are not: gradients are as near to those of float32 as with all
-    logits at once."""
+    """Only operands are rounded, so gradients are as accurate as with all logits at once."""
     output = OutputLayer("head", None, 0.6, 7)
     x, table, tokens = arguments(output, "bfloat16")
     exact = value_and_gradients(
@@ -108,7 +107,7 @@ def error(found: jax.Array, exact: jax.Array) -> float:
 
 
 def test_logits_of_any_size_and_none():
-    """Where one token has all the probability, and where a hidden state is not a number."""
+    """One token may have all the probability, and a hidden state may be NaN."""
     output = OutputLayer("head", None, 1.0, 7)
     x, table, tokens = arguments(output)
     found = value_and_gradients(chunked, output, 1e4 * x, table, tokens)
@@ -128,7 +127,7 @@ def test_a_chunk_is_as_large_as_its_bytes_allow():
         chunk = chunk_columns(tokens, vocab)
         assert chunk == vocab or chunk % 128 == 0
         assert FLOAT32 * tokens * chunk <= CHUNK_BYTES or chunk == MIN_COLUMNS
-        # Of like size: with so many chunks they could not be smaller by more than the rounding.
+        # Similar sizes: with this number of chunks, only the rounding up could be saved.
         assert chunk * math.ceil(vocab / chunk) < vocab + 128 * math.ceil(vocab / chunk)
     assert chunk_columns(2048, 151_936) == 8064  # 19 chunks
 
@@ -191,5 +190,5 @@ for sizes, V, T, name in (
 
 @pytest.mark.slow
 def test_devices_change_nothing():
-    """Rows, columns of the vocabulary, or positions, are on several devices."""
+    """Rows, columns of the vocabulary, or positions are split over devices."""
     assert len(eight_devices.printed("-c", DEVICES)) == 7

@@ -25,7 +25,7 @@ from vinejax.rl.masked import masked_mean, whiten
 class Fixture:
     settings: dict[str, Any]
     inputs: dict[str, np.ndarray]
-    results: dict[str, np.ndarray]  # TRL's, for these inputs
+    results: dict[str, np.ndarray]  # TRL's results for these inputs
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def trl() -> Fixture:
 
 @pytest.mark.parametrize("name, kind", [("grpo", "grpo"), ("dr_grpo", "mean"), ("rloo", "rloo")])
 def test_group_advantages(trl: Fixture, name, kind):
-    """Sample standard deviation, and 1e-4 beside it."""
+    """With the sample standard deviation, and 1e-4 as ε."""
     rewards = trl.inputs["rewards"]
     groups = np.arange(len(rewards)) // trl.settings["group"]
     advantages = group_advantages(rewards, groups, kind, ddof=1, eps=1e-4)
@@ -54,9 +54,9 @@ def test_group_advantages(trl: Fixture, name, kind):
     "name, reduction", [("bnpo", "token"), ("grpo", "sequence"), ("dr_grpo", "budget")]
 )
 def test_grpo_loss_and_gradient(trl: Fixture, monkeypatch: pytest.MonkeyPatch, name, reduction):
-    """The update's own loss: both clips, k3 in the loss, and the three means of both.
+    """The loss of an update: both clips and k3, with three reductions.
 
-    The log-probabilities stand in for weights, and for what a model would make of them.
+    The log-probabilities stand in for the weights of a model, and for its results.
     """
     settings, inputs = trl.settings["grpo"], trl.inputs
     monkeypatch.setattr(

@@ -37,7 +37,7 @@ def test_vectors(values, rewards, lam, filter, prior, weight, expected):
 
 
 def by_loop(values, rewards, n, lam, w, gamma, sampled, prior, mu):
-    """The equations over U = discounted rewards before a state and its value, in float64."""
+    """The equations in float64, over U, the discounted rewards before a state plus its value."""
     out = np.zeros(len(values))
     earned = np.cumsum([0.0, *(gamma**c * rewards[c] for c in range(n))])
     u = [earned[c] + gamma**c * values[c] for c in range(n)]  # read where it was sampled

@@ -1,4 +1,4 @@
-"""Weights of sampler against learner, against loops."""
+"""Importance weights of the sampler's tokens, against loops."""
 
 import math
 

@@ -58,7 +58,7 @@ def test_the_authors_vectors(name: str):
 
 
 def test_a_clip_with_a_gradient_has_that_of_its_upper_bound():
-    """The value is PPO's."""
+    """The value of the loss is that of PPO."""
     clip = (0.2, 0.3)
 
     def two_losses(x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -76,7 +76,7 @@ def test_a_clip_with_a_gradient_has_that_of_its_upper_bound():
 
 
 def test_step_credit_keeps_each_tokens_own_advantage():
-    """With one factor per solution; a loss of whole solutions would average the advantages."""
+    """GSPO has one ratio per solution; a loss of whole solutions would average the advantages."""
     advantages = np.array([[3.0, -1.0, 0.5, 9.0], [0.0, 2.0, -2.0, 1.0]], np.float32)
     mean = [math.exp(np.mean((NOW - OLD)[row][MASK[row]])) for row in range(2)]
     factor = np.repeat(np.array(mean)[:, None], 4, 1)
