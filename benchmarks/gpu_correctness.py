@@ -173,7 +173,7 @@ def policy_gradient(work: Workload, batch: Batch, device: Any) -> Params:
 
 def objective_of(model: Decoder, rows: int) -> PolicyObjective:
     """VinePPO's objective at its default settings, for minibatches of `rows`."""
-    cfg = vineppo.METHOD.applied_to(Config())
+    cfg = vineppo.METHOD.resolve(Config())
     ppo = dataclasses.replace(cfg.ppo, minibatch=rows)
     return vineppo.METHOD.objective(model, dataclasses.replace(cfg, ppo=ppo))
 

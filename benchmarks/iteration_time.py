@@ -97,13 +97,13 @@ def open_contender(cfg: Config, workdir: Path) -> Contender:
 def timed_iteration(contender: Contender, number: int) -> tuple[Contender, Timed]:
     session, log, state = contender
     before, compiles = time.monotonic(), num_compiles()
-    it = Iteration(session, log, number, Spent())
+    iteration = Iteration(session, log, number, Spent())
     method = find_method(session.cfg.method)
-    state = method.iteration(method, it, state)
+    state = method.iteration(method, iteration, state)
     seconds = time.monotonic() - before
     stages = {stage: log.timings.get(f"timing_s/{stage}", 0.0) for stage in STAGES}
-    it.record(int(state.policy.step))
-    timed = Timed(seconds, stages, it.spent.tokens, num_compiles() - compiles)
+    iteration.record(int(state.policy.step))
+    timed = Timed(seconds, stages, iteration.spent.tokens, num_compiles() - compiles)
     return contender._replace(state=state), timed
 
 

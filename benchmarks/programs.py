@@ -105,12 +105,12 @@ class Counted:
         """Counts by iterations of `train` within."""
         find = loop.find_method
 
-        def counted(method: Method, it: Iteration, state: Any) -> Any:
+        def counted(method: Method, iteration: Iteration, state: Any) -> Any:
             self.names.append([])
-            state = find(it.cfg.method).iteration(method, it, state)
-            lines = (it.session.workdir / "episodes" / f"{it.number}.jsonl").read_text()
+            state = find(iteration.cfg.method).iteration(method, iteration, state)
+            lines = (iteration.session.workdir / "episodes" / f"{it.number}.jsonl").read_text()
             episodes = [json.loads(line) for line in lines.splitlines()]
-            encode = it.session.tokenizer.encode
+            encode = iteration.session.tokenizer.encode
             self.longest.append(
                 (
                     max(len(encode(episode["prompt"])) for episode in episodes),

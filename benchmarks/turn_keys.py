@@ -151,7 +151,7 @@ def compare_keys(name: str, model: Any, params: Any, task: Any, cfg: Config) -> 
 def config_of(fields: dict[str, Any]) -> Config:
     cfg = load(str(CONFIG))
     override(cfg, fields)
-    return find_method("vineppo").applied_to(from_dict(cfg))
+    return find_method("vineppo").resolve(from_dict(cfg))
 
 
 def main() -> None:

@@ -21,7 +21,6 @@ ROOMS = [
     "training",  # the loop, and what a run needs before and after it
     "config",  # configuration files to settings, and what is refused
     "methods",  # one module per method, and the four stages that they share
-    "options",  # what any method may be given besides
     "session",  # a run's fixed parts, and the context of one iteration
     "records",  # what a run writes: its episodes, its metrics
     "statistics",  # accuracies and their intervals

@@ -136,11 +136,16 @@ def ours(session: Session, log: ProcessorLog) -> Iterator[Timed]:
     state = RunState(fresh_state(session.fresh_params(), optimizer, session.mesh))
     method = find_method(session.cfg.method)
     for number in range(session.cfg.iterations):
-        it, log.seconds = Iteration(session, log, number, Spent()), collections.defaultdict(float)
-        state = method.iteration(method, it, state)
-        it.record(int(state.policy.step))
+        iteration, log.seconds = (
+            Iteration(session, log, number, Spent()),
+            collections.defaultdict(float),
+        )
+        state = method.iteration(method, iteration, state)
+        iteration.record(int(state.policy.step))
         sampling = log.seconds["rollout"] + log.seconds["score"]
-        yield Timed(sampling, log.seconds["train"], it.spent.tokens, it.metrics["reward/mean"])
+        yield Timed(
+            sampling, log.seconds["train"], iteration.spent.tokens, iteration.metrics["reward/mean"]
+        )
 
 
 class TimedTrainer(trl.GRPOTrainer):

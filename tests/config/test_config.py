@@ -251,6 +251,7 @@ def test_every_number_and_choice_is_checked():
         "ppo.shift_mean",
         "ppo.mask_truncated",
         "ppo.packing",
+        "ppo.share_prefixes",
         "reward.truncated",
         "data.task",
         "sample.stop",

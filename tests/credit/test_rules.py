@@ -18,6 +18,7 @@ from vinejax.core.settings import Config, flatten
 from vinejax.core.types import Episode
 from vinejax.credit import allocation, bisection, mask, positions
 from vinejax.credit.rules import READ_BY, TABLES, chosen_rules, find_rule
+from vinejax.methods.base import DEFAULTS
 from vinejax.methods.known import all_methods
 
 SPO = {"method": "spo_chain"}
@@ -65,8 +66,8 @@ def test_method_means_the_methods_own():
     bisected = cases.config(values={"allocation": "bisection"})
     assert find_rule("values.allocation", applied(bisected)) is bisection.bisection
     for method in all_methods().values():
-        own = (method.positions, method.allocation, method.mask)
-        assert all(name in table for name, table in zip(own, TABLES.values(), strict=True))
+        chosen = {**DEFAULTS, **method.defaults}
+        assert all(chosen[field] in table for field, table in TABLES.items())
 
 
 @pytest.mark.parametrize(

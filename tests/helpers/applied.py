@@ -19,7 +19,7 @@ from vinejax.core.types import Episode, PromptedProblem, Rollout
 from vinejax.credit.assign import Credit
 from vinejax.learner.policy import PolicyObjective
 from vinejax.methods.base import policy_gradient
-from vinejax.methods.known import find_method
+from vinejax.methods.compose import method_of
 from vinejax.model.decoder import Decoder
 from vinejax.rollout import vine
 from vinejax.rollout.sampler import Sampler
@@ -62,12 +62,12 @@ def stand_in(kind: type[Kind], **fields: Any) -> Kind:
 
 def applied(cfg: Config) -> Config:
     """The configuration with its method's choices."""
-    return find_method(cfg.method).applied_to(cfg)
+    return method_of(cfg).resolve(cfg)
 
 
 def policy_objective(model: Decoder, cfg: Config) -> PolicyObjective:
     """The objective of the configured method."""
-    return find_method(cfg.method).objective(model, applied(cfg))
+    return method_of(cfg).objective(model, applied(cfg))
 
 
 def assign_credit(rollout: Rollout, cfg: Config, whiten: Any = None) -> Credit:
@@ -75,7 +75,7 @@ def assign_credit(rollout: Rollout, cfg: Config, whiten: Any = None) -> Credit:
     cfg = applied(cfg)
     if whiten is not None:
         cfg = dataclasses.replace(cfg, ppo=dataclasses.replace(cfg.ppo, whiten=whiten))
-    return find_method(cfg.method).assign(rollout, cfg)
+    return method_of(cfg).assign(rollout, cfg)
 
 
 def sampler(engine: Any, graded: GradedTask, cfg: Config, iteration: int = 0) -> Sampler:

@@ -39,7 +39,7 @@ def _programs() -> list[str]:
     """
     kinds: dict[tuple[object, ...], str] = {}
     for name, method in all_methods().items():
-        loss = (method.loss, method.reduction)
+        loss = (method.loss, method.defaults.get("ppo.reduction", "token"))
         kinds.setdefault(loss if method.credit else (name,), name)
     return [*kinds.values(), "critic"]
 
@@ -197,8 +197,8 @@ def gradient_and_sums(
     fields = {"opmd": {"tau": 0.1}} if method == "opmd" else {}
     cfg = config(method, ppo={"minibatch": 8, "microbatch": microbatch}, kl={"coef": 0.1}, **fields)
     given = credit(cfg, values())
-    own = None if given.own is None else jnp.asarray(given.own)
-    rows = batch()._replace(advantages=given.advantages, own=own)
+    own = None if given.loss_extra is None else jnp.asarray(given.loss_extra)
+    rows = batch()._replace(advantages=given.advantages, loss_extra=own)
     # Its whitening is done: without it methods share a program.
     objective = dataclasses.replace(policy_objective(model, cfg), whiten="none")
     return result(objective, params, rows)

@@ -125,11 +125,13 @@ class QuietLog(RunLog):
 
 def fake_iteration(cfg: Config) -> Iteration:
     """An iteration of `cases.model()` with the attributes that loops over minibatches read."""
-    it = Iteration.__new__(Iteration)
-    it.cfg, it.log, it.number, it.spent, it.metrics = cfg, QuietLog(), 3, Spent(), {}
+    iteration = Iteration.__new__(Iteration)
+    iteration.log, iteration.number, iteration.spent = QuietLog(), 3, Spent()
+    iteration.metrics = {}
     parts = {"model": cases.model(), "base": None, "mesh": None, "load_reference": cases.params}
-    it.session = cast(Any, types.SimpleNamespace(**parts))
-    return it
+    parts["cfg"] = cfg
+    iteration.session = cast(Any, types.SimpleNamespace(**parts))
+    return iteration
 
 
 def state_of() -> TrainState:
@@ -139,7 +141,7 @@ def state_of() -> TrainState:
 @pytest.mark.parametrize("method", ["vineppo", "ppo"])
 def test_policy_and_critic(events: list[Event], method: str):
     cfg = cases.config(method=method, ppo={"epochs": 4})
-    it, episodes = fake_iteration(cfg), cases.random_episodes([(4, 9), (2, 3)] * 8)
+    iteration, episodes = fake_iteration(cfg), cases.random_episodes([(4, 9), (2, 3)] * 8)
     batch = collate(episodes, rows=8)
     objective = policy_objective(cases.model(), cfg)
     values = np.zeros(batch.tokens.shape, np.float32) if method == "ppo" else None
@@ -147,8 +149,8 @@ def test_policy_and_critic(events: list[Event], method: str):
     by_step = np.zeros(rollout.steps.rewards.shape)
     credit = Credit(batch.advantages, batch.mask, by_step, returns=values)
     state = RunState(state_of(), state_of() if method == "ppo" else None)
-    state = find_method(method).state.learn(it, state, rollout, credit)
-    stages.update(it, state, objective, rollout, credit)
+    state = find_method(method).state.learn(iteration, state, rollout, credit)
+    stages.updated(iteration, state, rollout, credit, objective)
     assert_no_early_wait(events, "PolicyObjective", 4)
     if method == "ppo":
         assert_no_early_wait(events, "CriticObjective", 4)
@@ -206,11 +208,11 @@ def test_reference_scores_of_pairs_are_those_of_each_minibatch():
     lengths = [(3, 1 + i % 5) for i in range(11)]
     chosen, rejected = cases.random_episodes(lengths), cases.random_episodes(lengths, seed=1)
     pairs = list(zip(chosen, rejected, strict=True))
-    it = fake_iteration(cfg)
-    reference = of_pairs._scores(it, pairs, it.session.load_reference())
-    batches = list(of_pairs._pair_batches(it, pairs, reference, epochs=2))
+    iteration = fake_iteration(cfg)
+    reference = of_pairs._scores(iteration, pairs, iteration.session.load_reference())
+    batches = list(of_pairs._pair_batches(iteration, pairs, reference, epochs=2))
     assert len(batches) == 4 and of_pairs.longest_pair(pairs) <= batches[0].tokens.shape[1]
-    passes = passes_for(cfg, cfg.ppo.minibatch, None)
+    passes = passes_for(cfg, cfg.ppo.minibatch, None)._replace(shared=False)
     for batch in batches:
         expected = scores_of(cases.model(), cases.params(), batch, 0.8, passes)
         assert np.abs(expected).max() > 1.0

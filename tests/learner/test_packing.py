@@ -115,12 +115,12 @@ def test_long_tails_fill_their_rows(room: int):
 def test_passes():
     mesh = make_mesh(MeshConfig())
     cfg = cases.config(ppo={"minibatch": 64, "microbatch": None}, sft={"batch": 64})
-    assert passes_for(cfg, 64, mesh) == passes_for(cfg, 64, None) == Passes(4, True)
+    assert passes_for(cfg, 64, mesh) == passes_for(cfg, 64, None) == Passes(4, True, True)
     assert [passes_for(cfg, n, mesh).rows for n in (1, 12, 32, 37)] == [1, 1, 2, 37]
     plain = dataclasses.replace(cfg, ppo=dataclasses.replace(cfg.ppo, packing=False))
     assert passes_for(plain, 64, mesh) == Passes(64, False)
     chosen = dataclasses.replace(cfg, ppo=dataclasses.replace(cfg.ppo, microbatch=16))
-    assert passes_for(chosen, 64, mesh) == Passes(16, True)
+    assert passes_for(chosen, 64, mesh) == Passes(16, True, True)
 
 
 # --- what is computed

@@ -251,20 +251,15 @@ def test_where_prefixes_are_shared():
     model, mixed = cases.model(), cases.model(windows=(5, None))
     cfg = cases.config()
 
-    def chosen(value: str, model: Decoder, platform: str, packing: bool = True) -> str:
+    def chosen(value: bool, model: Decoder, platform: str, packing: bool = True) -> bool:
         ppo = dataclasses.replace(cfg.ppo, share_prefixes=value, packing=packing)
         found = with_sharing(dataclasses.replace(cfg, ppo=ppo), model, platform)
-        assert passes_for(found, 8, None).shared == (found.ppo.share_prefixes == "on")
+        assert passes_for(found, 8, None).shared == found.ppo.share_prefixes
         return found.ppo.share_prefixes
 
-    assert [chosen("auto", model, x) for x in ("cpu", "gpu", "tpu")] == ["on", "on", "off"]
-    assert chosen("auto", model, "cpu", packing=False) == chosen("off", model, "cpu") == "off"
+    assert [chosen(True, model, x) for x in ("cpu", "gpu", "tpu")] == [True, True, False]
+    assert not chosen(True, model, "cpu", packing=False) and not chosen(False, model, "cpu")
     plainly = dataclasses.replace(model, compute=Compute(attention="xla"))
-    assert chosen("on", plainly, "tpu") == chosen("on", mixed, "tpu") == "on"
-    with pytest.raises(ConfigError, match=r"^ppo.share_prefixes = 'on': splash") as error:
-        chosen("on", model, "tpu")
-    assert "\n" not in str(error.value)
-    with pytest.raises(ConfigError, match=r"^ppo.share_prefixes = 'on': needs ppo.packing"):
-        check_config(cases.config(ppo={"share_prefixes": "on", "packing": False}))
+    assert chosen(True, plainly, "tpu") and chosen(True, mixed, "tpu")
     with pytest.raises(ConfigError, match=r"^ppo.row_tokens = 64: needs ppo.packing"):
         check_config(cases.config(ppo={"row_tokens": 64, "packing": False}))

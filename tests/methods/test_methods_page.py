@@ -9,8 +9,8 @@ from pathlib import Path
 from helpers.paths import REPO
 
 from vinejax.config.describe import describe
-from vinejax.methods.about import about, table
-from vinejax.methods.known import all_methods, method_module
+from vinejax.methods.about import about, table, text_of
+from vinejax.methods.known import all_methods
 
 BEGIN, END = (
     "<!-- made by tests/methods/test_methods_page.py -->\n",
@@ -32,12 +32,12 @@ def test_the_table_is_current():
 
 
 def test_every_method_says_what_it_is():
-    for name in all_methods():
+    for name, method in all_methods().items():
         found = about(name)
         assert found.title.endswith(".") and len(found.title) < 110, name
         assert found.equation and "  " not in found.equation, name
         assert found.source or name == "sft", name
-        lines = (getattr(method_module(name), "__doc__", "") or "").splitlines()
+        lines = text_of(method).splitlines()
         assert all(line.startswith("    ") for line in lines if line.startswith(" ")), name
 
 

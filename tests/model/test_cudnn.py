@@ -168,4 +168,5 @@ def test_when_rows_hold_one_sequence(packing: bool):
     fields.ppo.packing = packing
     model, _, _ = random_model()
     assert with_single_rows(model, from_dict(fields)).compute.single_rows is not packing
-    assert find_method("vineppo").single_rows and not find_method("dpo_positive").single_rows
+    pairs = {name: "paired_rows" in find_method(name).flags for name in ("vineppo", "dpo_positive")}
+    assert pairs == {"vineppo": False, "dpo_positive": True}

@@ -21,7 +21,7 @@ from vinejax.core.settings import Config, TopologyConfig, flatten
 from vinejax.model.hf.hub import find_folder
 from vinejax.runtime import contents, devices, workdir
 from vinejax.runtime.devices import with_row
-from vinejax.runtime.workdir import check_workdir, record_run, write_atomic
+from vinejax.runtime.workdir import REMOVED, check_workdir, record_run, write_atomic
 
 ROOT = REPO
 
@@ -76,15 +76,19 @@ def test_the_same_run_is_reopened_and_some_fields_may_change(tmp_path: pathlib.P
     assert from_dict(record(tmp_path)["config"]) == cfg
 
 
-def test_a_run_with_a_field_that_is_gone_goes_on_if_it_had_the_default(tmp_path: pathlib.Path):
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_run_with_a_field_that_is_gone_goes_on_if_it_had_the_default(
+    name: str, tmp_path: pathlib.Path
+):
+    section, _, leaf = name.partition(".")
     open_workdir(Config(), tmp_path)
-    for value in ("solutions", "continuations"):
+    for value in (REMOVED[name], "another"):
         recorded = record(tmp_path)
-        recorded["config"]["train"] = {"on": value}
+        recorded["config"].setdefault(section, {})[leaf] = value
         (tmp_path / "config.json").write_text(json.dumps(recorded))
-        if value == "solutions":
+        if value != "another":
             open_workdir(Config(), tmp_path)
-    with pytest.raises(WorkdirError, match='train.on was "continuations", and there is no such'):
+    with pytest.raises(WorkdirError, match=f'{name} was "another", and there is no such'):
         open_workdir(Config(), tmp_path)
 
 

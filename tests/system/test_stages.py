@@ -10,7 +10,7 @@ import pytest
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
 
-from vinejax.methods import base
+from vinejax.methods import stages
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.log import RunLog
@@ -88,15 +88,15 @@ def test_iterations_since_the_checkpoint_are_done_again(
     """The process dies in the updates of the fourth iteration, one after a save was due."""
     cfg = config("vineppo", start, iterations=4, checkpoint={"every": 2})
     loop.train(cfg, tmp_path / "whole")
-    update, begun = base.update, []
+    update, begun = stages.updated, []
 
-    def dying(it: Any, *args: Any):
-        begun.append(it.number)
+    def dying(iteration: Any, *args: Any):
+        begun.append(iteration.number)
         if len(begun) == 4:
             raise Died
-        return update(it, *args)
+        return update(iteration, *args)
 
-    monkeypatch.setattr(base, "update", dying)
+    monkeypatch.setattr(stages, "updated", dying)
     with pytest.raises(Died):
         loop.train(cfg, tmp_path / "dying")
     loop.train(cfg, tmp_path / "dying")

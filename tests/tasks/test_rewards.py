@@ -13,6 +13,7 @@ from vinejax.config.checks import check_config
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.settings import GraderConfig, RewardConfig
 from vinejax.core.types import Problem
+from vinejax.methods.known import find_method
 from vinejax.session.metrics import part_means
 from vinejax.tasks.graded import GradedTask
 from vinejax.tasks.gsm8k import GSM8K
@@ -368,7 +369,7 @@ def test_a_parameter_that_nothing_gives_is_refused_before_anything_is_sampled():
         with pytest.raises(
             UserError, match=rf"my_rewards\.{name} takes 'hints', which is none of "
         ):
-            prompted_problems(cfg, rewards, cases.tokenizer(), ("train",))
+            prompted_problems(cfg, find_method(cfg.method), rewards, cases.tokenizer(), ("train",))
 
 
 @pytest.mark.slow

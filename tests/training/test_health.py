@@ -23,8 +23,8 @@ def iteration(
     number: int, rewards: Sequence[float] | None = (0.0, 1.0), fruitless: bool = False
 ) -> Any:
     """A finished iteration; without metrics of rewards if there are none."""
-    made = Mock(spec=Iteration, number=number, is_fruitless=fruitless, metrics={})
-    made.batch = {"loss": np.array([np.nan], np.float32)}
+    batch = {"loss": np.array([np.nan], np.float32)} if fruitless else None
+    made = Mock(spec=Iteration, number=number, failed_batch=batch, metrics={})
     if rewards is not None:
         made.metrics |= {"reward/mean": np.mean(rewards), "reward/std": np.std(rewards)}
     return made

@@ -25,8 +25,8 @@ from vinejax.credit.assign import state_numbers, state_places
 from vinejax.learner.batch import collate, step_layout
 from vinejax.learner.packing import Passes
 from vinejax.learner.score import MAX_STATE_WIDTH, scores_and_hidden
+from vinejax.methods.learned_value import probe_features, states_of
 from vinejax.methods.ppo import critic_weights, fresh_critic, token_values
-from vinejax.methods.prior import probe_features, states_of
 from vinejax.model.decoder import Params
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
 from vinejax.model.lora import abstract_adapters

@@ -15,14 +15,14 @@ from vinejax.core.settings import PROJECTIONS, Config, GraderConfig, flatten
 from vinejax.credit.rules import check_rules
 from vinejax.methods.base import Method
 from vinejax.methods.compose import method_of
-from vinejax.methods.known import MODULES, all_methods, find_method
+from vinejax.methods.known import METHODS, all_methods, find_method
 from vinejax.tasks.rewards import TASK, find_rewards
 
 # Which tokens are trained on is a choice of every policy gradient's, whatever gives its credit.
 OF_CREDIT = ("credit.mask", "credit.mask_above", "credit.mask_share")
 DEFAULTS = dict(flatten(Config()))  # of the core's fields, by dotted name
 # Fields, and groups of fields, that only some methods read.
-OF_SOME = {name for module in MODULES.values() for name in module.METHOD.reads}
+OF_SOME = {name for method in METHODS.values() for name in method.reads}
 
 OF_LOSS = {  # fields that one of `ppo.loss` reads
     "dual_clip": "clip",
@@ -98,7 +98,7 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
         return value != DEFAULTS[name] or name in given
 
     _check_method(cfg, method, is_set, given)
-    check_rules(method.applied_to(cfg), is_set)
+    check_rules(method.resolve(cfg), is_set)
     find_rewards(cfg.reward)
     _check_read(cfg, method, is_set)
     values = dict(flatten(cfg))
@@ -145,7 +145,7 @@ def _check_method(
             rule = f"is not read by method = {cfg.method!r}; leave it out"
             raise ConfigError(name, rule, repr(value))
     _check_sections(cfg, method, given)
-    if method.needs_groups and cfg.rollout.per_prompt < 2:
+    if "groups" in method.flags and cfg.rollout.per_prompt < 2:
         rule = (
             f"must be at least 2 for method = {cfg.method!r}: a solution is compared, or paired, "
             "with the others of its problem"
@@ -187,7 +187,7 @@ def not_read(field: str, value: Any, method: str) -> ConfigError:
 
 def _check_read(cfg: Config, method: Method, is_set: Callable[[str, Any], bool]) -> None:
     """Refuses fields that have no effect beside the others."""
-    applied, values = method.applied_to(cfg), dict(flatten(cfg))
+    applied, values = method.resolve(cfg), dict(flatten(cfg))
     for need in NEEDS:
         for field in need.fields:
             if is_set(field, values[field]) and not need.holds(applied):
@@ -215,8 +215,6 @@ def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
     yield is_uneven, "ppo.microbatch", f"must divide ppo.minibatch = {ppo.minibatch}"
     is_uneven = ppo.microbatch and cfg.sft.batch % ppo.microbatch
     yield is_uneven, "sft.batch", f"must be a multiple of ppo.microbatch = {ppo.microbatch}"
-    is_idle = ppo.share_prefixes == "on" and not ppo.packing
-    yield is_idle, "ppo.share_prefixes", "needs ppo.packing; leave it out"
     yield (
         cfg.budget.episodes is not None and cfg.budget.episodes < group,
         "budget.episodes",
@@ -227,7 +225,7 @@ def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
 def _of_loss(cfg: Config, method: Method) -> Iterator[Refusal]:
     """A loss beside a method's own, and bounds that leave nothing between them."""
     ppo = cfg.ppo
-    has_own = ppo.loss != "method" and method.applied_to(Config()).ppo.loss == "method"
+    has_own = ppo.loss != "method" and method.resolve(Config()).ppo.loss == "method"
     rule = f"must be 'method' for method = {cfg.method!r}, which has a loss of its own"
     yield has_own, "ppo.loss", rule
     low, high = ppo.correction_min, ppo.correction_max

@@ -47,8 +47,8 @@ def print_config(cfg: Config, workdir: str) -> None:
     Where a field says 'method', it is the method's own choice that is printed.
     """
     method = method_of(cfg)
-    defaults = dict(flatten(method.completed(Config(method=cfg.method))))
-    for name, value in flatten(method.applied_to(cfg)):
+    defaults = dict(flatten(method.with_settings(Config(method=cfg.method))))
+    for name, value in flatten(method.resolve(cfg)):
         differs = "" if value == defaults[name] else f"  # default {defaults[name]!r}"
         print(f"{name} = {value!r}{differs}")
 

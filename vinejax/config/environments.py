@@ -18,7 +18,7 @@ def check_environment(cfg: Config, method: Method, task: Task) -> None:
     if isinstance(task, StepRewarded):
         rule = "its environment gives the rewards of turns: leave out `step_rewards` or `env`"
         raise ConfigError("data.task", rule, repr(cfg.data.task))
-    if method.has_own_sampling and not method.in_turns:
+    if method.has_own_sampling and "turns" not in method.flags:
         rule = f"samples in a way of its own, and task {task.name} has turns; take another"
         raise ConfigError("method", rule, repr(cfg.method))
     if cfg.reward.functions:

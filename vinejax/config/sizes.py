@@ -40,7 +40,7 @@ def check_sizes(cfg: Config, method: Method) -> None:
         field = "rollout.per_prompt" if is_product else "rollout.prompts"
         _check_samples(field, solutions, "solutions", cfg)
     if method.has_continuations:
-        applied = method.applied_to(cfg)
+        applied = method.resolve(cfg)
         states = expected_states(applied, STEPS, _mean_tokens(cfg))
         count = math.ceil(solutions * len(states.positions) * states.continuations)
         _check_samples("values.k", count, "continuations", cfg)

@@ -5,6 +5,8 @@ from a config file; `config/checks.py` applies the rules below, and those that r
 """
 
 import dataclasses
+import functools
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from vinejax.core.ranges import (
@@ -205,8 +207,8 @@ class PPOConfig:
     # Rows of a forward and backward pass; None: the minibatch, or a part of it if `packing`.
     microbatch: Count | None = None
     packing: bool = True  # episodes share rows of the longest one's length where they fit
-    # With packing, episodes of a row that begin alike share these tokens; 'auto': where they can.
-    share_prefixes: Literal["auto", "on", "off"] = "auto"
+    # With packing, episodes of a row that begin alike share these tokens, where attention can.
+    share_prefixes: bool = True
     # Least tokens of a packed row; None: the longest episode's. A row that holds all solutions of a
     # problem computes its prompt once: raise it, and divide `microbatch` by as much.
     row_tokens: Count | None = None
@@ -423,3 +425,18 @@ def as_tree(cfg: Config) -> dict[str, Any]:
     """A configuration as nested dicts; `Config.sections` stand beside the core's groups."""
     tree = dataclasses.asdict(cfg)
     return tree | tree.pop("sections")
+
+
+def field_of(cfg: Config, name: str) -> Any:
+    """The value of a field by its dotted name, such as 'ppo.clip'."""
+    return functools.reduce(getattr, name.split("."), cfg)
+
+
+def with_fields(cfg: Config, fields: Mapping[str, Any]) -> Config:
+    """A copy of the configuration with these values, by dotted names such as 'ppo.clip'."""
+    for name, value in fields.items():
+        group, _, leaf = name.rpartition(".")
+        if group:
+            value = dataclasses.replace(getattr(cfg, group), **{leaf: value})
+        cfg = dataclasses.replace(cfg, **{group or leaf: value})
+    return cfg

@@ -151,7 +151,7 @@ class Batch(NamedTuple):
     seen_until: Array | None = None
     # What an update reads besides, where it is configured (learner/sampler_correction.py):
     weights: Array | None = None  # f32[B, T] factor of a token's policy loss; None: 1
-    own: Array | None = None  # [B, T] numbers that a method's credit has for its loss
+    loss_extra: Array | None = None  # [B, T] numbers that a method's credit has for its loss
 
 
 class StepLayout(NamedTuple):
@@ -196,5 +196,5 @@ class RunState(NamedTuple):
     """Everything that a run changes: the policy, and what is kept between iterations."""
 
     policy: TrainState
-    kept: Any = None  # by the method: see `methods.stages.State`
-    options: Any = None  # dict of arrays, by `options/adaptive_kl.py`; None: nothing is kept
+    kept: Any = None  # by the method: see `methods.stages.MethodState`
+    options: Any = None  # dict of arrays, by `methods/adaptive_kl.py`; None: nothing is kept

@@ -25,7 +25,7 @@ class Credit(NamedTuple):
     by_step: Array | None = None  # f32[B, C] for the report; None: a step's mean over its tokens
     returns: Array | None = None  # f32[B, T] a critic's targets
     values: Array | None = None  # f32[B, C] a critic's, before each step: for the report
-    own: Array | None = None  # [B, T] numbers for the method's own loss, in `Batch.own`
+    loss_extra: Array | None = None  # [B, T] numbers for the method's own loss, in the batch
 
 
 def assigned(credit: Credit, rollout: Rollout, cfg: Config) -> Credit:

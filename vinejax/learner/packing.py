@@ -17,7 +17,6 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
-from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
 from vinejax.core.types import Array, Batch
 from vinejax.learner.prefixes import Forest, share_prefixes
@@ -46,7 +45,7 @@ def passes_for(cfg: Config, rows: int, mesh: Mesh | AbstractMesh | None) -> Pass
     divides.
     """
     ppo = cfg.ppo
-    shares = ppo.packing and ppo.share_prefixes == "on"
+    shares = ppo.packing and ppo.share_prefixes
     if ppo.microbatch is not None or not ppo.packing:
         return Passes(ppo.microbatch or rows, ppo.packing, shares)
     shards = 1 if mesh is None else num_shards(mesh)
@@ -55,23 +54,16 @@ def passes_for(cfg: Config, rows: int, mesh: Mesh | AbstractMesh | None) -> Pass
 
 
 def with_sharing(cfg: Config, model: Decoder, platform: str) -> Config:
-    """The configuration, in which 'on' or 'off' replaces 'auto' as `ppo.share_prefixes`.
+    """The configuration with `ppo.share_prefixes` on only if the model can share prefixes.
 
-    Raises ConfigError if the setting is 'on' but the model's attention on the platform cannot share
-    prefixes.
+    Sharing needs packed rows. The splash kernel keeps sequences apart, so a model whose attention
+    on the platform is by that kernel cannot share prefixes.
     """
     ppo, name = cfg.ppo, model.compute.attention
     kernel = KERNELS.get(platform) if name == "auto" else name
-    can_share = kernel != "splash" or model.cfg.is_mixed
-    if ppo.share_prefixes == "auto":
-        chosen = "on" if ppo.packing and can_share else "off"
-        return dataclasses.replace(cfg, ppo=dataclasses.replace(ppo, share_prefixes=chosen))
-    if ppo.share_prefixes == "on" and not can_share:
-        message = (
-            "splash attention keeps sequences apart; leave it out, or set model.attention='xla'"
-        )
-        raise ConfigError("ppo.share_prefixes", message, "'on'")
-    return cfg
+    can_share = ppo.packing and (kernel != "splash" or model.cfg.is_mixed)
+    shares = ppo.share_prefixes and can_share
+    return dataclasses.replace(cfg, ppo=dataclasses.replace(ppo, share_prefixes=shares))
 
 
 def with_single_rows(model: Decoder, cfg: Config) -> Decoder:

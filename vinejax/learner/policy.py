@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from vinejax.core.types import Batch
+from vinejax.core.types import Batch, Rollout
 from vinejax.learner.score import token_logprobs
 from vinejax.learner.update import Loss, Objective
 from vinejax.model.decoder import Params
@@ -74,7 +74,11 @@ class PolicyObjective(Objective):
     kl_coef: float | jax.Array = 0.0  # an array while a program is traced, if it changes
     kl_reduction: str = "policy"
     max_tokens: int = 1  # token budget of a response, for the reduction 'budget'
-    method_settings: Any = None  # the settings of the method, for its loss; hashable
+    method_settings: Any = None  # settings of the method, for its loss; hashable
+
+    def rows_of(self, batch: Batch, rollout: Rollout) -> Any:
+        """The arrays [B, ...] of an iteration; minibatches of them are arguments of `loss_over`."""
+        return batch
 
     def loss_over(self, rows: Batch) -> tuple[tuple[Batch, jax.Array], Loss]:
         """See `Objective`. `rows` must have advantages, old and reference log-probabilities."""

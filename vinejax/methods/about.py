@@ -5,14 +5,17 @@ A docstring is a title, an indented equation, prose, and paragraphs that begin w
 """
 
 import ast
+import functools
 import inspect
 import re
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 from vinejax.core.settings import Config
 from vinejax.methods.base import Method
-from vinejax.methods.known import method_module, method_names
+from vinejax.methods.known import known_method, method_names
+from vinejax.methods.stages import ENTROPY
 
 HEAD = "| `method` | needs | equation | departs from its source |\n|---|---|---|---|\n"
 
@@ -29,9 +32,9 @@ class About(NamedTuple):
 
 def about(name: str) -> About:
     """What a method of the package is."""
-    module = method_module(name)
-    assert module is not None, name
-    paragraphs = inspect.cleandoc(module.__doc__ or "").split("\n\n")
+    method = known_method(name)
+    assert method is not None, name
+    paragraphs = inspect.cleandoc(text_of(method)).split("\n\n")
 
     def labelled(label: str) -> str:
         found = [x for x in paragraphs if x.startswith(label)]
@@ -41,25 +44,32 @@ def about(name: str) -> About:
     equation = "; ".join(re.sub(" {3,}", "; ", line.strip()) for line in lines)
     return About(
         title=" ".join(paragraphs[0].split()),
-        needs=", ".join(needs_of(module.METHOD)),
+        needs=", ".join(needs_of(method)),
         equation=equation,
         source=labelled("Source:"),
         departs=labelled("Departs:"),
     )
 
 
+def text_of(method: Method) -> str:
+    """The text about a method: its record's, or else the docstring of its module."""
+    function = inspect.unwrap(method.credit or method.iteration)
+    function = function.func if isinstance(function, functools.partial) else function
+    return method.about or sys.modules[function.__module__].__doc__ or ""
+
+
 def needs_of(method: Method) -> list[str]:
     """What a method takes beside one solution per problem and its reward, and its own defaults."""
     sections = {method.settings.section, *method.reads}
     needs = {
-        "groups": method.needs_groups,
-        "trees": method.on_trees,
+        "groups": "groups" in method.flags,
+        "trees": "trees" in method.flags,
         "continuations": method.has_continuations,
         "critic": method.state.has_critic,
         "judge": "judge" in sections,
-        "entropies": method.state.reads_entropy(Config()),
-        "whitened": method.whiten == "iteration",
-        f"ε_high {method.clip_high}": method.clip_high is not None,
+        "entropies": ENTROPY in method.state.reads(Config()),
+        "whitened": method.defaults.get("ppo.whiten") == "iteration",
+        f"ε_high {method.defaults.get('ppo.clip_high')}": "ppo.clip_high" in method.defaults,
     }
     return [need for need, holds in needs.items() if holds]
 

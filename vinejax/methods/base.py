@@ -5,7 +5,8 @@ Each method has a module of its own beside this one: its docstring has the equat
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -13,20 +14,16 @@ import numpy as np
 from vinejax.core.errors import ConfigError
 from vinejax.core.plugins import place_of, result_of
 from vinejax.core.sections import MethodSettings
-from vinejax.core.settings import Config
-from vinejax.core.types import Batch, Episode, Rollout, RunState, TrainState
+from vinejax.core.settings import Config, field_of, with_fields
+from vinejax.core.types import Batch, Episode, PromptedProblem, Rollout, RunState
 from vinejax.credit.assign import Credit, assigned
 from vinejax.learner.packing import passes_for
 from vinejax.learner.policy import PolicyLoss, PolicyObjective, clipped_loss
 from vinejax.learner.policy_losses import LOSSES
-from vinejax.methods.stages import State, monte_carlo, no_values, scored, solutions, update
+from vinejax.methods import stages
+from vinejax.methods.stages import MethodState, monte_carlo, no_values
 from vinejax.model.decoder import Decoder
-from vinejax.options import adaptive_kl
-from vinejax.options.spread import with_spread
-from vinejax.rollout.overlong import penalised
-from vinejax.runtime.distributed import barrier
 from vinejax.session.iteration import Iteration, Solutions
-from vinejax.session.session import Session
 
 # Fields of the clipped loss, which methods of ours with another loss and iteration do not read.
 OF_CLIPPED = ("kl", "ppo.clip", "ppo.clip_high", "ppo.epochs", "ppo.gamma", "ppo.whiten")
@@ -41,93 +38,95 @@ OF_RATIO = ("ppo.clip", "ppo.clip_high", "ppo.max_ratio")
 OF_TOKENS = ("kl.place",)
 OF_GROUPS = ("kl.place", "reward.scale")
 
+# What holds for a method: a solution is compared with the others of its problem; the credit reads
+# log-probabilities of the batch; `--mode=credit` lacks something that the credit reads; `sample`
+# draws trees; `sample` is for environments, too; a row of a batch holds a pair of sequences.
+Flag = Literal["groups", "logprobs", "unmeasured", "trees", "turns", "paired_rows"]
 
-def policy_gradient(method: "Method", it: Iteration, state: RunState) -> RunState:
-    """One iteration in four stages: sample solutions, value states, assign credit, update.
+# What 'method' (and None, for the two that may be None) means in a field, unless the method's
+# `defaults` say otherwise.
+DEFAULTS: Mapping[str, Any] = {
+    "ppo.whiten": "none",  # 'iteration', 'minibatch' or 'none'
+    "ppo.reduction": "token",  # see `learner.policy.token_weights`
+    "ppo.clip_high": None,  # None: `ppo.clip`
+    "ppo.loss": "clip",  # 'method' for a method with a loss of its own
+    "values.positions": "steps",  # where states are: see credit/rules.py
+    "values.allocation": "uniform",  # how many continuations each has
+    "credit.mask": "none",  # which tokens are trained on
+    "rollout.flat": "keep",  # what becomes of groups whose rewards are all equal
+    "reward.overlong": 0.0,
+    "reward.scale": "method",  # by the kind of `credit.assign.against_group`
+    "kl.place": "loss",
+}
+OPEN = ("method", None)  # values that leave a field to the method
 
-    VinePPO samples continuations in the second stage, and its credit is the difference of the
+
+def policy_gradient(method: "Method", iteration: Iteration, state: RunState) -> RunState:
+    """One iteration of VinePPO, or of any method that replaces a stage.
+
+    VinePPO samples continuations of every step in `values`, and its credit is the difference of the
     values after and before each step (`methods/vineppo.py`).
     """
-    session = it.session
-    with it.log.stage("rollout"):  # 1. sample
-        state = method.state.begin(it, state)
-        sampled = with_spread(it, lambda: method.sample(it, state))
-        sampled = sampled._replace(episodes=penalised(sampled.episodes, it.cfg))
-    if not sampled.episodes:  # all groups were left out
-        session.engine.release()
-        it.record_sampling(sampled)
-        return state
-    with it.log.stage("value"):  # 2. value
-        episodes = method.values(it, state, sampled)
-        session.engine.release()
-    with it.log.stage("score"):  # 3. credit
-        needs_reference = method.reads_reference(it.cfg)
-        rollout = scored(it, state, episodes, method.state, needs_reference)
-        state, rollout = adaptive_kl.followed(it, state, rollout)
-        credit = method.assign(rollout, it.cfg)
-    with it.log.stage("train"):  # 4. update
-        barrier("train", [(episode.tokens, episode.rewards) for episode in episodes])
-        state = method.state.learn(it, state, rollout, credit)
-        objective = method.objective(session.model, it.cfg)
-        state = update(it, state, objective, rollout, credit)
-    it.record_sampling(sampled._replace(episodes=episodes), credit)
-    return state
+    problems = method.draw(iteration, state)
+    solutions = method.sample(iteration, state, problems)
+    episodes = method.values(iteration, state, solutions)
+    rollout = method.score(iteration, state, episodes)
+    credit = method.assign(rollout, iteration.cfg)
+    return method.update(iteration, state, rollout, credit)
+
+
+def update(iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
+    """The state after the policy's updates on the rollout, with the loss of the run's method."""
+    objective = iteration.session.method.objective(iteration.session.model, iteration.cfg)
+    return stages.updated(iteration, state, rollout, credit, objective)
 
 
 @dataclasses.dataclass(frozen=True)
 class Method:
     """A method: the functions in which it differs, and what 'method' means in its settings.
 
-    The defaults are those of a clipped policy gradient on one policy.
+    The defaults are those of a clipped policy gradient on one policy. The functions of a stage take
+    the iteration and the run's state first.
     """
 
-    # Stage 3: the advantages of all tokens (VinePPO's: `vine` in methods/vineppo.py). None: the
-    # method has an `iteration` of its own.
+    # The advantages of all tokens (VinePPO's: `vine` in methods/vineppo.py). None: the method has
+    # an `iteration` of its own.
     credit: Callable[[Rollout, Config], Credit] | None
-    # Stage 1: problems and their solutions.
-    sample: Callable[[Iteration, RunState], Solutions] = solutions
-    # Stage 2: the episodes, with values of their states if the method samples any.
+    # The problems of an iteration.
+    draw: Callable[[Iteration, RunState], list[PromptedProblem]] = stages.draw
+    # Their solutions.
+    sample: Callable[[Iteration, RunState, list[PromptedProblem]], Solutions] = stages.solutions
+    # The episodes, with values of their states if the method samples any.
     values: Callable[[Iteration, RunState, Solutions], list[Episode]] = no_values
-    # Stage 4: (log-probabilities [B, T], batch, objective) -> loss per token. `ppo.loss` replaces
-    # the clipped one alone.
+    # The episodes as a batch with log-probabilities.
+    score: Callable[[Iteration, RunState, list[Episode]], Rollout] = stages.scored
+    # The state after the updates of what the run trains.
+    update: Callable[[Iteration, RunState, Rollout, Credit], RunState] = update
+    # (log-probabilities [B, T], batch, objective) -> loss per token. `ppo.loss` replaces the
+    # clipped one alone.
     loss: Callable[[jax.Array, Batch, PolicyObjective], PolicyLoss] = clipped_loss
-    state: State = State()  # what is kept between iterations
+    state: MethodState = MethodState()  # what is kept between iterations
     iteration: Callable[["Method", Iteration, RunState], RunState] = policy_gradient
     settings: type[MethodSettings] = MethodSettings  # the method's own
-    # What fields of the configuration mean where they say 'method':
-    whiten: str = "none"  # `ppo.whiten`: 'iteration', 'minibatch' or 'none'
-    reduction: str = "token"  # `ppo.reduction`, see `learner.policy.token_weights`
-    clip_high: float | None = None  # `ppo.clip_high` where it is None; None: `ppo.clip`
-    positions: str = "steps"  # `values.positions`, where states are: see credit/rules.py
-    allocation: str = "uniform"  # `values.allocation`, how many continuations each has
-    mask: str = "none"  # `credit.mask`, which tokens are trained on
-    flat: str = "keep"  # `rollout.flat`, what becomes of groups whose rewards are all equal
-    overlong: float = 0.0  # `reward.overlong` where it is None
-    scale: str = "method"  # `reward.scale`; 'method': by the kind of `against_group`
-    kl_place: str = "loss"  # `kl.place`
-    # What holds for the configuration:
-    needs_groups: bool = False  # a solution is compared with the others of its problem
-    reads_logprobs: bool = False  # the credit reads log-probabilities of the batch
-    measured: bool = True  # `--mode=credit` has all that the credit reads
-    on_trees: bool = False  # `sample` draws trees
-    in_turns: bool = False  # `sample` is for environments, too
-    single_rows: bool = True  # a row of a batch holds one sequence where rows are not packed
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # over `DEFAULTS`
+    flags: Set[Flag] = frozenset()
     reads: tuple[str, ...] = ()  # sections and fields that it reads and most methods do not
     ignores: tuple[str, ...] = ()  # sections and fields that other methods read, and not this one
+    about: str = ""  # title, equation, source and departures; "": the docstring of its module
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.defaults) - set(DEFAULTS))
+        assert not unknown, f"{unknown}: no field of `DEFAULTS`"
 
     @property
     def is_policy_gradient(self) -> bool:
-        """Whether its iterations are those of `policy_gradient`."""
-        return self.iteration is policy_gradient
+        """Whether its iterations assign credit to tokens, as those of `policy_gradient` do."""
+        return self.credit is not None
 
     @property
     def has_continuations(self) -> bool:
         """Whether values of states are sampled."""
         return self.values is not no_values
-
-    def reads_reference(self, cfg: Config) -> bool:
-        """Whether log-probabilities by the reference model are needed; a user's method may."""
-        return bool(cfg.kl.coef) or self.reads_logprobs or "." in cfg.method
 
     @property
     def has_own_values(self) -> bool:
@@ -136,51 +135,29 @@ class Method:
 
     @property
     def has_own_sampling(self) -> bool:
-        """Whether solutions are sampled in another way than one by one from the prompt."""
-        return self.sample is not solutions
+        """Whether problems or solutions come in another way than one by one from the prompt."""
+        return self.sample is not stages.solutions or self.draw is not stages.draw
 
-    def completed(self, cfg: Config) -> Config:
+    def reads_reference(self, cfg: Config) -> bool:
+        """Whether log-probabilities by the reference model are needed; a user's method may."""
+        return bool(cfg.kl.coef) or "logprobs" in self.flags or "." in cfg.method
+
+    def with_settings(self, cfg: Config) -> Config:
         """The configuration with the method's own settings, if it has any."""
         if not self.settings.section:
             return cfg
         own = {self.settings.section: self.settings.of(cfg)}
         return dataclasses.replace(cfg, sections=cfg.sections | own)
 
-    def applied_to(self, cfg: Config) -> Config:
-        """The configuration with the method's own choice in every field that says 'method'."""
-
-        def chosen(field: str, own: str) -> str:
-            return own if field == "method" else field
-
-        ppo, values, credit, reward = cfg.ppo, cfg.values, cfg.credit, cfg.reward
-        overlong = self.overlong if reward.overlong is None else reward.overlong
-        loss = chosen(ppo.loss, "clip" if self.loss is clipped_loss else "method")
-        reduction = LOSSES[loss].reduction if loss == ppo.loss != "method" else None
-        return dataclasses.replace(
-            self.completed(cfg),
-            ppo=dataclasses.replace(
-                ppo,
-                whiten=chosen(ppo.whiten, self.whiten),
-                loss=loss,
-                reduction=chosen(ppo.reduction, reduction or self.reduction),
-                clip_high=ppo.clip_high or self.clip_high or ppo.clip,
-            ),
-            values=dataclasses.replace(
-                values,
-                positions=chosen(values.positions, self.positions),
-                allocation=chosen(values.allocation, self.allocation),
-            ),
-            credit=dataclasses.replace(credit, mask=chosen(credit.mask, self.mask)),
-            rollout=dataclasses.replace(cfg.rollout, flat=chosen(cfg.rollout.flat, self.flat)),
-            reward=dataclasses.replace(
-                reward, overlong=overlong, scale=chosen(reward.scale, self.scale)
-            ),
-            kl=dataclasses.replace(cfg.kl, place=chosen(cfg.kl.place, self.kl_place)),
-        )
-
-    def begun(self, session: Session, policy: TrainState) -> RunState:
-        """The state of a run before the first iteration."""
-        return RunState(policy, self.state.fresh(session), adaptive_kl.fresh(session.cfg))
+    def resolve(self, cfg: Config) -> Config:
+        """The configuration with the method's own choice in every field that leaves it open."""
+        chosen = {**DEFAULTS, "ppo.loss": "clip" if self.loss is clipped_loss else "method"}
+        chosen |= self.defaults
+        if cfg.ppo.loss != "method" and (reduction := LOSSES[cfg.ppo.loss].reduction):
+            chosen["ppo.reduction"] = reduction  # of the loss that the user has named
+        chosen["ppo.clip_high"] = chosen["ppo.clip_high"] or cfg.ppo.clip
+        left_open = {name: x for name, x in chosen.items() if field_of(cfg, name) in OPEN}
+        return with_fields(self.with_settings(cfg), left_open)
 
     def assign(self, rollout: Rollout, cfg: Config) -> Credit:
         """The credit of a rollout, whitened over the iteration if `ppo.whiten` says so.

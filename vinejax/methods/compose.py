@@ -1,20 +1,36 @@
-"""The method of a run: a record of stages, wrapped by the options that the configuration sets.
+"""The method of a run: its record, with the stages wrapped by the options that are set.
 
-Options are contributed (`vinejax/contrib/`) and each wraps the stages that it changes, so that no
-stage asks which options there are.
+It is composed once, at the start. No stage asks which options there are: an option is a function
+`composed(method, cfg)` that returns the method with other stages, in a module of its own here or in
+`vinejax/contrib/`.
 """
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
 
 from vinejax.core.accessories import contributed_module
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
+from vinejax.core.types import Episode, PromptedProblem, Rollout, RunState, TrainState
+from vinejax.credit.assign import Credit
+from vinejax.methods import adaptive_kl, group_filter
 from vinejax.methods.base import Method
+from vinejax.methods.credit_by_role import credit_by_role, has_roles
 from vinejax.methods.known import find_method
+from vinejax.methods.stages import ENTROPY
+from vinejax.methods.vineppo import vine
+from vinejax.rollout.overlong import penalised
+from vinejax.runtime.distributed import barrier
+from vinejax.session.iteration import Iteration, Solutions
+from vinejax.session.session import Session
 
 PRIOR = "prior_function"  # the option of a `values.prior` that is the dotted path of a function
 
 
 def method_of(cfg: Config) -> Method:
-    """The method that `cfg.method` names, with the stages of the options that are set.
+    """The method that `cfg.method` names, with what contributed options replace of its record.
 
     Raises ConfigError as `find_method` does, and where an option does not fit the method.
     """
@@ -22,14 +38,103 @@ def method_of(cfg: Config) -> Method:
     for name in options_of(cfg):
         if option := contributed_module("OPTIONS", name):
             method = option.composed(method, cfg)
+    if method.credit is vine and has_roles(cfg):
+        method = dataclasses.replace(method, credit=credit_by_role)
     return method
 
 
 def options_of(cfg: Config) -> list[str]:
-    """The names of the options that a configuration sets; those that act on no stage, too."""
+    """The names of contributed options that a configuration sets."""
     names = [*cfg.sections]
     if cfg.values.prior not in ("", "probe"):
         if contributed_module("OPTIONS", PRIOR) is None:
             raise ConfigError("values.prior", "must be '' or 'probe'", repr(cfg.values.prior))
         names.append(PRIOR)
     return names
+
+
+def composed(method: Method, cfg: Config) -> Method:
+    """The method of `method_of` with all that its stages do in a run; `cfg` is resolved.
+
+    Its stages filter and penalise solutions, keep what the method's state reads of the scoring
+    pass, update that state, follow `kl.target`, and are timed and recorded.
+    """
+    if not method.is_policy_gradient:
+        return method
+    reads = method.state.reads(cfg) | ({ENTROPY} if cfg.credit.mask == "top_entropy" else set())
+    reference = method.reads_reference(cfg)
+    score = functools.partial(method.score, keep=frozenset(reads), has_reference=reference)
+    method = dataclasses.replace(method, score=score)
+    method = group_filter.composed(method, cfg)
+    method = adaptive_kl.composed(method, cfg)
+    return dataclasses.replace(
+        method,
+        sample=staged("rollout", functools.partial(_sample, method), after=_record_sampling),
+        values=staged("value", method.values, after=_release),
+        score=staged("score", functools.partial(_score, method)),
+        update=staged("train", functools.partial(_update, method), after=_record_episodes),
+    )
+
+
+def fresh_run(session: Session, policy: TrainState) -> RunState:
+    """The state of a run before the first iteration."""
+    kept = session.method.state.fresh(session)
+    return RunState(policy, kept, adaptive_kl.fresh(session.cfg))
+
+
+def staged(
+    name: str, stage: Callable[..., Any], after: Callable[..., None] | None = None
+) -> Callable[..., Any]:
+    """The stage, timed as `timing_s/<name>`; `after` gets the iteration, the result and the rest.
+
+    `stage` takes the iteration, the run's state and what the stage before it gave.
+    """
+
+    def timed(iteration: Iteration, state: RunState, *given: Any) -> Any:
+        with iteration.log.stage(name):
+            result = stage(iteration, state, *given)
+        if after is not None:
+            after(iteration, result, *given)
+        return result
+
+    return timed
+
+
+def _sample(
+    method: Method, iteration: Iteration, state: RunState, problems: list[PromptedProblem]
+) -> Solutions:
+    """The method's solutions, with their penalties for length."""
+    found = method.sample(iteration, state, problems)
+    return found._replace(episodes=penalised(found.episodes, iteration.cfg))
+
+
+def _score(
+    method: Method, iteration: Iteration, state: RunState, episodes: list[Episode]
+) -> Rollout:
+    """The scored rollout, with the values that the method's state has for it."""
+    rollout = method.score(iteration, state, episodes)
+    return method.state.valued(iteration, state.kept, rollout)
+
+
+def _update(
+    method: Method, iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit
+) -> RunState:
+    """The state after the updates of what the method keeps, and then of the policy."""
+    # Hosts that have sampled other solutions must not update together.
+    barrier("train", [(episode.tokens, episode.rewards) for episode in rollout.episodes])
+    state = method.state.learn(iteration, state, rollout, credit)
+    return method.update(iteration, state, rollout, credit)
+
+
+def _record_sampling(iteration: Iteration, found: Solutions, *_: Any) -> None:
+    iteration.record_sampling(found.sampled)
+
+
+def _release(iteration: Iteration, *_: Any) -> None:
+    iteration.session.engine.release()
+
+
+def _record_episodes(
+    iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit
+) -> None:
+    iteration.record_episodes(rollout.episodes, credit)

@@ -1,7 +1,6 @@
 """Methods by name: those of this folder, those that accessories contribute, or a user's own."""
 
 import dataclasses
-from types import ModuleType
 
 from vinejax.core.accessories import contributed, contributed_module
 from vinejax.core.errors import ConfigError, nearest_hint
@@ -9,51 +8,50 @@ from vinejax.core.plugins import failure, find_module, source_of
 from vinejax.core.sections import MethodSettings
 from vinejax.core.settings import Config
 from vinejax.methods import (
-    dapo,
+    baselines,
     dpo_positive,
-    dr_grpo,
-    grpo,
     ppo,
     ppo_probe,
-    reinforce_pp,
     restem,
-    rloo,
     sft,
     spo_chain,
     vineppo,
 )
 from vinejax.methods.base import Method
 
-MODULES: dict[str, ModuleType] = {
-    "vineppo": vineppo,
-    "ppo": ppo,
-    "ppo_probe": ppo_probe,
-    "spo_chain": spo_chain,
-    "grpo": grpo,
-    "rloo": rloo,
-    "dr_grpo": dr_grpo,
-    "dapo": dapo,
-    "reinforce++": reinforce_pp,
-    "restem": restem,
-    "dpo_positive": dpo_positive,
-    "sft": sft,
+METHODS: dict[str, Method] = {
+    "vineppo": vineppo.METHOD,
+    "ppo": ppo.METHOD,
+    "ppo_probe": ppo_probe.METHOD,
+    "spo_chain": spo_chain.METHOD,
+    "grpo": baselines.GRPO,
+    "rloo": baselines.RLOO,
+    "dr_grpo": baselines.DR_GRPO,
+    "dapo": baselines.DAPO,
+    "reinforce++": baselines.REINFORCE_PP,
+    "restem": restem.METHOD,
+    "dpo_positive": dpo_positive.METHOD,
+    "sft": sft.METHOD,
 }
 
 
 def method_names() -> list[str]:
     """The names of all methods: the package's own, then the contributed ones."""
-    return [*MODULES, *contributed("METHODS")]
+    return [*METHODS, *contributed("METHODS")]
 
 
-def method_module(name: str) -> ModuleType | None:
-    """The module of a method of ours or of a contributed one; None for any other name."""
-    return MODULES.get(name) or contributed_module("METHODS", name)
+def known_method(name: str) -> Method | None:
+    """A method of ours or a contributed one; None for any other name."""
+    if name in METHODS:
+        return METHODS[name]
+    module = contributed_module("METHODS", name)
+    return module.METHOD if module else None
 
 
 def all_methods() -> dict[str, Method]:
     """Every method by name, for documents and help; imports the contributed ones."""
-    modules = {name: method_module(name) for name in method_names()}
-    return {name: module.METHOD for name, module in modules.items() if module}
+    found = {name: known_method(name) for name in method_names()}
+    return {name: method for name, method in found.items() if method}
 
 
 def find_method(name: str) -> Method:
@@ -62,8 +60,8 @@ def find_method(name: str) -> Method:
     Raises ConfigError, naming the nearest name, for anything else, and with file and line if the
     user's module fails.
     """
-    if module := method_module(name):
-        return module.METHOD
+    if method := known_method(name):
+        return method
     known = " or ".join(map(repr, method_names()))
     rule = f"must be {known}, or the dotted path of a module with a METHOD"
     if "." not in name:
@@ -86,7 +84,7 @@ def find_method(name: str) -> Method:
 def _check_settings(name: str, kind: type[MethodSettings]) -> None:
     """Refuses settings of a user's method that a configuration could not name or make."""
     taken = {field.name for field in dataclasses.fields(Config)} | set(contributed("SECTIONS"))
-    taken |= {module.METHOD.settings.section for module in MODULES.values()} - {""}
+    taken |= {method.settings.section for method in METHODS.values()} - {""}
     without = [
         field.name
         for field in dataclasses.fields(kind)

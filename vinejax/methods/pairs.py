@@ -38,7 +38,7 @@ from vinejax.methods.base import OF_CLIPPED, Method
 from vinejax.methods.settings import PairConfig
 from vinejax.model.decoder import Params
 from vinejax.rl.segments import segment_totals
-from vinejax.session.iteration import Iteration, Solutions
+from vinejax.session.iteration import Iteration
 
 Pair = tuple[Episode, Episode]  # (chosen, rejected)
 # (log-ratio of each chosen solution to the anchor, the same of each rejected one, the method's
@@ -57,24 +57,24 @@ def pair_method(loss: PairLoss, settings: type[PairConfig], anchor: Anchor | Non
         None,
         iteration=functools.partial(learn_from_pairs, loss, anchor),
         settings=settings,
-        needs_groups=True,
-        single_rows=False,
         ignores=OF_CLIPPED,
+        flags={"groups", "paired_rows"},
     )
 
 
 def learn_from_pairs(
-    loss: PairLoss, anchor: Anchor | None, method: Method, it: Iteration, state: RunState
+    loss: PairLoss, anchor: Anchor | None, method: Method, iteration: Iteration, state: RunState
 ) -> RunState:
     """Sample, pair right with wrong solutions, learn to prefer the right."""
-    cfg, session = it.cfg, it.session
+    cfg, session = iteration.cfg, iteration.session
     own = method.settings.of(cfg)
     assert isinstance(own, PairConfig)
     params = session.weights(state.policy.params)
-    problems, episodes = it.sample_train(params, own.problems)
-    it.record_sampling(Solutions(problems, it.shown(episodes), episodes))
+    episodes = iteration.sample_train(params, own.problems)
+    iteration.record_sampling(episodes)
+    iteration.record_episodes(iteration.shown(episodes))
     pairs = make_pairs(episodes, own.pairs, cfg.seed)
-    it.metrics["dpo/pairs"] = len(pairs)
+    iteration.metrics["dpo/pairs"] = len(pairs)
     if not pairs:
         return state
     size, packed, _ = passes_for(cfg, cfg.ppo.minibatch, session.mesh)  # pairs share no tokens
@@ -89,23 +89,23 @@ def learn_from_pairs(
     total = own.epochs * math.ceil(len(pairs) / cfg.ppo.minibatch)
     optimizer = make_optimizer(cfg.optimizer, total)
     policy = fresh_state(state.policy.params, optimizer, session.mesh)
-    with it.log.stage("score"):
-        anchors = _scores(it, pairs, session.load_reference())
+    with iteration.log.stage("score"):
+        anchors = _scores(iteration, pairs, session.load_reference())
         if anchor is not None:
-            old = _scores(it, pairs, params)
+            old = _scores(iteration, pairs, params)
             anchors = [anchor(own, *scores) for scores in zip(anchors, old, strict=True)]
-    batches = _pair_batches(it, pairs, anchors, own.epochs)
-    policy, updates = it.train(objective, optimizer, policy, batches, total)
-    it.metrics |= pair_metrics(updates)
+    batches = _pair_batches(iteration, pairs, anchors, own.epochs)
+    policy, updates = iteration.train(objective, optimizer, policy, batches, total)
+    iteration.metrics |= pair_metrics(updates)
     return RunState(with_total_steps(state.policy, policy))
 
 
-def _scores(it: Iteration, pairs: list[Pair], params: Params) -> list[np.ndarray]:
+def _scores(iteration: Iteration, pairs: list[Pair], params: Params) -> list[np.ndarray]:
     """f32[T] of each pair, log-probabilities by these weights as `collate_groups` lays it out.
 
     They are computed before all updates: between two updates the host would wait for both.
     """
-    cfg, session, found = it.cfg, it.session, []
+    cfg, session, found = iteration.cfg, iteration.session, []
     size, longest = cfg.ppo.minibatch, longest_pair(pairs)
     passes = passes_for(cfg, size, session.mesh)._replace(shared=False)
     for start in range(0, len(pairs), size):
@@ -117,12 +117,12 @@ def _scores(it: Iteration, pairs: list[Pair], params: Params) -> list[np.ndarray
 
 
 def _pair_batches(
-    it: Iteration, pairs: list[Pair], anchors: list[np.ndarray], epochs: int
+    iteration: Iteration, pairs: list[Pair], anchors: list[np.ndarray], epochs: int
 ) -> Iterator[Batch]:
     """The minibatches of all epochs, with the log-probabilities that margins start from."""
-    cfg, size, longest = it.cfg, it.cfg.ppo.minibatch, longest_pair(pairs)
+    cfg, size, longest = iteration.cfg, iteration.cfg.ppo.minibatch, longest_pair(pairs)
     for epoch in range(epochs):
-        for chosen in shuffled_lists([*range(len(pairs))], size, cfg.seed, it.number, epoch):
+        for chosen in shuffled_lists([*range(len(pairs))], size, cfg.seed, iteration.number, epoch):
             batch = collate_groups([pairs[i] for i in chosen], size, longest)
             batch.ref_logprobs[: len(chosen)] = [anchors[i] for i in chosen]
             yield batch

@@ -42,7 +42,7 @@ from vinejax.learner.update import (
 )
 from vinejax.methods.base import OF_TOKENS, Method
 from vinejax.methods.settings import CriticConfig
-from vinejax.methods.stages import State, minibatches_of
+from vinejax.methods.stages import MethodState, minibatches_of
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.weights import RewardModel
 from vinejax.model.lora import abstract_adapters, merge_adapters, weights_of
@@ -184,7 +184,7 @@ def critic_metrics(updates: list[Update]) -> dict[str, float]:
     }
 
 
-class Critic(State):
+class Critic(MethodState):
     """The critic's train state, kept between iterations."""
 
     has_critic = True
@@ -200,26 +200,29 @@ class Critic(State):
         weights = fresh_critic(session.model, session.fresh_params(), cfg.seed, mesh, scale)
         return fresh_state(weights, make_critic_optimizer(cfg, 1), mesh)
 
-    def valued(self, it: Iteration, kept: TrainState, rollout: Rollout, passes: Passes) -> Rollout:
+    def valued(self, iteration: Iteration, kept: TrainState, rollout: Rollout) -> Rollout:
         """With V before each response token."""
-        session = it.session
+        cfg, session = iteration.cfg, iteration.session
+        passes = passes_for(cfg, cfg.ppo.minibatch, session.mesh)
         weights = critic_weights(to_device(kept.params), session.base)
         values = critic_values(session.model, weights, rollout.batch, passes)
         return rollout._replace(values=values)
 
-    def learn(self, it: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
+    def learn(
+        self, iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit
+    ) -> RunState:
         """The critic after updates on the minibatches that the policy learns from, too."""
-        cfg, model = it.cfg, it.session.model
+        cfg, model = iteration.cfg, iteration.session.model
         critic = to_device(state.kept)
         objective = critic_objective(model, cfg)
         optimizer = make_critic_optimizer(cfg, num_updates(cfg))
         batch = rollout.batch._replace(advantages=credit.advantages, mask=credit.mask)
         targets = Targets(rollout.values, np.asarray(credit.returns))
-        stream = minibatches_of(it, rollout, (batch, targets))
-        critic, updates = train_on(objective, optimizer, critic, stream, it.session.base)
-        it.count_made(updates, batch)
+        stream = minibatches_of(iteration, rollout, (batch, targets))
+        critic, updates = train_on(objective, optimizer, critic, stream, iteration.session.base)
+        iteration.note_updates(updates, batch)
         if updates:
-            it.metrics |= critic_metrics(updates)
+            iteration.metrics |= critic_metrics(updates)
         return state._replace(kept=critic)
 
     def reward_model(
@@ -247,5 +250,9 @@ def estimated(rollout: Rollout, cfg: Config) -> Credit:
 
 
 METHOD = Method(
-    estimated, whiten="iteration", state=Critic(), settings=CriticConfig, reads=OF_TOKENS
+    estimated,
+    state=Critic(),
+    settings=CriticConfig,
+    reads=OF_TOKENS,
+    defaults={"ppo.whiten": "iteration"},
 )

@@ -16,10 +16,10 @@ import dataclasses
 import numpy as np
 
 from vinejax.core.settings import Config
-from vinejax.core.types import Rollout, RunState
+from vinejax.core.types import PromptedProblem, Rollout, RunState
 from vinejax.credit.assign import Credit, before_steps
 from vinejax.methods.base import Method
-from vinejax.methods.prior import Prior
+from vinejax.methods.learned_value import LearnedValue
 from vinejax.methods.settings import ProbeConfig
 from vinejax.methods.stages import solutions
 from vinejax.rl.advantages import token_advantages
@@ -28,17 +28,19 @@ from vinejax.rollout.vine import divided
 from vinejax.session.iteration import Iteration, Solutions
 
 
-class Probed(Prior):
+class ProbeState(LearnedValue):
     """The probe, whatever `values.prior` says."""
 
     def keeps(self, cfg: Config) -> bool:
         return True
 
 
-def with_states(it: Iteration, state: RunState) -> Solutions:
+def with_states(
+    iteration: Iteration, state: RunState, problems: list[PromptedProblem]
+) -> Solutions:
     """Solutions with states one token after the ends of steps, of which none is sampled."""
-    sampled = solutions(it, state)
-    episodes, _ = divided(sampled.episodes, it.cfg, it.session.tokenizer)
+    sampled = solutions(iteration, state, problems)
+    episodes, _ = divided(sampled.episodes, iteration.cfg, iteration.session.tokenizer)
     placed = []
     for episode in episodes:
         steps = len(episode.step_ends)
@@ -60,8 +62,7 @@ def probed(rollout: Rollout, cfg: Config) -> Credit:
 METHOD = Method(
     probed,
     sample=with_states,
-    state=Probed(),
+    state=ProbeState(),
     settings=ProbeConfig,
-    whiten="iteration",
-    positions="after",
+    defaults={"ppo.whiten": "iteration", "values.positions": "after"},
 )

@@ -33,24 +33,25 @@ from vinejax.methods.settings import RestEMConfig
 from vinejax.model.decoder import Decoder, Params
 from vinejax.runtime.stopping import Watch
 from vinejax.session.evaluation import accuracy_of
-from vinejax.session.iteration import Iteration, Solutions
+from vinejax.session.iteration import Iteration
 
 
-def restem(method: Method, it: Iteration, state: RunState) -> RunState:
+def restem(method: Method, iteration: Iteration, state: RunState) -> RunState:
     """Sample with the policy, keep right solutions, train the start's weights on them."""
-    cfg, session, own = it.cfg, it.session, RestEMConfig.of(it.cfg)
+    cfg, session, own = iteration.cfg, iteration.session, RestEMConfig.of(iteration.cfg)
     params = session.weights(state.policy.params)
-    problems, episodes = it.sample_train(params, own.problems)
-    it.record_sampling(Solutions(problems, it.shown(episodes), episodes))
+    episodes = iteration.sample_train(params, own.problems)
+    iteration.record_sampling(episodes)
+    iteration.record_episodes(iteration.shown(episodes))
     examples = keep_correct(episodes, own.keep)
-    it.metrics["restem/kept"] = len(examples)
+    iteration.metrics["restem/kept"] = len(examples)
     if not examples:
         return state
     size = cfg.ppo.minibatch
     optimizer = make_optimizer(cfg.optimizer, own.epochs * math.ceil(len(examples) / size))
     fresh = fresh_state(session.fresh_params(), optimizer, session.mesh)
-    batches = epochs_of(examples, own.epochs, size, cfg.seed, it.number)
-    with it.log.stage("train"):
+    batches = epochs_of(examples, own.epochs, size, cfg.seed, iteration.number)
+    with iteration.log.stage("train"):
         best, losses, accuracies = climb(
             session.model,
             optimizer,
@@ -60,10 +61,10 @@ def restem(method: Method, it: Iteration, state: RunState) -> RunState:
             lambda trained: accuracy_of(session, session.weights(trained), "validation"),
             session.base,
         )
-    it.spent = it.spent.plus(updates=len(losses))
-    it.metrics["restem/loss"] = np.mean(losses)
-    it.metrics["restem/accuracy"] = max(accuracies)
-    it.metrics["restem/evaluations"] = len(accuracies)
+    iteration.spent = iteration.spent.plus(updates=len(losses))
+    iteration.metrics["restem/loss"] = np.mean(losses)
+    iteration.metrics["restem/accuracy"] = max(accuracies)
+    iteration.metrics["restem/evaluations"] = len(accuracies)
     return RunState(with_total_steps(state.policy, best))
 
 

@@ -36,19 +36,19 @@ from vinejax.tasks.spelling import warn_unspelled
 LEFT_OUT = "dropped_examples.json"  # of the workdir
 
 
-def supervised(method: Method, it: Iteration, state: RunState) -> RunState:
+def supervised(method: Method, iteration: Iteration, state: RunState) -> RunState:
     """One epoch over the data set's own solutions."""
-    cfg, session = it.cfg, it.session
+    cfg, session = iteration.cfg, iteration.session
     context = session.model.cfg.context
     examples, left_out = worked_examples(session.task, session.tokenizer, cfg, context)
     list_left_out(left_out, len(examples), session.workdir)
     total = math.ceil(len(examples) / cfg.sft.batch)
     objective = sft_objective(session.model, cfg)
     optimizer = sft_optimizer(cfg, cfg.iterations * total)
-    batches = epochs_of(examples, 1, cfg.sft.batch, cfg.seed, it.number)
+    batches = epochs_of(examples, 1, cfg.sft.batch, cfg.seed, iteration.number)
     policy = to_device(state.policy)
-    policy, updates = it.train(objective, optimizer, policy, batches, total)
-    it.metrics["sft/loss"] = np.mean([update.sums for update in updates])
+    policy, updates = iteration.train(objective, optimizer, policy, batches, total)
+    iteration.metrics["sft/loss"] = np.mean([update.sums for update in updates])
     return RunState(policy)
 
 

@@ -9,16 +9,18 @@ fresh (`values.budget`), probabilities the trainer's.
 """
 
 from vinejax.methods.base import Method
-from vinejax.methods.prior import Prior
+from vinejax.methods.learned_value import LearnedValue
 from vinejax.methods.stages import monte_carlo
 from vinejax.methods.vineppo import vine
 
 METHOD = Method(
     vine,
     values=monte_carlo,
-    state=Prior(),
-    whiten="iteration",
-    positions="low_probability",
-    mask="low_probability",
+    state=LearnedValue(),
     reads=("values", "credit"),
+    defaults={
+        "ppo.whiten": "iteration",
+        "values.positions": "low_probability",
+        "credit.mask": "low_probability",
+    },
 )

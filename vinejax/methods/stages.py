@@ -1,14 +1,25 @@
 """The stages of a policy-gradient iteration as functions, and what a method keeps between two.
 
-`base.policy_gradient` calls them in order; a method replaces those in which it differs.
+`base.policy_gradient` calls them in order; a method replaces those in which it differs, and
+`compose.py` wraps them by the options of a run.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Set
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
 
 from vinejax.core.settings import Config
-from vinejax.core.types import Episode, Problem, Rollout, RunState
+from vinejax.core.types import (
+    Batch,
+    Episode,
+    Problem,
+    PromptedProblem,
+    Rollout,
+    RunState,
+    StepLayout,
+)
 from vinejax.credit.assign import Credit, state_numbers
 from vinejax.learner.batch import collate, minibatches, step_layout
 from vinejax.learner.optimizer import make_optimizer, rate_of_last
@@ -25,7 +36,6 @@ from vinejax.learner.score import (
 from vinejax.learner.update import train_on
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.weights import RewardModel
-from vinejax.options.adaptive_kl import with_coefficient
 from vinejax.rollout.vine import fill_values
 from vinejax.runtime.offload import to_device
 from vinejax.session import metrics
@@ -34,8 +44,10 @@ from vinejax.session.iteration import Iteration, Solutions
 from vinejax.session.session import Session
 from vinejax.tasks.base import Task
 
+HIDDEN, ENTROPY = "hidden", "entropy"  # what a scoring pass may keep beside log-probabilities
 
-class State:
+
+class MethodState:
     """What a method keeps between iterations, in `RunState.kept`; by default nothing.
 
     Checkpoints hold it, so it is None or a NamedTuple of pytrees of arrays, replaced and never
@@ -54,26 +66,23 @@ class State:
         """What is kept before the first iteration."""
         return None
 
+    def reads(self, cfg: Config) -> Set[str]:
+        """What the scoring pass keeps for the method: of `HIDDEN` and `ENTROPY`.
+
+        `Rollout.hidden` and `Rollout.entropy` have it.
+        """
+        return frozenset()
+
     def check_problem(self, cfg: Config, task: Task, problem: Problem) -> None:
         """Raises UserError if what values a problem's states cannot be had for this one."""
 
-    def begin(self, it: Iteration, state: RunState) -> RunState:
-        """The state at the start of an iteration, before anything is sampled."""
-        return state
-
-    def reads_hidden(self, cfg: Config) -> bool:
-        """Whether `valued` and `learn` read `Rollout.hidden`."""
-        return False
-
-    def reads_entropy(self, cfg: Config) -> bool:
-        """Whether the method's credit reads `Rollout.entropy`; the mask 'top_entropy' does."""
-        return False
-
-    def valued(self, it: Iteration, kept: Any, rollout: Rollout, passes: Passes) -> Rollout:
+    def valued(self, iteration: Iteration, kept: Any, rollout: Rollout) -> Rollout:
         """The scored rollout, with values that the method's credit reads."""
         return rollout
 
-    def learn(self, it: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
+    def learn(
+        self, iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit
+    ) -> RunState:
         """The state after the rollout, before the policy's updates."""
         return state
 
@@ -89,59 +98,103 @@ class State:
         return None
 
 
-def solutions(it: Iteration, state: RunState) -> Solutions:
-    """Stage 1, sample: `rollout.per_prompt` solutions of `rollout.prompts` problems."""
-    problems = it.draw(it.cfg.rollout.prompts)
-    episodes = it.sample(it.session.weights(state.policy.params), problems)
+def draw(iteration: Iteration, state: RunState) -> list[PromptedProblem]:
+    """The `rollout.prompts` problems of an iteration, or further ones at a further call."""
+    return iteration.draw(iteration.cfg.rollout.prompts)
+
+
+def solutions(iteration: Iteration, state: RunState, problems: list[PromptedProblem]) -> Solutions:
+    """`rollout.per_prompt` graded solutions of each problem."""
+    episodes = iteration.sample(iteration.session.weights(state.policy.params), problems)
     return Solutions(problems, episodes, episodes)
 
 
-def no_values(it: Iteration, state: RunState, sampled: Solutions) -> list[Episode]:
-    """Stage 2, value, of methods without values of states: the episodes as they are."""
+def no_values(iteration: Iteration, state: RunState, sampled: Solutions) -> list[Episode]:
+    """The episodes as they are, for methods without values of states."""
     return sampled.episodes
 
 
-def monte_carlo(it: Iteration, state: RunState, sampled: Solutions) -> list[Episode]:
-    """Stage 2, value: the episodes with V(s) by fresh continuations of every state."""
-    stats = it.session.engine.stats
+def monte_carlo(iteration: Iteration, state: RunState, sampled: Solutions) -> list[Episode]:
+    """The episodes with V(s) by fresh continuations of every state."""
+    stats = iteration.session.engine.stats
     calls = stats.calls
-    params = it.session.weights(state.policy.params)
-    episodes = fill_values(it.sampler, params, sampled.problems, sampled.episodes)
-    it.metrics["values/waves"] = stats.calls - calls
+    params = iteration.session.weights(state.policy.params)
+    episodes = fill_values(iteration.sampler, params, sampled.problems, sampled.episodes)
+    iteration.metrics["values/waves"] = stats.calls - calls
     return episodes
 
 
 def scored(
-    it: Iteration, state: RunState, episodes: list[Episode], keeper: State, needs_reference: bool
+    iteration: Iteration,
+    state: RunState,
+    episodes: list[Episode],
+    keep: Set[str] = frozenset(),
+    has_reference: bool = False,
 ) -> Rollout:
-    """Stage 3, before credit: the episodes as a batch, with log-probabilities in nats by the policy
-    and, if they are needed, the reference model, and the values of `keeper`."""
-    session = it.session
-    passes = passes_for(it.cfg, it.cfg.ppo.minibatch, session.mesh)
-    longest = packed_tokens(it.cfg, session.model.cfg.context, episodes) if passes.packed else 0
-    rows = it.num_minibatches(episodes) * it.minibatch_rows(episodes)
+    """The episodes as a batch with log-probabilities in nats, by the policy and the reference.
+
+    `keep` names what else of the pass is kept: `HIDDEN`, `ENTROPY`. Without `has_reference`, and
+    before the first update, the reference model's log-probabilities are the policy's own.
+    """
+    session, temperature = iteration.session, iteration.cfg.sample.temperature
+    batch, steps, passes = laid_out(iteration, episodes)
+    weights = session.weights(state.policy.params)
+    found = passed(session.model, weights, batch, episodes, steps, temperature, passes, keep)
+    reference = reference_of(session, state) if has_reference else None
+    batch = with_logprobs(
+        session.model, weights, reference, batch, episodes, temperature, passes, found.logprobs
+    )
+    iteration.metrics |= metrics.logprob_diff(episodes, batch) | {"actor/rows": len(episodes)}
+    return Rollout(
+        episodes, batch, steps, hidden=found.hidden, entropy=found.entropy, number=iteration.number
+    )
+
+
+def laid_out(iteration: Iteration, episodes: list[Episode]) -> tuple[Batch, StepLayout, Passes]:
+    """The episodes as a batch of whole minibatches, where their steps lie, and its passes."""
+    cfg, session = iteration.cfg, iteration.session
+    passes = passes_for(cfg, cfg.ppo.minibatch, session.mesh)
+    longest = packed_tokens(cfg, session.model.cfg.context, episodes) if passes.packed else 0
+    rows = iteration.num_minibatches(episodes) * iteration.minibatch_rows(episodes)
     batch = collate(episodes, rows, longest)
-    cfg, steps, temperature = it.cfg, step_layout(batch, episodes), it.cfg.sample.temperature
-    reads_entropy = cfg.credit.mask == "top_entropy" or keeper.reads_entropy(cfg)
-    model, params = session.model, session.weights(state.policy.params)
-    old, hidden, entropy = prefill_scores(batch, episodes), None, None
-    if keeper.reads_hidden(cfg):
-        number = state_numbers(steps)
-        if old is None:
-            old, hidden = scores_and_hidden(model, params, batch, number, temperature, passes)
+    return batch, step_layout(batch, episodes), passes
+
+
+class PassOutputs(NamedTuple):
+    """What a scoring pass of the policy gave; None for what it was not asked for."""
+
+    logprobs: np.ndarray | None  # f32[B, T]; None: they are computed with the reference model's
+    hidden: np.ndarray | None  # f32[S, R] the policy's at all states
+    entropy: np.ndarray | None  # f32[B, T]
+
+
+def passed(
+    model: Decoder,
+    weights: Params,
+    batch: Batch,
+    episodes: list[Episode],
+    steps: StepLayout,
+    temperature: float,
+    passes: Passes,
+    keep: Set[str],
+) -> PassOutputs:
+    """What the policy's passes give beside plain log-probabilities, in as few passes as possible.
+
+    Log-probabilities that prefill gave are not computed again.
+    """
+    logprobs, hidden, entropy = prefill_scores(batch, episodes), None, None
+    if HIDDEN in keep:
+        numbers = state_numbers(steps)
+        if logprobs is None:
+            logprobs, hidden = scores_and_hidden(
+                model, weights, batch, numbers, temperature, passes
+            )
         else:
-            hidden = hidden_of(model, params, batch, number, passes)
-    if reads_entropy:
-        scores, entropy = scores_and_entropy(model, params, batch, temperature, passes)
-        old = scores if old is None else old
-    # None: the policy's weights, to the bit, or nothing reads the reference model's.
-    reference = reference_of(session, state) if needs_reference else None
-    rest = episodes, temperature, passes, old
-    batch = with_logprobs(model, params, reference, batch, *rest)
-    rollout = Rollout(episodes, batch, steps, hidden=hidden, entropy=entropy, number=it.number)
-    it.metrics |= metrics.logprob_diff(episodes, rollout.batch)
-    it.metrics["actor/rows"] = len(episodes)
-    return keeper.valued(it, state.kept, rollout, passes)
+            hidden = hidden_of(model, weights, batch, numbers, passes)
+    if ENTROPY in keep:
+        scores, entropy = scores_and_entropy(model, weights, batch, temperature, passes)
+        logprobs = scores if logprobs is None else logprobs
+    return PassOutputs(logprobs, hidden, entropy)
 
 
 def reference_of(session: Session, state: RunState) -> Params | None:
@@ -152,36 +205,37 @@ def reference_of(session: Session, state: RunState) -> Params | None:
     return None if int(state.policy.step) == 0 else session.load_reference()
 
 
-def update(
-    it: Iteration,
+def updated(
+    iteration: Iteration,
     state: RunState,
-    objective: PolicyObjective,
     rollout: Rollout,
     credit: Credit,
+    objective: PolicyObjective,
 ) -> RunState:
-    """Stage 4, update: the state after `ppo.epochs` over the rollout."""
-    cfg, session = it.cfg, it.session
+    """The state after `ppo.epochs` over the rollout."""
+    cfg, session = iteration.cfg, iteration.session
     total = num_updates(cfg)
-    it.metrics["actor/lr"] = 0.0
-    policy = to_device(state.policy)
     optimizer = make_optimizer(cfg.optimizer, total)
-    given = {"advantages": credit.advantages, "mask": credit.mask, "own": credit.own}
-    batch = rollout.batch._replace(**given)
+    batch = rollout.batch._replace(
+        advantages=credit.advantages, mask=credit.mask, loss_extra=credit.loss_extra
+    )
     batch, found = with_corrections(batch, rollout.batch.mask, rollout.episodes, cfg)
-    it.metrics |= found
-    objective, rows = with_coefficient(objective, batch, rollout.kl_coef)
-    stream = minibatches_of(it, rollout, rows)
-    policy, updates = train_on(objective, optimizer, policy, stream, session.base)
-    it.count_made(updates, batch)
+    stream = minibatches_of(iteration, rollout, objective.rows_of(batch, rollout))
+    policy, updates = train_on(objective, optimizer, to_device(state.policy), stream, session.base)
+    iteration.note_updates(updates, batch)
+    iteration.metrics |= found | {"actor/lr": 0.0}
     if updates:
-        it.metrics |= metrics.update_metrics(updates, has_kl=cfg.kl.coef > 0)
-        it.metrics["actor/lr"] = float(rate_of_last(cfg.optimizer, total, policy.step))
-    it.spent = it.spent.plus(updates=len(updates))
+        iteration.metrics |= metrics.update_metrics(updates, has_kl=cfg.kl.coef > 0)
+        iteration.metrics["actor/lr"] = float(rate_of_last(cfg.optimizer, total, policy.step))
+    iteration.spent = iteration.spent.plus(updates=len(updates))
     return state._replace(policy=policy)
 
 
-def minibatches_of(it: Iteration, rollout: Rollout, rows: Any) -> Iterator[Any]:
+def minibatches_of(iteration: Iteration, rollout: Rollout, rows: Any) -> Iterator[Any]:
     """The minibatches of all epochs, of arrays [B, ...]."""
-    ppo, size = it.cfg.ppo, it.minibatch_rows(rollout.episodes)
-    epochs = (minibatches(rows, size, it.cfg.seed, it.number, epoch) for epoch in range(ppo.epochs))
+    ppo, size = iteration.cfg.ppo, iteration.minibatch_rows(rollout.episodes)
+    epochs = (
+        minibatches(rows, size, iteration.cfg.seed, iteration.number, epoch)
+        for epoch in range(ppo.epochs)
+    )
     return itertools.chain.from_iterable(epochs)

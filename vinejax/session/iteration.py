@@ -1,6 +1,5 @@
 """The context of one iteration: what all methods draw, count and record."""
 
-import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -17,11 +16,12 @@ from vinejax.model.decoder import Params
 from vinejax.records.episode_rows import episode_rows
 from vinejax.rollout.problems import chunks, draw
 from vinejax.rollout.sampler import Sampler
-from vinejax.runtime.compiles import compiles
+from vinejax.runtime.compiles import Compiles, compiles
 from vinejax.runtime.log import RunLog
 from vinejax.session import metrics
 from vinejax.session.budget import Spent, left
 from vinejax.session.session import Session
+from vinejax.tasks.graded import GradingStats
 from vinejax.tasks.rewards import TrainerState
 
 
@@ -33,34 +33,49 @@ class Solutions(NamedTuple):
     sampled: list[Episode]  # these, and those that were discarded
 
 
+class Before(NamedTuple):
+    """Counters at the start of an iteration, from which its own figures are computed."""
+
+    spent: Spent
+    engine: Any  # a mark of `EngineStats`
+    grading: GradingStats
+    compiles: Compiles
+
+
 class Iteration:
     """One iteration of a run."""
 
     def __init__(self, session: Session, log: RunLog, number: int, spent: Spent):
         """`number` counts iterations from 0; `spent` has the run's totals before this one."""
         self.session = session
-        self.cfg: Config = session.cfg
         self.log = log
         self.number = number
         self.spent = spent
         self.metrics: dict[str, Any] = {}
-        self.drawn = 0  # problems that `draw` has given in this iteration
-        self.is_fruitless = False  # updates were tried, and none was made
-        self.batch: Any = None  # of the updates, for inspection if none was made
-        self._engine_before = session.engine.stats.mark()
-        self._graded_before = session.graded.stats
+        self.sampler: Sampler = session.sampler(number)
+        self.failed_batch: Any = None  # a batch of the updates if all of them were skipped
+        self.before = Before(spent, session.engine.stats.mark(), session.graded.stats, compiles())
         session.graded.state = TrainerState(number, self.cfg.iterations)
-        self._compiles_before = compiles()
+
+    @property
+    def cfg(self) -> Config:
+        """The configuration of the run, with the method's own choices."""
+        return self.session.cfg
 
     @property
     def left(self) -> int:
         """The rest of the run's budget, in groups of `rollout.per_prompt` solutions."""
         return left(self.cfg, self.spent)
 
-    @functools.cached_property
-    def sampler(self) -> Sampler:
-        """The sampler of this iteration."""
-        return self.session.sampler(self.number)
+    @property
+    def drawn(self) -> int:
+        """Number of problems that `draw` has given in this iteration."""
+        return self.spent.prompts - self.before.spent.prompts
+
+    @property
+    def can_draw(self) -> bool:
+        """Whether `draw` has further problems."""
+        return self.drawn < len(self.session.problems["train"]) and self.left > 0
 
     def draw(self, count: int | None, weights: np.ndarray | None = None) -> list[PromptedProblem]:
         """`count` train problems (None: all), drawn by `weights` if given, within the budget.
@@ -70,28 +85,21 @@ class Iteration:
         first, last = self.drawn, None if count is None else self.drawn + count
         problems = draw(self.session.problems["train"], last, self.cfg.seed, self.number, weights)
         problems = problems[first:][: self.left]
-        self.drawn += len(problems)
+        self.spent = self.spent.plus(prompts=len(problems))
         return problems
-
-    @property
-    def can_draw(self) -> bool:
-        """Whether `draw` has further problems."""
-        return self.drawn < len(self.session.problems["train"]) and self.left > 0
 
     def sample(self, params: Params, problems: list[PromptedProblem]) -> list[Episode]:
         """Graded solutions of the problems, which count as spent."""
         episodes = self.sampler.solutions(params, problems, self.left)
-        self.count(problems, len(episodes))
+        self.count_solutions(len(episodes))
         return episodes
 
-    def count(self, problems: list[PromptedProblem], solutions: int) -> None:
-        """Counts problems that were drawn, and solutions of them, as spent."""
-        self.spent = self.spent.plus(prompts=len(problems), episodes=solutions)
+    def count_solutions(self, number: int) -> None:
+        """Counts solutions as spent."""
+        self.spent = self.spent.plus(episodes=number)
 
-    def sample_train(
-        self, params: Params, count: int | None
-    ) -> tuple[list[PromptedProblem], list[Episode]]:
-        """`count` train problems and their episodes, `rollout.prompts` problems at a time."""
+    def sample_train(self, params: Params, count: int | None) -> list[Episode]:
+        """The episodes of `count` train problems, `rollout.prompts` problems at a time."""
         problems = self.draw(count)
         episodes: list[Episode] = []
         with self.log.stage("rollout"):
@@ -99,7 +107,7 @@ class Iteration:
                 episodes += self.sample(params, part)
                 self.log.progress(len(episodes), len(problems) * self.cfg.rollout.per_prompt)
             self.session.engine.release()
-        return problems, episodes
+        return episodes
 
     def shown(self, episodes: list[Episode]) -> list[Episode]:
         """The episodes that are written to a file: the first `rollout.prompts` problems'."""
@@ -123,9 +131,11 @@ class Iteration:
         total: int,
     ) -> tuple[TrainState, list[Update]]:
         """Updates on the `total` batches, which are counted."""
+        last: Any = None
 
         def noted(batch: Any) -> Any:
-            self.batch = batch
+            nonlocal last
+            last = batch
             return batch
 
         with self.log.stage("train"):
@@ -137,30 +147,34 @@ class Iteration:
                 self.session.base,
                 lambda done: self.log.progress(done, total),
             )
-        self.count_made(updates, self.batch)
+        self.note_updates(updates, last)
         self.spent = self.spent.plus(updates=len(updates))
         return policy, updates
 
-    def count_made(self, updates: Sequence[Update], batch: Any) -> None:
-        """Notes whether all updates of the iteration were skipped; `batch` is what they were on.
+    def note_updates(self, updates: Sequence[Update], batch: Any) -> None:
+        """Keeps `batch`, one of those that the updates were on, if all updates were skipped.
 
-        If so, losses or gradients are not finite: the ratio guard never skips all, since the first
-        update's ratio is 1.
+        Losses or gradients are then not finite: the ratio guard never skips all updates, since the
+        ratio of the first one is 1.
         """
-        self.is_fruitless = bool(updates) and num_accepted(updates) == 0
-        self.batch = batch if self.is_fruitless else None
+        is_failed = bool(updates) and num_accepted(updates) == 0
+        self.failed_batch = batch if is_failed else None
 
-    def record_sampling(self, solutions: Solutions, credit: Credit | None = None) -> None:
-        """Writes the episodes to learn from to a file; takes the metrics of all that were sampled.
+    def record_sampling(self, sampled: list[Episode]) -> None:
+        """Takes the metrics of all solutions that were sampled, also of those left out."""
+        self.metrics |= metrics.episode_metrics(sampled) | self.sampler.metrics(sampled)
 
-        `credit` has a row for each episode to learn from.
+    def record_episodes(self, episodes: list[Episode], credit: Credit | None = None) -> None:
+        """Writes the episodes to learn from to a file; takes the metrics of values and sampling.
+
+        `credit` has a row for each episode.
         """
         session = self.session
-        problems, episodes, sampled = solutions
         by_step, values = (credit.by_step, credit.values) if credit else (None, None)
+        names = {episode.problem_id for episode in episodes}
         rows = episode_rows(
             session.tokenizer,
-            problems,
+            [pair for pair in session.problems["train"] if pair[0].id in names],
             episodes,
             by_step,
             self.number,
@@ -169,12 +183,11 @@ class Iteration:
             session.graded.failure,
         )
         self.log.episodes(self.number, rows)
-        stats = session.engine.stats.minus(self._engine_before)
-        graded = session.graded.stats.minus(self._graded_before)
-        self.metrics |= metrics.episode_metrics(sampled) | metrics.value_metrics(episodes, by_step)
-        self.metrics |= self.sampler.metrics(sampled)
+        stats = session.engine.stats.minus(self.before.engine)
+        grading = session.graded.stats.minus(self.before.grading)
+        self.metrics |= metrics.value_metrics(episodes, by_step)
         self.metrics |= metrics.engine_metrics(stats, episodes, self.log.timings)
-        self.metrics |= metrics.grading_metrics(graded)
+        self.metrics |= metrics.grading_metrics(grading)
         self.spent = self.spent.plus(tokens=stats.decoded_tokens)
 
     def record(self, step: int) -> Spent:
@@ -183,7 +196,7 @@ class Iteration:
         `step` counts the policy's updates.
         """
         self.spent = self.spent.timed(self.log.timings)
-        made = compiles().since(self._compiles_before)
+        made = compiles().since(self.before.compiles)
         compiled = {"perf/compiles": made.programs, "perf/compile_s": made.seconds}
         values = self.metrics | self.log.timings | compiled | self.spent.metrics()
         self.log.metrics(self.number, step, "train", values)

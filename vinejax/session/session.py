@@ -28,7 +28,7 @@ from vinejax.tasks.graded import GradedTask
 class Session(contextlib.AbstractContextManager["Session"]):
     """A run's fixed parts. The context manager closes the grader and releases the workdir's lock.
 
-    In `cfg` every field that says 'method' has the method's own choice (`Method.applied_to`).
+    In `cfg` every field that says 'method' has the method's own choice (`Method.resolve`).
     `start` has the weights that the policy starts from, which are also the reference model's. With
     `offload.reference` they are in the host's memory until `load_reference` brings them. Where
     adapters are trained (`model.lora_rank`), they are in the compute dtype and below the adapters.

@@ -8,6 +8,7 @@ from etils import epath
 from vinejax.core.errors import WorkdirError
 from vinejax.core.settings import Config
 from vinejax.methods.compose import method_of
+from vinejax.methods.stages import HIDDEN
 from vinejax.model.hf.peft import save_adapters
 from vinejax.model.hf.weights import save_pretrained, save_reward_model
 from vinejax.model.sharding import make_mesh
@@ -58,7 +59,7 @@ def _start(trained: Trained, workdir: epath.Path) -> str:
 def _export_reward_model(cfg: Config, workdir: epath.Path) -> str | None:
     """Writes the newest checkpoint's critic or probe; returns its name, None if it has neither."""
     state, newest = method_of(cfg).state, find_policy(workdir, "last")
-    if newest is None or not (state.has_critic or state.reads_hidden(cfg)):
+    if newest is None or not (state.has_critic or HIDDEN in state.reads(cfg)):
         return None
     name, iteration = newest
     trained = load_trained(workdir, workdir / name, mesh := make_mesh(cfg.mesh))

@@ -9,7 +9,7 @@ from vinejax.runtime.host_arrays import save_arrays
 from vinejax.runtime.log import RunLog
 from vinejax.session.iteration import Iteration
 
-MOST_FRUITLESS = 3  # iterations in a row in which updates were tried and none was made
+MOST_FAILED = 3  # iterations in a row in which updates were tried and none was made
 SAME_REWARD = 5  # iterations in a row with one reward for all solutions, after which a line says so
 
 
@@ -19,7 +19,7 @@ class Health:
     def __init__(self, workdir: epath.Path, log: RunLog):
         self._workdir = workdir
         self._log = log
-        self._fruitless = 0
+        self._failed = 0
         self._same = 0
         self._reward = math.nan  # of all solutions of the last iteration
         self._not_finite: list[str] = []  # metrics, in the first iteration that had such
@@ -28,16 +28,16 @@ class Health:
         """Takes note of a finished iteration; all hosts call it.
 
         Prints a line if no reward has varied for `SAME_REWARD` iterations, and for a metric that is
-        not finite. Raises DivergedError after `MOST_FRUITLESS` iterations whose updates were all
+        not finite. Raises DivergedError after `MOST_FAILED` iterations whose updates were all
         skipped; the batch of the last is in a file.
         """
         self._look_at_rewards(iteration)
         self._look_at_numbers(iteration)
-        self._fruitless = self._fruitless + 1 if iteration.is_fruitless else 0
-        if self._fruitless == MOST_FRUITLESS:
+        self._failed = self._failed + 1 if iteration.failed_batch is not None else 0
+        if self._failed == MOST_FAILED:
             file = self._workdir / "not_finite.npz"
-            save_arrays(file, iteration.batch)
-            these = f"all updates of {MOST_FRUITLESS} iterations in a row were skipped"
+            save_arrays(file, iteration.failed_batch)
+            these = f"all updates of {MOST_FAILED} iterations in a row were skipped"
             why = f"losses or gradients are not finite; the batch of the last is in {file}"
             raise DivergedError(f"iteration {iteration.number + 1}: {these}: {why}")
 

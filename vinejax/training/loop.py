@@ -12,6 +12,7 @@ from vinejax.core.settings import Config
 from vinejax.core.types import RunState
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import fresh_state
+from vinejax.methods.compose import fresh_run
 from vinejax.runtime.checkpoint import Checkpoints, DamagedError
 from vinejax.runtime.compiles import compiles
 from vinejax.runtime.distributed import barrier, is_writer, process_place
@@ -233,7 +234,7 @@ def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progre
     """
     cfg = session.cfg
     policy = fresh_state(session.fresh_params(), make_optimizer(cfg.optimizer, 1), session.mesh)
-    fresh = session.method.begun(session, policy)
+    fresh = fresh_run(session, policy)
 
     def restored(done: int) -> tuple[RunState, Progress]:
         state, meta = checkpoints.restore(done, fresh)

@@ -22,7 +22,7 @@ from vinejax.engine.cache import use_kernel
 from vinejax.learner.packing import with_sharing, with_single_rows
 from vinejax.methods import sft
 from vinejax.methods.base import Method
-from vinejax.methods.compose import method_of
+from vinejax.methods.compose import composed, method_of
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.architecture import check_architecture
 from vinejax.model.hf.weights import load_pretrained
@@ -66,7 +66,7 @@ def open_session(
     WorkdirError when the workdir cannot be used or, with `trains`, another process has its lock.
     """
     method = method_of(cfg)
-    cfg = method.completed(cfg)
+    cfg = method.with_settings(cfg)
     cfg = with_dtype(cfg) if trains else cfg
     workdir, task = check_workdir(cfg, path), load_task(cfg.data)
     check_grader(task, cfg.grader)
@@ -83,11 +83,11 @@ def open_session(
         check_rows(mesh, rows_per_pass(cfg, method))
         check_sizes(cfg, method)
         as_set = cfg
-        cfg = method.applied_to(fitted(cfg, method, mesh, say=trains and is_writer()))
+        cfg = method.resolve(fitted(cfg, method, mesh, say=trains and is_writer()))
         check_environment(cfg, method, task)
         model, start, tokenizer = load_start(as_set, task, workdir, mesh, lock)
         cfg = with_sharing(cfg, model, platform_of(mesh))
-        if method.single_rows:
+        if "paired_rows" not in method.flags:
             model = with_single_rows(model, cfg)
         graded = stack.enter_context(GradedTask(task, cfg.grader, cfg.reward))
         problems, dropped = prompted_problems(cfg, method, graded, tokenizer, splits)
@@ -100,7 +100,17 @@ def open_session(
         check_shared(workdir)
         stack.pop_all()  # from here on the session closes them
     return Session(
-        cfg, method, workdir, task, graded, mesh, model, start, tokenizer, problems, lock
+        cfg,
+        composed(method, cfg),
+        workdir,
+        task,
+        graded,
+        mesh,
+        model,
+        start,
+        tokenizer,
+        problems,
+        lock,
     )
 
 

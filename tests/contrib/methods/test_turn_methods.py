@@ -262,7 +262,7 @@ def test_direct_draws_a_step_of_two_turns_as_a_whole():
     )
     credit = assign_credit(Rollout([one], batch, layout), cfg, whiten="none")
     moved = np.where(batch.mask, np.float32(0.5), np.float32(0.0))
-    rows = batch._replace(advantages=credit.advantages, own=credit.own)
+    rows = batch._replace(advantages=credit.advantages, loss_extra=credit.loss_extra)
     objective = direct.METHOD.objective(cases.model(), cfg)
     found = np.asarray(direct.loss(jnp.asarray(moved), rows, objective).loss)
     by_step = [found[layout.step_ids == c].sum() for c in (0, 1)]

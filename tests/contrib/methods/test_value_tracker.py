@@ -82,7 +82,7 @@ def test_a_draw_has_distinct_problems_by_seed_iteration_and_weights():
     assert len({p.id for p, _ in drawn}) == 4 and drawn == draw(PROBLEMS, 4, 0, 1, weights)
     assert drawn == draw(PROBLEMS, None, 0, 1, weights)[:4]
     assert drawn == draw(PROBLEMS, 4, 0, 1, 7 * weights)
-    others = [draw(PROBLEMS, 4, seed, it, weights) for seed, it in ((0, 2), (1, 1))]
+    others = [draw(PROBLEMS, 4, seed, iteration, weights) for seed, iteration in ((0, 2), (1, 1))]
     assert all(other != drawn for other in others)
     assert draw(PROBLEMS, 4, 0, 1, weights[::-1]) != drawn
 

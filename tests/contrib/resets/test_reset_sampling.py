@@ -167,13 +167,14 @@ def test_a_task_without_worked_solutions_is_refused():
             return " "
 
     for task in (Unworked(), Empty()):
-        parts = (rewards_of(task), cases.tokenizer())
+        parts = (find_method("vineppo"), rewards_of(task), cases.tokenizer())
         prompted_problems(config(), *parts, ("train",))
         prompted_problems(config(source="gold"), *parts, ("test",))
         with pytest.raises(ConfigError, match="'gold': task arithmetic has no worked") as error:
             prompted_problems(config(source="gold"), *parts, ("train",))
         assert error.value.field == "reset.source"
-    prompted_problems(config(source="gold"), rewards_of(Task()), cases.tokenizer(), ("train",))
+    parts = (find_method("vineppo"), rewards_of(Task()), cases.tokenizer())
+    prompted_problems(config(source="gold"), *parts, ("train",))
 
 
 # --- solutions of the iteration

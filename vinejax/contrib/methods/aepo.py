@@ -83,10 +83,7 @@ METHOD = Method(
     loss=loss,
     state=Entropies(),
     settings=AEPOConfig,
-    scale="group",
-    needs_groups=True,
-    on_trees=True,
-    in_turns=True,
-    measured=False,
     reads=OF_GROUPS,
+    defaults={"reward.scale": "group"},
+    flags={"groups", "trees", "turns", "unmeasured"},
 )

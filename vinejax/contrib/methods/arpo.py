@@ -19,7 +19,7 @@ from vinejax.contrib.methods.branching import branching_solutions
 from vinejax.contrib.methods.sampling.turn_trees import Place, TurnGrowth
 from vinejax.contrib.methods.settings import ARPOConfig
 from vinejax.core.settings import Config
-from vinejax.methods import grpo
+from vinejax.methods.baselines import GRPO
 
 
 def score(u: float, entropy: float, first: float, weight: float) -> float:
@@ -43,9 +43,8 @@ def growth(cfg: Config) -> TurnGrowth:
 
 
 METHOD = dataclasses.replace(
-    grpo.METHOD,
+    GRPO,
     sample=branching_solutions(growth),
     settings=ARPOConfig,
-    on_trees=True,
-    in_turns=True,
+    flags=GRPO.flags | {"trees", "turns"},
 )

@@ -34,7 +34,7 @@ METHOD = Method(
     less_shifted_mean,
     loss=loss,
     settings=AsymREConfig,
-    needs_groups=True,
     reads=OF_TOKENS,
     ignores=OF_RATIO,
+    flags={"groups"},
 )

@@ -12,22 +12,24 @@ Departs: any judge, there a generative reward model.
 import numpy as np
 
 from vinejax.contrib.methods.judged import JudgeConfig, judged, judgements
+from vinejax.contrib.methods.solution_groups import members_of
 from vinejax.core.seeds import host_rng
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit, per_solution
 from vinejax.methods.base import Method
-from vinejax.methods.groups import members_of
 from vinejax.session.iteration import Iteration, Solutions
 
 
-def a_random_one(it: Iteration, sampled: Solutions) -> list[list[tuple[str, str]]]:
+def a_random_one(iteration: Iteration, sampled: Solutions) -> list[list[tuple[str, str]]]:
     """The solution and the random one of its group, which is compared with none."""
     episodes = sampled.episodes
     pairs: list[list[tuple[str, str]]] = [[] for _ in episodes]
     for group in members_of(episodes):
         problem = episodes[group[0]].problem_id
-        chosen = group[host_rng(it.cfg.seed, it.number, f"judge {problem}").integers(len(group))]
+        chosen = group[
+            host_rng(iteration.cfg.seed, iteration.number, f"judge {problem}").integers(len(group))
+        ]
         for i in group[group != chosen]:
             pairs[i] = [(episodes[i].text, episodes[chosen].text)]
     return pairs
@@ -47,6 +49,5 @@ METHOD = Method(
     as_judged,
     sample=judged(a_random_one, better_or_worse),
     settings=JudgeConfig,
-    needs_groups=True,
-    measured=False,
+    flags={"groups", "unmeasured"},
 )

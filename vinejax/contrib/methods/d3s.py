@@ -15,11 +15,11 @@ import numpy as np
 from vinejax.contrib.methods.equations.entropy_weights import extremes, uncertain_tokens
 from vinejax.contrib.methods.hapo import Entropies
 from vinejax.contrib.methods.settings import D3SConfig
+from vinejax.contrib.methods.solution_groups import token_means
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit, against_group
 from vinejax.methods.base import OF_GROUPS, Method
-from vinejax.methods.groups import token_means
 
 
 def sampled_down(rollout: Rollout, cfg: Config) -> Credit:
@@ -40,8 +40,7 @@ METHOD = Method(
     sampled_down,
     state=Entropies(),
     settings=D3SConfig,
-    scale="group",
-    needs_groups=True,
-    measured=False,
     reads=OF_GROUPS,
+    defaults={"reward.scale": "group"},
+    flags={"groups", "unmeasured"},
 )

@@ -18,9 +18,9 @@ from vinejax.core.settings import Config
 from vinejax.core.types import Batch, Rollout
 from vinejax.credit.assign import Credit
 from vinejax.learner.policy import PolicyLoss, PolicyObjective
-from vinejax.methods import vineppo
 from vinejax.methods.base import OF_RATIO, Method
-from vinejax.methods.prior import Prior
+from vinejax.methods.credit_by_role import step_credit
+from vinejax.methods.learned_value import LearnedValue
 from vinejax.methods.stages import monte_carlo
 
 MOST_STEPS = 2**16  # of a solution: segment and step together are one number
@@ -32,13 +32,13 @@ def with_steps(rollout: Rollout, cfg: Config) -> Credit:
     Observations have the step before them: a step on both sides of one is a single segment.
     """
     steps = np.maximum.accumulate(rollout.steps.step_ids, axis=1)
-    return vineppo.vine(rollout, cfg)._replace(own=steps)
+    return step_credit(rollout, cfg)._replace(loss_extra=steps)
 
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
     """The loss of each step: see `rl.sequence_losses.advantage_regression`."""
     own: DirectConfig = objective.method_settings
-    steps = batch.segment_ids * MOST_STEPS + batch.own + 1
+    steps = batch.segment_ids * MOST_STEPS + batch.loss_extra + 1
     given = logprobs, batch.old_logprobs, batch.advantages, batch.mask, own.beta
     return PolicyLoss(advantage_regression(*given, steps))
 
@@ -46,7 +46,7 @@ def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> Polic
 METHOD = Method(
     with_steps,
     values=monte_carlo,
-    state=Prior(),
+    state=LearnedValue(),
     loss=loss,
     settings=DirectConfig,
     reads=("values", "credit"),

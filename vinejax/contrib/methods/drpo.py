@@ -17,11 +17,11 @@ import numpy as np
 from vinejax.contrib.methods.asymre import loss
 from vinejax.contrib.methods.equations.group_weights import decoupled_weights
 from vinejax.contrib.methods.settings import DRPOConfig
+from vinejax.contrib.methods.solution_groups import members_of, token_means
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout, is_correct
 from vinejax.credit.assign import Credit, per_solution
 from vinejax.methods.base import OF_RATIO, Method
-from vinejax.methods.groups import members_of, token_means
 
 
 def by_length(rollout: Rollout, cfg: Config) -> Credit:
@@ -41,8 +41,7 @@ METHOD = Method(
     by_length,
     loss=loss,
     settings=DRPOConfig,
-    reduction="sequence",
-    needs_groups=True,
-    reads_logprobs=True,
     ignores=OF_RATIO,
+    defaults={"ppo.reduction": "sequence"},
+    flags={"groups", "logprobs"},
 )

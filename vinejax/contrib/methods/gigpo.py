@@ -37,4 +37,4 @@ def grouped(rollout: Rollout, cfg: Config) -> Credit:
     return per_move(rollout, [whole + own.omega * turns for whole, turns in parts])
 
 
-METHOD = Method(grouped, settings=GiGPOConfig, needs_groups=True)
+METHOD = Method(grouped, settings=GiGPOConfig, flags={"groups"})

@@ -10,6 +10,8 @@ Departs: the loss alone; H of π_old. Its code loses the sign of low h̃, has a 
 GRPO's A where one exceeds 5.
 """
 
+from collections.abc import Set
+
 import jax
 import numpy as np
 
@@ -24,14 +26,14 @@ from vinejax.core.types import Batch, Rollout
 from vinejax.credit.assign import Credit, group_numbers, per_solution, solution_rewards
 from vinejax.learner.policy import PolicyLoss, PolicyObjective
 from vinejax.methods.base import Method
-from vinejax.methods.stages import State
+from vinejax.methods.stages import ENTROPY, MethodState
 
 
-class Entropies(State):
+class Entropies(MethodState):
     """Keeps nothing; has the scoring pass keep the entropy before each token."""
 
-    def reads_entropy(self, cfg: Config) -> bool:
-        return True
+    def reads(self, cfg: Config) -> Set[str]:
+        return {ENTROPY}
 
 
 def over_tokens(rollout: Rollout, cfg: Config) -> Credit:
@@ -44,12 +46,12 @@ def over_tokens(rollout: Rollout, cfg: Config) -> Credit:
     )
     mask = np.asarray(rollout.batch.mask)
     relative = relative_entropy(rollout.entropy, mask, HAPOConfig.of(cfg).quantile)
-    return per_solution(rollout, advantages)._replace(own=relative)
+    return per_solution(rollout, advantages)._replace(loss_extra=relative)
 
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
     """The clipped loss with A' and its bounds: see `rl.entropy_weights.entropy_clip`."""
-    given = logprobs, batch.old_logprobs, batch.advantages, batch.own, objective.clip
+    given = logprobs, batch.old_logprobs, batch.advantages, batch.loss_extra, objective.clip
     return PolicyLoss(*entropy_clip(*given))
 
 
@@ -57,8 +59,7 @@ METHOD = Method(
     over_tokens,
     loss=loss,
     state=Entropies(),
-    clip_high=0.28,
     settings=HAPOConfig,
-    needs_groups=True,
-    measured=False,
+    defaults={"ppo.clip_high": 0.28},
+    flags={"groups", "unmeasured"},
 )

@@ -11,7 +11,7 @@ import numpy as np
 
 from vinejax.contrib.methods.judges import Pair, compared
 from vinejax.contrib.methods.settings import JudgeConfig
-from vinejax.core.types import Rollout, RunState
+from vinejax.core.types import PromptedProblem, Rollout, RunState
 from vinejax.methods.stages import solutions
 from vinejax.runtime.distributed import is_mine, shared_work
 from vinejax.session.iteration import Iteration, Solutions
@@ -26,17 +26,20 @@ Earned = Callable[[list[float]], float]
 def judged(opponents: Opponents, earned: Earned) -> Callable[..., Solutions]:
     """The first stage of a method: solutions, each compared with its opponents by the judge."""
 
-    def sample(it: Iteration, state: RunState) -> Solutions:
-        sampled = solutions(it, state)
-        against = opponents(it, sampled)
+    def sample(iteration: Iteration, state: RunState, drawn: list[PromptedProblem]) -> Solutions:
+        sampled = solutions(iteration, state, drawn)
+        against = opponents(iteration, sampled)
         problems = {problem.id: problem for problem, _ in sampled.problems}
         pairs, owners = [], []
         for i, (episode, texts) in enumerate(zip(sampled.episodes, against, strict=True)):
             problem = problems[episode.problem_id]
             owners += [i] * len(texts)
             pairs += [Pair(problem.question, bare_answer(problem.answer), *both) for both in texts]
-        found = chances_of(it, pairs)
-        it.metrics |= {"judge/pairs": len(pairs), "judge/timeouts": float(found["drawn"].mean())}
+        found = chances_of(iteration, pairs)
+        iteration.metrics |= {
+            "judge/pairs": len(pairs),
+            "judge/timeouts": float(found["drawn"].mean()),
+        }
         by_episode: list[list[float]] = [[] for _ in sampled.episodes]
         for i, chance in zip(owners, found["chances"].tolist(), strict=True):
             by_episode[i].append(chance)
@@ -49,9 +52,9 @@ def judged(opponents: Opponents, earned: Earned) -> Callable[..., Solutions]:
     return sample
 
 
-def chances_of(it: Iteration, pairs: list[Pair]) -> dict[str, np.ndarray]:
+def chances_of(iteration: Iteration, pairs: list[Pair]) -> dict[str, np.ndarray]:
     """The judge's chances, of which each host asks about its own; ½ where time ran out."""
-    own, mine = JudgeConfig.of(it.cfg), [i for i in range(len(pairs)) if is_mine(i)]
+    own, mine = JudgeConfig.of(iteration.cfg), [i for i in range(len(pairs)) if is_mine(i)]
     found = compared(own.function, [pairs[i] for i in mine], own.batch, own.timeout_s)
     by_pair = shared_work(dict(zip(mine, found, strict=True)))
     chances = [by_pair[i] for i in range(len(pairs))]

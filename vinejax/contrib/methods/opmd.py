@@ -13,7 +13,7 @@ from vinejax.contrib.methods.settings import OPMDConfig
 from vinejax.core.types import Batch
 from vinejax.learner.policy import PolicyLoss, PolicyObjective
 from vinejax.methods.base import OF_GROUPS, OF_RATIO, Method
-from vinejax.methods.dr_grpo import less_mean
+from vinejax.methods.baselines import less_mean
 from vinejax.rl import losses
 
 
@@ -27,9 +27,9 @@ def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> Polic
 METHOD = Method(
     less_mean,
     loss=loss,
-    scale="none",
     settings=OPMDConfig,
-    needs_groups=True,
     reads=OF_GROUPS,
     ignores=OF_RATIO,
+    defaults={"reward.scale": "none"},
+    flags={"groups"},
 )

@@ -33,4 +33,6 @@ def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> Polic
     return PolicyLoss(*sequence_clip(*given, batch.segment_ids))
 
 
-METHOD = Method(half_differences, loss=loss, reduction="sequence", needs_groups=True)
+METHOD = Method(
+    half_differences, loss=loss, defaults={"ppo.reduction": "sequence"}, flags={"groups"}
+)

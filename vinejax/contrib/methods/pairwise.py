@@ -21,9 +21,9 @@ from vinejax.rl.advantages import group_advantages
 from vinejax.session.iteration import Iteration, Solutions
 
 
-def the_data(it: Iteration, sampled: Solutions) -> list[list[tuple[str, str]]]:
+def the_data(iteration: Iteration, sampled: Solutions) -> list[list[tuple[str, str]]]:
     """The solution before the data's, and after it."""
-    task = it.session.task
+    task = iteration.session.task
     anchors = {problem.id: task.solution(problem) for problem, _ in sampled.problems}
     texts = [(episode.text, anchors[episode.problem_id]) for episode in sampled.episodes]
     return [[(text, anchor), (anchor, text)] for text, anchor in texts]
@@ -45,6 +45,5 @@ METHOD = Method(
     above_the_mean,
     sample=judged(the_data, without_order),
     settings=JudgeConfig,
-    needs_groups=True,
-    measured=False,
+    flags={"groups", "unmeasured"},
 )

@@ -29,5 +29,9 @@ def estimated(rollout: Rollout, cfg: Config) -> Credit:
 
 
 METHOD = Method(
-    estimated, whiten="iteration", state=Critic(), settings=CriticConfig, reads=OF_TOKENS
+    estimated,
+    state=Critic(),
+    settings=CriticConfig,
+    reads=OF_TOKENS,
+    defaults={"ppo.whiten": "iteration"},
 )

@@ -43,4 +43,4 @@ def merged(rollout: Rollout, cfg: Config) -> Credit:
     return per_move(rollout, [means[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)])
 
 
-METHOD = Method(merged, scale="group", needs_groups=True, reads=OF_GROUPS)
+METHOD = Method(merged, reads=OF_GROUPS, defaults={"reward.scale": "group"}, flags={"groups"})

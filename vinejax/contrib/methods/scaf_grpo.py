@@ -16,13 +16,13 @@ import dataclasses
 from collections.abc import Sequence
 
 from vinejax.contrib.methods.settings import ScafConfig
+from vinejax.contrib.methods.solution_groups import members_of
 from vinejax.core.errors import DataError
 from vinejax.core.plugins import listed
 from vinejax.core.seeds import row_seed
-from vinejax.core.types import Episode, Problem, RunState, is_correct
+from vinejax.core.types import Episode, Problem, PromptedProblem, RunState, is_correct
 from vinejax.methods.base import Method
-from vinejax.methods.groups import members_of
-from vinejax.methods.grpo import standardised
+from vinejax.methods.baselines import standardised
 from vinejax.methods.stages import solutions
 from vinejax.rollout.sampler import Start
 from vinejax.session.iteration import Iteration, Solutions
@@ -30,22 +30,26 @@ from vinejax.tasks.base import Task
 from vinejax.tasks.prompts import encode_prompt, template_variables
 
 
-def scaffolded(it: Iteration, state: RunState) -> Solutions:
+def scaffolded(iteration: Iteration, state: RunState, drawn: list[PromptedProblem]) -> Solutions:
     """Solutions, and in groups that are all wrong one that a hint made right, if any did."""
-    sampled, own = solutions(it, state), ScafConfig.of(it.cfg)
+    sampled, own = solutions(iteration, state, drawn), ScafConfig.of(iteration.cfg)
     episodes, problems = list(sampled.episodes), {p.id: p for p, _ in sampled.problems}
     hopeless = [
         group
         for group in members_of(episodes)
-        if not any(is_correct(episodes[i].reward) for i in group) and it.number >= own.after
+        if not any(is_correct(episodes[i].reward) for i in group) and iteration.number >= own.after
     ]
     starts: list[Start] = []
     owners: list[tuple[int, int]] = []  # of each start: the number of its group, and its tier
     for n, group in enumerate(hopeless):
-        hints = hinted(it, problems[episodes[group[0]].problem_id])
+        hints = hinted(iteration, problems[episodes[group[0]].problem_id])
         owners += [(n, tier) for tier, _ in hints]
         starts += [start for _, start in hints]
-    tried = it.sampler.episodes(it.session.weights(state.policy.params), starts) if starts else []
+    tried = (
+        iteration.sampler.episodes(iteration.session.weights(state.policy.params), starts)
+        if starts
+        else []
+    )
     replaced = 0
     for n, group in enumerate(hopeless):
         mine = [i for i, (owner, _) in enumerate(owners) if owner == n]
@@ -53,7 +57,7 @@ def scaffolded(it: Iteration, state: RunState) -> Solutions:
         if best is not None:
             episodes[group[-1]] = tried[mine[best]]
             replaced += 1
-    it.metrics |= {"scaf/tried": len(hopeless), "scaf/replaced": replaced}
+    iteration.metrics |= {"scaf/tried": len(hopeless), "scaf/replaced": replaced}
     return Solutions(sampled.problems, episodes, sampled.sampled)
 
 
@@ -63,9 +67,9 @@ def first_right(tiers: Sequence[int], tried: Sequence[Episode]) -> int | None:
     return min(right)[1] if right else None
 
 
-def hinted(it: Iteration, problem: Problem) -> list[tuple[int, Start]]:
+def hinted(iteration: Iteration, problem: Problem) -> list[tuple[int, Start]]:
     """(tier, start) of each hint of a problem; one whose prompt is too long is left out."""
-    cfg, session, own = it.cfg, it.session, ScafConfig.of(it.cfg)
+    cfg, session, own = iteration.cfg, iteration.session, ScafConfig.of(iteration.cfg)
     variables = template_variables(session.tokenizer, cfg.data)
     found: list[tuple[int, Start]] = []
     for k, (tier, hint) in enumerate(hints_of(session.task, problem, own.column)):
@@ -74,7 +78,7 @@ def hinted(it: Iteration, problem: Problem) -> list[tuple[int, Start]]:
         given = session.tokenizer, text, cfg.data.chat_template, problem.context, variables
         prompt = encode_prompt(*given)
         if len(prompt) <= cfg.data.max_prompt_tokens:
-            seed = row_seed(cfg.seed, it.number, f"hint {problem.id}", k)
+            seed = row_seed(cfg.seed, iteration.number, f"hint {problem.id}", k)
             found.append((tier, Start(problem, prompt, [], [seed])))
     return found
 
@@ -92,4 +96,4 @@ def hints_of(task: Task, problem: Problem, column: str) -> list[tuple[int, str]]
     return [(tier, str(hint)) for tier, hints in enumerate(parts) for hint in hints]
 
 
-METHOD = Method(standardised, sample=scaffolded, settings=ScafConfig, needs_groups=True)
+METHOD = Method(standardised, sample=scaffolded, settings=ScafConfig, flags={"groups"})

@@ -39,14 +39,14 @@ from vinejax.core.settings import Config
 from vinejax.core.types import Batch, Episode, PromptedProblem, Rollout, RunState
 from vinejax.credit.assign import Credit, per_solution, solution_rewards
 from vinejax.learner.batch import collate
-from vinejax.learner.packing import Passes, passes_for
+from vinejax.learner.packing import passes_for
 from vinejax.learner.score import scores_of
-from vinejax.methods.base import Method
-from vinejax.methods.stages import State
+from vinejax.methods.base import Method, policy_gradient
+from vinejax.methods.stages import MethodState
 from vinejax.model.decoder import Decoder, Params
 from vinejax.rollout.problems import chunks
 from vinejax.rollout.sampler import Sampler
-from vinejax.session.iteration import Iteration, Solutions
+from vinejax.session.iteration import Iteration
 from vinejax.session.session import Session
 
 # The iteration that solutions for the first values are seeded with. No iteration of the loop has
@@ -112,12 +112,20 @@ def problem_weights(tracker: ValueTracker, cfg: Config) -> np.ndarray:
     return np.asarray(draw_weights(values, SingleStreamConfig.of(cfg).explore))
 
 
-def weighted_draw(it: Iteration, state: RunState) -> Solutions:
-    """Solutions of problems that are drawn by the uncertainty of their values."""
-    weights = problem_weights(state.kept, it.cfg)
-    problems = it.draw(it.cfg.rollout.prompts, weights)
-    episodes = it.sample(it.session.weights(state.policy.params), problems)
-    return Solutions(problems, episodes, episodes)
+def weighted_draw(iteration: Iteration, state: RunState) -> list[PromptedProblem]:
+    """Problems that are drawn by the uncertainty of their values."""
+    weights = problem_weights(state.kept, iteration.cfg)
+    return iteration.draw(iteration.cfg.rollout.prompts, weights)
+
+
+def with_first_values(method: Method, iteration: Iteration, state: RunState) -> RunState:
+    """An iteration; before the first one the values are sampled."""
+    if iteration.number == 0:
+        with iteration.log.stage("rollout"):
+            params = iteration.session.weights(state.policy.params)
+            kept = sampled_tracker(iteration.session, params, iteration.log.progress)
+            state = state._replace(kept=kept)
+    return policy_gradient(method, iteration, state)
 
 
 def against_tracker(rollout: Rollout, cfg: Config) -> Credit:
@@ -127,7 +135,7 @@ def against_tracker(rollout: Rollout, cfg: Config) -> Credit:
     return per_solution(rollout, batch_advantages(rewards, rollout.values[: len(rewards), 0]))
 
 
-class Tracker(State):
+class Tracker(MethodState):
     """The values of all train problems, kept between iterations."""
 
     scores = True
@@ -138,27 +146,20 @@ class Tracker(State):
     def fresh(self, session: Session) -> ValueTracker:
         return fresh_tracker(session.cfg, len(session.problems["train"]))
 
-    def begin(self, it: Iteration, state: RunState) -> RunState:
-        """The first values, sampled at the start of the run."""
-        if it.number > 0:
-            return state
-        params = it.session.weights(state.policy.params)
-        return state._replace(kept=sampled_tracker(it.session, params, it.log.progress))
-
-    def valued(
-        self, it: Iteration, kept: ValueTracker, rollout: Rollout, passes: Passes
-    ) -> Rollout:
+    def valued(self, iteration: Iteration, kept: ValueTracker, rollout: Rollout) -> Rollout:
         """With the problem's value at all tokens."""
-        problems = it.session.problems["train"]
+        problems = iteration.session.problems["train"]
         values = values_before(kept, problems, rollout.episodes, rollout.batch)
         return rollout._replace(values=values)
 
-    def learn(self, it: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
+    def learn(
+        self, iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit
+    ) -> RunState:
         """Counts the rewards of the rollout."""
-        problems, model = it.session.problems["train"], it.session.model
-        params = it.session.weights(state.policy.params)
-        tracker, found = count_rollout(state.kept, problems, rollout, model, params, it.cfg)
-        it.metrics |= found
+        problems, model = iteration.session.problems["train"], iteration.session.model
+        params = iteration.session.weights(state.policy.params)
+        tracker, found = count_rollout(state.kept, problems, rollout, model, params, iteration.cfg)
+        iteration.metrics |= found
         return state._replace(kept=tracker)
 
 
@@ -279,10 +280,10 @@ def _countable_rewards(episodes: list[Episode], cfg: Config) -> np.ndarray:
 
 METHOD = Method(
     against_tracker,
-    sample=weighted_draw,
+    draw=weighted_draw,
+    iteration=with_first_values,
     state=Tracker(),
-    clip_high=0.28,
     settings=SingleStreamConfig,
-    # Problems are drawn by its tracker, which counts rewards as successes; groups have one member.
     ignores=("rollout.flat", "reward.overlong"),
+    defaults={"ppo.clip_high": 0.28},
 )

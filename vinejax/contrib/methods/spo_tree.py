@@ -60,10 +60,9 @@ def node_differences(rollout: Rollout, cfg: Config) -> Credit:
 METHOD = Method(
     node_differences,
     sample=tree_solutions(levels, once=True),
-    whiten="iteration",
-    mask="low_probability",
     settings=SPOTreeConfig,
     reads=("credit",),
     ignores=("credit.lam", "credit.filter"),
-    on_trees=True,
+    defaults={"ppo.whiten": "iteration", "credit.mask": "low_probability"},
+    flags={"trees"},
 )

@@ -39,4 +39,6 @@ def prefix_differences(rollout: Rollout, cfg: Config) -> Credit:
     return Credit(advantages)
 
 
-METHOD = Method(prefix_differences, scale="group", needs_groups=True, reads=OF_GROUPS)
+METHOD = Method(
+    prefix_differences, reads=OF_GROUPS, defaults={"reward.scale": "group"}, flags={"groups"}
+)

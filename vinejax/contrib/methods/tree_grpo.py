@@ -59,5 +59,5 @@ def two_levels(rollout: Rollout, cfg: Config) -> Credit:
 
 
 METHOD = Method(
-    two_levels, sample=tree_solutions(random_steps), settings=TreeGRPOConfig, on_trees=True
+    two_levels, sample=tree_solutions(random_steps), settings=TreeGRPOConfig, flags={"trees"}
 )

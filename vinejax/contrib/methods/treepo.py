@@ -73,9 +73,7 @@ def ancestor_means(rollout: Rollout, cfg: Config) -> Credit:
 METHOD = Method(
     ancestor_means,
     sample=tree_solutions(fixed_width),
-    whiten="iteration",
-    clip_high=0.28,
     settings=TreePOConfig,
-    needs_groups=True,
-    on_trees=True,
+    defaults={"ppo.whiten": "iteration", "ppo.clip_high": 0.28},
+    flags={"groups", "trees"},
 )

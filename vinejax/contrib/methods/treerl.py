@@ -61,5 +61,5 @@ def value_and_gain(rollout: Rollout, cfg: Config) -> Credit:
 
 
 METHOD = Method(
-    value_and_gain, sample=tree_solutions(surprising_tokens), settings=TreeRLConfig, on_trees=True
+    value_and_gain, sample=tree_solutions(surprising_tokens), settings=TreeRLConfig, flags={"trees"}
 )

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from vinejax.contrib.methods.sampling.tree_sampling import Growth, sample_trees
-from vinejax.core.types import Episode, Rollout, RunState
+from vinejax.core.types import Episode, PromptedProblem, Rollout, RunState
 from vinejax.credit.assign import Credit, solution_rewards
 from vinejax.rl.advantages import token_advantages
 from vinejax.session.iteration import Iteration, Solutions
@@ -18,11 +18,10 @@ def tree_solutions(growth: Growth, once: bool = False) -> Callable[..., Solution
     `rollout.per_prompt` solutions, however many leaves its tree has.
     """
 
-    def sample(it: Iteration, state: RunState) -> Solutions:
-        problems = it.draw(it.cfg.rollout.prompts)
-        params = it.session.weights(state.policy.params)
-        episodes = sample_trees(it.sampler, params, problems, growth, once)
-        it.count(problems, len(problems) * it.cfg.rollout.per_prompt)
+    def sample(iteration: Iteration, state: RunState, problems: list[PromptedProblem]) -> Solutions:
+        params = iteration.session.weights(state.policy.params)
+        episodes = sample_trees(iteration.sampler, params, problems, growth, once)
+        iteration.count_solutions(len(problems) * iteration.cfg.rollout.per_prompt)
         return Solutions(problems, episodes, episodes)
 
     return sample

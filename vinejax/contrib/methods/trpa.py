@@ -16,11 +16,11 @@ import numpy as np
 from vinejax.contrib.methods.asymre import loss
 from vinejax.contrib.methods.equations.group_weights import preference_weights
 from vinejax.contrib.methods.settings import TRPAConfig
+from vinejax.contrib.methods.solution_groups import token_means
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode, Rollout, is_correct
 from vinejax.credit.assign import Credit, group_numbers, per_solution
 from vinejax.methods.base import OF_RATIO, Method
-from vinejax.methods.groups import token_means
 
 
 def levels_of(episodes: list[Episode]) -> np.ndarray:
@@ -43,8 +43,7 @@ METHOD = Method(
     preferred,
     loss=loss,
     settings=TRPAConfig,
-    reduction="sequence",
-    needs_groups=True,
-    reads_logprobs=True,
     ignores=OF_RATIO,
+    defaults={"ppo.reduction": "sequence"},
+    flags={"groups", "logprobs"},
 )

@@ -32,5 +32,9 @@ def shared(rollout: Rollout, cfg: Config) -> Credit:
 
 
 METHOD = Method(
-    shared, settings=TurnCreditConfig, scale="group", needs_groups=True, reads=OF_GROUPS
+    shared,
+    settings=TurnCreditConfig,
+    reads=OF_GROUPS,
+    defaults={"reward.scale": "group"},
+    flags={"groups"},
 )

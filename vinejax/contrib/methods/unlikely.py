@@ -14,11 +14,11 @@ import numpy as np
 
 from vinejax.contrib.methods.equations.group_weights import unlikely_rewards
 from vinejax.contrib.methods.settings import UnlikelyConfig
+from vinejax.contrib.methods.solution_groups import members_of, token_means
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit, group_numbers, per_solution, solution_rewards
 from vinejax.methods.base import Method
-from vinejax.methods.groups import members_of, token_means
 from vinejax.rl.advantages import group_advantages
 
 
@@ -37,4 +37,4 @@ def less_for_likely(rollout: Rollout, cfg: Config) -> Credit:
     return per_solution(rollout, np.asarray(advantages))
 
 
-METHOD = Method(less_for_likely, settings=UnlikelyConfig, needs_groups=True, reads_logprobs=True)
+METHOD = Method(less_for_likely, settings=UnlikelyConfig, flags={"groups", "logprobs"})

@@ -1,7 +1,7 @@
 """A user's function as an option of a run: another learned value in the state of a method."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
 from vinejax.core.types import Problem, Rollout
 from vinejax.methods.base import Method
-from vinejax.methods.prior import Prior
+from vinejax.methods.learned_value import LearnedValue
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.weights import RewardModel
 from vinejax.session.session import Session
@@ -28,18 +28,18 @@ def composed(method: Method, cfg: Config) -> Method:
     """
     if find_prior(cfg.values) is None:
         raise ConfigError("prior_function", "needs a function's path as values.prior; leave it out")
-    if not isinstance(method.state, Prior):
+    if not isinstance(method.state, LearnedValue):
         return method  # `values.*` is then refused as what the method does not read
     return dataclasses.replace(method, state=FunctionPrior())
 
 
-class FunctionPrior(Prior):
+class FunctionPrior(LearnedValue):
     """Keeps the scaling of the function's numbers."""
 
     rule = platt
 
-    def reads_hidden(self, cfg: Config) -> bool:
-        return False
+    def reads(self, cfg: Config) -> Set[str]:
+        return frozenset()
 
     def fresh_prior(self, model: Decoder, cfg: Config) -> Scaling:
         return platt.fresh_scaling()

@@ -8,11 +8,11 @@ from vinejax.contrib.resets.reset_sampler import ResetSampler
 from vinejax.contrib.resets.settings import ResetConfig
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
-from vinejax.core.types import RunState
+from vinejax.core.types import PromptedProblem, RunState
 from vinejax.methods.base import Method
 from vinejax.session.iteration import Iteration, Solutions
 
-Sample = Callable[[Iteration, RunState], Solutions]
+Sample = Callable[[Iteration, RunState, list[PromptedProblem]], Solutions]
 
 
 def composed(method: Method, cfg: Config) -> Method:
@@ -26,13 +26,17 @@ def composed(method: Method, cfg: Config) -> Method:
     if not method.is_policy_gradient or method.has_own_sampling:
         rule = f"must be 'none' for method = {cfg.method!r}, which samples in a way of its own"
         raise ConfigError("reset.source", rule, repr(source))
-    if method.applied_to(cfg).rollout.flat == "resample":
+    if method.resolve(cfg).rollout.flat == "resample":
         rule = "must be 'none' with rollout.flat = 'resample', which samples from prompts alone"
         raise ConfigError("reset.source", rule, repr(source))
     return dataclasses.replace(method, sample=functools.partial(_with_resets, method.sample))
 
 
-def _with_resets(sample: Sample, it: Iteration, state: RunState) -> Solutions:
-    session = it.session
-    it.sampler = ResetSampler(session.engine, session.graded, it.cfg, it.number)
-    return sample(it, state)
+def _with_resets(
+    sample: Sample, iteration: Iteration, state: RunState, problems: list[PromptedProblem]
+) -> Solutions:
+    session = iteration.session
+    iteration.sampler = ResetSampler(
+        session.engine, session.graded, iteration.cfg, iteration.number
+    )
+    return sample(iteration, state, problems)

@@ -21,9 +21,9 @@ from vinejax.learner.batch import collate, step_layout
 from vinejax.learner.packing import Passes, passes_for
 from vinejax.learner.score import hidden_of, with_logprobs
 from vinejax.methods.compose import method_of
-from vinejax.methods.known import MODULES
+from vinejax.methods.known import METHODS
+from vinejax.methods.learned_value import LearnedValue
 from vinejax.methods.ppo import critic_values, critic_weights
-from vinejax.methods.prior import Prior
 from vinejax.model.decoder import Params
 from vinejax.rl.advantages import group_advantages
 from vinejax.rollout.overlong import penalised
@@ -67,7 +67,7 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
 }
 # Sections and fields that only some methods read, and options of a run's own, as the reference
 # gradient is of rewards alone: an estimator begins with their defaults.
-SHARED = {name for module in MODULES.values() for name in module.METHOD.reads}
+SHARED = {name for method in METHODS.values() for name in method.reads}
 SHARED |= {"rollout.flat", "rollout.rounds", "reward.overlong", "ppo.mask_truncated"}
 
 
@@ -144,16 +144,16 @@ def estimator_config(cfg: Config, name: str) -> Config:
     if name == EXACT:
         config = _with_fields(config, {"values.k": BenchConfig.of(cfg).truth})
     method, label = method_of(config), f"method {config.method!r}"
-    applied = method.applied_to(config)
+    applied = method.resolve(config)
     reasons = {
         f"{label} has no advantages of sampled solutions": method.credit is None
         or not method.is_policy_gradient,
         f"{label} compares with earlier iterations": method.state.keeps(config)
         and not (method.state.has_critic or config.values.prior),
-        f"{label} samples trees": method.on_trees,
+        f"{label} samples trees": "trees" in method.flags,
         f"{label} has values of its own": method.has_own_values,
         f"{label} takes the KL from its rewards": applied.kl.place == "reward",
-        f"{label} reads entropies, or a judge's word": not method.measured,
+        f"{label} reads entropies, or a judge's word": "unmeasured" in method.flags,
         "credit.mask = 'top_entropy' reads entropies": applied.credit.mask == "top_entropy",
         f"{label} and its options sample in a way of their own": method.has_own_sampling,
     }
@@ -169,7 +169,11 @@ def _plain(cfg: Config) -> Config:
     """The run's configuration with method 'vineppo' and default rules."""
     defaults = Config()
     plain = {name: x for name, x in flatten(defaults) if {name, name.partition(".")[0]} & SHARED}
-    cfg = dataclasses.replace(cfg, method="vineppo", sections={"bench": BenchConfig.of(cfg)})
+    cfg = dataclasses.replace(
+        cfg,
+        method="vineppo",
+        sections={name: x for name, x in cfg.sections.items() if name == "bench"},
+    )
     return _with_fields(cfg, plain)
 
 
@@ -192,7 +196,7 @@ def reads_logprobs(cfg: Config) -> bool:
 
     A user's method may.
     """
-    return "." in cfg.method or method_of(cfg).reads_logprobs
+    return "." in cfg.method or "logprobs" in method_of(cfg).flags
 
 
 def estimate(
@@ -239,9 +243,9 @@ def estimate(
 def _with_prior(fixed: Fixed, cfg: Config, rollout: Rollout, kept: Any) -> tuple[Rollout, Any]:
     """The rollout with learned values, and what is kept of these after it."""
     session, state = fixed.session, method_of(cfg).state
-    assert isinstance(state, Prior)
+    assert isinstance(state, LearnedValue)
     kept = kept or state.fresh_prior(session.model, cfg)
-    if state.reads_hidden(cfg):
+    if HIDDEN in state.reads(cfg):
         of_batch = session.model, fixed.weights, rollout.batch, state_numbers(rollout.steps)
         rollout = rollout._replace(hidden=hidden_of(*of_batch, fixed.passes(cfg)))
     rollout = state.with_prior(session, rollout, kept, cfg)
@@ -262,7 +266,7 @@ def predicted_values(
     if estimated.critic is not None:
         at = [(i, len(episodes[i].prompt) + used) for i, _, used in states]
         return np.array([estimated.critic[place] for place in at], np.float64)
-    if not method.needs_groups:
+    if "groups" not in method.flags:
         return np.full(len(states), np.nan)
     rewards, groups = solution_rewards(episodes), group_numbers(episodes)
     baselines = rewards - np.asarray(

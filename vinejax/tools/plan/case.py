@@ -88,14 +88,14 @@ def open_case(cfg: Config) -> Case:
     topology = parse_topology(cfg.topology)
     cfg = with_full_mesh(with_row(cfg, cfg.topology), topology)
     method = method_of(cfg)
-    case = Case(method.applied_to(cfg), method, Decoder(model_sizes(cfg)), topology)
+    case = Case(method.resolve(cfg), method, Decoder(model_sizes(cfg)), topology)
     compute = compute_as_set(cfg.model, case.model.cfg, case.platform)
     case = dataclasses.replace(case, model=Decoder(case.model.cfg, compute=compute))
     check_heads(case.mesh, case.model.cfg.num_heads, case.model.cfg.ffn)
     check_rows(case.mesh, rows_per_pass(cfg, method))
     cfg = with_fitting_minibatch(case.cfg, method, case.shards)
     cfg = with_sharing(cfg, case.model, case.platform)
-    model = with_single_rows(case.model, cfg) if method.single_rows else case.model
+    model = with_single_rows(case.model, cfg) if "paired_rows" not in method.flags else case.model
     return dataclasses.replace(case, cfg=cfg, model=model)
 
 

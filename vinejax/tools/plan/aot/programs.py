@@ -114,7 +114,7 @@ class Lowering:
         if self.case.method.credit is not None:
             objective = self.case.method.objective(self.model, cfg)
         else:
-            plain = vineppo.METHOD.applied_to(type(cfg)())
+            plain = vineppo.METHOD.resolve(type(cfg)())
             objective = vineppo.METHOD.objective(self.model, plain)
         optimizer = make_optimizer(cfg.optimizer, UPDATES)
         state, batch = self._state(self.trained, optimizer), self._batch(cfg.ppo.minibatch)
@@ -164,7 +164,7 @@ class Lowering:
         shape = (rows, train_length(self.case))
         kinds = [np.int32] * 3 + [np.bool_] + [np.float32] * 3
         batch = Batch(*(jax.ShapeDtypeStruct(shape, kind) for kind in kinds))  # pyright: ignore
-        is_shared = self.case.cfg.ppo.share_prefixes == "on"
+        is_shared = self.case.cfg.ppo.share_prefixes
         return batch._replace(seen_until=batch.segment_ids if is_shared else None)
 
     def _state(self, params: PyTree, optimizer: optax.GradientTransformation) -> TrainState:

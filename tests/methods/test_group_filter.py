@@ -1,6 +1,7 @@
 """Groups of solutions whose rewards are all equal: kept, dropped, or sampled again."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,8 +9,10 @@ from helpers import loop_cases as cases
 from helpers import method_cases as methods
 from helpers.applied import applied, stand_in
 
-from vinejax.core.types import Episode, Problem, PromptedProblem
-from vinejax.options.spread import resampled, with_spread
+from vinejax.core.types import Episode, Problem, PromptedProblem, RunState
+from vinejax.methods import group_filter
+from vinejax.methods.base import Method
+from vinejax.methods.group_filter import NoGroupLeft, resampled
 from vinejax.session.iteration import Iteration, Solutions
 
 PROBLEMS: list[PromptedProblem] = [(Problem(f"p{i}", "", ""), [0]) for i in range(10)]
@@ -48,7 +51,7 @@ class Draws:
 )
 def test_groups_are_sampled_again(with_spread: str, rounds: int, kept: str, sampled: int):
     draws = Draws(with_spread)
-    found = resampled(draws, rounds, lambda: bool(draws.left))
+    found = resampled(draws(), draws, rounds, lambda: bool(draws.left))
     assert sorted({e.problem_id for e in found.episodes}) == [f"p{x}" for x in kept]
     assert len(found.episodes) == 8 and len(found.sampled) == 2 * sampled
     assert [p.id for p, _ in found.problems] == [f"p{i}" for i in range(sampled)]
@@ -56,19 +59,23 @@ def test_groups_are_sampled_again(with_spread: str, rounds: int, kept: str, samp
         assert group[0].problem_id == group[1].problem_id
 
 
-def iteration(**rollout: Any) -> Iteration:
+def filtered(found: Callable[..., Solutions], **rollout: Any) -> tuple[Solutions, dict[str, Any]]:
+    """What a run with these settings keeps of the solutions that `found` gives, and its metrics."""
     cfg = applied(methods.config("grpo", rollout=rollout))
-    return stand_in(Iteration, cfg=cfg, metrics={}, can_draw=True)
+    method = group_filter.composed(Method(None, sample=lambda *_: found()), cfg)
+    made = stand_in(Iteration, cfg=cfg, metrics={}, can_draw=True, record_sampling=lambda _: None)
+    return method.sample(made, stand_in(RunState), PROBLEMS), made.metrics
 
 
 def test_groups_are_dropped_or_kept():
-    it, draws = iteration(flat="drop"), Draws("13")
-    found = with_spread(it, draws)
+    draws = Draws("13")
+    found, metrics = filtered(draws, flat="drop")
     assert draws.calls == 1 and [e.problem_id for e in found.episodes] == ["p1", "p1", "p3", "p3"]
-    assert len(found.sampled) == 8 and it.metrics == {"rollout/discarded": 4}
-    assert not with_spread(iteration(flat="drop"), Draws("")).episodes
-    it = iteration()
-    assert len(with_spread(it, Draws("13")).episodes) == 8 and not it.metrics
+    assert len(found.sampled) == 8 and metrics == {"rollout/discarded": 4}
+    with pytest.raises(NoGroupLeft):
+        filtered(Draws(""), flat="drop")
+    found, metrics = filtered(Draws("13"))
+    assert len(found.episodes) == 8 and not metrics
 
 
 def test_spread_is_of_outcome_and_steps_together():
@@ -82,7 +89,7 @@ def test_spread_is_of_outcome_and_steps_together():
         ]
         return Solutions(PROBLEMS[4:6], episodes, episodes)
 
-    found = with_spread(iteration(flat="drop"), sample)
+    found, _ = filtered(sample, flat="drop")
     assert {e.problem_id for e in found.episodes} == {"p5"}
 
 
@@ -91,8 +98,8 @@ def test_leaves_of_a_tree_are_one_group_whatever_is_given():
         dataclasses.replace(solution("p0", float(i == 0)), nodes=[0, i + 1], given=i)
         for i in (0, 1, 2)
     ]
-    found = with_spread(iteration(flat="drop"), lambda: Solutions(PROBLEMS[:1], leaves, leaves))
+    found, _ = filtered(lambda: Solutions(PROBLEMS[:1], leaves, leaves), flat="drop")
     assert found.episodes == leaves
     resets = [dataclasses.replace(leaf, nodes=None) for leaf in leaves]
-    found = with_spread(iteration(flat="drop"), lambda: Solutions(PROBLEMS[:1], resets, resets))
-    assert not found.episodes  # three groups of one
+    with pytest.raises(NoGroupLeft):  # three groups of one
+        filtered(lambda: Solutions(PROBLEMS[:1], resets, resets), flat="drop")

@@ -6,7 +6,7 @@ credit; the metrics of `credit/gain.py` are logged in either case. The value is 
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -26,9 +26,8 @@ from vinejax.credit.assign import (
 )
 from vinejax.credit.gain import gain_metrics
 from vinejax.credit.probe import Prediction, Probe, States
-from vinejax.learner.packing import Passes
 from vinejax.learner.score import MAX_STATE_WIDTH, num_tapped, projection
-from vinejax.methods.stages import State
+from vinejax.methods.stages import HIDDEN, MethodState
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.weights import RewardModel
 from vinejax.rl.by_role import role_advantages, role_baselines
@@ -37,7 +36,7 @@ from vinejax.session.iteration import Iteration
 from vinejax.session.session import Session
 
 
-class Prior(State):
+class LearnedValue(MethodState):
     """The probe of a run with `values.prior` = 'probe'."""
 
     rule: ClassVar[ModuleType] = probe  # how values are made of features, and learned
@@ -45,8 +44,8 @@ class Prior(State):
     def keeps(self, cfg: Config) -> bool:
         return bool(cfg.values.prior)
 
-    def reads_hidden(self, cfg: Config) -> bool:
-        return self.keeps(cfg)
+    def reads(self, cfg: Config) -> Set[str]:
+        return {HIDDEN} if self.keeps(cfg) else frozenset()
 
     def fresh(self, session: Session) -> Any:
         return self.fresh_prior(session.model, session.cfg) if self.keeps(session.cfg) else None
@@ -59,15 +58,19 @@ class Prior(State):
         """f64[S, P] what the value of each state is computed from."""
         return probe_features(rollout, kept, cfg)
 
-    def valued(self, it: Iteration, kept: Any, rollout: Rollout, passes: Passes) -> Rollout:
-        return rollout if kept is None else self.with_prior(it.session, rollout, kept, it.cfg)
+    def valued(self, iteration: Iteration, kept: Any, rollout: Rollout) -> Rollout:
+        if kept is None:
+            return rollout
+        return self.with_prior(iteration.session, rollout, kept, iteration.cfg)
 
-    def learn(self, it: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
-        it.metrics |= gain_metrics(rollout, credit, it.cfg)
+    def learn(
+        self, iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit
+    ) -> RunState:
+        iteration.metrics |= gain_metrics(rollout, credit, iteration.cfg)
         if state.kept is None:
             return state
-        kept, metrics = self.learned(state.kept, rollout, it.cfg)
-        it.metrics |= metrics
+        kept, metrics = self.learned(state.kept, rollout, iteration.cfg)
+        iteration.metrics |= metrics
         return state._replace(kept=kept)
 
     def with_prior(self, session: Session, rollout: Rollout, kept: Any, cfg: Config) -> Rollout:
@@ -95,7 +98,7 @@ class Prior(State):
         self, cfg: Config, model: Decoder, params: Params, restore: Callable[[Any], Any]
     ) -> RewardModel | None:
         """The policy's layers up to the hidden states that the probe reads, and the probe."""
-        if not self.reads_hidden(cfg):
+        if HIDDEN not in self.reads(cfg):
             return None
         kept = Probe(**restore(self.fresh_prior(model, cfg)._asdict()))
         kernel, bias, of_share = probe.read_out(kept)

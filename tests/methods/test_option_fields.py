@@ -15,7 +15,7 @@ ONE = {"per_prompt": 1}
 def test_every_field_has_the_methods_own_choice():
     """The choices of DAPO and REINFORCE++ are their records'; those of others are plain."""
     for name, record in all_methods().items():
-        cfg = record.applied_to(from_dict({"method": name}))
+        cfg = record.resolve(from_dict({"method": name}))
         found = cfg.rollout.flat, cfg.reward.overlong, cfg.kl.place
         of_dapo, of_kl = ("resample", 0.2, "loss"), ("keep", 0.0, "reward")
         plain = ("keep", 0.0, "loss")

@@ -1,6 +1,7 @@
 """The KL's coefficient follows a target; the KL in the reward."""
 
 import dataclasses
+import types
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +13,13 @@ from helpers import rl_oracles as oracle
 from helpers.applied import applied, policy_objective, stand_in
 
 from vinejax.core.types import Rollout, RunState, TrainState
-from vinejax.credit.assign import rewards_with_kl, token_rewards
+from vinejax.credit.assign import Credit, rewards_with_kl, token_rewards
 from vinejax.learner.batch import step_layout
 from vinejax.learner.update import gradients
-from vinejax.options.adaptive_kl import KEPT, adapted, followed, fresh, with_coefficient
+from vinejax.methods import adaptive_kl
+from vinejax.methods.adaptive_kl import KEPT, adapted, adaptive, composed, fresh
+from vinejax.methods.base import Method
+from vinejax.methods.known import find_method
 from vinejax.runtime.compiles import num_compiles
 from vinejax.session.iteration import Iteration
 
@@ -34,23 +38,27 @@ def moved() -> np.ndarray:
     return np.where(batch.mask, difference, 0)
 
 
-def test_the_coefficient_follows_the_target():
+def test_the_coefficient_follows_the_target(monkeypatch: pytest.MonkeyPatch):
     """As in the paper, with K_β = n / horizon; the error is cut at a fifth."""
     assert adapted(0.2, 6.0, 6.0, 0.1) == 0.2
     assert adapted(0.2, 6.6, 6.0, 0.1) == pytest.approx(0.2 * (1 + 0.1 * 0.1))
     assert adapted(0.2, 60.0, 6.0, 0.1) == pytest.approx(0.2 * 1.02)
     assert adapted(0.2, 0.0, 6.0, 0.1) == pytest.approx(0.2 * 0.98)
     cfg = applied(methods.config("grpo", kl={"coef": 0.2, "target": 2.0, "horizon": 80.0}))
-    it = stand_in(Iteration, cfg=cfg, metrics={})
-    state = RunState(stand_in(TrainState), options=fresh(cfg))
     batch = methods.batch()
     near = batch._replace(ref_logprobs=batch.old_logprobs - jnp.float32(0.35))  # off it too
-    state, found = followed(it, state, rollout()._replace(batch=near))
+    method = composed(Method(None, score=lambda *_: rollout()._replace(batch=near)), cfg)
+    session = types.SimpleNamespace(method=find_method("grpo"), model=cases.model())
+    iteration = stand_in(Iteration, cfg=cfg, metrics={}, session=session)
+    state = RunState(stand_in(TrainState), options=fresh(cfg))
+    found = method.score(iteration, state, [])
+    monkeypatch.setattr(adaptive_kl, "updated", lambda iteration, state, *_: state)
+    state = method.update(iteration, state, found, Credit(batch.advantages))
     measured = 0.35 * sum(r for _, r in methods.LENGTHS) / 8
     error = measured / 2.0 - 1
     assert 0.01 < error < 0.2, "the case is cut: nothing is compared"
-    assert found.kl_coef == 0.2 and it.metrics["kl/coef"] == 0.2
-    assert it.metrics["kl/response"] == pytest.approx(measured, rel=1e-5)
+    assert found.kl_coef == 0.2 and iteration.metrics["kl/coef"] == 0.2
+    assert iteration.metrics["kl/response"] == pytest.approx(measured, rel=1e-5)
     assert float(state.options[KEPT]) == pytest.approx(0.2 * (1 + error * 0.1), rel=1e-6)
 
 
@@ -67,7 +75,8 @@ def test_a_coefficient_of_the_rows_is_that_of_the_objective(packed: bool):
         expected, _ = grads_of(
             dataclasses.replace(plain, kl_coef=coef), cases.params(), plain.pack(batch)
         )
-        objective, rows = with_coefficient(plain, batch, coef)
+        objective = adaptive(plain)
+        rows = objective.rows_of(batch, rollout(kl_coef=coef))
         params, rows = cases.params(), objective.pack(rows)
         count = num_compiles()
         found, _ = grads_of(objective, params, rows)
@@ -82,9 +91,11 @@ def test_a_coefficient_of_the_rows_is_that_of_the_objective(packed: bool):
 def test_without_a_target_the_objective_stays():
     cfg, batch = methods.config("grpo"), methods.batch()
     objective = policy_objective(cases.model(), cfg)
-    assert with_coefficient(objective, batch, None) == (objective, batch)
+    assert objective.rows_of(batch, rollout()) is batch
+    plain = find_method("grpo")
+    assert composed(plain, applied(cfg)) is plain
     inside = policy_objective(cases.model(), methods.config("grpo", kl={"place": "reward"}))
-    assert inside.kl_coef == 0 and with_coefficient(inside, batch, 0.5) == (inside, batch)
+    assert inside.kl_coef == 0 and adaptive(inside) is inside
 
 
 @pytest.mark.parametrize("method", ["grpo", "rloo", "dr_grpo", "opmd", "tempo", "asymre"])

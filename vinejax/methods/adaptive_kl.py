@@ -8,14 +8,19 @@ Ziegler et al., https://arxiv.org/abs/1909.08593, section 2.2; openai/lm-human-p
 """
 
 import dataclasses
+import functools
+from collections.abc import Callable
 
 import jax.numpy as jnp
 import numpy as np
 
 from vinejax.core.settings import Config
-from vinejax.core.types import Array, Batch, Rollout, RunState
+from vinejax.core.types import Array, Batch, Episode, Rollout, RunState
+from vinejax.credit.assign import Credit
 from vinejax.learner.policy import PolicyObjective
 from vinejax.learner.update import Loss
+from vinejax.methods.base import Method
+from vinejax.methods.stages import updated
 from vinejax.rl.losses import kl
 from vinejax.session.iteration import Iteration
 
@@ -29,23 +34,38 @@ def adapted(coef: float, found: float, target: float, share: float) -> float:
     return coef * (1.0 + error * share)
 
 
+def composed(method: Method, cfg: Config) -> Method:
+    """The method, with a coefficient that follows `kl.target` if there is one."""
+    if cfg.kl.target is None:
+        return method
+    score = functools.partial(_with_coefficient, method.score)
+    return dataclasses.replace(method, score=score, update=_following)
+
+
 def fresh(cfg: Config) -> dict[str, np.ndarray] | None:
     """The coefficient before the first iteration, float64 []; None for a run without a target."""
     return None if cfg.kl.target is None else {KEPT: np.array(cfg.kl.coef, np.float64)}
 
 
-def followed(it: Iteration, state: RunState, rollout: Rollout) -> tuple[RunState, Rollout]:
-    """The state with the next iteration's coefficient, and the scored rollout with this one's."""
-    own, batch = it.cfg.kl, rollout.batch
-    if own.target is None:
-        return state, rollout
-    coef, count = float(state.options[KEPT]), len(rollout.episodes)
+def _with_coefficient(
+    score: Callable[..., Rollout], iteration: Iteration, state: RunState, episodes: list[Episode]
+) -> Rollout:
+    """The scored rollout with this iteration's coefficient."""
+    return score(iteration, state, episodes)._replace(kl_coef=float(state.options[KEPT]))
+
+
+def _following(iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
+    """The state after updates with this iteration's coefficient, and with the next one's."""
+    cfg, batch, count = iteration.cfg, rollout.batch, len(rollout.episodes)
+    assert cfg.kl.target is not None and rollout.kl_coef is not None
     estimate = np.asarray(kl(batch.old_logprobs, batch.ref_logprobs, kind="k1"))
     found = float(np.where(batch.mask, estimate, 0).sum(dtype=np.float64)) / count
-    it.metrics |= {"kl/coef": coef, "kl/response": found}
-    after = adapted(coef, found, own.target, count / own.horizon)
-    kept = {KEPT: np.array(after, np.float64)}
-    return state._replace(options=kept), rollout._replace(kl_coef=coef)
+    iteration.metrics |= {"kl/coef": rollout.kl_coef, "kl/response": found}
+    after = adapted(rollout.kl_coef, found, cfg.kl.target, count / cfg.kl.horizon)
+    session = iteration.session
+    objective = adaptive(session.method.objective(session.model, cfg))
+    state = updated(iteration, state, rollout, credit, objective)
+    return state._replace(options={KEPT: np.array(after, np.float64)})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,20 +75,21 @@ class AdaptiveObjective(PolicyObjective):
     A number of the objective's own would be a part of the compiled program.
     """
 
+    def rows_of(self, batch: Batch, rollout: Rollout) -> tuple[Batch, np.ndarray]:
+        return batch, np.full(batch.mask.shape, rollout.kl_coef, np.float32)
+
     def loss_over(self, rows: tuple[Batch, Array]) -> tuple[tuple[Batch, Array], Loss]:
         batch, coef = rows
         plain = dataclasses.replace(self, kl_coef=jnp.max(coef))
         return PolicyObjective.loss_over(plain, batch)
 
 
-def with_coefficient(
-    objective: PolicyObjective, batch: Batch, coef: float | None
-) -> tuple[PolicyObjective, Batch | tuple[Batch, np.ndarray]]:
-    """Objective and rows of the updates, for a coefficient of this iteration; None: a fixed one.
+def adaptive(objective: PolicyObjective) -> PolicyObjective:
+    """The objective with a coefficient that comes with the rows.
 
     An objective without KL, which is in the reward then, stays as it is.
     """
-    if coef is None or not objective.kl_coef:
-        return objective, batch
+    if not objective.kl_coef:
+        return objective
     fields = {x.name: getattr(objective, x.name) for x in dataclasses.fields(objective)}
-    return AdaptiveObjective(**fields), (batch, np.full(batch.mask.shape, coef, np.float32))
+    return AdaptiveObjective(**fields)

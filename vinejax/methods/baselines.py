@@ -1,0 +1,109 @@
+"""The field's baselines: GRPO, RLOO, Dr. GRPO, DAPO and REINFORCE++, one number per solution.
+
+Each is a credit function and a record; the record's text has the equation and the source.
+"""
+
+import numpy as np
+
+from vinejax.core.settings import Config
+from vinejax.core.types import Rollout
+from vinejax.credit.assign import Credit, against_group, token_estimates
+from vinejax.methods.base import OF_GROUPS, OF_TOKENS, Method
+
+
+def standardised(rollout: Rollout, cfg: Config) -> Credit:
+    """(r - mean) / (std + 1e-8) over the problem's solutions."""
+    return against_group(rollout, "grpo", cfg)
+
+
+def leave_one_out(rollout: Rollout, cfg: Config) -> Credit:
+    """r - mean of the problem's other solutions."""
+    return against_group(rollout, "rloo", cfg)
+
+
+def less_mean(rollout: Rollout, cfg: Config) -> Credit:
+    """r - mean of the problem's solutions."""
+    return against_group(rollout, "mean", cfg)
+
+
+def return_to_go(rollout: Rollout, cfg: Config) -> Credit:
+    """The reward still to come at each token, before whitening."""
+    no_values = np.zeros(rollout.batch.mask.shape, np.float32)
+    advantages, _ = token_estimates(rollout, cfg, no_values, 1.0)
+    return Credit(advantages)
+
+
+GRPO = Method(
+    standardised,
+    defaults={"reward.scale": "group"},
+    flags={"groups"},
+    reads=OF_GROUPS,
+    about="""GRPO: a solution's reward, standardised among the solutions of its problem.
+
+    A = (r - mean r) / (std r + 1e-8)
+
+Source: https://arxiv.org/abs/2402.03300, section 4.1.
+
+Departs: `ppo.reduction` 'sequence' is the paper's mean.
+""",
+)
+RLOO = Method(
+    leave_one_out,
+    defaults={"reward.scale": "none"},
+    flags={"groups"},
+    reads=OF_GROUPS,
+    about="""RLOO: a solution's reward less the mean of the problem's other solutions.
+
+    A = r - mean of the others' r
+
+Source: https://arxiv.org/abs/2402.14740.
+
+Departs: ratios of tokens; TRL clips those of solutions.
+""",
+)
+DR_GRPO = Method(
+    less_mean,
+    defaults={"ppo.reduction": "budget", "reward.scale": "none"},
+    flags={"groups"},
+    reads=OF_GROUPS,
+    about="""Dr. GRPO: GRPO without division by the standard deviation or by lengths.
+
+    A = r - mean r    loss: Σ tokens / (`sample.max_tokens` · solutions)
+
+Source: https://arxiv.org/abs/2503.20783.
+""",
+)
+# Three of DAPO's parts are options of all methods, with its own defaults: `rollout.flat`
+# (group_filter.py), `reward.overlong` (rollout/overlong.py) and `ppo.clip_high`.
+DAPO = Method(
+    standardised,
+    defaults={
+        "ppo.clip_high": 0.28,
+        "rollout.flat": "resample",
+        "reward.overlong": 0.2,
+        "reward.scale": "group",
+    },
+    flags={"groups"},
+    reads=OF_GROUPS,
+    about="""DAPO: GRPO on groups with spread, a higher upper clip, a penalty on overlong solutions.
+
+    A: `grpo`'s, of r less up to ½ over the last `reward.overlong` of `sample.max_tokens`
+
+Source: https://arxiv.org/abs/2503.14476, section 3.
+
+Departs: half the penalty, as rewards are 0 and 1, there -1 and 1; bounded rounds.
+""",
+)
+REINFORCE_PP = Method(
+    return_to_go,
+    defaults={"ppo.whiten": "iteration", "kl.place": "reward"},
+    reads=OF_TOKENS,
+    about="""REINFORCE++: the discounted reward to come, less the KL to the reference model.
+
+    A_t = Σ_{i≥t} γ^(i-t)·(r_i - `kl.coef`·log(π_old/π_ref)_i)
+
+The KL is in the reward alone.
+
+Source: https://arxiv.org/abs/2501.03262.
+""",
+)

@@ -1,0 +1,45 @@
+"""VinePPO's credit with averages over steps, and with a learned value, in the place of bare values.
+
+    A_c = Q_c - b_c    Q_c: what step c leads to, by `credit.lam`; b_c: its baseline, by
+                       `credit.filter`, and by a learned value of weight μ
+
+`rl.by_role.role_advantages` has the equations.
+"""
+
+import jax.numpy as jnp
+
+from vinejax.core.settings import Config
+from vinejax.core.types import Rollout
+from vinejax.credit.assign import Credit, before_steps
+from vinejax.methods.vineppo import vine
+from vinejax.rl.advantages import token_advantages
+from vinejax.rl.by_role import role_advantages
+
+
+def has_roles(cfg: Config) -> bool:
+    """Whether the configuration asks for averages over steps, or for a learned value."""
+    return bool(cfg.credit.lam or cfg.credit.filter or cfg.values.prior)
+
+
+def step_credit(rollout: Rollout, cfg: Config) -> Credit:
+    """`vine`, or `credit_by_role` where the configuration `has_roles`."""
+    return credit_by_role(rollout, cfg) if has_roles(cfg) else vine(rollout, cfg)
+
+
+def credit_by_role(rollout: Rollout, cfg: Config) -> Credit:
+    """The advantages above; a step that begins at no state has 0."""
+    steps = rollout.steps
+    learned = None if rollout.values is None else before_steps(rollout.values, steps)
+    by_step = role_advantages(
+        steps.values,
+        steps.rewards,
+        steps.num_steps,
+        cfg.credit.lam,
+        cfg.credit.filter,
+        cfg.ppo.gamma,
+        steps.counts > 0,
+        learned,
+        rollout.weight,
+    )
+    by_step = jnp.where(steps.counts >= 0, by_step, 0.0)
+    return Credit(token_advantages(by_step, steps.step_ids), by_step=by_step)
