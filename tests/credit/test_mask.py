@@ -16,12 +16,12 @@ from vinejax.core.types import Batch, Episode, Rollout
 from vinejax.credit.assign import trained_tokens
 from vinejax.credit.mask import all_tokens, low_probability, top_entropy
 from vinejax.learner.batch import collate, step_layout
-from vinejax.learner.policy import PolicyObjective, clipped, token_weights
+from vinejax.learner.policy import PolicyObjective, clipped_loss, token_weights
 from vinejax.learner.score import score
 from vinejax.learner.update import gradients
 
 LENGTHS = [(4, 9), (2, 3), (4, 9), (5, 0), (3, 10), (2, 3), (4, 1)]
-OBJECTIVE = PolicyObjective(model=cases.model(), temperature=0.6, loss=clipped, kl_coef=0.1)
+OBJECTIVE = PolicyObjective(model=cases.model(), temperature=0.6, loss=clipped_loss, kl_coef=0.1)
 
 grads_of = jax.jit(gradients, static_argnames="objective")
 

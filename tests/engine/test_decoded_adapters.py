@@ -14,7 +14,7 @@ from vinejax.core.settings import ModelConfig, SampleConfig
 from vinejax.engine.branches import Branch
 from vinejax.engine.engine import Engine
 from vinejax.model.decoder import Params, apply
-from vinejax.model.lora import abstract_adapters, merged, with_adapters
+from vinejax.model.lora import abstract_adapters, with_adapters
 
 SCALE, RANK = 2.0, 3
 TRUNKS = [[4, 5, 6, 9, 12, 3, 17], [7, 8, 11]]
@@ -92,7 +92,7 @@ PROGRAM = """
 from helpers import model_oracles
 from test_decoded_adapters import adapters_of, adapting, grow
 import jax
-from vinejax.model.lora import merged, with_adapters
+from vinejax.model.lora import merge_adapters, with_adapters
 from vinejax.model.sharding import make_mesh, param_shardings
 from vinejax.core.settings import MeshConfig
 from vinejax.tasks.arithmetic import Arithmetic

@@ -1,4 +1,4 @@
-"""Updates of adapters: their gradient, and what stays as it is."""
+"""Updates of adapters: their gradient, and the weights that they do not change."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ from vinejax.learner.score import token_logprobs
 from vinejax.learner.update import fresh_state, gradients, update_step
 from vinejax.model.config import Compute
 from vinejax.model.decoder import Params
-from vinejax.model.lora import fresh_adapters, merged, with_adapters
+from vinejax.model.lora import fresh_adapters, merge_adapters, with_adapters
 from vinejax.model.sharding import make_mesh
 from vinejax.tools.bench.gradients import policy_gradients
 
@@ -27,7 +27,7 @@ MODEL = dataclasses.replace(cases.model(), compute=Compute(lora_scale=SCALE))
 
 
 def adapters() -> Params:
-    """Adapters of which neither factor is 0."""
+    """Adapters whose two factors are both different from 0."""
     mesh = make_mesh(MeshConfig(1, 1, 1))
     fresh = fresh_adapters(MODEL, mesh, 2, PROJECTIONS)
 
@@ -55,7 +55,7 @@ def test_the_gradient_is_that_of_the_merged_model(microbatch: int | None):
 
     def total(trained: Params, minibatch: Batch) -> jax.Array:
         batch, loss = plain.loss_over(minibatch)
-        return loss(merged(with_adapters(base, trained), SCALE), batch)[0]
+        return loss(merge_adapters(with_adapters(base, trained), SCALE), batch)[0]
 
     cases.assert_close(found, jax.jit(jax.grad(total))(trained, rows()), 10 * cases.ROUNDING)
     assert sums.tokens == rows().mask.sum()
@@ -66,11 +66,12 @@ def test_gradients_that_the_credit_bench_compares_are_those_of_the_merged_model(
     credit = np.stack(
         [batch.advantages, np.cos(np.arange(batch.mask.size)).reshape(batch.mask.shape)]
     )
-    given = MODEL, trained, batch, credit.astype(np.float32)
-    found = policy_gradients(*given, 3, 0.7, Passes(len(batch.mask)), base)
+    found = policy_gradients(
+        MODEL, trained, batch, credit.astype(np.float32), 3, 0.7, Passes(len(batch.mask)), base
+    )
 
     def total(trained: Params, credit: np.ndarray) -> jax.Array:
-        weights = merged(with_adapters(base, trained), SCALE)
+        weights = merge_adapters(with_adapters(base, trained), SCALE)
         logprobs, _ = token_logprobs(cases.model(), weights, batch, 0.7)
         return jnp.sum(jnp.where(batch.mask, credit * logprobs, 0.0)) / 3
 

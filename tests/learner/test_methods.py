@@ -16,7 +16,7 @@ from helpers.whole_logits import whole
 from vinejax.core.settings import Config, MeshConfig
 from vinejax.core.types import Rollout
 from vinejax.learner.batch import collate, step_layout
-from vinejax.learner.policy import PolicyObjective, clipped, token_weights
+from vinejax.learner.policy import PolicyObjective, clipped_loss, token_weights
 from vinejax.learner.score import token_logprobs
 from vinejax.methods.known import all_methods
 from vinejax.methods.ppo import fresh_critic, token_values
@@ -28,7 +28,7 @@ from vinejax.model.sharding import make_mesh
 
 @pytest.mark.slow  # VinePPO's microbatches are in test_step.py too
 def test_microbatches_and_chunks_of_the_vocabulary_change_nothing():
-    """The gradient is that of one pass with log-probabilities from all logits at once."""
+    """The gradient equals that of one pass with log-probabilities from all logits at once."""
     by_chunks = dataclasses.replace(cases.model(), compute=Compute(vocab_chunk=7))
     expected = methods.gradient("vineppo", None, model=whole(cases.model()))
     for size in (None, 1):
@@ -66,7 +66,7 @@ for method in methods.PROGRAMS:
 
 @pytest.mark.slow
 def test_devices_packing_microbatches_and_chunks_change_no_method():
-    """As above, of each kind over a mesh, several passes of rows and parts of the vocabulary."""
+    """The same over meshes of each kind, with several passes and parts of the vocabulary."""
     assert eight_devices.printed("-c", DEVICES) == methods.PROGRAMS
 
 
@@ -114,7 +114,7 @@ def test_reinforce_pp_pays_the_kl_from_the_reward():
 
 
 def test_drpo_weighs_a_group_by_length_and_likelihood():
-    """The coefficients of 100, 300, 200 and 400 tokens of 500, times four solutions."""
+    """The coefficients for 100, 300, 200 and 400 tokens of 500, times four solutions."""
     lengths, means = (1, 3, 2, 4), [-0.2, -0.4, -0.3, -0.9]
     solutions = [cases.episode([1], [3] * n, reward=float(n % 2)) for n in lengths]
     rows = collate(solutions, rows=4)
@@ -179,7 +179,7 @@ def test_a_group_of_equal_rewards_gives_nothing():
 
 
 def reinforce_gradient(advantages: np.ndarray) -> dict:
-    """∇ of -Σ A·logπ / tokens, from the log-probabilities alone."""
+    """The gradient of -Σ A·logπ / tokens, from the log-probabilities alone."""
     batch = methods.batch()
 
     def loss(params):
@@ -195,7 +195,7 @@ def at_ratio_1(batch):
 
 
 def policy_gradient(batch, credit):
-    objective = PolicyObjective(model=cases.model(), temperature=0.8, loss=clipped)
+    objective = PolicyObjective(model=cases.model(), temperature=0.8, loss=clipped_loss)
     batch = batch._replace(advantages=credit.advantages)
     return methods.grads_of(objective, cases.params(), batch)[0]
 
@@ -225,7 +225,7 @@ def test_ppo_with_a_constant_critic_is_reinforce():
 
 @pytest.mark.slow
 def test_asymre_and_opmd_at_the_policy_that_sampled_are_reinforce():
-    """Without the shift, and where the square's gradient is 0."""
+    """Without the shift of the mean, and where the gradient of the square is 0."""
     batch = at_ratio_1(methods.batch())
     rewards = np.array(methods.REWARDS)
     mean = np.repeat([rewards[:4].mean(), rewards[4:].mean()], 4)
@@ -250,7 +250,7 @@ def test_the_weights_of_the_three_means():
     for reduction, weights in expected.items():
         found = token_weights(jnp.asarray(mask), jnp.asarray(ids), reduction, 10)
         np.testing.assert_allclose(found, weights, rtol=1e-6)
-    # The same with all rows behind one another in one.
+    # The same with all sequences in one row.
     for reduction, weights in expected.items():
         one_row = jnp.repeat(jnp.arange(1, 5), 6)[None]
         found = token_weights(jnp.asarray(mask.reshape(1, -1)), one_row, reduction, 10)

@@ -18,7 +18,7 @@ from vinejax.core.settings import Config, field_of, with_fields
 from vinejax.core.types import Batch, Episode, PromptedProblem, Rollout, RunState
 from vinejax.credit.assign import Credit, assigned
 from vinejax.learner.packing import passes_for
-from vinejax.learner.policy import PolicyLoss, PolicyObjective, clipped
+from vinejax.learner.policy import PolicyLoss, PolicyObjective, clipped_loss
 from vinejax.learner.policy_losses import LOSSES
 from vinejax.methods import stages
 from vinejax.methods.stages import MethodState, monte_carlo, no_values
@@ -104,7 +104,7 @@ class Method:
     update: Callable[[Iteration, RunState, Rollout, Credit], RunState] = update
     # (log-probabilities [B, T], batch, objective) -> loss per token. `ppo.loss` replaces the
     # clipped one alone.
-    loss: Callable[[jax.Array, Batch, PolicyObjective], PolicyLoss] = clipped
+    loss: Callable[[jax.Array, Batch, PolicyObjective], PolicyLoss] = clipped_loss
     state: MethodState = MethodState()  # what is kept between iterations
     iteration: Callable[["Method", Iteration, RunState], RunState] = policy_gradient
     settings: type[MethodSettings] = MethodSettings  # the method's own
@@ -151,7 +151,7 @@ class Method:
 
     def resolve(self, cfg: Config) -> Config:
         """The configuration with the method's own choice in every field that leaves it open."""
-        chosen = {**DEFAULTS, "ppo.loss": "clip" if self.loss is clipped else "method"}
+        chosen = {**DEFAULTS, "ppo.loss": "clip" if self.loss is clipped_loss else "method"}
         chosen |= self.defaults
         if cfg.ppo.loss != "method" and (reduction := LOSSES[cfg.ppo.loss].reduction):
             chosen["ppo.reduction"] = reduction  # of the loss that the user has named

@@ -26,7 +26,7 @@ from vinejax.credit.assign import (
 )
 from vinejax.credit.gain import gain_metrics
 from vinejax.credit.probe import Prediction, Probe, States
-from vinejax.learner.score import MOST_HIDDEN, num_tapped, projection
+from vinejax.learner.score import MAX_STATE_WIDTH, num_tapped, projection
 from vinejax.methods.stages import HIDDEN, MethodState
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.weights import RewardModel
@@ -52,7 +52,7 @@ class LearnedValue(MethodState):
 
     def fresh_prior(self, model: Decoder, cfg: Config) -> Any:
         """What is kept of the value before the first iteration."""
-        return probe.fresh_probe(min(model.cfg.width, MOST_HIDDEN))
+        return probe.fresh_probe(min(model.cfg.width, MAX_STATE_WIDTH))
 
     def features(self, session: Session, rollout: Rollout, kept: Any, cfg: Config) -> np.ndarray:
         """f64[S, P] what the value of each state is computed from."""

@@ -28,7 +28,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from vinejax.core.types import Batch
-from vinejax.learner.batch import strided
+from vinejax.learner.batch import strided_parts
 from vinejax.learner.packing import Passes, packing_for
 from vinejax.learner.score import token_logprobs
 from vinejax.model.decoder import Decoder, Params
@@ -86,7 +86,7 @@ def policy_gradients(
         batch, scaled = packing.pack(batch), np.stack([packing.move(x) for x in scaled])
     parts = (
         _gradients(model, params, rows, credit.swapaxes(0, 1), temperature, base)
-        for rows, credit in strided((batch, scaled.swapaxes(0, 1)), passes.rows)
+        for rows, credit in strided_parts((batch, scaled.swapaxes(0, 1)), passes.rows)
     )
     return functools.reduce(optax.tree.add, parts)
 

@@ -1,4 +1,4 @@
-"""Corrections of an update: what is made of a rollout, and what they are good for."""
+"""Importance weights of an update: their values, and the bias that they remove."""
 
 import dataclasses
 import functools
@@ -15,7 +15,7 @@ from helpers.applied import policy_objective
 from vinejax.core.settings import Config
 from vinejax.core.types import Batch, Episode
 from vinejax.learner.batch import collate
-from vinejax.learner.corrections import with_corrections
+from vinejax.learner.sampler_correction import with_corrections
 from vinejax.learner.score import score
 
 LENGTHS = [(3, 6), (2, 4), (4, 1)]
@@ -26,19 +26,21 @@ def config(**ppo: Any) -> Config:
 
 
 def rollout(drift: float) -> tuple[Batch, list[Episode]]:
-    """Three episodes, the second with two given tokens; the learner is `drift` nats above."""
+    """Three episodes, one with given tokens. The learner is `drift` nats above the sampler."""
     rng, episodes = np.random.default_rng(0), []
     for plain in cases.random_episodes(LENGTHS):
         drawn = -rng.exponential(1.0, len(plain.response)).astype(np.float32)
         episodes.append(dataclasses.replace(plain, logprobs=drawn.tolist()))
-    given = {"given": 2, "logprobs": [0.0, 0.0, *episodes[1].logprobs[2:]]}
-    episodes[1] = dataclasses.replace(episodes[1], **given)
+    logprobs = [0.0, 0.0, *episodes[1].logprobs[2:]]
+    episodes[1] = dataclasses.replace(episodes[1], given=2, logprobs=logprobs)
     batch = collate(episodes, rows=4)
     old = np.zeros_like(batch.old_logprobs)
     for row, episode in enumerate(episodes):
         old[row, len(episode.prompt) : len(episode.tokens)] = episode.logprobs
     advantages = rng.normal(size=old.shape).astype(np.float32)
-    old = np.where(batch.mask, old + np.float32(drift), np.float32(7))  # no number of ours there
+    old = np.where(
+        batch.mask, old + np.float32(drift), np.float32(7)
+    )  # a number that must not be read
     return batch._replace(old_logprobs=old, advantages=advantages), episodes
 
 
@@ -49,7 +51,7 @@ def corrected(cfg: Config, drift: float = 0.1, trained: Any = None) -> tuple[Any
 
 
 def test_a_solution_is_weighted_by_the_tokens_that_were_drawn_for_its_row():
-    """By those too that the mask leaves out; not by given ones."""
+    """The weight includes tokens outside the mask, but not given tokens."""
     trained = rollout(0.1)[0].mask.copy()
     trained[0, 5:] = False
     batch, found = corrected(config(), trained=trained)
@@ -74,7 +76,7 @@ def test_what_is_out_of_bounds_is_masked_and_counted():
 
 @pytest.mark.parametrize("correction", ["none", "token_truncate", "sequence_mask"])
 def test_an_exact_sampler_changes_nothing_to_the_bit(correction: str):
-    """The update then runs the program without weights."""
+    """An update without weights runs the program without them."""
     batch, _ = corrected(config(correction=correction), drift=0.0)
     cases.assert_equal(batch, rollout(0.0)[0])
 
@@ -86,16 +88,16 @@ TEMPERATURE, WRONG = 0.8, 0.88
 
 @functools.cache
 def every_response() -> tuple[Batch, list[Episode]]:
-    """All responses of two tokens to a prompt, one in each row."""
+    """All responses of two tokens to one prompt, one per row."""
     pairs = [list(pair) for pair in itertools.product(range(cases.VOCAB), repeat=2)]
     episodes = [cases.episode([0, 5, 9], pair) for pair in pairs]
     return collate(episodes, rows=len(pairs)), episodes
 
 
 def expected_gradient(temperature: float, correction: str) -> np.ndarray:
-    """The expected gradient of the run's loss where solutions are drawn at this temperature.
+    """The expected gradient of a run's loss if the sampler draws at this temperature.
 
-    Exact: every response is in the batch, with its advantage times its probability.
+    It is exact: the batch has every response, with its advantage times its probability.
     """
     batch, episodes = every_response()
     old, drawn = (
