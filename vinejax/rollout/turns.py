@@ -17,11 +17,10 @@ which see turns end in another order, turns come in waves: the next ones enter w
 and prefill their whole trunks.
 """
 
-import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -33,46 +32,13 @@ from vinejax.credit.samples import Sample
 from vinejax.engine.branches import Branch, Fed, Feed, Grown, Stream
 from vinejax.model.decoder import Params
 from vinejax.rollout.overlong import penalties
+from vinejax.rollout.play import Places, Play, num_drawn, outcome, places_of, play_steps
 from vinejax.rollout.sampler import Drawn, Responses, Sampler, State, whole_text
 from vinejax.runtime.distributed import is_mine, process_place, shared_work
 from vinejax.tasks.environment import Begun, Environment, MultiTurn, Observation, begun_anew
 from vinejax.tasks.prompts import LONGEST_TOKEN, ChatTurns, encode_prompt, encode_within
 
 MOST_CHARACTERS = 2**20  # of an observation; no model reads more at once
-
-
-@dataclasses.dataclass(eq=False)
-class Play:
-    """An episode, or a continuation of one, while it is sampled."""
-
-    problem: Problem
-    prompt: list[int]
-    seed: int  # of its draws
-    tokens_left: int  # that it may draw
-    observed_left: int  # tokens of observations
-    turns_left: int
-    environment: Environment | None  # None: another host has it
-    response: list[int] = dataclasses.field(default_factory=list)
-    logprobs: list[float] = dataclasses.field(default_factory=list)  # 0 where not drawn
-    turns: list[Turn] = dataclasses.field(default_factory=list)
-    said: str = ""  # the text of the turn that is not over
-    finish: str = ""  # 'stop' | 'length'; "": it is not over
-
-    @property
-    def start(self) -> int:
-        """Response tokens before the turn that is not over."""
-        return self.turns[-1].end if self.turns else 0
-
-    @property
-    def tokens(self) -> list[int]:
-        return self.prompt + self.response
-
-
-class Places(NamedTuple):
-    """Trunks, and for each branch the number of its trunk."""
-
-    trunks: list[list[int]]
-    of_branches: list[int]
 
 
 class Turns:
@@ -194,9 +160,9 @@ class TurnSampler(Sampler):
         places = Places([episode.tokens for episode in episodes], [s.trunk for s in wanted])
         logprobs = self._play(params, plays, places, scored)
         self._check_forks(plays)
-        lost = penalties([_num_drawn(play) for play in plays], cfg)
+        lost = penalties([num_drawn(play) for play in plays], cfg)
         for state, play, penalty in zip(wanted, plays, lost, strict=True):
-            ends, rewards = self._steps(play, cfg.reward.truncated)
+            ends, rewards = self._steps(play)
             sample = Sample(
                 tokens=np.array(play.response, np.int32),
                 start=state.used,
@@ -302,7 +268,7 @@ class TurnSampler(Sampler):
             turns,
         )
         if cfg.values.budget == "left":
-            play.tokens_left -= _num_drawn(play)
+            play.tokens_left -= num_drawn(play)
             play.turns_left -= len(turns)
         before = play.prompt + play.response[: play.start]
         play.said = response_text(self.engine.tokenizer, before, play.response[play.start :])
@@ -394,7 +360,7 @@ class TurnSampler(Sampler):
 
     def branches_of(self, plays: Sequence[Play], places: Places | None) -> Fed:
         """The rest of each play's turn, on its tokens or at `places`."""
-        trunks, of_branches = places or _places(plays)
+        trunks, of_branches = places or places_of(plays)
         branches = []
         for play, trunk in zip(plays, of_branches, strict=True):
             first = len(play.prompt) + play.start
@@ -460,7 +426,7 @@ class TurnSampler(Sampler):
         return encode_within(tokenizer, chat.around(text, last) if chat else text)
 
     def episode(self, play: Play) -> Episode:
-        ends, rewards = self._steps(play, self.cfg.reward.truncated)
+        ends, rewards = self._steps(play)
         return Episode(
             problem_id=play.problem.id,
             prompt=play.prompt,
@@ -474,50 +440,10 @@ class TurnSampler(Sampler):
             turns=tuple(play.turns),
         )
 
-    def _steps(self, play: Play, truncated: float | None) -> tuple[list[int], list[float]]:
-        """([C] step ends, [C] rewards of steps beside the outcome's).
-
-        Steps are those of the task's `split` within each turn, whose last one has the observation.
-        """
-        ends: list[int] = []
-        rewards: list[float] = []
-        start = 0
-        pieces = [(turn.drawn, turn.end, turn.action, turn.reward) for turn in play.turns]
-        if play.start < len(play.response):
-            pieces.append((len(play.response), len(play.response), play.said, 0.0))
-        for drawn, end, text, reward in pieces:
-            own = play.prompt + play.response[:start], play.response[start:drawn]
-            inner = self.graded.step_ends(self.engine.tokenizer, *own, text)[:-1]
-            ends += [start + i for i in inner] + [end]
-            rewards += [0.0] * len(inner) + [reward]
-            start = end
-        if _is_outcome_the_last(play, truncated):
-            rewards[-1] = 0.0
-        return ends, rewards
-
-
-def outcome(play: Play, truncated: float | None) -> float:
-    """The reward of the action that ended an episode; `truncated` where it ran out of something."""
-    if _is_outcome_the_last(play, truncated):
-        return play.turns[-1].reward
-    return truncated or 0.0
-
-
-def _is_outcome_the_last(play: Play, truncated: float | None) -> bool:
-    """Whether the outcome's reward is that of the last action, which then is none of a step's."""
-    is_over = play.finish != "length" or truncated is None
-    return is_over and bool(play.turns) and play.start == len(play.response)
-
-
-def _places(plays: Sequence[Play]) -> Places:
-    """The plays' tokens as trunks, equal ones once."""
-    numbers: dict[tuple[int, ...], int] = {}
-    of_branches = [numbers.setdefault(tuple(play.tokens), len(numbers)) for play in plays]
-    return Places([list(tokens) for tokens in numbers], of_branches)
-
-
-def _num_drawn(play: Play) -> int:
-    return len(play.response) - sum(turn.end - turn.drawn for turn in play.turns)
+    def _steps(self, play: Play) -> tuple[list[int], list[float]]:
+        """`play_steps` of an episode in this run."""
+        truncated = self.cfg.reward.truncated
+        return play_steps(self.graded, self.engine.tokenizer, play, truncated)
 
 
 def _numbered(states: list[State], counts: list[int]) -> list[tuple[State, int]]:

@@ -17,7 +17,8 @@ from vinejax.core.seeds import host_rng
 from vinejax.core.types import Episode, PromptedProblem
 from vinejax.engine.branches import Fed
 from vinejax.model.decoder import Params
-from vinejax.rollout.turns import Play, Turns, TurnSampler
+from vinejax.rollout.play import Play
+from vinejax.rollout.turns import Turns, TurnSampler
 
 
 class Place(NamedTuple):
