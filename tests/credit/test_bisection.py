@@ -13,7 +13,7 @@ from vinejax.core.types import Episode
 from vinejax.credit.allocation import Seen
 from vinejax.credit.bisection import bisection
 from vinejax.credit.samples import Sample
-from vinejax.rollout.sampler import State
+from vinejax.rollout.sampler import ValuedState
 
 K = 6
 
@@ -102,7 +102,7 @@ def steps(num_steps: int, **fields) -> Episode:
 def known(cfg: Config, episode: Episode, truth: list[float]) -> Episode:
     """The episode with values where every continuation of state c returns truth[c]."""
 
-    def draw(wanted: list[State]) -> list[Sample]:
+    def draw(wanted: list[ValuedState]) -> list[Sample]:
         return [Sample(np.zeros(0, int), s.used, [], [], truth[s.used // 2]) for s in wanted]
 
     (filled,), _ = fill_drawn([episode], cfg, draw)

@@ -9,7 +9,7 @@ from helpers.chain_cases import fill_drawn
 from helpers.vine_cases import RIGHT, Task, config, episode, fill
 
 from vinejax.core.types import Problem
-from vinejax.credit.samples import Passing, Sample
+from vinejax.credit.samples import PassingSamples, Sample
 
 END = 9
 
@@ -45,7 +45,7 @@ def test_returns_at_states_equal_the_loop(with_steps: bool, gamma: float):
         responses = [letters(7) for _ in problems]
         positions = [sorted({int(x) for x in rng.integers(0, len(r), 4)}) for r in responses]
         states = [(i, c) for i, of_one in enumerate(positions) for c in range(len(of_one))]
-        passing = Passing(problems, responses, positions, gamma)
+        passing = PassingSamples(problems, responses, positions, gamma)
         expected: list[list[list[float]]] = [[[] for _ in of_one] for of_one in positions]
         for j, (problem, response) in enumerate(zip(problems, responses, strict=True)):
             for k in range(rng.integers(1, 4)):  # the solution, then continuations of a prefix
@@ -109,7 +109,7 @@ def test_each_return_counts_once():
 
 
 def test_other_problems_do_not_count():
-    passing = Passing(["a", "b"], [[1, 2], [1, 2]], [[0, 1], [0, 1]], 1.0)
+    passing = PassingSamples(["a", "b"], [[1, 2], [1, 2]], [[0, 1], [0, 1]], 1.0)
     passing.add("a", Sample(np.array([1, 2], np.int32), 0, [], [], 1.0), counted=())
     assert passing.returns == [[[1.0], [1.0]], [[], []]]
 

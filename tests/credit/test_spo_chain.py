@@ -15,7 +15,7 @@ from vinejax.credit.assign import Credit
 from vinejax.credit.samples import Sample
 from vinejax.engine.branches import Branch
 from vinejax.learner.batch import collate, step_layout
-from vinejax.rollout.sampler import State
+from vinejax.rollout.sampler import ValuedState
 
 P = [0.95, 0.4, 0.99, 0.8, 0.97, 0.5, 0.98, 0.3, 0.99, 0.95]
 P_FIRST = [0.4, *P[1:]]
@@ -96,7 +96,7 @@ def test_a_thousand_random_episodes_equal_the_loop():
         episodes.append(cases.episode([cases.BOS], [3] * n, **fields))
         values.append({c: int(rng.integers(5)) for c in range(-1, n)})  # of K = 4
 
-    def draw(wanted: list[State]) -> list[Sample]:
+    def draw(wanted: list[ValuedState]) -> list[Sample]:
         seen: dict[tuple[str, int], int] = {}
         samples = []
         for state in wanted:

@@ -19,7 +19,7 @@ from vinejax.credit.assign import token_estimates
 from vinejax.engine.engine import Engine
 from vinejax.learner.batch import collate, step_layout
 from vinejax.rollout.turns import TurnSampler
-from vinejax.rollout.vine import divided, fill_values
+from vinejax.rollout.vine import divide_at_states, fill_values
 from vinejax.tasks.doors import LEAN, Doors, DoorsTask
 
 
@@ -240,7 +240,7 @@ def test_masks_positions_and_credit_of_an_episode_by_hand():
     for rule, expected in (("turns", [0, 5, 7]), ("tokens", [0, 1, 5, 7, 8]), ("after", [0, 8])):
         values = dataclasses.replace(cfg.values, positions=rule, every=1)
         with_rule = dataclasses.replace(cfg, values=values)
-        _, (places,) = divided([episode], with_rule, cases.tokenizer())
+        _, (places,) = divide_at_states([episode], with_rule, cases.tokenizer())
         assert places == expected
     batch = collate([episode], 1)
     rollout = Rollout([episode], batch, step_layout(batch, [episode]))

@@ -11,8 +11,8 @@ from vinejax.core.errors import ConfigError, DataError
 from vinejax.core.settings import DataConfig
 from vinejax.tasks.dapo_math import pair_of
 from vinejax.tasks.gsm8k import GSM8K
-from vinejax.tasks.load import split_files
 from vinejax.tasks.math import MATH
+from vinejax.tasks.read_rows import split_files
 from vinejax.tasks.table import Table
 
 ROWS = [{"question": f"Thrice {i}?", "answer": f"{3 * i}"} for i in range(40)]

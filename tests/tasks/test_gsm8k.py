@@ -18,8 +18,8 @@ from vinejax.grading import Grader
 from vinejax.tasks import gsm8k
 from vinejax.tasks.base import Task, load_task
 from vinejax.tasks.files import read_file
-from vinejax.tasks.load import hold_out
 from vinejax.tasks.prompts import load_problems
+from vinejax.tasks.read_rows import hold_out
 
 ROWS = [
     {

@@ -18,8 +18,8 @@ from vinejax.grading import Grader, Verdict
 from vinejax.tasks.answers import boxed_answer
 from vinejax.tasks.base import Task, load_task
 from vinejax.tasks.files import read_file
-from vinejax.tasks.load import read_split
 from vinejax.tasks.math import MATH, divide
+from vinejax.tasks.read_rows import read_split
 
 
 def row(i: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 Visit = tuple[int, int]  # (i, c): the c-th state of solution i
 
 
-class Passed(NamedTuple):
+class PassingSample(NamedTuple):
     """A sample, with the states that it passes through in the order of solutions."""
 
     own: int | None  # its number, if it is a solution
@@ -31,7 +31,9 @@ class Passed(NamedTuple):
     returns: list[float]  # from each of them on
 
 
-def backed_up(passed: Sequence[Passed], positions: Sequence[Sequence[int]]) -> list[list[float]]:
+def backed_up(
+    passed: Sequence[PassingSample], positions: Sequence[Sequence[int]]
+) -> list[list[float]]:
     """[solutions][S] V of the states after `positions` tokens; 0 where no other sample passes."""
     # Equal prefixes are one node: the first of the visits at a position.
     through: dict[Visit, list[tuple[Visit | None, float, int | None]]] = {}

@@ -11,7 +11,7 @@ from vinejax.rl.values import mc_values
 Returns = Sequence[float]
 
 
-class Estimate(NamedTuple):
+class StateEstimate(NamedTuple):
     """V(s_0) .. V(s_{C-1}) of one solution."""
 
     values: np.ndarray  # f32[C]
@@ -26,7 +26,7 @@ def estimates(
     rewards: Sequence[Sequence[float]],
     gamma: float,
     backed_up: Sequence[Sequence[float]] | None = None,
-) -> list[Estimate]:
+) -> list[StateEstimate]:
     """The values of every solution's states, sampled or not.
 
     Args:
@@ -59,7 +59,7 @@ def estimates(
         all_counts[states], all_errors[states] = counts, errors[of]
         is_state = np.zeros(num_steps, bool)
         is_state[states] = True
-        made.append(Estimate(values, is_state, all_counts, all_errors))
+        made.append(StateEstimate(values, is_state, all_counts, all_errors))
     return made
 
 

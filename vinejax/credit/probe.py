@@ -48,12 +48,12 @@ class Probe(NamedTuple):
     gain: np.ndarray  # f64[2] numerator and denominator of μ
 
 
-class States(NamedTuple):
+class ProbeStates(NamedTuple):
     """The states of an iteration's solutions, one after the other."""
 
     features: np.ndarray  # f64[S, P]
     problem: np.ndarray  # i64[S] number of the state's problem
-    own: np.ndarray  # f64[S] G: the solution's return from the state on
+    solution_return: np.ndarray  # f64[S] G: the solution's return from the state on
     value: np.ndarray  # f64[S] mean return of others from the state on; read where `count` > 0
     count: np.ndarray  # i64[S] of these
 
@@ -61,7 +61,7 @@ class States(NamedTuple):
 class Prediction(NamedTuple):
     """The states of an iteration, and what the probe says of them before it learns from them."""
 
-    states: States
+    states: ProbeStates
     by_strength: np.ndarray  # f64[strengths, S] v by every α
 
 
@@ -79,7 +79,7 @@ def fresh_probe(hidden: int) -> Probe:
     return Probe(moments, np.zeros(len(STRENGTHS)), np.zeros(2))
 
 
-def predictions(probe: Probe, states: States) -> np.ndarray:
+def predictions(probe: Probe, states: ProbeStates) -> np.ndarray:
     """f64[strengths, S] v of all states by every α; 0 while there are no labels of others."""
     _, number = np.unique(states.problem, return_inverse=True)
     fold = number % FOLDS
@@ -124,7 +124,7 @@ def read_out(probe: Probe) -> tuple[np.ndarray, float, float]:
 
 def updated(
     probe: Probe,
-    states: States,
+    states: ProbeStates,
     predicted: np.ndarray,
     baseline: np.ndarray,
     is_known: np.ndarray,
@@ -132,14 +132,14 @@ def updated(
     """The probe after an iteration; its baselines without v were f[S] `baseline`, if known."""
     label, weight = labels(states)
     moments = _moments(states.features, label, weight).plus(probe.moments, KEPT)
-    v, own = chosen(probe, predicted), states.own
+    v, own = chosen(probe, predicted), states.solution_return
     apart = np.where(is_known, v - baseline, 0.0)
     gain = np.array([np.sum((own - baseline) * apart), np.sum(apart**2)])
     errors = np.sum((predicted - own) ** 2, axis=1)
     return Probe(moments, errors + KEPT * probe.errors, gain + KEPT * probe.gain)
 
 
-def metrics(states: States, v: np.ndarray, weight: float) -> dict[str, float]:
+def metrics(states: ProbeStates, v: np.ndarray, weight: float) -> dict[str, float]:
     """The error of v without the noise of labels, its weight, and its calibration by tenths.
 
     E[(v - V̂)·(v - G)] = E[(v - V)²], as V̂ and G are independent draws at s. Calibration is the mean
@@ -148,19 +148,19 @@ def metrics(states: States, v: np.ndarray, weight: float) -> dict[str, float]:
     found = {"value/weight": weight}
     is_sampled = states.count > 0
     if is_sampled.any():
-        error = (v - states.value) * (v - states.own)
+        error = (v - states.value) * (v - states.solution_return)
         found["value/error"] = float(error[is_sampled].mean())
     tenth = np.clip(v * 10, 0, 9).astype(int)
     for n in np.unique(tenth):
-        found[f"value/calibration/{n + 1}"] = float((states.own - v)[tenth == n].mean())
+        found[f"value/calibration/{n + 1}"] = float((states.solution_return - v)[tenth == n].mean())
     return found
 
 
-def labels(states: States) -> tuple[np.ndarray, np.ndarray]:
+def labels(states: ProbeStates) -> tuple[np.ndarray, np.ndarray]:
     """f64[S] mean of all returns known at each state, and their number."""
     weight = states.count + 1.0
     others = np.where(states.count > 0, states.value, 0.0)
-    return (states.own + states.count * others) / weight, weight
+    return (states.solution_return + states.count * others) / weight, weight
 
 
 def _moments(features: np.ndarray, label: np.ndarray, weight: np.ndarray) -> Moments:

@@ -17,7 +17,7 @@ from collections.abc import Container, Sequence
 
 import numpy as np
 
-from vinejax.credit.backup import Passed, backed_up
+from vinejax.credit.backup import PassingSample, backed_up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Sample:
         return of_steps + gamma ** max(len(later) - 1, 0) * self.outcome
 
 
-class Passing:
+class PassingSamples:
     """The returns at the states of solutions of all samples that pass through them."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Passing:
             self._solutions.setdefault(problem, []).append(i)
         self._responses = [np.array(response, np.int32) for response in responses]
         self._positions, self._gamma = positions, gamma
-        self._passed: list[Passed] = []
+        self._passed: list[PassingSample] = []
         self.returns: list[list[list[float]]] = [[[] for _ in of_one] for of_one in positions]
 
     def add(
@@ -72,7 +72,7 @@ class Passing:
         `counted` holds states (i, c), the c-th of solution i, at which the sample is not added to
         the returns. `own` is the number of the solution if the sample is one, not a continuation.
         """
-        passed = Passed(own, [], [])
+        passed = PassingSample(own, [], [])
         for i in self._solutions[problem]:
             shared = _num_shared(sample.tokens, self._responses[i])
             for c, used in enumerate(self._positions[i]):

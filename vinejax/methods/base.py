@@ -23,7 +23,7 @@ from vinejax.methods.stages import State, monte_carlo, no_values, scored, soluti
 from vinejax.model.decoder import Decoder
 from vinejax.options import adaptive_kl
 from vinejax.options.spread import with_spread
-from vinejax.rollout.overlong import penalised
+from vinejax.rollout.overlong import penalised_episodes
 from vinejax.runtime.distributed import barrier
 from vinejax.session.iteration import Iteration, Solutions
 from vinejax.session.session import Session
@@ -52,7 +52,7 @@ def policy_gradient(method: "Method", it: Iteration, state: RunState) -> RunStat
     with it.log.stage("rollout"):  # 1. sample
         state = method.state.begin(it, state)
         sampled = with_spread(it, lambda: method.sample(it, state))
-        sampled = sampled._replace(episodes=penalised(sampled.episodes, it.cfg))
+        sampled = sampled._replace(episodes=penalised_episodes(sampled.episodes, it.cfg))
     if not sampled.episodes:  # all groups were left out
         session.engine.release()
         it.record_sampling(sampled)

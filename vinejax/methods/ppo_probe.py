@@ -24,7 +24,7 @@ from vinejax.methods.settings import ProbeConfig
 from vinejax.methods.stages import solutions
 from vinejax.rl.advantages import token_advantages
 from vinejax.rl.by_role import role_advantages
-from vinejax.rollout.vine import divided
+from vinejax.rollout.vine import divide_at_states
 from vinejax.session.iteration import Iteration, Solutions
 
 
@@ -38,7 +38,7 @@ class Probed(Prior):
 def with_states(it: Iteration, state: RunState) -> Solutions:
     """Solutions with states one token after the ends of steps, of which none is sampled."""
     sampled = solutions(it, state)
-    episodes, _ = divided(sampled.episodes, it.cfg, it.session.tokenizer)
+    episodes, _ = divide_at_states(sampled.episodes, it.cfg, it.session.tokenizer)
     placed = []
     for episode in episodes:
         steps = len(episode.step_ends)

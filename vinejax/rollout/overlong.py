@@ -25,7 +25,7 @@ def penalties(lengths: Sequence[int], cfg: Config) -> list[float]:
     return (-HALF * overlong_penalty(np.array(lengths, np.int32), budget, buffer)).tolist()
 
 
-def penalised(episodes: list[Episode], cfg: Config) -> list[Episode]:
+def penalised_episodes(episodes: list[Episode], cfg: Config) -> list[Episode]:
     """The episodes with their penalties, if `reward.overlong` is above 0.
 
     Where `rollout.flat` leaves groups without spread out, those that fill up have none: they would

@@ -24,7 +24,7 @@ class Play:
     response: list[int] = dataclasses.field(default_factory=list)
     logprobs: list[float] = dataclasses.field(default_factory=list)  # 0 where not drawn
     turns: list[Turn] = dataclasses.field(default_factory=list)
-    said: str = ""  # the text of the turn that is not over
+    turn_text: str = ""  # the text of the turn that is not over
     finish: str = ""  # 'stop' | 'length'; "": it is not over
 
     @property
@@ -37,7 +37,7 @@ class Play:
         return self.prompt + self.response
 
 
-class Places(NamedTuple):
+class BranchTrunks(NamedTuple):
     """Trunks, and for each branch the number of its trunk."""
 
     trunks: list[list[int]]
@@ -63,7 +63,7 @@ def play_steps(
     start = 0
     pieces = [(turn.drawn, turn.end, turn.action, turn.reward) for turn in play.turns]
     if play.start < len(play.response):
-        pieces.append((len(play.response), len(play.response), play.said, 0.0))
+        pieces.append((len(play.response), len(play.response), play.turn_text, 0.0))
     for drawn, end, text, reward in pieces:
         before = play.prompt + play.response[:start]
         inner = graded.step_ends(tokenizer, before, play.response[start:drawn], text)[:-1]
@@ -81,11 +81,11 @@ def _is_outcome_the_last(play: Play, truncated: float | None) -> bool:
     return is_over and bool(play.turns) and play.start == len(play.response)
 
 
-def places_of(plays: Sequence[Play]) -> Places:
+def play_trunks(plays: Sequence[Play]) -> BranchTrunks:
     """The plays' tokens as trunks, equal ones once."""
     numbers: dict[tuple[int, ...], int] = {}
     of_branches = [numbers.setdefault(tuple(play.tokens), len(numbers)) for play in plays]
-    return Places([list(tokens) for tokens in numbers], of_branches)
+    return BranchTrunks([list(tokens) for tokens in numbers], of_branches)
 
 
 def num_drawn(play: Play) -> int:

@@ -45,14 +45,14 @@ class Start(NamedTuple):
 
     problem: Problem
     prompt: list[int]
-    given: list[int]  # the first tokens of a known response
+    given_tokens: list[int]  # the first tokens of a known response
     seeds: list[int]  # one per solution
 
 
 Beginning = tuple[Problem, list[int], list[int]]  # problem, prompt, response before a branch
 
 
-class Asked(NamedTuple):
+class BranchRequests(NamedTuple):
     """Branches for the engine, and what each of them continues."""
 
     trunks: list[list[int]]
@@ -70,7 +70,7 @@ class Responses(NamedTuple):
 
 
 @dataclasses.dataclass
-class State:
+class ValuedState:
     """A state to be valued, on the first episode that visits it, and its continuations so far."""
 
     problem: Problem
@@ -80,7 +80,7 @@ class State:
     step: int  # c of s_c
     used: int  # response tokens before it
     visits: list[tuple[int, int]]  # (i, c): it is the c-th of the states of episode i
-    drawn: list["Drawn"] = dataclasses.field(default_factory=list)
+    continuations: list["DrawnContinuation"] = dataclasses.field(default_factory=list)
 
     @property
     def position(self) -> int:
@@ -88,7 +88,7 @@ class State:
         return len(self.episode.prompt) + self.used
 
 
-class Drawn(NamedTuple):
+class DrawnContinuation(NamedTuple):
     """A continuation, as a record for people and as a sample of the policy."""
 
     continuation: Continuation
@@ -124,69 +124,69 @@ class Sampler:
 
         A response that the budget cut is graded, too.
         """
-        return self.grown_from(params, self.prompt_starts(problems, per_problem), None, None)
+        return self.graded_responses(params, self.prompt_starts(problems, per_problem), None, None)
 
     def continuations(
         self,
         params: Params,
         episodes: list[Episode],
-        states: list[State],
+        states: list[ValuedState],
         counts: list[int],
         scored: bool = False,
         with_steps: bool = False,
     ) -> list[np.ndarray]:
-        """Adds `counts[s]` continuations to `states[s].drawn`.
+        """Adds `counts[s]` continuations to `states[s].continuations`.
 
         They are split into steps if `with_steps`, or if their returns depend on these.
 
         With `values.budget` 'left' a continuation may have the tokens that the trajectory had left
         at the state, so that value and policy share a horizon; with 'fresh' the whole budget, as in
         VinePPO's code. A continuation pays for its length, with what is before it, if its episode
-        does (`overlong.penalised`).
+        does (`overlong.penalised_episodes`).
 
         Returns f32[tokens] of each episode if `scored`, its log-probabilities by the prefill of its
         trunk; else an empty list.
         """
         cfg = self.cfg
-        asked = self.after_states(episodes, states, counts)
-        stream = self.engine.stream(params, *asked[:3], scored)
-        grown, rewards, solutions = self._graded(stream, asked.beginnings, cfg.reward.truncated)
+        requests = self.continuation_requests(episodes, states, counts)
+        stream = self.engine.stream(params, *requests[:3], scored)
+        grown, rewards, solutions = self._graded(stream, requests.beginnings, cfg.reward.truncated)
         steps: dict[int, Steps] = {}
         if with_steps or self.splits_continuations:
             steps = shared_work({i: self.split(solution) for i, solution in solutions.items()})
-        self.add_drawn(states, counts, grown, rewards, steps)
+        self.add_continuations(states, counts, grown, rewards, steps)
         return stream.trunk_logprobs
 
-    def after_states(
-        self, episodes: list[Episode], states: list[State], counts: list[int]
-    ) -> Asked:
+    def continuation_requests(
+        self, episodes: list[Episode], states: list[ValuedState], counts: list[int]
+    ) -> BranchRequests:
         """The branches of `counts[s]` further continuations of each state."""
-        asked = Asked([episode.tokens for episode in episodes], [], [], [])
-        assert asked.budgets is not None
+        requests = BranchRequests([episode.tokens for episode in episodes], [], [], [])
+        assert requests.budgets is not None
         for state, count in zip(states, counts, strict=True):
             before = state.episode.response[: state.used]
             used = state.used if self.cfg.values.budget == "left" else 0
-            for k in range(len(state.drawn), len(state.drawn) + count):
-                seed, start = self.seed_after(state, k), len(state.episode.prompt)
-                asked.branches.append(Branch(state.trunk, state.position, seed, start))
-                asked.budgets.append(self.cfg.sample.max_tokens - used)
-                asked.beginnings.append((state.problem, state.episode.prompt, before))
-        return asked
+            for k in range(len(state.continuations), len(state.continuations) + count):
+                seed, start = self.continuation_seed(state, k), len(state.episode.prompt)
+                requests.branches.append(Branch(state.trunk, state.position, seed, start))
+                requests.budgets.append(self.cfg.sample.max_tokens - used)
+                requests.beginnings.append((state.problem, state.episode.prompt, before))
+        return requests
 
     @property
     def splits_continuations(self) -> bool:
         """Whether the returns of continuations depend on their steps."""
         return self.graded.has_steps or self.cfg.ppo.gamma != 1
 
-    def add_drawn(
+    def add_continuations(
         self,
-        states: list[State],
+        states: list[ValuedState],
         counts: list[int],
         grown: list[Grown],
         rewards: dict[int, Reward],
         steps: dict[int, Steps],
     ) -> None:
-        """Adds what the branches of `after_states` have drawn to `states[s].drawn`.
+        """Adds what the branches of `continuation_requests` drew to `states[s].continuations`.
 
         `rewards` and `steps` are by the number of the branch.
         """
@@ -204,7 +204,9 @@ class Sampler:
                 - (lost[i] if state.episode.penalty is not None else 0.0),
             )
             total = sample.return_from(state.used, cfg.ppo.gamma)
-            state.drawn.append(Drawn(Continuation(grown[i].text, total, grown[i].finish), sample))
+            state.continuations.append(
+                DrawnContinuation(Continuation(grown[i].text, total, grown[i].finish), sample)
+            )
 
     def metrics(self, episodes: Sequence[Episode]) -> dict[str, Any]:
         """Metrics of the way in which these episodes were sampled."""
@@ -213,19 +215,21 @@ class Sampler:
     def prompt_starts(self, problems: list[PromptedProblem], per_problem: int) -> list[Start]:
         """The prompts' ends, with `per_problem` seeds each."""
         numbers = range(per_problem)
-        return [Start(*pair, given=[], seeds=self.seeds(pair[0], numbers)) for pair in problems]
+        return [
+            Start(*pair, given_tokens=[], seeds=self.seeds(pair[0], numbers)) for pair in problems
+        ]
 
     def seeds(self, problem: Problem, numbers: Iterable[int]) -> list[int]:
         """The seeds of a problem's solutions of these numbers."""
         return [row_seed(self.cfg.seed, self.iteration, problem.id, i) for i in numbers]
 
-    def seed_after(self, state: State, k: int) -> int:
+    def continuation_seed(self, state: ValuedState, k: int) -> int:
         """The seed of a state's continuation number k."""
         # State 0 of `row_seed` is the solution itself: s_0 must not replay it.
         place = (state.problem.id, state.rollout, state.step + 1, k)
         return row_seed(self.cfg.seed, self.iteration, *place)
 
-    def grown_from(
+    def graded_responses(
         self,
         params: Params,
         starts: list[Start],
@@ -237,9 +241,9 @@ class Sampler:
         All starts have n seeds. A response has at most `max_tokens` tokens, the given ones
         included; None: the engine's own maximum holds for the drawn tokens alone.
         """
-        asked = after_starts(starts, max_tokens)
-        stream = self.engine.stream(params, *asked[:3])
-        grown, rewards, _ = self._graded(stream, asked.beginnings, truncated)
+        requests = solution_requests(starts, max_tokens)
+        stream = self.engine.stream(params, *requests[:3])
+        grown, rewards, _ = self._graded(stream, requests.beginnings, truncated)
         size = len(starts[0].seeds) if starts else 0
         rows = [slice(i * size, (i + 1) * size) for i in range(len(starts))]
         nothing = Reward(truncated or 0.0)
@@ -258,7 +262,9 @@ class Sampler:
         with their rewards.
         """
         cfg = self.cfg
-        responses = self.grown_from(params, starts, cfg.sample.max_tokens, cfg.reward.truncated)
+        responses = self.graded_responses(
+            params, starts, cfg.sample.max_tokens, cfg.reward.truncated
+        )
         grown = list(itertools.chain.from_iterable(responses.groups))
         parts = itertools.chain.from_iterable(responses.parts)
         totals = responses.rewards.ravel().tolist()
@@ -313,13 +319,13 @@ class Sampler:
             for i, response in stream:
                 grown[i] = response
                 if is_mine(i):
-                    solution = solutions[i] = self.whole(beginnings[i], response, texts)
+                    solution = solutions[i] = self.whole_solution(beginnings[i], response, texts)
                     if truncated is None or response.finish != "length":
                         background.add(i, solution.problem, solution.text, solution.response)
             rewards = background.rewards()
         return [grown[i] for i in range(len(beginnings))], rewards, solutions
 
-    def whole(self, beginning: Beginning, grown: Grown, texts: Texts) -> Solution:
+    def whole_solution(self, beginning: Beginning, grown: Grown, texts: Texts) -> Solution:
         """The whole response that a branch ends; `texts` keeps those of what comes before."""
         problem, prompt, before = beginning
         if id(before) not in texts:
@@ -328,22 +334,22 @@ class Sampler:
         return Solution(problem, prompt, before + grown.tokens, text)
 
 
-def after_starts(starts: list[Start], max_tokens: int | None) -> Asked:
-    """A branch for each seed of each start; budgets as in `Sampler.grown_from`.
+def solution_requests(starts: list[Start], max_tokens: int | None) -> BranchRequests:
+    """A branch for each seed of each start; budgets as in `Sampler.graded_responses`.
 
     Only branches inside a response say where it begins: those of prompts need shorter rows.
     """
-    trunks = [start.prompt + start.given for start in starts]
-    responses = [len(start.prompt) if start.given else None for start in starts]
+    trunks = [start.prompt + start.given_tokens for start in starts]
+    responses = [len(start.prompt) if start.given_tokens else None for start in starts]
     wanted = [(i, seed) for i, start in enumerate(starts) for seed in start.seeds]
     budgets = None
     if max_tokens is not None:
-        budgets = [max_tokens - len(starts[i].given) for i, _ in wanted]
-    return Asked(
+        budgets = [max_tokens - len(starts[i].given_tokens) for i, _ in wanted]
+    return BranchRequests(
         trunks,
         [Branch(i, len(trunks[i]), seed, responses[i]) for i, seed in wanted],
         budgets,
-        [(starts[i].problem, starts[i].prompt, starts[i].given) for i, _ in wanted],
+        [(starts[i].problem, starts[i].prompt, starts[i].given_tokens) for i, _ in wanted],
     )
 
 

@@ -32,10 +32,16 @@ from vinejax.credit.samples import Sample
 from vinejax.engine.branches import Branch, Fed, Feed, Grown, Stream
 from vinejax.model.decoder import Params
 from vinejax.rollout.overlong import penalties
-from vinejax.rollout.play import Places, Play, num_drawn, outcome, places_of, play_steps
-from vinejax.rollout.sampler import Drawn, Responses, Sampler, State, whole_text
+from vinejax.rollout.play import BranchTrunks, Play, num_drawn, outcome, play_steps, play_trunks
+from vinejax.rollout.sampler import DrawnContinuation, Responses, Sampler, ValuedState, whole_text
 from vinejax.runtime.distributed import is_mine, process_place, shared_work
-from vinejax.tasks.environment import Begun, Environment, MultiTurn, Observation, begun_anew
+from vinejax.tasks.environment import (
+    Environment,
+    EnvStart,
+    MultiTurn,
+    Observation,
+    start_environment,
+)
 from vinejax.tasks.prompts import LONGEST_TOKEN, ChatTurns, encode_prompt, encode_within
 
 MOST_CHARACTERS = 2**20  # of an observation; no model reads more at once
@@ -46,14 +52,14 @@ class Turns:
 
     def __init__(self, sampler: "TurnSampler", plays: list[Play], executor: ThreadPoolExecutor):
         self.plays = plays
-        self.most = len(plays)  # there will ever be
+        self.max_plays = len(plays)  # there will ever be
         self._sampler, self._executor = sampler, executor
         self._of_branches: list[int] = []  # the number of each branch's play
         # Of plays whose turn was drawn and is not answered: the action, and the environment's step.
         self._actions: dict[int, str] = {}
         self._acting: dict[int, Future[list[Any]]] = {}
 
-    def entering(self, numbers: Iterable[int], places: Places | None = None) -> Fed:
+    def entering(self, numbers: Iterable[int], places: BranchTrunks | None = None) -> Fed:
         """The next turns of these plays, which enter the stream."""
         entering = [*numbers]
         self._of_branches += entering
@@ -64,7 +70,7 @@ class Turns:
         first = len(self._of_branches) - count
         for branch, grown in stream:
             i = self._of_branches[first + branch]
-            action = self._sampler.said(self.plays[i], grown)
+            action = self._sampler.take_drawn(self.plays[i], grown)
             if action is None:
                 self._close(i)
                 continue
@@ -83,14 +89,14 @@ class Turns:
         actions, self._actions, self._acting = self._actions, {}, {}
         for i, action in actions.items():
             *answer, key = answers[i]
-            self._sampler.answered(self.plays[i], action, Observation(*answer), key)
+            self._sampler.end_turn(self.plays[i], action, Observation(*answer), key)
             if self.plays[i].finish:
                 self._close(i)
         # In one order on all hosts, to which turns come in orders of their own.
-        going_on = self.next_after([i for i in sorted(actions) if not self.plays[i].finish])
+        going_on = self.next_plays([i for i in sorted(actions) if not self.plays[i].finish])
         return None if all(play.finish for play in self.plays) else self.entering(going_on)
 
-    def next_after(self, going_on: list[int]) -> list[int]:
+    def next_plays(self, going_on: list[int]) -> list[int]:
         """The plays that enter next, after these whose turn was answered."""
         return going_on
 
@@ -117,7 +123,7 @@ class TurnSampler(Sampler):
     ) -> list[Episode]:
         """Episodes with a step per step of the task's `split` within turns, without values."""
         numbers = range(self.cfg.rollout.per_prompt)
-        plays = self.begun([(problem, numbers) for problem, _ in problems])
+        plays = self.start_plays([(problem, numbers) for problem, _ in problems])
         self._play(params, plays)
         return [self.episode(play) for play in plays]
 
@@ -128,7 +134,7 @@ class TurnSampler(Sampler):
 
         An episode that ran out of tokens or turns has the reward of its last action.
         """
-        plays = self.begun([(problem, range(per_problem)) for problem, _ in problems])
+        plays = self.start_plays([(problem, range(per_problem)) for problem, _ in problems])
         self._play(params, plays)
         tokenizer = self.engine.tokenizer
         grown = [
@@ -144,7 +150,7 @@ class TurnSampler(Sampler):
         self,
         params: Params,
         episodes: list[Episode],
-        states: list[State],
+        states: list[ValuedState],
         counts: list[int],
         scored: bool = False,
         with_steps: bool = False,
@@ -155,9 +161,9 @@ class TurnSampler(Sampler):
         environments = self._restored(states, counts)
         plays = []
         for i, (state, k) in enumerate(_numbered(states, counts)):
-            plays.append(self._continued(state, self.seed_after(state, k)))
+            plays.append(self._continued(state, self.continuation_seed(state, k)))
             plays[i].environment = environments.get(i)
-        places = Places([episode.tokens for episode in episodes], [s.trunk for s in wanted])
+        places = BranchTrunks([episode.tokens for episode in episodes], [s.trunk for s in wanted])
         logprobs = self._play(params, plays, places, scored)
         self._check_forks(plays)
         lost = penalties([num_drawn(play) for play in plays], cfg)
@@ -174,10 +180,12 @@ class TurnSampler(Sampler):
             total = sample.return_from(state.used, cfg.ppo.gamma)
             before = response_text(self.engine.tokenizer, play.prompt, play.response[: state.used])
             text = response_text(self.engine.tokenizer, play.prompt, play.response)[len(before) :]
-            state.drawn.append(Drawn(Continuation(text, total, play.finish), sample))
+            state.continuations.append(
+                DrawnContinuation(Continuation(text, total, play.finish), sample)
+            )
         return logprobs
 
-    def begun(self, wanted: Iterable[tuple[Problem, Iterable[int]]]) -> list[Play]:
+    def start_plays(self, wanted: Iterable[tuple[Problem, Iterable[int]]]) -> list[Play]:
         """Episodes at their start: solutions of these numbers of each problem."""
         left = self.cfg.sample.max_tokens, self.cfg.env.observed, self._max_turns
         plays, firsts = [], {}
@@ -186,7 +194,7 @@ class TurnSampler(Sampler):
                 i, environment = len(plays), None
                 if is_mine(i):
                     begin = self._begin(problem)
-                    environment, firsts[i] = begun_anew(self.task, begin, self._timeout_s)
+                    environment, firsts[i] = start_environment(self.task, begin, self._timeout_s)
                 plays.append(Play(problem, [], seed, *left, environment))
         firsts = shared_work(firsts)
         first_of: dict[str, int] = {}
@@ -197,7 +205,7 @@ class TurnSampler(Sampler):
             play.prompt = plays[first].prompt or self._prompt(play.problem, firsts[i])
         return plays
 
-    def copied(self, play: Play) -> Environment | None:
+    def copied_environment(self, play: Play) -> Environment | None:
         """The environment of an episode, once more; None on other hosts."""
         if play.environment is None or play.environment.forks:
             return play.environment and play.environment.fork()
@@ -205,7 +213,7 @@ class TurnSampler(Sampler):
 
     def _repeated(self, play: Play) -> Environment:
         """A new environment after all ended turns of an episode, whose answers must be the same."""
-        environment, _ = begun_anew(self.task, self._begin(play.problem), self._timeout_s)
+        environment, _ = start_environment(self.task, self._begin(play.problem), self._timeout_s)
         environment.replay(play.turns)
         return environment
 
@@ -239,9 +247,9 @@ class TurnSampler(Sampler):
         data = self.cfg.data
         return ChatTurns.of(self.engine.tokenizer, data) if data.chat_template else None
 
-    def _begin(self, problem: Problem) -> Begun:
+    def _begin(self, problem: Problem) -> EnvStart:
         purpose = f"environment {problem.id}"
-        return Begun(problem, row_seed(self.cfg.seed, self.iteration, purpose) % 2**32)
+        return EnvStart(problem, row_seed(self.cfg.seed, self.iteration, purpose) % 2**32)
 
     @property
     def _timeout_s(self) -> float:
@@ -251,7 +259,7 @@ class TurnSampler(Sampler):
     def _max_turns(self) -> int:
         return self.cfg.env.max_turns or self.task.max_turns
 
-    def _continued(self, state: State, seed: int) -> Play:
+    def _continued(self, state: ValuedState, seed: int) -> Play:
         """A continuation of a state, before its first draw and without its environment."""
         cfg, episode = self.cfg, state.episode
         turns = _turns_before(state)
@@ -271,16 +279,16 @@ class TurnSampler(Sampler):
             play.tokens_left -= num_drawn(play)
             play.turns_left -= len(turns)
         before = play.prompt + play.response[: play.start]
-        play.said = response_text(self.engine.tokenizer, before, play.response[play.start :])
+        play.turn_text = response_text(self.engine.tokenizer, before, play.response[play.start :])
         return play
 
-    def _restored(self, states: list[State], counts: list[int]) -> dict[int, Environment]:
+    def _restored(self, states: list[ValuedState], counts: list[int]) -> dict[int, Environment]:
         """The environments of this host's continuations, by their number."""
         numbers: dict[int, list[int]] = {}  # of a state's continuations
         for i, (state, _) in enumerate(_numbered(states, counts)):
             if is_mine(i):
                 numbers.setdefault(id(state), []).append(i)
-        by_episode: dict[int, list[State]] = {}
+        by_episode: dict[int, list[ValuedState]] = {}
         for state in states:
             if id(state) in numbers:
                 by_episode.setdefault(state.trunk, []).append(state)
@@ -300,9 +308,11 @@ class TurnSampler(Sampler):
             base.close()
         return found
 
-    def _replayed(self, state: State, turns: Sequence[Turn]) -> Environment:
+    def _replayed(self, state: ValuedState, turns: Sequence[Turn]) -> Environment:
         """A new environment after these turns of an episode."""
-        environment, first = begun_anew(self.task, self._begin(state.problem), self._timeout_s)
+        environment, first = start_environment(
+            self.task, self._begin(state.problem), self._timeout_s
+        )
         if self._prompt(state.problem, first) != state.episode.prompt:
             then = decode(self.engine.tokenizer, state.episode.prompt)
             raise self._other_first(state.problem, then, first)
@@ -322,7 +332,7 @@ class TurnSampler(Sampler):
         self,
         params: Params,
         plays: list[Play],
-        places: Places | None = None,
+        places: BranchTrunks | None = None,
         scored: bool = False,
     ) -> list[np.ndarray]:
         """Plays all episodes to their ends; their first branches lie at `places`.
@@ -352,15 +362,15 @@ class TurnSampler(Sampler):
         """
         if process_place()[1] > 1 or not turns.plays:
             return None
-        count, prompt = turns.most, self.cfg.data.max_prompt_tokens
+        count, prompt = turns.max_plays, self.cfg.data.max_prompt_tokens
         rest = [len(p.response) + p.tokens_left + p.observed_left for p in turns.plays]
         longest = min(prompt + max(rest), self.engine.model.cfg.context)
         later = count * self._max_turns
         return Feed(turns.more, later, longest, at_once=count)
 
-    def branches_of(self, plays: Sequence[Play], places: Places | None) -> Fed:
+    def branches_of(self, plays: Sequence[Play], places: BranchTrunks | None) -> Fed:
         """The rest of each play's turn, on its tokens or at `places`."""
-        trunks, of_branches = places or places_of(plays)
+        trunks, of_branches = places or play_trunks(plays)
         branches = []
         for play, trunk in zip(plays, of_branches, strict=True):
             first = len(play.prompt) + play.start
@@ -380,9 +390,9 @@ class TurnSampler(Sampler):
         """The tokens that the model's context has left."""
         return self.engine.model.cfg.context - len(play.prompt) - len(play.response)
 
-    def said(self, play: Play, grown: Grown) -> str | None:
+    def take_drawn(self, play: Play, grown: Grown) -> str | None:
         """Adds what was drawn; the action, or None if the episode has run out of tokens in it."""
-        play.said = whole_text(play.said, grown)
+        play.turn_text = whole_text(play.turn_text, grown)
         play.response = play.response + grown.tokens
         play.logprobs = play.logprobs + grown.logprobs
         play.tokens_left -= len(grown.tokens)
@@ -390,15 +400,15 @@ class TurnSampler(Sampler):
             play.finish = "length"
             return None
         if grown.finish != "stop":
-            return play.said
+            return play.turn_text
         tokenizer = self.engine.tokenizer
         before = play.prompt + play.response[: play.start]
         own = play.response[play.start :]
         whole = continuation_text(tokenizer, before, decode(tokenizer, before), own)
         stops = sorted(self.engine.sample_config.stop, key=len)
-        return next((x for s in stops if whole.startswith(x := play.said + s)), play.said)
+        return next((x for s in stops if whole.startswith(x := play.turn_text + s)), play.turn_text)
 
-    def answered(self, play: Play, action: str, answer: Observation, key: str | None) -> None:
+    def end_turn(self, play: Play, action: str, answer: Observation, key: str | None) -> None:
         """Ends a turn with what the environment answered."""
         drawn = len(play.response)
         play.turns_left -= 1
@@ -418,7 +428,7 @@ class TurnSampler(Sampler):
                 play.logprobs = play.logprobs + [0.0] * len(ids)
         rest = action, answer.text, answer.reward, key
         play.turns.append(Turn(drawn, len(play.response), *rest))
-        play.said = ""
+        play.turn_text = ""
 
     def _observed(self, text: str, last: int) -> list[int]:
         """The ids of an observation, after a turn that ended with the token `last`."""
@@ -446,12 +456,12 @@ class TurnSampler(Sampler):
         return play_steps(self.graded, self.engine.tokenizer, play, truncated)
 
 
-def _numbered(states: list[State], counts: list[int]) -> list[tuple[State, int]]:
+def _numbered(states: list[ValuedState], counts: list[int]) -> list[tuple[ValuedState, int]]:
     """(state, k) of all continuations to be drawn, k counting those that it has."""
     pairs = zip(states, counts, strict=True)
-    return [(s, len(s.drawn) + k) for s, count in pairs for k in range(count)]
+    return [(s, len(s.continuations) + k) for s, count in pairs for k in range(count)]
 
 
-def _turns_before(state: State) -> list[Turn]:
+def _turns_before(state: ValuedState) -> list[Turn]:
     """The turns of a state's episode that have ended before it."""
     return [turn for turn in state.episode.turns if turn.end <= state.used]

@@ -19,17 +19,17 @@ from vinejax.core.settings import Config
 from vinejax.core.text import Tokenizer, token_text
 from vinejax.core.types import Continuation, Episode, Problem, PromptedProblem
 from vinejax.credit.allocation import AllocationRule, Seen
-from vinejax.credit.estimate import Estimate, Returns, estimates
+from vinejax.credit.estimate import Returns, StateEstimate, estimates
 from vinejax.credit.positions import positions_of, with_steps_between
 from vinejax.credit.rules import find_rule
-from vinejax.credit.samples import Passing, Sample
+from vinejax.credit.samples import PassingSamples, Sample
 from vinejax.model.decoder import Params
-from vinejax.rollout.sampler import Sampler, State
+from vinejax.rollout.sampler import Sampler, ValuedState
 
 MOST_WAVES = 1000
 
 
-class Visited(NamedTuple):
+class VisitedStates(NamedTuple):
     """What is known of an episode's S states once all was sampled: see `estimates`."""
 
     returns: Sequence[Returns]  # [S]
@@ -57,7 +57,7 @@ def fill_values(
     for i, episode in enumerate(episodes):
         rows.setdefault(episode.problem_id, []).append(i)
     vines = [
-        Vines(sampler, by_id[name], [episodes[i] for i in own], rule, own)
+        ProblemStates(sampler, by_id[name], [episodes[i] for i in own], rule, own)
         for name, own in rows.items()
     ]
     states = [state for of_problem in vines for state in of_problem.states]
@@ -80,7 +80,7 @@ def can_score(sampler: Sampler) -> bool:
     return sampler.engine.scores_as_learner
 
 
-class Vines:
+class ProblemStates:
     """The states of a problem's episodes, and the returns that were seen at each."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Vines:
         cfg, tokenizer = sampler.cfg, sampler.engine.tokenizer
         self._values, self._gamma = cfg.values, cfg.ppo.gamma
         self._rule, self.numbers, self._is_over = rule, numbers, False
-        self.episodes, places = divided(episodes, cfg, tokenizer)
+        self.episodes, places = divide_at_states(episodes, cfg, tokenizer)
         # Number of the step that begins at the first state: 0, or 1 if step 0 begins at no state.
         self._first = [
             int(bool(positions) and positions[0] > episode.given)
@@ -112,7 +112,7 @@ class Vines:
         if not self._values.reuse:
             return
         ids, responses = zip(*((e.problem_id, e.response) for e in episodes), strict=True)
-        self._passing = Passing(ids, responses, self._places, self._gamma)
+        self._passing = PassingSamples(ids, responses, self._places, self._gamma)
         for i, episode in enumerate(episodes):
             own = {(i, c) for c in range(len(self._places[i]))}
             sample = _whole(episode, episode.step_rewards is not None or self._gamma != 1)
@@ -144,22 +144,24 @@ class Vines:
         if self._passing is None:
             return
         for state, count in zip(self.states, counts, strict=True):
-            for drawn in state.drawn[len(state.drawn) - count :]:
+            for drawn in state.continuations[len(state.continuations) - count :]:
                 self._passing.add(state.problem.id, drawn.sample, counted=state.visits)
 
-    def seen(self) -> list[Visited]:
+    def seen(self) -> list[VisitedStates]:
         """What `estimates` takes of each episode."""
         means: Sequence[list[float] | None] = [None] * len(self.episodes)
         if self._passing is not None and self._values.backup:
             means = self._passing.backed_up()
         return [
-            Visited(self._seen(i).returns, self._first[i], episode.rewards, means[i])
+            VisitedStates(self._seen(i).returns, self._first[i], episode.rewards, means[i])
             for i, episode in enumerate(self.episodes)
         ]
 
-    def filled(self, made: Sequence[Estimate]) -> list[Episode]:
+    def filled(self, made: Sequence[StateEstimate]) -> list[Episode]:
         """The episodes with these values, and the continuations of the states that they visit."""
-        groups = [tuple(drawn.continuation for drawn in state.drawn) for state in self.states]
+        groups = [
+            tuple(drawn.continuation for drawn in state.continuations) for state in self.states
+        ]
         filled = []
         for i, (episode, estimate) in enumerate(zip(self.episodes, made, strict=True)):
             continuations: list[tuple[Continuation, ...]] = [()] * len(episode.step_ends)
@@ -181,7 +183,9 @@ class Vines:
 
     def _seen(self, i: int) -> Seen:
         """The returns at the states of episode i: of their own continuations, then of others."""
-        returns = [[d.continuation.reward for d in self.states[s].drawn] for s in self._visits[i]]
+        returns = [
+            [d.continuation.reward for d in self.states[s].continuations] for s in self._visits[i]
+        ]
         if self._passing is not None:
             passed = self._passing.returns[i]
             returns = [own + others for own, others in zip(returns, passed, strict=True)]
@@ -189,7 +193,9 @@ class Vines:
         return Seen(returns, earned[self._first[i] :][: len(returns)], earned[-1])
 
 
-def filled(vines: Sequence[Vines], logprobs: Sequence[np.ndarray], gamma: float) -> list[Episode]:
+def filled(
+    vines: Sequence[ProblemStates], logprobs: Sequence[np.ndarray], gamma: float
+) -> list[Episode]:
     """The episodes of all problems with their values, in the order of their numbers.
 
     `logprobs` are those of their trunks, by number, if they were scored. Values are estimated for
@@ -218,7 +224,7 @@ def filled(vines: Sequence[Vines], logprobs: Sequence[np.ndarray], gamma: float)
     return [found[i] for i in range(len(found))]
 
 
-def divided(
+def divide_at_states(
     episodes: list[Episode], cfg: Config, tokenizer: Tokenizer
 ) -> tuple[list[Episode], list[list[int]]]:
     """(the episodes with steps between states, the positions of each one's states)."""
@@ -233,12 +239,12 @@ def _find_states(
     places: list[list[int]],
     numbers: Sequence[int],
     cfg: Config,
-) -> tuple[list[State], list[list[int]]]:
+) -> tuple[list[ValuedState], list[list[int]]]:
     """(the states to sample from, for each episode the numbers of its states among them).
 
     Equal token prefixes are one state (`values.dedup`): its solutions share s_0.
     """
-    states: list[State] = []
+    states: list[ValuedState] = []
     known: dict[tuple[object, ...], int] = {}
     visits: list[list[int]] = []
     for i, episode in enumerate(episodes):
@@ -249,7 +255,7 @@ def _find_states(
             if key not in known:
                 known[key] = len(states)
                 step = episode.step_ends.index(used) + 1 if used > episode.given else 0
-                states.append(State(problem, numbers[i], episode, i, step, used, visits=[]))
+                states.append(ValuedState(problem, numbers[i], episode, i, step, used, visits=[]))
             states[known[key]].visits.append((i, c))
             visits[-1].append(known[key])
     return states, visits

@@ -209,7 +209,7 @@ class ReferenceTask(abc.ABC):
     @abc.abstractmethod
     def gold(self, problem: Problem) -> str | None: ...
 
-    def given(self, response: str) -> str | None:
+    def strict_answer(self, response: str) -> str | None:
         """The answer of a response that mode 'strict' compares with `gold`."""
         return self.answer(response)
 
@@ -218,8 +218,11 @@ class ReferenceTask(abc.ABC):
         return self.rewards([(problem, response)], shared_grader())[0]
 
     def rewards(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
-        """Mode 'strict' compares `given` with `gold`; mode 'reference' the answers that VinePPO's
-        rules extract from the response and from the data set's whole answer."""
+        """The rewards of (problem, response), in order.
+
+        Mode 'strict' compares `strict_answer` with `gold`. Mode 'reference' compares the answers
+        that VinePPO's rules extract from the response and from the data set's whole answer.
+        """
         if grader.mode == "strict":
             return self._graded(items, grader)
         verdicts = grader.grade_responses(
@@ -228,7 +231,9 @@ class ReferenceTask(abc.ABC):
         return [float(verdict.correct) for verdict in verdicts]
 
     def _graded(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
-        pairs = ((self.given(response), self.gold(problem) or "") for problem, response in items)
+        pairs = (
+            (self.strict_answer(response), self.gold(problem) or "") for problem, response in items
+        )
         return [float(verdict.correct) for verdict in grader.grade_many(pairs)]
 
 

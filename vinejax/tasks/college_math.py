@@ -7,11 +7,11 @@ code takes the first 500 of the 2,818 test problems; here all rows of the file a
 from typing import Any
 
 from vinejax.core.settings import DataConfig
-from vinejax.tasks.evaluation import Evaluation
+from vinejax.tasks.answer_sets import AnswerSet
 
 
-def make(data: DataConfig) -> Evaluation:
-    return Evaluation("college_math", data.path, ("question", "answer"), question_and_answer)
+def make(data: DataConfig) -> AnswerSet:
+    return AnswerSet("college_math", data.path, ("question", "answer"), question_and_answer)
 
 
 def question_and_answer(row: dict[str, Any]) -> tuple[str, str]:

@@ -26,7 +26,7 @@ from vinejax.core.types import Problem
 from vinejax.grading.extract import after_thinking
 from vinejax.runtime.distributed import is_writer
 from vinejax.tasks.base import AnswerTask
-from vinejax.tasks.table import Chat, RowTask, answer_of, chat_of
+from vinejax.tasks.table import ContextQuestion, RowTask, answer_of, chat_of
 
 HUB_NAME = "BytedTsinghua-SIA/DAPO-Math-17k"
 HEAD = (
@@ -60,7 +60,7 @@ class DAPOMath(RowTask, AnswerTask):
             print(f"{self.path} {source}: {doubtful} {rule}")
         return sure
 
-    def _pair(self, row: dict[str, Any]) -> tuple[Chat, str]:
+    def _pair(self, row: dict[str, Any]) -> tuple[ContextQuestion, str]:
         question, answer = pair_of(row)
         return ((), question), answer
 

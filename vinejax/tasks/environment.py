@@ -79,7 +79,7 @@ class TurnTask:
         raise NotImplementedError("the task has no worked solutions")
 
 
-class Begun(NamedTuple):
+class EnvStart(NamedTuple):
     """An episode's place among others: what its environment is a function of, but the actions."""
 
     problem: Problem
@@ -93,9 +93,11 @@ class Environment:
     gives something of another kind, or if `reset` or `step` takes more than `timeout_s` seconds.
     """
 
-    def __init__(self, task: Any, begun: Begun, timeout_s: float, env: Any = None, turn: int = 0):
+    def __init__(
+        self, task: Any, start: EnvStart, timeout_s: float, env: Any = None, turn: int = 0
+    ):
         """`env` has taken `turn` actions; None: a new one, not yet reset."""
-        self._task, self._begun, self._timeout_s = task, begun, timeout_s
+        self._task, self._start, self._timeout_s = task, start, timeout_s
         self._turn = turn
         self._env = self._call("env", task.env) if env is None else env
 
@@ -106,7 +108,7 @@ class Environment:
 
     def reset(self) -> str:
         """The first text, of a new environment."""
-        text = self._in_time("reset", *self._begun)
+        text = self._in_time("reset", *self._start)
         if not isinstance(text, str):
             raise self._wrong("reset", self._env.reset, text, "a text")
         return text
@@ -138,7 +140,7 @@ class Environment:
         copy = self._call("fork", self._env.fork)
         if copy is None or copy is self._env:
             raise self._wrong("fork", self._env.fork, copy, "another environment")
-        return Environment(self._task, self._begun, self._timeout_s, copy, self._turn)
+        return Environment(self._task, self._start, self._timeout_s, copy, self._turn)
 
     def replay(self, turns: Iterable[Turn]) -> None:
         """Takes the actions of these turns again; UserError unless it answers as it did then."""
@@ -162,7 +164,7 @@ class Environment:
 
     @property
     def _where(self) -> str:
-        return f"task {self._task.name}, problem {self._begun.problem.id}, turn {self._turn}"
+        return f"task {self._task.name}, problem {self._start.problem.id}, turn {self._turn}"
 
     def _wrong(self, name: str, function: Any, found: Any, rule: str) -> UserError:
         place = place_of(function)
@@ -188,7 +190,7 @@ class Environment:
         return results[0]
 
 
-def begun_anew(task: Any, begun: Begun, timeout_s: float) -> tuple[Environment, str]:
+def start_environment(task: Any, start: EnvStart, timeout_s: float) -> tuple[Environment, str]:
     """(a new environment at the start of its episode, its first text)."""
-    environment = Environment(task, begun, timeout_s)
+    environment = Environment(task, start, timeout_s)
     return environment, environment.reset()

@@ -25,7 +25,7 @@ NumberedRows = list[tuple[int, dict[str, Any]]]  # (line of a file or row of a d
 Keep = Callable[[dict[str, Any]], bool]  # whether a row is kept
 
 
-class Rows(NamedTuple):
+class FileRows(NamedTuple):
     """Numbered rows, at least one, of the file or data set called `file`."""
 
     file: str
@@ -42,7 +42,7 @@ def is_file(path: Path) -> bool:
     return path.is_file() or (path / STATE).is_file()
 
 
-def read_file(file: Path, fields: tuple[str, ...] = (), keep: Keep | None = None) -> Rows:
+def read_file(file: Path, fields: tuple[str, ...] = (), keep: Keep | None = None) -> FileRows:
     """The rows of a file with one of SUFFIXES, or of the folder of one saved data set.
 
     Each must have strings in all of `fields`; those that `keep` refuses are left out.
@@ -50,11 +50,11 @@ def read_file(file: Path, fields: tuple[str, ...] = (), keep: Keep | None = None
     return filled(str(file), rows_in(file, fields, keep))
 
 
-def filled(file: str, numbered: NumberedRows, files: Sequence[str] = ()) -> Rows:
+def filled(file: str, numbered: NumberedRows, files: Sequence[str] = ()) -> FileRows:
     """The rows; DataError if there are none."""
     if not numbered:
         raise DataError(file, None, "no rows")
-    return Rows(file, numbered, files)
+    return FileRows(file, numbered, files)
 
 
 def rows_in(file: Path, fields: tuple[str, ...], keep: Keep | None) -> NumberedRows:

@@ -28,9 +28,9 @@ from vinejax.tasks.base import (
     WithStyle,
 )
 from vinejax.tasks.rewards import (
-    Call,
     Items,
     Reward,
+    RewardCall,
     RewardFunction,
     TrainerState,
     find_rewards,
@@ -168,7 +168,7 @@ class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
             return [Reward(total) for total in self._own(items)]
         parts, logged = [], {}
         for function in self._functions:
-            call = Call(ids, self.state)
+            call = RewardCall(ids, self.state)
             parts.append(self._part(function, items, call))
             for name, values in call.logged.items():
                 logged[f"{function.name}/{name}"] = sum(values) / len(values)
@@ -180,7 +180,9 @@ class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
                 print(f"warning: task {self.task.name}, problem {problem.id}: {rule}")
         return rewards
 
-    def _part(self, function: RewardFunction, items: Items, call: Call) -> Sequence[float | None]:
+    def _part(
+        self, function: RewardFunction, items: Items, call: RewardCall
+    ) -> Sequence[float | None]:
         if function.function is None:
             return self._own(items)
         return self._timed(function.rewards, items, self.task.name, self.task.prompt, call)

@@ -15,7 +15,7 @@ from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
 from vinejax.grading.extract import MARKER, reference_gsm8k
 from vinejax.tasks.base import ReferenceTask, Split
-from vinejax.tasks.load import check_any_left, hold_out, problems_of, read_split
+from vinejax.tasks.read_rows import check_any_left, hold_out, problems_of, read_split
 
 HUB_NAME = "openai/gsm8k"
 FILES: dict[Split, str] = {"train": "train", "validation": "train", "test": "test"}
@@ -32,8 +32,8 @@ def make(data: DataConfig) -> "GSM8K":
 class GSM8K(ReferenceTask):
     """GSM8K as a task; `tasks/base.py` documents its methods.
 
-    `path` is a folder with train and test files (`tasks/load.py`: `split_files`), or the name of a
-    `datasets` data set.
+    `path` is a folder with train and test files (`split_files` of `tasks/read_rows.py`), or the
+    name of a `datasets` data set.
     """
 
     name = "gsm8k"
@@ -65,7 +65,7 @@ class GSM8K(ReferenceTask):
     def gold(self, problem: Problem) -> str | None:
         return self.answer(problem.answer)
 
-    def given(self, response: str) -> str | None:
+    def strict_answer(self, response: str) -> str | None:
         """The first line with text after the last '####'; None if there is none.
 
         Mode 'strict' takes '72.0', '$72' and '72 clips' there for 72, where mode 'reference'

@@ -18,7 +18,7 @@ from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
 from vinejax.tasks.answers import boxed_answer
 from vinejax.tasks.base import ReferenceTask, Split
-from vinejax.tasks.load import check_any_left, hash_shuffled, hold_out, problems_of, read_split
+from vinejax.tasks.read_rows import check_any_left, hash_shuffled, hold_out, problems_of, read_split
 
 FIELDS = ("problem", "solution")
 TEST_PORTION = 500 / 12500  # share of all rows
@@ -37,8 +37,8 @@ def make(data: DataConfig) -> "MATH":
 class MATH(ReferenceTask):
     """MATH as a task; `tasks/base.py` documents its methods.
 
-    `path` is a folder with train and test files (`tasks/load.py`: `split_files`), or the name of a
-    `datasets` data set; rows have `problem` and `solution`, and may have a `unique_id`.
+    `path` is a folder with train and test files (`split_files` of `tasks/read_rows.py`), or the
+    name of a `datasets` data set; rows have `problem` and `solution`, and may have a `unique_id`.
     """
 
     name = "math"

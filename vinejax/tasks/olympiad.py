@@ -6,11 +6,11 @@ He et al. 2024, https://arxiv.org/abs/2402.14008. For evaluation only.
 from typing import Any
 
 from vinejax.core.settings import DataConfig
-from vinejax.tasks.evaluation import Evaluation
+from vinejax.tasks.answer_sets import AnswerSet
 
 
-def make(data: DataConfig) -> Evaluation:
-    return Evaluation("olympiad", data.path, ("question",), question_and_answer)
+def make(data: DataConfig) -> AnswerSet:
+    return AnswerSet("olympiad", data.path, ("question",), question_and_answer)
 
 
 def question_and_answer(row: dict[str, Any]) -> tuple[str, str]:

@@ -102,7 +102,7 @@ class TrainerState:
 
 
 @dataclasses.dataclass
-class Call:
+class RewardCall:
     """What a function of many responses may ask for beside problems and texts.
 
     `log_metric(name, value)` is a metric, reward/<function>/<name>, the mean over responses;
@@ -167,7 +167,7 @@ class RewardFunction:
         items: Items,
         task: str,
         prompt: Callable[[Problem], str],
-        call: Call | None = None,
+        call: RewardCall | None = None,
         names: Sequence[str] = (),
     ) -> list[float | None]:
         """The function's reward of each item, None where it judges none.
@@ -182,7 +182,7 @@ class RewardFunction:
             places = [f", {name}" for name in names]
             scores = [self._score(result) for result in self._results(chosen, places)]
             return self._finite(scores, names)
-        chosen = self.chosen(batch_arguments(items, prompt, call or Call()))
+        chosen = self.chosen(batch_arguments(items, prompt, call or RewardCall()))
         (result,) = self._results([chosen], [place])
         with self._failing(place):  # a generator runs only now
             result = list(result) if isinstance(result, Iterator) else result
@@ -205,7 +205,7 @@ class RewardFunction:
     def check(self, problem: Problem, task: str, prompt: Callable[[Problem], str]) -> None:
         """Raises UserError for a parameter that a problem of the run cannot give."""
         if self.is_batched:
-            self.chosen(batch_arguments([(problem, "")], prompt, Call()))
+            self.chosen(batch_arguments([(problem, "")], prompt, RewardCall()))
         else:
             self.chosen(arguments(problem, "", task))
 
@@ -287,7 +287,9 @@ def arguments(problem: Problem, response: str, task: str) -> dict[str, Any]:
     return fixed | {name: value for name, value in columns.items() if name not in fixed}
 
 
-def batch_arguments(items: Items, prompt: Callable[[Problem], str], call: Call) -> dict[str, Any]:
+def batch_arguments(
+    items: Items, prompt: Callable[[Problem], str], call: RewardCall
+) -> dict[str, Any]:
     """The arguments that a function of many responses may take, by name; the columns come last."""
     problems = [problem for problem, _ in items]
     texts = [response for _, response in items]

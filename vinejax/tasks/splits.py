@@ -8,7 +8,7 @@ from vinejax.core.errors import DataError
 from vinejax.core.types import Problem
 from vinejax.runtime.distributed import is_writer
 from vinejax.tasks.base import Split
-from vinejax.tasks.load import hash_shuffled
+from vinejax.tasks.read_rows import hash_shuffled
 
 PORTION = 1 / 20  # share of the train rows that become a split which the data lacks
 MAX_HELD_OUT = 500  # rows of such a split

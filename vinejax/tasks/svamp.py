@@ -6,11 +6,11 @@ Patel, Bhattamishra and Goyal 2021, https://arxiv.org/abs/2103.07191. For evalua
 from typing import Any
 
 from vinejax.core.settings import DataConfig
-from vinejax.tasks.evaluation import Evaluation
+from vinejax.tasks.answer_sets import AnswerSet
 
 
-def make(data: DataConfig) -> Evaluation:
-    return Evaluation("svamp", data.path, ("Body", "Question"), question_and_answer)
+def make(data: DataConfig) -> AnswerSet:
+    return AnswerSet("svamp", data.path, ("Body", "Question"), question_and_answer)
 
 
 def question_and_answer(row: dict[str, Any]) -> tuple[str, str]:

@@ -17,14 +17,15 @@ from vinejax import grading
 from vinejax.core.errors import ConfigError, DataError
 from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
+from vinejax.tasks.answer_sets import style_of
 from vinejax.tasks.answers import bare_answer, written
 from vinejax.tasks.base import COLUMN_FIELDS, AnswerTask, Split, check_template
-from vinejax.tasks.evaluation import style_of
-from vinejax.tasks.files import Rows, is_file, read_file
-from vinejax.tasks.load import has_split, problems_of, read_split
+from vinejax.tasks.files import FileRows, is_file, read_file
+from vinejax.tasks.read_rows import has_split, problems_of, read_split
 from vinejax.tasks.splits import Distinct, HeldOut
 
-Chat = tuple[tuple[tuple[str, str], ...], str]  # the messages before the question, the question
+# (the messages before the question, the question)
+ContextQuestion = tuple[tuple[tuple[str, str], ...], str]
 
 
 def make(data: DataConfig) -> "Table":
@@ -58,7 +59,7 @@ class RowTask:
 
     def _read(self, source: str) -> list[Problem]:
         distinct = Distinct(self._pair)
-        rows = read_rows(self.path, source, self._data.subset, distinct)
+        rows = distinct_rows(self.path, source, self._data.subset, distinct)
         problems = problems_of(rows, lambda i, row: self._problem(f"{source}/{i}", row), {})
         distinct.report(rows.file)
         return problems
@@ -67,7 +68,7 @@ class RowTask:
         (context, question), answer = self._pair(row)
         return Problem(name, question, answer, row, context)
 
-    def _pair(self, row: dict[str, Any]) -> tuple[Chat, str]:
+    def _pair(self, row: dict[str, Any]) -> tuple[ContextQuestion, str]:
         """The question and the answer of a row. Raises ValueError for a row without one."""
         raise NotImplementedError
 
@@ -97,7 +98,7 @@ class Table(RowTask, AnswerTask):
             raise ValueError(f"column {self._data.question!r}: the question is empty")
         return problem
 
-    def _pair(self, row: dict[str, Any]) -> tuple[Chat, str]:
+    def _pair(self, row: dict[str, Any]) -> tuple[ContextQuestion, str]:
         return chat_of(row, self._data.question), answer_of(row, self._data.answer)
 
     def solution(self, problem: Problem) -> str:
@@ -112,7 +113,7 @@ class Table(RowTask, AnswerTask):
         return bare_answer(problem.answer) or None
 
 
-def read_rows(path: str, source: str, subset: str, distinct: Distinct) -> Rows:
+def distinct_rows(path: str, source: str, subset: str, distinct: Distinct) -> FileRows:
     """The distinct rows of a split, or of the file `path`."""
     file = Path(path).expanduser()
     if subset and file.exists() and not (file / subset).is_dir():
@@ -139,7 +140,7 @@ def column(row: Any, name: str) -> Any:
     return value
 
 
-def chat_of(row: Any, name: str) -> Chat:
+def chat_of(row: Any, name: str) -> ContextQuestion:
     """The question in a column: a text, or a chat, whose last message it is and must be the user's.
 
     Raises ValueError for anything else.

@@ -14,8 +14,8 @@ from vinejax.core.types import Problem
 from vinejax.tasks.files import (
     STATE,
     SUFFIXES,
+    FileRows,
     Keep,
-    Rows,
     check_text,
     checked,
     filled,
@@ -32,7 +32,7 @@ def read_split(
     fields: tuple[str, ...],
     config: str | None = None,
     keep: Keep | None = None,
-) -> Rows:
+) -> FileRows:
     """Rows of the files of split `source` in the folder `path` (`split_files`), or of a data set.
 
     Where no such path exists, `path` is the name of a data set with the split `source`, in its
@@ -125,7 +125,7 @@ def has_split(path: str, source: str, config: str | None = None) -> bool:
 
 
 def problems_of(
-    rows: Rows, problem: Callable[[int, dict[str, Any]], Problem], places: dict[str, str]
+    rows: FileRows, problem: Callable[[int, dict[str, Any]], Problem], places: dict[str, str]
 ) -> list[Problem]:
     """The problems that `problem(i, row)` makes of the rows, i from 0.
 

@@ -15,14 +15,14 @@ from vinejax.core.types import Problem
 from vinejax.grading.extract import MARKER, Style
 from vinejax.tasks.base import AnswerTask, Split
 from vinejax.tasks.files import is_file, read_file
-from vinejax.tasks.load import problems_of, read_split
+from vinejax.tasks.read_rows import problems_of, read_split
 
 DOLLAR = re.compile(r"(?<!\\)\$")
 # How an answer after '####' begins, as no heading does: '1. First' is one.
 MARKED = re.compile(r"(?!\d+[.)] )[-+−±$€£¥¢\\\d]|\.\d")
 
 
-class Evaluation(AnswerTask):
+class AnswerSet(AnswerTask):
     """A task with only a test split; `tasks/base.py` documents its methods.
 
     `path` is a file (`tasks/files.py` names the kinds), a folder with such a file called 'test', or
