@@ -1,4 +1,4 @@
-"""The evaluation sets: real rows, what is asked of them, and what they refuse."""
+"""The evaluation sets: real rows, prompts, answers, and errors."""
 
 import json
 import shutil

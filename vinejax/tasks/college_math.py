@@ -1,7 +1,7 @@
 """College Math: exercises of university textbooks.
 
 Tang et al. 2024 (MathScale), https://arxiv.org/abs/2403.02884. For evaluation only. VinePPO's
-code takes the first 500 of the 2,818 test problems; here all rows of the file are the test split.
+code takes the first 500 of the 2,818 test problems. Here all rows of the file are the test split.
 """
 
 from typing import Any

@@ -1,10 +1,12 @@
 """GSM8K: grade-school word problems with a worked solution and an integer answer.
 
-Prompt, response format and, with grader.mode='reference', the rule for answers are those of
-VinePPO's code (`src/treetune/tasks/gsm8k.py` of McGill-NLP/VinePPO), which compares strings after
-it has removed the commas of the prediction. Differences: mode 'strict' compares answers as numbers,
-with units and separators as people write them; and the 373 training rows of the validation split
-are chosen by VineJAX, because VinePPO's code ships its split as a file.
+The prompt, the response format and, with grader.mode='reference', the comparison of answers are
+those of VinePPO's code (`src/treetune/tasks/gsm8k.py` of McGill-NLP/VinePPO). It compares strings
+after it has removed the commas of the prediction.
+
+There are two differences. Mode 'strict' compares answers as numbers, with the units and separators
+that people write. VineJAX chooses the 373 training rows of the validation split, because VinePPO's
+code ships its split as a file.
 """
 
 import re
@@ -40,7 +42,7 @@ class GSM8K(ReferenceTask):
     style = "gsm8k"
 
     def load(self, split: Split) -> list[Problem]:
-        """Problems named after their row, 'train/17'; `answer` is the whole worked answer."""
+        """Problems named after their row, 'train/17', with the worked solution as `answer`."""
         source = FILES[split]
 
         def problem(i: int, row: dict[str, Any]) -> Problem:
@@ -66,9 +68,9 @@ class GSM8K(ReferenceTask):
         return self.answer(problem.answer)
 
     def strict_answer(self, response: str) -> str | None:
-        """The first line with text after the last '####'; None if there is none.
+        """The first line with text after the last '####'; None without one.
 
-        Mode 'strict' takes '72.0', '$72' and '72 clips' there for 72, where mode 'reference'
-        requires equal text after the '####', except for commas in the response.
+        Mode 'strict' reads '72.0', '$72' and '72 clips' as 72. Mode 'reference' requires equal text
+        after the '####', except for commas in the response.
         """
         return grading.extract_answer(response, style="gsm8k") if MARKER in response else None

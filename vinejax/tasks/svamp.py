@@ -14,10 +14,10 @@ def make(data: DataConfig) -> AnswerSet:
 
 
 def question_and_answer(row: dict[str, Any]) -> tuple[str, str]:
-    """The body and question of a row as one text, and its answer; some bodies lack a full stop."""
+    """(the body and question of a row as one text, its answer)."""
     body, question, answer = row["Body"].strip(), row["Question"].strip(), row.get("Answer")
     if isinstance(answer, bool) or not isinstance(answer, int | float):
         raise ValueError(f"field 'Answer' must be a number, found {answer!r}")
-    if not body.endswith((".", "?", "!")):
+    if not body.endswith((".", "?", "!")):  # some bodies lack a full stop
         body += "."
     return f"{body} {question}", str(int(answer) if answer % 1 == 0 else answer)
