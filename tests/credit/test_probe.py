@@ -27,7 +27,7 @@ def states(seed: int = 0, count: int = 2, noise: float = 1.0) -> ProbeStates:
 
 
 def by_augmented_rows(rows: ProbeStates, taken: np.ndarray, strength: float) -> np.ndarray:
-    """The fit by least squares: a row per return, and one per penalised weight."""
+    """The fit by least squares, with a row per return and a row per penalised weight."""
     others = np.where(rows.count > 0, rows.value, 0.0)
     count = 1 + rows.count
     label = (rows.solution_return + rows.count * others) / count
@@ -51,7 +51,7 @@ def test_a_problem_is_predicted_by_the_others(count: int):
 
 
 def test_no_label_of_a_problem_is_in_its_values():
-    """The gradient is unbiased only if v does not know what its solution does."""
+    """The gradient is unbiased only if v does not depend on what its solution does."""
     rows = states()
     mine = rows.problem == 3
     other = rows._replace(
@@ -65,7 +65,7 @@ def test_no_label_of_a_problem_is_in_its_values():
 
 
 def learned(iterations: int, count: int = 2, **case: float) -> tuple[probe.Probe, np.ndarray]:
-    """The probe after some iterations against plain means, and the last v's errors."""
+    """(the probe after some iterations with plain means as baselines, the errors of the last v)."""
     kept, v = probe.fresh_probe(R), np.zeros(0)
     for i in range(iterations):
         rows = states(seed=i, count=count, **case)
@@ -109,7 +109,7 @@ def test_earlier_iterations_count_less():
 
 
 def test_the_error_has_no_noise_of_labels():
-    """v is off by .2 everywhere; labels of one draw each have a variance of .25."""
+    """v is off by 0.2 everywhere; labels of one draw each have a variance of 0.25."""
     rng = np.random.default_rng(2)
     size, v = 200_000, np.full(200_000, 0.7)
     draws = (rng.random((2, size)) < 0.5).astype(float)

@@ -1,4 +1,4 @@
-"""Which samples count at which states, against a loop over all prefixes."""
+"""The samples that count at each state, compared with a loop over all prefixes."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def test_returns_at_states_equal_the_loop(with_steps: bool, gamma: float):
     rng = np.random.default_rng(int(10 * gamma) + with_steps)
 
     def letters(longest: int) -> list[int]:
-        """Few letters, so that much is shared, and one that ends every sequence."""
+        """Letters from a small alphabet, so that prefixes are shared, and END."""
         return [*rng.integers(0, rng.integers(1, 4), rng.integers(0, longest)).tolist(), END]
 
     for _ in range(40):
@@ -75,7 +75,7 @@ def test_return_of_a_sample_by_hand():
 
 
 def test_each_return_counts_once():
-    """Own continuations, siblings, siblings' continuations; not the solution's own rest."""
+    """Own continuations, siblings and siblings' continuations count; the solution does not."""
     first = episode((*RIGHT[:1], "\n5-1=4", "\n#### 4"), reward=1.0)
     second = episode((*RIGHT[:1], "\n5-1=5", "\n#### 5"), reward=0.25)
     assert first.step_ends[:1] == second.step_ends[:1]
@@ -84,7 +84,7 @@ def test_each_return_counts_once():
 
     def draw(wanted):
         samples = []
-        for state in wanted:  # every continuation is the rest of the first solution
+        for state in wanted:  # every continuation repeats the rest of the first solution
             tokens = np.array(first.response, np.int32)
             if state.episode is not first:
                 tokens = np.array([*state.episode.response[: state.used], 3], np.int32)
