@@ -1,4 +1,4 @@
-"""An episode in an environment while it is sampled: a play of turns, its outcome and its steps."""
+"""A play: an episode in an environment while it is sampled, with its outcome and its steps."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,20 +16,20 @@ class Play:
 
     problem: Problem
     prompt: list[int]
-    seed: int  # of its draws
-    tokens_left: int  # that it may draw
-    observed_left: int  # tokens of observations
+    seed: int  # seed of the play's draws
+    tokens_left: int  # tokens that the policy may still draw
+    observed_left: int  # tokens that observations may still have
     turns_left: int
     environment: Environment | None  # None: another host has it
     response: list[int] = dataclasses.field(default_factory=list)
-    logprobs: list[float] = dataclasses.field(default_factory=list)  # 0 where not drawn
-    turns: list[Turn] = dataclasses.field(default_factory=list)
-    turn_text: str = ""  # the text of the turn that is not over
-    finish: str = ""  # 'stop' | 'length'; "": it is not over
+    logprobs: list[float] = dataclasses.field(default_factory=list)  # 0 for tokens not drawn
+    turns: list[Turn] = dataclasses.field(default_factory=list)  # turns that have ended
+    turn_text: str = ""  # text of the turn under way
+    finish: str = ""  # 'stop' | 'length'; "" while the play goes on
 
     @property
     def start(self) -> int:
-        """Response tokens before the turn that is not over."""
+        """The number of response tokens before the turn under way."""
         return self.turns[-1].end if self.turns else 0
 
     @property
@@ -38,14 +38,18 @@ class Play:
 
 
 class BranchTrunks(NamedTuple):
-    """Trunks, and for each branch the number of its trunk."""
+    """The trunks of some branches."""
 
     trunks: list[list[int]]
-    of_branches: list[int]
+    trunk_of_branch: list[int]  # trunk numbers, in the order of the branches
 
 
 def outcome(play: Play, truncated: float | None) -> float:
-    """The reward of the action that ended an episode; `truncated` where it ran out of something."""
+    """The outcome's reward: that of the action which ended the episode.
+
+    An episode that ran out of tokens or turns has `truncated` instead; None stands for the reward
+    of its last action.
+    """
     if _is_outcome_the_last(play, truncated):
         return play.turns[-1].reward
     return truncated or 0.0
@@ -54,9 +58,10 @@ def outcome(play: Play, truncated: float | None) -> float:
 def play_steps(
     graded: GradedTask, tokenizer: Tokenizer, play: Play, truncated: float | None
 ) -> tuple[list[int], list[float]]:
-    """([C] step ends, [C] rewards of steps beside the outcome's).
+    """([C] step ends, [C] rewards of the steps without the outcome's).
 
-    Steps are those of the task's `split` within each turn, whose last one has the observation.
+    The task's `split` divides each turn into steps. The last step of a turn includes the
+    observation.
     """
     ends: list[int] = []
     rewards: list[float] = []
@@ -76,17 +81,18 @@ def play_steps(
 
 
 def _is_outcome_the_last(play: Play, truncated: float | None) -> bool:
-    """Whether the outcome's reward is that of the last action, which then is none of a step's."""
+    """Whether the last action's reward is the outcome's, so that it is not a step's reward."""
     is_over = play.finish != "length" or truncated is None
     return is_over and bool(play.turns) and play.start == len(play.response)
 
 
 def play_trunks(plays: Sequence[Play]) -> BranchTrunks:
-    """The plays' tokens as trunks, equal ones once."""
+    """The plays' tokens as trunks; plays with equal tokens share one."""
     numbers: dict[tuple[int, ...], int] = {}
-    of_branches = [numbers.setdefault(tuple(play.tokens), len(numbers)) for play in plays]
-    return BranchTrunks([list(tokens) for tokens in numbers], of_branches)
+    trunk_of_branch = [numbers.setdefault(tuple(play.tokens), len(numbers)) for play in plays]
+    return BranchTrunks([list(tokens) for tokens in numbers], trunk_of_branch)
 
 
 def num_drawn(play: Play) -> int:
+    """The number of response tokens that are not of observations."""
     return len(play.response) - sum(turn.end - turn.drawn for turn in play.turns)
