@@ -1,4 +1,4 @@
-"""The setting `data.free_steps`: which tasks read it, and that every other task refuses it."""
+"""The setting `data.free_steps`: some tasks read it, and every other task refuses it."""
 
 import dataclasses
 import re
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from helpers.paths import REPO
 
+from vinejax.core.accessories import contributed
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import DataConfig
 from vinejax.tasks.base import WithFreeSteps, load_task
@@ -15,9 +16,9 @@ READERS = ("bifurcation", "free_order", "countdown")
 MODULES = sorted(path.stem for path in (REPO / "vinejax" / "tasks").glob("*.py"))
 MAKE = re.compile(r"^(def make\(|make = )", re.M)
 TASKS = [x for x in MODULES if MAKE.search((REPO / f"vinejax/tasks/{x}.py").read_text())]
-TASKS.remove("openenv")  # needs a server: test_openenv.py
-TASKS.remove("verifiers")  # needs a taskset: test_verifiers.py
-EXTRAS = {  # a path of each
+# Without openenv, which needs a server, and verifiers, which needs a taskset
+CONTRIBUTED = {path.rpartition(".")[2] for path in contributed("TASKS")} - {"openenv", "verifiers"}
+EXTRAS = {  # a path for each task of an extra
     "reasoning_gym": "",
     "textarena": "FrozenLake-v0",
     "gymnasium": "FrozenLake-v1",
@@ -25,11 +26,11 @@ EXTRAS = {  # a path of each
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")  # of extras
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")  # warnings of extras
+@pytest.mark.parametrize("name", [*TASKS, *sorted(CONTRIBUTED)])
 def test_a_task_reads_it_or_refuses_it(name: str, tmp_path: Path):
     data = DataConfig(task=f"vinejax.tasks.{name}", path=str(tmp_path), free_steps=2)
-    if name in READERS:  # they make their problems
+    if name in READERS:  # tasks that make their problems
         task = load_task(dataclasses.replace(data, path=""))
         assert isinstance(task, WithFreeSteps) and task.free_steps == (2,)
         return

@@ -12,7 +12,8 @@ from vinejax.contrib.methods import aepo, arpo
 from vinejax.contrib.methods.aepo import AEPOConfig
 from vinejax.contrib.methods.sampling.turn_trees import Place, entropies
 from vinejax.core.types import Episode, Turn
-from vinejax.rollout.turns import Play, TurnSampler
+from vinejax.rollout.play import Play
+from vinejax.rollout.turns import TurnSampler
 
 
 def shared(one: Episode, other: Episode) -> int:

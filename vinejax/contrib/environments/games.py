@@ -27,7 +27,7 @@ from vinejax.core.plugins import failure
 from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
 from vinejax.tasks.base import Split, check_package
-from vinejax.tasks.environment import Begun, Environment, Observation, TurnTask
+from vinejax.tasks.environment import Environment, EnvStart, Observation, TurnTask
 from vinejax.tasks.splits import seeds_of
 
 # Said to a game at the start of a run, to see whether a copy of it goes on as a repetition does.
@@ -153,8 +153,8 @@ class GameTask(TurnTask):
 
     def _agree(self) -> bool:
         """Whether a copy of an episode goes on as the episode does, and as one that is repeated."""
-        begun = Begun(Problem("start", self.path, "", {"seed": 0}), 1)
-        games = [Environment(self, begun, START_S) for _ in range(2)]
+        start = EnvStart(Problem("start", self.path, "", {"seed": 0}), 1)
+        games = [Environment(self, start, START_S) for _ in range(2)]
         for game in games:
             game.reset()
             for text in SAID[:2]:

@@ -44,7 +44,7 @@ from vinejax.learner.score import scores_of
 from vinejax.methods.base import Method, policy_gradient
 from vinejax.methods.stages import MethodState
 from vinejax.model.decoder import Decoder, Params
-from vinejax.rollout.problems import chunks
+from vinejax.rollout.draw import chunks
 from vinejax.rollout.sampler import Sampler
 from vinejax.session.iteration import Iteration
 from vinejax.session.session import Session

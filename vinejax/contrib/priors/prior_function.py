@@ -24,7 +24,7 @@ from vinejax.runtime.distributed import is_writer, shared_work
 from vinejax.runtime.stopping import Watch
 from vinejax.session.session import Session
 from vinejax.tasks.graded import BackgroundGrading
-from vinejax.tasks.rewards import Call, RewardFunction, function_at
+from vinejax.tasks.rewards import RewardCall, RewardFunction, function_at
 
 FIELD, PROBE = "values.prior", "probe"
 
@@ -72,7 +72,10 @@ def asked(cfg: Config, session: Session, batch: Sequence[Cut]) -> list[float]:
     """The function's numbers for a batch of cut solutions; raises as `judged` does."""
     prior, task = find_prior(cfg.values), session.task
     assert prior is not None
-    call, names = Call([cut.ids for cut in batch], session.graded.state), [x.name for x in batch]
+    call, names = (
+        RewardCall([cut.ids for cut in batch], session.graded.state),
+        [x.name for x in batch],
+    )
     items = [(cut.problem, cut.text) for cut in batch]
     seconds = PriorFunctionConfig.of(cfg).timeout_s
     found = _within(seconds, prior, items, task.name, task.prompt, call, names)

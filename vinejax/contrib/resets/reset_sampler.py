@@ -105,7 +105,7 @@ class ResetSampler(Sampler):
         lengths = self._lengths(params, list(golds.values()))
         starts = self.prompt_starts(problems, self.cfg.rollout.per_prompt)
         for (i, gold), length in zip(golds.items(), lengths, strict=True):
-            starts[i] = starts[i]._replace(given=gold.response[:length])
+            starts[i] = starts[i]._replace(given_tokens=gold.response[:length])
         return starts
 
     def _lengths(self, params: Params, known: list[Known]) -> list[int]:
@@ -144,7 +144,7 @@ class ResetSampler(Sampler):
                 place = (self.iteration, f"reset edge {problem.id}", length, 0)
                 seeds = [row_seed(self.cfg.seed, *place, k) for k in range(reset.k)]
                 starts.append(Start(problem, prompt, response[:length], seeds))
-            rewards = self.grown_from(
+            rewards = self.graded_responses(
                 params, starts, self.cfg.sample.max_tokens, self.cfg.reward.truncated
             ).rewards
             for (i, length), by_probe in zip(probes.items(), rewards, strict=True):

@@ -15,7 +15,7 @@ from vinejax.core.seeds import row_seed
 from vinejax.core.settings import Config
 from vinejax.learner.batch import collate
 from vinejax.methods.compose import method_of
-from vinejax.rollout.problems import draw
+from vinejax.rollout.draw import draw
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.offload import to_device

@@ -27,7 +27,7 @@ from vinejax.methods.ppo import critic_values, critic_weights
 from vinejax.methods.stages import HIDDEN
 from vinejax.model.decoder import Params
 from vinejax.rl.advantages import group_advantages
-from vinejax.rollout.overlong import penalised
+from vinejax.rollout.overlong import penalised_episodes
 from vinejax.rollout.sampler import Sampler
 from vinejax.rollout.vine import fill_values
 from vinejax.session.budget import packed_tokens
@@ -215,7 +215,7 @@ def estimate(
     repeats.
     """
     session, method = fixed.session, method_of(cfg)
-    episodes = penalised(episodes, cfg)
+    episodes = penalised_episodes(episodes, cfg)
     rows, critic = episodes, None
     before = session.engine.stats.decoded_tokens
     start = time.perf_counter()

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from vinejax.core.types import Episode, Problem, PromptedProblem
 from vinejax.model.decoder import Params
-from vinejax.rollout.sampler import Drawn, Sampler, State
+from vinejax.rollout.sampler import DrawnContinuation, Sampler, ValuedState
 from vinejax.tools.bench.truth import SolutionState, draw_returns, for_purpose
 
 DRAWS = 5  # continuations of a state whose next steps are compared
@@ -65,7 +65,7 @@ def sample_next_steps(
     """
     by_id = {problem.id: problem for problem, _ in problems}
     sampled = [
-        State(by_id[episodes[i].problem_id], i, episodes[i], i, c, used, visits=[])
+        ValuedState(by_id[episodes[i].problem_id], i, episodes[i], i, c, used, visits=[])
         for i, c, used in states
     ]
     counts = [draws] * len(sampled)
@@ -74,7 +74,7 @@ def sample_next_steps(
     choices, few, decided = [], 0, 0
     for visited, state in zip(states, sampled, strict=True):
         steps: dict[tuple[int, ...], NextStep] = {}
-        for drawn in state.drawn:
+        for drawn in state.continuations:
             step = _next_step(drawn, state.used)
             steps.setdefault(tuple(step.tokens), step)
         if len(steps) < least:
@@ -96,13 +96,15 @@ def step_returns(
     step that ends the response, all entries are its reward.
     """
     episodes: list[Episode] = []
-    after: list[State] = []
+    after: list[ValuedState] = []
     for choice in choices:
         for step in choice.steps:
             if not step.is_last:
                 episode, used = begun(choice, step.tokens), len(step.tokens)
                 number = len(after)
-                after.append(State(choice.problem, number, episode, number, 0, used, visits=[]))
+                after.append(
+                    ValuedState(choice.problem, number, episode, number, 0, used, visits=[])
+                )
                 episodes.append(episode)
     seeded = for_purpose(sampler, f"rollouts after next steps, {purpose}")
     rows = iter(draw_returns(seeded, params, episodes, after, count))
@@ -125,7 +127,7 @@ def step_values(choice: Choice, after: Sequence[ArrayLike], gamma: float) -> np.
     return np.array(rows)
 
 
-def _next_step(drawn: Drawn, used: int) -> NextStep:
+def _next_step(drawn: DrawnContinuation, used: int) -> NextStep:
     """The first step of a continuation that begins after `used` tokens."""
     sample, num_tokens = drawn.sample, len(drawn.sample.tokens)
     first = next((i for i, end in enumerate(sample.ends) if end > used), None)

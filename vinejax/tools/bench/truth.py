@@ -15,7 +15,7 @@ from vinejax.core.seeds import host_rng, row_seed
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode, PromptedProblem
 from vinejax.model.decoder import Params
-from vinejax.rollout.sampler import Sampler, State
+from vinejax.rollout.sampler import Sampler, ValuedState
 from vinejax.tools.bench.value_error import NUM_PARTS
 
 MAX_BRANCHES = 1 << 14  # in one call of the engine: bounds the host's memory for continuations
@@ -123,14 +123,14 @@ def true_returns(
         numbers.append(rollouts[episode.problem_id])
         rollouts[episode.problem_id] += 1
     rows: dict[Hashable, int] = {}
-    different: list[State] = []
+    different: list[ValuedState] = []
     row_of = []
     for i, c, used in states:
         episode = episodes[i]
         row = rows.setdefault(_prefix(episode, used), len(different))
         if row == len(different):
             problem = by_id[episode.problem_id]
-            different.append(State(problem, i, episode, numbers[i], c, used, visits=[]))
+            different.append(ValuedState(problem, i, episode, numbers[i], c, used, visits=[]))
         row_of.append(row)
     seeded = for_purpose(sampler, "true values")
     returns = draw_returns(seeded, params, episodes, different, count)
@@ -155,7 +155,7 @@ def for_purpose(sampler: Sampler, purpose: str) -> Sampler:
 
 
 def draw_returns(
-    sampler: Sampler, params: Params, episodes: list[Episode], states: list[State], count: int
+    sampler: Sampler, params: Params, episodes: list[Episode], states: list[ValuedState], count: int
 ) -> np.ndarray:
     """f64[S, count] returns of `count` continuations of each state."""
     returns = np.zeros((len(states), count))
@@ -165,8 +165,8 @@ def draw_returns(
         counts = [count] * len(part)
         sampler.continuations(params, episodes, part, counts)
         for row, state in enumerate(part, start):
-            returns[row] = [drawn.continuation.reward for drawn in state.drawn]
-            state.drawn.clear()
+            returns[row] = [drawn.continuation.reward for drawn in state.continuations]
+            state.continuations.clear()
     return returns
 
 

@@ -17,7 +17,8 @@ from vinejax.core.seeds import host_rng
 from vinejax.core.types import Episode, PromptedProblem
 from vinejax.engine.branches import Fed
 from vinejax.model.decoder import Params
-from vinejax.rollout.turns import Play, Turns, TurnSampler
+from vinejax.rollout.play import Play
+from vinejax.rollout.turns import Turns, TurnSampler
 
 
 class Place(NamedTuple):
@@ -62,7 +63,7 @@ class BranchingSampler(TurnSampler):
         """As `TurnSampler.solutions`; a problem's are in the order in which they began."""
         wanted = self.cfg.rollout.per_prompt
         first = range(min(self.growth.begins([]), wanted))
-        plays = self.begun([(problem, first) for problem, _ in problems])
+        plays = self.start_plays([(problem, first) for problem, _ in problems])
         self._play(params, plays)
         numbers = {problem.id: i for i, (problem, _) in enumerate(problems)}
         plays.sort(key=lambda play: numbers[play.problem.id])
@@ -83,7 +84,7 @@ class _Waves(Turns):
         for i, play in enumerate(plays):
             self._of_problems.setdefault(play.problem.id, []).append(i)
         self._streaks = dict.fromkeys(self._of_problems, 0)
-        self.most = sampler.cfg.rollout.per_prompt * len(self._of_problems)
+        self.max_plays = sampler.cfg.rollout.per_prompt * len(self._of_problems)
 
     def more(self) -> Fed | None:
         """As `Turns.more`, and nothing while turns of the wave are drawn."""
@@ -91,7 +92,7 @@ class _Waves(Turns):
             return Fed([], [], [])
         return super().more()
 
-    def next_after(self, going_on: list[int]) -> list[int]:
+    def next_plays(self, going_on: list[int]) -> list[int]:
         """The wave after that of these plays, with the plays that begin."""
         self._wave = [*going_on]
         for name, numbers in self._of_problems.items():
@@ -114,7 +115,7 @@ class _Waves(Turns):
                 play = self.plays[i]
                 (seed,) = sampler.seeds(play.problem, [len(numbers)])
                 new = dataclasses.replace(play, seed=seed, turns=[*play.turns])
-                new.environment = sampler.copied(play)
+                new.environment = sampler.copied_environment(play)
                 self._add([new], numbers)
         self._streaks[name] = self._streaks[name] + 1 if len(self.plays) > before else 0
 
@@ -123,7 +124,7 @@ class _Waves(Turns):
         if lack := self._lack(numbers):
             wanted = self._brancher.growth.begins([self._entropies(i) for i in numbers])
             new = range(len(numbers), len(numbers) + min(max(wanted, 1), lack))
-            self._add(self._brancher.begun([(self.plays[numbers[0]].problem, new)]), numbers)
+            self._add(self._brancher.start_plays([(self.plays[numbers[0]].problem, new)]), numbers)
 
     def _add(self, plays: list[Play], numbers: list[int]) -> None:
         new = range(len(self.plays), len(self.plays) + len(plays))

@@ -15,13 +15,16 @@ def draw(
     iteration: int,
     weights: np.ndarray | None = None,
 ) -> list[PromptedProblem]:
-    """`count` problems (None: all), in an order that depends on (seed, iteration) and weights only.
+    """`count` distinct problems (None: all of them), in random order.
 
-    They are distinct, as in VinePPO's code (on_policy_episode_generator.py:261-270). With `weights`
-    f[problems], all above 0, the next problem is i with chance w_i / Σ w of those not drawn yet:
-    each problem has an exponential time of rate w_i, and the earliest come first (Efraimidis and
-    Spirakis, https://doi.org/10.1016/j.ipl.2005.11.003). A problem's time depends on its own weight
-    alone, so that rounding of the weights hardly ever changes the draw.
+    The draw depends only on (seed, iteration) and the weights. Problems are distinct as in
+    VinePPO's code (on_policy_episode_generator.py:261-270).
+
+    With `weights`, f[problems] and all above 0, the next problem is i with chance w_i / Σ w, the
+    sum being over the problems not drawn yet. Each problem gets an exponential time of rate w_i,
+    and the earliest times come first (Efraimidis and Spirakis,
+    https://doi.org/10.1016/j.ipl.2005.11.003). The time of a problem depends on its own weight
+    alone, so rounding errors of the weights hardly ever change the draw.
     """
     rng = host_rng(seed, iteration, "problems")
     if weights is None:
@@ -32,6 +35,6 @@ def draw(
 
 
 def chunks(problems: list[PromptedProblem], size: int) -> Iterator[list[PromptedProblem]]:
-    """Consecutive parts of `size`, so that a whole split is sampled in pieces of one shape."""
+    """Consecutive parts of `size` problems, so that a split is sampled in batches of one shape."""
     for start in range(0, len(problems), size):
         yield problems[start : start + size]

@@ -1,7 +1,8 @@
-"""The base of tasks for evaluation only: one set of problems, each with a bare answer.
+"""The base of tasks for evaluation only: one set of problems with bare answers.
 
-They have MATH's prompt, and answers are extracted as for MATH; from a response with an answer after
-'####' and without a box as for GSM8K, so that a model trained on either can be tested.
+These tasks have MATH's prompt. Answers are extracted as for MATH, or as for GSM8K from a response
+with an answer after '####' and without a box. A model trained on either data set can thus be
+tested.
 """
 
 import re
@@ -15,18 +16,18 @@ from vinejax.core.types import Problem
 from vinejax.grading.extract import MARKER, Style
 from vinejax.tasks.base import AnswerTask, Split
 from vinejax.tasks.files import is_file, read_file
-from vinejax.tasks.load import problems_of, read_split
+from vinejax.tasks.read_rows import problems_of, read_split
 
 DOLLAR = re.compile(r"(?<!\\)\$")
-# How an answer after '####' begins, as no heading does: '1. First' is one.
+# The beginning of an answer after '####'; headings such as '1. First' do not match.
 MARKED = re.compile(r"(?!\d+[.)] )[-+−±$€£¥¢\\\d]|\.\d")
 
 
-class Evaluation(AnswerTask):
+class AnswerSet(AnswerTask):
     """A task with only a test split; `tasks/base.py` documents its methods.
 
     `path` is a file (`tasks/files.py` names the kinds), a folder with such a file called 'test', or
-    the name of a `datasets` data set. Rows have strings under `fields`; `read` returns the question
+    the name of a `datasets` data set. Rows have strings under `fields`. `read` returns the question
     and the answer of a row, or raises ValueError with the fault of the row.
 
     Raises ConfigError if `path` is empty.
@@ -47,7 +48,7 @@ class Evaluation(AnswerTask):
         self._read = read
 
     def load(self, split: Split) -> list[Problem]:
-        """Problems named after their row, 'test/17'; `answer` is bare."""
+        """Problems named after their row, 'test/17', with the bare answer as `answer`."""
         if split != "test":
             raise DataError(self.path, None, f"{self.name} is an evaluation set, without {split}")
         file = Path(self.path).expanduser()
@@ -57,12 +58,13 @@ class Evaluation(AnswerTask):
             rows = read_split(self.path, split, self._fields)
 
         def problem(i: int, row: dict[str, Any]) -> Problem:
-            return Problem(f"{split}/{i}", *self._read(row), row)
+            question, answer = self._read(row)
+            return Problem(f"{split}/{i}", question, answer, columns=row)
 
         return problems_of(rows, problem, {})
 
     def solution(self, problem: Problem) -> str:
-        """The answer in a box; nothing is trained on it, as there is no train split."""
+        """The answer in a box; no run trains on it, as there is no train split."""
         return f"\nThe answer is $\\boxed{{{DOLLAR.sub('', problem.answer)}}}$."
 
     def answer(self, text: str) -> str | None:
@@ -73,9 +75,10 @@ class Evaluation(AnswerTask):
 
 
 def style_of(response: str) -> Style:
-    """The style that a response's answer is extracted in: GSM8K's for '####' without a box.
+    """The style in which a response's answer is extracted: GSM8K's for '####' without a box.
 
-    A heading of Markdown is no such mark: other lines follow it, and it begins like no number.
+    A Markdown heading is not such a mark: lines follow it, and its text does not begin with a
+    number.
     """
     _, marker, after = response.rpartition(MARKER)
     if not marker or "\\boxed" in response:
