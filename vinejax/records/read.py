@@ -72,7 +72,10 @@ class RunReader:
         is_live = status is not None and status.state == "running"
         return Run(
             name=text.printable(workdir.resolve().name),
-            records=[Record(*key, values) for key, values in sorted(self._merged.items())],
+            records=[
+                Record(stage, position, values)
+                for (stage, position), values in sorted(self._merged.items())
+            ],
             episodes=self._read_episodes(steady if is_live else spread),
             config=_object(workdir / "config.json"),
             bench=_object(workdir / "credit" / "bench.json"),

@@ -164,8 +164,15 @@ def closed(listed: Listed) -> Closed:
     batch = collate(as_episodes(listed.responses), 40)
     weights = np.zeros(batch.mask.shape, np.float32)
     weights[: len(rewards)] = (chances * rewards)[:, None]
-    given = (cases.model(), cases.params(), batch, weights[None])
-    gradient = policy_gradients(*given, solutions=1, temperature=1.0, passes=Passes(40))
+    gradient = policy_gradients(
+        cases.model(),
+        cases.params(),
+        batch,
+        advantages=weights[None],
+        solutions=1,
+        temperature=1.0,
+        passes=Passes(40),
+    )
     squared = float(inner_products(cases.model(), gradient, gradient)[0][0])
     of_tokens = np.zeros((len(rewards), 2 + LONGEST, LONGEST))
     noise = np.zeros((len(rewards), LONGEST + 1))
@@ -245,8 +252,15 @@ def test_gradients_are_those_of_a_plain_loop(passes: Passes):
     episodes = cases.random_episodes([(4, 3), (2, 5), (3, 1), (5, 21), (3, 8)])
     batch = collate(episodes, 2)  # six rows of 32, two of them when packed
     credit = np.random.default_rng(0).normal(size=(2, *batch.mask.shape)).astype(np.float32)
-    given = (cases.model(), cases.params(), batch, credit)
-    found = policy_gradients(*given, solutions=3, temperature=0.7, passes=passes)
+    gradients = policy_gradients(
+        cases.model(),
+        cases.params(),
+        batch,
+        advantages=credit,
+        solutions=3,
+        temperature=0.7,
+        passes=passes,
+    )
 
     def objective(params, e: int):
         total = 0.0
@@ -259,8 +273,9 @@ def test_gradients_are_those_of_a_plain_loop(passes: Passes):
 
     for e in range(2):
         expected = jax.jit(jax.grad(objective), static_argnums=1)(cases.params(), e)
-        cases.assert_close(jax.tree.map(lambda x, e=e: x[e], found), expected, cases.ROUNDING)
-    squares, products = inner_products(cases.model(), found, found)
-    flat = np.concatenate([np.asarray(x).reshape(2, -1) for x in jax.tree.leaves(found)], axis=1)
+        cases.assert_close(jax.tree.map(lambda x, e=e: x[e], gradients), expected, cases.ROUNDING)
+    squares, products = inner_products(cases.model(), gradients, gradients)
+    leaves = jax.tree.leaves(gradients)
+    flat = np.concatenate([np.asarray(x).reshape(2, -1) for x in leaves], axis=1)
     np.testing.assert_allclose(products, flat @ flat.T, rtol=1e-5)
     np.testing.assert_allclose(squares, np.diag(flat @ flat.T), rtol=1e-5)

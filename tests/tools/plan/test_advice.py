@@ -59,7 +59,8 @@ def test_a_pool_with_all_columns_gets_fewer_slots():
 
 
 def test_a_program_without_caches_gets_none():
-    lines = advise(*planned("decode copy"))
+    case, phase, program = planned("decode copy")
+    lines = advise(case, phase, program)
     assert lines and not any("slots" in line or "memory_gib" in line for line in lines)
 
 

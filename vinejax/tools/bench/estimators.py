@@ -107,10 +107,15 @@ class Fixed(NamedTuple):
         self, cfg: Config, episodes: list[Episode], batch: Batch, needs_reference: bool = True
     ) -> Batch:
         """The batch of the episodes with log-probabilities by policy and reference model."""
-        session, temperature = self.session, cfg.sample.temperature
-        reference = session.load_reference() if needs_reference else None
-        models = session.model, self.weights, reference
-        return with_logprobs(*models, batch, episodes, temperature, self.passes(cfg))
+        return with_logprobs(
+            self.session.model,
+            self.weights,
+            reference=self.session.load_reference() if needs_reference else None,
+            batch=batch,
+            episodes=episodes,
+            temperature=cfg.sample.temperature,
+            passes=self.passes(cfg),
+        )
 
     def critic_values(self, cfg: Config, batch: Batch) -> np.ndarray:
         """f32[B, T] the critic's values before each token."""
@@ -242,8 +247,14 @@ def _with_prior(fixed: Fixed, cfg: Config, rollout: Rollout, kept: Any) -> tuple
     assert isinstance(state, Prior)
     kept = kept or state.fresh_prior(session.model, cfg)
     if state.reads_hidden(cfg):
-        of_batch = session.model, fixed.weights, rollout.batch, state_numbers(rollout.steps)
-        rollout = rollout._replace(hidden=hidden_of(*of_batch, fixed.passes(cfg)))
+        hidden = hidden_of(
+            session.model,
+            fixed.weights,
+            rollout.batch,
+            number=state_numbers(rollout.steps),
+            passes=fixed.passes(cfg),
+        )
+        rollout = rollout._replace(hidden=hidden)
     rollout = state.with_prior(session, rollout, kept, cfg)
     return rollout, state.learned(kept, rollout, cfg)[0]
 

@@ -94,11 +94,11 @@ def policy_gradients(
 @functools.partial(jax.jit, static_argnames="model")
 def _products(model: Decoder, gradients: Params, references: Params) -> tuple[Array, Array]:
     def product(gradient: Array, reference: Array) -> Float[Array, "E F"]:
-        flat = [x.reshape(x.shape[0], -1) for x in (gradient, reference)]
-        return jnp.einsum("en,fn->ef", *flat, precision="highest")
+        rows, columns = (x.reshape(x.shape[0], -1) for x in (gradient, reference))
+        return jnp.einsum("en,fn->ef", rows, columns, precision="highest")
 
     leaves = list(zip(*map(jax.tree.leaves, (gradients, references)), strict=True))
-    with_references = jnp.stack([product(*pair) for pair in leaves]).sum(axis=0)
+    with_references = jnp.stack([product(x, y) for x, y in leaves]).sum(axis=0)
     squares = jnp.stack([jnp.sum(jnp.square(x), axis=tuple(range(1, x.ndim))) for x, _ in leaves])
     return replicate((squares.sum(axis=0), with_references), model.mesh)
 

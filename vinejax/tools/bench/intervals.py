@@ -77,4 +77,5 @@ class Bootstrap:
         defined = [x for x in draws if x is not None]
         if not defined:
             return Measure(value, None, None)
-        return Measure(value, *percentile_interval(defined))
+        low, high = percentile_interval(defined)
+        return Measure(value, low, high)

@@ -101,14 +101,26 @@ def measure_gradients(
                 repeats[name].credit.append(credit_of_steps(made.advantages, steps))
         fixed.session.engine.release()
         credit = np.stack([estimates[name].advantages for name in chosen])
-        parts = (fixed.session.model, fixed.params, batch, credit, len(episodes))
-        rest = cfg.sample.temperature, passes, fixed.session.base
-        gradients = policy_gradients(*parts, *rest)
+        gradients = policy_gradients(
+            fixed.session.model,
+            fixed.params,
+            batch,
+            advantages=credit,
+            solutions=len(episodes),
+            temperature=cfg.sample.temperature,
+            passes=passes,
+            base=fixed.session.base,
+        )
         _record(fixed, {name: repeats[name] for name in chosen}, estimates, gradients, reference)
         count = BenchConfig.of(cfg).repeats
         say(f"credit: repeat {repeat + 1} of {count}, {len(episodes)} solutions")
-    means = statistics.mean(tokens), steady(seconds), float(np.mean(trained))
-    return repeats, Solutions(first, *means, joined(truths))
+    return repeats, Solutions(
+        episodes=first,
+        tokens=statistics.mean(tokens),
+        seconds=steady(seconds),
+        trained=float(np.mean(trained)),
+        truth=joined(truths),
+    )
 
 
 def steady(seconds: Sequence[float]) -> float:

@@ -93,8 +93,8 @@ def _median_seconds(
         rows = make_rows()
         for epoch in range(cfg.ppo.epochs):
             for minibatch in minibatches(rows, cfg.ppo.minibatch, cfg.seed, 0, epoch):
-                given = objective.pack(minibatch), fixed.session.base
-                state, _ = update_step(objective, optimizer, state, *given)
+                packed = objective.pack(minibatch)
+                state, _ = update_step(objective, optimizer, state, packed, fixed.session.base)
         jax.block_until_ready(state)
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds[1:])

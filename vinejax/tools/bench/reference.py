@@ -82,8 +82,15 @@ def _gradient(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> Params:
         batch = fixed.batch(cfg, chosen, passes.rows)
         credit = np.zeros(batch.mask.shape, np.float32)
         credit[: len(chosen)] = advantages[start : start + rows, None]
-        parts = (fixed.session.model, fixed.params, batch, credit[None] * batch.mask)
-        rest = cfg.sample.temperature, passes, fixed.session.base
-        return policy_gradients(*parts, len(episodes), *rest)
+        return policy_gradients(
+            fixed.session.model,
+            fixed.params,
+            batch,
+            advantages=credit[None] * batch.mask,
+            solutions=len(episodes),
+            temperature=cfg.sample.temperature,
+            passes=passes,
+            base=fixed.session.base,
+        )
 
     return functools.reduce(optax.tree.add, map(part, range(0, len(episodes), rows)))

@@ -77,19 +77,22 @@ def rows_of(
     }
     rows = {}
     for name, repeat in repeats.items():
-        costs: tuple[Measure | None, ...] = (None, None, None)
+        error_ratio = token_cost = second_cost = None
         if BASELINE in repeats:
-            ratio = _error_ratio(repeat, repeats[BASELINE], reference.product)
-            factors = 1.0, tokens[name] / tokens[BASELINE], seconds[name] / seconds[BASELINE]
-            costs = tuple(measure_of(ratio * factor) for factor in factors)
+            ratios = _error_ratio(repeat, repeats[BASELINE], reference.product)
+            error_ratio = measure_of(ratios)
+            token_cost = measure_of(ratios * (tokens[name] / tokens[BASELINE]))
+            second_cost = measure_of(ratios * (seconds[name] / seconds[BASELINE]))
         worth = None
         if solutions.truth is not None and name != EXACT:
             worth = worth_of(np.concatenate(repeat.credit), solutions.truth)
         rows[name] = Row(
-            gradient_error(repeat.measured(), reference.product),
-            float(tokens[name]),
-            seconds[name],
-            *costs,
+            gradient=gradient_error(repeat.measured(), reference.product),
+            tokens=float(tokens[name]),
+            seconds=seconds[name],
+            error_ratio=error_ratio,
+            token_cost=token_cost,
+            second_cost=second_cost,
             values=values.get(name),
             worth=worth,
         )

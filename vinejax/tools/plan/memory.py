@@ -182,8 +182,19 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
         demand = Demand(trunks, per_wave, longest, budget=cfg.sample.max_tokens)
         sizes, _ = sizes_of(case.model, case.mesh, case.platform, room, settings, demand)
         shapes = sizes, *drain_sizes(case.model, case.mesh, room, sizes)
-        work = trunks, branches, longest, mean_trunk, tokens
-        phases.append(PlannedPhase(name, *work, sizes, shapes, waves))
+        phases.append(
+            PlannedPhase(
+                name=name,
+                trunks=trunks,
+                branches=branches,
+                trunk_tokens=longest,
+                mean_trunk=mean_trunk,
+                tokens=tokens,
+                sizes=sizes,
+                shapes=shapes,
+                waves=waves,
+            )
+        )
     return phases
 
 

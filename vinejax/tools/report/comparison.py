@@ -150,8 +150,7 @@ def _pair_row(raw: JsonObject) -> PairRow:
 def _points(raw: object) -> list[curves.Mark]:
     points = []
     for point in _list(raw):
-        x, *ends = map(_number, _list(point))
-        value, low, high = ends
+        x, value, low, high = map(_number, _list(point))
         points.append(curves.Mark(x, value, low, high, x, x))
     if not points:
         raise ValueError("a curve without points")

@@ -130,10 +130,11 @@ def _interval(
     draws: int = DRAWS,
 ) -> Estimate:
     """A statistic of groups of scores; runs are drawn group by group, and task by task."""
-    rng, given = np.random.default_rng(seed), [_as_draws(scores) for scores in groups]
-    drawn = [[runs[0][resampled(rng, runs.size, draws)] for runs in tasks] for tasks in given]
-    ends = percentile_interval(statistic(*drawn))
-    return Estimate(float(statistic(*given)[0]), *ends)
+    rng = np.random.default_rng(seed)
+    scores_of = [_as_draws(scores) for scores in groups]
+    drawn = [[runs[0][resampled(rng, runs.size, draws)] for runs in tasks] for tasks in scores_of]
+    low, high = percentile_interval(statistic(*drawn))
+    return Estimate(float(statistic(*scores_of)[0]), low, high)
 
 
 def _middle_mean(drawn: Drawn) -> np.ndarray:

@@ -54,11 +54,11 @@ def time_chart(records: list[Record]) -> TimeChart | None:
         for p, name in enumerate(PHASES)
     ]
     hovers = [_hover(frame, g, m) for g, m in zip(groups, means, strict=True)]
-    cuts = [
-        Cut(*_column(frame, group), text.three_digits(height))
-        for group, height in zip(groups, heights, strict=True)
-        if height > frame.y_range[1]
-    ]
+    cuts = []
+    for group, height in zip(groups, heights, strict=True):
+        if height > frame.y_range[1]:
+            left, width = _column(frame, group)
+            cuts.append(Cut(left, width, text.three_digits(height)))
     return TimeChart(frame, [p for p in phases if p.share], hovers, total, cuts)
 
 

@@ -37,7 +37,9 @@ def _chart(name: str, chosen: list[Record]) -> curves.Chart | None:
     title, note = TITLES[name]
     spec = curves.Spec(
         title,
-        tuple(curves.Curve(*pair) for pair in zip(labels, labels, STYLES, strict=True)),
+        tuple(
+            curves.Curve(label, label, style) for label, style in zip(labels, STYLES, strict=True)
+        ),
         note,
         log=name in LOGARITHMIC,
         floor=None if name == "ratio" else 0.0,

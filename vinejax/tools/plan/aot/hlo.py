@@ -69,7 +69,7 @@ def parse_hlo(text: str | None) -> Program:
         elif line.rstrip() == "}":  # a kernel's metadata has lines that only start with it
             body = None
         elif instruction := _INSTRUCTION.match(line):
-            body.append(Instruction(*instruction.groups()))
+            body.append(Instruction._make(instruction.groups()))
     if not entry:
         raise ValueError("not the text of a compiled program: it has no ENTRY")
     return Program(entry, computations)

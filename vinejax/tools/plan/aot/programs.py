@@ -68,7 +68,7 @@ class Lowering:
     def _prefill(self) -> Lowered:
         places = num_shards(self.mesh) * self.phase.sizes.batch
         cache, rows, _ = self._caches()
-        served = window.Rows(*(self._numbers(places) for _ in range(3)))
+        served = window.Rows._make(self._numbers(places) for _ in window.Rows._fields)
         entering = window.Entering(self._numbers(places), served)
         tokens = self._numbers(places, self.phase.sizes.columns)
         temperature = None  # set where prefill also scores: in float32 without a tensor axis
@@ -94,7 +94,7 @@ class Lowering:
         drawing = type(cfg)(cfg.temperature, cfg.top_p, cfg.top_k, max_tokens=1)
         cache, rows, slots = self._caches()
         branches = num_shards(self.mesh) * sizes.queue
-        queue = decode.Queue(*(self._numbers(branches) for _ in decode.Queue._fields))
+        queue = decode.Queue._make(self._numbers(branches) for _ in decode.Queue._fields)
         queue = queue._replace(seed=self._shape((branches, 2), jnp.uint32, split.SHARDS))
         # The tokens of the stop strings are not known here: at most one state per character.
         states = sum(map(len, cfg.stop))
@@ -162,10 +162,21 @@ class Lowering:
     def _batch(self, rows: int) -> Batch:
         """The shapes of a batch on the host, as the loop passes it."""
         shape = (rows, train_length(self.case))
-        kinds = [np.int32] * 3 + [np.bool_] + [np.float32] * 3
-        batch = Batch(*(jax.ShapeDtypeStruct(shape, kind) for kind in kinds))  # pyright: ignore
+        integers, flags, floats = (
+            cast(np.ndarray, jax.ShapeDtypeStruct(shape, kind))
+            for kind in (np.int32, np.bool_, np.float32)
+        )
         is_shared = self.case.cfg.ppo.share_prefixes == "on"
-        return batch._replace(seen_until=batch.segment_ids if is_shared else None)
+        return Batch(
+            tokens=integers,
+            segment_ids=integers,
+            positions=integers,
+            mask=flags,
+            advantages=floats,
+            old_logprobs=floats,
+            ref_logprobs=floats,
+            seen_until=integers if is_shared else None,
+        )
 
     def _state(self, params: PyTree, optimizer: optax.GradientTransformation) -> TrainState:
         step = cast(jax.Array, jax.ShapeDtypeStruct((), jnp.int32))

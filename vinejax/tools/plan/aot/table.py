@@ -127,8 +127,8 @@ def iteration_table(plan: Plan) -> Table:
 
 def _range(stages: list[Stage]) -> str:
     """The estimate of stages together: '1.5 to 2.9', or one number if both ends are."""
-    ends = sum(x.estimate for x in stages), sum(x.one_by_one for x in stages)
-    return _between(*(f"{end:.1f}" for end in ends))
+    low, high = sum(x.estimate for x in stages), sum(x.one_by_one for x in stages)
+    return _between(f"{low:.1f}", f"{high:.1f}")
 
 
 def _between(low: str, high: str) -> str:
@@ -141,7 +141,8 @@ def utilisation_lines(plan: Plan) -> list[str]:
     at_peak = useful_flops(plan.case) / (plan.case.topology.chips * chip.bf16_tflops * 1e12)
     for stage in plan.stages:
         if stage.name == "train":
-            share = _between(*(f"{at_peak / x:.1%}" for x in (stage.one_by_one, stage.estimate)))
+            low, high = at_peak / stage.one_by_one, at_peak / stage.estimate
+            share = _between(f"{low:.1%}", f"{high:.1%}")
             return [f"Updates use {share} of the chips' peak on useful tokens (MFU)."]
     return []
 
@@ -159,7 +160,8 @@ def price_lines(plan: Plan) -> list[str]:
         for among in (plan.stages, [stages["values"]])
     )
     ratios = [whole / (whole - part) for whole, part in zip(total, values, strict=True)]
-    ratio = _between(*sorted(f"{ratio:.2f}" for ratio in ratios))
+    low, high = sorted(f"{ratio:.2f}" for ratio in ratios)
+    ratio = _between(low, high)
     phase = next(phase for phase in plan.phases if phase.name == "values")
     sampled = stages["values"].estimate / (phase.branches * phase.tokens)
     episodes = case.cfg.rollout.prompts * case.cfg.rollout.per_prompt

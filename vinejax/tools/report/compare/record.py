@@ -28,7 +28,7 @@ def comparison_of(runs: Sequence[ComparedRun]) -> JsonObject:
         "runs": len(runs),
         "groups": [_group(group) for group in groups],
         "settings": [list(row) for row in differing_settings(groups)],
-        "pairs": [_pair(*pair) for pair in itertools.combinations(groups, 2)],
+        "pairs": [_pair(first, second) for first, second in itertools.combinations(groups, 2)],
         "unevaluated": [run.name for run in runs if run.rewards is None],
     }
 
@@ -97,5 +97,6 @@ def _paired(first: Group, second: Group) -> dict[str, Any]:
         return {"paired": None, "has_other_problems": False}
     if first.rewards.keys() != second.rewards.keys():
         return {"paired": None, "has_other_problems": True}
-    difference = Estimate(*paired_interval(first.rewards, second.rewards))
+    paired = paired_interval(first.rewards, second.rewards)
+    difference = Estimate(paired.difference, paired.low, paired.high)
     return {"paired": difference._asdict(), "has_other_problems": False}
