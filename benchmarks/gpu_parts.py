@@ -42,10 +42,10 @@ from vinejax.model.config import Compute
 from vinejax.model.sharding import make_mesh
 from vinejax.records.read import read_run
 from vinejax.runtime.workdir import write_atomic
-from vinejax.tools.bench.command import credit_bench, fixed_parts
+from vinejax.tools.bench.bench_mode import credit_bench, fixed_parts
 from vinejax.tools.bench.measure import steady
 from vinejax.tools.bench.price import Price, training_seconds
-from vinejax.tools.bench.results import Result, as_json
+from vinejax.tools.bench.results import BenchResult, as_json
 from vinejax.training.startup import Session, open_session
 from vinejax.training.warmup import warm_up
 
@@ -333,7 +333,7 @@ def credit(given: Given) -> Iterator[Figure]:
         yield {"name": "credit bench", "value": before[0], "unit": "s"} | bench
 
 
-def figures_of(result: Result, bench: dict[str, int]) -> Iterator[Figure]:
+def figures_of(result: BenchResult, bench: dict[str, int]) -> Iterator[Figure]:
     """The few numbers of a record of the bench that the table shows."""
     more = {"repeats": bench["repeats"]}
     yield {"name": "mean reward", "value": result.reward, "unit": "mean"} | more

@@ -44,7 +44,7 @@ def episode_rows(
             "question": problem.question,
             "answer": problem.answer,
             "prompt": decode(tokenizer, episode.prompt),
-            "given": _given(tokenizer, episode),
+            "given": _given_text(tokenizer, episode),
             "response": episode.text,
             "finished": episode.finished,
             "reward": episode.reward,
@@ -55,7 +55,7 @@ def episode_rows(
         }
 
 
-def _given(tokenizer: Tokenizer, episode: Episode) -> str:
+def _given_text(tokenizer: Tokenizer, episode: Episode) -> str:
     """The text of the response's given tokens; "" if there are none."""
     return response_text(tokenizer, episode.prompt, episode.response[: episode.given])
 
@@ -73,14 +73,14 @@ def _steps(
     """
     num_steps = len(episode.step_ends)
     before = [None] * num_steps if values is None else values[:num_steps].tolist()
-    around = [*before, 0.0]
-    none = np.zeros(num_steps)
-    counts = none if episode.value_counts is None else episode.value_counts
-    reused = none if episode.reused is None else episode.reused
+    values_around = [*before, 0.0]
+    no_counts = np.zeros(num_steps)
+    counts = no_counts if episode.value_counts is None else episode.value_counts
+    reused = no_counts if episode.reused is None else episode.reused
     errors = [None] * num_steps if episode.value_errors is None else episode.value_errors.tolist()
     rewards = episode.step_rewards or [None] * num_steps
     prompt_text = decode(tokenizer, episode.prompt)
-    so_far = _given(tokenizer, episode)
+    so_far = _given_text(tokenizer, episode)
 
     def text_until(end: int) -> str:
         return continuation_text(tokenizer, episode.prompt, prompt_text, episode.response[:end])
@@ -101,8 +101,8 @@ def _steps(
         continuations = episode.continuations[c] if with_texts and counts[c] else ()
         step = {
             "text": text[len(so_far) :],
-            "value": around[c],
-            "value_after": around[c + 1],
+            "value": values_around[c],
+            "value_after": values_around[c + 1],
             "advantage": None if advantages is None else float(advantages[c]),
             "reward": rewards[c],
             "count": int(counts[c]),

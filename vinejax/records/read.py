@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from etils import epath
 
-from vinejax.records import text
+from vinejax.records import formats
 from vinejax.runtime.stages import number_field
 from vinejax.runtime.status import Status, read_status
 from vinejax.runtime.workdir import is_remote
@@ -26,7 +26,7 @@ class Record(NamedTuple):
     values: dict[str, float]
 
 
-class Run(NamedTuple):
+class RunRecords(NamedTuple):
     """All data of a run that the page shows."""
 
     name: str
@@ -38,7 +38,7 @@ class Run(NamedTuple):
     status: Status | None  # None if no process has written it
 
 
-def read_run(workdir: epath.Path, max_iterations: int = 5) -> Run:
+def read_run(workdir: epath.Path, max_iterations: int = 5) -> RunRecords:
     """Reads a workdir, with at most `max_iterations` files of episodes; see `RunReader`."""
     return RunReader(workdir, max_iterations).read()
 
@@ -58,7 +58,7 @@ class RunReader:
         self._merged: dict[tuple[str, int], dict[str, float]] = {}
         self._episodes: dict[int, list[JsonObject]] = {}
 
-    def read(self) -> Run:
+    def read(self) -> RunRecords:
         """The run as it is now.
 
         Episodes are read for evenly spread iterations; while the run goes on, for a choice that
@@ -70,8 +70,8 @@ class RunReader:
             self._merged.clear()
         _merge(self._merged, lines)
         is_live = status is not None and status.state == "running"
-        return Run(
-            name=text.printable(workdir.resolve().name),
+        return RunRecords(
+            name=formats.printable(workdir.resolve().name),
             records=[
                 Record(stage, position, values)
                 for (stage, position), values in sorted(self._merged.items())
@@ -167,8 +167,8 @@ def steady(items: Sequence[int], count: int) -> list[int]:
 
 def _object(path: epath.Path) -> JsonObject:
     """The JSON object that a file holds; an empty one if it holds none."""
-    found = _parsed([path.read_bytes()]) if path.exists() else []
-    return found[0] if found else {}
+    objects = _parsed([path.read_bytes()]) if path.exists() else []
+    return objects[0] if objects else {}
 
 
 def _parsed(lines: Iterable[bytes]) -> list[JsonObject]:

@@ -23,7 +23,7 @@ from vinejax.engine.engine import Engine
 from vinejax.learner.batch import collate
 from vinejax.learner.packing import Passes
 from vinejax.tools.bench import reference
-from vinejax.tools.bench.estimators import Fixed, estimator_config
+from vinejax.tools.bench.estimators import FixedParts, estimator_config
 from vinejax.tools.bench.gradients import inner_products, policy_gradients
 from vinejax.tools.bench.measure import measure_gradients
 from vinejax.tools.bench.reference import Reference
@@ -54,7 +54,7 @@ class Listed(NamedTuple):
     values: dict[tuple[int, ...], float]  # of every prefix that is no response
 
 
-def fixed() -> Fixed:
+def fixed() -> FixedParts:
     cfg = config()
     model, tokenizer = cases.model(), cases.tokenizer()
     session = types.SimpleNamespace(
@@ -67,7 +67,7 @@ def fixed() -> Fixed:
         mesh=model.mesh,
     )
     problems = [(Problem("p", "", ""), PROMPT)]
-    return Fixed(session, cases.params(), None, problems)  # pyright: ignore
+    return FixedParts(session, cases.params(), None, problems)  # pyright: ignore
 
 
 def config(**bench: Any):
@@ -220,7 +220,7 @@ def test_gradients_have_the_analytic_mean_and_variance(closed: Closed):
     expected = {"rloo": closed.rloo, "vineppo_k1": closed.exact + closed.sampled}
     for name, more in expected.items():
         own = repeats[name]
-        for of_repeats, mean in ((own.squares, 1 + more), (own.along, 1.0)):
+        for of_repeats, mean in ((own.squares, 1 + more), (own.products, 1.0)):
             scaled = np.array(of_repeats) / closed.squared
             error = scaled.std(ddof=1) / np.sqrt(len(scaled))
             print(f"{name}: {scaled.mean():.3f} ± {error:.3f}, in closed form {mean:.3f}")
@@ -229,7 +229,7 @@ def test_gradients_have_the_analytic_mean_and_variance(closed: Closed):
     worth = worth_of(np.concatenate(repeats["vineppo_k1"].credit), solutions.truth)
     print(f"worth {worth}, in closed form {closed.worth:.3f}")
     assert worth.value == pytest.approx(closed.worth, abs=0.05)
-    assert 1 < solutions.trained <= LONGEST and solutions.tokens >= solutions.trained
+    assert 1 < solutions.trained_tokens <= LONGEST and solutions.tokens >= solutions.trained_tokens
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from helpers.applied import applied
 
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
-from vinejax.tools.bench.command import chosen_estimators, credit_bench, with_open_choices
+from vinejax.tools.bench.bench_mode import chosen_estimators, credit_bench, with_open_choices
 from vinejax.tools.bench.estimators import ESTIMATORS, RUN, estimator_config, reads_logprobs
 from vinejax.training.loop import train
 

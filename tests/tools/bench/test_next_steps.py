@@ -25,8 +25,8 @@ from vinejax.credit.samples import Sample
 from vinejax.engine.branches import Branch
 from vinejax.rollout.sampler import Sampler
 from vinejax.tools.bench.next_steps import (
-    Choice,
     NextStep,
+    NextStepChoice,
     NextSteps,
     sample_next_steps,
     step_returns,
@@ -123,7 +123,7 @@ def test_returns_after_steps():
 
 def test_a_critics_values_count_after_steps_that_do_not_end():
     steps = [NextStep([1], 0.5, False), NextStep([2], 0.25, False), NextStep([3, 1], 1.0, True)]
-    choice = Choice(START, PROBLEM[0], PROMPT, steps)
+    choice = NextStepChoice(START, PROBLEM[0], PROMPT, steps)
     np.testing.assert_array_equal(step_values(choice, [0.5, 1.0, np.nan], 0.5), [0.75, 0.75, 1.0])
     with pytest.raises(ValueError, match="zip"):
         step_values(choice, [0.5], 0.5)

@@ -11,7 +11,7 @@ from vinejax.engine.tpu.paged import PagedStorage
 from vinejax.tools.plan.aot.advice import advise
 from vinejax.tools.plan.case import Case, open_case
 from vinejax.tools.plan.cost import program_costs, usable_slots
-from vinejax.tools.plan.memory import PlannedPhase, main_phase, memory_and_phases
+from vinejax.tools.plan.planned_memory import PlannedPhase, main_phase, memory_and_phases
 from vinejax.tools.plan.roofline import PlannedProgram, plan_program
 
 

@@ -24,7 +24,7 @@ from vinejax.core.settings import Config, as_tree
 from vinejax.tools.plan.aot.compiler import ENVIRONMENT, compile_program
 from vinejax.tools.plan.aot.hlo import Collective
 from vinejax.tools.plan.case import Case, open_case
-from vinejax.tools.plan.memory import main_phase, memory_and_phases, train_length
+from vinejax.tools.plan.planned_memory import main_phase, memory_and_phases, train_length
 
 pytestmark = [
     pytest.mark.slow,
@@ -216,7 +216,7 @@ import os, sys
 from vinejax.config.load import from_dict, from_file
 from vinejax.model.sharding import AXES, mesh_over
 from vinejax.tools.plan.case import open_case
-from vinejax.tools.plan.aot.child import devices_of
+from vinejax.tools.plan.aot.compile_child import devices_of
 
 for name in ("math7b", "rho1b_math"):
     fields = from_file(sys.argv[1], f"configs/{name}.py")

@@ -13,8 +13,13 @@ from vinejax.config.load import from_dict
 from vinejax.engine.cache import Sizes
 from vinejax.engine.drain import SHARE
 from vinejax.engine.tpu.paged import PagedStorage
-from vinejax.tools.plan.aot.iteration import KERNEL_SPEED, LATENCY_S, Stage, iteration_stages
-from vinejax.tools.plan.aot.table import Plan, as_json, price_lines, utilisation_lines
+from vinejax.tools.plan.aot.iteration_time import (
+    KERNEL_SPEED,
+    LATENCY_S,
+    PlannedStage,
+    iteration_stages,
+)
+from vinejax.tools.plan.aot.plan_table import Plan, as_json, price_lines, utilisation_lines
 from vinejax.tools.plan.case import Case, open_case
 from vinejax.tools.plan.cost import (
     busy_slots,
@@ -24,7 +29,7 @@ from vinejax.tools.plan.cost import (
     decode_cost,
     program_costs,
 )
-from vinejax.tools.plan.memory import (
+from vinejax.tools.plan.planned_memory import (
     PlannedPhase,
     is_decode,
     memory_and_phases,
@@ -246,10 +251,10 @@ def test_a_plan_says_what_values_cost(tmp_path: Path):
     case = small(tmp_path, TPU)
     phases = memory_and_phases(case)[1]
     stages = [
-        Stage("rollout", {}, 1.0, "memory", 1.0, 1.0),
-        Stage("values", {}, 3.0, "memory", 3.0, 3.0),
-        Stage("score", {}, 0.5, "compute", 0.5, 0.5),
-        Stage("train", {}, 0.5, "compute", 0.5, 1.5),
+        PlannedStage("rollout", {}, 1.0, "memory", 1.0, 1.0),
+        PlannedStage("values", {}, 3.0, "memory", 3.0, 3.0),
+        PlannedStage("score", {}, 0.5, "compute", 0.5, 0.5),
+        PlannedStage("train", {}, 0.5, "compute", 0.5, 1.5),
     ]
     assert (phases[1].branches, phases[1].tokens) == ((32 * 4 - 24) * 9, 5.0)
     ratio, price = price_lines(Plan(case, phases, [], stages, {}, []))
@@ -269,7 +274,7 @@ def test_a_plan_says_how_well_updates_use_the_chips(tmp_path: Path):
     attention = 4 * cfg.num_layers * cfg.num_heads * cfg.head_dim * length / 2
     flops = 2 * 32 * length * 3 * (2 * weights + attention)
     peak = 8 * case.topology.chip.bf16_tflops * 1e12  # of all chips
-    stages = [Stage("train", {}, 0.0, "compute", flops / peak / 0.5, flops / peak / 0.25)]
+    stages = [PlannedStage("train", {}, 0.0, "compute", flops / peak / 0.5, flops / peak / 0.25)]
     (line,) = utilisation_lines(Plan(case, phases, [], stages, {}, []))
     assert "25.0% to 50.0% of the chips' peak" in line
     assert utilisation_lines(Plan(case, phases, [], [], {}, [])) == []

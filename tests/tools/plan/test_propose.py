@@ -18,10 +18,10 @@ from vinejax.runtime import devices
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.topology import parse_topology
 from vinejax.tools.plan import propose
-from vinejax.tools.plan.aot import command
+from vinejax.tools.plan.aot import plan_mode
 from vinejax.tools.plan.case import open_case
 from vinejax.tools.plan.cost import program_costs
-from vinejax.tools.plan.memory import (
+from vinejax.tools.plan.planned_memory import (
     decode_copy_bytes,
     main_phase,
     memory_and_phases,
@@ -219,11 +219,11 @@ def test_from_python_too(found, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def test_a_plan_without_a_row_shows_the_one_it_planned(tmp_path: Path, capsys):
     fields = small_fields(tmp_path, "cpu:4")
     fields.topology = "h100:8"
-    assert command.plan_run(from_dict(fields), tmp_path) is True
+    assert plan_mode.plan_run(from_dict(fields), tmp_path) is True
     out = capsys.readouterr().out
     # Two heads; a width of 8 is not split.
     assert SMALL["hidden_size"] == 8 and "data=8 fsdp=1 tensor=1" in out
     assert 'cfg.meshes["h100:8"] = dict(data=8, ' in out
     fields.mesh.fsdp = 8  # a mesh of one's own is planned as it is
-    assert command.plan_run(from_dict(fields), tmp_path) is True
+    assert plan_mode.plan_run(from_dict(fields), tmp_path) is True
     assert "cfg.meshes" not in capsys.readouterr().out

@@ -10,9 +10,9 @@ from helpers.report_cases import Page, compared_run
 from vinejax import command
 from vinejax.core.errors import UserError
 from vinejax.statistics.accuracy import paired_interval
-from vinejax.tools.report.compare.groups import differing_settings, group_runs
 from vinejax.tools.report.compare.page import compare_runs
 from vinejax.tools.report.compare.read_runs import read_runs
+from vinejax.tools.report.compare.run_groups import differing_settings, group_runs
 from vinejax.tools.report.interquartile import improvement_interval, iqm_difference, iqm_interval
 
 REWARDS = {"p0": [1.0, 0.0], "p1": [1.0, 1.0], "p2": [0.0, 0.0]}

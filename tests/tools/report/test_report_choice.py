@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from helpers.report_cases import Page, row, write
 
-from vinejax.records import text
+from vinejax.records import formats
 from vinejax.records.read import Record
 from vinejax.tools.report import curves, rows, timing
 from vinejax.tools.report import episode_choice as choice
@@ -107,6 +107,6 @@ def test_an_iteration_that_compiles_does_not_flatten_the_others():
 
 
 def test_empty_lines_around_a_step_are_left_out():
-    assert text.trimmed(text.Clipped("\n a\n b\n")) == text.Clipped(" a\n b")
-    assert text.trimmed(text.Clipped("\na\n", 7)) == text.Clipped("a\n", 7)
-    assert text.trimmed(text.Clipped("\n \n")) == text.Clipped("\n \n")
+    assert formats.trimmed(formats.Clipped("\n a\n b\n")) == formats.Clipped(" a\n b")
+    assert formats.trimmed(formats.Clipped("\na\n", 7)) == formats.Clipped("a\n", 7)
+    assert formats.trimmed(formats.Clipped("\n \n")) == formats.Clipped("\n \n")

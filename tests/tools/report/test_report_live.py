@@ -115,7 +115,7 @@ def test_renewing_takes_a_small_share_of_the_time(
     clock = [1000.0]
     made = []
 
-    def render(found: read.Run) -> str:
+    def render(found: read.RunRecords) -> str:
         clock[0] += 2.0
         made.append(clock[0])
         return "page"

@@ -76,7 +76,7 @@ def nowhere(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
     return None
 
 
-class Fixed(NamedTuple):
+class FixedParts(NamedTuple):
     """The parts that all estimators share: policy, critic if the run has one, and problems."""
 
     session: Session
@@ -124,7 +124,7 @@ class Fixed(NamedTuple):
         return critic_values(self.session.model, weights, batch, self.passes(cfg))
 
 
-class Estimate(NamedTuple):
+class EstimatedCredit(NamedTuple):
     """The credit of an estimator for the solutions of a batch, and its cost."""
 
     advantages: np.ndarray  # f32[B, T], 0 where a token is not trained on
@@ -132,7 +132,7 @@ class Estimate(NamedTuple):
     critic: np.ndarray | None  # f32[B, T] a critic's values before each token
     tokens: int  # decoded for the credit, beyond the solutions
     seconds: float  # spent on the credit
-    kept: Any = None  # of a learned value after these solutions, if it has one
+    prior_state: Any = None  # of a learned value after these solutions, if it has one
 
 
 def estimator_config(cfg: Config, name: str) -> Config:
@@ -164,8 +164,8 @@ def estimator_config(cfg: Config, name: str) -> Config:
     }
     for reason, holds in reasons.items():
         if holds:
-            rule = f"cannot be measured: {reason}; name other estimators"
-            raise ConfigError("bench.estimators", rule, repr(name))
+            message = f"cannot be measured: {reason}; name other estimators"
+            raise ConfigError("bench.estimators", message, repr(name))
     check_config(config)
     return applied
 
@@ -201,66 +201,68 @@ def reads_logprobs(cfg: Config) -> bool:
 
 
 def estimate(
-    fixed: Fixed,
+    parts: FixedParts,
     cfg: Config,
     episodes: list[Episode],
     batch: Batch,
     repeat: int,
-    kept: Any = None,
-) -> Estimate:
+    prior_state: Any = None,
+) -> EstimatedCredit:
     """The credit that the estimator of `cfg` gives to the solutions of a batch.
 
     `batch` holds `episodes` in this order, with log-probabilities where the estimator
-    `reads_logprobs`. Advantages are not whitened. `kept` is of a learned value after earlier
+    `reads_logprobs`. Advantages are not whitened. `prior_state` is of a learned value after earlier
     repeats.
     """
-    session, method = fixed.session, method_of(cfg)
+    session, method = parts.session, method_of(cfg)
     episodes = penalised(episodes, cfg)
     rows, critic = episodes, None
     before = session.engine.stats.decoded_tokens
     start = time.perf_counter()
     if method.has_continuations:
-        sampler = fixed.sampler(cfg, repeat)
-        rows = fill_values(sampler, fixed.weights, fixed.problems, episodes)
+        sampler = parts.sampler(cfg, repeat)
+        rows = fill_values(sampler, parts.weights, parts.problems, episodes)
     elif method.state.has_critic:
-        critic = fixed.critic_values(cfg, batch)
+        critic = parts.critic_values(cfg, batch)
     rollout = Rollout(rows, batch, step_layout(batch, rows), values=critic)
     if cfg.values.prior:
-        rollout, kept = _with_prior(fixed, cfg, rollout, kept)
+        rollout, prior_state = _with_prior(parts, cfg, rollout, prior_state)
     seconds = time.perf_counter() - start
     plain = dataclasses.replace(cfg, ppo=dataclasses.replace(cfg.ppo, whiten="none"))
     credit = method.assign(rollout, plain)
     mask = np.asarray(credit.mask if credit.mask is not None else batch.mask)
-    return Estimate(
+    return EstimatedCredit(
         advantages=np.where(mask, credit.advantages, np.float32(0)),
         episodes=rows,
         critic=critic,
         tokens=session.engine.stats.decoded_tokens - before,
         seconds=seconds,
-        kept=kept,
+        prior_state=prior_state,
     )
 
 
-def _with_prior(fixed: Fixed, cfg: Config, rollout: Rollout, kept: Any) -> tuple[Rollout, Any]:
+def _with_prior(
+    parts: FixedParts, cfg: Config, rollout: Rollout, prior_state: Any
+) -> tuple[Rollout, Any]:
     """The rollout with learned values, and what is kept of these after it."""
-    session, state = fixed.session, method_of(cfg).state
+    session, state = parts.session, method_of(cfg).state
     assert isinstance(state, Prior)
-    kept = kept or state.fresh_prior(session.model, cfg)
+    prior_state = prior_state or state.fresh_prior(session.model, cfg)
     if state.reads_hidden(cfg):
         hidden = hidden_of(
             session.model,
-            fixed.weights,
+            parts.weights,
             rollout.batch,
             number=state_numbers(rollout.steps),
-            passes=fixed.passes(cfg),
+            passes=parts.passes(cfg),
         )
         rollout = rollout._replace(hidden=hidden)
-    rollout = state.with_prior(session, rollout, kept, cfg)
-    return rollout, state.learned(kept, rollout, cfg)[0]
+    rollout = state.with_prior(session, rollout, prior_state, cfg)
+    return rollout, state.learned(prior_state, rollout, cfg)[0]
 
 
 def predicted_values(
-    cfg: Config, estimated: Estimate, states: Sequence[SolutionState]
+    cfg: Config, estimated: EstimatedCredit, states: Sequence[SolutionState]
 ) -> np.ndarray:
     """f64[S] values of states by the estimator of `cfg`; nan where it has none.
 
@@ -271,8 +273,8 @@ def predicted_values(
     if method.has_continuations:
         return values_at(episodes, states, cfg.values.max_states)
     if estimated.critic is not None:
-        at = [(i, len(episodes[i].prompt) + used) for i, _, used in states]
-        return np.array([estimated.critic[place] for place in at], np.float64)
+        entries = [(i, len(episodes[i].prompt) + used) for i, _, used in states]
+        return np.array([estimated.critic[entry] for entry in entries], np.float64)
     if not method.needs_groups:
         return np.full(len(states), np.nan)
     rewards, groups = solution_rewards(episodes), group_numbers(episodes)

@@ -125,49 +125,49 @@ class GradientError:
     repeats: int
 
 
-class Measured(NamedTuple):
+class MeasuredGradients(NamedTuple):
     """Squares and products of an estimator's R gradients."""
 
     squares: list[float]  # [R] |ĝ|²
-    along: list[float]  # [R] ĝ·(g₁ + g₂)/2
-    summed: float  # |Σ_r ĝ_r|²
+    products: list[float]  # [R] ĝ·(g₁ + g₂)/2
+    sum_square: float  # |Σ_r ĝ_r|²
 
 
-def gradient_error(measured: Measured, g_squared: float) -> GradientError:
+def gradient_error(gradients: MeasuredGradients, g_squared: float) -> GradientError:
     """The error of an estimator, where `g_squared` is g₁·g₂, above 0.
 
     Where the mean of ĝ·g is not positive, as it may be for few repeats, error and bias are None.
     """
-    draws = _draws(len(measured.squares))
-    squares, along = np.asarray(measured.squares), np.asarray(measured.along)
-    product = along.mean()
+    draws = _draws(len(gradients.squares))
+    squares, products = np.asarray(gradients.squares), np.asarray(gradients.products)
+    mean_product = products.mean()
     lengths = np.sqrt(squares * g_squared)
-    cosines = np.divide(along, lengths, out=np.zeros_like(along), where=lengths > 0)
+    cosines = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
     repeats, bias = len(squares), None
     pairs = repeats * (repeats - 1)
-    if pairs and product > 0:
+    if pairs and mean_product > 0:
         # Products of different repeats only: the square of a repeat would include its noise.
-        between = (measured.summed - squares.sum()) / pairs
-        along_square = (along.sum() ** 2 - np.sum(along**2)) / pairs
-        bias = float(between * g_squared / along_square - 1) if along_square > 0 else None
+        between = (gradients.sum_square - squares.sum()) / pairs
+        product_square = (products.sum() ** 2 - np.sum(products**2)) / pairs
+        bias = float(between * g_squared / product_square - 1) if product_square > 0 else None
     return GradientError(
-        error=measure_of(error_draws(measured, g_squared)),
+        error=measure_of(error_draws(gradients, g_squared)),
         cosine=measure_of(cosines[draws].mean(axis=1)),
-        scale=measure_of(along[draws].mean(axis=1) / g_squared),
+        scale=measure_of(products[draws].mean(axis=1) / g_squared),
         bias=bias,
         repeats=repeats,
     )
 
 
-def error_draws(measured: Measured, g_squared: float) -> np.ndarray:
+def error_draws(gradients: MeasuredGradients, g_squared: float) -> np.ndarray:
     """f64[1 + draws] the relative squared error over all repeats, then over bootstrap draws.
 
     Estimators with the same number of repeats have the same draws, so that ratios are paired. Not a
     number where the mean of ĝ·g is not positive, as it may be for few repeats.
     """
-    draws = _draws(len(measured.squares))
-    square = np.asarray(measured.squares)[draws].mean(axis=1)
-    product = np.asarray(measured.along)[draws].mean(axis=1)
+    draws = _draws(len(gradients.squares))
+    square = np.asarray(gradients.squares)[draws].mean(axis=1)
+    product = np.asarray(gradients.products)[draws].mean(axis=1)
     product = np.where(product > 0, product, np.nan)
     return square * g_squared / product**2 - 1
 

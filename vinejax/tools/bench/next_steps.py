@@ -30,7 +30,7 @@ class NextStep(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class NextStepChoice:
     """A state and the different next steps that were drawn there, in the order of their draws."""
 
     state: SolutionState
@@ -42,7 +42,7 @@ class Choice:
 class NextSteps(NamedTuple):
     """The states that were kept, and counts of all states."""
 
-    choices: list[Choice]
+    choices: list[NextStepChoice]
     tried: int  # states with sampled continuations
     few: int  # states not kept for fewer than `least` different next steps
     decided: int  # states not kept because every next step ends the response
@@ -83,12 +83,12 @@ def sample_next_steps(
             decided += 1
         else:
             different = list(steps.values())
-            choices.append(Choice(visited, state.problem, state.episode.prompt, different))
+            choices.append(NextStepChoice(visited, state.problem, state.episode.prompt, different))
     return NextSteps(choices, len(sampled), few, decided)
 
 
 def step_returns(
-    sampler: Sampler, params: Params, choices: Sequence[Choice], count: int, purpose: str
+    sampler: Sampler, params: Params, choices: Sequence[NextStepChoice], count: int, purpose: str
 ) -> list[np.ndarray]:
     """[S] f64[A, count] r + γ · return of each next step, for each of `count` rollouts after it.
 
@@ -96,16 +96,18 @@ def step_returns(
     step that ends the response, all entries are its reward.
     """
     episodes: list[Episode] = []
-    after: list[State] = []
+    states_after: list[State] = []
     for choice in choices:
         for step in choice.steps:
             if not step.is_last:
-                episode, used = begun(choice, step.tokens), len(step.tokens)
-                number = len(after)
-                after.append(State(choice.problem, number, episode, number, 0, used, visits=[]))
+                episode, used = partial_solution(choice, step.tokens), len(step.tokens)
+                number = len(states_after)
+                states_after.append(
+                    State(choice.problem, number, episode, number, 0, used, visits=[])
+                )
                 episodes.append(episode)
     seeded = for_purpose(sampler, f"rollouts after next steps, {purpose}")
-    rows = iter(draw_returns(seeded, params, episodes, after, count))
+    rows = iter(draw_returns(seeded, params, episodes, states_after, count))
     returns = []
     for choice in choices:
         later = [np.zeros(count) if step.is_last else next(rows) for step in choice.steps]
@@ -113,13 +115,15 @@ def step_returns(
     return returns
 
 
-def step_values(choice: Choice, after: Sequence[ArrayLike], gamma: float) -> np.ndarray:
-    """f64[A, ...] r + γ · `after` for each next step, or r alone if the step is the last.
+def step_values(
+    choice: NextStepChoice, values_after: Sequence[ArrayLike], gamma: float
+) -> np.ndarray:
+    """f64[A, ...] r + γ · `values_after` for each next step, or r alone if the step is the last.
 
-    `after` [A][...] are values of the states after the steps, or returns from there.
+    `values_after` [A][...] are values of the states after the steps, or returns from there.
     """
     rows = []
-    for step, values in zip(choice.steps, after, strict=True):
+    for step, values in zip(choice.steps, values_after, strict=True):
         later = np.asarray(values, np.float64)
         rows.append(step.reward + (np.zeros_like(later) if step.is_last else gamma * later))
     return np.array(rows)
@@ -135,7 +139,7 @@ def _next_step(drawn: Drawn, used: int) -> NextStep:
     return NextStep(sample.tokens[:end].tolist(), sample.rewards[first], False)
 
 
-def begun(choice: Choice, tokens: list[int]) -> Episode:
+def partial_solution(choice: NextStepChoice, tokens: list[int]) -> Episode:
     """A solution that begins with the response `tokens`, which are one step."""
     return Episode(
         problem_id=choice.problem.id,

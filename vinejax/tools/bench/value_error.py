@@ -29,7 +29,7 @@ class Truth(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Bin:
+class CalibrationBin:
     """States whose predicted values lie in [low, high)."""
 
     low: float
@@ -40,7 +40,7 @@ class Bin:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class ErrorPart:
     """Errors at states in one part of the solutions: from share `low` to `high` of the tokens."""
 
     low: float
@@ -62,8 +62,8 @@ class ValueScores:
     squared_error: Measure
     truth_error: float | None  # root mean square standard error of the true values
     rank_correlation: Measure
-    calibration: list[Bin]
-    by_position: list[Part]
+    calibration: list[CalibrationBin]
+    by_position: list[ErrorPart]
 
 
 def truth_of(returns: ArrayLike) -> Truth:
@@ -106,15 +106,15 @@ def value_scores(
 
     Raises ValueError if lengths differ or a position is outside [0, 1).
     """
-    v, at = np.asarray(predicted, np.float64), np.asarray(positions, np.float64)
-    lengths = [*map(len, (v, truth.means, truth.variances, at, problems))]
+    v, places = np.asarray(predicted, np.float64), np.asarray(positions, np.float64)
+    lengths = [*map(len, (v, truth.means, truth.variances, places, problems))]
     if len(set(lengths)) > 1:
         raise ValueError(f"predictions, truth (2), positions, problems of lengths {lengths}")
-    if at.size and not (at.min() >= 0 and at.max() < 1):
-        raise ValueError(f"positions from {at.min()} to {at.max()}: must be in [0, 1)")
+    if places.size and not (places.min() >= 0 and places.max() < 1):
+        raise ValueError(f"positions from {places.min()} to {places.max()}: must be in [0, 1)")
     has_value = np.isfinite(v)
     names = [problem for problem, has in zip(problems, has_value, strict=True) if has]
-    v, at, means, variances = (x[has_value] for x in (v, at, truth.means, truth.variances))
+    v, places, means, variances = (x[has_value] for x in (v, places, truth.means, truth.variances))
     differences, bootstrap = v - means, Bootstrap(names)
     return ValueScores(
         states=len(v),
@@ -126,11 +126,11 @@ def value_scores(
         truth_error=float(np.sqrt(variances.mean())) if len(v) else None,
         rank_correlation=bootstrap.measure(rank_correlation(v, means)),
         calibration=calibration(v, means),
-        by_position=_by_position(differences, at, bootstrap),
+        by_position=_by_position(differences, places, bootstrap),
     )
 
 
-def calibration(predicted: np.ndarray, truth: np.ndarray) -> list[Bin]:
+def calibration(predicted: np.ndarray, truth: np.ndarray) -> list[CalibrationBin]:
     """Mean predicted and mean true value, from [S] of both, in bins of the predicted value.
 
     The bins divide [0, 1] evenly. Predictions below and above count in the first and the last bin.
@@ -147,7 +147,7 @@ def calibration(predicted: np.ndarray, truth: np.ndarray) -> list[Bin]:
         count = int(members.sum())
         mean_prediction = float(predicted[members].mean()) if count else None
         mean_truth = float(truth[members].mean()) if count else None
-        table.append(Bin(edges[b], edges[b + 1], count, mean_prediction, mean_truth))
+        table.append(CalibrationBin(edges[b], edges[b + 1], count, mean_prediction, mean_truth))
     return table
 
 
@@ -181,13 +181,15 @@ def mean_ranks(numbers: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return (np.cumsum(counts) - (counts - 1) / 2)[numbers]
 
 
-def _by_position(differences: np.ndarray, at: np.ndarray, bootstrap: Bootstrap) -> list[Part]:
-    numbers = np.floor(at * NUM_PARTS)
+def _by_position(
+    differences: np.ndarray, places: np.ndarray, bootstrap: Bootstrap
+) -> list[ErrorPart]:
+    numbers = np.floor(places * NUM_PARTS)
     parts = []
     for p in range(NUM_PARTS):
         members = numbers == p
         parts.append(
-            Part(
+            ErrorPart(
                 low=p / NUM_PARTS,
                 high=(p + 1) / NUM_PARTS,
                 states=int(members.sum()),

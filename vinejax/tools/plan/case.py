@@ -105,12 +105,12 @@ def with_full_mesh(cfg: Config, topology: Topology) -> Config:
     Raises ConfigError unless the sizes multiply to the number of chips.
     """
     sizes = {name: getattr(cfg.mesh, name) for name in AXES}
-    given = math.prod(size for size in sizes.values() if size != -1)
-    sizes = {n: max(topology.devices // given, 1) if x == -1 else x for n, x in sizes.items()}
+    fixed_sizes = math.prod(size for size in sizes.values() if size != -1)
+    sizes = {n: max(topology.devices // fixed_sizes, 1) if x == -1 else x for n, x in sizes.items()}
     if math.prod(sizes.values()) != topology.devices:
         product = " x ".join(f"{name}={size}" for name, size in sizes.items())
-        rule = f"{product} must multiply to the {topology.devices} chips of {topology.name}"
-        raise ConfigError(f"meshes.{topology.name}" if cfg.meshes else "mesh", rule)
+        message = f"{product} must multiply to the {topology.devices} chips of {topology.name}"
+        raise ConfigError(f"meshes.{topology.name}" if cfg.meshes else "mesh", message)
     return dataclasses.replace(cfg, mesh=dataclasses.replace(cfg.mesh, **sizes))
 
 
@@ -129,8 +129,8 @@ def model_sizes(cfg: Config) -> DecoderConfig:
             folder = epath.Path(model_folder(os.fspath(folder)))
         file = folder / "config.json"
         if not file.exists():
-            rule = "is no folder with a config.json; name a copy of one in model.architecture"
-            raise ConfigError("model.path", rule, repr(cfg.model.path))
+            message = "is no folder with a config.json; name a copy of one in model.architecture"
+            raise ConfigError("model.path", message, repr(cfg.model.path))
         return read_architecture(os.fspath(file))
     remedy = "name a model, or model.architecture"
     return fresh_sizes(cfg.model, shipped_tokenizer(load_task(cfg.data), remedy))

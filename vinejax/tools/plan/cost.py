@@ -15,15 +15,28 @@ from vinejax.core.shapes import bucket
 from vinejax.engine.memory import cache_bytes
 from vinejax.learner.packing import passes_for
 from vinejax.model.lora import kernel_shapes
-from vinejax.tools.plan import memory
 from vinejax.tools.plan.case import Case
-from vinejax.tools.plan.memory import FLOAT32, PlannedPhase
+from vinejax.tools.plan.planned_memory import (
+    FLOAT32,
+    PlannedPhase,
+    call_name,
+    decode_copy_bytes,
+    decode_programs,
+    main_phase,
+    mean_prompt_tokens,
+    mean_tokens,
+    optimizer_bytes,
+    trained_bytes,
+    trained_shapes,
+    usual_length,
+    weight_bytes,
+)
 
 # Products per weight in a pass over a microbatch. The backward pass computes the output matrix's
 # forward product again, because the logits of all tokens are not kept.
 FORWARD = 1
 BACKWARD = 2
-AGAIN = 1
+RECOMPUTED = 1
 PACKED = 0.95  # minimum share of tokens in packed rows: benchmarks/README.md
 
 
@@ -92,7 +105,7 @@ def prefill_cost(case: Case, phase: PlannedPhase) -> Cost:
     sizes, columns = phase.sizes, prefill_columns(phase)
     kv = sizes.batch * cache_bytes(case.model, case.mesh, columns)
     cost = forward_pass(case, sizes.batch, columns)
-    return cost.plus(Cost(0, kv + memory.decode_copy_bytes(case)))
+    return cost.plus(Cost(0, kv + decode_copy_bytes(case)))
 
 
 def columns_read(phase: PlannedPhase) -> tuple[float, float]:
@@ -120,7 +133,7 @@ def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
     flops = 2 * num_multiplied(case, with_head=True) + attention_flops(case, visible)
     table = 0 if cfg.tied_head else cfg.vocab_size * cfg.width
     # Only a few rows of the embedding are read.
-    read = memory.decode_copy_bytes(case) - table * case.item_bytes / case.tensor
+    read = decode_copy_bytes(case) - table * case.item_bytes / case.tensor
     read += columns_bytes(case, phase)
     read += 2 * FLOAT32 * sizes.slots * cfg.vocab_size / case.tensor
     return Cost(sizes.slots * flops / case.tensor, read)
@@ -142,17 +155,17 @@ def planned_passes(case: Case, sequences: int) -> PlannedPasses:
     passes = passes_for(case.cfg, case.cfg.ppo.minibatch, case.mesh)
     rows, unpacked = sequences, math.ceil(sequences / passes.rows)
     if passes.packed:
-        mean = memory.mean_prompt_tokens(case) + memory.mean_tokens(case)
-        packed = math.ceil(sequences * mean / (PACKED * memory.usual_length(case)))
+        mean = mean_prompt_tokens(case) + mean_tokens(case)
+        packed = math.ceil(sequences * mean / (PACKED * usual_length(case)))
         rows = min(rows, packed)
     return PlannedPasses(math.ceil(rows / passes.rows), unpacked)
 
 
 def score_cost(case: Case) -> Cost:
     """The cost of one pass that computes log-probabilities."""
-    rows, length = case.pass_rows / case.shards, memory.usual_length(case)
+    rows, length = case.pass_rows / case.shards, usual_length(case)
     cost = forward_pass(case, rows, length).plus(output_pass(case, rows, length))
-    return cost.plus(Cost(0, memory.weight_bytes(case) + 2 * rounded_weights(case)))
+    return cost.plus(Cost(0, weight_bytes(case) + 2 * rounded_weights(case)))
 
 
 def update_cost(case: Case) -> Cost:
@@ -162,22 +175,22 @@ def update_cost(case: Case) -> Cost:
     gathered weights. The optimizer reads weights, gradients and its state, and writes weights and
     state, in float32.
     """
-    again = AGAIN if case.cfg.model.remat == "full" else 0
-    rows, length = case.pass_rows / case.shards, memory.usual_length(case)
-    layers = forward_pass(case, rows, length).times(FORWARD + BACKWARD + again)
-    output = output_pass(case, rows, length).times(FORWARD + BACKWARD + AGAIN)
-    gathered = Cost(0, 2 * (2 + again) * rounded_weights(case))
+    recomputed = RECOMPUTED if case.cfg.model.remat == "full" else 0
+    rows, length = case.pass_rows / case.shards, usual_length(case)
+    layers = forward_pass(case, rows, length).times(FORWARD + BACKWARD + recomputed)
+    output = output_pass(case, rows, length).times(FORWARD + BACKWARD + RECOMPUTED)
+    gathered = Cost(0, 2 * (2 + recomputed) * rounded_weights(case))
     microbatch = layers.plus(output).plus(gathered)
     count = planned_passes(case, case.cfg.ppo.minibatch).used
-    state = memory.optimizer_bytes(case, memory.trained_shapes(case))
-    update = Cost(0, 3 * memory.trained_bytes(case) + 2 * state)
+    state = optimizer_bytes(case, trained_shapes(case))
+    update = Cost(0, 3 * trained_bytes(case) + 2 * state)
     return microbatch.times(count).plus(update)
 
 
 def useful_flops(case: Case) -> float:
     """FLOPs of an iteration's updates, without padding and what is computed again; all chips."""
     cfg = case.cfg
-    length = memory.mean_prompt_tokens(case) + memory.mean_tokens(case)
+    length = mean_prompt_tokens(case) + mean_tokens(case)
     flops = 2 * num_multiplied(case, with_head=True) + attention_flops(case, length / 2)
     tokens = cfg.rollout.prompts * cfg.rollout.per_prompt * length * cfg.ppo.epochs
     return (FORWARD + BACKWARD) * tokens * flops
@@ -185,11 +198,11 @@ def useful_flops(case: Case) -> float:
 
 def program_costs(case: Case, phases: list[PlannedPhase]) -> dict[str, Cost]:
     """The cost of each program of an iteration, by its name; prefill is the main phase's."""
-    decodes = memory.decode_programs(phases)
+    decodes = decode_programs(phases)
     costs = {
         # Reads the weights, writes them in the compute dtype.
-        "decode copy": Cost(0, memory.weight_bytes(case) + memory.decode_copy_bytes(case)),
-        "prefill": prefill_cost(case, memory.main_phase(phases)),
+        "decode copy": Cost(0, weight_bytes(case) + decode_copy_bytes(case)),
+        "prefill": prefill_cost(case, main_phase(phases)),
         **{name: decode_cost(case, phase) for name, phase in decodes.items()},
         "score": score_cost(case),
         "train_step": update_cost(case),
@@ -203,7 +216,7 @@ class DecodeSteps(NamedTuple):
     """The decode steps of a wave on one shard; an entry for each of the phase's shapes."""
 
     steps: tuple[float, ...]
-    begun: tuple[float, ...]  # branches that have not ended when the steps begin
+    live_branches: tuple[float, ...]  # branches that have not ended when the steps begin
 
 
 def usable_slots(phase: PlannedPhase) -> int:
@@ -227,19 +240,20 @@ def decode_steps(case: Case, phase: PlannedPhase) -> DecodeSteps:
     # The mean of the largest of many sums of a normal and an exponential number; of few shards
     # whose sums of lengths differ much, that of the normal ones counts.
     until_end = min(steps_until(mean, case.shards * busy, 0), case.cfg.sample.max_tokens)
-    until_end += min(spread**2 / (2 * mean), spread * most_of(case.shards))
-    begins, begun = [-filled], [branches]
+    until_end += min(spread**2 / (2 * mean), spread * expected_largest(case.shards))
+    begins, live_branches = [-filled], [branches]
     for drain in phase.shapes[1:]:
         last = min(drain.slots, busy)
         ends = mean * math.sqrt(sum(1 / n**2 for n in range(last + 1, busy + 1)))
-        behind = math.hypot(spread, ends) * most_of(case.shards)
+        behind = math.hypot(spread, ends) * expected_largest(case.shards)
         begins.append(min(steps_until(mean, busy, last) + behind, until_end))
-        begun.append(last * math.exp(-behind / mean))  # the other shards have gone on meanwhile
+        # Of the last branches some end while the shard waits for the slowest one.
+        live_branches.append(last * math.exp(-behind / mean))
     spans = itertools.pairwise([*begins, until_end])
-    return DecodeSteps(tuple(end - begin for begin, end in spans), tuple(begun))
+    return DecodeSteps(tuple(end - begin for begin, end in spans), tuple(live_branches))
 
 
-def most_of(count: int) -> float:
+def expected_largest(count: int) -> float:
     """The mean of the largest of so many standard normal numbers, by Blom's approximation."""
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
@@ -247,8 +261,8 @@ def most_of(count: int) -> float:
 def busy_slots(case: Case, phase: PlannedPhase) -> float:
     """Slots of a shard that are busy, on average over the steps in the sizes of the phase."""
     n = phase.shapes.index(phase.sizes)
-    steps, begun = decode_steps(case, phase)
-    tokens = (begun[n] - (*begun, 0.0)[n + 1]) * phase.tokens
+    steps, live_branches = decode_steps(case, phase)
+    tokens = (live_branches[n] - (*live_branches, 0.0)[n + 1]) * phase.tokens
     return min(tokens / steps[n], phase.sizes.slots) if steps[n] else float(phase.sizes.slots)
 
 
@@ -260,7 +274,7 @@ def calls_per_phase(case: Case, phase: PlannedPhase) -> dict[str, float]:
     trunks_per_shard = math.ceil(phase.trunks / case.shards)
     prefills = phase.waves * math.ceil(trunks_per_shard / phase.sizes.batch)
     steps = decode_steps(case, phase).steps
-    decoding = {memory.call_name(n): phase.waves * count for n, count in enumerate(steps)}
+    decoding = {call_name(n): phase.waves * count for n, count in enumerate(steps)}
     return {"prefill": prefills, **decoding}
 
 

@@ -1,7 +1,7 @@
 """A row of `meshes` for a slice that has none in the configuration, by arithmetic alone.
 
-Memory is estimated as for a plan (`memory.py`), temporaries included: nothing is compiled. A row
-decides whether a run fits and how fast it is, not what it computes.
+Memory is estimated as for a plan (`planned_memory.py`), temporaries included, and nothing is
+compiled. A row decides whether a run fits and how fast it is, not what it computes.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from vinejax.runtime.distributed import check_hosts, is_writer
 from vinejax.runtime.topology import Topology, find_topology, match_topology
 from vinejax.tools.plan.case import Case, model_sizes, open_case
 from vinejax.tools.plan.cost import planned_passes
-from vinejax.tools.plan.memory import (
+from vinejax.tools.plan.planned_memory import (
     MemoryParts,
     PlannedPhase,
     decode_copy_bytes,
@@ -66,8 +66,8 @@ def with_row_for_devices(cfg: Config) -> Config:
     try:
         proposed = with_proposed_row(cfg, topology)
     except UserError as error:
-        rule = f"no row is for {topology.name}, and none could be chosen: {error}"
-        raise ConfigError("meshes", rule) from error
+        message = f"no row is for {topology.name}, and none could be chosen: {error}"
+        raise ConfigError("meshes", message) from error
     if is_writer():
         row = row_text(proposed, topology.name)
         print((NO_ROW + TO_CHANGE).format(name=topology.name, row=row))
@@ -115,8 +115,8 @@ def propose_row(cfg: Config, topology: Topology) -> TopologyConfig:
         mesh = f"fsdp={smallest.mesh.fsdp} tensor={smallest.mesh.tensor}"
         room = f"more than {FILL:.0%} of the {topology.chip.hbm_gib:.1f} of a chip"
         why = f"by arithmetic {mesh} takes {smallest.needed / GIB:.1f} GiB, {room}"
-    rule = f"{why}; take a larger slice, set offload.*, or add a row to `meshes`"
-    raise ConfigError("topology", rule, repr(topology.name))
+    message = f"{why}; take a larger slice, set offload.*, or add a row to `meshes`"
+    raise ConfigError("topology", message, repr(topology.name))
 
 
 class Fit(NamedTuple):
@@ -157,8 +157,8 @@ def _fit(cfg: Config, topology: Topology, mesh: MeshConfig) -> Fit:
     shards, rows = mesh.data * mesh.fsdp, _pass_rows(cfg)
     axes = dataclasses.asdict(mesh)
     row = TopologyConfig(**axes, slots=SLOTS[-1] * shards, microbatch=shards)
-    first = _case(cfg, topology, row)
-    fixed, limit = fixed_parts(first), FILL * first.limit
+    smallest = _case(cfg, topology, row)
+    memory, limit = fixed_parts(smallest), FILL * smallest.limit
 
     def rows_computed(microbatch: int) -> int:
         """Rows per update over all shards, plus PASS_ROWS per shard for each pass."""
@@ -169,7 +169,7 @@ def _fit(cfg: Config, topology: Topology, mesh: MeshConfig) -> Fit:
     needed = []
     for remat, microbatch in itertools.product(REMAT, sorted(sizes, key=rows_computed)):
         row = dataclasses.replace(row, microbatch=microbatch, remat=remat)
-        needed.append(_update_bytes(_case(cfg, topology, row), fixed))
+        needed.append(_update_bytes(_case(cfg, topology, row), memory))
         if needed[-1] <= limit:
             break
     else:
@@ -177,9 +177,9 @@ def _fit(cfg: Config, topology: Topology, mesh: MeshConfig) -> Fit:
     for may_cut, slots in itertools.product((False, True), SLOTS):
         row = dataclasses.replace(row, slots=slots * shards)
         case = _case(cfg, topology, row)
-        needed.append(_decoding_bytes(case, fixed, slots, may_cut))
+        needed.append(_decoding_bytes(case, memory, slots, may_cut))
         if needed[-1] <= limit:
-            memory_gib = _pool_gib(case, fixed, limit)
+            memory_gib = _pool_gib(case, memory, limit)
             return Fit(mesh, dataclasses.replace(row, memory_gib=memory_gib), needed[-1])
     return Fit(mesh, None, needed[-1])
 
@@ -191,23 +191,23 @@ def _case(cfg: Config, topology: Topology, row: TopologyConfig) -> Case:
     )
 
 
-def _update_bytes(case: Case, fixed: MemoryParts) -> int:
+def _update_bytes(case: Case, memory: MemoryParts) -> int:
     """Bytes per chip of the larger of two programs: log-probabilities, and updates."""
     phase = main_phase(planned_phases(_with_room(case, ENDLESS_GIB), 0))
     totals = []
     for name in ("score", "train_step"):
-        parts = fixed.during(STAGE[name][0], case)
+        parts = memory.during(STAGE[name][0], case)
         totals.append(sum(parts.values()) + temporaries_guess(case, name, phase))
     return max(totals)
 
 
-def _decoding_bytes(case: Case, fixed: MemoryParts, slots: int, may_cut: bool) -> int:
+def _decoding_bytes(case: Case, memory: MemoryParts, slots: int, may_cut: bool) -> int:
     """Bytes per chip while text is sampled with `slots` slots per shard.
 
     If memory limits the main phase to fewer slots, or to fewer rows of the window unless `may_cut`,
     the result is at least the whole chip.
     """
-    resident = sum(fixed.during("rollout", case).values())
+    resident = sum(memory.during("rollout", case).values())
     try:
         phases = planned_phases(case, resident)
     except ValueError:  # not even one slot fits
@@ -230,12 +230,12 @@ def _spare(case: Case, phases: list[PlannedPhase]) -> int:
     return max(temporaries_guess(case, name, phase) for name in ("prefill", "decode"))
 
 
-def _pool_gib(case: Case, fixed: MemoryParts, limit: float) -> float | None:
+def _pool_gib(case: Case, memory: MemoryParts, limit: float) -> float | None:
     """The `memory_gib` with which a chip stays within `limit` bytes; None if it does anyway.
 
     It is needed because a pool of pages takes all memory that it may have.
     """
-    resident = sum(fixed.during("rollout", case).values())
+    resident = sum(memory.during("rollout", case).values())
     phases = planned_phases(case, resident)
     caches = max(phase_bytes(case.model, case.mesh, phase.sizes) for phase in phases)
     room = limit - resident - _spare(case, phases)

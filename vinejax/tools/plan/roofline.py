@@ -11,7 +11,7 @@ from vinejax.runtime.topology import Chip
 from vinejax.tools.plan.aot.hlo import Collective, Cycles
 from vinejax.tools.plan.case import Case
 from vinejax.tools.plan.cost import Cost, planned_passes
-from vinejax.tools.plan.memory import (
+from vinejax.tools.plan.planned_memory import (
     MemoryParts,
     PlannedPhase,
     decode_copy_bytes,
@@ -46,7 +46,7 @@ class PlannedProgram(NamedTuple):
     cost: Cost  # per call; for decoding, per step
     parts: dict[str, int]  # bytes while it runs, temporaries included
     compiled: dict[str, Any]  # the answer of `compiler.compile_program`; {} if not compiled
-    taken: float = 1.0  # share of an update's passes that have tokens and are made
+    passes_made: float = 1.0  # share of an update's passes that have tokens and are made
 
     @property
     def total(self) -> int:
@@ -60,11 +60,14 @@ class PlannedProgram(NamedTuple):
 
     @property
     def collectives(self) -> list[Collective]:
-        """The collectives of a call; for decoding, of a step. Skipped passes count by `taken`."""
+        """The collectives of a call, or for decoding of a step.
+
+        Those of skipped passes count by `passes_made`.
+        """
         every = [Collective(**x) for x in self.compiled.get("collectives", [])]
         if is_decode(self.name):
             return [x for x in every if x.in_loop]
-        share = self.taken
+        share = self.passes_made
         return [
             x._replace(count=x.count * share, sent=x.sent * share) if x.in_branch else x
             for x in every
@@ -74,10 +77,14 @@ class PlannedProgram(NamedTuple):
     def cycles(self) -> float:
         """The compiler's cycles of a call, or for decoding of a step; 0 if it gives none.
 
-        Skipped passes count by `taken`.
+        Skipped passes count by `passes_made`.
         """
         cycles = Cycles(**self.compiled.get("cycles", {}))
-        return cycles.trip if is_decode(self.name) else cycles.always + self.taken * cycles.branches
+        return (
+            cycles.trip
+            if is_decode(self.name)
+            else cycles.always + self.passes_made * cycles.branches
+        )
 
     @property
     def sent(self) -> float:
@@ -124,8 +131,8 @@ def plan_program(
     else:
         parts[TEMPORARIES] = temporaries_guess(case, name, phase)
     is_update = stage == "train"  # only updates skip passes without tokens
-    taken = planned_passes(case, case.cfg.ppo.minibatch).share if is_update else 1.0
-    return PlannedProgram(name, cost, parts, compiled, taken)
+    passes_made = planned_passes(case, case.cfg.ppo.minibatch).share if is_update else 1.0
+    return PlannedProgram(name, cost, parts, compiled, passes_made)
 
 
 def program_seconds(case: Case, program: PlannedProgram) -> dict[str, float]:

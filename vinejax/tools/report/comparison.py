@@ -23,7 +23,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from vinejax.records import text
+from vinejax.records import formats
 from vinejax.records.read import JsonObject, finite_number
 from vinejax.tools.report import axes, curves
 
@@ -39,7 +39,7 @@ TITLES = {
     "tokens": ("Over generated tokens", f"{NOTE}; continuations included"),
     "seconds": ("Over seconds", f"{NOTE}; each run's own clock"),
 }
-_signed = functools.partial(text.decimals, places=3, signed=True)
+_signed = functools.partial(formats.decimals, places=3, signed=True)
 
 
 class GroupRow(NamedTuple):
@@ -62,7 +62,7 @@ class PairRow(NamedTuple):
     improvement: str  # probability that a run of the first is better
 
 
-class Pair(NamedTuple):
+class RunPair(NamedTuple):
     """Two groups compared. `paired` is over the test problems, '' if one was not evaluated."""
 
     first: str
@@ -77,7 +77,7 @@ class ComparisonView(NamedTuple):
     groups: list[GroupRow]
     charts: list[curves.Chart]
     settings: list[tuple[str, list[str]]]
-    pairs: list[Pair]
+    pairs: list[RunPair]
     unevaluated: list[str]
     evaluate: str = EVALUATE
 
@@ -118,15 +118,15 @@ def _group_row(number: int, group: JsonObject) -> GroupRow:
     return GroupRow(
         style=style_of(number),
         label=_text(group["label"]),
-        validation=_shown(group["validation"], text.three_digits),
-        test=_shown(group["test"], text.three_digits),
-        totals=[text.three_digits(_number(totals[axis])) for axis in ("iteration", *TITLES)],
+        validation=_shown(group["validation"], formats.three_digits),
+        test=_shown(group["test"], formats.three_digits),
+        totals=[formats.three_digits(_number(totals[axis])) for axis in ("iteration", *TITLES)],
     )
 
 
-def _pair(raw: JsonObject) -> Pair:
+def _pair(raw: JsonObject) -> RunPair:
     paired = _shown(raw["paired"], _signed) if raw["paired"] is not None else ""
-    return Pair(
+    return RunPair(
         first=_text(raw["first"]),
         second=_text(raw["second"]),
         rows=[_pair_row(row) for row in _list(raw["rows"])],
@@ -137,21 +137,21 @@ def _pair(raw: JsonObject) -> Pair:
 def _pair_row(raw: JsonObject) -> PairRow:
     place = "test, at the ends of the runs"
     if raw["axis"] != AT_ENDS:
-        place = f"validation at {text.three_digits(_number(raw['at']))} {_text(raw['axis'])}"
+        place = f"validation at {formats.three_digits(_number(raw['at']))} {_text(raw['axis'])}"
     return PairRow(
         place=place,
-        first=_shown(raw["first"], text.three_digits),
-        second=_shown(raw["second"], text.three_digits),
+        first=_shown(raw["first"], formats.three_digits),
+        second=_shown(raw["second"], formats.three_digits),
         difference=_shown(raw["difference"], _signed),
         improvement=_shown(raw["improvement"], "{:.2f}".format),
     )
 
 
-def _points(raw: object) -> list[curves.Mark]:
+def _points(raw: object) -> list[curves.CurveMark]:
     points = []
     for point in _list(raw):
         x, value, low, high = map(_number, _list(point))
-        points.append(curves.Mark(x, value, low, high, x, x))
+        points.append(curves.CurveMark(x, value, low, high, x, x))
     if not points:
         raise ValueError("a curve without points")
     return points
@@ -177,10 +177,10 @@ def axis_chart(axis: str, groups: Sequence[Any]) -> curves.Chart | None:
     values = [v for points in marks.values() for p in points for v in p[1:4] if v is not None]
     frame = axes.fit_frame(positions, (min(values), max(values)), axes.SIDE, whole=False)
     title, note = TITLES[axis]
-    spec = curves.Spec(title, tuple(marks), note, size=axes.SIDE, x_label=axis)
+    spec = curves.ChartSpec(title, tuple(marks), note, size=axes.SIDE, x_label=axis)
     drawn = [curves.draw(c, points, frame, points[-1].y) for c, points in marks.items()]
     summary = "; ".join(
-        f"{curve.label} {text.three_digits(points[0].y)} to {text.three_digits(points[-1].y)}"
+        f"{curve.label} {formats.three_digits(points[0].y)} to {formats.three_digits(points[-1].y)}"
         for curve, points in marks.items()
     )
     hovers = curves.hovers(spec, marks, curves.column_groups(positions), frame)
@@ -209,7 +209,7 @@ def _number(raw: object) -> float:
 def _text(raw: object) -> str:
     if not isinstance(raw, str):
         raise TypeError("not a text")
-    return text.clip(raw, MAX_TEXT).text
+    return formats.clip(raw, MAX_TEXT).text
 
 
 def _list(raw: object) -> list:

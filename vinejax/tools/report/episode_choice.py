@@ -31,29 +31,29 @@ def choose_episodes(episodes: list[JsonObject], count: int) -> list[JsonObject]:
         reverse=True,
     )
     seen: set[str] = set()
-    better: Counter[str] = Counter()  # episodes of the problem that were listed before
+    listed: Counter[str] = Counter()  # episodes of the problem that were listed before
     rounds: list[tuple[bool, int]] = []
     for episode in ranked:
         problem, identity = str(episode.get("problem_id")), rows.identity_of(episode)
-        rounds.append((identity in seen, better[problem]))
-        better[problem] += identity not in seen
+        rounds.append((identity in seen, listed[problem]))
+        listed[problem] += identity not in seen
         seen.add(identity)
     preferred = [ranked[i] for i in sorted(range(len(ranked)), key=rounds.__getitem__)]
-    kept = {id(e) for e in [e for e in preferred if rows.unfolds(e)][: count // 2]}
+    chosen_ids = {id(e) for e in [e for e in preferred if rows.unfolds(e)][: count // 2]}
     for episode in preferred:
-        if len(kept) < count:
-            kept.add(id(episode))
-    chosen = [e for e in preferred if id(e) in kept]
+        if len(chosen_ids) < count:
+            chosen_ids.add(id(episode))
+    chosen = [e for e in preferred if id(e) in chosen_ids]
     return sorted(chosen, key=rows.unfolds, reverse=True)  # stable: each half stays in order
 
 
-def count_open(chosen: list[JsonObject]) -> int:
+def count_open(episodes: list[JsonObject]) -> int:
     """The number of chosen episodes, from the first on, that the page shows opened.
 
     It is at most MAX_OPEN. Where values have errors, it is the number with certain credit and
     continuations, but at least one.
     """
-    if not any(map(rows.certainty_of, chosen)):
-        return min(MAX_OPEN, len(chosen))
-    certain = [e for e in chosen if rows.certainty_of(e) >= CERTAIN and rows.unfolds(e)]
+    if not any(map(rows.certainty_of, episodes)):
+        return min(MAX_OPEN, len(episodes))
+    certain = [e for e in episodes if rows.certainty_of(e) >= CERTAIN and rows.unfolds(e)]
     return min(MAX_OPEN, max(1, len(certain)))

@@ -26,7 +26,7 @@ Scores = Sequence[Sequence[float] | np.ndarray]  # per task, the scores of its r
 Drawn = list[np.ndarray]  # per task, [draws, n]
 
 
-class Estimate(NamedTuple):
+class IntervalEstimate(NamedTuple):
     """A statistic of the scores, and the ends of its interval."""
 
     value: float
@@ -43,12 +43,12 @@ def interquartile_mean(scores: Scores) -> float:
     return float(_middle_mean(_as_draws(scores))[0])
 
 
-def iqm_interval(scores: Scores, seed: int = 0, draws: int = DRAWS) -> Estimate:
+def iqm_interval(scores: Scores, seed: int = 0, draws: int = DRAWS) -> IntervalEstimate:
     """The interquartile mean with its bootstrap interval. Raises ValueError without scores."""
     return _interval(_middle_mean, [scores], seed, draws)
 
 
-def iqm_difference(x: Scores, y: Scores) -> Estimate:
+def iqm_difference(x: Scores, y: Scores) -> IntervalEstimate:
     """The difference of interquartile means, x minus y, with its interval.
 
     The runs of x and y are drawn independently. Raises ValueError without scores of either.
@@ -66,16 +66,16 @@ def probability_of_improvement(x: Scores, y: Scores) -> float:
     largest value; rliable's `probability_of_improvement`. Raises ValueError unless x and y have
     the same number of tasks, each with scores.
     """
-    owns, others = _as_draws(x), _as_draws(y)
-    if len(owns) != len(others):
+    runs_x, runs_y = _as_draws(x), _as_draws(y)
+    if len(runs_x) != len(runs_y):
         raise ValueError(f"x has {len(x)} tasks, y {len(y)}")
     by_task = []
-    for (own,), (other,) in zip(owns, others, strict=True):
-        by_task.append((0.5 + 0.5 * np.sign(own[:, None] - other)).mean())
+    for (scores_x,), (scores_y,) in zip(runs_x, runs_y, strict=True):
+        by_task.append((0.5 + 0.5 * np.sign(scores_x[:, None] - scores_y)).mean())
     return float(np.mean(by_task))
 
 
-def improvement_interval(x: Scores, y: Scores) -> Estimate:
+def improvement_interval(x: Scores, y: Scores) -> IntervalEstimate:
     """The probability of improvement with its interval, which has a width where all runs agree.
 
     Of one task the interval is Newcombe's: all θ within 1.96 standard errors of the estimate, where
@@ -92,21 +92,23 @@ def improvement_interval(x: Scores, y: Scores) -> Estimate:
     """
     value = probability_of_improvement(x, y)
     below, above = [], []
-    for own, other in zip(x, y, strict=True):
-        theta = probability_of_improvement([own], [other])
-        low, high = _newcombe(theta, len(own), len(other))
+    for scores_x, scores_y in zip(x, y, strict=True):
+        theta = probability_of_improvement([scores_x], [scores_y])
+        low, high = _newcombe(theta, len(scores_x), len(scores_y))
         below.append(theta - low)
         above.append(high - theta)
-    return Estimate(value, value - math.hypot(*below) / len(x), value + math.hypot(*above) / len(x))
+    return IntervalEstimate(
+        value, value - math.hypot(*below) / len(x), value + math.hypot(*above) / len(x)
+    )
 
 
 def _newcombe(theta: float, n: int, k: int) -> tuple[float, float]:
     """The interval of one task with n and k runs."""
 
-    def excess(other: float) -> float:
-        spread = (1 - other) / (2 - other) + other / (1 + other)
-        variance = other * (1 - other) / (n * k) * (1 + ((n + k) / 2 - 1) * spread)
-        return (theta - other) ** 2 - Z**2 * variance
+    def excess(candidate: float) -> float:
+        spread = (1 - candidate) / (2 - candidate) + candidate / (1 + candidate)
+        variance = candidate * (1 - candidate) / (n * k) * (1 + ((n + k) / 2 - 1) * spread)
+        return (theta - candidate) ** 2 - Z**2 * variance
 
     # `excess` is negative beside theta and not at 0 or 1, where theta may be and is a root.
     low = 0.0 if theta == 0 else root_scalar(excess, bracket=(0.0, theta - 1e-9)).root
@@ -128,13 +130,13 @@ def _interval(
     groups: Sequence[Scores],
     seed: int = 0,
     draws: int = DRAWS,
-) -> Estimate:
+) -> IntervalEstimate:
     """A statistic of groups of scores; runs are drawn group by group, and task by task."""
     rng = np.random.default_rng(seed)
     scores_of = [_as_draws(scores) for scores in groups]
     drawn = [[runs[0][resampled(rng, runs.size, draws)] for runs in tasks] for tasks in scores_of]
     low, high = percentile_interval(statistic(*drawn))
-    return Estimate(float(statistic(*scores_of)[0]), low, high)
+    return IntervalEstimate(float(statistic(*scores_of)[0]), low, high)
 
 
 def _middle_mean(drawn: Drawn) -> np.ndarray:

@@ -44,10 +44,10 @@ class LivePage(Observer):
         self._say = say
         self._is_writer = is_writer
         self._reader = RunReader(workdir)
-        self._seen: float | None = None  # when an iteration last ended
-        self._longest_s = 0.0  # longest time between the ends of two iterations
-        self._cost_s = 0.0  # seconds that the last page took
-        self._due = 0.0  # when the next page may be made
+        self._last_end: float | None = None  # when an iteration last ended
+        self._longest_iteration_s = 0.0  # longest time between the ends of two iterations
+        self._page_cost_s = 0.0  # seconds that the last page took
+        self._next_page = 0.0  # when the next page may be made
         self._is_first = True
         self._is_over = False
         self._is_failing = False
@@ -67,10 +67,10 @@ class LivePage(Observer):
         if not self._is_writer:
             return
         now = time.monotonic()
-        if self._seen is not None:
-            self._longest_s = max(self._longest_s, now - self._seen)
-        self._seen = now
-        if now < self._due:
+        if self._last_end is not None:
+            self._longest_iteration_s = max(self._longest_iteration_s, now - self._last_end)
+        self._last_end = now
+        if now < self._next_page:
             self._try(lambda: self._write_status("running"))
             return
         self._try(lambda: self._write("running"))
@@ -78,8 +78,8 @@ class LivePage(Observer):
             self._is_first = False
             return
         end = time.monotonic()
-        self._cost_s = end - now
-        self._due = end + self._cost_s / SHARE
+        self._page_cost_s = end - now
+        self._next_page = end + self._page_cost_s / SHARE
 
     def finish(self) -> epath.Path:
         """Writes the page of the finished run; returns its path."""
@@ -95,7 +95,7 @@ class LivePage(Observer):
     def _write_status(self, state: State, why: str = "") -> None:
         patience = FIRST_PATIENCE_S
         if self.done > self._start:
-            pause = self._longest_s + self._cost_s / SHARE
+            pause = self._longest_iteration_s + self._page_cost_s / SHARE
             patience = max(MIN_PATIENCE_S, PATIENCE * pause)
         status = Status(state, self.done, self._total, time.time(), patience, why)
         write_status(self._workdir, status)

@@ -4,7 +4,7 @@ import math
 
 from vinejax.runtime.topology import KINDS
 from vinejax.tools.plan.case import Case
-from vinejax.tools.plan.memory import PlannedPhase
+from vinejax.tools.plan.planned_memory import PlannedPhase
 from vinejax.tools.plan.roofline import TEMPORARIES, PlannedProgram, stage_of
 
 GIB = 2**30

@@ -40,8 +40,8 @@ def compare_runs(paths: Sequence[str], folder: str | os.PathLike) -> epath.Path:
         if (target / "metrics.jsonl").exists():
             print(f"report: {build_report(target)}")
     except OSError as error:
-        rule = f"cannot be written ({error}); choose another --workdir"
-        raise UserError(f"{target / FILE}: {rule}") from error
+        message = f"cannot be written ({error}); choose another --workdir"
+        raise UserError(f"{target / FILE}: {message}") from error
     return target / FILE
 
 

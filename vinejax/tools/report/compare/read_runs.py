@@ -9,10 +9,10 @@ from etils import epath
 
 from vinejax.core.errors import UserError
 from vinejax.core.settings import Config, as_tree
-from vinejax.records import text
+from vinejax.records import formats
 from vinejax.records.read import finite_number, read_run
 from vinejax.runtime.workdir import flatten_names
-from vinejax.tools.report.learning_curve import Point, learning_curve
+from vinejax.tools.report.learning_curve import EvaluationPoint, learning_curve
 
 Settings = dict[str, object]  # dotted name of a field -> its value
 
@@ -27,7 +27,7 @@ class ComparedRun(NamedTuple):
     name: str
     settings: Settings
     revision: str
-    curve: list[Point]
+    curve: list[EvaluationPoint]
     test: float | None
     rewards: dict[str, list[float]] | None
 
@@ -48,8 +48,8 @@ def read_runs(paths: Sequence[str]) -> list[ComparedRun]:
     tasks = {str(run.settings["data.task"]): run.name for run in runs}
     if len(tasks) > 1:
         (task, name), (other, other_name), *_ = tasks.items()
-        rule = "runs of different tasks cannot be compared"
-        raise UserError(f"{name} has data.task {task!r}, {other_name} {other!r}: {rule}")
+        message = "runs of different tasks cannot be compared"
+        raise UserError(f"{name} has data.task {task!r}, {other_name} {other!r}: {message}")
     return runs
 
 
@@ -68,7 +68,7 @@ def _read_run(folder: epath.Path, name: str) -> ComparedRun:
     return ComparedRun(
         name=name,
         settings=settings,
-        revision=text.clip(revision, 80).text,
+        revision=formats.clip(revision, 80).text,
         curve=curve,
         test=tests[-1] if len(tests) > 1 else None,  # the first is the start's
         rewards=_rewards(folder / "eval" / "test.jsonl"),
@@ -89,8 +89,8 @@ def _rewards(file: epath.Path) -> dict[str, list[float]] | None:
                 raise ValueError("a reward is missing")
             rewards[str(row["problem_id"])] = finite
         except (ValueError, KeyError, TypeError) as error:
-            rule = f"is damaged ({error}); write it again with --mode=eval"
-            raise UserError(f"{file}:{number}: {rule}") from error
+            message = f"is damaged ({error}); write it again with --mode=eval"
+            raise UserError(f"{file}:{number}: {message}") from error
     return rewards or None
 
 
@@ -100,4 +100,4 @@ def _names(folders: Sequence[epath.Path]) -> list[str]:
     count = 1
     while len({tuple(path[-count:]) for path in parts}) < len(parts):
         count += 1
-    return [text.printable("/".join(path[-count:])) for path in parts]
+    return [formats.printable("/".join(path[-count:])) for path in parts]

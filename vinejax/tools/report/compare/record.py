@@ -9,10 +9,10 @@ from typing import Any
 
 from vinejax.records.read import JsonObject
 from vinejax.statistics.accuracy import paired_interval
-from vinejax.tools.report.compare.groups import Group, differing_settings, group_runs
 from vinejax.tools.report.compare.read_runs import ComparedRun
+from vinejax.tools.report.compare.run_groups import RunGroup, differing_settings, group_runs
 from vinejax.tools.report.interquartile import (
-    Estimate,
+    IntervalEstimate,
     improvement_interval,
     iqm_difference,
     iqm_interval,
@@ -33,7 +33,7 @@ def comparison_of(runs: Sequence[ComparedRun]) -> JsonObject:
     }
 
 
-def _group(group: Group) -> dict[str, Any]:
+def _group(group: RunGroup) -> dict[str, Any]:
     curves = {axis: [[point.x, *point.accuracy] for point in group.curve(axis)] for axis in AXES}
     return {
         "label": group.label,
@@ -44,7 +44,7 @@ def _group(group: Group) -> dict[str, Any]:
     }
 
 
-def _pair(first: Group, second: Group) -> dict[str, Any]:
+def _pair(first: RunGroup, second: RunGroup) -> dict[str, Any]:
     """Two groups compared on every axis where the first of their runs ends, and by their tests."""
     rows = []
     for axis in AXES:
@@ -57,7 +57,7 @@ def _pair(first: Group, second: Group) -> dict[str, Any]:
     return pair | _paired(first, second)
 
 
-def _scores_at(group: Group, axis: str, at: float) -> list[float]:
+def _scores_at(group: RunGroup, axis: str, at: float) -> list[float]:
     """Validation accuracy of every run at a place, linear between two evaluations."""
     return [
         accuracy_at(
@@ -91,12 +91,12 @@ def _alone(value: float) -> dict[str, Any]:
     return {"value": value, "low": None, "high": None}
 
 
-def _paired(first: Group, second: Group) -> dict[str, Any]:
+def _paired(first: RunGroup, second: RunGroup) -> dict[str, Any]:
     """The difference of pass@1 on the same test problems, with an interval over problems."""
     if first.rewards is None or second.rewards is None:
         return {"paired": None, "has_other_problems": False}
     if first.rewards.keys() != second.rewards.keys():
         return {"paired": None, "has_other_problems": True}
     paired = paired_interval(first.rewards, second.rewards)
-    difference = Estimate(paired.difference, paired.low, paired.high)
+    difference = IntervalEstimate(paired.difference, paired.low, paired.high)
     return {"paired": difference._asdict(), "has_other_problems": False}

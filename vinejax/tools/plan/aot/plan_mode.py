@@ -16,11 +16,11 @@ from vinejax.runtime.topology import parse_topology
 from vinejax.runtime.workdir import write_atomic
 from vinejax.tools.plan.aot.advice import advise
 from vinejax.tools.plan.aot.compiler import GATHERED, check_compiler, compile_program
-from vinejax.tools.plan.aot.iteration import iteration_stages
-from vinejax.tools.plan.aot.table import Plan, as_json, print_plan
+from vinejax.tools.plan.aot.iteration_time import iteration_stages
+from vinejax.tools.plan.aot.plan_table import Plan, as_json, print_plan
 from vinejax.tools.plan.case import Case, open_case
 from vinejax.tools.plan.cost import Cost, planned_passes, program_costs
-from vinejax.tools.plan.memory import (
+from vinejax.tools.plan.planned_memory import (
     PlannedPhase,
     fixed_parts,
     memory_and_phases,

@@ -9,10 +9,10 @@ from rich.table import Table
 
 from vinejax.runtime.workdir import package_versions
 from vinejax.tools.plan.aot.hlo import totals_by_kind
-from vinejax.tools.plan.aot.iteration import Stage
+from vinejax.tools.plan.aot.iteration_time import PlannedStage
 from vinejax.tools.plan.case import Case
 from vinejax.tools.plan.cost import useful_flops
-from vinejax.tools.plan.memory import PlannedPhase, mean_tokens
+from vinejax.tools.plan.planned_memory import PlannedPhase, mean_tokens
 from vinejax.tools.plan.roofline import BOUNDS, TEMPORARIES, PlannedProgram, program_seconds
 from vinejax.tools.plan.settings import PlanConfig
 
@@ -26,7 +26,7 @@ class Plan(NamedTuple):
     case: Case
     phases: list[PlannedPhase]
     programs: list[PlannedProgram]
-    stages: list[Stage]  # [] if programs are missing
+    stages: list[PlannedStage]  # [] if programs are missing
     advice: dict[str, list[str]]  # changes that would make room, by the name of the program
     notes: list[str]
 
@@ -125,7 +125,7 @@ def iteration_table(plan: Plan) -> Table:
     return table
 
 
-def _range(stages: list[Stage]) -> str:
+def _range(stages: list[PlannedStage]) -> str:
     """The estimate of stages together: '1.5 to 2.9', or one number if both ends are."""
     low, high = sum(x.estimate for x in stages), sum(x.one_by_one for x in stages)
     return _between(f"{low:.1f}", f"{high:.1f}")

@@ -1,6 +1,6 @@
 """Compiles one program of a case in a process of its own, and reports facts of the result.
 
-    python -m vinejax.tools.plan.aot.child REQUEST.json ANSWER.json
+    python -m vinejax.tools.plan.aot.compile_child REQUEST.json ANSWER.json
 
 Compiling can run for minutes, take gigabytes or crash, and it fixes the number of devices of its
 process: `compiler.py` starts this module in the environment that it needs.
@@ -18,9 +18,9 @@ import jax
 from vinejax.config.load import from_dict
 from vinejax.model.sharding import AXES, mesh_over
 from vinejax.tools.plan.aot import hlo
-from vinejax.tools.plan.aot.programs import Lowering
+from vinejax.tools.plan.aot.planned_programs import Lowering
 from vinejax.tools.plan.case import Case, open_case
-from vinejax.tools.plan.memory import memory_and_phases, program_phase
+from vinejax.tools.plan.planned_memory import memory_and_phases, program_phase
 
 # The compiler's messages if temporaries do not fit, 'Ran out of memory on HBM, the total memory
 # required for HLO temporaries (24.16G) exceeds available HBM (15.75G).', and if arguments do not

@@ -16,7 +16,7 @@ from vinejax.tools.plan.cost import (
     prefill_columns,
     prefill_cost,
 )
-from vinejax.tools.plan.memory import (
+from vinejax.tools.plan.planned_memory import (
     PlannedPhase,
     call_name,
     decode_name,
@@ -30,7 +30,7 @@ KERNEL_SPEED = 0.8  # assumed share of the memory's peak at which a kernel reads
 LATENCY_S = 10e-6  # assumed, of a collective
 
 
-class Stage(NamedTuple):
+class PlannedStage(NamedTuple):
     """A part of an iteration, with a lower bound and an estimate of its time."""
 
     name: str
@@ -41,7 +41,7 @@ class Stage(NamedTuple):
     one_by_one: float  # the same if no collective hides behind a pass's products
 
 
-class Times(NamedTuple):
+class CallTimes(NamedTuple):
     """Seconds of a program's call; for decoding, of a step."""
 
     lower_bounds: dict[str, float]  # one for each of BOUNDS; the largest counts
@@ -56,7 +56,7 @@ class Times(NamedTuple):
 
 def iteration_stages(
     case: Case, phases: list[PlannedPhase], programs: dict[str, PlannedProgram]
-) -> list[Stage]:
+) -> list[PlannedStage]:
     """The stages of one iteration.
 
     Only the main phase's prefill is compiled, for the longest trunks, and scoring and updates for
@@ -68,7 +68,7 @@ def iteration_stages(
         name: _call(case, x, _in_rows(case, x, sizes[name]), sizes[name])
         for name, x in programs.items()
     }
-    stages: list[Stage] = []
+    stages: list[PlannedStage] = []
     for i, phase in enumerate(phases):
         calls = calls_per_phase(case, phase)
         if i == 0:  # later phases use the same copy
@@ -91,8 +91,8 @@ def _engine_stage(
     phases: list[PlannedPhase],
     programs: dict[str, PlannedProgram],
     calls: dict[str, float],
-    times: dict[str, Times],
-) -> Stage:
+    times: dict[str, CallTimes],
+) -> PlannedStage:
     """A phase of the engine with these calls; `times` has those of the copy of the weights."""
     main = main_phase(phases)
     size = phase.sizes.batch * prefill_columns(phase) / (main.sizes.batch * main.sizes.columns)
@@ -120,15 +120,15 @@ def _in_rows(case: Case, program: PlannedProgram, size: float) -> dict[str, floa
 
 def _call(
     case: Case, program: PlannedProgram, lower_bounds: dict[str, float], size: float
-) -> Times:
+) -> CallTimes:
     """The times of a call with `size` times the tokens that the program was compiled for."""
     if not (seconds := _computing(case, program) * size):
-        return Times(lower_bounds)
+        return CallTimes(lower_bounds)
     sending = lower_bounds["interconnect"] + _latency(program)
-    return Times(lower_bounds, max(seconds, sending), seconds + sending)
+    return CallTimes(lower_bounds, max(seconds, sending), seconds + sending)
 
 
-def _step(case: Case, phase: PlannedPhase, program: PlannedProgram) -> Times:
+def _step(case: Case, phase: PlannedPhase, program: PlannedProgram) -> CallTimes:
     """The times of a decode step in the sizes of a phase.
 
     The estimate is the sum of the compiler's cycles, the reads of kernels and the transfers of
@@ -143,12 +143,12 @@ def _step(case: Case, phase: PlannedPhase, program: PlannedProgram) -> Times:
     cost = decode_cost(case, phase)
     lower_bounds = least_seconds(case, cost, sending)
     if not seconds:
-        return Times(lower_bounds)
+        return CallTimes(lower_bounds)
     read = columns_bytes(case, phase) if phase.sizes.storage.read_by_kernel else 0.0
     peak = chip.hbm_gb_s * 1e9
     seconds = max(seconds, (cost.bytes - read) / peak)
     step = seconds + read / (KERNEL_SPEED * peak) + sending + _latency(program)
-    return Times(lower_bounds, step, step)
+    return CallTimes(lower_bounds, step, step)
 
 
 def _computing(case: Case, program: PlannedProgram) -> float:
@@ -161,7 +161,7 @@ def _latency(program: PlannedProgram) -> float:
     return LATENCY_S * sum(x.count for x in program.collectives)
 
 
-def _stage(name: str, calls: dict[str, float], times: dict[str, Times]) -> Stage:
+def _stage(name: str, calls: dict[str, float], times: dict[str, CallTimes]) -> PlannedStage:
     """A stage by the number of calls of each program and the `times` of one call."""
     totals = {x: count * max(times[x].lower_bounds.values()) for x, count in calls.items()}
     longest = max(totals, key=totals.__getitem__)
@@ -170,4 +170,4 @@ def _stage(name: str, calls: dict[str, float], times: dict[str, Times]) -> Stage
         for kind in ("estimate", "one_by_one")
     )
     bound = times[longest].bound
-    return Stage(name, calls, sum(totals.values()), bound, estimate, one_by_one)
+    return PlannedStage(name, calls, sum(totals.values()), bound, estimate, one_by_one)

@@ -30,7 +30,7 @@ from vinejax.model.hf.names import abstract_params
 from vinejax.model.lora import abstract_adapters, with_adapters
 from vinejax.model.sharding import num_shards, placed_shapes, platform_of
 from vinejax.tools.plan.case import Case
-from vinejax.tools.plan.memory import PlannedPhase, is_decode, train_length
+from vinejax.tools.plan.planned_memory import PlannedPhase, is_decode, train_length
 
 UPDATES = 1000  # any number: the learning rate's schedule needs one, no shape depends on it
 
@@ -68,8 +68,8 @@ class Lowering:
     def _prefill(self) -> Lowered:
         places = num_shards(self.mesh) * self.phase.sizes.batch
         cache, rows, _ = self._caches()
-        served = window.Rows._make(self._numbers(places) for _ in window.Rows._fields)
-        entering = window.Entering(self._numbers(places), served)
+        taken_by = window.Rows._make(self._numbers(places) for _ in window.Rows._fields)
+        entering = window.Entering(self._numbers(places), taken_by)
         tokens = self._numbers(places, self.phase.sizes.columns)
         temperature = None  # set where prefill also scores: in float32 without a tensor axis
         if self.model.compute.dtype == "float32" and self.case.tensor == 1:
@@ -81,8 +81,8 @@ class Lowering:
         )
         lengths, flat, sizes = self._numbers(places), None, self.phase.sizes
         if computed := place_counts(self.case.platform, sizes.batch, sizes.columns):
-            own = num_shards(self.mesh) * computed[-1]
-            flat = Flat(self._numbers(own), self._numbers(places, sizes.columns))
+            positions = num_shards(self.mesh) * computed[-1]
+            flat = Flat(self._numbers(positions), self._numbers(places, sizes.columns))
         return window.prefill.lower(
             self.model, self.mesh, temperature, weights, cache, rows, tokens, lengths, entering,
             keeps_hidden, flat=flat,
