@@ -11,6 +11,7 @@ from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
 from vinejax.tools.bench.bench_mode import chosen_estimators, credit_bench, with_open_choices
 from vinejax.tools.bench.estimators import ESTIMATORS, RUN, estimator_config, reads_logprobs
+from vinejax.tools.bench.settings import BenchConfig
 from vinejax.training.loop import train
 
 SIZES = {"problems": 3, "repeats": 3, "exact": 2, "reference": 240, "truth": 5, "states": 6}
@@ -64,7 +65,7 @@ def test_estimators_have_nothing_of_the_runs_own_method():
     assert estimator_config(cfg, RUN) == applied(cfg)
     made = estimator_config(cfg, "vineppo_k3")
     assert made.method == "vineppo" and made.values.k == 3 and made.values.max_states is None
-    assert estimator_config(cfg, "exact").values.k == cfg.bench.truth
+    assert estimator_config(cfg, "exact").values.k == BenchConfig.of(cfg).truth
     plain = applied(Config(method="rloo"))
     assert estimator_config(cfg, "rloo").values == plain.values
 
@@ -118,7 +119,7 @@ def test_what_may_read_log_probabilities():
             "reads entropies, or a judge's word",
         ),
         (RUN, {"method": "sft", "values": {"k": 9, "max_states": None}}, "has no advantages"),
-        (RUN, {"reset": {"source": "gold"}}, "begin elsewhere"),
+        (RUN, {"reset": {"source": "gold"}}, "sample in a way of their own"),
         (RUN, {"credit": {"mask": "top_entropy"}}, "'top_entropy' reads entropies"),
     ],
 )

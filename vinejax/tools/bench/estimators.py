@@ -174,7 +174,8 @@ def _plain(cfg: Config) -> Config:
     """The run's configuration with method 'vineppo' and default rules."""
     defaults = Config()
     plain = {name: x for name, x in flatten(defaults) if {name, name.partition(".")[0]} & SHARED}
-    cfg = dataclasses.replace(cfg, method="vineppo", sections={"bench": BenchConfig.of(cfg)})
+    sections = {name: section for name, section in cfg.sections.items() if name == "bench"}
+    cfg = dataclasses.replace(cfg, method="vineppo", sections=sections)
     return _with_fields(cfg, plain)
 
 

@@ -70,72 +70,83 @@ def measure_gradients(
 
     Estimator 'exact' takes part in the first `bench.exact` repeats only.
     """
-    # Solutions other than those that the policy was trained on.
+    # Seeds of the bench's own: the policy was trained on the solutions of the run's seed.
     cfg = dataclasses.replace(cfg, seed=row_seed(cfg.seed, 0, "credit bench, solutions"))
-    # With continuations that 'exact' shares with an estimator, their errors would count as signal.
+    # If 'exact' shared continuations with an estimator, their errors would count as signal.
     exact_seed = row_seed(cfg.seed, 0, "credit bench, exact")
     configs = {
         name: dataclasses.replace(x, seed=exact_seed if name == EXACT else cfg.seed)
         for name, x in configs.items()
     }
     repeats = {name: MeasuredRepeats() for name in configs}
-    passes = parts.passes(cfg)
-    first: list[Episode] = []
+    engine, count = parts.session.engine, BenchConfig.of(cfg).repeats
+    first_episodes: list[Episode] = []
     truths: list[TrueSteps] = []
     tokens, seconds, trained = [], [], []
-    for repeat in range(BenchConfig.of(cfg).repeats):
-        before = parts.session.engine.stats.decoded_tokens
+    for repeat in range(count):
+        tokens_before = engine.stats.decoded_tokens
         start = time.perf_counter()
         sampler = parts.sampler(cfg, repeat)
         episodes = sampler.solutions(parts.weights, parts.problems, len(parts.problems))
         seconds.append((time.perf_counter() - start) / len(episodes))
-        decoded = parts.session.engine.stats.decoded_tokens - before
-        tokens.append(decoded / len(episodes))
+        tokens.append((engine.stats.decoded_tokens - tokens_before) / len(episodes))
         trained.append(np.mean([len(episode.response) for episode in episodes]))
-        first = first or episodes
-        batch = parts.batch(cfg, episodes, passes.rows)
-        if any(map(reads_logprobs, configs.values())):
-            batch = parts.scored(cfg, episodes, batch)
-        chosen = [name for name in configs if name != EXACT or repeat < BenchConfig.of(cfg).exact]
-        estimates = {
-            name: estimate(
-                parts,
-                configs[name],
-                episodes,
-                batch,
-                repeat=repeat,
-                prior_state=repeats[name].prior_state,
-            )
-            for name in chosen
-        }
-        if EXACT in chosen:
-            exact = estimates[EXACT].episodes
-            steps = step_layout(batch, exact)
-            truths.append(true_steps(steps, exact, cfg.ppo.gamma))
-            for name, estimated in estimates.items():
-                repeats[name].credit.append(credit_of_steps(estimated.advantages, steps))
-        parts.session.engine.release()
-        credit = np.stack([estimates[name].advantages for name in chosen])
-        gradients = policy_gradients(
-            parts.session.model,
-            parts.params,
-            batch,
-            advantages=credit,
-            solutions=len(episodes),
-            temperature=cfg.sample.temperature,
-            passes=passes,
-            base=parts.session.base,
-        )
-        _record(parts, {name: repeats[name] for name in chosen}, estimates, gradients, reference)
-        count = BenchConfig.of(cfg).repeats
+        first_episodes = first_episodes or episodes
+        is_exact = repeat < BenchConfig.of(cfg).exact
+        measured = {name: x for name, x in configs.items() if name != EXACT or is_exact}
+        truths += _measure_repeat(parts, cfg, measured, repeats, reference, episodes, repeat)
         say(f"credit: repeat {repeat + 1} of {count}, {len(episodes)} solutions")
     return repeats, MeasuredSolutions(
-        episodes=first,
+        episodes=first_episodes,
         tokens=statistics.mean(tokens),
         seconds=steady(seconds),
         trained_tokens=float(np.mean(trained)),
         truth=joined(truths),
     )
+
+
+def _measure_repeat(
+    parts: FixedParts,
+    cfg: Config,
+    configs: dict[str, Config],
+    repeats: dict[str, MeasuredRepeats],
+    reference: Reference,
+    episodes: list[Episode],
+    repeat: int,
+) -> list[TrueSteps]:
+    """Adds the repeat whose solutions are `episodes` to the `repeats` of the estimators `configs`.
+
+    Returns the true advantages of the steps of `episodes`; [] unless 'exact' is an estimator.
+    """
+    passes = parts.passes(cfg)
+    batch = parts.batch(cfg, episodes, passes.rows)
+    if any(map(reads_logprobs, configs.values())):
+        batch = parts.scored(cfg, episodes, batch)
+    estimates = {}
+    for name, config in configs.items():
+        estimates[name] = estimate(
+            parts, config, episodes, batch, repeat=repeat, prior_state=repeats[name].prior_state
+        )
+    truths = []
+    if EXACT in configs:
+        exact = estimates[EXACT].episodes
+        steps = step_layout(batch, exact)
+        truths.append(true_steps(steps, exact, cfg.ppo.gamma))
+        for name, estimated in estimates.items():
+            repeats[name].credit.append(credit_of_steps(estimated.advantages, steps))
+    parts.session.engine.release()
+    gradients = policy_gradients(
+        parts.session.model,
+        parts.params,
+        batch,
+        advantages=np.stack([estimated.advantages for estimated in estimates.values()]),
+        solutions=len(episodes),
+        temperature=cfg.sample.temperature,
+        passes=passes,
+        base=parts.session.base,
+    )
+    _record(parts, {name: repeats[name] for name in configs}, estimates, gradients, reference)
+    return truths
 
 
 def steady(seconds: Sequence[float]) -> float:
