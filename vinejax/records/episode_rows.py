@@ -8,7 +8,7 @@ import numpy as np
 from vinejax.core.text import Tokenizer, continuation_text, decode, response_text
 from vinejax.core.types import Episode, Problem, PromptedProblem
 
-MOST_UNREAD = 4000  # characters of an answer that the policy did not read
+MOST_UNREAD = 4000  # characters kept of an environment's answer that the policy did not read
 
 
 def episode_rows(
@@ -21,12 +21,13 @@ def episode_rows(
     critic_values: np.ndarray | None = None,
     failure: Callable[[Problem, str], dict[str, str] | None] = lambda problem, response: None,
 ) -> Iterator[dict[str, Any]]:
-    """One row per episode; the first `vines` rows have the texts of their continuations.
+    """Yields one row per episode; docs/metrics.md lists the fields.
 
-    These have also what `failure` gives, the test that a program failed.
+    The first `vines` rows also hold the texts of their continuations and, where a program failed a
+    test, that test, which `failure` finds.
 
     `step_advantages` and `critic_values` (V of the state before each step) are f32[B, C], one row
-    per episode; None if the method has none. docs/metrics.md lists the fields.
+    per episode, and None for a method without them.
     """
     by_id = {problem.id: problem for problem, _ in problems}
     for i, episode in enumerate(episodes):
@@ -56,7 +57,7 @@ def episode_rows(
 
 
 def _given_text(tokenizer: Tokenizer, episode: Episode) -> str:
-    """The text of the response's given tokens; "" if there are none."""
+    """The text of the response tokens that the policy was given; "" without any."""
     return response_text(tokenizer, episode.prompt, episode.response[: episode.given])
 
 
