@@ -1,4 +1,4 @@
-"""Learning curves: what a run had used at each evaluation, and the accuracy in between."""
+"""Learning curves: the totals of a run at each evaluation, and the accuracy in between."""
 
 import pytest
 

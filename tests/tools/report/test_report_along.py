@@ -1,4 +1,4 @@
-"""Charts along the response: which iterations they show, and where their points lie."""
+"""Charts along the response: the iterations that they show, and the places of their points."""
 
 import random
 

@@ -1,7 +1,7 @@
 """The view of the credit bench: the error, the cost and the values of each estimator.
 
-It shows the record that `--mode=credit` writes to `credit/bench.json`; docs/credit_bench.md defines
-the measures. Every field is checked where it is read, as the record may be damaged.
+The view shows the record that `--mode=credit` writes to `credit/bench.json`. docs/credit_bench.md
+defines the measures. Every field is checked where it is read, because the record may be damaged.
 """
 
 import collections
@@ -13,14 +13,14 @@ from vinejax.records import formats
 from vinejax.records.read import JsonObject, finite_number
 from vinejax.tools.report import axes
 
-MAX_ROWS = 40  # estimators, and predictors of the ranking
-MAX_BINS = 40  # in a calibration
+MAX_ROWS = 40  # estimators, and sources of predictions in the ranking
+MAX_BINS = 40  # bins of a calibration
 MAX_CALIBRATIONS = 3
 # Estimators whose calibration is shown first; the others follow in the record's order.
 CALIBRATED_FIRST = ("run", "ppo", "vineppo_k9", "rloo", "vineppo_k1")
 SQUARE = axes.Size(290.0, 262.0, 4, 4)
 LARGEST_DOT = 8.0  # radius of the calibration's bin with the most states
-# An interval is cut at this factor beyond the outermost dots, so that it does not squeeze the rest.
+# An interval is cut at this factor beyond the outermost dots, so that it does not squeeze them.
 WIDEST = 10.0
 MEANINGS = {
     "run": "the settings of this run",
@@ -85,6 +85,8 @@ class Panel(NamedTuple):
 
 
 class Cell(NamedTuple):
+    """A number of the table and its interval, as text."""
+
     value: str
     interval: str
 
@@ -196,7 +198,7 @@ def read_measure(raw: object) -> MeasureCell | None:
     """A number, or an object with `value` and perhaps `low` and `high`; None for anything else.
 
     An interval without width is left out: it comes from a single repeat, or from RLOO over itself.
-    With a lower end alone the upper end is infinite.
+    A measure with a lower end alone gets an infinite upper end.
     """
     fields = raw if isinstance(raw, dict) else {"value": raw}
     value, low, high = (finite_number(fields.get(key)) for key in ("value", "low", "high"))
@@ -226,7 +228,7 @@ def _estimators(record: JsonObject) -> Iterator[EstimatorRow]:
 def _facts(record: JsonObject, estimators: Sequence[EstimatorRow]) -> dict[str, str]:
     """The policy and the numbers of the sentences above the figures; '' if unknown.
 
-    `repeats` is the maximum over estimators, `fewer` those with fewer, such as 'exact in 4'.
+    `repeats` is the maximum over estimators; `fewer` names those with fewer, such as 'exact in 4'.
     """
     policy = record.get("policy")
     repeats = {e.name: m.value for e in estimators if (m := e.measures.get(REPEATS)) is not None}

@@ -1,4 +1,4 @@
-"""Builds `report.html` from a run's workdir: read, make view models, render, write."""
+"""Builds `report.html` from a run's workdir: reads it, makes views, renders and writes them."""
 
 import base64
 import functools
@@ -64,8 +64,8 @@ class Script(NamedTuple):
 def build_report(workdir: str | os.PathLike) -> epath.Path:
     """Writes `<workdir>/report.html` and returns its path.
 
-    The page is one file of at most 4.5 MB, which loads nothing. While the run goes on it reloads
-    itself; otherwise it runs no script.
+    The page is one file of at most 4.5 MB, which loads nothing. The page of a running run reloads
+    itself; other pages run no script.
     """
     folder = epath.Path(workdir)
     file = folder / PAGE
@@ -105,7 +105,7 @@ def render_page(run: RunRecords) -> str:
 
 
 def source_files(has_bench: bool, has_comparison: bool) -> str:
-    """The files of the workdir that the page is made of, beside metrics.jsonl, as a sentence."""
+    """The files of the workdir beside metrics.jsonl that the page is made of, as an enumeration."""
     records = [("credit/bench.json", has_bench), (COMPARISON, has_comparison)]
     names = ["episodes/", "config.json", *(name for name, exists in records if exists)]
     return f"{', '.join(names[:-1])} and {names[-1]}"
@@ -122,9 +122,9 @@ def live_script(standing: Standing | None) -> Script | None:
 
 @functools.cache
 def environment(*folders: pathlib.Path) -> jinja2.Environment:
-    """The templates in these folders and in this one, with autoescape.
+    """The templates in these folders and in this one.
 
-    Text of a model is shown and never interpreted.
+    Autoescaping is on: a browser shows the text of a model and never interprets it.
     """
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader([*folders, FOLDER]),
@@ -136,7 +136,7 @@ def environment(*folders: pathlib.Path) -> jinja2.Environment:
 
 
 def headline(records: list[Record], time: timing.TimeChart | None) -> Headline:
-    """The numbers at the top of the page: accuracy at start and end, and the run's costs."""
+    """The numbers at the top of the page: accuracies at start and end, and the costs of the run."""
     scores = [
         _score("Test pass@1", "test/pass_at_1", records),
         _score("Validation pass@1", "eval/pass_at_1", records),

@@ -15,8 +15,8 @@ report of a run whose workdir has one (`compare.json`). The fields of the record
                `has_other_problems`
   unevaluated  names of the runs without eval/test.jsonl
 
-A measure is {value, low, high}; low and high are null without an interval, and an undefined measure
-is null itself. A record that is damaged anywhere is not shown at all.
+A measure is {value, low, high}. low and high are null without an interval, and an undefined measure
+is null itself. The page leaves out a record that is damaged anywhere.
 """
 
 import functools
@@ -32,7 +32,7 @@ OTHER_PROBLEMS = "evaluated on other problems"
 EVALUATE = "python -m vinejax.main --mode=eval --config=FILE --workdir=RUN"
 MAX_GROUPS = 40
 MAX_TEXT = 400  # characters of a setting's value
-STYLES = 8  # classes of the template, `curve-1` to `curve-8`; the ninth group has `curve-1` again
+STYLES = 8  # classes of the template, `curve-1` to `curve-8`; the ninth group gets `curve-1` again
 NOTE = "validation pass@1, 95% intervals"
 TITLES = {
     "episodes": ("Over policy-gradient episodes", NOTE),
@@ -166,7 +166,7 @@ def style_of(number: int) -> str:
 
 
 def axis_chart(axis: str, groups: Sequence[Any]) -> curves.Chart | None:
-    """The chart of an axis; None for an axis on which every run stands still."""
+    """The chart of an axis; None if all evaluations lie at one position of the axis."""
     marks = {
         curves.Curve(axis, _text(group["label"]), style_of(i)): _points(group["curves"][axis])
         for i, group in enumerate(groups)

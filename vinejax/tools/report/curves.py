@@ -13,10 +13,13 @@ from vinejax.records.read import Record
 from vinejax.tools.report import axes
 
 MAX_COLUMNS = 120
-MAX_DOTS = 12  # a curve of more points is a line alone
-Place = TypeVar("Place", int, float)  # on the axis
-_TOTALS = ("reward/mean", "reward/std", "reward/steps")  # other reward/ metrics are of one function
-PASS_STYLES = 4  # classes of the template, `pass-1` to `pass-4`; the fifth curve has `pass-1` again
+MAX_DOTS = 12  # points of a curve that has dots; a longer curve is a line alone
+Place = TypeVar("Place", int, float)  # a position on the axis
+# Metrics of all reward functions together; every other reward/ metric is of one function.
+_TOTALS = ("reward/mean", "reward/std", "reward/steps")
+PASS_STYLES = (
+    4  # classes of the template, `pass-1` to `pass-4`; the fifth curve gets `pass-1` again
+)
 
 
 class Curve(NamedTuple):
@@ -97,7 +100,7 @@ class Chart(NamedTuple):
 def charts(records: list[Record], temperatures: tuple[str, str] | None = None) -> list[Chart]:
     """Every chart of the page that has points, in reading order.
 
-    `temperatures` of training and evaluation are named below the chart of accuracy.
+    The chart of accuracy names the `temperatures` of training and evaluation where they differ.
     """
     names = {name for record in records for name in record.values}
     heroes = [_accuracy(names, size, temperatures) for size in (axes.HERO, axes.SIDE)]
@@ -258,7 +261,7 @@ def _extent(spec: ChartSpec, merged: dict[Curve, list[CurveMark]]) -> tuple[floa
 
 
 def draw(curve: Curve, points: list[CurveMark], frame: axes.Frame, last: float) -> DrawnCurve:
-    """The curve through the points, with its band, or whiskers where it is no line."""
+    """The curve through the points with its band; a curve without a line gets whiskers instead."""
     placed = [(frame.x(p.x), frame.y(p.y)) for p in points]
     bounded = [p for p in points if p.low is not None and p.high is not None]
     upper = [(frame.x(p.x), frame.y(p.high)) for p in bounded if p.high is not None]

@@ -1,7 +1,7 @@
 """One solution as an SVG figure for a paper: its stem at V(s), steps, credit and continuations.
 
-The figure is one file that needs no style sheet and no font: colours and sizes are attributes, text
-is text.
+The figure is one file that needs no style sheet and no font. Colours and sizes are attributes, and
+text stays text.
 """
 
 import os

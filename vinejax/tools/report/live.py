@@ -1,4 +1,4 @@
-"""The page of a running run: written again as iterations end, and when the run ends."""
+"""The page of a running run, written again when iterations end and when the run ends."""
 
 import os
 import time
@@ -14,16 +14,16 @@ from vinejax.tools.report.build import PAGE, render_page
 from vinejax.training.observer import Observer
 
 SHARE = 0.02  # maximum share of the run's time that making pages takes
-# A run may be dead if its page is this many times as old as the longest time between two renewals.
+# A run counts as lost if its page is this many times as old as the longest time between renewals.
 PATIENCE = 3.0
 MIN_PATIENCE_S = 60.0
-FIRST_PATIENCE_S = 1800.0  # until the first iteration, which compiles, has ended
+FIRST_PATIENCE_S = 1800.0  # before the end of the first iteration, which compiles
 
 
 class LivePage(Observer):
     """Writes `report.html` and `status.json` of a run; a context manager around its loop.
 
-    Where the loop ends with an exception, the page says so: a stop by a signal, or the error.
+    If the loop ends with an exception, the page shows the reason: a stop by a signal, or the error.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class LivePage(Observer):
         If the page cannot be written, the run goes on, and `say` gets a line with the reason.
         """
         self._workdir = workdir
-        self.done = done  # iterations, which the loop counts
+        self.done = done  # finished iterations; the loop counts them
         self._total, self._start = total, done
         self._say = say
         self._is_writer = is_writer
@@ -63,7 +63,7 @@ class LivePage(Observer):
             self._try(lambda: self._write("failed", _reason(error)))
 
     def renew(self) -> None:
-        """Renews the sign of life, and the page if making pages then takes at most `SHARE`."""
+        """Renews the heartbeat, and the page as often as `SHARE` of the run's time allows."""
         if not self._is_writer:
             return
         now = time.monotonic()
@@ -74,7 +74,7 @@ class LivePage(Observer):
             self._try(lambda: self._write_status("running"))
             return
         self._try(lambda: self._write("running"))
-        if self._is_first:  # not timed: modules were loaded, and templates compiled
+        if self._is_first:  # not timed: it loads modules and compiles templates
             self._is_first = False
             return
         end = time.monotonic()
@@ -101,7 +101,7 @@ class LivePage(Observer):
         write_status(self._workdir, status)
 
     def _try(self, write: Callable[[], None]) -> None:
-        """Calls `write`; an error does not end the run, and is reported once."""
+        """Calls `write`. An error does not end the run; the first of several in a row is logged."""
         try:
             write()
             self._is_failing = False
@@ -113,5 +113,5 @@ class LivePage(Observer):
 
 
 def _reason(error: BaseException) -> str:
-    """What the error says, in one line, or else its kind."""
+    """The message of the error in one line, or the name of its class."""
     return " ".join(str(error).split()) or type(error).__name__

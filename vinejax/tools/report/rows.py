@@ -24,8 +24,8 @@ class StepRow(NamedTuple):
     start: float | None
     end: float | None
     error: float | None  # standard error of `value`; None where no sample gave it
-    after_error: float | None  # standard error of `after`; 0 after the last step
-    certainty: float  # |advantage| in errors of a chance difference; 0 if errors are unknown
+    after_error: float | None  # standard error of V after the step; 0 after the last step
+    certainty: float  # |advantage| in standard errors of a chance difference; 0: unknown
 
     @property
     def advantage_error(self) -> float | None:
@@ -72,7 +72,7 @@ def read_steps(episode: JsonObject) -> list[StepRow]:
 
 
 def failed_test_of(episode: JsonObject) -> list[tuple[str, object]]:
-    """Input, expected and got of the test that a program failed; [] if the row has none."""
+    """Names and values of the parts of the test that a program failed; [] if the row has none."""
     failed = episode.get("failed_test")
     return list(failed.items()) if isinstance(failed, dict) else []
 
@@ -86,7 +86,7 @@ def continuations_of(step: JsonObject) -> list[JsonObject]:
 
 
 def range_of(value: object) -> tuple[int, int] | None:
-    """Two whole numbers that do not fall, as the row of a step has them; None for all else."""
+    """The range (first, end) in the row of a step; None for a value that is no such range."""
     if not isinstance(value, list) or len(value) != 2:
         return None
     first, end = value
@@ -142,9 +142,9 @@ def _certainty(
 
         z = |A| / √(s² (1/n + 1/m))    s² = (n² e² + m² f²) / (n + m) + n m A² / (n + m)²
 
-    n, m are the counts and e, f the errors before and after the step; s² is the variance of all
-    returns taken together. e and f alone understate luck: where the returns of one state happen to
-    be all equal, a difference is large by chance and its error near 0. The outcome counts as one
+    n and m are the counts, e and f the errors before and after the step, and s² the variance of all
+    returns taken together. The errors e and f alone understate luck: where all returns of a state
+    happen to be equal, a difference by chance has an error near 0. The outcome counts as one
     return, so that the last step is not certain just because its end is known.
     """
     if advantage is None or before is None or after is None:

@@ -36,10 +36,10 @@ LIMITS = (
 )
 
 
-# The |A| of the deepest colour, the same in every page and figure: a wrong answer in the place of a
-# right one. Colours of two figures can be compared, and luck does not look like certainty.
+# The |A| of the deepest colour: that of a step that turns a sure success into a sure failure. It is
+# the same in every page and figure, so that the colours of two figures can be compared.
 FULL_CREDIT = 1.0
-SIZES = {"half": 0.5, "quarter": 0.25}  # filters: some |A| from here on
+SIZES = {"half": 0.5, "quarter": 0.25}  # filter -> the |A| that some step must reach
 
 
 class VerdictView(NamedTuple):
@@ -64,7 +64,7 @@ class LeafView(NamedTuple):
 
 
 class PartView(NamedTuple):
-    """What one of two said in a step: 'policy' or 'environment', or 'environment unread'."""
+    """A piece of a step's text, and its author: policy, environment, or 'environment unread'."""
 
     by: str
     text: formats.Clipped
@@ -79,7 +79,7 @@ class StepView:
 
     number: int
     text: formats.Clipped
-    parts: list[PartView]  # of the text, where the task has turns
+    parts: list[PartView]  # pieces of the text by their authors, where the task has turns
     value: str
     reward: str  # the step's own reward; '' if no step on the page has one
     is_filled: bool  # V(s) follows from other states, without a sample at this one
@@ -117,7 +117,7 @@ class SolutionView(NamedTuple):
     given: formats.Clipped  # the given start of the response, which is not trained on
     response: formats.Clipped
     verdict: VerdictView
-    failed_test: list[tuple[str, formats.Clipped]]  # its parts with their names, of a program
+    failed_test: list[tuple[str, formats.Clipped]]  # names and values of its parts
     steps: list[StepView]
     hidden_steps: int
     step_rewards: str  # the sum of the steps' own rewards; '' if no step on the page has one
@@ -174,7 +174,7 @@ class IterationView(NamedTuple):
 
 
 class FilterOption(NamedTuple):
-    """An option of a filter: the CSS class that the solutions shown have, and its words."""
+    """An option of a filter: the CSS class of the solutions that it shows, and its label."""
 
     kind: str
     label: str
@@ -191,7 +191,7 @@ class VineView(NamedTuple):
 
 
 def vine_view(episodes: dict[int, list[JsonObject]], limits: Limits) -> VineView | None:
-    """The view of `episodes`, which are by iteration; None if there are none."""
+    """The view of episodes by iteration; None without episodes."""
     chosen = {i: choose_episodes(listed, limits.episodes) for i, listed in episodes.items()}
     shown = [episode for picked in chosen.values() for episode in picked]
     if not shown:
@@ -227,7 +227,7 @@ def least_size(episodes: list[JsonObject], limits: Limits) -> int:
 
 
 def verdict_of(reward: float | None, is_cut: bool) -> VerdictView:
-    """The grade by a reward; 'cut' for a text that is not correct and was ended by the budget."""
+    """The grade for a reward; 'cut' for a text that is not correct and reached the token budget."""
     shown = formats.three_digits(reward)
     if reward is not None and reward >= CORRECT_REWARD:
         return VerdictView("correct", "✓", shown)
@@ -259,7 +259,7 @@ def _problem(episode: JsonObject) -> str:
 
 
 def _sizes(credit: CreditView) -> list[FilterOption]:
-    """The filters by credit: beyond its error, and from a size on."""
+    """The options of the filter by credit: credit beyond its error, and credit from a size on."""
     if not credit.has_advantages:
         return []
     certain = (
@@ -341,7 +341,7 @@ def _step(index: int, step: rows.StepRow, terms: PageTerms) -> StepView:
 
 
 def _parts(raw: JsonObject, limit: int) -> list[PartView]:
-    """Who said what in a step; [] for a row of a task without turns."""
+    """The pieces of a step's text by their authors; [] for a row of a task without turns."""
     whole, observed = str(raw.get("text")), raw.get("observed")
     if not isinstance(observed, list):
         return []

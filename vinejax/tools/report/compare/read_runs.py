@@ -1,4 +1,4 @@
-"""Reads the runs that a page compares, and refuses what cannot be compared."""
+"""Reads the runs that a page compares; raises UserError for runs that cannot be compared."""
 
 import json
 import os
@@ -70,13 +70,13 @@ def _read_run(folder: epath.Path, name: str) -> ComparedRun:
         settings=settings,
         revision=formats.clip(revision, 80).text,
         curve=curve,
-        test=tests[-1] if len(tests) > 1 else None,  # the first is the start's
+        test=tests[-1] if len(tests) > 1 else None,  # the first evaluation is that of the start
         rewards=_rewards(folder / "eval" / "test.jsonl"),
     )
 
 
 def _rewards(file: epath.Path) -> dict[str, list[float]] | None:
-    """Rewards of all samples by problem; None without the file. UserError if it is damaged."""
+    """Rewards of all samples by problem; None without the file. UserError for a damaged file."""
     if not file.exists():
         return None
     rewards: dict[str, list[float]] = {}
@@ -95,7 +95,7 @@ def _rewards(file: epath.Path) -> dict[str, list[float]] | None:
 
 
 def _names(folders: Sequence[epath.Path]) -> list[str]:
-    """The shortest ends of the paths that all differ, in whole parts."""
+    """The names of runs: as few last parts of the paths as tell all paths apart."""
     parts = [os.fspath(folder).rstrip("/").split("/") for folder in folders]
     count = 1
     while len({tuple(path[-count:]) for path in parts}) < len(parts):

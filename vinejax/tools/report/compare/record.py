@@ -1,6 +1,6 @@
-"""The comparison of groups as one JSON object, from which pages are made.
+"""The comparison of groups of runs as one JSON object, from which pages are made.
 
-`tools/report/comparison.py` reads it, and describes the fields.
+`tools/report/comparison.py` reads the object and describes its fields.
 """
 
 import itertools
@@ -45,7 +45,7 @@ def _group(group: RunGroup) -> dict[str, Any]:
 
 
 def _pair(first: RunGroup, second: RunGroup) -> dict[str, Any]:
-    """Two groups compared on every axis where the first of their runs ends, and by their tests."""
+    """Compares two groups on each axis, where the first of their runs ends, and by their tests."""
     rows = []
     for axis in AXES:
         at = min(first.end(axis), second.end(axis))
@@ -70,7 +70,7 @@ def _scores_at(group: RunGroup, axis: str, at: float) -> list[float]:
 
 
 def _row(first: list[float], second: list[float]) -> dict[str, Any]:
-    """A row of the comparison from the scores of two groups; intervals need two runs of each."""
+    """A row of the comparison: scores of two groups. Intervals need two runs of each group."""
     has_spread = min(len(first), len(second)) > 1
     difference = iqm_difference([first], [second])
     improvement = improvement_interval([first], [second])._asdict() if has_spread else None

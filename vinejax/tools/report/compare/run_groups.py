@@ -10,8 +10,8 @@ from vinejax.tools.report.compare.read_runs import ComparedRun
 from vinejax.tools.report.interquartile import IntervalEstimate, iqm_interval
 from vinejax.tools.report.learning_curve import aligned
 
-# Fields that may change between two starts of one run (by --mode=eval or credit, for instance), yet
-# that change what it learns or the accuracy on its curve.
+# Fields that may change between two starts of one run, for instance by --mode=eval, although they
+# change what the run learns or the accuracy on its curve.
 LEARNT_FIELDS = ("iterations", "budget.", "eval.")
 IDLE_FIELDS = tuple(
     {*FREE_FIELDS, *FREE_GROUPS, "eval.samples", "eval.problems"} - set(LEARNT_FIELDS)
@@ -46,8 +46,8 @@ class RunGroup(NamedTuple):
     def curve(self, axis: str) -> list[CurvePoint]:
         """Validation accuracy at every evaluation that all runs have.
 
-        For several runs the interquartile mean over runs with its interval over seeds, at the
-        median of their places; for one run its accuracy with the interval over problems.
+        Several runs give the interquartile mean over runs with its interval over seeds, at the
+        median of the runs' places. A single run gives its accuracy with the interval over problems.
         """
         if len(self.runs) == 1:
             points = self.runs[0].curve
@@ -61,7 +61,7 @@ class RunGroup(NamedTuple):
 
     @property
     def test(self) -> list[float] | None:
-        """Test accuracies at the end; None if a run has none."""
+        """Test accuracies of the runs at their ends; None if a run has none."""
         accuracies = [run.test for run in self.runs if run.test is not None]
         return accuracies if len(accuracies) == len(self.runs) else None
 

@@ -1,4 +1,4 @@
-"""The same problems in several runs: a solution of each run, side by side."""
+"""Problems that several runs have sampled, with a solution of each run side by side."""
 
 import itertools
 import statistics
@@ -54,7 +54,7 @@ def same_problems(folders: Sequence[epath.Path], names: Sequence[str]) -> SamePr
     """The problems that two runs or more have sampled in the same, latest possible iteration.
 
     Problems whose mean rewards differ most between the runs come first. `folders` are the workdirs
-    of the runs `names`; only the first `MAX_RUNS` are searched. None if there is no such iteration.
+    of the runs `names`, of which the first `MAX_RUNS` are searched. None without such an iteration.
     """
     folders, names = folders[:MAX_RUNS], names[:MAX_RUNS]
     per_run = [_iterations(folder) for folder in folders]
