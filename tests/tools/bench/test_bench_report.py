@@ -1,4 +1,4 @@
-"""What the credit bench writes is what the report of the run shows."""
+"""The report of a run shows the record that the credit bench writes."""
 
 import pathlib
 
@@ -50,7 +50,7 @@ def test_report_shows_all_that_the_bench_wrote(tmp_path, capsys):
 
 
 def test_costs_by_hand():
-    """Per solution: what sampling, values, the policy and a critic take; errors over RLOO's."""
+    """The cost per solution of sampling, values, policy and critic; errors over RLOO's."""
     names = {"rloo": 4.0, "ppo": 8.0}  # |ĝ|², of a batch of two solutions
     repeats = {
         name: MeasuredRepeats(

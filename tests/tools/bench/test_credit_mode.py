@@ -48,7 +48,7 @@ def test_a_run_with_a_critic(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_run_that_trains_adapters(start: str, tmp_path):
-    """Its gradients are by the adapters; at the start one of the two factors is 0."""
+    """Gradients are those of the adapters, of whose two factors one is 0 at the start."""
     model = {"path": start, "lora_rank": 2}
     bench = SIZES | {"estimators": ("rloo", "vineppo_k1"), "repeats": 2, "exact": 1}
     cfg = cases.config(iterations=1, model=model, bench=bench, values={"k": 9, "max_states": None})

@@ -57,7 +57,7 @@ def true_gradient() -> np.ndarray:
 
 
 def defined(measure: Measure) -> tuple[float, float, float]:
-    """(value, low, high) of a measure that has them all."""
+    """(value, low, high) of a measure that has all three."""
     value, low, high = measure.value, measure.low, measure.high
     assert value is not None and low is not None and high is not None
     return value, low, high
@@ -190,7 +190,7 @@ def test_by_hand():
 
 
 def test_draws_without_direction_count_as_infinite():
-    """Of repeats with ĝ·g of 3 and -1, the draws of the second alone have no error."""
+    """With ĝ·g of 3 and -1, draws of the second repeat alone have no error."""
     draws = error_draws(MeasuredGradients([2.0, 4.0], [3.0, -1.0], sum_square=0.0), 1.0)
     defined_ones = set(np.round(draws[np.isfinite(draws)], 9))
     assert defined_ones == {2.0, round(2 / 9 - 1, 9)} and np.isnan(draws).any()

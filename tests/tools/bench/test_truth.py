@@ -1,4 +1,4 @@
-"""Which states are compared with the truth, and that its rollouts are nobody else's."""
+"""The states that are compared with the truth, and the seeds of the truth's rollouts."""
 
 import dataclasses
 from collections import Counter
@@ -62,7 +62,7 @@ def returns_of(engine: FakeEngine, states: list[SolutionState], count: int = 6, 
 
 
 def solution(problem: str, *steps: int, first: int = 0) -> Episode:
-    """A solution whose steps have so many tokens, all of them different from `first` on."""
+    """A solution whose steps have these numbers of tokens; the tokens count up from `first`."""
     tokens = list(range(first, first + sum(steps)))
     return cases.episode(PROMPT, tokens, problem_id=problem, step_ends=np.cumsum(steps).tolist())
 
@@ -135,7 +135,7 @@ def test_returns_are_those_of_the_states_rollouts():
 
 
 def test_rollouts_have_what_the_solution_had_left():
-    """Also where estimates have a fresh budget."""
+    """The budget of the truth does not depend on `values.budget` of the estimates."""
     engine = Recorder()
     states = [SolutionState(1, c, used) for c, used in enumerate([0, *EPISODES[1].step_ends[:-1]])]
     returns_of(engine, states, count=2, budget="fresh")
@@ -156,7 +156,7 @@ def test_no_states():
 
 
 def test_truth_and_estimates_share_no_seed():
-    """Over estimates of several iterations and each kind of rollout that the bench draws."""
+    """Estimates of several iterations, and each kind of rollout that the bench draws."""
     cfg = config(k=9, dedup=False)
     estimates, bench = Recorder(), Recorder()
     for iteration in range(3):

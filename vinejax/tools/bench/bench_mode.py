@@ -59,8 +59,8 @@ def credit_bench(cfg: Config, path: str | os.PathLike) -> BenchResult:
     """Measures the estimators of `bench.estimators` and writes `<workdir>/credit/bench.json`.
 
     The policy is the workdir's newest checkpoint, or the start if there is none. Raises ConfigError
-    for an estimator that cannot be measured, or too few reference solutions. The report of a
-    workdir that has `metrics.jsonl` is made again, and shows the record.
+    for an estimator that cannot be measured, or too few reference solutions. If the workdir has a
+    `metrics.jsonl`, its report is made again and shows the record.
     """
     if isinstance(load_task(cfg.data), MultiTurn):
         message = "its solutions have several turns, which --mode=credit does not measure"
@@ -70,7 +70,7 @@ def credit_bench(cfg: Config, path: str | os.PathLike) -> BenchResult:
     check_sizes(cfg)
     with open_session(cfg, path, splits=("train",)) as session:
         parts, policy = fixed_parts(session)
-        # Again, for the devices' own sizes, and as the folder may hold no checkpoint.
+        # The choice is made again: sizes depend on devices, and there may be no checkpoint.
         configs = chosen_estimators(with_open_choices(session.cfg, cfg), parts.critic is not None)
         result = measure(parts, policy, configs)
         workdir = session.workdir
@@ -81,9 +81,10 @@ def credit_bench(cfg: Config, path: str | os.PathLike) -> BenchResult:
 
 
 def with_open_choices(applied: Config, as_set: Config) -> Config:
-    """A session's configuration, with 'method' again where the run's configuration says so.
+    """A session's configuration whose fields say 'method' again where the run's configuration does.
 
-    The estimators' methods make other choices for these fields.
+    A session has replaced 'method' by the choices of the run's method. The method of an estimator
+    may make other choices.
     """
     ppo = as_set.ppo
     choices = {name: getattr(ppo, name) for name in ("whiten", "loss", "reduction", "clip_high")}
@@ -99,9 +100,9 @@ def with_open_choices(applied: Config, as_set: Config) -> Config:
 
 
 def chosen_estimators(cfg: Config, has_critic: bool) -> dict[str, Config]:
-    """The configuration of each estimator that is named, or else of all that the run can have.
+    """The configuration of each estimator in `bench.estimators`, or of all that the run can have.
 
-    In the second case the run's own setting is left out if another estimator equals it.
+    Among all, the run's own setting is left out if another estimator equals it.
     """
     configs = {}
     for name in BenchConfig.of(cfg).estimators or ESTIMATORS:
@@ -123,8 +124,8 @@ def chosen_estimators(cfg: Config, has_critic: bool) -> dict[str, Config]:
 def check_sizes(cfg: Config) -> None:
     """Raises ConfigError for too few solutions of the reference or rollouts of the truth.
 
-    A half of the reference needs two solutions of every problem, and the variance of a true value
-    two rollouts.
+    Each half of the reference needs two solutions of every problem. The variance of a true value
+    needs two rollouts.
     """
     if BenchConfig.of(cfg).truth < 2:
         raise ConfigError("bench.truth", "must be at least 2", repr(BenchConfig.of(cfg).truth))
@@ -218,10 +219,10 @@ def measure_values(
 def measure_ranking(
     parts: FixedParts, solutions: MeasuredSolutions
 ) -> tuple[dict[str, RankingScores], dict[str, float]]:
-    """(how well values from few continuations, and from a critic, rank next steps; counts).
+    """(scores of the ranking by each source of values, counts).
 
-    The second has the counts of `NextSteps` and the margin: true values within two standard errors
-    of each other are ties.
+    The sources are few continuations and, where the run has one, the critic. The counts are those
+    of `NextSteps` and the margin: true values within two standard errors of each other are ties.
     """
     session, cfg = parts.session, parts.session.cfg
     sampler = parts.sampler(cfg, 0)
@@ -256,8 +257,8 @@ def measure_ranking(
 def critic_values_after(
     parts: FixedParts, cfg: Config, choices: Sequence[NextStepChoice]
 ) -> list[np.ndarray]:
-    """[S] f64[A] a critic's value of the state after each next step."""
-    next_token = 0  # a critic's value stands before a token: any token after the step will do
+    """[S] f64[A]: the critic's value of the state after each next step."""
+    next_token = 0  # any token: the critic gives the value of the state before it
     rows = [
         partial_solution(choice, [*step.tokens, next_token])
         for choice in choices

@@ -1,7 +1,7 @@
 """The estimators that the credit bench compares, and the credit that each gives to solutions.
 
-An estimator is a method with its rules, as fields that are set on top of the run's configuration.
-All estimators get the same solutions, so that they differ in credit alone.
+An estimator is a method with its options: fields that are set on top of the run's configuration.
+All estimators get the same solutions, so that they differ in their credit alone.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ from vinejax.tools.bench.truth import SolutionState, values_at
 
 RUN = "run"  # the estimator that the configuration itself sets
 EXACT = "exact"  # `bench.truth` continuations of every state
-# Of values by role: the noisier values are, the more of them an average should take.
+# Values by role: the noisier single values are, the more of them an average should take.
 ROLES_K1 = {"values.k": 1, "credit.lam": 0.7, "credit.filter": 0.3}
 ROLES_K3 = {"values.k": 3, "credit.lam": 0.4, "credit.filter": 0.3}
 ESTIMATORS: dict[str, dict[str, Any]] = {
@@ -65,14 +65,14 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "spo_chain": {"method": "spo_chain"},
     EXACT: {},
 }
-# Sections and fields that only some methods read, and options of a run's own, as the reference
-# gradient is of rewards alone: an estimator begins with their defaults.
+# Sections and fields that have their defaults in every estimator but RUN: those that only some
+# methods read, and options that the reference gradient, which is of rewards alone, does not have.
 SHARED = {name for module in MODULES.values() for name in module.METHOD.reads}
 SHARED |= {"rollout.flat", "rollout.rounds", "reward.overlong", "ppo.mask_truncated"}
 
 
 def nowhere(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
-    """The allocation of `probe_k0`: no continuations, so credit is the return less the prior."""
+    """Allocates no continuations, for `probe_k0`, so that credit is the return less the prior."""
     return None
 
 
@@ -80,8 +80,8 @@ class FixedParts(NamedTuple):
     """The parts that all estimators share: policy, critic if the run has one, and problems."""
 
     session: Session
-    params: Params  # what is trained of the policy: all weights, or adapters
-    critic: Params | None  # what is trained of it
+    params: Params  # trained parameters of the policy: all weights, or adapters
+    critic: Params | None  # trained parameters of the critic
     problems: list[PromptedProblem]
 
     @property
@@ -98,7 +98,7 @@ class FixedParts(NamedTuple):
         return passes_for(cfg, cfg.ppo.minibatch, self.session.mesh)
 
     def batch(self, cfg: Config, episodes: list[Episode], rows: int) -> Batch:
-        """The episodes as rows, as long as in training."""
+        """The episodes as rows of the length that they have in training."""
         context, is_packed = self.session.model.cfg.context, self.passes(cfg).packed
         longest = packed_tokens(cfg, context, episodes) if is_packed else 0
         return collate(episodes, rows, longest)
@@ -130,16 +130,16 @@ class EstimatedCredit(NamedTuple):
     advantages: np.ndarray  # f32[B, T], 0 where a token is not trained on
     episodes: list[Episode]  # the solutions, with Monte Carlo values if it has any
     critic: np.ndarray | None  # f32[B, T] a critic's values before each token
-    tokens: int  # decoded for the credit, beyond the solutions
-    seconds: float  # spent on the credit
-    prior_state: Any = None  # of a learned value after these solutions, if it has one
+    tokens: int  # decoded for the credit, without those of the solutions
+    seconds: float  # spent on the credit, without sampling the solutions
+    prior_state: Any = None  # state of the prior after these solutions; None without a prior
 
 
 def estimator_config(cfg: Config, name: str) -> Config:
     """The run's configuration with the fields of an estimator.
 
-    Raises ConfigError if there is no estimator of this name, or it gives no credit to solutions
-    that are sampled from the prompt one by one.
+    Raises ConfigError if there is no estimator of this name, or if its method gives no credit to
+    solutions that are sampled one by one from the prompt.
     """
     if name not in ESTIMATORS:
         known = ", ".join(ESTIMATORS)
@@ -196,7 +196,7 @@ def needs_critic(cfg: Config) -> bool:
 def reads_logprobs(cfg: Config) -> bool:
     """Whether the configured method's credit may read log-probabilities of the batch.
 
-    A user's method may.
+    A user's method always may.
     """
     return "." in cfg.method or method_of(cfg).reads_logprobs
 
@@ -212,8 +212,8 @@ def estimate(
     """The credit that the estimator of `cfg` gives to the solutions of a batch.
 
     `batch` holds `episodes` in this order, with log-probabilities where the estimator
-    `reads_logprobs`. Advantages are not whitened. `prior_state` is of a learned value after earlier
-    repeats.
+    `reads_logprobs`. Advantages are not whitened. `prior_state` is the state of the estimator's
+    prior after earlier repeats.
     """
     session, method = parts.session, method_of(cfg)
     episodes = penalised(episodes, cfg)
@@ -245,7 +245,7 @@ def estimate(
 def _with_prior(
     parts: FixedParts, cfg: Config, rollout: Rollout, prior_state: Any
 ) -> tuple[Rollout, Any]:
-    """The rollout with learned values, and what is kept of these after it."""
+    """The rollout with the prior's values, and the state of the prior after learning from it."""
     session, state = parts.session, method_of(cfg).state
     assert isinstance(state, Prior)
     prior_state = prior_state or state.fresh_prior(session.model, cfg)

@@ -32,14 +32,16 @@ from vinejax.tools.bench.worth import TrueSteps, credit_of_steps, joined, true_s
 class MeasuredRepeats:
     """The measurements of an estimator in its repeats."""
 
-    tokens: list[int] = dataclasses.field(default_factory=list)  # [R] beyond the solutions
+    tokens: list[int] = dataclasses.field(
+        default_factory=list
+    )  # [R] decoded, without the solutions
     seconds: list[float] = dataclasses.field(default_factory=list)  # [R] spent on credit
     squares: list[float] = dataclasses.field(default_factory=list)  # [R] |ĝ|²
     products: list[float] = dataclasses.field(default_factory=list)  # [R] ĝ·(g₁ + g₂)/2
     first_estimate: EstimatedCredit | None = None  # from the first repeat
     gradient_sum: Params | None = None  # Σ_r ĝ_r
-    prior_state: Any = None  # of a learned value after the last repeat, if it has one
-    # [S] of the steps of solutions with true advantages, one repeat after the other
+    prior_state: Any = None  # state of the prior after the last repeat; None without a prior
+    # One [S] per repeat with 'exact': the credit of the steps, whose true advantages are known.
     credit: list[np.ndarray] = dataclasses.field(default_factory=list)
 
     def gradients(self) -> MeasuredGradients:
@@ -56,7 +58,7 @@ class MeasuredSolutions(NamedTuple):
     tokens: float  # decoded per solution
     seconds: float  # sampling time per solution
     trained_tokens: float  # response tokens per solution
-    truth: TrueSteps | None = None  # of their steps, in the repeats in which 'exact' takes part
+    truth: TrueSteps | None = None  # true advantages of steps, from the repeats with 'exact'
 
 
 def measure_gradients(
@@ -150,7 +152,7 @@ def _measure_repeat(
 
 
 def steady(seconds: Sequence[float]) -> float:
-    """The median; the first of several is left out, because it includes compiling."""
+    """The median, without the first of several measurements, which includes compiling."""
     return statistics.median(seconds[1:] or seconds)
 
 
@@ -161,7 +163,7 @@ def _record(
     gradients: Params,
     reference: Reference,
 ) -> None:
-    """Adds one repeat; `repeats` are in the order of the gradients' leading axis."""
+    """Adds one repeat to `repeats`, which are in the order of the gradients' leading axis."""
     squares, products = inner_products(parts.session.model, gradients, reference.gradients)
     mean_products = products.mean(axis=1)
     for i, (name, record) in enumerate(repeats.items()):

@@ -3,7 +3,7 @@
     Q(s, a) = r(a) + γ · V(s after a)        if a ends the response: r(a) + the outcome's reward
 
 Source: the 1-of-5 ranking of VinePPO (`action_ranking_analyzer.py`), from 5 continuations of each
-state. `ranking.py` scores predictions of Q; docs/credit_bench.md says how it departs.
+state. `ranking.py` scores predictions of Q; docs/credit_bench.md lists the departures.
 """
 
 import dataclasses
@@ -90,10 +90,10 @@ def sample_next_steps(
 def step_returns(
     sampler: Sampler, params: Params, choices: Sequence[NextStepChoice], count: int, purpose: str
 ) -> list[np.ndarray]:
-    """[S] f64[A, count] r + γ · return of each next step, for each of `count` rollouts after it.
+    """[S] f64[A, count]: r + γ · return of each next step, for each of `count` rollouts after it.
 
     Rollouts for different purposes, such as 'truth' and 'prediction', share no random number. For a
-    step that ends the response, all entries are its reward.
+    step that ends the response, all entries are the step's reward.
     """
     episodes: list[Episode] = []
     states_after: list[State] = []
@@ -118,7 +118,7 @@ def step_returns(
 def step_values(
     choice: NextStepChoice, values_after: Sequence[ArrayLike], gamma: float
 ) -> np.ndarray:
-    """f64[A, ...] r + γ · `values_after` for each next step, or r alone if the step is the last.
+    """f64[A, ...]: r + γ · `values_after` for each next step, or r alone for a last step.
 
     `values_after` [A][...] are values of the states after the steps, or returns from there.
     """
@@ -130,7 +130,7 @@ def step_values(
 
 
 def _next_step(drawn: Drawn, used: int) -> NextStep:
-    """The first step of a continuation that begins after `used` tokens."""
+    """The first step of a continuation that begins after `used` response tokens."""
     sample, num_tokens = drawn.sample, len(drawn.sample.tokens)
     first = next((i for i, end in enumerate(sample.ends) if end > used), None)
     if first is None or sample.ends[first] == num_tokens:
@@ -140,7 +140,7 @@ def _next_step(drawn: Drawn, used: int) -> NextStep:
 
 
 def partial_solution(choice: NextStepChoice, tokens: list[int]) -> Episode:
-    """A solution that begins with the response `tokens`, which are one step."""
+    """A solution whose response so far is `tokens`, as one step."""
     return Episode(
         problem_id=choice.problem.id,
         prompt=choice.prompt,

@@ -1,7 +1,7 @@
 """w, the price of a trained token in sampled tokens, on this machine.
 
-Step credit spends sampled tokens (continuations) to need fewer trained ones (solutions). Whether
-that pays depends on w, so w is measured with the run's settings of sampling and training.
+Step credit spends sampled tokens (continuations) to need fewer trained tokens (solutions). Whether
+that pays depends on w, so the bench measures w with the run's settings of sampling and training.
 """
 
 import statistics
@@ -23,7 +23,7 @@ from vinejax.methods.ppo import Targets, critic_objective, make_critic_optimizer
 from vinejax.model.decoder import Params
 from vinejax.tools.bench.estimators import FixedParts
 
-TIMES = 3  # measurements, after a first one that includes compiling
+TIMES = 3  # measurements after a first one, which includes compiling
 
 
 class Price(NamedTuple):
@@ -41,9 +41,9 @@ class Price(NamedTuple):
 def training_seconds(parts: FixedParts, cfg: Config, episodes: list[Episode]) -> float:
     """Median seconds of one iteration's training on the episodes, without compiling.
 
-    Training is all that follows credit: log-probabilities by the policy and, if it is read, the
-    reference model, and `ppo.epochs` of updates. The policy stays as it is. What else a loss may
-    read is made up, as the time does not depend on it.
+    Training is all that follows credit: log-probabilities by the policy and, if it is read, by the
+    reference model, and `ppo.epochs` of updates. The policy stays as it is. Other arrays that a
+    loss may read are zeros, because the time does not depend on them.
     """
     method = method_of(cfg)
 
@@ -61,9 +61,9 @@ def training_seconds(parts: FixedParts, cfg: Config, episodes: list[Episode]) ->
 def critic_training_seconds(parts: FixedParts, cfg: Config, episodes: list[Episode]) -> float:
     """Median seconds of one iteration's training of the critic, without compiling.
 
-    Training is `ppo.epochs` of updates on the policy's minibatches; the critic's values count as
-    credit. The targets are its own values, as the time does not depend on them. The critic stays as
-    it is.
+    Training is `ppo.epochs` of updates on the policy's minibatches; computing the critic's values
+    counts as credit. The targets are the critic's own values, because the time does not depend on
+    them. The critic stays as it is.
     """
     assert parts.critic is not None
     batch = parts.batch(cfg, episodes, cfg.ppo.minibatch)

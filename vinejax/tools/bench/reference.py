@@ -20,7 +20,7 @@ from vinejax.tools.bench.settings import BenchConfig
 from vinejax.tools.bench.truth import with_own_seed
 
 PER_PROMPT = 16  # solutions of a problem that are sampled at once
-ROWS = 1024  # minimum of rows in a batch
+ROWS = 1024  # of a batch, at least
 
 
 class Reference(NamedTuple):
@@ -34,10 +34,10 @@ class Reference(NamedTuple):
 
 
 def sample_reference(parts: FixedParts, cfg: Config) -> Reference:
-    """The reference for the problems: each estimate is from half of `bench.reference` solutions.
+    """Samples the reference; each of its estimates is from half of `bench.reference` solutions.
 
-    It is REINFORCE with the mean reward of the problem's other solutions as baseline, which is
-    unbiased and needs two solutions of every problem.
+    An estimate is REINFORCE with the mean reward of the problem's other solutions as baseline. It
+    is unbiased and needs two solutions of every problem.
     """
     halves = [_sample(parts, cfg, half) for half in (0, 1)]
     gradients = [_gradient(parts, cfg, episodes) for episodes in halves]
@@ -54,7 +54,7 @@ def sample_reference(parts: FixedParts, cfg: Config) -> Reference:
 
 
 def _sample(parts: FixedParts, cfg: Config, half: int) -> list[Episode]:
-    """Half of the solutions, at most `PER_PROMPT` of a problem at once."""
+    """Samples half of the solutions, at most `PER_PROMPT` of a problem at once."""
     session, problems = parts.session, parts.problems
     left = BenchConfig.of(cfg).reference // 2 // len(problems)
     seeded = with_own_seed(cfg, f"reference {half}")

@@ -26,8 +26,9 @@ BASELINE = "rloo"  # the estimator whose cost is 1, if it is measured
 class ResultRow:
     """An estimator: the error of its gradient, its costs, and the errors of its values.
 
-    A cost is that of reaching the baseline's error: error times tokens, or seconds, relative to the
-    baseline's, if errors fall as 1 / solutions, without bias. None if no baseline is measured.
+    A cost is that of reaching the baseline's error, over the baseline's own cost: error times
+    tokens, or error times seconds. It assumes errors without bias, which fall as 1 / solutions. The
+    ratio and the costs are None if no baseline is measured.
     """
 
     gradient: GradientError
@@ -64,7 +65,7 @@ def rows_of(
     values: dict[str, ValueScores],
     critic_seconds: dict[str, float],
 ) -> dict[str, ResultRow]:
-    """A row for each estimator; `critic_seconds` are for training critics, per solution."""
+    """A row per estimator. `critic_seconds` are those of training critics, per solution."""
     count = len(solutions.episodes)
     tokens = {name: solutions.tokens + np.mean(t.tokens) / count for name, t in repeats.items()}
     trained = price.trained * solutions.trained_tokens
@@ -102,20 +103,20 @@ def rows_of(
 def _error_ratio(
     estimator: MeasuredRepeats, baseline: MeasuredRepeats, g_squared: float
 ) -> np.ndarray:
-    """f64[1 + draws] error / baseline's error: over all repeats that both have, then over draws."""
+    """f64[1 + draws]: error / baseline's error, over all repeats that both have, then per draw."""
     repeats = len(estimator.squares)
     baseline_gradients = baseline.gradients()
     paired = baseline_gradients._replace(
         squares=baseline_gradients.squares[:repeats], products=baseline_gradients.products[:repeats]
     )
     errors = error_draws(paired, g_squared)
-    # The noise of the reference may make a small error negative: there is no ratio to that.
+    # The noise of the reference may make a small error negative, which leaves no ratio.
     errors[errors <= 0] = np.nan
     return error_draws(estimator.gradients(), g_squared) / errors
 
 
 def as_json(result: BenchResult) -> dict[str, Any]:
-    """The record as JSON: dataclasses become objects, and `price` has w, too."""
+    """The record as JSON: dataclasses become objects, and `price` also has w."""
     record = dataclasses.asdict(result)
     return record | {"price": result.price._asdict() | {"w": result.price.w}}
 
@@ -141,7 +142,7 @@ def _print(
 ) -> None:
     """Prints a table whose first column has the names of the rows; nothing without rows."""
     style = {"title_justify": "left", "title_style": "bold", "padding": 0}
-    table = Table(title=title, box=box.SIMPLE, **style)  # 80 columns hold it
+    table = Table(title=title, box=box.SIMPLE, **style)  # fits 80 columns
     table.add_column("predicted by" if columns is RANKING else "estimator")
     for name in columns:
         table.add_column(name, justify="right")
@@ -161,7 +162,7 @@ def _shown(measure: Measure | None) -> str:
     return f"{measure.value:.3g}\n[{low}, {high}]"
 
 
-# The columns of the tables after the first.
+# The columns of the tables beside the first, which has the names of the rows.
 GRADIENTS: dict[str, Callable[[ResultRow], str]] = {
     "squared error": lambda row: _shown(row.gradient.error),
     "cosine": lambda row: _shown(row.gradient.cosine),

@@ -2,10 +2,11 @@
 
     d_s = v_s - t_s    v_s: predicted value of state s    t_s: mean return of n rollouts from s
 
-All are pure functions of arrays. The rollouts of the truth must be independent of the prediction,
-as those of `truth.py` are; then t_s = V(s) + e_s with E[e_s] = 0 and e_s independent of v_s.
-VinePPO's analyzers (`mc_value_prediction_analyzer.py`, `valnet_prediction_analyzer.py`) compare
-with 256 fresh rollouts, too, and leave their noise in the error. See docs/credit_bench.md.
+All functions here are pure functions of arrays. The rollouts of the truth must be independent of
+the prediction, as those of `truth.py` are. Then t_s = V(s) + e_s with E[e_s] = 0 and e_s
+independent of v_s. VinePPO's analyzers (`mc_value_prediction_analyzer.py`,
+`valnet_prediction_analyzer.py`) also compare with 256 fresh rollouts, and leave the noise of the
+rollouts in the error. See docs/credit_bench.md.
 """
 
 import dataclasses
@@ -56,7 +57,7 @@ class ValueScores:
 
     states: int
     problems: int
-    unpredicted: int  # states that had no prediction, and count nowhere else
+    unpredicted: int  # states without a prediction, which count nowhere else
     mae: Measure
     bias: Measure
     squared_error: Measure
@@ -133,9 +134,9 @@ def value_scores(
 def calibration(predicted: np.ndarray, truth: np.ndarray) -> list[CalibrationBin]:
     """Mean predicted and mean true value, from [S] of both, in bins of the predicted value.
 
-    The bins divide [0, 1] evenly. Predictions below and above count in the first and the last bin.
-    A prediction is calibrated if E[V | v] = v. The mean of few rollouts is unbiased, E[v | V] = V,
-    and yet not calibrated: high means are on average too high, low means too low.
+    The bins divide [0, 1] evenly. Predictions below 0 count in the first bin, those above 1 in the
+    last. A prediction is calibrated if E[V | v] = v. The mean of few rollouts is unbiased,
+    E[v | V] = V, and yet not calibrated: high means are on average too high, low means too low.
     """
     # Rounded, so that 0.7 in float32 falls into the bin that begins at 0.7.
     scaled = np.round(predicted * NUM_BINS, 5)
@@ -173,7 +174,7 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> Statistic:
 
 
 def mean_ranks(numbers: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """f64[S] the ranks, from 1, of values that count `weights` [S] times each.
+    """f64[S]: the ranks, from 1, of values that count `weights` [S] times each.
 
     `numbers` i[S] index the sorted distinct values. Equal values have the mean of their ranks.
     """
