@@ -1,4 +1,4 @@
-"""What a plan advises where decoding's programs do not fit."""
+"""The advice of a plan whose decoding programs do not fit."""
 
 import dataclasses
 from typing import Any
@@ -35,7 +35,7 @@ def pages_of(phase: PlannedPhase) -> int:
 
 
 def test_a_pool_that_takes_what_there_is_gets_a_limit():
-    """Fewer slots would leave it as large."""
+    """With fewer slots the pool would be as large."""
     case, phase, program = planned("decode")
     assert pages_of(phase) < phase.sizes.slots * 4
     lines = advise(case, phase, program)

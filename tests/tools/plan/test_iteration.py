@@ -164,7 +164,7 @@ def test_an_estimate_takes_the_cycles_and_what_kernels_read(tmp_path: Path):
 
 
 def test_each_phase_and_drain_is_estimated_by_its_own_program(tmp_path: Path):
-    """With cycles of their own, and with what they send."""
+    """Programs with cycles of their own, and with the bytes that they send."""
     case = small(tmp_path, TPU, {"rollout.slots": 4 * 128, "rollout.prompts": 400})
     held, phases = memory_and_phases(case)
     names = [name + suffix for suffix in ("", ", rollout") for name in DECODING]
@@ -195,7 +195,7 @@ def test_each_phase_and_drain_is_estimated_by_its_own_program(tmp_path: Path):
 
 
 def test_a_trunk_of_expected_length_is_read(tmp_path: Path):
-    """By `plan.prompt_tokens` and `plan.tokens`, not by the longest prompt that is allowed."""
+    """Rows follow `plan.prompt_tokens` and `plan.tokens`, not the longest prompt allowed."""
     fields = {"data.max_prompt_tokens": 1024, "rollout.attention": "kernel"}
     lengths = {"plan.prompt_tokens": 40, "plan.tokens": 20}
     default, short = (
@@ -209,7 +209,7 @@ def test_a_trunk_of_expected_length_is_read(tmp_path: Path):
 
 
 def test_passes_take_their_cycles_beside_or_after_what_is_sent(tmp_path: Path):
-    """Scaled to rows of the usual length; and each collective has its latency."""
+    """Times are scaled to rows of the usual length; each collective has its latency."""
     case = small(tmp_path, TPU, {"plan.prompt_tokens": 4, "sample.max_tokens": 20})
     held, phases = memory_and_phases(case)
     assert usual_length(case) / train_length(case) == 0.5
@@ -227,7 +227,7 @@ def test_passes_take_their_cycles_beside_or_after_what_is_sent(tmp_path: Path):
 
 
 def test_activations_are_sent_for_the_usual_length_and_weights_whole(tmp_path: Path):
-    """Activations over `tensor`, known by its size, unless another axis has as many devices."""
+    """Groups of the size of `tensor` send activations, unless another axis has the same size."""
     sent = {"kind": "all-gather", "shape": "f32[8]", "count": 0.0, "sent": 1e12, "in_loop": False,
             "source": "x"}  # fmt: skip
     compiled = {"collectives": [{**sent, "group": 2}, {**sent, "group": 4}]}

@@ -138,7 +138,7 @@ def test_packed_rows_make_fewer_passes(tmp_path: Path):
 
 
 def test_what_skipped_passes_do_not_send(tmp_path: Path):
-    """Collectives in a branch are those of the passes; others are sent whatever is skipped."""
+    """Collectives in a branch belong to passes and count by their share; others count in full."""
     case = small(tmp_path, "cpu:8")
     memory, (_, phase) = memory_and_phases(case)
     one = {"kind": "all-gather", "shape": "f32[8]", "group": 2, "count": 4.0, "sent": 8e9,
@@ -306,7 +306,7 @@ def test_status_of_what_cannot_fit_and_of_bad_input(tmp_path: Path):
 
 @pytest.mark.slow
 def test_eight_devices_of_this_machine(tmp_path: Path):
-    """The real programs, compiled for eight virtual devices, and nothing initialised to do it."""
+    """The real programs, compiled for eight virtual devices without initialising a backend."""
     status, out, err = run(
         f"--config={CONFIGS / 'tiny.py'}", "--config.topology=cpu:8", "--config.mesh.data=2",
         "--config.mesh.fsdp=2", "--config.mesh.tensor=2", "--config.model.path=",

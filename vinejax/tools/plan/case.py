@@ -32,20 +32,20 @@ from vinejax.training.warmup import fresh_sizes
 class Case:
     """A run to plan; made by `open_case`, which checks that its parts fit each other."""
 
-    cfg: Config  # with the values of the topology's row of `meshes`, and the method's choices
+    cfg: Config  # with the topology's row of `meshes` and the choices of the method
     method: Method
-    model: Decoder  # without a mesh
+    model: Decoder  # without weights and without a mesh
     topology: Topology
 
     @functools.cached_property
     def mesh(self) -> AbstractMesh:
-        """The mesh without devices, for its axis sizes."""
+        """The mesh without devices, which gives the sizes of its axes."""
         mesh = self.cfg.mesh
         return AbstractMesh((mesh.data, mesh.fsdp, mesh.tensor), AXES, axis_types=AUTO)
 
     @property
     def shards(self) -> int:
-        """Number of parts that the sequences are split into: data x fsdp."""
+        """Number of shards of the sequences: data x fsdp."""
         return self.cfg.mesh.data * self.cfg.mesh.fsdp
 
     @property
@@ -60,7 +60,7 @@ class Case:
 
     @property
     def pass_rows(self) -> int:
-        """Sequences of one pass of an update, over all shards."""
+        """Sequences in one pass of an update, over all shards."""
         return passes_for(self.cfg, self.cfg.ppo.minibatch, self.mesh).rows
 
     @property
@@ -79,8 +79,8 @@ class Case:
 def open_case(cfg: Config) -> Case:
     """The case of a configuration that names a topology.
 
-    Raises ConfigError or ModelError if the topology is missing, unknown or without a row, if chips,
-    heads or the batch do not divide over the mesh, or if the model's sizes are not known.
+    Raises ConfigError or ModelError if the topology is missing, unknown or without a row, if the
+    chips, heads or rows do not divide over the mesh, or if the model's sizes are not known.
     """
     if not cfg.topology:
         names = ", ".join(cfg.meshes) or "such as 'v5e:16x16'"
@@ -125,7 +125,7 @@ def model_sizes(cfg: Config) -> DecoderConfig:
         folder = epath.Path(os.path.expanduser(cfg.model.path))
         while folder.is_dir() and (base := base_of(folder)):
             folder = epath.Path(os.path.expanduser(base))
-        if folder.is_dir():  # the workdir of a run has the sizes of the model that it started from
+        if folder.is_dir():  # in the workdir of a run, the folder of the model that it started from
             folder = epath.Path(model_folder(os.fspath(folder)))
         file = folder / "config.json"
         if not file.exists():

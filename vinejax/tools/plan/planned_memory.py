@@ -1,4 +1,4 @@
-"""Bytes per chip of weights, optimizer and caches, by arithmetic."""
+"""The phases of the engine, and bytes per chip of weights, optimizer and caches, by arithmetic."""
 
 import dataclasses
 import math
@@ -33,7 +33,7 @@ FLOAT32 = 4
 
 
 class PlannedPhase(NamedTuple):
-    """The calls of the engine in an iteration for one purpose, with their expected load."""
+    """The calls of the engine in an iteration for one purpose, with their expected sizes."""
 
     name: str  # 'rollout' for solutions, 'values' for their continuations
     trunks: int
@@ -42,8 +42,8 @@ class PlannedPhase(NamedTuple):
     mean_trunk: float  # mean tokens of a trunk
     tokens: float  # mean tokens decoded per branch
     sizes: Sizes
-    shapes: tuple[Sizes, ...]  # in which it decodes: `sizes`, then those of its drains
-    waves: int = 1  # calls, one after the other
+    shapes: tuple[Sizes, ...]  # sizes that it decodes in: `sizes`, then those of its drains
+    waves: int = 1  # calls of the engine, one after the other
 
     def in_shape(self, n: int) -> "PlannedPhase":
         """The phase with the sizes of its n-th shape."""
@@ -58,7 +58,7 @@ class MemoryParts:
     optimizer: int
     reference: int
     critic: int  # with its optimizer state
-    decode_copy: int  # while text is sampled, like all below
+    decode_copy: int  # this part and the two below exist while text is sampled
     trunk_kv: int
     suffix_kv: int
 
@@ -87,7 +87,8 @@ def bytes_per_chip(shapes: Any) -> int:
 def weight_bytes(case: Case) -> int:
     """Bytes per chip of the sharded weights.
 
-    They are in float32, or, in a run with adapters, which are not counted, in the compute dtype.
+    The weights are in float32. In a run with adapters they are in the compute dtype, and the
+    adapters are not counted.
     """
     dtype = case.model.compute.dtype if case.cfg.model.lora_rank else None
     return bytes_per_chip(placed_shapes(case.mesh, abstract_params(case.model), dtype))
@@ -122,7 +123,7 @@ def optimizer_bytes(case: Case, shapes: Params) -> int:
 def decode_copy_bytes(case: Case) -> int:
     """Bytes per chip of the decoding copy of the weights, adapters included.
 
-    It is in the compute dtype, replicated over shards and split over `tensor`.
+    The copy is in the compute dtype, replicated over shards and split over `tensor`.
     """
     params = abstract_params(case.model)
     if case.cfg.model.lora_rank:
@@ -137,8 +138,10 @@ def train_length(case: Case) -> int:
 
 
 def usual_length(case: Case) -> int:
-    """T of the training batches of most iterations: a prompt has its mean length, and some solution
-    `sample.max_tokens`."""
+    """T of the training batches of most iterations.
+
+    A prompt has its mean length, and the longest solution `sample.max_tokens`.
+    """
     most = longest_sequence(case.cfg, case.model.cfg.context)
     usual = min(math.ceil(mean_prompt_tokens(case)) + case.cfg.sample.max_tokens, most)
     if not case.cfg.ppo.packing:
@@ -280,9 +283,9 @@ def is_decode(program: str) -> bool:
 def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
     """Estimated bytes per chip of temporaries of a program that was not compiled.
 
-    Included are gradients, activations saved for the backward pass, the gathered weights of two
-    layers, the embedding and the head; and for log-probabilities and their gradient the logits of a
-    chunk twice, and the hidden states' gradient. Kernels never write attention's scores.
+    Temporaries are gradients, activations saved for the backward pass, the gathered weights of two
+    layers, the embedding and the head. Log-probabilities and their gradient add the logits of a
+    chunk twice and the gradient of the hidden states. Kernels never write attention's scores.
     """
     cfg = case.model.cfg
     sizes = phase.sizes

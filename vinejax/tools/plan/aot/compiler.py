@@ -14,8 +14,8 @@ from typing import Any
 from vinejax.core.errors import ConfigError
 from vinejax.tools.plan.case import Case
 
-# Settings of libtpu on a machine without a TPU: several processes may load it, it asks no metadata
-# server, and it writes no logs. It reads them when it is loaded, so they are set for the process.
+# Settings of libtpu on a machine without a TPU: several processes may load the library, it asks no
+# metadata server, and it writes no logs. libtpu reads the settings when a process loads it.
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
@@ -26,7 +26,7 @@ ENVIRONMENT = {
     "TPU_STDERR_LOG_LEVEL": "3",
 }
 GATHERED = "Involuntary full rematerialization"  # the partitioner's warning: it replicates an array
-LINES = 3  # last lines of the output of a process that failed
+LINES = 3  # last lines shown of the output of a process that failed
 
 
 def check_compiler(case: Case) -> str:

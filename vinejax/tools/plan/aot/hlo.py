@@ -1,7 +1,7 @@
 """Reads the text of a compiled program: collectives, copies, kernels, the compiler's cycles.
 
-Counts and bytes are per device and call. The body of a loop counts as often as its trip count says;
-if only the data decides that, as for decoding, it counts once and is marked.
+Counts and bytes are per device and call. The body of a loop counts as often as the trip count of
+the loop says. If only the data decide that, as for decoding, the body counts once and is marked.
 """
 
 import math
@@ -33,9 +33,9 @@ _GROUPS = re.compile(
 
 class Instruction(NamedTuple):
     name: str
-    shape: str  # as written in the text
+    shape: str  # of the result, as written in the text
     op: str
-    arguments: str  # operands and attributes
+    arguments: str  # operands and attributes, as written in the text
 
 
 class Collective(NamedTuple):
@@ -46,8 +46,8 @@ class Collective(NamedTuple):
     sent: float  # bytes that a device sends in all `count` times
     in_loop: bool  # `count` is per iteration of a loop whose trip count is unknown
     source: str  # op_name: the operation of the program that it belongs to
-    in_branch: bool = False  # in a branch of a condition, which the data may not take
-    rings: int = 0  # rings over which a device sends at once, one link each; 0: unknown
+    in_branch: bool = False  # in a branch of a condition, which a call may not take
+    rings: int = 0  # rings that a device sends over at once, one link each; 0: unknown
 
 
 class HloProgram(NamedTuple):
@@ -86,7 +86,7 @@ def array_bytes(shape: str) -> list[int]:
 
 
 def trip_count(program: HloProgram, loop: Instruction) -> int | None:
-    """The trip count of a while loop; None if only the data decides it."""
+    """The trip count of a while loop; None if only the data decide it."""
     if match := _TRIPS.search(loop.arguments):
         return int(match[1])
     called = dict(_CALLED.findall(loop.arguments))
@@ -107,13 +107,13 @@ class PlacedInstruction(NamedTuple):
     computation: str
     instruction: Instruction
     count: float  # times per call
-    in_unknown_loop: bool  # in a loop of unknown trip count, whose body counts once
-    fusion: Instruction | None  # that it is inside of
+    in_unknown_loop: bool  # in a loop with an unknown trip count, whose body counts once
+    fusion: Instruction | None  # the fusion that contains the instruction
     in_branch: bool  # in a branch of a condition
 
 
 def walk_instructions(program: HloProgram) -> Iterator[PlacedInstruction]:
-    """All instructions of the entry and the computations it calls; both branches of conditions."""
+    """All instructions of the entry and of the computations it calls, in all branches."""
 
     def visit(
         name: str, count: float, unknown: bool, fusion: Instruction | None, branch: bool
@@ -138,7 +138,7 @@ def collectives(program: HloProgram) -> list[Collective]:
     """Every collective of the program.
 
     The TPU compiler splits one all-gather into several fusions, which overlap with other work and
-    share a channel: among fusions a channel counts once.
+    share a channel. So a channel counts once among fusions.
     """
     collectives = []
     seen = set()
@@ -205,9 +205,9 @@ def totals_by_kind(collectives: list[Collective]) -> dict[str, tuple[float, floa
 def large_copies(program: HloProgram, at_least: int) -> dict[str, int]:
     """Maps the shape of copied or transposed arrays of at least `at_least` bytes to bytes per call.
 
-    The compiler inserts such copies to change a memory layout. In a loop they count once per trip,
-    or once if the trip count is unknown. Copies inside fusions, and moves between memories, which
-    keep the layout, do not count.
+    The compiler inserts such copies to change a memory layout. Copies in a loop count once per
+    trip, or once if the trip count is unknown. Copies inside fusions do not count, nor do moves
+    between memories, which keep the layout.
     """
     total: dict[str, int] = defaultdict(int)
     for name, x, count, _, fusion, _ in walk_instructions(program):
@@ -227,17 +227,18 @@ def _is_move(copy: Instruction, computation: list[Instruction]) -> bool:
 
 
 class Cycles(NamedTuple):
-    """The TPU compiler's estimate of a program's cycles, without waits for memory, collectives and
-    the bodies of Pallas kernels.
+    """The TPU compiler's estimate of a program's cycles.
+
+    The estimate has no waits for memory, no collectives and no bodies of Pallas kernels.
     """
 
-    always: float = 0.0  # of a call, outside the two below
-    branches: float = 0.0  # of a call, in branches of conditions
-    trip: float = 0.0  # of one trip of the loops whose trip count is unknown
+    always: float = 0.0  # cycles of a call outside branches and loops of unknown trip count
+    branches: float = 0.0  # cycles of a call in branches of conditions
+    trip: float = 0.0  # cycles of one trip of the loops whose trip count is unknown
 
 
 def cycles(program: HloProgram) -> Cycles:
-    """Adds up the cycles of all instructions; bodies of loops as often as their trip counts say."""
+    """Adds up the cycles of all instructions, those in loops as often as trip counts say."""
     always = branches = trip = 0.0
     for step in walk_instructions(program):
         estimate = _CYCLES.search(step.instruction.arguments)

@@ -27,7 +27,7 @@ class Plan(NamedTuple):
     phases: list[PlannedPhase]
     programs: list[PlannedProgram]
     stages: list[PlannedStage]  # [] if programs are missing
-    advice: dict[str, list[str]]  # changes that would make room, by the name of the program
+    advice: dict[str, list[str]]  # program -> changes that would make it fit
     notes: list[str]
 
     @property
@@ -126,7 +126,7 @@ def iteration_table(plan: Plan) -> Table:
 
 
 def _range(stages: list[PlannedStage]) -> str:
-    """The estimate of stages together: '1.5 to 2.9', or one number if both ends are."""
+    """The estimate of all stages together: '1.5 to 2.9', or one number if both ends are equal."""
     low, high = sum(x.estimate for x in stages), sum(x.one_by_one for x in stages)
     return _between(f"{low:.1f}", f"{high:.1f}")
 
@@ -136,7 +136,7 @@ def _between(low: str, high: str) -> str:
 
 
 def utilisation_lines(plan: Plan) -> list[str]:
-    """The model FLOP/s utilisation of updates, for useful tokens alone; empty without updates."""
+    """The model FLOP/s utilisation of updates, for useful tokens alone; [] without updates."""
     chip = plan.case.topology.chip
     at_peak = useful_flops(plan.case) / (plan.case.topology.chips * chip.bf16_tflops * 1e12)
     for stage in plan.stages:
@@ -148,9 +148,9 @@ def utilisation_lines(plan: Plan) -> list[str]:
 
 
 def price_lines(plan: Plan) -> list[str]:
-    """What values cost beside the rest of an iteration, and a sampled token beside a trained one.
+    """The time of an iteration over that without values, and of a sampled over a trained token.
 
-    Empty without a stage of values.
+    [] without a stage of values.
     """
     case, stages = plan.case, {stage.name: stage for stage in plan.stages}
     if "values" not in stages:

@@ -1,6 +1,6 @@
 """Lowers the programs of an iteration for chips that this machine lacks.
 
-Every argument is a shape with the sharding that the run itself would use.
+Every argument is a shape with the sharding that a run on those chips would use.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from vinejax.model.sharding import num_shards, placed_shapes, platform_of
 from vinejax.tools.plan.case import Case
 from vinejax.tools.plan.planned_memory import PlannedPhase, is_decode, train_length
 
-UPDATES = 1000  # any number: the learning rate's schedule needs one, no shape depends on it
+UPDATES = 1000  # any number; the schedule of the learning rate needs one, and no shape does
 
 
 class Lowering:
@@ -55,7 +55,7 @@ class Lowering:
         self.params = self.trained if self.base is None else with_adapters(self.base, self.trained)
 
     def lower(self, name: str) -> Lowered:
-        """The lowered program called `name`, for the phase. Raises KeyError for an unknown name."""
+        """Lowers the program called `name` for the phase. Raises KeyError for an unknown name."""
         return {
             "decode copy": lambda: split.for_decoding.lower(self.model, self.mesh, self.params),
             "prefill": self._prefill,
@@ -71,12 +71,12 @@ class Lowering:
         taken_by = window.Rows._make(self._numbers(places) for _ in window.Rows._fields)
         entering = window.Entering(self._numbers(places), taken_by)
         tokens = self._numbers(places, self.phase.sizes.columns)
-        temperature = None  # set where prefill also scores: in float32 without a tensor axis
+        temperature = None  # set where prefill also scores: in float32 and without a tensor axis
         if self.model.compute.dtype == "float32" and self.case.tensor == 1:
             temperature = self.case.cfg.sample.temperature
         weights = self._weights()
         cfg = self.case.cfg
-        keeps_hidden = (  # if continuations skip tokens that repeat their trunk
+        keeps_hidden = (  # where continuations skip tokens that repeat their trunk
             self.phase.name == "values" and cfg.rollout.skip_repeats and cfg.sample.temperature > 0
         )
         lengths, flat, sizes = self._numbers(places), None, self.phase.sizes
@@ -96,7 +96,7 @@ class Lowering:
         branches = num_shards(self.mesh) * sizes.queue
         queue = decode.Queue._make(self._numbers(branches) for _ in decode.Queue._fields)
         queue = queue._replace(seed=self._shape((branches, 2), jnp.uint32, split.SHARDS))
-        # The tokens of the stop strings are not known here: at most one state per character.
+        # The stop strings are not tokenized here; they have at most one state per character.
         states = sum(map(len, cfg.stop))
         stops = self._shape((states, self.model.cfg.vocab_size), jnp.int32, Spec())
         waiting = jax.ShapeDtypeStruct((), jnp.bool_)
@@ -160,7 +160,7 @@ class Lowering:
         return placed(cache, WINDOW.spec), placed(rows, split.SHARDS), slots
 
     def _batch(self, rows: int) -> Batch:
-        """The shapes of a batch on the host, as the loop passes it."""
+        """The shapes of a batch on the host, which the training loop passes."""
         shape = (rows, train_length(self.case))
         integers, flags, floats = (
             cast(np.ndarray, jax.ShapeDtypeStruct(shape, kind))
