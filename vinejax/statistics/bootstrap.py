@@ -13,7 +13,7 @@ def resampled(rng: np.random.Generator, count: int, draws: int) -> np.ndarray:
 
 
 def percentile_interval(
-    drawn: Sequence[float] | np.ndarray, level: float = LEVEL
+    values: Sequence[float] | np.ndarray, level: float = LEVEL
 ) -> tuple[float, float]:
     """The ends of the percentile interval of a statistic, from its values in all draws, [draws].
 
@@ -21,5 +21,5 @@ def percentile_interval(
     Values may be infinite. An end between two values of which one is infinite is not finite.
     """
     with np.errstate(invalid="ignore"):  # the difference of two infinite neighbours
-        low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+        low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)

@@ -134,7 +134,7 @@ def test_packed_rows_make_fewer_passes(tmp_path: Path):
     assert update_cost(case).bytes > update_cost(longest).bytes / 2  # AdamW's are the same
     assert update_cost(plain).flops < update_cost(longest).flops  # rows of 48
     for fields in ({"plan.tokens": 48}, {"plan.prompt_tokens": 56}):
-        assert planned_passes(small(tmp_path, fields=fields), 16).used == 2
+        assert planned_passes(small(tmp_path, fields=fields), 16).num_used == 2
 
 
 def test_what_skipped_passes_do_not_send(tmp_path: Path):

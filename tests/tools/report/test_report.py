@@ -164,7 +164,7 @@ def test_each_reward_function_has_a_curve():
     values = {"reward/mean": 1.1, "reward/std": 0.3, "reward/correct": 1.0, "reward/brevity": 0.1}
     records = [Record("train", n, values) for n in range(3)]
     (chart,) = [chart for chart in charts(records) if chart.spec.title == "Rewards"]
-    assert [(curve.label, curve.last) for curve in chart.drawn] == [
+    assert [(curve.label, curve.last) for curve in chart.drawn_curves] == [
         ("brevity", "0.100"),
         ("correct", "1"),
     ]

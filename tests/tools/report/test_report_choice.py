@@ -90,7 +90,7 @@ def test_curves_of_pass_at_k_differ():
     names = ("pass_at_1", "pass_at_2", "pass_at_4", "pass_at_8", "maj_at_8")
     record = Record("eval", 0, {f"eval/{name}": 0.5 for name in names})
     (chart, _) = curves.charts([record], ("1.0", "0.35"))
-    assert len({c.style for c in chart.drawn}) == len(names)
+    assert len({c.style for c in chart.drawn_curves}) == len(names)
     assert "most frequent of k answers" in chart.spec.note
     assert "temperature 1.0, the other curves at 0.35" in chart.spec.note
 

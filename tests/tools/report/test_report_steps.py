@@ -154,5 +154,5 @@ def test_header_names_the_method_and_k_where_it_is_used(method: str, has_k: bool
 def test_what_a_critic_and_steps_log_has_charts():
     values = {"critic/value": 0.5, "critic/error": 0.25, "reward/steps": -0.125}
     found = curves.charts([Record("train", 0, values)])
-    shown = {chart.spec.title: chart.drawn[0].last for chart in found}
+    shown = {chart.spec.title: chart.drawn_curves[0].last for chart in found}
     assert shown == {"Critic's value": "0.500", "Critic's error": "0.250", "Step rewards": "−0.125"}

@@ -229,9 +229,11 @@ def measure_ranking(
     states = choose_states(
         solutions.episodes, BenchConfig.of(cfg).ranked, cfg.seed, with_last=False
     )
-    sampled = sample_next_steps(sampler, parts.weights, parts.problems, solutions.episodes, states)
-    choices = sampled.choices
-    counts = {name: getattr(sampled, name) for name in ("tried", "few", "decided")}
+    next_steps = sample_next_steps(
+        sampler, parts.weights, parts.problems, solutions.episodes, states
+    )
+    choices = next_steps.choices
+    counts = {name: getattr(next_steps, name) for name in ("tried", "few", "decided")}
     if not choices:
         return {}, counts
     truth = step_returns(sampler, parts.weights, choices, BenchConfig.of(cfg).truth, "truth")

@@ -64,15 +64,15 @@ def sample_next_steps(
     different next steps are not kept.
     """
     by_id = {problem.id: problem for problem, _ in problems}
-    sampled = [
+    sampled_states = [
         State(by_id[episodes[i].problem_id], i, episodes[i], i, c, used, visits=[])
         for i, c, used in states
     ]
-    counts = [draws] * len(sampled)
+    counts = [draws] * len(sampled_states)
     seeded = for_purpose(sampler, "next steps")
-    seeded.continuations(params, episodes, sampled, counts, with_steps=True)
+    seeded.continuations(params, episodes, sampled_states, counts, with_steps=True)
     choices, few, decided = [], 0, 0
-    for visited, state in zip(states, sampled, strict=True):
+    for visited, state in zip(states, sampled_states, strict=True):
         steps: dict[tuple[int, ...], NextStep] = {}
         for drawn in state.drawn:
             step = _next_step(drawn, state.used)
@@ -84,7 +84,7 @@ def sample_next_steps(
         else:
             different = list(steps.values())
             choices.append(NextStepChoice(visited, state.problem, state.episode.prompt, different))
-    return NextSteps(choices, len(sampled), few, decided)
+    return NextSteps(choices, len(sampled_states), few, decided)
 
 
 def step_returns(

@@ -142,12 +142,12 @@ def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
 class PlannedPasses(NamedTuple):
     """The number of passes over a batch, in each of which every shard computes whole rows."""
 
-    used: int  # passes that have tokens after packing; an update skips the others
-    all: int  # passes without packing
+    num_used: int  # passes that have tokens after packing; an update skips the others
+    num_all: int  # passes without packing
 
     @property
     def share(self) -> float:
-        return self.used / self.all
+        return self.num_used / self.num_all
 
 
 def planned_passes(case: Case, sequences: int) -> PlannedPasses:
@@ -181,7 +181,7 @@ def update_cost(case: Case) -> Cost:
     output = output_pass(case, rows, length).times(FORWARD + BACKWARD + RECOMPUTED)
     gathered = Cost(0, 2 * (2 + recomputed) * rounded_weights(case))
     microbatch = layers.plus(output).plus(gathered)
-    count = planned_passes(case, case.cfg.ppo.minibatch).used
+    count = planned_passes(case, case.cfg.ppo.minibatch).num_used
     state = optimizer_bytes(case, trained_shapes(case))
     update = Cost(0, 3 * trained_bytes(case) + 2 * state)
     return microbatch.times(count).plus(update)

@@ -110,12 +110,12 @@ def optimizer_bytes(case: Case, shapes: Params) -> int:
     """Bytes per chip of the optimizer's state for weights of these shapes."""
     optimizer = make_optimizer(case.cfg.optimizer, num_updates=1)
     state = jax.eval_shape(optimizer.init, shapes)
-    placed = state_shardings(shapes, optimizer, case.mesh).opt_state
+    shardings = state_shardings(shapes, optimizer, case.mesh).opt_state
     return bytes_per_chip(
         jax.tree.map(
             lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
             state,
-            placed,
+            shardings,
         )
     )
 
@@ -308,6 +308,6 @@ def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
     passed = layer + ends + FLOAT32 * tokens * (2 * chunk + cfg.width)
     if program == "score":
         return passed + case.item_bytes * tokens * (4 * cfg.width + inner) // tensor
-    kept = cfg.width + (0 if case.model.compute.remat == "full" else inner)
+    saved_width = cfg.width + (0 if case.model.compute.remat == "full" else inner)
     gradients = trained + trained * case.item_bytes // FLOAT32
-    return passed + gradients + case.item_bytes * tokens * kept * cfg.num_layers // tensor
+    return passed + gradients + case.item_bytes * tokens * saved_width * cfg.num_layers // tensor

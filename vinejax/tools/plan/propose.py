@@ -98,17 +98,17 @@ def propose_row(cfg: Config, topology: Topology) -> TopologyConfig:
     Raises ConfigError for the field `topology` if no mesh fits by the estimates, and other
     UserErrors if the model's sizes cannot be read (`case.open_case`).
     """
-    chosen, attempts = None, []
+    best_row, attempts = None, []
     for mesh in _meshes(cfg, topology):
         fit = _fit(cfg, topology, mesh)
         attempts.append(fit)
         if fit.row is not None:
-            chosen = fit.row
-            case = _case(cfg, topology, chosen)
+            best_row = fit.row
+            case = _case(cfg, topology, best_row)
             if decode_copy_bytes(case) <= COPY_SHARE * case.limit:
                 break
-    if chosen is not None:
-        return chosen
+    if best_row is not None:
+        return best_row
     why = "no mesh over its chips divides the model's heads and the rows of a minibatch"
     if attempts:
         smallest = min(attempts, key=lambda fit: fit.needed)
@@ -166,7 +166,7 @@ def _fit(cfg: Config, topology: Topology, mesh: MeshConfig) -> Fit:
     def rows_computed(microbatch: int) -> int:
         """Rows per update over all shards, plus PASS_ROWS per shard for each pass."""
         case = _case(cfg, topology, dataclasses.replace(row, microbatch=microbatch))
-        return planned_passes(case, cfg.ppo.minibatch).used * (microbatch + PASS_ROWS * shards)
+        return planned_passes(case, cfg.ppo.minibatch).num_used * (microbatch + PASS_ROWS * shards)
 
     sizes = [n for n in range(shards, rows + 1, shards) if rows % n == 0]
     needed = []

@@ -178,13 +178,13 @@ def axis_chart(axis: str, groups: Sequence[Any]) -> curves.Chart | None:
     frame = axes.fit_frame(positions, (min(values), max(values)), axes.SIDE, whole=False)
     title, note = TITLES[axis]
     spec = curves.ChartSpec(title, tuple(marks), note, size=axes.SIDE, x_label=axis)
-    drawn = [curves.draw(c, points, frame, points[-1].y) for c, points in marks.items()]
+    drawn_curves = [curves.draw(c, points, frame, points[-1].y) for c, points in marks.items()]
     summary = "; ".join(
         f"{curve.label} {formats.three_digits(points[0].y)} to {formats.three_digits(points[-1].y)}"
         for curve, points in marks.items()
     )
     hovers = curves.hovers(spec, marks, curves.column_groups(positions), frame)
-    return curves.Chart(spec, frame, drawn, hovers, summary, is_thinned=False)
+    return curves.Chart(spec, frame, drawn_curves, hovers, summary, is_thinned=False)
 
 
 # --- numbers and texts; ValueError or TypeError for other values

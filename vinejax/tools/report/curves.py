@@ -86,7 +86,7 @@ class Hover(NamedTuple):
 class Chart(NamedTuple):
     spec: ChartSpec
     frame: axes.Frame
-    drawn: list[DrawnCurve]
+    drawn_curves: list[DrawnCurve]
     hovers: list[Hover]
     summary: str
     is_thinned: bool
@@ -105,8 +105,8 @@ def charts(records: list[Record], temperatures: tuple[str, str] | None = None) -
     names = {name for record in records for name in record.values}
     heroes = [_accuracy(names, size, temperatures) for size in (axes.HERO, axes.SIDE)]
     specs = [*heroes, _rewards(names), *_HEALTH]
-    drawn = [draw_chart(spec, records) for spec in specs]
-    return [c for c in drawn if c is not None]
+    drawn_charts = [draw_chart(spec, records) for spec in specs]
+    return [chart for chart in drawn_charts if chart is not None]
 
 
 def _accuracy(names: set[str], size: axes.Size, temperatures: tuple[str, str] | None) -> ChartSpec:
@@ -204,7 +204,7 @@ def draw_chart(spec: ChartSpec, records: list[Record]) -> Chart | None:
     columns = column_groups(positions)
     merged = {c: _thin(marks, columns) for c, marks in points.items() if marks}
     frame = axes.fit_frame(positions, _extent(spec, merged), spec.size, spec.log)
-    drawn = [draw(c, merged[c], frame, points[c][-1].y) for c in merged]
+    drawn_curves = [draw(c, merged[c], frame, points[c][-1].y) for c in merged]
     ends = ((c.label, points[c][0].y, points[c][-1].y) for c in merged)
     summary = "; ".join(
         f"{label} {formats.three_digits(first)} to {formats.three_digits(last)}"
@@ -213,7 +213,7 @@ def draw_chart(spec: ChartSpec, records: list[Record]) -> Chart | None:
     return Chart(
         spec,
         frame,
-        drawn,
+        drawn_curves,
         hovers=hovers(spec, merged, columns, frame),
         summary=summary,
         is_thinned=len(columns) < len(positions),
@@ -254,15 +254,15 @@ def _thin(points: list[CurveMark], columns: Sequence[Sequence[float]]) -> list[C
 
 def _extent(spec: ChartSpec, merged: dict[Curve, list[CurveMark]]) -> tuple[float, float]:
     values = [v for points in merged.values() for p in points for v in (p.y, p.low, p.high)]
-    kept = [v for v in values if v is not None]
+    extremes = [v for v in values if v is not None]
     if not spec.log:
-        kept += [v for v in (spec.floor, spec.top) if v is not None]
-    return min(kept), max(kept)
+        extremes += [v for v in (spec.floor, spec.top) if v is not None]
+    return min(extremes), max(extremes)
 
 
 def draw(curve: Curve, points: list[CurveMark], frame: axes.Frame, last: float) -> DrawnCurve:
     """The curve through the points with its band; a curve without a line gets whiskers instead."""
-    placed = [(frame.x(p.x), frame.y(p.y)) for p in points]
+    places = [(frame.x(p.x), frame.y(p.y)) for p in points]
     bounded = [p for p in points if p.low is not None and p.high is not None]
     upper = [(frame.x(p.x), frame.y(p.high)) for p in bounded if p.high is not None]
     lower = [(frame.x(p.x), frame.y(p.low)) for p in bounded if p.low is not None]
@@ -275,9 +275,9 @@ def draw(curve: Curve, points: list[CurveMark], frame: axes.Frame, last: float) 
     return DrawnCurve(
         label=curve.label,
         style=curve.style + (" whisker" if is_mark or len(points) == 1 else ""),
-        line="" if is_mark else axes.svg_path(placed),
+        line="" if is_mark else axes.svg_path(places),
         band=band,
-        dots=placed if is_mark or len(points) <= MAX_DOTS else [],
+        dots=places if is_mark or len(points) <= MAX_DOTS else [],
         last=formats.three_digits(last),
     )
 

@@ -23,7 +23,7 @@ from vinejax.statistics.bootstrap import percentile_interval, resampled
 DRAWS = 10_000  # of the bootstrap
 Z = 1.959964  # the 97.5% quantile of the standard normal distribution
 Scores = Sequence[Sequence[float] | np.ndarray]  # per task, the scores of its runs [n]
-Drawn = list[np.ndarray]  # per task, [draws, n]
+TaskDraws = list[np.ndarray]  # per task, [draws, n]
 
 
 class IntervalEstimate(NamedTuple):
@@ -117,7 +117,7 @@ def _newcombe(theta: float, n: int, k: int) -> tuple[float, float]:
     return low, high
 
 
-def _as_draws(scores: Scores) -> Drawn:
+def _as_draws(scores: Scores) -> TaskDraws:
     """The scores as a single draw, [1, n] per task. Raises ValueError for a task without scores."""
     arrays = [np.asarray(runs, np.float64) for runs in scores]
     if not arrays or any(array.ndim != 1 or array.size == 0 for array in arrays):
@@ -140,9 +140,9 @@ def _interval(
     return IntervalEstimate(float(statistic(*scores_of)[0]), low, high)
 
 
-def _middle_mean(drawn: Drawn) -> np.ndarray:
+def _middle_mean(draws: TaskDraws) -> np.ndarray:
     """The interquartile mean of every draw, f64[draws]."""
-    pooled = np.sort(np.concatenate(drawn, axis=1), axis=1)
+    pooled = np.sort(np.concatenate(draws, axis=1), axis=1)
     count = pooled.shape[1]
     cut = count // 4
     return pooled[:, cut : count - cut].mean(axis=1)

@@ -192,22 +192,22 @@ class VineView(NamedTuple):
 
 def vine_view(episodes: dict[int, list[JsonObject]], limits: Limits) -> VineView | None:
     """The view of episodes by iteration; None without episodes."""
-    chosen = {i: choose_episodes(listed, limits.episodes) for i, listed in episodes.items()}
-    shown = [episode for picked in chosen.values() for episode in picked]
-    if not shown:
+    shown_of = {i: choose_episodes(listed, limits.episodes) for i, listed in episodes.items()}
+    all_shown = [episode for shown in shown_of.values() for episode in shown]
+    if not all_shown:
         return None
-    terms = PageTerms(_scale(shown), _credit(shown), limits)
-    problems = {name: f"p{i}" for i, name in enumerate(dict.fromkeys(map(_problem, shown)))}
+    terms = PageTerms(_scale(all_shown), _credit(all_shown), limits)
+    problems = {name: f"p{i}" for i, name in enumerate(dict.fromkeys(map(_problem, all_shown)))}
     iterations = []
-    for i, picked in chosen.items():
+    for i, shown in shown_of.items():
         rewards = [r for e in episodes[i] if (r := finite_number(e.get("reward"))) is not None]
         mean = sum(rewards) / len(rewards) if rewards else None
         places = {id(episode): place for place, episode in enumerate(episodes[i])}
         solutions = [
-            _solution(e, terms, f"s{i}-{places[id(e)]}", problems[_problem(e)]) for e in picked
+            _solution(e, terms, f"s{i}-{places[id(e)]}", problems[_problem(e)]) for e in shown
         ]
-        iterations.append(IterationView(i, solutions, count_open(picked), len(episodes[i]), mean))
-    labels = {_problem(e): formats.clip(e.get("question"), 60).text for e in shown}
+        iterations.append(IterationView(i, solutions, count_open(shown), len(episodes[i]), mean))
+    labels = {_problem(e): formats.clip(e.get("question"), 60).text for e in all_shown}
     choices = [
         FilterOption(kind, labels[name].replace("\n", " ").strip() or formats.clip(name, 60).text)
         for name, kind in problems.items()
@@ -228,10 +228,10 @@ def least_size(episodes: list[JsonObject], limits: Limits) -> int:
 
 def verdict_of(reward: float | None, is_cut: bool) -> VerdictView:
     """The grade for a reward; 'cut' for a text that is not correct and reached the token budget."""
-    shown = formats.three_digits(reward)
+    number = formats.three_digits(reward)
     if reward is not None and reward >= CORRECT_REWARD:
-        return VerdictView("correct", "✓", shown)
-    return VerdictView("cut", "✂", shown) if is_cut else VerdictView("wrong", "✗", shown)
+        return VerdictView("correct", "✓", number)
+    return VerdictView("cut", "✂", number) if is_cut else VerdictView("wrong", "✗", number)
 
 
 def _scale(episodes: list[JsonObject]) -> StemScale:
@@ -283,7 +283,7 @@ def _solution(episode: JsonObject, terms: PageTerms, name: str, problem: str) ->
     steps = rows.read_steps(episode)
     reward = finite_number(episode.get("reward"))
     limits = terms.limits
-    shown = [_step(c, step, terms) for c, step in enumerate(steps[: limits.steps])]
+    step_views = [_step(c, step, terms) for c, step in enumerate(steps[: limits.steps])]
     advantages = rows.advantages_of(episode)
     step_reward_sum = round(math.fsum(step.reward for step in steps), 9)
     question, prompt = episode.get("question"), episode.get("prompt")
@@ -301,13 +301,13 @@ def _solution(episode: JsonObject, terms: PageTerms, name: str, problem: str) ->
             (name, formats.clip(part, limits.step_characters))
             for name, part in rows.failed_test_of(episode)
         ],
-        steps=shown,
-        hidden_steps=len(steps) - len(shown),
+        steps=step_views,
+        hidden_steps=len(steps) - len(step_views),
         step_rewards=formats.tick_label(step_reward_sum) if terms.credit.has_rewards else "",
         low=formats.two_decimals(min(advantages, default=None), signed=True),
         high=formats.two_decimals(max(advantages, default=None), signed=True),
         end=terms.scale.place(steps[-1].end if steps else reward),
-        unfolds=any(step.leaves for step in shown),
+        unfolds=any(step.leaves for step in step_views),
     )
 
 

@@ -59,9 +59,9 @@ def _size_options(
         text = f"{_field_name(case, 'microbatch', 'ppo')} = {half} instead of {rows}"
         options.append((parts[TEMPORARIES] / 2, f"{text} (at most)"))
     if cfg.model.remat != "full" and name != "score":
-        kept = parts[TEMPORARIES] * 0.7
+        freed = parts[TEMPORARIES] * 0.7
         text = f"{_field_name(case, 'remat', 'model')} = 'full' instead of {cfg.model.remat!r}"
-        options.append((kept, f"{text} (about)"))
+        options.append((freed, f"{text} (about)"))
     return options
 
 

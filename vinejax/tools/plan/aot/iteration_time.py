@@ -81,7 +81,7 @@ def iteration_stages(
     # Log-probabilities by the policy and, if it is read, by the reference model. What the method's
     # state scores, such as a critic's values, takes as long as one of these passes.
     passes = 1.0 + case.method.reads_reference(case.cfg) + case.method.state.scores
-    scored = {"score": passes * planned_passes(case, episodes).used}
+    scored = {"score": passes * planned_passes(case, episodes).num_used}
     updates = float(ppo.epochs * -(-episodes // ppo.minibatch))
     updated = {name: updates for name in ("train_step", "critic_step") if name in programs}
     return [*stages, _stage("score", scored, times), _stage("train", updated, times)]

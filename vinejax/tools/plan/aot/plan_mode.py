@@ -135,7 +135,7 @@ def finished_plan(
     stages = iteration_stages(case, phases, {x.name: x for x in programs})
     if case.cfg.ppo.packing:
         passes = planned_passes(case, case.cfg.ppo.minibatch)
-        notes = [*notes, PACKED_ROWS.format(used=passes.used, all=passes.all)]
+        notes = [*notes, PACKED_ROWS.format(used=passes.num_used, all=passes.num_all)]
     if case.method.credit is None:
         notes = [*notes, SAMPLES_FIRST.format(method=case.cfg.method)]
     return Plan(case, phases, programs, stages, changes, notes)

@@ -163,10 +163,10 @@ def price_lines(plan: Plan) -> list[str]:
     low, high = sorted(f"{ratio:.2f}" for ratio in ratios)
     ratio = _between(low, high)
     phase = next(phase for phase in plan.phases if phase.name == "values")
-    sampled = stages["values"].estimate / (phase.branches * phase.tokens)
+    per_sampled = stages["values"].estimate / (phase.branches * phase.tokens)
     episodes = case.cfg.rollout.prompts * case.cfg.rollout.per_prompt
-    trained = stages["score"].estimate + stages["train"].estimate
-    price = sampled / (trained / (episodes * mean_tokens(case)))
+    training = stages["score"].estimate + stages["train"].estimate
+    price = per_sampled / (training / (episodes * mean_tokens(case)))
     return [
         f"An iteration takes {ratio} times what it would take without values.",
         f"A sampled token takes {price:.2g} of the time of a trained one.",
