@@ -51,7 +51,7 @@ from vinejax.model.config import Compute, DecoderConfig
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import mesh_over, param_shardings
 from vinejax.runtime.topology import parse_topology
-from vinejax.tools.plan.aot.child import compile_error, memory_stats
+from vinejax.tools.plan.aot.compile_child import compile_error, memory_stats
 from vinejax.tools.plan.aot.compiler import ENVIRONMENT
 
 MIB = 2**20

@@ -32,7 +32,7 @@ from vinejax.learner.policy import PolicyObjective, clipped_loss
 from vinejax.learner.update import fresh_state, update_step
 from vinejax.model.decoder import Decoder, Params
 from vinejax.tasks.arithmetic import Arithmetic
-from vinejax.tools.plan.aot.child import memory_stats
+from vinejax.tools.plan.aot.compile_child import memory_stats
 
 TEMPERATURE, KL_COEF, CLIP = 0.6, 1e-4, (0.2, 0.2)
 SETTINGS = OptimizerConfig(warmup_fraction=0.0)

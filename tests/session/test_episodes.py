@@ -1,4 +1,4 @@
-"""Rows of episodes/<iteration>.jsonl: what each method and task knows of a step, under its name."""
+"""Rows of episodes/<iteration>.jsonl: the fields of a step that each method and task fills."""
 
 import dataclasses
 import json
@@ -18,7 +18,7 @@ from vinejax.training import loop
 
 
 def rows_of(episodes: list[Episode], **more: Any) -> list[dict[str, Any]]:
-    """Of episodes of the one problem, as they come out of the file."""
+    """Rows of episodes of the only problem, as read back from the file."""
     given = {"step_advantages": None, "iteration": 0, "vines": 1} | more
     rows = episode_rows(cases.tokenizer(), [PROBLEM], episodes, **given)
     return [json.loads(json.dumps(row, allow_nan=False)) for row in rows]
@@ -115,7 +115,7 @@ def test_the_failed_test_of_a_program_is_kept_with_its_continuations():
 
 
 def test_what_the_environment_said_in_the_end_is_kept():
-    """It is no token of the response; an answer in the middle is read."""
+    """The last answer is no token of the response; the policy reads an answer in the middle."""
     one = episode(RIGHT)
     n = len(one.response)
     turns = [Turn(1, 2, "a", "read", 0.0, None), Turn(n, n, "b", "y" * 9000, 0.0, None)]

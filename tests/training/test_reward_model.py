@@ -114,7 +114,9 @@ def test_the_probe_as_a_reward_model(case: str, tmp_path: Path):
     for _ in range(3):  # labels that differ between states, so that v has something to tell
         labels = states._replace(solution_return=rng.random(len(states.solution_return)))
         found = probe.predictions(kept, labels)
-        kept = probe.updated(kept, labels, found, labels.own, np.zeros(len(labels.own), bool))
+        kept = probe.updated(
+            kept, labels, found, labels.solution_return, np.zeros(len(labels.solution_return), bool)
+        )
     assert 0.1 < probe.mean_label(kept) < 0.9
     states = states_of(rollout, cfg, probe_features(rollout, kept, cfg))  # of a lone solution
     v = probe.chosen(kept, probe.predictions(kept, states))

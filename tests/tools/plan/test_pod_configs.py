@@ -15,7 +15,7 @@ from vinejax.model.hf.architecture import PLANNED_FIELDS, check_architecture, re
 from vinejax.runtime.topology import parse_topology
 from vinejax.tools.plan.case import open_case
 from vinejax.tools.plan.cost import program_costs
-from vinejax.tools.plan.memory import memory_and_phases, temporaries_guess
+from vinejax.tools.plan.planned_memory import memory_and_phases, temporaries_guess
 
 PODS = {
     "math7b": "deepseek,math",

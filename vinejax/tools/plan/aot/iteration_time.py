@@ -1,8 +1,9 @@
 """The stages of an iteration: calls of each program, a lower bound of their time, and an estimate.
 
 The bound assumes that a program reads at the memory's peak and does nothing else meanwhile. The
-estimate, which is never less, takes the compiler's cycles where they are known: from the one if
-collectives hide behind the products of a pass to the one if nothing does.
+estimate is never less than the bound. It takes the compiler's cycles where they are known, and is
+then a range: at its lower end collectives hide behind the products of a pass, at its upper end they
+do not.
 """
 
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from vinejax.tools.plan.cost import (
     prefill_columns,
     prefill_cost,
 )
-from vinejax.tools.plan.memory import (
+from vinejax.tools.plan.planned_memory import (
     PlannedPhase,
     call_name,
     decode_name,
@@ -27,26 +28,26 @@ from vinejax.tools.plan.memory import (
 from vinejax.tools.plan.roofline import PlannedProgram, least_seconds, sending_seconds, stage_of
 
 KERNEL_SPEED = 0.8  # assumed share of the memory's peak at which a kernel reads
-LATENCY_S = 10e-6  # assumed, of a collective
+LATENCY_S = 10e-6  # assumed latency of a collective
 
 
-class Stage(NamedTuple):
+class PlannedStage(NamedTuple):
     """A part of an iteration, with a lower bound and an estimate of its time."""
 
     name: str
-    calls: dict[str, float]  # program -> calls; for decoding, steps
+    calls: dict[str, float]  # program -> number of calls; for decoding, of steps
     seconds: float  # lower bound
     bound: str  # the largest of BOUNDS for the program that takes most of the time
     estimate: float  # seconds, by the compiler's cycles where they are known
-    one_by_one: float  # the same if no collective hides behind a pass's products
+    one_by_one: float  # seconds if no collective hides behind the products of a pass
 
 
-class Times(NamedTuple):
+class CallTimes(NamedTuple):
     """Seconds of a program's call; for decoding, of a step."""
 
     lower_bounds: dict[str, float]  # one for each of BOUNDS; the largest counts
-    estimate: float = 0.0  # by the compiler; 0: unknown
-    one_by_one: float = 0.0
+    estimate: float = 0.0  # by the compiler's cycles; 0: unknown
+    one_by_one: float = 0.0  # the same if no collective hides behind the products of a pass
 
     @property
     def bound(self) -> str:
@@ -56,11 +57,12 @@ class Times(NamedTuple):
 
 def iteration_stages(
     case: Case, phases: list[PlannedPhase], programs: dict[str, PlannedProgram]
-) -> list[Stage]:
+) -> list[PlannedStage]:
     """The stages of one iteration.
 
-    Only the main phase's prefill is compiled, for the longest trunks, and scoring and updates for
-    the longest rows: others are taken to compute, and to send of activations, as much per token.
+    The compiled prefill is that of the main phase, for the longest trunks. Scoring and updates are
+    compiled for the longest rows. For shorter trunks and rows, cycles and the bytes of activations
+    that are sent are taken to be the same per token.
     """
     usual = usual_length(case) / train_length(case)
     sizes = {name: 1.0 if stage_of(name)[0] == "rollout" else usual for name in programs}
@@ -68,7 +70,7 @@ def iteration_stages(
         name: _call(case, x, _in_rows(case, x, sizes[name]), sizes[name])
         for name, x in programs.items()
     }
-    stages: list[Stage] = []
+    stages: list[PlannedStage] = []
     for i, phase in enumerate(phases):
         calls = calls_per_phase(case, phase)
         if i == 0:  # later phases use the same copy
@@ -76,10 +78,10 @@ def iteration_stages(
         stages.append(_engine_stage(case, phase, phases, programs, calls, times))
     ppo = case.cfg.ppo
     episodes = case.cfg.rollout.prompts * case.cfg.rollout.per_prompt
-    # Log-probabilities by the policy and, if it is read, the reference model; what the method's
-    # state scores, a critic's values for instance, takes as long.
+    # Log-probabilities by the policy and, if it is read, by the reference model. What the method's
+    # state scores, such as a critic's values, takes as long as one of these passes.
     passes = 1.0 + case.method.reads_reference(case.cfg) + case.method.state.scores
-    scored = {"score": passes * planned_passes(case, episodes).used}
+    scored = {"score": passes * planned_passes(case, episodes).num_used}
     updates = float(ppo.epochs * -(-episodes // ppo.minibatch))
     updated = {name: updates for name in ("train_step", "critic_step") if name in programs}
     return [*stages, _stage("score", scored, times), _stage("train", updated, times)]
@@ -91,9 +93,9 @@ def _engine_stage(
     phases: list[PlannedPhase],
     programs: dict[str, PlannedProgram],
     calls: dict[str, float],
-    times: dict[str, Times],
-) -> Stage:
-    """A phase of the engine with these calls; `times` has those of the copy of the weights."""
+    times: dict[str, CallTimes],
+) -> PlannedStage:
+    """A phase of the engine with these calls; `times` has the times of the decoding copy."""
     main = main_phase(phases)
     size = phase.sizes.batch * prefill_columns(phase) / (main.sizes.batch * main.sizes.columns)
     sending = sending_seconds(case.topology.chip, programs["prefill"].collectives) * size
@@ -109,8 +111,9 @@ def _engine_stage(
 def _in_rows(case: Case, program: PlannedProgram, size: float) -> dict[str, float]:
     """Lower bounds of the seconds of a call with rows of `size` times the compiled length.
 
-    What is summed or gathered over `tensor` are activations, in proportion to the length; weights
-    and their gradients are sent over the other axes. Where these may be as large, all counts whole.
+    Collectives over `tensor` send activations, in proportion to the length. Those over the other
+    axes send weights and gradients. Where another axis is as large as `tensor`, the two cannot be
+    told apart, and all bytes count in full.
     """
     mesh, sent = case.cfg.mesh, program.collectives
     if mesh.tensor not in (mesh.data, mesh.fsdp, case.shards):
@@ -120,35 +123,38 @@ def _in_rows(case: Case, program: PlannedProgram, size: float) -> dict[str, floa
 
 def _call(
     case: Case, program: PlannedProgram, lower_bounds: dict[str, float], size: float
-) -> Times:
+) -> CallTimes:
     """The times of a call with `size` times the tokens that the program was compiled for."""
     if not (seconds := _computing(case, program) * size):
-        return Times(lower_bounds)
+        return CallTimes(lower_bounds)
     sending = lower_bounds["interconnect"] + _latency(program)
-    return Times(lower_bounds, max(seconds, sending), seconds + sending)
+    return CallTimes(lower_bounds, max(seconds, sending), seconds + sending)
 
 
-def _step(case: Case, phase: PlannedPhase, program: PlannedProgram) -> Times:
+def _step(case: Case, phase: PlannedPhase, program: PlannedProgram) -> CallTimes:
     """The times of a decode step in the sizes of a phase.
 
     The estimate is the sum of the compiler's cycles, the reads of kernels and the transfers of
-    collectives, which do not overlap: the next product waits for a collective's sum. The compiler's
-    cycles include neither kernels, which are assumed to read at KERNEL_SPEED of the peak and to
-    compute meanwhile, in no more time by their instructions (benchmarks/kernel_bundles.py), nor
-    collectives, nor waits for the weights, which few slots are multiplied with in less time than
-    it takes to read them.
+    collectives. They do not overlap, because the next product waits for a collective's sum. The
+    compiler's cycles exclude three things:
+
+    - kernels, which are assumed to read at KERNEL_SPEED of the peak and to compute meanwhile; by
+      their instructions computing takes no longer (benchmarks/kernel_bundles.py);
+    - collectives;
+    - waits for the weights: few slots are multiplied with weights in less time than it takes to
+      read the weights, so the time of a step is at least that of its reads.
     """
     chip, seconds = case.topology.chip, _computing(case, program)
     sending = sending_seconds(chip, program.collectives)
     cost = decode_cost(case, phase)
     lower_bounds = least_seconds(case, cost, sending)
     if not seconds:
-        return Times(lower_bounds)
+        return CallTimes(lower_bounds)
     read = columns_bytes(case, phase) if phase.sizes.storage.read_by_kernel else 0.0
     peak = chip.hbm_gb_s * 1e9
     seconds = max(seconds, (cost.bytes - read) / peak)
     step = seconds + read / (KERNEL_SPEED * peak) + sending + _latency(program)
-    return Times(lower_bounds, step, step)
+    return CallTimes(lower_bounds, step, step)
 
 
 def _computing(case: Case, program: PlannedProgram) -> float:
@@ -161,8 +167,8 @@ def _latency(program: PlannedProgram) -> float:
     return LATENCY_S * sum(x.count for x in program.collectives)
 
 
-def _stage(name: str, calls: dict[str, float], times: dict[str, Times]) -> Stage:
-    """A stage by the number of calls of each program and the `times` of one call."""
+def _stage(name: str, calls: dict[str, float], times: dict[str, CallTimes]) -> PlannedStage:
+    """A stage from the number of calls of each program and the `times` of one call."""
     totals = {x: count * max(times[x].lower_bounds.values()) for x, count in calls.items()}
     longest = max(totals, key=totals.__getitem__)
     estimate, one_by_one = (
@@ -170,4 +176,4 @@ def _stage(name: str, calls: dict[str, float], times: dict[str, Times]) -> Stage
         for kind in ("estimate", "one_by_one")
     )
     bound = times[longest].bound
-    return Stage(name, calls, sum(totals.values()), bound, estimate, one_by_one)
+    return PlannedStage(name, calls, sum(totals.values()), bound, estimate, one_by_one)

@@ -11,7 +11,7 @@ import math
 from typing import NamedTuple
 
 from vinejax.core.types import CORRECT_REWARD
-from vinejax.records import text
+from vinejax.records import formats
 from vinejax.records.read import JsonObject, finite_number
 from vinejax.tools.report import rows
 from vinejax.tools.report.episode_choice import choose_episodes, count_open
@@ -36,10 +36,10 @@ LIMITS = (
 )
 
 
-# The |A| of the deepest colour, the same in every page and figure: a wrong answer in the place of a
-# right one. Colours of two figures can be compared, and luck does not look like certainty.
+# The |A| of the deepest colour: that of a step that turns a sure success into a sure failure. It is
+# the same in every page and figure, so that the colours of two figures can be compared.
 FULL_CREDIT = 1.0
-SIZES = {"half": 0.5, "quarter": 0.25}  # filters: some |A| from here on
+SIZES = {"half": 0.5, "quarter": 0.25}  # filter -> the |A| that some step must reach
 
 
 class VerdictView(NamedTuple):
@@ -55,31 +55,31 @@ class VerdictView(NamedTuple):
     reward: str
 
 
-class Leaf(NamedTuple):
+class LeafView(NamedTuple):
     """One continuation of the state before a step."""
 
     verdict: VerdictView
-    text: text.Clipped
+    text: formats.Clipped
     finish: str
 
 
-class Part(NamedTuple):
-    """What one of two said in a step: 'policy' or 'environment', or 'environment unread'."""
+class PartView(NamedTuple):
+    """A piece of a step's text, and its author: policy, environment, or 'environment unread'."""
 
     by: str
-    text: text.Clipped
+    text: formats.Clipped
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class StepView:
     """One reasoning step, and the state before it: V(s), its continuations and its node.
 
     `start` and `end` are positions of the stem in percent of the axis.
     """
 
     number: int
-    text: text.Clipped
-    parts: list[Part]  # of the text, where the task has turns
+    text: formats.Clipped
+    parts: list[PartView]  # pieces of the text by their authors, where the task has turns
     value: str
     reward: str  # the step's own reward; '' if no step on the page has one
     is_filled: bool  # V(s) follows from other states, without a sample at this one
@@ -92,7 +92,7 @@ class Step:
     strength: float  # |advantage| as a share of FULL_CREDIT, at most 1
     start: float | None
     end: float | None
-    leaves: list[Leaf]
+    leaves: list[LeafView]
     hidden_leaves: int
 
     @property
@@ -100,7 +100,7 @@ class Step:
         return sum(leaf.verdict.kind == "correct" for leaf in self.leaves)
 
 
-class Solution(NamedTuple):
+class SolutionView(NamedTuple):
     """One episode; `low` and `high` are its smallest and largest advantage.
 
     `name` is the anchor of links to it. `kinds` are the CSS classes by which the page filters: the
@@ -111,14 +111,14 @@ class Solution(NamedTuple):
     name: str
     kinds: str
     problem_id: str
-    question: text.Clipped
-    answer: text.Clipped
-    prompt: text.Clipped
-    given: text.Clipped  # the given start of the response, which is not trained on
-    response: text.Clipped
+    question: formats.Clipped
+    answer: formats.Clipped
+    prompt: formats.Clipped
+    given: formats.Clipped  # the given start of the response, which is not trained on
+    response: formats.Clipped
     verdict: VerdictView
-    failed_test: list[tuple[str, text.Clipped]]  # its parts with their names, of a program
-    steps: list[Step]
+    failed_test: list[tuple[str, formats.Clipped]]  # names and values of its parts
+    steps: list[StepView]
     hidden_steps: int
     step_rewards: str  # the sum of the steps' own rewards; '' if no step on the page has one
     low: str
@@ -127,7 +127,7 @@ class Solution(NamedTuple):
     unfolds: bool
 
 
-class Scale(NamedTuple):
+class StemScale(NamedTuple):
     """The ends of the stems' axis."""
 
     low: float
@@ -135,7 +135,7 @@ class Scale(NamedTuple):
 
     @property
     def ends(self) -> tuple[str, str]:
-        return text.tick_label(round(self.low, 2)), text.tick_label(round(self.high, 2))
+        return formats.tick_label(round(self.low, 2)), formats.tick_label(round(self.high, 2))
 
     def place(self, value: float | None) -> float | None:
         """The position of a value on the axis in percent; None for None."""
@@ -155,26 +155,26 @@ class CreditView(NamedTuple):
     unfolds: bool  # some continuations were kept
 
 
-class Terms(NamedTuple):
+class PageTerms(NamedTuple):
     """The axis and the limits that all solutions of a page share."""
 
-    scale: Scale
+    scale: StemScale
     credit: CreditView
     limits: Limits
 
 
-class Iteration(NamedTuple):
+class IterationView(NamedTuple):
     """One tab: the chosen solutions of an iteration, and figures of all its episodes."""
 
     iteration: int
-    solutions: list[Solution]
+    solutions: list[SolutionView]
     num_open: int  # solutions, from the first on, that are shown opened
     num_episodes: int
     mean_reward: float | None
 
 
-class Choice(NamedTuple):
-    """An option of a filter: the CSS class that the solutions shown have, and its words."""
+class FilterOption(NamedTuple):
+    """An option of a filter: the CSS class of the solutions that it shows, and its label."""
 
     kind: str
     label: str
@@ -183,33 +183,33 @@ class Choice(NamedTuple):
 class VineView(NamedTuple):
     """All tabs of the section, with the axis and the kinds of credit of their solutions."""
 
-    iterations: list[Iteration]
-    scale: Scale
+    iterations: list[IterationView]
+    scale: StemScale
     credit: CreditView
-    sizes: list[Choice]
-    problems: list[Choice]
+    sizes: list[FilterOption]
+    problems: list[FilterOption]
 
 
 def vine_view(episodes: dict[int, list[JsonObject]], limits: Limits) -> VineView | None:
-    """The view of `episodes`, which are by iteration; None if there are none."""
-    chosen = {i: choose_episodes(listed, limits.episodes) for i, listed in episodes.items()}
-    shown = [episode for picked in chosen.values() for episode in picked]
-    if not shown:
+    """The view of episodes by iteration; None without episodes."""
+    shown_of = {i: choose_episodes(listed, limits.episodes) for i, listed in episodes.items()}
+    all_shown = [episode for shown in shown_of.values() for episode in shown]
+    if not all_shown:
         return None
-    terms = Terms(_scale(shown), _credit(shown), limits)
-    problems = {name: f"p{i}" for i, name in enumerate(dict.fromkeys(map(_problem, shown)))}
+    terms = PageTerms(_scale(all_shown), _credit(all_shown), limits)
+    problems = {name: f"p{i}" for i, name in enumerate(dict.fromkeys(map(_problem, all_shown)))}
     iterations = []
-    for i, picked in chosen.items():
+    for i, shown in shown_of.items():
         rewards = [r for e in episodes[i] if (r := finite_number(e.get("reward"))) is not None]
         mean = sum(rewards) / len(rewards) if rewards else None
         places = {id(episode): place for place, episode in enumerate(episodes[i])}
         solutions = [
-            _solution(e, terms, f"s{i}-{places[id(e)]}", problems[_problem(e)]) for e in picked
+            _solution(e, terms, f"s{i}-{places[id(e)]}", problems[_problem(e)]) for e in shown
         ]
-        iterations.append(Iteration(i, solutions, count_open(picked), len(episodes[i]), mean))
-    labels = {_problem(e): text.clip(e.get("question"), 60).text for e in shown}
+        iterations.append(IterationView(i, solutions, count_open(shown), len(episodes[i]), mean))
+    labels = {_problem(e): formats.clip(e.get("question"), 60).text for e in all_shown}
     choices = [
-        Choice(kind, labels[name].replace("\n", " ").strip() or text.clip(name, 60).text)
+        FilterOption(kind, labels[name].replace("\n", " ").strip() or formats.clip(name, 60).text)
         for name, kind in problems.items()
     ]
     return VineView(iterations, terms.scale, terms.credit, _sizes(terms.credit), choices)
@@ -227,20 +227,20 @@ def least_size(episodes: list[JsonObject], limits: Limits) -> int:
 
 
 def verdict_of(reward: float | None, is_cut: bool) -> VerdictView:
-    """The grade by a reward; 'cut' for a text that is not correct and was ended by the budget."""
-    shown = text.three_digits(reward)
+    """The grade for a reward; 'cut' for a text that is not correct and reached the token budget."""
+    number = formats.three_digits(reward)
     if reward is not None and reward >= CORRECT_REWARD:
-        return VerdictView("correct", "✓", shown)
-    return VerdictView("cut", "✂", shown) if is_cut else VerdictView("wrong", "✗", shown)
+        return VerdictView("correct", "✓", number)
+    return VerdictView("cut", "✂", number) if is_cut else VerdictView("wrong", "✗", number)
 
 
-def _scale(episodes: list[JsonObject]) -> Scale:
+def _scale(episodes: list[JsonObject]) -> StemScale:
     """The smallest axis that holds [0, 1] and every value and reward shown."""
     places = [0.0, 1.0]
     for episode in episodes:
         stem = [place for step in rows.read_steps(episode) for place in (step.start, step.end)]
         places += [v for v in [*stem, finite_number(episode.get("reward"))] if v is not None]
-    return Scale(min(places), max(places))
+    return StemScale(min(places), max(places))
 
 
 def _credit(episodes: list[JsonObject]) -> CreditView:
@@ -258,12 +258,14 @@ def _problem(episode: JsonObject) -> str:
     return str(episode.get("problem_id"))
 
 
-def _sizes(credit: CreditView) -> list[Choice]:
-    """The filters by credit: beyond its error, and from a size on."""
+def _sizes(credit: CreditView) -> list[FilterOption]:
+    """The options of the filter by credit: credit beyond its error, and credit from a size on."""
     if not credit.has_advantages:
         return []
-    certain = [Choice("certain", "some |A| beyond 2 of its errors")] if credit.has_errors else []
-    return certain + [Choice(kind, f"some |A| from {a} on") for kind, a in SIZES.items()]
+    certain = (
+        [FilterOption("certain", "some |A| beyond 2 of its errors")] if credit.has_errors else []
+    )
+    return certain + [FilterOption(kind, f"some |A| from {a} on") for kind, a in SIZES.items()]
 
 
 def _kinds(episode: JsonObject, steps: list[rows.StepRow], problem: str) -> str:
@@ -271,45 +273,45 @@ def _kinds(episode: JsonObject, steps: list[rows.StepRow], problem: str) -> str:
     kinds = [problem, "right" if reward is not None and reward >= CORRECT_REWARD else "wrong"]
     largest = max(map(abs, rows.advantages_of(episode)), default=-1.0)
     kinds += [kind for kind, size in SIZES.items() if largest >= size]
-    sure = (s for s in steps if s.advantage and s.advantage_error is not None)
-    if any(abs(s.advantage or 0.0) > 2 * (s.advantage_error or 0.0) for s in sure):
+    with_errors = (s for s in steps if s.advantage and s.advantage_error is not None)
+    if any(abs(s.advantage or 0.0) > 2 * (s.advantage_error or 0.0) for s in with_errors):
         kinds.append("certain")
     return " ".join(kinds)
 
 
-def _solution(episode: JsonObject, terms: Terms, name: str, problem: str) -> Solution:
+def _solution(episode: JsonObject, terms: PageTerms, name: str, problem: str) -> SolutionView:
     steps = rows.read_steps(episode)
     reward = finite_number(episode.get("reward"))
     limits = terms.limits
-    shown = [_step(c, step, terms) for c, step in enumerate(steps[: limits.steps])]
+    step_views = [_step(c, step, terms) for c, step in enumerate(steps[: limits.steps])]
     advantages = rows.advantages_of(episode)
-    from_steps = round(math.fsum(step.reward for step in steps), 9)
+    step_reward_sum = round(math.fsum(step.reward for step in steps), 9)
     question, prompt = episode.get("question"), episode.get("prompt")
-    return Solution(
+    return SolutionView(
         name=name,
         kinds=_kinds(episode, steps, problem),
-        problem_id=text.clip(episode.get("problem_id"), 80).text,
-        question=text.clip(question, limits.step_characters),
-        answer=text.clip(episode.get("answer"), limits.step_characters),
-        prompt=text.clip(None if prompt == question else prompt, limits.step_characters),
-        given=text.clip(episode.get("given"), limits.step_characters),
-        response=text.clip(None if steps else episode.get("response"), limits.step_characters),
+        problem_id=formats.clip(episode.get("problem_id"), 80).text,
+        question=formats.clip(question, limits.step_characters),
+        answer=formats.clip(episode.get("answer"), limits.step_characters),
+        prompt=formats.clip(None if prompt == question else prompt, limits.step_characters),
+        given=formats.clip(episode.get("given"), limits.step_characters),
+        response=formats.clip(None if steps else episode.get("response"), limits.step_characters),
         verdict=verdict_of(reward, episode.get("finished") is False),
         failed_test=[
-            (name, text.clip(part, limits.step_characters))
+            (name, formats.clip(part, limits.step_characters))
             for name, part in rows.failed_test_of(episode)
         ],
-        steps=shown,
-        hidden_steps=len(steps) - len(shown),
-        step_rewards=text.tick_label(from_steps) if terms.credit.has_rewards else "",
-        low=text.two_decimals(min(advantages, default=None), signed=True),
-        high=text.two_decimals(max(advantages, default=None), signed=True),
+        steps=step_views,
+        hidden_steps=len(steps) - len(step_views),
+        step_rewards=formats.tick_label(step_reward_sum) if terms.credit.has_rewards else "",
+        low=formats.two_decimals(min(advantages, default=None), signed=True),
+        high=formats.two_decimals(max(advantages, default=None), signed=True),
         end=terms.scale.place(steps[-1].end if steps else reward),
-        unfolds=any(step.leaves for step in shown),
+        unfolds=any(step.leaves for step in step_views),
     )
 
 
-def _step(index: int, step: rows.StepRow, terms: Terms) -> Step:
+def _step(index: int, step: rows.StepRow, terms: PageTerms) -> StepView:
     scale, credit, limits = terms.scale, terms.credit, terms.limits
     advantage = step.advantage or 0.0
     side = "zero"
@@ -317,17 +319,17 @@ def _step(index: int, step: rows.StepRow, terms: Terms) -> Step:
         side = "pos" if advantage > 0 else "neg"
     count = int(finite_number(step.raw.get("count")) or 0)
     continuations = rows.continuations_of(step.raw)
-    return Step(
+    return StepView(
         number=index + 1,
-        text=text.trimmed(text.clip(step.raw.get("text"), limits.step_characters)),
+        text=formats.trimmed(formats.clip(step.raw.get("text"), limits.step_characters)),
         parts=_parts(step.raw, limits.step_characters),
-        value=text.two_decimals(step.value),
-        reward=text.tick_label(step.reward) if credit.has_rewards else "",
+        value=formats.two_decimals(step.value),
+        reward=formats.tick_label(step.reward) if credit.has_rewards else "",
         is_filled=credit.values_by == "continuations" and not count,
         count=count,
         reused=int(finite_number(step.raw.get("reused")) or 0),
         error=_error(step.error),
-        advantage=text.two_decimals(step.advantage, signed=True),
+        advantage=formats.two_decimals(step.advantage, signed=True),
         advantage_error="" if step.advantage is None else _error(step.advantage_error),
         side=side,
         strength=round(min(1.0, abs(advantage) / FULL_CREDIT), 3),
@@ -338,8 +340,8 @@ def _step(index: int, step: rows.StepRow, terms: Terms) -> Step:
     )
 
 
-def _parts(raw: JsonObject, limit: int) -> list[Part]:
-    """Who said what in a step; [] for a row of a task without turns."""
+def _parts(raw: JsonObject, limit: int) -> list[PartView]:
+    """The pieces of a step's text by their authors; [] for a row of a task without turns."""
     whole, observed = str(raw.get("text")), raw.get("observed")
     if not isinstance(observed, list):
         return []
@@ -348,22 +350,22 @@ def _parts(raw: JsonObject, limit: int) -> list[Part]:
         first, end = rows.range_of(place) or (start, start)
         for by, piece in (("policy", whole[start:first]), ("environment", whole[first:end])):
             if piece:
-                parts.append(Part(by, text.trimmed(text.clip(piece, limit))))
+                parts.append(PartView(by, formats.trimmed(formats.clip(piece, limit))))
         start = end
     if unread := raw.get("unread"):
-        parts.append(Part("environment unread", text.trimmed(text.clip(unread, limit))))
+        parts.append(PartView("environment unread", formats.trimmed(formats.clip(unread, limit))))
     return parts
 
 
-def _leaf(raw: JsonObject, terms: Terms) -> Leaf:
-    finish = text.clip(raw.get("finish"), 20).text
+def _leaf(raw: JsonObject, terms: PageTerms) -> LeafView:
+    finish = formats.clip(raw.get("finish"), 20).text
     reward = finite_number(raw.get("reward"))
     verdict = verdict_of(reward, finish == "length")
     if terms.credit.has_rewards:  # a return, which does not tell whether the answer is right
-        verdict = VerdictView("return", "", text.tick_label(reward))
-    said = text.trimmed(text.clip(raw.get("text"), terms.limits.continuation_characters))
-    return Leaf(verdict, said, finish)
+        verdict = VerdictView("return", "", formats.tick_label(reward))
+    words = formats.trimmed(formats.clip(raw.get("text"), terms.limits.continuation_characters))
+    return LeafView(verdict, words, finish)
 
 
 def _error(value: float | None) -> str:
-    return "" if value is None else text.two_decimals(value)
+    return "" if value is None else formats.two_decimals(value)

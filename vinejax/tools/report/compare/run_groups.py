@@ -7,23 +7,25 @@ from typing import NamedTuple
 
 from vinejax.runtime.workdir import FREE_FIELDS, FREE_GROUPS
 from vinejax.tools.report.compare.read_runs import ComparedRun
-from vinejax.tools.report.interquartile import Estimate, iqm_interval
+from vinejax.tools.report.interquartile import IntervalEstimate, iqm_interval
 from vinejax.tools.report.learning_curve import aligned
 
-# Fields that may change between two starts of one run (by --mode=eval or credit, for instance), yet
-# that change what it learns or the accuracy on its curve.
-LEARNT = ("iterations", "budget.", "eval.")
-IDLE = tuple({*FREE_FIELDS, *FREE_GROUPS, "eval.samples", "eval.problems"} - set(LEARNT))
+# Fields that may change between two starts of one run, for instance by --mode=eval, although they
+# change what the run learns or the accuracy on its curve.
+LEARNT_FIELDS = ("iterations", "budget.", "eval.")
+IDLE_FIELDS = tuple(
+    {*FREE_FIELDS, *FREE_GROUPS, "eval.samples", "eval.problems"} - set(LEARNT_FIELDS)
+)
 
 
 class CurvePoint(NamedTuple):
     """An evaluation of a group: its place on an axis, and accuracy with an interval."""
 
     x: float
-    accuracy: Estimate
+    accuracy: IntervalEstimate
 
 
-class Group(NamedTuple):
+class RunGroup(NamedTuple):
     """At least one run; all have the same settings except for the seed."""
 
     name: str
@@ -44,13 +46,14 @@ class Group(NamedTuple):
     def curve(self, axis: str) -> list[CurvePoint]:
         """Validation accuracy at every evaluation that all runs have.
 
-        For several runs the interquartile mean over runs with its interval over seeds, at the
-        median of their places; for one run its accuracy with the interval over problems.
+        Several runs give the interquartile mean over runs with its interval over seeds, at the
+        median of the runs' places. A single run gives its accuracy with the interval over problems.
         """
         if len(self.runs) == 1:
             points = self.runs[0].curve
             return [
-                CurvePoint(getattr(p, axis), Estimate(p.accuracy, p.low, p.high)) for p in points
+                CurvePoint(getattr(p, axis), IntervalEstimate(p.accuracy, p.low, p.high))
+                for p in points
             ]
         x = [[getattr(point, axis) for point in run.curve] for run in self.runs]
         accuracy = [[point.accuracy for point in run.curve] for run in self.runs]
@@ -58,7 +61,7 @@ class Group(NamedTuple):
 
     @property
     def test(self) -> list[float] | None:
-        """Test accuracies at the end; None if a run has none."""
+        """Test accuracies of the runs at their ends; None if a run has none."""
         accuracies = [run.test for run in self.runs if run.test is not None]
         return accuracies if len(accuracies) == len(self.runs) else None
 
@@ -73,20 +76,20 @@ class Group(NamedTuple):
         return pooled or None
 
 
-def group_runs(runs: Sequence[ComparedRun]) -> list[Group]:
+def group_runs(runs: Sequence[ComparedRun]) -> list[RunGroup]:
     """The runs in groups, in the order of their first runs."""
     groups: dict[str, list[ComparedRun]] = {}
     for run in runs:
-        learnt = {name: x for name, x in run.settings.items() if not _is_idle(name)}
-        learnt.pop("seed", None)
-        groups.setdefault(repr(sorted(learnt.items())), []).append(run)
+        learnt_settings = {name: x for name, x in run.settings.items() if not _is_idle(name)}
+        learnt_settings.pop("seed", None)
+        groups.setdefault(repr(sorted(learnt_settings.items())), []).append(run)
     return [
-        Group(name, members)
+        RunGroup(name, members)
         for name, members in zip(_names(list(groups.values())), groups.values(), strict=True)
     ]
 
 
-def differing_settings(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
+def differing_settings(groups: Sequence[RunGroup]) -> list[tuple[str, list[str]]]:
     """Settings that differ between groups: the dotted name, and the value in each group."""
     settings = [group.runs[0].settings for group in groups]
     names = sorted({name for s in settings for name in s if not _is_idle(name)} - {"seed"})
@@ -97,7 +100,7 @@ def differing_settings(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
 
 
 def _is_idle(name: str) -> bool:
-    return name.startswith(IDLE)
+    return name.startswith(IDLE_FIELDS)
 
 
 def _shown(value: object) -> str:

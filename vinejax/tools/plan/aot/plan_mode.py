@@ -1,7 +1,7 @@
 """`--mode=plan`: memory and lower bounds of time of a run on a topology, before renting it.
 
-The programs of an iteration are compiled for the topology by the TPU's own compiler, on any
-machine; nothing runs, no weights are read, and no network is used.
+The TPU's own compiler compiles the programs of an iteration for the topology, on any machine.
+Nothing runs, no weights are read, and no network is used.
 """
 
 import json
@@ -16,11 +16,11 @@ from vinejax.runtime.topology import parse_topology
 from vinejax.runtime.workdir import write_atomic
 from vinejax.tools.plan.aot.advice import advise
 from vinejax.tools.plan.aot.compiler import GATHERED, check_compiler, compile_program
-from vinejax.tools.plan.aot.iteration import iteration_stages
-from vinejax.tools.plan.aot.table import Plan, as_json, print_plan
+from vinejax.tools.plan.aot.iteration_time import iteration_stages
+from vinejax.tools.plan.aot.plan_table import Plan, as_json, print_plan
 from vinejax.tools.plan.case import Case, open_case
 from vinejax.tools.plan.cost import Cost, planned_passes, program_costs
-from vinejax.tools.plan.memory import (
+from vinejax.tools.plan.planned_memory import (
     PlannedPhase,
     fixed_parts,
     memory_and_phases,
@@ -37,14 +37,14 @@ BY_ARITHMETIC = (
     "collectives and their times are missing."
 )
 SAMPLES_FIRST = (
-    "{method}: its updates are planned like those of a policy gradient method, its sampling like "
-    "that of rollout.prompts problems."
+    "{method}: updates are planned as those of a policy gradient method, sampling as that of "
+    "rollout.prompts problems."
 )
 PACKED_ROWS = (
     "Packed rows: an update makes {used} of {all} passes, by plan.prompt_tokens and plan.tokens; "
-    "its memory is that of any pass."
+    "packing does not change the memory of a pass."
 )
-PROPOSED = "`meshes` has no row for {name}. Planned was this one, by arithmetic:\n    {row}"
+PROPOSED = "`meshes` has no row for {name}. The plan is for this one, by arithmetic:\n    {row}"
 NOT_COMPILED = "Not compiled: weights and caches alone exceed the chip's memory."
 
 
@@ -76,7 +76,7 @@ def plan_run(cfg: Config, path: str | os.PathLike) -> bool:
 
 
 def make_plan(case: Case, config: dict[str, Any], console: Console) -> Plan:
-    """The plan of a run. Its programs are compiled unless arithmetic shows that they cannot fit."""
+    """The plan of a run. Programs are compiled unless arithmetic shows that they cannot fit."""
     try:
         memory, phases = memory_and_phases(case)
     except ValueError as error:  # raised by the engine: not even one slot fits
@@ -120,7 +120,7 @@ def plan_without_slots(case: Case, error: str) -> Plan:
 
 
 def least_bytes(program: PlannedProgram) -> int:
-    """A lower bound of a program's bytes per chip: arguments, results and an update's gradients."""
+    """A lower bound of a program's bytes per chip: arguments, results, and gradients of updates."""
     without_temporaries = program.total - program.parts[TEMPORARIES]
     gradients = program.parts["weights"] if program.name == "train_step" else 0
     return without_temporaries + gradients
@@ -135,7 +135,7 @@ def finished_plan(
     stages = iteration_stages(case, phases, {x.name: x for x in programs})
     if case.cfg.ppo.packing:
         passes = planned_passes(case, case.cfg.ppo.minibatch)
-        notes = [*notes, PACKED_ROWS.format(used=passes.used, all=passes.all)]
+        notes = [*notes, PACKED_ROWS.format(used=passes.num_used, all=passes.num_all)]
     if case.method.credit is None:
         notes = [*notes, SAMPLES_FIRST.format(method=case.cfg.method)]
     return Plan(case, phases, programs, stages, changes, notes)

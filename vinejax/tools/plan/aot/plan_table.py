@@ -9,10 +9,10 @@ from rich.table import Table
 
 from vinejax.runtime.workdir import package_versions
 from vinejax.tools.plan.aot.hlo import totals_by_kind
-from vinejax.tools.plan.aot.iteration import Stage
+from vinejax.tools.plan.aot.iteration_time import PlannedStage
 from vinejax.tools.plan.case import Case
 from vinejax.tools.plan.cost import useful_flops
-from vinejax.tools.plan.memory import PlannedPhase, mean_tokens
+from vinejax.tools.plan.planned_memory import PlannedPhase, mean_tokens
 from vinejax.tools.plan.roofline import BOUNDS, TEMPORARIES, PlannedProgram, program_seconds
 from vinejax.tools.plan.settings import PlanConfig
 
@@ -26,8 +26,8 @@ class Plan(NamedTuple):
     case: Case
     phases: list[PlannedPhase]
     programs: list[PlannedProgram]
-    stages: list[Stage]  # [] if programs are missing
-    advice: dict[str, list[str]]  # changes that would make room, by the name of the program
+    stages: list[PlannedStage]  # [] if programs are missing
+    advice: dict[str, list[str]]  # program -> changes that would make it fit
     notes: list[str]
 
     @property
@@ -125,10 +125,10 @@ def iteration_table(plan: Plan) -> Table:
     return table
 
 
-def _range(stages: list[Stage]) -> str:
-    """The estimate of stages together: '1.5 to 2.9', or one number if both ends are."""
-    ends = sum(x.estimate for x in stages), sum(x.one_by_one for x in stages)
-    return _between(*(f"{end:.1f}" for end in ends))
+def _range(stages: list[PlannedStage]) -> str:
+    """The estimate of all stages together: '1.5 to 2.9', or one number if both ends are equal."""
+    low, high = sum(x.estimate for x in stages), sum(x.one_by_one for x in stages)
+    return _between(f"{low:.1f}", f"{high:.1f}")
 
 
 def _between(low: str, high: str) -> str:
@@ -136,20 +136,21 @@ def _between(low: str, high: str) -> str:
 
 
 def utilisation_lines(plan: Plan) -> list[str]:
-    """The model FLOP/s utilisation of updates, for useful tokens alone; empty without updates."""
+    """The model FLOP/s utilisation of updates, for useful tokens alone; [] without updates."""
     chip = plan.case.topology.chip
     at_peak = useful_flops(plan.case) / (plan.case.topology.chips * chip.bf16_tflops * 1e12)
     for stage in plan.stages:
         if stage.name == "train":
-            share = _between(*(f"{at_peak / x:.1%}" for x in (stage.one_by_one, stage.estimate)))
+            low, high = at_peak / stage.one_by_one, at_peak / stage.estimate
+            share = _between(f"{low:.1%}", f"{high:.1%}")
             return [f"Updates use {share} of the chips' peak on useful tokens (MFU)."]
     return []
 
 
 def price_lines(plan: Plan) -> list[str]:
-    """What values cost beside the rest of an iteration, and a sampled token beside a trained one.
+    """The time of an iteration over that without values, and of a sampled over a trained token.
 
-    Empty without a stage of values.
+    [] without a stage of values.
     """
     case, stages = plan.case, {stage.name: stage for stage in plan.stages}
     if "values" not in stages:
@@ -159,12 +160,13 @@ def price_lines(plan: Plan) -> list[str]:
         for among in (plan.stages, [stages["values"]])
     )
     ratios = [whole / (whole - part) for whole, part in zip(total, values, strict=True)]
-    ratio = _between(*sorted(f"{ratio:.2f}" for ratio in ratios))
+    low, high = sorted(f"{ratio:.2f}" for ratio in ratios)
+    ratio = _between(low, high)
     phase = next(phase for phase in plan.phases if phase.name == "values")
-    sampled = stages["values"].estimate / (phase.branches * phase.tokens)
+    per_sampled = stages["values"].estimate / (phase.branches * phase.tokens)
     episodes = case.cfg.rollout.prompts * case.cfg.rollout.per_prompt
-    trained = stages["score"].estimate + stages["train"].estimate
-    price = sampled / (trained / (episodes * mean_tokens(case)))
+    training = stages["score"].estimate + stages["train"].estimate
+    price = per_sampled / (training / (episodes * mean_tokens(case)))
     return [
         f"An iteration takes {ratio} times what it would take without values.",
         f"A sampled token takes {price:.2g} of the time of a trained one.",

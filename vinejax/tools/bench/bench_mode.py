@@ -26,15 +26,15 @@ from vinejax.tasks.environment import MultiTurn
 from vinejax.tools.bench.estimators import (
     ESTIMATORS,
     RUN,
-    Fixed,
+    FixedParts,
     estimator_config,
     needs_critic,
     predicted_values,
 )
-from vinejax.tools.bench.measure import Repeats, Solutions, measure_gradients
+from vinejax.tools.bench.measure import MeasuredRepeats, MeasuredSolutions, measure_gradients
 from vinejax.tools.bench.next_steps import (
-    Choice,
-    begun,
+    NextStepChoice,
+    partial_solution,
     sample_next_steps,
     step_returns,
     step_values,
@@ -42,7 +42,7 @@ from vinejax.tools.bench.next_steps import (
 from vinejax.tools.bench.price import Price, critic_training_seconds, training_seconds
 from vinejax.tools.bench.ranking import ROUNDING, RankingScores, ranking_scores
 from vinejax.tools.bench.reference import sample_reference
-from vinejax.tools.bench.results import Result, as_json, print_result, rows_of
+from vinejax.tools.bench.results import BenchResult, as_json, print_result, rows_of
 from vinejax.tools.bench.settings import BenchConfig
 from vinejax.tools.bench.truth import choose_states, positions_of_states, true_returns
 from vinejax.tools.bench.value_error import ValueScores, truth_of, value_scores
@@ -55,24 +55,24 @@ WIDTH = 150  # columns of the tables, if the output is not a terminal
 RANKED_K = (1, 3, 9)  # continuations after each next step whose mean return is a prediction
 
 
-def credit_bench(cfg: Config, path: str | os.PathLike) -> Result:
+def credit_bench(cfg: Config, path: str | os.PathLike) -> BenchResult:
     """Measures the estimators of `bench.estimators` and writes `<workdir>/credit/bench.json`.
 
     The policy is the workdir's newest checkpoint, or the start if there is none. Raises ConfigError
-    for an estimator that cannot be measured, or too few reference solutions. The report of a
-    workdir that has `metrics.jsonl` is made again, and shows the record.
+    for an estimator that cannot be measured, or too few reference solutions. If the workdir has a
+    `metrics.jsonl`, its report is made again and shows the record.
     """
     if isinstance(load_task(cfg.data), MultiTurn):
-        rule = "its solutions have several turns, which --mode=credit does not measure"
-        raise ConfigError("data.task", rule, repr(cfg.data.task))
+        message = "its solutions have several turns, which --mode=credit does not measure"
+        raise ConfigError("data.task", message, repr(cfg.data.task))
     has_critic = needs_critic(cfg) and (epath.Path(path) / "checkpoints").exists()
     chosen_estimators(cfg, has_critic)
     check_sizes(cfg)
     with open_session(cfg, path, splits=("train",)) as session:
-        fixed, policy = fixed_parts(session)
-        # Again, for the devices' own sizes, and as the folder may hold no checkpoint.
-        configs = chosen_estimators(with_open_choices(session.cfg, cfg), fixed.critic is not None)
-        result = measure(fixed, policy, configs)
+        parts, policy = fixed_parts(session)
+        # The choice is made again: sizes depend on devices, and there may be no checkpoint.
+        configs = chosen_estimators(with_open_choices(session.cfg, cfg), parts.critic is not None)
+        result = measure(parts, policy, configs)
         workdir = session.workdir
     if is_writer():
         write_result(result, workdir)
@@ -81,9 +81,10 @@ def credit_bench(cfg: Config, path: str | os.PathLike) -> Result:
 
 
 def with_open_choices(applied: Config, as_set: Config) -> Config:
-    """A session's configuration, with 'method' again where the run's configuration says so.
+    """A session's configuration whose fields say 'method' again where the run's configuration does.
 
-    The estimators' methods make other choices for these fields.
+    A session has replaced 'method' by the choices of the run's method. The method of an estimator
+    may make other choices.
     """
     ppo = as_set.ppo
     choices = {name: getattr(ppo, name) for name in ("whiten", "loss", "reduction", "clip_high")}
@@ -99,9 +100,9 @@ def with_open_choices(applied: Config, as_set: Config) -> Config:
 
 
 def chosen_estimators(cfg: Config, has_critic: bool) -> dict[str, Config]:
-    """The configuration of each estimator that is named, or else of all that the run can have.
+    """The configuration of each estimator in `bench.estimators`, or of all that the run can have.
 
-    In the second case the run's own setting is left out if another estimator equals it.
+    Among all, the run's own setting is left out if another estimator equals it.
     """
     configs = {}
     for name in BenchConfig.of(cfg).estimators or ESTIMATORS:
@@ -110,74 +111,75 @@ def chosen_estimators(cfg: Config, has_critic: bool) -> dict[str, Config]:
         except ConfigError:
             if BenchConfig.of(cfg).estimators:
                 raise
-    named = [config for name, config in configs.items() if name != RUN]
-    if not BenchConfig.of(cfg).estimators and configs.get(RUN) in named:
+    other_configs = [config for name, config in configs.items() if name != RUN]
+    if not BenchConfig.of(cfg).estimators and configs.get(RUN) in other_configs:
         del configs[RUN]
-    impossible = [name for name, x in configs.items() if needs_critic(x) and not has_critic]
-    if impossible and BenchConfig.of(cfg).estimators:
-        rule = "needs a critic: the workdir of a run with method 'ppo' that saved a checkpoint"
-        raise ConfigError("bench.estimators", rule, repr(impossible[0]))
-    return {name: config for name, config in configs.items() if name not in impossible}
+    without_critic = [name for name, x in configs.items() if needs_critic(x) and not has_critic]
+    if without_critic and BenchConfig.of(cfg).estimators:
+        message = "needs a critic: the workdir of a run with method 'ppo' that saved a checkpoint"
+        raise ConfigError("bench.estimators", message, repr(without_critic[0]))
+    return {name: config for name, config in configs.items() if name not in without_critic}
 
 
 def check_sizes(cfg: Config) -> None:
     """Raises ConfigError for too few solutions of the reference or rollouts of the truth.
 
-    A half of the reference needs two solutions of every problem, and the variance of a true value
-    two rollouts.
+    Each half of the reference needs two solutions of every problem. The variance of a true value
+    needs two rollouts.
     """
     if BenchConfig.of(cfg).truth < 2:
         raise ConfigError("bench.truth", "must be at least 2", repr(BenchConfig.of(cfg).truth))
     minimum = 4 * BenchConfig.of(cfg).problems
     if BenchConfig.of(cfg).reference < minimum:
-        rule = f"must be at least {minimum}, four for each of bench.problems"
-        raise ConfigError("bench.reference", rule, repr(BenchConfig.of(cfg).reference))
+        message = f"must be at least {minimum}, four for each of bench.problems"
+        raise ConfigError("bench.reference", message, repr(BenchConfig.of(cfg).reference))
 
 
-def fixed_parts(session: Session) -> tuple[Fixed, str]:
+def fixed_parts(session: Session) -> tuple[FixedParts, str]:
     """The parts that all estimators share, and the source of the policy as text."""
     cfg = session.cfg
     seed = row_seed(cfg.seed, 0, "credit bench, problems")
-    chosen = draw(session.problems["train"], BenchConfig.of(cfg).problems, seed, 0)
+    problems = draw(session.problems["train"], BenchConfig.of(cfg).problems, seed, 0)
     folder = session.workdir / "checkpoints"
     if folder.exists():
         with Checkpoints(folder, cfg.checkpoint.keep) as checkpoints:
-            state, at = resume(session, checkpoints)
-        if at.done:
+            state, progress = resume(session, checkpoints)
+        if progress.done:
             has_critic = method_of(cfg).state.has_critic
             critic = to_device(state.kept.params) if has_critic else None
-            return Fixed(session, state.policy.params, critic, chosen), f"checkpoints/{at.done}"
-    return Fixed(session, session.fresh_params(), None, chosen), "the start"
+            source = f"checkpoints/{progress.done}"
+            return FixedParts(session, state.policy.params, critic, problems), source
+    return FixedParts(session, session.fresh_params(), None, problems), "the start"
 
 
-def measure(fixed: Fixed, policy: str, configs: dict[str, Config]) -> Result:
+def measure(parts: FixedParts, policy: str, configs: dict[str, Config]) -> BenchResult:
     """All measures of the estimators of `configs`."""
-    cfg = fixed.session.cfg
+    cfg = parts.session.cfg
     count = BenchConfig.of(cfg).reference
-    _say(f"credit: {len(fixed.problems)} problems, {count:,} reference solutions")
-    reference = sample_reference(fixed, cfg)
+    _say(f"credit: {len(parts.problems)} problems, {count:,} reference solutions")
+    reference = sample_reference(parts, cfg)
     if reference.product <= 0:
-        rule = (
+        message = (
             f"gives no gradient: the mean reward is {reference.reward:.3f}. Where problems are"
             " always or never solved, choose another policy; else raise it"
         )
-        raise ConfigError("bench.reference", rule, repr(BenchConfig.of(cfg).reference))
-    repeats, solutions = measure_gradients(fixed, cfg, configs, reference, _say)
-    trained = training_seconds(fixed, cfg, solutions.episodes) / len(solutions.episodes)
+        raise ConfigError("bench.reference", message, repr(BenchConfig.of(cfg).reference))
+    repeats, solutions = measure_gradients(parts, cfg, configs, reference, _say)
+    trained = training_seconds(parts, cfg, solutions.episodes) / len(solutions.episodes)
     critic_seconds = {
-        name: critic_training_seconds(fixed, config, solutions.episodes) / len(solutions.episodes)
+        name: critic_training_seconds(parts, config, solutions.episodes) / len(solutions.episodes)
         for name, config in configs.items()
         if needs_critic(config)
     }
-    price = Price(solutions.seconds / solutions.tokens, trained / solutions.trained)
+    price = Price(solutions.seconds / solutions.tokens, trained / solutions.trained_tokens)
     _say("credit: true values")
-    values = measure_values(fixed, configs, repeats, solutions)
+    values = measure_values(parts, configs, repeats, solutions)
     _say("credit: next steps")
-    ranking, ranked = measure_ranking(fixed, solutions)
+    ranking, ranked = measure_ranking(parts, solutions)
     rows = rows_of(repeats, solutions, reference, price, values, critic_seconds)
-    return Result(
+    return BenchResult(
         policy=policy,
-        problems=len(fixed.problems),
+        problems=len(parts.problems),
         per_prompt=cfg.rollout.per_prompt,
         reward=reference.reward,
         reference_solutions=reference.solutions,
@@ -190,56 +192,61 @@ def measure(fixed: Fixed, policy: str, configs: dict[str, Config]) -> Result:
 
 
 def measure_values(
-    fixed: Fixed, configs: dict[str, Config], repeats: dict[str, Repeats], solutions: Solutions
+    parts: FixedParts,
+    configs: dict[str, Config],
+    repeats: dict[str, MeasuredRepeats],
+    solutions: MeasuredSolutions,
 ) -> dict[str, ValueScores]:
     """The errors of each estimator's values at states of the first repeat's solutions."""
-    session, cfg, episodes = fixed.session, fixed.session.cfg, solutions.episodes
+    session, cfg, episodes = parts.session, parts.session.cfg, solutions.episodes
     states = choose_states(episodes, BenchConfig.of(cfg).states, cfg.seed)
-    sampler = fixed.sampler(cfg, 0)
+    sampler = parts.sampler(cfg, 0)
     returns = true_returns(
-        sampler, fixed.weights, fixed.problems, episodes, states, BenchConfig.of(cfg).truth
+        sampler, parts.weights, parts.problems, episodes, states, BenchConfig.of(cfg).truth
     )
     truth = truth_of(returns)
     session.engine.release()
     positions, problems = positions_of_states(episodes, states)
     scores = {}
     for name, measured in repeats.items():
-        assert measured.first is not None
-        predicted = predicted_values(configs[name], measured.first, states)
+        assert measured.first_estimate is not None
+        predicted = predicted_values(configs[name], measured.first_estimate, states)
         if np.isfinite(predicted).any():
             scores[name] = value_scores(predicted, truth, positions, problems)
     return scores
 
 
 def measure_ranking(
-    fixed: Fixed, solutions: Solutions
+    parts: FixedParts, solutions: MeasuredSolutions
 ) -> tuple[dict[str, RankingScores], dict[str, float]]:
-    """(how well values from few continuations, and from a critic, rank next steps; counts).
+    """(scores of the ranking by each source of values, counts).
 
-    The second has the counts of `NextSteps` and the margin: true values within two standard errors
-    of each other are ties.
+    The sources are few continuations and, where the run has one, the critic. The counts are those
+    of `NextSteps` and the margin: true values within two standard errors of each other are ties.
     """
-    session, cfg = fixed.session, fixed.session.cfg
-    sampler = fixed.sampler(cfg, 0)
+    session, cfg = parts.session, parts.session.cfg
+    sampler = parts.sampler(cfg, 0)
     states = choose_states(
         solutions.episodes, BenchConfig.of(cfg).ranked, cfg.seed, with_last=False
     )
-    sampled = sample_next_steps(sampler, fixed.weights, fixed.problems, solutions.episodes, states)
-    choices = sampled.choices
-    counts = {name: getattr(sampled, name) for name in ("tried", "few", "decided")}
+    next_steps = sample_next_steps(
+        sampler, parts.weights, parts.problems, solutions.episodes, states
+    )
+    choices = next_steps.choices
+    counts = {name: getattr(next_steps, name) for name in ("tried", "few", "decided")}
     if not choices:
         return {}, counts
-    truth = step_returns(sampler, fixed.weights, choices, BenchConfig.of(cfg).truth, "truth")
-    returns = step_returns(sampler, fixed.weights, choices, max(RANKED_K), "prediction")
+    truth = step_returns(sampler, parts.weights, choices, BenchConfig.of(cfg).truth, "truth")
+    returns = step_returns(sampler, parts.weights, choices, max(RANKED_K), "prediction")
     session.engine.release()
     problems = [choice.problem.id for choice in choices]
     values = [truth_of(x) for x in truth]
     variance = float(np.mean(np.concatenate([x.variances for x in values])))
     margin = max(2 * math.sqrt(variance), ROUNDING)
     predictions = {f"K = {k}": [x[:, :k].mean(axis=1) for x in returns] for k in RANKED_K}
-    if fixed.critic is not None:
-        after = critic_after(fixed, cfg, choices)
-        pairs = zip(choices, after, strict=True)
+    if parts.critic is not None:
+        values_after = critic_values_after(parts, cfg, choices)
+        pairs = zip(choices, values_after, strict=True)
         predictions["critic"] = [step_values(choice, list(x), cfg.ppo.gamma) for choice, x in pairs]
     true_values = [x.means for x in values]
     scores = {
@@ -249,16 +256,22 @@ def measure_ranking(
     return scores, counts | {"margin": margin}
 
 
-def critic_after(fixed: Fixed, cfg: Config, choices: Sequence[Choice]) -> list[np.ndarray]:
-    """[S] f64[A] a critic's value of the state after each next step."""
-    following = 0  # a critic's value stands before a token: any token after the step will do
-    rows = [begun(choice, [*step.tokens, following]) for choice in choices for step in choice.steps]
-    values = fixed.critic_values(cfg, collate(rows, cfg.ppo.minibatch))
-    after = iter([values[i, len(row.tokens) - 1] for i, row in enumerate(rows)])
-    return [np.array([next(after) for _ in choice.steps], np.float64) for choice in choices]
+def critic_values_after(
+    parts: FixedParts, cfg: Config, choices: Sequence[NextStepChoice]
+) -> list[np.ndarray]:
+    """[S] f64[A]: the critic's value of the state after each next step."""
+    next_token = 0  # any token: the critic gives the value of the state before it
+    rows = [
+        partial_solution(choice, [*step.tokens, next_token])
+        for choice in choices
+        for step in choice.steps
+    ]
+    values = parts.critic_values(cfg, collate(rows, cfg.ppo.minibatch))
+    after_steps = iter([values[i, len(row.tokens) - 1] for i, row in enumerate(rows)])
+    return [np.array([next(after_steps) for _ in choice.steps], np.float64) for choice in choices]
 
 
-def write_result(result: Result, workdir: epath.Path) -> None:
+def write_result(result: BenchResult, workdir: epath.Path) -> None:
     """Prints the tables, writes the record, and shows it in the report of a run that has one."""
     folder = workdir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """Lowers the programs of an iteration for chips that this machine lacks.
 
-Every argument is a shape with the sharding that the run itself would use.
+Every argument is a shape with the sharding that a run on those chips would use.
 """
 
 import dataclasses
@@ -30,9 +30,9 @@ from vinejax.model.hf.names import abstract_params
 from vinejax.model.lora import abstract_adapters, with_adapters
 from vinejax.model.sharding import num_shards, placed_shapes, platform_of
 from vinejax.tools.plan.case import Case
-from vinejax.tools.plan.memory import PlannedPhase, is_decode, train_length
+from vinejax.tools.plan.planned_memory import PlannedPhase, is_decode, train_length
 
-UPDATES = 1000  # any number: the learning rate's schedule needs one, no shape depends on it
+UPDATES = 1000  # any number; the schedule of the learning rate needs one, and no shape does
 
 
 class Lowering:
@@ -55,7 +55,7 @@ class Lowering:
         self.params = self.trained if self.base is None else with_adapters(self.base, self.trained)
 
     def lower(self, name: str) -> Lowered:
-        """The lowered program called `name`, for the phase. Raises KeyError for an unknown name."""
+        """Lowers the program called `name` for the phase. Raises KeyError for an unknown name."""
         return {
             "decode copy": lambda: split.for_decoding.lower(self.model, self.mesh, self.params),
             "prefill": self._prefill,
@@ -68,21 +68,21 @@ class Lowering:
     def _prefill(self) -> Lowered:
         places = num_shards(self.mesh) * self.phase.sizes.batch
         cache, rows, _ = self._caches()
-        served = window.Rows(*(self._numbers(places) for _ in range(3)))
-        entering = window.Entering(self._numbers(places), served)
+        taken_by = window.Rows._make(self._numbers(places) for _ in window.Rows._fields)
+        entering = window.Entering(self._numbers(places), taken_by)
         tokens = self._numbers(places, self.phase.sizes.columns)
-        temperature = None  # set where prefill also scores: in float32 without a tensor axis
+        temperature = None  # set where prefill also scores: in float32 and without a tensor axis
         if self.model.compute.dtype == "float32" and self.case.tensor == 1:
             temperature = self.case.cfg.sample.temperature
         weights = self._weights()
         cfg = self.case.cfg
-        keeps_hidden = (  # if continuations skip tokens that repeat their trunk
+        keeps_hidden = (  # where continuations skip tokens that repeat their trunk
             self.phase.name == "values" and cfg.rollout.skip_repeats and cfg.sample.temperature > 0
         )
         lengths, flat, sizes = self._numbers(places), None, self.phase.sizes
         if computed := place_counts(self.case.platform, sizes.batch, sizes.columns):
-            own = num_shards(self.mesh) * computed[-1]
-            flat = Flat(self._numbers(own), self._numbers(places, sizes.columns))
+            positions = num_shards(self.mesh) * computed[-1]
+            flat = Flat(self._numbers(positions), self._numbers(places, sizes.columns))
         return window.prefill.lower(
             self.model, self.mesh, temperature, weights, cache, rows, tokens, lengths, entering,
             keeps_hidden, flat=flat,
@@ -94,9 +94,9 @@ class Lowering:
         drawing = type(cfg)(cfg.temperature, cfg.top_p, cfg.top_k, max_tokens=1)
         cache, rows, slots = self._caches()
         branches = num_shards(self.mesh) * sizes.queue
-        queue = decode.Queue(*(self._numbers(branches) for _ in decode.Queue._fields))
+        queue = decode.Queue._make(self._numbers(branches) for _ in decode.Queue._fields)
         queue = queue._replace(seed=self._shape((branches, 2), jnp.uint32, split.SHARDS))
-        # The tokens of the stop strings are not known here: at most one state per character.
+        # The stop strings are not tokenized here; they have at most one state per character.
         states = sum(map(len, cfg.stop))
         stops = self._shape((states, self.model.cfg.vocab_size), jnp.int32, Spec())
         waiting = jax.ShapeDtypeStruct((), jnp.bool_)
@@ -160,12 +160,23 @@ class Lowering:
         return placed(cache, WINDOW.spec), placed(rows, split.SHARDS), slots
 
     def _batch(self, rows: int) -> Batch:
-        """The shapes of a batch on the host, as the loop passes it."""
+        """The shapes of a batch on the host, which the training loop passes."""
         shape = (rows, train_length(self.case))
-        kinds = [np.int32] * 3 + [np.bool_] + [np.float32] * 3
-        batch = Batch(*(jax.ShapeDtypeStruct(shape, kind) for kind in kinds))  # pyright: ignore
+        integers, flags, floats = (
+            cast(np.ndarray, jax.ShapeDtypeStruct(shape, kind))
+            for kind in (np.int32, np.bool_, np.float32)
+        )
         is_shared = self.case.cfg.ppo.share_prefixes
-        return batch._replace(seen_until=batch.segment_ids if is_shared else None)
+        return Batch(
+            tokens=integers,
+            segment_ids=integers,
+            positions=integers,
+            mask=flags,
+            advantages=floats,
+            old_logprobs=floats,
+            ref_logprobs=floats,
+            seen_until=integers if is_shared else None,
+        )
 
     def _state(self, params: PyTree, optimizer: optax.GradientTransformation) -> TrainState:
         step = cast(jax.Array, jax.ShapeDtypeStruct((), jnp.int32))

@@ -1,11 +1,11 @@
-"""Formats values and sampled text for the page; escaping is left to the template."""
+"""Numbers and sampled text as they are shown to people; templates escape the results."""
 
 import re
 import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
-MAX_BLANK = 40  # characters shown of a blank text
+MAX_BLANK = 40  # characters shown of a text that is blank
 _UNUSUAL = re.compile(r"[^\n\t -~]+")
 
 
@@ -55,18 +55,18 @@ def _picture(character: str) -> str:
 
 
 def two_decimals(value: float | None, signed: bool = False) -> str:
-    """As `decimals` with two places."""
+    """A number with two decimals, as `decimals` writes it."""
     return decimals(value, 2, signed)
 
 
 def three_decimals(value: float | None) -> str:
-    """A number with three decimals, or from 1,000 on as `three_digits` shows it."""
+    """A number with three decimals; `three_digits` writes numbers from 1,000 on."""
     is_large = value is not None and abs(value) >= 1000
     return three_digits(value) if is_large else decimals(value, 3)
 
 
 def decimals(value: float | None, places: int, signed: bool = False) -> str:
-    """A number with so many decimals and a true minus sign; an en dash for None."""
+    """A number with `places` decimals and a true minus sign; an en dash for None."""
     if value is None:
         return "–"
     rounded = round(value, places) + 0.0  # no negative zero
@@ -89,7 +89,7 @@ def three_digits(value: float | None) -> str:
 
 
 def tick_label(value: float | None) -> str:
-    """The label of a tick: like `three_digits`, without trailing zeros."""
+    """The label of a tick: the text of `three_digits` without trailing zeros."""
     label = three_digits(value)
     if "e" in label:
         return label.replace(".0e", "e")
@@ -97,7 +97,7 @@ def tick_label(value: float | None) -> str:
 
 
 def tick_labels(values: Sequence[float]) -> list[str]:
-    """The labels of an axis: those of `tick_label`, or as many digits as tell them apart."""
+    """The labels of an axis: those of `tick_label`, or more digits where two would be equal."""
     labels = [tick_label(value) for value in values]
     if len(set(labels)) == len(labels):
         return labels

@@ -1,4 +1,4 @@
-"""Bytes per chip of weights, optimizer and caches, by arithmetic."""
+"""The phases of the engine, and bytes per chip of weights, optimizer and caches, by arithmetic."""
 
 import dataclasses
 import math
@@ -33,7 +33,7 @@ FLOAT32 = 4
 
 
 class PlannedPhase(NamedTuple):
-    """The calls of the engine in an iteration for one purpose, with their expected load."""
+    """The calls of the engine in an iteration for one purpose, with their expected sizes."""
 
     name: str  # 'rollout' for solutions, 'values' for their continuations
     trunks: int
@@ -42,8 +42,8 @@ class PlannedPhase(NamedTuple):
     mean_trunk: float  # mean tokens of a trunk
     tokens: float  # mean tokens decoded per branch
     sizes: Sizes
-    shapes: tuple[Sizes, ...]  # in which it decodes: `sizes`, then those of its drains
-    waves: int = 1  # calls, one after the other
+    shapes: tuple[Sizes, ...]  # sizes that it decodes in: `sizes`, then those of its drains
+    waves: int = 1  # calls of the engine, one after the other
 
     def in_shape(self, n: int) -> "PlannedPhase":
         """The phase with the sizes of its n-th shape."""
@@ -58,7 +58,7 @@ class MemoryParts:
     optimizer: int
     reference: int
     critic: int  # with its optimizer state
-    decode_copy: int  # while text is sampled, like all below
+    decode_copy: int  # this part and the two below exist while text is sampled
     trunk_kv: int
     suffix_kv: int
 
@@ -87,7 +87,8 @@ def bytes_per_chip(shapes: Any) -> int:
 def weight_bytes(case: Case) -> int:
     """Bytes per chip of the sharded weights.
 
-    They are in float32, or, in a run with adapters, which are not counted, in the compute dtype.
+    The weights are in float32. In a run with adapters they are in the compute dtype, and the
+    adapters are not counted.
     """
     dtype = case.model.compute.dtype if case.cfg.model.lora_rank else None
     return bytes_per_chip(placed_shapes(case.mesh, abstract_params(case.model), dtype))
@@ -109,12 +110,12 @@ def optimizer_bytes(case: Case, shapes: Params) -> int:
     """Bytes per chip of the optimizer's state for weights of these shapes."""
     optimizer = make_optimizer(case.cfg.optimizer, num_updates=1)
     state = jax.eval_shape(optimizer.init, shapes)
-    placed = state_shardings(shapes, optimizer, case.mesh).opt_state
+    shardings = state_shardings(shapes, optimizer, case.mesh).opt_state
     return bytes_per_chip(
         jax.tree.map(
             lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
             state,
-            placed,
+            shardings,
         )
     )
 
@@ -122,7 +123,7 @@ def optimizer_bytes(case: Case, shapes: Params) -> int:
 def decode_copy_bytes(case: Case) -> int:
     """Bytes per chip of the decoding copy of the weights, adapters included.
 
-    It is in the compute dtype, replicated over shards and split over `tensor`.
+    The copy is in the compute dtype, replicated over shards and split over `tensor`.
     """
     params = abstract_params(case.model)
     if case.cfg.model.lora_rank:
@@ -137,8 +138,10 @@ def train_length(case: Case) -> int:
 
 
 def usual_length(case: Case) -> int:
-    """T of the training batches of most iterations: a prompt has its mean length, and some solution
-    `sample.max_tokens`."""
+    """T of the training batches of most iterations.
+
+    A prompt has its mean length, and the longest solution `sample.max_tokens`.
+    """
     most = longest_sequence(case.cfg, case.model.cfg.context)
     usual = min(math.ceil(mean_prompt_tokens(case)) + case.cfg.sample.max_tokens, most)
     if not case.cfg.ppo.packing:
@@ -182,8 +185,19 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
         demand = Demand(trunks, per_wave, longest, budget=cfg.sample.max_tokens)
         sizes, _ = sizes_of(case.model, case.mesh, case.platform, room, settings, demand)
         shapes = sizes, *drain_sizes(case.model, case.mesh, room, sizes)
-        work = trunks, branches, longest, mean_trunk, tokens
-        phases.append(PlannedPhase(name, *work, sizes, shapes, waves))
+        phases.append(
+            PlannedPhase(
+                name=name,
+                trunks=trunks,
+                branches=branches,
+                trunk_tokens=longest,
+                mean_trunk=mean_trunk,
+                tokens=tokens,
+                sizes=sizes,
+                shapes=shapes,
+                waves=waves,
+            )
+        )
     return phases
 
 
@@ -269,9 +283,9 @@ def is_decode(program: str) -> bool:
 def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
     """Estimated bytes per chip of temporaries of a program that was not compiled.
 
-    Included are gradients, activations saved for the backward pass, the gathered weights of two
-    layers, the embedding and the head; and for log-probabilities and their gradient the logits of a
-    chunk twice, and the hidden states' gradient. Kernels never write attention's scores.
+    Temporaries are gradients, activations saved for the backward pass, the gathered weights of two
+    layers, the embedding and the head. Log-probabilities and their gradient add the logits of a
+    chunk twice and the gradient of the hidden states. Kernels never write attention's scores.
     """
     cfg = case.model.cfg
     sizes = phase.sizes
@@ -294,6 +308,6 @@ def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
     passed = layer + ends + FLOAT32 * tokens * (2 * chunk + cfg.width)
     if program == "score":
         return passed + case.item_bytes * tokens * (4 * cfg.width + inner) // tensor
-    kept = cfg.width + (0 if case.model.compute.remat == "full" else inner)
+    saved_width = cfg.width + (0 if case.model.compute.remat == "full" else inner)
     gradients = trained + trained * case.item_bytes // FLOAT32
-    return passed + gradients + case.item_bytes * tokens * kept * cfg.num_layers // tensor
+    return passed + gradients + case.item_bytes * tokens * saved_width * cfg.num_layers // tensor

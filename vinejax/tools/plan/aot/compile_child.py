@@ -1,9 +1,9 @@
-"""Compiles one program of a case in a process of its own, and reports facts of the result.
+"""Compiles one program of a case in a process of its own, and reports facts about the result.
 
-    python -m vinejax.tools.plan.aot.child REQUEST.json ANSWER.json
+    python -m vinejax.tools.plan.aot.compile_child REQUEST.json ANSWER.json
 
 Compiling can run for minutes, take gigabytes or crash, and it fixes the number of devices of its
-process: `compiler.py` starts this module in the environment that it needs.
+process. So `compiler.py` starts this module in an environment made for it.
 """
 
 import json
@@ -18,13 +18,13 @@ import jax
 from vinejax.config.load import from_dict
 from vinejax.model.sharding import AXES, mesh_over
 from vinejax.tools.plan.aot import hlo
-from vinejax.tools.plan.aot.programs import Lowering
+from vinejax.tools.plan.aot.planned_programs import Lowering
 from vinejax.tools.plan.case import Case, open_case
-from vinejax.tools.plan.memory import memory_and_phases, program_phase
+from vinejax.tools.plan.planned_memory import memory_and_phases, program_phase
 
-# The compiler's messages if temporaries do not fit, 'Ran out of memory on HBM, the total memory
-# required for HLO temporaries (24.16G) exceeds available HBM (15.75G).', and if arguments do not
-# fit, 'Used 20.1G of 15.75G hbm.'
+# The compiler's messages: 'Ran out of memory on HBM, the total memory required for HLO temporaries
+# (24.16G) exceeds available HBM (15.75G).' if temporaries do not fit, and 'Used 20.1G of 15.75G
+# hbm.' if arguments do not fit.
 NEEDS = (
     re.compile(r"\(([\d.]+)([KMG])\) exceeds available \w+ \(([\d.]+)([KMG])\)"),
     re.compile(r"Used ([\d.]+)([KMG]) of ([\d.]+)([KMG]) hbm"),
@@ -45,7 +45,7 @@ def devices_of(case: Case) -> list[Any]:
 
 
 def compile_request(request: dict[str, Any]) -> dict[str, Any]:
-    """Compile times, memory and contents of `request['program']`; or 'error' if it fails."""
+    """Compile times, memory and contents of `request['program']`, or 'error' if compiling fails."""
     case = open_case(from_dict(request["config"]))
     devices = devices_of(case)
     mesh = mesh_over(tuple(case.mesh.shape[name] for name in AXES), devices)
@@ -86,7 +86,7 @@ def memory_stats(compiled: Any) -> dict[str, int]:
     kinds = ("argument", "output", "temp", "alias")
     memory = {kind: getattr(stats, f"{kind}_size_in_bytes") for kind in kinds}
     total = memory["argument"] + memory["output"] + memory["temp"] - memory["alias"]
-    # The peak that the CPU's compiler reports leaves the arguments out.
+    # The peak that the CPU's compiler reports excludes the arguments.
     peak = stats.peak_memory_in_bytes
     return memory | {"peak": peak if peak >= memory["argument"] else total}
 
