@@ -52,7 +52,7 @@ def base(tiny: Model) -> Engine:
 # --- against slow and obvious generation ---
 
 
-@pytest.mark.first(2)  # test_repeats.py and model/test_decoder.py have the others too
+@pytest.mark.first(2)  # test_accept.py and model/test_decoder.py have the others too
 def test_branches_are_what_whole_forward_passes_give(case):
     for branch, budget, found in zip(BRANCHES, BUDGETS, case.grown, strict=True):
         prefix = TRUNKS[branch.trunk][: branch.position]

@@ -15,11 +15,11 @@ from vinejax.core.settings import SampleConfig
 from vinejax.core.shapes import bucket
 from vinejax.core.types import Batch
 from vinejax.engine import finish, window
-from vinejax.engine.branches import Branch, Grown, work_of
+from vinejax.engine.branches import Branch, Grown, branch_set_of
 from vinejax.engine.engine import Engine
-from vinejax.engine.flat import Flat, place_counts
 from vinejax.engine.memory import cache_bytes
 from vinejax.engine.stats import EngineStats
+from vinejax.engine.unpadded_prefill import CompactPlaces, place_counts
 from vinejax.learner.score import score
 from vinejax.model.sharding import mesh_over
 
@@ -206,9 +206,9 @@ def test_a_prefill_computes_less_padding(tiny, monkeypatch):
     """Of 25 trunks in batches of 8, which are scored as in batches of one."""
     called = []
 
-    def noted(*args: Any, flat: Flat | None) -> Any:
-        called.append((args, flat))
-        return window.prefill(*args, flat=flat)
+    def noted(*args: Any, compact_places: CompactPlaces | None) -> Any:
+        called.append((args, compact_places))
+        return window.prefill(*args, compact_places=compact_places)
 
     monkeypatch.setattr("vinejax.engine.phase.prefill", noted)
     scored = []
@@ -220,7 +220,7 @@ def test_a_prefill_computes_less_padding(tiny, monkeypatch):
         assert {args[6].shape[0] for args, _ in called} == {batch}
         tokens = [int(args[7].sum()) for args, _ in called]
         assert sum(tokens) == sum(map(len, TRUNKS))
-        places = [flat.source.shape[0] for _, flat in called if flat is not None]
+        places = [x.source.shape[0] for _, x in called if x is not None]
         if batch == 8:
             assert all(0 < n <= size for n, size in zip(tokens, places, strict=True))
             assert sum(places) < 0.6 * 32 * 48, "of four batches with padding"
@@ -239,9 +239,11 @@ def test_trunks_that_begin_alike_are_computed_together(tiny: Model, monkeypatch:
     trunks = [prompts[i % 2] + rng.integers(2, 20, 5 + i // 2).tolist() for i in range(16)]
     branches = [Branch(i, 14 + i % 5, i) for i in range(16)]
 
-    def noted(*args: Any, flat: Flat | None) -> Any:
-        computed.append((int(args[7].sum()), 0 if flat is None else flat.source.shape[0]))
-        return window.prefill(*args, flat=flat)
+    def noted(*args: Any, compact_places: CompactPlaces | None) -> Any:
+        computed.append(
+            (int(args[7].sum()), 0 if compact_places is None else compact_places.source.shape[0])
+        )
+        return window.prefill(*args, compact_places=compact_places)
 
     monkeypatch.setattr("vinejax.engine.phase.prefill", noted)
     made = []
@@ -261,7 +263,7 @@ def test_a_row_has_one_lane_where_no_trunk_has_two_branches(tiny):
     ends = [Branch(n, len(trunk), n) for n, trunk in enumerate(TRUNKS)]
     engine = engine_of(tiny, slots=8, window_rows=4)
     for branches, lanes in ((ends, 1), (ends + ends[:1], 4)):
-        work = work_of(TRUNKS, branches, 4, tiny.decoder.cfg, False)
+        work = branch_set_of(TRUNKS, branches, 4, tiny.decoder.cfg, False)
         assert engine._assign(work, 1 << 30)[1].lanes == lanes
     both = engine.grow(tiny.params, TRUNKS, ends + ends[:1], 4)
     assert_same(engine.grow(tiny.params, TRUNKS, ends, 4), both[:-1])

@@ -13,11 +13,11 @@ from vinejax.core.errors import ConfigError
 from vinejax.engine import cache
 from vinejax.engine import shared_attention as attention
 from vinejax.engine.cache import use_kernel
-from vinejax.engine.layout import WINDOW, Joined, Separate
+from vinejax.engine.layout import WINDOW, JoinedKV, SeparateKV
 from vinejax.engine.ring import RingLayout, ring_part
 from vinejax.engine.shared_attention import Queries
 from vinejax.engine.tpu import ragged, schedule
-from vinejax.engine.tpu.paged import Paged
+from vinejax.engine.tpu.paged import PagedCache
 from vinejax.engine.tpu.pages import Pages
 from vinejax.engine.tpu.schedule import BLOCK
 from vinejax.model.attention import AttentionRule
@@ -91,9 +91,9 @@ def by_kernel(
     step: Step, rule: AttentionRule, cores: int, interpret: bool
 ) -> tuple[jax.Array, jax.Array]:
     def run(step: Step):
-        paged = Paged([Joined(step.pool)], step.pages, cores, interpret)
-        attend = paged.attention(cache.Step(jnp.int32(0), step.queries, step.lanes))
-        mixed, pool = attend(step.q, step.k, step.v, Joined(step.trunks), paged.layers[0], rule)
+        paged = PagedCache([JoinedKV(step.pool)], step.pages, cores, interpret)
+        attend = paged.attention(cache.DecodeStep(jnp.int32(0), step.queries, step.lanes))
+        mixed, pool = attend(step.q, step.k, step.v, JoinedKV(step.trunks), paged.layers[0], rule)
         return mixed, pool.kv
 
     return jax.jit(run)(step)
@@ -120,7 +120,7 @@ def by_xla(step: Step, rule: AttentionRule) -> jax.Array:
     keys, values = turned[..., :H], turned[..., H:]
     own = ring_part(step.q, [keys], [values], jnp.int32(now), age, rule, LAYOUT)
     trunk_keys, trunk_values = step.trunks[..., :H], step.trunks[..., H:]
-    trunk = attention.trunk_part(step.q, Separate(trunk_keys, trunk_values), step.lanes, rule)
+    trunk = attention.trunk_part(step.q, SeparateKV(trunk_keys, trunk_values), step.lanes, rule)
     return attention.merge(trunk, own)
 
 

@@ -19,7 +19,7 @@ from vinejax.engine.branches import Branch, Grown
 from vinejax.engine.cache import Sizes
 from vinejax.engine.engine import Engine
 from vinejax.engine.tpu import kernel_body, page_body, paged, pages, ragged, row_body, schedule
-from vinejax.engine.tpu.paged import Paged, PagedStorage, held_pages, min_pages
+from vinejax.engine.tpu.paged import PagedCache, PagedStorage, held_pages, min_pages
 from vinejax.engine.tpu.pages import Pages, give_back, take_pages
 from vinejax.engine.tpu.schedule import BLOCK
 from vinejax.model.sharding import mesh_over
@@ -173,13 +173,13 @@ def test_pages_stay_where_they_are_in_a_drain(
 ):
     shapes = []
 
-    def held(state: drain.State) -> list[jax.Array]:
+    def held(state: drain.PhaseArrays) -> list[jax.Array]:
         return jax.tree.leaves((state.window, state.slots.cache.layers))
 
     def to_drain(*args: Any) -> Any:
         state, moved = drain.to_drain(*args)
         assert all(map(operator.is_, held(args[-1]), held(state)))
-        assert isinstance(state.slots.cache, Paged)
+        assert isinstance(state.slots.cache, PagedCache)
         shapes.append((state.slots.item.shape, state.slots.cache.pages.of_slot.shape))
         return state, moved
 
@@ -204,8 +204,8 @@ def test_the_pool_takes_what_memory_is_left(tiny: Model):
 
     def sizes(num_pages: int) -> tuple[Sizes, int]:
         memory = bytes_of(8 * 512 + num_pages * BLOCK)
-        settings = arrays.Settings(32, attention="kernel")
-        demand = arrays.Demand(trunks=8, branches=900, longest=400, budget=1024)
+        settings = arrays.EngineSettings(32, attention="kernel")
+        demand = arrays.PhaseSize(trunks=8, branches=900, longest=400, budget=1024)
         return arrays.sizes_of(tiny.decoder, mesh, "cpu", memory, settings, demand)
 
     cases = [(200, 32, 128), (128, 32, 128), (70, 32, 64), (55, 32, 51), (51, 32, 51)]
@@ -229,8 +229,8 @@ def test_what_holds_a_row_and_a_slot_has_one_of_each(tiny: Model, attention: str
 
     def least(columns: int, width: int, more: int) -> Sizes:
         memory = arrays.cache_bytes(tiny.decoder, mesh, columns + width) + more
-        settings = arrays.Settings(3, attention=attention)
-        demand = arrays.Demand(trunks=8, branches=900, longest=columns, budget=width)
+        settings = arrays.EngineSettings(3, attention=attention)
+        demand = arrays.PhaseSize(trunks=8, branches=900, longest=columns, budget=width)
         sizes, taken = arrays.sizes_of(tiny.decoder, mesh, "cpu", memory, settings, demand)
         assert taken <= memory
         return sizes
@@ -242,7 +242,7 @@ def test_what_holds_a_row_and_a_slot_has_one_of_each(tiny: Model, attention: str
             assert attention == "xla" or pages_in(sizes) >= width // BLOCK
 
 
-@pytest.mark.slow  # test_feed.py has streams without pages
+@pytest.mark.slow  # test_feed_queue.py has streams without pages
 def test_a_stream_that_is_fed_takes_pages(tiny: Model, monkeypatch: pytest.MonkeyPatch):
     for module in (kernel_body, page_body, paged, pages, ragged, row_body, schedule):
         monkeypatch.setattr(module, "BLOCK", 8)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vinejax.engine.decode import GOING, LENGTH, STOP
-from vinejax.engine.trace import Ended, HostSteps, Traces
+from vinejax.engine.trace import EndedBranches, HostSteps, Traces
 
 SHARDS, SLOTS, CHUNK = 3, 5, 8
 
@@ -23,7 +23,7 @@ class Branch(NamedTuple):
     logprobs: list[float]
 
 
-def as_branches(ended: Ended) -> Iterator[Branch]:
+def as_branches(ended: EndedBranches) -> Iterator[Branch]:
     for shard, item, outcome, tokens, logprobs in zip(*ended, strict=True):
         yield Branch(shard, item, outcome, tokens.tolist(), logprobs.tolist())
 

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vinejax.engine.branches import Branch, Fed, Feed
+from vinejax.engine.branches import Branch, Feeder, StreamInput
 from vinejax.engine.engine import Engine
 
 PROMPTS = [np.random.default_rng(n).integers(2, 20, n).tolist() for n in (5, 9, 14, 3)]
@@ -71,7 +71,7 @@ def played(
             left[i] = 0
         ended.append(i)
 
-    def more() -> Fed | None:
+    def more() -> StreamInput | None:
         going = sorted(i for i in ended if left[i])
         ended.clear()
         of_branches.extend(going)
@@ -83,12 +83,12 @@ def played(
             Branch(place, len(episodes[i]), starts[i].seed)
             for i, place in zip(going, places, strict=True)
         ]
-        return Fed([*map(list, numbers)], branches, DRAWN)
+        return StreamInput([*map(list, numbers)], branches, DRAWN)
 
     first = [Branch(s.trunk, s.position, s.seed) for s in starts]
-    fed: Fed | None = Fed(trunks, first, DRAWN, scored)
+    fed: StreamInput | None = StreamInput(trunks, first, DRAWN, scored)
     many = len(starts) * TURNS
-    feed = Feed(more, many, max(LONGEST, longest), at_once=len(starts))
+    feed = Feeder(more, many, max(LONGEST, longest), at_once=len(starts))
     while fed is not None:
         begun = len(of_branches) - len(fed.branches)
         given = fed.trunks, fed.branches, fed.max_tokens, bool(fed.scored)

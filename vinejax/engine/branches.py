@@ -48,7 +48,7 @@ class Grown:
     overlap: int = 0  # characters of the stop string that the response had before the branch
 
 
-class Fed(NamedTuple):
+class StreamInput(NamedTuple):
     """Trunks and branches that enter a stream while it runs.
 
     In `branches` trunks are numbered from 0, as in a call of their own. In the stream's pairs and
@@ -62,7 +62,7 @@ class Fed(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Feed:
+class Feeder:
     """How work is added to a stream while it runs, and at most how much.
 
     `more` is called after each chunk of decode steps, once the branches that ended in it were
@@ -71,14 +71,14 @@ class Feed:
     stream's phase; what does not fit it waits for a following phase.
     """
 
-    more: Callable[[], Fed | None]
+    more: Callable[[], StreamInput | None]
     branches: int
     longest: int  # tokens of a trunk
     at_once: int  # branches that are under way together
 
 
 # Yields pairs (number of a branch, its continuation); returns `Stream.trunk_logprobs`.
-Growing = Generator[tuple[int, Grown], None, list[np.ndarray]]
+StreamPairs = Generator[tuple[int, Grown], None, list[np.ndarray]]
 
 
 class Stream:
@@ -88,7 +88,7 @@ class Stream:
     the caches; a second loop computes everything again.
     """
 
-    def __init__(self, grow: Callable[[], Growing]):
+    def __init__(self, grow: Callable[[], StreamPairs]):
         self._grow = grow
         # Once the loop has ended, if any trunk was `scored`: f32[length] per trunk, the
         # log-probabilities of its own tokens, with 0 for the first; f32[0] if it was not scored.
@@ -104,7 +104,7 @@ class Stream:
 
 
 @dataclasses.dataclass
-class Work:
+class BranchSet:
     """Checked branches, with their trunks and budgets."""
 
     trunks: list[list[int]]  # each cut after the last token that is needed
@@ -113,12 +113,12 @@ class Work:
     longest: int  # the most tokens of a trunk that must be computed
     scored: list[bool]  # whether the log-probabilities of a trunk's own tokens are wanted
 
-    def within(self, columns: int) -> "Work":
+    def within(self, columns: int) -> "BranchSet":
         """A copy with trunks cut after `columns` tokens, which is at least `longest`."""
         trunks = [trunk[:columns] for trunk in self.trunks]
-        return Work(trunks, [*self.branches], [*self.budgets], self.longest, [*self.scored])
+        return BranchSet(trunks, [*self.branches], [*self.budgets], self.longest, [*self.scored])
 
-    def add(self, more: "Work") -> None:
+    def add(self, more: "BranchSet") -> None:
         """Adds further work, whose trunks and branches are numbered on."""
         first = len(self.trunks)
         self.branches += [dataclasses.replace(b, trunk=first + b.trunk) for b in more.branches]
@@ -191,14 +191,14 @@ def budgets_of(branches: Sequence[Branch], max_tokens: MaxTokens, context: int) 
     return [int(min(n, context - b.position)) for n, b in zip(bounds, branches, strict=True)]
 
 
-def work_of(
+def branch_set_of(
     trunks: Trunks,
     branches: Branches,
     max_tokens: MaxTokens,
     cfg: DecoderConfig,
     scored: bool | Sequence[bool],
     reach: int = 0,
-) -> Work:
+) -> BranchSet:
     """The branches with their budgets, and the tokens of each trunk that are needed.
 
     These are all tokens of a trunk that is `scored`, else those before its last branch. `reach`
@@ -219,4 +219,4 @@ def work_of(
             needed[i] = max(needed[i], position)
             lengths[i] = max(lengths[i], position + reach if budget > 1 else position)
     trimmed = [trunk[:length] for trunk, length in zip(lists, lengths, strict=True)]
-    return Work(trimmed, [*branches], budgets, max(needed, default=0), is_scored)
+    return BranchSet(trimmed, [*branches], budgets, max(needed, default=0), is_scored)

@@ -1,9 +1,9 @@
 """The cache of the slots' own tokens: the interface of its two implementations.
 
-`Ring` (`ring.py`) has columns that all slots share, and is read by XLA. `Paged` (`tpu/paged.py`)
-has pages that each slot takes as it grows, and is read by kernels for TPU. Each is a pytree of
-arrays, which the compiled loop carries, and has a `Storage`: the static part, from which sizes
-follow. `memory.storage_for` chooses one, and nothing else asks which it is.
+`Ring` (`ring.py`) has columns that all slots share; XLA reads it. `PagedCache` (`tpu/paged.py`) has
+pages that each slot takes as it grows; kernels for TPU read it. Each is a pytree of arrays, which
+the compiled loop carries, and each has a `Storage`, the static part from which sizes follow.
+`memory.storage_for` chooses one of the two. No other code distinguishes them.
 """
 
 import abc
@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Bool, Int
 
 from vinejax.core.errors import ConfigError
-from vinejax.engine.layout import CacheLayout, Joined, Separate
+from vinejax.engine.layout import CacheLayout, JoinedKV, SeparateKV
 from vinejax.engine.shared_attention import Lanes, Queries
 from vinejax.engine.split import SHARDS, num_kv_heads
 from vinejax.model.attention import LANES
@@ -31,7 +31,7 @@ from vinejax.model.sharding import num_shards
 Attend = Callable[..., tuple[jax.Array, Any]]
 
 
-class Step(NamedTuple):
+class DecodeStep(NamedTuple):
     """One decode step, as all layers share it."""
 
     number: Int[Array, ""]  # steps since the phase began
@@ -55,7 +55,7 @@ class Cache(abc.ABC):
         """
 
     @abc.abstractmethod
-    def attention(self, step: Step) -> Attend:
+    def attention(self, step: DecodeStep) -> Attend:
         """The attention of a step, which writes a layer's new column and reads all columns seen.
 
         Writing and reading are one call, since a kernel does both at once.
@@ -160,7 +160,7 @@ class Storage(abc.ABC):
     # --- arrays
 
     @abc.abstractmethod
-    def window_layer(self, new: Allocator, sizes: Sizes) -> Separate | Joined:
+    def window_layer(self, new: Allocator, sizes: Sizes) -> SeparateKV | JoinedKV:
         """An empty layer of the window that is read together with this cache."""
 
     @abc.abstractmethod

@@ -10,14 +10,17 @@ from typing import NamedTuple
 import numpy as np
 
 from vinejax.core.errors import DivergedError
-from vinejax.engine.branches import Work
+from vinejax.engine.branches import BranchSet
 from vinejax.engine.decode import GOING, NOT_FINITE
 from vinejax.engine.stats import EngineStats
 from vinejax.engine.trace import HostSteps, Traces
 
 
-class Drawn(NamedTuple):
-    """A branch that has ended, with its decoded tokens; `Repeats.whole` adds those before them."""
+class DecodedBranch(NamedTuple):
+    """A branch that has ended, with its decoded tokens.
+
+    `AcceptedPrefixes.with_prefix` adds the accepted tokens before them.
+    """
 
     branch: int
     tokens: np.ndarray  # i32[length]
@@ -33,14 +36,14 @@ class Collector:
 
     def __init__(
         self,
-        work: Work,
+        branch_set: BranchSet,
         order: list[list[int]],
         slots: int,
         chunk: int,
         stats: EngineStats,
         repeated: Callable[[int], int],
     ):
-        self._work, self._stats, self._repeated = work, stats, repeated
+        self._branch_set, self._stats, self._repeated = branch_set, stats, repeated
         self._order: list[list[int]] = [[] for _ in order]
         self.not_ended = np.zeros(len(order), np.int64)  # branches of each shard
         self.add_branches(order)
@@ -57,7 +60,7 @@ class Collector:
         """From the next chunk on, slot i of a shard has the branch of slot `slots[shard, i]`."""
         self._traces.move(slots)
 
-    def add(self, steps: HostSteps) -> Iterator[Drawn]:
+    def add(self, steps: HostSteps) -> Iterator[DecodedBranch]:
         """The branches that ended in the next chunk, each of them once.
 
         Raises DivergedError naming a branch and its trunk where logits were not finite.
@@ -69,16 +72,17 @@ class Collector:
             n = int(diverged[0])
             branch = branches[n]
             number = self._repeated(branch) + len(ended.tokens[n])
+            trunk = self._branch_set.branches[branch].trunk
             raise DivergedError(
-                f"branch {branch} on trunk {self._work.branches[branch].trunk}: the logits of its "
-                f"token {number} are not finite; the weights have diverged"
+                f"branch {branch} on trunk {trunk}: the logits of its token {number} are not "
+                "finite; the weights have diverged"
             )
         self._drawn += sum(map(len, ended.tokens))
         if not self.not_ended.any():  # all that was decoded and not drawn was given up
             self._stats.restarted_tokens += self._decoded - self._drawn
             self._decoded = self._drawn = 0
         columns = branches, ended.tokens, ended.logprobs, ended.outcome.tolist()
-        return map(Drawn, *columns)
+        return map(DecodedBranch, *columns)
 
     def _count(self, steps: HostSteps) -> np.ndarray:
         """Adds the steps of a chunk to the counts; returns how many each shard took, i64[Z]."""

@@ -25,12 +25,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from vinejax.core.settings import SampleConfig
 from vinejax.engine import split
-from vinejax.engine.cache import Cache, Sizes, Step
+from vinejax.engine.cache import Cache, DecodeStep, Sizes
 from vinejax.engine.layout import WINDOW
 from vinejax.engine.sampling import FORMS, sample
 from vinejax.engine.shared_attention import Queries, assign_lanes
 from vinejax.engine.split import REPLICATED, SHARDS, Weights
-from vinejax.engine.window import Rows, Window
+from vinejax.engine.window import Window, WindowRows
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import on_shards, platform_of
 
@@ -62,7 +62,7 @@ class Queue(NamedTuple):
     before: jax.Array  # i32[Q] the sum of the budgets of all items before it
 
 
-class Inputs(NamedTuple):
+class ChunkInputs(NamedTuple):
     """Arrays that a chunk reads and does not change."""
 
     weights: Weights
@@ -85,7 +85,7 @@ class Slots(NamedTuple):
     cache: Cache
 
 
-class Steps(NamedTuple):
+class ChunkSteps(NamedTuple):
     """The steps of each slot in a chunk, or, without the last axis, one step."""
 
     item: jax.Array  # i32[B, chunk] -1 where the slot was idle, or waited
@@ -94,8 +94,12 @@ class Steps(NamedTuple):
     ended: jax.Array  # i32[B, chunk] GOING, or how the branch ended with this token
 
 
-Trace = tuple[Steps, jax.Array]  # for the host: steps, and i32[W] items per row that have not ended
-Progress = tuple[jax.Array, Slots, Rows, Steps]  # the loop's state: the number of steps, ...
+Trace = tuple[
+    ChunkSteps, jax.Array
+]  # for the host: steps, and i32[W] items per row that have not ended
+ChunkState = tuple[
+    jax.Array, Slots, WindowRows, ChunkSteps
+]  # the loop's state: the number of steps, ...
 
 
 @functools.cache
@@ -119,8 +123,8 @@ def chunk_program(platform: str) -> "jax.stages.Wrapped":
 
 
 def decode_chunk(
-    config: DecodeConfig, inputs: Inputs, slots: Slots, rows: Rows
-) -> tuple[Slots, Rows, Trace]:
+    config: DecodeConfig, inputs: ChunkInputs, slots: Slots, rows: WindowRows
+) -> tuple[Slots, WindowRows, Trace]:
     """Run up to `sizes.chunk` decode steps, or until the window has no work left.
 
     While loads wait for a row, run half as many. A slot must have as many columns as the largest
@@ -128,20 +132,20 @@ def decode_chunk(
     """
     chunk = config.sizes.chunk
 
-    def one_shard(inputs: Inputs, slots: Slots, rows: Rows):
+    def one_shard(inputs: ChunkInputs, slots: Slots, rows: WindowRows):
         B = slots.item.shape[0]
         none = jnp.zeros((chunk, B), jnp.int32)
         idle = jnp.full((chunk, B), -1, jnp.int32)
-        steps = Steps(idle, none, jnp.zeros((chunk, B), jnp.float32), none)
+        steps = ChunkSteps(idle, none, jnp.zeros((chunk, B), jnp.float32), none)
 
-        def work_left(state: Progress) -> Bool[Array, ""]:
+        def work_left(state: ChunkState) -> Bool[Array, ""]:
             n, slots, rows, _ = state
             limit = jnp.where(inputs.trunks_wait, (chunk + 1) // 2, chunk)
             drained_at = jnp.where(inputs.trunks_wait, 0, config.drained_at)
             is_busy = jnp.sum(slots.item >= 0) > drained_at
             return (n < limit) & (is_busy | jnp.any(rows.next < rows.end))
 
-        def body(state: Progress) -> Progress:
+        def body(state: ChunkState) -> ChunkState:
             n, slots, rows, steps = state
             slots, rows = _refill(inputs, slots, rows, config.sizes.lanes)
             slots, step = _step(config, inputs, slots)
@@ -154,7 +158,7 @@ def decode_chunk(
 
     slot_specs = specs_of(slots, config.sizes.slots)
     weight_specs = split.weight_specs(config.model, config.mesh, inputs.weights)
-    input_specs = Inputs._make([weight_specs, WINDOW.spec, SHARDS, REPLICATED, REPLICATED])
+    input_specs = ChunkInputs._make([weight_specs, WINDOW.spec, SHARDS, REPLICATED, REPLICATED])
     in_specs = (input_specs, slot_specs, SHARDS)
     out_specs = (slot_specs, SHARDS, SHARDS, SHARDS)
     run = on_shards(config.mesh, one_shard, in_specs, out_specs)
@@ -167,19 +171,19 @@ def specs_of(slots: Slots, count: int) -> Slots:
     return jax.tree.map(lambda _: SHARDS, slots)._replace(cache=slots.cache.specs(count))
 
 
-def _on_row(slots: Slots, rows: Rows) -> Int[Array, "B W"]:
+def _on_row(slots: Slots, rows: WindowRows) -> Int[Array, "B W"]:
     """1 where a busy slot reads a row, 0 elsewhere."""
     is_there = slots.row[:, None] == jnp.arange(rows.next.shape[0])
     return (is_there & (slots.item >= 0)[:, None]).astype(jnp.int32)
 
 
-def items_left(slots: Slots, rows: Rows) -> Int[Array, " W"]:
+def items_left(slots: Slots, rows: WindowRows) -> Int[Array, " W"]:
     """The number of items of each row that have not ended, in slots or waiting for one."""
     return rows.end - rows.next + _on_row(slots, rows).sum(axis=0)
 
 
 def _offers(
-    inputs: Inputs, slots: Slots, rows: Rows, lanes: int
+    inputs: ChunkInputs, slots: Slots, rows: WindowRows, lanes: int
 ) -> tuple[Int[Array, " W"], Int[Array, " W"]]:
     """The rows in the order in which slots take items from them, and how many items each offers.
 
@@ -196,7 +200,9 @@ def _offers(
 
 
 @jax.named_scope("refill")
-def _refill(inputs: Inputs, slots: Slots, rows: Rows, lanes: int) -> tuple[Slots, Rows]:
+def _refill(
+    inputs: ChunkInputs, slots: Slots, rows: WindowRows, lanes: int
+) -> tuple[Slots, WindowRows]:
     """Idle slots take the next items: the n-th idle slot the n-th item that rows offer."""
     idle = slots.item < 0
     order, offers = _offers(inputs, slots, rows, lanes)
@@ -220,7 +226,7 @@ def _refill(inputs: Inputs, slots: Slots, rows: Rows, lanes: int) -> tuple[Slots
     )
 
 
-def _step(config: DecodeConfig, inputs: Inputs, slots: Slots) -> tuple[Slots, Steps]:
+def _step(config: DecodeConfig, inputs: ChunkInputs, slots: Slots) -> tuple[Slots, ChunkSteps]:
     """Draw one token for every busy slot; also returns the step's entry in the trace."""
     queue, stops, cfg = inputs.queue, inputs.stops, config.sampling
     axis = split.vocab_axis(config.model, config.mesh)
@@ -237,7 +243,7 @@ def _step(config: DecodeConfig, inputs: Inputs, slots: Slots) -> tuple[Slots, St
     ended = jnp.where(is_last & (ended == GOING), LENGTH, ended)
     ended = jnp.where(jnp.isfinite(logprob), ended, NOT_FINITE)
     ended = jnp.where(busy, ended, GOING)
-    step = Steps(jnp.where(busy, slots.item, -1), token, logprob, ended)
+    step = ChunkSteps(jnp.where(busy, slots.item, -1), token, logprob, ended)
     age = jnp.where(busy, slots.age + 1, slots.age)
     slots = slots._replace(
         step=slots.step + 1,
@@ -255,7 +261,7 @@ def after_token(
 ) -> tuple[Int[Array, " B"], Int[Array, " B"]]:
     """The automaton's state after one more token; GOING, or EOS or STOP if the token ends a text.
 
-    `match` is the state before it, `stops` the automaton's table (`Inputs.stops`).
+    `match` is the state before it, `stops` the automaton's table (`ChunkInputs.stops`).
     """
     is_eos = jnp.isin(token, jnp.array(eos_ids, jnp.int32))
     if not stops.shape[0]:
@@ -294,13 +300,13 @@ def uniforms(seed: jax.Array, index: Int[Array, " B"]) -> Float[Array, " B"]:
 
 
 def _forward(
-    config: DecodeConfig, inputs: Inputs, slots: Slots, queries: Queries
+    config: DecodeConfig, inputs: ChunkInputs, slots: Slots, queries: Queries
 ) -> tuple[Float[Array, "B V"], Cache]:
     """Next-token logits of all slots, and their cache with the new column."""
     model, sizes, cache = split.own_part(config.model, config.mesh), config.sizes, slots.cache
     weights, window, B = inputs.weights, inputs.window, slots.item.shape[0]
     lanes = assign_lanes(queries, sizes.rows, sizes.lanes)
-    attend_in = cache.attention(Step(slots.step[0], queries, lanes))
+    attend_in = cache.attention(DecodeStep(slots.step[0], queries, lanes))
     axis = split.vocab_axis(config.model, config.mesh)
     x = split.embed(model, weights, slots.token[:, None], axis)
     layers = []

@@ -24,7 +24,7 @@ from vinejax.engine.decode import Slots, items_left, specs_of
 from vinejax.engine.layout import WINDOW
 from vinejax.engine.memory import cache_bytes, phase_bytes
 from vinejax.engine.split import SHARDS
-from vinejax.engine.window import Rows, Window
+from vinejax.engine.window import Window, WindowRows
 from vinejax.model.decoder import Decoder
 from vinejax.model.lora import kernel_shapes
 from vinejax.model.sharding import ROWS, AnyMesh, on_shards
@@ -35,11 +35,11 @@ MIN_DRAINED = 32  # slots from which a drain has a drain of its own
 LARGE = 2**25  # weights of projections with which a CPU computes longer than it compiles
 
 
-class State(NamedTuple):
+class PhaseArrays(NamedTuple):
     """The arrays that decoding changes, and the window that it reads."""
 
     window: Window
-    rows: Rows
+    rows: WindowRows
     slots: Slots
 
 
@@ -78,7 +78,9 @@ def min_slots(model: Decoder, sizes: Sizes) -> int:
     return MIN_DRAINED if sizes.storage.on_cpu and weights >= LARGE else MIN_SLOTS
 
 
-def to_drain(mesh: Mesh, sizes: Sizes, drain: Sizes, state: State) -> tuple[State, jax.Array]:
+def to_drain(
+    mesh: Mesh, sizes: Sizes, drain: Sizes, state: PhaseArrays
+) -> tuple[PhaseArrays, jax.Array]:
     """The state in the shapes of `drain`, and i32[Z, B] each slot's number in its shard before.
 
     Each shard may have at most `drain.slots` branches left, and no load may wait.
@@ -90,19 +92,19 @@ def to_drain(mesh: Mesh, sizes: Sizes, drain: Sizes, state: State) -> tuple[Stat
     slots = slots._replace(cache=cache.with_moved(slots.cache))
     if drain.rows < sizes.rows:
         window = _rows_of(mesh, window, old_row)
-    return State(window, rows, slots), old_slot
+    return PhaseArrays(window, rows, slots), old_slot
 
 
 @functools.partial(jax.jit, static_argnames=("mesh", "sizes", "drain"))
 def _moved(
-    mesh: Mesh, sizes: Sizes, drain: Sizes, rows: Rows, slots: Slots
-) -> tuple[Rows, Slots, jax.Array, jax.Array]:
+    mesh: Mesh, sizes: Sizes, drain: Sizes, rows: WindowRows, slots: Slots
+) -> tuple[WindowRows, Slots, jax.Array, jax.Array]:
     """Rows and slots in the shapes of the drain, and their former numbers in their shards.
 
     The former numbers are i32[Z, W] of the rows and i32[Z, B] of the slots.
     """
 
-    def one_shard(rows: Rows, slots: Slots) -> tuple[Rows, Slots, jax.Array, jax.Array]:
+    def one_shard(rows: WindowRows, slots: Slots) -> tuple[WindowRows, Slots, jax.Array, jax.Array]:
         old_slot = _first(slots.item >= 0, drain.slots)
         old_row = jnp.arange(sizes.rows, dtype=jnp.int32)
         if drain.rows < sizes.rows:

@@ -4,8 +4,9 @@ A trunk is a token sequence whose keys and values many branches read. A branch i
 seed): a continuation that starts after `position` tokens of its trunk. Solutions, Monte Carlo
 continuations and evaluation answers are all branches.
 
-`assign.py` says which shard serves a branch, `phase.py` drives a phase from the host, `window.py`
-and `decode.py` hold the programs that the devices run. docs/engine.md explains them together.
+`slot_assignment.py` decides which shard serves a branch. `phase.py` drives a phase from the host.
+`window.py` and `decode.py` hold the programs that the devices run. docs/engine.md explains how they
+work together.
 """
 
 import dataclasses
@@ -22,39 +23,39 @@ from vinejax.core.errors import ConfigError
 from vinejax.core.settings import SampleConfig
 from vinejax.core.text import Tokenizer, set_shown, special_tokens, token_text
 from vinejax.engine import split
-from vinejax.engine.assign import Begun, Load, assign
+from vinejax.engine.accept import REACH
 from vinejax.engine.branches import (
     Branch,
     Branches,
-    Fed,
-    Feed,
-    Growing,
+    BranchSet,
+    Feeder,
     Grown,
     MaxTokens,
     Stream,
+    StreamInput,
+    StreamPairs,
     Trunks,
-    Work,
+    branch_set_of,
     check_sampling,
-    work_of,
 )
 from vinejax.engine.cache import Sizes, use_kernel
-from vinejax.engine.collect import Drawn
+from vinejax.engine.collect import DecodedBranch
 from vinejax.engine.decode import LENGTH, DecodeConfig
 from vinejax.engine.drain import drain_sizes
+from vinejax.engine.feed_queue import FeedQueue
 from vinejax.engine.finish import Reader
-from vinejax.engine.intake import Intake
 from vinejax.engine.keeping import KeepingPhase
 from vinejax.engine.memory import (
-    Demand,
-    Settings,
+    EngineSettings,
+    PhaseSize,
     memory_to_use,
     put_on_mesh,
     queue_size,
     sizes_of,
 )
-from vinejax.engine.phase import Phase, Programs
+from vinejax.engine.phase import Phase, PhasePrograms
 from vinejax.engine.queues import make_queue
-from vinejax.engine.repeats import REACH
+from vinejax.engine.slot_assignment import RowJob, StartedPhase, assign
 from vinejax.engine.stats import EngineStats
 from vinejax.engine.stop import first_states, stop_table
 from vinejax.model.decoder import Decoder, Params
@@ -63,7 +64,7 @@ from vinejax.runtime import distributed
 from vinejax.runtime.compiles import num_compiles
 
 
-class _Copy(NamedTuple):
+class _DecodingCopy(NamedTuple):
     """A decoding copy of the weights."""
 
     source: list[Any]  # the arrays that it was made of
@@ -145,7 +146,7 @@ class Engine:
         except ConfigError as error:
             raise ValueError(str(error)) from None
         self.attention = attention
-        self._copy: _Copy | None = None  # made of the last parameters
+        self._decoding_copy: _DecodingCopy | None = None  # made of the last parameters
         self._memory_bytes: int | None = None
 
     def __repr__(self) -> str:
@@ -163,7 +164,7 @@ class Engine:
         branches: Branches,
         max_tokens: MaxTokens = None,
         scored: bool = False,
-        feed: Feed | None = None,
+        feed: Feeder | None = None,
     ) -> Stream:
         """Pairs (i, Grown) as branches end, while the devices go on with the others.
 
@@ -183,16 +184,16 @@ class Engine:
         first step; DivergedError, a FloatingPointError, naming a trunk whose logits are not finite.
         """
         check_params(params)
-        work = self._checked(Fed(trunks, branches, max_tokens, scored))
-        return Stream(functools.partial(self._grow, params, work, feed))
+        branch_set = self._checked(StreamInput(trunks, branches, max_tokens, scored))
+        return Stream(functools.partial(self._grow, params, branch_set, feed))
 
-    def _checked(self, fed: Fed) -> Work:
+    def _checked(self, fed: StreamInput) -> BranchSet:
         """The work of a call, or of what is fed later; raises ValueError as `stream` says."""
         trunks, branches, max_tokens, scored = fed
         if max_tokens is None:
             max_tokens = self.sample_config.max_tokens
         reach = REACH if self.skips_repeats else 0
-        return work_of(trunks, branches, max_tokens, self.model.cfg, scored, reach)
+        return branch_set_of(trunks, branches, max_tokens, self.model.cfg, scored, reach)
 
     def grow(
         self, params: Params, trunks: Trunks, branches: Branches, max_tokens: MaxTokens = None
@@ -207,72 +208,72 @@ class Engine:
 
     def release(self) -> None:
         """Give up the copy of the weights that decoding keeps between two calls."""
-        self._copy = None
+        self._decoding_copy = None
 
-    def _grow(self, params: Params, given: Work, feed: Feed | None) -> Growing:
-        intake, first = Intake(feed, self._checked), 0
+    def _grow(self, params: Params, given: BranchSet, feed: Feeder | None) -> StreamPairs:
+        feed_queue, first = FeedQueue(feed, self._checked), 0
         logprobs: list[np.ndarray] = []
         self.stats.calls += any(given.trunks)
-        work, compiles = given, num_compiles()
+        branch_set, compiles = given, num_compiles()
         try:
-            while work is not None:
-                for i, budget in enumerate(work.budgets, start=first):
+            while branch_set is not None:
+                for i, budget in enumerate(branch_set.budgets, start=first):
                     if budget <= 0:
                         yield i, Grown([], [], "", "length")
-                found = yield from self._run(params, work, intake, first)
+                found = yield from self._run(params, branch_set, feed_queue, first)
                 first, logprobs = first + found[0], logprobs + found[1]
-                work = intake.rest()
+                branch_set = feed_queue.rest()
         finally:
             self.stats.compiles += num_compiles() - compiles
         return logprobs if any(map(len, logprobs)) else []
 
     def _run(
-        self, params: Params, work: Work, intake: Intake, first: int
+        self, params: Params, branch_set: BranchSet, feed_queue: FeedQueue, first: int
     ) -> Generator[tuple[int, Grown], None, tuple[int, list[np.ndarray]]]:
         """The branches of a phase, numbered from `first`, and of those that were cut short in it.
 
         Returns their number and f32[length] per trunk, as `Stream.trunk_logprobs`.
         """
-        if not any(work.trunks):
-            return len(work.branches), [np.zeros(0, np.float32)] * len(work.trunks)
-        phase = self._phase(params, work, intake)
-        work = phase.work  # grows with what is fed
-        stop, is_fed = self.sample_config.stop, intake.feed is not None
-        reader = Reader(self.tokenizer, stop, work, self.stats, first, reads_all=is_fed)
+        if not any(branch_set.trunks):
+            return len(branch_set.branches), [np.zeros(0, np.float32)] * len(branch_set.trunks)
+        phase = self._phase(params, branch_set, feed_queue)
+        branch_set = phase.branch_set  # grows with what is fed
+        stop, is_fed = self.sample_config.stop, feed_queue.feed is not None
+        reader = Reader(self.tokenizer, stop, branch_set, self.stats, first, reads_all=is_fed)
         cut_short = yield from reader.read(phase.run())
         logprobs = phase.trunk_logprobs()
         del phase  # and its caches, before others are made
         while cut_short:
-            cut_short = yield from reader.read(self._go_on(params, work, cut_short))
-        return len(work.branches), logprobs
+            cut_short = yield from reader.read(self._go_on(params, branch_set, cut_short))
+        return len(branch_set.branches), logprobs
 
-    def _phase(self, params: Params, work: Work, intake: Intake) -> Phase:
+    def _phase(self, params: Params, branch_set: BranchSet, feed_queue: FeedQueue) -> Phase:
         """A phase for this work: its caches are allocated, but nothing is computed yet."""
         memory = self._memory(params)
-        loads, sizes = self._assign(work, memory, intake.feed)
-        work = work.within(sizes.columns)
-        distributed.barrier("grow", (work, sizes))
+        jobs, sizes = self._assign(branch_set, memory, feed_queue.feed)
+        branch_set = branch_set.within(sizes.columns)
+        distributed.barrier("grow", (branch_set, sizes))
         table, stops = self._automaton
-        match = first_states(table, work)
-        programs = Programs(
+        match = first_states(table, branch_set)
+        programs = PhasePrograms(
             config=DecodeConfig(self.model, self.mesh, self._drawing, self.eos_ids, sizes),
             drains=drain_sizes(self.model, self.mesh, memory, sizes),
             temperature=self.sample_config.temperature,
             skips_repeats=self.skips_repeats,
             weights=self._decoding(params),
-            queue=make_queue(self.mesh, work, match, loads, sizes.queue),
+            queue=make_queue(self.mesh, branch_set, match, jobs, sizes.queue),
             stops=stops,
             table=table,
         )
-        kind = Phase if intake.feed is None else KeepingPhase
-        return kind(programs, work, loads, self.stats, intake)
+        kind = Phase if feed_queue.feed is None else KeepingPhase
+        return kind(programs, branch_set, jobs, self.stats, feed_queue)
 
     def _assign(
-        self, work: Work, memory: int, feed: Feed | None = None
-    ) -> tuple[list[list[Load]], Sizes]:
+        self, branch_set: BranchSet, memory: int, feed: Feeder | None = None
+    ) -> tuple[list[list[RowJob]], Sizes]:
         """The shards' loads and the shapes of the phase, within `memory` bytes per device."""
-        is_inside = feed or any(branch.response is not None for branch in work.branches)
-        settings = Settings(
+        is_inside = feed or any(branch.response is not None for branch in branch_set.branches)
+        settings = EngineSettings(
             slots=self.slots,
             window_rows=self.window_rows,
             chunk=self.chunk,
@@ -280,38 +281,38 @@ class Engine:
             limits=self.limits[-1:] if is_inside else self.limits,
             max_tokens=self.sample_config.max_tokens if self.limits else None,
         )
-        demand = Demand(
-            trunks=sum(len(trunk) > 0 for trunk in work.trunks),
-            branches=sum(budget > 0 for budget in work.budgets),
-            longest=work.longest,
-            budget=max(work.budgets, default=1),
+        phase_size = PhaseSize(
+            trunks=sum(len(trunk) > 0 for trunk in branch_set.trunks),
+            branches=sum(budget > 0 for budget in branch_set.budgets),
+            longest=branch_set.longest,
+            budget=max(branch_set.budgets, default=1),
         )
         platform = platform_of(self.mesh)
-        given = self.model, self.mesh, platform, memory, settings, demand
+        given = self.model, self.mesh, platform, memory, settings, phase_size
         sizes, taken = sizes_of(*given, feed)
         self.stats.cache_bytes = max(self.stats.cache_bytes, taken)
         shards = num_shards(self.mesh)
         has_own_rows = feed is not None and sizes.lanes == 1
-        # So little work that equal trunks get a row each: as in `KeepingPhase._loads_of`.
-        begun = Begun([0] * shards, [0] * shards, 1, {}) if has_own_rows else None
-        loads = assign(work, shards, sizes.rows, begun)
+        # So little work that equal trunks get a row each: as in `KeepingPhase._jobs_of`.
+        begun = StartedPhase([0] * shards, [0] * shards, 1, {}) if has_own_rows else None
+        jobs = assign(branch_set, shards, sizes.rows, begun)
         if feed is not None:
-            return loads, sizes
-        num_items = max(sum(len(load.items) for load in of_shard) for of_shard in loads)
+            return jobs, sizes
+        num_items = max(sum(len(job.items) for job in of_shard) for of_shard in jobs)
         # XLA computes empty lanes too, and a row with one branch needs no second.
-        is_single = all(len(load.items) <= 1 for of_shard in loads for load in of_shard)
+        is_single = all(len(job.items) <= 1 for of_shard in jobs for job in of_shard)
         lanes = 1 if is_single and not sizes.storage.read_by_kernel else sizes.lanes
-        return loads, dataclasses.replace(sizes, queue=queue_size(num_items), lanes=lanes)
+        return jobs, dataclasses.replace(sizes, queue=queue_size(num_items), lanes=lanes)
 
     def _decoding(self, params: Params) -> split.Weights:
         """The decoding copy of the weights, made once for all phases with the same arrays."""
         source = jax.tree.leaves(params)
-        if self._copy is None or not self._copy.is_of(source):
-            self._copy = None  # freed before the next is made
+        if self._decoding_copy is None or not self._decoding_copy.is_of(source):
+            self._decoding_copy = None  # freed before the next is made
             placed = place_params(self.mesh, params)
             weights = split.for_decoding(self.model, self.mesh, placed)
-            self._copy = _Copy(source, weights)
-        return self._copy.weights
+            self._decoding_copy = _DecodingCopy(source, weights)
+        return self._decoding_copy.weights
 
     def _memory(self, params: Params) -> int:
         """Bytes for keys and values on each device, measured once: shapes depend on it."""
@@ -332,7 +333,9 @@ class Engine:
         table = stop_table(stop, list(texts))
         return table, put_on_mesh(self.mesh, split.REPLICATED, table)
 
-    def _go_on(self, params: Params, work: Work, cut_short: Sequence[Drawn]) -> Iterator[Drawn]:
+    def _go_on(
+        self, params: Params, branch_set: BranchSet, cut_short: Sequence[DecodedBranch]
+    ) -> Iterator[DecodedBranch]:
         """Resumes branches that were cut short: ended at a stop string that their text lacks.
 
         A random number depends on the branch's seed and the token's index alone, so each branch
@@ -340,16 +343,20 @@ class Engine:
         """
         trunks, resumed, left = [], [], []
         for n, drawn in enumerate(cut_short):
-            branch = work.branches[drawn.branch]
-            trunks.append(work.trunks[branch.trunk][: branch.position] + drawn.tokens.tolist())
+            branch = branch_set.branches[drawn.branch]
+            trunks.append(
+                branch_set.trunks[branch.trunk][: branch.position] + drawn.tokens.tolist()
+            )
             response = branch.position if branch.response is None else branch.response
             resumed.append(Branch(n, len(trunks[n]), branch.seed, response))
-            left.append(work.budgets[drawn.branch] - len(drawn.tokens))
+            left.append(branch_set.budgets[drawn.branch] - len(drawn.tokens))
             if not left[n]:
                 yield drawn._replace(ended=LENGTH)
         if any(left):
-            rest = work_of(trunks, resumed, left, self.model.cfg, scored=False)
-            for more in self._phase(params, rest, Intake(None, self._checked)).run():
+            rest = branch_set_of(trunks, resumed, left, self.model.cfg, scored=False)
+            for more in self._phase(params, rest, FeedQueue(None, self._checked)).run():
                 i, tokens, logprobs, _ = cut_short[more.branch]
                 tokens = np.concatenate([tokens, more.tokens])
-                yield Drawn(i, tokens, np.concatenate([logprobs, more.logprobs]), more.ended)
+                yield DecodedBranch(
+                    i, tokens, np.concatenate([logprobs, more.logprobs]), more.ended
+                )

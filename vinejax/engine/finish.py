@@ -4,8 +4,8 @@ from collections.abc import Generator, Iterable
 from typing import Any
 
 from vinejax.core.text import Cut, Tokenizer, added, cut_at_stop, decode, tail
-from vinejax.engine.branches import Grown, Work
-from vinejax.engine.collect import Drawn
+from vinejax.engine.branches import BranchSet, Grown
+from vinejax.engine.collect import DecodedBranch
 from vinejax.engine.decode import EOS, STOP
 from vinejax.engine.stats import EngineStats
 from vinejax.runtime.distributed import is_mine, shared_work
@@ -21,23 +21,30 @@ class Reader:
         self,
         tokenizer: Tokenizer,
         stop: tuple[str, ...],
-        work: Work,
+        branch_set: BranchSet,
         stats: EngineStats,
         first: int = 0,
         reads_all: bool = False,
     ):
         """`first` is the number of the work's first branch among those of the call."""
-        self._tokenizer, self._stop, self._work, self._stats = tokenizer, stop, work, stats
+        self._tokenizer, self._stop, self._branch_set, self._stats = (
+            tokenizer,
+            stop,
+            branch_set,
+            stats,
+        )
         self._first, self._reads_all = first, reads_all
         self._texts: dict[tuple[int, int], str] = {}
 
-    def read(self, drawn: Iterable[Drawn]) -> Generator[tuple[int, Grown], None, list[Drawn]]:
+    def read(
+        self, drawn: Iterable[DecodedBranch]
+    ) -> Generator[tuple[int, Grown], None, list[DecodedBranch]]:
         """Yields pairs (branch, Grown): this host's own as they end, then all other hosts'.
 
         Returns the branches that were cut short, whose text lacks the stop string that ended them,
         in order, the same on every host.
         """
-        by_branch: dict[int, Drawn] = {}
+        by_branch: dict[int, DecodedBranch] = {}
         cuts: dict[int, Any] = {}  # `Cut` of each of this host's own branches; None: cut short
         for ended in drawn:
             by_branch[ended.branch] = ended
@@ -54,10 +61,10 @@ class Reader:
                 yield self._first + i, self._grown(by_branch[i], Cut(*cut))
         return cut_short
 
-    def _cut(self, drawn: Drawn) -> Cut | None:
+    def _cut(self, drawn: DecodedBranch) -> Cut | None:
         """The part of a branch to keep; None if its text lacks the stop string that ended it."""
-        branch = self._work.branches[drawn.branch]
-        prefix = self._work.trunks[branch.trunk][: branch.position]
+        branch = self._branch_set.branches[drawn.branch]
+        prefix = self._branch_set.trunks[branch.trunk][: branch.position]
         text, before = self._text(branch.trunk, branch.position), ""
         if self._stop and branch.response is not None:
             before = tail(added(self._text(branch.trunk, branch.response), text), self._stop)
@@ -71,10 +78,10 @@ class Reader:
     def _text(self, trunk: int, end: int) -> str:
         """The text of a trunk's first `end` tokens, detokenised once."""
         if (trunk, end) not in self._texts:
-            self._texts[trunk, end] = decode(self._tokenizer, self._work.trunks[trunk][:end])
+            self._texts[trunk, end] = decode(self._tokenizer, self._branch_set.trunks[trunk][:end])
         return self._texts[trunk, end]
 
-    def _grown(self, drawn: Drawn, cut: Cut) -> Grown:
+    def _grown(self, drawn: DecodedBranch, cut: Cut) -> Grown:
         self._stats.useful_tokens += cut.kept
         finish = "eos" if drawn.ended == EOS else "length"
         if cut.hit:

@@ -72,14 +72,14 @@ WINDOW = CacheLayout("bksh")
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Separate:
+class SeparateKV:
     """A layer's keys and values in arrays of their own, as XLA reads them."""
 
     keys: jax.Array  # in `layout`
     values: jax.Array  # [W, K, S, H]
     layout: CacheLayout = dataclasses.field(default=WINDOW, metadata=dict(static=True))
 
-    def with_rows(self, rows: Int[Array, " B"], k: jax.Array, v: jax.Array) -> "Separate":
+    def with_rows(self, rows: Int[Array, " B"], k: jax.Array, v: jax.Array) -> "SeparateKV":
         """With new keys and values [B, T, K, H] in these rows; those past the last are dropped."""
         keys, values = self.layout.write(self.keys, rows, k), WINDOW.write(self.values, rows, v)
         return dataclasses.replace(self, keys=keys, values=values)
@@ -89,16 +89,16 @@ class Separate:
         return self.layout.read(self.keys, rows), WINDOW.read(self.values, rows)
 
 
-class Joined(NamedTuple):
+class JoinedKV(NamedTuple):
     """A layer's keys and values side by side in one array, as the kernels read them."""
 
     kv: jax.Array  # [W, K, S, 2 * H], in a pool [P, K, BLOCK, 2 * H]
 
-    def with_rows(self, rows: Int[Array, " B"], k: jax.Array, v: jax.Array) -> "Joined":
-        """As `Separate.with_rows`."""
-        return Joined(WINDOW.write(self.kv, rows, jnp.concatenate([k, v], axis=-1)))
+    def with_rows(self, rows: Int[Array, " B"], k: jax.Array, v: jax.Array) -> "JoinedKV":
+        """As `SeparateKV.with_rows`."""
+        return JoinedKV(WINDOW.write(self.kv, rows, jnp.concatenate([k, v], axis=-1)))
 
     def of_rows(self, rows: Int[Array, " B"]) -> tuple[jax.Array, jax.Array]:
-        """As `Separate.of_rows`."""
+        """As `SeparateKV.of_rows`."""
         k, v = jnp.split(WINDOW.read(self.kv, rows), 2, axis=-1)
         return k, v

@@ -12,14 +12,14 @@ from jax.sharding import PartitionSpec as Spec
 
 from vinejax.core.errors import RoomError
 from vinejax.core.shapes import bucket, doubled, part
-from vinejax.engine.assign import SHARED_BY, lanes_per_row, window_shape
-from vinejax.engine.branches import Feed
+from vinejax.engine.branches import Feeder
 from vinejax.engine.cache import Allocator, Sizes, Storage, use_kernel
 from vinejax.engine.decode import Slots
 from vinejax.engine.ring import RingStorage
+from vinejax.engine.slot_assignment import SHARED_BY, lanes_per_row, window_shape
 from vinejax.engine.split import SHARDS, num_kv_heads
 from vinejax.engine.tpu.paged import PagedStorage
-from vinejax.engine.window import Rows, Window
+from vinejax.engine.window import Window, WindowRows
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import AnyMesh, num_shards
 from vinejax.runtime.devices import host_memory
@@ -35,7 +35,7 @@ MAX_BATCH = 8  # trunks per prefill
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class EngineSettings:
     """The settings of an engine that the shapes of all its phases depend on."""
 
     slots: int  # of all shards
@@ -47,7 +47,7 @@ class Settings:
     max_tokens: int | None = None
 
 
-class Demand(NamedTuple):
+class PhaseSize(NamedTuple):
     """The work of a phase over all shards."""
 
     trunks: int
@@ -113,9 +113,9 @@ def sizes_of(
     mesh: AnyMesh,
     platform: str,
     memory: int,
-    settings: Settings,
-    demand: Demand,
-    feed: Feed | None = None,
+    settings: EngineSettings,
+    phase_size: PhaseSize,
+    feed: Feeder | None = None,
 ) -> tuple[Sizes, int]:
     """The shapes of a phase, within `memory` bytes per device, and the bytes that its caches take.
 
@@ -126,19 +126,19 @@ def sizes_of(
     """
     storage = storage_for(model, platform, settings.attention)
     shards = num_shards(mesh)
-    branches = at_once = -(-demand.branches // shards)
-    longest = demand.longest
+    branches = at_once = -(-phase_size.branches // shards)
+    longest = phase_size.longest
     if feed is not None:
         branches, at_once = branches + -(-feed.branches // shards), -(-feed.at_once // shards)
         longest = max(longest, feed.longest)
     slots = min(-(-settings.slots // shards), doubled(at_once, least=MIN_SLOTS))
-    trunks = max(-(-demand.trunks // shards), 1)
-    wanted, lanes = window_shape(slots, trunks, -(-demand.branches // shards))
+    trunks = max(-(-phase_size.trunks // shards), 1)
+    wanted, lanes = window_shape(slots, trunks, -(-phase_size.branches // shards))
     if feed is not None:  # a branch has a row of its own, if it can
         rows_of_fed, lanes_of_fed = window_shape(slots, at_once, at_once)
         wanted, lanes = min(bucket(wanted + rows_of_fed), 2 * slots), max(lanes, lanes_of_fed)
     columns = storage.align(part(settings.limits, longest))
-    width = part([settings.max_tokens or demand.budget], demand.budget, least=16)
+    width = part([settings.max_tokens or phase_size.budget], phase_size.budget, least=16)
     chunk = settings.chunk or min(max(width // HOST_POLLS, MIN_CHUNK), MAX_CHUNK)
     width = storage.align(width)
     given = slots, settings.window_rows or wanted, columns, width, storage
@@ -167,11 +167,11 @@ def queue_size(branches: int) -> int:
 
 
 @functools.partial(jax.jit, static_argnames=("model", "mesh", "sizes"))
-def empty_caches(model: Decoder, mesh: Mesh, sizes: Sizes) -> tuple[Window, Rows, Slots]:
+def empty_caches(model: Decoder, mesh: Mesh, sizes: Sizes) -> tuple[Window, WindowRows, Slots]:
     """An empty window and idle slots; every array has a buffer of its own."""
     new, storage, per_slot = Allocator(model, mesh), sizes.storage, sizes.slots
     window = Window([storage.window_layer(new, sizes) for _ in range(model.cfg.num_layers)])
-    rows = Rows(*(new.numbers(sizes.rows) for _ in Rows._fields))
+    rows = WindowRows(*(new.numbers(sizes.rows) for _ in WindowRows._fields))
     slots = Slots(
         step=new.numbers(1),
         item=new.numbers(per_slot, value=-1),

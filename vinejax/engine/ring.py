@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from vinejax.engine.cache import Allocator, Attend, Cache, Sizes, Step, Storage
-from vinejax.engine.layout import WINDOW, CacheLayout, Separate
+from vinejax.engine.cache import Allocator, Attend, Cache, DecodeStep, Sizes, Storage
+from vinejax.engine.layout import WINDOW, CacheLayout, SeparateKV
 from vinejax.engine.shared_attention import (
     HeadQueries,
     Part,
@@ -68,10 +68,10 @@ class RingStorage(Storage):
         """The layout of a window's keys: as for a ring's, but on TPUs."""
         return CacheLayout("bkhs") if self.platform == "cpu" and self.shares_heads else WINDOW
 
-    def window_layer(self, new: Allocator, sizes: Sizes) -> Separate:
+    def window_layer(self, new: Allocator, sizes: Sizes) -> SeparateKV:
         layouts = self.window_keys, WINDOW
         keys, values = (new.cache(layout, sizes.rows, sizes.columns) for layout in layouts)
-        return Separate(keys, values, self.window_keys)
+        return SeparateKV(keys, values, self.window_keys)
 
     def empty(self, new: Allocator, sizes: Sizes) -> "Ring":
         num_blocks = ring_blocks(sizes.width, self.platform)
@@ -111,12 +111,12 @@ class Ring(Cache):
         """Nobody waits: a slot has as many columns as the largest budget."""
         return self, jnp.zeros_like(occupied)
 
-    def attention(self, step: Step) -> Attend:
+    def attention(self, step: DecodeStep) -> Attend:
         layout, queries = self.layout, step.queries
 
         def attend(
             q: HeadQueries, k: Float[Array, "B 1 K H"], v: Float[Array, "B 1 K H"],
-            trunks: Separate, own: RingLayer, rule: AttentionRule,
+            trunks: SeparateKV, own: RingLayer, rule: AttentionRule,
         ) -> tuple[HeadQueries, RingLayer]:  # fmt: skip
             keys = write_column(own.keys, step.number, k, layout.keys)
             values = write_column(own.values, step.number, v, layout.values)

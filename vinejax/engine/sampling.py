@@ -126,7 +126,7 @@ def _first_past(
     return jnp.argmax(reached > jnp.clip(goal, 0.0, below)[:, None], axis=-1)
 
 
-class _Sums(NamedTuple):
+class _CdfSums(NamedTuple):
     """The sums of weights that the inverse CDF is searched in: of devices, then of blocks."""
 
     of_places: Float[Array, "B places"]
@@ -141,7 +141,7 @@ class _Sums(NamedTuple):
         return self.blocks[sequences // rows, block, sequences % rows]
 
 
-def _sums(weights: Float[Array, "B V"], axis: str | None, form: Form) -> _Sums:
+def _cdf_sums(weights: Float[Array, "B V"], axis: str | None, form: Form) -> _CdfSums:
     B, V = weights.shape
     rows = math.gcd(form.rows, B)
     blocks = jnp.pad(weights, ((0, 0), (0, -V % BLOCK))).reshape(B // rows, rows, -1, BLOCK)
@@ -149,7 +149,7 @@ def _sums(weights: Float[Array, "B V"], axis: str | None, form: Form) -> _Sums:
     of_blocks = blocks.sum(axis=-1).swapaxes(1, 2).reshape(B, -1)
     totals = jnp.cumsum(of_blocks, axis=-1)
     of_places = _places(totals[:, -1], axis).T
-    return _Sums(of_places, jnp.cumsum(of_places, axis=-1), of_blocks, totals, blocks)
+    return _CdfSums(of_places, jnp.cumsum(of_places, axis=-1), of_blocks, totals, blocks)
 
 
 def _before(cumulative: Float[Array, "B n"], index: Int[Array, " B"]) -> Float[Array, " B"]:
@@ -170,7 +170,7 @@ def inverse_cdf(
     of a full cumulative sum. A token of weight 0 is never drawn.
     """
     V = weights.shape[1]
-    sums = _sums(weights, axis, form)
+    sums = _cdf_sums(weights, axis, form)
     goal = u * sums.whole[:, -1]
     place = _first_past(sums.of_places, sums.whole, goal)
     goal = goal - _before(sums.whole, place)
@@ -181,7 +181,7 @@ def inverse_cdf(
     return _from_place(token + place * V, place, axis)
 
 
-class Draws(NamedTuple):
+class DrawIntervals(NamedTuple):
     """The condition under which `inverse_cdf` draws a given token, per sequence.
 
     The last axis is the search's stages: devices, blocks, entries of a block. A stage finds the
@@ -209,15 +209,15 @@ def _goals(
     return jnp.where(low > 0, low, -jnp.inf), high, _before(cumulative, index)
 
 
-def draws_of(
+def draw_intervals(
     weights: Float[Array, "B V"],
     tokens: Int[Array, " B"],
     axis: str | None = None,
     form: Form = PLAIN,
-) -> Draws:
+) -> DrawIntervals:
     """The numbers u with which `inverse_cdf(weights, u, axis)` gives these tokens."""
     V = weights.shape[1]
-    sums = _sums(weights, axis, form)
+    sums = _cdf_sums(weights, axis, form)
     place, block, index = tokens // V, tokens % V // BLOCK, tokens % V % BLOCK
     inside = sums.inside(block)
     of_place = _goals(sums.of_places, sums.whole, place)
@@ -225,10 +225,10 @@ def draws_of(
     of_token = _goals(inside, jnp.cumsum(inside, axis=-1), index)
     of_block, of_token = jax.tree.map(lambda x: _from_place(x, place, axis), (of_block, of_token))
     steps = zip(of_place, of_block, of_token, strict=True)
-    return Draws(sums.whole[:, -1], *(jnp.stack(step, axis=-1) for step in steps))
+    return DrawIntervals(sums.whole[:, -1], *(jnp.stack(step, axis=-1) for step in steps))
 
 
-def is_drawn(draws: Draws, u: Float[Array, " B"]) -> Bool[Array, " B"]:
+def is_drawn(draws: DrawIntervals, u: Float[Array, " B"]) -> Bool[Array, " B"]:
     """Whether the uniform number draws the token."""
     goal, found = u * draws.total, jnp.ones(u.shape, bool)
     for step in range(draws.low.shape[-1]):

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vinejax.engine.layout import WINDOW, CacheLayout, Separate
+from vinejax.engine.layout import WINDOW, CacheLayout, SeparateKV
 from vinejax.model.attention import AttentionRule
 
 Part = tuple[jax.Array, jax.Array, jax.Array]
@@ -68,7 +68,7 @@ def softmax_part(scores: Float[Array, "B K G S"], layout: CacheLayout, values: j
 
 
 @jax.named_scope("trunk")
-def trunk_part(q: HeadQueries, trunks: Separate, lanes: Lanes, rule: AttentionRule) -> Part:
+def trunk_part(q: HeadQueries, trunks: SeparateKV, lanes: Lanes, rule: AttentionRule) -> Part:
     """Attention over the columns of its trunk that each slot may see.
 
     The queries of all slots on a row are one matrix product, so the row is read once for all of

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vinejax.engine.branches import Work
+from vinejax.engine.branches import BranchSet
 
 HIT = -1
 
@@ -71,14 +71,14 @@ def _letter_table(stop: tuple[str, ...], letters: dict[str, int]) -> np.ndarray:
     return table
 
 
-def first_states(table: np.ndarray, work: Work) -> list[int]:
+def first_states(table: np.ndarray, branch_set: BranchSet) -> list[int]:
     """The automaton's state at the start of each branch, after its response so far.
 
     These are the states that it went through while that response was sampled. Where a stop string
     has ended before the branch begins, it starts again in state 0.
     """
     ends: dict[tuple[int, int], int] = {}  # (trunk, response) -> the last position of a branch
-    for b, budget in zip(work.branches, work.budgets, strict=True):
+    for b, budget in zip(branch_set.branches, branch_set.budgets, strict=True):
         if b.response is not None and len(table) and budget > 0:
             place = (b.trunk, b.response)
             ends[place] = max(ends.get(place, 0), b.position)
@@ -86,6 +86,6 @@ def first_states(table: np.ndarray, work: Work) -> list[int]:
     for (trunk, response), end in ends.items():
         state = states[trunk, response, response] = 0
         for position in range(response, end):
-            state = max(int(table[state, work.trunks[trunk][position]]), 0)
+            state = max(int(table[state, branch_set.trunks[trunk][position]]), 0)
             states[trunk, response, position + 1] = state
-    return [states.get((b.trunk, b.response, b.position), 0) for b in work.branches]
+    return [states.get((b.trunk, b.response, b.position), 0) for b in branch_set.branches]

@@ -15,7 +15,7 @@ ROOM = 4  # chunks that there is room for at first, beside the steps that are ne
 
 
 class HostSteps(NamedTuple):
-    """The steps of a chunk on the host, by shard and slot: `decode.Steps`."""
+    """The steps of a chunk on the host, by shard and slot: `decode.ChunkSteps`."""
 
     item: np.ndarray  # i32[Z, B, chunk] -1: idle, waiting, or after the shard's last step
     token: np.ndarray  # i32[Z, B, chunk]
@@ -23,7 +23,7 @@ class HostSteps(NamedTuple):
     ended: np.ndarray  # i32[Z, B, chunk]
 
 
-class Ended(NamedTuple):
+class EndedBranches(NamedTuple):
     """The n branches that ended in a chunk, sorted by shard, by slot, then by step."""
 
     shard: np.ndarray  # i64[n]
@@ -48,7 +48,7 @@ class Traces:
         self._item = np.full((shards, slots), -1)  # of the slot's last step; -1: idle
         self._begin = np.zeros((shards, slots), np.int64)  # the step at which the item began
 
-    def add(self, steps: HostSteps, taken: np.ndarray) -> Ended:
+    def add(self, steps: HostSteps, taken: np.ndarray) -> EndedBranches:
         """The branches that ended in the next chunk; each shard took `taken` i64[Z] steps of it."""
         slots, chunk = steps.item.shape[1:]
         self._keep(steps, taken)
@@ -81,7 +81,7 @@ class Traces:
 
         items, outcomes = steps.item.ravel()[ends], steps.ended.ravel()[ends]
         tokens, logprobs = gathered(self._tokens), gathered(self._logprobs)
-        ended = Ended(slot // slots, items, outcomes, tokens, logprobs)
+        ended = EndedBranches(slot // slots, items, outcomes, tokens, logprobs)
         # Several branches may begin in a slot: they are in order, and the last one stays.
         slot = begins // chunk
         self._begin.ravel()[slot] = before[slot // slots] + begins % chunk

@@ -14,9 +14,9 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from vinejax.engine import split
-from vinejax.engine.flat import Flat, padded, without_padding
-from vinejax.engine.layout import WINDOW, Joined, Separate
+from vinejax.engine.layout import WINDOW, JoinedKV, SeparateKV
 from vinejax.engine.split import SHARDS, Weights
+from vinejax.engine.unpadded_prefill import CompactPlaces, padded, without_padding
 from vinejax.model import attention
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import on_shards, platform_of
@@ -25,10 +25,10 @@ from vinejax.model.sharding import on_shards, platform_of
 class Window(NamedTuple):
     """Keys and values of the resident trunks in each layer, in the form that the cache has."""
 
-    layers: list[Separate | Joined]  # all of the same form
+    layers: list[SeparateKV | JoinedKV]  # all of the same form
 
 
-class Rows(NamedTuple):
+class WindowRows(NamedTuple):
     """For each row the items that no slot has taken yet: next .. end - 1 of the queue."""
 
     next: jax.Array  # i32[W]
@@ -36,21 +36,21 @@ class Rows(NamedTuple):
     loaded: jax.Array  # i32[W] the number of loads, into any row, before this one
 
 
-class Entering(NamedTuple):
+class EnteringTrunks(NamedTuple):
     """Trunks that are being written into rows of the window."""
 
     row: jax.Array  # i32[B] the row that each trunk enters; W for padding of the batch
-    serves: Rows  # the items that these rows then serve; fields have B entries
+    serves: WindowRows  # the items that these rows then serve; fields have B entries
 
 
-class Known(NamedTuple):
+class KnownTrunk(NamedTuple):
     """Columns that rows have already of trunks that are computed: their first ones."""
 
     row: jax.Array  # i32[B] that has them; it may be another than the one that the trunk enters
     columns: jax.Array  # i32[B]
 
     def joined(
-        self, layer: Separate | Joined, lengths: Int[Array, " B"], k: jax.Array, v: jax.Array
+        self, layer: SeparateKV | JoinedKV, lengths: Int[Array, " B"], k: jax.Array, v: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """Keys and values [B, S, K, H]: of the rows, with new ones [B, T, K, H] after them."""
         T, old = k.shape[1], layer.of_rows(self.row)
@@ -64,11 +64,11 @@ class Known(NamedTuple):
         return self.columns[:, None] + jnp.arange(T)
 
 
-class Prefilled(NamedTuple):
+class PrefillResult(NamedTuple):
     """The results of a prefill of B trunks."""
 
     window: Window
-    rows: Rows
+    rows: WindowRows
     logprobs: Float[Array, "B T"] | None
     hidden: Float[Array, "B T D"] | None
 
@@ -84,56 +84,56 @@ def prefill(
     temperature: float | None,
     weights: Weights,
     window: Window,
-    rows: Rows,
+    rows: WindowRows,
     tokens: Int[Array, "B T"],
     lengths: Int[Array, " B"],
-    entering: Entering,
+    entering: EnteringTrunks,
     keeps_hidden: bool = False,
-    known: Known | None = None,
-    flat: Flat | None = None,
-) -> Prefilled:
+    known: KnownTrunk | None = None,
+    compact_places: CompactPlaces | None = None,
+) -> PrefillResult:
     """Compute B trunks and write them into the rows that they enter.
 
     `lengths`: of the trunks, 0 where the batch is padded. With a `temperature` also returns the
     log-probabilities of the trunks' own tokens: entry t is that of tokens[:, t], entry 0 is 0.
     `keeps_hidden`: also the final hidden states. Padding is on the right. With `known` columns the
     tokens are those after them, attend to them too, and the whole rows are written; not with the
-    other two. `flat` says where tokens are computed, else all positions are.
+    other two. `compact_places` says where tokens are computed, else all positions are.
     """
     part, axis = split.own_part(model, mesh), split.vocab_axis(model, mesh)
 
     def one_shard(
         weights: Weights,
         window: Window,
-        rows: Rows,
+        rows: WindowRows,
         tokens: jax.Array,
         lengths: jax.Array,
-        entering: Entering,
-        known: Known | None,
-        flat: Flat | None,
-    ) -> Prefilled:
-        given = weights, tokens, lengths, flat, known and (window, known)
+        entering: EnteringTrunks,
+        known: KnownTrunk | None,
+        compact_places: CompactPlaces | None,
+    ) -> PrefillResult:
+        given = weights, tokens, lengths, compact_places, known and (window, known)
         trunk_kv, x = _trunk_kv(part, axis, platform_of(mesh), *given)
         layers = zip(window.layers, trunk_kv, strict=True)
         window = Window([old.with_rows(entering.row, *kv) for old, kv in layers])
         rows = _serve(rows, entering)
-        logprobs, hidden = None, padded(flat, x) if keeps_hidden else None
+        logprobs, hidden = None, padded(compact_places, x) if keeps_hidden else None
         if temperature is not None:
             # As `learner/score.py` defines them.
-            following = without_padding(flat, jnp.roll(tokens, -1, axis=1))
+            following = without_padding(compact_places, jnp.roll(tokens, -1, axis=1))
             scale = temperature or 1.0
             logprobs, _ = part.logprobs_of(weights, x, following, scale, axis)
-            logprobs = jnp.pad(padded(flat, logprobs)[:, :-1], ((0, 0), (1, 0)))
-        return Prefilled(window, rows, logprobs, hidden)
+            logprobs = jnp.pad(padded(compact_places, logprobs)[:, :-1], ((0, 0), (1, 0)))
+        return PrefillResult(window, rows, logprobs, hidden)
 
     in_specs = (split.weight_specs(model, mesh, weights), WINDOW.spec, *[SHARDS] * 6)
-    out_specs = Prefilled(WINDOW.spec, SHARDS, SHARDS, SHARDS)  # pyright: ignore
+    out_specs = PrefillResult(WINDOW.spec, SHARDS, SHARDS, SHARDS)  # pyright: ignore
     run = on_shards(mesh, one_shard, in_specs, out_specs)
-    made = run(weights, window, rows, tokens, lengths, entering, known, flat)
+    made = run(weights, window, rows, tokens, lengths, entering, known, compact_places)
     return made._replace(logprobs=split.readable(mesh, made.logprobs))
 
 
-def _serve(rows: Rows, entering: Entering) -> Rows:
+def _serve(rows: WindowRows, entering: EnteringTrunks) -> WindowRows:
     """Gives new items to the rows that trunks enter."""
     return jax.tree.map(
         lambda old, new: old.at[entering.row].set(new, mode="drop"), rows, entering.serves
@@ -147,8 +147,8 @@ def _trunk_kv(
     weights: Weights,
     tokens: Int[Array, "B T"],
     lengths: Int[Array, " B"],
-    flat: Flat | None,
-    begun: tuple[Window, Known] | None,
+    compact_places: CompactPlaces | None,
+    begun: tuple[Window, KnownTrunk] | None,
 ) -> tuple[list[tuple[jax.Array, jax.Array]], jax.Array]:
     """Each layer's keys and values [B, T, K, H], and the final hidden states as computed.
 
@@ -156,34 +156,38 @@ def _trunk_kv(
     """
     B, T = tokens.shape
     positions = jnp.broadcast_to(jnp.arange(T), (B, T)) if begun is None else begun[1].positions(T)
-    x = split.embed(model, weights, without_padding(flat, tokens), axis)
+    x = split.embed(model, weights, without_padding(compact_places, tokens), axis)
     trunk_kv = []
     for i, layer in enumerate(weights["layers"]):
 
         @jax.named_scope("attention")
         def attend(q: jax.Array, k: jax.Array, v: jax.Array, i: int = i):
             name, rule = model.compute.attention, model.cfg.rule(i)
-            q, k, v = padded(flat, q), padded(flat, k), padded(flat, v)
+            q, k, v = (
+                padded(compact_places, q),
+                padded(compact_places, k),
+                padded(compact_places, v),
+            )
             if begun is None:
                 mixed = attention.causal_attention(name, platform, q, k, v, rule)
             else:
                 k, v = begun[1].joined(begun[0].layers[i], lengths, k, v)
                 seen = attention.seen_from(positions, k.shape[1], rule.window)
                 mixed = attention.attend_to_all(q, k, v, seen, rule)
-            return without_padding(flat, mixed), (k, v)
+            return without_padding(compact_places, mixed), (k, v)
 
-        x, kv = model.block(layer, x, without_padding(flat, positions), attend, i)
+        x, kv = model.block(layer, x, without_padding(compact_places, positions), attend, i)
         trunk_kv.append(kv)
     return trunk_kv, x
 
 
 @functools.partial(jax.jit, static_argnames="mesh", donate_argnames=("window", "rows"))
 def copy_rows(
-    mesh: Mesh, window: Window, rows: Rows, source: Int[Array, " B"], entering: Entering
-) -> tuple[Window, Rows]:
+    mesh: Mesh, window: Window, rows: WindowRows, source: Int[Array, " B"], entering: EnteringTrunks
+) -> tuple[Window, WindowRows]:
     """Copy the trunks of rows `source` into the rows that they enter."""
 
-    def one_shard(window: Window, rows: Rows, source: jax.Array, entering: Entering):
+    def one_shard(window: Window, rows: WindowRows, source: jax.Array, entering: EnteringTrunks):
         window = jax.tree.map(lambda x: x.at[entering.row].set(x[source], mode="drop"), window)
         return window, _serve(rows, entering)
 

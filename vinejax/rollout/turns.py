@@ -30,7 +30,7 @@ from vinejax.core.seeds import row_seed
 from vinejax.core.text import continuation_text, decode, response_text
 from vinejax.core.types import Continuation, Episode, Problem, PromptedProblem, Turn
 from vinejax.credit.samples import Sample
-from vinejax.engine.branches import Branch, Fed, Feed, Grown, Stream
+from vinejax.engine.branches import Branch, Feeder, Grown, Stream, StreamInput
 from vinejax.model.decoder import Params
 from vinejax.rollout.overlong import penalties
 from vinejax.rollout.sampler import Drawn, Responses, Sampler, State, whole_text
@@ -87,7 +87,7 @@ class Turns:
         self._actions: dict[int, str] = {}
         self._acting: dict[int, Future[list[Any]]] = {}
 
-    def entering(self, numbers: Iterable[int], places: Places | None = None) -> Fed:
+    def entering(self, numbers: Iterable[int], places: Places | None = None) -> StreamInput:
         """The next turns of these plays, which enter the stream."""
         entering = [*numbers]
         self._of_branches += entering
@@ -108,7 +108,7 @@ class Turns:
                     lambda env, said: [*env.step(said), env.key()], environment, action
                 )
 
-    def more(self) -> Fed | None:
+    def more(self) -> StreamInput | None:
         """The turns after those that were drawn; None once all episodes are over.
 
         It waits for the environments, so that the clock decides nothing.
@@ -366,7 +366,7 @@ class TurnSampler(Sampler):
         logprobs: list[np.ndarray] = []
         with ThreadPoolExecutor(self.cfg.env.workers, "environments") as executor:
             turns = self.turns_of(plays, executor)
-            fed: Fed | None = turns.entering(range(len(plays)), places)
+            fed: StreamInput | None = turns.entering(range(len(plays)), places)
             count = len(fed.trunks)
             try:
                 while fed is not None:
@@ -379,7 +379,7 @@ class TurnSampler(Sampler):
                 executor.shutdown(wait=True, cancel_futures=True)
         return logprobs[:count]
 
-    def _feed(self, turns: "Turns") -> Feed | None:
+    def _feed(self, turns: "Turns") -> Feeder | None:
         """How later turns enter a stream; None on several hosts, where they come in waves.
 
         None, too, if there are no plays: only trunks are computed.
@@ -390,9 +390,9 @@ class TurnSampler(Sampler):
         rest = [len(p.response) + p.tokens_left + p.observed_left for p in turns.plays]
         longest = min(prompt + max(rest), self.engine.model.cfg.context)
         later = count * self._max_turns
-        return Feed(turns.more, later, longest, at_once=count)
+        return Feeder(turns.more, later, longest, at_once=count)
 
-    def branches_of(self, plays: Sequence[Play], places: Places | None) -> Fed:
+    def branches_of(self, plays: Sequence[Play], places: Places | None) -> StreamInput:
         """The rest of each play's turn, on its tokens or at `places`."""
         trunks, of_branches = places or _places(plays)
         branches = []
@@ -401,7 +401,7 @@ class TurnSampler(Sampler):
             is_inside = play.response or places  # else it begins at a prompt's end
             place = trunk, len(play.tokens), play.seed, first if is_inside else None
             branches.append(Branch(*place))
-        return Fed(trunks, branches, [self._budget(play) for play in plays])
+        return StreamInput(trunks, branches, [self._budget(play) for play in plays])
 
     def _budget(self, play: Play) -> int:
         """The most tokens of the rest of a turn."""

@@ -66,7 +66,7 @@ class Scratch(NamedTuple):
         return stacks_of(self.kv.shape[1], self.result.shape[1])
 
 
-class Place(NamedTuple):
+class GridStep(NamedTuple):
     """The current step of the grid."""
 
     is_first: jax.Array  # whether it is the first step of its core
@@ -107,11 +107,11 @@ def mix_width(head_dim: int) -> int:
     return head_dim if head_dim % LANES == 0 else 2 * head_dim
 
 
-def current_place(grid: Grid, items: Items) -> Place:
+def current_place(grid: Grid, items: Items) -> GridStep:
     """The step that runs. `program_id` is read here, outside of any condition or loop."""
     core, part = pl.program_id(0), pl.program_id(1)
     step = core * grid.parts + part
-    return Place(
+    return GridStep(
         is_first=part == 0,
         is_last=part == grid.parts - 1,
         first_group=step * grid.groups,
@@ -153,7 +153,7 @@ def copy_block(
         size //= 2
 
 
-def start_core(place: Place, scratch: Scratch, copy: Copy) -> None:
+def start_core(place: GridStep, scratch: Scratch, copy: Copy) -> None:
     """Starts the first copy of a core."""
 
     @pl.when(place.is_first)
@@ -163,7 +163,7 @@ def start_core(place: Place, scratch: Scratch, copy: Copy) -> None:
         pl.when(place.core_begin < place.core_end)(lambda: copy(place.core_begin, start))
 
 
-def for_each_item(place: Place, copy: Copy, compute: Callable[[jax.Array], None]) -> None:
+def for_each_item(place: GridStep, copy: Copy, compute: Callable[[jax.Array], None]) -> None:
     """Calls `compute` with each item of the step once it is copied; meanwhile copies the next."""
 
     def item(i: jax.Array, _: None) -> None:

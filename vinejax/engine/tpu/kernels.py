@@ -36,7 +36,7 @@ VMEM_BYTES = 48 * 2**20  # limit of a kernel; a v5p has 64 MiB
 IN_HBM = pl.BlockSpec(memory_space=pl.ANY)
 
 
-class Call(NamedTuple):
+class KernelCall(NamedTuple):
     """What calls of both kernels have in common."""
 
     schedule: Schedule
@@ -51,7 +51,7 @@ class Call(NamedTuple):
 
 
 def attend_rows(
-    call: Call, q: Float[Array, "queries flat"], cache: Float[Array, "R K S W"]
+    call: KernelCall, q: Float[Array, "queries flat"], cache: Float[Array, "R K S W"]
 ) -> Float[Array, "queries lanes"]:
     """The parts of a softmax over the columns that each query sees, as `PartShape` describes them.
 
@@ -66,7 +66,7 @@ def attend_rows(
 
 
 def attend_pages(
-    call: Call,
+    call: KernelCall,
     q: Float[Array, "queries flat"],
     k: Float[Array, "B flat"],
     v: Float[Array, "B flat"],
@@ -89,7 +89,7 @@ def attend_pages(
 
 
 def _run(
-    call: Call,
+    call: KernelCall,
     body: Callable[..., None],
     arrays: list[jax.Array],
     cache: jax.Array,

@@ -19,7 +19,7 @@ TILE_BYTES = 32  # of a tile per lane; the columns of a tile are written togethe
 WRITES = 2  # tiles on their way to HBM at a time
 
 
-class Arguments(NamedTuple):
+class PageArguments(NamedTuple):
     """Arguments and results of the kernel; those in VMEM are the entries of this step's groups."""
 
     seen: Ref  # [groups, M, LANES]
@@ -57,7 +57,7 @@ def column_shapes(groups: int, queries: int, pool: Float[Array, "P K BLOCK W"]) 
 
 def page_body(grid: Grid, head_dim: int, rule: AttentionRule, *refs: Ref) -> None:
     """One step of the grid. A block's source is a page, which holds no other block."""
-    items, ref = Items(*refs[:6]), Arguments(*refs[6:14])
+    items, ref = Items(*refs[:6]), PageArguments(*refs[6:14])
     scratch, columns = Scratch(*refs[14:22]), Columns(*refs[22:])
     place = kernel.current_place(grid, items)
 
@@ -85,7 +85,7 @@ def page_body(grid: Grid, head_dim: int, rule: AttentionRule, *refs: Ref) -> Non
     pl.when(place.is_last)(lambda: _finish_writes(columns, ref.written))
 
 
-def _unpack_columns(ref: Arguments, scratch: Scratch, columns: Columns, head_dim: int) -> None:
+def _unpack_columns(ref: PageArguments, scratch: Scratch, columns: Columns, head_dim: int) -> None:
     """Puts new columns and starts into arrays by group, in float32."""
     k, v = ref.k[...].astype(jnp.float32), ref.v[...].astype(jnp.float32)
     for group in range(columns.new.shape[0]):

@@ -10,9 +10,9 @@ import math
 import jax
 from jaxtyping import Array, Bool, Int
 
-from vinejax.engine.assign import LONG_TAIL
-from vinejax.engine.cache import Allocator, Attend, Cache, Sizes, Step, Storage
-from vinejax.engine.layout import WINDOW, Joined
+from vinejax.engine.cache import Allocator, Attend, Cache, DecodeStep, Sizes, Storage
+from vinejax.engine.layout import WINDOW, JoinedKV
+from vinejax.engine.slot_assignment import LONG_TAIL
 from vinejax.engine.split import SHARDS
 from vinejax.engine.tpu.pages import Pages, give_back, take_pages
 from vinejax.engine.tpu.ragged import RaggedAttention
@@ -52,12 +52,12 @@ class PagedStorage(Storage):
     def columns(self, slots: int, width: int) -> int:
         return self.pages * BLOCK
 
-    def window_layer(self, new: Allocator, sizes: Sizes) -> Joined:
-        return Joined(new.cache(WINDOW, sizes.rows, sizes.columns, per_head=2))
+    def window_layer(self, new: Allocator, sizes: Sizes) -> JoinedKV:
+        return JoinedKV(new.cache(WINDOW, sizes.rows, sizes.columns, per_head=2))
 
-    def empty(self, new: Allocator, sizes: Sizes) -> "Paged":
+    def empty(self, new: Allocator, sizes: Sizes) -> "PagedCache":
         pool = [
-            Joined(new.cache(WINDOW, self.pages, BLOCK, per_head=2))
+            JoinedKV(new.cache(WINDOW, self.pages, BLOCK, per_head=2))
             for _ in range(new.model.cfg.num_layers)
         ]
         pages = Pages(
@@ -67,7 +67,7 @@ class PagedStorage(Storage):
         )
         device = new.mesh.devices.flat[0]
         cores = getattr(device, "num_cores", 1)  # 2 for a v4 or v5p chip, which is one device
-        return Paged(pool, pages, cores, interpret=platform_of(new.mesh) == "cpu")
+        return PagedCache(pool, pages, cores, interpret=platform_of(new.mesh) == "cpu")
 
     def drain_rows(self, sizes: Sizes, slots: int) -> int:
         """Rows that nobody reads cost nothing: all stay where they are."""
@@ -93,10 +93,10 @@ class PagedStorage(Storage):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Paged(Cache):
+class PagedCache(Cache):
     """The pool and the pages of a shard, or of all shards, one after the other."""
 
-    layers: list[Joined]  # the pool
+    layers: list[JoinedKV]  # the pool
     pages: Pages
     cores: int = dataclasses.field(metadata=dict(static=True))  # per device
     interpret: bool = dataclasses.field(metadata=dict(static=True))  # kernels on a CPU, for tests
@@ -104,32 +104,32 @@ class Paged(Cache):
     @jax.named_scope("pages")
     def reserve(
         self, occupied: Bool[Array, " B"], age: Int[Array, " B"]
-    ) -> tuple["Paged", Bool[Array, " B"]]:
+    ) -> tuple["PagedCache", Bool[Array, " B"]]:
         """Slots that begin a block take a page; if too few are free, some slots give theirs up."""
         pages, waits = take_pages(self.pages, occupied, age)
         return dataclasses.replace(self, pages=pages), waits
 
-    def attention(self, step: Step) -> Attend:
+    def attention(self, step: DecodeStep) -> Attend:
         return RaggedAttention(step, self.pages, self.cores, self.interpret).attend
 
-    def give_back(self, ended: Bool[Array, " B"], age: Int[Array, " B"]) -> "Paged":
+    def give_back(self, ended: Bool[Array, " B"], age: Int[Array, " B"]) -> "PagedCache":
         return dataclasses.replace(self, pages=give_back(self.pages, ended, age))
 
-    def specs(self, slots: int) -> "Paged":
+    def specs(self, slots: int) -> "PagedCache":
         pool = jax.tree.map(lambda _: WINDOW.spec, self.layers)
         pages = jax.tree.map(lambda _: SHARDS, self.pages)
         return dataclasses.replace(self, layers=pool, pages=pages)
 
-    def movable(self) -> "Paged":
+    def movable(self) -> "PagedCache":
         """Without the pool, which a program could not pass on without copying it."""
         return dataclasses.replace(self, layers=[])
 
-    def take(self, slots: Int[Array, " M"]) -> "Paged":
+    def take(self, slots: Int[Array, " M"]) -> "PagedCache":
         pages = self.pages._replace(of_slot=self.pages.of_slot[slots])
         return dataclasses.replace(self, pages=pages)
 
-    def with_moved(self, moved: Cache) -> "Paged":
-        assert isinstance(moved, Paged)
+    def with_moved(self, moved: Cache) -> "PagedCache":
+        assert isinstance(moved, PagedCache)
         return dataclasses.replace(moved, layers=self.layers)
 
 

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from vinejax.engine.cache import Step
-from vinejax.engine.layout import Joined
+from vinejax.engine.cache import DecodeStep
+from vinejax.engine.layout import JoinedKV
 from vinejax.engine.shared_attention import HeadQueries
-from vinejax.engine.tpu.kernels import Call, attend_pages, attend_rows
+from vinejax.engine.tpu.kernels import KernelCall, attend_pages, attend_rows
 from vinejax.engine.tpu.pages import Pages
 from vinejax.engine.tpu.schedule import BLOCK, grid_for, make_schedule
 from vinejax.model.attention import AttentionRule
@@ -21,11 +21,11 @@ from vinejax.model.attention import AttentionRule
 MAX_QUERIES = 256  # of a group that has more than one lane
 
 
-class Calls(NamedTuple):
+class LayerCalls(NamedTuple):
     """The two kernel calls of a layer, which layers with the same attention rule share."""
 
-    rows: Call
-    pages: Call
+    rows: KernelCall
+    pages: KernelCall
 
 
 class Bounds(NamedTuple):
@@ -38,16 +38,16 @@ class Bounds(NamedTuple):
 class RaggedAttention:
     """The attention of one decode step. Layers with the same rule share schedules."""
 
-    def __init__(self, step: Step, pages: Pages, cores: int, interpret: bool):
-        """`cores` is the number of cores of a device; `interpret` as in `Call`."""
+    def __init__(self, step: DecodeStep, pages: Pages, cores: int, interpret: bool):
+        """`cores` is the number of cores of a device; `interpret` as in `KernelCall`."""
         self._step, self._pages = step, pages
         self._cores, self._interpret = cores, interpret
-        self._calls: dict[AttentionRule, Calls] = {}
+        self._calls: dict[AttentionRule, LayerCalls] = {}
 
     def attend(
         self, q: HeadQueries, k: Float[Array, "B 1 K H"], v: Float[Array, "B 1 K H"],
-        trunks: Joined, pool: Joined, rule: AttentionRule,
-    ) -> tuple[HeadQueries, Joined]:  # fmt: skip
+        trunks: JoinedKV, pool: JoinedKV, rule: AttentionRule,
+    ) -> tuple[HeadQueries, JoinedKV]:  # fmt: skip
         """The attention of a layer, 0 for idle slots, and its pool with the slots' new columns."""
         if rule not in self._calls:
             self._calls[rule] = self._calls_for(rule, q, trunks.kv)
@@ -65,11 +65,11 @@ class RaggedAttention:
             k, v = k.reshape(slots, -1), v.reshape(slots, -1)
             mixed, written = attend_pages(calls.pages, queries, k, v, start, pool.kv)
         mixed = mixed.reshape(slots, per_head, heads, head_dim)
-        return mixed.swapaxes(1, 2), Joined(written)
+        return mixed.swapaxes(1, 2), JoinedKV(written)
 
     def _calls_for(
         self, rule: AttentionRule, q: HeadQueries, trunks: Float[Array, "W K S both"]
-    ) -> Calls:
+    ) -> LayerCalls:
         queries, lanes = self._step.queries, self._step.lanes
         rows, columns = trunks.shape[0], trunks.shape[2]
         own = Bounds(jnp.zeros_like(queries.age), jnp.where(queries.busy, queries.age + 1, 0))
@@ -81,7 +81,7 @@ class RaggedAttention:
         row = jnp.repeat(jnp.arange(rows), groups_per_row)
         sources = jnp.repeat(row[:, None], columns // BLOCK, axis=1)
         num_pages = self._pages.free.shape[0]
-        return Calls(
+        return LayerCalls(
             self._call(rule, q, shared, sources),
             self._call(rule, q, own, self._pages.of_slot, num_pages),
         )
@@ -89,13 +89,13 @@ class RaggedAttention:
     def _call(
         self, rule: AttentionRule, q: HeadQueries, bounds: Bounds, sources: Int[Array, "N blocks"],
         max_items: int | None = None,
-    ) -> Call:  # fmt: skip
+    ) -> KernelCall:  # fmt: skip
         """A call for N groups of consecutive lanes (or slots), with G queries per lane."""
         _, heads, per_head, head_dim = q.shape
         first, limit = (jnp.repeat(x.reshape(len(sources), -1), per_head, axis=1) for x in bounds)
         grid = grid_for(len(sources), first.shape[1], heads, head_dim, self._cores)
         schedule = make_schedule(first, limit, sources, grid, max_items)
-        return Call(schedule, grid, rule, self._interpret)
+        return KernelCall(schedule, grid, rule, self._interpret)
 
 
 def _num_groups(lanes: int, queries_per_head: int) -> int:

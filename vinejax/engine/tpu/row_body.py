@@ -14,7 +14,7 @@ from vinejax.engine.tpu.schedule import BLOCK, Grid, part_shape
 from vinejax.model.attention import AttentionRule
 
 
-class Arguments(NamedTuple):
+class RowArguments(NamedTuple):
     """Arguments and result of the kernel; those in VMEM are the entries of this step's groups."""
 
     seen: Ref  # [groups, M, LANES]
@@ -25,7 +25,7 @@ class Arguments(NamedTuple):
 
 def row_body(grid: Grid, head_dim: int, rule: AttentionRule, *refs: Ref) -> None:
     """One step of the grid. A block's source is a row, where block n begins at column n * BLOCK."""
-    items, ref, scratch = Items(*refs[:6]), Arguments(*refs[6:10]), Scratch(*refs[10:])
+    items, ref, scratch = Items(*refs[:6]), RowArguments(*refs[6:10]), Scratch(*refs[10:])
     place = kernel.current_place(grid, items)
 
     def copy(i: jax.Array, act: Callable[[Any], None]) -> None:

@@ -24,15 +24,15 @@ from jaxtyping import Array, Float, Int
 
 from vinejax.core.settings import SampleConfig
 from vinejax.engine import split
-from vinejax.engine.branches import Work
-from vinejax.engine.collect import Drawn
+from vinejax.engine.branches import BranchSet
+from vinejax.engine.collect import DecodedBranch
 from vinejax.engine.decode import GOING, Queue, after_token, uniforms
 from vinejax.engine.memory import put_on_shards
 from vinejax.engine.sampling import (
     FORMS,
-    Draws,
+    DrawIntervals,
     by_blocks,
-    draws_of,
+    draw_intervals,
     is_drawn,
     kept_probs,
     log_softmax,
@@ -59,7 +59,7 @@ class SearchConfig:
     places: int  # whose logits are computed at a time
 
 
-class Searched(NamedTuple):
+class SearchItems(NamedTuple):
     """On one shard, trunks that were prefilled together, and the items that may repeat them."""
 
     first: jax.Array  # i32[B] the first position of an item; the length where there is none
@@ -68,14 +68,14 @@ class Searched(NamedTuple):
     place: jax.Array  # i32[Q] the item's trunk among the B
 
 
-class Found(NamedTuple):
-    """What the host reads of a search; the first four are in the order of `Searched.item`."""
+class SearchResult(NamedTuple):
+    """What the host reads of a search; the first four are in the order of `SearchItems.item`."""
 
     count: jax.Array  # i32[Z * Q] tokens of each branch that need no decoding
     token: jax.Array  # i32[Z * Q] the last of them, or the one before the branch
     logprob: jax.Array  # f32[Z * Q] of it
     ended: jax.Array  # i32[Z * Q] GOING, or how the branch ended with it
-    own_logprobs: jax.Array  # f32[Z * B, T] of the trunks' own tokens, from `Searched.first` on
+    own_logprobs: jax.Array  # f32[Z * B, T] of the trunks' own tokens, from `SearchItems.first` on
 
 
 @functools.partial(jax.jit, static_argnames="config")
@@ -86,8 +86,8 @@ def skip_repeats(
     queue: Queue,
     hidden: Float[Array, "B T D"],
     tokens: Int[Array, "B T"],
-    searched: Searched,
-) -> tuple[Queue, Found]:
+    searched: SearchItems,
+) -> tuple[Queue, SearchResult]:
     """Moves the items of trunks to where decoding begins: position, token, budget and match.
 
     `hidden` are the trunks' final hidden states. No item may be in a slot already. One that has
@@ -100,8 +100,8 @@ def skip_repeats(
         queue: Queue,
         hidden: jax.Array,
         tokens: jax.Array,
-        searched: Searched,
-    ) -> tuple[Queue, Found]:
+        searched: SearchItems,
+    ) -> tuple[Queue, SearchResult]:
         draws, own_logprobs = _own_draws(config, weights, hidden, tokens, searched)
         walk = _walk(config, stops, queue, draws, tokens, searched)
         token, logprob = _departures(config, weights, queue, hidden, searched, walk)
@@ -124,7 +124,7 @@ def skip_repeats(
         queue = queue._replace(
             **{name: old[name].at[searched.item].set(x, mode="drop") for name, x in moved.items()}
         )
-        return queue, Found(count, token, logprob, ended, own_logprobs)
+        return queue, SearchResult(count, token, logprob, ended, own_logprobs)
 
     weight_specs = split.weight_specs(config.model, config.mesh, weights)
     in_specs = (weight_specs, REPLICATED, SHARDS, SHARDS, SHARDS, SHARDS)
@@ -134,8 +134,12 @@ def skip_repeats(
 
 
 def _own_draws(
-    config: SearchConfig, weights: Weights, hidden: jax.Array, tokens: jax.Array, searched: Searched
-) -> tuple[Draws, Float[Array, "B T"]]:
+    config: SearchConfig,
+    weights: Weights,
+    hidden: jax.Array,
+    tokens: jax.Array,
+    searched: SearchItems,
+) -> tuple[DrawIntervals, Float[Array, "B T"]]:
     """The numbers that draw each trunk's own tokens, for all B * T places, and log-probabilities.
 
     Logits are computed only of places that some item asks for; the others have zeros.
@@ -150,19 +154,21 @@ def _own_draws(
     (asked,) = jnp.nonzero(is_asked.reshape(-1), size=padded, fill_value=B * T)
     flat, own = hidden.reshape(B * T, -1), tokens.reshape(-1)
 
-    def of_block(logits: jax.Array, own: jax.Array) -> tuple[Draws, jax.Array]:
+    def of_block(logits: jax.Array, own: jax.Array) -> tuple[DrawIntervals, jax.Array]:
         logprobs = log_softmax(logits / cfg.temperature, axis)
         kept = kept_probs(jnp.exp(logprobs), cfg.top_p, cfg.top_k, axis, form)
-        return draws_of(kept, own, axis, form), take_token(logprobs, own, axis)
+        return draw_intervals(kept, own, axis, form), take_token(logprobs, own, axis)
 
-    def some(i: jax.Array, found: tuple[Draws, jax.Array]) -> tuple[Draws, jax.Array]:
+    def some(
+        i: jax.Array, found: tuple[DrawIntervals, jax.Array]
+    ) -> tuple[DrawIntervals, jax.Array]:
         places = lax.dynamic_slice_in_dim(asked, i * size, size)
         logits = model.logits(weights, flat[places - 1])
         made = by_blocks(form, of_block, logits, own[places])
         return jax.tree.map(lambda x, new: x.at[places].set(new, mode="drop"), found, made)
 
     zeros, steps = jnp.zeros(B * T), jnp.zeros((B * T, 3))
-    nothing = Draws(zeros, steps, steps, steps), zeros
+    nothing = DrawIntervals(zeros, steps, steps, steps), zeros
     num_parts = -(-is_asked.sum() // size)
     draws, logprobs = lax.fori_loop(0, num_parts, some, nothing)
     return draws, logprobs.reshape(B, T)
@@ -181,11 +187,11 @@ def _walk(
     config: SearchConfig,
     stops: jax.Array,
     queue: Queue,
-    draws: Draws,
+    draws: DrawIntervals,
     tokens: jax.Array,
-    searched: Searched,
+    searched: SearchItems,
 ) -> _Walk:
-    """The walks of all items, in the order of `Searched.item`; a part of them after the other."""
+    """How far each item walks along its trunk, in the order of `SearchItems.item`."""
     T, num_items = tokens.shape[1], queue.position.shape[0]
     own = tokens.reshape(-1)
 
@@ -224,12 +230,12 @@ def _departures(
     weights: Weights,
     queue: Queue,
     hidden: jax.Array,
-    searched: Searched,
+    searched: SearchItems,
     walk: _Walk,
 ) -> tuple[Int[Array, " Q"], Float[Array, " Q"]]:
     """The tokens that departing items draw in place of the trunk's, and log-probabilities.
 
-    They are in the order of `Searched.item`. Other items have zeros.
+    They are in the order of `SearchItems.item`. Other items have zeros.
     """
     model = split.own_part(config.model, config.mesh)
     axis = split.vocab_axis(config.model, config.mesh)
@@ -252,15 +258,15 @@ def _departures(
     return lax.fori_loop(0, -(-walk.departs.sum() // size), some, nothing)
 
 
-class Search(NamedTuple):
+class RunningSearch(NamedTuple):
     """A search that devices compute."""
 
     places: list[tuple[int, int, int]]  # (shard, trunk, its place among the Z * B)
-    branches: list[np.ndarray]  # of each shard, in the order of `Searched.item`
-    found: Found
+    branches: list[np.ndarray]  # of each shard, in the order of `SearchItems.item`
+    found: SearchResult
 
 
-class Repeats:
+class AcceptedPrefixes:
     """The repeats of a phase's branches, as the host knows them.
 
     A trunk's items are searched when the shard computes it for the first time, before any of them
@@ -269,9 +275,13 @@ class Repeats:
     """
 
     def __init__(
-        self, work: Work, order: Sequence[Sequence[int]], stats: EngineStats, is_wanted: bool
+        self,
+        branch_set: BranchSet,
+        order: Sequence[Sequence[int]],
+        stats: EngineStats,
+        is_wanted: bool,
     ):
-        self._work, self._stats, self._is_wanted = work, stats, is_wanted
+        self._branch_set, self._stats, self._is_wanted = branch_set, stats, is_wanted
         self._order = [np.zeros(0, np.int64) for _ in order]
         # Of each branch: tokens that need no decoding; the last of them, its log-probability, and
         # how the branch ended with it; its position and its shard.
@@ -284,12 +294,15 @@ class Repeats:
         self.are_possible: list[bool] = []
         self.add_branches(order)
         self._logprobs: dict[tuple[int, int], np.ndarray] = {}  # by shard and trunk
-        self._started: list[Search] = []
+        self._started: list[RunningSearch] = []
 
     def add_branches(self, order: Sequence[Sequence[int]]) -> None:
         """Takes the work's new branches and trunks; `order` continues each shard's queue."""
-        work, zeros = self._work, np.zeros(len(self._work.branches) - len(self.count), np.int64)
-        position = np.array([b.position for b in work.branches[len(self.count) :]], np.int64)
+        branch_set, zeros = (
+            self._branch_set,
+            np.zeros(len(self._branch_set.branches) - len(self.count), np.int64),
+        )
+        position = np.array([b.position for b in branch_set.branches[len(self.count) :]], np.int64)
         self._position = np.concatenate([self._position, position])
         for name in ("count", "_token", "_ended", "_shard", "_logprob"):
             old = getattr(self, name)
@@ -300,11 +313,11 @@ class Repeats:
             self._order[shard] = np.append(self._order[shard], np.array(of_shard, np.int64))
             for item, i in enumerate(of_shard if self._is_wanted else (), start=first):
                 self._shard[i] = shard
-                trunk = work.branches[i].trunk
-                if self._position[i] < len(work.trunks[trunk]) and work.budgets[i] > 1:
+                trunk = branch_set.branches[i].trunk
+                if self._position[i] < len(branch_set.trunks[trunk]) and branch_set.budgets[i] > 1:
                     self._items[shard].setdefault(trunk, []).append(item)
                     found = True
-        self.are_possible += [found] * (len(work.trunks) - len(self.are_possible))
+        self.are_possible += [found] * (len(branch_set.trunks) - len(self.are_possible))
 
     def start(
         self,
@@ -312,7 +325,7 @@ class Repeats:
         trunks: list[list[int]],
         batch: int,
         queue: int,
-        search: Callable[[Searched], Found],
+        search: Callable[[SearchItems], SearchResult],
     ) -> None:
         """Starts a search of the items of these trunks of each shard, if there are any left.
 
@@ -336,23 +349,23 @@ class Repeats:
                 item[shard, here], place[shard, here] = items, n
                 end += len(items)
                 positions = self._position[self._order[shard][items]]
-                length[shard, n] = len(self._work.trunks[trunk])
+                length[shard, n] = len(self._branch_set.trunks[trunk])
                 first[shard, n] = positions.min(initial=length[shard, n])
                 places.append((shard, trunk, shard * batch + n))
             branches.append(self._order[shard][item[shard, :end]])
-        on_mesh = Searched(*(put_on_shards(mesh, x) for x in (first, length, item, place)))
-        self._started.append(Search(places, branches, search(on_mesh)))
+        on_mesh = SearchItems(*(put_on_shards(mesh, x) for x in (first, length, item, place)))
+        self._started.append(RunningSearch(places, branches, search(on_mesh)))
 
     def repeated(self, branch: int) -> int:
         """Tokens of a branch that need no decoding."""
         return int(self.count[branch])
 
-    def take(self) -> list[Search]:
+    def take(self) -> list[RunningSearch]:
         """The searches that were started since the last call."""
         started, self._started = self._started, []
         return started
 
-    def read(self, searches: list[Search]) -> None:
+    def read(self, searches: list[RunningSearch]) -> None:
         """Reads searches once they are computed."""
         for places, branches, found in searches:
             *of_items, own_logprobs = map(np.asarray, jax.device_get(found))
@@ -366,18 +379,18 @@ class Repeats:
                 # In place of a token that ends its branch another is decoded.
                 self._stats.repeated_tokens += int(count.sum() - (ended != GOING).sum())
 
-    def whole(self, drawn: Drawn) -> Drawn:
+    def with_prefix(self, drawn: DecodedBranch) -> DecodedBranch:
         """The branch with all of its tokens: those that were decoded are its last."""
         count, i = int(self.count[drawn.branch]), drawn.branch
         if not count:
             return drawn
-        trunk, begin = self._work.branches[i].trunk, int(self._position[i])
+        trunk, begin = self._branch_set.branches[i].trunk, int(self._position[i])
         repeat, ended = slice(begin, begin + count - 1), int(self._ended[i])
         if ended != GOING:
-            drawn = Drawn(i, drawn.tokens[:0], drawn.logprobs[:0], ended)
+            drawn = DecodedBranch(i, drawn.tokens[:0], drawn.logprobs[:0], ended)
         tokens = np.empty(count + len(drawn.tokens), np.int32)
         logprobs = np.empty(len(tokens), np.float32)
-        tokens[: count - 1] = self._work.trunks[trunk][repeat]
+        tokens[: count - 1] = self._branch_set.trunks[trunk][repeat]
         logprobs[: count - 1] = self._logprobs[int(self._shard[i]), trunk][repeat]
         tokens[count - 1], logprobs[count - 1] = self._token[i], self._logprob[i]
         tokens[count:], logprobs[count:] = drawn.tokens, drawn.logprobs

@@ -27,24 +27,30 @@ MIN_TRUNKS = 8  # of a batch; of fewer a place more is a larger share
 ALIKE = 4  # trunks begin alike if a quarter of the shorter one is the same
 
 
-class Flat(NamedTuple):
+class CompactPlaces(NamedTuple):
     """Where the tokens of B trunks of up to T tokens are computed."""
 
     source: Array  # i32[P] of each place: its token among the B * T
     place: Array  # i32[B, T] of each token; P where there is none
 
 
-def without_padding(flat: Flat | None, x: Shaped[jax.Array, "B T *rest"]) -> jax.Array:
-    """What is computed of x: [1, P, ...], or all of it if `flat` is None."""
-    return x if flat is None else x.reshape(-1, *x.shape[2:])[flat.source][None]
+def without_padding(
+    compact_places: CompactPlaces | None, x: Shaped[jax.Array, "B T *rest"]
+) -> jax.Array:
+    """What is computed of x: [1, P, ...], or all of it if `compact_places` is None."""
+    return x if compact_places is None else x.reshape(-1, *x.shape[2:])[compact_places.source][None]
 
 
-def padded(flat: Flat | None, x: jax.Array) -> Shaped[jax.Array, "B T *rest"]:
+def padded(compact_places: CompactPlaces | None, x: jax.Array) -> Shaped[jax.Array, "B T *rest"]:
     """The inverse of `without_padding`, 0 where there is no token."""
-    return x if flat is None else jnp.take(x[0], flat.place, axis=0, mode="fill", fill_value=0)
+    return (
+        x
+        if compact_places is None
+        else jnp.take(x[0], compact_places.place, axis=0, mode="fill", fill_value=0)
+    )
 
 
-class Fitting(NamedTuple):
+class PrefillFit(NamedTuple):
     """What a prefill computes of each shard's next trunks."""
 
     counts: list[int]  # of trunks, by shard
@@ -91,28 +97,28 @@ def shared_tokens(trunks: Sequence[Sequence[int]], shares: bool = True) -> list[
     return found
 
 
-def fitting(
+def fit_prefill(
     trunks: Sequence[Sequence[Sequence[int]]], sizes: Sequence[int], shares: bool = True
-) -> Fitting:
+) -> PrefillFit:
     """How many of each shard's trunks fit, in the smallest of `sizes` that holds all, or the last.
 
     `shares`: trunks that begin alike have the same places there.
     """
     if not sizes:
-        return Fitting([len(of_shard) for of_shard in trunks], None)
+        return PrefillFit([len(of_shard) for of_shard in trunks], None)
     taken = []
     for of_shard in trunks:
         shared = shared_tokens(of_shard, shares)
         taken.append(np.cumsum([len(x) - n for x, (_, n) in zip(of_shard, shared, strict=True)]))
     most = max(of_shard[-1] for of_shard in taken if len(of_shard))
     places = next((size for size in sizes if size >= most), sizes[-1])
-    return Fitting([int((of_shard <= places).sum()) for of_shard in taken], places)
+    return PrefillFit([int((of_shard <= places).sum()) for of_shard in taken], places)
 
 
-def flattened(
+def compact_places_of(
     trunks: Sequence[Sequence[int]], batch: int, length: int, places: int, shares: bool = True
-) -> Flat:
-    """The places of a shard's trunks, on the host; arguments are as for `fitting`."""
+) -> CompactPlaces:
+    """The places of a shard's trunks, on the host; arguments are as for `fit_prefill`."""
     source, place = np.zeros(places, np.int32), np.full((batch, length), places, np.int32)
     end = 0
     shared = shared_tokens(trunks, shares)
@@ -121,4 +127,4 @@ def flattened(
         place[i, :n], place[i, n : len(ids)] = place[earlier, :n], own
         source[own] = i * length + np.arange(n, len(ids))
         end += len(own)
-    return Flat(source, place)
+    return CompactPlaces(source, place)

@@ -9,11 +9,11 @@ from helpers import loop_cases
 
 from vinejax.core.settings import MeshConfig
 from vinejax.core.shapes import bucket, doubled, packed_length, part, row_length
-from vinejax.engine.assign import assign, lanes_per_row, window_shape
-from vinejax.engine.branches import Branch, Feed, Work
+from vinejax.engine.branches import Branch, BranchSet, Feeder
 from vinejax.engine.layout import CacheLayout
-from vinejax.engine.memory import Demand, Settings, sizes_of
+from vinejax.engine.memory import EngineSettings, PhaseSize, sizes_of
 from vinejax.engine.ring import RingStorage, ring_blocks
+from vinejax.engine.slot_assignment import assign, lanes_per_row, window_shape
 from vinejax.model.sharding import make_mesh
 
 
@@ -25,11 +25,11 @@ def random_work(seed: int, trunks: int, branches: int) -> tuple[list[int], list[
     ]
 
 
-def work_of(lengths: list[int], trunk_of: list[int], budgets: list[int]) -> Work:
+def branch_set_of(lengths: list[int], trunk_of: list[int], budgets: list[int]) -> BranchSet:
     """Branches at the ends of trunks of these lengths."""
     branches = [Branch(trunk, lengths[trunk], seed=i) for i, trunk in enumerate(trunk_of)]
     trunks = [[0] * length for length in lengths]
-    return Work(trunks, branches, budgets, max(lengths), [False] * len(trunks))
+    return BranchSet(trunks, branches, budgets, max(lengths), [False] * len(trunks))
 
 
 @pytest.mark.parametrize("shards", [1, 2, 8])
@@ -37,32 +37,32 @@ def work_of(lengths: list[int], trunk_of: list[int], budgets: list[int]) -> Work
 def test_every_branch_is_served_once(shards, trunks):
     trunk_of, budgets = random_work(trunks, trunks, 300)
     lengths = random.Random(0).choices(range(1, 200), k=trunks)
-    loads = assign(work_of(lengths, trunk_of, budgets), shards, rows=4)
-    served = [i for own in loads for load in own for i in load.items]
+    jobs = assign(branch_set_of(lengths, trunk_of, budgets), shards, rows=4)
+    served = [i for own in jobs for job in own for i in job.items]
     assert sorted(served) == [i for i, budget in enumerate(budgets) if budget]
-    for own in loads:
+    for own in jobs:
         first = 0
-        for load in own:
-            assert {trunk_of[i] for i in load.items} == {load.trunk}
-            assert load.work == sum(budgets[i] for i in load.items)
-            assert [budgets[i] for i in load.items] == sorted(
-                (budgets[i] for i in load.items), reverse=True
+        for job in own:
+            assert {trunk_of[i] for i in job.items} == {job.trunk}
+            assert job.work == sum(budgets[i] for i in job.items)
+            assert [budgets[i] for i in job.items] == sorted(
+                (budgets[i] for i in job.items), reverse=True
             )
-            assert load.first == first
-            first += len(load.items)
-        keys = [(load.work.bit_length(), lengths[load.trunk]) for load in own]
+            assert job.first == first
+            first += len(job.items)
+        keys = [(job.work.bit_length(), lengths[job.trunk]) for job in own]
         assert keys == sorted(keys, reverse=True), "the most work, then the longest trunk"
-    totals = [sum(load.work for load in own) for own in loads]
+    totals = [sum(job.work for job in own) for own in jobs]
     # The largest load first: no shard is above the mean by more than one load.
-    assert max(totals) - sum(totals) / shards <= max(load.work for own in loads for load in own)
+    assert max(totals) - sum(totals) / shards <= max(job.work for own in jobs for job in own)
 
 
 def test_a_trunk_with_most_of_the_work_gets_several_rows_at_once():
     trunk_of, budgets = [0] * 900 + list(range(1, 11)) * 10, [10] * 1000
-    (loads,) = assign(work_of([5] * 11, trunk_of, budgets), shards=1, rows=8)
-    parts = [load for load in loads if load.trunk == 0]
-    assert len(parts) == 7 and loads[:7] == parts, "first, and no more than there are rows"
-    works = [load.work for load in parts]
+    (jobs,) = assign(branch_set_of([5] * 11, trunk_of, budgets), shards=1, rows=8)
+    parts = [job for job in jobs if job.trunk == 0]
+    assert len(parts) == 7 and jobs[:7] == parts, "first, and no more than there are rows"
+    works = [job.work for job in parts]
     assert max(works) - min(works) <= 10
 
 
@@ -134,9 +134,9 @@ def test_phases_of_a_run_have_few_sizes():
     model, mesh = loop_cases.model(), make_mesh(MeshConfig())
 
     def shapes(limits: tuple[int, ...], longest: int, budget: int) -> tuple[int, int]:
-        settings = Settings(64, limits=limits, max_tokens=256 if limits else None)
-        demand = Demand(16, 64, longest, budget)
-        sizes, _ = sizes_of(model, mesh, "cpu", 1 << 30, settings, demand)
+        settings = EngineSettings(64, limits=limits, max_tokens=256 if limits else None)
+        phase_size = PhaseSize(16, 64, longest, budget)
+        sizes, _ = sizes_of(model, mesh, "cpu", 1 << 30, settings, phase_size)
         return sizes.columns, sizes.width
 
     lengths, budgets = range(1, 557, 5), range(1, 257, 17)
@@ -149,9 +149,9 @@ def test_fed_branches_have_a_row_each():
     """One lane on each then, as XLA computes empty ones too; else few, on rows for all slots."""
     model, mesh = loop_cases.model(), make_mesh(MeshConfig())
     for trunks, branches, lanes in ((8, 40, 1), (1, 64, 1), (16, 128, 1), (16, 2000, 8)):
-        feed = Feed(lambda: None, 16 * branches, 300, at_once=branches)
-        demand = Demand(trunks, branches, 300, 16)
-        sizes, _ = sizes_of(model, mesh, "cpu", 1 << 30, Settings(128), demand, feed)
+        feed = Feeder(lambda: None, 16 * branches, 300, at_once=branches)
+        phase_size = PhaseSize(trunks, branches, 300, 16)
+        sizes, _ = sizes_of(model, mesh, "cpu", 1 << 30, EngineSettings(128), phase_size, feed)
         assert sizes.lanes == lanes
         assert sizes.slots >= min(branches, 128) and sizes.rows >= min(branches, 256)
         assert sizes.lanes * trunks >= 128 or lanes == 1

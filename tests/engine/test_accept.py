@@ -14,12 +14,12 @@ from helpers.model_oracles import SAMPLED_MODELS, Model, assert_same, random_mod
 from vinejax.core.errors import DivergedError
 from vinejax.core.settings import SampleConfig
 from vinejax.engine import drain, phase
-from vinejax.engine.branches import Branch, Grown, Work, work_of
+from vinejax.engine.accept import REACH, skip_repeats
+from vinejax.engine.branches import Branch, BranchSet, Grown, branch_set_of
 from vinejax.engine.collect import Collector
 from vinejax.engine.decode import GOING, NOT_FINITE, uniforms
 from vinejax.engine.engine import Engine
-from vinejax.engine.repeats import REACH, skip_repeats
-from vinejax.engine.sampling import BLOCK, FORMS, draws_of, inverse_cdf, is_drawn, sample
+from vinejax.engine.sampling import BLOCK, FORMS, draw_intervals, inverse_cdf, is_drawn, sample
 from vinejax.engine.stats import EngineStats
 from vinejax.engine.trace import HostSteps
 
@@ -143,7 +143,7 @@ def test_a_token_is_drawn_by_the_numbers_with_which_the_inverse_cdf_gives_it(
     def are_drawn(rows: jax.Array, u: jax.Array) -> jax.Array:
         def by_token(token: jax.Array) -> jax.Array:
             given = jnp.broadcast_to(token, u.shape)
-            return is_drawn(draws_of(rows, given, form=FORMS[platform]), u)
+            return is_drawn(draw_intervals(rows, given, form=FORMS[platform]), u)
 
         return jax.lax.map(by_token, jnp.arange(size), batch_size=32)
 
@@ -162,8 +162,8 @@ def test_numbers_of_a_vocabulary_that_is_split():
     def both(part: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         token = inverse_cdf(part, u, "places")
         other = (token + 1) % size
-        yes = is_drawn(draws_of(part, token, "places"), u)
-        return token, yes, is_drawn(draws_of(part, other, "places"), u)
+        yes = is_drawn(draw_intervals(part, token, "places"), u)
+        return token, yes, is_drawn(draw_intervals(part, other, "places"), u)
 
     token, yes, no = map(np.asarray, jax.jit(jax.vmap(both, axis_name="places"))(parts))
     assert len(set(token[0] // (size // places))) == places
@@ -171,7 +171,7 @@ def test_numbers_of_a_vocabulary_that_is_split():
 
 
 def test_no_number_draws_by_logits_that_are_not_finite():
-    draws = draws_of(jnp.full((1, 5), jnp.nan), jnp.array([2]))
+    draws = draw_intervals(jnp.full((1, 5), jnp.nan), jnp.array([2]))
     assert not any(is_drawn(draws, jnp.array([u], jnp.float32)) for u in (0.0, 0.5, 0.999))
 
 
@@ -255,7 +255,7 @@ def test_a_trunk_is_computed_as_far_as_repeats_mostly_go(
     # No row is longer for it, and a branch of one token has no repeat.
     assert [work.longest for work in computed] == [8, 8]
     assert [len(work.within(32).trunks[0]) for work in computed] == [min(n, 32) for n in expected]
-    one = work_of([trunk], branches, [5, 1], tiny.decoder.cfg, False, REACH)
+    one = branch_set_of([trunk], branches, [5, 1], tiny.decoder.cfg, False, REACH)
     assert len(one.trunks[0]) == 3 + REACH
 
 
@@ -284,7 +284,7 @@ def test_the_number_of_a_token_counts_the_repeat():
     shape = (1, 1, 2)
     item, ended = np.zeros(shape, np.int32), np.array([[[GOING, NOT_FINITE]]], np.int32)
     steps = HostSteps(item, item, item.astype(np.float32), ended)
-    work = Work([[3, 4]], [Branch(0, 1, 1)], [9], 1, [False])
+    work = BranchSet([[3, 4]], [Branch(0, 1, 1)], [9], 1, [False])
     collector = Collector(work, [[0]], 1, 2, EngineStats(), lambda branch: 5)
     with pytest.raises(DivergedError, match="the logits of its token 7 are not finite"):
         list(collector.add(steps))
@@ -357,7 +357,7 @@ def test_one_distribution_decides_each_place_of_a_trunk(
 
 PROGRAM = """
 from helpers import model_oracles
-from test_repeats import check, continuations, solutions
+from test_accept import check, continuations, solutions
 import jax
 from vinejax.model.sharding import make_mesh, param_shardings
 from vinejax.core.settings import MeshConfig, SampleConfig

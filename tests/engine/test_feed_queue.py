@@ -8,9 +8,9 @@ from helpers.model_oracles import Model
 
 from vinejax.core.settings import SampleConfig
 from vinejax.engine import phase
-from vinejax.engine.branches import Branch, Fed, Feed
+from vinejax.engine.branches import Branch, Feeder, StreamInput
 from vinejax.engine.engine import Engine
-from vinejax.engine.intake import Intake
+from vinejax.engine.feed_queue import FeedQueue
 
 SAMPLING = SampleConfig(temperature=0.9, top_p=0.95)
 
@@ -42,10 +42,10 @@ def test_what_does_not_fit_waits_for_a_following_phase(
     tiny: Model, expected: cases.Texts, bounds: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ):
     held = []
-    hold = Intake.hold
-    monkeypatch.setattr(Intake, "hold", lambda self, work: held.append(work) or hold(self, work))
+    hold = FeedQueue.hold
+    monkeypatch.setattr(FeedQueue, "hold", lambda self, work: held.append(work) or hold(self, work))
     if "branches" in bounds:
-        monkeypatch.setattr("vinejax.engine.repeats.ITEMS", 2)
+        monkeypatch.setattr("vinejax.engine.accept.ITEMS", 2)
         monkeypatch.setattr("vinejax.engine.memory.queue_size", lambda count: count // 2 * 2 + 10)
     engine = engine_of(tiny, skip_repeats="branches" in bounds)
     cases.assert_same(cases.as_fed(engine, tiny.params, **bounds), expected)
@@ -92,12 +92,12 @@ def test_the_last_branches_drain_once_nothing_more_comes(
 
 
 def test_a_feed_that_neither_gives_nor_ends_is_refused(tiny: Model):
-    feed = Feed(lambda: Fed([], []), 1, 20, 1)
+    feed = Feeder(lambda: StreamInput([], []), 1, 20, 1)
     with pytest.raises(ValueError, match="None ends a feed"):
         dict(engine_of(tiny).stream(tiny.params, cases.PROMPTS, cases.FIRST, 4, feed=feed))
 
 
 def test_what_is_fed_is_checked(tiny: Model):
-    feed = Feed(lambda: Fed([[3]], [Branch(0, 2, 1)]), 1, 20, 1)
+    feed = Feeder(lambda: StreamInput([[3]], [Branch(0, 2, 1)]), 1, 20, 1)
     with pytest.raises(ValueError, match="branch 0: position 2"):
         dict(engine_of(tiny).stream(tiny.params, cases.PROMPTS, cases.FIRST, 4, feed=feed))

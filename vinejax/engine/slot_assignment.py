@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vinejax.core.shapes import bucket
-from vinejax.engine.branches import Work
+from vinejax.engine.branches import BranchSet
 
 # Found by simulation with geometric lengths, 1 to 108 branches per trunk, 64 and 256 slots: slots
 # are then busy in over 99 of 100 steps while branches wait.
@@ -21,7 +21,7 @@ SHARED_BY = 8  # branches of a trunk that may always be decoded at once
 
 
 @dataclasses.dataclass(frozen=True)
-class Load:
+class RowJob:
     """Branches of one trunk that one row serves, those with the largest budgets first."""
 
     trunk: int
@@ -52,7 +52,7 @@ def lanes_per_row(slots: int, rows: int, min_lanes: int = 1) -> int:
     return min(slots, max(lanes, min_lanes))
 
 
-class Begun(NamedTuple):
+class StartedPhase(NamedTuple):
     """What a phase has already when further work is assigned to its shards."""
 
     items: Sequence[int]  # of each shard's queue
@@ -61,7 +61,9 @@ class Begun(NamedTuple):
     shard_of: Mapping[int, int]  # of trunks that are bound to a shard
 
 
-def assign(work: Work, shards: int, rows: int, begun: Begun | None = None) -> list[list[Load]]:
+def assign(
+    branch_set: BranchSet, shards: int, rows: int, begun: StartedPhase | None = None
+) -> list[list[RowJob]]:
     """The loads of each shard; branches without a budget are left out.
 
     Scored trunks without a branch have loads of no items. `begun`: the loads join those of a phase
@@ -74,14 +76,14 @@ def assign(work: Work, shards: int, rows: int, begun: Begun | None = None) -> li
     into several loads, and every shard gets about the same sum, so that no row and no shard takes
     much longer than the others.
     """
-    budgets, lengths = work.budgets, [len(trunk) for trunk in work.trunks]
+    budgets, lengths = branch_set.budgets, [len(trunk) for trunk in branch_set.trunks]
     by_trunk: dict[int, list[int]] = {}
-    for i, branch in enumerate(work.branches):
+    for i, branch in enumerate(branch_set.branches):
         if budgets[i] > 0:
             by_trunk.setdefault(branch.trunk, []).append(i)
-    begun = begun or Begun([0] * shards, [0] * shards, sum(n for n in budgets if n > 0), {})
+    begun = begun or StartedPhase([0] * shards, [0] * shards, sum(n for n in budgets if n > 0), {})
     share = begun.total / (shards * rows)
-    loads = []
+    jobs = []
     for trunk, items in by_trunk.items():
         items.sort(key=lambda i: -budgets[i])
         total = sum(budgets[i] for i in items)
@@ -90,27 +92,27 @@ def assign(work: Work, shards: int, rows: int, begun: Begun | None = None) -> li
         parts = min(max(parts, 1), len(items))
         for part in range(parts):
             items_of_part = items[part::parts]
-            loads.append(Load(trunk, items_of_part, sum(budgets[i] for i in items_of_part)))
-    by_shard: list[list[Load]] = [[] for _ in range(shards)]
+            jobs.append(RowJob(trunk, items_of_part, sum(budgets[i] for i in items_of_part)))
+    by_shard: list[list[RowJob]] = [[] for _ in range(shards)]
     totals = [*begun.work]
-    for load in sorted(loads, key=lambda load: -load.work):
-        shard = begun.shard_of.get(load.trunk, totals.index(min(totals)))
-        by_shard[shard].append(load)
-        totals[shard] += load.work
+    for job in sorted(jobs, key=lambda job: -job.work):
+        shard = begun.shard_of.get(job.trunk, totals.index(min(totals)))
+        by_shard[shard].append(job)
+        totals[shard] += job.work
     ordered = [
         _in_order(of_shard, lengths, first)
         for of_shard, first in zip(by_shard, begun.items, strict=True)
     ]
-    only_scored = set(np.flatnonzero(work.scored).tolist()) - by_trunk.keys()
+    only_scored = set(np.flatnonzero(branch_set.scored).tolist()) - by_trunk.keys()
     for n, i in enumerate(sorted(only_scored, key=lambda i: -lengths[i])):
-        ordered[n % shards].append(Load(i, [], 0))
+        ordered[n % shards].append(RowJob(i, [], 0))
     return ordered
 
 
-def _in_order(loads: list[Load], lengths: Sequence[int], first: int) -> list[Load]:
+def _in_order(jobs: list[RowJob], lengths: Sequence[int], first: int) -> list[RowJob]:
     """A shard's loads in the order in which they enter its window and, from `first`, its queue."""
     ordered = []
-    for load in sorted(loads, key=lambda x: (-x.work.bit_length(), -lengths[x.trunk])):
-        ordered.append(dataclasses.replace(load, first=first))
-        first += len(load.items)
+    for job in sorted(jobs, key=lambda x: (-x.work.bit_length(), -lengths[x.trunk])):
+        ordered.append(dataclasses.replace(job, first=first))
+        first += len(job.items)
     return ordered
