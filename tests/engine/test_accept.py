@@ -97,8 +97,9 @@ def check(
         Engine(model.decoder, sampling, model.tokenizer, skip_repeats=skips, **settings)
         for skips in (False, True)
     ]
-    given = model.params, trunks, branches, budgets
-    streams = [engine.stream(*given, scored=True) for engine in engines]
+    streams = [
+        engine.stream(model.params, trunks, branches, budgets, scored=True) for engine in engines
+    ]
     expected, found = (stream.in_order() for stream in streams)
     assert_same(found, expected)
     for one, other in zip(*(stream.trunk_logprobs for stream in streams), strict=True):
@@ -200,7 +201,9 @@ def test_stop_strings_within_repeats(small: Model):
     state = len(PROMPTS[2]) + STEPS
     pairs = trunks[2][state - 1 : state + 1], trunks[1][len(PROMPTS[1]) + 1 :][:2]
     stops = tuple(small.tokenizer.decode(pair) for pair in pairs)
-    found = check(small, SampleConfig(temperature=0.7, stop=stops), trunks, *continuations(trunks))
+    branches, budgets = continuations(trunks)
+    sampling = SampleConfig(temperature=0.7, stop=stops)
+    found = check(small, sampling, trunks, branches, budgets)
     assert any(one.overlap for one in found), "no stop string begins in a trunk"
     assert any(one.finish == "stop" and len(one.tokens) > 2 for one in found)
 
@@ -235,7 +238,8 @@ def test_a_phase_with_a_drain(small: Model, monkeypatch: pytest.MonkeyPatch):
 def test_by_the_interpreted_kernel(small: Model):
     sampling = SampleConfig(temperature=0.8)
     trunks = solutions(small, sampling)
-    check(small, sampling, trunks, *continuations(trunks), attention="kernel")
+    branches, budgets = continuations(trunks)
+    check(small, sampling, trunks, branches, budgets, attention="kernel")
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
@@ -267,8 +271,8 @@ def test_without_possible_repeats_nothing_is_searched(
     kept = []
     prefill = phase.prefill
 
-    def noted(*args: Any, **rest: Any) -> Any:
-        made = prefill(*args, **rest)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        made = prefill(*args, **kwargs)
         kept.append(made.hidden)
         return made
 
@@ -305,11 +309,11 @@ def test_one_distribution_decides_each_place_of_a_trunk(
     """The token that departs is drawn from the prefill's logits too, and may end its branch."""
     fields: dict[str, Any] = dict(num_layers=4, seed=5, dtype="bfloat16")
     model = random_model(tokenizer=tiny.tokenizer, **fields)
-    searched = []
+    searches = []
 
-    def noted(*given: Any) -> Any:
-        searched.append(given)
-        return skip_repeats(*given)
+    def noted(*args: Any) -> Any:
+        searches.append(args)
+        return skip_repeats(*args)
 
     monkeypatch.setattr(phase, "skip_repeats", noted)
     start, eos = len(PROMPTS[1]), tiny.tokenizer.eos_token_id
@@ -320,7 +324,7 @@ def test_one_distribution_decides_each_place_of_a_trunk(
     plain = Engine(model.decoder, sampling, tiny.tokenizer, slots=64, skip_repeats=False)
     decoded = plain.grow(model.params, [trunk], branches, 4)
 
-    ((_, weights, _, _, hidden, _, _),) = searched
+    ((_, weights, _, _, hidden, _, _),) = searches
     logits = model.decoder.logits(weights, hidden[0, : len(trunk)])
     halves = [divmod(branch.seed, 1 << 32) for branch in branches]
     seeds = jnp.asarray(np.array(halves, np.uint32))
@@ -367,11 +371,12 @@ sampling = SampleConfig(temperature=0.7, top_p=0.95, top_k=12, stop=("=1",))
 for sizes, fields in (((2, 1, 2), {}), ((1, 2, 4), {}), ((2, 1, 2), {"vocab_size": 21})):
     model = model_oracles.random_model(Arithmetic().tokenizer(), **fields)
     trunks = solutions(model, SampleConfig(temperature=0.7))
-    given = trunks, *continuations(trunks)
-    expected = check(model, sampling, *given)
+    branches, budgets = continuations(trunks)
+    expected = check(model, sampling, trunks, branches, budgets)
     mesh = make_mesh(MeshConfig(*sizes))
     placed = jax.device_put(model.params, param_shardings(mesh, model.params))
-    found = check(model._replace(params=placed), sampling, *given, mesh=mesh, slots=8)
+    on_mesh = model._replace(params=placed)
+    found = check(on_mesh, sampling, trunks, branches, budgets, mesh=mesh, slots=8)
     model_oracles.assert_same(found, expected)
 print("done")
 """

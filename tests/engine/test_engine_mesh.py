@@ -73,11 +73,11 @@ def check_kept(sizes):
     model, params, _ = model_oracles.random_model()
     mesh = make_mesh(MeshConfig(*sizes))
     placed = jax.device_put(params, param_shardings(mesh, params))
-    given = kept_cases.PROMPTS, kept_cases.solutions()
+    starts = kept_cases.solutions()
     one = Engine(model, SampleConfig(temperature=0.8), tokenizer, slots=8)
-    expected = kept_cases.played(one, params, *given, is_fed=False)
+    expected = kept_cases.played(one, params, kept_cases.PROMPTS, starts, is_fed=False)
     engine = Engine(model, SampleConfig(temperature=0.8), tokenizer, mesh, slots=16, chunk=3)
-    found = kept_cases.played(engine, placed, *given)
+    found = kept_cases.played(engine, placed, kept_cases.PROMPTS, starts)
     kept_cases.assert_same(found, expected)
     assert engine.stats.prefill_tokens < sum(map(len, found.tokens))
     print("kept", sizes)
@@ -97,27 +97,31 @@ def check_pages(sizes):
 
 def check_given_meshes(folder):
     # Given once, to either; with the axes that jax makes by default; weights from elsewhere.
-    on_one = load_pretrained(folder)
-    expected, *_ = grow(*on_one[:2], None)
+    plain_model, plain_params, _ = load_pretrained(folder)
+    expected, *_ = grow(plain_model, plain_params, None)
     mesh = jax.make_mesh((2, 1, 2), AXES)
     assert AxisType.Explicit in mesh.axis_types
-    on_mesh = load_pretrained(folder, mesh=mesh)
-    assert {x.sharding.mesh.size for x in jax.tree.leaves(on_mesh[1])} == {4}
+    split_model, split_params, _ = load_pretrained(folder, mesh=mesh)
+    assert {x.sharding.mesh.size for x in jax.tree.leaves(split_params)} == {4}
     places = NamedSharding(mesh, PartitionSpec())
-    everywhere = jax.tree.map(lambda x: jax.device_put(x, places), on_one[1])
+    everywhere = jax.tree.map(lambda x: jax.device_put(x, places), plain_params)
     reversed_mesh = Mesh(mesh.devices[::-1], AXES)
-    on_second = jax.device_put(on_one[1], jax.devices()[1])
-    given = [(*on_one[:2], mesh), (*on_mesh[:2], None), (*on_mesh[:2], mesh),
-             (on_one[0], everywhere, mesh), (*on_mesh[:2], reversed_mesh),
-             (on_one[0], on_second, None), (on_one[0], on_mesh[1], None)]
-    for model, params, of_engine in given:
+    on_second = jax.device_put(plain_params, jax.devices()[1])
+    cases = [
+        (plain_model, plain_params, mesh), (split_model, split_params, None),
+        (split_model, split_params, mesh), (plain_model, everywhere, mesh),
+        (split_model, split_params, reversed_mesh), (plain_model, on_second, None),
+        (plain_model, split_params, None),
+    ]
+    for model, params, of_engine in cases:
         for one, other in zip(grow(model, params, of_engine)[0], expected):
             assert (one.tokens, one.finish) == (other.tokens, other.finish)
     tokens = [TRUNKS[0][:8]] * 2
-    found = vinejax.apply(*on_mesh[:2], tokens)
-    np.testing.assert_allclose(found, vinejax.apply(*on_one[:2], tokens), atol=1e-4)
+    found = vinejax.apply(split_model, split_params, tokens)
+    expected = vinejax.apply(plain_model, plain_params, tokens)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
     try:
-        grow(*on_one[:2], jax.make_mesh((2, 2), ("data", "model")))
+        grow(plain_model, plain_params, jax.make_mesh((2, 2), ("data", "model")))
     except ValueError as error:
         assert "wanted are ('data', 'fsdp', 'tensor')" in str(error), error
     else:

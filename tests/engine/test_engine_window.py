@@ -139,14 +139,14 @@ def test_twenty_phases_compile_once_per_bucket(tiny):
         size = bucket(longest, least=32), (len(branches) // 16).bit_length()
         buckets[size] = phases[-1]
     assert len(counts) > 15 and 1 < len(buckets) <= 4
-    for phase in phases:
-        engine.grow(tiny.params, *phase)
+    for trunks, branches, budgets in phases:
+        engine.grow(tiny.params, trunks, branches, budgets)
     # Per bucket: empty caches, decode, copy, and prefill and the search for repeats, where short
     # trunks are padded to less.
     assert engine.stats.compiles - before <= 7 * len(buckets)
     compiled = engine.stats.compiles
-    for phase in buckets.values():
-        engine.grow(tiny.params, *phase)
+    for trunks, branches, budgets in buckets.values():
+        engine.grow(tiny.params, trunks, branches, budgets)
     assert engine.stats.compiles == compiled
 
 
@@ -304,14 +304,14 @@ def test_new_weights_are_used(tiny, whole):
 def test_weights_that_changed_in_place_are_used(numpy, tiny):
     """An array of the same dict that is another, and NumPy's, whose numbers are others."""
     params = jax.tree.map(lambda x: np.array(x) if numpy else x, tiny.params)
-    engine, one = engine_of(tiny), [TRUNKS, BRANCHES[:1], 1]
-    (first,) = engine.grow(params, *one)
+    engine = engine_of(tiny)
+    (first,) = engine.grow(params, TRUNKS, BRANCHES[:1], 1)
     if numpy:
         params["norm"]["scale"] *= 3
     else:
         params["norm"] = {"scale": 3 * params["norm"]["scale"]}
-    (changed,) = engine.grow(params, *one)
-    assert_same([changed], engine_of(tiny).grow(params, *one))
+    (changed,) = engine.grow(params, TRUNKS, BRANCHES[:1], 1)
+    assert_same([changed], engine_of(tiny).grow(params, TRUNKS, BRANCHES[:1], 1))
     assert abs(changed.logprobs[0] - first.logprobs[0]) > 0.01
 
 

@@ -67,8 +67,12 @@ def step_of(per_head: int, head_dim: int, rows: int, lanes: int, dtype: str, see
     own = np.resize(COUNTS, SLOTS)
     visible = rng.permutation(np.resize(COUNTS, SLOTS))
     row = np.arange(SLOTS) % rows
-    numbers = (jnp.array(x, jnp.int32) for x in (row, visible, np.maximum(own, 1) - 1))
-    queries = Queries(jnp.array(own > 0), *numbers)
+    queries = Queries(
+        busy=jnp.array(own > 0),
+        row=jnp.array(row, jnp.int32),
+        visible=jnp.array(visible, jnp.int32),
+        age=jnp.array(np.maximum(own, 1) - 1, jnp.int32),
+    )
     return Step(
         queries,
         attention.assign_lanes(queries, rows, lanes),

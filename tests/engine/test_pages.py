@@ -248,7 +248,11 @@ def test_a_stream_that_is_fed_takes_pages(tiny: Model, monkeypatch: pytest.Monke
         monkeypatch.setattr(module, "BLOCK", 8)
     mesh = mesh_over((1, 1, 1), jax.devices()[:1])
     memory = arrays.cache_bytes(tiny.decoder, mesh, 4 * 48 + 12 * 8) / 2**30
-    given = tiny.decoder, SampleConfig(temperature=0.9), tiny.tokenizer, None, 8, 4, 3
-    expected = fed_cases.two_calls(Engine(*given), tiny.params)
-    engine = Engine(*given, memory_gib=memory, attention="kernel")
-    fed_cases.assert_same(fed_cases.as_fed(engine, tiny.params), expected)
+    sampling = SampleConfig(temperature=0.9)
+    kinds: list[dict[str, Any]] = [{}, {"memory_gib": memory, "attention": "kernel"}]
+    by_xla, by_kernel = (
+        Engine(tiny.decoder, sampling, tiny.tokenizer, slots=8, window_rows=4, chunk=3, **settings)
+        for settings in kinds
+    )
+    expected = fed_cases.two_calls(by_xla, tiny.params)
+    fed_cases.assert_same(fed_cases.as_fed(by_kernel, tiny.params), expected)

@@ -70,8 +70,10 @@ def test_threshold_is_the_same_however_many_bits_a_pass_settles(bits):
     targets = [0.0, 1e-6, 0.5, 0.9, 1.0, 2.0]
     for weights in (probs, np.ones_like(probs)):
         for target in targets:
-            args = (jnp.asarray(probs), jnp.asarray(weights), jnp.full(12, target, jnp.float32))
-            np.testing.assert_array_equal(threshold(*args, bits=bits), threshold(*args))
+            goal = jnp.full(12, target, jnp.float32)
+            found = threshold(jnp.asarray(probs), jnp.asarray(weights), goal, bits=bits)
+            expected = threshold(jnp.asarray(probs), jnp.asarray(weights), goal)
+            np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS.values() if form != PLAIN])
@@ -98,9 +100,10 @@ def test_tokens_are_the_same_in_blocks_of_sequences(top_p, top_k):
     logits[9] = np.nan
     u = jnp.asarray(rng.random(24), jnp.float32)
     for temperature in (0.0, 0.8):
-        args = (jnp.asarray(logits), u, temperature, top_p, top_k, None)
-        expected = jitted_sample(*args, PLAIN)
-        found = jitted_sample(*args, PLAIN._replace(cached=4 * 700))
+        expected, found = (
+            jitted_sample(jnp.asarray(logits), u, temperature, top_p, top_k, None, form)
+            for form in (PLAIN, PLAIN._replace(cached=4 * 700))
+        )
         np.testing.assert_array_equal(found[0], expected[0])
         np.testing.assert_allclose(found[1], expected[1], rtol=1e-6, atol=1e-6)
 

@@ -91,8 +91,15 @@ def played(
     feed = Feeder(more, many, max(LONGEST, longest), at_once=len(starts))
     while fed is not None:
         begun = len(of_branches) - len(fed.branches)
-        given = fed.trunks, fed.branches, fed.max_tokens, bool(fed.scored)
-        for branch, grown in engine.stream(params, *given, feed=feed if is_fed else None):
+        stream = engine.stream(
+            params,
+            fed.trunks,
+            fed.branches,
+            fed.max_tokens,
+            bool(fed.scored),
+            feed=feed if is_fed else None,
+        )
+        for branch, grown in stream:
             take(of_branches[begun + branch], grown)
         fed = more()
     return Played(episodes, logprobs)

@@ -353,7 +353,12 @@ class AcceptedPrefixes:
                 first[shard, n] = positions.min(initial=length[shard, n])
                 places.append((shard, trunk, shard * batch + n))
             branches.append(self._order[shard][item[shard, :end]])
-        on_mesh = SearchItems(*(put_on_shards(mesh, x) for x in (first, length, item, place)))
+        on_mesh = SearchItems(
+            first=put_on_shards(mesh, first),
+            length=put_on_shards(mesh, length),
+            item=put_on_shards(mesh, item),
+            place=put_on_shards(mesh, place),
+        )
         self._started.append(RunningSearch(places, branches, search(on_mesh)))
 
     def repeated(self, branch: int) -> int:

@@ -81,8 +81,8 @@ class Collector:
         if not self.not_ended.any():  # all that was decoded and not drawn was given up
             self._stats.restarted_tokens += self._decoded - self._drawn
             self._decoded = self._drawn = 0
-        columns = branches, ended.tokens, ended.logprobs, ended.outcome.tolist()
-        return map(DecodedBranch, *columns)
+        outcomes = ended.outcome.tolist()
+        return map(DecodedBranch, branches, ended.tokens, ended.logprobs, outcomes)
 
     def _count(self, steps: HostSteps) -> np.ndarray:
         """Adds the steps of a chunk to the counts; returns how many each shard took, i64[Z]."""

@@ -288,8 +288,9 @@ class Engine:
             budget=max(branch_set.budgets, default=1),
         )
         platform = platform_of(self.mesh)
-        given = self.model, self.mesh, platform, memory, settings, phase_size
-        sizes, taken = sizes_of(*given, feed)
+        sizes, taken = sizes_of(
+            self.model, self.mesh, platform, memory, settings, phase_size, feed=feed
+        )
         self.stats.cache_bytes = max(self.stats.cache_bytes, taken)
         shards = num_shards(self.mesh)
         has_own_rows = feed is not None and sizes.lanes == 1

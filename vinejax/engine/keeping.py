@@ -264,11 +264,11 @@ class KeepingPhase(Phase):
                 source[shard, place], columns[shard, place] = rest.source, rest.columns
                 self._stats.prefill_tokens += len(ids)
         entering = self._entering([[rest.entry for rest in of_shard] for of_shard in rests])
-        given = tokens, lengths, source, columns
-        tokens, lengths, *known = (put_on_shards(self._mesh, x) for x in given)
+        known = KnownTrunk(put_on_shards(self._mesh, source), put_on_shards(self._mesh, columns))
         parts = [[*map(self._part, of_shard)] for of_shard in rests]
         self._window, self._rows, *_ = prefill(
             self._model, self._mesh, None, self._programs.weights, self._window, self._rows,
-            tokens, lengths, entering, known=KnownTrunk(*known),
+            put_on_shards(self._mesh, tokens), put_on_shards(self._mesh, lengths), entering,
+            known=known,
             compact_places=self._compact_places(parts, self._length, num_places, shares=False),
         )  # fmt: skip

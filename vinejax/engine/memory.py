@@ -141,8 +141,16 @@ def sizes_of(
     width = part([settings.max_tokens or phase_size.budget], phase_size.budget, least=16)
     chunk = settings.chunk or min(max(width // HOST_POLLS, MIN_CHUNK), MAX_CHUNK)
     width = storage.align(width)
-    given = slots, settings.window_rows or wanted, columns, width, storage
-    slots, rows = fit_memory(model, mesh, memory, *given)
+    slots, rows = fit_memory(
+        model,
+        mesh,
+        memory,
+        slots=slots,
+        rows=settings.window_rows or wanted,
+        columns=columns,
+        width=width,
+        storage=storage,
+    )
     lanes = min(slots, max(lanes, lanes_per_row(slots, rows)))
     if feed is not None and not storage.read_by_kernel:  # XLA computes empty lanes too
         lanes = 1 if at_once <= rows else min(lanes, SHARED_BY)

@@ -259,9 +259,14 @@ class Phase:
         """Where the trunks of all shards are computed."""
         if num_places is None:
             return None
-        rest = self._sizes.batch, length, num_places, shares
-        found = [compact_places_of(of_shard, *rest) for of_shard in trunks]
-        return jax.tree.map(lambda *x: put_on_shards(self._mesh, np.stack(x)), *found)
+        batch = self._sizes.batch
+        by_shard = [
+            compact_places_of(of_shard, batch, length, num_places, shares) for of_shard in trunks
+        ]
+        return CompactPlaces(
+            source=put_on_shards(self._mesh, np.stack([x.source for x in by_shard])),
+            place=put_on_shards(self._mesh, np.stack([x.place for x in by_shard])),
+        )
 
     def _prefill(self, entries: RowEntries, length: int, num_places: int | None) -> None:
         shards, batch = len(entries), self._sizes.batch
@@ -302,9 +307,10 @@ class Phase:
             settings = SearchConfig(
                 self._model, self._mesh, config.sampling, config.eos_ids, self._sizes.slots
             )
-            arrays = programs.weights, programs.stops, self._queue, hidden, on_mesh, searched
-            self._queue, found = skip_repeats(settings, *arrays)
-            return found
+            self._queue, result = skip_repeats(
+                settings, programs.weights, programs.stops, self._queue, hidden, on_mesh, searched
+            )
+            return result
 
         trunks = [[entry.job.trunk for entry in of_shard] for of_shard in entries]
         self._accepted.start(self._mesh, trunks, batch, self._sizes.queue, search)
@@ -329,8 +335,12 @@ class Phase:
                 end[shard, place] = job.first + len(job.items)
                 loaded[shard, place] = self._num_loaded
                 self._num_loaded += 1
-        row, *serves = (put_on_shards(self._mesh, x) for x in (rows, first, end, loaded))
-        return EnteringTrunks(row, WindowRows(*serves))
+        serves = WindowRows(
+            next=put_on_shards(self._mesh, first),
+            end=put_on_shards(self._mesh, end),
+            loaded=put_on_shards(self._mesh, loaded),
+        )
+        return EnteringTrunks(put_on_shards(self._mesh, rows), serves)
 
     # --- decoding ---
 

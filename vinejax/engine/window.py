@@ -112,8 +112,17 @@ def prefill(
         known: KnownTrunk | None,
         compact_places: CompactPlaces | None,
     ) -> PrefillResult:
-        given = weights, tokens, lengths, compact_places, known and (window, known)
-        trunk_kv, x = _trunk_kv(part, axis, platform_of(mesh), *given)
+        trunk_kv, x = _trunk_kv(
+            part,
+            axis,
+            platform_of(mesh),
+            weights,
+            tokens,
+            lengths,
+            compact_places=compact_places,
+            window=window,
+            known=known,
+        )
         layers = zip(window.layers, trunk_kv, strict=True)
         window = Window([old.with_rows(entering.row, *kv) for old, kv in layers])
         rows = _serve(rows, entering)
@@ -148,14 +157,15 @@ def _trunk_kv(
     tokens: Int[Array, "B T"],
     lengths: Int[Array, " B"],
     compact_places: CompactPlaces | None,
-    begun: tuple[Window, KnownTrunk] | None,
+    window: Window,
+    known: KnownTrunk | None,
 ) -> tuple[list[tuple[jax.Array, jax.Array]], jax.Array]:
     """Each layer's keys and values [B, T, K, H], and the final hidden states as computed.
 
-    Of trunks that have `begun` keys and values are those of all S columns.
+    With `known` columns, keys and values are those of all S columns of the rows in `window`.
     """
     B, T = tokens.shape
-    positions = jnp.broadcast_to(jnp.arange(T), (B, T)) if begun is None else begun[1].positions(T)
+    positions = jnp.broadcast_to(jnp.arange(T), (B, T)) if known is None else known.positions(T)
     x = split.embed(model, weights, without_padding(compact_places, tokens), axis)
     trunk_kv = []
     for i, layer in enumerate(weights["layers"]):
@@ -168,10 +178,10 @@ def _trunk_kv(
                 padded(compact_places, k),
                 padded(compact_places, v),
             )
-            if begun is None:
+            if known is None:
                 mixed = attention.causal_attention(name, platform, q, k, v, rule)
             else:
-                k, v = begun[1].joined(begun[0].layers[i], lengths, k, v)
+                k, v = known.joined(window.layers[i], lengths, k, v)
                 seen = attention.seen_from(positions, k.shape[1], rule.window)
                 mixed = attention.attend_to_all(q, k, v, seen, rule)
             return without_padding(compact_places, mixed), (k, v)
