@@ -74,7 +74,7 @@ class Whole(TurnSampler):
 
     def _play(self, *given: Any, **named: Any) -> Any:
         def nothing(phase: KeepingPhase, shard: int, ids: list[int]) -> np.ndarray:
-            return np.zeros(phase._held.shape[1], np.int64)
+            return np.zeros(phase._row_tokens.shape[1], np.int64)
 
         with mock.patch.object(KeepingPhase, "_common", nothing):
             return super()._play(*given, **named)

@@ -93,7 +93,7 @@ def test_the_last_branches_drain_once_nothing_more_comes(
 
 def test_a_feed_that_neither_gives_nor_ends_is_refused(tiny: Model):
     feed = Feeder(lambda: StreamInput([], []), 1, 20, 1)
-    with pytest.raises(ValueError, match="None ends a feed"):
+    with pytest.raises(ValueError, match="return None to end it"):
         dict(engine_of(tiny).stream(tiny.params, cases.PROMPTS, cases.FIRST, 4, feed=feed))
 
 

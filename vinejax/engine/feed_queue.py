@@ -1,7 +1,8 @@
-"""What a caller adds to a stream while it runs: checked here, and kept where a phase has no room.
+"""The input that a caller adds to a stream while the stream runs.
 
-A phase takes it after each chunk of decode steps. No draw depends on the phase, the shard or the
-slot that decodes a branch, so the tokens are those of a call of its own.
+A phase takes input after each chunk of decode steps. This queue checks it, and keeps what the phase
+has no room for. No draw depends on the phase, the shard or the slot that decodes a branch, so the
+tokens equal those of a separate call.
 """
 
 from collections.abc import Callable
@@ -10,43 +11,43 @@ from vinejax.engine.branches import BranchSet, Feeder, StreamInput
 
 
 class FeedQueue:
-    """The work that a stream is still given; `check` makes it of what a caller feeds.
+    """The further input of a stream; `check` turns a caller's input into a set of branches.
 
-    Raises what `check` raises, and ValueError from `rest` for a feed that neither gives work nor
-    ends.
+    Raises the errors of `check`. `next_branch_set` raises ValueError for a feeder that neither
+    returns a branch nor ends.
     """
 
     def __init__(self, feed: Feeder | None, check: Callable[[StreamInput], BranchSet]):
         self.feed, self._check = feed, check
-        self.is_open = feed is not None  # more may come
+        self.is_open = feed is not None  # whether further input may come
         self._waiting: BranchSet | None = None
 
     @property
-    def holds(self) -> bool:
-        """Whether work waits for a following phase; what comes after it waits too."""
+    def has_waiting(self) -> bool:
+        """Whether branches wait for a following phase; later input then waits, too."""
         return self._waiting is not None
 
     def take(self) -> BranchSet | None:
-        """What the caller adds now; None if that is nothing."""
+        """The input that the caller adds now; None if there is none."""
         if self.feed is None or not self.is_open:
             return None
-        fed = self.feed.more()
-        self.is_open = fed is not None
-        return self._check(fed) if fed and len(fed.trunks) else None
+        added = self.feed.more()
+        self.is_open = added is not None
+        return self._check(added) if added and len(added.trunks) else None
 
     def hold(self, branch_set: BranchSet) -> None:
-        """Keeps work for a following phase: the running one has no room for it."""
+        """Keeps branches for which the running phase has no room for a following phase."""
         if self._waiting is None:
             self._waiting = branch_set
         else:
             self._waiting.add(branch_set)
 
-    def rest(self) -> BranchSet | None:
-        """The work of the following phase; None: there is no more."""
+    def next_branch_set(self) -> BranchSet | None:
+        """The branches of the following phase; None if there are no more."""
         if (branch_set := self.take()) is not None:
             self.hold(branch_set)
-        if self.is_open and not self.holds:
-            rule = "no branch is under way and `more` gave none; None ends a feed"
-            raise ValueError(f"feed: {rule}")
+        if self.is_open and not self.has_waiting:
+            message = "no branch is being decoded and `more` returned none; return None to end it"
+            raise ValueError(f"feed: {message}")
         waiting, self._waiting = self._waiting, None
         return waiting

@@ -1,7 +1,7 @@
 """One phase of generation: the host's side of the loop.
 
-While the devices decode a chunk, the host reads the trace of the chunk before it, moves waiting
-loads into rows that have become free, and hands out the branches that have ended.
+While the devices decode a chunk, the host reads the trace of the previous chunk, moves waiting jobs
+into rows that have become free, and yields the branches that have ended.
 """
 
 import dataclasses
@@ -46,16 +46,16 @@ from vinejax.engine.window import EnteringTrunks, WindowRows, copy_rows, prefill
 from vinejax.model.sharding import platform_of
 from vinejax.runtime.stopping import Watch
 
-HALVINGS = 2  # a prefill's arrays have all, a half or a quarter of the window's columns
+HALVINGS = 2  # a prefill's arrays have all, half or a quarter of the window's columns
 
 
 class PhasePrograms(NamedTuple):
-    """Arguments of the compiled programs that a phase does not change."""
+    """The arguments of compiled programs that stay the same during a phase."""
 
     config: DecodeConfig
     drains: tuple[Sizes, ...]  # shapes for the last branches (`drain.py`)
-    temperature: float  # for the log-probabilities of trunks that are scored
-    skips_repeats: bool  # see `accept.py`
+    temperature: float  # sampling temperature, for the scores of trunks
+    skips_repeats: bool  # whether branches accept their trunks' tokens (`accept.py`)
     weights: Weights
     queue: decode.Queue
     stops: jax.Array
@@ -63,32 +63,32 @@ class PhasePrograms(NamedTuple):
 
 
 class RowEntry(NamedTuple):
-    """A load on its way into a row."""
+    """A job that is entering a row."""
 
     row: int
     job: RowJob
-    source: int = -1  # the row that holds its trunk already; -1: the trunk has to be computed
+    source: int = -1  # row that holds the trunk already; -1 if the trunk must be computed
 
 
 RowEntries = list[list[RowEntry]]  # per shard
 
 
 class StartedChunk(NamedTuple):
-    """A chunk of decode steps that devices compute."""
+    """A chunk of decode steps that the devices are computing."""
 
     number: int
-    searches: list[RunningSearch]  # for repeats, begun between the previous chunk and this one
-    moved: jax.Array | None  # each slot's number in its shard before this chunk, if that changed
+    searches: list[RunningSearch]  # searches started between the previous chunk and this one
+    moved: jax.Array | None  # slots' numbers before this chunk, if a drain renumbered them
     trace: Trace
 
 
 class Phase:
-    """The decoding of all branches of `jobs`, which has a list of loads per shard.
+    """The decoding of all branches of `jobs`, a list of jobs per shard.
 
-    What `feed_queue` gives while it runs is for `KeepingPhase`.
+    `KeepingPhase` also decodes the branches that `feed_queue` receives meanwhile.
     """
 
-    _fills_rows_early = True  # before what ended is handed out, while the devices decode
+    _fills_rows_early = True  # whether rows are filled before the ended branches are yielded
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Phase:
         self.branch_set = branch_set
         self._programs, self._stats, self._feed_queue = programs, stats, feed_queue
         self._model, self._mesh, self._sizes = config.model, config.mesh, config.sizes
-        self._drains = programs.drains  # those that may follow
+        self._drains = programs.drains  # drains that may follow
         caches = empty_caches(self._model, self._mesh, self._sizes)
         self._window, self._rows, self._slots = caches
         self._waiting = [deque(jobs_of_shard) for jobs_of_shard in jobs]
@@ -111,21 +111,21 @@ class Phase:
         slots, chunk = config.sizes.slots, config.sizes.chunk
         self._queue = programs.queue
         self._accepted = AcceptedPrefixes(branch_set, order, stats, programs.skips_repeats)
-        repeated = self._accepted.repeated
-        self._collector = Collector(branch_set, order, slots, chunk, stats, repeated)
-        # Of each row, i64[Z, W]: the trunk that it holds or is being filled with, how many of its
-        # items have not ended, and the number of the first chunk that serves its load.
+        num_accepted = self._accepted.num_accepted
+        self._collector = Collector(branch_set, order, slots, chunk, stats, num_accepted)
+        # Per row, i64[Z, W]: the trunk that the row holds or is being filled with, the number of
+        # its unfinished items, and the number of the first chunk that serves its job.
         shape = (len(jobs), config.sizes.rows)
         self._row_trunk, self._row_left = np.full(shape, -1), np.zeros(shape, np.int64)
         self._row_served_from = np.zeros(shape, np.int64)
         self._num_loaded = self._num_chunks = 0
-        self._trunk_logprobs: list[tuple[int, jax.Array, int]] = []  # (trunk, batch, index in it)
+        self._trunk_logprobs: list[tuple[int, jax.Array, int]] = []  # (trunk, batch, batch index)
 
     def run(self) -> Iterator[DecodedBranch]:
-        """The branches as they end, in no fixed order, while the devices go on with the others.
+        """The branches as they end, in no fixed order, while the devices decode the others.
 
-        Raises DivergedError naming a branch and its trunk where logits are not finite, Stopped
-        before a chunk of decoding if the run is asked to stop.
+        Raises DivergedError with the branch and its trunk if logits are not finite. Raises Stopped
+        before a chunk of decoding if the run received a signal to stop.
         """
         watch = Watch()
         start = time.perf_counter()
@@ -139,19 +139,19 @@ class Phase:
             if previous is not None:
                 ended = self._collect(previous)
                 if self._fills_rows_early:
-                    self._load()  # before the caller reads and grades what ended
-                handed_out = time.perf_counter()
+                    self._load()  # before the caller reads and grades the ended branches
+                start_of_yield = time.perf_counter()
                 yield from ended
                 if self._feed_queue.is_open:
                     yield from self._admit()
                     self._load()
-                self._stats.host_s += time.perf_counter() - handed_out
+                self._stats.host_s += time.perf_counter() - start_of_yield
             previous = started
 
     def trunk_logprobs(self) -> list[np.ndarray]:
-        """f32[length] per trunk; f32[0] if it was not to be scored.
+        """f32[length] per trunk; f32[0] for a trunk that is not scored.
 
-        Raises DivergedError naming a trunk where they are not finite.
+        Raises DivergedError with the trunk if log-probabilities are not finite.
         """
         by_trunk = [np.zeros(0, np.float32)] * len(self.branch_set.trunks)
         for trunk, batch, place in self._trunk_logprobs:
@@ -166,17 +166,17 @@ class Phase:
         return by_trunk
 
     def _admit(self) -> Iterator[DecodedBranch]:
-        """Takes what the caller feeds, and gives branches of it that have ended: `KeepingPhase`."""
+        """Takes the feed's input and yields its branches of budget 0 (`KeepingPhase`)."""
         return iter(())
 
     # --- trunks into rows ---
 
     def _load(self) -> None:
-        """Moves waiting loads into free rows."""
+        """Moves waiting jobs into free rows."""
         self._fill([self._entries(shard) for shard in range(len(self._waiting))])
 
     def _fill(self, all_entries: RowEntries) -> None:
-        """Copies resident trunks into their rows, then prefills the others."""
+        """Copies resident trunks into their new rows, then prefills the other trunks."""
         resident, computed, copied = [], [], []
         for entries in all_entries:
             resident.append([entry for entry in entries if entry.source >= 0])
@@ -184,7 +184,7 @@ class Phase:
             again = []
             others = [entry for entry in entries if entry.source < 0]
             for entry in sorted(others, key=lambda entry: -len(self._tokens_of(entry))):
-                # A trunk that enters several rows at once is computed for the first, then copied.
+                # A trunk that enters several rows at once is computed for one of them, then copied.
                 source = first.setdefault(entry.job.trunk, entry)
                 if source is not entry:
                     again.append(entry._replace(source=source.row))
@@ -195,7 +195,7 @@ class Phase:
         self._in_batches(copied, self._copy)
 
     def _entries(self, shard: int) -> list[RowEntry]:
-        """The loads that enter rows now: none until a whole batch, or all that wait, can enter."""
+        """The jobs that enter rows now: none before a whole batch, or all waiting jobs, fit."""
         waiting = self._waiting[shard]
         free = np.flatnonzero(self._row_left[shard] == 0).tolist()
         if len(free) < min(self._sizes.batch, len(waiting)):
@@ -203,7 +203,7 @@ class Phase:
         entries = []
         while waiting and free:
             job = waiting.popleft()
-            # Rows that are filled in this call hold nothing yet: `_load` computes their trunk once.
+            # A row that is filled in this call holds nothing yet. `_fill` computes its trunk once.
             filling = {entry.row for entry in entries}
             holders = np.flatnonzero(self._row_trunk[shard] == job.trunk).tolist()
             holders = [row for row in holders if row not in filling]
@@ -214,11 +214,11 @@ class Phase:
         return entries
 
     def _row_for(self, shard: int, job: RowJob, free: list[int], holders: list[int]) -> int:
-        """The free row that a load enters; `holders` have its trunk."""
+        """The free row that a job enters; the rows `holders` have its trunk."""
         return next((row for row in holders if row in free), free[0])
 
     def _take(self, shard: int, row: int, job: RowJob) -> None:
-        """Gives a row to a load, which enters it before the next chunk."""
+        """Reserves a row for a job, which enters it before the next chunk."""
         self._row_trunk[shard, row], self._row_left[shard, row] = job.trunk, len(job.items)
         self._row_served_from[shard, row] = self._num_chunks
 
@@ -234,7 +234,7 @@ class Phase:
     def _prefill_all(self, computed: RowEntries) -> None:
         """Computes the trunks of each shard, the longest first, as many at a time as fit.
 
-        Where they can share tokens, trunks that begin alike follow one another.
+        Without padding, trunks that begin alike follow one another, so that they share tokens.
         """
         batch, left = self._sizes.batch, computed
         if self._place_counts(self._sizes.columns):
@@ -250,13 +250,13 @@ class Phase:
             left = [of_shard[count:] for of_shard, count in pairs]
 
     def _place_counts(self, length: int) -> list[int]:
-        """The numbers of places that a shard's prefill of this length may have, if it is flat."""
+        """The possible numbers of places of a shard's prefill; none if it computes padding."""
         return place_counts(platform_of(self._mesh), self._sizes.batch, length)
 
     def _compact_places(
         self, trunks: list[list[list[int]]], length: int, num_places: int | None, shares: bool
     ) -> CompactPlaces | None:
-        """Where the trunks of all shards are computed."""
+        """The places at which the trunks of all shards are computed; None: padding is computed."""
         if num_places is None:
             return None
         batch = self._sizes.batch
@@ -280,9 +280,9 @@ class Phase:
                 lengths[shard, place] = len(ids)
                 self._stats.prefill_tokens += len(ids)
                 places.append((entry.job.trunk, shard * batch + place))
-        entered = [entry.job.trunk for of_shard in entries for entry in of_shard]
-        is_scored = any(self.branch_set.scored[trunk] for trunk in entered)
-        keeps_hidden = any(self._accepted.are_possible[trunk] for trunk in entered)
+        entering_trunks = [entry.job.trunk for of_shard in entries for entry in of_shard]
+        is_scored = any(self.branch_set.scored[trunk] for trunk in entering_trunks)
+        keeps_hidden = any(self._accepted.may_accept[trunk] for trunk in entering_trunks)
         temperature = self._programs.temperature if is_scored else None
         weights = self._programs.weights
         on_mesh, entering = put_on_shards(self._mesh, tokens), self._entering(entries)
@@ -300,15 +300,21 @@ class Phase:
         if hidden is None:
             return
 
-        def search(searched: SearchItems) -> SearchResult:
-            """Moves the items of these trunks to where their decoding begins."""
+        def search(search_items: SearchItems) -> SearchResult:
+            """Moves the items of these trunks to the places where their decoding begins."""
             config, programs = self._programs.config, self._programs
-            # As many logits are computed at a time as in a decode step.
+            # A search computes as many logits at a time as a decode step.
             settings = SearchConfig(
                 self._model, self._mesh, config.sampling, config.eos_ids, self._sizes.slots
             )
             self._queue, result = skip_repeats(
-                settings, programs.weights, programs.stops, self._queue, hidden, on_mesh, searched
+                settings,
+                programs.weights,
+                programs.stops,
+                self._queue,
+                hidden,
+                on_mesh,
+                search_items,
             )
             return result
 
@@ -324,7 +330,7 @@ class Phase:
         self._window, self._rows = copy_rows(self._mesh, window, rows, on_mesh, entering)
 
     def _entering(self, entries: RowEntries) -> EnteringTrunks:
-        """The loads of one prefill or copy, [shards, trunks per prefill]; row W where padded."""
+        """The jobs of one prefill or copy, [shards, trunks per prefill]; row W is padding."""
         shape = (len(entries), self._sizes.batch)
         rows = np.full(shape, self._sizes.rows, np.int32)
         first, end, loaded = (np.zeros(shape, np.int32) for _ in range(3))
@@ -345,9 +351,9 @@ class Phase:
     # --- decoding ---
 
     def _decode(self) -> StartedChunk:
-        """Starts the next chunk, in the drain if few enough branches are left."""
+        """Starts the next chunk, in a drain if few enough branches are left."""
         moved = self._move_to_drain()
-        # A NumPy value counts as the same on every host; a jax array is this host's own.
+        # With several hosts a NumPy value is replicated; a jax array would belong to this host.
         trunks_wait = np.array(any(self._waiting) or self._feed_queue.is_open)
         programs, slots, rows = self._programs, self._slots, self._rows
         inputs = decode.ChunkInputs(
@@ -359,32 +365,33 @@ class Phase:
         return StartedChunk(self._num_chunks - 1, self._accepted.take(), moved, trace)
 
     def _move_to_drain(self) -> jax.Array | None:
-        """Moves the branches that are left to the smallest drain whose slots can hold them."""
+        """Moves the remaining branches to the smallest drain that has a slot for each."""
         if any(self._waiting) or self._feed_queue.is_open:
             return None
-        left = self._collector.not_ended.max()
-        fitting = [drain for drain in self._drains if left <= drain.slots]
-        if not fitting:
+        remaining = self._collector.not_ended.max()
+        large_enough = [drain for drain in self._drains if remaining <= drain.slots]
+        if not large_enough:
             return None
-        drain = fitting[-1]
-        state = PhaseArrays(self._window, self._rows, self._slots)
-        state, moved = to_drain(self._mesh, self._config.sizes, drain, state)
-        self._window, self._rows, self._slots = state
+        drain = large_enough[-1]
+        arrays = PhaseArrays(self._window, self._rows, self._slots)
+        arrays, moved = to_drain(self._mesh, self._config.sizes, drain, arrays)
+        self._window, self._rows, self._slots = arrays
         self._drains = self._drains[self._drains.index(drain) + 1 :]
         self._config = self._in_sizes(drain)
         return moved
 
     def _in_sizes(self, sizes: Sizes) -> DecodeConfig:
-        """The decode program of the phase, or of a drain, whose chunks end early for the next.
+        """The decode program of the phase, or of a drain, in these sizes.
 
-        The shards move together, so with several of them no chunk ends early.
+        On one shard its chunks end early when the next drain can begin. Several shards change to a
+        drain together, so no chunk ends early.
         """
         drained_at = self._drains[0].slots if self._drains and len(self._waiting) == 1 else 0
         config = self._programs.config
         return dataclasses.replace(config, sizes=sizes, drained_at=drained_at)
 
     def _collect(self, started: StartedChunk) -> list[DecodedBranch]:
-        """The branches that ended in a chunk, by its trace."""
+        """The branches that ended in a chunk, from its trace."""
         start = time.perf_counter()
         moved, (steps, left) = jax.tree.map(
             np.asarray, jax.device_get((started.moved, started.trace))
@@ -396,10 +403,10 @@ class Phase:
         if moved is not None:
             self._collector.move(moved)
         if any(self._waiting) or self._feed_queue.is_open:
-            # A chunk that was under way when a row was loaded knows nothing of the load.
+            # The trace of a chunk that began before a job entered its row does not cover the job.
             is_current = self._row_served_from <= started.number
             self._row_left[is_current] = left.reshape(is_current.shape)[is_current]
         by_shard = HostSteps(*(x.reshape(shards, -1, x.shape[-1]) for x in steps))
-        ended = [self._accepted.with_prefix(drawn) for drawn in self._collector.add(by_shard)]
+        ended = [self._accepted.with_prefix(branch) for branch in self._collector.add(by_shard)]
         self._stats.host_s += time.perf_counter() - waited
         return ended

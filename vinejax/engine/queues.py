@@ -1,4 +1,4 @@
-"""The shards' queues on the mesh: made before the first step, longer with what is fed later."""
+"""The shards' queues on the mesh: made before the first step, and extended by a feed's branches."""
 
 import functools
 
@@ -14,15 +14,15 @@ from vinejax.engine.slot_assignment import RowJob
 from vinejax.engine.split import SHARDS
 from vinejax.model.sharding import on_shards
 
-BLOCK = 256  # entries that are added at a time
+BLOCK = 256  # number of entries that are added at a time
 
 
 def make_queue(
     mesh: Mesh, branch_set: BranchSet, match: list[int], jobs: list[list[RowJob]], size: int
 ) -> Queue:
-    """The shards' branches on the mesh, in the order of their loads, padded to `size` per shard.
+    """The shards' branches on the mesh, in the order of their jobs, padded to `size` per shard.
 
-    `match` has the state of the automaton at the start of each branch; `size` is `Sizes.queue`.
+    `match` lists the automaton's state at the start of each branch; `size` is `Sizes.queue`.
     """
     return Queue(*(put_on_shards(mesh, x) for x in _fields(branch_set, match, jobs, size)))
 
@@ -33,20 +33,20 @@ def longer_queue(
     branch_set: BranchSet,
     match: list[int],
     jobs: list[list[RowJob]],
-    begun: np.ndarray,
+    total: np.ndarray,
 ) -> Queue:
-    """The queue with further branches, from the first item of each shard's loads on.
+    """The queue with further branches, which begin at the first item of each shard's jobs.
 
-    `begun`, i64[Z], has the sum of the budgets of all items before. A queue has room for one entry
-    more than items.
+    `total`, i64[Z], is the sum of the budgets of all earlier items. A queue has room for one more
+    entry than items.
     """
     counts = [sum(len(job.items) for job in of_shard) for of_shard in jobs]
     size = -(-(max(counts) + 1) // BLOCK) * BLOCK
     *fields, before = _fields(branch_set, match, jobs, size)
-    fields.append((before + begun[:, None]).astype(np.int32))
+    fields.append((before + total[:, None]).astype(np.int32))
     place = np.full((len(jobs), size), queue.position.shape[0], np.int32)
     for shard, (of_shard, count) in enumerate(zip(jobs, counts, strict=True)):
-        if count:  # and the entry after the last item, which has the sum of all budgets
+        if count:  # with the entry after the last item, which holds the sum of all budgets
             place[shard, : count + 1] = of_shard[0].first + np.arange(count + 1)
     for start in range(0, size, BLOCK):
         block = [put_on_shards(mesh, x[:, start : start + BLOCK]) for x in (*fields, place)]
@@ -57,7 +57,7 @@ def longer_queue(
 def _fields(
     branch_set: BranchSet, match: list[int], jobs: list[list[RowJob]], size: int
 ) -> list[np.ndarray]:
-    """The fields of a `Queue` on the host, [Z, size]; entries past the last item are padding."""
+    """The fields of a `Queue` on the host, [Z, size]; entries after the last item are padding."""
     shape = (len(jobs), size)
     position, token, budget, matches = np.ones((4, *shape), np.int32)
     seed = np.zeros((*shape, 2), np.uint32)
@@ -75,7 +75,7 @@ def _fields(
 
 @functools.partial(jax.jit, static_argnames="mesh")
 def _written(mesh: Mesh, queue: Queue, block: Queue, place: Int[Array, " F"]) -> Queue:
-    """The queue with a block of entries in these places; those past its end are dropped."""
+    """The queue with a block of entries at these places; places past its end are dropped."""
 
     def one_shard(queue: Queue, block: Queue, place: jax.Array) -> Queue:
         return jax.tree.map(lambda old, new: old.at[place].set(new, mode="drop"), queue, block)

@@ -1,7 +1,7 @@
-"""The attention of one decode step through the kernels, for all layers of a device.
+"""The attention of one decode step by the kernels, for all layers of a device.
 
-In each layer one kernel call attends to the window's rows, and one to the slots' pages. The second
-continues from the softmax parts that the first returns, and writes the step's new columns.
+In each layer one kernel call attends to the window's rows, and a second one to the slots' pages.
+The second call continues from the softmax parts of the first, and writes the step's new columns.
 """
 
 from typing import NamedTuple
@@ -18,28 +18,28 @@ from vinejax.engine.tpu.pages import Pages
 from vinejax.engine.tpu.schedule import BLOCK, grid_for, make_schedule
 from vinejax.model.attention import AttentionRule
 
-MAX_QUERIES = 256  # of a group that has more than one lane
+MAX_QUERIES = 256  # most queries of a group that has more than one lane
 
 
 class LayerCalls(NamedTuple):
-    """The two kernel calls of a layer, which layers with the same attention rule share."""
+    """The two kernel calls of a layer; layers with the same attention rule share them."""
 
     rows: KernelCall
     pages: KernelCall
 
 
 class Bounds(NamedTuple):
-    """The columns that queries see, each from `first` to `limit` - 1."""
+    """The columns that queries see: each query sees `first` .. `limit` - 1."""
 
     first: Int[Array, " n"]
     limit: Int[Array, " n"]
 
 
 class RaggedAttention:
-    """The attention of one decode step. Layers with the same rule share schedules."""
+    """The attention of one decode step; layers with the same rule share schedules."""
 
     def __init__(self, step: DecodeStep, pages: Pages, cores: int, interpret: bool):
-        """`cores` is the number of cores of a device; `interpret` as in `KernelCall`."""
+        """`cores` is the number of cores of a device, `interpret` that of `KernelCall`."""
         self._step, self._pages = step, pages
         self._cores, self._interpret = cores, interpret
         self._calls: dict[AttentionRule, LayerCalls] = {}
@@ -48,12 +48,12 @@ class RaggedAttention:
         self, q: HeadQueries, k: Float[Array, "B 1 K H"], v: Float[Array, "B 1 K H"],
         trunks: JoinedKV, pool: JoinedKV, rule: AttentionRule,
     ) -> tuple[HeadQueries, JoinedKV]:  # fmt: skip
-        """The attention of a layer, 0 for idle slots, and its pool with the slots' new columns."""
+        """A layer's attention, 0 for idle slots, and its pool with the slots' new columns."""
         if rule not in self._calls:
             self._calls[rule] = self._calls_for(rule, q, trunks.kv)
         calls, lanes = self._calls[rule], self._step.lanes
         slots, heads, per_head, head_dim = q.shape
-        # One row per query, its heads side by side; XLA would copy other forms.
+        # One row per query, with its heads side by side; XLA would copy other forms.
         flat = q.swapaxes(1, 2).reshape(slots, -1)  # [B, G * K * H]
         with jax.named_scope("trunk"):
             by_lane = jnp.take(flat, lanes.slot, axis=0, mode="fill", fill_value=0)
@@ -99,8 +99,10 @@ class RaggedAttention:
 
 
 def _num_groups(lanes: int, queries_per_head: int) -> int:
-    """The smallest number of equal groups of a row's lanes with at most MAX_QUERIES queries each;
-    one lane per group if none suffices."""
+    """The smallest number of equal groups of a row's lanes with at most MAX_QUERIES queries each.
+
+    It is the number of lanes if a single lane has more queries.
+    """
     return min(
         n
         for n in range(1, lanes + 1)
