@@ -157,7 +157,7 @@ def _own_draws(
     is_needed = (index >= search_items.first[:, None]) & (index < search_items.length[:, None])
     padded = -(-B * T // size) * size
     (needed,) = jnp.nonzero(is_needed.reshape(-1), size=padded, fill_value=B * T)
-    flat, own = hidden.reshape(B * T, -1), tokens.reshape(-1)
+    flat, flat_tokens = hidden.reshape(B * T, -1), tokens.reshape(-1)
 
     def of_block(logits: jax.Array, own: jax.Array) -> tuple[DrawIntervals, jax.Array]:
         logprobs = log_softmax(logits / cfg.temperature, axis)
@@ -169,7 +169,7 @@ def _own_draws(
     ) -> tuple[DrawIntervals, jax.Array]:
         places = lax.dynamic_slice_in_dim(needed, i * size, size)
         logits = model.logits(weights, flat[places - 1])
-        new_results = by_blocks(form, of_block, logits, own[places])
+        new_results = by_blocks(form, of_block, logits, flat_tokens[places])
         return jax.tree.map(lambda x, new: x.at[places].set(new, mode="drop"), results, new_results)
 
     zeros, steps = jnp.zeros(B * T), jnp.zeros((B * T, 3))
@@ -198,7 +198,7 @@ def _walk(
 ) -> _Walk:
     """The walks of all items along their trunks, in the order of `SearchItems.item`."""
     T, num_items = tokens.shape[1], queue.position.shape[0]
-    own = tokens.reshape(-1)
+    flat_tokens = tokens.reshape(-1)
 
     def of_some(i: jax.Array, walks: _Walk) -> _Walk:
         item = lax.dynamic_slice_in_dim(search_items.item, i * ITEMS, ITEMS)
@@ -209,7 +209,7 @@ def _walk(
         def step(walk: _Walk) -> _Walk:
             index = position + walk.accepted
             place = trunk * T + jnp.minimum(index, T - 1)
-            match, outcome = after_token(stops, config.eos_ids, walk.match, own[place])
+            match, outcome = after_token(stops, config.eos_ids, walk.match, flat_tokens[place])
             is_last = (walk.accepted + 1 == budget) | (outcome != GOING)
             decides = walk.is_going & (index < length) & ~is_last
             drawn = is_drawn(jax.tree.map(lambda x: x[place], draws), uniforms(seed, index))

@@ -91,17 +91,17 @@ class Collector:
         slots = steps.item.shape[1]
         num_busy = (steps.item >= 0).sum(axis=1, dtype=np.int32)  # [Z, chunk]
         num_ended = (steps.ended != GOING).sum(axis=1, dtype=np.int32)
-        taken = (num_busy > 0).sum(axis=1)
+        step_counts = (num_busy > 0).sum(axis=1)
         # A branch that has not ended before a step is in a slot or waits.
         ended_before = np.cumsum(num_ended, axis=1) - num_ended
         waiting = self.not_ended[:, None] - ended_before - num_busy
         queued = (waiting > 0) & (num_busy > 0)
         self.not_ended -= num_ended.sum(axis=1)
-        self._stats.decode_steps += int(taken.max())
-        self._stats.slot_steps += int(taken.sum()) * slots
+        self._stats.decode_steps += int(step_counts.max())
+        self._stats.slot_steps += int(step_counts.sum()) * slots
         decoded = int(num_busy.sum())
         self._num_decoded += decoded
         self._stats.decoded_tokens += decoded
         self._stats.queued_slot_steps += int(queued.sum()) * slots
         self._stats.queued_tokens += int(num_busy[queued].sum())
-        return taken
+        return step_counts

@@ -20,12 +20,12 @@ class FeedQueue:
     def __init__(self, feed: Feeder | None, check: Callable[[StreamInput], BranchSet]):
         self.feed, self._check = feed, check
         self.is_open = feed is not None  # whether further input may come
-        self._waiting: BranchSet | None = None
+        self._waiting_branches: BranchSet | None = None
 
     @property
     def has_waiting(self) -> bool:
         """Whether branches wait for a following phase; later input then waits, too."""
-        return self._waiting is not None
+        return self._waiting_branches is not None
 
     def take(self) -> BranchSet | None:
         """The input that the caller adds now; None if there is none."""
@@ -37,10 +37,10 @@ class FeedQueue:
 
     def hold(self, branch_set: BranchSet) -> None:
         """Keeps branches for which the running phase has no room for a following phase."""
-        if self._waiting is None:
-            self._waiting = branch_set
+        if self._waiting_branches is None:
+            self._waiting_branches = branch_set
         else:
-            self._waiting.add(branch_set)
+            self._waiting_branches.add(branch_set)
 
     def next_branch_set(self) -> BranchSet | None:
         """The branches of the following phase; None if there are no more."""
@@ -49,5 +49,5 @@ class FeedQueue:
         if self.is_open and not self.has_waiting:
             message = "no branch is being decoded and `more` returned none; return None to end it"
             raise ValueError(f"feed: {message}")
-        waiting, self._waiting = self._waiting, None
+        waiting, self._waiting_branches = self._waiting_branches, None
         return waiting

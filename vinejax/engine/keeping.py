@@ -37,7 +37,7 @@ PARTS = 8  # parts per row
 MAX_PART = 128  # tokens of a part, each of whose queries attends to a whole row
 
 
-class _TrunkRest(NamedTuple):
+class _MissingTokens(NamedTuple):
     """The missing tokens of a trunk that enters a row; row `source` has the first `columns`."""
 
     entry: RowEntry
@@ -109,7 +109,7 @@ class KeepingPhase(Phase):
             total=1,
             shard_of=self._shard_of(more),
         )
-        return assign(more, len(self._waiting), self._sizes.rows, started)
+        return assign(more, len(self._waiting_jobs), self._sizes.rows, started)
 
     def _shard_of(self, more: BranchSet) -> dict[int, int]:
         """The shard of each trunk that some row has tokens of: the shard with most of them."""
@@ -141,7 +141,7 @@ class KeepingPhase(Phase):
         self._queue = longer_queue(self._mesh, self._queue, more, match, jobs, self._budgets)
         self._longest_budget = max([self._longest_budget, *more.budgets])
         numbered = [[branch + i for i in of_shard] for of_shard in order]
-        self._accepted.add_branches(numbered)
+        self._accepted_prefixes.add_branches(numbered)
         self._collector.add_branches(numbered)
         for shard, of_shard in enumerate(jobs):
             numbered = [dataclasses.replace(job, trunk=trunk + job.trunk) for job in of_shard]
@@ -162,7 +162,7 @@ class KeepingPhase(Phase):
                     self._claims[shard].append(RowEntry(row, job))
                     continue
                 self._home[shard][job.trunk] = int(columns.argmax())
-            self._waiting[shard].append(job)
+            self._waiting_jobs[shard].append(job)
 
     # --- jobs and their rows ---
 
@@ -176,11 +176,11 @@ class KeepingPhase(Phase):
         free = set(np.flatnonzero(self._row_left[shard] == 0).tolist())
         home: dict[int, int] = self._home[shard]
         ready, others = [], []
-        for job in self._waiting[shard]:
+        for job in self._waiting_jobs[shard]:
             row = home.get(job.trunk, -1)
             (ready if row in free else others).append(job)
             free.discard(row)
-        self._waiting[shard] = deque(ready + others)
+        self._waiting_jobs[shard] = deque(ready + others)
         entries = [*super()._entries(shard), *claims]
         # No whole trunk is copied from a row that is filled in this call: see `_fill`.
         filled = {entry.row for entry in entries}
@@ -198,7 +198,7 @@ class KeepingPhase(Phase):
 
     def _is_whole(self, trunk: int) -> bool:
         """Whether a trunk must be computed whole, whatever rows have."""
-        return self.branch_set.scored[trunk] or self._accepted.may_accept[trunk]
+        return self.branch_set.scored[trunk] or self._accepted_prefixes.may_accept[trunk]
 
     def _common(self, shard: int, ids: list[int]) -> np.ndarray:
         """i64[W] the number of the trunk's first tokens that each row has."""
@@ -207,73 +207,78 @@ class KeepingPhase(Phase):
 
     def _fill(self, all_entries: RowEntries) -> None:
         """Computes missing tokens before the rows with the trunks' beginnings are overwritten."""
-        rests: list[list[_TrunkRest]] = [[] for _ in all_entries]
+        all_missing: list[list[_MissingTokens]] = [[] for _ in all_entries]
         others: RowEntries = [[] for _ in all_entries]
         for shard, entries in enumerate(all_entries):
             computed: dict[int, int] = {}  # row in which the missing tokens are computed, by trunk
-            for entry, rest in [(entry, self._rest(shard, entry)) for entry in entries]:
-                if rest is None:
+            pairs = [(entry, self._missing_tokens(shard, entry)) for entry in entries]
+            for entry, missing in pairs:
+                if missing is None:
                     others[shard].append(entry)
                 elif computed.setdefault(entry.job.trunk, entry.row) == entry.row:
-                    rests[shard].append(rest)
+                    all_missing[shard].append(missing)
                 else:
                     others[shard].append(entry._replace(source=computed[entry.job.trunk]))
             for entry in entries:
                 ids = self._tokens_of(entry)
                 self._row_tokens[shard, entry.row, : len(ids)] = ids
                 self._row_lengths[shard, entry.row] = len(ids)
-        while any(rests):
-            self._compute_all(rests)
-            rests = [[rest for x in of_shard if (rest := self._after(x))] for of_shard in rests]
+        while any(all_missing):
+            self._compute_all(all_missing)
+            all_missing = [
+                [after for missing in of_shard if (after := self._after_part(missing))]
+                for of_shard in all_missing
+            ]
         super()._fill(others)
 
-    def _rest(self, shard: int, entry: RowEntry) -> _TrunkRest | None:
+    def _missing_tokens(self, shard: int, entry: RowEntry) -> _MissingTokens | None:
         """The missing tokens of a trunk whose beginning a row holds.
 
         None if the whole trunk must be computed, or no token of it.
         """
-        ids, rest = self._tokens_of(entry), None
+        ids, missing = self._tokens_of(entry), None
         if entry.source < 0 and not self._is_whole(entry.job.trunk):
             columns = self._common(shard, ids)
             source = int(columns.argmax())
             # The last token is computed in any case, as no program computes zero tokens.
             most = min(int(columns[source]), len(ids) - 1)
-            rest = _TrunkRest(entry, source, most) if 2 * most >= len(ids) else None
+            missing = _MissingTokens(entry, source, most) if 2 * most >= len(ids) else None
         self._row_tokens[shard, entry.row] = -1  # so that no later entry copies from this row
-        return rest
+        return missing
 
-    def _after(self, rest: _TrunkRest) -> _TrunkRest | None:
+    def _after_part(self, missing: _MissingTokens) -> _MissingTokens | None:
         """The missing tokens of a trunk after its next part; None if there are none."""
-        columns = rest.columns + self._part_length
-        is_over = columns >= len(self._tokens_of(rest.entry))
-        return None if is_over else _TrunkRest(rest.entry, rest.entry.row, columns)
+        columns = missing.columns + self._part_length
+        is_over = columns >= len(self._tokens_of(missing.entry))
+        return None if is_over else _MissingTokens(missing.entry, missing.entry.row, columns)
 
-    def _part(self, rest: _TrunkRest) -> list[int]:
-        return self._tokens_of(rest.entry)[rest.columns :][: self._part_length]
+    def _part(self, missing: _MissingTokens) -> list[int]:
+        return self._tokens_of(missing.entry)[missing.columns :][: self._part_length]
 
-    def _compute_all(self, rests: list[list[_TrunkRest]]) -> None:
+    def _compute_all(self, all_missing: list[list[_MissingTokens]]) -> None:
         """Computes the next part of each trunk, in their order, as many at a time as fit."""
-        while any(rests):
-            parts = [[*map(self._part, of_shard[: self._sizes.batch])] for of_shard in rests]
+        while any(all_missing):
+            parts = [[*map(self._part, of_shard[: self._sizes.batch])] for of_shard in all_missing]
             fits = fit_prefill(parts, self._place_counts(self._part_length), shares=False)
-            pairs = [*zip(rests, fits.counts, strict=True)]
+            pairs = [*zip(all_missing, fits.counts, strict=True)]
             self._compute([of_shard[:count] for of_shard, count in pairs], fits.places)
-            rests = [of_shard[count:] for of_shard, count in pairs]
+            all_missing = [of_shard[count:] for of_shard, count in pairs]
 
-    def _compute(self, rests: list[list[_TrunkRest]], num_places: int | None) -> None:
-        shards, batch = len(rests), self._sizes.batch
+    def _compute(self, all_missing: list[list[_MissingTokens]], num_places: int | None) -> None:
+        shards, batch = len(all_missing), self._sizes.batch
         tokens = np.zeros((shards, batch, self._part_length), np.int32)
         lengths, source, columns = np.zeros((3, shards, batch), np.int32)
-        for shard, of_shard in enumerate(rests):
-            for place, rest in enumerate(of_shard):
-                ids = self._part(rest)
+        for shard, of_shard in enumerate(all_missing):
+            for place, missing in enumerate(of_shard):
+                ids = self._part(missing)
                 tokens[shard, place, : len(ids)] = ids
                 lengths[shard, place] = len(ids)
-                source[shard, place], columns[shard, place] = rest.source, rest.columns
+                source[shard, place] = missing.source
+                columns[shard, place] = missing.columns
                 self._stats.prefill_tokens += len(ids)
-        entering = self._entering([[rest.entry for rest in of_shard] for of_shard in rests])
+        entering = self._entering([[x.entry for x in of_shard] for of_shard in all_missing])
         known = KnownTrunk(put_on_shards(self._mesh, source), put_on_shards(self._mesh, columns))
-        parts = [[*map(self._part, of_shard)] for of_shard in rests]
+        parts = [[*map(self._part, of_shard)] for of_shard in all_missing]
         self._window, self._rows, *_ = prefill(
             self._model, self._mesh, None, self._programs.weights, self._window, self._rows,
             put_on_shards(self._mesh, tokens), put_on_shards(self._mesh, lengths), entering,

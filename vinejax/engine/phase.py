@@ -78,7 +78,7 @@ class StartedChunk(NamedTuple):
 
     number: int
     searches: list[RunningSearch]  # searches started between the previous chunk and this one
-    moved: jax.Array | None  # slots' numbers before this chunk, if a drain renumbered them
+    old_slots: jax.Array | None  # slots' numbers before this chunk, if a drain renumbered them
     trace: Trace
 
 
@@ -105,13 +105,13 @@ class Phase:
         self._drains = programs.drains  # drains that may follow
         caches = empty_caches(self._model, self._mesh, self._sizes)
         self._window, self._rows, self._slots = caches
-        self._waiting = [deque(jobs_of_shard) for jobs_of_shard in jobs]
+        self._waiting_jobs = [deque(jobs_of_shard) for jobs_of_shard in jobs]
         self._config = self._in_sizes(config.sizes)
         order = [[i for job in of_shard for i in job.items] for of_shard in jobs]
         slots, chunk = config.sizes.slots, config.sizes.chunk
         self._queue = programs.queue
-        self._accepted = AcceptedPrefixes(branch_set, order, stats, programs.skips_repeats)
-        num_accepted = self._accepted.num_accepted
+        self._accepted_prefixes = AcceptedPrefixes(branch_set, order, stats, programs.skips_repeats)
+        num_accepted = self._accepted_prefixes.num_accepted
         self._collector = Collector(branch_set, order, slots, chunk, stats, num_accepted)
         # Per row, i64[Z, W]: the trunk that the row holds or is being filled with, the number of
         # its unfinished items, and the number of the first chunk that serves its job.
@@ -133,9 +133,9 @@ class Phase:
         jax.block_until_ready((self._rows, self._queue))
         self._stats.prefill_s += time.perf_counter() - start
         previous = None
-        while self._collector.not_ended.any() or any(self._waiting):
+        while self._collector.not_ended.any() or any(self._waiting_jobs):
             watch.look()
-            started = self._decode()
+            chunk = self._decode()
             if previous is not None:
                 ended = self._collect(previous)
                 if self._fills_rows_early:
@@ -146,7 +146,7 @@ class Phase:
                     yield from self._admit()
                     self._load()
                 self._stats.host_s += time.perf_counter() - start_of_yield
-            previous = started
+            previous = chunk
 
     def trunk_logprobs(self) -> list[np.ndarray]:
         """f32[length] per trunk; f32[0] for a trunk that is not scored.
@@ -173,7 +173,7 @@ class Phase:
 
     def _load(self) -> None:
         """Moves waiting jobs into free rows."""
-        self._fill([self._entries(shard) for shard in range(len(self._waiting))])
+        self._fill([self._entries(shard) for shard in range(len(self._waiting_jobs))])
 
     def _fill(self, all_entries: RowEntries) -> None:
         """Copies resident trunks into their new rows, then prefills the other trunks."""
@@ -196,7 +196,7 @@ class Phase:
 
     def _entries(self, shard: int) -> list[RowEntry]:
         """The jobs that enter rows now: none before a whole batch, or all waiting jobs, fit."""
-        waiting = self._waiting[shard]
+        waiting = self._waiting_jobs[shard]
         free = np.flatnonzero(self._row_left[shard] == 0).tolist()
         if len(free) < min(self._sizes.batch, len(waiting)):
             return []
@@ -282,7 +282,7 @@ class Phase:
                 places.append((entry.job.trunk, shard * batch + place))
         entering_trunks = [entry.job.trunk for of_shard in entries for entry in of_shard]
         is_scored = any(self.branch_set.scored[trunk] for trunk in entering_trunks)
-        keeps_hidden = any(self._accepted.may_accept[trunk] for trunk in entering_trunks)
+        keeps_hidden = any(self._accepted_prefixes.may_accept[trunk] for trunk in entering_trunks)
         temperature = self._programs.temperature if is_scored else None
         weights = self._programs.weights
         on_mesh, entering = put_on_shards(self._mesh, tokens), self._entering(entries)
@@ -319,7 +319,7 @@ class Phase:
             return result
 
         trunks = [[entry.job.trunk for entry in of_shard] for of_shard in entries]
-        self._accepted.start(self._mesh, trunks, batch, self._sizes.queue, search)
+        self._accepted_prefixes.start(self._mesh, trunks, batch, self._sizes.queue, search)
 
     def _copy(self, entries: RowEntries) -> None:
         source = np.zeros((len(entries), self._sizes.batch), np.int32)
@@ -352,9 +352,9 @@ class Phase:
 
     def _decode(self) -> StartedChunk:
         """Starts the next chunk, in a drain if few enough branches are left."""
-        moved = self._move_to_drain()
+        old_slots = self._move_to_drain()
         # With several hosts a NumPy value is replicated; a jax array would belong to this host.
-        trunks_wait = np.array(any(self._waiting) or self._feed_queue.is_open)
+        trunks_wait = np.array(any(self._waiting_jobs) or self._feed_queue.is_open)
         programs, slots, rows = self._programs, self._slots, self._rows
         inputs = decode.ChunkInputs(
             programs.weights, self._window, self._queue, programs.stops, trunks_wait
@@ -362,11 +362,11 @@ class Phase:
         run = decode.chunk_program(platform_of(self._mesh))
         self._slots, self._rows, trace = run(self._config, inputs, slots, rows)
         self._num_chunks += 1
-        return StartedChunk(self._num_chunks - 1, self._accepted.take(), moved, trace)
+        return StartedChunk(self._num_chunks - 1, self._accepted_prefixes.take(), old_slots, trace)
 
     def _move_to_drain(self) -> jax.Array | None:
         """Moves the remaining branches to the smallest drain that has a slot for each."""
-        if any(self._waiting) or self._feed_queue.is_open:
+        if any(self._waiting_jobs) or self._feed_queue.is_open:
             return None
         remaining = self._collector.not_ended.max()
         large_enough = [drain for drain in self._drains if remaining <= drain.slots]
@@ -374,11 +374,11 @@ class Phase:
             return None
         drain = large_enough[-1]
         arrays = PhaseArrays(self._window, self._rows, self._slots)
-        arrays, moved = to_drain(self._mesh, self._config.sizes, drain, arrays)
+        arrays, old_slots = to_drain(self._mesh, self._config.sizes, drain, arrays)
         self._window, self._rows, self._slots = arrays
         self._drains = self._drains[self._drains.index(drain) + 1 :]
         self._config = self._in_sizes(drain)
-        return moved
+        return old_slots
 
     def _in_sizes(self, sizes: Sizes) -> DecodeConfig:
         """The decode program of the phase, or of a drain, in these sizes.
@@ -386,27 +386,29 @@ class Phase:
         On one shard its chunks end early when the next drain can begin. Several shards change to a
         drain together, so no chunk ends early.
         """
-        drained_at = self._drains[0].slots if self._drains and len(self._waiting) == 1 else 0
+        drained_at = self._drains[0].slots if self._drains and len(self._waiting_jobs) == 1 else 0
         config = self._programs.config
         return dataclasses.replace(config, sizes=sizes, drained_at=drained_at)
 
-    def _collect(self, started: StartedChunk) -> list[DecodedBranch]:
+    def _collect(self, chunk: StartedChunk) -> list[DecodedBranch]:
         """The branches that ended in a chunk, from its trace."""
         start = time.perf_counter()
-        moved, (steps, left) = jax.tree.map(
-            np.asarray, jax.device_get((started.moved, started.trace))
+        old_slots, (steps, left) = jax.tree.map(
+            np.asarray, jax.device_get((chunk.old_slots, chunk.trace))
         )
         waited = time.perf_counter()
         self._stats.wait_s += waited - start
-        self._accepted.read(started.searches)
-        shards = len(self._waiting)
-        if moved is not None:
-            self._collector.move(moved)
-        if any(self._waiting) or self._feed_queue.is_open:
+        self._accepted_prefixes.read(chunk.searches)
+        shards = len(self._waiting_jobs)
+        if old_slots is not None:
+            self._collector.move(old_slots)
+        if any(self._waiting_jobs) or self._feed_queue.is_open:
             # The trace of a chunk that began before a job entered its row does not cover the job.
-            is_current = self._row_served_from <= started.number
+            is_current = self._row_served_from <= chunk.number
             self._row_left[is_current] = left.reshape(is_current.shape)[is_current]
         by_shard = HostSteps(*(x.reshape(shards, -1, x.shape[-1]) for x in steps))
-        ended = [self._accepted.with_prefix(branch) for branch in self._collector.add(by_shard)]
+        ended = [
+            self._accepted_prefixes.with_prefix(branch) for branch in self._collector.add(by_shard)
+        ]
         self._stats.host_s += time.perf_counter() - waited
         return ended

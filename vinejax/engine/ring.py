@@ -116,10 +116,10 @@ class Ring(Cache):
 
         def attend(
             q: HeadQueries, k: Float[Array, "B 1 K H"], v: Float[Array, "B 1 K H"],
-            trunks: SeparateKV, own: RingLayer, rule: AttentionRule,
+            trunks: SeparateKV, ring: RingLayer, rule: AttentionRule,
         ) -> tuple[HeadQueries, RingLayer]:  # fmt: skip
-            keys = write_column(own.keys, step.number, k, layout.keys)
-            values = write_column(own.values, step.number, v, layout.values)
+            keys = write_column(ring.keys, step.number, k, layout.keys)
+            values = write_column(ring.values, step.number, v, layout.values)
             mixed = merge(
                 trunk_part(q, trunks, step.lanes, rule),
                 ring_part(q, keys, values, step.number, queries.age, rule, layout),

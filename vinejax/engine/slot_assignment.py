@@ -62,12 +62,12 @@ class StartedPhase(NamedTuple):
 
 
 def assign(
-    branch_set: BranchSet, shards: int, rows: int, started: StartedPhase | None = None
+    branch_set: BranchSet, shards: int, rows: int, phase: StartedPhase | None = None
 ) -> list[list[RowJob]]:
     """The jobs of each shard, in the order in which they enter rows.
 
     Branches without a budget are left out. A scored trunk without a branch has a job of no items.
-    With a `started` phase the jobs come after those of that phase.
+    With a `phase` the jobs continue that phase, which has begun.
 
     Jobs with the most work come first, to a factor of 2. Among jobs of about equal work the longest
     trunks come first, so that trunks which are prefilled together need little padding.
@@ -81,10 +81,10 @@ def assign(
     for i, branch in enumerate(branch_set.branches):
         if budgets[i] > 0:
             by_trunk.setdefault(branch.trunk, []).append(i)
-    if started is None:
+    if phase is None:
         total = sum(n for n in budgets if n > 0)
-        started = StartedPhase([0] * shards, [0] * shards, total, {})
-    share = started.total / (shards * rows)
+        phase = StartedPhase([0] * shards, [0] * shards, total, {})
+    share = phase.total / (shards * rows)
     jobs = []
     for trunk, items in by_trunk.items():
         items.sort(key=lambda i: -budgets[i])
@@ -96,14 +96,14 @@ def assign(
             items_of_part = items[part::parts]
             jobs.append(RowJob(trunk, items_of_part, sum(budgets[i] for i in items_of_part)))
     by_shard: list[list[RowJob]] = [[] for _ in range(shards)]
-    totals = [*started.work]
+    totals = [*phase.work]
     for job in sorted(jobs, key=lambda job: -job.work):
-        shard = started.shard_of.get(job.trunk, totals.index(min(totals)))
+        shard = phase.shard_of.get(job.trunk, totals.index(min(totals)))
         by_shard[shard].append(job)
         totals[shard] += job.work
     ordered = [
         _in_order(of_shard, lengths, first)
-        for of_shard, first in zip(by_shard, started.items, strict=True)
+        for of_shard, first in zip(by_shard, phase.items, strict=True)
     ]
     only_scored = set(np.flatnonzero(branch_set.scored).tolist()) - by_trunk.keys()
     for n, i in enumerate(sorted(only_scored, key=lambda i: -lengths[i])):

@@ -48,10 +48,10 @@ class Traces:
         self._item = np.full((shards, slots), -1)  # item of the slot's last step; -1 if idle
         self._begin = np.zeros((shards, slots), np.int64)  # step at which that item began
 
-    def add(self, steps: HostSteps, taken: np.ndarray) -> EndedBranches:
-        """The branches that ended in the next chunk, of which shards took `taken` i64[Z] steps."""
+    def add(self, steps: HostSteps, step_counts: np.ndarray) -> EndedBranches:
+        """The branches that ended in the next chunk; `step_counts` i64[Z] has its steps by shard."""
         slots, chunk = steps.item.shape[1:]
-        self._keep(steps, taken)
+        self._keep(steps, step_counts)
         # Flat indices of steps: all steps of one slot, then those of the next slot.
         ends = np.flatnonzero(steps.ended != GOING)
         is_begin = steps.item >= 0
@@ -61,7 +61,7 @@ class Traces:
 
         slot = ends // chunk  # numbered over all shards
         begin = self._begin.ravel()[slot]
-        before = self._num_steps - taken  # steps of each shard before this chunk
+        before = self._num_steps - step_counts  # steps of each shard before this chunk
         # The last begin before each end, in this chunk or in an earlier one.
         nearest = np.searchsorted(begins, ends, side="right") - 1
         if len(begins):
@@ -85,10 +85,10 @@ class Traces:
         # Several branches may begin in a slot. They are in order, so the last one is stored.
         slot = begins // chunk
         self._begin.ravel()[slot] = before[slot // slots] + begins % chunk
-        shard, last = np.arange(len(taken)), np.maximum(taken - 1, 0)
+        shard, last = np.arange(len(step_counts)), np.maximum(step_counts - 1, 0)
         is_going = steps.ended[shard, :, last] == GOING
         item = np.where(is_going, steps.item[shard, :, last], -1)
-        self._item = np.where(taken[:, None] > 0, item, self._item)
+        self._item = np.where(step_counts[:, None] > 0, item, self._item)
         return ended
 
     def move(self, slots: np.ndarray) -> None:
@@ -101,9 +101,9 @@ class Traces:
             x[shards, slots] for x in (self._tokens, self._logprobs, self._item, self._begin)
         )
 
-    def _keep(self, steps: HostSteps, taken: np.ndarray) -> None:
+    def _keep(self, steps: HostSteps, step_counts: np.ndarray) -> None:
         """Adds the steps of the next chunk, in new and larger arrays if they do not fit."""
-        if (self._num_steps + taken).max() > self._tokens.shape[2]:
+        if (self._num_steps + step_counts).max() > self._tokens.shape[2]:
             begin = np.where(self._item >= 0, self._begin, self._num_steps[:, None])
             dropped = begin.min(axis=1)  # number of steps that no unfinished branch needs
             needed = int((self._num_steps - dropped).max())
@@ -116,7 +116,7 @@ class Traces:
                 setattr(self, name, new)
             self._num_steps -= dropped
             self._begin -= dropped[:, None]
-        for shard, (first, count) in enumerate(zip(self._num_steps, taken, strict=True)):
+        for shard, (first, count) in enumerate(zip(self._num_steps, step_counts, strict=True)):
             self._tokens[shard, :, first : first + count] = steps.token[shard, :, :count]
             self._logprobs[shard, :, first : first + count] = steps.logprob[shard, :, :count]
-        self._num_steps += taken
+        self._num_steps += step_counts

@@ -53,7 +53,7 @@ class Scratch(NamedTuple):
     """
 
     kv: Ref  # [2, K, BLOCK, W] current block and next block
-    arrived: Ref  # semaphores of `kv`
+    kv_semaphores: Ref  # semaphores of `kv`
     query: Ref  # [groups, stacks, rows, width]
     acc: Ref  # [stacks, rows, width] unnormalised mix
     top: Ref  # [stacks, rows, LANES] maximum, in all lanes
@@ -146,7 +146,7 @@ def copy_block(
         begin = 0 if size == BLOCK else pl.multiple_of(length & -2 * size, 2 * size)
         columns = cache.at[source, :, pl.ds(first + begin, size)]
         target = scratch.kv.at[buffer, :, pl.ds(begin, size)]
-        act(pltpu.make_async_copy(columns, target, scratch.arrived.at[buffer]))
+        act(pltpu.make_async_copy(columns, target, scratch.kv_semaphores.at[buffer]))
 
     size = BLOCK
     while size >= piece:

@@ -29,7 +29,7 @@ class PageArguments(NamedTuple):
     start: Ref  # [groups * M, lanes] parts of a softmax (`PartShape`)
     pool: Ref  # [P, K, BLOCK, W] in HBM
     result: Ref  # [groups * M, K * H]
-    written: Ref  # [P, K, BLOCK, W] the pool as a result, in HBM
+    new_pool: Ref  # [P, K, BLOCK, W] the pool as a result, in HBM
 
 
 class Columns(NamedTuple):
@@ -39,7 +39,7 @@ class Columns(NamedTuple):
     new: Ref  # [groups, K, 1, W] keys and values of the new columns
     stage: Ref  # [WRITES, K, rows, W] tiles with new columns
     num_written: Ref  # [1] number of tiles that this core has written
-    sent: Ref  # semaphores of `stage`
+    stage_semaphores: Ref  # semaphores of `stage`
 
 
 def column_shapes(groups: int, queries: int, pool: Float[Array, "P K BLOCK W"]) -> list[Any]:
@@ -68,7 +68,7 @@ def page_body(grid: Grid, head_dim: int, rule: AttentionRule, *refs: Ref) -> Non
         group = items.group[i] - step.first_group
         is_last = items.is_last(i)
         pl.when(items.is_first(i))(lambda: _begin(scratch, columns, group, head_dim))
-        pl.when(is_last)(lambda: _write(items, scratch, columns, ref.written, i, group))
+        pl.when(is_last)(lambda: _write(items, scratch, columns, ref.new_pool, i, group))
         kernel.attend(items, scratch, ref.seen, i, group, head_dim, rule)
         pl.when(is_last)(lambda: _store(scratch, group, head_dim))
 
@@ -82,7 +82,7 @@ def page_body(grid: Grid, head_dim: int, rule: AttentionRule, *refs: Ref) -> Non
     scratch.result[...] = jnp.zeros_like(scratch.result)  # groups without items keep 0
     kernel.for_each_item(step, copy, compute)
     kernel.pack_results(ref.result, scratch)
-    pl.when(step.is_last)(lambda: _finish_writes(columns, ref.written))
+    pl.when(step.is_last)(lambda: _finish_writes(columns, ref.new_pool))
 
 
 def _unpack_columns(ref: PageArguments, scratch: Scratch, columns: Columns, head_dim: int) -> None:
@@ -111,7 +111,7 @@ def _begin(scratch: Scratch, columns: Columns, group: jax.Array, head_dim: int) 
 
 
 def _write(
-    items: Items, scratch: Scratch, columns: Columns, written: Ref, i: jax.Array, group: jax.Array
+    items: Items, scratch: Scratch, columns: Columns, new_pool: Ref, i: jax.Array, group: jax.Array
 ) -> None:
     """Writes a group's new column to its last block, item i, and sends the tile to HBM."""
     buffer, rows = lax.rem(i, 2), columns.stage.shape[2]
@@ -122,7 +122,9 @@ def _write(
     number = columns.num_written[0]
     slot = lax.rem(number, WRITES)
     to_hbm = pltpu.make_async_copy(
-        columns.stage.at[slot], written.at[items.source[i], :, tile], columns.sent.at[slot]
+        columns.stage.at[slot],
+        new_pool.at[items.source[i], :, tile],
+        columns.stage_semaphores.at[slot],
     )
     # The previous tile at this place has the same size, so `to_hbm.wait` waits for its copy.
     pl.when(number >= WRITES)(to_hbm.wait)
@@ -145,9 +147,11 @@ def _store(scratch: Scratch, group: jax.Array, head_dim: int) -> None:
         scratch.result[group, :, head_lanes(head, head_dim)] = mixed
 
 
-def _finish_writes(columns: Columns, written: Ref) -> None:
+def _finish_writes(columns: Columns, new_pool: Ref) -> None:
     """Waits until the last tiles of a core are in HBM."""
-    tile = written.at[0, :, pl.ds(0, columns.stage.shape[2])]
+    tile = new_pool.at[0, :, pl.ds(0, columns.stage.shape[2])]
     for slot in range(WRITES):
-        to_hbm = pltpu.make_async_copy(columns.stage.at[slot], tile, columns.sent.at[slot])
+        to_hbm = pltpu.make_async_copy(
+            columns.stage.at[slot], tile, columns.stage_semaphores.at[slot]
+        )
         pl.when(columns.num_written[0] > slot)(to_hbm.wait)

@@ -72,18 +72,22 @@ class RaggedAttention:
     ) -> LayerCalls:
         queries, lanes = self._step.queries, self._step.lanes
         rows, columns = trunks.shape[0], trunks.shape[2]
-        own = Bounds(jnp.zeros_like(queries.age), jnp.where(queries.busy, queries.age + 1, 0))
-        shared = Bounds(jnp.zeros_like(lanes.visible), lanes.visible)
+        page_bounds = Bounds(
+            jnp.zeros_like(queries.age), jnp.where(queries.busy, queries.age + 1, 0)
+        )
+        row_bounds = Bounds(jnp.zeros_like(lanes.visible), lanes.visible)
         if rule.window is not None:
-            own = own._replace(first=jnp.maximum(own.limit - rule.window, 0))
-            shared = shared._replace(first=jnp.maximum(lanes.position + 1 - rule.window, 0))
+            page_bounds = page_bounds._replace(
+                first=jnp.maximum(page_bounds.limit - rule.window, 0)
+            )
+            row_bounds = row_bounds._replace(first=jnp.maximum(lanes.position + 1 - rule.window, 0))
         groups_per_row = _num_groups(lanes.slot.shape[0] // rows, q.shape[2])
         row = jnp.repeat(jnp.arange(rows), groups_per_row)
         sources = jnp.repeat(row[:, None], columns // BLOCK, axis=1)
         num_pages = self._pages.free.shape[0]
         return LayerCalls(
-            self._call(rule, q, shared, sources),
-            self._call(rule, q, own, self._pages.of_slot, num_pages),
+            self._call(rule, q, row_bounds, sources),
+            self._call(rule, q, page_bounds, self._pages.of_slot, num_pages),
         )
 
     def _call(
