@@ -1,4 +1,4 @@
-"""Continuations that begin where they differ from their trunk: what decoding all of it gives."""
+"""Branches that accept tokens of their trunks equal branches whose tokens are all decoded."""
 
 import dataclasses
 from typing import Any
@@ -35,7 +35,7 @@ def small(tiny: Model) -> Model:
 
 
 def solutions(model: Model, sampling: SampleConfig, **settings: Any) -> list[list[int]]:
-    """A trunk per prompt, with what the model itself goes on with: repeats are then long."""
+    """A trunk per prompt: a solution of the model itself, so that accepted prefixes are long."""
     engine = Engine(model.decoder, sampling, model.tokenizer, **settings)
     branches = [Branch(i, len(prompt), seed=i) for i, prompt in enumerate(PROMPTS)]
     grown = engine.grow(model.params, PROMPTS, branches, MOST)
@@ -43,7 +43,7 @@ def solutions(model: Model, sampling: SampleConfig, **settings: Any) -> list[lis
 
 
 def continuations(trunks: list[list[int]]) -> tuple[list[Branch], list[int]]:
-    """(K branches per state of each trunk, and one with the trunk's own seed; their budgets)."""
+    """K branches per state of each trunk, one branch with the trunk's own seed, and all budgets."""
     branches, budgets = [], []
     for i, (prompt, trunk) in enumerate(zip(PROMPTS, trunks, strict=True)):
         start = len(prompt)
@@ -55,7 +55,7 @@ def continuations(trunks: list[list[int]]) -> tuple[list[Branch], list[int]]:
 
 
 def common(one: list[int], other: list[int]) -> int:
-    """The number of tokens that both begin with."""
+    """The length of the common beginning."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
@@ -67,10 +67,10 @@ def not_decoded(
     branches: list[Branch],
     grown: list[Grown],
 ) -> int:
-    """The tokens in all repeats, and those after them, where decoding does not decide.
+    """The number of tokens that the prefill decides: accepted tokens and departing tokens.
 
-    It decides at a trunk's end and where the trunk's token would end the branch; and a token that
-    ends its branch counts as decoded.
+    Decoding decides at a trunk's end, and where the trunk's token would end the branch. A token
+    that ends its branch counts as decoded.
     """
     total = 0
     for branch, one in zip(branches, grown, strict=True):
@@ -91,7 +91,10 @@ def check(
     budgets: list[int],
     **settings: Any,
 ) -> list[Grown]:
-    """Both ways give the same, and exactly what the prefill decides is not decoded."""
+    """Checks that results are the same with and without acceptance.
+
+    Exactly the tokens that the prefill decides are not decoded.
+    """
     settings = {"slots": 4, **settings}
     engines = [
         Engine(model.decoder, sampling, model.tokenizer, skip_repeats=skips, **settings)
@@ -106,8 +109,8 @@ def check(
         np.testing.assert_allclose(one, other, atol=1e-4)
     plain, skipping = (engine.stats for engine in engines)
     assert plain.repeated_tokens == 0
-    known = not_decoded(model, sampling.stop, trunks, branches, expected)
-    assert skipping.repeated_tokens == known > 0
+    count = not_decoded(model, sampling.stop, trunks, branches, expected)
+    assert skipping.repeated_tokens == count > 0
     assert skipping.decoded_tokens + skipping.repeated_tokens == plain.decoded_tokens
     assert skipping.useful_tokens == plain.useful_tokens
     return found
@@ -123,10 +126,10 @@ def check(
 def test_a_token_is_drawn_by_the_numbers_with_which_the_inverse_cdf_gives_it(
     size: int, platform: str
 ):
-    """At random, at each step of the distribution and beside it, for every token.
+    """At random numbers, and at and beside each step of the distribution, for every token.
 
-    Both functions get the same rows: for another number of rows XLA may add the weights of a block
-    in another order, and a number within an ulp of a step then draws the token beside it.
+    Both functions get the same rows. With another number of rows XLA may add the weights of a block
+    in another order, and a number within an ulp of a step could draw the next token.
     """
     rng = np.random.default_rng(size)
     probs = rng.exponential(size=size).astype(np.float32) ** 3
@@ -143,8 +146,8 @@ def test_a_token_is_drawn_by_the_numbers_with_which_the_inverse_cdf_gives_it(
     @jax.jit
     def are_drawn(rows: jax.Array, u: jax.Array) -> jax.Array:
         def by_token(token: jax.Array) -> jax.Array:
-            given = jnp.broadcast_to(token, u.shape)
-            return is_drawn(draw_intervals(rows, given, form=FORMS[platform]), u)
+            tokens = jnp.broadcast_to(token, u.shape)
+            return is_drawn(draw_intervals(rows, tokens, form=FORMS[platform]), u)
 
         return jax.lax.map(by_token, jnp.arange(size), batch_size=32)
 
@@ -182,9 +185,10 @@ def test_no_number_draws_by_logits_that_are_not_finite():
 @pytest.mark.first
 @pytest.mark.parametrize("name", ["mha", "gqa", "window", "mqa"])
 def test_tokens_are_those_of_decoding_everything(name: str, tiny: Model):
-    """EOS, budgets and the trunks' ends within repeats; top-p and top-k; more branches than slots.
+    """EOS, budgets and the trunks' ends occur in accepted prefixes; slots are fewer than branches.
 
-    A branch with the seed of the solution repeats it to its end.
+    The sampling settings include top-p and top-k. A branch with the solution's seed accepts the
+    solution to its end.
     """
     fields, sampling = SAMPLED_MODELS[name]
     model = random_model(tokenizer=tiny.tokenizer, **fields)
@@ -196,7 +200,7 @@ def test_tokens_are_those_of_decoding_everything(name: str, tiny: Model):
 
 
 def test_stop_strings_within_repeats(small: Model):
-    """One begins in the trunk, one in the repeat; both end in the repeat of the trunk's seed."""
+    """One begins in the trunk, one in the accepted prefix of the branch with the trunk's seed."""
     trunks = solutions(small, SampleConfig(temperature=0.7))
     state = len(PROMPTS[2]) + STEPS
     pairs = trunks[2][state - 1 : state + 1], trunks[1][len(PROMPTS[1]) + 1 :][:2]
@@ -213,7 +217,7 @@ def test_stop_strings_within_repeats(small: Model):
     "settings", [dict(window_rows=1, chunk=2), dict(slots=24, chunk=3)], ids=str
 )
 def test_windows_and_slots(settings: dict[str, Any], small: Model):
-    """Trunks that are computed again later, and one that enters several rows at once."""
+    """Some trunks are computed again later, and one enters several rows at once."""
     sampling = SampleConfig(temperature=0.8)
     trunks = solutions(small, sampling)
     branches, budgets = continuations(trunks)
@@ -243,10 +247,10 @@ def test_by_the_interpreted_kernel(small: Model):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
-def test_a_trunk_is_computed_as_far_as_repeats_mostly_go(
+def test_a_trunk_is_computed_up_to_the_reach_of_its_last_branch(
     temperature: float, tiny: Model, monkeypatch: pytest.MonkeyPatch
 ):
-    """At temperature 0 nothing is drawn, and no further than branches need."""
+    """At temperature 0 no token is drawn at random, so a trunk is computed to its last branch."""
     computed = []
     monkeypatch.setattr(Engine, "_grow", lambda self, params, work, *_: computed.append(work) or ())
     trunk, branches = [3] * 90, [Branch(0, 3, 1), Branch(0, 8, 2)]
@@ -256,7 +260,7 @@ def test_a_trunk_is_computed_as_far_as_repeats_mostly_go(
         list(engine.stream(tiny.params, [trunk], branches))
     expected = [8 + REACH, 8] if temperature else [8, 8]
     assert [len(work.trunks[0]) for work in computed] == expected
-    # No row is longer for it, and a branch of one token has no repeat.
+    # No row becomes longer by it, and a branch of one token accepts none.
     assert [work.longest for work in computed] == [8, 8]
     assert [len(work.within(32).trunks[0]) for work in computed] == [min(n, 32) for n in expected]
     one = branch_set_of([trunk], branches, [5, 1], tiny.decoder.cfg, False, REACH)
@@ -264,32 +268,32 @@ def test_a_trunk_is_computed_as_far_as_repeats_mostly_go(
 
 
 @pytest.mark.parametrize(("position", "budget"), [(9, MOST), (4, 1)])
-def test_without_possible_repeats_nothing_is_searched(
+def test_without_possible_acceptance_there_is_no_search(
     position: int, budget: int, tiny: Model, monkeypatch: pytest.MonkeyPatch
 ):
-    """At a trunk's end, and with a budget of one token: no program more."""
-    kept = []
+    """At a trunk's end and with a budget of one token, no further program is compiled."""
+    hidden = []
     prefill = phase.prefill
 
     def noted(*args: Any, **kwargs: Any) -> Any:
-        made = prefill(*args, **kwargs)
-        kept.append(made.hidden)
-        return made
+        result = prefill(*args, **kwargs)
+        hidden.append(result.hidden)
+        return result
 
     monkeypatch.setattr(phase, "prefill", noted)
     search = mock.patch.object(phase, "skip_repeats", side_effect=AssertionError("a search"))
     engine = Engine(tiny.decoder, SampleConfig(), tiny.tokenizer)
     with search:
         engine.grow(tiny.params, PROMPTS, [Branch(1, position, 5)], budget)
-    assert kept == [None] and engine.stats.repeated_tokens == 0
+    assert hidden == [None] and engine.stats.repeated_tokens == 0
 
 
-def test_the_number_of_a_token_counts_the_repeat():
+def test_the_number_of_a_token_counts_accepted_tokens():
     shape = (1, 1, 2)
     item, ended = np.zeros(shape, np.int32), np.array([[[GOING, NOT_FINITE]]], np.int32)
     steps = HostSteps(item, item, item.astype(np.float32), ended)
-    work = BranchSet([[3, 4]], [Branch(0, 1, 1)], [9], 1, [False])
-    collector = Collector(work, [[0]], 1, 2, EngineStats(), lambda branch: 5)
+    branch_set = BranchSet([[3, 4]], [Branch(0, 1, 1)], [9], 1, [False])
+    collector = Collector(branch_set, [[0]], 1, 2, EngineStats(), lambda branch: 5)
     with pytest.raises(DivergedError, match="the logits of its token 7 are not finite"):
         list(collector.add(steps))
 
@@ -306,7 +310,7 @@ def test_the_number_of_a_token_counts_the_repeat():
 def test_one_distribution_decides_each_place_of_a_trunk(
     sampling: SampleConfig, tiny: Model, monkeypatch: pytest.MonkeyPatch
 ):
-    """The token that departs is drawn from the prefill's logits too, and may end its branch."""
+    """The departing token is drawn from the prefill's logits, too, and may end its branch."""
     fields: dict[str, Any] = dict(num_layers=4, seed=5, dtype="bfloat16")
     model = random_model(tokenizer=tiny.tokenizer, **fields)
     searches = []
@@ -342,7 +346,7 @@ def test_one_distribution_decides_each_place_of_a_trunk(
             place = branch.position + t
             text = tiny.tokenizer.decode([trunk[place]])
             if t == 3 or trunk[place] == eos or text in sampling.stop:
-                break  # a place of decoding's
+                break  # decoding decides this place
             expected, logprobs = (x[n] for x in draws[place])
             assert token == expected, "drawn from other logits"
             assert one.logprobs[t] == pytest.approx(float(logprobs), abs=1e-5)
@@ -384,6 +388,6 @@ print("done")
 
 @pytest.mark.slow
 def test_on_meshes():
-    """Shards of their own queues, and a vocabulary that `tensor` splits, or does not divide."""
+    """Several shards, and vocabularies that `tensor` splits or does not divide."""
     program = f"import sys; sys.path.append('engine'){PROGRAM}"
     assert eight_devices.printed("-c", program)[-1] == "done"

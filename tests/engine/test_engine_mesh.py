@@ -1,4 +1,4 @@
-"""The engine on meshes of eight virtual devices: what one device samples."""
+"""The engine on meshes of eight virtual devices samples the same tokens as on one device."""
 
 import pytest
 from helpers import eight_devices
@@ -56,7 +56,7 @@ def check(name, sizes, settings=None, **fields):
 
 
 def check_fed(sizes):
-    # Continuations that are fed enter all shards; as two calls on one device.
+    # Fed continuations enter all shards; the result equals that of two calls on one device.
     model, params, _ = model_oracles.random_model()
     mesh = make_mesh(MeshConfig(*sizes))
     placed = jax.device_put(params, param_shardings(mesh, params))
@@ -69,7 +69,7 @@ def check_fed(sizes):
 
 
 def check_kept(sizes):
-    # Turns go on in the shard that has their beginning; as on one device, computed whole.
+    # Turns enter the shard that has their beginning; the result equals that of whole trunks.
     model, params, _ = model_oracles.random_model()
     mesh = make_mesh(MeshConfig(*sizes))
     placed = jax.device_put(params, param_shardings(mesh, params))
@@ -84,11 +84,11 @@ def check_kept(sizes):
 
 
 def check_pages(sizes):
-    # By the kernel, interpreted, with small blocks and fewer pages than slots can hold.
+    # The interpreted kernel, with small blocks and fewer pages than slots can hold.
     for module in (kernel_body, page_body, paged, pages, ragged, row_body, schedule):
         module.BLOCK = 8
     model, *_ = model_oracles.random_model()
-    columns = 2 * 32 + 6 * 8  # two rows, and of each shard six pages for eight slots
+    columns = 2 * 32 + 6 * 8  # per shard two rows, and six pages for eight slots
     room = arrays.cache_bytes(model, make_mesh(MeshConfig(*sizes)), columns) / 2**30
     settings = dict(attention="kernel", memory_gib=room, window_rows=2, skip_repeats=False)
     stats = check("pages", sizes, settings=settings)
@@ -96,7 +96,7 @@ def check_pages(sizes):
 
 
 def check_given_meshes(folder):
-    # Given once, to either; with the axes that jax makes by default; weights from elsewhere.
+    # The mesh is an argument of the loader or of the engine; weights may be on other devices.
     plain_model, plain_params, _ = load_pretrained(folder)
     expected, *_ = grow(plain_model, plain_params, None)
     mesh = jax.make_mesh((2, 1, 2), AXES)
@@ -133,7 +133,7 @@ for sizes in ((2, 2, 2), (1, 1, 4)):
     check("gqa", sizes)
 windows = dict(windows=(5, None), attention_softcap=3.0, logit_softcap=4.0)
 check("mqa, tied head, windows", (1, 2, 2), num_kv_heads=1, tied_head=True, **windows)
-# Neither of the heads' number and the places' divides the other; nor do places the vocabulary.
+# The size of `tensor` divides neither the number of KV heads nor the vocabulary.
 biases = dict(qkv_bias=True, out_bias=True, mlp_bias=True)
 odd = dict(num_heads=6, num_kv_heads=3, vocab_size=21)
 check("3 KV heads on 2 places, odd vocabulary, biases", (2, 1, 2), **odd, **biases)

@@ -1,4 +1,4 @@
-"""The kernel of decoding, interpreted, against the attention that XLA computes."""
+"""The interpreted kernels of decoding, compared with XLA's attention."""
 
 import functools
 from typing import Any, NamedTuple
@@ -41,15 +41,14 @@ class Step(NamedTuple):
     k: jax.Array  # [B, 1, K, H]
     v: jax.Array  # [B, 1, K, H]
     trunks: jax.Array  # [W, K, S, 2 * H]
-    pool: jax.Array  # [P, K, BLOCK, 2 * H] one page more than the slots can hold
-    pages: Pages  # of the slots in no order; none is free
+    pool: jax.Array  # [P, K, BLOCK, 2 * H] with one more page than the slots can hold
+    pages: Pages  # pages of the slots in random order; none is free
 
 
 def step_of(per_head: int, head_dim: int, rows: int, lanes: int, dtype: str, seed: int = 4) -> Step:
-    """A step in which slots, and lanes, see each of COUNTS; the slots that see none are idle.
+    """A step in which slots and lanes see each of COUNTS; slots that see no column are idle.
 
-    Values are below 1, and so are their means, where the rounding of a bfloat16 is less than the
-    tolerance.
+    Values and their means are below 1, where the rounding of a bfloat16 is below the tolerance.
     """
     rng = np.random.default_rng(seed)
     K = 4
@@ -86,7 +85,7 @@ def step_of(per_head: int, head_dim: int, rows: int, lanes: int, dtype: str, see
 
 
 def pages_of(order: np.ndarray) -> Pages:
-    """All pages but the first in this order, held by the slots."""
+    """The slots hold all pages except the first, in this order."""
     none = jnp.zeros(len(order), jnp.int32)
     return Pages(jnp.array(order[1:].reshape(SLOTS, BLOCKS), jnp.int32), none, none[:1])
 
@@ -113,7 +112,7 @@ def written(step: Step) -> jax.Array:
 
 
 def by_xla(step: Step, rule: AttentionRule) -> jax.Array:
-    """Through the shared ring, into which the slots' own columns are turned."""
+    """The attention by way of a ring, into which the slots' own columns are rotated."""
     H, now = step.q.shape[-1], 77
     age = step.queries.age
     place = (now - age[:, None] + jnp.arange(COLUMNS)) % COLUMNS  # [B, S] of each own column
@@ -162,7 +161,7 @@ def test_a_step_is_that_of_xla_at_other_shapes(
 
 
 def test_copies_are_waited_for_and_race_with_nothing():
-    """As on a TPU: a copy runs when it is waited for, and memory holds NaN before."""
+    """As on a TPU, a copy runs when the kernel waits for it, and memory holds NaN before."""
     interpret = pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan")
     step = step_of(8, 64, rows=4, lanes=3, dtype="bfloat16")
     with pltpu.force_tpu_interpret_mode(interpret):
@@ -180,7 +179,7 @@ def test_lanes_of_a_row_in_several_groups(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_column_too_many_or_too_few_is_seen(monkeypatch: pytest.MonkeyPatch):
-    """The comparison above is fine enough: it fails if a bound is one off."""
+    """The comparison above is precise enough: it fails if a bound is off by one."""
     step = step_of(1, 16, rows=2, lanes=6, dtype="float32")
 
     def one_more(first: jax.Array, *others: Any):

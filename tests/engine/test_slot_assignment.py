@@ -1,4 +1,4 @@
-"""The plan of a phase: every branch once, shards and rows even, shapes few."""
+"""The plan of a phase: it has every branch once, even shards and rows, and few shapes."""
 
 import random
 
@@ -18,7 +18,7 @@ from vinejax.model.sharding import make_mesh
 
 
 def random_work(seed: int, trunks: int, branches: int) -> tuple[list[int], list[int]]:
-    """(trunk, budget) of branches; some budgets are 0."""
+    """The trunks and the budgets of random branches; some budgets are 0."""
     draw = random.Random(seed)
     return [draw.randrange(trunks) for _ in range(branches)], [
         draw.choice([0, *range(1, 60)]) for _ in range(branches)
@@ -38,11 +38,11 @@ def test_every_branch_is_served_once(shards, trunks):
     trunk_of, budgets = random_work(trunks, trunks, 300)
     lengths = random.Random(0).choices(range(1, 200), k=trunks)
     jobs = assign(branch_set_of(lengths, trunk_of, budgets), shards, rows=4)
-    served = [i for own in jobs for job in own for i in job.items]
+    served = [i for of_shard in jobs for job in of_shard for i in job.items]
     assert sorted(served) == [i for i, budget in enumerate(budgets) if budget]
-    for own in jobs:
+    for of_shard in jobs:
         first = 0
-        for job in own:
+        for job in of_shard:
             assert {trunk_of[i] for i in job.items} == {job.trunk}
             assert job.work == sum(budgets[i] for i in job.items)
             assert [budgets[i] for i in job.items] == sorted(
@@ -50,11 +50,12 @@ def test_every_branch_is_served_once(shards, trunks):
             )
             assert job.first == first
             first += len(job.items)
-        keys = [(job.work.bit_length(), lengths[job.trunk]) for job in own]
+        keys = [(job.work.bit_length(), lengths[job.trunk]) for job in of_shard]
         assert keys == sorted(keys, reverse=True), "the most work, then the longest trunk"
-    totals = [sum(job.work for job in own) for own in jobs]
-    # The largest load first: no shard is above the mean by more than one load.
-    assert max(totals) - sum(totals) / shards <= max(job.work for own in jobs for job in own)
+    totals = [sum(job.work for job in of_shard) for of_shard in jobs]
+    # The largest job is assigned first, so no shard is above the mean by more than one job.
+    largest = max(job.work for of_shard in jobs for job in of_shard)
+    assert max(totals) - sum(totals) / shards <= largest
 
 
 def test_a_trunk_with_most_of_the_work_gets_several_rows_at_once():
@@ -130,7 +131,7 @@ def test_parts_of_a_limit_are_two():
 
 
 def test_phases_of_a_run_have_few_sizes():
-    """Of all lengths and budgets that prompts of 300 and responses of 256 tokens can have."""
+    """For all lengths and budgets of prompts of up to 300 and responses of up to 256 tokens."""
     model, mesh = loop_cases.model(), make_mesh(MeshConfig())
 
     def shapes(limits: tuple[int, ...], longest: int, budget: int) -> tuple[int, int]:
@@ -146,7 +147,10 @@ def test_phases_of_a_run_have_few_sizes():
 
 
 def test_fed_branches_have_a_row_each():
-    """One lane on each then, as XLA computes empty ones too; else few, on rows for all slots."""
+    """A row then has one lane, as XLA computes empty lanes, too.
+
+    With more branches than rows, rows have a few lanes each, enough for all slots.
+    """
     model, mesh = loop_cases.model(), make_mesh(MeshConfig())
     for trunks, branches, lanes in ((8, 40, 1), (1, 64, 1), (16, 128, 1), (16, 2000, 8)):
         feed = Feeder(lambda: None, 16 * branches, 300, at_once=branches)
@@ -165,7 +169,7 @@ def test_the_ring_is_cut_into_equal_blocks():
         assert ring_blocks(width, "gpu") == 1
 
 
-def test_the_ring_lies_as_the_platform_wants_it():
+def test_the_layout_of_the_ring_depends_on_the_platform():
     """Axes: b slots, k KV heads, s columns, h head width."""
 
     def axes(platform: str, slots: int, shares_heads: bool = True) -> tuple[str, str]:

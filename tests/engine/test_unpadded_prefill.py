@@ -1,4 +1,4 @@
-"""Where the tokens of a prefill's trunks are computed."""
+"""The places at which the tokens of a prefill's trunks are computed."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from vinejax.engine.unpadded_prefill import (
 
 rng = np.random.default_rng(0)
 PROMPTS = [rng.integers(2, 20, n).tolist() for n in (9, 5)]
-# Solutions of two problems in turn, one twice and one that is another's beginning.
+# Solutions of two problems in turn; one occurs twice, and one is the beginning of another.
 TRUNKS = [PROMPTS[i % 2] + rng.integers(2, 20, 3 + i).tolist() for i in range(6)]
 TRUNKS += [TRUNKS[1], TRUNKS[2][:10]]
 
@@ -28,8 +28,8 @@ def test_trunks_that_begin_alike_are_side_by_side():
     assert in_groups(apart) == [2, 0, 1], "of eight tokens one is the same"
 
 
-def test_tokens_have_places_by_what_stands_before_them():
-    """Two tokens have one place only if all up to the next one are the same."""
+def test_tokens_with_the_same_beginning_share_a_place():
+    """Two tokens share a place only if all tokens up to the next one are the same."""
     compact_places = compact_places_of(TRUNKS, batch=8, length=20, places=90)
     tokens = np.zeros((8, 20), np.int32)
     for row, ids in enumerate(TRUNKS):
@@ -42,7 +42,7 @@ def test_tokens_have_places_by_what_stands_before_them():
             source = int(compact_places.source[place])
             assert source % 20 == column and tokens.reshape(-1)[source] == ids[column]
             places.setdefault(place, set()).add(tuple(ids[: column + 2]))
-    assert all(len(begun) == 1 for begun in places.values())
+    assert all(len(beginnings) == 1 for beginnings in places.values())
     assert sorted(places) == list(range(len(places)))
     assert len(places) == sum(map(len, TRUNKS)) - sum(n for _, n in shared_tokens(TRUNKS))
     assert len(places) < sum(map(len, TRUNKS)) - 3 * 8 - 3 * 4

@@ -1,4 +1,4 @@
-"""Solutions and continuations of their states: in two calls of an engine, and fed to one stream."""
+"""Solutions and continuations of their states, by two calls of an engine or fed to one stream."""
 
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ FIRST = [
 
 
 class Texts(NamedTuple):
-    """All that was drawn."""
+    """All solutions and continuations, and the scores of trunks."""
 
     solutions: dict[int, Grown]
     continuations: dict[int, Grown]  # by seed
@@ -37,7 +37,7 @@ def after(i: int, solution: Grown) -> StreamInput:
 
 
 def joined(parts: list[Any]) -> StreamInput:
-    """What is fed at once."""
+    """The input of several solutions, fed at once."""
     branches = [
         Branch(n, b.position, b.seed, b.response)
         for n, part in enumerate(parts)

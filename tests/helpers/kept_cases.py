@@ -1,4 +1,4 @@
-"""Episodes of many turns by an engine, fed to one stream or each turn in a call of its own."""
+"""Episodes of many turns by an engine, fed to one stream or with one call per wave of turns."""
 
 from typing import Any, NamedTuple
 
@@ -22,27 +22,27 @@ class Start(NamedTuple):
 
 
 class Played(NamedTuple):
-    """What was drawn and answered in all episodes."""
+    """The tokens of all episodes, drawn and answered."""
 
     tokens: list[list[int]]
-    logprobs: list[list[float]]  # of what was drawn
+    logprobs: list[list[float]]  # log-probabilities of the drawn tokens
 
 
 def solutions(each: int = 3) -> list[Start]:
-    """Some episodes after each prompt."""
+    """The starts of `each` episodes after each prompt."""
     return [
         Start(p, len(prompt), p << 32 | n) for p, prompt in enumerate(PROMPTS) for n in range(each)
     ]
 
 
 def states(trunks: list[list[int]]) -> list[Start]:
-    """Continuations within the trunks, three after the same tokens, and at their ends."""
+    """The starts of three continuations each, in the middle and at the end of each trunk."""
     places = [(t, n) for t, trunk in enumerate(trunks) for n in (len(trunk) // 2, len(trunk))]
     return [Start(t, n, t << 40 | n << 8 | k) for t, n in places for k in range(3)]
 
 
 def answer(tokens: list[int]) -> list[int]:
-    """What the environment says: a function of all tokens before, once longer than a part."""
+    """The environment's answer, a function of all tokens before; some are longer than a part."""
     rng = np.random.default_rng(tokens)
     return rng.integers(2, 20, 18 if sum(tokens) % 7 == 0 else 1 + sum(tokens) % 3).tolist()
 
@@ -55,7 +55,7 @@ def played(
     is_fed: bool = True,
     scored: bool = False,
 ) -> Played:
-    """Episodes to their ends; or, unless `is_fed`, in waves, each in a call of its own."""
+    """Plays episodes to their ends in one stream, or, unless `is_fed`, in one call per wave."""
     episodes = [[*trunks[start.trunk][: start.position]] for start in starts]
     logprobs: list[list[float]] = [[] for _ in starts]
     left = [TURNS for _ in starts]

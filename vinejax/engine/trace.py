@@ -49,7 +49,7 @@ class Traces:
         self._begin = np.zeros((shards, slots), np.int64)  # step at which that item began
 
     def add(self, steps: HostSteps, step_counts: np.ndarray) -> EndedBranches:
-        """The branches that ended in the next chunk; `step_counts` i64[Z] has its steps by shard."""
+        """The branches that ended in the next chunk; `step_counts` has its steps, i64[Z]."""
         slots, chunk = steps.item.shape[1:]
         self._keep(steps, step_counts)
         # Flat indices of steps: all steps of one slot, then those of the next slot.

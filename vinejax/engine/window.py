@@ -114,16 +114,9 @@ def prefill(
         compact_places: CompactPlaces | None,
     ) -> PrefillResult:
         trunk_kv, x = _trunk_kv(
-            part,
-            axis,
-            platform_of(mesh),
-            weights,
-            tokens,
-            lengths,
-            compact_places=compact_places,
-            window=window,
-            known=known,
-        )
+            part, axis, platform_of(mesh), weights, tokens, lengths,
+            compact_places=compact_places, window=window, known=known,
+        )  # fmt: skip
         layers = zip(window.layers, trunk_kv, strict=True)
         window = Window([old.with_rows(entering.row, *kv) for old, kv in layers])
         rows = _serve(rows, entering)
