@@ -17,10 +17,10 @@ from vinejax.engine.branches import Branch, Grown
 from vinejax.engine.engine import Engine
 from vinejax.learner.score import score
 
-WIDTH = 16  # of the ring, and the largest budget: the longest items fill it
+WIDTH = 16  # columns of the ring, and the largest budget; the longest items fill the ring
 TRUNKS = [list(np.random.default_rng(n).integers(2, 20, n).tolist()) for n in (9, 30, 17)]
-# (trunk, position, budget): prompts' ends, inside, the last token but one, the first, and more
-# branches than the four slots, so that items start anywhere in the ring.
+# (trunk, position, budget): at prompts' ends, inside, after the first and the last token but one.
+# There are more branches than the four slots, so items start anywhere in the ring.
 PLACES = [
     *((0, 9, WIDTH), (0, 1, WIDTH), (0, 8, 5), (0, 9, WIDTH), (0, 4, 1), (0, 9, WIDTH)),
     *((1, 30, WIDTH), (1, 15, WIDTH), (1, 29, 7), (1, 15, WIDTH), (1, 1, 3), (1, 30, WIDTH)),

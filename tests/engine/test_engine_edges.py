@@ -253,7 +253,7 @@ def test_ids_and_budgets_of_any_kind(kind, tiny, grown):
     assert engine.grow(tiny.params, trunks, tuple(BRANCHES), budgets) == grown
     assert engine.grow(tiny.params, trunks, BRANCHES, np.int64(16)) == grown
     square = np.array([trunk[:4] for trunk in TRUNKS])
-    assert_same(engine.grow(tiny.params, square, BRANCHES, 16), grown)  # of shorter trunks
+    assert_same(engine.grow(tiny.params, square, BRANCHES, 16), grown)  # shorter trunks
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_stop_ids_that_are_no_tokens(wrong: int, tiny):
 )
 def test_stop_strings_that_are_none(stop, message, tiny):
     cfg = SampleConfig()
-    object.__setattr__(cfg, "stop", stop)  # outside of tests nobody checks its type
+    object.__setattr__(cfg, "stop", stop)  # the class does not check the type
     with pytest.raises(ValueError, match=message):
         Engine(tiny.decoder, cfg, tiny.tokenizer)
 
@@ -319,7 +319,7 @@ def test_counts(tiny, grown):
     taken = engine.stats.cache_bytes
     stats = engine.stats.mark()
     assert stats.cache_bytes == taken > 0 == engine.stats.cache_bytes
-    # Each trunk once, up to its last branch: positions 3 and 4 of branches on trunks 0 and 1.
+    # Each trunk is prefilled once, up to its last branch: 3 tokens of trunk 0, 4 of trunk 1.
     assert stats.prefill_tokens == 3 + 4
     sampled = sum(
         len(first_stop(tiny, *pair, ("1",)).tokens) for pair in zip(BRANCHES, grown, strict=True)

@@ -22,10 +22,10 @@ from vinejax.engine.tpu.pages import Pages
 from vinejax.engine.tpu.schedule import BLOCK
 from vinejax.model.attention import AttentionRule
 
-COLUMNS = 512  # of a row and of a slot: two blocks
+COLUMNS = 512  # columns of a row and of a slot: two blocks
 COUNTS = (0, 1, 127, 128, 129, 255, 256, 257, COLUMNS)  # columns that a slot, or a lane, sees
 SLOTS = 12
-BLOCKS = COLUMNS // BLOCK  # of a slot
+BLOCKS = COLUMNS // BLOCK  # blocks of a slot
 PLAIN = AttentionRule(scale=0.1)
 NARROW = AttentionRule(scale=0.1, softcap=3.0, window=100)
 TOLERANCE = {"float32": 1e-6, "bfloat16": 2e-3}

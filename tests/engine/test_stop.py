@@ -115,7 +115,7 @@ def test_the_device_ends_a_branch_at_its_stop_string(stories, give_table):
     assert {x.finish for x in found} >= {"stop"}
     drawn = stats.decoded_tokens + stats.repeated_tokens
     assert drawn == stats.useful_tokens == sum(len(x.tokens) for x in found)
-    # The same results without its help, when the host alone looks for it, and more tokens.
+    # If the host alone searches for it, results are the same, and more tokens are decoded.
     size = stories.decoder.cfg.vocab_size
     give_table(np.zeros((0, size), np.int32))
     by_host, without = grow(stories, ("he",))

@@ -155,7 +155,7 @@ class Engine:
         except ConfigError as error:
             raise ValueError(str(error)) from None
         self.attention = attention
-        self._decoding_copy: _DecodingCopy | None = None  # of the last parameters
+        self._decoding_copy: _DecodingCopy | None = None  # copy of the last parameters
         self._memory_bytes: int | None = None
 
     def __repr__(self) -> str:

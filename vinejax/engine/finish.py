@@ -70,7 +70,7 @@ class Reader:
         if self._stop and branch.response is not None:
             before = tail(added(self._text(branch.trunk, branch.response), text), self._stop)
         tokens = decoded.tokens.tolist()
-        # The text excludes a token that ended the branch: those of `sample.stop_ids` may have one.
+        # The text excludes the token that ended the branch: a token of `sample.stop_ids` has text.
         inner = tokens[:-1] if decoded.ended == EOS else tokens
         cut = cut_at_stop(self._tokenizer, prefix, text, inner, self._stop, before)
         if decoded.ended == EOS and not cut.hit:

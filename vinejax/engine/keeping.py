@@ -1,10 +1,10 @@
 """A phase with a feed, whose rows keep the keys and values of a turn for the turns that follow.
 
 After a turn the feed returns a longer trunk: the old one, the tokens that were drawn, and the
-environment's answer. The phase compares tokens to find the row that has most of the trunk, whatever
-the row was filled for, and computes only the other tokens. A trunk that continues all tokens of a
-free row enters that row at once, before other jobs can. The number of tokens that an episode
-computes is therefore linear in its length, for any number of rows.
+environment's answer. The phase compares tokens to find the row that has most of the trunk, even if
+the row was filled for another episode. It computes only the other tokens. A trunk that continues
+all tokens of a free row enters that row at once, before other jobs can. The number of tokens that
+an episode computes is therefore linear in its length, for any number of rows.
 
 A trunk is computed whole if no row has half of it, for example because the trunk had to wait and
 its beginning was overwritten. A trunk is also computed whole if it is scored or if branches may
@@ -197,7 +197,7 @@ class KeepingPhase(Phase):
     # --- the missing tokens of trunks ---
 
     def _is_whole(self, trunk: int) -> bool:
-        """Whether a trunk must be computed whole, whatever rows have."""
+        """Whether a trunk must be computed whole, even if a row has its beginning."""
         return self.branch_set.scored[trunk] or self._accepted_prefixes.may_accept[trunk]
 
     def _common(self, shard: int, ids: list[int]) -> np.ndarray:

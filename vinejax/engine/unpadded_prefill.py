@@ -112,7 +112,7 @@ def fit_prefill(
     """
     if not sizes:
         return PrefillFit([len(of_shard) for of_shard in trunks], None)
-    totals = []  # by shard: the places of its first trunk, of its first two, ...
+    totals = []  # per shard: cumulative number of places over its trunks
     for of_shard in trunks:
         shared = shared_tokens(of_shard, shares)
         totals.append(np.cumsum([len(x) - n for x, (_, n) in zip(of_shard, shared, strict=True)]))

@@ -122,7 +122,7 @@ def prefill(
         rows = _serve(rows, entering)
         logprobs, hidden = None, with_padding(compact_places, x) if keeps_hidden else None
         if temperature is not None:
-            # As `learner/score.py` defines them.
+            # The definition of log-probabilities in `learner/score.py`.
             following = without_padding(compact_places, jnp.roll(tokens, -1, axis=1))
             scale = temperature or 1.0
             logprobs, _ = part.logprobs_of(weights, x, following, scale, axis)
