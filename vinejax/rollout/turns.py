@@ -30,7 +30,7 @@ from vinejax.core.seeds import row_seed
 from vinejax.core.text import continuation_text, decode, response_text
 from vinejax.core.types import Continuation, Episode, Problem, PromptedProblem, Turn
 from vinejax.credit.samples import Sample
-from vinejax.engine.branches import Branch, Fed, Feed, Grown, Stream
+from vinejax.engine.branches import Branch, Feeder, Grown, Stream, StreamInput
 from vinejax.model.decoder import Params
 from vinejax.rollout.overlong import penalties
 from vinejax.rollout.play import BranchTrunks, Play, num_drawn, outcome, play_steps, play_trunks
@@ -60,7 +60,9 @@ class Turns:
         self._actions: dict[int, str] = {}
         self._steps: dict[int, Future[list[Any]]] = {}  # the environments' answers and keys
 
-    def entering(self, numbers: Iterable[int], first_trunks: BranchTrunks | None = None) -> Fed:
+    def entering(
+        self, numbers: Iterable[int], first_trunks: BranchTrunks | None = None
+    ) -> StreamInput:
         """The next turns of these plays, which enter the stream."""
         entering = [*numbers]
         self._play_of_branch += entering
@@ -81,7 +83,7 @@ class Turns:
                     lambda env, text: [*env.step(text), env.key()], environment, action
                 )
 
-    def more(self) -> Fed | None:
+    def more(self) -> StreamInput | None:
         """The turns after those that were drawn; None once all episodes are over.
 
         It waits for the environments, so that timing has no influence on what enters.
@@ -357,7 +359,7 @@ class TurnSampler(Sampler):
         logprobs: list[np.ndarray] = []
         with ThreadPoolExecutor(self.cfg.env.workers, "environments") as executor:
             turns = self.turns_of(plays, executor)
-            fed: Fed | None = turns.entering(range(len(plays)), first_trunks)
+            fed: StreamInput | None = turns.entering(range(len(plays)), first_trunks)
             count = len(fed.trunks)
             try:
                 while fed is not None:
@@ -376,7 +378,7 @@ class TurnSampler(Sampler):
                 executor.shutdown(wait=True, cancel_futures=True)
         return logprobs[:count]
 
-    def _feed(self, turns: "Turns") -> Feed | None:
+    def _feed(self, turns: "Turns") -> Feeder | None:
         """The feed of later turns into a stream; None on several hosts, where turns come in waves.
 
         None without plays as well: then the stream only computes trunks.
@@ -387,14 +389,14 @@ class TurnSampler(Sampler):
         max_response = max(
             len(play.response) + play.tokens_left + play.observed_left for play in turns.plays
         )
-        return Feed(
+        return Feeder(
             turns.more,
             branches=turns.max_plays * self._max_turns,
             longest=min(max_prompt + max_response, self.engine.model.cfg.context),
             at_once=turns.max_plays,
         )
 
-    def branches_of(self, plays: Sequence[Play], trunks: BranchTrunks | None) -> Fed:
+    def branches_of(self, plays: Sequence[Play], trunks: BranchTrunks | None) -> StreamInput:
         """The rest of each play's turn; without `trunks` each continues the play's own tokens."""
         branch_trunks = trunks or play_trunks(plays)
         branches = []
@@ -408,7 +410,7 @@ class TurnSampler(Sampler):
                     response=len(play.prompt) + play.start if is_inside else None,
                 )
             )
-        return Fed(branch_trunks.trunks, branches, [self._budget(play) for play in plays])
+        return StreamInput(branch_trunks.trunks, branches, [self._budget(play) for play in plays])
 
     def _budget(self, play: Play) -> int:
         """The maximum of tokens that the rest of a turn may have."""

@@ -12,8 +12,8 @@ from vinejax.engine.cache import Sizes
 from vinejax.engine.drain import drain_sizes
 from vinejax.engine.memory import (
     FREE_SHARE,
-    Demand,
-    Settings,
+    EngineSettings,
+    PhaseSize,
     cache_bytes,
     phase_bytes,
     sizes_of,
@@ -178,12 +178,12 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
         branches = math.ceil(states * continuations)
         loads.append(("values", episodes, branches, longest, mean_prompt + mean, left, waves))
     room = kv_room(case, resident)
-    settings = Settings(cfg.rollout.slots, attention=cfg.rollout.attention)
+    settings = EngineSettings(cfg.rollout.slots, attention=cfg.rollout.attention)
     phases = []
     for name, trunks, branches, longest, mean_trunk, tokens, waves in loads:
         per_wave = math.ceil(branches / waves)
-        demand = Demand(trunks, per_wave, longest, budget=cfg.sample.max_tokens)
-        sizes, _ = sizes_of(case.model, case.mesh, case.platform, room, settings, demand)
+        phase_size = PhaseSize(trunks, per_wave, longest, budget=cfg.sample.max_tokens)
+        sizes, _ = sizes_of(case.model, case.mesh, case.platform, room, settings, phase_size)
         shapes = sizes, *drain_sizes(case.model, case.mesh, room, sizes)
         phases.append(
             PlannedPhase(

@@ -15,7 +15,7 @@ import numpy as np
 
 from vinejax.core.seeds import host_rng
 from vinejax.core.types import Episode, PromptedProblem
-from vinejax.engine.branches import Fed
+from vinejax.engine.branches import StreamInput
 from vinejax.model.decoder import Params
 from vinejax.rollout.play import Play
 from vinejax.rollout.turns import Turns, TurnSampler
@@ -86,10 +86,10 @@ class _Waves(Turns):
         self._streaks = dict.fromkeys(self._of_problems, 0)
         self.max_plays = sampler.cfg.rollout.per_prompt * len(self._of_problems)
 
-    def more(self) -> Fed | None:
+    def more(self) -> StreamInput | None:
         """As `Turns.more`, and nothing while turns of the wave are drawn."""
         if any(not (i in self._actions or self.plays[i].finish) for i in self._wave):
-            return Fed([], [], [])
+            return StreamInput([], [], [])
         return super().more()
 
     def next_plays(self, going_on: list[int]) -> list[int]:

@@ -19,8 +19,8 @@ from jaxtyping import PyTree
 from vinejax.core.types import Batch, TrainState
 from vinejax.engine import decode, split, window
 from vinejax.engine import memory as arrays
-from vinejax.engine.flat import Flat, place_counts
 from vinejax.engine.layout import WINDOW
+from vinejax.engine.unpadded_prefill import CompactPlaces, place_counts
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.score import score
 from vinejax.learner.update import state_shardings, update_step
@@ -68,8 +68,8 @@ class Lowering:
     def _prefill(self) -> Lowered:
         places = num_shards(self.mesh) * self.phase.sizes.batch
         cache, rows, _ = self._caches()
-        taken_by = window.Rows._make(self._numbers(places) for _ in window.Rows._fields)
-        entering = window.Entering(self._numbers(places), taken_by)
+        served = window.WindowRows(*(self._numbers(places) for _ in range(3)))
+        entering = window.EnteringTrunks(self._numbers(places), served)
         tokens = self._numbers(places, self.phase.sizes.columns)
         temperature = None  # set where prefill also scores: in float32 and without a tensor axis
         if self.model.compute.dtype == "float32" and self.case.tensor == 1:
@@ -79,13 +79,13 @@ class Lowering:
         keeps_hidden = (  # where continuations skip tokens that repeat their trunk
             self.phase.name == "values" and cfg.rollout.skip_repeats and cfg.sample.temperature > 0
         )
-        lengths, flat, sizes = self._numbers(places), None, self.phase.sizes
+        lengths, compact_places, sizes = self._numbers(places), None, self.phase.sizes
         if computed := place_counts(self.case.platform, sizes.batch, sizes.columns):
-            positions = num_shards(self.mesh) * computed[-1]
-            flat = Flat(self._numbers(positions), self._numbers(places, sizes.columns))
+            own = num_shards(self.mesh) * computed[-1]
+            compact_places = CompactPlaces(self._numbers(own), self._numbers(places, sizes.columns))
         return window.prefill.lower(
             self.model, self.mesh, temperature, weights, cache, rows, tokens, lengths, entering,
-            keeps_hidden, flat=flat,
+            keeps_hidden, compact_places=compact_places,
         )  # fmt: skip
 
     def _decode(self) -> Lowered:
@@ -101,7 +101,7 @@ class Lowering:
         stops = self._shape((states, self.model.cfg.vocab_size), jnp.int32, Spec())
         waiting = jax.ShapeDtypeStruct((), jnp.bool_)
         config = decode.DecodeConfig(self.model, self.mesh, drawing, self.model.cfg.eos_ids, sizes)
-        inputs = decode.Inputs._make([self._weights(), cache, queue, stops, waiting])
+        inputs = decode.ChunkInputs._make([self._weights(), cache, queue, stops, waiting])
         return decode.chunk_program(platform_of(self.mesh)).lower(config, inputs, slots, rows)
 
     def _score(self) -> Lowered:
@@ -147,7 +147,7 @@ class Lowering:
     def _weights(self) -> split.Weights:
         return split.abstract_weights(self.model, self.mesh, self.params)
 
-    def _caches(self) -> tuple[window.Window, window.Rows, decode.Slots]:
+    def _caches(self) -> tuple[window.Window, window.WindowRows, decode.Slots]:
         cache, rows, slots = jax.eval_shape(
             lambda: arrays.empty_caches(self.model, self.mesh, self.phase.sizes)
         )

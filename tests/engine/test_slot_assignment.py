@@ -1,4 +1,4 @@
-"""The plan of a phase: every branch once, shards and rows even, shapes few."""
+"""The plan of a phase: it has every branch once, even shards and rows, and few shapes."""
 
 import random
 
@@ -9,27 +9,27 @@ from helpers import loop_cases
 
 from vinejax.core.settings import MeshConfig
 from vinejax.core.shapes import bucket, doubled, packed_length, part, row_length
-from vinejax.engine.assign import assign, lanes_per_row, window_shape
-from vinejax.engine.branches import Branch, Feed, Work
+from vinejax.engine.branches import Branch, BranchSet, Feeder
 from vinejax.engine.layout import CacheLayout
-from vinejax.engine.memory import Demand, Settings, sizes_of
+from vinejax.engine.memory import EngineSettings, PhaseSize, sizes_of
 from vinejax.engine.ring import RingStorage, ring_blocks
+from vinejax.engine.slot_assignment import assign, lanes_per_row, window_shape
 from vinejax.model.sharding import make_mesh
 
 
 def random_work(seed: int, trunks: int, branches: int) -> tuple[list[int], list[int]]:
-    """(trunk, budget) of branches; some budgets are 0."""
+    """The trunks and the budgets of random branches; some budgets are 0."""
     draw = random.Random(seed)
     return [draw.randrange(trunks) for _ in range(branches)], [
         draw.choice([0, *range(1, 60)]) for _ in range(branches)
     ]
 
 
-def work_of(lengths: list[int], trunk_of: list[int], budgets: list[int]) -> Work:
+def branch_set_of(lengths: list[int], trunk_of: list[int], budgets: list[int]) -> BranchSet:
     """Branches at the ends of trunks of these lengths."""
     branches = [Branch(trunk, lengths[trunk], seed=i) for i, trunk in enumerate(trunk_of)]
     trunks = [[0] * length for length in lengths]
-    return Work(trunks, branches, budgets, max(lengths), [False] * len(trunks))
+    return BranchSet(trunks, branches, budgets, max(lengths), [False] * len(trunks))
 
 
 @pytest.mark.parametrize("shards", [1, 2, 8])
@@ -37,32 +37,33 @@ def work_of(lengths: list[int], trunk_of: list[int], budgets: list[int]) -> Work
 def test_every_branch_is_served_once(shards, trunks):
     trunk_of, budgets = random_work(trunks, trunks, 300)
     lengths = random.Random(0).choices(range(1, 200), k=trunks)
-    loads = assign(work_of(lengths, trunk_of, budgets), shards, rows=4)
-    served = [i for own in loads for load in own for i in load.items]
+    jobs = assign(branch_set_of(lengths, trunk_of, budgets), shards, rows=4)
+    served = [i for of_shard in jobs for job in of_shard for i in job.items]
     assert sorted(served) == [i for i, budget in enumerate(budgets) if budget]
-    for own in loads:
+    for of_shard in jobs:
         first = 0
-        for load in own:
-            assert {trunk_of[i] for i in load.items} == {load.trunk}
-            assert load.work == sum(budgets[i] for i in load.items)
-            assert [budgets[i] for i in load.items] == sorted(
-                (budgets[i] for i in load.items), reverse=True
+        for job in of_shard:
+            assert {trunk_of[i] for i in job.items} == {job.trunk}
+            assert job.work == sum(budgets[i] for i in job.items)
+            assert [budgets[i] for i in job.items] == sorted(
+                (budgets[i] for i in job.items), reverse=True
             )
-            assert load.first == first
-            first += len(load.items)
-        keys = [(load.work.bit_length(), lengths[load.trunk]) for load in own]
+            assert job.first == first
+            first += len(job.items)
+        keys = [(job.work.bit_length(), lengths[job.trunk]) for job in of_shard]
         assert keys == sorted(keys, reverse=True), "the most work, then the longest trunk"
-    totals = [sum(load.work for load in own) for own in loads]
-    # The largest load first: no shard is above the mean by more than one load.
-    assert max(totals) - sum(totals) / shards <= max(load.work for own in loads for load in own)
+    totals = [sum(job.work for job in of_shard) for of_shard in jobs]
+    # The largest job is assigned first, so no shard is above the mean by more than one job.
+    largest = max(job.work for of_shard in jobs for job in of_shard)
+    assert max(totals) - sum(totals) / shards <= largest
 
 
 def test_a_trunk_with_most_of_the_work_gets_several_rows_at_once():
     trunk_of, budgets = [0] * 900 + list(range(1, 11)) * 10, [10] * 1000
-    (loads,) = assign(work_of([5] * 11, trunk_of, budgets), shards=1, rows=8)
-    parts = [load for load in loads if load.trunk == 0]
-    assert len(parts) == 7 and loads[:7] == parts, "first, and no more than there are rows"
-    works = [load.work for load in parts]
+    (jobs,) = assign(branch_set_of([5] * 11, trunk_of, budgets), shards=1, rows=8)
+    parts = [job for job in jobs if job.trunk == 0]
+    assert len(parts) == 7 and jobs[:7] == parts, "first, and no more than there are rows"
+    works = [job.work for job in parts]
     assert max(works) - min(works) <= 10
 
 
@@ -130,13 +131,13 @@ def test_parts_of_a_limit_are_two():
 
 
 def test_phases_of_a_run_have_few_sizes():
-    """Of all lengths and budgets that prompts of 300 and responses of 256 tokens can have."""
+    """For all lengths and budgets of prompts of up to 300 and responses of up to 256 tokens."""
     model, mesh = loop_cases.model(), make_mesh(MeshConfig())
 
     def shapes(limits: tuple[int, ...], longest: int, budget: int) -> tuple[int, int]:
-        settings = Settings(64, limits=limits, max_tokens=256 if limits else None)
-        demand = Demand(16, 64, longest, budget)
-        sizes, _ = sizes_of(model, mesh, "cpu", 1 << 30, settings, demand)
+        settings = EngineSettings(64, limits=limits, max_tokens=256 if limits else None)
+        phase_size = PhaseSize(16, 64, longest, budget)
+        sizes, _ = sizes_of(model, mesh, "cpu", 1 << 30, settings, phase_size)
         return sizes.columns, sizes.width
 
     lengths, budgets = range(1, 557, 5), range(1, 257, 17)
@@ -146,12 +147,15 @@ def test_phases_of_a_run_have_few_sizes():
 
 
 def test_fed_branches_have_a_row_each():
-    """One lane on each then, as XLA computes empty ones too; else few, on rows for all slots."""
+    """A row then has one lane, as XLA computes empty lanes, too.
+
+    With more branches than rows, rows have a few lanes each, enough for all slots.
+    """
     model, mesh = loop_cases.model(), make_mesh(MeshConfig())
     for trunks, branches, lanes in ((8, 40, 1), (1, 64, 1), (16, 128, 1), (16, 2000, 8)):
-        feed = Feed(lambda: None, 16 * branches, 300, at_once=branches)
-        demand = Demand(trunks, branches, 300, 16)
-        sizes, _ = sizes_of(model, mesh, "cpu", 1 << 30, Settings(128), demand, feed)
+        feed = Feeder(lambda: None, 16 * branches, 300, at_once=branches)
+        phase_size = PhaseSize(trunks, branches, 300, 16)
+        sizes, _ = sizes_of(model, mesh, "cpu", 1 << 30, EngineSettings(128), phase_size, feed)
         assert sizes.lanes == lanes
         assert sizes.slots >= min(branches, 128) and sizes.rows >= min(branches, 256)
         assert sizes.lanes * trunks >= 128 or lanes == 1
@@ -165,7 +169,7 @@ def test_the_ring_is_cut_into_equal_blocks():
         assert ring_blocks(width, "gpu") == 1
 
 
-def test_the_ring_lies_as_the_platform_wants_it():
+def test_the_layout_of_the_ring_depends_on_the_platform():
     """Axes: b slots, k KV heads, s columns, h head width."""
 
     def axes(platform: str, slots: int, shares_heads: bool = True) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""A stream that is fed while it runs draws what a call of its own would."""
+"""A stream with a feed draws the same tokens as separate calls."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ from helpers.model_oracles import Model
 
 from vinejax.core.settings import SampleConfig
 from vinejax.engine import phase
-from vinejax.engine.branches import Branch, Fed, Feed
+from vinejax.engine.branches import Branch, Feeder, StreamInput
 from vinejax.engine.engine import Engine
-from vinejax.engine.intake import Intake
+from vinejax.engine.feed_queue import FeedQueue
 
 SAMPLING = SampleConfig(temperature=0.9, top_p=0.95)
 
@@ -42,10 +42,10 @@ def test_what_does_not_fit_waits_for_a_following_phase(
     tiny: Model, expected: cases.Texts, bounds: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ):
     held = []
-    hold = Intake.hold
-    monkeypatch.setattr(Intake, "hold", lambda self, work: held.append(work) or hold(self, work))
+    hold = FeedQueue.hold
+    monkeypatch.setattr(FeedQueue, "hold", lambda self, more: held.append(more) or hold(self, more))
     if "branches" in bounds:
-        monkeypatch.setattr("vinejax.engine.repeats.ITEMS", 2)
+        monkeypatch.setattr("vinejax.engine.accept.ITEMS", 2)
         monkeypatch.setattr("vinejax.engine.memory.queue_size", lambda count: count // 2 * 2 + 10)
     engine = engine_of(tiny, skip_repeats="branches" in bounds)
     cases.assert_same(cases.as_fed(engine, tiny.params, **bounds), expected)
@@ -56,7 +56,7 @@ def test_what_does_not_fit_waits_for_a_following_phase(
 def test_branches_that_were_cut_short_go_on_before_their_continuations(
     tiny: Model, monkeypatch: pytest.MonkeyPatch
 ):
-    """Their texts lack the stop string that ended them, so that they end in a further phase."""
+    """Their texts lack the stop string that ended them, so they end in a further phase."""
     sampling = SampleConfig(temperature=0.9, stop=("1",))
     ids = tiny.tokenizer.encode("23", add_special_tokens=False)
     monkeypatch.setattr(
@@ -91,13 +91,13 @@ def test_the_last_branches_drain_once_nothing_more_comes(
     assert len(moved) == 1
 
 
-def test_a_feed_that_neither_gives_nor_ends_is_refused(tiny: Model):
-    feed = Feed(lambda: Fed([], []), 1, 20, 1)
-    with pytest.raises(ValueError, match="None ends a feed"):
+def test_a_feed_that_neither_gives_branches_nor_ends_raises(tiny: Model):
+    feed = Feeder(lambda: StreamInput([], []), 1, 20, 1)
+    with pytest.raises(ValueError, match="return None to end it"):
         dict(engine_of(tiny).stream(tiny.params, cases.PROMPTS, cases.FIRST, 4, feed=feed))
 
 
 def test_what_is_fed_is_checked(tiny: Model):
-    feed = Feed(lambda: Fed([[3]], [Branch(0, 2, 1)]), 1, 20, 1)
+    feed = Feeder(lambda: StreamInput([[3]], [Branch(0, 2, 1)]), 1, 20, 1)
     with pytest.raises(ValueError, match="branch 0: position 2"):
         dict(engine_of(tiny).stream(tiny.params, cases.PROMPTS, cases.FIRST, 4, feed=feed))

@@ -1,4 +1,4 @@
-"""Continuations that begin where they differ from their trunk: what decoding all of it gives."""
+"""Branches that accept tokens of their trunks equal branches whose tokens are all decoded."""
 
 import dataclasses
 from typing import Any
@@ -14,12 +14,12 @@ from helpers.model_oracles import SAMPLED_MODELS, Model, assert_same, random_mod
 from vinejax.core.errors import DivergedError
 from vinejax.core.settings import SampleConfig
 from vinejax.engine import drain, phase
-from vinejax.engine.branches import Branch, Grown, Work, work_of
+from vinejax.engine.accept import REACH, skip_repeats
+from vinejax.engine.branches import Branch, BranchSet, Grown, branch_set_of
 from vinejax.engine.collect import Collector
 from vinejax.engine.decode import GOING, NOT_FINITE, uniforms
 from vinejax.engine.engine import Engine
-from vinejax.engine.repeats import REACH, skip_repeats
-from vinejax.engine.sampling import BLOCK, FORMS, draws_of, inverse_cdf, is_drawn, sample
+from vinejax.engine.sampling import BLOCK, FORMS, draw_intervals, inverse_cdf, is_drawn, sample
 from vinejax.engine.stats import EngineStats
 from vinejax.engine.trace import HostSteps
 
@@ -35,7 +35,7 @@ def small(tiny: Model) -> Model:
 
 
 def solutions(model: Model, sampling: SampleConfig, **settings: Any) -> list[list[int]]:
-    """A trunk per prompt, with what the model itself goes on with: repeats are then long."""
+    """A trunk per prompt: a solution of the model itself, so that accepted prefixes are long."""
     engine = Engine(model.decoder, sampling, model.tokenizer, **settings)
     branches = [Branch(i, len(prompt), seed=i) for i, prompt in enumerate(PROMPTS)]
     grown = engine.grow(model.params, PROMPTS, branches, MOST)
@@ -43,7 +43,7 @@ def solutions(model: Model, sampling: SampleConfig, **settings: Any) -> list[lis
 
 
 def continuations(trunks: list[list[int]]) -> tuple[list[Branch], list[int]]:
-    """(K branches per state of each trunk, and one with the trunk's own seed; their budgets)."""
+    """K branches per state of each trunk, one branch with the trunk's own seed, and all budgets."""
     branches, budgets = [], []
     for i, (prompt, trunk) in enumerate(zip(PROMPTS, trunks, strict=True)):
         start = len(prompt)
@@ -55,7 +55,7 @@ def continuations(trunks: list[list[int]]) -> tuple[list[Branch], list[int]]:
 
 
 def common(one: list[int], other: list[int]) -> int:
-    """The number of tokens that both begin with."""
+    """The length of the common beginning."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
@@ -67,10 +67,10 @@ def not_decoded(
     branches: list[Branch],
     grown: list[Grown],
 ) -> int:
-    """The tokens in all repeats, and those after them, where decoding does not decide.
+    """The number of tokens that the prefill decides: accepted tokens and departing tokens.
 
-    It decides at a trunk's end and where the trunk's token would end the branch; and a token that
-    ends its branch counts as decoded.
+    Decoding decides at a trunk's end, and where the trunk's token would end the branch. A token
+    that ends its branch counts as decoded.
     """
     total = 0
     for branch, one in zip(branches, grown, strict=True):
@@ -91,22 +91,26 @@ def check(
     budgets: list[int],
     **settings: Any,
 ) -> list[Grown]:
-    """Both ways give the same, and exactly what the prefill decides is not decoded."""
+    """Checks that results are the same with and without acceptance.
+
+    Exactly the tokens that the prefill decides are not decoded.
+    """
     settings = {"slots": 4, **settings}
     engines = [
         Engine(model.decoder, sampling, model.tokenizer, skip_repeats=skips, **settings)
         for skips in (False, True)
     ]
-    given = model.params, trunks, branches, budgets
-    streams = [engine.stream(*given, scored=True) for engine in engines]
+    streams = [
+        engine.stream(model.params, trunks, branches, budgets, scored=True) for engine in engines
+    ]
     expected, found = (stream.in_order() for stream in streams)
     assert_same(found, expected)
     for one, other in zip(*(stream.trunk_logprobs for stream in streams), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-4)
     plain, skipping = (engine.stats for engine in engines)
     assert plain.repeated_tokens == 0
-    known = not_decoded(model, sampling.stop, trunks, branches, expected)
-    assert skipping.repeated_tokens == known > 0
+    count = not_decoded(model, sampling.stop, trunks, branches, expected)
+    assert skipping.repeated_tokens == count > 0
     assert skipping.decoded_tokens + skipping.repeated_tokens == plain.decoded_tokens
     assert skipping.useful_tokens == plain.useful_tokens
     return found
@@ -122,10 +126,10 @@ def check(
 def test_a_token_is_drawn_by_the_numbers_with_which_the_inverse_cdf_gives_it(
     size: int, platform: str
 ):
-    """At random, at each step of the distribution and beside it, for every token.
+    """At random numbers, and at and beside each step of the distribution, for every token.
 
-    Both functions get the same rows: for another number of rows XLA may add the weights of a block
-    in another order, and a number within an ulp of a step then draws the token beside it.
+    Both functions get the same rows. With another number of rows XLA may add the weights of a block
+    in another order, and a number within an ulp of a step could draw the next token.
     """
     rng = np.random.default_rng(size)
     probs = rng.exponential(size=size).astype(np.float32) ** 3
@@ -142,8 +146,8 @@ def test_a_token_is_drawn_by_the_numbers_with_which_the_inverse_cdf_gives_it(
     @jax.jit
     def are_drawn(rows: jax.Array, u: jax.Array) -> jax.Array:
         def by_token(token: jax.Array) -> jax.Array:
-            given = jnp.broadcast_to(token, u.shape)
-            return is_drawn(draws_of(rows, given, form=FORMS[platform]), u)
+            tokens = jnp.broadcast_to(token, u.shape)
+            return is_drawn(draw_intervals(rows, tokens, form=FORMS[platform]), u)
 
         return jax.lax.map(by_token, jnp.arange(size), batch_size=32)
 
@@ -162,8 +166,8 @@ def test_numbers_of_a_vocabulary_that_is_split():
     def both(part: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         token = inverse_cdf(part, u, "places")
         other = (token + 1) % size
-        yes = is_drawn(draws_of(part, token, "places"), u)
-        return token, yes, is_drawn(draws_of(part, other, "places"), u)
+        yes = is_drawn(draw_intervals(part, token, "places"), u)
+        return token, yes, is_drawn(draw_intervals(part, other, "places"), u)
 
     token, yes, no = map(np.asarray, jax.jit(jax.vmap(both, axis_name="places"))(parts))
     assert len(set(token[0] // (size // places))) == places
@@ -171,7 +175,7 @@ def test_numbers_of_a_vocabulary_that_is_split():
 
 
 def test_no_number_draws_by_logits_that_are_not_finite():
-    draws = draws_of(jnp.full((1, 5), jnp.nan), jnp.array([2]))
+    draws = draw_intervals(jnp.full((1, 5), jnp.nan), jnp.array([2]))
     assert not any(is_drawn(draws, jnp.array([u], jnp.float32)) for u in (0.0, 0.5, 0.999))
 
 
@@ -181,9 +185,10 @@ def test_no_number_draws_by_logits_that_are_not_finite():
 @pytest.mark.first
 @pytest.mark.parametrize("name", ["mha", "gqa", "window", "mqa"])
 def test_tokens_are_those_of_decoding_everything(name: str, tiny: Model):
-    """EOS, budgets and the trunks' ends within repeats; top-p and top-k; more branches than slots.
+    """EOS, budgets and the trunks' ends occur in accepted prefixes; slots are fewer than branches.
 
-    A branch with the seed of the solution repeats it to its end.
+    The sampling settings include top-p and top-k. A branch with the solution's seed accepts the
+    solution to its end.
     """
     fields, sampling = SAMPLED_MODELS[name]
     model = random_model(tokenizer=tiny.tokenizer, **fields)
@@ -195,12 +200,14 @@ def test_tokens_are_those_of_decoding_everything(name: str, tiny: Model):
 
 
 def test_stop_strings_within_repeats(small: Model):
-    """One begins in the trunk, one in the repeat; both end in the repeat of the trunk's seed."""
+    """One begins in the trunk, one in the accepted prefix of the branch with the trunk's seed."""
     trunks = solutions(small, SampleConfig(temperature=0.7))
     state = len(PROMPTS[2]) + STEPS
     pairs = trunks[2][state - 1 : state + 1], trunks[1][len(PROMPTS[1]) + 1 :][:2]
     stops = tuple(small.tokenizer.decode(pair) for pair in pairs)
-    found = check(small, SampleConfig(temperature=0.7, stop=stops), trunks, *continuations(trunks))
+    branches, budgets = continuations(trunks)
+    sampling = SampleConfig(temperature=0.7, stop=stops)
+    found = check(small, sampling, trunks, branches, budgets)
     assert any(one.overlap for one in found), "no stop string begins in a trunk"
     assert any(one.finish == "stop" and len(one.tokens) > 2 for one in found)
 
@@ -210,7 +217,7 @@ def test_stop_strings_within_repeats(small: Model):
     "settings", [dict(window_rows=1, chunk=2), dict(slots=24, chunk=3)], ids=str
 )
 def test_windows_and_slots(settings: dict[str, Any], small: Model):
-    """Trunks that are computed again later, and one that enters several rows at once."""
+    """Some trunks are computed again later, and one enters several rows at once."""
     sampling = SampleConfig(temperature=0.8)
     trunks = solutions(small, sampling)
     branches, budgets = continuations(trunks)
@@ -235,14 +242,15 @@ def test_a_phase_with_a_drain(small: Model, monkeypatch: pytest.MonkeyPatch):
 def test_by_the_interpreted_kernel(small: Model):
     sampling = SampleConfig(temperature=0.8)
     trunks = solutions(small, sampling)
-    check(small, sampling, trunks, *continuations(trunks), attention="kernel")
+    branches, budgets = continuations(trunks)
+    check(small, sampling, trunks, branches, budgets, attention="kernel")
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
-def test_a_trunk_is_computed_as_far_as_repeats_mostly_go(
+def test_a_trunk_is_computed_up_to_the_reach_of_its_last_branch(
     temperature: float, tiny: Model, monkeypatch: pytest.MonkeyPatch
 ):
-    """At temperature 0 nothing is drawn, and no further than branches need."""
+    """At temperature 0 no token is drawn at random, so a trunk is computed to its last branch."""
     computed = []
     monkeypatch.setattr(Engine, "_grow", lambda self, params, work, *_: computed.append(work) or ())
     trunk, branches = [3] * 90, [Branch(0, 3, 1), Branch(0, 8, 2)]
@@ -252,40 +260,40 @@ def test_a_trunk_is_computed_as_far_as_repeats_mostly_go(
         list(engine.stream(tiny.params, [trunk], branches))
     expected = [8 + REACH, 8] if temperature else [8, 8]
     assert [len(work.trunks[0]) for work in computed] == expected
-    # No row is longer for it, and a branch of one token has no repeat.
+    # No row becomes longer by it, and a branch of one token accepts none.
     assert [work.longest for work in computed] == [8, 8]
     assert [len(work.within(32).trunks[0]) for work in computed] == [min(n, 32) for n in expected]
-    one = work_of([trunk], branches, [5, 1], tiny.decoder.cfg, False, REACH)
+    one = branch_set_of([trunk], branches, [5, 1], tiny.decoder.cfg, False, REACH)
     assert len(one.trunks[0]) == 3 + REACH
 
 
 @pytest.mark.parametrize(("position", "budget"), [(9, MOST), (4, 1)])
-def test_without_possible_repeats_nothing_is_searched(
+def test_without_possible_acceptance_there_is_no_search(
     position: int, budget: int, tiny: Model, monkeypatch: pytest.MonkeyPatch
 ):
-    """At a trunk's end, and with a budget of one token: no program more."""
-    kept = []
+    """At a trunk's end and with a budget of one token, no further program is compiled."""
+    hidden = []
     prefill = phase.prefill
 
-    def noted(*args: Any, **rest: Any) -> Any:
-        made = prefill(*args, **rest)
-        kept.append(made.hidden)
-        return made
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        result = prefill(*args, **kwargs)
+        hidden.append(result.hidden)
+        return result
 
     monkeypatch.setattr(phase, "prefill", noted)
     search = mock.patch.object(phase, "skip_repeats", side_effect=AssertionError("a search"))
     engine = Engine(tiny.decoder, SampleConfig(), tiny.tokenizer)
     with search:
         engine.grow(tiny.params, PROMPTS, [Branch(1, position, 5)], budget)
-    assert kept == [None] and engine.stats.repeated_tokens == 0
+    assert hidden == [None] and engine.stats.repeated_tokens == 0
 
 
-def test_the_number_of_a_token_counts_the_repeat():
+def test_the_number_of_a_token_counts_accepted_tokens():
     shape = (1, 1, 2)
     item, ended = np.zeros(shape, np.int32), np.array([[[GOING, NOT_FINITE]]], np.int32)
     steps = HostSteps(item, item, item.astype(np.float32), ended)
-    work = Work([[3, 4]], [Branch(0, 1, 1)], [9], 1, [False])
-    collector = Collector(work, [[0]], 1, 2, EngineStats(), lambda branch: 5)
+    branch_set = BranchSet([[3, 4]], [Branch(0, 1, 1)], [9], 1, [False])
+    collector = Collector(branch_set, [[0]], 1, 2, EngineStats(), lambda branch: 5)
     with pytest.raises(DivergedError, match="the logits of its token 7 are not finite"):
         list(collector.add(steps))
 
@@ -302,14 +310,14 @@ def test_the_number_of_a_token_counts_the_repeat():
 def test_one_distribution_decides_each_place_of_a_trunk(
     sampling: SampleConfig, tiny: Model, monkeypatch: pytest.MonkeyPatch
 ):
-    """The token that departs is drawn from the prefill's logits too, and may end its branch."""
+    """The departing token is drawn from the prefill's logits, too, and may end its branch."""
     fields: dict[str, Any] = dict(num_layers=4, seed=5, dtype="bfloat16")
     model = random_model(tokenizer=tiny.tokenizer, **fields)
-    searched = []
+    searches = []
 
-    def noted(*given: Any) -> Any:
-        searched.append(given)
-        return skip_repeats(*given)
+    def noted(*args: Any) -> Any:
+        searches.append(args)
+        return skip_repeats(*args)
 
     monkeypatch.setattr(phase, "skip_repeats", noted)
     start, eos = len(PROMPTS[1]), tiny.tokenizer.eos_token_id
@@ -320,7 +328,7 @@ def test_one_distribution_decides_each_place_of_a_trunk(
     plain = Engine(model.decoder, sampling, tiny.tokenizer, slots=64, skip_repeats=False)
     decoded = plain.grow(model.params, [trunk], branches, 4)
 
-    ((_, weights, _, _, hidden, _, _),) = searched
+    ((_, weights, _, _, hidden, _, _),) = searches
     logits = model.decoder.logits(weights, hidden[0, : len(trunk)])
     halves = [divmod(branch.seed, 1 << 32) for branch in branches]
     seeds = jnp.asarray(np.array(halves, np.uint32))
@@ -338,7 +346,7 @@ def test_one_distribution_decides_each_place_of_a_trunk(
             place = branch.position + t
             text = tiny.tokenizer.decode([trunk[place]])
             if t == 3 or trunk[place] == eos or text in sampling.stop:
-                break  # a place of decoding's
+                break  # decoding decides this place
             expected, logprobs = (x[n] for x in draws[place])
             assert token == expected, "drawn from other logits"
             assert one.logprobs[t] == pytest.approx(float(logprobs), abs=1e-5)
@@ -357,7 +365,7 @@ def test_one_distribution_decides_each_place_of_a_trunk(
 
 PROGRAM = """
 from helpers import model_oracles
-from test_repeats import check, continuations, solutions
+from test_accept import check, continuations, solutions
 import jax
 from vinejax.model.sharding import make_mesh, param_shardings
 from vinejax.core.settings import MeshConfig, SampleConfig
@@ -367,11 +375,12 @@ sampling = SampleConfig(temperature=0.7, top_p=0.95, top_k=12, stop=("=1",))
 for sizes, fields in (((2, 1, 2), {}), ((1, 2, 4), {}), ((2, 1, 2), {"vocab_size": 21})):
     model = model_oracles.random_model(Arithmetic().tokenizer(), **fields)
     trunks = solutions(model, SampleConfig(temperature=0.7))
-    given = trunks, *continuations(trunks)
-    expected = check(model, sampling, *given)
+    branches, budgets = continuations(trunks)
+    expected = check(model, sampling, trunks, branches, budgets)
     mesh = make_mesh(MeshConfig(*sizes))
     placed = jax.device_put(model.params, param_shardings(mesh, model.params))
-    found = check(model._replace(params=placed), sampling, *given, mesh=mesh, slots=8)
+    on_mesh = model._replace(params=placed)
+    found = check(on_mesh, sampling, trunks, branches, budgets, mesh=mesh, slots=8)
     model_oracles.assert_same(found, expected)
 print("done")
 """
@@ -379,6 +388,6 @@ print("done")
 
 @pytest.mark.slow
 def test_on_meshes():
-    """Shards of their own queues, and a vocabulary that `tensor` splits, or does not divide."""
+    """Several shards, and vocabularies that `tensor` splits or does not divide."""
     program = f"import sys; sys.path.append('engine'){PROGRAM}"
     assert eight_devices.printed("-c", program)[-1] == "done"
