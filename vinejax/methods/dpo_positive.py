@@ -8,6 +8,8 @@ At most `dpo.pairs` per problem; λ is `dpo.penalty`.
 Source: https://arxiv.org/abs/2402.13228, and VinePPO's code, `trainers/dpo_positive_trainer.py`.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
@@ -22,4 +24,4 @@ def loss(chosen: jax.Array, rejected: jax.Array, own: DPOConfig) -> jax.Array:
     return dpo_positive(chosen, rejected, zero, zero, own.beta, own.penalty)
 
 
-METHOD = pair_method(loss, DPOConfig)
+METHOD = dataclasses.replace(pair_method(loss, DPOConfig), about=__doc__)
