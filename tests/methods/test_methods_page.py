@@ -1,4 +1,4 @@
-"""The table of docs/methods.md and `--help method` are what the docstrings of the core's methods say.
+"""The table of docs/methods.md and `--help method` are what the docstrings of the methods say.
 
 PYTHONPATH=tests python tests/methods/test_methods_page.py writes the table anew.
 """
