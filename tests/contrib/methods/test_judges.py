@@ -55,8 +55,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_the_last_word_decides():
-    columns = ["q"] * 4, ["7"] * 4, ["so 7", "6", "7", "7 or 8"], ["6", "is 7", " 7\n", ""]
-    assert last_word(*columns) == [1.0, 0.0, 0.5, 0.5]
+    firsts, seconds = ["so 7", "6", "7", "7 or 8"], ["6", "is 7", " 7\n", ""]
+    assert last_word(["q"] * 4, ["7"] * 4, firsts, seconds) == [1.0, 0.0, 0.5, 0.5]
     assert compared("vinejax.contrib.methods.judges.last_word", PAIRS, 1, 60.0) == [1.0, 0.5]
 
 

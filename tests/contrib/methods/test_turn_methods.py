@@ -76,7 +76,7 @@ GIGPO = {
 @pytest.mark.parametrize("has_keys", [True, False], ids=["keys", "observations"])
 def test_gigpo_gives_the_numbers_of_its_authors_code(norm: str, has_keys: bool):
     """The first state has no key; a state that recurs there is a group of its own."""
-    episodes = [episode(*row, has_keys=has_keys) for row in TWO]
+    episodes = [episode(states, rewards, has_keys=has_keys) for states, rewards in TWO]
     wholes, turns = GIGPO[norm]
     returns = [returns_to_go(rewards, 0.9) for _, rewards in TWO]
     np.testing.assert_allclose(returns[0], [0.9, 1.0])
@@ -126,7 +126,7 @@ def test_gigpo_equals_a_loop_over_all_turns():
 def test_salt_merges_the_turns_that_solutions_share(has_keys: bool):
     """Three trajectories of one problem, of which A = (√2, -1/√2, -1/√2)."""
     rows = [("abc", [0.0, 0.0, 1.0]), ("abd", [0.0, 0.0, 0.0]), ("ac", [0.0, 0.0])]
-    episodes = [episode(*row, has_keys=has_keys) for row in rows]
+    episodes = [episode(states, rewards, has_keys=has_keys) for states, rewards in rows]
     right, wrong = 2**0.5, -(0.5**0.5)
     shared = (right + wrong) / 2
     found = by_turn(episodes, "salt")

@@ -136,8 +136,9 @@ class PythonTool(Table):
         with self._grading:  # a grader takes one call at a time
             if self._grader is None:
                 cfg = self._sandbox.limits
-                limits = {"timeout_s": cfg.timeout_s, "memory_mb": cfg.memory_mb}
-                self._grader = Grader(workers=1, mode=cfg.mode, **limits)
+                self._grader = Grader(
+                    workers=1, mode=cfg.mode, timeout_s=cfg.timeout_s, memory_mb=cfg.memory_mb
+                )
             return self.rewards([(problem, text)], self._grader)[0]
 
 

@@ -26,7 +26,8 @@ class Gem(Stepped):
                 f"its name does not begin with {GAMES!r}, so what is said might be run"
             )
         self._game = importlib.import_module("gem").make(self.name)
-        return f"{self.shown(*self._game.reset(seed=seed))}\n"
+        seen, about = self._game.reset(seed=seed)
+        return f"{self.shown(seen, about)}\n"
 
     def act(self, action: str) -> Observation:
         return self.answered(self._game.step(action))

@@ -49,7 +49,8 @@ class Gym(Stepped):
         spaces, self._actions = gymnasium.spaces, self._game.action_space
         if not isinstance(self._actions, spaces.Discrete | spaces.Text):
             raise ValueError(f"its actions are {self._actions}, neither texts nor numbers")
-        first = f"{self.shown(*self._game.reset(seed=seed))}\n"
+        seen, about = self._game.reset(seed=seed)
+        first = f"{self.shown(seen, about)}\n"
         return f"{first}{self._needed}" if isinstance(self._actions, spaces.Discrete) else first
 
     def draw_anew(self, seed: int) -> None:

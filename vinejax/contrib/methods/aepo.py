@@ -67,14 +67,19 @@ def by_entropy(rollout: Rollout, cfg: Config) -> Credit:
     """The advantages above."""
     assert rollout.entropy is not None, "the scoring pass keeps it for this method"
     credit, mask = against_group(rollout, "grpo", cfg), np.asarray(rollout.batch.mask)
-    given = np.asarray(credit.advantages), rollout.entropy, mask, AEPOConfig.of(cfg).alpha
-    return Credit(uncertain_advantages(*given))
+    advantages = uncertain_advantages(
+        np.asarray(credit.advantages), rollout.entropy, mask, weight=AEPOConfig.of(cfg).alpha
+    )
+    return Credit(advantages)
 
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
     """See `rl.ratio_losses.clip_with_gradient`."""
-    given = logprobs, batch.old_logprobs, batch.advantages, objective.clip
-    return PolicyLoss(clip_with_gradient(*given), is_clipped(*given))
+    old, advantages, clip = batch.old_logprobs, batch.advantages, objective.clip
+    return PolicyLoss(
+        loss=clip_with_gradient(logprobs, old, advantages, clip),
+        clipped=is_clipped(logprobs, old, advantages, clip),
+    )
 
 
 METHOD = Method(

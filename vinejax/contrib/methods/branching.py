@@ -17,9 +17,15 @@ def branching_solutions(growth: Callable[[Config], TurnGrowth]) -> Callable[...,
         plain = iteration.sampler
         if not isinstance(plain, TurnSampler):
             return solutions(iteration, state, problems)
-        given = plain.engine, plain.graded, plain.cfg, plain.iteration, growth(iteration.cfg)
+        sampler = BranchingSampler(
+            engine=plain.engine,
+            graded=plain.graded,
+            cfg=plain.cfg,
+            iteration=plain.iteration,
+            growth=growth(iteration.cfg),
+        )
         params = iteration.session.weights(state.policy.params)
-        episodes = BranchingSampler(*given).solutions(params, problems, iteration.left)
+        episodes = sampler.solutions(params, problems, iteration.left)
         iteration.count_solutions(len(episodes))
         return Solutions(problems, episodes, episodes)
 

@@ -39,8 +39,16 @@ def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> Polic
     """The loss of each step: see `rl.sequence_losses.advantage_regression`."""
     own: DirectConfig = objective.method_settings
     steps = batch.segment_ids * MOST_STEPS + batch.loss_extra + 1
-    given = logprobs, batch.old_logprobs, batch.advantages, batch.mask, own.beta
-    return PolicyLoss(advantage_regression(*given, steps))
+    return PolicyLoss(
+        advantage_regression(
+            logprobs,
+            batch.old_logprobs,
+            batch.advantages,
+            mask=batch.mask,
+            beta=own.beta,
+            segment_ids=steps,
+        )
+    )
 
 
 METHOD = Method(

@@ -51,8 +51,14 @@ def over_tokens(rollout: Rollout, cfg: Config) -> Credit:
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
     """The clipped loss with A' and its bounds: see `rl.entropy_weights.entropy_clip`."""
-    given = logprobs, batch.old_logprobs, batch.advantages, batch.loss_extra, objective.clip
-    return PolicyLoss(*entropy_clip(*given))
+    by_token, clipped = entropy_clip(
+        logprobs,
+        batch.old_logprobs,
+        batch.advantages,
+        relative=batch.loss_extra,
+        clip=objective.clip,
+    )
+    return PolicyLoss(by_token, clipped)
 
 
 METHOD = Method(

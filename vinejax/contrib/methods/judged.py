@@ -34,7 +34,8 @@ def judged(opponents: Opponents, earned: Earned) -> Callable[..., Solutions]:
         for i, (episode, texts) in enumerate(zip(sampled.episodes, against, strict=True)):
             problem = problems[episode.problem_id]
             owners += [i] * len(texts)
-            pairs += [Pair(problem.question, bare_answer(problem.answer), *both) for both in texts]
+            answer = bare_answer(problem.answer)
+            pairs += [Pair(problem.question, answer, first, second) for first, second in texts]
         found = chances_of(iteration, pairs)
         iteration.metrics |= {
             "judge/pairs": len(pairs),

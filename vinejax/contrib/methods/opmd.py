@@ -20,8 +20,16 @@ from vinejax.rl import losses
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
     """The loss of online policy mirror descent: see `rl.losses.opmd`."""
     own: OPMDConfig = objective.method_settings
-    arguments = (logprobs, batch.old_logprobs, batch.advantages, batch.mask, own.tau)
-    return PolicyLoss(losses.opmd(*arguments, segment_ids=batch.segment_ids))
+    return PolicyLoss(
+        losses.opmd(
+            logprobs,
+            batch.old_logprobs,
+            batch.advantages,
+            mask=batch.mask,
+            tau=own.tau,
+            segment_ids=batch.segment_ids,
+        )
+    )
 
 
 METHOD = Method(

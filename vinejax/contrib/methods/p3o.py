@@ -29,8 +29,15 @@ def half_differences(rollout: Rollout, cfg: Config) -> Credit:
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
     """The clipped loss of whole solutions: see `rl.sequence_losses.sequence_clip`."""
-    given = logprobs, batch.old_logprobs, batch.advantages, batch.mask, objective.clip
-    return PolicyLoss(*sequence_clip(*given, batch.segment_ids))
+    by_token, clipped = sequence_clip(
+        logprobs,
+        batch.old_logprobs,
+        batch.advantages,
+        mask=batch.mask,
+        clip=objective.clip,
+        segment_ids=batch.segment_ids,
+    )
+    return PolicyLoss(by_token, clipped)
 
 
 METHOD = Method(

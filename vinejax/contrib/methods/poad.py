@@ -23,8 +23,13 @@ def estimated(rollout: Rollout, cfg: Config) -> Credit:
     """The advantages above, and the returns that the critic learns."""
     assert rollout.values is not None, "POAD's credit needs the critic's values"
     rewards, values = token_rewards(rollout, cfg), np.asarray(rollout.values)
-    given = rewards, values, rollout.steps.step_ids, cfg.ppo.gamma, CriticConfig.of(cfg).lam
-    advantages, returns = action_estimates(*given)
+    advantages, returns = action_estimates(
+        rewards,
+        values,
+        actions=rollout.steps.step_ids,
+        gamma=cfg.ppo.gamma,
+        lam=CriticConfig.of(cfg).lam,
+    )
     return Credit(advantages, returns=returns, values=before_steps(values, rollout.steps))
 
 

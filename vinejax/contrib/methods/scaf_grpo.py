@@ -75,8 +75,13 @@ def hinted(iteration: Iteration, problem: Problem) -> list[tuple[int, Start]]:
     for k, (tier, hint) in enumerate(hints_of(session.task, problem, own.column)):
         asked = problem.question + own.text.replace("{hint}", hint)
         text = session.task.prompt(dataclasses.replace(problem, question=asked))
-        given = session.tokenizer, text, cfg.data.chat_template, problem.context, variables
-        prompt = encode_prompt(*given)
+        prompt = encode_prompt(
+            session.tokenizer,
+            text,
+            chat_template=cfg.data.chat_template,
+            context=problem.context,
+            variables=variables,
+        )
         if len(prompt) <= cfg.data.max_prompt_tokens:
             seed = row_seed(cfg.seed, iteration.number, f"hint {problem.id}", k)
             found.append((tier, Start(problem, prompt, [], [seed])))

@@ -194,14 +194,14 @@ def count_rollout(
     places = _places(problems, rollout.episodes)
     rewards = _countable_rewards(rollout.episodes, cfg)
     drift = drift_since(tracker, places, rollout, model, params, cfg)
-    alpha, beta, *last = (x.copy() for x in tracker)
-    old = alpha[places], beta[places]
-    alpha[places], beta[places] = counted(*old, rewards, drift)
-    after = _remember(ValueTracker(alpha, beta, *last), places, rollout)
+    after = ValueTracker._make(array.copy() for array in tracker)
+    alpha, beta = tracker.alpha[places], tracker.beta[places]
+    after.alpha[places], after.beta[places] = counted(alpha, beta, rewards=rewards, drift=drift)
+    _remember(after, places, rollout)
     is_known = tracker.lengths[places] > 0
     metrics = {
-        "tracker/value": float(np.mean(tracked_values(*old))),
-        "tracker/count": float(np.mean(old[0] + old[1])),
+        "tracker/value": float(np.mean(tracked_values(alpha, beta))),
+        "tracker/count": float(np.mean(alpha + beta)),
         "tracker/new": float(np.mean(~is_known)),
         "tracker/drift": float(drift[is_known].mean()) if is_known.any() else 0.0,
         "tracker/retention": float(np.mean(retention(drift))),
@@ -248,7 +248,7 @@ def _last_response(tracker: ValueTracker, place: int, episode: Episode) -> Episo
     )
 
 
-def _remember(tracker: ValueTracker, places: np.ndarray, rollout: Rollout) -> ValueTracker:
+def _remember(tracker: ValueTracker, places: np.ndarray, rollout: Rollout) -> None:
     """Writes the rollout's responses into `tracker`, whose arrays nothing else holds."""
     for row, (place, episode) in enumerate(zip(places, rollout.episodes, strict=True)):
         start, n = len(episode.prompt), len(episode.response)
@@ -256,7 +256,6 @@ def _remember(tracker: ValueTracker, places: np.ndarray, rollout: Rollout) -> Va
         tracker.tokens[place] = tracker.logprobs[place] = 0
         tracker.tokens[place, :n] = episode.response
         tracker.logprobs[place, :n] = rollout.batch.old_logprobs[row, start : start + n]
-    return tracker
 
 
 def _places(problems: list[PromptedProblem], episodes: list[Episode]) -> np.ndarray:

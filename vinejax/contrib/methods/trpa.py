@@ -34,8 +34,13 @@ def preferred(rollout: Rollout, cfg: Config) -> Credit:
     """The advantages above."""
     own, episodes, batch = TRPAConfig.of(cfg), rollout.episodes, rollout.batch
     ratios = token_means(rollout, np.asarray(batch.old_logprobs) - np.asarray(batch.ref_logprobs))
-    numbers = levels_of(episodes), group_numbers(episodes)
-    weights = preference_weights(*numbers, ratios, own.beta, own.anisotropy)
+    weights = preference_weights(
+        levels_of(episodes),
+        group_numbers(episodes),
+        ratios,
+        beta=own.beta,
+        anisotropy=own.anisotropy,
+    )
     return per_solution(rollout, len(episodes) * weights)
 
 

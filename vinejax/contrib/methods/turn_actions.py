@@ -29,7 +29,7 @@ def moves_of(episode: Episode) -> list[Move]:
     rewards = np.zeros(len(ends))
     np.add.at(rewards, np.searchsorted(ends, episode.step_ends), episode.rewards)
     rows = zip(ends, rewards.tolist(), anchors, strict=False)
-    return [Move(*row) for row in rows]
+    return [Move(end, reward, anchor) for end, reward, anchor in rows]
 
 
 def per_move(rollout: Rollout, by_move: Sequence[np.ndarray]) -> Credit:

@@ -8,13 +8,15 @@ solution, and later. A process asks once for equal texts, and the first host ask
 """
 
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from vinejax.contrib.priors.settings import PriorFunctionConfig
+from vinejax.core.errors import UserError
 from vinejax.core.plugins import called_within, place_of, source_of
 from vinejax.core.settings import Config, ValuesConfig
 from vinejax.core.text import response_text
@@ -75,26 +77,27 @@ def asked(cfg: Config, session: Session, batch: Sequence[Cut]) -> list[float]:
     call, names = Call([cut.ids for cut in batch], session.graded.state), [x.name for x in batch]
     items = [(cut.problem, cut.text) for cut in batch]
     seconds = PriorFunctionConfig.of(cfg).timeout_s
-    found = _within(seconds, prior, items, task.name, task.prompt, call, names)
+    found, thread = called_within(
+        seconds, "prior", prior.rewards, items, task.name, task.prompt, call, names
+    )
+    if not found:
+        raise _too_slow(prior, seconds, names, thread)
+    (found,) = found
     for number, name in zip(found, names, strict=True):
         if number is None or not 0 <= number <= 1:
             raise prior.misfit(f"gave {number!r} for {name}; needed is a number from 0 to 1")
     return found
 
 
-def _within(seconds: float, prior: RewardFunction, *arguments: Any) -> list[Any]:
-    """`prior.rewards` by a thread, which ends with the process where it hangs.
-
-    Raises what it raises, and after so many seconds UserError with the line where it is.
-    """
-    found, thread = called_within(seconds, "prior", prior.rewards, *arguments)
-    if found:
-        return found[0]
-    file, names = source_of(prior.path.rpartition(".")[0]), arguments[-1]
+def _too_slow(
+    prior: RewardFunction, seconds: float, names: Sequence[str], thread: threading.Thread
+) -> UserError:
+    """The error of a call that takes more than `seconds`, with the line where its thread is."""
+    file = source_of(prior.path.rpartition(".")[0])
     lines = traceback.extract_stack(sys._current_frames().get(thread.ident or 0))
     line = next((f"{file}:{x.lineno}" for x in reversed(lines) if x.filename == file), "")
-    rule = f"took more than prior_function.timeout_s = {seconds:g} on {names[0]} to {names[-1]}"
-    raise prior.error(f"{rule}: it is at {line or place_of(prior.function or prior.rewards)}")
+    message = f"took more than prior_function.timeout_s = {seconds:g} on {names[0]} to {names[-1]}"
+    return prior.error(f"{message}: it is at {line or place_of(prior.function or prior.rewards)}")
 
 
 def _cut(session: Session, rollout: Rollout) -> Iterator[Cut]:

@@ -141,8 +141,11 @@ class ResetSampler(Sampler):
             for i, length in probes.items():
                 problem, prompt, response, _ = known[i]
                 # The mean of `reset.k` continuations is the pass rate at this length.
-                place = (self.iteration, f"reset edge {problem.id}", length, 0)
-                seeds = [row_seed(self.cfg.seed, *place, k) for k in range(reset.k)]
+                purpose = f"reset edge {problem.id}"
+                seeds = [
+                    row_seed(self.cfg.seed, self.iteration, purpose, rollout=length, k=k)
+                    for k in range(reset.k)
+                ]
                 starts.append(Start(problem, prompt, response[:length], seeds))
             rewards = self.grown_from(
                 params, starts, self.cfg.sample.max_tokens, self.cfg.reward.truncated

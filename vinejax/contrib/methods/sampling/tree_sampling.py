@@ -74,8 +74,9 @@ class _Forest:
             room = self._room(prompt) - len(before)
             for _ in range(shoot.count):
                 # The path's number makes its draws differ from those of the problem's other paths.
-                place = (self._sampler.iteration, problem.id, next(seeds[n]))
-                seed = row_seed(self._cfg.seed, *place)
+                seed = row_seed(
+                    self._cfg.seed, self._sampler.iteration, problem.id, rollout=next(seeds[n])
+                )
                 response = len(prompt) if before else None
                 branches.append(Branch(len(trunks) - 1, len(trunks[-1]), seed, response))
                 budgets.append(room if shoot.budget is None else min(room, shoot.budget))
@@ -120,11 +121,11 @@ class _Forest:
         self, drawn: list[tuple[int, Path]]
     ) -> dict[int, tuple[list[int], list[float] | None]]:
         """The task's steps of the paths that are over, by their number in `drawn`."""
-        solutions = {
-            i: Solution(*self._problems[n], path.tokens, path.text)
-            for i, (n, path) in enumerate(drawn)
-            if is_mine(i) and path.is_over
-        }
+        solutions = {}
+        for i, (n, path) in enumerate(drawn):
+            if is_mine(i) and path.is_over:
+                problem, prompt = self._problems[n]
+                solutions[i] = Solution(problem, prompt, path.tokens, path.text)
         return shared_work({i: self._sampler.split(s) for i, s in solutions.items()})
 
     def episodes(self, once: bool) -> list[Episode]:
