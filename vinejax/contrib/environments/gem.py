@@ -11,13 +11,13 @@ import importlib
 from typing import Any
 
 from vinejax.contrib.environments.games import GameTask
-from vinejax.contrib.environments.gymnasium import Stepped
+from vinejax.contrib.environments.gymnasium import SteppedGame
 from vinejax.tasks.environment import Observation
 
 GAMES = "game:"
 
 
-class Gem(Stepped):
+class Gem(SteppedGame):
     """An episode of GEM."""
 
     def begin(self, seed: int) -> str:
@@ -27,12 +27,12 @@ class Gem(Stepped):
             )
         self._game = importlib.import_module("gem").make(self.name)
         seen, about = self._game.reset(seed=seed)
-        return f"{self.shown(seen, about)}\n"
+        return f"{self.text_of(seen, about)}\n"
 
     def act(self, action: str) -> Observation:
-        return self.answered(self._game.step(action))
+        return self.observation_of(self._game.step(action))
 
-    def shown(self, seen: Any, about: dict[str, Any]) -> str:
+    def text_of(self, seen: Any, about: dict[str, Any]) -> str:
         return "\n".join([seen.rstrip("\n"), *filter(None, [about.get("suffix")])])
 
 

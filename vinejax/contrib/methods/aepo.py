@@ -21,7 +21,7 @@ import numpy as np
 from vinejax.contrib.methods.branching import branching_solutions
 from vinejax.contrib.methods.equations.entropy_weights import uncertain_advantages
 from vinejax.contrib.methods.hapo import Entropies
-from vinejax.contrib.methods.sampling.turn_trees import Place, TurnGrowth
+from vinejax.contrib.methods.sampling.turn_trees import TurnGrowth, TurnPlace
 from vinejax.contrib.methods.settings import AEPOConfig
 from vinejax.core.settings import Config
 from vinejax.core.types import Batch, Rollout
@@ -37,33 +37,33 @@ def share_from_prompt(root: float, tools: float, beta: float) -> float:
     return 1 / (1 + math.exp(-beta * (root - tools)))
 
 
-def score(u: float, rise: float, streak: int, own: AEPOConfig) -> float:
+def score(u: float, rise: float, streak: int, settings: AEPOConfig) -> float:
     """(u + w·(H - H_1))·(1 - c·l), which is at least τ where an episode branches."""
-    return (u + own.weight * rise) * max(1 - own.penalty * streak, 0.0)
+    return (u + settings.weight * rise) * max(1 - settings.penalty * streak, 0.0)
 
 
 def growth(cfg: Config) -> TurnGrowth:
     """The rules above, for a configuration; nothing branches off the first solution."""
-    own, wanted = AEPOConfig.of(cfg), cfg.rollout.per_prompt
+    settings, wanted = AEPOConfig.of(cfg), cfg.rollout.per_prompt
 
-    def begins(entropies: Sequence[list[float]]) -> int:
+    def roots(entropies: Sequence[list[float]]) -> int:
         if len(entropies) != 1:
             return wanted if entropies else 1
         root, *later = entropies[0] or [0.0]
-        share = share_from_prompt(root, float(np.mean(later or [root])), own.beta)
+        share = share_from_prompt(root, float(np.mean(later or [root])), settings.beta)
         return int(wanted * share)  # beside the first
 
-    def branches(place: Place, rng: np.random.Generator) -> int:
+    def branches(place: TurnPlace, rng: np.random.Generator) -> int:
         if place.solutions == 1:
             return 0
         rise = place.entropies[-1] - place.entropies[0]
-        scores = [score(u, rise, place.streak, own) for u in rng.random(own.branches)]
-        return sum(bool(x >= own.threshold) for x in scores)
+        scores = [score(u, rise, place.streak, settings) for u in rng.random(settings.branches)]
+        return sum(bool(x >= settings.threshold) for x in scores)
 
-    return TurnGrowth(begins, branches, own.tokens)
+    return TurnGrowth(roots, branches, settings.tokens)
 
 
-def by_entropy(rollout: Rollout, cfg: Config) -> Credit:
+def entropy_credit(rollout: Rollout, cfg: Config) -> Credit:
     """The advantages above."""
     assert rollout.entropy is not None, "the scoring pass keeps it for this method"
     credit, mask = against_group(rollout, "grpo", cfg), np.asarray(rollout.batch.mask)
@@ -83,7 +83,7 @@ def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> Polic
 
 
 METHOD = Method(
-    by_entropy,
+    entropy_credit,
     sample=branching_solutions(growth),
     loss=loss,
     state=Entropies(),

@@ -16,7 +16,7 @@ import math
 import numpy as np
 
 from vinejax.contrib.methods.branching import branching_solutions
-from vinejax.contrib.methods.sampling.turn_trees import Place, TurnGrowth
+from vinejax.contrib.methods.sampling.turn_trees import TurnGrowth, TurnPlace
 from vinejax.contrib.methods.settings import ARPOConfig
 from vinejax.core.settings import Config
 from vinejax.methods.baselines import GRPO
@@ -29,17 +29,17 @@ def score(u: float, entropy: float, first: float, weight: float) -> float:
 
 def growth(cfg: Config) -> TurnGrowth:
     """The rule above, for a configuration."""
-    own, wanted = ARPOConfig.of(cfg), cfg.rollout.per_prompt
+    settings, wanted = ARPOConfig.of(cfg), cfg.rollout.per_prompt
 
-    def branches(place: Place, rng: np.random.Generator) -> int:
+    def branches(place: TurnPlace, rng: np.random.Generator) -> int:
         last, first = place.entropies[-1], place.entropies[0]
-        scores = [score(u, last, first, own.weight) for u in rng.random(own.branches)]
-        return sum(bool(x <= own.threshold) for x in scores)
+        scores = [score(u, last, first, settings.weight) for u in rng.random(settings.branches)]
+        return sum(bool(x <= settings.threshold) for x in scores)
 
-    def begins(entropies: object) -> int:
-        return wanted if entropies else math.ceil(own.initial * wanted)
+    def roots(entropies: object) -> int:
+        return wanted if entropies else math.ceil(settings.initial * wanted)
 
-    return TurnGrowth(begins, branches, own.tokens)
+    return TurnGrowth(roots, branches, settings.tokens)
 
 
 METHOD = dataclasses.replace(

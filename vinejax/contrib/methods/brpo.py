@@ -11,7 +11,7 @@ Departs: any judge, there a generative reward model.
 
 import numpy as np
 
-from vinejax.contrib.methods.judged import JudgeConfig, judged, judgements
+from vinejax.contrib.methods.judge_stage import JudgeConfig, judged_solutions, judgements
 from vinejax.contrib.methods.solution_groups import members_of
 from vinejax.core.seeds import host_rng
 from vinejax.core.settings import Config
@@ -21,7 +21,7 @@ from vinejax.methods.base import Method
 from vinejax.session.iteration import Iteration, Solutions
 
 
-def a_random_one(iteration: Iteration, sampled: Solutions) -> list[list[tuple[str, str]]]:
+def random_opponents(iteration: Iteration, sampled: Solutions) -> list[list[tuple[str, str]]]:
     """The solution and the random one of its group, which is compared with none."""
     episodes = sampled.episodes
     pairs: list[list[tuple[str, str]]] = [[] for _ in episodes]
@@ -35,19 +35,19 @@ def a_random_one(iteration: Iteration, sampled: Solutions) -> list[list[tuple[st
     return pairs
 
 
-def better_or_worse(chances: list[float]) -> float:
+def sign_of_verdict(chances: list[float]) -> float:
     """1, -1 or 0 by the chance, if there is one, that the solution is the better."""
     return float(np.sign(2 * sum(chances) - len(chances)))
 
 
-def as_judged(rollout: Rollout, cfg: Config) -> Credit:
+def judge_credit(rollout: Rollout, cfg: Config) -> Credit:
     """The advantages above."""
     return per_solution(rollout, judgements(rollout))
 
 
 METHOD = Method(
-    as_judged,
-    sample=judged(a_random_one, better_or_worse),
+    judge_credit,
+    sample=judged_solutions(random_opponents, sign_of_verdict),
     settings=JudgeConfig,
     flags={"groups", "unmeasured"},
 )

@@ -22,14 +22,16 @@ from vinejax.credit.assign import Credit, against_group
 from vinejax.methods.base import OF_GROUPS, Method
 
 
-def sampled_down(rollout: Rollout, cfg: Config) -> Credit:
+def downsampled_credit(rollout: Rollout, cfg: Config) -> Credit:
     """GRPO's advantages, for the chosen tokens of the chosen solutions alone."""
     assert rollout.entropy is not None, "the scoring pass keeps it for this method"
-    own, credit = D3SConfig.of(cfg), against_group(rollout, "grpo", cfg)
+    settings, credit = D3SConfig.of(cfg), against_group(rollout, "grpo", cfg)
     advantages, mask = np.asarray(credit.advantages), np.array(rollout.batch.mask)
-    span = own.until * cfg.iterations
+    span = settings.until * cfg.iterations
     done = min(rollout.number / span, 1.0) if span else 1.0
-    solutions, tokens = (share + (1 - share) * done for share in (own.solutions, own.tokens))
+    solutions, tokens = (
+        share + (1 - share) * done for share in (settings.solutions, settings.tokens)
+    )
     number = len(rollout.episodes)
     by_solution = token_means(rollout, advantages)
     mask[:number] &= extremes(by_solution, int(np.ceil(solutions * number)))[:, None]
@@ -37,7 +39,7 @@ def sampled_down(rollout: Rollout, cfg: Config) -> Credit:
 
 
 METHOD = Method(
-    sampled_down,
+    downsampled_credit,
     state=Entropies(),
     settings=D3SConfig,
     reads=OF_GROUPS,

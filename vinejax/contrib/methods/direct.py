@@ -26,7 +26,7 @@ from vinejax.methods.stages import monte_carlo
 MOST_STEPS = 2**16  # of a solution: segment and step together are one number
 
 
-def with_steps(rollout: Rollout, cfg: Config) -> Credit:
+def step_numbered_credit(rollout: Rollout, cfg: Config) -> Credit:
     """VinePPO's credit, and the number of each token's step for the loss.
 
     Observations have the step before them: a step on both sides of one is a single segment.
@@ -37,7 +37,7 @@ def with_steps(rollout: Rollout, cfg: Config) -> Credit:
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
     """The loss of each step: see `rl.sequence_losses.advantage_regression`."""
-    own: DirectConfig = objective.method_settings
+    settings: DirectConfig = objective.method_settings
     steps = batch.segment_ids * MOST_STEPS + batch.loss_extra + 1
     return PolicyLoss(
         advantage_regression(
@@ -45,14 +45,14 @@ def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> Polic
             batch.old_logprobs,
             batch.advantages,
             mask=batch.mask,
-            beta=own.beta,
+            beta=settings.beta,
             segment_ids=steps,
         )
     )
 
 
 METHOD = Method(
-    with_steps,
+    step_numbered_credit,
     values=monte_carlo,
     state=LearnedValue(),
     loss=loss,

@@ -24,21 +24,23 @@ from vinejax.credit.assign import Credit, per_solution
 from vinejax.methods.base import OF_RATIO, Method
 
 
-def by_length(rollout: Rollout, cfg: Config) -> Credit:
+def decoupled_credit(rollout: Rollout, cfg: Config) -> Credit:
     """The weights above, times the size of the group."""
-    own, episodes = DRPOConfig.of(cfg), rollout.episodes
+    settings, episodes = DRPOConfig.of(cfg), rollout.episodes
     right = np.array([is_correct(episode.reward) for episode in episodes])
     lengths = np.array([episode.length for episode in episodes]) / cfg.sample.max_tokens
     logprobs = token_means(rollout, rollout.batch.old_logprobs)
     advantages = np.zeros(len(episodes))
     for group in members_of(episodes):
-        weights = decoupled_weights(logprobs[group], right[group], lengths[group], own.lam, own.tau)
+        weights = decoupled_weights(
+            logprobs[group], right[group], lengths[group], settings.lam, settings.tau
+        )
         advantages[group] = len(group) * weights
     return per_solution(rollout, advantages)
 
 
 METHOD = Method(
-    by_length,
+    decoupled_credit,
     loss=loss,
     settings=DRPOConfig,
     ignores=OF_RATIO,

@@ -36,7 +36,7 @@ class Entropies(MethodState):
         return {ENTROPY}
 
 
-def over_tokens(rollout: Rollout, cfg: Config) -> Credit:
+def token_group_credit(rollout: Rollout, cfg: Config) -> Credit:
     """The advantages A above, and h̃ for the loss."""
     assert rollout.entropy is not None, "the scoring pass keeps it for this method"
     episodes = rollout.episodes
@@ -62,7 +62,7 @@ def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> Polic
 
 
 METHOD = Method(
-    over_tokens,
+    token_group_credit,
     loss=loss,
     state=Entropies(),
     settings=HAPOConfig,

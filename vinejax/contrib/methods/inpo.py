@@ -15,14 +15,14 @@ from vinejax.contrib.methods.settings import INPOConfig
 from vinejax.methods.pairs import pair_method
 
 
-def anchor(own: INPOConfig, ref: np.ndarray, old: np.ndarray) -> np.ndarray:
+def anchor(settings: INPOConfig, ref: np.ndarray, old: np.ndarray) -> np.ndarray:
     """(τ/η)·logπ_ref + (1 - τ/η)·logπ_old per token, so that h is one difference to it."""
-    return np.float32(own.ratio) * ref + np.float32(1 - own.ratio) * old
+    return np.float32(settings.ratio) * ref + np.float32(1 - settings.ratio) * old
 
 
-def loss(chosen: jax.Array, rejected: jax.Array, own: INPOConfig) -> jax.Array:
+def loss(chosen: jax.Array, rejected: jax.Array, settings: INPOConfig) -> jax.Array:
     """The loss of each pair, f32[pairs], from log-ratios to the anchor in nats."""
-    return (chosen - rejected - 0.5 / own.eta) ** 2
+    return (chosen - rejected - 0.5 / settings.eta) ** 2
 
 
 METHOD = pair_method(loss, INPOConfig, anchor)

@@ -19,14 +19,14 @@ from vinejax.rl import losses
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
     """The loss of online policy mirror descent: see `rl.losses.opmd`."""
-    own: OPMDConfig = objective.method_settings
+    settings: OPMDConfig = objective.method_settings
     return PolicyLoss(
         losses.opmd(
             logprobs,
             batch.old_logprobs,
             batch.advantages,
             mask=batch.mask,
-            tau=own.tau,
+            tau=settings.tau,
             segment_ids=batch.segment_ids,
         )
     )

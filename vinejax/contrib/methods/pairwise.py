@@ -12,7 +12,7 @@ Departs: the group's mean, there a critic; as `brpo`.
 
 import numpy as np
 
-from vinejax.contrib.methods.judged import JudgeConfig, judged, judgements
+from vinejax.contrib.methods.judge_stage import JudgeConfig, judged_solutions, judgements
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit, group_numbers, per_solution
@@ -21,7 +21,7 @@ from vinejax.rl.advantages import group_advantages
 from vinejax.session.iteration import Iteration, Solutions
 
 
-def the_data(iteration: Iteration, sampled: Solutions) -> list[list[tuple[str, str]]]:
+def data_opponents(iteration: Iteration, sampled: Solutions) -> list[list[tuple[str, str]]]:
     """The solution before the data's, and after it."""
     task = iteration.session.task
     anchors = {problem.id: task.solution(problem) for problem, _ in sampled.problems}
@@ -29,21 +29,21 @@ def the_data(iteration: Iteration, sampled: Solutions) -> list[list[tuple[str, s
     return [[(text, anchor), (anchor, text)] for text, anchor in texts]
 
 
-def without_order(chances: list[float]) -> float:
+def order_free_chance(chances: list[float]) -> float:
     """The mean of both orders' chances that the solution is the better."""
     first, second = chances
     return (first + 1 - second) / 2
 
 
-def above_the_mean(rollout: Rollout, cfg: Config) -> Credit:
+def centred_judge_credit(rollout: Rollout, cfg: Config) -> Credit:
     """The advantages above."""
     groups = group_numbers(rollout.episodes)
     return per_solution(rollout, np.asarray(group_advantages(judgements(rollout), groups, "mean")))
 
 
 METHOD = Method(
-    above_the_mean,
-    sample=judged(the_data, without_order),
+    centred_judge_credit,
+    sample=judged_solutions(data_opponents, order_free_chance),
     settings=JudgeConfig,
     flags={"groups", "unmeasured"},
 )

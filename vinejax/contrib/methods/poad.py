@@ -19,7 +19,7 @@ from vinejax.methods.base import OF_TOKENS, Method
 from vinejax.methods.ppo import Critic, CriticConfig
 
 
-def estimated(rollout: Rollout, cfg: Config) -> Credit:
+def action_credit(rollout: Rollout, cfg: Config) -> Credit:
     """The advantages above, and the returns that the critic learns."""
     assert rollout.values is not None, "POAD's credit needs the critic's values"
     rewards, values = token_rewards(rollout, cfg), np.asarray(rollout.values)
@@ -34,7 +34,7 @@ def estimated(rollout: Rollout, cfg: Config) -> Credit:
 
 
 METHOD = Method(
-    estimated,
+    action_credit,
     state=Critic(),
     settings=CriticConfig,
     reads=OF_TOKENS,

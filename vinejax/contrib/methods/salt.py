@@ -12,7 +12,7 @@ Departs: history is no part of a state.
 
 from collections.abc import Hashable, Iterator
 
-from vinejax.contrib.methods.equations.turn_returns import means_of_equals
+from vinejax.contrib.methods.equations.turn_returns import group_means
 from vinejax.contrib.methods.turn_actions import moves_of, per_move
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode, Rollout
@@ -29,7 +29,7 @@ def edges_of(episode: Episode) -> Iterator[Hashable]:
     yield from [None] * (len(moves) - len(episode.turns))
 
 
-def merged(rollout: Rollout, cfg: Config) -> Credit:
+def merged_advantages(rollout: Rollout, cfg: Config) -> Credit:
     """The advantages above."""
     episodes = rollout.episodes
     groups, wholes = group_numbers(episodes).tolist(), compared(rollout, "grpo", cfg).tolist()
@@ -39,8 +39,10 @@ def merged(rollout: Rollout, cfg: Config) -> Credit:
         edges += [(groups[row], edge or row) for edge in found]
         values += [wholes[row]] * len(found)
         ends.append(len(values))
-    means = means_of_equals(values, edges)
+    means = group_means(values, edges)
     return per_move(rollout, [means[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)])
 
 
-METHOD = Method(merged, reads=OF_GROUPS, defaults={"reward.scale": "group"}, flags={"groups"})
+METHOD = Method(
+    merged_advantages, reads=OF_GROUPS, defaults={"reward.scale": "group"}, flags={"groups"}
+)

@@ -30,19 +30,22 @@ from vinejax.tasks.base import Task
 from vinejax.tasks.prompts import encode_prompt, template_variables
 
 
-def scaffolded(iteration: Iteration, state: RunState, drawn: list[PromptedProblem]) -> Solutions:
+def solutions_with_hints(
+    iteration: Iteration, state: RunState, drawn: list[PromptedProblem]
+) -> Solutions:
     """Solutions, and in groups that are all wrong one that a hint made right, if any did."""
-    sampled, own = solutions(iteration, state, drawn), ScafConfig.of(iteration.cfg)
+    sampled, settings = solutions(iteration, state, drawn), ScafConfig.of(iteration.cfg)
     episodes, problems = list(sampled.episodes), {p.id: p for p, _ in sampled.problems}
     hopeless = [
         group
         for group in members_of(episodes)
-        if not any(is_correct(episodes[i].reward) for i in group) and iteration.number >= own.after
+        if not any(is_correct(episodes[i].reward) for i in group)
+        and iteration.number >= settings.after
     ]
     starts: list[Start] = []
     owners: list[tuple[int, int]] = []  # of each start: the number of its group, and its tier
     for n, group in enumerate(hopeless):
-        hints = hinted(iteration, problems[episodes[group[0]].problem_id])
+        hints = hint_starts(iteration, problems[episodes[group[0]].problem_id])
         owners += [(n, tier) for tier, _ in hints]
         starts += [start for _, start in hints]
     tried = (
@@ -67,13 +70,13 @@ def first_right(tiers: Sequence[int], tried: Sequence[Episode]) -> int | None:
     return min(right)[1] if right else None
 
 
-def hinted(iteration: Iteration, problem: Problem) -> list[tuple[int, Start]]:
+def hint_starts(iteration: Iteration, problem: Problem) -> list[tuple[int, Start]]:
     """(tier, start) of each hint of a problem; one whose prompt is too long is left out."""
-    cfg, session, own = iteration.cfg, iteration.session, ScafConfig.of(iteration.cfg)
+    cfg, session, settings = iteration.cfg, iteration.session, ScafConfig.of(iteration.cfg)
     variables = template_variables(session.tokenizer, cfg.data)
     found: list[tuple[int, Start]] = []
-    for k, (tier, hint) in enumerate(hints_of(session.task, problem, own.column)):
-        asked = problem.question + own.text.replace("{hint}", hint)
+    for k, (tier, hint) in enumerate(hints_of(session.task, problem, settings.column)):
+        asked = problem.question + settings.text.replace("{hint}", hint)
         text = session.task.prompt(dataclasses.replace(problem, question=asked))
         prompt = encode_prompt(
             session.tokenizer,
@@ -101,4 +104,4 @@ def hints_of(task: Task, problem: Problem, column: str) -> list[tuple[int, str]]
     return [(tier, str(hint)) for tier, hints in enumerate(parts) for hint in hints]
 
 
-METHOD = Method(standardised, sample=scaffolded, settings=ScafConfig, flags={"groups"})
+METHOD = Method(standardised, sample=solutions_with_hints, settings=ScafConfig, flags={"groups"})

@@ -26,12 +26,12 @@ import numpy as np
 
 from vinejax.contrib.methods.equations.value_tracker import (
     batch_advantages,
-    counted,
     draw_weights,
     first_counts,
     mean_drift,
     retention,
     tracked_values,
+    updated_counts,
 )
 from vinejax.contrib.methods.settings import SingleStreamConfig
 from vinejax.core.errors import ConfigError
@@ -118,7 +118,7 @@ def weighted_draw(iteration: Iteration, state: RunState) -> list[PromptedProblem
     return iteration.draw(iteration.cfg.rollout.prompts, weights)
 
 
-def with_first_values(method: Method, iteration: Iteration, state: RunState) -> RunState:
+def iteration_with_first_values(method: Method, iteration: Iteration, state: RunState) -> RunState:
     """An iteration; before the first one the values are sampled."""
     if iteration.number == 0:
         with iteration.log.stage("rollout"):
@@ -128,7 +128,7 @@ def with_first_values(method: Method, iteration: Iteration, state: RunState) -> 
     return policy_gradient(method, iteration, state)
 
 
-def against_tracker(rollout: Rollout, cfg: Config) -> Credit:
+def tracker_credit(rollout: Rollout, cfg: Config) -> Credit:
     """r - v of the problem's tracker, normalised over the iteration's solutions."""
     assert rollout.values is not None, "single-stream credit needs the tracker's values"
     rewards = solution_rewards(rollout.episodes)
@@ -196,7 +196,9 @@ def count_rollout(
     drift = drift_since(tracker, places, rollout, model, params, cfg)
     after = ValueTracker._make(array.copy() for array in tracker)
     alpha, beta = tracker.alpha[places], tracker.beta[places]
-    after.alpha[places], after.beta[places] = counted(alpha, beta, rewards=rewards, drift=drift)
+    after.alpha[places], after.beta[places] = updated_counts(
+        alpha, beta, rewards=rewards, drift=drift
+    )
     _remember(after, places, rollout)
     is_known = tracker.lengths[places] > 0
     metrics = {
@@ -278,9 +280,9 @@ def _countable_rewards(episodes: list[Episode], cfg: Config) -> np.ndarray:
 
 
 METHOD = Method(
-    against_tracker,
+    tracker_credit,
     draw=weighted_draw,
-    iteration=with_first_values,
+    iteration=iteration_with_first_values,
     state=Tracker(),
     settings=SingleStreamConfig,
     ignores=("rollout.flat", "reward.overlong"),

@@ -15,7 +15,7 @@ from vinejax.contrib.methods.equations.tree_values import (
     edge_advantages,
     is_informative_edge,
 )
-from vinejax.contrib.methods.sampling.tree_paths import Path, Shoot, open_ends
+from vinejax.contrib.methods.sampling.tree_paths import Shoot, TreePath, open_ends
 from vinejax.contrib.methods.settings import SPOTreeConfig
 from vinejax.contrib.methods.trees import by_problem, per_node, tree_solutions
 from vinejax.core.settings import Config
@@ -24,17 +24,19 @@ from vinejax.credit.assign import Credit
 from vinejax.methods.base import Method
 
 
-def levels(wave: int, paths: Sequence[Path], cfg: Config, rng: np.random.Generator) -> list[Shoot]:
+def levels(
+    wave: int, paths: Sequence[TreePath], cfg: Config, rng: np.random.Generator
+) -> list[Shoot]:
     """b_0 branches at the prompt, b_l at the end of every segment of level l - 1.
 
     Segments have `spo_tree.segment` tokens, those of the last level go on to the end. b is
     `spo_tree.branching`.
     """
-    own = SPOTreeConfig.of(cfg)
-    branching = own.branching
+    settings = SPOTreeConfig.of(cfg)
+    branching = settings.branching
     if wave >= len(branching):
         return []
-    budget = own.segment if wave + 1 < len(branching) else None
+    budget = settings.segment if wave + 1 < len(branching) else None
     if wave == 0:
         return [Shoot(None, 0, branching[0], budget)]
     return [Shoot(i, len(paths[i].tokens), branching[wave], budget) for i in open_ends(paths)]
@@ -45,13 +47,13 @@ def node_differences(rollout: Rollout, cfg: Config) -> Credit:
 
     With `spo_tree.drop` nodes that do not change the value are not trained on.
     """
-    own = SPOTreeConfig.of(cfg)
+    settings = SPOTreeConfig.of(cfg)
     by_node, is_kept = [], []
     for paths, rewards in by_problem(rollout.episodes):
-        by_node += edge_advantages(paths, rewards, own.normalise)
+        by_node += edge_advantages(paths, rewards, settings.normalise)
         is_kept += is_informative_edge(paths, rewards)
     credit = per_node(rollout, by_node)
-    if not own.drop:
+    if not settings.drop:
         return credit
     kept = per_node(rollout, is_kept)
     return credit._replace(mask=np.asarray(kept.advantages) > 0)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vinejax.contrib.methods.equations.shared_starts import two_level_advantages
-from vinejax.contrib.methods.sampling.tree_paths import Path, Shoot, trees
+from vinejax.contrib.methods.sampling.tree_paths import Shoot, TreePath, trees
 from vinejax.contrib.methods.settings import TreeGRPOConfig
 from vinejax.contrib.methods.trees import by_problem, tree_solutions
 from vinejax.core.settings import Config
@@ -23,17 +23,17 @@ from vinejax.methods.base import Method
 
 
 def random_steps(
-    wave: int, paths: Sequence[Path], cfg: Config, rng: np.random.Generator
+    wave: int, paths: Sequence[TreePath], cfg: Config, rng: np.random.Generator
 ) -> list[Shoot]:
     """k branches at N random step ends of each tree, L times.
 
     M = `rollout.per_prompt` trees begin as one solution each; N, k and L are `tree_grpo.forks`,
     `branches` and `rounds`.
     """
-    own = TreeGRPOConfig.of(cfg)
+    settings = TreeGRPOConfig.of(cfg)
     if wave == 0:
         return [Shoot(None, 0, cfg.rollout.per_prompt)]
-    if wave > own.rounds:
+    if wave > settings.rounds:
         return []
     shoots = []
     for tree in trees(paths):
@@ -43,13 +43,13 @@ def random_steps(
             for end in paths[i].step_ends
             if paths[i].start < end < len(paths[i].tokens)
         ]
-        for n in rng.permutation(len(places))[: own.forks]:
+        for n in rng.permutation(len(places))[: settings.forks]:
             i, end = places[n]
-            shoots.append(Shoot(i, end, own.branches))
+            shoots.append(Shoot(i, end, settings.branches))
     return shoots
 
 
-def two_levels(rollout: Rollout, cfg: Config) -> Credit:
+def two_level_credit(rollout: Rollout, cfg: Config) -> Credit:
     """A leaf's reward, standardised in its tree and among all leaves of the problem."""
     by_leaf = [
         two_level_advantages(rewards, [path[0] for path in paths])
@@ -59,5 +59,5 @@ def two_levels(rollout: Rollout, cfg: Config) -> Credit:
 
 
 METHOD = Method(
-    two_levels, sample=tree_solutions(random_steps), settings=TreeGRPOConfig, flags={"trees"}
+    two_level_credit, sample=tree_solutions(random_steps), settings=TreeGRPOConfig, flags={"trees"}
 )

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vinejax.contrib.methods.equations.shared_starts import ancestor_advantages
-from vinejax.contrib.methods.sampling.tree_paths import Path, Shoot, open_ends
+from vinejax.contrib.methods.sampling.tree_paths import Shoot, TreePath, open_ends
 from vinejax.contrib.methods.settings import TreePOConfig
 from vinejax.contrib.methods.trees import by_problem, tree_solutions
 from vinejax.core.settings import Config
@@ -25,7 +25,7 @@ from vinejax.methods.base import Method
 
 
 def fixed_width(
-    wave: int, paths: Sequence[Path], cfg: Config, rng: np.random.Generator
+    wave: int, paths: Sequence[TreePath], cfg: Config, rng: np.random.Generator
 ) -> list[Shoot]:
     """Grows segments; their open ends branch until `rollout.per_prompt` leaves exist.
 
@@ -38,8 +38,8 @@ def fixed_width(
     left over to the last path, here the first get one more; and it can divide by the paths'
     probabilities.
     """
-    own = TreePOConfig.of(cfg)
-    segment, wanted = own.segment, cfg.rollout.per_prompt
+    settings = TreePOConfig.of(cfg)
+    segment, wanted = settings.segment, cfg.rollout.per_prompt
     if wave == 0:
         return [Shoot(None, 0, min(wanted, int(rng.integers(2, 9))), segment)]
     ends = open_ends(paths)
@@ -53,7 +53,7 @@ def fixed_width(
             shoots.append(Shoot(i, int(rng.choice(boundaries)), 1, segment))
         return shoots
     just_finished = sum(paths[i].wave == wave - 1 for i in finished)
-    total = min(missing, own.divisor * (len(ends) + just_finished))
+    total = min(missing, settings.divisor * (len(ends) + just_finished))
     share, extra = divmod(max(total, len(ends)), len(ends))
     return [
         Shoot(i, len(paths[i].tokens), share + (n < extra), segment) for n, i in enumerate(ends)
@@ -62,9 +62,9 @@ def fixed_width(
 
 def ancestor_means(rollout: Rollout, cfg: Config) -> Credit:
     """A leaf against those that share its first nodes, averaged over all depths."""
-    own = TreePOConfig.of(cfg)
+    settings = TreePOConfig.of(cfg)
     by_leaf = [
-        ancestor_advantages(paths, rewards, own.weighting)
+        ancestor_advantages(paths, rewards, settings.weighting)
         for paths, rewards in by_problem(rollout.episodes)
     ]
     return per_solution(rollout, np.concatenate(by_leaf))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vinejax.contrib.methods.equations.tree_values import treerl_rewards
-from vinejax.contrib.methods.sampling.tree_paths import Path, Shoot, trees
+from vinejax.contrib.methods.sampling.tree_paths import Shoot, TreePath, trees
 from vinejax.contrib.methods.settings import TreeRLConfig
 from vinejax.contrib.methods.trees import by_problem, per_node, tree_solutions
 from vinejax.core.settings import Config
@@ -24,7 +24,7 @@ from vinejax.methods.base import Method
 
 
 def surprising_tokens(
-    wave: int, paths: Sequence[Path], cfg: Config, rng: np.random.Generator
+    wave: int, paths: Sequence[TreePath], cfg: Config, rng: np.random.Generator
 ) -> list[Shoot]:
     """EPTree: T branches in place of the N least likely tokens of each tree, L times.
 
@@ -34,10 +34,10 @@ def surprising_tokens(
     The first token of a tree's first solution is never drawn again, unlike in the authors' code,
     which leaves out tokens after the words of a conclusion and near the length limit.
     """
-    own = TreeRLConfig.of(cfg)
+    settings = TreeRLConfig.of(cfg)
     if wave == 0:
         return [Shoot(None, 0, cfg.rollout.per_prompt)]
-    if wave > own.rounds:
+    if wave > settings.rounds:
         return []
     shoots, branched = [], {(path.parent, path.start) for path in paths}
     for tree in trees(paths):
@@ -47,8 +47,8 @@ def surprising_tokens(
             for t in range(paths[i].start + 1, len(paths[i].tokens))
             if (i, t) not in branched
         ]
-        for _, i, t in sorted(places)[: own.forks]:
-            shoots.append(Shoot(i, t, own.branches))
+        for _, i, t in sorted(places)[: settings.forks]:
+            shoots.append(Shoot(i, t, settings.branches))
     return shoots
 
 

@@ -30,22 +30,22 @@ def levels_of(episodes: list[Episode]) -> np.ndarray:
     return np.array([numbers[key] for key in keys])
 
 
-def preferred(rollout: Rollout, cfg: Config) -> Credit:
+def preference_credit(rollout: Rollout, cfg: Config) -> Credit:
     """The advantages above."""
-    own, episodes, batch = TRPAConfig.of(cfg), rollout.episodes, rollout.batch
+    settings, episodes, batch = TRPAConfig.of(cfg), rollout.episodes, rollout.batch
     ratios = token_means(rollout, np.asarray(batch.old_logprobs) - np.asarray(batch.ref_logprobs))
     weights = preference_weights(
         levels_of(episodes),
         group_numbers(episodes),
         ratios,
-        beta=own.beta,
-        anisotropy=own.anisotropy,
+        beta=settings.beta,
+        anisotropy=settings.anisotropy,
     )
     return per_solution(rollout, len(episodes) * weights)
 
 
 METHOD = Method(
-    preferred,
+    preference_credit,
     loss=loss,
     settings=TRPAConfig,
     ignores=OF_RATIO,

@@ -10,7 +10,7 @@ Source: PrimeIntellect-ai/prime-rl, pull request 3282; w = 0.2 and γ = 0: NVIDI
 Departs: in prime-rl c alone.
 """
 
-from vinejax.contrib.methods.equations.turn_returns import shared_back
+from vinejax.contrib.methods.equations.turn_returns import shared_rewards
 from vinejax.contrib.methods.settings import TurnCreditConfig
 from vinejax.contrib.methods.turn_actions import moves_of, per_move
 from vinejax.core.settings import Config
@@ -19,20 +19,20 @@ from vinejax.credit.assign import Credit, against_group
 from vinejax.methods.base import OF_GROUPS, Method
 
 
-def shared(rollout: Rollout, cfg: Config) -> Credit:
+def credit_of_turns(rollout: Rollout, cfg: Config) -> Credit:
     """The advantages above."""
-    own, episodes = TurnCreditConfig.of(cfg), rollout.episodes
+    settings, episodes = TurnCreditConfig.of(cfg), rollout.episodes
     wholes = against_group(rollout, "grpo", cfg)
     by_move = []
     for episode in episodes:
         rewards = [move.reward for move in moves_of(episode)]
         rewards[-1] -= episode.outcome
-        by_move.append(own.weight * shared_back(rewards, own.gamma))
+        by_move.append(settings.weight * shared_rewards(rewards, settings.gamma))
     return Credit(wholes.advantages + per_move(rollout, by_move).advantages)
 
 
 METHOD = Method(
-    shared,
+    credit_of_turns,
     settings=TurnCreditConfig,
     reads=OF_GROUPS,
     defaults={"reward.scale": "group"},

@@ -22,7 +22,7 @@ from vinejax.methods.base import Method
 from vinejax.rl.advantages import group_advantages
 
 
-def less_for_likely(rollout: Rollout, cfg: Config) -> Credit:
+def unlikely_credit(rollout: Rollout, cfg: Config) -> Credit:
     """The advantages above."""
     episodes = rollout.episodes
     rewards, logprobs = (
@@ -37,4 +37,4 @@ def less_for_likely(rollout: Rollout, cfg: Config) -> Credit:
     return per_solution(rollout, np.asarray(advantages))
 
 
-METHOD = Method(less_for_likely, settings=UnlikelyConfig, flags={"groups", "logprobs"})
+METHOD = Method(unlikely_credit, settings=UnlikelyConfig, flags={"groups", "logprobs"})

@@ -31,7 +31,7 @@ from vinejax.tasks.rewards import Call, RewardFunction, function_at
 FIELD, PROBE = "values.prior", "probe"
 
 
-class Cut(NamedTuple):
+class CutSolution(NamedTuple):
     """A solution up to a state."""
 
     problem: Problem
@@ -51,27 +51,27 @@ def find_prior(values: ValuesConfig) -> RewardFunction | None:
     return RewardFunction(FIELD, path, 1.0, function_at(FIELD, path, PROBE), FIELD)
 
 
-def judged(session: Session, rollout: Rollout, cfg: Config) -> np.ndarray:
+def function_values(session: Session, rollout: Rollout, cfg: Config) -> np.ndarray:
     """f64[S] the function's number for each state, in the order of `state_numbers`.
 
     Raises UserError, in a line with function and states, if it fails, takes more than
     `prior_function.timeout_s` for a batch, or gives anything but numbers from 0 to 1.
     """
-    states = list(_cut(session, rollout))
+    states = list(_cut_solutions(session, rollout))
     firsts: dict[tuple[str, str], int] = {}  # of equal texts
     place = [firsts.setdefault((x.problem.id, x.text), i) for i, x in enumerate(states)]
     different, watch = sorted(firsts.values()), Watch()
     numbers: dict[int, float] = {}
     for start in range(0, len(different), BackgroundGrading.BATCH):
         batch = different[start : start + BackgroundGrading.BATCH]
-        found = asked(cfg, session, [states[i] for i in batch]) if is_writer() else []
+        found = batch_values(cfg, session, [states[i] for i in batch]) if is_writer() else []
         numbers |= shared_work(dict(zip(batch, found, strict=False)))
         watch.look()
     return np.array([numbers[i] for i in place])
 
 
-def asked(cfg: Config, session: Session, batch: Sequence[Cut]) -> list[float]:
-    """The function's numbers for a batch of cut solutions; raises as `judged` does."""
+def batch_values(cfg: Config, session: Session, batch: Sequence[CutSolution]) -> list[float]:
+    """The function's numbers for a batch of cut solutions; raises as `function_values` does."""
     prior, task = find_prior(cfg.values), session.task
     assert prior is not None
     call, names = Call([cut.ids for cut in batch], session.graded.state), [x.name for x in batch]
@@ -100,7 +100,7 @@ def _too_slow(
     return prior.error(f"{message}: it is at {line or place_of(prior.function or prior.rewards)}")
 
 
-def _cut(session: Session, rollout: Rollout) -> Iterator[Cut]:
+def _cut_solutions(session: Session, rollout: Rollout) -> Iterator[CutSolution]:
     """The solutions of a rollout up to their states, in the order of `state_numbers`."""
     problems = {problem.id: problem for problem, _ in session.problems["train"]}
     for row, step, used in state_places(rollout).tolist():
@@ -108,4 +108,4 @@ def _cut(session: Session, rollout: Rollout) -> Iterator[Cut]:
         ids = episode.response[:used]
         text = response_text(session.tokenizer, episode.prompt, ids)
         name = f"problem {episode.problem_id}, step {step}"
-        yield Cut(problems[episode.problem_id], ids, text, name)
+        yield CutSolution(problems[episode.problem_id], ids, text, name)
