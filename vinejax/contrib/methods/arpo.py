@@ -1,13 +1,15 @@
 """ARPO: GRPO on episodes that branch after the answer to an uncertain turn.
 
-    branches if u - w·(H - H_1) ≤ τ    u uniform; H of the turn, H_1 of its episode's first
+    branches if u - w·(H - H_1) ≤ τ    u: uniform; H: of the turn; H_1: of the episode's first turn
     A: `grpo`'s
 
-Half of the solutions begin at the prompt; others branch off them, or begin there in the end.
+Half of the solutions begin at the prompt. The others branch off them. If too few have branched by
+the end, the missing ones begin at the prompt, too.
 
 Source: https://arxiv.org/abs/2507.19849; RUC-NLPIR/ARPO, `vllm_rollout_with_tools.py`.
 
-Departs: H: mean -logπ of first tokens over log V, there a sum over the ten likeliest.
+Departs: H is the mean of -logπ over a turn's first tokens, divided by log V; the code sums over the
+ten likeliest tokens.
 """
 
 import dataclasses
@@ -23,12 +25,12 @@ from vinejax.methods.baselines import GRPO
 
 
 def score(u: float, entropy: float, first: float, weight: float) -> float:
-    """u - w·(H - H_1), which is at most τ where an episode branches."""
+    """An episode branches where this score, u - w·(H - H_1), is at most τ."""
     return u - weight * (entropy - first)
 
 
 def growth(cfg: Config) -> TurnGrowth:
-    """The rule above, for a configuration."""
+    """The rule of growth in the module's docstring, for a configuration."""
     settings, wanted = ARPOConfig.of(cfg), cfg.rollout.per_prompt
 
     def branches(place: TurnPlace, rng: np.random.Generator) -> int:

@@ -1,4 +1,4 @@
-"""Shared by methods whose solutions of several turns branch off others: sampling them."""
+"""Sampling for methods whose solutions of several turns branch off one another."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,10 @@ from vinejax.session.iteration import Iteration, Solutions
 
 
 def branching_solutions(growth: Callable[[Config], TurnGrowth]) -> Callable[..., Solutions]:
-    """The first stage of a method whose episodes branch by a rule; without turns nothing does."""
+    """The sampling stage of a method whose episodes branch by a rule.
+
+    In tasks without turns it samples plain solutions.
+    """
 
     def sample(iteration: Iteration, state: RunState, problems: list[PromptedProblem]) -> Solutions:
         plain = iteration.sampler

@@ -1,13 +1,13 @@
 """D3S: GRPO on the solutions whose advantages vary most, and there on few, uncertain tokens.
 
     A = (r - mean r) / (std r + 1e-8)
-    trained on: a share of solutions by Var(A), of their tokens by |A|·H
+    trained on: the share of solutions with the largest Var(A), and of their tokens by |A|·H
 
-`d3s.solutions` and `d3s.tokens` rise in a line to 1 over the first `d3s.until` of the run.
+`d3s.solutions` and `d3s.tokens` rise linearly to 1 over the first part of the run, `d3s.until`.
 
-Source: https://arxiv.org/abs/2509.22115 (read in another's account).
+Source: https://arxiv.org/abs/2509.22115 (known to us from another paper's account).
 
-Departs: H of π_old.
+Departs: H is the entropy of π_old.
 """
 
 import numpy as np
@@ -23,8 +23,8 @@ from vinejax.methods.base import OF_GROUPS, Method
 
 
 def downsampled_credit(rollout: Rollout, cfg: Config) -> Credit:
-    """GRPO's advantages, for the chosen tokens of the chosen solutions alone."""
-    assert rollout.entropy is not None, "the scoring pass keeps it for this method"
+    """GRPO's advantages, with a mask of the chosen tokens of the chosen solutions."""
+    assert rollout.entropy is not None, "the scoring pass keeps entropies for this method"
     settings, credit = D3SConfig.of(cfg), against_group(rollout, "grpo", cfg)
     advantages, mask = np.asarray(credit.advantages), np.array(rollout.batch.mask)
     span = settings.until * cfg.iterations

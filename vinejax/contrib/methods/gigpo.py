@@ -1,14 +1,15 @@
-"""GiGPO: a turn earns what its episode and what its return add to others from the same state.
+"""GiGPO: an episode is compared with its group, and a turn with turns from the same state.
 
     A = z(r in the problem) + ω·z(G in turns from one state)    G_t = r_t + γ·G_{t+1}
     z = (x - mean) / (std of the sample + 1e-6) or, with `gigpo.norm` 'mean', x - mean
 
-A state is the environment's key, or else what it said last, among the solutions of a problem. γ is
-`ppo.gamma`. Without turns an episode is one turn.
+Two turns of a problem begin in one state if the environment's keys are equal, or without keys its
+last texts. γ is `ppo.gamma`. In a task without turns an episode is one turn.
 
 Source: https://arxiv.org/abs/2505.10978; langfengQ/verl-agent, `gigpo/core_gigpo.py`.
 
-Departs: γ is 0.95 there; a start that recurs is another state.
+Departs: the authors' γ is 0.95; here an episode's start is a state of its own, also if the episode
+comes back to it.
 """
 
 import numpy as np
@@ -23,7 +24,7 @@ from vinejax.methods.base import Method
 
 
 def episode_and_turn_credit(rollout: Rollout, cfg: Config) -> Credit:
-    """The advantages above."""
+    """The advantages in the module's docstring."""
     settings, episodes = GiGPOConfig.of(cfg), rollout.episodes
     numbers, moves = group_numbers(episodes).tolist(), [moves_of(e) for e in episodes]
     has_std = settings.norm == "std"

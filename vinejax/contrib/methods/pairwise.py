@@ -1,13 +1,13 @@
-"""Pairwise-RL: a judge compares every solution with the data's, in both orders.
+"""Pairwise-RL: a judge compares every solution with the data's solution, in both orders.
 
     A = s - mean s    s = ½·(p(y, a) + 1 - p(a, y))    a: the data's solution
     p(x, z): a judge's chance that x is better than z
 
-Both orders cancel a judge's liking for what comes first.
+Comparing in both orders cancels a judge's preference for the first or the second response.
 
-Source: https://arxiv.org/abs/2504.04950 (read in another's account).
+Source: https://arxiv.org/abs/2504.04950 (known to us from another paper's account).
 
-Departs: the group's mean, there a critic; as `brpo`.
+Departs: the baseline is the group's mean, in the paper a critic; the judge is any function.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ from vinejax.session.iteration import Iteration, Solutions
 
 
 def data_opponents(iteration: Iteration, sampled: Solutions) -> list[list[tuple[str, str]]]:
-    """The solution before the data's, and after it."""
+    """The pairs (solution, data's solution) and (data's solution, solution)."""
     task = iteration.session.task
     anchors = {problem.id: task.solution(problem) for problem, _ in sampled.problems}
     texts = [(episode.text, anchors[episode.problem_id]) for episode in sampled.episodes]
@@ -30,13 +30,13 @@ def data_opponents(iteration: Iteration, sampled: Solutions) -> list[list[tuple[
 
 
 def order_free_chance(chances: list[float]) -> float:
-    """The mean of both orders' chances that the solution is the better."""
+    """The chance that the solution is the better one, as the mean over both orders."""
     first, second = chances
     return (first + 1 - second) / 2
 
 
 def centred_judge_credit(rollout: Rollout, cfg: Config) -> Credit:
-    """The advantages above."""
+    """The advantages in the module's docstring."""
     groups = group_numbers(rollout.episodes)
     return per_solution(rollout, np.asarray(group_advantages(judgements(rollout), groups, "mean")))
 

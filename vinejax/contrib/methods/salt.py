@@ -1,13 +1,13 @@
-"""SALT: GRPO, in which a turn that solutions share has the mean of their advantages.
+"""SALT: GRPO in which a turn that several solutions share gets the mean of their advantages.
 
-    A_t = mean of A over the problem's turns like t    A = (R - mean R) / (std R + 1e-8)
+    A_t = mean of A over the problem's turns equal to t    A = (R - mean R) / (std R + 1e-8)
 
-Turns are alike that lead with one action from one state to one state, with one reward. A state is
-the environment's key, or else what it said last.
+Two turns are equal if they have the same state before, action, state after and reward. A state is
+the environment's key, or without keys its last text.
 
-Source: https://arxiv.org/abs/2510.20022 (read in another's account).
+Source: https://arxiv.org/abs/2510.20022 (known to us from another paper's account).
 
-Departs: history is no part of a state.
+Departs: the history before a state is no part of it.
 """
 
 from collections.abc import Hashable, Iterator
@@ -21,7 +21,7 @@ from vinejax.methods.base import OF_GROUPS, Method
 
 
 def edges_of(episode: Episode) -> Iterator[Hashable]:
-    """What the turns like each move have in common; None for a move that was cut."""
+    """Yields (state, action, state after, reward) of each move; None for a move that was cut."""
     moves = moves_of(episode)
     for move, turn in zip(moves, episode.turns, strict=False):
         after = turn.observation if turn.key is None else turn.key
@@ -30,7 +30,7 @@ def edges_of(episode: Episode) -> Iterator[Hashable]:
 
 
 def merged_advantages(rollout: Rollout, cfg: Config) -> Credit:
-    """The advantages above."""
+    """The advantages in the module's docstring."""
     episodes = rollout.episodes
     groups, wholes = group_numbers(episodes).tolist(), compared(rollout, "grpo", cfg).tolist()
     edges, values, ends = [], [], []

@@ -1,10 +1,10 @@
-"""SPO-tree: solutions are leaves of a tree of segments; a segment is worth what it adds to V.
+"""SPO-tree: solutions are leaves of a tree of segments, and a segment earns what it adds to V.
 
-    A(node) = V(node) - V(parent)    V: mean of the children's, of a leaf its r
+    A(node) = V(node) - V(parent)    V: mean over the children, for a leaf its r
 
 Source: https://arxiv.org/abs/2505.23564; equations in `contrib/methods/equations/tree_values.py`.
 
-Departs: no replay of earlier nodes; KL, epochs and whitening as `spo_chain` says.
+Departs: earlier nodes are not replayed; for KL, epochs and whitening see `spo_chain`.
 """
 
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ from vinejax.methods.base import Method
 def levels(
     wave: int, paths: Sequence[TreePath], cfg: Config, rng: np.random.Generator
 ) -> list[Shoot]:
-    """b_0 branches at the prompt, b_l at the end of every segment of level l - 1.
+    """Grows b_0 branches at the prompt, and b_l at the end of every segment of level l - 1.
 
-    Segments have `spo_tree.segment` tokens, those of the last level go on to the end. b is
-    `spo_tree.branching`.
+    A segment has `spo_tree.segment` tokens; on the last level it goes on to the end of the
+    solution. b is `spo_tree.branching`.
     """
     settings = SPOTreeConfig.of(cfg)
     branching = settings.branching
@@ -43,9 +43,9 @@ def levels(
 
 
 def node_differences(rollout: Rollout, cfg: Config) -> Credit:
-    """V(node) - V(its parent).
+    """The advantage of each node, V(node) - V(its parent).
 
-    With `spo_tree.drop` nodes that do not change the value are not trained on.
+    With `spo_tree.drop` the mask leaves out nodes that do not change the value.
     """
     settings = SPOTreeConfig.of(cfg)
     by_node, is_kept = [], []

@@ -1,11 +1,11 @@
-"""Tree-GRPO: a leaf's reward, standardised in its tree and among all leaves of the problem.
+"""Tree-GRPO: a leaf's reward, standardised in its tree plus among all leaves of the problem.
 
     A = z(r in its tree) + z(r in the problem)    z = (r - mean) / (std + 1e-6)
 
 Source: https://arxiv.org/abs/2509.21240, whose steps are the turns of an agent; AMAP-ML/Tree-GRPO
-at 90b1709; `rl.shared_starts.two_level_advantages`.
+at 90b1709; `equations.shared_starts.two_level_advantages`.
 
-Departs: no dual clip of 3; `kl.coef` for 0.001.
+Departs: there is no dual clip of 3; the KL's weight is `kl.coef`, in the code 0.001.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from vinejax.methods.base import Method
 def random_steps(
     wave: int, paths: Sequence[TreePath], cfg: Config, rng: np.random.Generator
 ) -> list[Shoot]:
-    """k branches at N random step ends of each tree, L times.
+    """Grows k branches at N random step ends of each tree, L times.
 
     M = `rollout.per_prompt` trees begin as one solution each; N, k and L are `tree_grpo.forks`,
     `branches` and `rounds`.
@@ -50,7 +50,7 @@ def random_steps(
 
 
 def two_level_credit(rollout: Rollout, cfg: Config) -> Credit:
-    """A leaf's reward, standardised in its tree and among all leaves of the problem."""
+    """The advantages in the module's docstring."""
     by_leaf = [
         two_level_advantages(rewards, [path[0] for path in paths])
         for paths, rewards in by_problem(rollout.episodes)

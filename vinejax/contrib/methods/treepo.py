@@ -1,13 +1,13 @@
-"""TreePO: a leaf's reward against those of the leaves that share its first nodes.
+"""TreePO: a leaf's reward compared with the leaves that share its first nodes.
 
-    A = mean over depths d of r - mean r of those that share the first d nodes
+    A = mean over depths d of r - mean r of the leaves that share the first d nodes
 
-`rl.shared_starts.ancestor_advantages` has the weightings.
+`equations.shared_starts.ancestor_advantages` has the weightings of the depths.
 
 Source: https://arxiv.org/abs/2508.17445; multimodal-art-projection/TreePO at f055523.
 
-Departs: no filter of groups, overlong penalty, dual clip or division by probability; refills at
-random places.
+Departs: there is no filter of groups, overlong penalty, dual clip or division by probability;
+missing leaves begin at random places.
 """
 
 from collections.abc import Sequence
@@ -31,12 +31,14 @@ def fixed_width(
 
         n = min(w - finished, d·(open + finished in the last wave))    w = `rollout.per_prompt`
 
-    n branches are divided evenly over the open ends; d = `treepo.divisor`. A random number of
-    branches, 2 to 8, begin at the prompt. If no end is open and leaves are missing, each of these
-    begins at a random segment boundary of a random finished path. The authors' code begins d copies
-    at each such place, of finished paths in the order of how they ended; it gives branches that are
-    left over to the last path, here the first get one more; and it can divide by the paths'
-    probabilities.
+    The first wave has a random number of branches, 2 to 8, at the prompt. Later waves divide n
+    branches evenly over the open ends; d = `treepo.divisor`. If no end is open and leaves are
+    missing, each missing leaf begins at a random segment boundary of a random finished path.
+
+    The authors' code differs in three points. It begins d copies at each such boundary, and takes
+    the finished paths in the order of how they ended. It gives the remainder of the division to the
+    last path, where here the first paths get one branch more. It can divide by the probabilities of
+    the paths.
     """
     settings = TreePOConfig.of(cfg)
     segment, wanted = settings.segment, cfg.rollout.per_prompt
@@ -61,7 +63,7 @@ def fixed_width(
 
 
 def ancestor_means(rollout: Rollout, cfg: Config) -> Credit:
-    """A leaf against those that share its first nodes, averaged over all depths."""
+    """The advantages in the module's docstring."""
     settings = TreePOConfig.of(cfg)
     by_leaf = [
         ancestor_advantages(paths, rewards, settings.weighting)

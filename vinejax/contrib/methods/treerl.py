@@ -1,12 +1,13 @@
-"""TreeRL: trees that fork at surprising tokens; a node earns its value and its gain.
+"""TreeRL: trees fork at surprising tokens, and a node earns its value plus its gain.
 
     A = V(node) + δ    δ = V(node) - V(parent), or the parent's δ where that is 0
     V = Σ (r - mean of the others' r) / (N·√N) over the node's N solutions
 
-Source: https://arxiv.org/abs/2506.11902; THUDM/TreeRL at f0edbea; `rl.tree_values.treerl_rewards`.
+Source: https://arxiv.org/abs/2506.11902; THUDM/TreeRL at f0edbea;
+`equations.tree_values.treerl_rewards`.
 
-Departs: all leaves, there 16 of 30; token mean, there per response; ε_high 0.26 and -1 for
-over-long or repeating text there.
+Departs: all leaves are trained on, in the code 16 of 30; the loss is a mean over tokens, there per
+response. There ε_high is 0.26, and over-long or repeating text earns -1.
 """
 
 from collections.abc import Sequence
@@ -26,13 +27,13 @@ from vinejax.methods.base import Method
 def surprising_tokens(
     wave: int, paths: Sequence[TreePath], cfg: Config, rng: np.random.Generator
 ) -> list[Shoot]:
-    """EPTree: T branches in place of the N least likely tokens of each tree, L times.
+    """Grows T branches in place of the N least likely tokens of each tree, L times (EPTree).
 
     M = `rollout.per_prompt` trees begin as one solution each; N, T and L are `treerl.forks`,
-    `branches` and `rounds`. Places that have branched already are left out.
+    `branches` and `rounds`. A place branches once.
 
-    The first token of a tree's first solution is never drawn again, unlike in the authors' code,
-    which leaves out tokens after the words of a conclusion and near the length limit.
+    Here the first token of a tree's first solution is never drawn again. The authors' code may draw
+    it again; it leaves out tokens after the words of a conclusion and near the length limit.
     """
     settings = TreeRLConfig.of(cfg)
     if wave == 0:
@@ -53,7 +54,7 @@ def surprising_tokens(
 
 
 def value_and_gain(rollout: Rollout, cfg: Config) -> Credit:
-    """The value of every node, and what it gained over its parent's."""
+    """The advantages in the module's docstring."""
     by_node = []
     for paths, rewards in by_problem(rollout.episodes):
         by_node += treerl_rewards(paths, rewards)

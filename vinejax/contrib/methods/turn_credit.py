@@ -1,13 +1,13 @@
-"""Turn credit: GRPO, and what an environment gives a turn is shared with the turns before it.
+"""Turn credit: GRPO, with the rewards of turns shared with the turns before them.
 
     A = (R - mean R) / (std R + 1e-8) + w·c    c_t = Σ_{i≥t} r_i·γ^(i-t) / Σ_{j≤i} γ^(i-j)
 
-R is the reward of the whole, r_i that of turn i without the outcome's. With γ = 0 a turn keeps its
-own.
+R is the reward of the whole solution, and r_i the reward of turn i without the outcome. With γ = 0
+a turn keeps its own reward.
 
 Source: PrimeIntellect-ai/prime-rl, pull request 3282; w = 0.2 and γ = 0: NVIDIA-NeMo/RL, 3543.
 
-Departs: in prime-rl c alone.
+Departs: in prime-rl A is c alone.
 """
 
 from vinejax.contrib.methods.equations.turn_returns import shared_rewards
@@ -20,7 +20,7 @@ from vinejax.methods.base import OF_GROUPS, Method
 
 
 def credit_of_turns(rollout: Rollout, cfg: Config) -> Credit:
-    """The advantages above."""
+    """The advantages in the module's docstring."""
     settings, episodes = TurnCreditConfig.of(cfg), rollout.episodes
     wholes = against_group(rollout, "grpo", cfg)
     by_move = []
