@@ -109,14 +109,17 @@ def test_grpo_and_rloo_of_the_paper_have_the_settings_of_vineppo_and_say_so():
         assert "Loss and KL are token means" not in text
 
 
-def test_configs_of_methods_published_without_kl_have_none():
-    """Those that docs/methods.md names, TEMPO among them, and no others."""
-    text = " ".join((REPO / "docs/methods.md").read_text(encoding="utf-8").split())
+@pytest.mark.parametrize(
+    ("page", "folder"),
+    [("docs/methods.md", CONFIGS), ("vinejax/contrib/methods/README.md", CONFIGS / "contrib")],
+)
+def test_configs_of_methods_published_without_kl_have_none(page: str, folder: Path):
+    """Those that the page of these methods names, and no others."""
+    text = " ".join((REPO / page).read_text(encoding="utf-8").split())
     (names,) = re.findall(r"config files of (.+?), published without KL, set it to 0", text)
-    said = {re.sub(r"\W+", "_", name.lower()) for name in re.split(", | and ", names)}
-    loaded = [load(name) for name in TINY]
-    assert said == {cfg.method for cfg in loaded if cfg.kl.coef == 0.0}
-    assert "tempo" in said
+    named = {re.sub(r"\W+", "_", name.lower()) for name in re.split(", | and ", names)}
+    loaded = [load(str(path.relative_to(CONFIGS))) for path in folder.glob("tiny_*.py")]
+    assert named == {cfg.method for cfg in loaded if cfg.kl.coef == 0.0}
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.py")), ids=lambda path: path.name)

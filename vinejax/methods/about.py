@@ -1,4 +1,6 @@
-"""What the methods' docstrings say, for `--help method` and the table of docs/methods.md.
+"""What the methods' docstrings say, for `--help method` and the tables of two pages.
+
+docs/methods.md has the core's methods, vinejax/contrib/methods/README.md the contributed ones.
 
 A docstring is a title, an indented equation, prose, and paragraphs that begin with 'Source:' and
 'Departs:'; what a method needs, and where it departs from the defaults, is in its record.
@@ -6,8 +8,10 @@ A docstring is a title, an indented equation, prose, and paragraphs that begin w
 
 import ast
 import inspect
+import os
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,10 +56,14 @@ def about(name: str) -> About:
 
 
 def text_of(name: str, method: Method) -> str:
-    """The text about a method: its record's, or else the docstring of its module."""
+    """The text about a method: the docstring of a contributed module, or the text in the record.
+
+    Without either it is the docstring of the module that has the method's function.
+    """
+    if module := contributed_module("METHODS", name):
+        return module.__doc__ or ""
     function = method.credit or method.iteration
-    module = contributed_module("METHODS", name) or sys.modules[function.__module__]
-    return method.about or module.__doc__ or ""
+    return method.about or sys.modules[function.__module__].__doc__ or ""
 
 
 def needs_of(method: Method) -> list[str]:
@@ -84,13 +92,13 @@ def help_lines() -> list[str]:
     return lines
 
 
-def table(configs: Path) -> str:
-    """The table of docs/methods.md; names link to the methods' files in the folder `configs`."""
-    files = {_method_of(path): path for path in sorted(configs.rglob("tiny*.py"), reverse=True)}
+def table(names: Iterable[str], configs: Path, page: Path) -> str:
+    """The table of these methods in a page; their names link to their files in `configs`."""
+    files = {_method_of(path): path for path in sorted(configs.glob("tiny*.py"), reverse=True)}
     rows = []
-    for name in method_names():
+    for name in names:
         _, needs, equation, source, departs = about(name)
-        link = f"[{name}](../configs/{files[name].relative_to(configs)})"
+        link = f"[{name}]({os.path.relpath(files[name], page.parent)})"
         papers = re.findall(r"https://arxiv.org/abs/([\d.]+\d)", source)
         if papers:
             link += f" [{papers[0]}](https://arxiv.org/abs/{papers[0]})"
@@ -100,7 +108,8 @@ def table(configs: Path) -> str:
 
 
 def _method_of(path: Path) -> str:
-    """The method that a config file sets; the first of its names in order wins, by `table`."""
+    """The method that a configuration file sets; of several files for one method `table` takes the
+    first by name."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "cfg.method":
             return ast.literal_eval(node.value)

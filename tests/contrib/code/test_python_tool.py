@@ -26,7 +26,7 @@ def task_of(folder: Path, sandbox: Any = "none") -> PythonTool:
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = load_task(DataConfig(task="vinejax.contrib.code.python_tool", path=str(folder)))
     assert isinstance(task, PythonTool)
-    task.configure_code(CodeConfig(sandbox=sandbox), GraderConfig(workers=1, timeout_s=1.0))
+    task.configure_sandbox(CodeConfig(sandbox=sandbox), GraderConfig(workers=1, timeout_s=1.0))
     return task
 
 
@@ -93,7 +93,7 @@ def test_what_is_refused(task: PythonTool):
     given: list[Any] = [{"partial": True}, {"steps": "blocks"}]
     for fields in given:
         with pytest.raises(ConfigError, match=r"^code\.(partial|steps) = .*no tests and no steps"):
-            task.configure_code(CodeConfig(sandbox="none", **fields), GraderConfig())
+            task.configure_sandbox(CodeConfig(sandbox="none", **fields), GraderConfig())
     with pytest.raises(ConfigError, match=r"^data.path = '': name a data set"):
         load_task(DataConfig(task="vinejax.contrib.code.python_tool"))
 

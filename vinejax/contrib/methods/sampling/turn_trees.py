@@ -21,7 +21,7 @@ from vinejax.rollout.play import Play
 from vinejax.rollout.turns import Turns, TurnSampler
 
 
-class Place(NamedTuple):
+class TurnPlace(NamedTuple):
     """Where an episode may be branched from: after its last turn was answered."""
 
     entropies: list[float]  # of its turns so far: see `entropies`
@@ -33,8 +33,8 @@ class TurnGrowth(NamedTuple):
     """A method's rule of growth. Both numbers are cut to what a problem's solutions still lack."""
 
     # (entropies of the turns of a problem's solutions, which are all over) -> those that begin
-    begins: Callable[[Sequence[list[float]]], int]
-    branches: Callable[[Place, np.random.Generator], int]  # that begin there
+    roots: Callable[[Sequence[list[float]]], int]
+    branches: Callable[[TurnPlace, np.random.Generator], int]  # that begin there
     tokens: int  # first ones of a turn, whose entropy is estimated
 
 
@@ -62,7 +62,7 @@ class BranchingSampler(TurnSampler):
     ) -> list[Episode]:
         """As `TurnSampler.solutions`; a problem's are in the order in which they began."""
         wanted = self.cfg.rollout.per_prompt
-        first = range(min(self.growth.begins([]), wanted))
+        first = range(min(self.growth.roots([]), wanted))
         plays = self.start_plays([(problem, first) for problem, _ in problems])
         self._play(params, plays)
         numbers = {problem.id: i for i, (problem, _) in enumerate(problems)}
@@ -109,7 +109,7 @@ class _Waves(Turns):
         sampler, numbers, before = self._brancher, self._of_problems[name], len(self.plays)
         rng = host_rng(sampler.cfg.seed, sampler.iteration, f"branch {name}", self._waves)
         for i in active:
-            place = Place(self._entropies(i), len(numbers), self._streaks[name])
+            place = TurnPlace(self._entropies(i), len(numbers), self._streaks[name])
             wanted = sampler.growth.branches(place, rng)
             for _ in range(min(wanted, self._lack(numbers))):
                 play = self.plays[i]
@@ -122,7 +122,7 @@ class _Waves(Turns):
     def _begin(self, numbers: list[int]) -> None:
         """Adds solutions from the prompt of a problem whose plays are all over."""
         if lack := self._lack(numbers):
-            wanted = self._brancher.growth.begins([self._entropies(i) for i in numbers])
+            wanted = self._brancher.growth.roots([self._entropies(i) for i in numbers])
             new = range(len(numbers), len(numbers) + min(max(wanted, 1), lack))
             self._add(self._brancher.start_plays([(self.plays[numbers[0]].problem, new)]), numbers)
 

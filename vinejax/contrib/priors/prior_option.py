@@ -8,7 +8,7 @@ import numpy as np
 
 from vinejax.contrib.priors import platt
 from vinejax.contrib.priors.platt import Scaling
-from vinejax.contrib.priors.prior_function import find_prior, judged
+from vinejax.contrib.priors.prior_function import find_prior, function_values
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
 from vinejax.core.types import Problem, Rollout
@@ -47,8 +47,8 @@ class FunctionPrior(LearnedValue):
     def features(
         self, session: Session, rollout: Rollout, kept: Scaling, cfg: Config
     ) -> np.ndarray:
-        """f64[S, 1] the logits of the function's numbers. Raises as `judged` does."""
-        return platt.logits(judged(session, rollout, cfg))
+        """f64[S, 1] the logits of the function's numbers. Raises as `function_values` does."""
+        return platt.logits(function_values(session, rollout, cfg))
 
     def check_problem(self, cfg: Config, task: Task, problem: Problem) -> None:
         """Calls the function once. Raises UserError if it fails or gives no number."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from vinejax.contrib.methods.judges import Pair, compared
+from vinejax.contrib.methods.judges import JudgedPair, compared
 from vinejax.contrib.methods.settings import JudgeConfig
 from vinejax.core.types import PromptedProblem, Rollout, RunState
 from vinejax.methods.stages import solutions
@@ -20,10 +20,10 @@ from vinejax.tasks.answers import bare_answer
 # (iteration, solutions) -> for each solution the (first, second) that the judge compares for it
 Opponents = Callable[[Iteration, Solutions], list[list[tuple[str, str]]]]
 # chance that the first of each of these is better -> what the episode earned
-Earned = Callable[[list[float]], float]
+Earnings = Callable[[list[float]], float]
 
 
-def judged(opponents: Opponents, earned: Earned) -> Callable[..., Solutions]:
+def judged_solutions(opponents: Opponents, earnings: Earnings) -> Callable[..., Solutions]:
     """The first stage of a method: solutions, each compared with its opponents by the judge."""
 
     def sample(iteration: Iteration, state: RunState, drawn: list[PromptedProblem]) -> Solutions:
@@ -34,7 +34,10 @@ def judged(opponents: Opponents, earned: Earned) -> Callable[..., Solutions]:
         for i, (episode, texts) in enumerate(zip(sampled.episodes, against, strict=True)):
             problem = problems[episode.problem_id]
             owners += [i] * len(texts)
-            pairs += [Pair(problem.question, bare_answer(problem.answer), *both) for both in texts]
+            answer = bare_answer(problem.answer)
+            pairs += [
+                JudgedPair(problem.question, answer, first, second) for first, second in texts
+            ]
         found = chances_of(iteration, pairs)
         iteration.metrics |= {
             "judge/pairs": len(pairs),
@@ -44,7 +47,7 @@ def judged(opponents: Opponents, earned: Earned) -> Callable[..., Solutions]:
         for i, chance in zip(owners, found["chances"].tolist(), strict=True):
             by_episode[i].append(chance)
         episodes = [
-            dataclasses.replace(e, reward_parts={**(e.reward_parts or {}), "judge": earned(x)})
+            dataclasses.replace(e, reward_parts={**(e.reward_parts or {}), "judge": earnings(x)})
             for e, x in zip(sampled.episodes, by_episode, strict=True)
         ]
         return Solutions(sampled.problems, episodes, episodes)
@@ -52,10 +55,12 @@ def judged(opponents: Opponents, earned: Earned) -> Callable[..., Solutions]:
     return sample
 
 
-def chances_of(iteration: Iteration, pairs: list[Pair]) -> dict[str, np.ndarray]:
+def chances_of(iteration: Iteration, pairs: list[JudgedPair]) -> dict[str, np.ndarray]:
     """The judge's chances, of which each host asks about its own; ½ where time ran out."""
-    own, mine = JudgeConfig.of(iteration.cfg), [i for i in range(len(pairs)) if is_mine(i)]
-    found = compared(own.function, [pairs[i] for i in mine], own.batch, own.timeout_s)
+    settings, mine = JudgeConfig.of(iteration.cfg), [i for i in range(len(pairs)) if is_mine(i)]
+    found = compared(
+        settings.function, [pairs[i] for i in mine], settings.batch, settings.timeout_s
+    )
     by_pair = shared_work(dict(zip(mine, found, strict=True)))
     chances = [by_pair[i] for i in range(len(pairs))]
     return {
