@@ -42,7 +42,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "GRPO": {"method": "grpo"},
     "VinePPO, K = 9": {"values.k": 9},
     "VinePPO, K = 3": {"values.k": 3},
-    "recommended": {"values.k": 3, "values.spread": 8, "values.reuse": True, "values.backup": True},
+    "recommended": {
+        "values.k": 3,
+        "values.num_states": 8,
+        "values.reuse": True,
+        "values.backup": True,
+    },
 }
 SIZES_10M: dict[str, Any] = {"num_layers": 6, "width": 384, "num_heads": 6, "num_kv_heads": 2}
 

@@ -13,9 +13,9 @@ import pytest
 from ml_collections import config_dict
 
 from vinejax.config.checks import check_config
-from vinejax.config.load import check_name, default, fields_set, from_dict
+from vinejax.config.load import check_name, default, fields_set, from_dict, override
 from vinejax.core.errors import ConfigError
-from vinejax.core.settings import Config, flatten
+from vinejax.core.settings import RENAMED, Config, flatten
 from vinejax.tasks.base import COLUMN_FIELDS
 
 
@@ -137,6 +137,25 @@ def test_rows_of_meshes_have_the_ranges_of_their_fields():
     ):
         with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
             check_config(from_dict({"meshes": {"cpu:8": row}}))
+
+
+@pytest.mark.parametrize("old, new", RENAMED.items())
+def test_an_old_name_is_told_the_new_one(old: str, new: str):
+    """However it is set: in a config file, in a dict, on the command line or by an override."""
+    section, leaf = old.split(".")
+    value = {"rollout.flat": "drop", "values.spread": 4}.get(old, 0.5)
+    of_file: Any = default()
+    setattr(of_file[section], leaf, value)
+    for refused in (
+        lambda: from_dict(of_file),
+        lambda: from_dict({section: {leaf: value}}),
+        lambda: check_name(old, default()),  # as command.py does before it sets a field
+        lambda: override(default(), {old: value}),
+    ):
+        with pytest.raises(ConfigError) as error:
+            refused()
+        assert error.value.field == old
+        assert new in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("weight", [math.nan, -math.inf])

@@ -251,7 +251,7 @@ def test_reuse_needs_one_horizon():
     "fields",
     [
         {"values": {"merge": 2}},
-        {"values": {"spread": 4}},
+        {"values": {"num_states": 4}},
         {"values": {"positions": "tokens"}},
         {"values": {"positions": "blank_lines"}},
         {"values": {"allocation": "bisection"}},
@@ -271,7 +271,7 @@ def test_a_method_without_states_refuses_their_rules():
     """Which tokens are trained on is for every policy gradient to choose."""
     check({"method": "grpo", "credit": {"mask": "low_probability"}})
     refused({"method": "sft", "credit": {"mask": "low_probability"}}, "credit.mask")
-    for fields in ({"values": {"positions": "tokens"}}, {"credit": {"lam": 0.5}}):
+    for fields in ({"values": {"positions": "tokens"}}, {"credit": {"lambda_": 0.5}}):
         ((section, values),) = fields.items()
         message = refused({"method": "grpo"} | fields, f"{section}.{next(iter(values))}")
         assert "'vineppo' or 'spo_chain' " in message and "this run has 'grpo'" in message

@@ -17,7 +17,14 @@ from helpers.paths import REPO
 import vinejax
 from vinejax.config.load import field_names, from_dict, section_names
 from vinejax.core.errors import WorkdirError
-from vinejax.core.settings import Config, TopologyConfig, flatten
+from vinejax.core.settings import (
+    RENAMED,
+    Config,
+    TopologyConfig,
+    as_tree,
+    flatten,
+    with_fields,
+)
 from vinejax.model.hf.hub import find_folder
 from vinejax.runtime import contents, devices, workdir
 from vinejax.runtime.devices import with_row
@@ -90,6 +97,22 @@ def test_a_run_with_a_field_that_is_gone_goes_on_if_it_had_the_default(
             open_workdir(Config(), tmp_path)
     with pytest.raises(WorkdirError, match=f'{name} was "another", and there is no such'):
         open_workdir(Config(), tmp_path)
+
+
+@pytest.mark.parametrize("old, new", RENAMED.items())
+def test_a_run_with_an_old_name_of_a_field_goes_on(old: str, new: str, tmp_path: pathlib.Path):
+    """The old name counts as the new one: its value has to be what it was."""
+    value = {"rollout.flat": "drop", "values.spread": 4}.get(old, 0.5)
+    cfg = with_fields(Config(), {new: value})
+    open_workdir(cfg, tmp_path)
+    renamed = record(tmp_path)
+    (section, leaf), new_leaf = old.split("."), new.split(".")[1]
+    renamed["config"][section][leaf] = renamed["config"][section].pop(new_leaf)
+    (tmp_path / "config.json").write_text(json.dumps(renamed))
+    with pytest.raises(WorkdirError, match=f"{new} was "):
+        open_workdir(Config(), tmp_path)
+    open_workdir(cfg, tmp_path)
+    assert record(tmp_path)["config"][section] == json.loads(json.dumps(as_tree(cfg)))[section]
 
 
 def test_a_run_that_kept_a_journal_goes_on(tmp_path: pathlib.Path):

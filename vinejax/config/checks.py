@@ -71,11 +71,15 @@ NEEDS = (
         f"{TASK!r} in reward.functions",
     ),
     Need(
-        ("rollout.flat",),
-        lambda c: c.rollout.per_prompt > 1 or c.rollout.flat == "keep",
+        ("rollout.zero_variance",),
+        lambda c: c.rollout.per_prompt > 1 or c.rollout.zero_variance == "keep",
         "rollout.per_prompt of at least 2",
     ),
-    Need(("rollout.rounds",), lambda c: c.rollout.flat == "resample", "rollout.flat = 'resample'"),
+    Need(
+        ("rollout.rounds",),
+        lambda c: c.rollout.zero_variance == "resample",
+        "rollout.zero_variance = 'resample'",
+    ),
     Need(("kl.reduction",), lambda c: c.kl.place == "loss", "kl.place = 'loss'"),
     Need(("kl.target",), lambda c: c.kl.coef, "kl.coef above 0"),
     Need(("kl.horizon",), lambda c: c.kl.target, "kl.target"),

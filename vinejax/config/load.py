@@ -23,7 +23,7 @@ from vinejax.core.accessories import contributed, contributed_class
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.plugins import failure
 from vinejax.core.sections import Section
-from vinejax.core.settings import Config, flatten
+from vinejax.core.settings import RENAMED, Config, flatten
 from vinejax.methods import settings as method_settings
 
 # The settings of the methods of this package, by the names of their groups of fields.
@@ -274,6 +274,8 @@ def check_name(name: str, fields: Fields | None = None) -> None:
 
 
 def _no_such_field(name: str) -> ConfigError:
+    if name in RENAMED:
+        return ConfigError(name, f"has a new name, {RENAMED[name]}; set that field instead")
     nearest = _nearest(name)
     if any(known.startswith(name + ".") for known in field_names()):
         return ConfigError(name, f"is a group of fields; set one of them, such as {nearest}")

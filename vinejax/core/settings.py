@@ -31,6 +31,14 @@ from vinejax.core.ranges import (
 from vinejax.core.sections import MethodSettings as MethodSettings  # methods import it from here
 from vinejax.core.sections import Section
 
+# Old name of a field -> its name now. Setting an old name raises an error that has the new one; a
+# run with an old name on record is resumed as if it had the new one.
+RENAMED = {
+    "rollout.flat": "rollout.zero_variance",
+    "values.spread": "values.num_states",
+    "credit.lam": "credit.lambda_",
+    "credit.filter": "credit.baseline_lambda",
+}
 PROJECTIONS = ("q", "k", "v", "out", "gate", "up", "down")  # that may have adapters
 
 
@@ -138,8 +146,8 @@ class RolloutConfig:
     per_prompt: Count = 8  # solutions per problem
     # Groups of solutions whose rewards are all equal: kept; dropped before they are valued; or
     # dropped, and further problems sampled until `prompts` groups are kept, or `rounds` are over.
-    flat: Literal["method", "keep", "drop", "resample"] = "method"
-    rounds: Count = 4  # flat 'resample': rounds of sampling per iteration, at most
+    zero_variance: Literal["method", "keep", "drop", "resample"] = "method"
+    rounds: Count = 4  # zero_variance 'resample': rounds of sampling per iteration, at most
     slots: Count = 256  # branches decoded at once, over all devices
     memory_gib: Positive | None = None  # for keys and values per device; None: part of free memory
     # Of decoding. kernel: for TPUs, reads only columns that are in use; auto: it where it can be.
@@ -172,7 +180,7 @@ class ValuesConfig:
     every: Count = 5
     below: ZeroToOne = 0.9  # positions 'low_probability': tokens less likely than this
     merge: Count = 1  # keep every so many of the positions, and the prompt's end
-    spread: Count | None = None  # keep at most so many, evenly; None: all
+    num_states: Count | None = None  # keep at most so many, evenly spaced; None: all
     max_states: Whole | None = None  # s_0 and the first `max_states` others; None: all
     allocation: str = "method"
     k: Count = 9  # continuations per state
@@ -193,8 +201,9 @@ class CreditConfig:
     mask_above: ZeroToOne = 0.9  # mask 'low_probability': tokens at least as likely are left out
     # mask 'top_entropy': share of an iteration's tokens, those of highest entropy, that are kept
     mask_share: Share = 0.2
-    lam: ZeroToOne = 0.0  # λ: a step leads to an average over its later values; 0: to the next
-    filter: ZeroToOne = 0.0  # w: its baseline is an average over earlier values; 0: of its state
+    lambda_: ZeroToOne = 0.0  # λ: a step leads to an average over its later values; 0: to the next
+    # w: the baseline of a step is an average over earlier values; 0: the value of its state
+    baseline_lambda: ZeroToOne = 0.0
     prior: ZeroToOne | None = None  # μ: weight of `values.prior` in it; None: measured
 
 

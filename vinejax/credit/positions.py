@@ -97,15 +97,15 @@ def low_probability(episode: Episode, text_of: TextOf, values: ValuesConfig) -> 
 def positions_of(
     rule: PositionsRule, episode: Episode, text_of: TextOf, values: ValuesConfig
 ) -> list[int]:
-    """The positions of a rule, checked and thinned by `values.merge` and `values.spread`.
+    """The positions of a rule, checked and thinned by `values.merge` and `values.num_states`.
 
     In an episode that began in mid-solution the end of what was given takes the place of the
     prompt's end, and positions before it are left out. So are positions before a token of an
     observation, which is no decision.
 
     Both fields keep the prompt's end, if the rule gave it. Of the others `merge` k keeps every
-    k-th, and `spread` n at most n, evenly spaced in the list of these N others: the numbers
-    ⌊i·(N + 1) / (n + 1)⌋, i = 1..n, counted from 1. `spread` biases the policy gradient: N, and
+    k-th, and `num_states` n at most n, evenly spaced in the list of these N others: the numbers
+    ⌊i·(N + 1) / (n + 1)⌋, i = 1..n, counted from 1. `num_states` biases the policy gradient: N, and
     with it the state whose value is a token's baseline, depends on what comes after the token.
     """
     given = episode.given
@@ -118,11 +118,11 @@ def positions_of(
 
 
 def thinned(others: list[int], values: ValuesConfig) -> list[int]:
-    """Positions without the prompt's end, as `values.merge` and `values.spread` leave them."""
+    """Positions without the prompt's end, as `values.merge` and `values.num_states` leave them."""
     others = others[values.merge - 1 :: values.merge]
-    if values.spread is None or len(others) <= values.spread:
+    if values.num_states is None or len(others) <= values.num_states:
         return others
-    n, count = values.spread, len(others) + 1
+    n, count = values.num_states, len(others) + 1
     return [others[i * count // (n + 1) - 1] for i in range(1, n + 1)]
 
 

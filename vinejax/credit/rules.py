@@ -179,19 +179,23 @@ def check_rules(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
         rule = "needs values.budget = 'left': what passes through a state must have one horizon"
         raise ConfigError("values.reuse", rule, repr(values.reuse))
     _check_roles(cfg, rules)
-    undivided = rules["values.positions"] == "steps" and values.merge == 1 and values.spread is None
+    undivided = (
+        rules["values.positions"] == "steps" and values.merge == 1 and values.num_states is None
+    )
     one_to_one = undivided and rules["values.allocation"] != "bisection" and not values.backup
     if cfg.ppo.gamma != 1 and not one_to_one:
         rule = (
             "must be 1 unless every step of the task has a value of its own: values.positions ="
-            " 'steps', no merge, spread, bisection or backup"
+            " 'steps', no merge, num_states, bisection or backup"
         )
         raise ConfigError("ppo.gamma", rule, repr(cfg.ppo.gamma))
 
 
 def _check_roles(cfg: Config, rules: Mapping[str, str]) -> None:
     """Refuses averages of values that bisection has drawn a line between: it has looked ahead."""
-    averages = {f"credit.{name}": getattr(cfg.credit, name) for name in ("lam", "filter")}
+    averages = {
+        f"credit.{name}": getattr(cfg.credit, name) for name in ("lambda_", "baseline_lambda")
+    }
     for name, value in (averages | {"values.prior": cfg.values.prior}).items():
         if value and rules["values.allocation"] == "bisection":
             rule = "cannot be with values.allocation = 'bisection', whose values look ahead"
@@ -200,5 +204,9 @@ def _check_roles(cfg: Config, rules: Mapping[str, str]) -> None:
         raise ConfigError(
             "credit.prior", "needs values.prior; leave it out", repr(cfg.credit.prior)
         )
-    if cfg.credit.filter and not cfg.ppo.gamma:
-        raise ConfigError("credit.filter", "must be 0 for ppo.gamma = 0", repr(cfg.credit.filter))
+    if cfg.credit.baseline_lambda and not cfg.ppo.gamma:
+        raise ConfigError(
+            "credit.baseline_lambda",
+            "must be 0 for ppo.gamma = 0",
+            repr(cfg.credit.baseline_lambda),
+        )

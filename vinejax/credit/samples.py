@@ -5,8 +5,8 @@ state token by token is from there on a draw from the policy at that state, so i
 towards V(s) beside those of the state's own continuations: with `values.reuse` all of them count,
 except the solution's own rest, whose return is what V(s) is to be compared with. Which samples pass
 is decided before the state, and says nothing of what follows: the mean is unbiased, provided that
-whether a state exists is decided before it, too (`values.spread` looks ahead). Two neighbours share
-samples, so their errors are correlated, and V(s_{c+1}) - V(s_c) has less variance.
+whether a state exists is decided before it, too (`values.num_states` looks ahead). Two neighbours
+share samples, so their errors are correlated, and V(s_{c+1}) - V(s_c) has less variance.
 
 In an environment equal tokens are one state, too: what a problem's samples meet is a function of
 their tokens. All that pass need one horizon (`values.budget` 'left'). No paper describes it.

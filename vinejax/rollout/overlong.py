@@ -28,14 +28,14 @@ def penalties(lengths: Sequence[int], cfg: Config) -> list[float]:
 def penalised(episodes: list[Episode], cfg: Config) -> list[Episode]:
     """The episodes with their penalties, if `reward.overlong` is above 0.
 
-    Where `rollout.flat` leaves groups without spread out, those that fill up have none: they would
-    differ by it alone.
+    Where `rollout.zero_variance` leaves out groups without spread, groups of that kind that fill up
+    the batch have no penalty, because they would differ by it alone.
     """
     if not cfg.reward.overlong or not episodes:
         return episodes
     lost = penalties([episode.length for episode in episodes], cfg)
     pays = [True] * len(episodes)
-    if cfg.rollout.flat != "keep":
+    if cfg.rollout.zero_variance != "keep":
         pays = has_spread(episodes).tolist()
     return [
         dataclasses.replace(episode, penalty=x) if is_paid else episode

@@ -17,7 +17,7 @@ from etils import epath
 from vinejax.core.accessories import contributed_class
 from vinejax.core.errors import WorkdirError
 from vinejax.core.sections import MethodSettings, Section
-from vinejax.core.settings import Config, as_tree
+from vinejax.core.settings import RENAMED, Config, as_tree
 from vinejax.runtime.contents import check_contents
 from vinejax.version import __version__
 
@@ -178,7 +178,7 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
     if not cfg.resume:
         raise WorkdirError(f"{file.parent}: holds a run; set resume=True, or choose --workdir")
     try:
-        recorded = flatten_names(json.loads(file.read_text(encoding="utf-8"))["config"])
+        recorded = recorded_settings(json.loads(file.read_text(encoding="utf-8"))["config"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         rule = "is damaged; put a copy of it back, or choose another --workdir"
         raise WorkdirError(f"{file}: {rule}") from error
@@ -222,6 +222,11 @@ def _with_recorded_sections(cfg: Config, recorded: Iterable[str]) -> Config:
 def _is_same_folder(path: str, other: str) -> bool:
     """Whether two names are one folder of this machine; hub names and remote paths are not."""
     return all(map(os.path.isdir, (path, other))) and os.path.samefile(path, other)
+
+
+def recorded_settings(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings that a run has on record, by dotted names; renamed fields have the new ones."""
+    return {RENAMED.get(name, name): value for name, value in flatten_names(config).items()}
 
 
 def flatten_names(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -284,6 +284,6 @@ METHOD = Method(
     iteration=with_first_values,
     state=Tracker(),
     settings=SingleStreamConfig,
-    ignores=("rollout.flat", "reward.overlong"),
+    ignores=("rollout.zero_variance", "reward.overlong"),
     defaults={"ppo.clip_high": 0.28},
 )
