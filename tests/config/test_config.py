@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import pytest
+from helpers.paths import REPO
 from ml_collections import config_dict
 
 from vinejax.config.checks import check_config
@@ -360,6 +361,24 @@ def test_the_settings_are_imported_without_jax_and_numpy():
         "assert 'jax' not in sys.modules and 'numpy' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+READING = """
+import sys
+from pathlib import Path
+from vinejax.config.load import from_dict, load
+from_dict(load('configs/tiny.py'))
+ours = [x for name, x in sys.modules.items() if f'{name}.'.startswith('vinejax.')]
+lines = sum(len(Path(module.__file__).read_text().splitlines()) for module in ours)
+assert lines < 3000, f'{lines} lines: {[module.__name__ for module in ours]}'
+assert 'jax' not in sys.modules
+"""
+
+
+def test_a_configuration_is_read_without_the_methods_and_jax():
+    """Fewer than 3,000 lines of the package are imported, 1,370 when this was written."""
+    done = subprocess.run([sys.executable, "-c", READING], capture_output=True, text=True, cwd=REPO)
     assert done.returncode == 0, done.stderr
 
 
