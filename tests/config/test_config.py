@@ -212,7 +212,7 @@ def test_check_name():
         ("ppo.epochs", [0], [1]),
         ("ppo.minibatch", [0], [1, 96]),
         ("ppo.microbatch", [0, 48, 128], [None, 1, 32, 64]),
-        ("ppo.gamma", [-0.1, 1.1], [0.0, 1.0]),
+        ("ppo.gamma", [-0.1, 0.0, 1.1], [0.1, 1.0]),
         ("ppo.whiten", ["batch"], ["iteration", "minibatch", "none"]),
         ("ppo.max_ratio", [1.0, 0.0], [1.5]),
         ("kl.coef", [-1.0], [0.0]),
@@ -243,8 +243,8 @@ def test_check_name():
         ("log.vines", [-1], [0]),
         ("log.wandb", ["project"], [""]),
         ("sample.stop_ids", [(-1,), (3, -2)], [(), (0, 7)]),
-        ("data.system", ["Be brief."], [""]),
-        ("data.template_vars", [("a=1",), ("a",), ("=1",), ("1a=2",)], [()]),
+        ("data.template_vars", [("a",), ("=1",), ("1a=2",)], [(), ("a=1",)]),
+        ("model.lora_targets", [("q", "x"), ()], [("q",)]),
     ],
 )
 def test_ranges(field: str, bad: list, good: list, monkeypatch: pytest.MonkeyPatch):
@@ -291,6 +291,9 @@ def test_every_number_and_choice_is_checked():
         "values.backup",
         "spo_tree.drop",
         "rollout.skip_repeats",
+        "data.system",
+        "log.wandb_name",
+        "log.wandb_group",
     }
     for name, value in flatten(Config()):
         if name in anything:
@@ -307,33 +310,17 @@ def test_every_number_and_choice_is_checked():
 @pytest.mark.parametrize(
     ("fields", "field", "rule"),
     [
-        ({"log__wandb_name": "mine"}, "log.wandb_name", "needs log.wandb; leave it out"),
-        ({"method": "grpo", "ppo__shift_mean": False}, "ppo.shift_mean", "needs ppo.whiten other"),
-        ({"optimizer__name": "adafactor", "optimizer__b1": 0.8}, "optimizer.b1", "needs optimizer"),
-        ({"model__lora_alpha": 8.0}, "model.lora_alpha", "needs model.lora_rank; leave it out"),
         ({"method": "restem", "ppo__clip": 0.1}, "ppo.clip", "is not read by method = 'restem'"),
         ({"method": "sft", "kl__coef": 0.1}, "kl.coef", "is not read by method = 'sft'"),
-        ({"ppo__loss": "gspo", "ppo__clip": 0.1}, "ppo.clip", "needs ppo.loss = 'clip'; leave it"),
-        ({"ppo__gspo_clip": (0.1, 0.1)}, "ppo.gspo_clip", "needs ppo.loss = 'gspo'; leave it out"),
-        ({"method": "opmd", "ppo__dual_clip": 3.0}, "ppo.dual_clip", "needs ppo.loss = 'clip'"),
         ({"method": "opmd", "ppo__loss": "sapo"}, "ppo.loss", "which has a loss of its own"),
         ({"method": "dpo_positive", "ppo__loss": "sapo"}, "ppo.loss", "is not read by method"),
         ({"method": "sft", "ppo__correction": "none"}, "ppo.correction", "is not read by method"),
         ({"method": "restem", "entropy__coef": 0.1}, "entropy.coef", "is not read by method"),
-        (
-            {"ppo__correction": "none", "ppo__correction_max": 2.0},
-            *("ppo.correction_max", "needs ppo.correction other than 'none'; leave it out"),
-        ),
         ({"ppo__correction_min": 3.0}, "ppo.correction_min", "less than ppo.correction_max = 3.0"),
-        ({"credit__mask_share": 0.1}, "credit.mask_share", "credit.mask = 'top_entropy' alone"),
         ({"profile": "9:12", "iterations": 9}, "profile", "start < iterations"),
-        (
-            {"reward__functions": ("math.sqrt",), "grader__mode": "reference"},
-            *("grader.mode", "needs 'task' in reward.functions; leave it out"),
-        ),
     ],
 )
-def test_fields_without_effect_are_refused(fields: dict[str, Any], field: str, rule: str):
+def test_fields_that_do_not_fit_are_refused(fields: dict[str, Any], field: str, rule: str):
     with pytest.raises(ConfigError, match=rule) as error:
         check_config(changed(**fields))
     assert error.value.field == field

@@ -76,13 +76,6 @@ def test_prompts_that_are_trained_on_are_said(
     assert said in capsys.readouterr().out
 
 
-def test_a_data_path_that_no_task_reads_is_refused(tmp_path: Path):
-    cfg = dataclasses.replace(cases.config(), data=DataConfig(path=str(tmp_path)))
-    message = refusal(ConfigError, cfg, tmp_path / "run")
-    assert message.startswith(f"data.path = {str(tmp_path)!r}: task arithmetic makes its problems")
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.slow
 def test_a_run_with_a_row_of_meshes_goes_on(run, tmp_path: Path):
     """The row sets slots and microbatch, here to those of `config()`; `--mode=train` twice, then
@@ -283,17 +276,26 @@ def test_golds_that_cannot_be_read_are_listed_and_not_trained_on(
         )
 
 
-@pytest.mark.parametrize(
-    "setting", [{"mode": "reference"}, {"workers": 3}, {"memory_mb": 9}, {"unreadable": "keep"}]
-)
-def test_settings_of_a_grader_that_the_task_never_asks(
-    run, tmp_path: Path, setting: dict[str, Any]
+def test_the_start_prints_a_note_for_each_field_without_effect(
+    run, tmp_path: Path, capsys: pytest.CaptureFixture
 ):
-    cfg = cases.config(model={"path": str(run.workdir / "warmup")}, grader=setting)
-    (field, value), workdir = *setting.items(), tmp_path / "run"
-    message = refusal(ConfigError, cfg, workdir)
-    rule = "task arithmetic has no `rewards`, so nothing reads it; leave it out"
-    assert message == f"grader.{field} = {value!r}: {rule}" and not workdir.exists()
+    """An environment's tokens that never come do not make rows longer, either."""
+    idle = {
+        "env": {"observed": 99},
+        "grader": {"workers": 3},
+        "data": {"system": "Be brief.", "template_vars": ("brief=True",)},
+    }
+    cfg = cases.config(model={"path": str(run.workdir / "warmup")}, **idle)
+    with open_session(cfg, tmp_path / "eval") as session:
+        assert session.cfg.env.observed == 0
+    assert "note: " not in capsys.readouterr().out
+    with open_session(cfg, tmp_path / "run", trains=True):
+        lines = capsys.readouterr().out.splitlines()
+    noted = [line.removeprefix("note: ").split(" has no effect: ")[0] for line in lines]
+    fields = {"env.observed", "grader.workers", "data.system", "data.template_vars"}
+    assert set(noted) == fields and len(noted) == len(fields)
+    recorded = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
+    assert recorded["env"]["observed"] == 99
 
 
 def test_no_gold_that_can_be_read(run, tmp_path: Path):

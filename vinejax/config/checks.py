@@ -6,85 +6,23 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from vinejax.config.load import section_of
 from vinejax.core.errors import ConfigError
 from vinejax.core.sections import MethodSettings, Section
-from vinejax.core.settings import PROJECTIONS, Config, GraderConfig, flatten
+from vinejax.core.settings import Config, flatten
 from vinejax.credit.rules import check_rules
 from vinejax.methods.base import Method
 from vinejax.methods.compose import method_of
 from vinejax.methods.known import METHODS, all_methods, find_method
-from vinejax.tasks.rewards import TASK, find_rewards
+from vinejax.tasks.rewards import find_rewards
 
 # Which tokens are trained on is a choice of every policy gradient's, whatever gives its credit.
 OF_CREDIT = ("credit.mask", "credit.mask_above", "credit.mask_share")
 DEFAULTS = dict(flatten(Config()))  # of the core's fields, by dotted name
 # Fields, and groups of fields, that only some methods read.
 OF_SOME = {name for method in METHODS.values() for name in method.reads}
-
-OF_LOSS = {  # fields that one of `ppo.loss` reads
-    "dual_clip": "clip",
-    "gspo_clip": "gspo",
-    "cispo_clip": "cispo",
-    "sapo_tau": "sapo",
-}
-
-
-class Need(NamedTuple):
-    """What has to be so that fields have an effect; where it is not, they are refused."""
-
-    fields: tuple[str, ...]
-    holds: Callable[[Config], Any]  # of a configuration that its method was applied to
-    words: str
-
-
-NEEDS = (
-    Need(
-        tuple(f"optimizer.{name}" for name in ("b1", "b2", "eps")),
-        lambda c: c.optimizer.name == "adamw",
-        "optimizer.name = 'adamw'",
-    ),
-    Need(
-        ("model.lora_alpha", "model.lora_targets"), lambda c: c.model.lora_rank, "model.lora_rank"
-    ),
-    Need(
-        ("ppo.clip", "ppo.clip_high"),
-        lambda c: c.ppo.loss in ("clip", "method"),
-        "ppo.loss = 'clip'",
-    ),
-    *(
-        Need((f"ppo.{field}",), lambda c, loss=loss: c.ppo.loss == loss, f"ppo.loss = {loss!r}")
-        for field, loss in OF_LOSS.items()
-    ),
-    Need(
-        ("ppo.correction_min", "ppo.correction_max"),
-        lambda c: c.ppo.correction != "none",
-        "ppo.correction other than 'none'",
-    ),
-    Need(("ppo.row_tokens",), lambda c: c.ppo.packing, "ppo.packing"),
-    Need(("ppo.shift_mean",), lambda c: c.ppo.whiten != "none", "ppo.whiten other than 'none'"),
-    Need(
-        tuple(f"grader.{name}" for name, _ in flatten(GraderConfig())),
-        lambda c: not c.reward.functions or TASK in c.reward.functions,
-        f"{TASK!r} in reward.functions",
-    ),
-    Need(
-        ("rollout.zero_variance",),
-        lambda c: c.rollout.per_prompt > 1 or c.rollout.zero_variance == "keep",
-        "rollout.per_prompt of at least 2",
-    ),
-    Need(
-        ("rollout.rounds",),
-        lambda c: c.rollout.zero_variance == "resample",
-        "rollout.zero_variance = 'resample'",
-    ),
-    Need(("kl.reduction",), lambda c: c.kl.place == "loss", "kl.place = 'loss'"),
-    Need(("kl.target",), lambda c: c.kl.coef, "kl.coef above 0"),
-    Need(("kl.horizon",), lambda c: c.kl.target, "kl.target"),
-    Need(("log.wandb_name", "log.wandb_group"), lambda c: c.log.wandb, "log.wandb"),
-)
 
 
 def check_config(cfg: Config, given: Collection[str] = ()) -> None:
@@ -102,9 +40,8 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
         return value != DEFAULTS[name] or name in given
 
     _check_method(cfg, method, is_set, given)
-    check_rules(method.resolve(cfg), is_set)
+    check_rules(method.resolve(cfg))
     find_rewards(cfg.reward)
-    _check_read(cfg, method, is_set)
     values = dict(flatten(cfg))
     wrong = _of_training(cfg, method), _of_loss(cfg, method), _of_model(cfg, method)
     for is_wrong, field, rule in itertools.chain(*wrong):
@@ -189,15 +126,6 @@ def not_read(field: str, value: Any, method: str) -> ConfigError:
     return ConfigError(field, f"{rule} {method!r}; leave it out", repr(value))
 
 
-def _check_read(cfg: Config, method: Method, is_set: Callable[[str, Any], bool]) -> None:
-    """Refuses fields that have no effect beside the others."""
-    applied, values = method.resolve(cfg), dict(flatten(cfg))
-    for need in NEEDS:
-        for field in need.fields:
-            if is_set(field, values[field]) and not need.holds(applied):
-                raise ConfigError(field, f"needs {need.words}; leave it out", repr(values[field]))
-
-
 Refusal = tuple[object, str, str]  # whether the field is wrong, its dotted name, the rule
 
 
@@ -212,9 +140,11 @@ def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
     )
     if "" in cfg.sample.stop:
         raise ConfigError("sample.stop", "holds an empty string, which stops every text at once")
-    for name in ("system", "template_vars"):
-        is_idle = getattr(cfg.data, name) and not cfg.data.chat_template
-        yield is_idle, f"data.{name}", "needs data.chat_template; leave it out"
+    yield (
+        group < 2 and method.resolve(cfg).rollout.zero_variance != "keep",
+        "rollout.zero_variance",
+        "must be 'keep' with rollout.per_prompt = 1: the rewards of a group of 1 are always equal",
+    )
     is_uneven = ppo.microbatch and ppo.minibatch % ppo.microbatch
     yield is_uneven, "ppo.microbatch", f"must divide ppo.minibatch = {ppo.minibatch}"
     is_uneven = ppo.microbatch and cfg.sft.batch % ppo.microbatch
@@ -233,12 +163,12 @@ def _of_loss(cfg: Config, method: Method) -> Iterator[Refusal]:
     rule = f"must be 'method' for method = {cfg.method!r}, which has a loss of its own"
     yield has_own, "ppo.loss", rule
     low, high = ppo.correction_min, ppo.correction_max
-    rule = f"must be less than ppo.correction_max = {high}"
-    yield low and high and low >= high, "ppo.correction_min", rule
+    is_empty = ppo.correction != "none" and low and high and low >= high
+    yield is_empty, "ppo.correction_min", f"must be less than ppo.correction_max = {high}"
 
 
 def _of_model(cfg: Config, method: Method) -> Iterator[Refusal]:
-    """Sizes of a new model, adapters, a profile and a log that are impossible."""
+    """Sizes of a new model, a profile and a log that are impossible."""
     model = cfg.model
     is_missing = model.architecture and not Path(model.architecture).expanduser().is_file()
     yield is_missing, "model.architecture", "no such file"
@@ -250,11 +180,6 @@ def _of_model(cfg: Config, method: Method) -> Iterator[Refusal]:
             "model.width",
             f"must be a multiple of 2 * model.num_heads = {2 * model.num_heads}: RoPE turns pairs",
         )
-    if model.lora_rank:
-        is_unknown = not model.lora_targets or set(model.lora_targets) - set(PROJECTIONS)
-        yield is_unknown, "model.lora_targets", f"must be some of {', '.join(PROJECTIONS)}"
-        rule = "must be False with model.lora_rank: the reference is a part of the policy"
-        yield cfg.offload.reference, "offload.reference", rule
     start, _, stop = cfg.profile.partition(":")
     is_range = start.isdecimal() and stop.isdecimal()
     yield (

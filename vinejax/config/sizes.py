@@ -50,22 +50,26 @@ def check_sizes(cfg: Config, method: Method) -> None:
     _check_rows("ppo.minibatch", cfg.ppo.minibatch, length, not method.is_policy_gradient)
 
 
-def check_answers(cfg: Config, method: Method, problems: dict[Any, list[Any]]) -> None:
-    """Refuses evaluations that this host cannot hold, and slots that could never be busy.
+def check_answers(cfg: Config, problems: dict[Any, list[Any]]) -> None:
+    """Raises ConfigError for evaluations whose answers this host cannot hold."""
+    _check_samples("eval.samples", _answers(cfg, problems), "answers of an evaluation", cfg)
 
-    `problems` are those of the splits that the run uses; train is never evaluated. Raises
-    ConfigError.
+
+def most_branches(cfg: Config, method: Method, problems: dict[Any, list[Any]]) -> int:
+    """An upper bound on the branches of a phase: an evaluation's, solutions or continuations."""
+    solutions = solutions_of(cfg, method)
+    each = cfg.sample.max_tokens * cfg.values.k if method.has_continuations else 1
+    return max(_answers(cfg, problems), solutions * each)
+
+
+def _answers(cfg: Config, problems: dict[Any, list[Any]]) -> int:
+    """The answers of the largest evaluation; `problems` are those of the splits of the run.
+
+    The train split is never evaluated.
     """
     evaluated = [found for split, found in problems.items() if split != "train"]
-    sizes = [len(found[: cfg.eval.problems]) for found in evaluated]
-    answers = max(sizes, default=0) * cfg.eval.samples
-    _check_samples("eval.samples", answers, "answers of an evaluation", cfg)
-    most = max(answers, solutions_of(cfg, method))
-    if method.has_continuations:
-        most = max(most, solutions_of(cfg, method) * cfg.sample.max_tokens * cfg.values.k)
-    if cfg.rollout.slots > max(most, 1024):
-        rule = f"no phase of this run can have more than {most:,} branches; lower it"
-        raise ConfigError("rollout.slots", rule, str(cfg.rollout.slots))
+    most = max((len(found[: cfg.eval.problems]) for found in evaluated), default=0)
+    return most * cfg.eval.samples
 
 
 def solutions_of(cfg: Config, method: Method) -> int:

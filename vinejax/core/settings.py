@@ -7,7 +7,7 @@ from a config file; `config/checks.py` applies the rules below, and those that r
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from vinejax.core.ranges import (
     AboveOne,
@@ -21,6 +21,7 @@ from vinejax.core.ranges import (
     Pair,
     Port,
     Positive,
+    Rule,
     Seed,
     Share,
     TokenIds,
@@ -40,6 +41,10 @@ RENAMED = {
     "credit.filter": "credit.baseline_lambda",
 }
 PROJECTIONS = ("q", "k", "v", "out", "gate", "up", "down")  # that may have adapters
+Projections = Annotated[
+    tuple[str, ...],
+    Rule(f"must be some of {', '.join(PROJECTIONS)}", lambda x: x and set(x) <= set(PROJECTIONS)),
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +113,7 @@ class ModelConfig:
     # dtype and are the reference model's, too (LoRA: docs/models.md). 0: off.
     lora_rank: Whole = 0
     lora_alpha: Positive = 32.0  # what adapters add is scaled by lora_alpha / lora_rank
-    lora_targets: tuple[str, ...] = PROJECTIONS
+    lora_targets: Projections = PROJECTIONS
     num_layers: Count = 4  # this and all below: sizes of the new model
     width: Count = 128
     num_heads: Count = 4
@@ -221,7 +226,7 @@ class PPOConfig:
     # Least tokens of a packed row; None: the longest episode's. A row that holds all solutions of a
     # problem computes its prompt once: raise it, and divide `microbatch` by as much.
     row_tokens: Count | None = None
-    gamma: ZeroToOne = 1.0
+    gamma: Share = 1.0
     # What advantages are whitened over; 'method': the method's own; VinePPO's code: 'minibatch'.
     whiten: Literal["method", "iteration", "minibatch", "none"] = "method"
     shift_mean: bool = True  # whitening subtracts the mean

@@ -157,22 +157,14 @@ RESULTS: dict[str, tuple[tuple[str, ...], Callable[..., Any]]] = {
 }
 
 
-def check_rules(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
-    """Refuses unknown rules, fields that the chosen ones do not read, and rules that do not fit.
+def check_rules(cfg: Config) -> None:
+    """Raises ConfigError for unknown rules and for rules that do not fit together.
 
-    `is_set(field, value)` says whether the user gave a field a value. Raises ConfigError.
+    `cfg` is a configuration that its method was applied to.
     """
     rules, values = chosen_rules(cfg), cfg.values
     for field, name in rules.items():
         check_rule(field, name)
-    fields = {"values": values, "credit": cfg.credit}
-    for field, of_rule, readers in READ_BY:
-        section, _, leaf = field.partition(".")
-        value, name = getattr(fields[section], leaf), rules[of_rule]
-        if is_set(field, value) and name in TABLES[of_rule] and name not in readers:
-            those = " or ".join(map(repr, readers))
-            rule = f"is read by {of_rule} = {those} alone, and this run has {name!r}; leave it out"
-            raise ConfigError(field, rule, repr(value))
     if values.backup and not values.reuse:
         raise ConfigError("values.backup", "needs values.reuse = True", repr(values.backup))
     if values.reuse and values.budget != "left":
@@ -200,13 +192,3 @@ def _check_roles(cfg: Config, rules: Mapping[str, str]) -> None:
         if value and rules["values.allocation"] == "bisection":
             rule = "cannot be with values.allocation = 'bisection', whose values look ahead"
             raise ConfigError(name, f"{rule}; leave it out", repr(value))
-    if cfg.credit.prior is not None and not cfg.values.prior:
-        raise ConfigError(
-            "credit.prior", "needs values.prior; leave it out", repr(cfg.credit.prior)
-        )
-    if cfg.credit.baseline_lambda and not cfg.ppo.gamma:
-        raise ConfigError(
-            "credit.baseline_lambda",
-            "must be 0 for ppo.gamma = 0",
-            repr(cfg.credit.baseline_lambda),
-        )

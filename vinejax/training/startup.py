@@ -8,10 +8,12 @@ from typing import Any
 from etils import epath
 from jax.sharding import Mesh
 
-from vinejax.config.environments import check_environment
+from vinejax.config.effect import without_effect
+from vinejax.config.environments import check_environment, with_environment
 from vinejax.config.sizes import (
     check_answers,
     check_sizes,
+    most_branches,
     with_fitting_minibatch,
 )
 from vinejax.core.errors import ConfigError, DataError
@@ -36,7 +38,7 @@ from vinejax.runtime.offload import to_host
 from vinejax.runtime.workdir import check_shared, check_workdir, record_run, write_atomic
 from vinejax.session.session import Session
 from vinejax.tasks.base import Split, Task, load_task
-from vinejax.tasks.graded import GradedTask, check_grader, configure
+from vinejax.tasks.graded import GradedTask, configure
 from vinejax.tasks.prompts import load_problems
 from vinejax.tasks.spelling import warn_unspelled
 from vinejax.training.start_weights import load_weights
@@ -66,12 +68,7 @@ def open_session(
     WorkdirError when the workdir cannot be used or, with `trains`, another process has its lock.
     """
     method = method_of(cfg)
-    cfg = method.with_settings(cfg)
-    cfg = with_dtype(cfg) if trains else cfg
-    workdir, task = check_workdir(cfg, path), load_task(cfg.data)
-    check_grader(task, cfg.grader)
-    configure(task, cfg)
-    cfg = on_devices(cfg)
+    cfg, workdir, task = checked_parts(cfg, method, path, trains)
     use_compile_cache(cfg.compile_cache, workdir)
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(WorkdirLock(workdir, is_writer()))
@@ -81,8 +78,8 @@ def open_session(
         CLOCK.pin(workdir)
         mesh = make_mesh(cfg.mesh)
         check_rows(mesh, rows_per_pass(cfg, method))
+        as_set, cfg = cfg, with_environment(cfg, task)
         check_sizes(cfg, method)
-        as_set = cfg
         cfg = method.resolve(fitted(cfg, method, mesh, say=trains and is_writer()))
         check_environment(cfg, method, task)
         model, start, tokenizer = load_start(as_set, task, workdir, mesh, lock)
@@ -91,8 +88,8 @@ def open_session(
             model = with_single_rows(model, cfg)
         graded = stack.enter_context(GradedTask(task, cfg.grader, cfg.reward))
         problems, dropped = prompted_problems(cfg, method, graded, tokenizer, splits)
-        check_answers(cfg, method, problems)
         if trains:
+            print_notes(as_set, method, task, problems)
             lock.take()
         if is_writer():
             record_session(as_set, workdir, dropped, anew=trains)
@@ -112,6 +109,20 @@ def open_session(
         problems,
         lock,
     )
+
+
+def checked_parts(
+    cfg: Config, method: Method, path: str | os.PathLike, trains: bool
+) -> tuple[Config, epath.Path, Task]:
+    """(the configuration on the devices of this process, the workdir, the task with its settings).
+
+    Raises WorkdirError, ConfigError or UserError for those that cannot be used. Writes nothing.
+    """
+    cfg = method.with_settings(cfg)
+    cfg = with_dtype(cfg) if trains else cfg
+    workdir, task = check_workdir(cfg, path), load_task(cfg.data)
+    configure(task, cfg)
+    return on_devices(cfg), workdir, task
 
 
 def fitted(cfg: Config, method: Method, mesh: Mesh, say: bool) -> Config:
@@ -147,7 +158,19 @@ def load_start(
         check_architecture(cfg.model.architecture, model)
     model = model.computing(cfg.model)
     use_kernel(cfg.rollout.attention, platform_of(mesh), model.cfg.head_dim)  # or ConfigError
-    return model, to_host(start) if cfg.offload.reference else start, tokenizer
+    if cfg.offload.reference and not cfg.model.lora_rank:  # else it is a part of the policy
+        start = to_host(start)
+    return model, start, tokenizer
+
+
+def print_notes(
+    cfg: Config, method: Method, task: Task, problems: dict[Split, list[PromptedProblem]]
+) -> None:
+    """Prints a line for each field that is set and has no effect; `cfg` is as the user set it."""
+    if is_writer():
+        most = most_branches(cfg, method, problems)
+        for field, reason in without_effect(cfg, method, task, most):
+            print(f"note: {field} has no effect: {reason}")
 
 
 def record_session(
@@ -202,9 +225,9 @@ def prompted_problems(
     set that the grader cannot read are left out of train, unless `grader.unreadable` is 'keep';
     validation and test keep them, so that their sizes are those of the data.
 
-    Raises ConfigError when an iteration draws more problems than there are to train on, or where
-    the settings of an accessory do not fit the task; DataError when no answer of a split can be
-    read.
+    Raises ConfigError when an iteration draws more problems than there are to train on, when this
+    host cannot hold the answers of an evaluation, or where the settings of an accessory do not fit
+    the task; DataError when no answer of a split can be read.
     """
     kept: dict[Split, list[PromptedProblem]] = {}
     listed: dict[Split, list[dict[str, Any]]] = {}
@@ -230,6 +253,7 @@ def prompted_problems(
     if draws and len(kept["train"]) < cfg.rollout.prompts:
         rule = f"the train split has only {len(kept['train'])} problems; lower it"
         raise ConfigError("rollout.prompts", rule, str(cfg.rollout.prompts))
+    check_answers(cfg, kept)
     for settings in cfg.sections.values():
         settings.check_task(graded.task, [problem for problem, _ in kept.get("train", [])])
     return kept, listed
