@@ -31,7 +31,7 @@ from vinejax.learner.update import fresh_state
 from vinejax.methods.known import find_method
 from vinejax.runtime.compiles import num_compiles
 from vinejax.runtime.log import RunLog
-from vinejax.session.budget import Spent
+from vinejax.session.budget import RunTotals
 from vinejax.session.iteration import Iteration
 from vinejax.training.startup import Session, open_session
 from vinejax.training.warmup import warm_up
@@ -102,7 +102,7 @@ def open_contender(cfg: Config, workdir: Path) -> Contender:
 def timed_iteration(contender: Contender, number: int) -> tuple[Contender, Timed]:
     session, log, state = contender
     before, compiles = time.monotonic(), num_compiles()
-    iteration = Iteration(session, log, number, Spent())
+    iteration = Iteration(session, log, number, RunTotals())
     method = find_method(session.cfg.method)
     state = method.iteration(method, iteration, state)
     seconds = time.monotonic() - before

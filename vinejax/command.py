@@ -51,7 +51,6 @@ from ml_collections import config_flags
 import vinejax
 from vinejax.config.checks import check_config
 from vinejax.config.describe import describe
-from vinejax.config.devices import with_row_for_devices
 from vinejax.config.load import (
     Fields,
     check_name,
@@ -61,6 +60,7 @@ from vinejax.config.load import (
     from_dict,
     load,
 )
+from vinejax.config.mesh_row import with_row_for_devices
 from vinejax.core.errors import UserError
 from vinejax.methods.known import method_names
 from vinejax.runtime import distributed, stopping
@@ -114,7 +114,7 @@ class InWords:
             raise ValueError(f"must be {self.words}") from None
 
 
-class OptionalInt(InWords, flags.IntegerParser):
+class OptionalIntParser(InWords, flags.IntegerParser):
     """Reads `none` as None, which `from_dict` refuses for integers that must be set."""
 
     words = "a whole number"
@@ -123,20 +123,20 @@ class OptionalInt(InWords, flags.IntegerParser):
         return None if argument in (None, "none", "None") else super().parse(argument)
 
 
-class Flag(InWords, flags.BooleanParser):
+class FlagParser(InWords, flags.BooleanParser):
     words = "true or false"
 
 
-class Number(InWords, flags.FloatParser):
+class NumberParser(InWords, flags.FloatParser):
     words = "a number"
 
 
 def define_flags() -> None:
     config_flags.DEFINE_config_file("config", help_string="Python file with get_config().")
     FLAGS["config"].parser = ConfigFile()
-    config_flags.register_flag_parser_for_type(int, OptionalInt())
-    config_flags.register_flag_parser_for_type(float, Number())
-    config_flags.register_flag_parser_for_type(bool, Flag())
+    config_flags.register_flag_parser_for_type(int, OptionalIntParser())
+    config_flags.register_flag_parser_for_type(float, NumberParser())
+    config_flags.register_flag_parser_for_type(bool, FlagParser())
     flags.DEFINE_string("workdir", None, "Folder of the run; runs/<config file> by default.")
     flags.DEFINE_enum("mode", "train", list(MODES), "What to do.")
     flags.DEFINE_enum("policy", "best", ["best", "last"], "Which checkpoint to export.")
@@ -244,7 +244,7 @@ def run() -> None:
         print("vinejax: error:", " ".join(str(error).split()), file=sys.stderr)
         distributed.leave(2)
     except stopping.Stopped as stop:
-        print(f"vinejax: {stop}; {stop.kept}", file=sys.stderr)
+        print(f"vinejax: {stop}; {stop.next_start}", file=sys.stderr)
         distributed.leave(stop.exit_code, at_once=True)  # a normal end can crash in XLA's threads
     except KeyboardInterrupt:  # before signals are taken
         print("vinejax: interrupted; the same command does it again", file=sys.stderr)

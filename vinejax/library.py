@@ -39,7 +39,7 @@ def train(
       >>> run.start_accuracy, run.final_accuracy  # doctest: +SKIP
       ({'validation': 0.395, 'test': 0.384}, {'validation': 0.52, 'test': 0.51})
     """
-    from vinejax.config.devices import with_row_for_devices
+    from vinejax.config.mesh_row import with_row_for_devices
     from vinejax.training.loop import train as run_loop
 
     find_function.cache_clear()  # a notebook may have defined a reward anew
@@ -60,8 +60,8 @@ def _checked_config(
     """(the configuration, names of the fields that were set)."""
     if isinstance(config, Config):
         if overrides:
-            rule = "a Config takes no overrides: dataclasses.replace gives a changed one"
-            raise ConfigError(next(iter(overrides)), rule)
+            message = "a Config takes no overrides: dataclasses.replace gives a changed one"
+            raise ConfigError(next(iter(overrides)), message)
         return config, set()
     fields = copy.deepcopy(config) if isinstance(config, Fields) else load(os.fspath(config))
     override(fields, overrides)
@@ -82,10 +82,10 @@ def run(workdir: str | os.PathLike) -> "RunSummary":
     folder = epath.Path(os.path.expanduser(workdir))
     if not (folder / "config.json").exists():
         raise UserError(f"{folder}: holds no run (there is no config.json)")
-    found = read_run(folder, max_iterations=0)
+    records = read_run(folder, max_iterations=0)
     metrics = [
         {"stage": record.stage, "iteration": record.position, **record.values}
-        for record in found.records
+        for record in records.records
     ]
     return RunSummary(folder, metrics)
 
@@ -142,11 +142,11 @@ class RunSummary:
         return [record["iteration"] for record in records], [record[name] for record in records]
 
     def _accuracies(self) -> dict[str, list[float]]:
-        found = {
+        accuracies = {
             split: [record[name] for record in self.metrics if name in record]
             for split, name in SPLITS.items()
         }
-        return {split: values for split, values in found.items() if values}
+        return {split: values for split, values in accuracies.items() if values}
 
     def __repr__(self) -> str:
         parts = [

@@ -10,7 +10,7 @@ from etils import epath
 
 from vinejax.runtime.checksums import (
     CHUNK,
-    Recorded,
+    ChecksumRecord,
     find_damage,
     read_checksums,
     write_checksums,
@@ -33,7 +33,7 @@ def make_step(folder: pathlib.Path, parts: int = 1) -> epath.Path:
     return epath.Path(step)
 
 
-def recorded(step: epath.Path) -> Recorded:
+def recorded(step: epath.Path) -> ChecksumRecord:
     found = read_checksums(step)
     assert found is not None
     return found

@@ -16,7 +16,7 @@ SILENCE_S = 0.2
 
 @pytest.fixture(autouse=True)
 def own_signs(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "OWN", Signs("a", "start", 0))
+    monkeypatch.setattr(module, "OWN_SIGNS", Signs("a", "start", 0))
 
 
 def wait_for(capfd: pytest.CaptureFixture[str], text: str, count: int) -> str:

@@ -26,7 +26,7 @@ from vinejax.core.settings import (
     with_fields,
 )
 from vinejax.model.hf.hub import find_folder
-from vinejax.runtime import contents, devices, workdir
+from vinejax.runtime import devices, workdir
 from vinejax.runtime.devices import with_row
 from vinejax.runtime.workdir import REMOVED, check_workdir, record_run, write_atomic
 
@@ -250,15 +250,15 @@ def refusal(folder: pathlib.Path) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize("name", [*contents.FOLDERS, *contents.FILES])
+@pytest.mark.parametrize("name", [*workdir.FOLDERS, *workdir.FILES])
 def test_files_in_the_place_of_folders_and_the_reverse(tmp_path: pathlib.Path, name: str):
     open_workdir(Config(), tmp_path)
     (tmp_path / name).unlink(missing_ok=True)
-    if name in contents.FOLDERS:
+    if name in workdir.FOLDERS:
         (tmp_path / name).write_text("")
     else:
         (tmp_path / name).mkdir()
-    kind = "file" if name in contents.FOLDERS else "folder"
+    kind = "file" if name in workdir.FOLDERS else "folder"
     assert refusal(tmp_path).startswith(f"{tmp_path}/{name}: is a {kind}, and a run needs")
 
 

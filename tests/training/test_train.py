@@ -191,9 +191,9 @@ def test_the_best_policy_is_written_before_the_checkpoint_that_counts_it():
     stub: Any = SimpleNamespace(
         best=SimpleNamespace(wait=lambda: calls.append("best is written")),
         checkpoints=SimpleNamespace(save=lambda *given: calls.append("checkpoint")),
-        at=loop.Progress(),
+        progress=loop.Progress(),
     )
-    loop.Run._save(stub, RunState(TrainState(jnp.int32(0), {}, ())))
+    loop.TrainingRun._save(stub, RunState(TrainState(jnp.int32(0), {}, ())))
     assert calls == ["best is written", "checkpoint"]
 
 
@@ -202,13 +202,13 @@ def test_accuracies_of_other_settings_are_not_compared():
     stub: Any = SimpleNamespace(
         session=SimpleNamespace(cfg=cases.config()),
         log=SimpleNamespace(message=said.append),
-        at=loop.Progress(done=1, best_accuracy=0.5),
+        progress=loop.Progress(done=1, best_accuracy=0.5),
     )
-    loop.Run._judge_alike(stub)
-    assert stub.at.best_accuracy == -math.inf and "is chosen anew" in said.pop()
-    stub.at.best_accuracy, stub.session.cfg = 0.5, cases.config(eval={"every": 7})
-    loop.Run._judge_alike(stub)
-    assert stub.at.best_accuracy == 0.5 and not said
+    loop.TrainingRun._judge_alike(stub)
+    assert stub.progress.best_accuracy == -math.inf and "is chosen anew" in said.pop()
+    stub.progress.best_accuracy, stub.session.cfg = 0.5, cases.config(eval={"every": 7})
+    loop.TrainingRun._judge_alike(stub)
+    assert stub.progress.best_accuracy == 0.5 and not said
 
 
 def test_the_best_policy_is_kept(run):
@@ -292,10 +292,12 @@ def test_a_stop_saves_the_last_finished_iteration_and_nothing_is_lost(
             patch.setattr(*place, stand_in)
             loop.train(cfg, tmp_path)
         assert stop.value.exit_code == code
-        assert stop.value.kept == f"checkpoints/{done} is saved; the same command resumes there"
+        assert (
+            stop.value.next_start == f"checkpoints/{done} is saved; the same command resumes there"
+        )
         stopped = read_status(epath.Path(tmp_path))
         assert stopped is not None and (stopped.state, stopped.done) == ("stopped", done)
-        assert stopped.why == f"{stop.value}; {stop.value.kept}"
+        assert stopped.why == f"{stop.value}; {stop.value.next_start}"
         assert stopped.why in (tmp_path / "report.html").read_text(encoding="utf-8")
         assert (tmp_path / f"checkpoints/{done}/checksums.0-of-1.json").exists()
     assert len(updates) == 6
@@ -343,7 +345,7 @@ def test_a_stop_in_the_first_iteration_saves_nothing(
     monkeypatch.setattr(loop, "evaluate", lambda *_: stopping.request(signal.SIGHUP) or 0.5)
     with pytest.raises(stopping.Stopped, match="SIGHUP") as stop:
         loop.train(cfg, tmp_path)
-    assert stop.value.kept.startswith("no iteration was finished")
+    assert stop.value.next_start.startswith("no iteration was finished")
     assert list((tmp_path / "checkpoints").iterdir()) == []
 
 

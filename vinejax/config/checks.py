@@ -19,16 +19,16 @@ from vinejax.methods.known import METHODS, all_methods, find_method
 from vinejax.tasks.rewards import find_rewards
 
 # Which tokens are trained on is a choice of every policy gradient's, whatever gives its credit.
-OF_CREDIT = ("credit.mask", "credit.mask_above", "credit.mask_share")
+MASK_FIELDS = ("credit.mask", "credit.mask_above", "credit.mask_share")
 DEFAULTS = dict(flatten(Config()))  # of the core's fields, by dotted name
 # Fields, and groups of fields, that only some methods read.
-OF_SOME = {name for method in METHODS.values() for name in method.reads}
+FIELDS_OF_SOME = {name for method in METHODS.values() for name in method.reads}
 
 
-def check_config(cfg: Config, given: Collection[str] = ()) -> None:
+def check_config(cfg: Config, set_fields: Collection[str] = ()) -> None:
     """Refuses an impossible configuration, before anything is loaded or written.
 
-    `given` names the fields that were set, as `config.fields_set` lists them: a field that the
+    `set_fields` names the fields that were set, as `config.fields_set` lists them: a field that the
     method does not read is refused even at its default. Raises ConfigError, which names the first
     field that is wrong, its value, and the values that are allowed.
     """
@@ -37,9 +37,9 @@ def check_config(cfg: Config, given: Collection[str] = ()) -> None:
     method_of(cfg)  # refuses options that do not fit the method
 
     def is_set(name: str, value: Any) -> bool:
-        return value != DEFAULTS[name] or name in given
+        return value != DEFAULTS[name] or name in set_fields
 
-    _check_method(cfg, method, is_set, given)
+    _check_method(cfg, method, is_set, set_fields)
     check_rules(method.resolve(cfg))
     find_rewards(cfg.reward)
     values = dict(flatten(cfg))
@@ -74,29 +74,29 @@ def _check_rules(section: Any, prefix: str = "") -> None:
 
 
 def _check_method(
-    cfg: Config, method: Method, is_set: Callable[[str, Any], bool], given: Collection[str]
+    cfg: Config, method: Method, is_set: Callable[[str, Any], bool], set_fields: Collection[str]
 ) -> None:
     """Refuses fields that the method does not read, and groups of 1 if it compares solutions."""
     for name, value in flatten(dataclasses.replace(cfg, sections={})):
         names = {name.partition(".")[0], name}
-        reads_it = names & set(method.reads) or (name in OF_CREDIT and method.is_policy_gradient)
-        if names & OF_SOME and not reads_it and is_set(name, value):
+        reads_it = names & set(method.reads) or (name in MASK_FIELDS and method.is_policy_gradient)
+        if names & FIELDS_OF_SOME and not reads_it and is_set(name, value):
             raise not_read(name, value, cfg.method)
         if names & set(method.ignores) and value != DEFAULTS[name]:
-            rule = f"is not read by method = {cfg.method!r}; leave it out"
-            raise ConfigError(name, rule, repr(value))
-    _check_sections(cfg, method, given)
+            message = f"is not read by method = {cfg.method!r}; leave it out"
+            raise ConfigError(name, message, repr(value))
+    _check_sections(cfg, method, set_fields)
     if "groups" in method.flags and cfg.rollout.per_prompt < 2:
-        rule = (
+        message = (
             f"must be at least 2 for method = {cfg.method!r}: a solution is compared, or paired, "
             "with the others of its problem"
         )
-        raise ConfigError("rollout.per_prompt", rule, repr(cfg.rollout.per_prompt))
+        raise ConfigError("rollout.per_prompt", message, repr(cfg.rollout.per_prompt))
 
 
-def _check_sections(cfg: Config, method: Method, given: Collection[str]) -> None:
+def _check_sections(cfg: Config, method: Method, set_fields: Collection[str]) -> None:
     """Refuses settings of other methods, and those that do not fit the configuration."""
-    unset = {name.partition(".")[0]: name for name in given}
+    unset = {name.partition(".")[0]: name for name in set_fields}
     for section in {*cfg.sections, *(x for x in unset if section_of(x))}:
         kind = type(cfg.sections[section]) if section in cfg.sections else section_of(section)
         assert kind is not None
@@ -122,8 +122,8 @@ def not_read(field: str, value: Any, method: str) -> ConfigError:
         for name, record in all_methods().items()
         if names & {record.settings.section, *record.reads}
     ]
-    rule = f"is read by method = {' or '.join(map(repr, owners))} alone, and this run has"
-    return ConfigError(field, f"{rule} {method!r}; leave it out", repr(value))
+    message = f"is read by method = {' or '.join(map(repr, owners))} alone, and this run has"
+    return ConfigError(field, f"{message} {method!r}; leave it out", repr(value))
 
 
 Refusal = tuple[object, str, str]  # whether the field is wrong, its dotted name, the rule
@@ -160,8 +160,8 @@ def _of_loss(cfg: Config, method: Method) -> Iterator[Refusal]:
     """A loss beside a method's own, and bounds that leave nothing between them."""
     ppo = cfg.ppo
     has_own = ppo.loss != "method" and method.resolve(Config()).ppo.loss == "method"
-    rule = f"must be 'method' for method = {cfg.method!r}, which has a loss of its own"
-    yield has_own, "ppo.loss", rule
+    message = f"must be 'method' for method = {cfg.method!r}, which has a loss of its own"
+    yield has_own, "ppo.loss", message
     low, high = ppo.correction_min, ppo.correction_max
     is_empty = ppo.correction != "none" and low and high and low >= high
     yield is_empty, "ppo.correction_min", f"must be less than ppo.correction_max = {high}"
@@ -206,5 +206,5 @@ def _check_devices(cfg: Config) -> None:
             row.microbatch < 1 or math.gcd(minibatch, batch) % row.microbatch
         ):
             both = f"ppo.minibatch = {minibatch} and sft.batch = {batch}"
-            rule = f"must be at least 1, and divide {both}"
-            raise ConfigError(f"meshes.{name}.microbatch", rule, repr(row.microbatch))
+            message = f"must be at least 1, and divide {both}"
+            raise ConfigError(f"meshes.{name}.microbatch", message, repr(row.microbatch))

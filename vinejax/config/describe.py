@@ -85,7 +85,7 @@ def _kind(hint: Any) -> str:
 
 def _comments(kind: type) -> dict[str, str]:
     """The comments at the fields of a class: the lines above one, then that at its end."""
-    found: dict[str, str] = {}
+    by_field: dict[str, str] = {}
     for part in reversed(kind.__mro__[:-1]):
         source = textwrap.dedent(inspect.getsource(part))
         lines = iter(source.splitlines(keepends=True))
@@ -103,8 +103,8 @@ def _comments(kind: type) -> dict[str, str]:
                     above.insert(0, comments[line].string)
                     line -= 1
                 own = [comments[node.end_lineno].string] if node.end_lineno in comments else []
-                found[node.target.id] = " ".join(text.strip("# ") for text in above + own)
-    return found
+                by_field[node.target.id] = " ".join(text.strip("# ") for text in above + own)
+    return by_field
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

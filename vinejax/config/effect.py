@@ -38,7 +38,7 @@ class Need(NamedTuple):
     words: str
 
 
-OF_LOSS = {  # field of `ppo` -> the one `ppo.loss` that reads it
+LOSS_OF_FIELD = {  # field of `ppo` -> the one `ppo.loss` that reads it
     "dual_clip": "clip",
     "gspo_clip": "gspo",
     "cispo_clip": "cispo",
@@ -69,7 +69,7 @@ NEEDS = (
     ),
     *(
         Need((f"ppo.{field}",), lambda c, loss=loss: c.ppo.loss == loss, f"ppo.loss = {loss!r}")
-        for field, loss in OF_LOSS.items()
+        for field, loss in LOSS_OF_FIELD.items()
     ),
     Need(
         ("ppo.correction_min", "ppo.correction_max"),

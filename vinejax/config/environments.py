@@ -26,18 +26,18 @@ def check_environment(cfg: Config, method: Method, task: Task) -> None:
     """
     if not isinstance(task, MultiTurn):
         if cfg.values.positions == "turns":
-            rule = f"task {task.name} has no turns; leave it out"
-            raise ConfigError("values.positions", rule, "'turns'")
+            message = f"task {task.name} has no turns; leave it out"
+            raise ConfigError("values.positions", message, "'turns'")
         return
     if isinstance(task, StepRewarded):
-        rule = "its environment gives the rewards of turns: leave out `step_rewards` or `env`"
-        raise ConfigError("data.task", rule, repr(cfg.data.task))
+        message = "its environment gives the rewards of turns: leave out `step_rewards` or `env`"
+        raise ConfigError("data.task", message, repr(cfg.data.task))
     if method.has_own_sampling and "turns" not in method.flags:
-        rule = f"samples in a way of its own, and task {task.name} has turns; take another"
-        raise ConfigError("method", rule, repr(cfg.method))
+        message = f"samples in a way of its own, and task {task.name} has turns; take another"
+        raise ConfigError("method", message, repr(cfg.method))
     if cfg.reward.functions:
-        rule = f"must be () for task {task.name}, whose environment gives the rewards"
-        raise ConfigError("reward.functions", rule, repr(cfg.reward.functions))
+        message = f"must be () for task {task.name}, whose environment gives the rewards"
+        raise ConfigError("reward.functions", message, repr(cfg.reward.functions))
     if not cfg.env.observed:
-        rule = f"must be at least 1 for task {task.name}: what its environment says takes tokens"
-        raise ConfigError("env.observed", rule, "0")
+        message = f"must be at least 1 for task {task.name}: what its environment says takes tokens"
+        raise ConfigError("env.observed", message, "0")

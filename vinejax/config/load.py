@@ -27,22 +27,22 @@ from vinejax.core.settings import RENAMED, Config, flatten
 from vinejax.methods import settings as method_settings
 
 # The settings of the methods of this package, by the names of their groups of fields.
-OF_METHODS: dict[str, type[Section]] = {
+METHOD_SECTIONS: dict[str, type[Section]] = {
     kind.section: kind
     for kind in vars(method_settings).values()
     if isinstance(kind, type) and issubclass(kind, Section) and kind.section
 }
-CORE = {field.name for field in dataclasses.fields(Config)} - {"sections"}
+CORE_GROUPS = {field.name for field in dataclasses.fields(Config)} - {"sections"}
 
 
 def section_of(name: str) -> type[Section] | None:
     """The class of a group of settings outside the core's; None if there is none of this name."""
-    return OF_METHODS.get(name) or contributed_class("SECTIONS", name)
+    return METHOD_SECTIONS.get(name) or contributed_class("SECTIONS", name)
 
 
 def section_names() -> list[str]:
     """The names of all groups of settings outside the core's."""
-    return [*OF_METHODS, *contributed("SECTIONS")]
+    return [*METHOD_SECTIONS, *contributed("SECTIONS")]
 
 
 @functools.cache
@@ -55,7 +55,7 @@ def field_names() -> list[str]:
     return names
 
 
-class Group(config_dict.ConfigDict):
+class FieldGroup(config_dict.ConfigDict):
     """A group of fields, which says in words what is of the wrong type."""
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -63,13 +63,13 @@ class Group(config_dict.ConfigDict):
             super().__setitem__(name, value)
         except TypeError:
             kind = type(self[name])
-            if isinstance(before := self.get_ref(name), Setting):
-                kind = before.get_type()
-            wanted = "a group of fields" if kind is Group else f"of type {kind.__name__}"
+            if isinstance(section_before := self.get_ref(name), Setting):
+                kind = section_before.get_type()
+            wanted = "a group of fields" if kind is FieldGroup else f"of type {kind.__name__}"
             raise TypeError(f"{name} = {value!r}: must be {wanted}") from None
 
 
-class Fields(Group):
+class Fields(FieldGroup):
     """The fields of `Config` as a ConfigDict, for config files and the command line to change."""
 
     # Attributes come before keys: without this property, `values` would be a mapping's method.
@@ -82,7 +82,7 @@ class Fields(Group):
 
     def __getitem__(self, name: str) -> Any:
         """A field or group of fields; groups outside the core's become fields when asked for."""
-        if name not in CORE and name not in self.keys() and (kind := section_of(name)):
+        if name not in CORE_GROUPS and name not in self.keys() and (kind := section_of(name)):
             self._add(kind)
         return super().__getitem__(name)
 
@@ -94,15 +94,15 @@ class Fields(Group):
         if name != "method" or not isinstance(value, str):
             super().__setitem__(name, value)
             return
-        before = own_section(str(self.get("method") or ""))
+        section_before = own_section(str(self.get("method") or ""))
         super().__setitem__(name, value)
-        after = own_section(value)
-        if before is not after:
-            if before is not None:
+        section_after = own_section(value)
+        if section_before is not section_after:
+            if section_before is not None:
                 with self.unlocked():
-                    del self[before.section]
-            if after is not None:
-                self._add(after)
+                    del self[section_before.section]
+            if section_after is not None:
+                self._add(section_after)
 
     def _add(self, kind: type[Section]) -> None:
         with self.unlocked():
@@ -145,7 +145,7 @@ def default() -> Fields:
     return Fields(dict(_settings(Config()).items(preserve_field_references=True)))
 
 
-def _settings(group: Any) -> Group:
+def _settings(group: Any) -> FieldGroup:
     """The fields of a group, each a `Setting` or a group of its own."""
     hints = get_type_hints(type(group))
     fields = {}
@@ -159,7 +159,7 @@ def _settings(group: Any) -> Group:
         else:
             kind = type(value) if value is not None else get_args(hints[name])[0]
             fields[name] = Setting(value, kind)
-    return Group(fields)
+    return FieldGroup(fields)
 
 
 def fields_set(fields: config_dict.ConfigDict, prefix: str = "") -> set[str]:
@@ -198,8 +198,8 @@ def load(path: str, name: str = "") -> Fields:
     """
     file, arguments = locate(os.path.expanduser(path))
     if not Path(file).is_file():
-        rule = "is a folder, not a file" if Path(file).is_dir() else "no such file"
-        raise UserError(f"{name or path}: {rule}; see configs/")
+        message = "is a folder, not a file" if Path(file).is_dir() else "no such file"
+        raise UserError(f"{name or path}: {message}; see configs/")
     try:
         module = runpy.run_path(file)
         if "get_config" not in module:
@@ -254,7 +254,7 @@ def from_dict(fields: config_dict.ConfigDict | dict[str, Any]) -> Config:
     core, sections = {}, {}
     for name, value in fields.items():
         kind = own if own and name == own.section else section_of(name)
-        if name in CORE or kind is None:
+        if name in CORE_GROUPS or kind is None:
             core[name] = value
         elif (settings := _dataclass_of(kind, f"{name}.", value)) != kind():
             sections[name] = settings
@@ -266,10 +266,10 @@ def check_name(name: str, fields: Fields | None = None) -> None:
 
     `fields` may have those of a method of a user's own, too.
     """
-    found: Any = fields
+    field: Any = fields
     for part in name.split("."):
-        found = found.get(part) if isinstance(found, config_dict.ConfigDict) else None
-    if name not in field_names() and (found is None or isinstance(found, config_dict.ConfigDict)):
+        field = field.get(part) if isinstance(field, config_dict.ConfigDict) else None
+    if name not in field_names() and (field is None or isinstance(field, config_dict.ConfigDict)):
         raise _no_such_field(name)
 
 

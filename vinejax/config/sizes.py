@@ -105,8 +105,8 @@ def _check_rows(field: str, rows: int, length: int, is_read: bool) -> None:
 def _check_host(field: str, value: int, taken: float, what: str) -> None:
     room = host_memory()
     if taken > HOST_SHARE * room:
-        rule = f"{what} take about {_gib(taken)} of memory, and this host has {_gib(room)}"
-        raise ConfigError(field, f"{rule}; lower it", str(value))
+        message = f"{what} take about {_gib(taken)} of memory, and this host has {_gib(room)}"
+        raise ConfigError(field, f"{message}; lower it", str(value))
 
 
 def _check_model(cfg: Config) -> None:
@@ -124,9 +124,9 @@ def _check_model(cfg: Config) -> None:
     parts = {name: getattr(model, name) for name in ("width", "num_layers", "ffn")}
     defaults = {"width": 128, "num_layers": 4, "ffn": 512}
     field = max(parts, key=lambda name: parts[name] / defaults[name])
-    rule = f"a new model of {weights:,} weights takes {_gib(taken)} with its optimizer state"
-    rule += f", and this host has {_gib(room)}; lower it, or name a model in model.path"
-    raise ConfigError(f"model.{field}", rule, str(parts[field]))
+    message = f"a new model of {weights:,} weights takes {_gib(taken)} with its optimizer state"
+    message += f", and this host has {_gib(room)}; lower it, or name a model in model.path"
+    raise ConfigError(f"model.{field}", message, str(parts[field]))
 
 
 def _mean_tokens(cfg: Config) -> float:

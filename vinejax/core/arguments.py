@@ -43,18 +43,18 @@ def library(**bounds: tuple[int, str]) -> Callable[[F], F]:
 
         @functools.wraps(function)
         def checked(*args: Any, **kwargs: Any) -> Any:
-            given = signature.bind(*args, **kwargs).arguments
-            left_out = [name for name in optional if given.get(name) is None]
+            bound = signature.bind(*args, **kwargs).arguments
+            left_out = [name for name in optional if bound.get(name) is None]
             arrays = {name: x for name, x in expected.items() if name not in left_out}
             try:
                 for name in arrays:
-                    given[name] = _as_array(name, given[name])
-                sizes = _check_arrays(given, arrays)
+                    bound[name] = _as_array(name, bound[name])
+                sizes = _check_arrays(bound, arrays)
                 for name, (least, letter) in bounds.items():
-                    _check_entries(name, given[name], least, sizes, letter)
+                    _check_entries(name, bound[name], least, sizes, letter)
             except ValueError as error:
                 raise ValueError(f"{function.__name__}: {error}") from error.__cause__
-            return function(**given)
+            return function(**bound)
 
         parameters = [
             x.replace(annotation=_shown(x.annotation)) for x in signature.parameters.values()
@@ -72,8 +72,8 @@ def check_params(params: Any) -> None:
     """ValueError unless `params` has a model's embedding and layers, as `load_pretrained` gives."""
     if not isinstance(params, dict) or not {"embed", "layers"} <= params.keys():
         found = ", ".join(params) if isinstance(params, dict) else type(params).__name__
-        rule = "a tree with 'embed' and 'layers', as load_pretrained gives it"
-        raise ValueError(f"params: expected {rule}, not {found or 'an empty one'}")
+        message = "a tree with 'embed' and 'layers', as load_pretrained gives it"
+        raise ValueError(f"params: expected {message}, not {found or 'an empty one'}")
 
 
 def _arrays(annotation: Any) -> list[Any]:
@@ -93,16 +93,18 @@ def _as_array(name: str, value: Any) -> jax.Array | np.ndarray:
     try:
         return jnp.asarray(value)
     except (TypeError, ValueError) as error:
-        rule = f"expected an array, or lists of equal lengths, not {type(value).__name__}"
-        raise ValueError(f"{name}: {rule}") from error
+        message = f"expected an array, or lists of equal lengths, not {type(value).__name__}"
+        raise ValueError(f"{name}: {message}") from error
 
 
-def _check_arrays(given: Mapping[str, Any], expected: Mapping[str, list[Any]]) -> dict[str, Any]:
+def _check_arrays(
+    arguments: Mapping[str, Any], expected: Mapping[str, list[Any]]
+) -> dict[str, Any]:
     """Sizes by letter. Raises ValueError for the first argument that does not fit those before."""
     sizes: dict[str, Any] = {}
     with jaxtyped("context"):  # within, a letter has one size
         for name, types in expected.items():
-            array = given[name]
+            array = arguments[name]
             fitting = next((x for x in types if isinstance(array, x)), None)
             if fitting is None:
                 known = ", ".join(f"{letter} = {size}" for letter, size in sizes.items())

@@ -84,10 +84,10 @@ def token_text(tokenizer: Tokenizer) -> Callable[[int], str]:
     return functools.cache(lambda i: decode(tokenizer, [*anchor, i])[before:])
 
 
-class Cut(NamedTuple):
+class StopCut(NamedTuple):
     """A continuation, cut at the first stop string if it has one."""
 
-    kept: int  # number of tokens, including the one that completes the stop string
+    num_tokens: int  # number of tokens, including the one that completes the stop string
     text: str  # up to the stop string
     overlap: int  # characters of the stop string that come before the continuation
     hit: bool  # whether there is a stop string
@@ -100,7 +100,7 @@ def cut_at_stop(
     ids: list[int],
     stop: tuple[str, ...],
     before: str = "",
-) -> Cut:
+) -> StopCut:
     """Cuts a continuation at the first stop string that ends in it.
 
     A stop string can begin in `before`, the text before the continuation (or its `tail`).
@@ -114,7 +114,7 @@ def cut_at_stop(
     text = continuation_text(tokenizer, prefix, prefix_text, ids)
     start = first(text)
     if start is None:
-        return Cut(len(ids), text, 0, False)
+        return StopCut(len(ids), text, 0, False)
     low, high = 1, len(ids)  # the least number of tokens whose text has a stop string: low .. high
     middle = high - 1  # first, as a sampled continuation mostly ends with its stop string
     while low < high:
@@ -125,7 +125,7 @@ def cut_at_stop(
         else:
             high, start, text = middle, start_in_part, part
         middle = (low + high) // 2
-    return Cut(low, text[: max(start, 0)], max(-start, 0), True)
+    return StopCut(low, text[: max(start, 0)], max(-start, 0), True)
 
 
 def tail(text: str, stop: tuple[str, ...]) -> str:

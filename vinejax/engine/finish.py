@@ -3,7 +3,7 @@
 from collections.abc import Generator, Iterable
 from typing import Any
 
-from vinejax.core.text import Cut, Tokenizer, added, cut_at_stop, decode, tail
+from vinejax.core.text import StopCut, Tokenizer, added, cut_at_stop, decode, tail
 from vinejax.engine.branches import Grown, Work
 from vinejax.engine.collect import Drawn
 from vinejax.engine.decode import EOS, STOP
@@ -38,7 +38,7 @@ class Reader:
         in order, the same on every host.
         """
         by_branch: dict[int, Drawn] = {}
-        cuts: dict[int, Any] = {}  # `Cut` of each of this host's own branches; None: cut short
+        cuts: dict[int, Any] = {}  # `StopCut` of each of this host's own branches; None: cut short
         for ended in drawn:
             by_branch[ended.branch] = ended
             if self._reads_all or is_mine(ended.branch):
@@ -51,10 +51,10 @@ class Reader:
             if cut is None:
                 cut_short.append(by_branch[i])
             elif i not in cuts:
-                yield self._first + i, self._grown(by_branch[i], Cut(*cut))
+                yield self._first + i, self._grown(by_branch[i], StopCut(*cut))
         return cut_short
 
-    def _cut(self, drawn: Drawn) -> Cut | None:
+    def _cut(self, drawn: Drawn) -> StopCut | None:
         """The part of a branch to keep; None if its text lacks the stop string that ended it."""
         branch = self._work.branches[drawn.branch]
         prefix = self._work.trunks[branch.trunk][: branch.position]
@@ -74,11 +74,11 @@ class Reader:
             self._texts[trunk, end] = decode(self._tokenizer, self._work.trunks[trunk][:end])
         return self._texts[trunk, end]
 
-    def _grown(self, drawn: Drawn, cut: Cut) -> Grown:
-        self._stats.useful_tokens += cut.kept
+    def _grown(self, drawn: Drawn, cut: StopCut) -> Grown:
+        self._stats.useful_tokens += cut.num_tokens
         finish = "eos" if drawn.ended == EOS else "length"
         if cut.hit:
             finish = "stop"
-        kept = slice(cut.kept)
+        kept = slice(cut.num_tokens)
         tokens, logprobs = drawn.tokens[kept].tolist(), drawn.logprobs[kept].tolist()
         return Grown(tokens, logprobs, cut.text, finish, cut.overlap)

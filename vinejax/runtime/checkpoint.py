@@ -30,7 +30,7 @@ from vinejax.runtime.distributed import exchange, is_writer, process_place
 from vinejax.runtime.remedies import MAKE_ROOM
 
 Args = ocp.args
-Found = TypeVar("Found")
+Restored = TypeVar("Found")
 
 
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
@@ -55,8 +55,10 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
           keep: how many of the newest stay.
         """
         self.folder = epath.Path(folder)
-        self._damaged: set[int] = set()  # iterations whose checkpoint the next save replaces
-        self._saving: threading.Thread | None = None
+        self._damaged_iterations: set[int] = (
+            set()
+        )  # iterations whose checkpoint the next save replaces
+        self._save_thread: threading.Thread | None = None
         self._failure: Exception | None = None  # of the save in the background
         options = ocp.CheckpointManagerOptions(preservation_policy=policies.LatestN(keep))
         logging.getLogger("absl").addFilter(_is_wanted)  # once, however often it is called
@@ -75,7 +77,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
 
     def has(self, iteration: int) -> bool:
         """Whether there is a checkpoint of the iteration, or one that is being saved."""
-        return iteration in self._manager.all_steps() and iteration not in self._damaged
+        return iteration in self._manager.all_steps() and iteration not in self._damaged_iterations
 
     def save(self, iteration: int, state: RunState, meta: dict[str, Any]) -> None:
         """Starts to save; the arrays may be donated as soon as this returns.
@@ -101,15 +103,17 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         """
         items = self._restore(iteration, _trees(like))
         policy = TrainState(params=items["params"], **items["optimizer"])
-        kept = None
+        method_state = None
         if like.kept is not None:
-            kept = type(like.kept)(**{name: items["kept"][name] for name in like.kept._fields})
-            self._check_shapes(iteration, kept._asdict(), like.kept._asdict())
+            method_state = type(like.kept)(
+                **{name: items["kept"][name] for name in like.kept._fields}
+            )
+            self._check_shapes(iteration, method_state._asdict(), like.kept._asdict())
         options = None
         if like.options is not None:
             options = {name: items["options"][name] for name in like.options}
             self._check_shapes(iteration, options, like.options)
-        return RunState(policy, kept, options), items["meta"]
+        return RunState(policy, method_state, options), items["meta"]
 
     def meta(self, iteration: int) -> dict[str, Any]:
         """The meta of a checkpoint, without reading any array."""
@@ -129,7 +133,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         with ocp.PyTreeCheckpointer() as reader:
             return reader.restore(self.folder / str(iteration) / "kept", args=args)
 
-    def newest(self, restore: Callable[[int], Found]) -> Found | None:
+    def newest(self, restore: Callable[[int], Restored]) -> Restored | None:
         """What `restore` gives for the newest checkpoint that is not damaged, None without any.
 
         `restore` takes an iteration. Each checkpoint for which it raises DamagedError is reported
@@ -137,7 +141,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         WorkdirError if all are damaged.
         """
         failed: list[DamagedError] = []
-        while untried := sorted(set(self._manager.all_steps()) - self._damaged):
+        while untried := sorted(set(self._manager.all_steps()) - self._damaged_iterations):
             try:
                 return restore(untried[-1])
             except DamagedError as error:
@@ -145,11 +149,11 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
                 if is_writer():
                     print(f"vinejax: {error}; the checkpoint before it is used", file=sys.stderr)
             _collect_quietly()
-            self._damaged.add(untried[-1])
+            self._damaged_iterations.add(untried[-1])
             self._manager.reload()  # another process may have saved one meanwhile
         if failed:
-            rule = "no checkpoint is left; restore one from a copy, or choose another --workdir"
-            raise WorkdirError(f"{self.folder}: {rule} ({failed[0]})") from failed[0]
+            message = "no checkpoint is left; restore one from a copy, or choose another --workdir"
+            raise WorkdirError(f"{self.folder}: {message} ({failed[0]})") from failed[0]
         return None
 
     def check_newest(self) -> bool:
@@ -165,7 +169,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             items = [path.name for path in (self.folder / str(iteration)).iterdir()]
             self._compare(iteration, items)
         except DamagedError as error:
-            self._damaged.add(iteration)
+            self._damaged_iterations.add(iteration)
             if is_writer():
                 print(f"vinejax: {error}; the next one replaces it", file=sys.stderr)
             return False
@@ -200,9 +204,9 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
 
     def _finish(self) -> None:
         """Waits for the thread of the save before, if there is one."""
-        if self._saving is not None:
-            self._saving.join()
-            self._saving = None
+        if self._save_thread is not None:
+            self._save_thread.join()
+            self._save_thread = None
 
     def _seal(self, iteration: int) -> None:
         """Waits for a save, then writes its checksums; runs in a thread of its own."""
@@ -216,19 +220,19 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
     def _save(self, iteration: int, trees: dict[str, Any], meta: dict[str, Any]) -> None:
         self.wait()
         steps = self._manager.all_steps()
-        if iteration in steps and iteration not in self._damaged:
+        if iteration in steps and iteration not in self._damaged_iterations:
             return
         items = {name: Args.StandardSave(tree) for name, tree in trees.items()}
         args = Args.Composite(**items, meta=Args.JsonSave(meta))
         try:
             for stale in [step for step in steps if step >= iteration]:
                 self._manager.delete(stale)
-            self._damaged -= {step for step in steps if step >= iteration}
+            self._damaged_iterations -= {step for step in steps if step >= iteration}
             self._manager.save(iteration, args=args, force=True)
         except (OSError, ValueError) as error:
             raise self._unwritable(error) from error
-        self._saving = threading.Thread(target=self._seal, args=(iteration,), name="checksums")
-        self._saving.start()
+        self._save_thread = threading.Thread(target=self._seal, args=(iteration,), name="checksums")
+        self._save_thread.start()
 
     def _restore(self, iteration: int, like: dict[str, Any]) -> Any:
         folder = self.folder / str(iteration)
@@ -246,10 +250,10 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             raise
         except Exception as error:  # Orbax raises many kinds, a bare Exception among them
             if is_checked:
-                rule = "is of another model or method; choose another --workdir"
-                raise WorkdirError(f"{folder}: {rule} ({_brief(error)})") from error
-            rule = f"is damaged, or of another model ({_brief(error)})"
-            raise DamagedError(f"{folder}: {rule}") from error
+                message = "is of another model or method; choose another --workdir"
+                raise WorkdirError(f"{folder}: {message} ({_brief(error)})") from error
+            message = f"is damaged, or of another model ({_brief(error)})"
+            raise DamagedError(f"{folder}: {message}") from error
 
     def _compare(self, iteration: int, items: list[str]) -> bool:
         """Whether the checkpoint has checksums. Raises DamagedError unless `items` match them."""
@@ -261,25 +265,25 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
                 damage = find_damage(folder, recorded, items, *process_place())
         except (OSError, ValueError) as error:
             recorded, damage = None, _brief(error)
-        found = exchange([damage, recorded is not None])  # all hosts have to decide alike
-        damage = next((damage for damage, _ in found if damage), None)
+        of_hosts = exchange([damage, recorded is not None])  # all hosts have to decide alike
+        damage = next((damage for damage, _ in of_hosts if damage), None)
         if damage:
             raise DamagedError(f"{folder}: is damaged ({damage})")
-        has_checksums = all(is_there for _, is_there in found)
+        has_checksums = all(is_there for _, is_there in of_hosts)
         if not has_checksums and is_writer():
-            rule = "has no checksums (its process died before it wrote them)"
-            print(f"vinejax: {folder}: {rule}; it is used as it is", file=sys.stderr)
+            message = "has no checksums (its process died before it wrote them)"
+            print(f"vinejax: {folder}: {message}; it is used as it is", file=sys.stderr)
         return has_checksums
 
-    def _check_shapes(self, iteration: int, kept: dict[str, Any], like: dict[str, Any]) -> None:
+    def _check_shapes(self, iteration: int, restored: dict[str, Any], like: dict[str, Any]) -> None:
         """Raises WorkdirError unless the shapes are equal: Orbax does not compare NumPy arrays."""
         for name, wanted in like.items():
-            saved = kept[name]
+            saved = restored[name]
             if isinstance(wanted, np.ndarray) and saved.shape != wanted.shape:
                 folder = self.folder / str(iteration)
-                rule = f"keeps {name} of shape {saved.shape}, and this data needs {wanted.shape}"
+                message = f"keeps {name} of shape {saved.shape}, and this data needs {wanted.shape}"
                 raise WorkdirError(
-                    f"{folder}: {rule}; restore the data, or choose another --workdir"
+                    f"{folder}: {message}; restore the data, or choose another --workdir"
                 )
 
 

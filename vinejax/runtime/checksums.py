@@ -23,7 +23,7 @@ THREADS = 8  # files that are read at once, before a restore; hashing releases P
 DIGEST = 16  # bytes: chance changes are found, forgeries are not the aim
 
 
-class Recorded(NamedTuple):
+class ChecksumRecord(NamedTuple):
     """What the checksum files of a checkpoint say."""
 
     iteration: int
@@ -41,21 +41,21 @@ def write_checksums(folder: epath.Path, iteration: int, part: int = 0, parts: in
     write_atomic(folder / f"checksums.{part}-of-{parts}.json", json.dumps(record, indent=0))
 
 
-def read_checksums(folder: epath.Path) -> Recorded | None:
+def read_checksums(folder: epath.Path) -> ChecksumRecord | None:
     """All digests of a checkpoint; None if the checksum file of any process is missing.
 
     Raises ValueError, which names the file, if a checksum file is damaged.
     """
-    found = {path.name: path for path in folder.iterdir() if NAME.fullmatch(path.name)}
-    matches = [match for name in found if (match := NAME.fullmatch(name))]
+    paths = {path.name: path for path in folder.iterdir() if NAME.fullmatch(path.name)}
+    matches = [match for name in paths if (match := NAME.fullmatch(name))]
     parts = max((int(match[2]) for match in matches), default=0)
     names = [f"checksums.{part}-of-{parts}.json" for part in range(parts)]
-    if not names or any(name not in found for name in names):
+    if not names or any(name not in paths for name in names):
         return None
     iterations, files = set(), {}
     for name in names:
         try:
-            record = json.loads(found[name].read_bytes())
+            record = json.loads(paths[name].read_bytes())
             is_whole = record["digest"] == _own_digest(record["iteration"], record["files"])
         except (ValueError, KeyError, TypeError, RecursionError):
             is_whole = False
@@ -65,11 +65,15 @@ def read_checksums(folder: epath.Path) -> Recorded | None:
         files |= record["files"]
     if len(iterations) > 1:
         raise ValueError(f"{names[0]} and others are of several iterations")
-    return Recorded(iterations.pop(), files)
+    return ChecksumRecord(iterations.pop(), files)
 
 
 def find_damage(
-    folder: epath.Path, recorded: Recorded, items: Collection[str], part: int = 0, parts: int = 1
+    folder: epath.Path,
+    recorded: ChecksumRecord,
+    items: Collection[str],
+    part: int = 0,
+    parts: int = 1,
 ) -> str | None:
     """The first difference between what was saved and what is there; None if there is none.
 
@@ -82,7 +86,7 @@ def find_damage(
     """
     if str(recorded.iteration) != folder.name:
         return f"it was saved as {recorded.iteration}"
-    used = [name for name in sorted(recorded.files) if "/" not in name or _item(name) in items]
+    names = [name for name in sorted(recorded.files) if "/" not in name or _item(name) in items]
 
     def compare(name: str) -> str | None:
         try:
@@ -92,7 +96,7 @@ def find_damage(
         return None if digest == recorded.files[name] else f"{name} is not as it was saved"
 
     with ThreadPoolExecutor(THREADS) as pool:
-        return next((damage for damage in pool.map(compare, used[part::parts]) if damage), None)
+        return next((damage for damage in pool.map(compare, names[part::parts]) if damage), None)
 
 
 def _item(name: str) -> str:

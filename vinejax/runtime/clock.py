@@ -24,8 +24,10 @@ class Clock:
     def note_asked(self) -> None:
         """Notes that a template asks for the time; a line says so the first time."""
         if not self.was_asked and is_writer():
-            rule = "all prompts of the run have that of its start"
-            print(f"warning: the chat template asks for the time; {rule}, {self.time:%Y-%m-%d %X}")
+            message = "all prompts of the run have that of its start"
+            print(
+                f"warning: the chat template asks for the time; {message}, {self.time:%Y-%m-%d %X}"
+            )
         self.was_asked = True
 
     @property
@@ -46,8 +48,8 @@ class Clock:
         try:
             self._time = datetime.datetime.fromisoformat(text.strip())
         except ValueError:
-            rule = "holds no time; put a copy of it back, or choose another --workdir"
-            raise WorkdirError(f"{file}: {rule}") from None
+            message = "holds no time; put a copy of it back, or choose another --workdir"
+            raise WorkdirError(f"{file}: {message}") from None
         self.was_asked = False
 
     def keep(self, workdir: epath.Path) -> None:

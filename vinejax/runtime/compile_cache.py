@@ -23,32 +23,32 @@ MOST_BYTES = 4 << 30  # of the folder in the user's home
 MIN_SECONDS = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"  # jax's own variable for `LEAST_S`
 
 
-def use_compile_cache(chosen: str, workdir: epath.Path) -> None:
+def use_compile_cache(setting: str, workdir: epath.Path) -> None:
     """Sets the folder of compiled programs for this process, before the first one is compiled.
 
-    `chosen` is `compile_cache`: a folder or gs:// path, or '' or 'none' for no cache. 'auto' is the
+    `setting` is `compile_cache`: a folder or gs:// path, or '' or 'none' for no cache. 'auto' is the
     folder that jax was given, by JAX_COMPILATION_CACHE_DIR or in Python, if it was; otherwise the
     user's cache folder or, on several hosts, `compiled` of the workdir, which all hosts share.
 
     Raises ConfigError if a folder that was named cannot be written. If that of 'auto' cannot be
     written, one line says so, and programs are compiled at every start.
     """
-    if chosen in OFF:
+    if setting in OFF:
         jax.config.update("jax_compilation_cache_dir", None)
         return
-    if chosen == AUTO and jax.config.values["jax_compilation_cache_dir"]:
+    if setting == AUTO and jax.config.values["jax_compilation_cache_dir"]:
         return
-    folder = epath.Path(os.path.expanduser(chosen))
-    if chosen == AUTO:
+    folder = epath.Path(os.path.expanduser(setting))
+    if setting == AUTO:
         folder = workdir / "compiled" if jax.process_count() > 1 else _users_folder()
     if fault := _fault_of(folder):
-        rule = f"{fault}; name a folder, or '' for none"
-        if chosen != AUTO:
-            raise ConfigError("compile_cache", rule, repr(chosen))
+        message = f"{fault}; name a folder, or '' for none"
+        if setting != AUTO:
+            raise ConfigError("compile_cache", message, repr(setting))
         if is_writer():
-            print(f"compile_cache: {folder}: {rule}; programs are compiled anew at every start")
+            print(f"compile_cache: {folder}: {message}; programs are compiled anew at every start")
         return
-    if chosen == AUTO and jax.process_count() == 1:
+    if setting == AUTO and jax.process_count() == 1:
         _forget_oldest(Path(folder))
     jax.config.update("jax_compilation_cache_dir", os.fspath(folder))
     if MIN_SECONDS not in os.environ:
@@ -92,7 +92,7 @@ def _forget_oldest(folder: Path) -> None:
     jax's own limit is not used: a process that is killed while it writes an entry leaves one
     without a time, and from then on no entry is written. Folders, as of XLA's tuning on GPUs, stay.
     """
-    found = []
+    programs = []
     for file in folder.glob("*"):
         if file.is_dir():
             continue
@@ -100,9 +100,9 @@ def _forget_oldest(folder: Path) -> None:
             stat = file.stat()
         except OSError:  # another process deletes them, too
             continue
-        found.append((max(stat.st_atime, stat.st_mtime), stat.st_size, file))
-    excess = sum(size for _, size, _ in found) - MOST_BYTES
-    for _, size, file in sorted(found):
+        programs.append((max(stat.st_atime, stat.st_mtime), stat.st_size, file))
+    excess = sum(size for _, size, _ in programs) - MOST_BYTES
+    for _, size, file in sorted(programs):
         if excess <= 0:
             return
         file.unlink(missing_ok=True)

@@ -15,12 +15,12 @@ class Compiles(NamedTuple):
     loaded: int  # those of them that were loaded
     seconds: float  # of compiling and loading, without tracing
 
-    def since(self, before: "Compiles") -> "Compiles":
+    def since(self, earlier: "Compiles") -> "Compiles":
         """What was added since an earlier count."""
         return Compiles(
-            self.programs - before.programs,
-            self.loaded - before.loaded,
-            self.seconds - before.seconds,
+            self.programs - earlier.programs,
+            self.loaded - earlier.loaded,
+            self.seconds - earlier.seconds,
         )
 
 

@@ -26,11 +26,11 @@ def found_devices() -> list[Any]:
         with _without_tpu():
             return jax.devices()
     except (RuntimeError, AssertionError) as error:  # the latter where no plugin has the platform
-        asked = os.environ.get("JAX_PLATFORMS", "")
+        platforms = os.environ.get("JAX_PLATFORMS", "")
         reason = " ".join(str(error).split()) or "no such platform is installed"
         remedy = "unset it, or see README for what to install"
         raise UserError(
-            f"JAX_PLATFORMS={asked}: jax finds no device: {reason}; {remedy}"
+            f"JAX_PLATFORMS={platforms}: jax finds no device: {reason}; {remedy}"
         ) from error
 
 
@@ -40,12 +40,14 @@ def _without_tpu() -> Iterator[None]:
 
     Afterwards the environment is as it was: `num_hosts` reads it too.
     """
-    told = {} if has_tpu() else {name: x for name, x in NO_TPU.items() if name not in os.environ}
-    os.environ.update(told)
+    variables = (
+        {} if has_tpu() else {name: x for name, x in NO_TPU.items() if name not in os.environ}
+    )
+    os.environ.update(variables)
     try:
         yield
     finally:
-        for name in told:
+        for name in variables:
             del os.environ[name]
 
 
@@ -80,17 +82,17 @@ def on_devices(cfg: Config) -> Config:
     row = match_topology(kind, len(devices), cfg.meshes)
     if cfg.topology:
         if match_topology(kind, len(devices), [cfg.topology]) is None:
-            rule = f"is not what was found, {len(devices)} x {kind}; leave it empty"
-            raise ConfigError("topology", rule, repr(cfg.topology))
+            message = f"is not what was found, {len(devices)} x {kind}; leave it empty"
+            raise ConfigError("topology", message, repr(cfg.topology))
         return with_row(cfg, cfg.topology)
     if not cfg.meshes or cfg.mesh != MeshConfig():
         return cfg
     if row is None:
-        rule = (
+        message = (
             f"none of {', '.join(cfg.meshes)} is what was found, {len(devices)} x {kind}; "
             "add a row, or set mesh.data, mesh.fsdp or mesh.tensor (-1: all devices)"
         )
-        raise ConfigError("meshes", rule)
+        raise ConfigError("meshes", message)
     return with_row(cfg, row)
 
 
@@ -105,8 +107,8 @@ def with_row(cfg: Config, topology: str) -> Config:
         if cfg.mesh != MeshConfig():
             return cfg
         known = f"rows are {', '.join(cfg.meshes)}" if cfg.meshes else "there are none"
-        rule = f"has no row in `meshes` ({known}); add one, or set mesh.fsdp and mesh.tensor"
-        raise ConfigError("topology", rule, repr(topology))
+        message = f"has no row in `meshes` ({known}); add one, or set mesh.fsdp and mesh.tensor"
+        raise ConfigError("topology", message, repr(topology))
     row = cfg.meshes[topology]
     mesh = MeshConfig(row.data, row.fsdp, row.tensor)
     slots = row.slots or cfg.rollout.slots

@@ -26,7 +26,9 @@ from vinejax.core.settings import DistributedConfig
 METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/"
 WORKERS = "worker-network-endpoints"  # a comma-separated list, on VMs with TPUs
 METADATA_TIMEOUT_S = 3
-MERCY_S = 60  # jax waits this much longer for absent hosts, so that our one-line message is first
+JAX_EXTRA_S = (
+    60  # jax waits this much longer for absent hosts, so that our one-line message is first
+)
 TPU_DEVICES = ("/dev/accel0", "/dev/vfio/0")
 
 
@@ -69,10 +71,10 @@ def initialize(cfg: DistributedConfig) -> None:
         return
     import jax
 
-    named = _named_hosts(hosts, cfg.port)
-    if named.get("process_id"):
-        _wait_for(named["coordinator_address"], cfg.timeout_s)
-    place = named.get("coordinator_address", "the first host")
+    arguments = _named_hosts(hosts, cfg.port)
+    if arguments.get("process_id"):
+        _wait_for(arguments["coordinator_address"], cfg.timeout_s)
+    place = arguments.get("coordinator_address", "the first host")
     print(f"vinejax: {hosts} hosts meet at {place}, within {cfg.timeout_s} s", file=sys.stderr)
     os.environ.setdefault("JAX_COORDINATOR_PORT", str(cfg.port))
     absent = threading.Timer(cfg.timeout_s, _give_up, (hosts, cfg.timeout_s))
@@ -80,24 +82,26 @@ def initialize(cfg: DistributedConfig) -> None:
     absent.start()
     try:
         jax.distributed.initialize(
-            **named,
-            initialization_timeout=cfg.timeout_s + MERCY_S,
+            **arguments,
+            initialization_timeout=cfg.timeout_s + JAX_EXTRA_S,
             heartbeat_timeout_seconds=cfg.heartbeat_s,
             shutdown_timeout_seconds=cfg.timeout_s,
         )
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
-        rule = f"cannot join the {hosts} hosts: {reason}"
-        raise UserError(f"{socket.gethostname()}: {rule}") from error
+        message = f"cannot join the {hosts} hosts: {reason}"
+        raise UserError(f"{socket.gethostname()}: {message}") from error
     finally:
         absent.cancel()
 
 
 def _give_up(hosts: int, timeout_s: int) -> None:
     """Ends this process, which has waited for the others in vain."""
-    rule = f"not all of {hosts} hosts came within {timeout_s} s (distributed.timeout_s)"
+    message = f"not all of {hosts} hosts came within {timeout_s} s (distributed.timeout_s)"
     remedy = "start the same command on each, at most that long after one another"
-    print(f"vinejax: error: {socket.gethostname()}: {rule}; {remedy}", file=sys.stderr, flush=True)
+    print(
+        f"vinejax: error: {socket.gethostname()}: {message}; {remedy}", file=sys.stderr, flush=True
+    )
     leave(2, at_once=True)
 
 

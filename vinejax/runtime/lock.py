@@ -56,16 +56,16 @@ class WorkdirLock(contextlib.AbstractContextManager["WorkdirLock"]):
                 self._workdir.mkdir(parents=True, exist_ok=True)
             file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
-            rule = f"cannot be used as a file ({error.strerror}); choose another --workdir"
-            raise WorkdirError(f"{path}: {rule}") from error
+            message = f"cannot be used as a file ({error.strerror}); choose another --workdir"
+            raise WorkdirError(f"{path}: {message}") from error
         try:
             _lock(file)
         except OSError as error:
             holder = _read_holder(file)
             os.close(file)
             if error.errno in TAKEN:
-                rule = f"{holder} is training there; wait for it, end it, or choose another"
-                raise WorkdirError(f"{self._workdir}: {rule} --workdir") from error
+                message = f"{holder} is training there; wait for it, end it, or choose another"
+                raise WorkdirError(f"{self._workdir}: {message} --workdir") from error
             print(
                 f"{path}: this file system has no locks ({error}): start one run", file=sys.stderr
             )

@@ -17,11 +17,23 @@ from vinejax.core.errors import ConfigError
 from vinejax.core.settings import LogConfig
 from vinejax.runtime.display import Display
 from vinejax.runtime.events import Events
-from vinejax.runtime.stages import is_training, number_field
 from vinejax.runtime.watchdog import sign
 from vinejax.runtime.workdir import is_remote, write_atomic
 
 LISTED = 8  # numbers in a message
+
+# Stages of a run, each with records of its own. 'train' is an iteration of the method. 'sft' is
+# supervised training, which has no iterations. 'eval' and 'test' are evaluations.
+
+
+def number_field(stage: str) -> str:
+    """The field that numbers a stage's records: optimizer steps of 'sft', else iterations."""
+    return "step" if stage == "sft" else "iteration"
+
+
+def is_training(stage: str) -> bool:
+    """Whether the stage changes the policy, so that a resumed run records it again in order."""
+    return stage in ("train", "sft")
 
 
 class RunLog:
@@ -169,14 +181,16 @@ class _MetricsFile:
             self._repair()
             again = {place for place in self._drop(comes_again) if place[0] == "train"}
             if again:
-                rule = f"iterations on record without a checkpoint, done again: {len(again)}"
-                self.remarks.append(f"{path}: {rule}")
+                message = f"iterations on record without a checkpoint, done again: {len(again)}"
+                self.remarks.append(f"{path}: {message}")
             self._earlier = {_place(json.loads(line)) for line in self._lines()}
         missing = {("train", i) for i in range(resumed_at or 0)} - self._earlier
         if missing:
             first, last = min(missing)[1], max(missing)[1]
-            rule = f"iterations that are done without a record: {len(missing)}, {first} to {last}"
-            self.remarks.append(f"{path}: {rule}")
+            message = (
+                f"iterations that are done without a record: {len(missing)}, {first} to {last}"
+            )
+            self.remarks.append(f"{path}: {message}")
 
     def append(self, line: dict[str, object]) -> None:
         """Writes a record; replaces an earlier process's record of the same stage and number."""
@@ -213,8 +227,8 @@ class _MetricsFile:
             copy = self._path.with_name(self._path.name + ".damaged")
             copy.write_bytes(b"".join(lines))
             numbers = ", ".join(str(i + 1) for i in bad[:LISTED]) + (", ..." * (len(bad) > LISTED))
-            rule = f"{len(bad)} of {len(lines)} lines cannot be read and are dropped ({numbers})"
-            self.remarks.append(f"{self._path}: {rule}; as it was: {copy.name}")
+            message = f"{len(bad)} of {len(lines)} lines cannot be read and are dropped ({numbers})"
+            self.remarks.append(f"{self._path}: {message}; as it was: {copy.name}")
         write_atomic(self._path, kept.decode())
 
     def _drop(self, is_stale: Callable[[str, int], bool]) -> set[tuple[str, int]]:
@@ -242,8 +256,8 @@ def _cut_episodes(folder: epath.Path, resumed_at: int | None) -> list[str]:
     if is_remote(folder) or not resumed_at:
         return []
     files = [folder / f"{iteration}.jsonl" for iteration in range(resumed_at)]
-    rule = "ends in mid-line; the report leaves that line out"
-    return [f"{file}: {rule}" for file in files if file.exists() and _is_cut(file)]
+    message = "ends in mid-line; the report leaves that line out"
+    return [f"{file}: {message}" for file in files if file.exists() and _is_cut(file)]
 
 
 def _is_cut(file: epath.Path) -> bool:
@@ -282,8 +296,8 @@ def _start_wandb(workdir: epath.Path, cfg: LogConfig) -> Any:
     try:
         wandb = importlib.import_module("wandb")
     except ImportError as error:
-        rule = f"wandb cannot be imported ({error}): pip install 'vinejax[wandb]'"
-        raise ConfigError("log.wandb", rule, repr(cfg.wandb)) from error
+        message = f"wandb cannot be imported ({error}): pip install 'vinejax[wandb]'"
+        raise ConfigError("log.wandb", message, repr(cfg.wandb)) from error
     file = workdir / "wandb_id"
     if not file.exists():
         write_atomic(file, uuid.uuid4().hex[:8])

@@ -46,8 +46,8 @@ def read_status(workdir: epath.Path) -> Status | None:
     be seen from here: they are lost once they have been silent for `patience_s` seconds.
     """
     try:
-        found: dict[str, Any] = json.loads((workdir / FILE).read_text(encoding="utf-8"))
-        status = Status(**found)
+        record: dict[str, Any] = json.loads((workdir / FILE).read_text(encoding="utf-8"))
+        status = Status(**record)
         is_silent = time.time() - status.at > status.patience_s
     except (OSError, ValueError, TypeError):
         return None

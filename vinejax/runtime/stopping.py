@@ -28,7 +28,7 @@ class Stopped(Exception):
         """`number` is the signal's."""
         super().__init__(f"stopped by {signal.Signals(number).name}")
         self.exit_code = 128 + number
-        self.kept = ""  # what the next start goes on from
+        self.next_start = ""  # what the next start goes on from, in words
 
 
 class _Request:
@@ -98,7 +98,7 @@ class Watch:
     """
 
     def __init__(self):
-        self._before: Any = None
+        self._previous: Any = None
 
     def look(self, result: Any = None) -> None:
         """Raises Stopped if a request has come. A sign of life, for the watchdog.
@@ -113,10 +113,10 @@ class Watch:
         sign()
         if not _Request.is_deferred:
             return
-        before, self._before = self._before, result
+        previous, self._previous = self._previous, result
         if jax.process_count() == 1:
-            if before is not None:
-                jax.block_until_ready(before)
+            if previous is not None:
+                jax.block_until_ready(previous)
             number = _Request.number
         elif jax.default_backend() == "cpu":
             if result is None:
@@ -124,8 +124,8 @@ class Watch:
             jax.block_until_ready(result)
             number = int(start_maximum(_Request.number))
         else:
-            self._before = start_maximum(_Request.number)
-            number = 0 if before is None else int(before)
+            self._previous = start_maximum(_Request.number)
+            number = 0 if previous is None else int(previous)
         if number:
             raise Stopped(number)
 

@@ -154,17 +154,17 @@ def parse_topology(name: str) -> Topology:
     """
     parts = re.fullmatch(r"([a-z][a-z0-9]*):([1-9]\d*(?:x[1-9]\d*)*)", name)
     if not parts:
-        rule = "write a kind and its chips, like 'v5e:16x16', 'v5p:4x4x4', 'h100:8' or 'cpu:8'"
-        raise ConfigError("topology", rule, repr(name))
+        message = "write a kind and its chips, like 'v5e:16x16', 'v5p:4x4x4', 'h100:8' or 'cpu:8'"
+        raise ConfigError("topology", message, repr(name))
     kind = parts[1]
     shape = tuple(map(int, parts[2].split("x")))
     if kind not in KINDS:
         close = difflib.get_close_matches(kind, KINDS, n=1, cutoff=0.4)
         meant = f"; did you mean {close[0]!r}?" if close else ";"
-        rule = f"unknown kind {kind!r}{meant} Known: {', '.join(KINDS)}"
-        raise ConfigError("topology", rule, repr(name))
-    if rule := _shape_error(KINDS[kind], shape):
-        raise ConfigError("topology", f"{kind} {rule}", repr(name))
+        message = f"unknown kind {kind!r}{meant} Known: {', '.join(KINDS)}"
+        raise ConfigError("topology", message, repr(name))
+    if message := _shape_error(KINDS[kind], shape):
+        raise ConfigError("topology", f"{kind} {message}", repr(name))
     return Topology(name, kind, shape)
 
 

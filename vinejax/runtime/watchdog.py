@@ -29,13 +29,13 @@ class Signs:
     count: int
 
 
-OWN = Signs(socket.gethostname(), "start", 0)
+OWN_SIGNS = Signs(socket.gethostname(), "start", 0)
 
 
 def sign(stage: str | None = None) -> None:
     """Gives a sign of life: a chunk of decoding, a minibatch, or the stage of this name begins."""
-    OWN.count += 1
-    OWN.stage = stage or OWN.stage
+    OWN_SIGNS.count += 1
+    OWN_SIGNS.stage = stage or OWN_SIGNS.stage
 
 
 class Watchdog:
@@ -67,8 +67,8 @@ class Watchdog:
         while not self._ended.wait(self._silence_s / LOOKS):
             self._write()
             looks += 1
-            if OWN.count != count:
-                count, looks = OWN.count, 0
+            if OWN_SIGNS.count != count:
+                count, looks = OWN_SIGNS.count, 0
                 faulthandler.dump_traceback_later(self._silence_s, repeat=True, file=STDERR)
             elif looks % LOOKS == 0:
                 line = self.line(looks * self._silence_s / LOOKS)
@@ -76,22 +76,22 @@ class Watchdog:
 
     def line(self, silent_s: float) -> str:
         """The warning after `silent_s` seconds of silence."""
-        said = f"no sign of life for {silent_s:.0f} s in stage {OWN.stage!r}"
+        silence = f"no sign of life for {silent_s:.0f} s in stage {OWN_SIGNS.stage!r}"
         if self._processes == 1:
-            return f"{said}; it may be compiling, or a device or the grader hangs"
-        seen = self._read()
-        missing = [str(i) for i in range(self._processes) if i not in seen]
+            return f"{silence}; it may be compiling, or a device or the grader hangs"
+        signs_seen = self._read()
+        missing = [str(i) for i in range(self._processes) if i not in signs_seen]
         if missing:
-            return f"{said}; nothing was ever heard of process {', '.join(missing)}"
-        least = min(signs.count for signs in seen.values())
+            return f"{silence}; nothing was ever heard of process {', '.join(missing)}"
+        least = min(signs.count for signs in signs_seen.values())
         behind = [
             f"process {i} on host {signs.host}, in stage {signs.stage!r}"
-            for i, signs in seen.items()
+            for i, signs in signs_seen.items()
             if signs.count == least
         ]
         if len(behind) == self._processes:
-            return f"{said}; all processes are as far: devices or the network between them hang"
-        return f"{said}; behind the others: {', '.join(behind)}"
+            return f"{silence}; all processes are as far: devices or the network between them hang"
+        return f"{silence}; behind the others: {', '.join(behind)}"
 
     def _write(self) -> None:
         """Notes the last sign of this process where the others see it."""
@@ -99,18 +99,18 @@ class Watchdog:
             return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            note = json.dumps(dataclasses.asdict(OWN))
+            note = json.dumps(dataclasses.asdict(OWN_SIGNS))
             write_atomic(self._folder / f"{self._process}.json", note)
         except OSError:  # on a full disk the run's own writes end it
             return
 
     def _read(self) -> dict[int, Signs]:
         """The last signs of all processes that have given one."""
-        seen = {}
+        signs_seen = {}
         for process in range(self._processes):
             try:
                 note = (self._folder / f"{process}.json").read_text(encoding="utf-8")
-                seen[process] = Signs(**json.loads(note))
+                signs_seen[process] = Signs(**json.loads(note))
             except (OSError, ValueError, TypeError):
                 continue
-        return seen
+        return signs_seen

@@ -12,7 +12,7 @@ NO_BOUND = 2**62  # stands for a bound that is not set
 
 
 @dataclasses.dataclass(frozen=True)
-class Spent:
+class RunTotals:
     """Totals since the start of a run, over all processes that continued it."""
 
     prompts: int = 0  # problems drawn, each time anew
@@ -21,11 +21,11 @@ class Spent:
     updates: int = 0  # gradient steps of the policy that were tried
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # by stage
 
-    def plus(self, **more: int) -> "Spent":
+    def plus(self, **more: int) -> "RunTotals":
         """A copy with these counts added."""
         return dataclasses.replace(self, **{k: getattr(self, k) + x for k, x in more.items()})
 
-    def timed(self, timings: Mapping[str, float]) -> "Spent":
+    def timed(self, timings: Mapping[str, float]) -> "RunTotals":
         """A copy with `timing_s/<stage>` added to the seconds of each stage."""
         seconds = dict(self.seconds)
         for name, x in timings.items():
@@ -39,7 +39,7 @@ class Spent:
         return counts | {f"timing_s/total_{stage}": x for stage, x in self.seconds.items()}
 
 
-def left(cfg: Config, spent: Spent) -> int:
+def left(cfg: Config, spent: RunTotals) -> int:
     """The rest of the run's budget, in whole groups of `rollout.per_prompt` episodes.
 
     Without a budget it is a number that no run reaches.

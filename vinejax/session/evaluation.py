@@ -16,7 +16,7 @@ from vinejax.tasks.base import Split
 SAME_DRAWS = -1  # the iteration of every evaluation: all draw the same random numbers
 
 
-class Solved(NamedTuple):
+class SolvedProblems(NamedTuple):
     """Problems with their graded responses, n each."""
 
     problems: list[PromptedProblem]
@@ -25,7 +25,7 @@ class Solved(NamedTuple):
     parts: list[list[dict[str, float] | None]]  # [P][n] by reward function
 
 
-def solve(session: Session, params: Params, split: Split) -> Solved:
+def solve(session: Session, params: Params, split: Split) -> SolvedProblems:
     """The problems of a split, with `eval.samples` responses to each.
 
     A response that the budget cut is graded like any other, as in the evaluation of VinePPO's code.
@@ -35,10 +35,10 @@ def solve(session: Session, params: Params, split: Split) -> Solved:
     sampler = session.sampler_of(engine, cfg, SAME_DRAWS)
     sampled = sampler.responses(params, problems, cfg.eval.samples)
     engine.release()
-    return Solved(problems, *sampled)
+    return SolvedProblems(problems, *sampled)
 
 
-def metrics_of(session: Session, solved: Solved) -> dict[str, float]:
+def metrics_of(session: Session, solved: SolvedProblems) -> dict[str, float]:
     """The accuracies, the mean response length and the fraction of responses that were cut.
 
     The accuracies of each data set follow, under its name.
@@ -56,7 +56,7 @@ def metrics_of(session: Session, solved: Solved) -> dict[str, float]:
 
 
 def metrics_by_source(
-    session: Session, solved: Solved, answers: list[list[str | None]]
+    session: Session, solved: SolvedProblems, answers: list[list[str | None]]
 ) -> dict[str, float]:
     """The accuracies on each data set of a split, '<name>/pass_at_1'; {} if the split is of one.
 

@@ -19,7 +19,7 @@ from vinejax.rollout.sampler import Sampler
 from vinejax.runtime.compiles import Compiles, compiles
 from vinejax.runtime.log import RunLog
 from vinejax.session import metrics
-from vinejax.session.budget import Spent, left
+from vinejax.session.budget import RunTotals, left
 from vinejax.session.session import Session
 from vinejax.tasks.graded import GradingStats
 from vinejax.tasks.rewards import TrainerState
@@ -33,10 +33,10 @@ class Solutions(NamedTuple):
     sampled: list[Episode]  # these, and those that were discarded
 
 
-class Before(NamedTuple):
+class StartCounters(NamedTuple):
     """Counters at the start of an iteration, from which its own figures are computed."""
 
-    spent: Spent
+    spent: RunTotals
     engine: Any  # a mark of `EngineStats`
     grading: GradingStats
     compiles: Compiles
@@ -45,7 +45,7 @@ class Before(NamedTuple):
 class Iteration:
     """One iteration of a run."""
 
-    def __init__(self, session: Session, log: RunLog, number: int, spent: Spent):
+    def __init__(self, session: Session, log: RunLog, number: int, spent: RunTotals):
         """`number` counts iterations from 0; `spent` has the run's totals before this one."""
         self.session = session
         self.log = log
@@ -54,7 +54,9 @@ class Iteration:
         self.metrics: dict[str, Any] = {}
         self.sampler: Sampler = session.sampler(number)
         self.failed_batch: Any = None  # a batch of the updates if all of them were skipped
-        self.before = Before(spent, session.engine.stats.mark(), session.graded.stats, compiles())
+        self.at_start = StartCounters(
+            spent, session.engine.stats.mark(), session.graded.stats, compiles()
+        )
         session.graded.state = TrainerState(number, self.cfg.iterations)
 
     @property
@@ -70,7 +72,7 @@ class Iteration:
     @property
     def drawn(self) -> int:
         """Number of problems that `draw` has given in this iteration."""
-        return self.spent.prompts - self.before.spent.prompts
+        return self.spent.prompts - self.at_start.spent.prompts
 
     @property
     def can_draw(self) -> bool:
@@ -183,20 +185,20 @@ class Iteration:
             session.graded.failure,
         )
         self.log.episodes(self.number, rows)
-        stats = session.engine.stats.minus(self.before.engine)
-        grading = session.graded.stats.minus(self.before.grading)
+        stats = session.engine.stats.minus(self.at_start.engine)
+        grading = session.graded.stats.minus(self.at_start.grading)
         self.metrics |= metrics.value_metrics(episodes, by_step)
         self.metrics |= metrics.engine_metrics(stats, episodes, self.log.timings)
         self.metrics |= metrics.grading_metrics(grading)
         self.spent = self.spent.plus(tokens=stats.decoded_tokens)
 
-    def record(self, step: int) -> Spent:
+    def record(self, step: int) -> RunTotals:
         """Writes the iteration's line of metrics; returns the run's new totals.
 
         `step` counts the policy's updates.
         """
         self.spent = self.spent.timed(self.log.timings)
-        made = compiles().since(self.before.compiles)
+        made = compiles().since(self.at_start.compiles)
         compiled = {"perf/compiles": made.programs, "perf/compile_s": made.seconds}
         values = self.metrics | self.log.timings | compiled | self.spent.metrics()
         self.log.metrics(self.number, step, "train", values)

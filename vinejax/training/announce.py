@@ -43,17 +43,17 @@ def start_line(cfg: Config, done: int) -> str:
     return f"resumes after iteration {done} of {cfg.iterations}, from checkpoints/{done}; {slow}"
 
 
-def programs_line(done: Compiles) -> str:
+def programs_line(compiles: Compiles) -> str:
     """What it took to make the programs of the first iteration ready, and where they are kept."""
     folder = jax.config.values["jax_compilation_cache_dir"]
-    compiled = done.programs - done.loaded
-    seconds = format_duration(done.seconds)
+    compiled = compiles.programs - compiles.loaded
+    seconds = format_duration(compiles.seconds)
     if not folder:
-        rule = "not kept for the next start (compile_cache)"
-        return f"programs: {compiled} compiled in {seconds}, {rule}"
-    if not done.loaded:
+        message = "not kept for the next start (compile_cache)"
+        return f"programs: {compiled} compiled in {seconds}, {message}"
+    if not compiles.loaded:
         return f"programs: {compiled} compiled in {seconds}, kept for the next start in {folder}"
-    found = f"{done.loaded} of {done.programs} found in {folder}"
+    found = f"{compiles.loaded} of {compiles.programs} found in {folder}"
     return f"programs: {found}, {compiled} compiled, {seconds} together"
 
 
@@ -61,8 +61,8 @@ def end_lines(workdir: epath.Path) -> list[str]:
     """Lines for a run that has ended: accuracy at the start and the end, and the next command."""
     records, parts = read_run(workdir).records, []
     for split, name in SPLITS.items():
-        found: list[Any] = [r.values[name] for r in records if name in r.values]
-        if len(found) > 1:
-            parts.append(f"{split} pass@1 {found[0]:.3f} to {found[-1]:.3f}")
+        accuracies: list[Any] = [r.values[name] for r in records if name in r.values]
+        if len(accuracies) > 1:
+            parts.append(f"{split} pass@1 {accuracies[0]:.3f} to {accuracies[-1]:.3f}")
     has_trained = any(r.stage in ("eval", "test") and r.position > 0 for r in records)
     return [", ".join(parts)] * bool(parts) + [EXPORT] * has_trained

@@ -12,7 +12,7 @@ from vinejax.runtime.checkpoint import find_policy, restore_policy
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.workdir import write_atomic
-from vinejax.session.evaluation import Solved, metrics_of, solve
+from vinejax.session.evaluation import SolvedProblems, metrics_of, solve
 from vinejax.session.session import Session
 from vinejax.tasks.base import Split
 from vinejax.training.startup import open_session
@@ -56,7 +56,7 @@ def evaluate_run(cfg: Config, path: str | os.PathLike) -> dict[str, Any]:
     return record
 
 
-def _write_evaluation(workdir: epath.Path, solved: Solved, record: dict[str, Any]) -> None:
+def _write_evaluation(workdir: epath.Path, solved: SolvedProblems, record: dict[str, Any]) -> None:
     problems, solutions, rewards, _ = solved
     folder = workdir / "eval"
     folder.mkdir(parents=True, exist_ok=True)

@@ -37,13 +37,13 @@ def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> ep
         raise WorkdirError(f"{workdir}: holds no checkpoint to export; --mode=train makes one")
     trained = load_trained(workdir, workdir / checkpoint[0], make_mesh(cfg.mesh))
     save_pretrained(workdir / FOLDER, trained.model, trained.params, trained.tokenizer)
-    written = [workdir / FOLDER]
+    folders = [workdir / FOLDER]
     if trained.adapters is not None:
         start = _start(trained, workdir)
-        written.append(workdir / ADAPTERS)
-        save_adapters(written[1], trained.model, trained.adapters, trained.settings, start)
+        folders.append(workdir / ADAPTERS)
+        save_adapters(folders[1], trained.model, trained.adapters, trained.settings, start)
     if is_writer():
-        print(f"{trained.source} is now in {' and '.join(map(str, written))}")
+        print(f"{trained.source} is now in {' and '.join(map(str, folders))}")
     source = _export_reward_model(cfg, workdir)
     if source and is_writer():
         print(f"the values of {source} are now in {workdir / REWARD_MODEL}")

@@ -108,9 +108,9 @@ def _start_folder(run: epath.Path) -> str:
 
 def _settings_of(run: epath.Path) -> ModelConfig:
     try:
-        recorded: dict[str, Any] = _read(run / "config.json")["config"]["model"]
-        recorded["lora_targets"] = tuple(recorded["lora_targets"])  # JSON has no tuples
-        return ModelConfig(**recorded)
+        settings: dict[str, Any] = _read(run / "config.json")["config"]["model"]
+        settings["lora_targets"] = tuple(settings["lora_targets"])  # JSON has no tuples
+        return ModelConfig(**settings)
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{run}: the config.json of this run is damaged") from error
 

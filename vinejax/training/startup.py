@@ -127,12 +127,12 @@ def checked_parts(
 
 def fitted(cfg: Config, method: Method, mesh: Mesh, say: bool) -> Config:
     """`with_fitting_minibatch`; with `say` a line reports a change of the minibatch."""
-    found = with_fitting_minibatch(cfg, method, num_shards(mesh))
-    rows, given = found.ppo.minibatch, cfg.ppo.minibatch
+    fitting = with_fitting_minibatch(cfg, method, num_shards(mesh))
+    rows, given = fitting.ppo.minibatch, cfg.ppo.minibatch
     if rows != given and say:
         count = cfg.rollout.prompts * cfg.rollout.per_prompt
         print(f"ppo.minibatch = {given}: an iteration has {count} solutions; it is taken as {rows}")
-    return found
+    return fitting
 
 
 def load_start(
@@ -152,8 +152,8 @@ def load_start(
         model, start, tokenizer = load_pretrained(folder, dtype, mesh)
     check_context(cfg, model.cfg.context, model.cfg.context_reason)
     if max(cfg.sample.stop_ids, default=0) >= model.cfg.vocab_size:
-        rule = f"the model's token ids are below {model.cfg.vocab_size}"
-        raise ConfigError("sample.stop_ids", rule, repr(cfg.sample.stop_ids))
+        message = f"the model's token ids are below {model.cfg.vocab_size}"
+        raise ConfigError("sample.stop_ids", message, repr(cfg.sample.stop_ids))
     if cfg.model.architecture:
         check_architecture(cfg.model.architecture, model)
     model = model.computing(cfg.model)
@@ -229,8 +229,8 @@ def prompted_problems(
     host cannot hold the answers of an evaluation, or where the settings of an accessory do not fit
     the task; DataError when no answer of a split can be read.
     """
-    kept: dict[Split, list[PromptedProblem]] = {}
-    listed: dict[Split, list[dict[str, Any]]] = {}
+    prompted: dict[Split, list[PromptedProblem]] = {}
+    records: dict[Split, list[dict[str, Any]]] = {}
     for split in splits:
         problems, too_long = _short_prompts(cfg, graded.task, tokenizer, split)
         graded.check_functions(problems[0][0])
@@ -246,28 +246,28 @@ def prompted_problems(
             raise DataError(f"{graded.task.name} {split}", None, message)
         reason = {"reason": "the gold cannot be read", "left_out": leave_out}
         unreadable = [{"id": name, "gold": gold} | reason for name, gold in golds.items()]
-        kept[split], listed[split] = problems, too_long + unreadable
+        prompted[split], records[split] = problems, too_long + unreadable
     if is_writer():
-        _say_shared(kept)
+        _say_shared(prompted)
     draws = "train" in splits and method is not sft.METHOD
-    if draws and len(kept["train"]) < cfg.rollout.prompts:
-        rule = f"the train split has only {len(kept['train'])} problems; lower it"
+    if draws and len(prompted["train"]) < cfg.rollout.prompts:
+        rule = f"the train split has only {len(prompted['train'])} problems; lower it"
         raise ConfigError("rollout.prompts", rule, str(cfg.rollout.prompts))
-    check_answers(cfg, kept)
+    check_answers(cfg, prompted)
     for settings in cfg.sections.values():
-        settings.check_task(graded.task, [problem for problem, _ in kept.get("train", [])])
-    return kept, listed
+        settings.check_task(graded.task, [problem for problem, _ in prompted.get("train", [])])
+    return prompted, records
 
 
 def _say_shared(problems: dict[Split, list[PromptedProblem]]) -> None:
     """Warns of each split with prompts that are also trained on: its accuracy is partly memory."""
     trained = {tuple(ids) for _, ids in problems.get("train", [])}
-    for split, found in problems.items():
-        shared = [problem.id for problem, ids in found if tuple(ids) in trained]
+    for split, prompted in problems.items():
+        shared = [problem.id for problem, ids in prompted if tuple(ids) in trained]
         if split != "train" and shared:
             some = ", ".join(shared[:LISTED]) + (", ..." if len(shared) > LISTED else "")
-            rule = f"{len(shared)} of {len(found)} prompts are in train, too"
-            print(f"warning: {split}: {rule}, so accuracy there is not that on new ones: {some}")
+            message = f"{len(shared)} of {len(prompted)} prompts are in train, too"
+            print(f"warning: {split}: {message}, so accuracy there is not that on new ones: {some}")
 
 
 def _unreadable(graded: GradedTask, problems: list[Problem]) -> dict[str, str | None]:
@@ -283,14 +283,16 @@ def _short_prompts(
 ) -> tuple[list[PromptedProblem], list[dict[str, Any]]]:
     """The problems whose prompt is not too long, and a record of each of the others."""
     limit = cfg.data.max_prompt_tokens
-    kept, dropped = load_problems(task, tokenizer, split, cfg.data)
-    warn_unspelled(tokenizer, [task.prompt(problem) for problem, _ in kept], f"{split} prompts")
-    rule = f"more than data.max_prompt_tokens = {limit} tokens"
+    short, dropped = load_problems(task, tokenizer, split, cfg.data)
+    warn_unspelled(tokenizer, [task.prompt(problem) for problem, _ in short], f"{split} prompts")
+    message = f"more than data.max_prompt_tokens = {limit} tokens"
     if dropped and is_writer():
-        total = len(kept) + len(dropped)
-        print(f"{split}: {len(dropped)} of {total} prompts have {rule} and are left out: {DROPPED}")
-    reason = {"reason": f"the prompt has {rule}", "left_out": True}
-    return kept, [{"id": name} | reason for name in dropped]
+        total = len(short) + len(dropped)
+        print(
+            f"{split}: {len(dropped)} of {total} prompts have {message} and are left out: {DROPPED}"
+        )
+    reason = {"reason": f"the prompt has {message}", "left_out": True}
+    return short, [{"id": name} | reason for name in dropped]
 
 
 def _say_unreadable(

@@ -116,8 +116,8 @@ def warm_up(cfg: Config, path: str | os.PathLike) -> epath.Path:
     cfg = with_dtype(cfg)
     workdir, task, cfg = check_workdir(cfg, path), load_task(cfg.data), on_devices(cfg)
     if cfg.model.path and read_status(workdir) is not None:
-        rule = "holds a run that began without supervised training; choose another --workdir"
-        raise WorkdirError(f"{workdir}: {rule}")
+        message = "holds a run that began without supervised training; choose another --workdir"
+        raise WorkdirError(f"{workdir}: {message}")
     use_compile_cache(cfg.compile_cache, workdir)
     with WorkdirLock(workdir, is_writer()) as lock:
         lock.take(make=False)
