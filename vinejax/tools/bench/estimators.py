@@ -24,6 +24,7 @@ from vinejax.methods.compose import method_of
 from vinejax.methods.known import METHODS
 from vinejax.methods.learned_value import LearnedValue
 from vinejax.methods.ppo import critic_values, critic_weights
+from vinejax.methods.stages import HIDDEN
 from vinejax.model.decoder import Params
 from vinejax.rl.advantages import group_advantages
 from vinejax.rollout.overlong import penalised

@@ -12,6 +12,8 @@ from etils import epath
 from rich.console import Console
 
 from vinejax.core.settings import Config, MeshConfig, as_tree
+from vinejax.runtime.topology import parse_topology
+from vinejax.runtime.workdir import write_atomic
 from vinejax.tools.plan.aot.advice import advise
 from vinejax.tools.plan.aot.compiler import GATHERED, check_compiler, compile_program
 from vinejax.tools.plan.aot.iteration import iteration_stages
