@@ -1,4 +1,4 @@
-"""A run from Python: `vinejax.train` makes or resumes one, and a notebook shows what comes back."""
+"""Runs from Python: `vinejax.train` makes or resumes one, and a notebook shows the result."""
 
 import copy
 import dataclasses
@@ -27,12 +27,12 @@ def train(
 ) -> "RunSummary":
     """Trains as the command does: from the start, or from the newest checkpoint in `workdir`.
 
-    `config` is the path of a config file ('configs/tiny.py', or 'FILE:ARGUMENT'), what `default()`
-    of `vinejax.config` gave, or a `Config`. `overrides` are fields by their dotted names, as after
-    `--config.` on the command line; a `Config` takes none (use `dataclasses.replace`). Without
-    `workdir` the run of a file is in runs/<name of the file>. The config is not changed.
+    `config` is the path of a config file ('configs/tiny.py', or 'FILE:ARGUMENT'), the result of
+    `default()` of `vinejax.config`, or a `Config`. `overrides` are fields by their dotted names, as
+    after `--config.` on the command line; a `Config` takes none (use `dataclasses.replace`).
+    Without `workdir` the run of a file is in runs/<name of the file>. `config` is not changed.
 
-    Raises UserError, in one line, for what cannot be run, before anything is written.
+    Raises a UserError of one line for a run that cannot start, before anything is written.
 
     Example:
       >>> run = vinejax.train("configs/tiny.py", {"iterations": 5})  # doctest: +SKIP
@@ -69,7 +69,7 @@ def _checked_config(
 
 
 def run(workdir: str | os.PathLike) -> "RunSummary":
-    """What the run in a workdir has recorded so far, while it goes on too.
+    """The records so far of the run in a workdir, which may still go on.
 
     Raises UserError if there is no run.
 
@@ -92,7 +92,7 @@ def run(workdir: str | os.PathLike) -> "RunSummary":
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class RunSummary:
-    """A run's records: accuracies, metrics, and where the rest is. A notebook shows it as a table.
+    """The records of a run: accuracies, metrics and files. A notebook shows them as a table.
 
     `metrics` has the records of metrics.jsonl in order, each a dict of numbers by the names of
     docs/metrics.md, with 'stage' and 'iteration'.
@@ -109,22 +109,22 @@ class RunSummary:
 
     @property
     def start_accuracy(self) -> dict[str, float]:
-        """pass@1 by split, 'validation' and 'test', at the first evaluation, if there was one."""
+        """pass@1 by split ('validation', 'test') at the first evaluation, if there was one."""
         return {split: values[0] for split, values in self._accuracies().items()}
 
     @property
     def final_accuracy(self) -> dict[str, float]:
-        """pass@1 by split, 'validation' and 'test', at the last evaluation, if there was one."""
+        """pass@1 by split ('validation', 'test') at the last evaluation, if there was one."""
         return {split: values[-1] for split, values in self._accuracies().items()}
 
     @property
     def report(self) -> epath.Path:
-        """The page of the run, which a browser opens; written when the run ends."""
+        """The page of the run for a browser, written when the run ends."""
         return self.workdir / "report.html"
 
     @property
     def iterations(self) -> int:
-        """Iterations that were finished."""
+        """The number of finished iterations."""
         trained = [record["iteration"] for record in self.metrics if record["stage"] == "train"]
         return max(trained, default=-1) + 1
 

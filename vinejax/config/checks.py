@@ -1,4 +1,4 @@
-"""Every check of the configuration: the rules of core/settings.py, and how fields fit together."""
+"""Checks a configuration: the range of each field, and whether the fields fit together."""
 
 import dataclasses
 import importlib.util
@@ -18,23 +18,26 @@ from vinejax.methods.compose import method_of
 from vinejax.methods.known import METHODS, all_methods, find_method
 from vinejax.tasks.rewards import find_rewards
 
-# Which tokens are trained on is a choice of every policy gradient's, whatever gives its credit.
+# The fields that choose the tokens to train on: every policy gradient reads them.
 MASK_FIELDS = ("credit.mask", "credit.mask_above", "credit.mask_share")
-DEFAULTS = dict(flatten(Config()))  # of the core's fields, by dotted name
-# Fields, and groups of fields, that only some methods read.
+DEFAULTS = dict(flatten(Config()))  # dotted name -> default of a field of the core
+# Names of fields, and of groups of fields, that only some methods read.
 FIELDS_OF_SOME = {name for method in METHODS.values() for name in method.reads}
 
 
 def check_config(cfg: Config, set_fields: Collection[str] = ()) -> None:
-    """Refuses an impossible configuration, before anything is loaded or written.
+    """Raises ConfigError for an impossible configuration, before anything is loaded or written.
 
-    `set_fields` names the fields that were set, as `config.fields_set` lists them: a field that the
-    method does not read is refused even at its default. Raises ConfigError, which names the first
-    field that is wrong, its value, and the values that are allowed.
+    The error names the first field that is wrong, its value, and the values that are allowed.
+
+    Args:
+      cfg: the configuration as the user set it.
+      set_fields: names of the fields that were set, as `config.load.fields_set` lists them. One
+        that the method does not read is an error even at its default.
     """
     _check_rules(cfg)
     method = find_method(cfg.method)
-    method_of(cfg)  # refuses options that do not fit the method
+    method_of(cfg)  # raises ConfigError for options that do not fit the method
 
     def is_set(name: str, value: Any) -> bool:
         return value != DEFAULTS[name] or name in set_fields
@@ -51,7 +54,7 @@ def check_config(cfg: Config, set_fields: Collection[str] = ()) -> None:
 
 
 def _check_rules(section: Any, prefix: str = "") -> None:
-    """Refuses the first value that breaks its field's rule, or holds a float that is not finite."""
+    """Raises ConfigError for the first value out of its field's range, or not finite."""
     for name, hint in get_type_hints(type(section), include_extras=True).items():
         value, dotted = getattr(section, name), prefix + name
         entries = value if isinstance(value, tuple) else (value,)
@@ -76,7 +79,7 @@ def _check_rules(section: Any, prefix: str = "") -> None:
 def _check_method(
     cfg: Config, method: Method, is_set: Callable[[str, Any], bool], set_fields: Collection[str]
 ) -> None:
-    """Refuses fields that the method does not read, and groups of 1 if it compares solutions."""
+    """Raises ConfigError for fields that the method does not read, and for too small groups."""
     for name, value in flatten(dataclasses.replace(cfg, sections={})):
         names = {name.partition(".")[0], name}
         reads_it = names & set(method.reads) or (name in MASK_FIELDS and method.is_policy_gradient)
@@ -95,7 +98,7 @@ def _check_method(
 
 
 def _check_sections(cfg: Config, method: Method, set_fields: Collection[str]) -> None:
-    """Refuses settings of other methods, and those that do not fit the configuration."""
+    """Raises ConfigError for settings of other methods, and for sections that do not fit."""
     unset = {name.partition(".")[0]: name for name in set_fields}
     for section in {*cfg.sections, *(x for x in unset if section_of(x))}:
         kind = type(cfg.sections[section]) if section in cfg.sections else section_of(section)
@@ -108,14 +111,14 @@ def _check_sections(cfg: Config, method: Method, set_fields: Collection[str]) ->
 
 
 def _first_change(settings: Section, field: str | None) -> tuple[str, Any]:
-    """The first field that differs from its default, or else `field`; with its value."""
+    """(name, value) of the first field that differs from its default; without any, of `field`."""
     values = dict(flatten(settings, f"{settings.section}."))
     name = next(iter(settings.changed()), field or next(iter(values)))
     return name, values[name]
 
 
 def not_read(field: str, value: Any, method: str) -> ConfigError:
-    """The refusal of a field that this method does not read."""
+    """The error for a field that the run's method does not read; it names the methods that do."""
     names = {field, field.partition(".")[0]}
     owners = [
         name
@@ -126,11 +129,11 @@ def not_read(field: str, value: Any, method: str) -> ConfigError:
     return ConfigError(field, f"{message} {method!r}; leave it out", repr(value))
 
 
-Refusal = tuple[object, str, str]  # whether the field is wrong, its dotted name, the rule
+Refusal = tuple[object, str, str]  # (whether the field is wrong, its dotted name, the message)
 
 
 def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
-    """Sampling, chats and batches that are impossible or useless, for this method."""
+    """Checks of sampling and of batches."""
     ppo, group = cfg.ppo, cfg.rollout.per_prompt
     yield (
         cfg.sample.temperature <= 0,
@@ -157,7 +160,7 @@ def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
 
 
 def _of_loss(cfg: Config, method: Method) -> Iterator[Refusal]:
-    """A loss beside a method's own, and bounds that leave nothing between them."""
+    """Checks of the policy loss and of the bounds of its correction."""
     ppo = cfg.ppo
     has_own = ppo.loss != "method" and method.resolve(Config()).ppo.loss == "method"
     message = f"must be 'method' for method = {cfg.method!r}, which has a loss of its own"
@@ -168,7 +171,7 @@ def _of_loss(cfg: Config, method: Method) -> Iterator[Refusal]:
 
 
 def _of_model(cfg: Config, method: Method) -> Iterator[Refusal]:
-    """Sizes of a new model, a profile and a log that are impossible."""
+    """Checks of a new model's sizes, of the profile and of the log."""
     model = cfg.model
     is_missing = model.architecture and not Path(model.architecture).expanduser().is_file()
     yield is_missing, "model.architecture", "no such file"

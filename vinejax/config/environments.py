@@ -1,4 +1,4 @@
-"""What a configuration and a task with an environment, or without one, ask of each other."""
+"""Fits a configuration to a task that has an environment, or that has none."""
 
 import dataclasses
 

@@ -1,8 +1,7 @@
-"""Refuses sizes whose arrays no host like this one could hold, before anything is allocated.
+"""Checks of sizes, before anything is allocated, against the memory of this host.
 
-Memory that the engine and the learner choose by themselves is not looked at here
-(`engine/memory.py`, `--mode=plan`): only sizes that no machine like this one could hold, or that
-nothing could use.
+Only sizes that no machine like this one could hold raise an error. The memory that the engine and
+the learner choose by themselves is computed elsewhere (`engine/memory.py`, `--mode=plan`).
 """
 
 import dataclasses
@@ -17,20 +16,20 @@ from vinejax.methods import sft
 from vinejax.methods.base import Method
 from vinejax.runtime.devices import host_memory
 
-# Bytes of the host for a sampled text, its branch, tokens, log-probabilities and characters.
-# Measured with tracemalloc in CPython 3.11: 180 for a branch, 7,140 for a result of 100 tokens.
+# Bytes on the host for a sampled text, and for each token of it: branch, tokens, log-probabilities
+# and characters. tracemalloc counts 180 for a branch and 7,140 for a result of 100 tokens (3.11).
 BRANCH_BYTES, TOKEN_BYTES = 600, 64
-ROW_BYTES = 29  # per token of a batch on the host: learner/batch.py
-WEIGHT_BYTES = 12  # of a new model: float32 weights, and Adam's two moments
-STEPS = 12  # reasoning steps that a solution is taken to have
-HOST_SHARE = 0.5  # of the host's memory, that any one of these may take
+ROW_BYTES = 29  # bytes per token of a batch on the host: learner/batch.py
+WEIGHT_BYTES = 12  # bytes per weight of a new model: float32, with Adam's two moments
+STEPS = 12  # assumed reasoning steps of a solution
+HOST_SHARE = 0.5  # largest share of the host's memory for any one of these arrays
 
 
 def check_sizes(cfg: Config, method: Method) -> None:
-    """Refuses a new model, or samples and rows of an iteration, that this host cannot hold.
+    """Raises ConfigError if this host cannot hold a new model, or an iteration's samples or rows.
 
-    A sample is taken to have a quarter of `sample.max_tokens` tokens, and a solution STEPS steps.
-    Raises ConfigError with the field and what it would take.
+    A sample is assumed to have a quarter of `sample.max_tokens` tokens, and a solution STEPS steps.
+    The error names the field and the memory that it would take.
     """
     if not cfg.model.path:
         _check_model(cfg)
@@ -73,15 +72,16 @@ def _answers(cfg: Config, problems: dict[Any, list[Any]]) -> int:
 
 
 def solutions_of(cfg: Config, method: Method) -> int:
-    """The largest number of solutions in an iteration, `rollout.prompts` problems at a time."""
+    """The largest number of solutions that `rollout.prompts` problems have in an iteration."""
     return cfg.rollout.prompts * method.settings.of(cfg).solutions_per_problem(cfg)
 
 
 def with_fitting_minibatch(cfg: Config, method: Method, shards: int) -> Config:
-    """The configuration with a minibatch of as many rows as an iteration has solutions, at most.
+    """The configuration with a minibatch of at most as many rows as an iteration has solutions.
 
-    Further rows would be empty, and as dear as others. Rows of a pass stay divisible by `shards`
-    and by `ppo.microbatch`. Methods that learn from a fixed set of solutions stay as they are.
+    More rows would be empty and would cost as much as others. The rows of a pass stay divisible by
+    `shards` and by `ppo.microbatch`. Methods that learn from a fixed set of solutions keep their
+    minibatch.
     """
     if not method.is_policy_gradient:
         return cfg
@@ -110,9 +110,9 @@ def _check_host(field: str, value: int, taken: float, what: str) -> None:
 
 
 def _check_model(cfg: Config) -> None:
-    """Refuses a new model whose weights and moments alone are larger than the host's memory.
+    """Raises ConfigError if a new model's weights and moments alone exceed the host's memory.
 
-    Its devices may hold more; a model of that size is none to begin from nothing.
+    Devices may hold more than their host, but nobody trains a model of that size from nothing.
     """
     model = cfg.model
     kv_width = model.width // model.num_heads * model.num_kv_heads

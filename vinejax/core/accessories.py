@@ -1,4 +1,4 @@
-"""The names that accessories add to a configuration: methods, tasks and groups of settings.
+"""Names that accessories add to a configuration: methods, tasks and groups of settings.
 
 Accessories are the packages `vinejax/contrib/` and `vinejax/tools/`. The core imports nothing of
 theirs: it reads the tables of strings in their files names.py, and imports the module behind a name
@@ -20,9 +20,9 @@ def contributed(kind: Kind) -> Mapping[str, str]:
     """Name -> dotted path of a module or class, for one kind of names.
 
     `METHODS` are values of the field `method`, `TASKS` of `data.task`, `SECTIONS` groups of fields
-    with their classes, `OPTIONS` groups of fields with the modules that act on them. `HOOKS` are
-    what a run looks for: 'page', the class of `training.observer.Observer` that shows it to people,
-    and 'mesh_row', the function that chooses a row of `meshes` for devices that have none.
+    with their classes, `OPTIONS` groups of fields with the modules that act on them. `HOOKS` has
+    two names: 'page' is the subclass of `training.observer.Observer` that shows a run to people,
+    and 'mesh_row' the function that chooses a row of `meshes` for devices that have none.
     """
     paths: dict[str, str] = {}
     for package in PACKAGES:

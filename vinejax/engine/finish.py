@@ -65,7 +65,7 @@ class Reader:
         inner = tokens[:-1] if drawn.ended == EOS else tokens  # `sample.stop_ids` may have a text
         cut = cut_at_stop(self._tokenizer, prefix, text, inner, self._stop, before)
         if drawn.ended == EOS and not cut.hit:
-            return cut._replace(kept=len(tokens))
+            return cut._replace(num_tokens=len(tokens))
         return None if drawn.ended == STOP and not cut.hit else cut
 
     def _text(self, trunk: int, end: int) -> str:

@@ -1,10 +1,10 @@
 """Checkpoints: one folder per iteration, written in the background, found again on resume.
 
-A checkpoint of a run has three items, `params`, `optimizer` (the optimizer state and the step) and
-`meta` (JSON), so that inference loads the weights alone; `kept` and `options` have what the method
-and its options keep between iterations, if they do. Orbax writes into a temporary folder and
-renames it, so an interrupted save is ignored. Checksums of its files follow (`checksums.py`), and
-are compared before anything is restored. Every process of a run makes every call.
+A checkpoint of a run has three items, so that inference loads the weights alone: `params`,
+`optimizer` (the optimizer state and the step) and `meta` (JSON). The items `kept` and `options`
+have the state of the method and of its options, if there is any. Orbax writes into a temporary
+folder and renames it, so an interrupted save is ignored. Checksums of the files are written next
+(`checksums.py`) and compared before anything is restored. Every process of a run makes every call.
 """
 
 import contextlib
@@ -30,21 +30,21 @@ from vinejax.runtime.distributed import exchange, is_writer, process_place
 from vinejax.runtime.remedies import MAKE_ROOM
 
 Args = ocp.args
-Restored = TypeVar("Found")
+Restored = TypeVar("Restored")
 
 
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
 class DamagedError(WorkdirError):
-    """A checkpoint that is not as it was saved, so that an earlier one may be used instead."""
+    """A checkpoint differs from what was saved; an earlier one may be used instead."""
 
 
 class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
     """The checkpoints `<folder>/<iteration>/`, of which the newest `keep` stay.
 
     A context manager; leaving it waits for the save in progress. A thread waits for each save and
-    then writes its checksums, so that a save costs the caller the copy to host memory alone.
+    then writes its checksums, so that the caller waits for the copy to host memory only.
     """
 
     def __init__(self, folder: str | os.PathLike, keep: int):
@@ -55,11 +55,9 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
           keep: how many of the newest stay.
         """
         self.folder = epath.Path(folder)
-        self._damaged_iterations: set[int] = (
-            set()
-        )  # iterations whose checkpoint the next save replaces
+        self._damaged_iterations: set[int] = set()  # the next save replaces their checkpoints
         self._save_thread: threading.Thread | None = None
-        self._failure: Exception | None = None  # of the save in the background
+        self._failure: Exception | None = None  # error of the save in the background
         options = ocp.CheckpointManagerOptions(preservation_policy=policies.LatestN(keep))
         logging.getLogger("absl").addFilter(_is_wanted)  # once, however often it is called
         try:
@@ -82,24 +80,24 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
     def save(self, iteration: int, state: RunState, meta: dict[str, Any]) -> None:
         """Starts to save; the arrays may be donated as soon as this returns.
 
-        A checkpoint of the same iteration stays as it is, because a run repeats itself exactly,
-        unless `newest` has found it damaged. Later checkpoints are deleted: they are of an earlier
-        process, which had got further. Raises WorkdirError if this save, or the save before,
+        An existing checkpoint of the same iteration stays, because a run repeats itself exactly,
+        unless `newest` has found it damaged. Later checkpoints are deleted: they are left from an
+        earlier process that had got further. Raises WorkdirError if this save, or the previous one,
         cannot be written.
         """
         self._save(iteration, _trees(state), meta)
 
     def save_params(self, iteration: int, params: PyTree, meta: dict[str, Any]) -> None:
-        """Saves weights alone, which are not trained further; else like `save`."""
+        """Saves weights without an optimizer state; else like `save`."""
         self._save(iteration, {"params": params}, meta)
 
     def restore(self, iteration: int, like: RunState) -> tuple[RunState, dict[str, Any]]:
         """The state and `meta` as they were saved.
 
         `like` has arrays or `jax.ShapeDtypeStruct`s with the dtypes and shardings of the result.
-        Raises DamagedError if its files are not as they were saved, WorkdirError if there is no
-        such checkpoint or it has other shapes. A checkpoint without checksums is reported in a
-        line, and may raise DamagedError for other shapes too.
+        Raises DamagedError if the files differ from what was saved, WorkdirError if there is no
+        such checkpoint or if it has other shapes. A line reports a checkpoint without checksums,
+        which may raise DamagedError for other shapes, too.
         """
         items = self._restore(iteration, _trees(like))
         policy = TrainState(params=items["params"], **items["optimizer"])
@@ -125,7 +123,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         return items["params"], items["meta"]
 
     def restore_kept(self, iteration: int, like: dict[str, Any]) -> dict[str, Any]:
-        """The parts of what the method keeps that `like` has, read without the others."""
+        """The parts of the method's state that `like` has, read without the others."""
         self._compare(iteration, ["kept"])
         like = jax.tree.map(_abstract, like)
         each = ocp.checkpoint_utils.construct_restore_args(like)
@@ -134,11 +132,11 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             return reader.restore(self.folder / str(iteration) / "kept", args=args)
 
     def newest(self, restore: Callable[[int], Restored]) -> Restored | None:
-        """What `restore` gives for the newest checkpoint that is not damaged, None without any.
+        """The result of `restore` for the newest undamaged checkpoint; None without a checkpoint.
 
-        `restore` takes an iteration. Each checkpoint for which it raises DamagedError is reported
-        in a line, stays where it is, and is replaced by the next save of its iteration. Raises
-        WorkdirError if all are damaged.
+        `restore` takes an iteration. A line reports each checkpoint for which it raises
+        DamagedError. That checkpoint stays where it is until the next save of its iteration
+        replaces it. Raises WorkdirError if all are damaged.
         """
         failed: list[DamagedError] = []
         while untried := sorted(set(self._manager.all_steps()) - self._damaged_iterations):
@@ -159,7 +157,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
     def check_newest(self) -> bool:
         """Whether the newest checkpoint, if there is one, is as it was saved.
 
-        A damaged one is reported in a line, and the next save of its iteration replaces it.
+        A line reports a damaged one, which the next save of its iteration replaces.
         """
         self._finish()
         iteration = self.latest()
@@ -203,7 +201,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         return WorkdirError(f"{self.folder}: cannot be written ({_brief(error)})")
 
     def _finish(self) -> None:
-        """Waits for the thread of the save before, if there is one."""
+        """Waits for the thread of the previous save, if there is one."""
         if self._save_thread is not None:
             self._save_thread.join()
             self._save_thread = None
@@ -290,9 +288,9 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
 def find_policy(workdir: epath.Path, policy: str) -> tuple[str, int] | None:
     """(folder of the workdir, iteration) of the checkpoint with a run's policy; None without one.
 
-    `policy` 'last' is the newest checkpoint, 'best' the checkpoint with the best accuracy on
-    validation. If there is no 'best' because nothing was evaluated yet, it is the newest; if there
-    is none because the start was better than all evaluated checkpoints, None.
+    `policy` 'last' is the newest checkpoint, 'best' the one with the best accuracy on validation.
+    'best' is the newest while nothing was evaluated, and None if the start was better than all
+    evaluated checkpoints.
     """
     folders = ("best", "checkpoints") if policy == "best" else ("checkpoints",)
     for name in folders:
@@ -309,7 +307,7 @@ def find_policy(workdir: epath.Path, policy: str) -> tuple[str, int] | None:
 
 
 def find_trained(workdir: epath.Path, policy: str) -> tuple[str, int] | None:
-    """As `find_policy`, but the newest checkpoint if the start was better than all of them."""
+    """Like `find_policy`, but the newest checkpoint if the start was better than all of them."""
     return find_policy(workdir, policy) or find_policy(workdir, "last")
 
 
@@ -358,7 +356,7 @@ def _brief(error: Exception) -> str:
 def _is_wanted(record: logging.LogRecord) -> bool:
     """Whether to show a message of the logger that Orbax uses.
 
-    Orbax logs its errors with tracebacks and raises them as well; we say them in a line.
+    Orbax logs its errors with tracebacks and raises them as well; we print one line for each.
     """
     is_of_orbax = f"{os.sep}orbax{os.sep}" in record.pathname
     return not is_of_orbax or logging.getLogger("absl").isEnabledFor(logging.INFO)

@@ -1,9 +1,9 @@
-"""Checksums of the files of a checkpoint, written after them and compared before they are read.
+"""Checksums of the files of a checkpoint, written after the files and compared before a restore.
 
-Orbax stores arrays without checksums, so that a flipped bit can be restored as another weight. A
+Orbax stores arrays without checksums, so a flipped bit would be restored as another weight. A
 complete checkpoint has files `checksums.<i>-of-<n>.json`, one from each of the n processes that
-saved it: each has the BLAKE2b digests of every n-th file of the folder, the iteration that was
-saved, so that a copy under another number is noticed, and a digest of itself.
+saved it. Each file has the BLAKE2b digests of every n-th file of the folder, a digest of itself and
+the number of the iteration, by which a copy under another number is noticed.
 """
 
 import hashlib
@@ -19,12 +19,12 @@ from vinejax.runtime.workdir import write_atomic
 
 NAME = re.compile(r"checksums\.(\d+)-of-(\d+)\.json")
 CHUNK = 1 << 22  # bytes read at once
-THREADS = 8  # files that are read at once, before a restore; hashing releases Python's lock
-DIGEST = 16  # bytes: chance changes are found, forgeries are not the aim
+THREADS = 8  # files that are read in parallel before a restore; hashing releases Python's lock
+DIGEST = 16  # bytes; enough for accidental changes, and forgeries are not the aim
 
 
 class ChecksumRecord(NamedTuple):
-    """What the checksum files of a checkpoint say."""
+    """The content of all checksum files of a checkpoint."""
 
     iteration: int
     files: dict[str, str]  # path from the checkpoint's folder -> digest
@@ -80,7 +80,7 @@ def find_damage(
     Args:
       folder: the checkpoint.
       recorded: its checksums.
-      items: the items that will be read; files in the folders of others are not looked at.
+      items: the items that will be read; files of other items are not compared.
       part: number of the calling process.
       parts: number of the processes that divide the files between them.
     """

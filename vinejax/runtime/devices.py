@@ -36,9 +36,9 @@ def found_devices() -> list[Any]:
 
 @contextlib.contextmanager
 def _without_tpu() -> Iterator[None]:
-    """Tells libtpu, if there is no TPU, what else it looks for in vain and in five lines.
+    """Without a TPU, sets the variables that libtpu would else look for in vain, in five lines.
 
-    Afterwards the environment is as it was: `num_hosts` reads it too.
+    Afterwards the environment is as it was, because `num_hosts` reads it, too.
     """
     variables = (
         {} if has_tpu() else {name: x for name, x in NO_TPU.items() if name not in os.environ}
@@ -57,10 +57,10 @@ def host_memory() -> int:
 
 
 def with_dtype(cfg: Config) -> Config:
-    """The configuration with the compute dtype that these devices have in the place of 'auto'.
+    """The configuration with the compute dtype that 'auto' means on these devices.
 
-    So it is recorded, as a run that went on on devices of another kind would change it. Raises
-    UserError if there are no devices.
+    The run's record has that dtype, so that a resume on devices of another kind cannot change it.
+    Raises UserError if there are no devices.
     """
     dtype = cfg.model.dtype_on(found_devices()[0].platform)
     return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, compute_dtype=dtype))
@@ -69,8 +69,8 @@ def with_dtype(cfg: Config) -> Config:
 def on_devices(cfg: Config) -> Config:
     """The configuration with the mesh and the other values of the row for the devices found.
 
-    It is the row of `meshes` that `topology` names or, without a name, that the devices match. If
-    `meshes` is empty, or `mesh` is set and no topology is named, nothing changes.
+    The row of `meshes` is the one that `topology` names or, without a name, the one that matches
+    the devices. Nothing changes if `meshes` is empty, or if `mesh` is set and no topology is named.
 
     Raises ConfigError if the topology has no row or is not what the devices are, or if there are
     rows and the devices match none; UserError if there are no devices, or the number of hosts is

@@ -16,16 +16,16 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-# The metrics of a training iteration that are shown, and their labels.
+# Metric -> label, of the metrics that the line of an iteration shows.
 HEADLINE = {
     "reward/mean": "reward",
     "values/mean": "value",
     "actor/kl": "kl",
     "perf/tokens_per_s": "tokens/s",
 }
-SHOWN_AS = {"eval": "validation"}  # stages; others are shown by their own names
-MOST_NUMBERS = 4  # per line; metrics.jsonl has them all
-SPEED_S = 86_400.0  # speed is that of the last day: an iteration can outlast rich's 30 seconds
+SHOWN_AS = {"eval": "validation"}  # stage -> name on the screen, where it is another one
+MOST_NUMBERS = 4  # numbers in a line at most; metrics.jsonl has all of them
+SPEED_S = 86_400.0  # window of the estimated speed: iterations can outlast rich's 30 seconds
 
 
 class Display:
@@ -36,9 +36,9 @@ class Display:
     """
 
     def __init__(self, total_iterations: int, finished: int = 0):
-        """`finished` iterations are those of earlier processes."""
+        """`finished` is the number of iterations that earlier processes have done."""
         self.total = total_iterations
-        self.recorded_at = time.monotonic()  # when the last record came
+        self.recorded_at = time.monotonic()  # time of the last record
         console = Console(highlight=False, force_jupyter=False)
         self.bars = Progress(
             "{task.description}",

@@ -1,4 +1,4 @@
-"""The folder of a run: its configuration, and whether another configuration may continue it."""
+"""The folder of a run: records its configuration, and checks who may continue the run."""
 
 import contextlib
 import dataclasses
@@ -20,10 +20,10 @@ from vinejax.core.sections import MethodSettings, Section
 from vinejax.core.settings import RENAMED, Config, as_tree
 from vinejax.version import __version__
 
-REVISION = ".revision"  # file beside the package in a `git archive`
+REVISION = ".revision"  # file beside the package, in a `git archive`
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers", "numpy")
-# Fields that may change between two starts of one run. All that a row of `meshes` sets is among
-# them: the record holds the values for the devices of the last start, and the next start is
+# Fields that may change between two starts of one run. They include all fields that a row of
+# `meshes` sets: the record has the values for the devices of the last start, and the next start is
 # compared before its own devices are known.
 FREE_FIELDS = {
     *("iterations", "resume", "profile", "topology", "compile_cache"),
@@ -35,7 +35,7 @@ FREE_FIELDS = {
 }
 FREE_GROUPS = ("log.", "eval.", "bench.", "checkpoint.", "budget.")
 FREE_GROUPS += ("mesh.", "meshes.", "distributed.", "offload.", "plan.")
-# Fields that runs have on record and that are gone, with the one value that all runs have now.
+# Removed field, which old runs have on record -> the one value with which a run can go on.
 REMOVED = {
     "train.on": "solutions",
     "values.shrink": 0.0,
@@ -60,9 +60,9 @@ FILES = (
     *("config.json", "metrics.jsonl", "report.html", "status.json", "wandb_id", "prompt_time"),
     *("dropped_problems.json", "dropped_examples.json"),
 )
-OF_A_RUN = ("checkpoints", "best", "metrics.jsonl", "episodes")  # never without config.json
-TRAINED = b'"stage": "train"'  # in a record of metrics.jsonl
-PATHS = ("model.path", "data.path")  # compared as folders, which can have several names
+OF_A_RUN = ("checkpoints", "best", "metrics.jsonl", "episodes")  # a run with these has config.json
+TRAINED = b'"stage": "train"'  # part of the record of an iteration in metrics.jsonl
+PATHS = ("model.path", "data.path")  # compared as folders, because a folder has several names
 
 
 def check_workdir(cfg: Config, path: str | os.PathLike) -> epath.Path:
@@ -70,9 +70,8 @@ def check_workdir(cfg: Config, path: str | os.PathLike) -> epath.Path:
 
     `~` at the start is the home folder.
 
-    Raises WorkdirError if the folder holds a run with another configuration, or any run while
-    `cfg.resume` is False; if a part of that run is missing or of the wrong kind, see
-    `check_contents`; or if the folder cannot be made or written.
+    Raises WorkdirError if the folder has a run of another configuration, an incomplete run
+    (`check_contents`), or any run while `cfg.resume` is False; and if it cannot be made or written.
     """
     folder = resolved_folder(path)
     if not is_remote(folder):
@@ -89,9 +88,9 @@ def check_workdir(cfg: Config, path: str | os.PathLike) -> epath.Path:
 def check_contents(folder: epath.Path) -> None:
     """Raises WorkdirError for a workdir that was changed from outside, so that no run can go on.
 
-    It may have a file in the place of a folder, or the reverse, or lack `config.json` beside what a
-    run wrote, or `checkpoints/` beside metrics of iterations. An object store has no folders, and
-    there only `config.json` is looked for.
+    Such a workdir has a file in the place of a folder or the reverse, lacks `config.json` beside
+    the files of a run, or lacks `checkpoints/` beside metrics of iterations. An object store has no
+    folders, so only `config.json` is checked there.
     """
     if not is_remote(folder):
         for name in (*FOLDERS, *FILES):
@@ -159,7 +158,8 @@ def is_remote(path: epath.Path) -> bool:
 def write_atomic(path: epath.Path, content: str | bytes) -> None:
     """Writes a whole file; if the process dies meanwhile, the old file stays as it was.
 
-    An object store shows no object before it is whole, and would copy it to rename it.
+    In an object store the file is written directly: an object appears only when it is complete, and
+    a rename would copy it.
     """
     content = content.encode() if isinstance(content, str) else content
     if is_remote(path):
@@ -173,7 +173,7 @@ def write_atomic(path: epath.Path, content: str | bytes) -> None:
 def git_revision() -> str | None:
     """Revision of the checkout that this package runs from, with `-dirty` if edited, or None.
 
-    In an unpacked `git archive` it is the commit that git wrote into it, edited or not.
+    In an unpacked `git archive` it is the commit that git wrote there, without a check for edits.
     """
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():  # git would answer for a checkout around this folder
@@ -265,7 +265,7 @@ def _is_same_folder(path: str, other: str) -> bool:
 
 
 def recorded_settings(config: dict[str, Any]) -> dict[str, Any]:
-    """The settings that a run has on record, by dotted names; renamed fields have the new ones."""
+    """The settings that a run has on record, by dotted names; old names are replaced."""
     return {RENAMED.get(name, name): value for name, value in flatten_names(config).items()}
 
 

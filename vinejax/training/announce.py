@@ -1,4 +1,4 @@
-"""What a run says when it begins and when it has ended."""
+"""The lines that a run prints when it begins and when it has ended."""
 
 import os
 from typing import Any
@@ -18,7 +18,7 @@ EXPORT = "next: the same command with --mode=export makes a Hugging Face folder 
 
 
 def head_line(session: Session, params: Params) -> str:
-    """The method, the task, the model and its size, the devices, and where the run is written."""
+    """The method, the task, the model and its size, the devices and the workdir."""
     cfg = session.cfg
     trees = params, session.start
     trained, of_model = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in trees)
@@ -34,7 +34,7 @@ def head_line(session: Session, params: Params) -> str:
 
 
 def start_line(cfg: Config, done: int) -> str:
-    """Where a process begins, and why its first minutes are slow."""
+    """The iteration at which a process begins, and why its first minutes are slow."""
     slow = "programs are compiled when they are first needed"
     if done == 0:
         return f"begins: {cfg.iterations} iterations; {slow}"
@@ -44,7 +44,7 @@ def start_line(cfg: Config, done: int) -> str:
 
 
 def programs_line(compiles: Compiles) -> str:
-    """What it took to make the programs of the first iteration ready, and where they are kept."""
+    """The programs of the first iteration: their number, their time, and where they are kept."""
     folder = jax.config.values["jax_compilation_cache_dir"]
     compiled = compiles.programs - compiles.loaded
     seconds = format_duration(compiles.seconds)
@@ -58,7 +58,7 @@ def programs_line(compiles: Compiles) -> str:
 
 
 def end_lines(workdir: epath.Path) -> list[str]:
-    """Lines for a run that has ended: accuracy at the start and the end, and the next command."""
+    """Lines for a run that has ended: accuracies at its start and end, and the next command."""
     records, parts = read_run(workdir).records, []
     for split, name in SPLITS.items():
         accuracies: list[Any] = [r.values[name] for r in records if name in r.values]

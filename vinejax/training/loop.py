@@ -1,4 +1,4 @@
-"""The loop: iterations, evaluations and checkpoints of a run, in order."""
+"""The loop of a run: its iterations, evaluations and checkpoints, in order."""
 
 import dataclasses
 import math
@@ -34,25 +34,25 @@ from vinejax.training.startup import open_session
 
 @dataclasses.dataclass
 class Progress:
-    """How far a run is; a checkpoint holds it beside the state."""
+    """The progress of a run, which a checkpoint has beside the state."""
 
-    done: int = 0  # iterations
-    best_accuracy: float = -math.inf  # on the validation split
-    evaluated: int = 0  # iterations that were done at the last evaluation on validation
-    judged_by: str = ""  # the settings with which `best_accuracy` was measured
+    done: int = 0  # finished iterations
+    best_accuracy: float = -math.inf  # best accuracy on the validation split
+    evaluated: int = 0  # finished iterations at the last evaluation on validation
+    judged_by: str = ""  # settings with which `best_accuracy` was measured
     spent: RunTotals = RunTotals()
 
 
 def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
-    """Train from the start, or from the newest checkpoint, to `cfg.iterations` or the budget's end.
+    """Trains from the start or the newest checkpoint to `cfg.iterations` or the budget's end.
 
-    Returns the workdir, which then holds checkpoints, metrics, episodes and `report.html`. Raises
-    Stopped after a request to stop, with a checkpoint of the last iteration that was finished.
+    Returns the workdir, which then has checkpoints, metrics, episodes and `report.html`. After a
+    request to stop, saves the last finished iteration and raises Stopped.
     """
     try:
         return _train(cfg, path)
     except Stopped:
-        barrier("stopped")  # a host that ends while others still save would end them
+        barrier("stopped")  # a host that exits while others still save would end the others
         raise
 
 
@@ -95,7 +95,7 @@ def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
                     log.message(f"report: {report}")
                 for line in end_lines(workdir):
                     log.message(line)
-        barrier("the end")  # a host that ends while others are at work would end them
+        barrier("the end")  # a host that exits while others still work would end the others
     return workdir
 
 
@@ -136,7 +136,7 @@ class TrainingRun:
         self._wait()
 
     def _judge_alike(self) -> None:
-        """Forgets a best accuracy that was measured with other settings than this start's."""
+        """Forgets the best accuracy if it was measured with settings other than this start's."""
         progress = self.progress
         settings = repr(dataclasses.replace(self.session.cfg.eval, every=0))
         if progress.done > 0 and progress.judged_by != settings:
@@ -148,7 +148,7 @@ class TrainingRun:
         progress.judged_by = settings
 
     def keep(self) -> str:
-        """Saves the last finished iteration; returns what the next start begins with, in words."""
+        """Saves the last finished iteration; returns a phrase on where the next start begins."""
         done = self.progress.done
         if done == 0:
             return "no iteration was finished; the same command begins again"
@@ -157,7 +157,7 @@ class TrainingRun:
         return f"checkpoints/{done} is saved; the same command resumes there"
 
     def remedy(self) -> str:
-        """What to do about weights that have diverged."""
+        """A phrase that says what to do about weights that have diverged."""
         rate = (
             f"lower optimizer.learning_rate, which is {self.session.cfg.optimizer.learning_rate:g}"
         )
@@ -184,7 +184,7 @@ class TrainingRun:
         self.health.look(iteration)
 
     def _finish_iteration(self) -> None:
-        """Validates and saves, if due; after a stop in between the next start does it."""
+        """Validates and saves, if due. After a stop in between, the next start does both."""
         cfg, progress = self.session.cfg, self.progress
         if progress.done == 0:
             return
@@ -209,7 +209,7 @@ class TrainingRun:
         self.checkpoints.save(self.progress.done, state, dataclasses.asdict(self.progress))
 
     def _wait(self) -> None:
-        """Waits for saves in progress, during which no signal but a second Ctrl-C ends the run."""
+        """Waits for saves in progress; meanwhile only a second Ctrl-C ends the run."""
         self.checkpoints.wait()
         self.best.wait()
 
@@ -220,14 +220,14 @@ def is_over(cfg: Config, progress: Progress) -> bool:
 
 
 def is_due(every: int, cfg: Config, progress: Progress) -> bool:
-    """Whether a job is due that runs after `every` iterations (0: never) and after the last."""
+    """Whether a job is due that runs every `every` iterations (0: never) and after the last."""
     return is_over(cfg, progress) or (every > 0 and progress.done % every == 0)
 
 
 def offloaded(cfg: Config, state: RunState) -> RunState:
-    """The state between updates: with `offload.optimizer` devices keep only the policy's weights.
+    """The state between updates; with `offload.optimizer` only the policy's weights on devices.
 
-    `to_device` brings the rest back.
+    `to_device` moves the rest back.
     """
     if not cfg.offload.optimizer:
         return state
@@ -236,14 +236,15 @@ def offloaded(cfg: Config, state: RunState) -> RunState:
 
 
 def host_copy(state: RunState) -> RunState:
-    """A copy of the state in host memory, which the updates of an iteration leave alone."""
+    """A copy of the state in host memory, which the updates of an iteration do not consume."""
     return state._replace(policy=to_host(state.policy), kept=to_host(state.kept))
 
 
 def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progress]:
     """The state and progress of the newest checkpoint, or those before the first iteration.
 
-    A damaged checkpoint is reported, and the one before it used. Raises WorkdirError if all are.
+    A line reports a damaged checkpoint, and the one before it is used. Raises WorkdirError if all
+    are damaged.
     """
     cfg = session.cfg
     policy = fresh_state(session.fresh_params(), make_optimizer(cfg.optimizer, 1), session.mesh)

@@ -1,4 +1,4 @@
-"""The start of a run: loads and checks its parts, then opens the workdir."""
+"""Starts a run: loads and checks its parts, then opens the workdir."""
 
 import contextlib
 import json
@@ -55,17 +55,17 @@ def open_session(
     splits: tuple[Split, ...] = SPLITS,
     trains: bool = False,
 ) -> Session:
-    """Load all parts, then open the workdir, so that a run that cannot start leaves no file.
+    """Loads all parts, then opens the workdir, so that a run that cannot start leaves no file.
 
-    Without `model.path` a fresh model is trained by supervised warm-up first. Only the problems of
-    `splits` are loaded. Problems with long prompts, or with an answer in the data set that the
-    grader cannot read, are counted on the screen and listed in dropped_problems.json.
+    Without `model.path` a supervised warm-up trains a fresh model first. Only the problems of
+    `splits` are loaded. Printed lines count the problems whose prompt is too long, or whose correct
+    answer the grader cannot read; dropped_problems.json lists them.
 
-    `trains`: the process trains here and holds the workdir's lock. If False, the record of an
+    With `trains` the process trains here and holds the workdir's lock. Otherwise the record of an
     existing run is not changed, and another process may train meanwhile.
 
-    Raises ConfigError when the model's context leaves no room for the prompts, or for the response;
-    WorkdirError when the workdir cannot be used or, with `trains`, another process has its lock.
+    Raises ConfigError if the model's context has no room for the prompts or for the response;
+    WorkdirError if the workdir cannot be used or, with `trains`, another process has its lock.
     """
     method = method_of(cfg)
     cfg, workdir, task = checked_parts(cfg, method, path, trains)
@@ -126,22 +126,24 @@ def checked_parts(
 
 
 def fitted(cfg: Config, method: Method, mesh: Mesh, say: bool) -> Config:
-    """`with_fitting_minibatch`; with `say` a line reports a change of the minibatch."""
+    """The configuration of `with_fitting_minibatch`; `say` prints a line if that changes it."""
     fitting = with_fitting_minibatch(cfg, method, num_shards(mesh))
-    rows, given = fitting.ppo.minibatch, cfg.ppo.minibatch
-    if rows != given and say:
+    rows, as_set = fitting.ppo.minibatch, cfg.ppo.minibatch
+    if rows != as_set and say:
         count = cfg.rollout.prompts * cfg.rollout.per_prompt
-        print(f"ppo.minibatch = {given}: an iteration has {count} solutions; it is taken as {rows}")
+        print(
+            f"ppo.minibatch = {as_set}: an iteration has {count} solutions; it is taken as {rows}"
+        )
     return fitting
 
 
 def load_start(
     cfg: Config, task: Task, workdir: epath.Path, mesh: Mesh, lock: WorkdirLock
 ) -> tuple[Decoder, Params, Tokenizer]:
-    """The model that the policy starts from, after a supervised warm-up if it has no `model.path`.
+    """The model that the policy starts from; without `model.path`, after a supervised warm-up.
 
-    Raises ConfigError when its context has no room for the prompts or responses of `cfg`, or if it
-    is not of `model.architecture`.
+    Raises ConfigError if its context has no room for the prompts or responses of `cfg`, or if its
+    architecture is not `model.architecture`.
     """
     dtype = cfg.model.dtype_on(platform_of(mesh)) if cfg.model.lora_rank else "float32"
     if cfg.model.path:
@@ -176,7 +178,7 @@ def print_notes(
 def record_session(
     cfg: Config, workdir: epath.Path, dropped: dict[Split, list[dict[str, Any]]], anew: bool
 ) -> None:
-    """Writes the record of this start, and the problems that were dropped, if there are any.
+    """Writes the record of this start, and the list of dropped problems if there are any.
 
     Without `anew` the record of an earlier start stays as it is.
     """
@@ -189,7 +191,7 @@ def record_session(
 
 
 def rows_per_pass(cfg: Config, method: Method) -> dict[str, int]:
-    """Setting -> rows of one forward and backward pass, for all kinds of updates in a run."""
+    """Setting -> rows of a forward and backward pass that it sets, for all updates of a run."""
     if cfg.ppo.microbatch is not None:
         return {"ppo.microbatch": cfg.ppo.microbatch}
     rows = {"ppo.minibatch": cfg.ppo.minibatch}
@@ -199,9 +201,9 @@ def rows_per_pass(cfg: Config, method: Method) -> dict[str, int]:
 
 
 def check_context(cfg: Config, context: int, why: str = "") -> None:
-    """ConfigError unless the model's context has room for prompts, and for responses.
+    """Raises ConfigError unless the model's context has room for prompts and for responses.
 
-    `why` is the reason if it is shorter than the checkpoint claims.
+    `why` is the reason for a context that is shorter than the checkpoint claims.
     """
     for field, value in (
         ("data.max_prompt_tokens", cfg.data.max_prompt_tokens),
@@ -221,13 +223,13 @@ def prompted_problems(
 ) -> tuple[dict[Split, list[PromptedProblem]], dict[Split, list[dict[str, Any]]]]:
     """(the problems of each split with prompt ids, records of problems left out or unreadable).
 
-    Problems with too long prompts are left out of every split. Problems with an answer in the data
-    set that the grader cannot read are left out of train, unless `grader.unreadable` is 'keep';
-    validation and test keep them, so that their sizes are those of the data.
+    Problems with too long prompts are left out of every split. Problems whose correct answer the
+    grader cannot read are left out of train, unless `grader.unreadable` is 'keep'. Validation and
+    test keep them, so that their sizes are those of the data.
 
-    Raises ConfigError when an iteration draws more problems than there are to train on, when this
-    host cannot hold the answers of an evaluation, or where the settings of an accessory do not fit
-    the task; DataError when no answer of a split can be read.
+    Raises ConfigError if an iteration draws more problems than there are to train on, if this host
+    cannot hold the answers of an evaluation, or if the settings of an accessory do not fit the
+    task; DataError if no answer of a split can be read.
     """
     prompted: dict[Split, list[PromptedProblem]] = {}
     records: dict[Split, list[dict[str, Any]]] = {}
@@ -251,8 +253,8 @@ def prompted_problems(
         _say_shared(prompted)
     draws = "train" in splits and method is not sft.METHOD
     if draws and len(prompted["train"]) < cfg.rollout.prompts:
-        rule = f"the train split has only {len(prompted['train'])} problems; lower it"
-        raise ConfigError("rollout.prompts", rule, str(cfg.rollout.prompts))
+        few = f"the train split has only {len(prompted['train'])} problems; lower it"
+        raise ConfigError("rollout.prompts", few, str(cfg.rollout.prompts))
     check_answers(cfg, prompted)
     for settings in cfg.sections.values():
         settings.check_task(graded.task, [problem for problem, _ in prompted.get("train", [])])
@@ -260,7 +262,7 @@ def prompted_problems(
 
 
 def _say_shared(problems: dict[Split, list[PromptedProblem]]) -> None:
-    """Warns of each split with prompts that are also trained on: its accuracy is partly memory."""
+    """Warns of each split that shares prompts with train: its accuracy is partly memory."""
     trained = {tuple(ids) for _, ids in problems.get("train", [])}
     for split, prompted in problems.items():
         shared = [problem.id for problem, ids in prompted if tuple(ids) in trained]
@@ -285,13 +287,13 @@ def _short_prompts(
     limit = cfg.data.max_prompt_tokens
     short, dropped = load_problems(task, tokenizer, split, cfg.data)
     warn_unspelled(tokenizer, [task.prompt(problem) for problem, _ in short], f"{split} prompts")
-    message = f"more than data.max_prompt_tokens = {limit} tokens"
+    length = f"more than data.max_prompt_tokens = {limit} tokens"
     if dropped and is_writer():
         total = len(short) + len(dropped)
         print(
-            f"{split}: {len(dropped)} of {total} prompts have {message} and are left out: {DROPPED}"
+            f"{split}: {len(dropped)} of {total} prompts have {length} and are left out: {DROPPED}"
         )
-    reason = {"reason": f"the prompt has {message}", "left_out": True}
+    reason = {"reason": f"the prompt has {length}", "left_out": True}
     return short, [{"id": name} | reason for name in dropped]
 
 
