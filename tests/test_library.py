@@ -1,4 +1,4 @@
-"""A run from Python: what `vinejax.train` takes and refuses, and what its result says and shows."""
+"""Tests runs from Python: the arguments of `vinejax.train`, its errors, and its result."""
 
 import json
 import xml.etree.ElementTree as xml

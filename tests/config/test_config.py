@@ -1,4 +1,4 @@
-"""The configuration: defaults, conversion to the frozen form, and every range check."""
+"""Tests the configuration: defaults, conversion to the frozen form, and every range check."""
 
 import copy
 import dataclasses
@@ -101,7 +101,7 @@ def test_wrong_fields_are_named(fields: dict, field: str, message: str):
 
 
 def test_the_settings_can_be_imported_from_the_module_of_config_files():
-    """Tasks and configs of users' own do so."""
+    """Users import the settings from there in their own tasks and configs."""
     from vinejax.config import DataConfig, SampleConfig
     from vinejax.core import settings
 
@@ -142,7 +142,7 @@ def test_rows_of_meshes_have_the_ranges_of_their_fields():
 
 @pytest.mark.parametrize("old, new", RENAMED.items())
 def test_an_old_name_is_told_the_new_one(old: str, new: str):
-    """However it is set: in a config file, in a dict, on the command line or by an override."""
+    """The error comes from a config file, a dict, the command line and an override."""
     section, leaf = old.split(".")
     value = {"rollout.flat": "drop", "values.spread": 4}.get(old, 0.5)
     of_file: Any = default()
@@ -263,7 +263,7 @@ def test_ranges(field: str, bad: list, good: list, monkeypatch: pytest.MonkeyPat
 
 
 def test_every_number_and_choice_is_checked():
-    """A new field has to get a check, or a place on this list of those that may be anything."""
+    """A new field needs a check, or a place on this list of fields that may have any value."""
     anything = {"data.path", "data.chat_template", "model.path", "resume", "log.wandb"}
     anything |= {
         "values.dedup",

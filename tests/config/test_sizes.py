@@ -1,4 +1,4 @@
-"""Sizes that no run can mean are refused by arithmetic, and those of real runs are not."""
+"""Tests that sizes that no run can mean raise an error, and that sizes of real runs do not."""
 
 import json
 import runpy
@@ -113,7 +113,7 @@ def test_a_minibatch_has_no_rows_without_a_solution(minibatch, microbatch, shard
 def test_the_record_keeps_the_minibatch_as_it_was_set(
     finished_run: cases.Run, tmp_path: Path, capsys: pytest.CaptureFixture
 ):
-    """So that the same command resumes."""
+    """The same command can resume, because the record has the minibatch as it was set."""
     path = {"path": str(finished_run.workdir / "warmup")}
     cfg = cases.config(ppo={"minibatch": 400, "microbatch": 4}, model=path)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What waits in the host's memory: it changes nothing but where it is."""
+"""Tests that arrays moved to the host's memory come back unchanged."""
 
 import shutil
 from pathlib import Path

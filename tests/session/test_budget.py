@@ -1,4 +1,4 @@
-"""How many updates a run will make: what its learning rates decay over."""
+"""Tests the number of updates of a run, over which its learning rate decays."""
 
 import math
 from typing import Any

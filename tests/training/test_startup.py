@@ -1,4 +1,4 @@
-"""What a run refuses to start with, in one line and before it has written anything."""
+"""Tests the errors of a start, one line each, before anything is written."""
 
 import dataclasses
 import datetime
@@ -55,7 +55,7 @@ def test_another_configuration_is_refused(run):
 def test_prompts_that_are_trained_on_are_said(
     run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
-    """Those of validation and test that are in train, too."""
+    """Prompts of validation and test that are in train, too, are counted in a warning."""
     load = cases.FewProblems.load
 
     def overlapping(task: Any, split: str) -> list[Problem]:
@@ -97,7 +97,7 @@ def test_a_run_with_a_row_of_meshes_goes_on(run, tmp_path: Path):
 
 
 def test_one_process_trains_in_a_workdir_and_others_may_read_it(run, tmp_path: Path):
-    """The second is refused before it writes; an evaluation leaves the record of the run alone."""
+    """The second start fails before it writes; an evaluation leaves the run's record unchanged."""
     cfg = cases.config(iterations=0, model={"path": str(run.workdir / "warmup")}, eval={"every": 0})
     with open_session(cfg, tmp_path, trains=True):
         before = contents(tmp_path)
@@ -136,7 +136,7 @@ def test_more_prompts_than_problems(run, tmp_path: Path):
     "section, field", [("data", "max_prompt_tokens"), ("sample", "max_tokens")]
 )
 def test_no_room_in_the_context(run, tmp_path: Path, section: str, field: str):
-    """Of a model that is there, or of one that would be trained first."""
+    """The context is that of a loaded model, or of one that would be trained first."""
     for path in (str(run.workdir / "warmup"), ""):
         cfg = cases.config(model={"path": path}, **{section: {field: 48}})
         message = refusal(ConfigError, cfg, tmp_path / "run")
@@ -228,7 +228,7 @@ def test_long_prompts_are_left_out_and_listed(
 
 
 class Graded(cases.FewProblems):
-    """Graded by the grader, with a few golds that nothing can read."""
+    """A task whose answers the grader compares, with a few golds that nothing can read."""
 
     def gold(self, problem: Problem) -> str | None:
         return BAD.get(int(problem.id.split("/")[1]), self.answer(problem.answer))
@@ -279,7 +279,7 @@ def test_golds_that_cannot_be_read_are_listed_and_not_trained_on(
 def test_the_start_prints_a_note_for_each_field_without_effect(
     run, tmp_path: Path, capsys: pytest.CaptureFixture
 ):
-    """An environment's tokens that never come do not make rows longer, either."""
+    """`env.observed` does not make rows longer for a task without an environment."""
     idle = {
         "env": {"observed": 99},
         "grader": {"workers": 3},

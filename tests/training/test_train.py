@@ -1,4 +1,4 @@
-"""The whole loop on a tiny model: one run that many tests look at, and runs that must equal it."""
+"""Tests the loop on a tiny model: one run that many tests read, and runs that must equal it."""
 
 import json
 import math
@@ -90,7 +90,7 @@ def test_the_stable_names_are_there_and_make_sense(run):
 
 
 def test_an_iteration_starts_at_ratio_1(run):
-    """And its KL is measured from the start of the run, not of the iteration."""
+    """The KL is measured from the start of the run, not from that of the iteration."""
     stats = [update.sums for _, update in run.updates]
     assert max(abs(x.ratio / x.tokens - 1) for x in stats) > 1e-3
     for i in (0, 4, 8):
@@ -212,7 +212,7 @@ def test_accuracies_of_other_settings_are_not_compared():
 
 
 def test_the_best_policy_is_kept(run):
-    """The first of those with the highest validation accuracy, if the start does not have it."""
+    """It is the first one with the highest validation accuracy, if the start does not have it."""
     found = [line["eval/pass_at_1"] for line in metrics(run.workdir, "eval")]
     best = found.index(max(found))
     assert len(set(found)) > 1 and best_of(run.workdir) == ([str(best)] if best else [])
@@ -312,7 +312,7 @@ def test_a_stop_saves_the_last_finished_iteration_and_nothing_is_lost(
 def test_a_run_whose_updates_are_all_skipped_ends_with_their_batch(
     run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Gradients that are not finite: three iterations in a row, not three in all."""
+    """Three iterations in a row with gradients that are not finite end a run; others do not."""
     good, given, assigned = {0, 2}, [], base.assigned
 
     def of_nan(*args: Any):
@@ -394,7 +394,7 @@ def test_a_finished_run_is_left_as_it_is(run, tmp_path: Path, capsys: Any):
 def test_a_run_goes_back_to_the_checkpoint_before_a_damaged_one(
     run, tmp_path: Path, capfd: pytest.CaptureFixture[str], damage: str
 ):
-    """The newest has another bit or, with no checksums, a meta without a key or of another run."""
+    """The newest has a flipped bit or, without checksums, a meta with no key or of another run."""
     workdir = Path(shutil.copytree(run.workdir, tmp_path / "copy"))
     newest = workdir / "checkpoints/3"
     if damage == "flip":

@@ -322,8 +322,8 @@ class SFTConfig:
 class BudgetConfig:
     """The budget of a run, to compare methods: nothing starts after it is used up."""
 
-    # Sampled solutions. Continuations do not count, and a tree counts as `rollout.per_prompt`. None:
-    # no bound.
+    # Sampled solutions. Continuations do not count; a tree counts as `rollout.per_prompt` of them.
+    # None: no bound.
     episodes: Count | None = None
 
 
