@@ -23,7 +23,7 @@ RULES = (
     {},
     {"positions": "tokens", "every": 6, "merge": 2},
     {"positions": "low_probability", "every": 2},
-    {"reuse": True, "spread": 2, "backup": True},
+    {"reuse": True, "num_states": 2, "backup": True},
     {"allocation": "bisection", "positions": "tokens", "every": 2, "reuse": True},
 )
 TREES = {

@@ -147,10 +147,10 @@ PROBED = {"max_states": None, "positions": "after", "prior": "probe"}
 @pytest.mark.parametrize(
     "sections",
     [
-        {"values": PROBED | {"k": 1}, "credit": {"lam": 0.7, "filter": 0.5}},
+        {"values": PROBED | {"k": 1}, "credit": {"lambda_": 0.7, "baseline_lambda": 0.5}},
         {
             "values": PROBED | {"k": 1, "prior": "helpers.priors.by_length"},
-            "credit": {"lam": 0.7, "filter": 0.5},
+            "credit": {"lambda_": 0.7, "baseline_lambda": 0.5},
         },
     ],
     ids=["probe", "function"],

@@ -107,8 +107,6 @@ def test_what_a_server_must_have(package: None):
     ]:
         with pytest.raises(ConfigError, match=f"^data.path = '{address}': .*{words}"):
             task_of(address)
-    with pytest.raises(ConfigError, match="^data.free_steps = 2: task openenv has no free steps"):
-        task_of("http://here", free_steps=2)
     assert text_of({"board": "x o", "done": False, "metadata": {"a": "b"}}) == "x o"
     assert text_of({"board": "x", "turn": "o"}) == '{"board": "x", "turn": "o"}'
     assert text_of({"cells": [1, 2]}) == '{"cells": [1, 2]}'
