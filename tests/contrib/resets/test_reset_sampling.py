@@ -20,6 +20,7 @@ from vinejax.core.types import Episode, Problem
 from vinejax.credit.assign import group_numbers
 from vinejax.engine.branches import Branch
 from vinejax.learner.batch import collate, step_layout
+from vinejax.methods.known import find_method
 from vinejax.rollout.sampler import Start
 from vinejax.session.metrics import episode_metrics
 from vinejax.tasks.doors import DoorsTask
