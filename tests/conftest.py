@@ -34,7 +34,6 @@ SMOKE = (
     "runtime/test_workdir.py",
     "training/test_health.py",
     "tools/report/test_report_choice.py",
-    "statistics/test_statistics.py",
     "tools/plan/test_advice.py",
 )
 
@@ -78,7 +77,8 @@ def pytest_configure(config: pytest.Config) -> None:
         install_import_hook("vinejax", TYPE_CHECKER)
     if config.getoption("--smoke"):
         config.args[:] = [str(TESTS / file) for file in SMOKE]
-    config.pluginmanager.import_plugin("helpers.fixtures")  # after the hook: it imports vinejax
+    for module in ("fixtures", "command_line"):  # after the hook: they import vinejax
+        config.pluginmanager.import_plugin(f"helpers.{module}")
 
 
 def is_fast_set(config: pytest.Config) -> bool:

@@ -295,8 +295,6 @@ def test_every_number_and_choice_is_checked():
         ({"method": "sft", "kl__coef": 0.1}, "kl.coef", "is not read by method = 'sft'"),
         ({"ppo__loss": "gspo", "ppo__clip": 0.1}, "ppo.clip", "needs ppo.loss = 'clip'; leave it"),
         ({"ppo__gspo_clip": (0.1, 0.1)}, "ppo.gspo_clip", "needs ppo.loss = 'gspo'; leave it out"),
-        ({"method": "opmd", "ppo__dual_clip": 3.0}, "ppo.dual_clip", "needs ppo.loss = 'clip'"),
-        ({"method": "opmd", "ppo__loss": "sapo"}, "ppo.loss", "which has a loss of its own"),
         ({"method": "dpo_positive", "ppo__loss": "sapo"}, "ppo.loss", "is not read by method"),
         ({"method": "sft", "ppo__correction": "none"}, "ppo.correction", "is not read by method"),
         ({"method": "restem", "entropy__coef": 0.1}, "entropy.coef", "is not read by method"),

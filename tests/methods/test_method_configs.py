@@ -26,10 +26,10 @@ from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config, flatten
 from vinejax.credit.rules import READ_BY
 from vinejax.methods.base import Method
-from vinejax.methods.known import all_methods, find_method
+from vinejax.methods.known import METHODS, find_method
 from vinejax.methods.settings import CriticConfig, DPOConfig, RestEMConfig
 
-TINY = sorted(str(path.relative_to(CONFIGS)) for path in CONFIGS.rglob("tiny_*.py"))
+TINY = sorted(path.name for path in CONFIGS.glob("tiny_*.py"))
 OF_THE_PAPER = ("vineppo", "ppo", "grpo", "rloo", "restem", "dpo_positive", "sft")
 SETTINGS = ("rho_math", "rho_gsm8k", "deepseek_math", "deepseek_gsm8k")
 
@@ -64,7 +64,7 @@ def own_defaults() -> dict[str, Any]:
 def test_every_method_is_at_most_ten_lines_from_vineppo():
     tiny = load("tiny.py")
     found = {tiny.method} | {load(name).method for name in TINY}
-    assert found == set(all_methods())
+    assert found == set(METHODS)
     for name in TINY:
         changed = lines_between(tiny, load(name))
         print(f"{name}: {len(changed)} lines: {'; '.join(changed)}")
@@ -107,16 +107,6 @@ def test_grpo_and_rloo_of_the_paper_have_the_settings_of_vineppo_and_say_so():
         text = " ".join(file.read_text(encoding="utf-8").split())
         assert "summed over each sequence" in text and "whitened over a minibatch" in text, file
         assert "Loss and KL are token means" not in text
-
-
-def test_configs_of_methods_published_without_kl_have_none():
-    """Those that docs/methods.md names, TEMPO among them, and no others."""
-    text = " ".join((REPO / "docs/methods.md").read_text(encoding="utf-8").split())
-    (names,) = re.findall(r"config files of (.+?), published without KL, set it to 0", text)
-    said = {re.sub(r"\W+", "_", name.lower()) for name in re.split(", | and ", names)}
-    loaded = [load(name) for name in TINY]
-    assert said == {cfg.method for cfg in loaded if cfg.kl.coef == 0.0}
-    assert "tempo" in said
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.py")), ids=lambda path: path.name)
@@ -167,19 +157,19 @@ def test_hyperparameters_of_the_paper():
         (
             {"method": "ppo", "values": {"k": 3}},
             "values.k",
-            "or 'direct' alone",
+            "alone, and this run has",
         ),
         (
             {"method": "grpo", "values": {"max_states": 2}},
             "values.max_states",
-            "or 'direct' alone",
+            "alone, and this run has",
         ),
         (
             {"critic": {"lam": 0.95}},
             "critic.lam",
-            "'ppo' or 'poad' alone, and this run has 'vineppo'",
+            "alone, and this run has 'vineppo'",
         ),
-        ({"method": "rloo", "critic": {"clip": 0.1}}, "critic.clip", "'ppo' or 'poad' alone"),
+        ({"method": "rloo", "critic": {"clip": 0.1}}, "critic.clip", "alone, and this run has"),
         ({"method": "ppo", "dpo": {"beta": 0.3}}, "dpo.beta", "'dpo_positive' alone"),
         ({"method": "dpo_positive", "dpo": {"beta": 0.0}}, "dpo.beta", "greater than 0"),
         ({"method": "dpo_positive", "dpo": {"beta": -0.1}}, "dpo.beta", "greater than 0"),
@@ -187,25 +177,6 @@ def test_hyperparameters_of_the_paper():
         ({"method": "ppo", "critic": {"clip": 0.0}}, "critic.clip", "greater than 0"),
         ({"method": "dapo", "rollout": {"rounds": 0}}, "rollout.rounds", "at least 1"),
         ({"method": "dapo", "reward": {"overlong": 1.0}}, "reward.overlong", "less than 1"),
-        ({"method": "drpo", "ppo": {"clip": 0.1}}, "ppo.clip", "is not read by method = 'drpo'"),
-        ({"method": "opmd", "ppo": {"max_ratio": 5.0}}, "ppo.max_ratio", "is not read by method"),
-        ({"method": "inpo", "kl": {"coef": 0.1}}, "kl.coef", "is not read by method = 'inpo'"),
-        ({"method": "d3s", "d3s": {"tokens": 0.0}}, "d3s.tokens", "over 0 and at most 1"),
-        ({"method": "brpo", "judge": {"function": "x"}}, "judge.function", "no module 'x'"),
-        ({"judge": {"batch": 2}}, "judge.batch", "'brpo' or 'pairwise' alone"),
-        ({"method": "asymre", "asymre": {"shift": 2.0}}, "asymre.shift", "from -1 to 1"),
-        ({"method": "single_stream"}, "rollout.per_prompt", "must be 1 for method"),
-        (
-            {"method": "single_stream", "rollout": {"per_prompt": 1}, "reward": {"truncated": -1}},
-            "reward.truncated",
-            "must be from 0 to 1 for method = 'single_stream'",
-        ),
-        (
-            {"method": "single_stream", "single_stream": {"explore": 0.0}},
-            "single_stream.explore",
-            "greater than 0",
-        ),
-        ({"single_stream": {"start_count": 4.0}}, "single_stream.start_count", "leave it out"),
         ({"budget": {"episodes": 0}}, "budget.episodes", "at least 1"),
         ({"ppo": {"reduction": "mean"}}, "ppo.reduction", "'token' or 'sequence' or 'budget'"),
         ({"ppo": {"microbatch": 32}, "sft": {"batch": 48}}, "sft.batch", "ppo.microbatch = 32"),
@@ -219,7 +190,7 @@ def test_what_is_refused(fields: dict[str, Any], field: str, message: str):
 
 
 def test_a_group_of_one_is_enough_where_nothing_is_compared():
-    for method in ("vineppo", "ppo", "reinforce++", "single_stream", "restem", "sft"):
+    for method in ("vineppo", "ppo", "reinforce++", "restem", "sft"):
         check_config(from_dict({"method": method, "rollout": {"per_prompt": 1}}))
 
 
@@ -232,7 +203,7 @@ def sections_of(record: Method) -> dict[str, Any]:
 
 OWN_FIELDS = [
     (method, section, field.name)
-    for method, record in all_methods().items()
+    for method, record in METHODS.items()
     for section, kind in sections_of(record).items()
     for field in dataclasses.fields(kind)
     if f"{section}.{field.name}" not in {field for field, _, _ in READ_BY} | {*OF_CREDIT}
@@ -243,7 +214,6 @@ OWN_FIELDS = [
 def test_a_field_of_another_method_is_refused_at_its_default_too(method, section, name):
     fields: Any = default()
     fields.method = method
-    fields.rollout.per_prompt = 1 if method == "single_stream" else fields.rollout.per_prompt
     fields[section][name] = fields[section][name]
     checked(fields)
     fields.method, fields.rollout.per_prompt = "grpo", 8
@@ -253,13 +223,6 @@ def test_a_field_of_another_method_is_refused_at_its_default_too(method, section
         assert error.value.field == f"{section}.{name}"
     fields[section] = default()[section]  # as a file does that changes another's method
     checked(fields)
-
-
-def test_settings_of_another_method_are_refused():
-    tree = from_dict({"method": "spo_tree", "spo_tree": {"segment": 8}})
-    with pytest.raises(ConfigError, match="alone, and this run has 'grpo'") as error:
-        check_config(dataclasses.replace(tree, method="grpo"))
-    assert error.value.field == "spo_tree.segment"
 
 
 def test_a_methods_own_settings_are_always_there():

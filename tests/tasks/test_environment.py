@@ -165,8 +165,6 @@ def test_settings_and_tasks_that_do_not_fit_are_refused():
     for task, fields, method, field in [
         (Arithmetic(), {}, "vineppo", "env.observed"),
         (DoorsTask(), {"env": {"observed": 0}}, "vineppo", "env.observed"),
-        (DoorsTask(), {}, "treerl", "method"),
-        (DoorsTask(), {"reset": {"source": "gold"}}, "vineppo", "reset.source"),
         (DoorsTask(), {"reward": {"functions": ("task",)}}, "vineppo", "reward.functions"),
     ]:
         with pytest.raises(ConfigError, match=f"^{field}( = |: )") as raised:

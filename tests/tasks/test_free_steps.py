@@ -15,17 +15,9 @@ READERS = ("bifurcation", "free_order", "countdown")
 MODULES = sorted(path.stem for path in (REPO / "vinejax" / "tasks").glob("*.py"))
 MAKE = re.compile(r"^(def make\(|make = )", re.M)
 TASKS = [x for x in MODULES if MAKE.search((REPO / f"vinejax/tasks/{x}.py").read_text())]
-TASKS.remove("openenv")  # needs a server: test_openenv.py
-TASKS.remove("verifiers")  # needs a taskset: test_verifiers.py
-EXTRAS = {  # a path of each
-    "reasoning_gym": "",
-    "textarena": "FrozenLake-v0",
-    "gymnasium": "FrozenLake-v1",
-    "gem": "game:GuessTheNumber-v0-easy",
-}
 
 
-@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")  # of extras
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")  # of the extra
 @pytest.mark.parametrize("name", TASKS)
 def test_a_task_reads_it_or_refuses_it(name: str, tmp_path: Path):
     data = DataConfig(task=f"vinejax.tasks.{name}", path=str(tmp_path), free_steps=2)
@@ -33,9 +25,8 @@ def test_a_task_reads_it_or_refuses_it(name: str, tmp_path: Path):
         task = load_task(dataclasses.replace(data, path=""))
         assert isinstance(task, WithFreeSteps) and task.free_steps == (2,)
         return
-    if name in EXTRAS:
+    if name == "reasoning_gym":
         pytest.importorskip(name)
-        data = dataclasses.replace(data, path=EXTRAS[name] or data.path)
     with pytest.raises(ConfigError, match=rf"^data\.free_steps = 2: task {name} has no free steps"):
         load_task(data)
 

@@ -154,7 +154,6 @@ def test_problems_are_drawn_anew_each_iteration(run):
 
 def test_the_rest_of_the_workdir(run):
     workdir = run.workdir
-    assert (workdir / "report.html").stat().st_size > 10_000
     status = read_status(epath.Path(workdir))
     assert status is not None and (status.state, status.done) == ("finished", 3)
     assert {"config.json", "warmup", "checkpoints", "episodes", "tensorboard", "best"} <= {
@@ -296,7 +295,6 @@ def test_a_stop_saves_the_last_finished_iteration_and_nothing_is_lost(
         stopped = read_status(epath.Path(tmp_path))
         assert stopped is not None and (stopped.state, stopped.done) == ("stopped", done)
         assert stopped.why == f"{stop.value}; {stop.value.kept}"
-        assert stopped.why in (tmp_path / "report.html").read_text(encoding="utf-8")
         assert (tmp_path / f"checkpoints/{done}/checksums.0-of-1.json").exists()
     assert len(updates) == 6
     loop.train(cfg, tmp_path)

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -59,6 +60,7 @@ def pair_method(loss: PairLoss, settings: type[PairConfig], anchor: Anchor | Non
         settings=settings,
         ignores=OF_CLIPPED,
         flags={"groups", "paired_rows"},
+        about=sys.modules[loss.__module__].__doc__ or "",  # the iteration is no text of its own
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import loop_cases as cases
-from helpers.applied import fill_values, sample_episodes, sampler
+from helpers.contrib.resets import fill_values, sample_episodes, sampler
 from helpers.vine_cases import MAX_TOKENS, PROMPT, FakeEngine, credit_by_step, rewards_of
 
 from vinejax.config.checks import check_config
@@ -19,6 +19,7 @@ from vinejax.core.types import Episode, Problem
 from vinejax.credit.assign import group_numbers
 from vinejax.engine.branches import Branch
 from vinejax.learner.batch import collate, step_layout
+from vinejax.methods.known import find_method
 from vinejax.rollout.sampler import Start
 from vinejax.session.metrics import episode_metrics
 from vinejax.training.startup import prompted_problems

@@ -3,7 +3,8 @@
 The definitions are those of Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the
 Statistical Precipice" (arXiv 2108.13264), and of their library, rliable. Scores are given task by
 task, a sequence with one array per task; tasks may have different numbers of runs, where rliable
-expects one matrix. tests/statistics/test_statistics.py compares with numbers of rliable itself.
+expects one matrix. tests/tools/report/test_interquartile.py compares with numbers of rliable
+itself.
 
 Intervals of means are percentiles of a stratified bootstrap: a draw takes n of the n runs of each
 task, with replacement, independently of other tasks. The tasks themselves are not drawn: an

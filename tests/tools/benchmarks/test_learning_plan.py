@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers.learning_records import base_of, record_of, recorded
 from helpers.paths import CONFIGS, REPO
+from helpers.tools.learning_records import base_of, record_of, recorded
 
 from vinejax.config.load import field_names, from_dict, from_file
 from vinejax.core.settings import flatten

@@ -1,6 +1,6 @@
 """The table of docs/methods.md and `--help method` are what the methods' docstrings say.
 
-python tests/methods/test_methods_page.py writes the table anew.
+python tests/contrib/methods/test_methods_page.py writes the table anew.
 """
 
 import re
@@ -13,7 +13,7 @@ from vinejax.methods.about import about, table, text_of
 from vinejax.methods.known import all_methods
 
 BEGIN, END = (
-    "<!-- made by tests/methods/test_methods_page.py -->\n",
+    "<!-- made by tests/contrib/methods/test_methods_page.py -->\n",
     "\n<!-- end of what is made -->\n",
 )
 
@@ -52,6 +52,6 @@ def test_help_has_them_all():
 
 
 if __name__ == "__main__":
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     target = root / "docs/methods.md"
     target.write_text(renewed(target.read_text("utf-8"), root / "configs"), "utf-8")
