@@ -32,4 +32,5 @@ METHOD = Method(
     ignores=OF_RATIO,
     defaults={"reward.scale": "none"},
     flags={"groups"},
+    about=__doc__ or "",
 )

@@ -96,4 +96,10 @@ def hints_of(task: Task, problem: Problem, column: str) -> list[tuple[int, str]]
     return [(tier, str(hint)) for tier, hints in enumerate(parts) for hint in hints]
 
 
-METHOD = Method(standardised, sample=scaffolded, settings=ScafConfig, flags={"groups"})
+METHOD = Method(
+    standardised,
+    sample=scaffolded,
+    settings=ScafConfig,
+    flags={"groups"},
+    about=__doc__ or "",
+)
