@@ -51,7 +51,7 @@ def test_whole_groups_are_left():
 def test_a_budget_below_one_group_is_refused(method: str):
     fields = {"method": method, "rollout": {"per_prompt": 8}}
     check_config(from_dict(fields | {"budget": {"episodes": 8}}))
-    with pytest.raises(ConfigError, match="budget.episodes = 7: .*rollout.per_prompt = 8") as error:
+    with pytest.raises(ConfigError) as error:
         check_config(from_dict(fields | {"budget": {"episodes": 7}}))
     assert error.value.field == "budget.episodes"
 
