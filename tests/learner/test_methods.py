@@ -127,6 +127,7 @@ def test_vineppo_with_one_step_is_reinforce_with_a_monte_carlo_baseline():
     cases.assert_close(policy_gradient(batch, credit), expected, cases.ROUNDING)
 
 
+@pytest.mark.slow
 def test_ppo_with_a_constant_critic_is_reinforce():
     """λ = γ = 1, ratio 1."""
     cfg = methods.config("ppo", ppo={"whiten": "none"})

@@ -83,6 +83,7 @@ def oracle_sums() -> tuple[np.ndarray, Any]:
     return jax.device_get(values_and_gradients(cases.params()))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("reduction", ["token", "sequence", "policy"])
 def test_loss_and_gradient_equal_the_oracle(reduction):
     """L = Σ policy / tokens + coef · Σ k3 / (tokens | sequences)."""
@@ -178,6 +179,7 @@ def test_microbatches_change_nothing(size: int):
     assert_sums(stats, sums)
 
 
+@pytest.mark.slow
 def test_padding_changes_nothing():
     """Empty rows, longer rows, and NaN wherever the mask is False."""
     batch, params = make_batch(), cases.params()
