@@ -15,7 +15,7 @@ from helpers import rl_oracles as oracle
 from vinejax.core.types import Batch, TrainState
 from vinejax.learner.batch import collate, minibatches
 from vinejax.learner.packing import Passes
-from vinejax.learner.policy import PolicyObjective, PolicySums, clipped
+from vinejax.learner.policy import PolicyLoss, PolicyObjective, PolicySums, clipped
 from vinejax.learner.score import score, with_logprobs
 from vinejax.learner.update import Update, gradients, num_accepted, update_step
 from vinejax.model.decoder import Params
@@ -271,9 +271,9 @@ def test_max_ratio_bounds_the_mean_of_the_minibatch():
     ]
 
 
-def reinforce(logprobs, old_logprobs, advantages, *_):
+def reinforce(logprobs, batch, objective):
     """A loss without a probability ratio, as AsymRE has it."""
-    return -advantages * logprobs, None
+    return PolicyLoss(-batch.advantages * logprobs)
 
 
 def test_a_loss_without_a_ratio_is_not_bounded_by_it():

@@ -305,6 +305,7 @@ def test_a_stop_saves_the_last_finished_iteration_and_nothing_is_lost(
     assert best_of(tmp_path) == best_of(run.workdir)
 
 
+@pytest.mark.slow
 def test_a_run_whose_updates_are_all_skipped_ends_with_their_batch(
     run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -362,6 +363,7 @@ def test_no_iterations_evaluate_the_start_once(run, tmp_path: Path, capsys: Any)
     )
 
 
+@pytest.mark.slow
 def test_another_seed_gives_another_run(run, tmp_path: Path):
     cfg = cases.config(seed=7, iterations=1, model={"path": str(run.workdir / "warmup")})
     loop.train(cfg, tmp_path)
