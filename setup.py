@@ -13,6 +13,16 @@ def requirements(name: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
+# Libraries of environments, a task each (vinejax/contrib/environments). GEM's 0.1.0 wants Python
+# up to 3.12.0 and another version of reasoning-gym than ours.
+ENVIRONMENTS = {
+    "textarena": ["textarena>=0.7.4"],
+    "gymnasium": ["gymnasium>=1.0"],
+    "gem": ["gem-llm>=0.1.0"],
+    "openenv": ["openenv-core>=0.3.0"],
+    "verifiers": ["verifiers>=0.4.0"],
+}
+
 setuptools.setup(
     name="vinejax",
     version=re.findall(r'__version__ = "(.*)"', (ROOT / "vinejax/version.py").read_text())[0],
@@ -41,12 +51,13 @@ setuptools.setup(
         "gcs": ["gcsfs"],
         # The task reasoning_gym; a model that is a GGUF file, such as that of benchmarks/real.
         "tasks": ["reasoning-gym>=0.1.25"],
-        # Environments of other libraries, a task each.
-        "textarena": ["textarena>=0.7.4"],
-        "gymnasium": ["gymnasium>=1.0"],
-        "gem": ["gem-llm>=0.1.0"],
-        "openenv": ["openenv-core>=0.3.0"],
-        "verifiers": ["verifiers>=0.4.0"],
+        **ENVIRONMENTS,
+        # All that contributed tasks need; tools need nothing beyond requirements.txt.
+        "all": [
+            f"{library}; python_version < '3.12'" if name == "gem" else library
+            for name, libraries in ENVIRONMENTS.items()
+            for library in libraries
+        ],
         "real": ["torch>=2.4", "gguf>=0.10", "accelerate>=1.0", "reasoning-gym>=0.1.25"],
         # Makes the fixtures of the tests on models, and runs those that load what we save, or that
         # call TRL's reward functions.

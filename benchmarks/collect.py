@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from vinejax.engine.branches import Work
+from vinejax.engine.branches import BranchSet
 from vinejax.engine.collect import Collector
 from vinejax.engine.decode import GOING, LENGTH
 from vinejax.engine.stats import EngineStats
@@ -21,7 +21,7 @@ from vinejax.engine.trace import HostSteps
 
 SLOTS = (4096, 12288, 32768)
 MOST_BRANCHES = 1 << 20
-NO_WORK = Work([], [], [], 0, [])  # it is read only where logits are not finite
+NO_BRANCHES = BranchSet([], [], [], 0, [])  # it is read only where logits are not finite
 
 
 def chunks(slots: int, chunk: int, mean: int, count: int) -> Iterator[HostSteps]:
@@ -56,7 +56,7 @@ def main() -> None:
     for slots in SLOTS:
         for mean in (0, args.mean):
             order = [[*range(MOST_BRANCHES)]]
-            collector = Collector(NO_WORK, order, slots, args.chunk, EngineStats(), lambda _: 0)
+            collector = Collector(NO_BRANCHES, order, slots, args.chunk, EngineStats(), lambda _: 0)
             times, ended = [], 0
             for steps in chunks(slots, args.chunk, mean, args.repeats):
                 start = time.process_time()

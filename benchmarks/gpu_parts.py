@@ -42,10 +42,11 @@ from vinejax.model.config import Compute
 from vinejax.model.sharding import make_mesh
 from vinejax.records.read import read_run
 from vinejax.runtime.workdir import write_atomic
-from vinejax.tools.bench.command import credit_bench, fixed_parts
+from vinejax.tools.bench.bench_mode import credit_bench, fixed_parts
 from vinejax.tools.bench.measure import steady
 from vinejax.tools.bench.price import Price, training_seconds
-from vinejax.tools.bench.results import Result, as_json
+from vinejax.tools.bench.results import BenchResult, as_json
+from vinejax.tools.bench.settings import BenchConfig
 from vinejax.training.startup import Session, open_session
 from vinejax.training.warmup import warm_up
 
@@ -285,7 +286,7 @@ def start(given: Given) -> Iterator[Figure]:
 def price(given: Given) -> Iterator[Figure]:
     """w, the price of a trained token in sampled tokens, with different numbers of slots."""
     for slots in given.sizes.slots:
-        cfg = changed(bench_config(given, slots), "bench", problems=given.sizes.priced)
+        cfg = with_bench(bench_config(given, slots), problems=given.sizes.priced)
         with open_session(cfg, given.folder / f"price{slots}", ("train",)) as session:
             found, solutions = price_of(session)
         more = {"slots": slots, "solutions": solutions, "dtype": cfg.model.compute_dtype}
@@ -325,7 +326,7 @@ def credit(given: Given) -> Iterator[Figure]:
                 yield {"name": "sizes left out for time", "value": 1, "unit": "of the bench"}
                 return
         cfg = bench_config(given, given.sizes.slots[-1])
-        cfg = changed(cfg, "bench", **bench, estimators=given.sizes.estimators)
+        cfg = with_bench(cfg, **bench, estimators=given.sizes.estimators)
         result = credit_bench(cfg, given.folder / f"credit{number}")
         before = time.monotonic() - begun, bench
         yield {"record": as_json(result) | {"sizes": bench}}
@@ -333,7 +334,7 @@ def credit(given: Given) -> Iterator[Figure]:
         yield {"name": "credit bench", "value": before[0], "unit": "s"} | bench
 
 
-def figures_of(result: Result, bench: dict[str, int]) -> Iterator[Figure]:
+def figures_of(result: BenchResult, bench: dict[str, int]) -> Iterator[Figure]:
     """The few numbers of a record of the bench that the table shows."""
     more = {"repeats": bench["repeats"]}
     yield {"name": "mean reward", "value": result.reward, "unit": "mean"} | more
@@ -360,6 +361,12 @@ def changed(cfg: Config, section: str, **fields: Any) -> Config:
     return dataclasses.replace(
         cfg, **{section: dataclasses.replace(getattr(cfg, section), **fields)}
     )
+
+
+def with_bench(cfg: Config, **fields: Any) -> Config:
+    """The configuration with some fields of the credit bench replaced."""
+    bench = dataclasses.replace(BenchConfig.of(cfg), **fields)
+    return dataclasses.replace(cfg, sections=cfg.sections | {"bench": bench})
 
 
 def bifurcation(sizes: Sizes) -> Config:
@@ -389,7 +396,7 @@ def bench_config(given: Given, slots: int) -> Config:
     if not file.exists():
         raise RuntimeError("part start made no weights")
     cfg = changed(bifurcation(given.sizes), "model", path=file.read_text())
-    cfg = changed(cfg, "bench", problems=given.sizes.benches[0]["problems"])
+    cfg = with_bench(cfg, problems=given.sizes.benches[0]["problems"])
     return changed(cfg, "rollout", slots=slots)
 
 

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from jax.experimental.topologies import get_topology_desc
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType, SingleDeviceSharding
 
-from vinejax.engine.tpu.kernels import Call, attend_pages, attend_rows
+from vinejax.engine.tpu.kernels import KernelCall, attend_pages, attend_rows
 from vinejax.engine.tpu.schedule import BLOCK, grid_for, make_schedule, part_shape
 from vinejax.model.attention import AttentionRule
 from vinejax.runtime.topology import Topology, parse_topology
@@ -56,12 +56,14 @@ SHAPES = [
 ]
 
 
-def call_of(shape: Shape, groups: int, bounds: Any, sources: Any, items: int | None) -> Call:
+def call_of(shape: Shape, groups: int, bounds: Any, sources: Any, items: int | None) -> KernelCall:
     """A call for `groups` groups, whose queries see the columns of `bounds`."""
     first, limit = bounds
     grid = grid_for(groups, first.shape[1], shape.heads, shape.head_dim, 1)
     rule = AttentionRule(scale=shape.head_dim**-0.5)
-    return Call(make_schedule(first, limit, sources, grid, items), grid, rule, interpret=False)
+    return KernelCall(
+        make_schedule(first, limit, sources, grid, items), grid, rule, interpret=False
+    )
 
 
 def pages(shape: Shape, bounds: Any, sources: Any, q: Any, new: Any, start: Any, pool: Any) -> Any:

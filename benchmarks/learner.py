@@ -44,14 +44,14 @@ from jax.sharding import PartitionSpec as P
 from vinejax.core.settings import OptimizerConfig
 from vinejax.core.types import Batch, TrainState
 from vinejax.learner.optimizer import make_optimizer
-from vinejax.learner.policy import PolicyObjective, clipped
+from vinejax.learner.policy import PolicyObjective, clipped_loss
 from vinejax.learner.score import score
 from vinejax.learner.update import fresh_state, state_shardings, update_step
 from vinejax.model.config import Compute, DecoderConfig
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import mesh_over, param_shardings
 from vinejax.runtime.topology import parse_topology
-from vinejax.tools.plan.aot.child import compile_error, memory_stats
+from vinejax.tools.plan.aot.compile_child import compile_error, memory_stats
 from vinejax.tools.plan.aot.compiler import ENVIRONMENT
 
 MIB = 2**20
@@ -105,7 +105,7 @@ class Case:
     @property
     def objective(self) -> PolicyObjective:
         return PolicyObjective(
-            model=self.model, temperature=TEMPERATURE, loss=clipped, kl_coef=1e-4
+            model=self.model, temperature=TEMPERATURE, loss=clipped_loss, kl_coef=1e-4
         )
 
     def batch(self) -> Batch:

@@ -28,11 +28,11 @@ from vinejax.core.settings import OptimizerConfig
 from vinejax.core.types import Batch
 from vinejax.learner.batch import collate
 from vinejax.learner.optimizer import make_optimizer
-from vinejax.learner.policy import PolicyObjective, clipped
+from vinejax.learner.policy import PolicyObjective, clipped_loss
 from vinejax.learner.update import fresh_state, update_step
 from vinejax.model.decoder import Decoder, Params
 from vinejax.tasks.arithmetic import Arithmetic
-from vinejax.tools.plan.aot.child import memory_stats
+from vinejax.tools.plan.aot.compile_child import memory_stats
 
 TEMPERATURE, KL_COEF, CLIP = 0.6, 1e-4, (0.2, 0.2)
 SETTINGS = OptimizerConfig(warmup_fraction=0.0)
@@ -93,7 +93,7 @@ def ours(work: Work, packed: bool) -> tuple[Step, dict[str, float]]:
     """Our update, with the share of padding of its passes and the peak that the compiler plans."""
     assert work.model.mesh is not None
     objective = PolicyObjective(
-        model=work.model, temperature=TEMPERATURE, loss=clipped, kl_coef=KL_COEF, clip=CLIP,
+        model=work.model, temperature=TEMPERATURE, loss=clipped_loss, kl_coef=KL_COEF, clip=CLIP,
         microbatch=work.microbatch, packed=packed,
     )  # fmt: skip
     state = fresh_state(work.params, OPTIMIZER, work.model.mesh)

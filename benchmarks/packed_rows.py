@@ -20,7 +20,7 @@ from vinejax.core.types import Batch, Episode
 from vinejax.learner.batch import collate, minibatches
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.packing import Passes, pack_rows
-from vinejax.learner.policy import PolicyObjective, clipped
+from vinejax.learner.policy import PolicyObjective, clipped_loss
 from vinejax.learner.score import scores_of
 from vinejax.learner.update import fresh_state, update_step
 from vinejax.model.decoder import Decoder, Params
@@ -98,7 +98,7 @@ class Case:
         return PolicyObjective(
             model=self.model,
             temperature=TEMPERATURE,
-            loss=clipped,
+            loss=clipped_loss,
             kl_coef=1e-4,
             microbatch=self.microbatch,
             packed=packed,

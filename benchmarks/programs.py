@@ -26,6 +26,7 @@ from vinejax.core.types import Problem
 from vinejax.methods.base import Method
 from vinejax.methods.known import find_method
 from vinejax.session.iteration import Iteration
+from vinejax.session.session import Session
 from vinejax.tasks import arithmetic
 from vinejax.tasks.base import Split
 from vinejax.training import loop
@@ -103,12 +104,14 @@ class Counted:
     @contextlib.contextmanager
     def listening(self):
         """Counts by iterations of `train` within."""
-        find = loop.find_method
+        opened = loop.open_session
 
         def counted(method: Method, iteration: Iteration, state: Any) -> Any:
             self.names.append([])
-            state = find(iteration.cfg.method).iteration(method, iteration, state)
-            lines = (iteration.session.workdir / "episodes" / f"{it.number}.jsonl").read_text()
+            state = find_method(iteration.cfg.method).iteration(method, iteration, state)
+            lines = (
+                iteration.session.workdir / "episodes" / f"{iteration.number}.jsonl"
+            ).read_text()
             episodes = [json.loads(line) for line in lines.splitlines()]
             encode = iteration.session.tokenizer.encode
             self.longest.append(
@@ -119,11 +122,16 @@ class Counted:
             )
             return state
 
-        loop.find_method = lambda name: dataclasses.replace(find(name), iteration=counted)
+        def opened_with(*arguments: Any, **options: Any) -> Session:
+            session = opened(*arguments, **options)
+            method = dataclasses.replace(session.method, iteration=counted)
+            return dataclasses.replace(session, method=method)
+
+        loop.open_session = opened_with
         try:
             yield
         finally:
-            loop.find_method = find
+            loop.open_session = opened
 
 
 def main() -> None:

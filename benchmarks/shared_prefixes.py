@@ -19,7 +19,7 @@ from packed_rows import OPTIMIZER, TEMPERATURE, batch_of, episode, gsm8k_lengths
 from vinejax.core.types import Batch, Episode
 from vinejax.learner.batch import minibatches
 from vinejax.learner.packing import Packing, Passes, packing_for
-from vinejax.learner.policy import PolicyObjective, clipped
+from vinejax.learner.policy import PolicyObjective, clipped_loss
 from vinejax.learner.score import scores_of
 from vinejax.learner.update import fresh_state, update_step
 from vinejax.model.decoder import Decoder, Params
@@ -69,7 +69,7 @@ def seconds_of(
     objective = PolicyObjective(
         model=model,
         temperature=TEMPERATURE,
-        loss=clipped,
+        loss=clipped_loss,
         kl_coef=1e-4,
         microbatch=size,
         packed=packed,

@@ -40,7 +40,7 @@ from vinejax.config.load import from_dict, from_file
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode, PromptedProblem
 from vinejax.credit.rules import check_rules
-from vinejax.rollout.problems import draw
+from vinejax.rollout.draw import draw
 from vinejax.rollout.sampler import Sampler
 from vinejax.rollout.vine import fill_values
 from vinejax.runtime.workdir import git_revision

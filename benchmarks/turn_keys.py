@@ -26,7 +26,7 @@ import vinejax
 from vinejax.config.load import from_dict, load, override
 from vinejax.core.settings import Config, GraderConfig
 from vinejax.core.types import Problem
-from vinejax.engine.branches import Feed
+from vinejax.engine.branches import Feeder
 from vinejax.engine.keeping import KeepingPhase
 from vinejax.methods.known import find_method
 from vinejax.rollout.turns import TurnSampler
@@ -74,7 +74,7 @@ class Whole(TurnSampler):
 
     def _play(self, *given: Any, **named: Any) -> Any:
         def nothing(phase: KeepingPhase, shard: int, ids: list[int]) -> np.ndarray:
-            return np.zeros(phase._held.shape[1], np.int64)
+            return np.zeros(phase._row_tokens.shape[1], np.int64)
 
         with mock.patch.object(KeepingPhase, "_common", nothing):
             return super()._play(*given, **named)
@@ -83,7 +83,7 @@ class Whole(TurnSampler):
 class Waves(TurnSampler):
     """As on several hosts: the next turns begin when all have ended."""
 
-    def _feed(self, turns: Any) -> Feed | None:
+    def _feed(self, turns: Any) -> Feeder | None:
         return None
 
 

@@ -35,7 +35,7 @@ LONGEST = (
     "system/test_examples.py",
     "system/test_stages.py",
     "system/test_notebook.py",
-    "engine/test_repeats.py",
+    "engine/test_accept.py",
     "engine/test_engine_window.py",
     "credit/test_meshes.py",
     "system/test_option_runs.py",

@@ -27,7 +27,7 @@ from outcomes import Outcomes, at_the_end, group_curve  # noqa: E402
 from sections import NAMES, dose_group, task_title  # noqa: E402
 from variants import BASELINES, LONGER  # noqa: E402
 
-from vinejax.tools.report.interquartile import Estimate  # noqa: E402
+from vinejax.tools.report.interquartile import IntervalEstimate  # noqa: E402
 from vinejax.tools.report.learning_curve import AXES  # noqa: E402
 
 # Colours get darker from the baselines to VinePPO; dashes and markers differ for all.
@@ -131,7 +131,7 @@ def _scale(panel: Axes, axis: str, positions: list[float]) -> None:
     panel.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _intervals(panel: Axes, ends: Mapping[str, tuple[float, Estimate]]) -> None:
+def _intervals(panel: Axes, ends: Mapping[str, tuple[float, IntervalEstimate]]) -> None:
     """The intervals of the last evaluations, side by side to the right of where curves end."""
     to_share = panel.transData + panel.transAxes.inverted()  # of the panel's width
     taken = 0.0
@@ -173,7 +173,7 @@ def _dose_pairs(found: Outcomes) -> list[tuple[str, str]]:
     return [(name, baseline) for name in tested for baseline in BASELINES]
 
 
-def _gains(found: Outcomes, name: str, baseline: str) -> dict[int, Estimate]:
+def _gains(found: Outcomes, name: str, baseline: str) -> dict[int, IntervalEstimate]:
     """Gain by number of free steps, where both are recorded."""
     gains = {}
     for dose in found.experiment.doses:

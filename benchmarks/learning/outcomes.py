@@ -9,7 +9,7 @@ from records import Record, key_of
 from variants import LONGER, TASKS, Experiment, Trial
 
 from vinejax.tools.report.interquartile import (
-    Estimate,
+    IntervalEstimate,
     improvement_interval,
     interquartile_mean,
     iqm_difference,
@@ -75,10 +75,10 @@ class Versus(NamedTuple):
     """Two groups at the same place of an axis: interquartile means, and P(own > other)."""
 
     at: float
-    own: Estimate
-    other: Estimate
-    improvement: Estimate
-    gain: Estimate  # difference of the interquartile means
+    own: IntervalEstimate
+    other: IntervalEstimate
+    improvement: IntervalEstimate
+    gain: IntervalEstimate  # difference of the interquartile means
 
 
 class Outcomes(NamedTuple):
@@ -166,7 +166,7 @@ def _versus(at: float, own: list[float], other: list[float]) -> Versus:
     )
 
 
-def mean_improvement(pairs: Iterable[tuple[Group, Group]]) -> Estimate:
+def mean_improvement(pairs: Iterable[tuple[Group, Group]]) -> IntervalEstimate:
     """Probability of improvement at the end, as a mean over tasks, stratified by task."""
     own, other = zip(*((own.test, other.test) for own, other in pairs), strict=True)
     return improvement_interval(own, other)
@@ -210,7 +210,7 @@ class GroupCurve(NamedTuple):
 
     x: list[float]
     accuracy: list[float]
-    end: Estimate  # at the last evaluation
+    end: IntervalEstimate  # at the last evaluation
 
 
 def group_curve(group: Group, axis: str) -> GroupCurve | None:

@@ -20,26 +20,26 @@ from planning import iterations_of, tried
 from records import Record
 from variants import BASELINES, LONGER, SIZES, TASKS, TRIES, VARIANTS, Trial
 
-from vinejax.tools.report.interquartile import Estimate, iqm_interval
+from vinejax.tools.report.interquartile import IntervalEstimate, iqm_interval
 
 CONTROL = "arithmetic"
 NONE = "–"
 NAMES = {"grpo": "GRPO", "rloo": "RLOO"}
 
 
-def percent(estimate: Estimate) -> str:
+def percent(estimate: IntervalEstimate) -> str:
     """'66.1% (63.0 to 68.2)'."""
     value, low, high = (100 * x for x in estimate)
     return f"{value:.1f}% ({low:.1f} to {high:.1f})"
 
 
-def points(estimate: Estimate) -> str:
+def points(estimate: IntervalEstimate) -> str:
     """A difference of accuracies in percentage points: '+4.1 (−0.2 to +8.0)'."""
     value, low, high = (f"{round(100 * x, 1) + 0.0:+.1f}".replace("-", "−") for x in estimate)
     return f"{value} ({low} to {high})"
 
 
-def chance(estimate: Estimate) -> str:
+def chance(estimate: IntervalEstimate) -> str:
     """'0.83 (0.62 to 0.97)'."""
     return f"{estimate.value:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
 
@@ -263,7 +263,7 @@ def _cost_cells(group: Group, other: Group | None, axis: str) -> list[str]:
     if versus is None or other is None:
         return [NONE] * 4
 
-    def accuracy(of: Group, there: Estimate) -> str:
+    def accuracy(of: Group, there: IntervalEstimate) -> str:
         share = versus.at / (of.total(axis) or versus.at)
         return f"{percent(there)}, {share:.0%} of {of.variant}"
 

@@ -64,7 +64,7 @@ from vinejax.core.types import RunState  # noqa: E402
 from vinejax.learner.optimizer import make_optimizer  # noqa: E402
 from vinejax.learner.update import fresh_state  # noqa: E402
 from vinejax.methods.known import find_method  # noqa: E402
-from vinejax.rollout.problems import draw  # noqa: E402
+from vinejax.rollout.draw import draw  # noqa: E402
 from vinejax.runtime.log import RunLog  # noqa: E402
 from vinejax.session.budget import Spent  # noqa: E402
 from vinejax.session.iteration import Iteration  # noqa: E402

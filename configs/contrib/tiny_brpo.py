@@ -2,7 +2,7 @@
 
     python -m vinejax.main --config=configs/contrib/tiny_brpo.py
 
-The formula and its source: docs/methods.md.
+The equation and its source: vinejax/contrib/methods/README.md.
 """
 
 from vinejax.config import from_file

@@ -4,7 +4,7 @@
 
 Problems that mostly fail get a group that begins like a right solution, problems that mostly pass
 one that begins like a wrong solution, at the place where half of all continuations are right:
-docs/credit.md.
+vinejax/contrib/resets/README.md.
 """
 
 from vinejax.config import from_file

@@ -1,4 +1,4 @@
-"""How many continuations each state gets."""
+"""Allocation rules: the number of continuations of each state."""
 
 from collections import Counter
 
@@ -27,7 +27,7 @@ def seen(*returns: list[float], total: float = 0.0, earned: list[float] | None =
 
 def test_uniform_draws_k_at_every_state_at_once():
     before = seen([1.0, 0.0], [], [])
-    assert uniform(0, before, ValuesConfig(k=9)) == [9, 9, 9]  # whatever passes through
+    assert uniform(0, before, ValuesConfig(k=9)) == [9, 9, 9]  # however many samples pass through
     assert uniform(1, before, ValuesConfig(k=9)) is None
     assert uniform(0, seen(), ValuesConfig()) == []
 

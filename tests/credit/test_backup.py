@@ -1,55 +1,55 @@
-"""Backed-up values by hand, and that they have no bias and less variance."""
+"""Backed-up values: worked examples, no bias, and less variance than plain means."""
 
 import numpy as np
 import pytest
 
-from vinejax.credit.backup import Passed, backed_up
+from vinejax.credit.backup import PassingSample, backed_up_values
 
-# Two solutions of one problem: both pass through the prompt's end and the state after 2 tokens,
-# which is one node; the first has another state after 5.
+# Two solutions of one problem. Both pass through the prompt's end and through the state after 2
+# tokens, which is one node. The first has a further state after 5 tokens.
 POSITIONS = [[0, 2, 5], [0, 2]]
 ALL = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
 SHARED = [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 def test_a_sample_counts_with_the_value_of_the_next_state():
-    solutions = [Passed(0, ALL, [1.0] * 5), Passed(1, SHARED, [0.0] * 4)]
-    at_start = Passed(None, [(0, 0), (1, 0)], [1.0, 1.0])  # and to no further state
-    at_second = Passed(None, [(0, 1), (1, 1)], [1.0, 1.0])
-    at_third = Passed(None, [(0, 2)], [0.0])
-    first, second = backed_up([*solutions, at_start, at_second, at_third], POSITIONS)
-    # Without solution 0: solution 1 and the sample of the second state; then the start's own and
-    # solution 1, which goes on to the second state.
+    solutions = [PassingSample(0, ALL, [1.0] * 5), PassingSample(1, SHARED, [0.0] * 4)]
+    at_start = PassingSample(None, [(0, 0), (1, 0)], [1.0, 1.0])  # reaches no further state
+    at_second = PassingSample(None, [(0, 1), (1, 1)], [1.0, 1.0])
+    at_third = PassingSample(None, [(0, 2)], [0.0])
+    first, second = backed_up_values([*solutions, at_start, at_second, at_third], POSITIONS)
+    # Without solution 0: the second state has solution 1 and its own sample. The start has its own
+    # sample and solution 1, which goes on to the second state.
     assert first == [(0.5 + 1) / 2, (0 + 1) / 2, 0]
-    # Without solution 1: solution 0 goes on to the third state, where it and a sample are.
+    # Without solution 1: solution 0 goes on to the third state, which it shares with a sample.
     assert second == [(0.75 + 1) / 2, (0.5 + 1) / 2]
 
 
 def test_rewards_between_two_states_stay_the_samples_own():
-    own = Passed(0, [(0, 0), (0, 1)], [5.0, 1.0])
-    through = Passed(None, [(0, 0), (0, 1)], [3.0, 1.0])  # 2 between the states
-    later = Passed(None, [(0, 1)], [4.0])
-    assert backed_up([own, through, later], [[0, 2]]) == [[2 + 2.5, 2.5]]
+    own = PassingSample(0, [(0, 0), (0, 1)], [5.0, 1.0])
+    through = PassingSample(None, [(0, 0), (0, 1)], [3.0, 1.0])  # return of 2 between the states
+    later = PassingSample(None, [(0, 1)], [4.0])
+    assert backed_up_values([own, through, later], [[0, 2]]) == [[2 + 2.5, 2.5]]
 
 
 def test_a_state_without_other_samples_has_value_0():
-    assert backed_up([Passed(0, [(0, 0)], [1.0])], [[0]]) == [[0.0]]
+    assert backed_up_values([PassingSample(0, [(0, 0)], [1.0])], [[0]]) == [[0.0]]
 
 
 @pytest.mark.parametrize("p", [0.3, 0.9])
 def test_no_bias_and_less_variance(p):
-    """From s_0 with probability p to s_1, whose value is 1/2; the other ways are worth 0."""
+    """s_0 leads to s_1, with value 1/2, with probability p, and otherwise to a return of 0."""
     rng = np.random.default_rng(7)
     plain, values = [], []
     for _ in range(800):
-        samples = [Passed(0, [(0, 0), (0, 1)], [1.0, 1.0])]
+        samples = [PassingSample(0, [(0, 0), (0, 1)], [1.0, 1.0])]
         for goes_on in rng.random(3) < p:
             reward = float(goes_on and rng.random() < 0.5)
             visits = [(0, 0), (0, 1)][: 1 + goes_on]
-            samples.append(Passed(None, visits, [reward] * len(visits)))
+            samples.append(PassingSample(None, visits, [reward] * len(visits)))
         plain.append(np.mean([one.returns[0] for one in samples[1:]]))
-        samples += [Passed(None, [(0, 1)], [float(x)]) for x in rng.random(3) < 0.5]
-        values.append(backed_up(samples, [[0, 2]])[0])
+        samples += [PassingSample(None, [(0, 1)], [float(x)]) for x in rng.random(3) < 0.5]
+        values.append(backed_up_values(samples, [[0, 2]])[0])
     start, second = np.array(values).T
     assert start.mean() == pytest.approx(p / 2, abs=0.03)
     assert second.mean() == pytest.approx(0.5, abs=0.03)

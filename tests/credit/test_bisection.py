@@ -1,4 +1,4 @@
-"""Bisection: which states are sampled, in how many waves, and what the steps between them get."""
+"""Bisection: the sampled states, the number of waves, and the advantages of steps in between."""
 
 import math
 
@@ -13,13 +13,13 @@ from vinejax.core.types import Episode
 from vinejax.credit.allocation import Seen
 from vinejax.credit.bisection import bisection
 from vinejax.credit.samples import Sample
-from vinejax.rollout.sampler import State
+from vinejax.rollout.sampler import ValuedState
 
 K = 6
 
 
 def search(truth: list[float], total: float, **fields) -> tuple[list[int], int]:
-    """(states that are sampled, in their order; waves) where returns at state c are truth[c]."""
+    """(sampled states in order, number of waves), with returns of truth[c] at state c."""
     values = ValuesConfig(k=K, **fields)
     seen = Seen([[] for _ in truth], [0.0] * len(truth), total)
     order, waves = [], 0
@@ -33,7 +33,7 @@ def search(truth: list[float], total: float, **fields) -> tuple[list[int], int]:
 
 
 def halvings(num_states: int, deciding: int) -> list[int]:
-    """The states of a binary search for step `deciding`, between the first state and the end."""
+    """The states that a binary search for step `deciding` visits after the first state."""
     low, high, visited = 0, num_states, [0]
     while (middle := (low + high) // 2) > low:
         visited.append(middle)
@@ -43,7 +43,7 @@ def halvings(num_states: int, deciding: int) -> list[int]:
 
 @pytest.mark.parametrize("num_states", [1, 2, 3, 7, 8, 16, 33])
 def test_one_deciding_step_is_found_by_binary_search(num_states: int):
-    for deciding in range(num_states):  # the step after state `deciding` brings it from 0 to 1
+    for deciding in range(num_states):  # the step from 0 to 1
         truth = [0.0] * (deciding + 1) + [1.0] * (num_states - deciding - 1)
         order, waves = search(truth, total=1.0)
         assert order == halvings(num_states, deciding)
@@ -52,7 +52,7 @@ def test_one_deciding_step_is_found_by_binary_search(num_states: int):
 
 @pytest.mark.parametrize("num_states", [1, 2, 5, 12, 31, 64])
 def test_the_number_of_waves_is_bounded(num_states: int):
-    """Whatever returns there are, and if every span differs."""
+    """The bound holds for random returns, and if the values of every span differ."""
     rng, bound = np.random.default_rng(num_states), math.ceil(math.log2(num_states)) + 1
     for _ in range(20):
         truth = rng.integers(0, 2, num_states).astype(float).tolist()
@@ -66,20 +66,20 @@ def test_the_number_of_waves_is_bounded(num_states: int):
 def test_spans_without_difference_are_not_halved():
     for value in (0.0, 0.5, 1.0):
         assert search([value] * 16, total=value) == ([0], 1)
-    # From 0 at state 8 on: of the halves only the first is looked into.
+    # From state 8 on all values are 0, so only the first half is searched further.
     truth = [1.0] * 8 + [0.0] * 8
     order, _ = search(truth, total=0.0)
     assert order == [0, 8, 4, 6, 7]
 
 
 def test_the_threshold_counts_standard_errors():
-    """0.5 of K = 6 at the start against a reward of 1."""
+    """A mean of 0.5 over K = 6 returns at the start is compared with a reward of 1."""
     seen = Seen([[0.0, 1.0] * 3, [], []], [0.0] * 3, 1.0)
-    variance = 0.25  # of the six returns with one 0 and one 1 more
+    variance = 0.25  # variance of the six returns with one 0 and one 1 added
     distance = 0.5 / math.sqrt(variance / K)
     assert bisection(1, seen, ValuesConfig(k=K, threshold=distance * 1.01)) is None
     assert bisection(1, seen, ValuesConfig(k=K, threshold=distance * 0.99)) == [0, K, 0]
-    # Against a state with an error of its own the distance must be greater by √2.
+    # Compared with a state that has an error too, the difference must be √2 times as large.
     seen = Seen([[1.0] * K, [], [0.0, 1.0] * 3, []], [0.0] * 4, 0.5)
     mean = (1.0 + K + 3.0) / (2 * K + 2)
     distance = 0.5 / math.sqrt(mean * (1 - mean) * 2 / K)
@@ -100,9 +100,9 @@ def steps(num_steps: int, **fields) -> Episode:
 
 
 def known(cfg: Config, episode: Episode, truth: list[float]) -> Episode:
-    """The episode with values where every continuation of state c returns truth[c]."""
+    """The episode with values, if every continuation of state c returns truth[c]."""
 
-    def draw(wanted: list[State]) -> list[Sample]:
+    def draw(wanted: list[ValuedState]) -> list[Sample]:
         return [Sample(np.zeros(0, int), s.used, [], [], truth[s.used // 2]) for s in wanted]
 
     (filled,), _ = fill_drawn([episode], cfg, draw)
@@ -127,7 +127,7 @@ def test_a_difference_within_the_error_is_spread_over_its_steps():
     one = known(cfg, steps(10, reward=0.75), [0.25] * 10)
     assert one.value_counts is not None and one.value_counts.tolist() == [K] + [0] * 9
     np.testing.assert_allclose(credit_by_step([one], cfg)[0, :10], 0.05, atol=1e-6)
-    # Two spans, of 4 and 6 steps, of one value each: only U is on a line, not V.
+    # Two spans, of 4 and 6 steps, with one value each: U is on a line, V is not.
     rewards = [0.5, 0.0, 0.0, 0.5, 0.0, 0.0, 0.25, 0.0, 0.0, 0.0]
     stepped = known(cfg, steps(10, reward=0.75, step_rewards=rewards), [0.25] * 10)
     np.testing.assert_allclose(credit_by_step([stepped], cfg)[0, :10], 0.175, atol=1e-6)

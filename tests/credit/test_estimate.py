@@ -1,4 +1,4 @@
-"""Values and their errors from the returns at states."""
+"""Values and standard errors from the returns at states."""
 
 import dataclasses
 import math
@@ -10,8 +10,8 @@ from helpers.vine_cases import RIGHT, WRONG, config, episode, fill, values_of
 import vinejax
 from vinejax.credit.estimate import (
     back_filled,
-    between,
     estimates,
+    interpolated,
     mean_values,
     standard_errors,
 )
@@ -38,7 +38,7 @@ def test_means_of_unequal_counts():
 
 
 def test_the_default_values_are_those_of_mc_values_bit_for_bit():
-    """K = 9 at every state, as the method has it."""
+    """The method has K = 9 continuations at every state."""
     cfg = config(k=9)
     steps = (*RIGHT[:1], *WRONG[1:])
     episodes = [episode(RIGHT), episode(WRONG, reward=0.0), episode(steps, reward=0.0)]
@@ -52,7 +52,7 @@ def test_the_default_values_are_those_of_mc_values_bit_for_bit():
 
 
 def test_a_state_between_two_counts_what_was_earned_before_it():
-    """V + rewards: 0.5 before step 1 and 0.75 before step 3, so 0.625 before step 2."""
+    """V + earlier rewards is 0.5 before step 1 and 0.75 before step 3, so 0.625 before step 2."""
     (found,) = estimates([[[1.0, 0.0], [], [0.5]]], [0], [[0.25, 0.0, 1.0]], 1.0)
     np.testing.assert_allclose(found.values, [0.5, 0.375, 0.5])
     assert found.counts.tolist() == [2, 0, 1]
@@ -60,7 +60,7 @@ def test_a_state_between_two_counts_what_was_earned_before_it():
 
 def test_standard_errors_by_hand():
     found = standard_errors([[0.0, 1.0], [1.0, 1.0, 1.0], [], [0.5]])
-    typical = (2 * 0.25) / 6  # squared deviations of all returns, over their number
+    typical = (2 * 0.25) / 6  # mean squared deviation of all returns
     expected = [
         math.sqrt((0.5 + typical) / 3 / 2),
         math.sqrt(typical / 4 / 3),
@@ -75,7 +75,7 @@ def test_standard_errors_by_hand():
 def test_an_episode_has_the_errors_of_its_states():
     (one,), _ = fill([episode(RIGHT)], config(k=3, max_states=0), lambda _, k: (f"{k}", "eos"))
     assert one.value_errors is not None and one.value_errors.shape == (2,)
-    assert not one.value_errors.any()  # all continuations failed, and there is nothing else
+    assert not one.value_errors.any()  # all continuations failed, and no other return exists
     texts = ["\n#### 4", "\n#### 5", "\n#### 5"]
     (one,), _ = fill([episode(RIGHT)], config(k=3, max_states=0), lambda _, k: (texts[k], "eos"))
     assert one.value_errors is not None and one.value_errors[1] == 0
@@ -87,18 +87,18 @@ def test_values_between_sampled_states_by_hand():
     means = np.array([0.25, 9.0, 9.0, 0.75, 9.0], np.float32)
     is_sampled = np.array([True, False, False, True, False])
     earned = np.zeros(5)
-    found = between(means, is_sampled, earned, total=0.25)
+    found = interpolated(means, is_sampled, earned, total=0.25)
     np.testing.assert_allclose(found, [0.25, 0.25 + 0.5 / 3, 0.25 + 1.0 / 3, 0.75, 0.5])
-    # With step rewards the line is that of rewards before the state and value together.
+    # With step rewards the line is that of the value plus the rewards before the state.
     earned = np.cumsum([0.0, *STEPS])
-    found = between(means, is_sampled, earned[:5], total=float(earned[-1]))
+    found = interpolated(means, is_sampled, earned[:5], total=float(earned[-1]))
     u = np.interp(range(6), [0, 3, 5], [0.25, 1.5, 1.75])
     np.testing.assert_allclose(found, (u - earned)[:5], atol=1e-7)
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.9, 0.3])
 def test_back_filled_states_have_no_advantage(gamma: float):
-    """Exactly so without a discount."""
+    """The advantage is exactly 0 without a discount, and 0 within rounding with one."""
     rng = np.random.default_rng(2)
     for first in (0, 1, 3):
         rewards = rng.normal(size=9).astype(np.float32)
@@ -118,7 +118,7 @@ def test_back_filled_states_have_no_advantage(gamma: float):
 
 
 def test_estimates_of_several_solutions():
-    """Counts, values and errors of each; the first begins at its second step."""
+    """Counts, values and errors of two solutions; the first has no state at its first step."""
     returns = [[[1.0, 0.0], []], [[0.5]], []]
     rewards = [[0.0, 0.0, 0.0, 1.0], [0.25], [0.0, 0.5]]
     found = estimates(returns, first=[1, 0, 0], rewards=rewards, gamma=1.0)

@@ -1,4 +1,4 @@
-"""What a plan takes the rules to sample."""
+"""The states and continuations that a plan expects of the rules."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_fewer_states(values: dict, expected: list[float]):
 @pytest.mark.parametrize(
     ("values", "continuations", "waves"),
     [
-        # The first state, and one on each of three levels, of seven.
+        # Of seven states: the first, and one on each of three levels.
         ({"allocation": "bisection"}, 9 * 4 / 7, 4),
         ({"reuse": True, "k": 3}, 3, 1),
     ],

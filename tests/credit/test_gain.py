@@ -12,7 +12,7 @@ from vinejax.learner.batch import collate, step_layout
 
 
 def rollout_of_two(cfg: Config) -> Rollout:
-    """Two solutions with one first state, and the values of their states."""
+    """A rollout of two solutions that share their first state, with values."""
     both, _ = cases.fill([cases.episode(cases.RIGHT), cases.episode(cases.WRONG, reward=0.0)], cfg)
     batch = collate(both, rows=2)
     logprobs = np.log(np.random.default_rng(0).uniform(0.1, 0.9, batch.mask.shape))
@@ -34,7 +34,7 @@ def test_a_state_that_solutions_share_is_paid_for_once():
 
 @pytest.mark.parametrize("has_prior", [False, True])
 def test_the_gain_by_hand(has_prior: bool):
-    """Outcomes 1 and 0; b is 0 and 1 without a learned value, with one 0.25 everywhere."""
+    """Outcomes are 1 and 0; b is 0 and 1 without a learned value, else 0.25 everywhere."""
     cfg = cases.config()
     rollout = rollout_of_two(cfg)
     credit = assign_credit(rollout, cfg)

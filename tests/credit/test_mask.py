@@ -1,4 +1,4 @@
-"""Which tokens are trained on, and that nothing else counts: in whitening, in means, in the KL."""
+"""Masks: the tokens that are trained on; no other token counts in whitening, means or the KL."""
 
 import dataclasses
 import functools
@@ -16,12 +16,12 @@ from vinejax.core.types import Batch, Episode, Rollout
 from vinejax.credit.assign import trained_tokens
 from vinejax.credit.mask import all_tokens, low_probability, top_entropy
 from vinejax.learner.batch import collate, step_layout
-from vinejax.learner.policy import PolicyObjective, clipped, token_weights
+from vinejax.learner.policy import PolicyObjective, clipped_loss, token_weights
 from vinejax.learner.score import score
 from vinejax.learner.update import gradients
 
 LENGTHS = [(4, 9), (2, 3), (4, 9), (5, 0), (3, 10), (2, 3), (4, 1)]
-OBJECTIVE = PolicyObjective(model=cases.model(), temperature=0.6, loss=clipped, kl_coef=0.1)
+OBJECTIVE = PolicyObjective(model=cases.model(), temperature=0.6, loss=clipped_loss, kl_coef=0.1)
 
 grads_of = jax.jit(gradients, static_argnames="objective")
 
@@ -33,7 +33,7 @@ def config(**fields) -> Config:
 
 @functools.cache
 def episodes() -> list[Episode]:
-    """Probabilities on both sides of 0.9; the second response has none below, the sixth only."""
+    """Probabilities on both sides of 0.9; all of the second response above, of the sixth below."""
     rng, found = np.random.default_rng(0), []
     for i, plain in enumerate(cases.random_episodes(LENGTHS)):
         n = len(plain.response)
@@ -91,7 +91,7 @@ def test_only_response_tokens_are_trained_on():
     assert not (mask_by_hand() & ~given.batch.mask).any() and not mask_by_hand()[1].any()
     assert 10 < mask_by_hand().sum() < given.batch.mask.sum() - 5
     np.testing.assert_array_equal(trained_tokens(given, applied(cases.config())), given.batch.mask)
-    given.batch.mask.setflags(write=False)  # the batch keeps its own
+    given.batch.mask.setflags(write=False)  # the batch keeps its own mask
     trained_tokens(given, applied(config()))
 
 
@@ -112,7 +112,7 @@ def test_an_iteration_is_whitened_over_the_trained_tokens(shift_mean: bool):
 
 @functools.cache
 def masked_batch() -> Batch:
-    """What an update gets: the batch with the mask as its own, and NaN wherever that is False."""
+    """The batch of an update, with this mask, and NaN wherever the mask is False."""
     rng, given = np.random.default_rng(1), rollout()
     current = np.asarray(score(cases.model(), cases.params(), given.batch, 0.6))
     credit = assign_credit(given, config(), "none")
@@ -136,11 +136,11 @@ def test_a_minibatch_is_whitened_over_the_trained_tokens(shift_mean: bool):
 
 
 def test_loss_and_gradient_are_those_of_the_trained_tokens():
-    """Divided by their number, the KL too; one program for all of it.
+    """Loss and KL are divided by the number of trained tokens, in one program.
 
     The oracle is the gradient over all response tokens, which tests/learner/test_step.py compares
-    with that of plain sums, where the others have no advantage and do not differ from the
-    reference model: there the sum is the same, and only what divides it differs.
+    with that of plain sums. In the oracle the other tokens have no advantage and do not differ
+    from the reference model. Its sum is therefore the same, and only its divisor differs.
     """
     masked, mask, everything = masked_batch(), mask_by_hand(), rollout().batch.mask
     grads, sums = grads_of(OBJECTIVE, cases.params(), masked)

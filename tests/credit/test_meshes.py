@@ -1,4 +1,4 @@
-"""Rules of step credit give the same on one device, on a mesh, and after a restart."""
+"""Rules of step credit give equal results on one device, on a mesh, and after a restart."""
 
 import pytest
 from helpers import eight_devices

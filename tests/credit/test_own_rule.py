@@ -1,4 +1,4 @@
-"""docs/credit.md, "A rule of your own": the example trains as it is printed."""
+"""The example of docs/credit.md, "A rule of your own", trains as it is printed."""
 
 import re
 from pathlib import Path

@@ -46,11 +46,11 @@ def test_steps_start_at_the_prompts_end_and_at_every_step_end_but_the_last():
     "tokens, expected",
     [
         ([1, 2, 1], [0]),
-        ([1, 4, 1], [0, 2]),  # in one token
-        ([1, 3, 3, 2, 1], [0, 3]),  # over two tokens
+        ([1, 4, 1], [0, 2]),  # both newlines in one token
+        ([1, 3, 3, 2, 1], [0, 3]),  # newlines in two tokens
         ([1, 8, 3, 1, 2], [0, 3]),
-        ([1, 8, 7, 1], [0, 3]),  # the second newline comes with text after it
-        ([1, 3, 2, 3, 1], [0]),  # two lines, none of them blank
+        ([1, 8, 7, 1], [0, 3]),  # the second newline is in a token with text after it
+        ([1, 3, 2, 3, 1], [0]),  # two lines, neither of them blank
         ([1, 5, 1], [0, 2]),
         ([5, 5, 5, 1], [0, 1, 2, 3]),
         ([1, 3, 3, 3, 3, 1], [0, 3]),  # a run of newlines is one gap
@@ -70,11 +70,11 @@ def test_blank_lines(tokens: list[int], expected: list[int]):
 @pytest.mark.parametrize(
     "tokens, expected",
     [
-        ([1, 4, 1, 4, 1], [0, 2, 4]),  # without the tag all of it
+        ([1, 4, 1, 4, 1], [0, 2, 4]),  # all positions without the tag
         ([1, 4, 11, 4, 1], [0, 2]),
         ([1, 4, 12, 13, 14, 1, 4, 1], [0, 2]),  # the tag in three tokens
-        ([1, 4, 15, 16, 4, 1], [0, 2]),  # and in two with other text
-        ([12, 13, 4, 14, 4, 1], [0, 3, 5]),  # no tag: the blank line parts it
+        ([1, 4, 15, 16, 4, 1], [0, 2]),  # the tag in two tokens, with other text
+        ([12, 13, 4, 14, 4, 1], [0, 3, 5]),  # no tag, because a blank line divides it
         ([11, 1, 4, 1], [0]),
     ],
 )
@@ -133,7 +133,7 @@ def thinned(positions: list[int], length: int = 40, **fields: Any) -> list[int]:
 
 
 def test_merge_keeps_every_kth_boundary_and_the_prompts_end():
-    boundaries = [3, 5, 8, 9, 14, 20, 21]  # b_1 .. b_7
+    boundaries = [3, 5, 8, 9, 14, 20, 21]  # boundaries b_1 .. b_7
     assert thinned([0, *boundaries], merge=1) == [0, *boundaries]
     assert thinned([0, *boundaries], merge=2) == [0, 5, 9, 20]
     assert thinned([0, *boundaries], merge=3) == [0, 8, 20]
@@ -142,16 +142,16 @@ def test_merge_keeps_every_kth_boundary_and_the_prompts_end():
 
 
 def test_spread_divides_the_response_evenly():
-    boundaries = list(range(2, 24, 2))  # 11 of them
-    assert thinned([0, *boundaries], spread=3) == [0, 6, 12, 18]  # numbers 3, 6, 9
+    boundaries = list(range(2, 24, 2))  # 11 boundaries
+    assert thinned([0, *boundaries], spread=3) == [0, 6, 12, 18]  # boundaries number 3, 6 and 9
     assert thinned(boundaries, spread=3) == [6, 12, 18]
-    assert thinned([0, *boundaries], spread=1) == [0, 12]  # the middle one
+    assert thinned([0, *boundaries], spread=1) == [0, 12]  # the middle boundary
     for few in ([0], [0, 4], [0, 4, 9, 11], []):
         assert thinned(few, spread=3) == few
     for n in range(1, 12):
         found = thinned([0, *boundaries], spread=n)
         gaps = np.diff([*found, 24])
-        assert len(found) == n + 1 and gaps.max() - gaps.min() <= 2  # one boundary
+        assert len(found) == n + 1 and gaps.max() - gaps.min() <= 2  # boundaries are 2 apart
 
 
 def test_merge_comes_before_spread():

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from vinejax.credit import probe
-from vinejax.credit.probe import States
+from vinejax.credit.probe import ProbeStates
 
 R, PROBLEMS, GROUP, STEPS = 6, 12, 4, 5
 
 
-def states(seed: int = 0, count: int = 2, noise: float = 1.0) -> States:
+def states(seed: int = 0, count: int = 2, noise: float = 1.0) -> ProbeStates:
     """States of solutions whose value is a function of their hidden states."""
     rng = np.random.default_rng(seed)
     size = PROBLEMS * GROUP * STEPS
@@ -17,20 +17,20 @@ def states(seed: int = 0, count: int = 2, noise: float = 1.0) -> States:
     direction = np.linspace(-1, 1, R)
     truth = 1 / (1 + np.exp(-hidden @ direction * noise - siblings + 0.5))
     draws = rng.random((1 + count, size)) < truth
-    return States(
+    return ProbeStates(
         features=probe.features_of(hidden.astype(np.float32), siblings, rng.random(size)),
         problem=np.repeat(np.arange(PROBLEMS), GROUP * STEPS),
-        own=draws[0].astype(float),
+        solution_return=draws[0].astype(float),
         value=draws[1:].mean(axis=0) if count else np.full(size, np.nan),
         count=np.full(size, count),
     )
 
 
-def by_augmented_rows(rows: States, taken: np.ndarray, strength: float) -> np.ndarray:
-    """The fit by least squares: a row per return, and one per penalised weight."""
+def by_augmented_rows(rows: ProbeStates, taken: np.ndarray, strength: float) -> np.ndarray:
+    """The fit by least squares, with a row per return and a row per penalised weight."""
     others = np.where(rows.count > 0, rows.value, 0.0)
     count = 1 + rows.count
-    label = (rows.own + rows.count * others) / count
+    label = (rows.solution_return + rows.count * others) / count
     penalty = np.r_[np.full(3, 1e-6), np.ones(2 * R)]
     left = [*(rows.features[taken] * np.sqrt(count[taken])[:, None])]
     left += [*np.diag(np.sqrt(strength * penalty))]
@@ -51,11 +51,12 @@ def test_a_problem_is_predicted_by_the_others(count: int):
 
 
 def test_no_label_of_a_problem_is_in_its_values():
-    """The gradient is unbiased only if v does not know what its solution does."""
+    """The gradient is unbiased only if v does not depend on what its solution does."""
     rows = states()
     mine = rows.problem == 3
     other = rows._replace(
-        own=np.where(mine, 1 - rows.own, rows.own), value=np.where(mine, 0.25, rows.value)
+        solution_return=np.where(mine, 1 - rows.solution_return, rows.solution_return),
+        value=np.where(mine, 0.25, rows.value),
     )
     kept = probe.fresh_probe(R)
     before, after = probe.predictions(kept, rows), probe.predictions(kept, other)
@@ -64,7 +65,7 @@ def test_no_label_of_a_problem_is_in_its_values():
 
 
 def learned(iterations: int, count: int = 2, **case: float) -> tuple[probe.Probe, np.ndarray]:
-    """The probe after some iterations against plain means, and the last v's errors."""
+    """(the probe after some iterations with plain means as baselines, the errors of the last v)."""
     kept, v = probe.fresh_probe(R), np.zeros(0)
     for i in range(iterations):
         rows = states(seed=i, count=count, **case)
@@ -78,9 +79,11 @@ def test_a_good_value_gets_weight_and_a_useless_one_none():
     kept, _ = learned(5)
     assert 0.6 < probe.weight_of(kept) <= 1.0
     rows = states(seed=9, count=32)
-    nonsense = np.random.default_rng(1).random((len(probe.STRENGTHS), len(rows.own))) * 4 - 2
+    nonsense = (
+        np.random.default_rng(1).random((len(probe.STRENGTHS), len(rows.solution_return))) * 4 - 2
+    )
     kept = probe.updated(
-        probe.fresh_probe(R), rows, nonsense, rows.value, np.ones(len(rows.own), bool)
+        probe.fresh_probe(R), rows, nonsense, rows.value, np.ones(len(rows.solution_return), bool)
     )
     assert probe.weight_of(kept) < 0.1
 
@@ -106,12 +109,12 @@ def test_earlier_iterations_count_less():
 
 
 def test_the_error_has_no_noise_of_labels():
-    """v is off by .2 everywhere; labels of one draw each have a variance of .25."""
+    """v is off by 0.2 everywhere; labels of one draw each have a variance of 0.25."""
     rng = np.random.default_rng(2)
     size, v = 200_000, np.full(200_000, 0.7)
     draws = (rng.random((2, size)) < 0.5).astype(float)
     own, value = draws
-    rows = States(np.zeros((size, 3)), np.zeros(size, int), own, value, np.ones(size, int))
+    rows = ProbeStates(np.zeros((size, 3)), np.zeros(size, int), own, value, np.ones(size, int))
     found = probe.metrics(rows, v, 0.25)
     assert found["value/weight"] == 0.25 and abs(found["value/error"] - 0.04) < 4 * 0.25 / 447
     assert set(found) == {"value/weight", "value/error", "value/calibration/8"}

@@ -1,4 +1,4 @@
-"""The rules by name: which are chosen, which names and fields are refused, and in what words."""
+"""Rules by name: the chosen ones, and the errors for names, fields and combinations."""
 
 import importlib
 import sys
@@ -114,7 +114,7 @@ def alone(a): return []
 
 @pytest.fixture
 def own_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module `own_rules` of a user's."""
+    """A user's module `own_rules`."""
     (tmp_path / "own_rules.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "own_rules", raising=False)
@@ -202,7 +202,7 @@ def test_a_users_module_that_fails_is_one_line(own_rules: Any, monkeypatch: pyte
     "fields, field",
     [
         ({"values": {"every": 7}}, "values.every"),
-        ({"values": {"every": 5}}, "values.every"),  # its default, but it was set
+        ({"values": {"every": 5}}, "values.every"),  # the default, but set by the user
         ({"values": {"below": 0.5}}, "values.below"),
         ({"values": {"positions": "tokens", "below": 0.5}}, "values.below"),
         ({"values": {"threshold": 2.0}}, "values.threshold"),
@@ -225,7 +225,7 @@ def test_fields_of_another_rule_are_refused(fields: dict[str, Any], field: str):
         SPO | {"values": {"every": 7, "below": 0.5}, "credit": {"mask_above": 0.5}},
         {"values": {"allocation": "bisection", "threshold": 2.0}},
         {"credit": {"mask": "low_probability", "mask_above": 0.5}},
-        # A user's rule may read any of them.
+        # A user's rule may read any field.
         {"values": {"positions": "vinejax.credit.positions.blank_lines", "below": 0.5}},
     ],
     ids=str,
@@ -268,7 +268,7 @@ def test_a_discount_needs_a_value_of_each_step(fields: dict[str, Any]):
 
 
 def test_a_method_without_states_refuses_their_rules():
-    """Which tokens are trained on is for every policy gradient to choose."""
+    """The mask, unlike the rules of states, is a choice of every policy gradient."""
     check({"method": "grpo", "credit": {"mask": "low_probability"}})
     refused({"method": "sft", "credit": {"mask": "low_probability"}}, "credit.mask")
     for fields in ({"values": {"positions": "tokens"}}, {"credit": {"lam": 0.5}}):

@@ -1,4 +1,4 @@
-"""Which samples count at which states, against a loop over all prefixes."""
+"""The samples that count at each state, compared with a loop over all prefixes."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from helpers.chain_cases import fill_drawn
 from helpers.vine_cases import RIGHT, Task, config, episode, fill
 
 from vinejax.core.types import Problem
-from vinejax.credit.samples import Passing, Sample
+from vinejax.credit.samples import PassingSamples, Sample
 
 END = 9
 
@@ -37,7 +37,7 @@ def test_returns_at_states_equal_the_loop(with_steps: bool, gamma: float):
     rng = np.random.default_rng(int(10 * gamma) + with_steps)
 
     def letters(longest: int) -> list[int]:
-        """Few letters, so that much is shared, and one that ends every sequence."""
+        """Letters from a small alphabet, so that prefixes are shared, and END."""
         return [*rng.integers(0, rng.integers(1, 4), rng.integers(0, longest)).tolist(), END]
 
     for _ in range(40):
@@ -45,7 +45,7 @@ def test_returns_at_states_equal_the_loop(with_steps: bool, gamma: float):
         responses = [letters(7) for _ in problems]
         positions = [sorted({int(x) for x in rng.integers(0, len(r), 4)}) for r in responses]
         states = [(i, c) for i, of_one in enumerate(positions) for c in range(len(of_one))]
-        passing = Passing(problems, responses, positions, gamma)
+        passing = PassingSamples(problems, responses, positions, gamma)
         expected: list[list[list[float]]] = [[[] for _ in of_one] for of_one in positions]
         for j, (problem, response) in enumerate(zip(problems, responses, strict=True)):
             for k in range(rng.integers(1, 4)):  # the solution, then continuations of a prefix
@@ -75,7 +75,7 @@ def test_return_of_a_sample_by_hand():
 
 
 def test_each_return_counts_once():
-    """Own continuations, siblings, siblings' continuations; not the solution's own rest."""
+    """Own continuations, siblings and siblings' continuations count; the solution does not."""
     first = episode((*RIGHT[:1], "\n5-1=4", "\n#### 4"), reward=1.0)
     second = episode((*RIGHT[:1], "\n5-1=5", "\n#### 5"), reward=0.25)
     assert first.step_ends[:1] == second.step_ends[:1]
@@ -84,7 +84,7 @@ def test_each_return_counts_once():
 
     def draw(wanted):
         samples = []
-        for state in wanted:  # every continuation is the rest of the first solution
+        for state in wanted:  # every continuation repeats the rest of the first solution
             tokens = np.array(first.response, np.int32)
             if state.episode is not first:
                 tokens = np.array([*state.episode.response[: state.used], 3], np.int32)
@@ -109,7 +109,7 @@ def test_each_return_counts_once():
 
 
 def test_other_problems_do_not_count():
-    passing = Passing(["a", "b"], [[1, 2], [1, 2]], [[0, 1], [0, 1]], 1.0)
+    passing = PassingSamples(["a", "b"], [[1, 2], [1, 2]], [[0, 1], [0, 1]], 1.0)
     passing.add("a", Sample(np.array([1, 2], np.int32), 0, [], [], 1.0), counted=())
     assert passing.returns == [[[1.0], [1.0]], [[], []]]
 

@@ -1,4 +1,4 @@
-"""SPO-chain: the worked numbers of its paper's code through our rules, and a slow loop."""
+"""SPO-chain: our rules reproduce the numbers of the paper's code and of a slow loop."""
 
 import math
 
@@ -15,13 +15,13 @@ from vinejax.credit.assign import Credit
 from vinejax.credit.samples import Sample
 from vinejax.engine.branches import Branch
 from vinejax.learner.batch import collate, step_layout
-from vinejax.rollout.sampler import State
+from vinejax.rollout.sampler import ValuedState
 
 P = [0.95, 0.4, 0.99, 0.8, 0.97, 0.5, 0.98, 0.3, 0.99, 0.95]
 P_FIRST = [0.4, *P[1:]]
 K = 18
-# Right continuations of 18 at each state, by the number of tokens before it: the cut of SPO's code
-# is one less.
+# Number of right continuations, of 18, at each state, by the number of tokens before the state. The
+# cut of SPO's code is one less.
 RIGHT = {0: 9, 1: 8, 3: 12, 5: 6, 7: 16}
 
 
@@ -31,7 +31,7 @@ def config(every: int, k: int = K) -> Config:
 
 
 def credit_of(episodes: list[Episode], cfg: Config) -> tuple[np.ndarray, np.ndarray, Credit]:
-    """(advantages, mask) of the response tokens, one row per episode, and all of the credit."""
+    """(advantages, mask, credit), the first two of response tokens, with one row per episode."""
     batch = collate(episodes, len(episodes))
     credit = assign_credit(Rollout(episodes, batch, step_layout(batch, episodes)), cfg, "none")
     assert credit.mask is not None
@@ -63,7 +63,7 @@ def test_the_worked_numbers(p, every, states, expected):
     (advantages,), (mask,), _ = credit_of([filled], cfg)
     np.testing.assert_allclose(np.where(mask, advantages, 0), expected, atol=5e-5)
     np.testing.assert_array_equal(mask, np.array(p) < 0.9)
-    before = states[0]  # nothing is known of the tokens before the first state
+    before = states[0]  # tokens before the first state have no advantage
     assert not advantages[:before].any()
     value = RIGHT[before] / K
     _, _, credit = credit_of([filled], cfg)
@@ -71,7 +71,7 @@ def test_the_worked_numbers(p, every, states, expected):
 
 
 def slow_loop(p: list[float], reward: float, value_of: dict[int, float], m: int):
-    """(cuts, advantages, mask) token by token, c counting tokens as SPO's code does."""
+    """(cuts, advantages, mask) token by token; c counts tokens as SPO's code does."""
     low = [t for t, x in enumerate(p) if x < 0.9]
     cuts = [low[i] - 1 for i in range(0, len(low), m)]
     advantages = [0.0] * len(p)
@@ -94,9 +94,9 @@ def test_a_thousand_random_episodes_equal_the_loop():
         logprobs = np.log(p).tolist()
         fields = {"problem_id": str(i), "logprobs": logprobs, "reward": float(rng.integers(2))}
         episodes.append(cases.episode([cases.BOS], [3] * n, **fields))
-        values.append({c: int(rng.integers(5)) for c in range(-1, n)})  # of K = 4
+        values.append({c: int(rng.integers(5)) for c in range(-1, n)})  # right ones of K = 4
 
-    def draw(wanted: list[State]) -> list[Sample]:
+    def draw(wanted: list[ValuedState]) -> list[Sample]:
         seen: dict[tuple[str, int], int] = {}
         samples = []
         for state in wanted:

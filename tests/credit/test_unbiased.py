@@ -1,7 +1,7 @@
-"""The bias of values and of the policy gradient, on a chain whose values are known.
+"""The bias of values and of the policy gradient, on a chain with known values.
 
-Whether a rule is unbiased shows only over many draws of the solutions: within a group a mean over
-the others falls where a solution's own reward rises. Errors of one problem's solutions are
+Unbiasedness can be tested only over many draws of the solutions, because within a group the mean of
+the others falls when a solution's own reward rises. Errors of one problem's solutions are
 correlated, so standard errors are taken over problems.
 """
 
@@ -40,7 +40,7 @@ def test_the_chain_has_the_values_that_its_solutions_earn():
     responses = CHAIN.finish(rng, [[]] * 100)
     assert {len(x) for x in responses} == {2, 3, 4, 5}
     assert all(3 not in x[:-1] and (x[-1] == 3 or len(x) == 5) for x in responses)
-    # What an enumeration of all responses gives.
+    # The same by an enumeration of all responses.
     total = np.zeros((CHAIN.length, NUM_LETTERS))
     stack = [((START,), 1.0)]
     while stack:
@@ -75,7 +75,7 @@ def test_few_draws(rule: str):
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", UNBIASED)
 def test_unbiased_rules(rule: str):
-    """5,000 solutions, 4 per problem."""
+    """5,000 solutions, 4 per problem, show no bias."""
     found = bias_of(problems=1250, seed=1, **UNBIASED[rule])
     assert found.value_errors.max() < 1.4e-2 and found.gradient_errors.max() < 6e-3
     assert found.worst < 4
@@ -96,17 +96,17 @@ def test_a_learned_value_may_be_wrong(prior: str, allocation: str):
     assert found.in_errors[1] < 4
 
 
-# Rules that are biased, and what was measured with 10,000 solutions: values, gradient (see -s).
+# Biased rules, with the bias of values and of the gradient measured with 10,000 solutions (see -s)
 BIASED: dict[str, dict[str, Any]] = {
     "bisection": {"allocation": "bisection"},  # 0.013, 0.012
-    # The baseline of a token is that of a state that was kept because of what came later.
-    "spread": {"spread": 1},  # 0 (values of the states that it keeps), 0.012
+    # A token's baseline is the value of a state that was kept because of later tokens.
+    "spread": {"spread": 1},  # 0 (for the states that it keeps), 0.012
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", BIASED)
 def test_biased_rules_are_off_by_little(rule: str):
-    """0.04 of a reward of 1, where the gradient is 0.18 and the standard errors are 0.003."""
+    """The bias is below 0.04; the reward is 1, the gradient 0.18, the standard errors 0.003."""
     found = bias_of(problems=1250, k=9, **BIASED[rule])
     assert np.abs(found.values).max() < 0.04 and np.abs(found.gradient).max() < 0.04

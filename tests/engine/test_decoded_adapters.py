@@ -1,4 +1,4 @@
-"""Adapters in decoding: the sampler computes what the learner trains."""
+"""Adapters in decoding: the sampler uses the policy that the learner trains."""
 
 import dataclasses
 from typing import Any
@@ -14,12 +14,12 @@ from vinejax.core.settings import ModelConfig, SampleConfig
 from vinejax.engine.branches import Branch
 from vinejax.engine.engine import Engine
 from vinejax.model.decoder import Params, apply
-from vinejax.model.lora import abstract_adapters, merged, with_adapters
+from vinejax.model.lora import abstract_adapters, merge_adapters, with_adapters
 
 SCALE, RANK = 2.0, 3
 TRUNKS = [[4, 5, 6, 9, 12, 3, 17], [7, 8, 11]]
 BRANCHES = [Branch(i % 2, 1 + i % 2, seed) for i, seed in enumerate(range(24))]
-merging = jax.jit(merged, static_argnames="scale")
+merging = jax.jit(merge_adapters, static_argnames="scale")
 SAMPLING = SampleConfig(temperature=0.8, top_p=0.95)
 
 
@@ -29,7 +29,7 @@ def adapting(model: Model) -> Model:
 
 
 def adapters_of(model: Model, size_b: float = 0.3) -> Params:
-    """Adapters whose lora_a is as at their start, and lora_b of this size."""
+    """Adapters with the initial size of lora_a, and lora_b of size `size_b`."""
     rng = np.random.default_rng(2)
 
     def draw(path: Any, x: jax.ShapeDtypeStruct) -> np.ndarray:
@@ -60,7 +60,7 @@ def test_the_sampler_is_the_model_with_its_adapters(fields: dict[str, Any], tiny
 
 
 def test_a_change_smaller_than_the_rounding_of_a_kernel_is_sampled(tiny: Model):
-    """One step of 1e-5 below kernels of bfloat16, as the learner has it."""
+    """A change of 1e-5 beside kernels in bfloat16, as the learner stores them."""
     model = adapting(tiny)
 
     def stored(path: Any, x: jax.Array) -> np.ndarray:
@@ -92,7 +92,7 @@ PROGRAM = """
 from helpers import model_oracles
 from test_decoded_adapters import adapters_of, adapting, grow
 import jax
-from vinejax.model.lora import merged, with_adapters
+from vinejax.model.lora import merge_adapters, with_adapters
 from vinejax.model.sharding import make_mesh, param_shardings
 from vinejax.core.settings import MeshConfig
 from vinejax.tasks.arithmetic import Arithmetic
@@ -110,6 +110,6 @@ print("done")
 
 @pytest.mark.slow
 def test_on_meshes():
-    """Factors split over `tensor` as their kernels, and KV heads that are repeated."""
+    """Adapters split over `tensor` like their kernels, and repeated KV heads."""
     program = f"import sys; sys.path.append('engine'){PROGRAM}"
     assert eight_devices.printed("-c", program)[-1] == "done"

@@ -1,4 +1,4 @@
-"""The drain of a phase: fewer slots and rows for its last branches, and the same tokens."""
+"""The drain of a phase has fewer slots and rows for the last branches, and the same tokens."""
 
 import dataclasses
 from typing import Any
@@ -26,12 +26,12 @@ BRANCHES = [
     Branch(trunk, int(rng.integers(1, len(TRUNKS[trunk]) + 1)), seed << 40 | seed)
     for seed, trunk in enumerate(rng.integers(0, 7, 40).tolist())
 ]
-BUDGETS = [40] * 40  # only sampling tells when a branch ends
+BUDGETS = [40] * 40  # large, so that sampling decides when a branch ends
 
 
 @pytest.fixture
 def moves(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What `to_drain` returned: a phase of 8 slots has a drain of 2."""
+    """The results of `to_drain`; a phase of 8 slots has a drain of 2."""
     made = []
 
     def to_drain(*args: Any) -> Any:
@@ -64,13 +64,13 @@ def test_a_drain_has_the_tokens_of_the_phase(name: str, tiny: Model, moves: list
     assert state.rows.next.shape == (2,)
     busy = sum(len(one.tokens) for one in found)
     assert engine.stats.decoded_tokens + engine.stats.repeated_tokens == busy
-    # Steps of 8 slots and then of 2.
+    # First steps of 8 slots, then steps of 2.
     assert 2 * engine.stats.decode_steps < engine.stats.slot_steps < 8 * engine.stats.decode_steps
 
 
 @pytest.mark.slow
 def test_a_drain_has_a_drain(tiny: Model, moves: list[Any], monkeypatch: pytest.MonkeyPatch):
-    """Of 16 slots 4 are left, then 1; with long chunks, too, which end early for a drain."""
+    """16 slots become 4, then 1. With long chunks, too: these end early for a drain."""
     monkeypatch.setattr(drain, "MIN_DRAINED", 4)
     expected, _ = grow(tiny, SampleConfig(), slots=4)
     moves.clear()
@@ -106,7 +106,7 @@ def test_a_window_of_few_rows_stays_where_it_is(tiny: Model, moves: list[Any]):
 
 @pytest.mark.slow
 def test_a_drain_by_the_kernel(tiny: Model, moves: list[Any]):
-    """Interpreted; rows and pages stay where they are (test_pages.py)."""
+    """The kernel is interpreted. Rows and pages are not moved (test_pages.py)."""
     expected, _ = grow(tiny, SampleConfig(), slots=4)
     found, _ = grow(tiny, SampleConfig(), slots=8, attention="kernel")
     assert_same(found, expected)
@@ -115,7 +115,7 @@ def test_a_drain_by_the_kernel(tiny: Model, moves: list[Any]):
 
 @pytest.mark.slow
 def test_a_drain_in_another_layout(tiny: Model, moves: list[Any], monkeypatch: pytest.MonkeyPatch):
-    """As on a TPU, where 128 slots lie innermost and 32 do not."""
+    """The drain's layout differs, as on a TPU, where 128 slots are innermost and 32 are not."""
 
     class Storage(RingStorage):
         def layout(self, slots: int) -> RingLayout:
@@ -135,8 +135,8 @@ def test_a_drain_in_another_layout(tiny: Model, moves: list[Any], monkeypatch: p
 
 def test_sizes(tiny: Model):
     mesh = mesh_over((1, 1, 1), jax.devices()[:1])
-    settings = arrays.Settings(slots=128)
-    demand = arrays.Demand(trunks=50, branches=900, longest=40, budget=24)
+    settings = arrays.EngineSettings(slots=128)
+    demand = arrays.PhaseSize(trunks=50, branches=900, longest=40, budget=24)
     whole, taken = arrays.sizes_of(tiny.decoder, mesh, "cpu", 2**30, settings, demand)
     found, further = drain_sizes(tiny.decoder, mesh, 2**30, whole)
     assert found.lanes <= found.slots == 32 >= found.rows
@@ -155,7 +155,7 @@ def test_sizes(tiny: Model):
     assert [found.slots for found in drain_sizes(tiny.decoder, mesh, enough - 1, low)] == [8]
     few = dataclasses.replace(whole, slots=95)
     assert not drain_sizes(tiny.decoder, mesh, 2**30, few)
-    # A CPU computes long with a large model, and an accelerator does not.
+    # A CPU decodes a large model for long, and an accelerator does not.
     large = Decoder(dataclasses.replace(tiny.decoder.cfg, ffn=2**21))
     assert [found.slots for found in drain_sizes(large, mesh, 2**30, few)] == [23]
     other = dataclasses.replace(few, storage=RingStorage("gpu", shares_heads=True))

@@ -17,10 +17,10 @@ from vinejax.engine.branches import Branch, Grown
 from vinejax.engine.engine import Engine
 from vinejax.learner.score import score
 
-WIDTH = 16  # of the ring, and the largest budget: the longest items fill it
+WIDTH = 16  # columns of the ring, and the largest budget; the longest items fill the ring
 TRUNKS = [list(np.random.default_rng(n).integers(2, 20, n).tolist()) for n in (9, 30, 17)]
-# (trunk, position, budget): prompts' ends, inside, the last token but one, the first, and more
-# branches than the four slots, so that items start anywhere in the ring.
+# (trunk, position, budget): at prompts' ends, inside, after the first and the last token but one.
+# There are more branches than the four slots, so items start anywhere in the ring.
 PLACES = [
     *((0, 9, WIDTH), (0, 1, WIDTH), (0, 8, 5), (0, 9, WIDTH), (0, 4, 1), (0, 9, WIDTH)),
     *((1, 30, WIDTH), (1, 15, WIDTH), (1, 29, 7), (1, 15, WIDTH), (1, 1, 3), (1, 30, WIDTH)),
@@ -68,7 +68,7 @@ def test_branches_are_what_whole_forward_passes_give(case):
 
 @pytest.mark.first(2)
 def test_the_sampler_s_logprobs_are_the_scorer_s(case):
-    """The one function that every policy is read by agrees with the cached, branching decoder."""
+    """The function that scores every policy agrees with the cached, branching decoder."""
     length = 48
     tokens = np.zeros((len(BRANCHES), length), np.int32)
     mask = np.zeros((len(BRANCHES), length), bool)
@@ -145,7 +145,7 @@ def test_slots_window_and_chunk_do_not_matter(settings, base, tiny):
 
 
 def test_a_trunk_with_most_of_the_branches(base, tiny):
-    """150 branches on one trunk, which then takes several rows, and some on others."""
+    """150 branches are on one trunk, which takes several rows, and some on other trunks."""
     branches = [Branch(1, 1 + i % 30, seed=i) for i in range(150)] + BRANCHES
     found = base.grow(tiny.params, TRUNKS, branches, [4] * 150 + BUDGETS)
     assert_same(found[150:], base.grow(tiny.params, TRUNKS, BRANCHES, BUDGETS))
@@ -155,7 +155,7 @@ def test_a_trunk_with_most_of_the_branches(base, tiny):
 
 @pytest.mark.slow
 def test_the_same_prefix_on_another_trunk_gives_the_same_continuation(base, tiny):
-    """So a state's value does not depend on which of the trajectories through it is asked."""
+    """A state's value does not depend on the trajectory from which the state is taken."""
     prefix = TRUNKS[1][:12]
     trunks = [prefix, [*prefix, 9, 9, 9], TRUNKS[1]]
     alike = [Branch(i, 12, seed=31) for i in range(3)]
@@ -172,7 +172,7 @@ def test_both_halves_of_a_seed_count(base, tiny):
 
 
 def test_a_draw_belongs_to_its_place_in_the_sequence(base, tiny):
-    """Going on from the middle of a continuation, with its seed, gives the rest of it."""
+    """A branch from the middle of a continuation, with its seed, draws the same tokens after it."""
     found = base.grow(tiny.params, TRUNKS, BRANCHES, BUDGETS)
     whole = max(found, key=lambda x: len(x.tokens))
     branch = BRANCHES[found.index(whole)]

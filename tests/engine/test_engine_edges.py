@@ -1,4 +1,4 @@
-"""How branches end, what their text is, what is refused and what is counted."""
+"""How branches end, their texts, the errors for bad input, and the statistics."""
 
 import itertools
 import json
@@ -32,7 +32,7 @@ def tiny_engine(tiny: Model, skip_repeats: bool = True, **fields) -> Engine:
 
 @pytest.fixture(scope="module")
 def grown(tiny: Model) -> list[Grown]:
-    """Some that end in EOS, some that fill their 16 tokens."""
+    """Continuations of which some end in EOS and some fill their 16 tokens."""
     found = tiny_engine(tiny).grow(tiny.params, TRUNKS, BRANCHES, 16)
     assert {x.finish for x in found} == {"eos", "length"}
     return found
@@ -58,7 +58,7 @@ def golden() -> dict:
 
 
 def test_on_a_gpu_a_chunk_is_one_graph_unless_the_flags_say(monkeypatch: pytest.MonkeyPatch):
-    """Compiled here for a CPU, which takes the flag's parts, or refuses a name, as a GPU does."""
+    """Compiled here for a CPU, which accepts and rejects the same names in the flag as a GPU."""
     flag, given, jit = "xla_gpu_enable_command_buffer", {}, jax.jit
 
     def recorded(function: Any, **settings: Any) -> Any:
@@ -108,7 +108,7 @@ def test_the_ids_that_end_a_text_are_the_model_s_and_the_tokenizer_s(tiny):
 
 
 def test_budgets(tiny, grown):
-    """One for all, one per branch, the sampling configuration's; 0 gives an empty result."""
+    """One for all branches, one per branch, or the configuration's; 0 gives an empty result."""
     engine = tiny_engine(tiny, max_tokens=3)
     first_three = engine.grow(tiny.params, TRUNKS, BRANCHES)
     assert [x.tokens for x in first_three] == [x.tokens[:3] for x in grown]
@@ -142,7 +142,7 @@ def test_the_context_is_the_last_limit(tiny):
 
 
 def first_stop(tiny: Model, branch: Branch, found: Grown, stop: tuple[str, ...]) -> Grown:
-    """The result with stop strings, looked for after every token of the result without."""
+    """The result with stop strings, found by a search after every token of the plain result."""
     prefix = TRUNKS[branch.trunk][: branch.position]
     before = len(tiny.tokenizer.decode(prefix, skip_special_tokens=True))
     for n in range(1, len(found.tokens) + 1):
@@ -155,7 +155,7 @@ def first_stop(tiny: Model, branch: Branch, found: Grown, stop: tuple[str, ...])
 
 @pytest.mark.slow
 def test_stop_strings_end_the_text_before_and_the_tokens_with_their_last_token(tiny, grown):
-    """At the beginning, over several tokens, two of them, one after which EOS would have come."""
+    """At the beginning, over several tokens, two stop strings, and one before EOS."""
     by_eos = next(x for x in grown if x.finish == "eos" and len(x.text) > 4)
     long = max(grown, key=lambda x: len(x.text)).text
     stops = [(long[0],), (long[5:8],), (long[9:11], long[2:4]), (long[2:4], long[3:6])]
@@ -210,7 +210,7 @@ def test_the_text_of_a_continuation_keeps_its_spaces(greedy, stories):
     assert spaces > 5
 
 
-# --- what is refused ---
+# --- errors ---
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_bad_input_is_named(trunks, branch, message, tiny):
         engine.stream(tiny.params, trunks, [Branch(0, 1, 0), branch])  # at the call
     with pytest.raises(ValueError, match=message):
         engine.grow(tiny.params, trunks, [Branch(0, 1, 0), branch])
-    assert engine.stats == EngineStats(), "refused before anything was computed"
+    assert engine.stats == EngineStats(), "something was computed before the error"
 
 
 def test_as_many_budgets_as_branches(tiny):
@@ -253,7 +253,7 @@ def test_ids_and_budgets_of_any_kind(kind, tiny, grown):
     assert engine.grow(tiny.params, trunks, tuple(BRANCHES), budgets) == grown
     assert engine.grow(tiny.params, trunks, BRANCHES, np.int64(16)) == grown
     square = np.array([trunk[:4] for trunk in TRUNKS])
-    assert_same(engine.grow(tiny.params, square, BRANCHES, 16), grown)  # of shorter trunks
+    assert_same(engine.grow(tiny.params, square, BRANCHES, 16), grown)  # shorter trunks
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_stop_ids_that_are_no_tokens(wrong: int, tiny):
 )
 def test_stop_strings_that_are_none(stop, message, tiny):
     cfg = SampleConfig()
-    object.__setattr__(cfg, "stop", stop)  # outside of tests nobody checks its type
+    object.__setattr__(cfg, "stop", stop)  # the class does not check the type
     with pytest.raises(ValueError, match=message):
         Engine(tiny.decoder, cfg, tiny.tokenizer)
 
@@ -297,7 +297,7 @@ def test_sizes_out_of_range(name, tiny):
 
 
 def test_weights_that_have_diverged_are_an_error_that_names_the_trunk(tiny):
-    """Token 11 of the embedding is NaN; only trunk 1 reads it."""
+    """The embedding of token 11 is NaN; only trunk 1 has the token."""
     params = {**tiny.params, "embed": tiny.params["embed"].at[11].set(jnp.nan)}
     engine = tiny_engine(tiny)
     sound = [Branch(0, 4, 0), Branch(1, 6, 0)]
@@ -310,7 +310,7 @@ def test_weights_that_have_diverged_are_an_error_that_names_the_trunk(tiny):
         engine.stream(params, [TRUNKS[0], [*TRUNKS[1], 3]], sound[:1], 1, scored=True).in_order()
 
 
-# --- what is counted ---
+# --- statistics ---
 
 
 @pytest.mark.slow
@@ -320,7 +320,7 @@ def test_counts(tiny, grown):
     taken = engine.stats.cache_bytes
     stats = engine.stats.mark()
     assert stats.cache_bytes == taken > 0 == engine.stats.cache_bytes
-    # Each trunk once, up to its last branch: positions 3 and 4 of branches on trunks 0 and 1.
+    # Each trunk is prefilled once, up to its last branch: 3 tokens of trunk 0, 4 of trunk 1.
     assert stats.prefill_tokens == 3 + 4
     sampled = sum(
         len(first_stop(tiny, *pair, ("1",)).tokens) for pair in zip(BRANCHES, grown, strict=True)

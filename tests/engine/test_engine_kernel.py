@@ -1,4 +1,4 @@
-"""The engine through the interpreted kernel: the tokens of the attention that XLA computes."""
+"""The engine with the interpreted kernel draws the same tokens as with XLA's attention."""
 
 import copy
 from typing import Any
@@ -41,7 +41,7 @@ def check_same(model: Model, sampling: SampleConfig, **settings: Any) -> None:
 @pytest.mark.slow  # test_pages.py compares the kernel in an engine, test_kernels.py by itself
 @pytest.mark.parametrize("name", ["window", "mqa"])
 def test_tokens_are_those_of_xla(name: str, tiny: Model):
-    """In float32, with slots that are used again, and fewer rows than trunks."""
+    """In float32, with slots that decode several branches, and fewer rows than trunks."""
     fields, sampling = CASES[name]
     tokenizer = copy.deepcopy(tiny.tokenizer)  # a copy would share its special tokens
     tokenizer.eos_token_id = None  # budgets end all branches, the longest in a second block
@@ -49,7 +49,7 @@ def test_tokens_are_those_of_xla(name: str, tiny: Model):
     check_same(model, sampling, slots=4, window_rows=2, chunk=16)
 
 
-def test_a_kernel_that_cannot_be_is_refused(tiny: Model, monkeypatch: pytest.MonkeyPatch):
+def test_a_kernel_that_is_impossible_raises(tiny: Model, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("vinejax.engine.engine.platform_of", lambda mesh: "gpu")
     with pytest.raises(ValueError, match="rollout.attention = 'kernel': is for TPU"):
         Engine(tiny.decoder, SampleConfig(), tiny.tokenizer, attention="kernel")

@@ -1,4 +1,4 @@
-"""The engine on meshes of eight virtual devices: what one device samples."""
+"""The engine on meshes of eight virtual devices samples the same tokens as on one device."""
 
 import pytest
 from helpers import eight_devices
@@ -56,7 +56,7 @@ def check(name, sizes, settings=None, **fields):
 
 
 def check_fed(sizes):
-    # Continuations that are fed enter all shards; as two calls on one device.
+    # Fed continuations enter all shards; the result equals that of two calls on one device.
     model, params, _ = model_oracles.random_model()
     mesh = make_mesh(MeshConfig(*sizes))
     placed = jax.device_put(params, param_shardings(mesh, params))
@@ -69,26 +69,26 @@ def check_fed(sizes):
 
 
 def check_kept(sizes):
-    # Turns go on in the shard that has their beginning; as on one device, computed whole.
+    # Turns enter the shard that has their beginning; the result equals that of whole trunks.
     model, params, _ = model_oracles.random_model()
     mesh = make_mesh(MeshConfig(*sizes))
     placed = jax.device_put(params, param_shardings(mesh, params))
-    given = kept_cases.PROMPTS, kept_cases.solutions()
+    starts = kept_cases.solutions()
     one = Engine(model, SampleConfig(temperature=0.8), tokenizer, slots=8)
-    expected = kept_cases.played(one, params, *given, is_fed=False)
+    expected = kept_cases.played(one, params, kept_cases.PROMPTS, starts, is_fed=False)
     engine = Engine(model, SampleConfig(temperature=0.8), tokenizer, mesh, slots=16, chunk=3)
-    found = kept_cases.played(engine, placed, *given)
+    found = kept_cases.played(engine, placed, kept_cases.PROMPTS, starts)
     kept_cases.assert_same(found, expected)
     assert engine.stats.prefill_tokens < sum(map(len, found.tokens))
     print("kept", sizes)
 
 
 def check_pages(sizes):
-    # By the kernel, interpreted, with small blocks and fewer pages than slots can hold.
+    # The interpreted kernel, with small blocks and fewer pages than slots can hold.
     for module in (kernel_body, page_body, paged, pages, ragged, row_body, schedule):
         module.BLOCK = 8
     model, *_ = model_oracles.random_model()
-    columns = 2 * 32 + 6 * 8  # two rows, and of each shard six pages for eight slots
+    columns = 2 * 32 + 6 * 8  # per shard two rows, and six pages for eight slots
     room = arrays.cache_bytes(model, make_mesh(MeshConfig(*sizes)), columns) / 2**30
     settings = dict(attention="kernel", memory_gib=room, window_rows=2, skip_repeats=False)
     stats = check("pages", sizes, settings=settings)
@@ -96,28 +96,32 @@ def check_pages(sizes):
 
 
 def check_given_meshes(folder):
-    # Given once, to either; with the axes that jax makes by default; weights from elsewhere.
-    on_one = load_pretrained(folder)
-    expected, *_ = grow(*on_one[:2], None)
+    # The mesh is an argument of the loader or of the engine; weights may be on other devices.
+    plain_model, plain_params, _ = load_pretrained(folder)
+    expected, *_ = grow(plain_model, plain_params, None)
     mesh = jax.make_mesh((2, 1, 2), AXES)
     assert AxisType.Explicit in mesh.axis_types
-    on_mesh = load_pretrained(folder, mesh=mesh)
-    assert {x.sharding.mesh.size for x in jax.tree.leaves(on_mesh[1])} == {4}
+    split_model, split_params, _ = load_pretrained(folder, mesh=mesh)
+    assert {x.sharding.mesh.size for x in jax.tree.leaves(split_params)} == {4}
     places = NamedSharding(mesh, PartitionSpec())
-    everywhere = jax.tree.map(lambda x: jax.device_put(x, places), on_one[1])
+    everywhere = jax.tree.map(lambda x: jax.device_put(x, places), plain_params)
     reversed_mesh = Mesh(mesh.devices[::-1], AXES)
-    on_second = jax.device_put(on_one[1], jax.devices()[1])
-    given = [(*on_one[:2], mesh), (*on_mesh[:2], None), (*on_mesh[:2], mesh),
-             (on_one[0], everywhere, mesh), (*on_mesh[:2], reversed_mesh),
-             (on_one[0], on_second, None), (on_one[0], on_mesh[1], None)]
-    for model, params, of_engine in given:
+    on_second = jax.device_put(plain_params, jax.devices()[1])
+    cases = [
+        (plain_model, plain_params, mesh), (split_model, split_params, None),
+        (split_model, split_params, mesh), (plain_model, everywhere, mesh),
+        (split_model, split_params, reversed_mesh), (plain_model, on_second, None),
+        (plain_model, split_params, None),
+    ]
+    for model, params, of_engine in cases:
         for one, other in zip(grow(model, params, of_engine)[0], expected):
             assert (one.tokens, one.finish) == (other.tokens, other.finish)
     tokens = [TRUNKS[0][:8]] * 2
-    found = vinejax.apply(*on_mesh[:2], tokens)
-    np.testing.assert_allclose(found, vinejax.apply(*on_one[:2], tokens), atol=1e-4)
+    found = vinejax.apply(split_model, split_params, tokens)
+    expected = vinejax.apply(plain_model, plain_params, tokens)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
     try:
-        grow(*on_one[:2], jax.make_mesh((2, 2), ("data", "model")))
+        grow(plain_model, plain_params, jax.make_mesh((2, 2), ("data", "model")))
     except ValueError as error:
         assert "wanted are ('data', 'fsdp', 'tensor')" in str(error), error
     else:
@@ -129,7 +133,7 @@ for sizes in ((2, 2, 2), (1, 1, 4)):
     check("gqa", sizes)
 windows = dict(windows=(5, None), attention_softcap=3.0, logit_softcap=4.0)
 check("mqa, tied head, windows", (1, 2, 2), num_kv_heads=1, tied_head=True, **windows)
-# Neither of the heads' number and the places' divides the other; nor do places the vocabulary.
+# The size of `tensor` divides neither the number of KV heads nor the vocabulary.
 biases = dict(qkv_bias=True, out_bias=True, mlp_bias=True)
 odd = dict(num_heads=6, num_kv_heads=3, vocab_size=21)
 check("3 KV heads on 2 places, odd vocabulary, biases", (2, 1, 2), **odd, **biases)

@@ -1,4 +1,4 @@
-"""Trunks passing through a small window, memory, and what an engine reports as it goes."""
+"""Trunks that pass through a small window, memory, and the engine's statistics."""
 
 import dataclasses
 import threading
@@ -15,11 +15,11 @@ from vinejax.core.settings import SampleConfig
 from vinejax.core.shapes import bucket
 from vinejax.core.types import Batch
 from vinejax.engine import finish, window
-from vinejax.engine.branches import Branch, Grown, work_of
+from vinejax.engine.branches import Branch, Grown, branch_set_of
 from vinejax.engine.engine import Engine
-from vinejax.engine.flat import Flat, place_counts
 from vinejax.engine.memory import cache_bytes
 from vinejax.engine.stats import EngineStats
+from vinejax.engine.unpadded_prefill import CompactPlaces, place_counts
 from vinejax.learner.score import score
 from vinejax.model.sharding import mesh_over
 
@@ -33,14 +33,14 @@ BUDGETS = rng.integers(1, 17, 150).tolist()
 
 
 def engine_of(model: Model, **settings) -> Engine:
-    """It searches for repeats only if told to: that is a program more for each size."""
+    """An engine without acceptance by default, which would be one more program for each size."""
     settings = {"sample_config": SampleConfig(), "slots": 4, "skip_repeats": False} | settings
     return Engine(model.decoder, tokenizer=model.tokenizer, **settings)
 
 
 @pytest.fixture(scope="module")
 def whole(tiny: Model) -> list[Grown]:
-    """With all trunks resident."""
+    """The continuations with all trunks resident."""
     engine = engine_of(tiny, window_rows=32, slots=8, skip_repeats=True)
     return engine.grow(tiny.params, TRUNKS, BRANCHES, BUDGETS)
 
@@ -68,7 +68,7 @@ def test_trunks_pass_through_a_window(settings, at_once, whole, tiny):
 
 @pytest.mark.slow
 def test_memory_is_kept_to(whole, tiny):
-    """With room for ever less: fewer rows, then fewer slots, the same tokens; then an error."""
+    """With ever less memory: fewer rows, then fewer slots, the same tokens; then an error."""
     mesh = mesh_over((1, 1, 1), jax.devices()[:1])
     row, slot = cache_bytes(tiny.decoder, mesh, 48), cache_bytes(tiny.decoder, mesh, 16)
     taken = []
@@ -101,7 +101,7 @@ def test_more_continuations_take_no_more_memory(tiny):
 
 
 def test_no_slot_waits_while_branches_do(tiny):
-    """Budgets are the lengths, since nothing here ends by itself."""
+    """No branch ends before its budget."""
     model = random_model(tokenizer=tiny.tokenizer, vocab_size=20, seed=5)
     engine = engine_of(model, slots=8, chunk=8)
     engine.eos_ids = ()
@@ -117,11 +117,14 @@ def test_no_slot_waits_while_branches_do(tiny):
 
 @pytest.mark.slow
 def test_twenty_phases_compile_once_per_bucket(tiny):
-    """Trunks, branches per trunk and budgets differ from phase to phase. Their buckets are what is
-    compiled for: of the longest trunk, and the power of 2 below the branches per trunk."""
+    """Trunks, branches per trunk and budgets differ from phase to phase.
+
+    Programs are compiled for buckets: that of the longest trunk, and the power of 2 below the
+    number of branches per trunk.
+    """
     jax.clear_caches()
     engine = engine_of(tiny, slots=16)
-    engine.grow(tiny.params, [[4] * 90], [Branch(0, 90, 0)], 1)  # weights, and a bucket of its own
+    engine.grow(tiny.params, [[4] * 90], [Branch(0, 90, 0)], 1)  # weights, and one bucket
     before = engine.stats.compiles
     draw = np.random.default_rng(3)
     phases, counts, buckets = [], set(), {}
@@ -139,14 +142,13 @@ def test_twenty_phases_compile_once_per_bucket(tiny):
         size = bucket(longest, least=32), (len(branches) // 16).bit_length()
         buckets[size] = phases[-1]
     assert len(counts) > 15 and 1 < len(buckets) <= 4
-    for phase in phases:
-        engine.grow(tiny.params, *phase)
-    # Per bucket: empty caches, decode, copy, and prefill and the search for repeats, where short
-    # trunks are padded to less.
+    for trunks, branches, budgets in phases:
+        engine.grow(tiny.params, trunks, branches, budgets)
+    # Per bucket: empty caches, decode, copy, and prefill and search, whose lengths vary.
     assert engine.stats.compiles - before <= 7 * len(buckets)
     compiled = engine.stats.compiles
-    for phase in buckets.values():
-        engine.grow(tiny.params, *phase)
+    for trunks, branches, budgets in buckets.values():
+        engine.grow(tiny.params, trunks, branches, budgets)
     assert engine.stats.compiles == compiled
 
 
@@ -189,7 +191,7 @@ def test_a_loop_that_is_left_early_leaves_nothing_behind(whole, tiny):
 
 
 def test_of_several_hosts_each_gets_what_it_reads_first(whole, tiny, monkeypatch):
-    """The first of two hosts reads the even branches; the other tells what it read of the odd."""
+    """The first of two hosts reads the even branches; the other host sends its odd ones."""
     others = {
         i: [len(grown.tokens), grown.text, 0, False] for i, grown in enumerate(whole) if i % 2
     }
@@ -204,12 +206,12 @@ def test_of_several_hosts_each_gets_what_it_reads_first(whole, tiny, monkeypatch
 
 @pytest.mark.slow
 def test_a_prefill_computes_less_padding(tiny, monkeypatch):
-    """Of 25 trunks in batches of 8, which are scored as in batches of one."""
+    """With 25 trunks in batches of 8, whose scores equal those of batches of one."""
     called = []
 
-    def noted(*args: Any, flat: Flat | None) -> Any:
-        called.append((args, flat))
-        return window.prefill(*args, flat=flat)
+    def noted(*args: Any, compact_places: CompactPlaces | None) -> Any:
+        called.append((args, compact_places))
+        return window.prefill(*args, compact_places=compact_places)
 
     monkeypatch.setattr("vinejax.engine.phase.prefill", noted)
     scored = []
@@ -221,7 +223,7 @@ def test_a_prefill_computes_less_padding(tiny, monkeypatch):
         assert {args[6].shape[0] for args, _ in called} == {batch}
         tokens = [int(args[7].sum()) for args, _ in called]
         assert sum(tokens) == sum(map(len, TRUNKS))
-        places = [flat.source.shape[0] for _, flat in called if flat is not None]
+        places = [x.source.shape[0] for _, x in called if x is not None]
         if batch == 8:
             assert all(0 < n <= size for n, size in zip(tokens, places, strict=True))
             assert sum(places) < 0.6 * 32 * 48, "of four batches with padding"
@@ -235,15 +237,17 @@ def test_a_prefill_computes_less_padding(tiny, monkeypatch):
 
 @pytest.mark.slow
 def test_trunks_that_begin_alike_are_computed_together(tiny: Model, monkeypatch: Any):
-    """16 solutions of two problems in two calls, with scores and tokens as in batches of one."""
+    """16 solutions of two problems take two prefills, with the same scores and tokens."""
     rng, computed = np.random.default_rng(4), []
     prompts = [rng.integers(2, 20, 14).tolist() for _ in range(2)]
     trunks = [prompts[i % 2] + rng.integers(2, 20, 5 + i // 2).tolist() for i in range(16)]
     branches = [Branch(i, 14 + i % 5, i) for i in range(16)]
 
-    def noted(*args: Any, flat: Flat | None) -> Any:
-        computed.append((int(args[7].sum()), 0 if flat is None else flat.source.shape[0]))
-        return window.prefill(*args, flat=flat)
+    def noted(*args: Any, compact_places: CompactPlaces | None) -> Any:
+        computed.append(
+            (int(args[7].sum()), 0 if compact_places is None else compact_places.source.shape[0])
+        )
+        return window.prefill(*args, compact_places=compact_places)
 
     monkeypatch.setattr("vinejax.engine.phase.prefill", noted)
     made = []
@@ -264,15 +268,15 @@ def test_a_row_has_one_lane_where_no_trunk_has_two_branches(tiny):
     ends = [Branch(n, len(trunk), n) for n, trunk in enumerate(TRUNKS)]
     engine = engine_of(tiny, slots=8, window_rows=4)
     for branches, lanes in ((ends, 1), (ends + ends[:1], 4)):
-        work = work_of(TRUNKS, branches, 4, tiny.decoder.cfg, False)
-        assert engine._assign(work, 1 << 30)[1].lanes == lanes
+        branch_set = branch_set_of(TRUNKS, branches, 4, tiny.decoder.cfg, False)
+        assert engine._assign(branch_set, 1 << 30)[1].lanes == lanes
     both = engine.grow(tiny.params, TRUNKS, ends + ends[:1], 4)
     assert_same(engine.grow(tiny.params, TRUNKS, ends, 4), both[:-1])
 
 
 @pytest.mark.slow
 def test_trunks_are_scored_by_their_prefill(tiny):
-    """Also those without branches; as the scorer does, at the sampling temperature."""
+    """Also trunks without branches; scores equal the scorer's, at the sampling temperature."""
     sampling = SampleConfig(temperature=0.6, top_p=0.9)
     engine = engine_of(tiny, sample_config=sampling, window_rows=3)
     some = [branch for branch in BRANCHES if branch.trunk % 3]
@@ -304,16 +308,16 @@ def test_new_weights_are_used(tiny, whole):
 
 @pytest.mark.parametrize("numpy", [False, True])
 def test_weights_that_changed_in_place_are_used(numpy, tiny):
-    """An array of the same dict that is another, and NumPy's, whose numbers are others."""
+    """A dict with another array, and a NumPy array with other numbers."""
     params = jax.tree.map(lambda x: np.array(x) if numpy else x, tiny.params)
-    engine, one = engine_of(tiny), [TRUNKS, BRANCHES[:1], 1]
-    (first,) = engine.grow(params, *one)
+    engine = engine_of(tiny)
+    (first,) = engine.grow(params, TRUNKS, BRANCHES[:1], 1)
     if numpy:
         params["norm"]["scale"] *= 3
     else:
         params["norm"] = {"scale": 3 * params["norm"]["scale"]}
-    (changed,) = engine.grow(params, *one)
-    assert_same([changed], engine_of(tiny).grow(params, *one))
+    (changed,) = engine.grow(params, TRUNKS, BRANCHES[:1], 1)
+    assert_same([changed], engine_of(tiny).grow(params, TRUNKS, BRANCHES[:1], 1))
     assert abs(changed.logprobs[0] - first.logprobs[0]) > 0.01
 
 

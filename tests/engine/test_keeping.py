@@ -1,4 +1,4 @@
-"""Turns that go on in rows of those before them draw what they do on trunks computed whole."""
+"""Turns that reuse the keys of earlier turns draw the same tokens as on trunks computed whole."""
 
 from typing import Any
 
@@ -20,12 +20,12 @@ def engine_of(tiny: Model, **settings: Any) -> Engine:
 
 @pytest.fixture(scope="module")
 def of_solutions(tiny: Model) -> cases.Played:
-    """Episodes of prompts, whose trunks are computed whole."""
+    """Episodes on prompts, whose trunks are computed whole."""
     engine = engine_of(tiny)
-    made = cases.played(engine, tiny.params, cases.PROMPTS, cases.solutions(), is_fed=False)
-    assert max(map(len, made.tokens)) > 80
-    assert engine.stats.prefill_tokens > 4 * sum(map(len, made.tokens))
-    return made
+    episodes = cases.played(engine, tiny.params, cases.PROMPTS, cases.solutions(), is_fed=False)
+    assert max(map(len, episodes.tokens)) > 80
+    assert engine.stats.prefill_tokens > 4 * sum(map(len, episodes.tokens))
+    return episodes
 
 
 @pytest.mark.first
@@ -43,8 +43,8 @@ def test_each_token_is_prefilled_once(tiny: Model, of_solutions: cases.Played, s
 
 @pytest.mark.first
 @pytest.mark.parametrize("rows", [None, 3], ids=["rows for all", "three rows"])
-def test_continuations_go_on_from_what_their_trunks_have(tiny: Model, rows: int | None):
-    """Trunks are scored, and branches may repeat them: these are computed whole, and once.
+def test_continuations_reuse_the_keys_of_their_trunks(tiny: Model, rows: int | None):
+    """Trunks that are scored and whose tokens branches may accept are computed whole, and once.
 
     In the first layer a query sees 6 positions.
     """

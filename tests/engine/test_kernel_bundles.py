@@ -1,4 +1,4 @@
-"""What the TPU compiler makes of the kernel over pages: few instructions for a short branch."""
+"""The TPU compiler's code for the kernel over pages has few instructions for a short branch."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The kernel of decoding, interpreted, against the attention that XLA computes."""
+"""The interpreted kernels of decoding, compared with XLA's attention."""
 
 import functools
 from typing import Any, NamedTuple
@@ -13,19 +13,19 @@ from vinejax.core.errors import ConfigError
 from vinejax.engine import cache
 from vinejax.engine import shared_attention as attention
 from vinejax.engine.cache import use_kernel
-from vinejax.engine.layout import WINDOW, Joined, Separate
+from vinejax.engine.layout import WINDOW, JoinedKV, SeparateKV
 from vinejax.engine.ring import RingLayout, ring_part
 from vinejax.engine.shared_attention import Queries
 from vinejax.engine.tpu import ragged, schedule
-from vinejax.engine.tpu.paged import Paged
+from vinejax.engine.tpu.paged import PagedCache
 from vinejax.engine.tpu.pages import Pages
 from vinejax.engine.tpu.schedule import BLOCK
 from vinejax.model.attention import AttentionRule
 
-COLUMNS = 512  # of a row and of a slot: two blocks
+COLUMNS = 512  # columns of a row and of a slot: two blocks
 COUNTS = (0, 1, 127, 128, 129, 255, 256, 257, COLUMNS)  # columns that a slot, or a lane, sees
 SLOTS = 12
-BLOCKS = COLUMNS // BLOCK  # of a slot
+BLOCKS = COLUMNS // BLOCK  # blocks of a slot
 PLAIN = AttentionRule(scale=0.1)
 NARROW = AttentionRule(scale=0.1, softcap=3.0, window=100)
 TOLERANCE = {"float32": 1e-6, "bfloat16": 2e-3}
@@ -41,15 +41,14 @@ class Step(NamedTuple):
     k: jax.Array  # [B, 1, K, H]
     v: jax.Array  # [B, 1, K, H]
     trunks: jax.Array  # [W, K, S, 2 * H]
-    pool: jax.Array  # [P, K, BLOCK, 2 * H] one page more than the slots can hold
-    pages: Pages  # of the slots in no order; none is free
+    pool: jax.Array  # [P, K, BLOCK, 2 * H] with one more page than the slots can hold
+    pages: Pages  # pages of the slots in random order; none is free
 
 
 def step_of(per_head: int, head_dim: int, rows: int, lanes: int, dtype: str, seed: int = 4) -> Step:
-    """A step in which slots, and lanes, see each of COUNTS; the slots that see none are idle.
+    """A step in which slots and lanes see each of COUNTS; slots that see no column are idle.
 
-    Values are below 1, and so are their means, where the rounding of a bfloat16 is less than the
-    tolerance.
+    Values and their means are below 1, where the rounding of a bfloat16 is below the tolerance.
     """
     rng = np.random.default_rng(seed)
     K = 4
@@ -67,8 +66,12 @@ def step_of(per_head: int, head_dim: int, rows: int, lanes: int, dtype: str, see
     own = np.resize(COUNTS, SLOTS)
     visible = rng.permutation(np.resize(COUNTS, SLOTS))
     row = np.arange(SLOTS) % rows
-    numbers = (jnp.array(x, jnp.int32) for x in (row, visible, np.maximum(own, 1) - 1))
-    queries = Queries(jnp.array(own > 0), *numbers)
+    queries = Queries(
+        busy=jnp.array(own > 0),
+        row=jnp.array(row, jnp.int32),
+        visible=jnp.array(visible, jnp.int32),
+        age=jnp.array(np.maximum(own, 1) - 1, jnp.int32),
+    )
     return Step(
         queries,
         attention.assign_lanes(queries, rows, lanes),
@@ -82,7 +85,7 @@ def step_of(per_head: int, head_dim: int, rows: int, lanes: int, dtype: str, see
 
 
 def pages_of(order: np.ndarray) -> Pages:
-    """All pages but the first in this order, held by the slots."""
+    """The slots hold all pages except the first, in this order."""
     none = jnp.zeros(len(order), jnp.int32)
     return Pages(jnp.array(order[1:].reshape(SLOTS, BLOCKS), jnp.int32), none, none[:1])
 
@@ -91,9 +94,9 @@ def by_kernel(
     step: Step, rule: AttentionRule, cores: int, interpret: bool
 ) -> tuple[jax.Array, jax.Array]:
     def run(step: Step):
-        paged = Paged([Joined(step.pool)], step.pages, cores, interpret)
-        attend = paged.attention(cache.Step(jnp.int32(0), step.queries, step.lanes))
-        mixed, pool = attend(step.q, step.k, step.v, Joined(step.trunks), paged.layers[0], rule)
+        paged = PagedCache([JoinedKV(step.pool)], step.pages, cores, interpret)
+        attend = paged.attention(cache.DecodeStep(jnp.int32(0), step.queries, step.lanes))
+        mixed, pool = attend(step.q, step.k, step.v, JoinedKV(step.trunks), paged.layers[0], rule)
         return mixed, pool.kv
 
     return jax.jit(run)(step)
@@ -109,7 +112,7 @@ def written(step: Step) -> jax.Array:
 
 
 def by_xla(step: Step, rule: AttentionRule) -> jax.Array:
-    """Through the shared ring, into which the slots' own columns are turned."""
+    """The attention by way of a ring, into which the slots' own columns are rotated."""
     H, now = step.q.shape[-1], 77
     age = step.queries.age
     place = (now - age[:, None] + jnp.arange(COLUMNS)) % COLUMNS  # [B, S] of each own column
@@ -120,7 +123,7 @@ def by_xla(step: Step, rule: AttentionRule) -> jax.Array:
     keys, values = turned[..., :H], turned[..., H:]
     own = ring_part(step.q, [keys], [values], jnp.int32(now), age, rule, LAYOUT)
     trunk_keys, trunk_values = step.trunks[..., :H], step.trunks[..., H:]
-    trunk = attention.trunk_part(step.q, Separate(trunk_keys, trunk_values), step.lanes, rule)
+    trunk = attention.trunk_part(step.q, SeparateKV(trunk_keys, trunk_values), step.lanes, rule)
     return attention.merge(trunk, own)
 
 
@@ -159,7 +162,7 @@ def test_a_step_is_that_of_xla_at_other_shapes(
 
 @pytest.mark.slow
 def test_copies_are_waited_for_and_race_with_nothing():
-    """As on a TPU: a copy runs when it is waited for, and memory holds NaN before."""
+    """As on a TPU, a copy runs when the kernel waits for it, and memory holds NaN before."""
     interpret = pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan")
     step = step_of(8, 64, rows=4, lanes=3, dtype="bfloat16")
     with pltpu.force_tpu_interpret_mode(interpret):
@@ -179,7 +182,7 @@ def test_lanes_of_a_row_in_several_groups(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.slow
 def test_a_column_too_many_or_too_few_is_seen(monkeypatch: pytest.MonkeyPatch):
-    """The comparison above is fine enough: it fails if a bound is one off."""
+    """The comparison above is precise enough: it fails if a bound is off by one."""
     step = step_of(1, 16, rows=2, lanes=6, dtype="float32")
 
     def one_more(first: jax.Array, *others: Any):

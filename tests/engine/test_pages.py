@@ -1,4 +1,4 @@
-"""The pages of the slots' own tokens: who takes one, who waits, and that nothing else changes."""
+"""The pages of the slots' own tokens: which slots take pages, which wait, and the same tokens."""
 
 import copy
 import operator
@@ -19,7 +19,7 @@ from vinejax.engine.branches import Branch, Grown
 from vinejax.engine.cache import Sizes
 from vinejax.engine.engine import Engine
 from vinejax.engine.tpu import kernel_body, page_body, paged, pages, ragged, row_body, schedule
-from vinejax.engine.tpu.paged import Paged, PagedStorage, held_pages, min_pages
+from vinejax.engine.tpu.paged import PagedCache, PagedStorage, held_pages, min_pages
 from vinejax.engine.tpu.pages import Pages, give_back, take_pages
 from vinejax.engine.tpu.schedule import BLOCK
 from vinejax.model.sharding import mesh_over
@@ -28,7 +28,7 @@ SLOTS, BLOCKS = 6, 3
 
 
 class Oracle:
-    """The pages of every slot as lists, of which the step's rule is read word by word."""
+    """The pages of every slot as lists, with a literal implementation of the rule."""
 
     def __init__(self, num_pages: int):
         self.held: list[list[int]] = [[] for _ in range(SLOTS)]
@@ -48,8 +48,8 @@ class Oracle:
 
 @pytest.mark.first(2)
 @pytest.mark.parametrize("num_pages", [BLOCKS, SLOTS * BLOCKS, 7])
-def test_pages_are_taken_and_given_back_as_the_rule_says(num_pages: int):
-    """For 2,000 steps with branches of random lengths no page is held twice, and none is lost."""
+def test_slots_take_and_return_pages_by_the_rule(num_pages: int):
+    """In 2,000 steps with branches of random lengths no page is held twice, and none is lost."""
     rng = np.random.default_rng(num_pages)
     taking, giving = jax.jit(take_pages), jax.jit(give_back)
     oracle = Oracle(num_pages)
@@ -88,7 +88,7 @@ def test_pages_are_taken_and_given_back_as_the_rule_says(num_pages: int):
 
 
 def test_branches_as_long_as_budgets_end_as_if_every_slot_had_all_columns():
-    """The worst case: six slots with the pages of two, and two of them end every budget."""
+    """The worst case: six slots with the pages of two. Two slots at a time end their budgets."""
     found = Pages(
         jnp.zeros((SLOTS, BLOCKS), jnp.int32),
         jnp.arange(2 * BLOCKS, dtype=jnp.int32),
@@ -126,14 +126,14 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def model(tiny: Model) -> Model:
-    """It draws no EOS, so that most branches come to a third block."""
+    """A model that draws no EOS, so that most branches reach a third block."""
     tokenizer = copy.deepcopy(tiny.tokenizer)  # a copy would share its special tokens
     tokenizer.eos_token_id = None
     return random_model(tokenizer=tokenizer, context=128, **SAMPLED_MODELS["gqa"][0])
 
 
 def grow(model: Model, num_pages: int | None) -> tuple[list[Grown], Engine]:
-    """By the kernel with memory for so many pages beside 4 rows; None: by XLA."""
+    """Samples with the kernel and memory for `num_pages` beside 4 rows; with None, by XLA."""
     by_kernel: dict[str, Any] = {}
     if num_pages is not None:
         mesh = mesh_over((1, 1, 1), jax.devices()[:1])
@@ -149,8 +149,10 @@ def grow(model: Model, num_pages: int | None) -> tuple[list[Grown], Engine]:
 
 
 def test_branches_that_wait_for_pages_have_the_same_tokens(model: Model, small_blocks: None):
-    """Stop strings, repeats, items that wait, tokens of several chunks given up, and trunks
-    without branches, which are loaded when these have ended."""
+    """With stop strings, accepted prefixes, waiting items, and lost tokens of several chunks.
+
+    Trunks without branches enter rows after the others have ended.
+    """
     expected, _ = grow(model, None)
     found, engine = grow(model, 14)
     assert_same(found, expected)
@@ -173,15 +175,15 @@ def test_pages_stay_where_they_are_in_a_drain(
 ):
     shapes = []
 
-    def held(state: drain.State) -> list[jax.Array]:
-        return jax.tree.leaves((state.window, state.slots.cache.layers))
+    def unmoved(arrays: drain.PhaseArrays) -> list[jax.Array]:
+        return jax.tree.leaves((arrays.window, arrays.slots.cache.layers))
 
     def to_drain(*args: Any) -> Any:
-        state, moved = drain.to_drain(*args)
-        assert all(map(operator.is_, held(args[-1]), held(state)))
-        assert isinstance(state.slots.cache, Paged)
-        shapes.append((state.slots.item.shape, state.slots.cache.pages.of_slot.shape))
-        return state, moved
+        new, old_slots = drain.to_drain(*args)
+        assert all(map(operator.is_, unmoved(args[-1]), unmoved(new)))
+        assert isinstance(new.slots.cache, PagedCache)
+        shapes.append((new.slots.item.shape, new.slots.cache.pages.of_slot.shape))
+        return new, old_slots
 
     expected, _ = grow(model, None)
     monkeypatch.setattr(drain, "MIN_SLOTS", 8)
@@ -204,8 +206,8 @@ def test_the_pool_takes_what_memory_is_left(tiny: Model):
 
     def sizes(num_pages: int) -> tuple[Sizes, int]:
         memory = bytes_of(8 * 512 + num_pages * BLOCK)
-        settings = arrays.Settings(32, attention="kernel")
-        demand = arrays.Demand(trunks=8, branches=900, longest=400, budget=1024)
+        settings = arrays.EngineSettings(32, attention="kernel")
+        demand = arrays.PhaseSize(trunks=8, branches=900, longest=400, budget=1024)
         return arrays.sizes_of(tiny.decoder, mesh, "cpu", memory, settings, demand)
 
     cases = [(200, 32, 128), (128, 32, 128), (70, 32, 64), (55, 32, 51), (51, 32, 51)]
@@ -213,7 +215,7 @@ def test_the_pool_takes_what_memory_is_left(tiny: Model):
         found, taken = sizes(num_pages)
         assert (found.slots, pages_in(found)) == (slots, expected), num_pages
         assert taken == arrays.phase_bytes(tiny.decoder, mesh, found)
-    # Between the least and all, whole sixteenths: a little less memory compiles nothing anew.
+    # Between the least and all pages, a pool has whole sixteenths of all pages.
     assert {pages_in(sizes(n)[0]) for n in (70, 71, 64)} == {64}
     assert min_pages(32, 1024) == 51, "1.58 pages a slot for a mean of 256 tokens"
     assert held_pages(1e6, 1024) == 4 and held_pages(1.0, 1024) == 1
@@ -224,13 +226,13 @@ def test_the_pool_takes_what_memory_is_left(tiny: Model):
 
 @pytest.mark.parametrize("attention", ["xla", "kernel"])
 def test_what_holds_a_row_and_a_slot_has_one_of_each(tiny: Model, attention: str):
-    """Also where they do not take half of the memory each, and to the byte."""
+    """To the byte, and also where the two do not take half of the memory each."""
     mesh = mesh_over((1, 1, 1), jax.devices()[:1])
 
     def least(columns: int, width: int, more: int) -> Sizes:
         memory = arrays.cache_bytes(tiny.decoder, mesh, columns + width) + more
-        settings = arrays.Settings(3, attention=attention)
-        demand = arrays.Demand(trunks=8, branches=900, longest=columns, budget=width)
+        settings = arrays.EngineSettings(3, attention=attention)
+        demand = arrays.PhaseSize(trunks=8, branches=900, longest=columns, budget=width)
         sizes, taken = arrays.sizes_of(tiny.decoder, mesh, "cpu", memory, settings, demand)
         assert taken <= memory
         return sizes
@@ -242,13 +244,17 @@ def test_what_holds_a_row_and_a_slot_has_one_of_each(tiny: Model, attention: str
             assert attention == "xla" or pages_in(sizes) >= width // BLOCK
 
 
-@pytest.mark.slow  # test_feed.py has streams without pages
+@pytest.mark.slow  # test_feed_queue.py has streams without pages
 def test_a_stream_that_is_fed_takes_pages(tiny: Model, monkeypatch: pytest.MonkeyPatch):
     for module in (kernel_body, page_body, paged, pages, ragged, row_body, schedule):
         monkeypatch.setattr(module, "BLOCK", 8)
     mesh = mesh_over((1, 1, 1), jax.devices()[:1])
     memory = arrays.cache_bytes(tiny.decoder, mesh, 4 * 48 + 12 * 8) / 2**30
-    given = tiny.decoder, SampleConfig(temperature=0.9), tiny.tokenizer, None, 8, 4, 3
-    expected = fed_cases.two_calls(Engine(*given), tiny.params)
-    engine = Engine(*given, memory_gib=memory, attention="kernel")
-    fed_cases.assert_same(fed_cases.as_fed(engine, tiny.params), expected)
+    sampling = SampleConfig(temperature=0.9)
+    kinds: list[dict[str, Any]] = [{}, {"memory_gib": memory, "attention": "kernel"}]
+    by_xla, by_kernel = (
+        Engine(tiny.decoder, sampling, tiny.tokenizer, slots=8, window_rows=4, chunk=3, **settings)
+        for settings in kinds
+    )
+    expected = fed_cases.two_calls(by_xla, tiny.params)
+    fed_cases.assert_same(fed_cases.as_fed(by_kernel, tiny.params), expected)

@@ -1,4 +1,4 @@
-"""Sampling against its definition by sorting. A grid of `u` makes the frequencies deterministic."""
+"""Sampling, compared with its definition by sorting; a grid of `u` makes frequencies exact."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from vinejax.core.settings import SampleConfig
 from vinejax.engine.sampling import BLOCK, FORMS, PLAIN, inverse_cdf, sample, threshold
 
 SIZES = [5, BLOCK - 1, BLOCK, BLOCK + 1, 300]
-ENDS = np.array([0.0, 1 - 2**-24], np.float32)  # of what a float32 uniform draw can be
+ENDS = np.array([0.0, 1 - 2**-24], np.float32)  # least and largest uniform float32
 SETTINGS = [  # temperature, top_p, top_k
     (1.0, 1.0, 0), (0.6, 0.9, 0), (2.0, 0.5, 0), (1.0, 0.01, 0), (0.6, 1.0, 1), (2.0, 1.0, 3),
     (1.0, 1.0, 1000), (0.6, 0.8, 4), (2.0, 0.3, 30),
@@ -30,7 +30,7 @@ def random_probs(size: int, seed: int = 0) -> np.ndarray:
 def drawn(logits: np.ndarray, u: np.ndarray, temperature=1.0, top_p=1.0, top_k=0):
     """Tokens and log-probabilities for each u, all from the same logits.
 
-    In parts of 64 rows: the tests share their programs.
+    They are computed in parts of 64 rows, so that the tests share their programs.
     """
     rows = jnp.broadcast_to(jnp.asarray(logits, jnp.float32), (64, len(logits)))
     parts = np.pad(u, (0, -len(u) % 64)).astype(np.float32).reshape(-1, 64)
@@ -64,15 +64,17 @@ def test_threshold_is_the_sorted_one(size, p):
 @pytest.mark.first
 @pytest.mark.parametrize("bits", [2, 3, 5])
 def test_threshold_is_the_same_however_many_bits_a_pass_settles(bits):
-    """To the bit, with ties, zeros, a row of one token, and targets that no token reaches."""
+    """Equal to the bit, with ties, zeros, a row of one token, and targets that no token reaches."""
     probs = np.stack([random_probs(2000, seed) for seed in range(12)])
     probs[:4] = np.round(probs[:4], 3)
     probs[4] = np.eye(2000)[7]
     targets = [0.0, 1e-6, 0.5, 0.9, 1.0, 2.0]
     for weights in (probs, np.ones_like(probs)):
         for target in targets:
-            args = (jnp.asarray(probs), jnp.asarray(weights), jnp.full(12, target, jnp.float32))
-            np.testing.assert_array_equal(threshold(*args, bits=bits), threshold(*args))
+            goal = jnp.full(12, target, jnp.float32)
+            found = threshold(jnp.asarray(probs), jnp.asarray(weights), goal, bits=bits)
+            expected = threshold(jnp.asarray(probs), jnp.asarray(weights), goal)
+            np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.first(2)
@@ -92,7 +94,7 @@ def test_tokens_are_the_same_in_every_form(form, rows):
 
 @pytest.mark.parametrize(("top_p", "top_k"), [(1.0, 0), (0.9, 0), (1.0, 3), (0.8, 4)])
 def test_tokens_are_the_same_in_blocks_of_sequences(top_p, top_k):
-    """Also with ties, and with a row that has one token, or none that is finite."""
+    """Also with ties, with a row of one token, and with a row of NaN."""
     rng = np.random.default_rng(7)
     logits = rng.normal(size=(24, 700)).astype(np.float32) * 3
     logits[:8] = np.round(logits[:8])
@@ -100,15 +102,16 @@ def test_tokens_are_the_same_in_blocks_of_sequences(top_p, top_k):
     logits[9] = np.nan
     u = jnp.asarray(rng.random(24), jnp.float32)
     for temperature in (0.0, 0.8):
-        args = (jnp.asarray(logits), u, temperature, top_p, top_k, None)
-        expected = jitted_sample(*args, PLAIN)
-        found = jitted_sample(*args, PLAIN._replace(cached=4 * 700))
+        expected, found = (
+            jitted_sample(jnp.asarray(logits), u, temperature, top_p, top_k, None, form)
+            for form in (PLAIN, PLAIN._replace(cached=4 * 700))
+        )
         np.testing.assert_array_equal(found[0], expected[0])
         np.testing.assert_allclose(found[1], expected[1], rtol=1e-6, atol=1e-6)
 
 
 def test_blocks_of_sequences_fit_the_cache_of_a_cpu_alone():
-    """A tiny vocabulary is not divided, and a large one as far as its sequences can be."""
+    """A tiny vocabulary needs no blocks; blocks of a large one have as few sequences as needed."""
     sizes = {(64, 512): 64, (64, 49_152): 4, (20, 49_152): 4, (33, 49_152): 1, (64, 2**20): 1}
     for (rows, vocab), size in sizes.items():
         assert FORMS["cpu"].sequences(rows, vocab) == size
@@ -150,7 +153,7 @@ def test_ties_at_the_threshold_are_all_kept():
 
 @pytest.mark.parametrize(("temperature", "top_p", "top_k"), SETTINGS)
 def test_tokens_and_logprobs_match_the_sorting_oracle(temperature, top_p, top_k):
-    """Whatever is filtered, log-probabilities are those of the whole softmax, scaled."""
+    """With any filter, log-probabilities are those of the whole, scaled softmax."""
     logits = np.random.default_rng(1).normal(size=40).astype(np.float32) * 2
     tokens, logprobs = drawn(logits, grid(1000), temperature, top_p, top_k)
     cfg = SampleConfig(temperature=temperature, top_p=top_p, top_k=top_k)
@@ -185,7 +188,7 @@ def test_frequencies_of_independent_draws():
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(("top_p", "top_k"), [(1.0, 0), (0.8, 3)])
 def test_only_kept_tokens_are_ever_drawn(size, top_p, top_k):
-    """At both ends of u, with tokens of probability 0 at either end of the vocabulary."""
+    """At both ends of u, with tokens of probability 0 at both ends of the vocabulary."""
     for seed in range(20):
         logits = np.random.default_rng(seed).normal(size=size).astype(np.float32) * 3
         logits[[0, -1]] = -np.inf
@@ -203,7 +206,7 @@ def test_only_kept_tokens_are_ever_drawn(size, top_p, top_k):
 
 
 def test_no_weightless_token_over_a_thousand_blocks():
-    """A cumulative sum this long is not monotone to the last bit; every u near a block's end."""
+    """For every u near a block's end; a sum this long is not monotone to the last bit."""
     rng = np.random.default_rng(0)
     weights = rng.random((1002, BLOCK)).astype(np.float32) ** 4
     weights[:, 0] = 0

@@ -1,4 +1,4 @@
-"""The automaton of stop strings against looking for them in the text, and what it saves."""
+"""The automaton of stop strings, compared with a search in the text, and its savings."""
 
 import dataclasses
 import json
@@ -43,7 +43,7 @@ def test_a_walk_hits_with_the_token_that_completes_a_stop_string(stop):
 
 
 def next_state(stop: tuple[str, ...], prefix: str, text: str) -> str | None:
-    """The state's text after a token, by definition; None if a stop string is complete."""
+    """The text of the state after a token, by definition; None if a stop string is complete."""
     if any((prefix + text[:n]).endswith(stop) for n in range(1, len(text) + 1)):
         return None
     ends = [(prefix + text)[i:] for i in range(len(prefix + text) + 1)]
@@ -66,7 +66,7 @@ def test_every_entry_is_the_state_of_its_definition(seed: int):
 
 
 def test_a_large_vocabulary_takes_seconds_at_most():
-    """150,000 tokens, one of them of 128 spaces: walked one by one they took 20 to 70 seconds."""
+    """150,000 tokens, one of 128 spaces; a walk for each token took 20 to 70 seconds."""
     draw = random.Random(0)
     letters = "etaoinshrdlcumwfgypbvk ETAOIN.:\n"
     texts = ["".join(draw.choices(letters, k=draw.randint(1, 9))) for _ in range(150_000)]
@@ -115,7 +115,7 @@ def test_the_device_ends_a_branch_at_its_stop_string(stories, give_table):
     assert {x.finish for x in found} >= {"stop"}
     drawn = stats.decoded_tokens + stats.repeated_tokens
     assert drawn == stats.useful_tokens == sum(len(x.tokens) for x in found)
-    # The same results without its help, when the host alone looks for it, and more tokens.
+    # If the host alone searches for it, results are the same, and more tokens are decoded.
     size = stories.decoder.cfg.vocab_size
     give_table(np.zeros((0, size), np.int32))
     by_host, without = grow(stories, ("he",))
@@ -175,7 +175,7 @@ def test_a_response_ends_at_a_stop_id_as_at_eos_and_before_its_text(stories):
 
 
 def test_a_branch_that_was_ended_by_mistake_goes_on(stories, give_table):
-    """A table that takes a token in the middle for the end: the text decides, nothing changes."""
+    """A wrong table ends branches at a token in the middle; the text decides, so results agree."""
     found, stats = grow(stories, ("he",))
     wrong = np.zeros((1, stories.decoder.cfg.vocab_size), np.int32)
     wrong[:, max(found, key=lambda x: len(x.tokens)).tokens[2]] = HIT
@@ -189,7 +189,7 @@ def test_a_branch_that_was_ended_by_mistake_goes_on(stories, give_table):
 @pytest.mark.slow
 @pytest.mark.parametrize("by_device", [True, False], ids=["device", "host alone"])
 def test_from_every_state_of_a_solution_its_own_draws_end_as_it_did(by_device, stories, give_table):
-    """So a value is that of the policy with its stop strings, which can begin before the branch."""
+    """A value is then that of the policy with its stop strings, which may begin before a branch."""
     tokenizer, budget = stories.tokenizer, 24
     stop = (" named L", "oy named", "dog named Max")
     if not by_device:
@@ -215,7 +215,7 @@ def test_from_every_state_of_a_solution_its_own_draws_end_as_it_did(by_device, s
     since = engine.stats.minus(before)
     assert (since.decoded_tokens + since.repeated_tokens == since.useful_tokens) == by_device
 
-    # A response of its own, which begins with the branch, does not end with what stood before it.
+    # A response that begins with the branch does not end at a stop string that begins before it.
     i, n = next(state for state, x in zip(states, found, strict=True) if x.overlap)
     (alone,) = engine.grow(stories.params, trunks, [Branch(i, at + n, seed=i)], budget - n)
     assert len(alone.tokens) > len(solutions[i].tokens) - n and alone.overlap == 0

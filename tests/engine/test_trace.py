@@ -1,4 +1,4 @@
-"""Traces of decoding against a walk over every slot and step."""
+"""Traces of decoding, compared with a walk over every slot and step."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vinejax.engine.decode import GOING, LENGTH, STOP
-from vinejax.engine.trace import Ended, HostSteps, Traces
+from vinejax.engine.trace import EndedBranches, HostSteps, Traces
 
 SHARDS, SLOTS, CHUNK = 3, 5, 8
 
@@ -23,7 +23,7 @@ class Branch(NamedTuple):
     logprobs: list[float]
 
 
-def as_branches(ended: Ended) -> Iterator[Branch]:
+def as_branches(ended: EndedBranches) -> Iterator[Branch]:
     for shard, item, outcome, tokens, logprobs in zip(*ended, strict=True):
         yield Branch(shard, item, outcome, tokens.tolist(), logprobs.tolist())
 
@@ -31,9 +31,9 @@ def as_branches(ended: Ended) -> Iterator[Branch]:
 def chunks_of(
     seed: int, mean: int, idle: float, waits: float = 0.0
 ) -> list[tuple[HostSteps, np.ndarray]]:
-    """Random chunks: slots take new items, some after idle steps; shards stop early, or at once.
+    """Random chunks: slots take new items, some after idle steps; some shards stop early.
 
-    With the probability `waits` a branch takes no part in a step, and then begins again.
+    With probability `waits` a branch takes no part in a step and then restarts.
     """
     rng = np.random.default_rng(seed)
     item, left = np.full((SHARDS, SLOTS), -1), np.zeros((SHARDS, SLOTS), int)
@@ -69,7 +69,7 @@ def chunks_of(
 
 
 class Walk:
-    """The oracle: goes through every slot and step."""
+    """The oracle: walks through every slot and step."""
 
     def __init__(self):
         self.under_way: dict[tuple[int, int], tuple[list[int], list[float]]]
@@ -81,7 +81,7 @@ class Walk:
         for shard, slot in np.ndindex(shards, slots):
             for n in range(taken[shard]):
                 i = int(steps.item[shard, slot, n])
-                if i < 0:  # what was under way in the slot begins again
+                if i < 0:  # the slot's unfinished branch restarts
                     self.under_way.pop((shard, int(self.last[shard, slot])), None)
                 self.last[shard, slot] = i
                 if i >= 0:
@@ -106,7 +106,7 @@ def test_branches_are_those_of_a_walk_over_all_slots(mean: int, idle: float, wai
     assert count > 10
 
 
-def test_branches_under_way_go_on_in_the_slots_that_they_were_moved_to():
+def test_unfinished_branches_continue_in_the_slots_to_which_they_were_moved():
     traces, walk = Traces(SHARDS, SLOTS, CHUNK), Walk()
     rng = np.random.default_rng(0)
     slots = np.array([rng.permutation(SLOTS) for _ in range(SHARDS)])

@@ -18,9 +18,9 @@ from vinejax.core.settings import Config, ValuesConfig
 from vinejax.core.types import Continuation, Episode, Problem
 from vinejax.credit.allocation import Seen
 from vinejax.credit.samples import Sample
-from vinejax.rollout.sampler import Drawn, Sampler, State
+from vinejax.rollout.sampler import DrawnContinuation, Sampler, ValuedState
 
-Draw = Callable[[list[State]], list[Sample]]  # a continuation of each state
+Draw = Callable[[list[ValuedState]], list[Sample]]  # a continuation of each state
 NUM_LETTERS = 4
 START = 4  # what stands before the first letter
 
@@ -37,7 +37,7 @@ def simulation(draw: Draw, drawn_in: list[int]) -> Callable[..., list[np.ndarray
         wanted = [state for state, n in zip(states, counts, strict=True) for _ in range(n)]
         for state, sample in zip(wanted, draw(wanted), strict=True):
             result = sample.return_from(state.used, sampler.cfg.ppo.gamma)
-            state.drawn.append(Drawn(Continuation("", result, "eos"), sample))
+            state.continuations.append(DrawnContinuation(Continuation("", result, "eos"), sample))
         drawn_in.append(len(wanted))
         return []
 
@@ -120,7 +120,7 @@ class Chain:
         ]
 
     def draw(self, rng: np.random.Generator) -> Draw:
-        def draw(wanted: list[State]) -> list[Sample]:
+        def draw(wanted: list[ValuedState]) -> list[Sample]:
             given = [state.episode.response[: state.used] for state in wanted]
             return [
                 Sample(

@@ -1,10 +1,10 @@
-"""Solutions and continuations of their states: in two calls of an engine, and fed to one stream."""
+"""Solutions and continuations of their states, by two calls of an engine or fed to one stream."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from vinejax.engine.branches import Branch, Fed, Feed, Grown
+from vinejax.engine.branches import Branch, Feeder, Grown, StreamInput
 from vinejax.engine.engine import Engine
 
 PROMPTS = [np.random.default_rng(n).integers(2, 20, n).tolist() for n in (5, 9, 14, 3)]
@@ -19,25 +19,25 @@ FIRST = [
 
 
 class Texts(NamedTuple):
-    """All that was drawn."""
+    """All solutions and continuations, and the scores of trunks."""
 
     solutions: dict[int, Grown]
     continuations: dict[int, Grown]  # by seed
     scored: dict[tuple[int, ...], np.ndarray]  # by trunk
 
 
-def after(i: int, solution: Grown) -> Fed:
+def after(i: int, solution: Grown) -> StreamInput:
     """The continuations of a solution's states; the budget of its last state is 0."""
     prompt = PROMPTS[FIRST[i].trunk]
     trunk = prompt + solution.tokens
     positions = list(range(len(prompt), len(trunk), STEPS))
     branches = [Branch(0, n, 1 << 40 | i << 20 | n, len(prompt)) for n in positions]
     budgets = [MOST - (n - len(prompt)) for n in positions]
-    return Fed([trunk], branches, [*budgets[:-1], 0], True)
+    return StreamInput([trunk], branches, [*budgets[:-1], 0], True)
 
 
-def joined(parts: list[Any]) -> Fed:
-    """What is fed at once."""
+def joined(parts: list[Any]) -> StreamInput:
+    """The input of several solutions, fed at once."""
     branches = [
         Branch(n, b.position, b.seed, b.response)
         for n, part in enumerate(parts)
@@ -45,10 +45,10 @@ def joined(parts: list[Any]) -> Fed:
     ]
     trunks: Any = [part.trunks[0] for part in parts]
     budgets: Any = [n for part in parts for n in part.max_tokens or []]
-    return Fed(trunks, branches, budgets, [True] * len(trunks))
+    return StreamInput(trunks, branches, budgets, [True] * len(trunks))
 
 
-def texts(first: dict[int, Grown], fed: Fed, grown: dict[int, Grown], scored: Any) -> Texts:
+def texts(first: dict[int, Grown], fed: StreamInput, grown: dict[int, Grown], scored: Any) -> Texts:
     seeds = [branch.seed for branch in fed.branches]
     trunks: list[Any] = [tuple(trunk) for trunk in fed.trunks]  # pyright: ignore
     of_seeds = {seeds[i]: one for i, one in grown.items()}
@@ -67,11 +67,11 @@ def two_calls(engine: Engine, params: Any) -> Texts:
 def as_fed(engine: Engine, params: Any, branches: int = 300, longest: int = 14 + MOST) -> Texts:
     """The continuations enter when their solution has ended."""
     ended: list[int] = []
-    parts: list[Fed] = []
+    parts: list[StreamInput] = []
     first: dict[int, Grown] = {}
     grown: dict[int, Grown] = {}
 
-    def more() -> Fed | None:
+    def more() -> StreamInput | None:
         if len(parts) == len(FIRST):
             return None
         new = [after(i, first[i]) for i in ended]
@@ -79,7 +79,7 @@ def as_fed(engine: Engine, params: Any, branches: int = 300, longest: int = 14 +
         parts.extend(new)
         return joined(new)
 
-    feed = Feed(more, branches, longest, at_once=len(FIRST))
+    feed = Feeder(more, branches, longest, at_once=len(FIRST))
     stream = engine.stream(params, PROMPTS, FIRST, MOST, feed=feed)
     for i, one in stream:
         if i < len(FIRST):

@@ -1,10 +1,10 @@
-"""Episodes of many turns by an engine, fed to one stream or each turn in a call of its own."""
+"""Episodes of many turns by an engine, fed to one stream or with one call per wave of turns."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from vinejax.engine.branches import Branch, Fed, Feed
+from vinejax.engine.branches import Branch, Feeder, StreamInput
 from vinejax.engine.engine import Engine
 
 PROMPTS = [np.random.default_rng(n).integers(2, 20, n).tolist() for n in (5, 9, 14, 3)]
@@ -22,27 +22,27 @@ class Start(NamedTuple):
 
 
 class Played(NamedTuple):
-    """What was drawn and answered in all episodes."""
+    """The tokens of all episodes, drawn and answered."""
 
     tokens: list[list[int]]
-    logprobs: list[list[float]]  # of what was drawn
+    logprobs: list[list[float]]  # log-probabilities of the drawn tokens
 
 
 def solutions(each: int = 3) -> list[Start]:
-    """Some episodes after each prompt."""
+    """The starts of `each` episodes after each prompt."""
     return [
         Start(p, len(prompt), p << 32 | n) for p, prompt in enumerate(PROMPTS) for n in range(each)
     ]
 
 
 def states(trunks: list[list[int]]) -> list[Start]:
-    """Continuations within the trunks, three after the same tokens, and at their ends."""
+    """The starts of three continuations each, in the middle and at the end of each trunk."""
     places = [(t, n) for t, trunk in enumerate(trunks) for n in (len(trunk) // 2, len(trunk))]
     return [Start(t, n, t << 40 | n << 8 | k) for t, n in places for k in range(3)]
 
 
 def answer(tokens: list[int]) -> list[int]:
-    """What the environment says: a function of all tokens before, once longer than a part."""
+    """The environment's answer, a function of all tokens before; some are longer than a part."""
     rng = np.random.default_rng(tokens)
     return rng.integers(2, 20, 18 if sum(tokens) % 7 == 0 else 1 + sum(tokens) % 3).tolist()
 
@@ -55,7 +55,7 @@ def played(
     is_fed: bool = True,
     scored: bool = False,
 ) -> Played:
-    """Episodes to their ends; or, unless `is_fed`, in waves, each in a call of its own."""
+    """Plays episodes to their ends in one stream, or, unless `is_fed`, in one call per wave."""
     episodes = [[*trunks[start.trunk][: start.position]] for start in starts]
     logprobs: list[list[float]] = [[] for _ in starts]
     left = [TURNS for _ in starts]
@@ -71,7 +71,7 @@ def played(
             left[i] = 0
         ended.append(i)
 
-    def more() -> Fed | None:
+    def more() -> StreamInput | None:
         going = sorted(i for i in ended if left[i])
         ended.clear()
         of_branches.extend(going)
@@ -83,16 +83,23 @@ def played(
             Branch(place, len(episodes[i]), starts[i].seed)
             for i, place in zip(going, places, strict=True)
         ]
-        return Fed([*map(list, numbers)], branches, DRAWN)
+        return StreamInput([*map(list, numbers)], branches, DRAWN)
 
     first = [Branch(s.trunk, s.position, s.seed) for s in starts]
-    fed: Fed | None = Fed(trunks, first, DRAWN, scored)
+    fed: StreamInput | None = StreamInput(trunks, first, DRAWN, scored)
     many = len(starts) * TURNS
-    feed = Feed(more, many, max(LONGEST, longest), at_once=len(starts))
+    feed = Feeder(more, many, max(LONGEST, longest), at_once=len(starts))
     while fed is not None:
         begun = len(of_branches) - len(fed.branches)
-        given = fed.trunks, fed.branches, fed.max_tokens, bool(fed.scored)
-        for branch, grown in engine.stream(params, *given, feed=feed if is_fed else None):
+        stream = engine.stream(
+            params,
+            fed.trunks,
+            fed.branches,
+            fed.max_tokens,
+            bool(fed.scored),
+            feed=feed if is_fed else None,
+        )
+        for branch, grown in stream:
             take(of_branches[begun + branch], grown)
         fed = more()
     return Played(episodes, logprobs)

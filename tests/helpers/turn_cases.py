@@ -13,7 +13,15 @@ from vinejax.core.seeds import row_seed
 from vinejax.core.settings import Config, GraderConfig, SampleConfig, ValuesConfig
 from vinejax.core.types import Episode, Problem, PromptedProblem
 from vinejax.credit.allocation import Seen
-from vinejax.engine.branches import Branch, Fed, Feed, Growing, Grown, Stream, as_lists
+from vinejax.engine.branches import (
+    Branch,
+    Feeder,
+    Grown,
+    Stream,
+    StreamInput,
+    StreamPairs,
+    as_lists,
+)
 from vinejax.engine.engine import Engine
 from vinejax.rollout.turns import TurnSampler
 from vinejax.rollout.vine import fill_values
@@ -92,9 +100,11 @@ class PolicyEngine(Engine):
 
     def stream(self, params, trunks, branches, max_tokens=None, scored=False, feed=None) -> Stream:
         self.calls.append([branch.seed for branch in branches])
-        return Stream(functools.partial(self._scripted, Fed(trunks, branches, max_tokens), feed))
+        return Stream(
+            functools.partial(self._scripted, StreamInput(trunks, branches, max_tokens), feed)
+        )
 
-    def _scripted(self, fed: Fed | None, feed: Feed | None) -> Growing:
+    def _scripted(self, fed: StreamInput | None, feed: Feeder | None) -> StreamPairs:
         """One branch after the other; what is fed after each comes last, or first if backwards."""
         waiting: list[tuple[int, list[int], Branch, int]] = []
         count = 0
@@ -106,7 +116,7 @@ class PolicyEngine(Engine):
             if waiting:
                 i, trunk, branch, budget = waiting.pop(-1 if self.backwards else 0)
                 yield i, self._drawn(trunk, branch, budget)
-            fed = feed.more() if feed else Fed([], [], []) if waiting else None
+            fed = feed.more() if feed else StreamInput([], [], []) if waiting else None
         return []
 
     def _drawn(self, trunk: list[int], branch: Branch, budget: int) -> Grown:

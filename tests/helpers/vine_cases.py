@@ -12,7 +12,7 @@ from helpers import loop_cases as cases
 from helpers.applied import assign_credit, fill_values
 from vinejax.core.settings import Config, GraderConfig, SampleConfig
 from vinejax.core.types import Episode, Problem, Rollout
-from vinejax.engine.branches import Branch, Growing, Grown, Stream
+from vinejax.engine.branches import Branch, Grown, Stream, StreamPairs
 from vinejax.engine.engine import Engine
 from vinejax.learner.batch import collate, step_layout
 from vinejax.tasks.graded import GradedTask
@@ -52,7 +52,7 @@ class FakeEngine(Engine):
         self.trunks, self.branches, self.budgets = trunks, branches, max_tokens
         return Stream(self._scripted)
 
-    def _scripted(self) -> Growing:
+    def _scripted(self) -> StreamPairs:
         trunks, seen = self.trunks, {}
         for i, branch in enumerate(self.branches):
             assert 1 <= branch.position <= len(trunks[branch.trunk])

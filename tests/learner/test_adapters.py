@@ -1,4 +1,4 @@
-"""Updates of adapters: their gradient, and what stays as it is."""
+"""Updates of adapters: their gradient, and the weights that they do not change."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ from vinejax.core.settings import MeshConfig
 from vinejax.core.types import Batch
 from vinejax.learner.update import fresh_state, gradients, update_step
 from vinejax.model.decoder import Params
-from vinejax.model.lora import merged, with_adapters
+from vinejax.model.lora import merge_adapters, with_adapters
 from vinejax.model.sharding import make_mesh
 
 
@@ -30,7 +30,7 @@ def test_the_gradient_is_that_of_the_merged_model(microbatch: int | None):
 
     def total(trained: Params, minibatch: Batch) -> jax.Array:
         batch, loss = plain.loss_over(minibatch)
-        return loss(merged(with_adapters(base, trained), SCALE), batch)[0]
+        return loss(merge_adapters(with_adapters(base, trained), SCALE), batch)[0]
 
     cases.assert_close(found, jax.jit(jax.grad(total))(trained, rows()), 10 * cases.ROUNDING)
     assert sums.tokens == rows().mask.sum()

@@ -1,4 +1,4 @@
-"""Episodes to rectangles: masks from lengths, advantages by step, minibatches."""
+"""Batches from episodes: masks from lengths, advantages of steps, minibatches."""
 
 import dataclasses
 
@@ -12,8 +12,8 @@ from vinejax.core.types import Episode, Rollout
 from vinejax.learner.batch import collate, minibatch_rows, minibatches, step_layout
 
 EOS = cases.EOS
-# Prompt, response, step ends, values, reward. The EOS belongs to the last step; the fourth was cut
-# by the budget, the fifth is empty.
+# (prompt, response, step ends, values, reward). The EOS belongs to the last step. The token budget
+# ended the fourth response, and the fifth is empty.
 ROWS = [
     ([0, 5, 6], [7, 8, 9, 10, EOS], [2, 5], [0.25, 0.5], 1.0),
     ([0, 5, 6], [7, EOS], [2], [0.25], 0.0),
@@ -76,7 +76,7 @@ def test_more_rows_make_larger_minibatches():
 
 
 def by_hand(gamma: float) -> np.ndarray:
-    """Every response token's advantage, [8, 32], before whitening."""
+    """The advantage of every response token, [8, 32], before whitening."""
     out = np.zeros((8, 32))
     for b, (prompt, _, ends, values, reward) in enumerate(ROWS):
         starts = [0, *ends]

@@ -1,4 +1,4 @@
-"""The numbers of one training step, written down: a change of any of them is seen here first."""
+"""The numbers of one training step, written down, so that a test fails when one of them changes."""
 
 import jax
 import numpy as np
@@ -24,8 +24,8 @@ GOLDEN = {
     "norm of the step": 0.140623,
 }
 WHEN_TO_UPDATE = """
-One training step gives other numbers than before. That is right only where a change of the loss, of
-credit, of the optimizer or of the model's arithmetic is meant and said in CHANGELOG.md. Then
+One training step gives other numbers than before. That is right only if CHANGELOG.md describes an
+intended change of the loss, of credit, of the optimizer or of the model's arithmetic. In that case,
 replace GOLDEN by
 
 {found}

@@ -14,7 +14,7 @@ from helpers.applied import policy_objective
 from helpers.whole_logits import whole
 
 from vinejax.core.settings import Config, MeshConfig
-from vinejax.learner.policy import PolicyObjective, clipped, token_weights
+from vinejax.learner.policy import PolicyObjective, clipped_loss, token_weights
 from vinejax.methods.ppo import fresh_critic, token_values
 from vinejax.model.config import Compute
 from vinejax.model.sharding import make_mesh
@@ -24,7 +24,7 @@ from vinejax.model.sharding import make_mesh
 
 @pytest.mark.slow  # VinePPO's microbatches are in test_step.py too
 def test_microbatches_and_chunks_of_the_vocabulary_change_nothing():
-    """The gradient is that of one pass with log-probabilities from all logits at once."""
+    """The gradient equals that of one pass with log-probabilities from all logits at once."""
     by_chunks = dataclasses.replace(cases.model(), compute=Compute(vocab_chunk=7))
     expected = methods.gradient("vineppo", None, model=whole(cases.model()))
     for size in (None, 1):
@@ -34,7 +34,7 @@ def test_microbatches_and_chunks_of_the_vocabulary_change_nothing():
 
 @pytest.mark.slow
 def test_devices_packing_microbatches_and_chunks_change_no_method():
-    """As above, of each kind over a mesh, several passes of rows and parts of the vocabulary."""
+    """The same over meshes of each kind, with several passes and parts of the vocabulary."""
     program = f"from helpers import over_devices; over_devices.check({methods.PROGRAMS})"
     assert eight_devices.printed("-c", program) == methods.PROGRAMS
 
@@ -108,7 +108,7 @@ def test_a_group_of_equal_rewards_gives_nothing():
 
 
 def policy_gradient(batch, credit):
-    objective = PolicyObjective(model=cases.model(), temperature=0.8, loss=clipped)
+    objective = PolicyObjective(model=cases.model(), temperature=0.8, loss=clipped_loss)
     batch = batch._replace(advantages=credit.advantages)
     return methods.grads_of(objective, cases.params(), batch)[0]
 
@@ -150,7 +150,7 @@ def test_the_weights_of_the_three_means():
     for reduction, weights in expected.items():
         found = token_weights(jnp.asarray(mask), jnp.asarray(ids), reduction, 10)
         np.testing.assert_allclose(found, weights, rtol=1e-6)
-    # The same with all rows behind one another in one.
+    # The same with all sequences in one row.
     for reduction, weights in expected.items():
         one_row = jnp.repeat(jnp.arange(1, 5), 6)[None]
         found = token_weights(jnp.asarray(mask.reshape(1, -1)), one_row, reduction, 10)

@@ -1,4 +1,4 @@
-"""No compiled program of the learner has an array with the logits of all tokens."""
+"""No compiled program of the learner holds the logits of all tokens in one array."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ from jax.stages import Lowered
 from vinejax.core.settings import MeshConfig
 from vinejax.core.types import Batch, TrainState
 from vinejax.learner.likelihood import Likelihood
-from vinejax.learner.policy import PolicyObjective, clipped
+from vinejax.learner.policy import PolicyObjective, clipped_loss
 from vinejax.learner.score import score
 from vinejax.learner.update import Objective, update_step
 from vinejax.methods.dpo_positive import DPOConfig, loss
@@ -54,7 +54,7 @@ def lowered_score(model: Decoder) -> Lowered:
 
 def lowered_train_step(model: Decoder) -> Lowered:
     objective = PolicyObjective(
-        model=model, microbatch=B, temperature=0.6, loss=clipped, kl_coef=0.1
+        model=model, microbatch=B, temperature=0.6, loss=clipped_loss, kl_coef=0.1
     )
     return lowered_update(objective, rows(2 * B))
 
@@ -81,21 +81,20 @@ def lowered_critic(model: Decoder) -> Lowered:
 
 
 def largest_array(lower: Callable[[Decoder], Lowered], model: Decoder) -> int:
-    """The most elements of an array of the compiled program, inside fusions too."""
+    """The number of elements in the largest array of the program, inside fusions too."""
     text = lower(model).compile().as_text() or ""
     shapes = re.findall(r"\b[a-z]+\d+\[([\d,]+)\]", text)
     return max(math.prod(map(int, shape.split(","))) for shape in shapes)
 
 
 def model_of(vocab: int, chunk: int | None = CHUNK, **fields: object) -> Decoder:
-    """One layer, whose activations and weights are small beside the logits of B x T tokens."""
+    """One layer, whose activations and weights are much smaller than all logits."""
     model = sized(vocab_size=vocab, num_layers=1, num_heads=1, num_kv_heads=1, **fields)
     return dataclasses.replace(model, compute=Compute(vocab_chunk=chunk, remat="full"))
 
 
 def test_the_largest_array_does_not_depend_on_the_vocabulary():
-    """It is attention's mask, of T x T for each row. Were all columns one chunk, it would be the
-    logits."""
+    """The largest array is attention's mask, T x T per row. With one chunk, it is the logits."""
     assert largest_array(lowered_score, model_of(V)) == B * T * T
     assert largest_array(lowered_score, model_of(2 * V)) == B * T * T
     assert largest_array(lowered_score, model_of(V, chunk=None)) == B * T * V

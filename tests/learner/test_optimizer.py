@@ -1,4 +1,4 @@
-"""The learning rate update by update, and AdamW against a loop."""
+"""The learning rate of every update; AdamW and Adafactor against loops."""
 
 import math
 from typing import Any
@@ -13,7 +13,7 @@ from vinejax.learner.optimizer import learning_rate, make_optimizer, scale_by_fa
 
 
 def stepping(optimizer: optax.GradientTransformation) -> Any:
-    """(gradients, state, params) -> (params, state) after an update, as one program."""
+    """A compiled update: (gradients, state, params) -> (params, state)."""
 
     @jax.jit
     def step(gradients: Any, state: Any, params: Any) -> tuple[Any, Any]:
@@ -30,7 +30,7 @@ def float32(tree: Any) -> Any:
 def rates(
     warmup: Any, num_updates: int, fraction: float = 0.03, schedule: Any = "linear"
 ) -> np.ndarray:
-    """Entry n - 1 is the rate of update n, as a share of the largest."""
+    """The rates of all updates, divided by the peak rate; entry n - 1 is that of update n."""
     cfg = OptimizerConfig(
         learning_rate=2e-3, warmup=warmup, warmup_fraction=fraction, schedule=schedule
     )
@@ -46,19 +46,19 @@ def rates(
     ],
 )
 def test_warmup_of_the_paper(warmup, expected):
-    """16,000 updates, 480 of them warm-up: log(n + 1) / log(W), or n / W."""
+    """The warm-up of 480 updates among 16,000: log(n + 1) / log(W), or n / W."""
     found = rates(warmup, 16000)
     for n, rate in expected.items():
         np.testing.assert_allclose(found[n - 1], rate, atol=5e-5)
     assert (np.diff(found[:479]) > 0).all() and found.max() == 1.0
-    # Then a straight line that would reach 0 one update after the last.
+    # After it a straight line, which would reach 0 one update after the last.
     after = np.arange(481, 16001)
     np.testing.assert_allclose(found[480:], (16001 - after) / (16000 - 480), atol=1e-5)
     assert 0 < found[-1] < 1e-4
 
 
 def test_schedules_after_the_warmup():
-    """16,000 updates, 480 of them warm-up, which is the same for all."""
+    """The schedules of 16,000 updates, with the same warm-up of 480 updates."""
     linear, cosine, constant = (
         rates("linear", 16000, schedule=name) for name in ("linear", "cosine", "constant")
     )
@@ -86,7 +86,9 @@ def test_adamw_equals_a_loop():
     x = {name: rng.normal(size=shape) for name, shape in shapes.items()}
     gradients = [{name: size * rng.normal(size=x[name].shape) for name in x} for size in (1, 4, 3)]
     norms = [math.sqrt(sum((g**2).sum() for g in each.values())) for each in gradients]
-    gradients[0] = {name: g / norms[0] for name, g in gradients[0].items()}  # not to be clipped
+    gradients[0] = {
+        name: g / norms[0] for name, g in gradients[0].items()
+    }  # norm 1, which is not clipped
     assert min(norms[1:]) > 2
 
     optimizer = make_optimizer(cfg, num_updates=8)
@@ -132,7 +134,7 @@ def test_adafactor_equals_a_loop():
         max_grad_norm=1e9,
     )  # fmt: skip
     rng = np.random.default_rng(0)
-    # Of two layers; `k` has sides of 32 and 40 and a short one between them.
+    # Two layers. `k` has sides of 40 and 32, and a short one between them.
     shapes = {"k": (2, 40, 3, 32), "short": (2, 40, 31), "scale": (2, 40)}
     names = {name: "scale" if name == "scale" else "kernel" for name in shapes}
     x = {name: rng.normal(size=shape) for name, shape in shapes.items()}
@@ -150,7 +152,7 @@ def test_adafactor_equals_a_loop():
         params, state = step_of(tree(each), state, params)
         kept, lr = 1 - t**-0.8, 1e-2 * min(t / 2, 1, (8 - t + 1) / 6)
         for name, g in each.items():
-            if name == "k":  # of the matrices 40 x 32, one for each layer and head
+            if name == "k":  # matrices 40 x 32, one for each layer and head
                 rows = kept * rows + (1 - kept) * (g**2).mean(axis=3)
                 columns = kept * columns + (1 - kept) * (g**2).mean(axis=1)
                 total = rows.mean(axis=1)
@@ -165,7 +167,7 @@ def test_adafactor_equals_a_loop():
 
 
 def test_adafactor_factors_each_layer_alone():
-    """More layers than head dimensions, and fewer: as each layer's matrix without the others."""
+    """Each layer has the update of its matrix alone, with few layers and with many."""
     rng = np.random.default_rng(0)
     shapes = {
         "q": (40, 48, 2, 32),
@@ -184,13 +186,13 @@ def test_adafactor_factors_each_layer_alone():
     def stacked(x):
         return {"embed": np.ones((64, 64), np.float32), "layers": x}
 
-    both = stacked(gradients), stacked(jax.tree.map(lambda x: x[:, ::-1] * 3, gradients))
-    found, state = two_steps(*both)
+    first, second = stacked(gradients), stacked(jax.tree.map(lambda x: x[:, ::-1] * 3, gradients))
+    found, state = two_steps(first, second)
     assert state.v_row["layers"]["q"].shape == (40, 2, 32), "a row per head"
     assert state.v["layers"]["narrow"].shape == (40, 4, 32), "a side of 4 is too short"
     for name, x in found["layers"].items():
-        of_layer = jax.vmap(lambda *pair: two_steps(*({"matrix": g} for g in pair))[0]["matrix"])
-        alone = of_layer(*(each["layers"][name] for each in both))
+        of_layer = jax.vmap(lambda g, h: two_steps({"matrix": g}, {"matrix": h})[0]["matrix"])
+        alone = of_layer(first["layers"][name], second["layers"][name])
         np.testing.assert_allclose(x, alone, rtol=1e-5, err_msg=name)
 
 
@@ -203,6 +205,6 @@ def test_adafactor_keeps_little():
     state = jax.eval_shape(make_optimizer(OptimizerConfig(name="adafactor"), 1).init, params)
     factors = 512 + 64 + 2 * 4 * (64 + 32)
     whole = 2 * 64 + 2 * 64 * 4
-    absent = 6 + 4  # of each factored moment its whole, of each whole one its two factors
+    absent = 6 + 4  # 1 whole moment per factored one, 2 factors per unfactored one
     counts = 4
     assert sum(x.size for x in jax.tree.leaves(state)) <= factors + whole + absent + counts

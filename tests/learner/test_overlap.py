@@ -41,7 +41,7 @@ SGD = optax.sgd(0.1)
 
 class Event(NamedTuple):
     kind: str  # 'start' or 'wait'
-    loop: str  # whose update
+    loop: str  # class name of the update's objective
     number: int
 
 
@@ -70,7 +70,7 @@ class Late:
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Event]]:
-    """What happens, in order, while a request to stop would be looked for."""
+    """The events in order, while the loops look for a request to stop."""
     found: list[Event] = []
 
     def update_step(objective: Any, optimizer: Any, state: TrainState, *_: Any):
@@ -124,7 +124,7 @@ class QuietLog(RunLog):
 
 
 def fake_iteration(cfg: Config) -> Iteration:
-    """An iteration of `cases.model()` with what the loops over minibatches read."""
+    """An iteration of `cases.model()` with the attributes that loops over minibatches read."""
     iteration = Iteration.__new__(Iteration)
     iteration.log, iteration.number, iteration.spent = QuietLog(), 3, Spent()
     iteration.metrics = {}
@@ -220,7 +220,7 @@ def test_reference_scores_of_pairs_are_those_of_each_minibatch():
 
 
 def test_an_optimizer_that_began_anew_goes_on_counting():
-    """RestEM and DPO-Positive begin a new one in every iteration; records count the run's steps."""
+    """RestEM and DPO-Positive make a new one per iteration, while records count the run's steps."""
     before, after = state_of(), state_of()._replace(step=jnp.int32(4))
-    found = learner_update.continued(before, after)
+    found = learner_update.with_total_steps(before, after)
     assert found.step == 7 + 4 and found.params is after.params

@@ -1,4 +1,4 @@
-"""Packed rows: where tokens go, and that nothing which is computed from them changes."""
+"""Packed rows: the places of tokens, and results, which packing does not change."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from vinejax.core.settings import MeshConfig
 from vinejax.core.types import Batch, Episode
 from vinejax.learner.batch import collate
 from vinejax.learner.packing import Packing, Passes, first_fit, pack_rows, passes_for
-from vinejax.learner.policy import PolicyObjective, clipped
+from vinejax.learner.policy import PolicyObjective, clipped_loss
 from vinejax.learner.score import scores_of
 from vinejax.learner.update import gradients
 from vinejax.methods.dpo_positive import DPOConfig, loss
@@ -23,7 +23,7 @@ from vinejax.methods.ppo import critic_values
 from vinejax.model.sharding import make_mesh
 from vinejax.rl.losses import dpo_positive
 
-GSM8K_LIKE = (4.9, 0.45)  # mean and standard deviation of the logarithm of a length
+GSM8K_LIKE = (4.9, 0.45)  # mean and standard deviation of log length
 
 
 def lengths_of(seed: int, count: int, room: int) -> np.ndarray:
@@ -35,7 +35,7 @@ def lengths_of(seed: int, count: int, room: int) -> np.ndarray:
 
 
 def first_fit_by_hand(lengths: list[int], room: int) -> list[list[int]]:
-    """The items of each bin, in order."""
+    """The items in each bin, in order."""
     bins: list[list[int]] = []
     for item in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         for found in bins:
@@ -64,7 +64,7 @@ def test_nothing_to_pack():
 
 
 def rows_of_segments(seed: int, count: int, room: int) -> np.ndarray:
-    """Segment ids of rows of one, two or three segments, some rows empty."""
+    """Segment ids of rows with one to three segments, and of empty rows."""
     rng = np.random.default_rng(seed)
     ids = np.zeros((count, room), np.int32)
     for b in rng.permutation(count)[: count - 3]:
@@ -96,7 +96,7 @@ def test_every_token_has_one_place(size: int, shards: int, total: int | None):
 
 
 def test_rows_are_shared_evenly():
-    """Passes without tokens are the last ones; in the others shards differ by at most a row."""
+    """Passes without tokens come last. In others, shards differ by at most one row."""
     batch = np.arange(256) < lengths_of(1, 64, 256)[:, None]
     packing = pack_rows(batch.astype(np.int32), 8, 4, total=64)
     is_used = packing.segment_ids.any(axis=1).reshape(4, 2, 8)  # shard, row, pass
@@ -127,7 +127,7 @@ def test_passes():
 
 
 def episodes() -> list[Episode]:
-    """Those of `method_cases`, and one that begins in mid-solution."""
+    """The episodes of `method_cases`, and one with given tokens."""
     found = methods.episodes()
     part = dataclasses.replace(found[3], given=3)
     return [*found, part]
@@ -161,7 +161,7 @@ def test_episodes_of_a_row_do_not_see_each_other():
     assert not changed.any()
 
 
-# Every kind is packed over a mesh in test_methods.py.
+# test_methods.py packs every kind of batch over a mesh.
 @pytest.mark.first(2)
 @pytest.mark.parametrize("method", ("vineppo", "critic", "dpo_positive", "restem"))
 def test_packing_changes_no_gradient(method: str):
@@ -184,7 +184,7 @@ grads_of = jax.jit(gradients, static_argnames="objective")
 
 
 def minibatch() -> Batch:
-    """Rows with advantages, one of them without a response token that is trained on."""
+    """Rows with advantages, one of them without a trained token."""
     rng = np.random.default_rng(0)
     batch = collate(episodes(), rows=12)
     batch.mask[1] = False
@@ -196,7 +196,9 @@ def minibatch() -> Batch:
 @pytest.mark.parametrize("fields", REDUCTIONS)
 def test_reductions_count_episodes(fields: dict[str, Any]):
     batch = minibatch()
-    make = functools.partial(PolicyObjective, model=cases.model(), temperature=0.6, loss=clipped)
+    make = functools.partial(
+        PolicyObjective, model=cases.model(), temperature=0.6, loss=clipped_loss
+    )
     objective = make(microbatch=2, packed=True, kl_coef=0.1, **fields)
     packed = objective.pack(batch)
     assert np.count_nonzero(packed.segment_ids.any(axis=1)) < 6 and len(packed.tokens) == 12
@@ -207,13 +209,15 @@ def test_reductions_count_episodes(fields: dict[str, Any]):
 
 
 def test_pairs_equal_those_of_single_rows():
-    """DPO-Positive's loss by scores of rows with one solution each."""
+    """The reference is DPO-Positive's loss of scores from rows with one solution each."""
     rows = methods.batch()
     scores = scores_of(cases.model(), cases.params(), rows, 0.8, Passes(8))
     moved = np.where(rows.mask, scores - rows.ref_logprobs, 0.0).sum(axis=1)
     zero = np.zeros(8, np.float32)
-    arguments = (moved.astype(np.float32), np.roll(moved, 3).astype(np.float32), zero, zero)
-    expected = np.asarray(dpo_positive(*arguments, 0.1, 5.0))
+    chosen, rejected = moved.astype(np.float32), np.roll(moved, 3).astype(np.float32)
+    expected = np.asarray(
+        dpo_positive(chosen, rejected, ref_chosen=zero, ref_rejected=zero, beta=0.1, penalty=5.0)
+    )
     objective = PairObjective(
         model=cases.model(),
         microbatch=2,
@@ -247,7 +251,7 @@ PASSES: list[int] = []
 
 def test_passes_without_tokens_are_not_made():
     objective = Counted(
-        model=cases.model(), temperature=0.6, loss=clipped, microbatch=1, packed=True
+        model=cases.model(), temperature=0.6, loss=clipped_loss, microbatch=1, packed=True
     )
     batch = minibatch()
     packing: Packing = pack_rows(batch.segment_ids, 1, total=12)

@@ -1,4 +1,4 @@
-"""The gradient of every `ppo.loss` with weights and bonus."""
+"""The gradient of every `ppo.loss`, with token weights and entropy bonus."""
 
 import jax
 import numpy as np
@@ -54,9 +54,9 @@ def test_a_loss_brings_its_authors_bounds_and_mean():
         found = find_method(method).objective(cases.model(), cfg)
         return found.loss.__name__, found.clip, found.reduction
 
-    assert made("grpo") == ("clipped", (0.2, 0.2), "token")
+    assert made("grpo") == ("clipped_loss", (0.2, 0.2), "token")
     assert made("dapo", loss="gspo") == ("gspo", (3e-4, 4e-4), "sequence")
-    assert made("dr_grpo", loss="clip") == ("clipped", (0.2, 0.2), "budget")
+    assert made("dr_grpo", loss="clip") == ("clipped_loss", (0.2, 0.2), "budget")
     assert made("grpo", loss="cispo") == ("cispo", (1.0, 4.0), "token")
     assert made("grpo", loss="gspo", reduction="token") == ("gspo", (3e-4, 4e-4), "token")
     assert made("vineppo", loss="sapo") == ("sapo", (1.0, 1.05), "sequence")

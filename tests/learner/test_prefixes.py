@@ -1,4 +1,4 @@
-"""Shared prefixes: who sees what, and that nothing which is computed from packed rows changes."""
+"""Shared prefixes: the tokens that each token sees, and results, which sharing does not change."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ from vinejax.learner.packing import (
     passes_for,
     with_sharing,
 )
-from vinejax.learner.policy import PolicyObjective, clipped
+from vinejax.learner.policy import PolicyObjective, clipped_loss
 from vinejax.learner.prefixes import common_prefixes, share_prefixes
 from vinejax.learner.score import scores_of
 from vinejax.learner.update import Objective, gradients
@@ -37,7 +37,7 @@ ROOM = 64
 
 @functools.cache
 def episodes() -> tuple[Episode, ...]:
-    """Two problems with four solutions each, tails of one of these, and a problem by itself."""
+    """Two problems with four solutions each, tails of one solution, and a third problem."""
     rng = np.random.default_rng(0)
 
     def drawn(n: int) -> list[int]:
@@ -50,7 +50,7 @@ def episodes() -> tuple[Episode, ...]:
     for given, n in [(4, 6), (4, 1), (9, 8), (9, 5), (13, 3)]:
         tail = cases.episode(prompts[0], whole[:given] + drawn(n))
         found.append(dataclasses.replace(tail, given=given))
-    # Solutions that begin with the same token, and one that is the beginning of another.
+    # Solutions with the same first token, and a solution that is a prefix of another.
     found.append(cases.episode(prompts[1], [*found[4].response[:2], *drawn(3)]))
     found.append(cases.episode(prompts[1], found[4].response[:7]))
     return *found, cases.episode(prompts[2], drawn(7))
@@ -58,7 +58,7 @@ def episodes() -> tuple[Episode, ...]:
 
 @functools.cache
 def minibatch() -> Batch:
-    """The episodes as rows; some tokens, among them first ones, are not trained on."""
+    """The episodes as rows. Some tokens, also at the start of responses, are not trained on."""
     rng = np.random.default_rng(1)
     batch = collate(list(episodes()), rows=20, longest=ROOM)
     batch.mask[5] = False
@@ -71,7 +71,7 @@ def minibatch() -> Batch:
 
 
 def rows_that_begin_alike(seed: int) -> Batch:
-    """Random walks down a tree of two symbols, in an order of chance; a row is empty."""
+    """Random walks down a tree of two symbols in random order, and an empty row."""
     rng = np.random.default_rng(seed)
     count, room = 40, int(rng.integers(16, 48))
     batch = collate([cases.episode([3], [4])] * count, rows=count, longest=room)
@@ -112,15 +112,15 @@ def packed_with(batch: Batch, size: int = 4) -> tuple[Packing, Batch]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_each_token_sees_its_row_up_to_itself(seed: int):
-    """Whatever lies in a packed row, a trained token and the one before see their own sequence."""
+    """In packed rows, a trained token and the one before it see exactly their own sequence."""
     batch = rows_that_begin_alike(seed)
     packing, packed = packed_with(batch)
     assert packed.seen_until is not None
     width = batch.tokens.shape[1]
     length = packed.tokens.shape[1]
-    has_place = set(packing.before.tolist())
-    assert len(has_place) == packing.before.size < np.count_nonzero(batch.segment_ids)
-    for before, after in zip(packing.before, packing.after, strict=True):
+    has_place = set(packing.batch_places.tolist())
+    assert len(has_place) == packing.batch_places.size < np.count_nonzero(batch.segment_ids)
+    for before, after in zip(packing.batch_places, packing.packed_places, strict=True):
         row, t = divmod(int(before), width)
         bin_, q = divmod(int(after), length)
         seen = np.flatnonzero(packed.seen_until[bin_, : q + 1] > q)
@@ -134,7 +134,7 @@ def test_each_token_sees_its_row_up_to_itself(seed: int):
 
 
 def test_a_prompt_and_a_given_part_lie_there_once():
-    """All siblings in one row: the tokens that a tree of them has, and one more for each branch."""
+    """With all siblings in one row, each branch costs one token more than in a tree."""
     batch = minibatch()
     some = jax.tree.map(lambda x: x[[0, 8, 9, 10, 11, 12]], batch)
     forest = share_prefixes(some)
@@ -148,7 +148,7 @@ def test_fewer_rows_are_filled():
     alone = pack_rows(batch.segment_ids, 1)
     packing, packed = packed_with(batch, 1)
     assert packing.num_passes < 0.7 * alone.num_passes
-    assert np.count_nonzero(packed.segment_ids) == packing.after.size
+    assert np.count_nonzero(packed.segment_ids) == packing.packed_places.size
 
 
 # --- what is computed
@@ -186,9 +186,11 @@ def objective_of(name: str, **fields: Any) -> tuple[Objective, Any, Any]:
         objective = CriticObjective(model=model, clip=0.2, **fields)
         return objective, methods.critic_params(), (minibatch(), Targets(values, returns))
     objectives = {
-        "token": lambda: policy(loss=clipped, whiten="minibatch"),
-        "sequence": lambda: policy(loss=clipped, reduction="sequence", kl_reduction="sequence"),
-        "budget": lambda: policy(loss=clipped, reduction="budget", max_tokens=16),
+        "token": lambda: policy(loss=clipped_loss, whiten="minibatch"),
+        "sequence": lambda: policy(
+            loss=clipped_loss, reduction="sequence", kl_reduction="sequence"
+        ),
+        "budget": lambda: policy(loss=clipped_loss, reduction="budget", max_tokens=16),
         "likelihood": lambda: Likelihood(model=model, reduction="sequence", **fields),
     }
     return objectives[name](), cases.params(), minibatch()

@@ -1,7 +1,8 @@
-"""Token log-probabilities: one function that shifts, against a loop over logits."""
+"""Token log-probabilities and hidden states, against a loop over logits."""
 
 import functools
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,13 +11,14 @@ import pytest
 from helpers import eight_devices
 from helpers import loop_cases as cases
 
+from vinejax.core.types import Batch
 from vinejax.learner.batch import collate
 from vinejax.learner.packing import Passes
 from vinejax.learner.score import (
-    MOST_HIDDEN,
+    MAX_STATE_WIDTH,
     hidden_of,
     hidden_states,
-    narrowed,
+    narrow_states,
     score,
     score_with_hidden,
     scores_and_entropy,
@@ -25,12 +27,13 @@ from vinejax.learner.score import (
     token_logprobs,
     with_logprobs,
 )
+from vinejax.model.decoder import Decoder, Params
 
 LENGTHS = [(4, 9), (2, 3), (4, 9), (5, 0)]
 
 
 def loop(params, episodes, shape, temperature):
-    """log p(token t | tokens before t) and the entropy there, one row without padding at a time."""
+    """(log p(token t | tokens before t), entropy), computed row by row without padding."""
     logprobs, entropy = np.zeros(shape), np.zeros(shape)
     for row, episode in enumerate(episodes):
         logits = np.asarray(cases.logits(params, jnp.array([episode.tokens]))[0], np.float64)
@@ -47,7 +50,7 @@ def loop(params, episodes, shape, temperature):
 def test_equals_a_loop_over_logits(temperature):
     params, episodes = cases.params(), cases.random_episodes(LENGTHS)
     batch = collate(episodes, rows=4)
-    # The argmax of temperature 0 is scored at 1, as the sampler reports it.
+    # Temperature 0, argmax sampling, is scored at 1, as the sampler reports it.
     expected, entropy = loop(params, episodes, batch.tokens.shape, temperature or 1.0)
     found = jax.jit(token_logprobs, static_argnums=(0, 3))(
         cases.model(), params, batch, temperature
@@ -57,7 +60,7 @@ def test_equals_a_loop_over_logits(temperature):
     for x, y in zip(found, (expected, entropy), strict=True):
         assert x.dtype == jnp.float32 and x.shape == batch.tokens.shape
         np.testing.assert_allclose(np.asarray(x)[real], y[real], rtol=1e-5, atol=1e-5)
-    assert not np.asarray(found)[:, :, 0].any()  # nothing stands before the first token
+    assert not np.asarray(found)[:, :, 0].any()  # no token precedes the first
 
     scored = np.asarray(score(cases.model(), params, batch, temperature))
     mask = np.asarray(batch.mask)
@@ -79,27 +82,39 @@ def test_a_token_depends_on_what_is_before_it_only():
 
 @pytest.mark.parametrize("is_prefilled", [False, True])
 def test_one_pass_serves_equal_policies(is_prefilled: bool, monkeypatch: pytest.MonkeyPatch):
-    """Old and reference log-probabilities, where no reference is given; two passes where one is."""
+    """Without a reference, old and reference log-probabilities are one array."""
     params, episodes = cases.params(), cases.random_episodes(LENGTHS)
     if is_prefilled:
         episodes = [replace(x, scored=[-1.5] * len(x.response)) for x in episodes]
-    batch, passes, scored = collate(episodes, rows=4), Passes(4), []
+    batch, scored_params = collate(episodes, rows=4), []
 
-    def counted(*args):
-        scored.append(args[1])
-        return scores_of(*args)
+    def counting(model: Decoder, params: Params, *args: Any) -> np.ndarray:
+        scored_params.append(params)
+        return scores_of(model, params, *args)
 
-    monkeypatch.setattr("vinejax.learner.score.scores_of", counted)
-    rest = (batch, episodes, 0.8, passes)
-    found = with_logprobs(cases.model(), params, None, *rest)
-    assert len(scored) == 1 - is_prefilled
-    np.testing.assert_array_equal(found.ref_logprobs, found.old_logprobs)
-    assert (found.old_logprobs[0, 6:13] < 0).all()
-    other = cases.params(1)
-    apart = with_logprobs(cases.model(), params, other, *rest)
-    assert len(scored) == 3 - 2 * is_prefilled and scored[-1] is other
-    np.testing.assert_array_equal(apart.old_logprobs, found.old_logprobs)
-    assert np.abs(apart.ref_logprobs - found.ref_logprobs)[batch.mask].min() > 0
+    monkeypatch.setattr("vinejax.learner.score.scores_of", counting)
+
+    def scored_batch(reference: Params | None) -> Batch:
+        return with_logprobs(
+            cases.model(),
+            params,
+            reference=reference,
+            batch=batch,
+            episodes=episodes,
+            temperature=0.8,
+            passes=Passes(4),
+        )
+
+    one_policy = scored_batch(None)
+    assert len(scored_params) == 1 - is_prefilled
+    np.testing.assert_array_equal(one_policy.ref_logprobs, one_policy.old_logprobs)
+    assert (one_policy.old_logprobs[0, 6:13] < 0).all()
+    reference = cases.params(1)
+    two_policies = scored_batch(reference)
+    assert len(scored_params) == 3 - 2 * is_prefilled and scored_params[-1] is reference
+    np.testing.assert_array_equal(two_policies.old_logprobs, one_policy.old_logprobs)
+    difference = np.abs(two_policies.ref_logprobs - one_policy.ref_logprobs)
+    assert difference[batch.mask].min() > 0
 
 
 def test_longer_padding_and_neighbours_change_nothing():
@@ -121,7 +136,7 @@ def hidden_after(params, tokens, positions, segment_ids):
     "passes", [Passes(2), Passes(4, packed=True), Passes(4, True, shared=True)]
 )
 def test_hidden_states_of_numbered_tokens(passes: Passes):
-    """After half of the layers, in the order of their numbers, with the scores as without them."""
+    """States are those after half of the layers, in order, and do not change the scores."""
     params, episodes = cases.params(), cases.random_episodes(LENGTHS)
     batch = collate([*episodes[:2], episodes[0], episodes[2]], rows=4)
     number = np.zeros(batch.tokens.shape, np.int32)
@@ -142,31 +157,33 @@ def test_hidden_states_of_numbered_tokens(passes: Passes):
 
 
 def test_hidden_states_need_no_second_forward_pass(monkeypatch: pytest.MonkeyPatch):
-    """What they add to the scoring pass, by the compiler's count of operations."""
+    """The compiler counts the operations that they add to the scoring pass."""
     params, batch = cases.params(), collate(cases.random_episodes(LENGTHS), rows=4)
-    # The body of a loop is counted once, so the loop over the layers is written out.
+    # The compiler counts the body of a loop once, so the loop over layers is unrolled.
     written_out = functools.partial(jax.lax.scan, unroll=True)
     monkeypatch.setattr("vinejax.model.decoder.lax.scan", written_out)
-    of_batch = cases.model(), params, batch
-    temperature = 0.7  # of no other test, whose trace would be used again
-    alone = score.lower(*of_batch, temperature).cost_analysis()
+    model = cases.model()
+    temperature = 0.7  # a value of no other test, whose trace would be reused
+    alone = score.lower(model, params, batch, temperature).cost_analysis()
     number = np.zeros(batch.tokens.shape, np.int32)
-    both = score_with_hidden.lower(*of_batch, number, temperature, 16).cost_analysis()
-    half = hidden_states.lower(*of_batch, number, 16).compile().cost_analysis()
-    assert alone is not None and both is not None and half is not None
-    assert 1 <= both["flops"] / alone["flops"] < 1.02
+    with_hidden = score_with_hidden.lower(
+        model, params, batch, number=number, temperature=temperature, most=16
+    ).cost_analysis()
+    half = hidden_states.lower(model, params, batch, number, most=16).compile().cost_analysis()
+    assert alone is not None and with_hidden is not None and half is not None
+    assert 1 <= with_hidden["flops"] / alone["flops"] < 1.02
     assert half["flops"] / alone["flops"] < 0.6  # half of the layers, and no output matrix
 
 
 def test_wide_hidden_states_are_projected():
-    """Inner products stay as they are, but for noise."""
-    x = np.random.default_rng(0).normal(size=(2, 4 * MOST_HIDDEN)).astype(np.float32)
+    """The projection keeps inner products but for noise."""
+    x = np.random.default_rng(0).normal(size=(2, 4 * MAX_STATE_WIDTH)).astype(np.float32)
     x[1] += x[0]
-    found = np.asarray(jax.jit(narrowed)(3 * x))
-    assert found.shape == (2, MOST_HIDDEN)
+    found = np.asarray(jax.jit(narrow_states)(3 * x))
+    assert found.shape == (2, MAX_STATE_WIDTH)
     cosine = found[0] @ found[1] / np.linalg.norm(found[0]) / np.linalg.norm(found[1])
     assert abs(cosine - 0.5**0.5) < 0.15 and abs(np.mean(found**2) - 1) < 0.2
-    thin = np.asarray(jax.jit(narrowed)(x[:, :8]))
+    thin = np.asarray(jax.jit(narrow_states)(x[:, :8]))
     np.testing.assert_allclose(np.mean(thin**2, axis=1), 1, rtol=1e-5)
 
 

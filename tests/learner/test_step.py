@@ -1,4 +1,4 @@
-"""The update: its gradient against a plain oracle, and everything that must not change it."""
+"""The update: its gradient against a plain oracle, and changes that must not affect it."""
 
 import dataclasses
 import functools
@@ -15,7 +15,7 @@ from helpers import rl_oracles as oracle
 from vinejax.core.types import Batch, TrainState
 from vinejax.learner.batch import collate, minibatches
 from vinejax.learner.packing import Passes
-from vinejax.learner.policy import PolicyLoss, PolicyObjective, PolicySums, clipped
+from vinejax.learner.policy import PolicyLoss, PolicyObjective, PolicySums, clipped_loss
 from vinejax.learner.score import score, with_logprobs
 from vinejax.learner.update import Update, gradients, num_accepted, update_step
 from vinejax.model.decoder import Params
@@ -23,19 +23,19 @@ from vinejax.runtime.compiles import num_compiles
 
 T_SAMPLE = 0.6
 PLAIN = PolicyObjective(
-    model=cases.model(), temperature=T_SAMPLE, loss=clipped, kl_coef=0.1, kl_reduction="token"
+    model=cases.model(), temperature=T_SAMPLE, loss=clipped_loss, kl_coef=0.1, kl_reduction="token"
 )
 # (prompt, response) lengths of 7 episodes; the eighth row is empty.
 LENGTHS = [(4, 9), (2, 3), (4, 9), (5, 0), (3, 10), (2, 3), (4, 1)]
 TOKENS = sum(r for _, r in LENGTHS)
-CLAMPED = (0, 6)  # row and position of a token whose k3 is over 10
+CLAMPED = (0, 6)  # (row, position) of a token whose k3 is above 10
 
 grads_of = jax.jit(gradients, static_argnames="objective")
 
 
 @functools.cache
 def make_batch() -> Batch:
-    """Advantages and log-probabilities such that both sides of the clip and the clamp are met.
+    """Advantages and log-probabilities that reach both bounds of the clip, and the clamp.
 
     No token is near either: there the gradient jumps, and rounding would decide.
     """
@@ -87,7 +87,7 @@ def oracle_sums() -> tuple[np.ndarray, Any]:
 @pytest.mark.parametrize("reduction", ["token", "sequence", "policy"])
 def test_loss_and_gradient_equal_the_oracle(reduction):
     """L = Σ policy / tokens + coef · Σ k3 / (tokens | sequences)."""
-    # Of the sequences row 3 has no response, row 7 nothing at all.
+    # Row 3 has no response, and row 7 is empty.
     weights = np.array([1 / TOKENS, 0.1 / (6 if reduction == "sequence" else TOKENS)])
     values, expected = oracle_sums()
     objective = dataclasses.replace(PLAIN, kl_reduction=reduction)
@@ -108,7 +108,7 @@ def test_without_advantages_only_the_kl_moves_the_policy():
 
 @pytest.mark.parametrize("distance", [100.0, 1e4])
 def test_tokens_whose_ratio_overflows_count_as_clipped(distance):
-    """However far beyond clip and cap a token is, the gradient is the same."""
+    """The gradient does not depend on how far a token is beyond clip and cap."""
     near = make_batch()
     advantages, old, ref = (
         np.array(x) for x in (near.advantages, near.old_logprobs, near.ref_logprobs)
@@ -139,7 +139,7 @@ def test_sums_equal_the_loops():
     )
     ratio = np.exp(logprobs - old)
     k3 = oracle.kl(logprobs, ref, "k3")
-    # Clipped is where the clipped branch is the larger loss, not where the ratio is out of bounds.
+    # A token is clipped if the clipped term is the larger loss, not if its ratio is out of bounds.
     branches = -advantages * ratio, -advantages * np.clip(ratio, 0.8, 1.2)
     is_clipped = branches[1] > branches[0]
     assert k3.max() > 10 and 0 < is_clipped.sum() < (np.abs(ratio - 1) > 0.2).sum()
@@ -165,7 +165,7 @@ def test_sums_equal_the_loops():
 
 
 def assert_sums(found: PolicySums, expected: PolicySums) -> None:
-    """Compares two reports; the eighths may be 0 where few tokens are."""
+    """Compares two reports, in which eighths of short responses may be 0."""
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 1e-5, 1e-6), found, expected)
 
 
@@ -181,7 +181,7 @@ def test_microbatches_change_nothing(size: int):
 
 @pytest.mark.slow
 def test_padding_changes_nothing():
-    """Empty rows, longer rows, and NaN wherever the mask is False."""
+    """Empty rows, longer rows, and NaN where the mask is False."""
     batch, params = make_batch(), cases.params()
     expected, sums = grads_of(PLAIN, params, batch)
     wide = jax.tree.map(lambda x: np.pad(x, ((0, 4), (0, 16))), batch)
@@ -256,7 +256,7 @@ def test_whitening_of_minibatches_equals_whitening_by_hand(shift_mean):
 
 
 def scaled_ratio(mean: float) -> Batch:
-    """The batch with this mean probability ratio."""
+    """The batch, changed so that the mean probability ratio is this one."""
     batch = make_batch()
     _, stats = grads_of(PLAIN, cases.params(), batch)
     by = np.log(mean / np.float32(stats.ratio / stats.tokens))

@@ -1,4 +1,4 @@
-"""An update on a mesh: the numbers of one device, one program, and no needless collective."""
+"""An update on a mesh has the numbers of one device, one program, and no needless collective."""
 
 import pytest
 from helpers import eight_devices

@@ -26,7 +26,7 @@ from vinejax.methods.ppo import CriticObjective, Targets, critic_metrics, critic
 from vinejax.rl.advantages import group_advantages
 from vinejax.rl.losses import dpo_positive as dpo_loss
 from vinejax.rl.losses import reinforce
-from vinejax.rollout.problems import chunks, draw
+from vinejax.rollout.draw import chunks, draw
 from vinejax.session.budget import Spent, left, num_updates
 
 SGD = optax.sgd(0.05)

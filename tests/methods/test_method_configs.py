@@ -109,6 +109,15 @@ def test_grpo_and_rloo_of_the_paper_have_the_settings_of_vineppo_and_say_so():
         assert "Loss and KL are token means" not in text
 
 
+def test_configs_of_methods_published_without_kl_have_none():
+    """Those that the page of the methods names, and no others."""
+    text = " ".join((REPO / "docs/methods.md").read_text(encoding="utf-8").split())
+    (names,) = re.findall(r"config files of (.+?), published without KL, set it to 0", text)
+    named = {re.sub(r"\W+", "_", name.lower()) for name in re.split(", | and ", names)}
+    loaded = [load(name) for name in TINY]
+    assert named == {cfg.method for cfg in loaded if cfg.kl.coef == 0.0}
+
+
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.py")), ids=lambda path: path.name)
 def test_the_commands_of_a_config_file_name_it_and_load(path: Path):
     text = path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The kernels' attention is XLA's, and each is chosen where it can be had."""
+"""Attention by kernels equals that of plain products, and is chosen where it is possible."""
 
 import dataclasses
 import functools
@@ -37,7 +37,7 @@ def draw(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def segments(kind: str) -> jax.Array:
-    """[2, T]: one sequence a row and padding on its right, or several in a row."""
+    """Segment ids [2, T]: one sequence per row with padding on the right, or several per row."""
     at = np.arange(T)
     if kind == "padded":
         return jnp.asarray([at < 300, at < 77], jnp.int32)
@@ -51,7 +51,7 @@ def segments(kind: str) -> jax.Array:
 def by_head(
     q: jax.Array, k: jax.Array, v: jax.Array, visible: jax.Array, rule: AttentionRule
 ) -> jax.Array:
-    """All scores of one head of one row at a time, in one matrix [T, T]."""
+    """Attention with one matrix of scores [T, T] per row and head."""
     B, _, N, _ = q.shape
     group = N // k.shape[2]
 
@@ -69,7 +69,7 @@ def by_head(
 def test_blocks_of_queries_are_all_queries_at_once(
     length: int, packed: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    """Values and gradients: lengths below, of and above a block, and of the most blocks."""
+    """Values and gradients for lengths around one block, and for the maximum number of blocks."""
     monkeypatch.setattr(attention, "QUERY_BLOCK", 4)
     monkeypatch.setattr(attention, "MAX_BLOCKS", 6)
     rule = AttentionRule(0.3, 2.0, 9)
@@ -80,17 +80,19 @@ def test_blocks_of_queries_are_all_queries_at_once(
     q, towards = (draw(2, length, 4, 6, seed=i) for i in range(2))
     k, v = (draw(2, length, 2, 6, seed=i) for i in range(2, 4))
 
-    def both(attend: Any) -> Any:
+    def mixed_and_gradients(attend: Any) -> Any:
         mixed, back = jax.vjp(lambda q, k, v: attend(q, k, v, jnp.asarray(visible), rule), q, k, v)
         return mixed, *back(towards)
 
-    found, expected = (jax.jit(both, static_argnums=0)(f) for f in (self_attention, by_head))
+    found, expected = (
+        jax.jit(mixed_and_gradients, static_argnums=0)(f) for f in (self_attention, by_head)
+    )
     for x, y in zip(found, expected, strict=True):
         np.testing.assert_allclose(x, y, atol=1e-5)
 
 
 def test_no_scores_above_the_diagonal_are_computed():
-    """Of 8 blocks of queries: 9/16 of all pairs, and never all at once."""
+    """With 8 blocks of queries, 9/16 of all pairs are computed, and never all at once."""
     length, size = 2048, 256
     q, k = (jax.ShapeDtypeStruct((1, length, n, 8), jnp.float32) for n in (2, 1))
     visible = jax.ShapeDtypeStruct((1, length, length), jnp.bool_)
@@ -137,13 +139,13 @@ def test_splash_is_plain_attention(name: str):
     def kernel(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
         return splash_attention(q, k, v, seen, rule)
 
-    def both(attend: Any) -> Any:
+    def mixed_and_gradients(attend: Any) -> Any:
         """The mixed values, and the gradients of their product with `towards`."""
         mixed, back = jax.vjp(attend, *inputs)
         return mixed, *back(towards)
 
-    expected = jax.jit(lambda: both(plain))()
-    found = jax.jit(lambda: both(kernel))()
+    expected = jax.jit(lambda: mixed_and_gradients(plain))()
+    found = jax.jit(lambda: mixed_and_gradients(kernel))()
     for x, y in zip(found, expected, strict=True):
         np.testing.assert_allclose(x, y, atol=1e-5 * max(1.0, float(jnp.abs(y).max())))
 
@@ -151,7 +153,7 @@ def test_splash_is_plain_attention(name: str):
 @pytest.mark.slow
 @pytest.mark.usefixtures("interpreted")
 def test_a_model_by_splash_is_the_model():
-    """Log-probabilities and gradients of padded rows, where all layers are computed again."""
+    """Log-probabilities and gradients of padded rows, with remat of all layers."""
     model, params, _ = random_model(context=T, attention="splash", remat="full")
     plain = dataclasses.replace(model, compute=Compute(attention="xla"))
     tokens = jnp.asarray(np.random.default_rng(5).integers(0, 20, (2, T)))
@@ -173,7 +175,7 @@ def test_a_model_by_splash_is_the_model():
 
 @pytest.mark.parametrize("name", ["xla", "auto"])
 def test_a_place_attends_to_its_own_sequences(name: str):
-    """Of a window and a bound, on the right of which there may be anything."""
+    """With a window and a bound; values at later positions do not matter."""
     q, k, v = (draw(2, 32, 2, 8, seed=i) for i in range(3))
 
     rule = AttentionRule(0.2, 4.0, 9)
@@ -188,7 +190,7 @@ def test_a_place_attends_to_its_own_sequences(name: str):
     padded = mixed(slice(20, None), 7.0, kept=0.0)
     np.testing.assert_array_equal(padded[:, :20], found[:, :20])
     moved = np.abs(mixed(4, 3.0) - found).max(axis=(0, 2, 3)) > 0
-    np.testing.assert_array_equal(np.flatnonzero(moved), np.arange(4, 13))  # those who see 4
+    np.testing.assert_array_equal(np.flatnonzero(moved), np.arange(4, 13))  # positions that see 4
 
 
 # --- what the backward pass computes again
@@ -217,7 +219,7 @@ def test_what_is_computed_again_changes_no_gradient():
 
 
 def test_computing_more_again_keeps_less():
-    """Bytes that the forward pass leaves: everything, the products alone, each layer's input."""
+    """The bytes that the forward pass saves: all results, products alone, inputs of layers."""
     tokens = jnp.zeros((2, 64), jnp.int32)
     kept = {}
     for remat in REMAT:
@@ -237,7 +239,7 @@ PLAIN = AttentionRule(0.1)
 
 
 @pytest.mark.parametrize(
-    "name, platform, length, rest, expected",
+    "name, platform, length, changes, expected",
     [
         ("auto", "cpu", 256, {}, "xla"),
         ("auto", "tpu", 256, {}, "splash"),
@@ -252,8 +254,8 @@ PLAIN = AttentionRule(0.1)
         ("xla", "gpu", 256, {}, "xla"),
     ],
 )
-def test_what_is_chosen(name: str, platform: str, length: int, rest: dict, expected: str):
-    fields = {"rule": PLAIN, "head_dim": 64, "dtype": "bfloat16", **rest}
+def test_what_is_chosen(name: str, platform: str, length: int, changes: dict, expected: str):
+    fields = {"rule": PLAIN, "head_dim": 64, "dtype": "bfloat16", **changes}
     assert choose_kind(name, platform, length=length, **fields) == expected
 
 
@@ -271,7 +273,7 @@ def test_what_is_chosen(name: str, platform: str, length: int, rest: dict, expec
         ),
         (
             "cudnn", "gpu", {"dtype": "bfloat16", "attention_softcap": 5.0},
-            "knows no bound on the scores",
+            "cannot bound the scores",
         ),
     ],
 )  # fmt: skip
@@ -308,7 +310,7 @@ def test_the_platform_is_the_meshs():
 
 
 def test_models_whose_layers_see_unlike_distances_are_computed_plainly():
-    """With one window for all, the kernel; with several, XLA, and the same numbers on both ways."""
+    """The kernel serves one window for all layers, and XLA several, with the same numbers."""
     ids = jnp.ones((1, 128), jnp.int32)
     for windows, kind in [((5, 5), "splash"), ((), "splash"), ((5, None), "xla")]:
         model, _, _ = random_model(windows=windows, attention="splash")

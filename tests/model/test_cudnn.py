@@ -23,7 +23,7 @@ from vinejax.model.attention import (
     causal_mask,
     cudnn_attention,
     self_attention,
-    what_is_seen,
+    visibility_for,
 )
 
 T, HEADS, KV_HEADS, WIDTH = 24, 4, 2, 8
@@ -42,14 +42,14 @@ K, V = draw(KV_HEADS, 2), draw(KV_HEADS, 3)
 
 
 @functools.partial(jax.jit, static_argnames=("attend", "rule"))
-def both(attend: Any, seen: Any, rule: AttentionRule) -> list[jax.Array]:
-    """What is mixed, and the gradients by q, k and v of its tokens alone; 0 off the tokens."""
+def mixed_and_gradients(attend: Any, seen: Any, rule: AttentionRule) -> list[jax.Array]:
+    """(mixed values, gradients for q, k and v) of tokens; 0 at padding."""
     mixed, back = jax.vjp(lambda q, k, v: attend(q, k, v, seen, rule), Q, K, V)
     return [x * IS_TOKEN for x in (mixed, *back(TOWARDS))]
 
 
-def assert_same(found: list[jax.Array], expected: list[jax.Array]) -> None:
-    for x, y in zip(found, expected, strict=True):
+def assert_same(actual: list[jax.Array], expected: list[jax.Array]) -> None:
+    for x, y in zip(actual, expected, strict=True):
         np.testing.assert_allclose(x, y, atol=1e-5)
 
 
@@ -57,17 +57,18 @@ def assert_same(found: list[jax.Array], expected: list[jax.Array]) -> None:
 def test_lengths_and_windows_are_the_mask(window: int | None):
     rule = AttentionRule(0.3, window=window)
     mask = np.broadcast_to(causal_mask(T, window), (B, T, T))
-    expected = both(self_attention, mask, rule)
-    assert_same(both(by_xla, LENGTHS, rule), expected)
-    assert_same(both(by_xla, None, rule), expected)
-    assert_same(both(by_xla, mask, rule), expected)
+    expected = mixed_and_gradients(self_attention, mask, rule)
+    assert_same(mixed_and_gradients(by_xla, LENGTHS, rule), expected)
+    assert_same(mixed_and_gradients(by_xla, None, rule), expected)
+    assert_same(mixed_and_gradients(by_xla, mask, rule), expected)
     if window in (None, 5):
         fewer = dataclasses.replace(rule, window=(window or T) - 1)
-        assert np.abs(np.subtract(both(by_xla, None, fewer)[0], expected[0])).max() > 1e-3
+        mixed, *_ = mixed_and_gradients(by_xla, None, fewer)
+        assert np.abs(np.subtract(mixed, expected[0])).max() > 1e-3
 
 
 def test_what_is_behind_a_row_is_0_and_reaches_nothing(monkeypatch: pytest.MonkeyPatch):
-    """A kernel that leaves NaN there, in outputs and in gradients, as cuDNN may."""
+    """The test's kernel leaves NaN at padding, in outputs and gradients, as cuDNN may do."""
     plain = jax.nn.dot_product_attention
     spoiled = jnp.where(IS_TOKEN, 0.0, jnp.nan)
 
@@ -88,7 +89,7 @@ def test_what_is_behind_a_row_is_0_and_reaches_nothing(monkeypatch: pytest.Monke
         return spoil(plain(*map(spoil_back, (q, k, v)), **options))
 
     seen, rule = jnp.asarray(LENGTHS), AttentionRule(0.3)
-    expected = both(by_xla, seen, rule)
+    expected = mixed_and_gradients(by_xla, seen, rule)
     monkeypatch.setattr(jax.nn, "dot_product_attention", kernel)
 
     @jax.jit
@@ -103,16 +104,16 @@ def test_what_is_behind_a_row_is_0_and_reaches_nothing(monkeypatch: pytest.Monke
 
 
 def test_what_cudnn_is_given():
-    """Lengths where each row is one sequence; a mask for packed rows, and shared prefixes."""
+    """The kernel gets lengths if each row is one sequence, and a mask for packed rows."""
     ids = jnp.asarray(IS_TOKEN[..., 0, 0], jnp.int32)
     at = jnp.broadcast_to(jnp.arange(T), ids.shape)
-    np.testing.assert_array_equal(what_is_seen("cudnn", at, ids, None, None, True), LENGTHS)
+    np.testing.assert_array_equal(visibility_for("cudnn", at, ids, None, None, True), LENGTHS)
     for kind, shared, single in (
         ("cudnn", None, False),
         ("cudnn", ids, True),
         ("xla", None, True),
     ):
-        assert what_is_seen(kind, at, ids, shared, None, single).shape == (B, T, T)
+        assert visibility_for(kind, at, ids, shared, None, single).shape == (B, T, T)
 
 
 @pytest.mark.parametrize("window", [None, 4])
@@ -136,7 +137,7 @@ def test_prefill_gives_no_mask(monkeypatch: pytest.MonkeyPatch, window: int | No
 @pytest.mark.first
 @pytest.mark.parametrize("windows", [(6, 6), ()])
 def test_a_model_on_unpacked_rows(monkeypatch: pytest.MonkeyPatch, windows: tuple[int, ...]):
-    """Hidden states, and gradients of all weights, by lengths as by the mask."""
+    """Hidden states and gradients of all weights are the same with lengths and with a mask."""
     monkeypatch.setattr(attention, "cudnn_attention", by_xla)
     monkeypatch.setattr(attention, "why_impossible", lambda *_: "")  # in float32 too
     model, params, _ = random_model(windows=windows, attention="cudnn")

@@ -1,4 +1,4 @@
-"""The decoder against NumPy loops and a trained model, and what its results must not depend on."""
+"""The decoder against NumPy loops and a trained model, and invariances of its results."""
 
 from typing import Any
 
@@ -30,10 +30,19 @@ VARIANTS = {
 
 
 def batch_of(tokens: ArrayLike, positions: ArrayLike, segment_ids: ArrayLike) -> Batch:
-    arrays = [jnp.asarray(x, jnp.int32) for x in (tokens, segment_ids, positions)]
-    zeros = np.zeros(arrays[0].shape, np.float32)
-    return Batch(*arrays, mask=arrays[1] > 0, advantages=zeros, old_logprobs=zeros,
-                 ref_logprobs=zeros)  # fmt: skip
+    tokens, segment_ids, positions = (
+        jnp.asarray(x, jnp.int32) for x in (tokens, segment_ids, positions)
+    )
+    zeros = np.zeros(tokens.shape, np.float32)
+    return Batch(
+        tokens=tokens,
+        segment_ids=segment_ids,
+        positions=positions,
+        mask=segment_ids > 0,
+        advantages=zeros,
+        old_logprobs=zeros,
+        ref_logprobs=zeros,
+    )
 
 
 def whole_rows(tokens: np.ndarray) -> Batch:
@@ -88,7 +97,7 @@ def test_rope_scores_depend_on_the_distance_alone():
 
 
 def test_rope_of_bfloat16_keeps_its_angles_in_float32():
-    """bfloat16 has no 257: angles rounded to it would turn by a whole radian too little."""
+    """bfloat16 has no 257: angles rounded to bfloat16 would be a whole radian too small."""
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 1, 2, 8)), jnp.bfloat16)
     at = jnp.array([[257]])
     out = rotate(x, at, Rope().frequencies(8))
@@ -113,7 +122,7 @@ def test_rms_norm(dtype):
 
 
 def test_no_token_sees_a_later_one():
-    """Row t has another token at t: that reaches its position t and all later ones, no earlier."""
+    """Row t has another token at t, which changes the positions from t on, but no earlier ones."""
     model, params, _ = random_model()
     rows = np.tile(TOKENS[0], (24, 1))
     rows[np.diag_indices(24)] += np.where(TOKENS[0] < 19, 1, -1)
@@ -125,7 +134,7 @@ def test_no_token_sees_a_later_one():
 
 @pytest.mark.parametrize("fields", [dict(), dict(windows=(4, None), local_rope=Rope("linear"))])
 def test_segments_of_a_packed_row_are_apart(fields):
-    """Two sequences in one row, in either order, have the log-probabilities of each alone."""
+    """Two sequences in one row, in any order, have the log-probabilities of each alone."""
     model, params, _ = random_model(**fields)
     first, second, pad = TOKENS[0, :10], TOKENS[1, :14], np.full(6, 3)
 
@@ -134,7 +143,7 @@ def test_segments_of_a_packed_row_are_apart(fields):
         return token_logprobs(model, params, batch_of(tokens, positions, segment_ids), 0.7)
 
     def scored(*rows: list[np.ndarray]) -> Any:
-        """Segments of each row are numbered from 1; their padding is segment 0."""
+        """Rows whose segments are numbered from 1, with padding as segment 0."""
         segments = [[np.full(len(x), i + 1) for i, x in enumerate(row)] for row in rows]
         positions = [[np.arange(len(x)) for x in row] for row in rows]
         segment_ids = np.array([np.concatenate(row) for row in segments])
@@ -145,7 +154,7 @@ def test_segments_of_a_packed_row_are_apart(fields):
     packed = scored([first, second, pad], [second, first, pad])
     alone = scored([first, np.full(20, 3)], [second, np.full(16, 3)])
     for of_packed, of_alone in zip(packed, alone, strict=True):  # log-probabilities, entropies
-        # The first entry of a segment belongs to nothing: no token stands before it.
+        # The first entry of a segment has no meaning, because no token precedes it.
         for row, start, source, length in [(0, 0, 0, 10), (0, 10, 1, 14), (1, 14, 0, 10)]:
             found = of_packed[row, start + 1 : start + length]
             np.testing.assert_allclose(found, of_alone[source, 1:length], atol=1e-5)
@@ -183,7 +192,7 @@ def test_gqa_is_mha_with_repeated_kv_heads():
 
 
 def test_profiles_name_the_parts_of_a_model():
-    """In the program of logits, and of their gradient."""
+    """Both the program of logits and that of their gradient have the names."""
     model, params, _ = random_model()
 
     def loss(params: Any) -> jax.Array:
@@ -209,12 +218,12 @@ def test_bfloat16_computes_inside_and_gives_float32_logits():
     exact, rounded = apply(model, params, TOKENS), apply(half, params, TOKENS)
     assert rounded.dtype == jnp.float32
     assert 1e-4 < np.abs(np.subtract(exact, rounded)).max() < 0.2
-    # Logits that had been bfloat16 on the way would have no lower bits.
+    # Logits that were bfloat16 at some point would have no lower bits.
     assert np.any(np.asarray(rounded).view(np.uint32) & 0xFFFF)
 
 
 def test_few_rows_are_the_second_factor_of_a_product():
-    """On a CPU also in the compiled program, where XLA would turn the product round."""
+    """On a CPU this includes the compiled program, in which XLA would exchange the factors."""
     rng = np.random.default_rng(3)
     rows, kernel = rng.normal(size=(5, 16)), rng.normal(size=(24, 16))
     rows, kernel = rows.astype(np.float32), kernel.astype(np.float32)

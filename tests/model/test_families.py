@@ -1,4 +1,4 @@
-"""Every family against transformers: logits, cached decoding, what is saved, what is refused."""
+"""Every family against transformers: logits, cached decoding, saving, unsupported configs."""
 
 import dataclasses
 from pathlib import Path
@@ -45,11 +45,13 @@ def test_logits_are_those_of_transformers(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_engine_continues_as_transformers(name):
-    """From 20 tokens and from 5, on both sides of where the windows of 6 to 9 begin to cut; and
-    from the middle of a trunk, where a window reaches from the suffix into the trunk."""
+    """Prompts of 20 and 5 tokens lie on both sides of the windows of 6 to 9.
+
+    Decoding also starts in the middle of a trunk, where a window reaches from the suffix into it.
+    """
     model, params, tokenizer = load_pretrained(MODELS / name)
     model = dataclasses.replace(model, cfg=dataclasses.replace(model.cfg, eos_ids=()))
-    tokenizer.eos_token = None  # the golden texts go on after it
+    tokenizer.eos_token = None  # the golden texts continue after it
     engine = Engine(model, SampleConfig(temperature=0.0, max_tokens=64), tokenizer, slots=8)
     ids, short = (golden(name)[field].tolist() for field in ("ids", "short_ids"))
     starts = [(0, 20), (0, 81), (0, 50), (1, 5)]
@@ -61,7 +63,7 @@ def test_the_engine_continues_as_transformers(name):
     assert [len(found.tokens) for found in grown[:1] + grown[3:]] == [64, 64]
 
 
-# What each fixture is for: without it the logits are others, so the tests above would fail.
+# The feature that each fixture shows: without it, logits differ and the tests above fail.
 FEATURES = [
     ("llama_llama3", dict(rope=Rope(rope_theta=100.0))),
     ("llama_linear", dict(rope=Rope(rope_theta=50.0))),
@@ -99,7 +101,7 @@ def test_the_fixtures_show_each_feature(name, changed):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_saved_is_what_was_loaded(name, tmp_path):
-    """Names, shapes, dtypes and bits; and the config says the same to transformers."""
+    """Names, shapes, dtypes and bits are equal, and transformers reads the same config."""
     from transformers import AutoConfig
 
     source = stored_tensors(MODELS / name)
@@ -115,7 +117,7 @@ def test_what_is_saved_is_what_was_loaded(name, tmp_path):
         AutoConfig.from_pretrained(folder, local_files_only=True).to_dict()
         for folder in (MODELS / name, tmp_path)
     )
-    for raw in (theirs, ours):  # Rope's fields at their defaults come and go
+    for raw in (theirs, ours):  # RoPE's fields with default values may be absent
         raw |= raw.pop("rope_parameters")
     same = ours.keys() & theirs.keys() - {"_name_or_path", "eos_token_id", "max_window_layers"}
     assert {k: ours[k] for k in same} == {k: theirs[k] for k in same}
@@ -177,7 +179,7 @@ PHI3 = LLAMA | dict(
     embd_pdrop=0.0, resid_pdrop=0.0, original_max_position_embeddings=2048, sliding_window=2047,
 )  # fmt: skip
 LONGROPE = dict(type="longrope", short_factor=[1.0] * 32, long_factor=[2.0] * 32)
-PHI4_MINI = PHI3 | dict(  # what its config.json has beside these
+PHI4_MINI = PHI3 | dict(  # further fields of its config.json
     full_attn_mod=1, interpolate_factor=1, lm_head_bias=False, mlp_bias=False,
     partial_rotary_factor=0.75, sliding_window=262144, tie_word_embeddings=True,
     rope_scaling=LONGROPE | dict(short_factor=[1.0] * 24, long_factor=[2.0] * 24),
@@ -193,7 +195,7 @@ def windows_of(**fields: Any) -> tuple[int | None, ...]:
 
 
 def test_configs_as_transformers_4_wrote_them():
-    """The older spellings; the fixtures have those of transformers 5."""
+    """The older names of fields. The fixtures have the names of transformers 5."""
     llama = parse_config(LLAMA | dict(rope_scaling=dict(type="linear", factor=4)))
     assert (llama.rope.rope_type, llama.rope.factor) == ("linear", 4.0)
     assert windows_of(**MISTRAL) == (4096,) * 3

@@ -1,4 +1,4 @@
-"""GGUF files as models: a tiny one, converted by transformers, and what is said without it."""
+"""GGUF files as models: a tiny one, converted by transformers, and errors without packages."""
 
 import importlib.util
 import json
@@ -22,7 +22,7 @@ from vinejax.model.hf.tensors import find_tensors
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
 
 HEADS, KV_HEADS, WIDTH = 4, 2, 32
-NAMES = {  # of llama.cpp
+NAMES = {  # names in Hugging Face -> names in llama.cpp
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
     "input_layernorm": "attn_norm",
@@ -44,7 +44,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write_gguf(file: Path, folder: Path, tokenizer: Any) -> None:
-    """A Llama's folder as llama.cpp's converter writes it, in float32."""
+    """The float32 GGUF file that llama.cpp's converter writes for the folder of a Llama."""
     from gguf import GGUFWriter  # pyright: ignore[reportMissingImports]
 
     writer = GGUFWriter(file, "llama")
@@ -71,7 +71,7 @@ def write_gguf(file: Path, folder: Path, tokenizer: Any) -> None:
         stem = ".".join(parts[3:]) if layer else ".".join(parts)
         value = tensor.rows(0, tensor.shape[0])
         heads = {"attn_q": HEADS, "attn_k": KV_HEADS}.get(NAMES[stem])
-        if heads:  # RoPE of neighbouring, not of distant columns
+        if heads:  # llama.cpp pairs neighbouring columns in RoPE
             halves = value.reshape(heads, 2, len(value) // heads // 2, WIDTH)
             value = halves.swapaxes(1, 2).reshape(value.shape)
         writer.add_tensor(f"{layer}{NAMES[stem]}.weight", np.ascontiguousarray(value))
@@ -83,10 +83,10 @@ def write_gguf(file: Path, folder: Path, tokenizer: Any) -> None:
 
 @pytest.mark.slow
 def test_a_gguf_file_is_the_model_that_it_was_made_of(tmp_path: Path, cache: Path):
-    for package in gguf.NEEDED:
+    for package in gguf.NEEDED_PACKAGES:
         pytest.importorskip(package, reason="needs vinejax[real]")
     text = tokenizer_cases.load("byte_level").backend_tokenizer.to_str()
-    eos_token = "<|endoftext|>"  # which transformers adds where a file lacks it
+    eos_token = "<|endoftext|>"  # transformers adds this token if a file lacks it
     backend = tokenizers.Tokenizer.from_str(text.replace("<eos>", eos_token))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=eos_token)
     eos: Any = tokenizer.eos_token_id
@@ -113,7 +113,7 @@ def test_a_gguf_file_is_the_model_that_it_was_made_of(tmp_path: Path, cache: Pat
     with pytest.raises(ModelError, match="tiny.gguf: transformers cannot read it: ") as error:
         find_folder(file)
     assert "\n" not in str(error.value)
-    assert list(cache.iterdir()) == [made]  # nothing unfinished is left
+    assert list(cache.iterdir()) == [made]  # no unfinished folder is left
 
 
 def test_without_its_reader_one_line_says_what_to_install(
@@ -123,7 +123,9 @@ def test_without_its_reader_one_line_says_what_to_install(
     file.write_bytes(b"GGUF")
     here = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name in gguf.NEEDED else here(name)
+        importlib.util,
+        "find_spec",
+        lambda name: None if name in gguf.NEEDED_PACKAGES else here(name),
     )
     line = r"a GGUF file needs gguf, accelerate, torch: pip install 'vinejax\[real\]', or name"
     with pytest.raises(ModelError, match=line):
@@ -138,7 +140,7 @@ def test_a_file_is_converted_once_and_again_when_it_changed(
     file.write_bytes(b"GGUF")
     script = "import os, sys; os.mkdir(sys.argv[3]); print(*sys.argv[1:3])"
     monkeypatch.setattr(gguf, "CONVERT", script)
-    monkeypatch.setattr(gguf, "NEEDED", ())
+    monkeypatch.setattr(gguf, "NEEDED_PACKAGES", ())
     first = find_folder(file)
     assert first.is_dir() and find_folder(file) == first and first.name.startswith("model-")
     os.utime(file, ns=(0, 0))

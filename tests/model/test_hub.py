@@ -1,4 +1,4 @@
-"""Models by hub name and in object stores, without a network: the real cache, a store in memory."""
+"""Models by hub name and in object stores, without a network: a real cache, a store in memory."""
 
 import dataclasses
 import json
@@ -35,7 +35,7 @@ def no_network(monkeypatch):
 
 
 def test_a_folder_needs_no_network(tiny, tmp_path, monkeypatch, no_network):
-    """Even one that is named as a hub name is, when the hub is not set offline."""
+    """A local folder counts even if its path looks like a hub name and the hub is online."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.chdir(tmp_path)
     save_pretrained("owner/model", *tiny)
@@ -43,7 +43,7 @@ def test_a_folder_needs_no_network(tiny, tmp_path, monkeypatch, no_network):
 
 
 def test_a_name_is_found_in_the_cache_of_the_host(tiny, tmp_path, monkeypatch, no_network):
-    """The layout is huggingface_hub's own, which reads it; offline as HF_HUB_OFFLINE says."""
+    """huggingface_hub reads its own layout, with HF_HUB_OFFLINE set."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     repository = tmp_path / "models--owner--tiny-1.0"
     save_pretrained(repository / "snapshots" / "0123abc", *tiny)

@@ -1,4 +1,4 @@
-"""Adapters: what they add to a model, merging, and their folder for PEFT."""
+"""Adapters: their effect on a model, merging, and folders for PEFT."""
 
 import dataclasses
 import json
@@ -23,13 +23,13 @@ from vinejax.model.lora import (
     abstract_adapters,
     fresh_adapters,
     kernel_shapes,
-    merged,
+    merge_adapters,
     with_adapters,
 )
 from vinejax.model.sharding import mesh_over, spec_for
 
 SCALE, RANK = 2.0, 3
-merging = jax.jit(merged, static_argnames="scale")
+merging = jax.jit(merge_adapters, static_argnames="scale")
 TOKENS = np.arange(2, 14).reshape(2, 6)
 
 
@@ -41,7 +41,7 @@ def adapting(model: Decoder) -> Decoder:
 def adapters_of(
     model: Decoder, targets: tuple[str, ...] = PROJECTIONS, drawn: bool = True
 ) -> Params:
-    """Adapters after some training: neither factor is 0."""
+    """Adapters as after some training, whose two factors are both different from 0."""
     mesh = mesh_over((1, 1, 1), jax.devices()[:1])
     adapters = jax.device_get(fresh_adapters(model, mesh, RANK, targets, 1))
     if not drawn:
@@ -89,7 +89,7 @@ def test_fresh_adapters_change_nothing(tiny: Model):
 
 def test_without_adapters_nothing_is_done(tiny: Model):
     assert with_adapters(tiny.params, None) is tiny.params
-    found = merged(tiny.params, SCALE)
+    found = merge_adapters(tiny.params, SCALE)
     assert jax.tree.leaves(found)[3] is jax.tree.leaves(tiny.params)[3]
 
 
@@ -104,7 +104,7 @@ def test_merging_rounds_once(tiny: Model):
 
 
 def test_the_table_splits_adapters_as_their_kernels(tiny: Model):
-    """The inputs of A, and the outputs of B, lie where those of the kernel lie."""
+    """The inputs of A and the outputs of B have the layout that the kernel's have."""
     mesh = jax.sharding.AbstractMesh((1, 2, 2), ("data", "fsdp", "tensor"))
     adapters = abstract_adapters(tiny.decoder, ModelConfig(lora_rank=4))
 
@@ -126,7 +126,7 @@ def test_the_table_splits_adapters_as_their_kernels(tiny: Model):
 
 
 def with_peft(base: dict[str, Any], folder: Path) -> dict[str, np.ndarray]:
-    """PEFT's rule for each weight [outputs, inputs] of a torch model: W + alpha / r B A."""
+    """PEFT's equation for each weight [outputs, inputs] of a torch model: W + alpha / r B A."""
     config = json.loads((folder / "adapter_config.json").read_text())
     weights, found = load_file(folder / "adapter_model.safetensors"), dict(base)
     for name, a in weights.items():

@@ -1,4 +1,4 @@
-"""What `save_pretrained` writes, when it writes several files, and what it leaves alone."""
+"""The files that `save_pretrained` writes, replaces, and leaves as they are."""
 
 import json
 import pathlib
@@ -32,7 +32,7 @@ def files(folder: pathlib.Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def folder(tiny: Model, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Saved once, in several files; no test may change it."""
+    """A folder saved once, in several files, which no test may change."""
     path = tmp_path_factory.mktemp("saved") / "model"
     save_pretrained(path, *tiny, max_shard_bytes=20_000)
     return path
@@ -120,7 +120,7 @@ def test_a_model_that_no_llama_is_like(tiny, folder):
 
 
 def test_a_disk_that_is_full_leaves_the_folder_as_it_was(tiny, folder, monkeypatch):
-    """Config and tokenizer too, which are those of the old weights."""
+    """This includes config and tokenizer, which belong to the old weights."""
     other, made = random_model(num_layers=3), []
 
     def fetch(x: Any) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The sharding table covers every weight; eight devices, and two processes, do what one does."""
+"""The sharding table covers every weight; eight devices, and two processes, load as one does."""
 
 import contextlib
 import dataclasses
@@ -101,7 +101,7 @@ def test_what_does_not_divide_is_not_split():
     assert spec_for((key("embed"),), (51, 63), mesh) == P(None, None)
     assert spec_for((key("k"), key("kernel")), (2, 64, 4, 16), mesh) == P(None, "fsdp", None, None)
     assert spec_for((key("head"),), (66, 64), mesh) == P(None, "tensor")
-    # Of two axes on one, as many as divide.
+    # Where the spec has two mesh axes, those that divide stay.
     for size, spec in (
         (8, ("data", "fsdp")),
         (4, "data"),
@@ -127,7 +127,7 @@ def test_the_default_mesh_is_one_device_whatever_there_is():
     [
         (6, 2, 8, "6 query heads"),
         (8, 2, 6, "6 feed-forward columns"),
-        (12, 6, 8, ""),  # on each place 3 of 12, as 2 places need the same KV head
+        (12, 6, 8, ""),  # 3 of 12 per device, as 2 devices need the same KV head
         (12, 3, 8, ""),
         (8, 1, 8, ""),
     ],

@@ -1,4 +1,4 @@
-"""safetensors files: what the library writes we read by range, and what we write it reads."""
+"""safetensors files: we read those of the library by range, and it reads ours."""
 
 import json
 from pathlib import Path
@@ -62,13 +62,13 @@ def test_the_library_reads_what_was_written(limit, files, tmp_path):
 
 
 def test_tensors_are_made_one_at_a_time(tmp_path):
-    """In order and not before the one before is written, so that one is held."""
+    """Each is computed after the one before it is written, so that memory holds one tensor."""
     seen = []
 
     def make(name: str) -> np.ndarray:
         written = sum(file.stat().st_size for file in tmp_path.glob("*.safetensors*"))
         seen.append((name, written > 0))
-        return np.zeros(2**16, np.float32)  # more than a file's buffer
+        return np.zeros(2**16, np.float32)  # larger than a file's buffer
 
     names = ["a", "b", "c"]
     tensors = [NewTensor(x, np.dtype(np.float32), (2**16,), lambda x=x: make(x)) for x in names]
@@ -99,7 +99,7 @@ WHOLE = save({"a": TENSORS["a"], "c": TENSORS["c"]})
     size=st.integers(0, len(WHOLE) + 20),
 )
 def test_damage_is_a_model_error_or_harmless(tmp_path_factory, at, new_byte, size):
-    """One byte changed and the end cut off or extended: no other error, no read past the end."""
+    """With a changed byte or another length, there is no other error and no read past the end."""
     file = Path(tmp_path_factory.getbasetemp()) / "damaged.safetensors"
     data = bytearray(WHOLE)
     data[at] = new_byte

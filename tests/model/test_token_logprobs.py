@@ -28,7 +28,7 @@ chunked = functools.partial(logprob_and_entropy, mesh=None)
 
 
 def arguments(output: OutputLayer, dtype: str = "float32") -> tuple[jax.Array, ...]:
-    """Random hidden states and output matrix, with logits of some units, and tokens.
+    """Random hidden states, output matrix and tokens, with logits of several units.
 
     The first and the last column of the vocabulary are among the tokens.
     """
@@ -63,7 +63,7 @@ def value_and_gradients(
 def test_values_and_gradients_equal_those_of_all_logits(
     name: str, softcap: float | None, temperature: float
 ):
-    """Whatever the chunk: 23 columns are one chunk, or three of 7 and one of 2."""
+    """23 columns are one chunk, or three chunks of 7 and one of 2."""
     output = OutputLayer(name, softcap, temperature)
     expected = value_and_gradients(of_hidden, output, *arguments(output))
     for chunk in (7, None):
@@ -85,12 +85,12 @@ def test_no_chunk_changes_the_results():
 
 
 def test_in_bfloat16_the_error_is_that_of_rounded_products():
-    """Operands are rounded, sums are not: gradients are as near to those of float32 as with all
-    logits at once."""
+    """Only operands are rounded, so gradients are as accurate as with all logits at once."""
     output = OutputLayer("head", None, 0.6, 7)
     x, table, tokens = arguments(output, "bfloat16")
-    in_float32 = x.astype(jnp.float32), table.astype(jnp.float32), tokens
-    exact = value_and_gradients(of_hidden, output, *in_float32)
+    exact = value_and_gradients(
+        of_hidden, output, x.astype(jnp.float32), table.astype(jnp.float32), tokens
+    )
     whole = value_and_gradients(of_hidden, output, x, table, tokens)
     found = value_and_gradients(chunked, output, x, table, tokens)
     assert found["x"].dtype == found["table"].dtype == jnp.bfloat16
@@ -107,7 +107,7 @@ def error(found: jax.Array, exact: jax.Array) -> float:
 
 
 def test_logits_of_any_size_and_none():
-    """Where one token has all the probability, and where a hidden state is not a number."""
+    """One token may have all the probability, and a hidden state may be NaN."""
     output = OutputLayer("head", None, 1.0, 7)
     x, table, tokens = arguments(output)
     found = value_and_gradients(chunked, output, 1e4 * x, table, tokens)
@@ -127,7 +127,7 @@ def test_a_chunk_is_as_large_as_its_bytes_allow():
         chunk = chunk_columns(tokens, vocab)
         assert chunk == vocab or chunk % 128 == 0
         assert FLOAT32 * tokens * chunk <= CHUNK_BYTES or chunk == MIN_COLUMNS
-        # Of like size: with so many chunks they could not be smaller by more than the rounding.
+        # Similar sizes: with this number of chunks, only the rounding up could be saved.
         assert chunk * math.ceil(vocab / chunk) < vocab + 128 * math.ceil(vocab / chunk)
     assert chunk_columns(2048, 151_936) == 8064  # 19 chunks
 
@@ -146,12 +146,12 @@ assert jax.device_count() == 8
 rng = np.random.default_rng(0)
 B, D = 8, 12
 
-def all_of(function, x, table, tokens, weights):
+def results_and_gradients(function, x, table, tokens, output, weights):
     def loss(x, table):
-        found = function(x, table, tokens)
-        return sum((w * y).sum() for w, y in zip(weights, found)), found
-    gradients, found = jax.grad(loss, (0, 1), has_aux=True)(x, table)
-    return {"found": found, "gradients": gradients}
+        results = function(x, table, tokens, output)
+        return sum((w * y).sum() for w, y in zip(weights, results)), results
+    gradients, results = jax.grad(loss, (0, 1), has_aux=True)(x, table)
+    return {"results": results, "gradients": gradients}
 
 # Vocabularies and lengths that `tensor` divides, and others.
 for sizes, V, T, name in (
@@ -169,12 +169,18 @@ for sizes, V, T, name in (
     table = rng.normal(size=(V, D) if name == "embed" else (D, V)).astype(np.float32)
     tokens = rng.integers(0, V, (B, T), np.int32)
     weights = rng.normal(size=(2, B, T)).astype(np.float32)
-    expected = all_of(lambda *given: of_hidden(*given, output), x, table, tokens, weights)
+    expected = results_and_gradients(of_hidden, x, table, tokens, output, weights)
     spec = spec_for((jax.tree_util.DictKey(name),), table.shape, mesh)
     laid_out = jax.device_put(table, NamedSharding(mesh, spec))
-    on_mesh = jax.jit(lambda *given: all_of(
-        lambda *args: logprob_and_entropy(*args, output, mesh), *given, weights
-    ))
+
+    def over_mesh(x, table, tokens, output):
+        return logprob_and_entropy(x, table, tokens, output, mesh)
+
+    on_mesh = jax.jit(
+        lambda x, table, tokens: results_and_gradients(
+            over_mesh, x, table, tokens, output, weights
+        )
+    )
     found = on_mesh(x, laid_out, tokens)
     assert found["gradients"][1].sharding.is_equivalent_to(laid_out.sharding, 2), "whole"
     assert_close(found, expected, ROUNDING / 5)
@@ -184,5 +190,5 @@ for sizes, V, T, name in (
 
 @pytest.mark.slow
 def test_devices_change_nothing():
-    """Rows, columns of the vocabulary, or positions, are on several devices."""
+    """Rows, columns of the vocabulary, or positions are split over devices."""
     assert len(eight_devices.printed("-c", DEVICES)) == 7

@@ -1,4 +1,4 @@
-"""Hugging Face folders: what is saved comes back bit for bit, and what is wrong says so by name."""
+"""Hugging Face folders: saving and loading keep every bit, and errors name the fault."""
 
 import dataclasses
 import json
@@ -50,7 +50,7 @@ def assert_equal(found: Any, expected: Any) -> None:
 
 
 def edit_json(file: pathlib.Path, **fields: Any) -> None:
-    """Sets fields; None removes one."""
+    """Sets fields of a JSON file; None removes a field."""
     raw = json.loads(file.read_text()) | fields
     file.write_text(json.dumps({k: v for k, v in raw.items() if v is not None}))
 
@@ -71,7 +71,7 @@ def write_index(folder: pathlib.Path, weight_map: dict[str, str]) -> None:
 
 @pytest.fixture
 def folder(tiny: Model, tmp_path: pathlib.Path) -> pathlib.Path:
-    """A good model folder, to be damaged."""
+    """A good model folder, for tests to damage."""
     save_pretrained(tmp_path / "model", *tiny)
     return tmp_path / "model"
 
@@ -141,7 +141,7 @@ def test_weights_in_several_files(tiny, folder):
 
 
 def test_what_old_checkpoints_carry_beside_weights(tiny, tmp_path):
-    """RoPE's buffers, and a head that is the embedding once more."""
+    """RoPE's buffers, and a head that repeats the embedding."""
     model, params, _ = random_model(tied_head=True)
     save_pretrained(tmp_path, model, params, tiny.tokenizer)
     buffer = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(4, np.float32)}
@@ -156,7 +156,7 @@ def test_files_beside_the_index_are_not_read(tiny, tmp_path):
 
 
 def test_loading_computes_nothing_on_the_device(folder, monkeypatch):
-    """Parameters arrive as they were read: no second copy is made there."""
+    """Parameters keep the dtype of the file, and the device makes no second copy."""
     monkeypatch.setattr(jax, "device_put", lambda *_: pytest.fail("copied"))
     with jax.transfer_guard_device_to_device("disallow"):
         assert jax.tree.leaves(load_pretrained(folder)[1])
@@ -169,7 +169,7 @@ def test_a_dtype_that_is_none(dtype, folder):
 
 
 def test_a_mesh_places_the_weights(tiny, folder):
-    """Also one whose axes jax made Explicit, as it does by default."""
+    """The mesh may have the Explicit axes that jax makes by default."""
     from vinejax.model.sharding import AXES, mesh_over, param_shardings
 
     mesh = mesh_over((1, 1, 1), jax.devices()[:1])
@@ -280,7 +280,7 @@ DAMAGE: dict[str, tuple[Any, str]] = {
     ),
     "quantized weights": (
         lambda f: edit_tensors(f, **{"lm_head.weight": np.zeros((20, 32), np.int8)}),
-        "model.safetensors: tensor lm_head.weight is stored as I8, supported are F64, F32",
+        "model.safetensors: tensor lm_head.weight is I8, but must be one of F64, F32",
     ),
     "cut short": (
         lambda f: cut(f / "model.safetensors", -100),
@@ -319,7 +319,7 @@ DAMAGE: dict[str, tuple[Any, str]] = {
     ),
     "pickled only": (
         lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
-        " has no *.safetensors; pickled weights are refused (*.bin, *.pt), as loading them runs ",
+        " has no *.safetensors; pickled weights (*.bin, *.pt) are not loaded, because that would ",
     ),
     "half a tokenizer": (
         lambda f: cut(f / "tokenizer.json", 100),
@@ -353,7 +353,7 @@ def test_a_bad_folder_is_one_line_that_names_it(name, folder, monkeypatch):
 @pytest.mark.first(3)  # GPT-NeoX's is of the same kind as GPT-2's
 @pytest.mark.parametrize("name", ["gpt2", "minimind_6400", "mistral_7b_v1", "gpt_neox_20b"])
 def test_a_tokenizer_gives_texts_back(name, tmp_path):
-    """1,000 of GSM8K, as its file splits them, also after the model was saved."""
+    """1,000 texts of GSM8K are split as by the tokenizer's file, also after saving the model."""
     source = data.tokenizer(name)
     for file in source.glob("*.json"):
         shutil.copy(file, tmp_path)
@@ -373,7 +373,7 @@ def test_a_tokenizer_gives_texts_back(name, tmp_path):
 
 
 def test_ids_past_the_tokenizer_are_empty_text(tiny, tmp_path):
-    """A vocabulary is often padded; what a model may draw there has no text."""
+    """Vocabularies are often padded, and ids of the padding have no text."""
     model, params, _ = random_model(vocab_size=32)
     save_pretrained(tmp_path, model, params, tiny.tokenizer)
     loaded, _, tokenizer = load_pretrained(tmp_path)

@@ -59,7 +59,7 @@ def test_no_steps_give_zeros():
 
 
 def test_back_filled_values_leave_no_advantage():
-    """States past `max_states` carry V = R, so only the step into them is credited."""
+    """States past `max_states` have V = R, so that only the step into them gets credit."""
     out = step_advantages(np.array([[0.25, 1.0, 1.0]]), np.array([1.0]), np.array([3]))
     np.testing.assert_array_equal(out, [[0.75, 0.0, 0.0]])
 
@@ -173,7 +173,7 @@ def test_a_group_of_one_is_zero(kind):
 
 @pytest.mark.parametrize("kind", ["grpo", "rloo"])
 def test_groups_do_not_see_each_other(kind):
-    """NaN in one group stays there, and the rows of a group may be anywhere."""
+    """A NaN in one group stays in that group, whose rows may be anywhere."""
     rewards = np.array([1.0, NAN, 0.0, 0.25])
     out = np.asarray(group_advantages(rewards, np.array([2, 9, 2, 2]), kind))
     alone = group_advantages(rewards[[0, 2, 3]], np.zeros(3, int), kind)
@@ -192,7 +192,7 @@ def test_grpo_has_unit_scale_and_rloo_mean_zero():
 
 @pytest.mark.parametrize("kind", ["grpo", "rloo"])
 def test_group_gradients_are_finite(kind):
-    """Also in a flat group and in a group of one, where the standard deviation is 0."""
+    """This includes equal rewards and a group of one, where the standard deviation is 0."""
     ids = np.array([0, 0, 1, 1, 2])
 
     def first(rewards):
@@ -211,7 +211,7 @@ def test_unknown_group_kind_names_the_allowed_ones():
 
 
 def test_scales_of_group_advantages():
-    """TRL's `scale_rewards`: the group's mean is subtracted whatever the differences are over."""
+    """As in TRL's `scale_rewards`, differences are from the mean of the group for any `scale`."""
     rewards, ids = np.array([1.0, 0.0, 0.0, 3.0, 1.0, 1.0]), np.array([0, 0, 0, 1, 1, 1])
     std = {"group": np.repeat([rewards[:3].std(ddof=1), rewards[3:].std(ddof=1)], 3),
            "batch": rewards.std(ddof=1), "none": 1 - 1e-4}  # fmt: skip
@@ -271,7 +271,7 @@ def test_gae_with_lambda_zero_is_the_td_error():
 def test_packing_and_padding_change_nothing():
     rewards, values, mask = packed_episodes()
     packed = gae(rewards, values, mask, 0.99, 0.95)
-    # The second run of row 0, alone in a row of its own.
+    # The second run of row 0, alone in a row.
     alone = gae(rewards[:1, 7:11], values[:1, 7:11], mask[:1, 7:11], 0.99, 0.95)
     for in_row, by_itself in zip(packed, alone, strict=True):
         np.testing.assert_allclose(in_row[0, 7:11], by_itself[0], rtol=1e-6)
@@ -286,7 +286,7 @@ def test_gae_of_integer_rewards():
 
 
 def test_gae_of_one_token_a_step_is_the_step_advantage():
-    """λ = 0 over tokens that are steps: the critic-free and the critic-based path agree."""
+    """With λ = 0 and steps of one token, GAE and `step_advantages` agree."""
     values, rewards = ragged_values(), np.random.default_rng(5).normal(size=(B, C))
     advantages, _ = gae(rewards, values, IS_STEP, 0.9, 0.0)
     expected = step_advantages(values, rewards, NUM_STEPS, 0.9)
@@ -321,7 +321,7 @@ def test_gae_on_any_mask(mask, numbers, gamma, lam):
 
 
 def test_results_stay_float32_with_64_bit_types_on():
-    """A user's `jax_enable_x64` must not change what is computed, nor break the scan."""
+    """A user's `jax_enable_x64` must not change results, nor break the scan."""
     values, num_steps, half = ragged_values().astype(np.float64), NUM_STEPS, np.float64(0.5)
     with jax.enable_x64(True):
         steps = step_advantages(values, np.ones(B), num_steps, half)

@@ -24,8 +24,8 @@ from vinejax.rl.masked import masked_mean, whiten
 @dataclasses.dataclass(frozen=True)
 class Fixture:
     settings: dict[str, Any]
-    given: dict[str, np.ndarray]
-    found: dict[str, np.ndarray]
+    inputs: dict[str, np.ndarray]
+    results: dict[str, np.ndarray]  # TRL's results for these inputs
 
 
 @pytest.fixture(scope="module")
@@ -33,69 +33,80 @@ def trl() -> Fixture:
     file = FIXTURES / "trl.json"
     record = json.loads(file.read_text(encoding="utf-8"))
     assert record["versions"] == {"grpo, rloo": "trl 1.16.0", "ppo, dpo": "trl 0.11.4"}
-    parts = [{k: np.array(x) for k, x in record[name].items()} for name in ("given", "found")]
-    parts[0]["mask"] = parts[0]["mask"].astype(bool)
-    return Fixture(record["settings"], *parts)
+    inputs = {name: np.array(x) for name, x in record["given"].items()}
+    inputs["mask"] = inputs["mask"].astype(bool)
+    results = {name: np.array(x) for name, x in record["found"].items()}
+    return Fixture(record["settings"], inputs, results)
 
 
 @pytest.mark.parametrize("name, kind", [("grpo", "grpo"), ("dr_grpo", "mean"), ("rloo", "rloo")])
 def test_group_advantages(trl: Fixture, name, kind):
-    """Sample standard deviation, and 1e-4 beside it."""
-    rewards = trl.given["rewards"]
+    """With the sample standard deviation, and 1e-4 as ε."""
+    rewards = trl.inputs["rewards"]
     groups = np.arange(len(rewards)) // trl.settings["group"]
-    found = group_advantages(rewards, groups, kind, ddof=1, eps=1e-4)
-    expected = trl.found[f"{name}_advantages"]
+    advantages = group_advantages(rewards, groups, kind, ddof=1, eps=1e-4)
+    expected = trl.results[f"{name}_advantages"]
     assert np.abs(expected).min() > 0.05
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(advantages, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
     "name, reduction", [("bnpo", "token"), ("grpo", "sequence"), ("dr_grpo", "budget")]
 )
 def test_grpo_loss_and_gradient(trl: Fixture, monkeypatch: pytest.MonkeyPatch, name, reduction):
-    """The update's own loss: both clips, k3 in the loss, and the three means of both.
+    """The loss of an update: both clips and k3, with three reductions.
 
-    The log-probabilities stand in for weights, and for what a model would make of them.
+    The log-probabilities stand in for the weights of a model, and for its results.
     """
-    settings, given = trl.settings["grpo"], trl.given
+    settings, inputs = trl.settings["grpo"], trl.inputs
     monkeypatch.setattr(
         policy, "token_logprobs", lambda model, x, *_: (x["logprobs"], 0 * x["logprobs"])
     )
     objective = policy.PolicyObjective(
-        model=cases.model(), temperature=1.0, loss=policy.clipped, reduction=reduction,
+        model=cases.model(), temperature=1.0, loss=policy.clipped_loss, reduction=reduction,
         clip=(settings["clip"], settings["clip_high"]), kl_coef=settings["beta"],
         max_tokens=settings["max_tokens"],
     )  # fmt: skip
-    mask = jnp.asarray(given["mask"])
+    mask = jnp.asarray(inputs["mask"])
     zeros = jnp.zeros(mask.shape, jnp.int32)
-    advantages = given["by_row"][:, None] + np.zeros(mask.shape)
-    arrays = (jnp.asarray(x, jnp.float32) for x in (advantages, given["old"], given["ref"]))
-    rows, loss = objective.loss_over(Batch(zeros, zeros, zeros, mask, *arrays))
-    logprobs = jnp.asarray(given["logprobs"], jnp.float32)
+    advantages = inputs["by_row"][:, None] + np.zeros(mask.shape)
+    batch = Batch(
+        tokens=zeros,
+        segment_ids=zeros,
+        positions=zeros,
+        mask=mask,
+        advantages=jnp.asarray(advantages, jnp.float32),
+        old_logprobs=jnp.asarray(inputs["old"], jnp.float32),
+        ref_logprobs=jnp.asarray(inputs["ref"], jnp.float32),
+    )
+    rows, loss = objective.loss_over(batch)
+    logprobs = jnp.asarray(inputs["logprobs"], jnp.float32)
     stand_in = {"logprobs": logprobs}
-    (found, _), grad = jax.value_and_grad(loss, has_aux=True)(stand_in, rows)
-    np.testing.assert_allclose(found, trl.found[f"{name}_loss"], rtol=1e-5)
-    np.testing.assert_allclose(grad["logprobs"], trl.found[f"{name}_grad"], atol=1e-6)
+    (total, _), grad = jax.value_and_grad(loss, has_aux=True)(stand_in, rows)
+    np.testing.assert_allclose(total, trl.results[f"{name}_loss"], rtol=1e-5)
+    np.testing.assert_allclose(grad["logprobs"], trl.results[f"{name}_grad"], atol=1e-6)
 
 
 def test_ppo(trl: Fixture):
-    settings, given, expected = trl.settings["ppo"], trl.given, trl.found
-    mask = given["mask"]
+    settings, inputs, expected = trl.settings["ppo"], trl.inputs, trl.results
+    mask = inputs["mask"]
     advantages, returns = gae(
-        given["token_rewards"], given["values"], mask, settings["gamma"], settings["lam"]
+        inputs["token_rewards"], inputs["values"], mask, settings["gamma"], settings["lam"]
     )
     whitened = whiten(advantages, mask)
     np.testing.assert_allclose(whitened, expected["ppo_advantages"], atol=2e-6)
     np.testing.assert_allclose(returns, expected["ppo_returns"], atol=2e-6)
-    loss = ppo_clip(given["logprobs"], given["old"], whitened, settings["clip"])
-    value = value_clip(given["new_values"], given["values"], returns, settings["clip_value"])
+    loss = ppo_clip(inputs["logprobs"], inputs["old"], whitened, settings["clip"])
+    value = value_clip(inputs["new_values"], inputs["values"], returns, settings["clip_value"])
     np.testing.assert_allclose(masked_mean(loss, mask), expected["ppo_policy_loss"], rtol=1e-5)
     np.testing.assert_allclose(masked_mean(value, mask), expected["ppo_value_loss"], rtol=1e-5)
 
 
 def test_dpo(trl: Fixture):
     """DPO-Positive without its penalty."""
-    sums = trl.found["dpo_sums"]
-    losses = dpo_positive(*sums, trl.settings["dpo"]["beta"])
-    assert np.ptp(trl.found["dpo_losses"]) > 0.1
-    np.testing.assert_allclose(losses, trl.found["dpo_losses"], rtol=1e-5)
+    chosen, rejected, ref_chosen, ref_rejected = trl.results["dpo_sums"]
+    losses = dpo_positive(
+        chosen, rejected, ref_chosen, ref_rejected, beta=trl.settings["dpo"]["beta"]
+    )
+    assert np.ptp(trl.results["dpo_losses"]) > 0.1
+    np.testing.assert_allclose(losses, trl.results["dpo_losses"], rtol=1e-5)

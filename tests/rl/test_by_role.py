@@ -1,5 +1,6 @@
 """Step advantages from values by role."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -36,7 +37,7 @@ def test_vectors(values, rewards, lam, filter, prior, weight, expected):
 
 
 def by_loop(values, rewards, n, lam, w, gamma, sampled, prior, mu):
-    """The equations over U = discounted rewards before a state and its value, in float64."""
+    """The equations in float64, over U, the discounted rewards before a state plus its value."""
     out = np.zeros(len(values))
     earned = np.cumsum([0.0, *(gamma**c * rewards[c] for c in range(n))])
     u = [earned[c] + gamma**c * values[c] for c in range(n)]  # read where it was sampled
@@ -67,11 +68,21 @@ def test_matches_the_loop(gamma, with_prior):
     values = np.where(is_step & sampled, rng.random((5, 7)), NAN).astype(np.float32)
     rewards = np.where(is_step, rng.normal(size=(5, 7)), NAN).astype(np.float32)
     prior = np.where(is_step, rng.random((5, 7)), NAN).astype(np.float32) if with_prior else None
-    found = role_advantages(values, rewards, num_steps, 0.7, 0.3, gamma, sampled, prior, 0.75)
+    found = role_advantages(
+        values,
+        rewards,
+        num_steps,
+        lam=0.7,
+        filter=0.3,
+        gamma=gamma,
+        is_sampled=sampled,
+        prior=prior,
+        weight=0.75,
+    )
     for row, n in enumerate(num_steps):
         v = None if prior is None else prior[row]
-        case = values[row], rewards[row], n, 0.7, 0.3, gamma, sampled[row], v, 0.75
-        np.testing.assert_allclose(found[row], by_loop(*case), rtol=1e-5, atol=1e-5)
+        expected = by_loop(values[row], rewards[row], n, 0.7, 0.3, gamma, sampled[row], v, 0.75)
+        np.testing.assert_allclose(found[row], expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.0])
@@ -79,18 +90,26 @@ def test_without_averages_it_is_vineppo_to_the_bit(gamma):
     rng = np.random.default_rng(4)
     values, rewards = rng.random((2, 64, 12)).astype(np.float32)
     num_steps = rng.integers(0, 13, size=64)
-    found = role_advantages(values, rewards[:, 0], num_steps, 0.0, 0.0, gamma)
+    found = role_advantages(values, rewards[:, 0], num_steps, lam=0.0, filter=0.0, gamma=gamma)
     plain = step_advantages(values, rewards[:, 0], num_steps, gamma)
     np.testing.assert_array_equal(found, plain)
 
 
 def test_without_any_value_it_is_the_return_less_the_prior():
-    unsampled = np.zeros((1, 3), bool)
-    nothing, three = [[NAN, NAN, NAN]], [3]
-    found = role_advantages(nothing, [1.0], three, 0.5, 0.5, 1.0, unsampled, [[0.25, 0.5, 0.75]])
-    np.testing.assert_array_equal(found, [[0.75, 0.5, 0.25]])
-    found = role_advantages(nothing, [1.0], three, 0.5, 0.5, 1.0, unsampled)
-    np.testing.assert_array_equal(found, [[1.0, 1.0, 1.0]])
+    def advantages(prior: list[list[float]] | None) -> jax.Array:
+        return role_advantages(
+            values=[[NAN, NAN, NAN]],
+            rewards=[1.0],
+            num_steps=[3],
+            lam=0.5,
+            filter=0.5,
+            gamma=1.0,
+            is_sampled=np.zeros((1, 3), bool),
+            prior=prior,
+        )
+
+    np.testing.assert_array_equal(advantages([[0.25, 0.5, 0.75]]), [[0.75, 0.5, 0.25]])
+    np.testing.assert_array_equal(advantages(None), [[1.0, 1.0, 1.0]])
 
 
 def test_wrong_shapes_are_named():

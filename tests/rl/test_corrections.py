@@ -1,4 +1,4 @@
-"""Weights of sampler against learner, against loops."""
+"""Importance weights of the sampler's tokens, against loops."""
 
 import math
 
@@ -27,24 +27,23 @@ def loop(per: str, outside: str, low: float, high: float) -> np.ndarray:
 
 @pytest.mark.parametrize("per", ["token", "sequence"])
 @pytest.mark.parametrize("outside", ["truncate", "mask"])
-@pytest.mark.parametrize("bounds", [(0.0, math.inf), (0.0, 2.0), (0.5, 5.0), (0.6, 1.5)])
-def test_weights_equal_the_loop(per: str, outside: str, bounds: tuple[float, float]):
+@pytest.mark.parametrize("low, high", [(0.0, math.inf), (0.0, 2.0), (0.5, 5.0), (0.6, 1.5)])
+def test_weights_equal_the_loop(per: str, outside: str, low: float, high: float):
     """TRL's default is the sequence mask from 0 to 3; IcePop is the token mask from 0.5 to 5."""
-    found = correction_weights(OLD, SAMPLER, MASK, per, outside, *bounds)
-    np.testing.assert_allclose(found, loop(per, outside, *bounds), rtol=1e-5)
+    weights = correction_weights(OLD, SAMPLER, MASK, per, outside, low, high)
+    np.testing.assert_allclose(weights, loop(per, outside, low, high), rtol=1e-5)
 
 
 @pytest.mark.parametrize("per", ["token", "sequence"])
 def test_equal_policies_have_a_weight_of_exactly_1(per: str):
     for outside in ("truncate", "mask"):
-        found = correction_weights(OLD, OLD, MASK, per, outside, 0.5, 3.0)
-        np.testing.assert_array_equal(found, MASK.astype(np.float32))
+        weights = correction_weights(OLD, OLD, MASK, per, outside, low=0.5, high=3.0)
+        np.testing.assert_array_equal(weights, MASK.astype(np.float32))
 
 
 def test_a_ratio_beyond_float32_is_finite():
-    old = np.where(MASK, 0.0, np.nan)
-    found = np.asarray(correction_weights(old, np.where(MASK, -500.0, np.nan), MASK, "sequence",
-                                          "truncate"))  # fmt: skip
-    assert np.isfinite(found).all() and (found[MASK] > 1e17).all()
-    masked = correction_weights(old, np.where(MASK, -500.0, np.nan), MASK, "sequence", "mask", 0, 3)
+    old, sampler = np.where(MASK, 0.0, np.nan), np.where(MASK, -500.0, np.nan)
+    weights = np.asarray(correction_weights(old, sampler, MASK, "sequence", "truncate"))
+    assert np.isfinite(weights).all() and (weights[MASK] > 1e17).all()
+    masked = correction_weights(old, sampler, MASK, "sequence", "mask", low=0, high=3)
     assert not np.asarray(masked).any()

@@ -16,7 +16,7 @@ KINDS = ["k1", "k2", "k3"]
 
 
 def random_tokens(seed=0):
-    """Log-probabilities under two policies that are apart enough to clip, and advantages."""
+    """Log-probabilities under two policies with clipped ratios, and advantages."""
     rng = np.random.default_rng(seed)
     old = -rng.exponential(1.0, (B, T)).astype(np.float32)
     return old + rng.normal(0, 0.4, (B, T)).astype(np.float32), old, rng.normal(size=(B, T))
@@ -39,7 +39,7 @@ def test_ppo_clip_matches_the_loop(clip, low, high):
 
 
 def test_ppo_clip_by_hand():
-    """Ratios of 2 and ½ under advantages of either sign: the pessimistic one counts."""
+    """Ratios of 2 and ½ with advantages of both signs: the larger loss counts."""
     logprobs = np.log([2.0, 2.0, 0.5, 0.5])
     advantages = np.array([1, -1, 1, -1])
     out = ppo_clip(logprobs, np.zeros(4), advantages, (0.25, 0.5))
@@ -83,14 +83,14 @@ FAR = np.array([-1e4, -100, 100, 1e4])  # log-ratios at which float32's exp is 0
 
 
 def ratio_beyond(d):
-    """(exp(d), its derivative) in float64; above 40 the tangent at 40."""
+    """(exp(d), its derivative) in float64, with the tangent at 40 above 40."""
     slope = np.exp(np.minimum(d, EXP_LIMIT))
     return slope * (1 + np.maximum(d - EXP_LIMIT, 0)), slope
 
 
 @pytest.mark.parametrize("advantage", [2.5, 0.0, -2.5])
 def test_ratios_beyond_float32_are_clipped_without_nan(advantage):
-    """The clipped side has the value at the clip and no gradient, the other the whole of both."""
+    """A clipped token has the value at the bound and no gradient; others have both in full."""
     advantages = np.full(4, advantage)
     ratio, slope = ratio_beyond(FAR)
     counts = np.array([advantage > 0, advantage > 0, advantage < 0, advantage < 0])
@@ -126,7 +126,7 @@ def test_value_clip_matches_the_loop():
 
 
 def test_value_clip_by_hand():
-    """Moved towards the target past the clip, away from it, and not at all."""
+    """Values that moved past the bound towards the target, away from it, and not at all."""
     values, old = np.array([0.75, 0.25, 0.5]), np.full(3, 0.5)
     out = value_clip(values, old, np.ones(3, int), 0.125)
     np.testing.assert_allclose(out, [0.5 * 0.375**2, 0.5 * 0.75**2, 0.125], rtol=1e-6)
@@ -150,7 +150,7 @@ def test_kl_matches_the_loop(kind):
 
 
 def test_kl_by_hand():
-    """p = ½ and q = ¼: the direction matters for k1 and k3."""
+    """With p = ½ and q = ¼; k1 and k3 depend on the direction."""
     p, q = np.log([0.5]), np.log([0.25])
     np.testing.assert_allclose(kl(p, q, "k1"), np.log(2), rtol=1e-6)
     np.testing.assert_allclose(kl(p, q, "k2"), 0.5 * np.log(2) ** 2, rtol=1e-6)
@@ -165,7 +165,7 @@ def test_equal_policies_have_no_divergence(kind):
 
 @pytest.mark.parametrize("kind", ["k1", "k3"])
 def test_the_expectation_is_the_kl_divergence(kind):
-    """Summed over a whole vocabulary with the weights of π, k1 and k3 give KL(π ‖ π_ref)."""
+    """The sum over a whole vocabulary, weighted by π, of k1 or k3 is KL(π ‖ π_ref)."""
     rng = np.random.default_rng(2)
     p, q = rng.dirichlet(np.ones(T)), rng.dirichlet(np.ones(T))
     estimate = np.sum(p * np.asarray(kl(np.log(p), np.log(q), kind)))
@@ -173,7 +173,7 @@ def test_the_expectation_is_the_kl_divergence(kind):
 
 
 def test_k3_keeps_its_digits_near_zero():
-    """exp(d) - d - 1 as written is wrong from the first digit: exp(d) rounds to steps of 2^-23."""
+    """The plain formula exp(d) - d - 1 has no right digit, as exp(d) rounds to steps of 2^-23."""
     difference = np.array([1e-3, -1e-3, 1e-4, -1e-4])
     np.testing.assert_allclose(kl(-difference, np.zeros(4), "k3"), difference**2 / 2, rtol=5e-3)
 
@@ -185,7 +185,7 @@ def test_kl_is_not_clamped():
 
 
 def test_capped_k3_is_flat_where_exp_overflows():
-    """As the learner caps it: the cap, and gradient 0; uncapped both are finite."""
+    """With the learner's cap, the value is the cap and the gradient 0; without, both are finite."""
     capped = jax.jit(lambda x: jnp.clip(kl(x, np.zeros(4), "k3"), 0.0, K3_MAX))
     np.testing.assert_array_equal(capped(FAR), K3_MAX)
     np.testing.assert_array_equal(gradient_of_sum(capped, FAR), 0.0)

@@ -15,7 +15,7 @@ B, T = 4, 9
 
 @pytest.fixture
 def ragged():
-    """Random values, NaN and inf wherever the mask is False; the third row is all False."""
+    """Random values, with NaN and inf where the mask is False, as in the whole third row."""
     rng = np.random.default_rng(0)
     mask = np.arange(T) < np.array([9, 4, 0, 1])[:, None]
     x = rng.normal(2.0, 3.0, (B, T)).astype(np.float32)
@@ -46,7 +46,7 @@ def test_sums_are_float32_for_every_dtype():
     for dtype in (bool, np.int8, np.int64, np.float16, np.float64, jnp.bfloat16):
         total = masked_sum(np.ones(3, dtype), mask)
         assert total.dtype == jnp.float32 and total == 3.0
-    # 300 does not fit an int8, nor 0.5 any integer.
+    # 300 does not fit into an int8, nor does 0.5 into any integer.
     assert masked_sum(np.full(3, 100, np.int8), mask) == 300.0
     assert masked_mean(np.array([0.25, 0.5, 0.75]), mask) == 0.5
 

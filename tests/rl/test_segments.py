@@ -22,7 +22,7 @@ def runs(ids: np.ndarray) -> list[tuple[int, slice]]:
     for b, row in enumerate(ids):
         starts = [t for t in range(len(row)) if t == 0 or row[t] != row[t - 1]]
         ends = [*starts[1:], len(row)]
-        found += [(b, slice(*pair)) for pair in zip(starts, ends, strict=True)]
+        found += [(b, slice(start, end)) for start, end in zip(starts, ends, strict=True)]
     return found
 
 
@@ -66,10 +66,16 @@ def test_a_segment_is_divided_in_order():
 
 def test_opmd_of_solutions_that_share_rows():
     rng = np.random.default_rng(0)
-    rows = rng.normal(-1, 0.5, (3, 4, 6)).astype(np.float32)  # one solution per row
+    # One solution per row.
+    logprobs, old, advantages = rng.normal(-1, 0.5, (3, 4, 6)).astype(np.float32)
     mask = np.arange(6) < np.array([6, 1, 0, 4])[:, None]
-    expected = opmd(*rows, mask, 0.7)
-    shared = (x.reshape(2, 12) for x in (*rows, mask))
-    segment_ids = np.repeat([[1, 2], [1, 2]], 6, axis=1)
-    found = opmd(*shared, 0.7, segment_ids=segment_ids)
+    expected = opmd(logprobs, old, advantages, mask, tau=0.7)
+    found = opmd(
+        logprobs.reshape(2, 12),
+        old.reshape(2, 12),
+        advantages.reshape(2, 12),
+        mask.reshape(2, 12),
+        tau=0.7,
+        segment_ids=np.repeat([[1, 2], [1, 2]], 6, axis=1),
+    )
     np.testing.assert_allclose(np.asarray(found).reshape(4, 6), expected, rtol=1e-5, atol=1e-6)

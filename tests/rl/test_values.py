@@ -13,7 +13,7 @@ B, C, M = 3, 4, 5
 
 
 def ragged_returns(seed, dtype=np.float32):
-    """Random returns and counts, NaN past the counts; state (0, 0) has no rollout, (0, 1) all."""
+    """Random returns, NaN past the counts. State (0, 0) has no rollout, and (0, 1) has all M."""
     rng = np.random.default_rng(seed)
     counts = rng.integers(0, M + 1, (B, C))
     counts[0, :2] = 0, M

@@ -13,7 +13,7 @@ from helpers.vine_cases import config as vine_config
 
 from vinejax.core.settings import Config
 from vinejax.rl.advantages import overlong_penalty
-from vinejax.rollout.overlong import penalised
+from vinejax.rollout.overlong import penalised_episodes
 from vinejax.rollout.vine import fill_values
 
 LENGTHS = np.array([r for _, r in methods.LENGTHS])
@@ -30,7 +30,7 @@ def by_row(cfg: Config, rewards: np.ndarray) -> np.ndarray:
         dataclasses.replace(e, reward=float(r))
         for e, r in zip(methods.episodes(), rewards, strict=True)
     ]
-    found = methods.credit(cfg, solutions=penalised(solutions, applied(cfg)))
+    found = methods.credit(cfg, solutions=penalised_episodes(solutions, applied(cfg)))
     mask = np.asarray(methods.batch().mask)
     advantages = np.asarray(found.advantages)
     return advantages[np.arange(8), mask.argmax(axis=1)]
@@ -73,7 +73,7 @@ def test_groups_that_fill_up_are_not_penalised():
 
 def test_rewards_of_the_report_stay_as_they_are():
     cfg = applied(dapo(rollout={"flat": "keep"}))
-    (found,) = penalised([dataclasses.replace(methods.episodes()[4], reward=1.0)], cfg)
+    (found,) = penalised_episodes([dataclasses.replace(methods.episodes()[4], reward=1.0)], cfg)
     assert found.reward == 1.0 and found.outcome == pytest.approx(1 - 0.5 * 4 / 6)
     assert sum(found.rewards) == found.outcome
 
@@ -85,7 +85,7 @@ def test_continuations_pay_for_their_whole_length():
     cfg = dataclasses.replace(cfg, reward=dataclasses.replace(cfg.reward, overlong=0.99))
     engine = FakeEngine(lambda branch, k: ("\n#### 4" if k else "\n1+1=2\n#### 4", "stop"))
     one = episode(("\n2+3=5", "\n5-1=4\n#### 4"))
-    (paid,) = penalised([one], applied(cfg))
+    (paid,) = penalised_episodes([one], applied(cfg))
     values = []
     for solution in (one, paid):
         chosen = sampler(engine, rewards_of(Task()), cfg)

@@ -1,4 +1,4 @@
-"""Process rewards: what a step brings, what a state is then worth, and what is left of it."""
+"""Process rewards: rewards of steps, the values and advantages that follow, and merged steps."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,7 +32,7 @@ from vinejax.training.loop import train
 
 
 def worth(step: str) -> float:
-    """No two steps of these tests are worth the same, and no float holds a worth exactly."""
+    """The reward of a step; it differs between all steps of these tests, and no float is exact."""
     return 0.1 * len(step) - 0.3 * step.count("=")
 
 
@@ -42,7 +42,7 @@ class Stepped(Task):
 
 
 class AnyProblem(cases.FewProblems):
-    """The task of a whole run."""
+    """The task of the whole run below."""
 
     def step_rewards(self, problem: Problem, steps: Sequence[str]) -> list[float]:
         return [worth(step) for step in steps]
@@ -73,11 +73,11 @@ def rewarded(steps: tuple[str, ...], reward: float = 1.0) -> Episode:
 
 
 def own_return(so_far: str, text: str, outcome: float, gamma: float) -> float:
-    """Of the solution so_far + text, step by step: the steps that end after so_far."""
+    """The return of the solution so_far + text, over the steps that end after so_far."""
     total, discount, position = 0.0, 1.0, 0
     ends = Stepped().split(so_far + text)[1:]
     for end in ends:
-        is_last = end == ends[-1]  # it takes the EOS, which comes after so_far
+        is_last = end == ends[-1]  # the last step has the EOS, which comes after so_far
         if end > len(so_far) or is_last:
             total += discount * worth((so_far + text)[position:end])
             total += discount * outcome if is_last else 0.0

@@ -1,4 +1,4 @@
-"""Episodes of several turns: tokens, masks, budgets, values of turns, and forks."""
+"""Episodes of several turns: tokens, masks, budgets, values of turns, and copies by `fork`."""
 
 import dataclasses
 from typing import Any
@@ -16,7 +16,7 @@ from vinejax.credit.assign import token_estimates
 from vinejax.engine.engine import Engine
 from vinejax.learner.batch import collate, step_layout
 from vinejax.rollout.turns import TurnSampler
-from vinejax.rollout.vine import divided, fill_values
+from vinejax.rollout.vine import divide_at_states, fill_values
 from vinejax.tasks.doors import LEAN, Doors, DoorsTask
 
 
@@ -26,7 +26,7 @@ def test_an_episode_is_what_both_said_in_turn():
         problem = next(p for p, _ in cases.problems() if p.id == episode.problem_id)
         env = cases.environment(cfg, problem)
         text = cases.tokenizer().decode(episode.prompt[1:])
-        assert text == f"{problem.question}\n{env.seen}"
+        assert text == f"{problem.question}\n{env.sight}"
         said = ""
         for turn in episode.turns:
             found = env.step(turn.action)
@@ -51,7 +51,7 @@ def test_order_and_waves_change_nothing_but_the_seed_does(monkeypatch: pytest.Mo
     assert not same(first, cases.valued(dataclasses.replace(cfg, seed=7)))
     without = cases.valued(cfg, task=cases.WithoutFork())
     assert [e.continuations for e in without] == [e.continuations for e in first]
-    # On several hosts turns come in waves, to each host in an order of its own.
+    # On several hosts turns come in waves, in a different order on each host.
     monkeypatch.setattr(TurnSampler, "_feed", lambda self, turns: None)
     engines = [cases.PolicyEngine(), cases.PolicyEngine(backwards=True)]
     assert all(same(first, cases.valued(cfg, engine)) for engine in engines)
@@ -59,7 +59,7 @@ def test_order_and_waves_change_nothing_but_the_seed_does(monkeypatch: pytest.Mo
 
 
 def test_a_wave_may_have_no_continuations():
-    """As where all episodes end in their first turn: no state is after it."""
+    """That happens if all episodes end in their first turn, so that no state follows it."""
     values = {"reuse": True, "allocation": "helpers.turn_cases.in_two_waves", "max_states": 0}
     cfg = cases.config(values=values)
     episodes = cases.valued(cfg)
@@ -82,7 +82,7 @@ assert len(engine.calls) > 4
 
 @pytest.mark.slow
 def test_three_hosts_have_the_episodes_of_one():
-    """Each steps a third of the environments; turns come to each in an order of its own."""
+    """Each host has a third of the environments, and sees turns end in an order of its own."""
     alone = [(x.tokens, x.turns, x.continuations) for x in cases.valued(cases.config())]
     assert hosts.last_lines(3, HOST) == [str(alone)] * 3
 
@@ -94,14 +94,14 @@ def same(a: list[Episode], b: list[Episode]) -> bool:
     )
 
 
-@pytest.mark.first  # tests above and below have replay and reuse
+@pytest.mark.first  # the tests above and below cover replay and reuse
 @pytest.mark.parametrize(
     "task, values",
     [(DoorsTask(), {}), (cases.WithoutFork(), {}), (DoorsTask(), {"reuse": True})],
     ids=["fork", "replay", "reuse"],
 )
 def test_values_equal_enumeration(task: Any, values: dict[str, Any]):
-    """The value of a state is the sum over all actions in a copy of its environment."""
+    """Sampled values agree with sums over all actions in copies of the environments."""
     k = 150
     values = {"k": k, "dedup": False} | values
     cfg = cases.config(values=values, rollout={"prompts": 3, "per_prompt": 1})
@@ -110,7 +110,7 @@ def test_values_equal_enumeration(task: Any, values: dict[str, Any]):
 
 
 def check(episodes: list[Episode], k: int, exact: Any, cfg: Any) -> float:
-    """Each value is within 4 standard errors of the exact one; the standard deviation of these."""
+    """Checks that values are within 4 standard errors; returns the exact ones' deviation."""
     expected = []
     for episode in episodes:
         problem = next(p for p, _ in cases.problems(3) if p.id == episode.problem_id)
@@ -126,7 +126,7 @@ def check(episodes: list[Episode], k: int, exact: Any, cfg: Any) -> float:
 
 @pytest.mark.parametrize("task", [DoorsTask(), cases.WithoutFork()], ids=["fork", "replay"])
 def test_the_gradient_of_an_episode_has_the_error_that_is_computed(task: Any):
-    """Of log-odds of `>`: no bias, and the squared error that K explains."""
+    """The gradient with respect to the log-odds of `>` has no bias and the error due to K."""
     k, per_prompt = 3, 40
     cfg = cases.config(
         values={"k": k, "dedup": False}, rollout={"prompts": 3, "per_prompt": per_prompt}
@@ -149,9 +149,9 @@ SCORES = {">": 1 - LEAN, "<": -LEAN}  # d log pi(arm) / d log-odds
 
 
 def gradient(env: Doors, k: int) -> tuple[float, float]:
-    """The exact gradient of V(env), and E|g - exact|^2 of an episode's with K continuations.
+    """(the exact gradient of V(env), E|g - exact|^2 of an episode's g with K continuations).
 
-    Values' errors e_t are independent: g's is the sum of e_t (score_(t-1) - score_t).
+    The errors e_t of values are independent; g's error is the sum of e_t (score_(t-1) - score_t).
     """
     paths: list[tuple[float, float, float]] = []  # chance, gradient by exact values, variance
 
@@ -197,7 +197,7 @@ def test_credit_is_of_turns_and_nothing_is_trained_on_observations():
 
 
 def test_masks_positions_and_credit_of_an_episode_by_hand():
-    """own tokens, then an observation of 3 tokens; one token, then one of 1; two tokens."""
+    """Turns of drawn tokens and an observation of 3, of one token and one of 1, of two tokens."""
     own = [1, 1, 0, 0, 0, 1, 0, 1, 1]
     turns = (
         Turn(2, 5, "a", "b", 0.0, None),
@@ -224,7 +224,7 @@ def test_masks_positions_and_credit_of_an_episode_by_hand():
     for rule, expected in (("turns", [0, 5, 7]), ("tokens", [0, 1, 5, 7, 8]), ("after", [0, 8])):
         values = dataclasses.replace(cfg.values, positions=rule, every=1)
         with_rule = dataclasses.replace(cfg, values=values)
-        _, (places,) = divided([episode], with_rule, cases.tokenizer())
+        _, (places,) = divide_at_states([episode], with_rule, cases.tokenizer())
         assert places == expected
     batch = collate([episode], 1)
     rollout = Rollout([episode], batch, step_layout(batch, [episode]))
@@ -236,7 +236,7 @@ def test_masks_positions_and_credit_of_an_episode_by_hand():
 
 @pytest.mark.parametrize("lam", [1.0, 0.5])
 def test_token_estimates_pass_over_observations(lam: float):
-    """As of the same tokens without what lies between them."""
+    """Estimates equal those of the same tokens without the observations in between."""
     cfg = cases.config(ppo={"gamma": 0.9})
     episodes = cases.sampled(cfg)
     bare = [
@@ -262,9 +262,9 @@ def test_token_estimates_pass_over_observations(lam: float):
     assert np.abs(found[0]).max() > 0.1
 
 
-@pytest.mark.slow  # engine/test_keeping.py has their tokens, by the same engine
+@pytest.mark.slow  # engine/test_keeping.py compares the tokens of the same engine
 def test_keys_that_are_kept_change_no_episode(monkeypatch: pytest.MonkeyPatch):
-    """Doors, by a model: solutions, and continuations of their states."""
+    """A model plays doors: solutions, and continuations of their states."""
     cfg = cases.config(env={"turn_tokens": 3}, rollout={"prompts": 2, "per_prompt": 4})
     tokenizer = cases.tokenizer()
     model = random_model(tokenizer=tokenizer, vocab_size=len(tokenizer))

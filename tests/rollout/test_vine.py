@@ -1,4 +1,4 @@
-"""Which states are valued, from which continuations, and what the advantages come to."""
+"""Values: the states, the continuations of each, and the advantages that follow."""
 
 import dataclasses
 from typing import Any
@@ -33,7 +33,7 @@ def test_every_state_but_the_terminal_one_is_sampled_from():
     episodes = [episode(RIGHT), episode(WRONG, reward=0.0), episode(("\n#### 4",))]
     filled, engine = fill(episodes, config())
     assert engine.trunks == [e.tokens for e in episodes]
-    # The rollouts of a prompt share s_0, so only the first grows from there.
+    # The rollouts of a prompt share s_0, so only the first has branches there.
     first, second, _ = (boundaries(e) for e in episodes)
     assert engine.states() == [(0, first[0]), (0, first[1])] + [(1, p) for p in second[1:]]
     assert len(engine.branches) == 4 * (2 + 3)
@@ -49,7 +49,7 @@ def test_values_are_means_and_advantages_telescope():
     for e in filled:
         means = [np.mean([c.reward for c in group]) for group in e.continuations]
         np.testing.assert_array_equal(values_of(e), means)
-        # `alternate`, by hand: 0, 1, .. k < 4 with 5 k < position.
+        # `alternate` by hand: of k = 0 .. 3 those with 5 k < position are right.
         expected = [min(4, -(-position // 5)) / 4 for position in boundaries(e)]
         np.testing.assert_array_equal(values_of(e), expected)
     assert np.unique(np.concatenate([values_of(e) for e in filled])).size > 1
@@ -72,7 +72,7 @@ def test_states_past_max_states_get_no_advantage(max_states):
     assert [len(c) for c in filled.continuations] == filled.value_counts.tolist()
     assert (values_of(filled)[sampled:] == 0.75).all()
     advantages = credit_by_step([filled], cases.config())
-    if sampled < num_steps:  # the step out of the last sampled state is credited with the rest
+    if sampled < num_steps:  # the step after the last sampled state gets the remaining credit
         last = values_of(filled)[sampled - 1]
         np.testing.assert_allclose(advantages[0, sampled - 1], 0.75 - last)
     assert not advantages[0, sampled:].any()
@@ -88,7 +88,7 @@ def test_back_filled_states_get_no_advantage_with_a_discount_either():
 
 @pytest.mark.parametrize("max_states", [1, None])
 def test_solutions_that_are_always_right_have_no_advantage_with_a_discount(max_states):
-    """A continuation's outcome comes with its last step, and is discounted by the steps before."""
+    """A continuation's outcome belongs to its last step, and earlier steps discount it."""
     steps = ("\n2+3=5", "\n5-1=4", "\n4-0=4", "\n4+0=4\n#### 4")
     one = episode(steps)
 
@@ -104,7 +104,7 @@ def test_solutions_that_are_always_right_have_no_advantage_with_a_discount(max_s
 
 
 def test_a_longer_way_to_the_answer_is_worth_less_with_a_discount():
-    """Its own steps count, not the episode's; a step that ends after the state counts whole."""
+    """The continuation's steps count, not the episode's; a step across the state counts whole."""
     cfg = cases.config(values={"k": 3, "max_states": 0}, ppo={"gamma": 0.5, "whiten": "none"})
     texts = ["\n#### 4", "\n2+3=5\n#### 4", "\n2+3=5\n5-1=4\n4-0=4\n#### 4"]
     (filled,), _ = fill([episode(RIGHT)], cfg, lambda branch, k: (texts[k], "eos"))
@@ -133,7 +133,7 @@ def test_equal_prefixes_are_one_state():
     assert len(engine.states()) == 2 + 2 + 4 and len(engine.branches) == 4 * 8
     assert len({branch.seed for branch in engine.branches}) == 4 * 8
     for e, f in zip(alone, filled, strict=True):
-        np.testing.assert_array_equal(values_of(e), values_of(f))  # the script's answer is the same
+        np.testing.assert_array_equal(values_of(e), values_of(f))  # the script answers alike
 
 
 def test_budgets():
@@ -170,8 +170,8 @@ def test_a_continuation_is_graded_as_the_whole_solution():
 
 
 def test_no_graded_continuation_has_a_stop_string_that_began_before_its_state(tiny, monkeypatch):
-    """The policy would have ended there: its values know nothing of what comes after."""
-    monkeypatch.setattr(Task, "split", lambda _, text: list(range(len(text) + 1)))  # by letter
+    """The policy would have ended there, so no value covers what comes after."""
+    monkeypatch.setattr(Task, "split", lambda _, text: list(range(len(text) + 1)))  # letters
     stop = ("-3", "#2")
     cfg = cases.config(
         values={"k": 4, "max_states": None}, sample={"max_tokens": MAX_TOKENS, "stop": stop}
@@ -221,7 +221,7 @@ def test_sampled_episodes_carry_what_was_drawn():
     engine = FakeEngine(lambda branch, k: (texts[k], "length" if k == 2 else "eos"))
     rewards = rewards_of(Task(lambda text: 0.75))
     found = sample_episodes(engine, {}, rewards, [PROBLEM], cases.config(), 0)
-    assert {branch.response for branch in engine.branches} == {None}  # rows hold prompts alone
+    assert {branch.response for branch in engine.branches} == {None}  # rows have prompts only
     assert engine.states() == [(0, len(PROMPT))] and engine.trunks == [PROMPT]
     expected = [episode(RIGHT), episode(WRONG), episode(("\n2+3=",), "length")]
     for e, by_hand in zip(found, expected, strict=True):
@@ -233,7 +233,7 @@ def test_sampled_episodes_carry_what_was_drawn():
 
 
 class Batched(Task):
-    """Graded a batch at a time; remembers the batches."""
+    """A task that is graded in batches, and remembers them."""
 
     def rewards(self, items, grader) -> list[float]:
         self.graded.append([response for _, response in items])
@@ -241,7 +241,7 @@ class Batched(Task):
 
 
 def test_each_phase_is_graded_as_one_batch():
-    """All but the responses that the budget cut, in the order in which they were drawn."""
+    """A batch has all responses that the budget did not cut, in the order of drawing."""
     texts = ["".join(RIGHT), "".join(WRONG), "\n2+3="]
     task, cfg = Batched(), config()
     engine = FakeEngine(lambda branch, k: (texts[k % 3], "length" if k % 3 == 2 else "eos"))
@@ -250,7 +250,7 @@ def test_each_phase_is_graded_as_one_batch():
         assert task.graded == [texts[:2]] and [e.reward for e in found] == [1.0, 0.0, 0.0]
         filled = fill_values(engine, {}, rewards, [PROBLEM], found, cfg, 0)
     _, batch = task.graded
-    assert len(batch) == 3 * len(engine.states()) > 9  # of four continuations one is cut
+    assert len(batch) == 3 * len(engine.states()) > 9  # one of four continuations is cut
     kept = [c for e in filled for group in e.continuations for c in group if c.finish != "length"]
     assert {c.reward for c in kept} == {0.0, 1.0}
     assert all(c.reward == float("#### 4" in c.text) for c in kept)

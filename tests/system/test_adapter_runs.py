@@ -14,7 +14,7 @@ from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config, ModelConfig
 from vinejax.model.decoder import Params
 from vinejax.model.hf.weights import load_pretrained
-from vinejax.model.lora import abstract_adapters, merged, with_adapters
+from vinejax.model.lora import abstract_adapters, merge_adapters, with_adapters
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.stopping import Stopped
 from vinejax.training import loop
@@ -66,7 +66,7 @@ def test_an_export_is_the_merged_policy_and_a_start(run: Path, start: str, tmp_p
     folder = export_run(cfg, run, "last")
     found = load_pretrained(folder)[1]
     base = load_pretrained(start)[1]
-    expected = merged(with_adapters(base, adapters_of(run, start)), 2.0)
+    expected = merge_adapters(with_adapters(base, adapters_of(run, start)), 2.0)
     cases.assert_equal(found, expected)
     assert {x.name for x in (run / "adapters").iterdir()} == {
         "adapter_config.json",

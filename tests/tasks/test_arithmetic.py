@@ -24,7 +24,7 @@ EVERYTHING = [problem for split in SPLITS for problem in PROBLEMS[split]]
 
 
 def evaluate(question: str) -> int:
-    """From left to right: parentheses around every operation, then Python's own arithmetic."""
+    """The value from left to right, by Python, with parentheses around every operation."""
     first, *rest = re.findall(r"\d+|[-+*]\d+", question)
     assert "".join([first, *rest]) == question
     expression = first
@@ -46,7 +46,7 @@ def test_every_line_of_a_worked_solution_is_true():
         for line in lines:
             left, result = line.split("=")
             assert evaluate(left) == int(result) and 0 <= int(result) <= LARGEST
-            # Each line goes on from the last result, and they use the question up in order.
+            # Each line continues with the last result; together they use the question in order.
             assert left.startswith(value)
             operation = left.removeprefix(value) if value else left
             assert question.startswith(operation)

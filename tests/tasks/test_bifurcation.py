@@ -100,7 +100,7 @@ def test_exact_values():
 
 
 def test_values_are_the_success_rates_of_demonstrations():
-    """By position: the mean reward of all demonstrations that pass through states of one value."""
+    """The mean reward of all demonstrations that pass states of one value, by position."""
     rewards: dict[float, list[float]] = {}
     for problem in PROBLEMS["train"][:400]:
         response = TASK.solution(problem)
@@ -172,7 +172,7 @@ def test_right_responses_fit_the_config_and_dead_ends_do_not(free_lines: str):
 
 @pytest.mark.slow
 def test_the_start_takes_the_forks_as_designed_and_trains(tmp_path: Path):
-    """Success rates of 512 samples by the value of the demonstrations, and one iteration."""
+    """512 samples succeed at the rates of the demonstrations, and one iteration trains."""
     from vinejax.training.evaluate import solve
     from vinejax.training.loop import train
     from vinejax.training.startup import open_session

@@ -1,4 +1,4 @@
-"""A task of a user's own: what each of its functions may give, and what is one line of error."""
+"""A user's task: the results that each method may return, and one-line errors for others."""
 
 import inspect
 import math
@@ -21,7 +21,7 @@ PROBLEM = Problem("train/0", "1+1", "2")
 
 
 def without_types(**fields: Any) -> Problem:
-    """A problem as a user builds it without type checks, which the full set has."""
+    """A problem built without type checks, which are on in the full set of tests."""
     problem = Problem("a", "b", "c")
     for name, value in fields.items():
         object.__setattr__(problem, name, value)
@@ -44,18 +44,18 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 
 
 class Giving:
-    """Every function of the protocols; each gives `given`, or raises it."""
+    """A task with every function of the protocols; each returns `result`, or raises it."""
 
     name = "mine"
     extra = 7
 
-    def __init__(self, given: Any = None):
-        self.given = given
+    def __init__(self, result: Any = None):
+        self.result = result
 
     def give(self, *_: Any) -> Any:
-        if isinstance(self.given, Exception):
-            raise self.given
-        return self.given
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
 
     load = prompt = solution = split = answer = reward = give
     rewards = gold = step_rewards = step_ends = tokenizer = give

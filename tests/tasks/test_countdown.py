@@ -116,7 +116,7 @@ def test_the_longest_expressions_are_read_without_a_recursion_error():
     "response, reward",
     [
         ("\n36-7=29\n29+19=48\n#### (36-7)+19", 1.0),
-        ("\n#### 19-7+36", 1.0),  # without work, in another order
+        ("\n#### 19-7+36", 1.0),  # no work, in another order
         ("\n1+1=3\n#### 36+19-7", 1.0),  # the work is not graded
         ("\n#### 36+19-7\n", 0.0),
         ("\n#### 36+19-7=48", 0.0),

@@ -65,7 +65,8 @@ def test_the_published_file_repeats_its_rows(tmp_path: Path, capsys: pytest.Capt
 def test_questions_with_two_answers_are_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    other = [row(99, QUESTIONS[5], "17"), row(98, QUESTIONS[6], "03")]  # 03 is 3, as before
+    # 03 equals the earlier answer 3.
+    other = [row(99, QUESTIONS[5], "17"), row(98, QUESTIONS[6], "03")]
     write_parquet(tmp_path / "train.parquet", ROWS + other)
     problems = all_problems(task_of(tmp_path))
     assert {p.question for p in problems} == set(QUESTIONS) - {QUESTIONS[5]}

@@ -1,4 +1,4 @@
-"""Environments that fail: one line names the problem, the turn and the fault; doors' own rules."""
+"""Environments: errors in one line with problem, turn and fault; and the rules of doors."""
 
 import threading
 from typing import Any
@@ -23,7 +23,7 @@ RELEASED = threading.Event()
 
 
 class Faulty:
-    """Answers twice, then does what `fault` says."""
+    """An environment that answers twice, and then does what `fault` says."""
 
     def __init__(self, fault: Any):
         self.fault, self.turn = fault, 0
@@ -85,7 +85,7 @@ def test_an_answer_that_does_not_fit_ends_the_episode(text: str):
 
 
 def test_an_environment_may_cut_its_episode():
-    """The outcome is that of an episode out of turns; the action's reward is its step's."""
+    """The outcome is as without turns left; the action's reward belongs to its step."""
     task = FaultyTask(lambda env: Observation("more\n", 0.2, truncated=True))
     for episode in cases.valued(cases.config(reward={"truncated": -0.5}), task=task):
         assert not episode.finished and episode.reward == -0.5
@@ -222,7 +222,7 @@ TOKENIZERS = ("byte_level", "gpt2", "gpt_neox_20b", "minimind_6400", "mistral_7b
 def test_turns_have_the_markup_of_the_chat_template(
     name: str, ended: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    """The ids of both sides, each encoded alone, spell what the template writes."""
+    """The ids of both sides, encoded separately, decode to the template's text."""
     tokenizer = load(name)
     if tokenizer.chat_template is None:
         monkeypatch.setattr(tokenizer, "chat_template", PLAIN)
@@ -245,7 +245,7 @@ def test_turns_have_the_markup_of_the_chat_template(
 
 
 class AnyIds(cases.PolicyEngine):
-    """Draws turns of three of the first ids, short pieces that one longer one may spell."""
+    """An engine that draws turns of three low ids, whose text a longer token could spell."""
 
     def __init__(self, tokenizer: Any):
         super().__init__(context=500)
@@ -263,7 +263,7 @@ class AnyIds(cases.PolicyEngine):
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_ids_are_those_that_were_drawn_and_answered(name: str, monkeypatch: pytest.MonkeyPatch):
-    """Nothing is encoded again: other ids spell the same text."""
+    """No text is encoded again, although other ids spell the same text."""
     tokenizer = load(name)
     if tokenizer.chat_template is None:
         monkeypatch.setattr(tokenizer, "chat_template", PLAIN)

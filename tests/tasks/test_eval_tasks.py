@@ -1,4 +1,4 @@
-"""The evaluation sets: real rows, what is asked of them, and what they refuse."""
+"""The evaluation sets: real rows, prompts, answers, and errors."""
 
 import json
 import shutil
@@ -13,8 +13,8 @@ from vinejax.core.errors import ConfigError, DataError
 from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
 from vinejax.grading import Grader
+from vinejax.tasks.answer_sets import AnswerSet
 from vinejax.tasks.base import Task, load_task
-from vinejax.tasks.evaluation import Evaluation
 
 FILES = {
     "svamp": "eval/svamp.jsonl.gz",
@@ -147,7 +147,7 @@ def test_a_response_is_read_as_it_is_written(
 
 @pytest.mark.parametrize("mode", ["strict", "reference"])
 def test_a_batch_has_the_rewards_of_its_responses(mode: Any, tmp_path: Path):
-    task = Evaluation(
+    task = AnswerSet(
         "college_math", str(write(tmp_path, ROWS["college_math"])), (), lambda _: ("", "")
     )
     responses = ["\nSo $\\boxed{3}$.", "\n3 pens\n#### 3", "\n#### 5", "\nIt is $\\boxed{4}$.", ""]

@@ -1,4 +1,4 @@
-"""Data as it is published: layouts of folders, forms of JSON, missing values, equal names."""
+"""Data as published: layouts of folders, forms of JSON, missing values, repeated names."""
 
 import json
 import random
@@ -11,8 +11,8 @@ from vinejax.core.errors import ConfigError, DataError
 from vinejax.core.settings import DataConfig
 from vinejax.tasks.dapo_math import pair_of
 from vinejax.tasks.gsm8k import GSM8K
-from vinejax.tasks.load import split_files
 from vinejax.tasks.math import MATH
+from vinejax.tasks.read_rows import split_files
 from vinejax.tasks.table import Table
 
 ROWS = [{"question": f"Thrice {i}?", "answer": f"{3 * i}"} for i in range(40)]
@@ -57,7 +57,7 @@ def test_shards_of_a_split_are_read_in_order(folder: str, suffix: str, tmp_path:
     bad.unlink()
     with pytest.raises(DataError, match=rf"shards are missing, or too many: {names[0]}"):
         loaded(tmp_path, "test")
-    write(tmp_path / folder / f"{names[1]}{suffix}", ROWS[:10])  # repeats alone
+    write(tmp_path / folder / f"{names[1]}{suffix}", ROWS[:10])  # only repeated rows
     assert loaded(tmp_path, "test") == pairs(ROWS[:10] + ROWS[20:30])
     write(tmp_path / folder / f"test-00000-of-00001{suffix}", ROWS[:30])
     with pytest.raises(DataError, match="shards are missing, or too many: "):
@@ -65,7 +65,7 @@ def test_shards_of_a_split_are_read_in_order(folder: str, suffix: str, tmp_path:
 
 
 def test_a_folder_of_one_problem_per_file(tmp_path: Path):
-    """The tree of MATH; numbers are in their order, not 1, 10, 2."""
+    """The layout of MATH; numbered files are in numeric order, not 1, 10, 2."""
     for split in ("train", "test"):
         for subject in ("algebra", "number_theory"):
             for i in (2, 10, 1):
@@ -183,11 +183,11 @@ def test_json_lines_may_be_called_json(tmp_path: Path):
         ('[{"question": "?"},\n {"question" "?"}]', r"test\.json:2: not JSON .*column 14"),
         (
             '{"train": [{"a": 1}], "test": [{"a": 1}]}',
-            "'train', 'test' are no columns; put each",
+            "'train', 'test' are not columns; put each",
         ),
         (
             '{"question": ["a", "b"], "answer": ["1"]}',
-            "its lists .* are no columns",
+            "the lists .* are not columns",
         ),
         ("[1]", r"test\.json:1: expected an object, found int"),
         ("[]", "no rows"),

@@ -21,7 +21,7 @@ PROBLEM = Problem("x", "a3+4 b7+1 c9-5", "\na3+4=77\nb7+1=85\nc9-5=49\n#### 9")
 
 
 def is_true(question: str, line: str) -> bool:
-    """Whether a line's sub-expression is the question's, and its value true by Python's own."""
+    """Whether a line's sub-expression is in the question, and its value right by Python."""
     named, results = line.split("=")
     return named in question.split(" ") and eval(named[1:]) == int(results[0])
 
@@ -72,7 +72,7 @@ def test_demonstrations_have_any_order_and_wrong_values_anywhere():
         assert TASK.reward(problem, response) == 0.0 or sum(is_right) != len(lines) - 1
         if len(lines) == 4:
             in_order.append(lines == sorted(lines))
-    assert 0.01 < statistics.mean(in_order) < 0.1  # 1 / 24 of the orders
+    assert 0.01 < statistics.mean(in_order) < 0.1  # 1 in 24 orders
     for shares in right.values():
         assert abs(statistics.mean(shares) - RIGHT) < 0.04
 
@@ -82,7 +82,7 @@ def test_demonstrations_have_any_order_and_wrong_values_anywhere():
     [
         ("\na3+4=77\nb7+1=85\nc9-5=49\n#### 9", 1.0),
         ("\nc9-5=44\na3+4=71\nb7+1=89\n#### 9", 1.0),  # another order
-        ("\n#### 9", 1.0),  # a guess: the reward looks at the answer alone
+        ("\n#### 9", 1.0),  # a guess; only the answer counts
         ("\na3+4=77\nb7+1=85\nc9-5=49\n#### 8", 0.0),
         ("\na3+4=77\nb7+1=85\nc9-5=49\n#### 19", 0.0),
         ("\na3+4=77\nb7+1=85\nc9-5=49\n#### 9 ", 0.0),

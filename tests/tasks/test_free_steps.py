@@ -1,4 +1,4 @@
-"""The setting `data.free_steps`: which tasks read it, and that every other task refuses it."""
+"""The setting `data.free_steps`: some tasks read it, and every other task refuses it."""
 
 import dataclasses
 import re
@@ -17,11 +17,11 @@ MAKE = re.compile(r"^(def make\(|make = )", re.M)
 TASKS = [x for x in MODULES if MAKE.search((REPO / f"vinejax/tasks/{x}.py").read_text())]
 
 
-@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")  # of the extra
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")  # warnings of the extra
 @pytest.mark.parametrize("name", TASKS)
 def test_a_task_reads_it_or_refuses_it(name: str, tmp_path: Path):
     data = DataConfig(task=f"vinejax.tasks.{name}", path=str(tmp_path), free_steps=2)
-    if name in READERS:  # they make their problems
+    if name in READERS:  # tasks that make their problems
         task = load_task(dataclasses.replace(data, path=""))
         assert isinstance(task, WithFreeSteps) and task.free_steps == (2,)
         return

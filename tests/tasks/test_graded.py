@@ -1,4 +1,4 @@
-"""A task with its grader: batches, counters, steps, and what is closed."""
+"""A task with its grader: batches, counters, steps, and closing."""
 
 import dataclasses
 import os
@@ -54,7 +54,7 @@ def test_golds_may_be_left_unread_only_by_a_task_that_has_them():
 
 
 class Recorder(Grader):
-    """Notes its settings and its batches, and reads no gold with a backslash."""
+    """A grader that records its settings and batches, and cannot read a backslash."""
 
     made: list["Recorder"] = []
 
@@ -144,7 +144,7 @@ def test_unreadable_golds_are_named_with_what_they_are(recorded: list):
 
 
 def test_threads_take_turns():
-    """A task of the user's need not be safe in threads."""
+    """A user's task need not be thread-safe."""
 
     class Slow(Plain):
         inside = 0
@@ -170,7 +170,7 @@ def test_threads_take_turns():
 
 
 class InTokens(cases.FewProblems):
-    """Steps of five tokens, whatever the text says."""
+    """A task with steps of five tokens, whatever the text."""
 
     def step_ends(self, num_tokens: int) -> list[int]:
         return every_n_tokens(num_tokens, 5)
@@ -199,7 +199,7 @@ def test_steps_in_tokens_cannot_be_rewarded_by_their_texts():
         def step_rewards(self, problem: Problem, steps: Sequence[str]) -> list[float]:
             return [0.0] * len(steps)
 
-    with pytest.raises(ConfigError, match="^data.task = 'arithmetic': `step_rewards` judges"):
+    with pytest.raises(ConfigError, match="^data.task = 'arithmetic': `step_rewards` needs"):
         GradedTask(Both(), GraderConfig())
 
 
@@ -207,11 +207,12 @@ def test_steps_in_tokens_cannot_be_rewarded_by_their_texts():
 def test_a_run_with_steps_in_tokens(tmp_path: Path):
     model = {"path": str(CONFIGS / "tiny_start")}
     data, values = {"task": __name__}, {"k": 3, "max_states": None}
-    evaluated = {"every": 0, "temperature": 0.8}  # as in training: decoding is compiled once
+    # The temperature is that of training, so that decoding is compiled once.
+    evaluated = {"every": 0, "temperature": 0.8}
     cfg = cases.config(iterations=1, data=data, model=model, values=values, eval=evaluated)
     train(cfg, str(tmp_path))
     rows = cases.read_lines(tmp_path / "episodes" / "0.jsonl")
     steps = [step for row in rows for step in row["steps"]]
     assert len(steps) > 2 * len(rows) and all(0 <= step["value"] <= 1 for step in steps)
     lengths = {len(step["text"]) for row in rows for step in row["steps"][:-1]}
-    assert max(lengths) == 5  # a token is a character, or none where it is special
+    assert max(lengths) == 5  # a token is one character, or none if it is special

@@ -1,4 +1,4 @@
-"""The GSM8K task on the real data and the reference's verdicts; how tasks are found and read."""
+"""GSM8K on the real data, with the reference's verdicts; finding tasks and reading their data."""
 
 import json
 import re
@@ -18,8 +18,8 @@ from vinejax.grading import Grader
 from vinejax.tasks import gsm8k
 from vinejax.tasks.base import Task, load_task
 from vinejax.tasks.files import read_file
-from vinejax.tasks.load import hold_out
 from vinejax.tasks.prompts import load_problems
+from vinejax.tasks.read_rows import hold_out
 
 ROWS = [
     {
@@ -52,7 +52,7 @@ def test_the_real_splits_have_the_reference_sizes():
     ids = {p.id for p in train} | {p.id for p in validation}
     assert ids == {f"train/{i}" for i in range(7473)}
     assert [p.id for p in test] == [f"test/{i}" for i in range(1319)]
-    # The draw is part of every published number: it must never change.
+    # The draw must never change, because every published number depends on it.
     assert [p.id for p in validation[:4]] == [
         "train/2477",
         "train/6645",

@@ -1,4 +1,4 @@
-"""The MATH splitter: the reference's cases, its rules one by one, and any text in bounded time."""
+"""The MATH splitter: the reference's cases, each rule, and bounded time for any text."""
 
 import json
 from typing import Any
@@ -39,8 +39,8 @@ def test_boundaries_are_the_reference_ones_on_its_cases():
     assert [split_math(text) for text in raising] == [[0, len(text)] for text in raising]
 
 
-# The steps were computed by an implementation of their own, which replaces formulas by text of 60
-# characters as the reference does; that one and ours also agreed on 200,000 random texts.
+# A separate implementation, which replaces formulas by text of 60 characters as the reference does,
+# computed these steps. It also agreed with ours on 200,000 random texts.
 @pytest.mark.parametrize(
     "steps",
     [
@@ -50,12 +50,12 @@ def test_boundaries_are_the_reference_ones_on_its_cases():
             r" so $\binom{16}{2}=120$ handshakes happen.",
             r" The answer is $\boxed{120}$.",
         ],
-        [  # a comma inside a formula is none for the language pass, but one for the math pass
+        [  # a comma inside a formula counts in the math pass, not in the language pass
             "\n" r"By Vieta, the sum of the roots is $-\frac{b}{a}=-\frac{-7}{1}=7,$ and",
             r" their product is $\frac{c}{a}=\frac{12}{1}=12,$",
             r" so that the sum of their squares is $7^2-2\cdot12=49-24=\boxed{25}.$",
         ],
-        [  # '=' is missing, '\equiv' comes before '+'; after it commas of the text do not count
+        [  # no '=', and '\equiv' comes before '+'; commas of the text after it do not count
             "\nWe see that $$1+2+3+4+5+6+7+8+9+10+11+12+13+14+15+16+17+18+19+20+",
             r"21+22+23+24+25+26+27+28+29+30+31+32+33+34+35+36+37+38+39+40 \equiv",
             r" 820 \equiv 0 \pmod{4}.$$",
@@ -75,7 +75,7 @@ def test_boundaries_are_the_reference_ones_on_its_cases():
             r"{3}{27}\cdot x\cdot y\cdot z\cdot w\cdot\cancelto",
             r"{5}{25}}{\cancelto{1}{7}\cdot\cancelto{1}{3}}\]" "\nwhich is seven.",
         ],
-        [  # an escaped dollar opens nothing, a lone one neither
+        [  # neither an escaped dollar nor a lone one opens a formula
             "\n" r"It costs \$5 and $x, and \$6.",
             "\nThe total of these is $11 and no more than that. Really.",
         ],
@@ -130,11 +130,11 @@ def test_steps_of_whole_solutions(steps: list[str]):
 @pytest.mark.parametrize(
     "text, boundaries",
     [
-        ("a" * 39 + "," + "b" * 60, [0, 100]),  # not long
+        ("a" * 39 + "," + "b" * 60, [0, 100]),  # at the limit of length
         ("a" * 39 + "," + "b" * 61, [0, 40, 101]),
         ("a" * 38 + "," + "b" * 62, [0, 101]),  # 39 on the left
         ("a" * 61 + "," + "b" * 39, [0, 101]),  # 39 on the right
-        ("a" * 49 + ",x," + "b" * 50, [0, 50, 102]),  # as near: the earlier
+        ("a" * 49 + ",x," + "b" * 50, [0, 50, 102]),  # equally near: the earlier
         ("a" * 50 + ",x" + "b" * 10 + "," + "c" * 60, [0, 63, 123]),  # the later is nearer
         ("a" * 50 + " and" + " b" * 4 + ":" + "c" * 50, [0, 54, 113]),  # 'and' goes before ':'
         ("a" * 50 + ":" + "c" * 4 + " to " + "b" * 50, [0, 51, 109]),  # ':' goes before 'to'
@@ -143,10 +143,10 @@ def test_steps_of_whole_solutions(steps: list[str]):
         ("a" * 19 + "=" + "b" * 81, [0, 20, 101]),
         ("a" * 18 + "=" + "b" * 82, [0, 101]),
         ("a" * 40 + "=" + "b" * 30 + ",$" + "c" * 30, [0, 73, 103]),  # ',$' goes before '='
-        # A formula counts 60 characters: without it the second comma is nearer to the middle.
+        # A formula counts as 60 characters. Otherwise the second comma were nearer to the middle.
         ("$x$" + "a" * 47 + "," + "b" * 30 + "," + "c" * 60, [0, 51, 142]),
         ("a" * 46 + "," + "b" * 30 + "," + "c" * 60, [0, 78, 138]),
-        ("a" * 18 + "\n" + "b" * 30, [0, 49]),  # 18 and no full stop
+        ("a" * 18 + "\n" + "b" * 30, [0, 49]),  # 18 characters without a full stop
         ("a" * 20 + "\n" + "b" * 30, [0, 20, 51]),
         ("a" * 30 + "\n" + "b" * 18, [0, 49]),
         ("a" * 30 + "\n" + "b" * 19, [0, 30, 50]),
@@ -156,13 +156,13 @@ def test_steps_of_whole_solutions(steps: list[str]):
         (r"\[a.\]" + "b" * 20, [0, 6, 26]),
         (r"\(a.\)" + "b" * 20, [0, 6, 26]),
         ("$$a.$$" + "b" * 20, [0, 6, 26]),
-        ("$.$.$\n", [0, 3, 6]),  # what looks like the end of a formula
-        (r".$+.$$\begin{tabular}\end{tabular}$", [0, 5, 35]),  # a table takes its dollar along
-        # The middle break leaves a comma on each side: on the left '=' is broken, on the right the
-        # comma, because what is broken as formulas only ends where the left part does.
+        ("$.$.$\n", [0, 3, 6]),  # text that looks like the end of a formula
+        (r".$+.$$\begin{tabular}\end{tabular}$", [0, 5, 35]),  # the dollar belongs to the table
+        # The middle break leaves a comma on each side. The left part is broken at '=', the right
+        # part at the comma, because the range of breaks in formulas ends with the left part.
         ("a" * 60 + "=" + "b" * 50 + "," + "c" * 60 + "," + "d" * 60, [0, 61, 112, 173, 233]),
-        # After a break in a formula its comma is passed over; far enough into the part it is not,
-        # because the range is kept relative to the piece that was broken.
+        # After a break in a formula a comma does not count. Far enough into the part it does,
+        # because the range is stored relative to the broken piece.
         ("a" * 60 + ",$" + "b" * 60 + "=" + "c" * 50 + ", " + "d" * 60 + "$", [0, 61, 123, 236]),
         (
             "a" * 250 + ",$" + "b" * 60 + "=" + "c" * 60 + ", " + "d" * 60 + "$",
@@ -216,7 +216,7 @@ def test_formulas_by_hand(text: str, formulas: list[str]):
 
 
 def test_a_formula_inside_another_is_one_formula():
-    """The reference raises here, and loses the response."""
+    """The reference raises in this case, and loses the response."""
     text = (
         "\nWe solve the system\n\\begin{align*}\nx&=1 \\text{ if $y=2$}\n\\end{align*}\nand go on."
     )

@@ -18,8 +18,8 @@ from vinejax.grading import Grader, Verdict
 from vinejax.tasks.answers import boxed_answer
 from vinejax.tasks.base import Task, load_task
 from vinejax.tasks.files import read_file
-from vinejax.tasks.load import read_split
 from vinejax.tasks.math import MATH, divide
+from vinejax.tasks.read_rows import read_split
 
 
 def row(i: int) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def test_either_division_gives_the_reference_sizes(sizes: tuple[int, int]):
 
 
 def test_the_draw_never_changes():
-    """It is part of every published number."""
+    """Every published number depends on the draw."""
     splits = divide(problems("train", 7_500), problems("test", 5_000))
     assert [p.id for p in splits["validation"][:3]] == ["train/2477", "train/6645", "train/6155"]
     assert [p.id for p in splits["test"][:3]] == ["test/379", "test/3280", "test/1717"]
@@ -80,8 +80,8 @@ def test_the_draw_never_changes():
     "sizes, parts",
     [
         ((48, 2), (46, 2, 2)),
-        ((30, 10), (29, 1, 10)),  # a quarter is kept
-        ((30, 11), (37, 2, 2)),  # more is divided: a 25th of 41, and 9 rows move
+        ((30, 10), (29, 1, 10)),  # a test file of a quarter is kept
+        ((30, 11), (37, 2, 2)),  # a larger one is divided: a 25th of 41 stays, and 9 rows move
         ((2, 1), (1, 1, 1)),
     ],
 )
@@ -119,7 +119,7 @@ def test_duplicate_ids_are_named_with_both_places(folder: Path, other: str):
     with pytest.raises(DataError) as error:
         task_of(folder).load("test")
     place = folder / f"{other}.jsonl"
-    assert f"test.jsonl:3: the id 'same' is that of {place}:2 too" in str(error.value)
+    assert f"test.jsonl:3: the id 'same' is in use by {place}:2" in str(error.value)
 
 
 def test_an_id_that_is_no_text_is_named_with_its_line(folder: Path):
@@ -176,7 +176,7 @@ def test_the_last_box(solution: str, answer: str | None):
 
 
 def test_problems_without_a_gold_are_loaded_like_others(folder: Path):
-    """The run lists them and does not train on them: tests/training/test_startup.py."""
+    """A run lists them and does not train on them (tests/training/test_startup.py)."""
     rows = [row(i) for i in range(48)]
     rows[7]["solution"] = "The answer is 5."
     write(folder / "train.jsonl", rows)
@@ -216,7 +216,7 @@ def test_strict_mode_compares_with_the_last_box():
 
 
 class Recorder(Grader):
-    """Says no, and remembers what it was asked."""
+    """A grader that finds every answer wrong, and records the questions."""
 
     def grade_responses(self, items: Iterable[tuple[str, str, str]]) -> list[Verdict]:
         self.asked = list(items)
@@ -321,4 +321,5 @@ def test_a_name_is_a_data_set_without_configuration(monkeypatch: pytest.MonkeyPa
     task = task_of("someone/math")
     assert task.load("train") == task_of(folder).load("train")
     assert task.load("test") == task_of(folder).load("test")
-    assert calls == [("someone/math", None, "train"), ("someone/math", None, "test")]  # once each
+    # Each split is read once.
+    assert calls == [("someone/math", None, "train"), ("someone/math", None, "test")]

@@ -1,4 +1,4 @@
-"""The examples of docs/tasks.md are tasks, and everything a run asks of one works."""
+"""The examples of docs/tasks.md are tasks with everything that a run needs."""
 
 import re
 import sys

@@ -22,7 +22,7 @@ from vinejax.tasks.arithmetic import Arithmetic
 from vinejax.tasks.base import Split
 from vinejax.tasks.prompts import adds_bos, encode_prompt, encode_response, load_problems
 
-WITH_BOS = ("sentencepiece", "mistral_7b_v1", "stories260K")  # put in front by the tokenizer
+WITH_BOS = ("sentencepiece", "mistral_7b_v1", "stories260K")  # tokenizers that put BOS in front
 STARTS = [path.parent for path in sorted(REPO.glob("configs/*_start/tokenizer.json"))]
 SHIPPED = sorted(REPO.glob("vinejax/tasks/*_tokenizer")) + STARTS
 PROMPTS = ["[MATH_TASK] Problem:\nHow many 🍎?\n\nSolution:", "Q:", "她有", "x\n"]
@@ -41,7 +41,7 @@ def test_a_prompt_has_the_ids_that_transformers_gives_it_and_decodes_to_itself(n
         assert ids.count(bos) == (name in WITH_BOS) == (ids[0] == bos)
         assert decode(tokenizer, ids) == text
         assert ids == tokenizer(text)["input_ids"]
-    if name in WITH_BOS:  # a text that brings its own BOS is not given a second one
+    if name in WITH_BOS:  # a text with BOS gets no second BOS
         assert encode_prompt(tokenizer, tokenizer.bos_token + "Q:", False).count(bos) == 1
 
 
@@ -60,7 +60,7 @@ def test_prompt_and_response_decode_to_prompt_and_text(name: str):
 
 
 def test_a_response_gets_no_space_of_its_own():
-    """What plain encoding gets wrong, so that the test above can fail."""
+    """Plain encoding adds a space, which shows that the test above can fail."""
     tokenizer = load("sentencepiece")
     prompt = encode_prompt(tokenizer, "Q:", chat_template=False)
     plain = tokenizer.encode("\nx", add_special_tokens=False)
@@ -123,7 +123,7 @@ def test_the_shipped_tokenizers_put_bos_in_front_and_nothing_at_the_end(tokenize
     assert tokenizer("1+2=")["input_ids"] == encode_prompt(tokenizer, "1+2=", False)
     assert len(tokenizer("1+2=")["input_ids"]) == 5
     config = tokenizer_folder / "config.json"
-    if config.exists():  # a start: its tokenizer is the one that its task ships
+    if config.exists():  # a start has the tokenizer that its task ships
         assert json.loads(config.read_text())["bos_token_id"] == tokenizer.bos_token_id
         vocabularies = [load_tokenizer(shipped).get_vocab() for shipped in SHIPPED[:2]]
         assert tokenizer.get_vocab() in vocabularies
@@ -145,7 +145,7 @@ def test_what_a_tokenizer_lacks_is_named():
 
 @pytest.fixture
 def templated(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A tokenizer with the chat template that it is given; the clock is not set yet."""
+    """A function that returns a tokenizer with a chat template; the clock is not set yet."""
     monkeypatch.setattr(prompts, "CLOCK", Clock())
 
     def with_template(template: Any) -> Any:
@@ -221,7 +221,7 @@ def test_system_messages_of_the_data_go_before_that_of_the_setting(templated: An
     problems, _ = load_problems(
         Asked(), tokenizer, "test", DataConfig(chat_template=True, system="Set.")
     )
-    assert problems[0][0].context == (("system", "Set."),)  # what reward functions see, too
+    assert problems[0][0].context == (("system", "Set."),)  # reward functions see it, too
     with pytest.raises(ConfigError, match=r"^data\.chat_template = False: must be True: problem 1"):
         load_problems(Asked(), tokenizer, "test", DataConfig())
     with pytest.raises(ConfigError, match="leaves out, or changes, the system's message 'Set.'"):
@@ -267,7 +267,7 @@ def test_the_clock_of_a_template_stands(
 def test_a_template_that_only_could_ask_for_the_time_does_not(
     templated: Any, capsys: pytest.CaptureFixture[str]
 ):
-    """As Llama's, which takes the date from a variable if there is one."""
+    """Llama's template takes the date from a variable if there is one."""
     unset = "{% if not date is defined %}{% set date = strftime_now('%d') %}{% endif %}"
     tokenizer = templated(f"\n  {unset}\n {{{{ date }}}}\n{CONTENT}")
     ids = encode_prompt(tokenizer, "Q", True, variables={"date": "26 Jul 2024"})
@@ -331,7 +331,7 @@ def test_no_prompt_left_and_equal_ids_are_errors():
 
 
 def test_a_prompt_of_a_hundred_megabytes_is_too_long_without_being_encoded():
-    """Encoding it would take minutes."""
+    """Encoding such a prompt would take minutes."""
     huge = "word " * 20_000_000
 
     def encode(text: str, **_: Any) -> list[int]:

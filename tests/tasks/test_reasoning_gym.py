@@ -1,7 +1,7 @@
 """The task `reasoning_gym`: its forms of answers, and scoring in processes that can be killed.
 
-A stand-in for the package, of three data sets, runs without the extra; with it, every data set of
-the installed version is tried.
+A stand-in for the package, with three data sets, serves without the extra. With the extra every
+data set of the installed version is tested.
 """
 
 import importlib.util
@@ -25,7 +25,7 @@ from vinejax.tasks.graded import check_grader
 from vinejax.tasks.reasoning_gym import ReasoningGym, generate
 
 RECORDED = json.loads(path("reasoning_gym.json").read_text(encoding="utf-8"))
-# Data sets without a known right answer, by what their entries have instead.
+# Data sets without a known right answer, by what their entries have instead of it.
 UNSOLVED = {"boxnet": "the start of a game", "rush_hour": "the number of moves"}
 IS_INSTALLED = importlib.util.find_spec("reasoning_gym") is not None
 
@@ -85,7 +85,7 @@ def create_dataset(name, **config):
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package of the name and the interface of reasoning-gym, in this process's children, too."""
+    """A package with reasoning-gym's name and interface, for this process and its children."""
     folder = tmp_path / "packages" / "reasoning_gym"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text(PACKAGE)
@@ -177,7 +177,7 @@ def test_splits_have_seeds_apart_and_no_question_twice(package: None, capsys: An
     said = capsys.readouterr().out
     assert said == f"{few} train: 18 of 40 questions repeat others and are left out\n"
     few.write_text("datasets:\n- {name: numbers, config: {modulo: 3}}\n")
-    with pytest.raises(DataError, match="all questions are in another split, too; take fewer"):
+    with pytest.raises(DataError, match="all questions are in another split"):
         task_of(os.fspath(few), size=40).load("train")
 
 
@@ -192,7 +192,7 @@ def test_the_same_problems_at_every_start(package: None, monkeypatch: pytest.Mon
 def test_answers_are_scored_in_processes_with_limits(package: None, tmp_path: Path):
     task = task_of(size=10)
     problem = task.load("train")[0]
-    assert problem.columns["metadata"]["set"] == "{1}"  # as JSON has it
+    assert problem.columns["metadata"]["set"] == "{1}"  # as JSON writes it
     written, made = tmp_path / "written", tmp_path / "made"
     commands = [
         f"open({os.fspath(written)!r}, 'w').close() or 2000",

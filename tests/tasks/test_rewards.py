@@ -1,4 +1,4 @@
-"""Reward functions: how they are called, weighted, counted and refused."""
+"""Reward functions: calls, weights, metrics and errors."""
 
 import dataclasses
 import json
@@ -241,7 +241,7 @@ def test_a_chat_is_its_text():
     ],
 )
 def test_what_a_function_may_be_and_give(name: str, expected: list[float]):
-    for _ in range(2):  # async functions meet the same event loop again
+    for _ in range(2):  # async functions run in the same event loop again
         rewards = graded(name).grade(ITEMS, [[5, 6, 7], [8]])
         assert [reward.total for reward in rewards] == expected
 
@@ -305,7 +305,7 @@ def test_the_tasks_own_reward_is_one_of_them_or_is_not_asked():
     with graded("accuracy") as alone:
         alone(items)
         assert alone.stats.pairs == 0
-        # A gold that the grader cannot read may be what the function wants.
+        # The function may need a gold that the grader cannot read.
         assert alone.unreadable([Problem("train/1", "", r"#### \foo{")]) == {}
     with GradedTask(GSM8K("x"), GraderConfig(), reward=RewardConfig()) as plain:
         assert plain.grade(items) == [Reward(1.0, None)]

@@ -1,4 +1,4 @@
-"""The tokenizer that spells every text, and the line about one that does not."""
+"""The tokenizer that spells every text, and the warning about one that does not."""
 
 from typing import Any
 

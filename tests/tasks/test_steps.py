@@ -1,4 +1,4 @@
-"""The splitter against the reference's cases, and steps in tokens against their definition."""
+"""Steps in text compared with the reference's cases, and in tokens with their definition."""
 
 import json
 import random
@@ -47,7 +47,10 @@ def test_gsm8k_style_equals_the_reference_on_real_solutions():
         ("\nA\nB\n#### 5", ["\nA", "\nB\n#### 5"]),
         ("\nA\n\nB\n#### 5\n", ["\nA", "\n", "\nB\n#### 5\n"]),
         ("\n\nA\n#### 2\nB\n\n#### 5\nC", ["\n\nA", "\n#### 2", "\nB\n\n#### 5\nC"]),
-        ("\nA\nB\n\n", ["\nA", "\nB", "\n", "\n"]),  # no answer: trailing blank lines stay steps
+        (
+            "\nA\nB\n\n",
+            ["\nA", "\nB", "\n", "\n"],
+        ),  # no answer: blank lines stay steps
         (" \nA #### 2", [" \nA #### 2"]),
         ("\n \n", ["\n ", "\n"]),
         ("\n#### ", ["\n#### "]),
@@ -123,7 +126,7 @@ def test_a_step_has_a_token(n: int):
 
 
 def defined_ends(tokenizer: Any, prompt: list[int], response: list[int]) -> list[int]:
-    """The definition, quadratic: every prefix decoded whole."""
+    """The ends by their definition, in quadratic time: every prefix is decoded."""
     base = len(decode(tokenizer, prompt).rstrip("\ufffd"))
     whole = decode(tokenizer, prompt + response)[base:]
     ends = [0]
@@ -148,7 +151,7 @@ def test_token_ends_are_as_defined_on_real_texts(name: str):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_token_ends_are_as_defined_on_random_ids(name: str):
-    """What a model can sample is no text: broken characters, special tokens, doubled spaces."""
+    """A model can sample ids of no text: broken characters, special tokens, doubled spaces."""
     tokenizer = load(name)
     draw = random.Random(name)
     text = encode_response(tokenizer, "\n🎉 is 她\n🍎. #### 5")[:-1]
@@ -223,7 +226,7 @@ def test_short_responses(name: str):
 
 
 def test_text_decoded_without_its_prompt_is_found_again():
-    """SentencePiece strips the first space of whatever it decodes."""
+    """SentencePiece strips the first space of any text that it decodes."""
     tokenizer = load("sentencepiece")
     prompt = tokenizer.encode("Q:", add_special_tokens=False)
     response = tokenizer.convert_tokens_to_ids(["▁a", "b", "<0x0A>", "c"])
@@ -234,7 +237,7 @@ def test_text_decoded_without_its_prompt_is_found_again():
 
 
 def test_a_decoder_that_only_knows_whole_texts_is_followed_exactly():
-    """Upper case from the start of the text to the first 'x': no near start decodes alike."""
+    """The decoder needs the whole text: upper case from the start to the first 'x'."""
 
     class Whole:
         added_tokens_decoder = special_tokens_map = {}
@@ -269,7 +272,7 @@ def test_long_responses_are_decoded_in_linear_work():
 
 
 def test_a_tokenizer_that_lists_no_special_tokens():
-    """It may be any object that encodes and decodes: then it alone knows what texts leave out."""
+    """A tokenizer may be any object that encodes and decodes, without a list of special tokens."""
 
     class Letters:
         eos_token_id = 0

@@ -1,4 +1,4 @@
-"""The task `table`: columns by name, in files of each kind and from the hub, and their splits."""
+"""The task `table`: named columns, in files of each kind and from the hub, and their splits."""
 
 import csv
 import dataclasses
@@ -56,7 +56,7 @@ def write(file: Path, rows: list[dict[str, Any]]) -> Path:
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".csv"])
 def test_a_file_gives_three_splits_without_a_row_in_common(suffix: str, tmp_path: Path):
     rows = ROWS
-    if suffix == ".csv":  # flat, with a field of two lines
+    if suffix == ".csv":  # flat columns, and a field of two lines
         rows = [
             row | {"truth.value": int(row["truth"]["value"]), "note": 'a,\n"b"'} for row in ROWS
         ]
@@ -94,7 +94,7 @@ def test_a_folder_has_the_splits_that_it_has(tmp_path: Path):
 
 
 def test_repeated_rows_are_left_out_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    other = ROWS[0] | {"truth": {"value": 9}}  # two answers that may both be right: both stay
+    other = ROWS[0] | {"truth": {"value": 9}}  # a second answer may be right, so both rows stay
     file = write(tmp_path / "mine.jsonl", [*ROWS, *ROWS[:20], other])
     task = table(file)
     assert sum(len(task.load(split)) for split in ("train", "validation", "test")) == 61

@@ -1,4 +1,4 @@
-"""The commands in the docstrings of the generated tasks' configs: that the program takes them."""
+"""The program accepts the commands in the docstrings of the generated tasks' configs."""
 
 import ast
 import json
@@ -8,7 +8,7 @@ import sys
 
 from helpers.paths import CONFIGS, REPO
 
-# Prints what each command asks for, instead of doing it.
+# Prints the request of each command instead of running it.
 PROGRAM = """
 import json, os, sys, types
 

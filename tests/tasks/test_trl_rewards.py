@@ -1,4 +1,4 @@
-"""TRL's own reward functions, as TRL ships them, give here what they give in TRL."""
+"""TRL's reward functions, as shipped, return the same here as in TRL."""
 
 import sys
 import types
@@ -22,7 +22,7 @@ RESPONSES = [
     "all the same",
 ]
 IDS = [[1] * 10, [1, 2, 3] * 7, [5, 6]]
-MADE = {  # functions that TRL makes on request, as a user's module would hold them
+MADE = {  # functions that TRL makes on request, as in a user's module
     "get_cosine_scaled_reward": {"max_len": 20},
     "get_repetition_penalty_reward": {"ngram_size": 2},
     "get_soft_overlong_punishment": {"max_completion_len": 20, "soft_punish_cache": 15},
@@ -43,7 +43,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def own(name: str) -> Any:
-    """What TRL's trainer would get from the function."""
+    """The rewards that TRL's trainer would get from the function."""
     import trl.rewards  # pyright: ignore[reportMissingImports]
 
     function = getattr(trl.rewards, name)

@@ -24,7 +24,7 @@ from vinejax.credit import probe
 from vinejax.credit.assign import state_numbers, state_places
 from vinejax.learner.batch import collate, step_layout
 from vinejax.learner.packing import Passes
-from vinejax.learner.score import MOST_HIDDEN, scores_and_hidden
+from vinejax.learner.score import MAX_STATE_WIDTH, scores_and_hidden
 from vinejax.methods.learned_value import probe_features, states_of
 from vinejax.methods.ppo import critic_weights, fresh_critic, token_values
 from vinejax.model.decoder import Params
@@ -93,7 +93,7 @@ def a_batch() -> tuple[Any, Batch]:
     return episode, collate([episode], 1)
 
 
-WIDE = {"width": MOST_HIDDEN + 32, "num_heads": 4, "head_dim": 72, "num_layers": 3}
+WIDE = {"width": MAX_STATE_WIDTH + 32, "num_heads": 4, "head_dim": 72, "num_layers": 3}
 CASES = {"narrow": {}, "wide": WIDE, "tied": {"tied_head": True}}
 
 
@@ -108,13 +108,15 @@ def test_the_probe_as_a_reward_model(case: str, tmp_path: Path):
     of_batch = model.decoder, model.params, batch, state_numbers(steps), 1.0, Passes(1)
     rollout = rollout._replace(hidden=scores_and_hidden(*of_batch)[1])
 
-    kept = probe.fresh_probe(min(model.decoder.cfg.width, MOST_HIDDEN))
+    kept = probe.fresh_probe(min(model.decoder.cfg.width, MAX_STATE_WIDTH))
     rng = np.random.default_rng(0)
     states = states_of(rollout, cfg, probe_features(rollout, kept, cfg))
     for _ in range(3):  # labels that differ between states, so that v has something to tell
-        labels = states._replace(own=rng.random(len(states.own)))
+        labels = states._replace(solution_return=rng.random(len(states.solution_return)))
         found = probe.predictions(kept, labels)
-        kept = probe.updated(kept, labels, found, labels.own, np.zeros(len(labels.own), bool))
+        kept = probe.updated(
+            kept, labels, found, labels.solution_return, np.zeros(len(labels.solution_return), bool)
+        )
     assert 0.1 < probe.mean_label(kept) < 0.9
     states = states_of(rollout, cfg, probe_features(rollout, kept, cfg))  # of a lone solution
     v = probe.chosen(kept, probe.predictions(kept, states))

@@ -117,8 +117,8 @@ def _check_rules(section: Any, prefix: str = "") -> None:
         if dataclasses.is_dataclass(value):
             _check_rules(value, f"{dotted}.")
         elif name == "sections":
-            for section, settings in value.items():
-                _check_rules(settings, f"{section}.")
+            for settings in section.sections.values():
+                _check_rules(settings, f"{settings.section}.")
         elif isinstance(value, dict):
             for key, row in value.items():
                 _check_rules(row, f"{dotted}.{key}.")

@@ -77,8 +77,8 @@ class Fields(Group):
     def values(self) -> Any:
         return self["values"]
 
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or section_of(str(name)) is not None
+    def __contains__(self, name: str) -> bool:
+        return super().__contains__(name) or section_of(name) is not None
 
     def __getitem__(self, name: str) -> Any:
         """A field or group of fields; groups outside the core's become fields when asked for."""

@@ -68,6 +68,6 @@ SECTIONS = {
 }
 # Groups of fields that change the stages of an iteration; the module has a function `composed`.
 OPTIONS = {
-    "reset": "vinejax.contrib.resets.option",
-    "prior_function": "vinejax.contrib.priors.option",
+    "reset": "vinejax.contrib.resets.reset_option",
+    "prior_function": "vinejax.contrib.priors.prior_option",
 }

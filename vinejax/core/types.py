@@ -149,7 +149,7 @@ class Batch(NamedTuple):
     ref_logprobs: Array  # f32[B, T] by the reference model
     # i32[B, T] of packed rows that share prefixes: one past the last place that sees each token.
     seen_until: Array | None = None
-    # What an update reads besides, each only where it is configured (learner/corrections.py):
+    # What an update reads besides, where it is configured (learner/sampler_correction.py):
     weights: Array | None = None  # f32[B, T] factor of a token's policy loss; None: 1
     loss_extra: Array | None = None  # [B, T] numbers that a method's credit has for its loss
 

@@ -1,8 +1,8 @@
 """Allocation rules: how many continuations are drawn at each state, in waves.
 
-A rule takes (number of the wave from 0, Seen, ValuesConfig) and gives the new continuations at each
-state of one solution, or None once it wants no more. Every wave is one call of the engine.
-`bisection.py` has one more.
+A rule takes (number of the wave from 0, Seen, ValuesConfig). It returns the number of new
+continuations at each state of one solution, or None to stop. Every wave is one call of the engine.
+`bisection.py` has a second rule.
 """
 
 from collections.abc import Callable
@@ -12,14 +12,15 @@ from vinejax.core.settings import ValuesConfig
 
 
 class Seen(NamedTuple):
-    """What is known of the S states of one solution before a wave."""
+    """The returns at the S states of one solution before a wave."""
 
-    returns: list[list[float]]  # [S] of the state's continuations and, with `values.reuse`, others
+    # [S] returns of the state's continuations and, with `values.reuse`, of other samples
+    returns: list[list[float]]
     earned: list[float]  # [S] the solution's own rewards before each state; 0 without step rewards
-    total: float  # all rewards of the solution
+    total: float  # sum of the solution's rewards
 
     def totals(self, c: int) -> list[float]:
-        """All rewards of the solutions seen at state c; c = S is the end, with the solution's."""
+        """The total rewards of the samples at state c; at the end, c = S, the solution's own."""
         if c == len(self.returns):
             return [self.total]
         return [self.earned[c] + x for x in self.returns[c]]

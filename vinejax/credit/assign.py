@@ -1,7 +1,7 @@
-"""From a method's advantages to the tokens that are trained on, and pieces that methods share.
+"""The credit of a rollout: mask and whitening for every method, and functions that methods share.
 
-A method's credit function, in its module in `methods/`, takes a `Rollout` and the configuration and
-gives a `Credit`. The mathematics is in `rl/`.
+The credit function of a method, in its module in `methods/`, takes a `Rollout` and the
+configuration and returns a `Credit`. The mathematics is in `rl/`.
 """
 
 from typing import NamedTuple
@@ -20,19 +20,20 @@ from vinejax.rl.masked import whiten
 class Credit(NamedTuple):
     """The advantages of a rollout, with values for the report and returns for a critic."""
 
-    advantages: Array  # f32[B, T], read on response tokens alone
-    mask: Array | None = None  # bool[B, T] tokens that are trained on; None: all, but see below
-    by_step: Array | None = None  # f32[B, C] for the report; None: a step's mean over its tokens
-    returns: Array | None = None  # f32[B, T] a critic's targets
-    values: Array | None = None  # f32[B, C] a critic's, before each step: for the report
+    advantages: Array  # f32[B, T], read only on response tokens
+    mask: Array | None = None  # bool[B, T] tokens to train on; None: all tokens of `credit.mask`
+    by_step: Array | None = None  # f32[B, C] step advantages for the report; None: token means
+    returns: Array | None = None  # f32[B, T] targets of a critic
+    values: Array | None = None  # f32[B, C] a critic's values before each step, for the report
     loss_extra: Array | None = None  # [B, T] numbers for the method's own loss, in the batch
 
 
 def assigned(credit: Credit, rollout: Rollout, cfg: Config) -> Credit:
-    """The credit with its mask, with advantages by step, and whitened if `ppo.whiten` says so.
+    """The credit with its mask and its advantages by step, whitened if `ppo.whiten` says so.
 
-    `ppo.whiten` 'iteration' whitens here, 'minibatch' in the loss. `by_step` is not whitened.
-    Tokens must be in the configured mask as well as in the credit's. Arrays are on the host.
+    `ppo.whiten` 'iteration' whitens here, 'minibatch' in the loss. `by_step` is not whitened. A
+    token is trained on if the configured mask and the credit's own mask have it. All arrays are on
+    the host.
     """
     advantages, by_step = credit.advantages, credit.by_step
     mask = trained_tokens(rollout, cfg)
@@ -47,9 +48,9 @@ def assigned(credit: Credit, rollout: Rollout, cfg: Config) -> Credit:
 
 
 def trained_tokens(rollout: Rollout, cfg: Config) -> np.ndarray:
-    """bool[B, T] the response tokens that the configured mask rule leaves in.
+    """bool[B, T] the response tokens that the configured mask rule selects.
 
-    With `ppo.mask_truncated` it leaves out responses that the token budget cut.
+    With `ppo.mask_truncated` responses that the token budget cut have none.
     """
     mask = np.array(rollout.batch.mask)
     rule = find_rule("credit.mask", cfg)
@@ -58,7 +59,7 @@ def trained_tokens(rollout: Rollout, cfg: Config) -> np.ndarray:
         if cfg.ppo.mask_truncated and not episode.finished:
             mask[row] = False
     if cfg.credit.mask == "top_entropy":
-        assert rollout.entropy is not None, "the scoring pass keeps it for this mask"
+        assert rollout.entropy is not None, "the scoring pass keeps entropies for this mask"
         mask = top_entropy(rollout.entropy, mask, cfg.credit)
     return mask
 
@@ -69,17 +70,15 @@ def solution_rewards(episodes: list[Episode]) -> np.ndarray:
 
 
 def rewards_with_kl(rollout: Rollout, cfg: Config) -> np.ndarray:
-    """f32[episodes] `solution_rewards`, less the KL of all tokens if it is in the reward."""
-    rewards, paid = solution_rewards(rollout.episodes), kl_in_reward(rollout, cfg)
-    return rewards if paid is None else rewards - paid.sum(axis=1)[: len(rewards)]
+    """f32[episodes] `solution_rewards`, less the KL of all tokens if `kl.place` is 'reward'."""
+    rewards, penalty = solution_rewards(rollout.episodes), kl_in_reward(rollout, cfg)
+    return rewards if penalty is None else rewards - penalty.sum(axis=1)[: len(rewards)]
 
 
 def kl_in_reward(rollout: Rollout, cfg: Config) -> np.ndarray | None:
-    """f32[B, T] what `kl.place` 'reward' takes from tokens' rewards; None for 'loss'.
+    """f32[B, T] the KL penalty of each token's reward if `kl.place` is 'reward'; None for 'loss'.
 
-        coef·log(π_old / π_ref)
-
-    It is 0 off the response.
+    coef·log(π_old / π_ref)    on response tokens, 0 elsewhere
     """
     if cfg.kl.place != "reward":
         return None
@@ -90,17 +89,17 @@ def kl_in_reward(rollout: Rollout, cfg: Config) -> np.ndarray | None:
 
 
 def has_spread(episodes: list[Episode]) -> np.ndarray:
-    """bool[episodes] whether the rewards of the episode's group are not all equal."""
+    """bool[episodes] whether the episode's group has unequal rewards."""
     rewards, groups = solution_rewards(episodes), group_numbers(episodes)
     spread = np.array([np.ptp(rewards[groups == g]) > 0 for g in range(groups.max() + 1)])
     return spread[groups]
 
 
 def group_numbers(episodes: list[Episode]) -> np.ndarray:
-    """i32[episodes] the number of each episode's group, in the order in which they first come.
+    """i32[episodes] the number of each episode's group, in the order of first occurrence.
 
-    A group is the solutions of one problem that began with the same given tokens, or the leaves of
-    its trees.
+    A group has the solutions of one problem that began with the same given tokens, or the leaves of
+    the problem's trees.
     """
     starts = [(e.problem_id, *(e.response[: e.given] if e.nodes is None else ())) for e in episodes]
     numbers = {start: i for i, start in enumerate(dict.fromkeys(starts))}
@@ -108,9 +107,9 @@ def group_numbers(episodes: list[Episode]) -> np.ndarray:
 
 
 def against_group(rollout: Rollout, kind: str, cfg: Config) -> Credit:
-    """Each solution compared with the others of its problem; its tokens have one advantage.
+    """The credit of solutions compared within their groups: one advantage per solution.
 
-    `kind` is that of `rl.advantages.group_advantages`, which `reward.scale` divides.
+    `kind` is a kind of `rl.advantages.group_advantages`. `reward.scale` divides the advantages.
     """
     return per_solution(rollout, compared(rollout, kind, cfg))
 
@@ -122,12 +121,12 @@ def compared(rollout: Rollout, kind: str, cfg: Config) -> np.ndarray:
 
 
 def scale_of(cfg: Config) -> str | None:
-    """`reward.scale` for `group_advantages`; None, that of the kind, where no method chose it."""
+    """`reward.scale` for `group_advantages`; None, the scale of the kind, for 'method'."""
     return None if cfg.reward.scale == "method" else cfg.reward.scale
 
 
 def per_solution(rollout: Rollout, advantages: Array) -> Credit:
-    """The credit of f32[episodes] advantages, each that of all tokens of its solution."""
+    """The credit in which all tokens of a solution have its entry of f32[episodes] `advantages`."""
     mask = rollout.batch.mask
     by_row = np.zeros(mask.shape[0], np.float32)
     by_row[: len(rollout.episodes)] = advantages
@@ -135,12 +134,12 @@ def per_solution(rollout: Rollout, advantages: Array) -> Credit:
 
 
 def token_rewards(rollout: Rollout, cfg: Config) -> np.ndarray:
-    """f32[B, T] the reward of a step at its last token, less the KL if it is in the reward."""
-    steps, paid = rollout.steps, kl_in_reward(rollout, cfg)
+    """f32[B, T] each step's reward at its last token, less the KL if `kl.place` is 'reward'."""
+    steps, penalty = rollout.steps, kl_in_reward(rollout, cfg)
     rewards = np.zeros(steps.step_ids.shape, np.float32)
     row, token = _last_tokens(steps)
     rewards[row, token] = steps.rewards[row, steps.step_ids[row, token]]
-    return rewards if paid is None else rewards - paid
+    return rewards if penalty is None else rewards - penalty
 
 
 def token_estimates(
@@ -148,25 +147,27 @@ def token_estimates(
 ) -> tuple[Array, Array]:
     """(advantages, returns), f32[B, T]: `rl.advantages.gae` of `token_rewards`.
 
-    Time goes from one token that the policy drew to the next, over observations between them.
+    A time step goes from one token that the policy drew to the next, past observations in between.
     """
-    given = token_rewards(rollout, cfg), values, np.asarray(rollout.batch.mask)
+    rewards, mask = token_rewards(rollout, cfg), np.asarray(rollout.batch.mask)
     if not any(episode.turns for episode in rollout.episodes):
-        return gae(*given, cfg.ppo.gamma, lam)
-    order = np.argsort(~given[2], axis=1, kind="stable")
-    drawn = (np.take_along_axis(np.asarray(x), order, axis=1) for x in given)
-    advantages, returns = gae(*drawn, cfg.ppo.gamma, lam)
-    back = np.argsort(order, axis=1)
+        return gae(rewards, values, mask, cfg.ppo.gamma, lam)
+    drawn_first = np.argsort(~mask, axis=1, kind="stable")
+    rewards, values, mask = (
+        np.take_along_axis(np.asarray(x), drawn_first, axis=1) for x in (rewards, values, mask)
+    )
+    advantages, returns = gae(rewards, values, mask, cfg.ppo.gamma, lam)
+    original_order = np.argsort(drawn_first, axis=1)
     return (
-        np.take_along_axis(np.asarray(advantages), back, axis=1),
-        np.take_along_axis(np.asarray(returns), back, axis=1),
+        np.take_along_axis(np.asarray(advantages), original_order, axis=1),
+        np.take_along_axis(np.asarray(returns), original_order, axis=1),
     )
 
 
 def state_numbers(steps: StepLayout) -> np.ndarray:
-    """i32[B, T] at the last token of each state its number, counted from 1; 0 elsewhere.
+    """i32[B, T] the number of each state, counted from 1, at the state's last token; 0 elsewhere.
 
-    States are in the order of rows and of steps within them. Methods without states have none.
+    States are numbered row by row, in the order of the steps. Methods without states have none.
     """
     numbers = np.zeros(steps.step_ids.shape, np.int32)
     row, token = _first_tokens(steps)
@@ -176,7 +177,7 @@ def state_numbers(steps: StepLayout) -> np.ndarray:
 
 
 def state_places(rollout: Rollout) -> np.ndarray:
-    """i64[S, 3] row, step and response tokens before it, of states as `state_numbers` counts."""
+    """i64[S, 3] (row, step, response tokens before it) of each state, as `state_numbers` counts."""
     starts = [[e.given, *e.step_ends] for e in rollout.episodes]
     row, step = np.nonzero(rollout.steps.counts >= 0)
     used = [starts[i][c] for i, c in zip(row, step, strict=True)]
@@ -184,7 +185,7 @@ def state_places(rollout: Rollout) -> np.ndarray:
 
 
 def before_steps(values: np.ndarray, steps: StepLayout) -> np.ndarray:
-    """f32[B, C] the value before the first token of each step, from values [B, T] before tokens."""
+    """f32[B, C] the value before each step's first token, from values [B, T] before tokens."""
     by_step = np.zeros(steps.rewards.shape, np.float32)
     row, token = _first_tokens(steps)
     by_step[row, steps.step_ids[row, token]] = values[row, token]
@@ -192,20 +193,20 @@ def before_steps(values: np.ndarray, steps: StepLayout) -> np.ndarray:
 
 
 def _first_tokens(steps: StepLayout) -> tuple[np.ndarray, np.ndarray]:
-    """(i64[steps] row, i64[steps] index in it) of the first token of every step, in order."""
-    # Between tokens of a step there may be observations.
-    so_far = np.maximum.accumulate(steps.step_ids, axis=1)
-    before = np.pad(so_far, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+    """(i64[steps] row, i64[steps] index in the row) of the first token of every step."""
+    # Observations may lie between tokens of a step.
+    newest = np.maximum.accumulate(steps.step_ids, axis=1)
+    before = np.pad(newest, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
     row, token = np.nonzero((steps.step_ids >= 0) & (steps.step_ids != before))
     return row, token
 
 
 def _last_tokens(steps: StepLayout) -> tuple[np.ndarray, np.ndarray]:
-    """As `_first_tokens`, of the last token of every step."""
-    none = steps.rewards.shape[1]
-    ids = np.where(steps.step_ids < 0, none, steps.step_ids)
+    """(i64[steps] row, i64[steps] index in the row) of the last token of every step."""
+    no_step = steps.rewards.shape[1]
+    ids = np.where(steps.step_ids < 0, no_step, steps.step_ids)
     following = np.minimum.accumulate(ids[:, ::-1], axis=1)[:, ::-1]
-    after = np.pad(following, ((0, 0), (0, 1)), constant_values=none)[:, 1:]
+    after = np.pad(following, ((0, 0), (0, 1)), constant_values=no_step)[:, 1:]
     row, token = np.nonzero((steps.step_ids >= 0) & (ids != after))
     return row, token
 

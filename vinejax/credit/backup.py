@@ -2,14 +2,14 @@
 
     V(s) = 1/m · Σ_j (R_j(s) - R_j(s') + V(s'))    j = 1..m the samples that pass through s
 
-s' is the next state on the way of sample j, of any solution of the problem, and R_j its return from
-a state on; a sample that reaches no further state counts with R_j(s) itself. What was sampled at s'
-thus serves all states before it. If every sample at s goes on to s', V(s) = V(s') without noise:
-a step that the policy is sure to take has no advantage.
+s' is the next state of any solution of the problem that sample j reaches, and R_j is the sample's
+return from a state on. A sample that reaches no further state counts with R_j(s) itself. Samples
+drawn at s' thus serve all states before it. If every sample at s goes on to s', V(s) = V(s')
+without noise, so a step that the policy always takes has no advantage.
 
-Unbiased where positions do not look ahead: which s' a sample reaches is then decided before s'.
-Where a token decides whether a state stands before it, as with lines as steps, the value is biased
-(docs/credit.md has an example). A solution's own rest is left out at all of its states.
+Backed-up values are unbiased if positions do not look ahead, because which s' a sample reaches is
+then decided before s'. If a token decides whether a state stands before it, as with lines as steps,
+the value is biased (docs/credit.md has an example). At its own states a solution is left out.
 
 Source: Monte Carlo returns replaced by values one step later, as in the certainty-equivalent
 estimate of Sutton and Barto, "Reinforcement Learning", 2nd edition, section 6.3, on the tree of
@@ -23,39 +23,51 @@ from typing import NamedTuple
 Visit = tuple[int, int]  # (i, c): the c-th state of solution i
 
 
-class Passed(NamedTuple):
-    """A sample, with the states that it passes through in the order of solutions."""
+class PassingSample(NamedTuple):
+    """A sample with the states that it passes through, in the order of the solutions."""
 
-    own: int | None  # its number, if it is a solution
+    solution: int | None  # number of the solution; None: a continuation
     visits: list[Visit]
-    returns: list[float]  # from each of them on
+    returns: list[float]  # return from each visit on
 
 
-def backed_up(passed: Sequence[Passed], positions: Sequence[Sequence[int]]) -> list[list[float]]:
+class _Passage(NamedTuple):
+    """The way of one sample from a state to the next."""
+
+    following: Visit | None  # next state; None: the sample reaches no further state
+    gain: float  # return between the two states
+    solution: int | None  # number of the solution; None: a continuation
+
+
+def backed_up_values(
+    samples: Sequence[PassingSample], positions: Sequence[Sequence[int]]
+) -> list[list[float]]:
     """[solutions][S] V of the states after `positions` tokens; 0 where no other sample passes."""
-    # Equal prefixes are one node: the first of the visits at a position.
-    through: dict[Visit, list[tuple[Visit | None, float, int | None]]] = {}
-    ways: dict[int, list[Visit]] = {}
-    for own, visits, returns in passed:
-        way: dict[int, tuple[Visit, float]] = {}
+    passages: dict[Visit, list[_Passage]] = {}
+    nodes_of: dict[int, list[Visit]] = {}  # states of each solution
+    for solution, visits, returns in samples:
+        # Visits with equal prefixes are one node, which the first of them stands for.
+        by_position: dict[int, tuple[Visit, float]] = {}
         for (i, c), later in zip(visits, returns, strict=True):
-            way.setdefault(positions[i][c], ((i, c), later))
-        reached = [way[position] for position in sorted(way)]
+            by_position.setdefault(positions[i][c], ((i, c), later))
+        reached = [by_position[position] for position in sorted(by_position)]
         for (node, here), (after, there) in zip(reached, [*reached[1:], (None, 0.0)], strict=True):
-            through.setdefault(node, []).append((after, here - there, own))
-        if own is not None:
-            ways[own] = [way[position][0] for position in positions[own]]
+            passages.setdefault(node, []).append(_Passage(after, here - there, solution))
+        if solution is not None:
+            nodes_of[solution] = [by_position[position][0] for position in positions[solution]]
 
-    def mean(node: Visit, known: Mapping[Visit, float], left_out: int | None) -> float:
-        samples = [sample for sample in through[node] if left_out is None or sample[2] != left_out]
-        return sum(gain + (known[s] if s else 0.0) for s, gain, _ in samples) / max(len(samples), 1)
+    def mean(node: Visit, values: Mapping[Visit, float], left_out: int | None) -> float:
+        counted = [p for p in passages[node] if left_out is None or p.solution != left_out]
+        total = sum(p.gain + (values[p.following] if p.following else 0.0) for p in counted)
+        return total / max(len(counted), 1)
 
-    everyone: dict[Visit, float] = {}
-    for i, c in sorted(through, key=lambda node: -positions[node[0]][node[1]]):
-        everyone[i, c] = mean((i, c), everyone, None)
-    values = [[0.0] * len(of_one) for of_one in positions]
-    for i, nodes in ways.items():
-        known: ChainMap[Visit, float] = ChainMap({}, everyone)
+    of_all_samples: dict[Visit, float] = {}
+    for i, c in sorted(passages, key=lambda node: -positions[node[0]][node[1]]):
+        of_all_samples[i, c] = mean((i, c), of_all_samples, None)
+    values = [[0.0] * len(places) for places in positions]
+    for i, nodes in nodes_of.items():
+        without_solution: ChainMap[Visit, float] = ChainMap({}, of_all_samples)
         for c in reversed(range(len(nodes))):
-            known[nodes[c]] = values[i][c] = mean(nodes[c], known, i)
+            values[i][c] = mean(nodes[c], without_solution, i)
+            without_solution[nodes[c]] = values[i][c]
     return values

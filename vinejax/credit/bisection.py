@@ -1,15 +1,15 @@
-"""Bisection: look for the steps that changed the value, and sample nowhere else.
+"""Bisection: search for the steps that changed the value, and sample only there.
 
-Values are drawn at the first state; the solution's end has its reward. A span between two states
-with values is halved, at the state in its middle, as long as the values at its ends differ by more
-than `values.threshold` standard errors: at most log2 of the states, rounded up, and one waves.
-States that were never sampled lie on the straight line between their neighbours (see
-`estimate.py`): each step of a span that was not halved gets an equal part of what the span gained.
+The value of the first state is sampled; the solution's end has the solution's reward. A span
+between two states with values is halved at its middle state while the values at its ends differ by
+more than `values.threshold` standard errors. For S states that takes at most ⌈log2 S⌉ + 1 waves.
+A state that is never sampled lies on the straight line between its sampled neighbours (see
+`estimate.py`), so each step of a span that is not halved gets an equal part of the span's gain.
 
-Biased: a difference within the error is spread over the span instead of being found, and whether a
-span is halved depends on the returns that its advantages come from. OmegaPRM
-(https://arxiv.org/abs/2406.06592) searches the first error of a solution so; no paper describes
-it as an estimator of advantages.
+The rule is biased. A difference within the standard error is spread over the span instead of being
+located, and the returns decide both whether a span is halved and what its advantages are. OmegaPRM
+(https://arxiv.org/abs/2406.06592) searches for the first error of a solution in this way. No paper
+describes bisection as an estimator of advantages.
 """
 
 import math
@@ -19,7 +19,7 @@ from vinejax.credit.allocation import Seen
 
 
 def bisection(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
-    """Up to K = `values.k` returns at the first state and in the middle of spans to be halved."""
+    """The continuations that the first state and the middles of halved spans lack of K returns."""
     num_states = len(seen.returns)
     requests = [0] * num_states
     spans = [(0, num_states)] if num_states and _is_known(0, requests, seen, values) else []
@@ -33,17 +33,18 @@ def bisection(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
 
 
 def _is_known(c: int, requests: list[int], seen: Seen, values: ValuesConfig) -> bool:
-    """Whether state c has its returns; else those that it lacks are requested."""
+    """Whether state c has K returns; if not, requests those that it lacks."""
     requests[c] = max(0, values.k - len(seen.returns[c]))
     return not requests[c]
 
 
 def _differ(low: int, high: int, seen: Seen, values: ValuesConfig) -> bool:
-    """Whether two states differ by more than the threshold, in standard errors.
+    """Whether the values of two states differ by more than the threshold, in standard errors.
 
-    d = U_high - U_low with U the rewards before a state plus its value; its error has the variance
-    of both states' returns together, in which one return of 0 and one of 1 count as well: so few
-    returns that are all equal do not look certain. The solution's end has no error of its own.
+    The difference is U_high - U_low, where U is the sum of the rewards before a state and its
+    value. Its standard error comes from the pooled variance of both states' returns, to which one
+    return of 0 and one of 1 are added, so that a few equal returns do not count as certain. The
+    solution's end has no error.
     """
     at_low, at_high = seen.totals(low), seen.totals(high)
     is_end = high == len(seen.returns)

@@ -1,4 +1,4 @@
-"""From the returns at the states of solutions to their values, for all steps, with their errors."""
+"""The values of all steps of solutions, with standard errors, from the returns at their states."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,12 +11,12 @@ from vinejax.rl.values import mc_values
 Returns = Sequence[float]
 
 
-class Estimate(NamedTuple):
-    """V(s_0) .. V(s_{C-1}) of one solution."""
+class StateEstimate(NamedTuple):
+    """The values V(s_0) .. V(s_{C-1}) of one solution."""
 
     values: np.ndarray  # f32[C]
-    is_state: np.ndarray  # bool[C] the step begins at one of the S states
-    counts: np.ndarray  # i32[C] returns behind each value; 0: not sampled
+    is_state: np.ndarray  # bool[C] whether the step begins at one of the S states
+    counts: np.ndarray  # i32[C] number of returns in each value; 0: not sampled
     errors: np.ndarray  # f32[C] standard error of each value; 0 where not sampled
 
 
@@ -26,63 +26,64 @@ def estimates(
     rewards: Sequence[Sequence[float]],
     gamma: float,
     backed_up: Sequence[Sequence[float]] | None = None,
-) -> list[Estimate]:
+) -> list[StateEstimate]:
     """The values of every solution's states, sampled or not.
 
     Args:
-      returns: [solutions][S] the returns at each of the S states that may be sampled: steps
-        `first` .. `first` + S - 1. Empty: the state was not sampled.
-      first: [solutions] the step that begins at the first of these states: 0, or 1 where the
-        prompt's end is no state.
-      rewards: [solutions][C] of each step, the outcome's with the last.
-      gamma: discount a step.
+      returns: [solutions][S] the returns at each of the S states, which begin the steps `first`
+        .. `first` + S - 1. A state without returns was not sampled.
+      first: [solutions] the step that begins at the first of these states: 0, or 1 if the prompt's
+        end is no state.
+      rewards: [solutions][C] the reward of each step; the last includes the outcome's.
+      gamma: discount per step.
       backed_up: [solutions][S] values of the sampled states; None: the means of their returns.
 
-    A state between two that were sampled, or before the end, lies on the line between them:
-    `between`. States before the first and after the last of the S are set such that the advantages
-    there are 0: `back_filled`.
+    A state that was not sampled lies on the line between its sampled neighbours, or between the
+    last sampled state and the end (`interpolated`). Before the first and after the last of the S
+    states, values are such that the advantages are 0 (`back_filled`).
     """
-    flat = [of_state for of_one in returns for of_state in of_one]
-    means, errors = mean_values(flat), standard_errors(flat)
+    all_returns = [state_returns for solution in returns for state_returns in solution]
+    means, errors = mean_values(all_returns), standard_errors(all_returns)
     if backed_up is not None:
-        means = np.array([value for of_one in backed_up for value in of_one], np.float32)
-    made, start = [], 0
-    for of_one, offset, rewards_of in zip(returns, first, rewards, strict=True):
-        of = slice(start, start + len(of_one))
-        start = of.stop
-        counts = np.array([len(of_state) for of_state in of_one], np.int32)
-        num_steps, states = len(rewards_of), slice(offset, offset + len(of_one))
-        earned = np.cumsum([0.0, *rewards_of])
-        drawn = between(means[of], counts > 0, earned[states], float(earned[-1]))
-        values = back_filled(drawn, offset, np.asarray(rewards_of, np.float32), gamma)
+        means = np.array([value for solution in backed_up for value in solution], np.float32)
+    estimated, start = [], 0
+    for solution, offset, step_rewards in zip(returns, first, rewards, strict=True):
+        rows = slice(start, start + len(solution))
+        start = rows.stop
+        counts = np.array([len(state_returns) for state_returns in solution], np.int32)
+        num_steps, states = len(step_rewards), slice(offset, offset + len(solution))
+        earned = np.cumsum([0.0, *step_rewards])
+        at_states = interpolated(means[rows], counts > 0, earned[states], float(earned[-1]))
+        values = back_filled(at_states, offset, np.asarray(step_rewards, np.float32), gamma)
         all_counts, all_errors = np.zeros(num_steps, np.int32), np.zeros(num_steps, np.float32)
-        all_counts[states], all_errors[states] = counts, errors[of]
+        all_counts[states], all_errors[states] = counts, errors[rows]
         is_state = np.zeros(num_steps, bool)
         is_state[states] = True
-        made.append(Estimate(values, is_state, all_counts, all_errors))
-    return made
+        estimated.append(StateEstimate(values, is_state, all_counts, all_errors))
+    return estimated
 
 
 def mean_values(returns: Sequence[Returns]) -> np.ndarray:
-    """f32[S] the mean of each state's returns, 0 where there are none: `rl.mc_values`."""
-    counts = [len(of_state) for of_state in returns]
-    most = max(counts, default=0)
-    # Buckets, so that numbers of states and returns that change compile few programs.
-    width = most if len(set(counts)) == 1 else doubled(most)
+    """f32[S] the mean of each state's returns by `rl.mc_values`, 0 without returns."""
+    counts = [len(state_returns) for state_returns in returns]
+    largest = max(counts, default=0)
+    # Sizes are rounded up, so that changing numbers of states and returns compile few programs.
+    width = largest if len(set(counts)) == 1 else doubled(largest)
     shape = (1, doubled(len(returns), least=256))
     padded, used = np.zeros((*shape, width), np.float32), np.zeros(shape, np.int32)
     used[0, : len(counts)] = counts
-    for i, of_state in enumerate(returns):
-        padded[0, i, : len(of_state)] = of_state
+    for i, state_returns in enumerate(returns):
+        padded[0, i, : len(state_returns)] = state_returns
     return np.asarray(mc_values(padded, used))[0, : len(returns)]
 
 
 def standard_errors(returns: Sequence[Returns]) -> np.ndarray:
-    """f32[S] the standard error of each state's mean, 0 where it has no returns.
+    """f32[S] the standard error of each state's mean return, 0 without returns.
 
         SE = √((Σᵢ (Rᵢ - R̄)² + v) / (m + 1) / m)    v = mean within-state variance of all states
 
-    v counts as one more return: few returns that are all equal do not look certain.
+    v counts as the squared deviation of one more return, so that a few equal returns do not count
+    as certain.
     """
     sums = np.array([len(x) * np.var(x) if x else 0.0 for x in returns])
     counts = np.array([len(x) for x in returns])
@@ -91,27 +92,28 @@ def standard_errors(returns: Sequence[Returns]) -> np.ndarray:
     return np.where(counts > 0, np.sqrt(variances), 0.0).astype(np.float32)
 
 
-def between(
+def interpolated(
     means: np.ndarray, is_sampled: np.ndarray, earned: np.ndarray, total: float
 ) -> np.ndarray:
-    """f32[S] `means`, and where none was sampled the line between sampled states and the end.
+    """f32[S] `means`, with states that were not sampled on the line between their neighbours.
 
-    The line is that of U = rewards before the state + V, so each step of the span has the same
-    advantage (for γ = 1), and all of them together what the span gained.
+    The neighbours are sampled states or the solution's end. The line is that of U = rewards before
+    the state + V. For γ = 1 each step of a span therefore has the same advantage, and the sum of
+    these advantages is the gain of the span.
     """
-    known = np.append(np.flatnonzero(is_sampled), len(means))
+    anchors = np.append(np.flatnonzero(is_sampled), len(means))
     u = np.append((earned + means)[is_sampled], total)
-    line = np.interp(np.arange(len(means)), known, u) - earned
+    line = np.interp(np.arange(len(means)), anchors, u) - earned
     return np.where(is_sampled, means, line.astype(np.float32))
 
 
 def back_filled(values: np.ndarray, first: int, rewards: np.ndarray, gamma: float) -> np.ndarray:
-    """f32[C] `values` for the steps from `first` on, the rest such that r + γ·V' - V = 0.
+    """f32[C] `values` for the steps from `first` on; elsewhere V such that r + γ·V' - V = 0.
 
     Source: VinePPO's `math_episode_generator_with_mc_advantages.py:667-732`, past `max_states`.
     """
     filled, after = np.zeros(len(rewards), np.float32), np.float32(0)
-    # In the advantages' own precision and order, or rounding would leave something of them.
+    # The advantages' own precision and order, so that no rounding error remains in them.
     for c in reversed(range(len(rewards))):
         if first <= c < first + len(values):
             after = filled[c] = values[c - first]

@@ -1,4 +1,4 @@
-"""What the rules are expected to sample, for `--mode=plan`, which has no solutions to look at."""
+"""The states and continuations to expect of the rules, for `--mode=plan`, which samples nothing."""
 
 import math
 from typing import NamedTuple
@@ -8,20 +8,20 @@ from vinejax.credit.positions import thinned
 from vinejax.credit.rules import chosen_rules
 
 
-class Expected(NamedTuple):
-    """The states of one solution, and the continuations that they are expected to take."""
+class ExpectedStates(NamedTuple):
+    """The expected states of one solution, and their expected continuations."""
 
-    positions: list[float]  # [S] of each state, as a fraction of the response
-    continuations: float  # of one state, on average
+    positions: list[float]  # [S] position of each state, as a fraction of the response
+    continuations: float  # mean number of continuations per state
     waves: int
 
 
-def expected_states(cfg: Config, steps: int, tokens: float) -> Expected:
-    """For a solution of `tokens` tokens in `steps` steps of equal length.
+def expected_states(cfg: Config, steps: int, tokens: float) -> ExpectedStates:
+    """The expected states of a solution of `tokens` tokens in `steps` steps of equal length.
 
-    Positions that depend on the text, other than every n tokens, are taken to be as many as the
-    steps. An allocation of a user's is taken to be uniform. Bisection is taken for solutions with
-    one step that decides: the first state and log2 of the states have K = `values.k`.
+    Positions rules that read the text are assumed to give one state per step. A user's allocation
+    rule is assumed to be uniform. Bisection is planned for a solution with one deciding step: of S
+    states the first and ⌈log2(S + 1)⌉ others have K = `values.k` continuations.
     """
     values, rules = cfg.values, chosen_rules(cfg)
     if rules["values.positions"] == "tokens":
@@ -34,5 +34,5 @@ def expected_states(cfg: Config, steps: int, tokens: float) -> Expected:
     if rules["values.allocation"] == "bisection":
         levels = math.ceil(math.log2(num_states + 1))
         share = min(1.0, (1 + levels) / num_states)
-        return Expected(positions, values.k * share, levels + 1)
-    return Expected(positions, float(values.k), 1)
+        return ExpectedStates(positions, values.k * share, levels + 1)
+    return ExpectedStates(positions, float(values.k), 1)

@@ -1,16 +1,18 @@
-"""What step credit gains over the credit of outcomes, beside the tokens it takes.
+"""The gain of step credit over the credit of outcomes, for the tokens that it costs.
 
 Unbiased credits Â of one policy have the same expected gradient, Σ_c Â_c·∇log π(step c). They
-differ in its second moment, which is about Σ_c n_c·Â_c². For a step, n_c = Σ_t (1 - p_t) over its
-tokens estimates the squared norm of their scores, 1 - Σ_i p_i² each in the logits. So
+differ in the second moment of the gradient, which is about Σ_c n_c·Â_c². Here n_c is Σ_t (1 - p_t)
+over the tokens of step c. It estimates the squared norm of the tokens' scores in the logits, which
+is 1 - Σ_i p_i² per token. So
 
     price = (1 + q·(1 + L)) / (1 + q)
     gain = Σ n·(return - b)² / (Σ n·Â²·price)
 
-q = `SAMPLED_PRICE` is the price of a sampled token, in trained tokens; L is the number of tokens of
-continuations per token of the solutions, if a continuation is as long as what its solution had
-left. The baseline b is a learned value, or without one the mean reward of the problem's other
-solutions. A gain above 1 says that step credit brings more per token than the credit of outcomes.
+q = `SAMPLED_PRICE` is the price of a sampled token in trained tokens. L is the number of
+continuation tokens per token of the solutions, assuming that a continuation is as long as the rest
+of its solution. The baseline b is a learned value or, without one, the mean reward of the problem's
+other solutions. A gain above 1 means that step credit brings more per token than the credit of
+outcomes.
 
 Source: ours.
 """
@@ -30,11 +32,11 @@ from vinejax.credit.assign import (
 )
 from vinejax.rl.by_role import role_advantages
 
-SAMPLED_PRICE = 0.125  # of a sampled token, in trained tokens
+SAMPLED_PRICE = 0.125  # price of a sampled token, in trained tokens
 
 
 def gain_metrics(rollout: Rollout, credit: Credit, cfg: Config) -> dict[str, float]:
-    """`credit/price` and `credit/gain` of the credit of sampled values; no gain where all is 0."""
+    """`credit/price` and `credit/gain` of credit by sampled values; no gain if all of it is 0."""
     if any(episode.values is None for episode in rollout.episodes):
         return {}
     steps = rollout.steps
@@ -62,19 +64,19 @@ def price_of(tokens: float) -> float:
 
 
 def surprise(rollout: Rollout) -> np.ndarray:
-    """f64[B, C] n of the equation above; 0 for steps without a state, which have no credit."""
+    """f64[B, C] n_c of the equation above; 0 for steps without a state, which have no credit."""
     doubt = -np.expm1(np.asarray(rollout.batch.old_logprobs, np.float64))
     return sums_of_steps(doubt, rollout.steps) * (rollout.steps.counts >= 0)
 
 
 def tokens_left(steps: StepLayout) -> np.ndarray:
-    """f64[B, C] tokens of the solution after the state before each step."""
+    """f64[B, C] the number of the solution's tokens from each step on."""
     tokens = sums_of_steps(np.ones(steps.step_ids.shape), steps)
     return np.cumsum(tokens[:, ::-1], axis=1)[:, ::-1]
 
 
 def state_shares(rollout: Rollout) -> np.ndarray:
-    """f64[B, C] 1 / n for a state whose continuations n solutions share (`values.dedup`)."""
+    """f64[B, C] 1/n for a state whose continuations are shared by n solutions (`values.dedup`)."""
     groups = [list(map(id, episode.continuations)) for episode in rollout.episodes]
     holders = Counter(group for of_episode in groups for group in of_episode)
     share = np.ones(rollout.steps.rewards.shape)

@@ -1,8 +1,8 @@
 """Mask rules: which tokens of a response are trained on.
 
-A rule takes (Episode, CreditConfig) and gives a bool for each response token. What it leaves out
-has no loss and no KL, and does not count in means over tokens or in whitening. `top_entropy` is the
-rule that compares all tokens of an iteration, and takes their entropies.
+A rule takes (Episode, CreditConfig) and returns a bool per response token. Tokens that it leaves
+out have no loss and no KL, and do not count in means over tokens or in whitening. `top_entropy`
+differs: it compares all tokens of an iteration, so it takes their entropies.
 """
 
 import numpy as np
@@ -12,14 +12,14 @@ from vinejax.core.types import Episode
 
 
 def all_tokens(episode: Episode, credit: CreditConfig) -> np.ndarray:
-    """bool[T] True."""
+    """bool[T] True for every token."""
     return np.ones(len(episode.response), bool)
 
 
 def low_probability(episode: Episode, credit: CreditConfig) -> np.ndarray:
-    """bool[T] tokens that the policy found less likely than `credit.mask_above`.
+    """bool[T] the tokens whose probability was below `credit.mask_above`.
 
-        M_t = [p_t < mask_above]    p_t the sampler's own, at the sampling temperature
+        M_t = [p_t < mask_above]    p_t the sampler's probability, at the sampling temperature
 
     Source: SPO-chain, https://arxiv.org/abs/2505.23564.
     """
@@ -32,8 +32,8 @@ def top_entropy(entropy: np.ndarray, mask: np.ndarray, credit: CreditConfig) -> 
         M_t = [H_t ≥ the (1 - mask_share)-quantile of H]    H the old policy's, before each token
 
     Source: https://arxiv.org/abs/2506.01939; TRL 1.16.0, `GRPOTrainer.get_high_entropy_mask`. Both
-    divide the loss by the number of all tokens, which makes it `mask_share` times as large, and
-    take the quantile of a batch under the current policy.
+    differ from ours: they divide the loss by the number of all tokens, which makes the loss
+    `mask_share` times as large, and they take the quantile per batch under the current policy.
     """
     if not mask.any():
         return mask

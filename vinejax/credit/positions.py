@@ -1,8 +1,10 @@
-"""Positions rules: where the states of a solution are, as response tokens before each of them.
+"""Positions rules: where the states of a solution are.
 
-A rule takes (Episode, a function from a token's id to its text, ValuesConfig). It gives rising
-integers, 0 for the prompt's end and all below the response's length: its end is terminal and never
-a state. `positions_of` thins them; `with_steps_between` makes steps of what lies between.
+A position is the number of response tokens before a state. A rule takes (Episode, a function from a
+token's id to its text, ValuesConfig) and returns strictly increasing positions. Position 0 is the
+prompt's end. All are below the response's length, because the end is terminal and never a state.
+`positions_of` thins the positions of a rule. `with_steps_between` turns the tokens between two
+positions into a step.
 """
 
 import dataclasses
@@ -26,17 +28,17 @@ def step_starts(episode: Episode, text_of: TextOf, values: ValuesConfig) -> list
 
 
 def turn_starts(episode: Episode, text_of: TextOf, values: ValuesConfig) -> list[int]:
-    """The prompt's end, and after each observation that the policy answers."""
+    """The prompt's end, and the end of each observation that the policy answers."""
     return [0, *(turn.end for turn in episode.turns if turn.end < len(episode.response))]
 
 
 def after_step_starts(episode: Episode, text_of: TextOf, values: ValuesConfig) -> list[int]:
     """The prompt's end, and after the first token of each later step.
 
-    A boundary is often a boundary because of the token that follows it: a line is known to end when
-    the next begins. One token later, the boundary is already decided when the state is reached, so
-    no token is compared with the value of a state whose existence depends on that token. Splitters
-    that look further ahead stay biased.
+    A boundary is often a boundary because of the token that follows it: a line is known to end only
+    when the next line begins. One token later the boundary is already decided when the state is
+    reached. No token is then compared with the value of a state whose existence depends on that
+    token. Splitters that look further ahead stay biased.
     """
     return [0, *(end + 1 for end in episode.step_ends if end + 1 < len(episode.response))]
 
@@ -44,8 +46,8 @@ def after_step_starts(episode: Episode, text_of: TextOf, values: ValuesConfig) -
 def blank_lines(episode: Episode, text_of: TextOf, values: ValuesConfig) -> list[int]:
     """The prompt's end, and after each token that completes a blank line (two newlines in a row).
 
-    Further newlines of the same gap begin no state of their own. Source: the splitter
-    `double_new_line_tokens` of kazemnejad/treetuneV, which tests each token's own text.
+    Further newlines of the same gap begin no further state. Source: the splitter
+    `double_new_line_tokens` of kazemnejad/treetuneV, which tests the text of single tokens.
     """
     ends, newlines = [0], 0
     for i, token in enumerate(episode.response):
@@ -59,7 +61,7 @@ def blank_lines(episode: Episode, text_of: TextOf, values: ValuesConfig) -> list
 
 
 def thinking_blank_lines(episode: Episode, text_of: TextOf, values: ValuesConfig) -> list[int]:
-    """The positions of `blank_lines` before the first `</think>`; all of them where there is none.
+    """The positions of `blank_lines` before the first `</think>`; all of them without such a tag.
 
     Source: `only_split_thinking` of kazemnejad/treetuneV.
     """
@@ -79,16 +81,16 @@ def every_n_tokens(episode: Episode, text_of: TextOf, values: ValuesConfig) -> l
 
 
 def low_probability(episode: Episode, text_of: TextOf, values: ValuesConfig) -> list[int]:
-    """Before every m-th token that the policy found less likely than `values.below`.
+    """The positions before every m-th token whose probability was below `values.below`.
 
         L = sorted {t : p_t < below}    positions = L[0::m]    m = `values.every`
 
-    p_t is the sampler's own, at the sampling temperature. Whether a state stands before a token
-    depends on that token, which biases the policy gradient. The prompt's end is a state only if the
-    first token is in L: else the tokens before the first position have advantage 0.
+    p_t is the sampler's probability, at the sampling temperature. Whether a state stands before a
+    token depends on that token, which biases the policy gradient. The prompt's end is a state only
+    if the first token is in L; otherwise the tokens before the first position have advantage 0.
 
-    Source: SPO-chain, https://arxiv.org/abs/2505.23564, whose code counts the tokens of a state
-    from -1: its cut c is our position c + 1.
+    Source: SPO-chain, https://arxiv.org/abs/2505.23564. Its code counts the tokens of a state from
+    -1, so that its cut c is our position c + 1.
     """
     low = np.flatnonzero(np.exp(np.array(episode.logprobs, np.float32)) < values.below)
     return low[:: values.every].tolist()
@@ -97,39 +99,39 @@ def low_probability(episode: Episode, text_of: TextOf, values: ValuesConfig) -> 
 def positions_of(
     rule: PositionsRule, episode: Episode, text_of: TextOf, values: ValuesConfig
 ) -> list[int]:
-    """The positions of a rule, checked and thinned by `values.merge` and `values.spread`.
+    """The positions of a rule, thinned by `values.merge` and `values.spread`.
 
-    In an episode that began in mid-solution the end of what was given takes the place of the
-    prompt's end, and positions before it are left out. So are positions before a token of an
-    observation, which is no decision.
+    In an episode that began in mid-solution the end of the given tokens takes the place of the
+    prompt's end, and earlier positions are dropped. A position before a token of an observation is
+    dropped too, because the policy decides nothing there.
 
-    Both fields keep the prompt's end, if the rule gave it. Of the others `merge` k keeps every
-    k-th, and `spread` n at most n, evenly spaced in the list of these N others: the numbers
-    ⌊i·(N + 1) / (n + 1)⌋, i = 1..n, counted from 1. `spread` biases the policy gradient: N, and
-    with it the state whose value is a token's baseline, depends on what comes after the token.
+    Both fields keep the prompt's end if the rule returned it. Of the other N positions `merge` k
+    keeps every k-th. `spread` n keeps at most n, evenly spaced in their list: numbers
+    ⌊i·(N + 1) / (n + 1)⌋ for i = 1..n, counted from 1. `spread` biases the policy gradient, because
+    N depends on the tokens after a token, and with N the state whose value is its baseline.
     """
-    given = episode.given
-    positions = list(rule(episode, text_of, values)) if len(episode.response) > given else []
+    first = episode.given
+    positions = list(rule(episode, text_of, values)) if len(episode.response) > first else []
     if episode.turns:
         is_drawn = episode.is_drawn
         positions = [position for position in positions if is_drawn[position]]
-    start = [given] if positions[:1] == [0] or given in positions else []
-    return start + thinned([position for position in positions if position > given], values)
+    start = [first] if positions[:1] == [0] or first in positions else []
+    return start + thinned([position for position in positions if position > first], values)
 
 
-def thinned(others: list[int], values: ValuesConfig) -> list[int]:
-    """Positions without the prompt's end, as `values.merge` and `values.spread` leave them."""
-    others = others[values.merge - 1 :: values.merge]
-    if values.spread is None or len(others) <= values.spread:
-        return others
-    n, count = values.spread, len(others) + 1
-    return [others[i * count // (n + 1) - 1] for i in range(1, n + 1)]
+def thinned(positions: list[int], values: ValuesConfig) -> list[int]:
+    """Positions after the prompt's end, thinned by `values.merge` and `values.spread`."""
+    positions = positions[values.merge - 1 :: values.merge]
+    if values.spread is None or len(positions) <= values.spread:
+        return positions
+    n, count = values.spread, len(positions) + 1
+    return [positions[i * count // (n + 1) - 1] for i in range(1, n + 1)]
 
 
 def with_steps_between(episode: Episode, positions: list[int]) -> Episode:
-    """The episode whose steps are what lies between two positions.
+    """The episode with a step between every two neighbouring positions.
 
-    The rewards of the task's own steps go to the step in which they end.
+    The reward of each of the task's own steps goes to the new step in which the task's step ends.
     """
     if len(episode.response) == episode.given:
         return episode
@@ -146,9 +148,10 @@ def with_steps_between(episode: Episode, positions: list[int]) -> Episode:
 def rewards_between(
     ends: Sequence[int], step_ends: Sequence[int], rewards: Sequence[float]
 ) -> list[float]:
-    """The rewards of steps that end at `step_ends`, summed over what ends at each of `ends`.
+    """The rewards of steps that end at `step_ends`, summed over the larger steps with `ends`.
 
-    A step counts where it ends. Both are in order, and no step ends after the last of `ends`.
+    A step counts in the larger step in which it ends. Both lists are sorted, and no step ends after
+    the last of `ends`.
     """
     totals = np.zeros(len(ends))
     np.add.at(totals, np.searchsorted(ends, step_ends), rewards)

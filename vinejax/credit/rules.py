@@ -1,4 +1,4 @@
-"""The rules of step credit by name: ours, or a function of a user's by its dotted path."""
+"""The rules of step credit by name: built-in rules, and users' functions by dotted path."""
 
 import functools
 import inspect
@@ -14,7 +14,7 @@ from vinejax.core.settings import Config
 from vinejax.core.types import Episode
 from vinejax.credit import allocation, bisection, mask, positions
 
-# Episode, token id -> text, ValuesConfig -> response tokens before each state.
+# (Episode, token id -> text, ValuesConfig) -> response tokens before each state
 POSITIONS = {
     "steps": positions.step_starts,
     "turns": positions.turn_starts,
@@ -24,19 +24,19 @@ POSITIONS = {
     "tokens": positions.every_n_tokens,
     "low_probability": positions.low_probability,
 }
-# Wave, Seen, ValuesConfig -> new continuations at each state; None: no more are wanted.
+# (wave, Seen, ValuesConfig) -> number of new continuations at each state, or None to stop
 ALLOCATIONS = {
     "uniform": allocation.uniform,
     "bisection": bisection.bisection,
 }
-# Episode, CreditConfig -> whether each response token is trained on.
+# (Episode, CreditConfig) -> whether each response token is trained on
 MASKS = {
     "none": mask.all_tokens,
     "low_probability": mask.low_probability,
-    "top_entropy": mask.all_tokens,  # then `mask.top_entropy` over all episodes
+    "top_entropy": mask.all_tokens,  # `mask.top_entropy` follows, over all episodes
 }
 
-# The fields that only some of our rules read: (field, the field that names the rule, the rules).
+# Fields that only some built-in rules read: (field, the field that names the rule, the rules)
 READ_BY = (
     ("values.every", "values.positions", ("tokens", "low_probability")),
     ("values.below", "values.positions", ("low_probability",)),
@@ -54,7 +54,7 @@ TABLES: dict[str, Mapping[str, Callable[..., Any]]] = {
 
 
 def chosen_rules(cfg: Config) -> dict[str, str]:
-    """{field: name of its rule}, in a configuration that a method was applied to."""
+    """{field: name of its rule}; the configuration has its method's defaults."""
     return {
         "values.positions": cfg.values.positions,
         "values.allocation": cfg.values.allocation,
@@ -63,85 +63,91 @@ def chosen_rules(cfg: Config) -> dict[str, str]:
 
 
 def find_rule(field: str, cfg: Config) -> Callable[..., Any]:
-    """The function of the rule that `field`, one of `TABLES`, names.
+    """The function of the rule that `field`, a key of `TABLES`, names.
 
-    One of a user's own raises ConfigError, with its file and line, where it fails or gives what is
-    none of `RESULTS`. Raises as `check_rule` does.
+    A user's function, when called, raises ConfigError with its file and line if it fails or if its
+    result is not as `RESULTS` requires. Raises as `check_rule` does.
     """
     name = chosen_rules(cfg)[field]
-    own = check_rule(field, name)
-    return TABLES[field][name] if own is None else _guarded(field, name, own)
+    users_function = check_rule(field, name)
+    if users_function is None:
+        return TABLES[field][name]
+    return _guarded(field, name, users_function)
 
 
 def check_rule(field: str, name: str) -> Callable[..., Any] | None:
-    """The function of a user's own that `name` is the path of; None for the name of one of ours.
+    """The user's function with the path `name`; None if `name` is a built-in rule.
 
-    Raises ConfigError where no rule has this name or path, naming the nearest of ours; where its
-    module fails; and where it cannot take the arguments.
+    Raises ConfigError if no rule has this name or path, naming the nearest built-in rule, if the
+    function's module fails, and if the function cannot take the arguments.
     """
-    ours = TABLES[field]
-    if name in ours:
+    built_in = TABLES[field]
+    if name in built_in:
         return None
-    known = ", ".join(map(repr, ours))
-    rule = f"must be {known}, or a function's dotted path"
+    message = f"must be {', '.join(map(repr, built_in))}, or a function's dotted path"
     if "." not in name:
-        raise ConfigError(field, rule + nearest_hint(name, ours), repr(name))
+        raise ConfigError(field, message + nearest_hint(name, built_in), repr(name))
     function = function_of(field, name)
     if function is None:
-        raise ConfigError(field, f"{absence_of(name)}; it {rule}", repr(name))
+        raise ConfigError(field, f"{absence_of(name)}; it {message}", repr(name))
     arguments, _ = RESULTS[field]
     try:
         inspect.signature(function).bind(*arguments)
     except TypeError as error:
-        needed = f"must take ({', '.join(arguments)}): {error}"
-        raise ConfigError(field, f"{place_of(function)}: {needed}", repr(name)) from error
+        message = f"{place_of(function)}: must take ({', '.join(arguments)}): {error}"
+        raise ConfigError(field, message, repr(name)) from error
     return function
 
 
 def _guarded(field: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    _, checked = RESULTS[field]
+    """The user's function, with its result checked as `RESULTS` requires."""
+    _, check_result = RESULTS[field]
 
     @functools.wraps(function)
     def guarded(*arguments: Any) -> Any:
-        found = result_of(field, name, function, *arguments)
+        result = result_of(field, name, function, *arguments)
         try:
-            return checked(found, *arguments)
+            return check_result(result, *arguments)
         except ValueError as error:
-            rule = f"{place_of(function)}: gave {found!r:.200}; needed are {error}"
-            raise ConfigError(field, rule, repr(name)) from None
+            message = f"{place_of(function)}: gave {result!r:.200}; needed are {error}"
+            raise ConfigError(field, message, repr(name)) from None
 
     return guarded
 
 
-def _positions(found: Any, episode: Episode, *_: Any) -> list[int]:
-    """`found` as a positions rule gives it; ValueError says what is needed."""
+def _positions(result: Any, episode: Episode, *_: Any) -> list[int]:
+    """The result of a positions rule as a list; raises ValueError with the requirement."""
     length = len(episode.response)
-    whole = _numbers(found, "iu")
-    if whole is None or any(a >= b for a, b in itertools.pairwise([-1, *whole, length])):
-        raise ValueError(f"rising whole numbers from 0, below the response's {length} tokens")
-    return whole
+    numbers = _numbers(result, "iu")
+    if numbers is None or any(a >= b for a, b in itertools.pairwise([-1, *numbers, length])):
+        raise ValueError(
+            f"strictly increasing whole numbers from 0, below the response's {length} tokens"
+        )
+    return numbers
 
 
-def _counts(found: Any, wave: int, seen: allocation.Seen, *_: Any) -> list[int] | None:
-    """`found` as an allocation rule gives it; ValueError says what is needed."""
-    whole, states = None if found is None else _numbers(found, "iu"), len(seen.returns)
-    if found is not None and (whole is None or len(whole) != states or min(whole, default=0) < 0):
+def _counts(result: Any, wave: int, seen: allocation.Seen, *_: Any) -> list[int] | None:
+    """The result of an allocation rule as a list; raises ValueError with the requirement."""
+    if result is None:
+        return None
+    numbers, states = _numbers(result, "iu"), len(seen.returns)
+    if numbers is None or len(numbers) != states or min(numbers, default=0) < 0:
         raise ValueError(f"a whole number of at least 0 for each of {states} states, or None")
-    return whole
+    return numbers
 
 
-def _marks(found: Any, episode: Episode, *_: Any) -> np.ndarray:
-    """`found` as a mask rule gives it; ValueError says what is needed."""
-    marks, length = _numbers(found, "b"), len(episode.response)
-    if marks is None or len(marks) != length:
+def _mask(result: Any, episode: Episode, *_: Any) -> np.ndarray:
+    """The result of a mask rule as bool[T]; raises ValueError with the requirement."""
+    numbers, length = _numbers(result, "b"), len(episode.response)
+    if numbers is None or len(numbers) != length:
         raise ValueError(f"a bool for each of the response's {length} tokens")
-    return np.array(marks, bool)
+    return np.array(numbers, bool)
 
 
-def _numbers(found: Any, kinds: str) -> list[Any] | None:
-    """The numbers of a list or an array of one axis, of NumPy's `kinds`; None for all else."""
+def _numbers(result: Any, kinds: str) -> list[Any] | None:
+    """The numbers of a one-dimensional list or array of NumPy's `kinds`; None for anything else."""
     try:
-        array = np.asarray(found)
+        array = np.asarray(result)
     except (TypeError, ValueError):  # lists of different lengths
         return None
     if array.ndim != 1 or (array.size and array.dtype.kind not in kinds):
@@ -149,18 +155,18 @@ def _numbers(found: Any, kinds: str) -> list[Any] | None:
     return array.tolist()
 
 
-# By field: the arguments of its rules, and a function that checks what one of a user's own gave.
+# By field: the arguments of its rules, and a function that checks the result of a user's rule
 RESULTS: dict[str, tuple[tuple[str, ...], Callable[..., Any]]] = {
     "values.positions": (("episode", "text_of", "values"), _positions),
     "values.allocation": (("wave", "seen", "values"), _counts),
-    "credit.mask": (("episode", "credit"), _marks),
+    "credit.mask": (("episode", "credit"), _mask),
 }
 
 
 def check_rules(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
-    """Refuses unknown rules, fields that the chosen ones do not read, and rules that do not fit.
+    """Raises ConfigError for unknown rules, fields that no chosen rule reads, and rules that clash.
 
-    `is_set(field, value)` says whether the user gave a field a value. Raises ConfigError.
+    `is_set(field, value)` tells whether the user set the field.
     """
     rules, values = chosen_rules(cfg), cfg.values
     for field, name in rules.items():
@@ -170,32 +176,42 @@ def check_rules(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
         section, _, leaf = field.partition(".")
         value, name = getattr(fields[section], leaf), rules[of_rule]
         if is_set(field, value) and name in TABLES[of_rule] and name not in readers:
-            those = " or ".join(map(repr, readers))
-            rule = f"is read by {of_rule} = {those} alone, and this run has {name!r}; leave it out"
-            raise ConfigError(field, rule, repr(value))
+            names = " or ".join(map(repr, readers))
+            message = (
+                f"is read by {of_rule} = {names} alone, and this run has {name!r}; leave it out"
+            )
+            raise ConfigError(field, message, repr(value))
     if values.backup and not values.reuse:
         raise ConfigError("values.backup", "needs values.reuse = True", repr(values.backup))
     if values.reuse and values.budget != "left":
-        rule = "needs values.budget = 'left': what passes through a state must have one horizon"
-        raise ConfigError("values.reuse", rule, repr(values.reuse))
+        message = (
+            "needs values.budget = 'left': all samples that pass a state must have one horizon"
+        )
+        raise ConfigError("values.reuse", message, repr(values.reuse))
     _check_roles(cfg, rules)
     undivided = rules["values.positions"] == "steps" and values.merge == 1 and values.spread is None
     one_to_one = undivided and rules["values.allocation"] != "bisection" and not values.backup
     if cfg.ppo.gamma != 1 and not one_to_one:
-        rule = (
+        message = (
             "must be 1 unless every step of the task has a value of its own: values.positions ="
             " 'steps', no merge, spread, bisection or backup"
         )
-        raise ConfigError("ppo.gamma", rule, repr(cfg.ppo.gamma))
+        raise ConfigError("ppo.gamma", message, repr(cfg.ppo.gamma))
 
 
 def _check_roles(cfg: Config, rules: Mapping[str, str]) -> None:
-    """Refuses averages of values that bisection has drawn a line between: it has looked ahead."""
+    """Raises ConfigError for credit by role that does not fit the rules or the discount.
+
+    Bisection looks ahead: its interpolated values know later returns, so they are not averaged.
+    """
     averages = {f"credit.{name}": getattr(cfg.credit, name) for name in ("lam", "filter")}
     for name, value in (averages | {"values.prior": cfg.values.prior}).items():
         if value and rules["values.allocation"] == "bisection":
-            rule = "cannot be with values.allocation = 'bisection', whose values look ahead"
-            raise ConfigError(name, f"{rule}; leave it out", repr(value))
+            message = (
+                "does not go with values.allocation = 'bisection', whose values look ahead;"
+                " leave it out"
+            )
+            raise ConfigError(name, message, repr(value))
     if cfg.credit.prior is not None and not cfg.values.prior:
         raise ConfigError(
             "credit.prior", "needs values.prior; leave it out", repr(cfg.credit.prior)

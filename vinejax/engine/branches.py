@@ -10,7 +10,7 @@ import numpy as np
 from vinejax.core.settings import SampleConfig
 from vinejax.model.decoder import DecoderConfig
 
-# Integers are Python's or NumPy's, sequences lists, tuples or arrays.
+# Integers may be Python's or NumPy's; sequences may be lists, tuples or arrays.
 Ids = Sequence[SupportsIndex] | np.ndarray
 Trunks = Sequence[Ids] | np.ndarray
 MaxTokens = SupportsIndex | Ids | None
@@ -18,10 +18,11 @@ MaxTokens = SupportsIndex | Ids | None
 
 @dataclasses.dataclass(frozen=True)
 class Branch:
-    """A continuation to be drawn after the first `position` tokens of trunk number `trunk`.
+    """A request for a continuation after the first `position` tokens of trunk number `trunk`.
 
-    It may continue a response that begins after the trunk's first `response` tokens: a stop string
-    can then begin in the trunk's part of the response. None: the response begins with the branch.
+    A branch may continue a response that begins after the trunk's first `response` tokens. A stop
+    string can then begin in the trunk's part of that response. With None the response begins with
+    the branch.
 
     Example:
       >>> vinejax.Branch(trunk=0, position=9, seed=1)
@@ -30,7 +31,7 @@ class Branch:
 
     trunk: int
     position: int  # 1 <= position <= len(trunk)
-    seed: int  # 0 <= seed < 2**64; every draw is made from it and the token's index
+    seed: int  # 0 <= seed < 2**64; every draw depends on the seed and the token's index alone
     response: int | None = None  # 0 <= response <= position
 
 
@@ -42,84 +43,85 @@ class Grown:
     """The continuation of a branch."""
 
     tokens: list[int]
-    logprobs: list[float]  # temperature-scaled, full softmax
+    logprobs: list[float]  # under the full softmax at the sampling temperature
     text: str  # ends before a stop string
     finish: str  # 'eos' | 'stop' | 'length'
-    overlap: int = 0  # characters of the stop string that the response had before the branch
+    overlap: int = 0  # characters of the stop string that lie before the branch
 
 
-class Fed(NamedTuple):
+class StreamInput(NamedTuple):
     """Trunks and branches that enter a stream while it runs.
 
-    In `branches` trunks are numbered from 0, as in a call of their own. In the stream's pairs and
-    in its `trunk_logprobs` they are numbered on, after all that it was given before.
+    The trunk numbers in `branches` begin at 0, as in a separate call. The stream's pairs and its
+    `trunk_logprobs` continue the numbering of the branches and trunks that it received before.
     """
 
     trunks: Trunks
     branches: Branches
     max_tokens: MaxTokens = None
-    scored: bool | Sequence[bool] = False  # or of each trunk
+    scored: bool | Sequence[bool] = False  # for all trunks, or one entry per trunk
 
 
 @dataclasses.dataclass(frozen=True)
-class Feed:
-    """How work is added to a stream while it runs, and at most how much.
+class Feeder:
+    """The source of further trunks and branches for a running stream, with upper bounds.
 
-    `more` is called after each chunk of decode steps, once the branches that ended in it were
-    handed out. It gives what enters the queue, perhaps nothing, or None when nothing will come any
-    more. With nothing under way it must give a branch or None. The bounds fix the shapes of the
-    stream's phase; what does not fit it waits for a following phase.
+    The engine calls `more` after each chunk of decode steps, once it has yielded the branches that
+    ended in the chunk. `more` returns the input that enters the queue, which may be empty, or None
+    when there will be no further input. While no branch is being decoded, `more` must return a
+    branch or None. The bounds fix the shapes of the stream's phase. Input that does not fit waits
+    for a following phase.
     """
 
-    more: Callable[[], Fed | None]
-    branches: int
-    longest: int  # tokens of a trunk
-    at_once: int  # branches that are under way together
+    more: Callable[[], StreamInput | None]
+    branches: int  # the most branches that `more` returns in all
+    longest: int  # the most tokens of a trunk
+    at_once: int  # the most branches that are decoded or wait at the same time
 
 
-# Yields pairs (number of a branch, its continuation); returns `Stream.trunk_logprobs`.
-Growing = Generator[tuple[int, Grown], None, list[np.ndarray]]
+# A generator of pairs (number of a branch, its continuation) that returns `Stream.trunk_logprobs`.
+StreamPairs = Generator[tuple[int, Grown], None, list[np.ndarray]]
 
 
 class Stream:
     """The pairs (number of a branch, Grown) of `Engine.stream`, as branches end.
 
-    Nothing is computed before the first pair is asked for. A loop that is left early frees
-    the caches; a second loop computes everything again.
+    The engine computes nothing before the first pair is requested. Leaving the loop early frees the
+    caches. A second loop computes everything again.
     """
 
-    def __init__(self, grow: Callable[[], Growing]):
+    def __init__(self, grow: Callable[[], StreamPairs]):
         self._grow = grow
-        # Once the loop has ended, if any trunk was `scored`: f32[length] per trunk, the
-        # log-probabilities of its own tokens, with 0 for the first; f32[0] if it was not scored.
+        # f32[length] per trunk: the log-probabilities of the trunk's own tokens, 0 for the first
+        # token; f32[0] for a trunk that is not scored. Empty before the loop has ended.
         self.trunk_logprobs: list[np.ndarray] = []
 
     def __iter__(self) -> Iterator[tuple[int, Grown]]:
         self.trunk_logprobs = yield from self._grow()
 
     def in_order(self) -> list[Grown]:
-        """The continuations in the branches' order, once the last has ended."""
+        """The continuations in the order of the branches; waits for the last one."""
         by_branch = dict(self)
         return [by_branch[i] for i in range(len(by_branch))]
 
 
 @dataclasses.dataclass
-class Work:
+class BranchSet:
     """Checked branches, with their trunks and budgets."""
 
-    trunks: list[list[int]]  # each cut after the last token that is needed
+    trunks: list[list[int]]  # token ids, cut after the last token that is needed
     branches: list[Branch]
-    budgets: list[int]  # the most tokens that each branch may draw
+    budgets: list[int]  # the most tokens of each branch
     longest: int  # the most tokens of a trunk that must be computed
     scored: list[bool]  # whether the log-probabilities of a trunk's own tokens are wanted
 
-    def within(self, columns: int) -> "Work":
-        """A copy with trunks cut after `columns` tokens, which is at least `longest`."""
+    def within(self, columns: int) -> "BranchSet":
+        """A copy whose trunks are cut after `columns` tokens; `columns` is at least `longest`."""
         trunks = [trunk[:columns] for trunk in self.trunks]
-        return Work(trunks, [*self.branches], [*self.budgets], self.longest, [*self.scored])
+        return BranchSet(trunks, [*self.branches], [*self.budgets], self.longest, [*self.scored])
 
-    def add(self, more: "Work") -> None:
-        """Adds further work, whose trunks and branches are numbered on."""
+    def add(self, more: "BranchSet") -> None:
+        """Appends another set; its trunks and branches continue the numbering of this one."""
         first = len(self.trunks)
         self.branches += [dataclasses.replace(b, trunk=first + b.trunk) for b in more.branches]
         self.trunks += more.trunks
@@ -129,33 +131,33 @@ class Work:
 
 
 def as_lists(trunks: Trunks) -> list[list[int]]:
-    """The trunks as lists of Python integers; ValueError naming a trunk with anything else."""
+    """The trunks as lists of Python integers; raises ValueError for a trunk of anything else."""
     lists = []
     for i, trunk in enumerate(trunks):
         ids = np.asarray(trunk)
         if ids.size and (ids.ndim != 1 or ids.dtype.kind not in "iu"):
-            raise ValueError(f"trunk {i} is no sequence of token ids, which are integers")
+            raise ValueError(f"trunk {i} is no sequence of token ids (integers)")
         lists.append(ids.tolist())
     return lists
 
 
 def check_sampling(cfg: SampleConfig, vocab_size: int) -> None:
-    """ValueError for numbers out of range, and for stop strings that are empty or no tuple."""
+    """Raises ValueError for numbers out of range and for invalid stop strings."""
     if not (0 <= cfg.temperature < math.inf and 0 < cfg.top_p <= 1 and cfg.top_k >= 0):
-        raise ValueError(f"{cfg}: temperature >= 0, 0 < top_p <= 1 and top_k >= 0 are needed")
+        raise ValueError(f"{cfg}: must have temperature >= 0, 0 < top_p <= 1 and top_k >= 0")
     if cfg.max_tokens < 1:
         raise ValueError(f"max_tokens = {cfg.max_tokens} must be at least 1")
     if not all(0 <= i < vocab_size for i in cfg.stop_ids):
         raise ValueError(f"stop_ids = {cfg.stop_ids} must be token ids, below {vocab_size}")
     if not isinstance(cfg.stop, tuple):
-        wanted = (cfg.stop,) if isinstance(cfg.stop, str) else tuple(cfg.stop)
-        raise ValueError(f"stop = {cfg.stop!r} must be a tuple of strings: {wanted!r}")
+        as_tuple = (cfg.stop,) if isinstance(cfg.stop, str) else tuple(cfg.stop)
+        raise ValueError(f"stop = {cfg.stop!r} must be a tuple of strings: {as_tuple!r}")
     if "" in cfg.stop:
-        raise ValueError(f"stop = {cfg.stop!r} holds an empty string, which stops every text")
+        raise ValueError(f"stop = {cfg.stop!r} has an empty string, which would stop every text")
 
 
 def check_branches(trunks: list[list[int]], branches: Sequence[Branch], cfg: DecoderConfig) -> None:
-    """ValueError naming a trunk that does not fit the model, or a branch that fits no trunk."""
+    """Raises ValueError for a trunk that does not fit the model or a branch that fits no trunk."""
     for i, trunk in enumerate(trunks):
         if not trunk:
             raise ValueError(f"trunk {i} is empty")
@@ -171,17 +173,17 @@ def check_branches(trunks: list[list[int]], branches: Sequence[Branch], cfg: Dec
             raise ValueError(f"branch {i}: no trunk {branch.trunk} among {len(trunks)}")
         length = len(trunks[branch.trunk])
         if not 1 <= branch.position <= length:
-            rule = f"is outside 1 .. {length}, the length of trunk {branch.trunk}"
-            raise ValueError(f"branch {i}: position {branch.position} {rule}")
+            message = f"is outside 1 .. {length}, the length of trunk {branch.trunk}"
+            raise ValueError(f"branch {i}: position {branch.position} {message}")
         if not 0 <= branch.seed < 2**64:
             raise ValueError(f"branch {i}: seed {branch.seed} is not a 64-bit number")
         if branch.response is not None and not 0 <= branch.response <= branch.position:
-            rule = f"is outside 0 .. {branch.position}, its position"
-            raise ValueError(f"branch {i}: response {branch.response} {rule}")
+            message = f"is outside 0 .. {branch.position}, its position"
+            raise ValueError(f"branch {i}: response {branch.response} {message}")
 
 
 def budgets_of(branches: Sequence[Branch], max_tokens: MaxTokens, context: int) -> list[int]:
-    """The most tokens of each branch: its bound, or the rest of the context if that is less."""
+    """The most tokens of each branch: its bound, or the rest of the context if that is smaller."""
     limits = np.asarray(max_tokens)
     if limits.size and limits.dtype.kind not in "iu":
         raise ValueError(f"max_tokens = {max_tokens!r} must be an integer, or one per branch")
@@ -191,19 +193,19 @@ def budgets_of(branches: Sequence[Branch], max_tokens: MaxTokens, context: int) 
     return [int(min(n, context - b.position)) for n, b in zip(bounds, branches, strict=True)]
 
 
-def work_of(
+def branch_set_of(
     trunks: Trunks,
     branches: Branches,
     max_tokens: MaxTokens,
     cfg: DecoderConfig,
     scored: bool | Sequence[bool],
     reach: int = 0,
-) -> Work:
-    """The branches with their budgets, and the tokens of each trunk that are needed.
+) -> BranchSet:
+    """The checked branches, their budgets, and the tokens of each trunk that are needed.
 
-    These are all tokens of a trunk that is `scored`, else those before its last branch. `reach`
-    tokens after each branch of several tokens, which may repeat them, are kept but need not be
-    computed.
+    A trunk that is `scored` needs all of its tokens, another trunk the tokens before its last
+    branch. The set also keeps `reach` tokens after each branch with a budget over 1, which the
+    branch may accept (`accept.py`). These tokens need not be computed.
 
     Raises ValueError for trunks and branches that do not fit the model of `cfg`.
     """
@@ -219,4 +221,4 @@ def work_of(
             needed[i] = max(needed[i], position)
             lengths[i] = max(lengths[i], position + reach if budget > 1 else position)
     trimmed = [trunk[:length] for trunk, length in zip(lists, lengths, strict=True)]
-    return Work(trimmed, [*branches], budgets, max(needed, default=0), is_scored)
+    return BranchSet(trimmed, [*branches], budgets, max(needed, default=0), is_scored)

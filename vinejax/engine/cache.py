@@ -1,9 +1,9 @@
 """The cache of the slots' own tokens: the interface of its two implementations.
 
-`Ring` (`ring.py`) has columns that all slots share, and is read by XLA. `Paged` (`tpu/paged.py`)
-has pages that each slot takes as it grows, and is read by kernels for TPU. Each is a pytree of
-arrays, which the compiled loop carries, and has a `Storage`: the static part, from which sizes
-follow. `memory.storage_for` chooses one, and nothing else asks which it is.
+`Ring` (`ring.py`) has columns that all slots share; XLA reads it. `PagedCache` (`tpu/paged.py`) has
+pages that each slot takes as it grows; kernels for TPU read it. Each is a pytree of arrays, which
+the compiled loop carries, and each has a `Storage`, the static part from which sizes follow.
+`memory.storage_for` chooses one of the two. No other code distinguishes them.
 """
 
 import abc
@@ -19,22 +19,22 @@ from jax.sharding import PartitionSpec as Spec
 from jaxtyping import Array, Bool, Int
 
 from vinejax.core.errors import ConfigError
-from vinejax.engine.layout import CacheLayout, Joined, Separate
+from vinejax.engine.layout import CacheLayout, JoinedKV, SeparateKV
 from vinejax.engine.shared_attention import Lanes, Queries
 from vinejax.engine.split import SHARDS, num_kv_heads
 from vinejax.model.attention import LANES
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import num_shards
 
-# (queries [B, K, G, H], new keys and new values [B, 1, K, H], the layer of the window, the layer of
-# the cache, the layer's rule) -> (attention [B, K, G, H], the layer of the cache)
+# (queries [B, K, G, H], new keys and new values [B, 1, K, H], the window's layer, the cache's
+# layer, the layer's attention rule) -> (attention [B, K, G, H], the cache's layer)
 Attend = Callable[..., tuple[jax.Array, Any]]
 
 
-class Step(NamedTuple):
-    """One decode step, as all layers share it."""
+class DecodeStep(NamedTuple):
+    """The inputs of a decode step's attention that all layers share."""
 
-    number: Int[Array, ""]  # steps since the phase began
+    number: Int[Array, ""]  # number of steps since the phase began
     queries: Queries
     lanes: Lanes
 
@@ -43,7 +43,7 @@ class Step(NamedTuple):
 class Cache(abc.ABC):
     """Keys and values of the tokens that the slots of a shard have passed through the model."""
 
-    layers: list[Any]  # the arrays of each layer
+    layers: list[Any]  # arrays per layer
 
     @abc.abstractmethod
     def reserve(
@@ -51,12 +51,12 @@ class Cache(abc.ABC):
     ) -> tuple["Cache", Bool[Array, " B"]]:
         """Makes room for a step's new columns; slots have drawn `age` tokens.
 
-        Also returns the occupied slots that have to wait, bool[B], whose columns are lost.
+        Also returns the occupied slots that must wait, bool[B]. These slots lose their columns.
         """
 
     @abc.abstractmethod
-    def attention(self, step: Step) -> Attend:
-        """The attention of a step, which writes a layer's new column and reads all columns seen.
+    def attention(self, step: DecodeStep) -> Attend:
+        """The attention of a step: writes a layer's new column and reads the visible columns.
 
         Writing and reading are one call, since a kernel does both at once.
         """
@@ -70,12 +70,12 @@ class Cache(abc.ABC):
         """A PartitionSpec for each array of the same cache with this many slots per shard."""
 
     def movable(self) -> "Cache":
-        """The arrays that change when slots are renumbered: by default, all."""
+        """The arrays that change when slots are renumbered; by default all."""
         return self
 
     @abc.abstractmethod
     def take(self, slots: Int[Array, " M"]) -> "Cache":
-        """The movable arrays of these slots alone, which are renumbered from 0."""
+        """The movable arrays of these slots alone, renumbered from 0."""
 
     def with_moved(self, moved: "Cache") -> "Cache":
         """The cache with its movable arrays replaced."""
@@ -90,16 +90,16 @@ class Sizes:
     rows: int  # per shard
     lanes: int  # per row
     columns: int  # per row
-    width: int  # maximum of columns per slot
-    queue: int  # length of a shard's queue
-    batch: int  # trunks per shard that one prefill computes
-    chunk: int  # maximum of decode steps per call
+    width: int  # most columns of a slot
+    queue: int  # entries of a shard's queue
+    batch: int  # trunks per shard in one prefill
+    chunk: int  # most decode steps of one call
     storage: "Storage"
 
 
 @dataclasses.dataclass(frozen=True)
 class Allocator:
-    """Makes arrays of zeros for all shards, each with a buffer of its own."""
+    """Allocates arrays for all shards; each array has its own buffer."""
 
     model: Decoder
     mesh: Mesh
@@ -107,13 +107,13 @@ class Allocator:
     def cache(
         self, layout: CacheLayout, sequences: int, columns: int, per_head: int = 1
     ) -> jax.Array:
-        """One layer's cache, with `per_head` vectors of the head's width side by side."""
+        """One layer's cache of zeros, with `per_head` vectors of the head's width side by side."""
         heads, width = num_kv_heads(self.model, self.mesh), per_head * self.model.cfg.head_dim
         shape = layout.shape(num_shards(self.mesh) * sequences, heads, columns, width)
         return self._place(jnp.zeros(shape, self.model.compute.dtype), layout.spec)
 
     def numbers(self, *shape: int, value: int = 0) -> jax.Array:
-        """An int32 array of this shape per shard."""
+        """An int32 array filled with `value`, of this shape per shard."""
         rows = num_shards(self.mesh) * shape[0]
         return self._place(jnp.full((rows, *shape[1:]), value, jnp.int32), SHARDS)
 
@@ -130,10 +130,10 @@ class Storage(abc.ABC):
     """The static part of a cache: hashable, a field of `Sizes`.
 
     A column is one position of one sequence, in all layers. Numbers are per shard. By default each
-    slot has the columns of the largest budget, and a step reads all columns.
+    slot has as many columns as the largest budget, and a step reads all columns.
     """
 
-    read_by_kernel: ClassVar[bool] = False  # the compiler's count of cycles lacks such reads
+    read_by_kernel: ClassVar[bool] = False  # the compiler's cycle count lacks a kernel's reads
 
     @property
     def on_cpu(self) -> bool:
@@ -142,15 +142,15 @@ class Storage(abc.ABC):
     # --- sizes
 
     def align(self, columns: int) -> int:
-        """The smallest possible number of columns of a row, or of a slot, from `columns` on."""
+        """The smallest possible number of columns of a row or slot that is at least `columns`."""
         return columns
 
     def slot_bytes(self, slots: int, width: int, column_bytes: int) -> int:
-        """Bytes per slot, where memory is divided between rows and this many slots."""
+        """Bytes per slot when memory is divided between rows and this many slots."""
         return width * column_bytes
 
     def fitted(self, slots: int, width: int, room: int) -> "Storage":
-        """The storage of this many slots where memory has room for `room` columns."""
+        """The storage of this many slots in memory for `room` columns."""
         return self
 
     def columns(self, slots: int, width: int) -> int:
@@ -160,7 +160,7 @@ class Storage(abc.ABC):
     # --- arrays
 
     @abc.abstractmethod
-    def window_layer(self, new: Allocator, sizes: Sizes) -> Separate | Joined:
+    def window_layer(self, new: Allocator, sizes: Sizes) -> SeparateKV | JoinedKV:
         """An empty layer of the window that is read together with this cache."""
 
     @abc.abstractmethod
@@ -175,32 +175,32 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def drain_columns(self, sizes: Sizes, drain: Sizes) -> int:
-        """Columns of the arrays that the drain takes in addition to those of the phase."""
+        """Columns of the arrays that the drain allocates beside those of the phase."""
 
     # --- planning
 
     def columns_read(self, seen: float, columns: int) -> float:
-        """Columns that a step reads of a sequence that has `columns`, of which it sees `seen`."""
+        """Columns that a step reads of a sequence of `columns`, of which `seen` are visible."""
         return columns
 
     def sequences_read(self, sizes: Sizes, busy: float) -> tuple[float, float]:
-        """Rows, and slots, that a step reads while `busy` slots are busy."""
+        """Rows and slots that a step reads while `busy` slots are busy."""
         return sizes.rows, sizes.slots
 
     def usable_slots(self, sizes: Sizes, mean_tokens: float) -> int:
-        """Slots that can be busy at once, if branches have `mean_tokens` tokens on average."""
+        """Slots that can be busy at once if branches have `mean_tokens` tokens on average."""
         return sizes.slots
 
     def smallest(self, sizes: Sizes) -> "Storage":
-        """The smallest storage with which a phase would still have this many slots."""
+        """The smallest storage with which a phase still has this many slots."""
         return self
 
 
 def use_kernel(name: str, platform: str, head_dim: int) -> bool:
     """Whether decoding's attention is a kernel; `name` is rollout.attention.
 
-    On a CPU a kernel that was named is interpreted, for tests: this is slow. Raises ConfigError for
-    a named kernel that the platform or the model cannot have.
+    On a CPU 'kernel' is interpreted, which is slow and serves tests. Raises ConfigError if 'kernel'
+    is impossible on the platform or with the model.
     """
     if name == "xla" or (name == "auto" and platform != "tpu"):
         return False

@@ -1,7 +1,7 @@
-"""What the trace of a chunk says: the branches that ended in it, and the counts of its steps.
+"""Reads the trace of a chunk: the branches that ended in the chunk, and the counts of its steps.
 
-The host reads it while the devices decode the next chunk, and must take less time than they do.
-benchmarks/collect.py measures it.
+The host reads a trace while the devices decode the next chunk. To keep the devices busy, it must
+take less time than they do; benchmarks/collect.py measures it.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,14 +10,17 @@ from typing import NamedTuple
 import numpy as np
 
 from vinejax.core.errors import DivergedError
-from vinejax.engine.branches import Work
+from vinejax.engine.branches import BranchSet
 from vinejax.engine.decode import GOING, NOT_FINITE
 from vinejax.engine.stats import EngineStats
 from vinejax.engine.trace import HostSteps, Traces
 
 
-class Drawn(NamedTuple):
-    """A branch that has ended, with its decoded tokens; `Repeats.whole` adds those before them."""
+class DecodedBranch(NamedTuple):
+    """A branch that has ended, with its decoded tokens.
+
+    `AcceptedPrefixes.with_prefix` adds the accepted tokens before them.
+    """
 
     branch: int
     tokens: np.ndarray  # i32[length]
@@ -26,41 +29,43 @@ class Drawn(NamedTuple):
 
 
 class Collector:
-    """Follows the branches of a phase: `order` has the branches of each shard's queue.
+    """Follows the branches of a phase from their traces.
 
-    `repeated` gives the number of tokens of a branch that precede its decoded ones.
+    `order` lists the branches of each shard's queue. `num_accepted` returns the number of a
+    branch's tokens before the decoded ones.
     """
 
     def __init__(
         self,
-        work: Work,
+        branch_set: BranchSet,
         order: list[list[int]],
         slots: int,
         chunk: int,
         stats: EngineStats,
-        repeated: Callable[[int], int],
+        num_accepted: Callable[[int], int],
     ):
-        self._work, self._stats, self._repeated = work, stats, repeated
+        self._branch_set, self._stats, self._num_accepted = branch_set, stats, num_accepted
         self._order: list[list[int]] = [[] for _ in order]
-        self.not_ended = np.zeros(len(order), np.int64)  # branches of each shard
+        self.not_ended = np.zeros(len(order), np.int64)  # number of branches per shard
         self.add_branches(order)
         self._traces = Traces(len(order), slots, chunk)
-        self._decoded = self._drawn = 0  # tokens in all steps, and of branches that have ended
+        # Tokens of all steps, and tokens of the branches that have ended.
+        self._num_decoded = self._num_ended = 0
 
     def add_branches(self, order: list[list[int]]) -> None:
-        """Follows further branches, which come next in each shard's queue."""
+        """Follows further branches, which continue each shard's queue."""
         for of_shard, more in zip(self._order, order, strict=True):
             of_shard += more
         self.not_ended += [len(more) for more in order]
 
     def move(self, slots: np.ndarray) -> None:
-        """From the next chunk on, slot i of a shard has the branch of slot `slots[shard, i]`."""
+        """Renumbers slots from the next chunk on: slot i takes the branch of `slots[shard, i]`."""
         self._traces.move(slots)
 
-    def add(self, steps: HostSteps) -> Iterator[Drawn]:
-        """The branches that ended in the next chunk, each of them once.
+    def add(self, steps: HostSteps) -> Iterator[DecodedBranch]:
+        """The branches that ended in the next chunk, each once.
 
-        Raises DivergedError naming a branch and its trunk where logits were not finite.
+        Raises DivergedError with the branch and its trunk if logits were not finite.
         """
         ended = self._traces.add(steps, self._count(steps))
         places = zip(ended.shard.tolist(), ended.item.tolist(), strict=True)
@@ -68,34 +73,35 @@ class Collector:
         if len(diverged := np.flatnonzero(ended.outcome == NOT_FINITE)):
             n = int(diverged[0])
             branch = branches[n]
-            number = self._repeated(branch) + len(ended.tokens[n])
+            number = self._num_accepted(branch) + len(ended.tokens[n])
+            trunk = self._branch_set.branches[branch].trunk
             raise DivergedError(
-                f"branch {branch} on trunk {self._work.branches[branch].trunk}: the logits of its "
-                f"token {number} are not finite; the weights have diverged"
+                f"branch {branch} on trunk {trunk}: the logits of its token {number} are not "
+                "finite; the weights have diverged"
             )
-        self._drawn += sum(map(len, ended.tokens))
-        if not self.not_ended.any():  # all that was decoded and not drawn was given up
-            self._stats.restarted_tokens += self._decoded - self._drawn
-            self._decoded = self._drawn = 0
-        columns = branches, ended.tokens, ended.logprobs, ended.outcome.tolist()
-        return map(Drawn, *columns)
+        self._num_ended += sum(map(len, ended.tokens))
+        if not self.not_ended.any():  # decoded tokens of no branch belong to restarted branches
+            self._stats.restarted_tokens += self._num_decoded - self._num_ended
+            self._num_decoded = self._num_ended = 0
+        outcomes = ended.outcome.tolist()
+        return map(DecodedBranch, branches, ended.tokens, ended.logprobs, outcomes)
 
     def _count(self, steps: HostSteps) -> np.ndarray:
-        """Adds the steps of a chunk to the counts; returns how many each shard took, i64[Z]."""
+        """Adds the steps of a chunk to the counts; returns the steps of each shard, i64[Z]."""
         slots = steps.item.shape[1]
         num_busy = (steps.item >= 0).sum(axis=1, dtype=np.int32)  # [Z, chunk]
         num_ended = (steps.ended != GOING).sum(axis=1, dtype=np.int32)
-        taken = (num_busy > 0).sum(axis=1)
-        # Branches that have not ended before a step are under way in it, or wait.
+        step_counts = (num_busy > 0).sum(axis=1)
+        # A branch that has not ended before a step is in a slot or waits.
         ended_before = np.cumsum(num_ended, axis=1) - num_ended
         waiting = self.not_ended[:, None] - ended_before - num_busy
         queued = (waiting > 0) & (num_busy > 0)
         self.not_ended -= num_ended.sum(axis=1)
-        self._stats.decode_steps += int(taken.max())
-        self._stats.slot_steps += int(taken.sum()) * slots
+        self._stats.decode_steps += int(step_counts.max())
+        self._stats.slot_steps += int(step_counts.sum()) * slots
         decoded = int(num_busy.sum())
-        self._decoded += decoded
+        self._num_decoded += decoded
         self._stats.decoded_tokens += decoded
         self._stats.queued_slot_steps += int(queued.sum()) * slots
         self._stats.queued_tokens += int(num_busy[queued].sum())
-        return taken
+        return step_counts

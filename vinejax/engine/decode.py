@@ -1,14 +1,14 @@
 """The compiled program of generation: a chunk of decode steps.
 
-Every shard has a window of resident trunks, a queue of branches (its items) and B slots, and runs
-its own loop over them; only the devices of one shard communicate (`split.py`). All arrays below are
-one shard's; globally their first axis is that of all shards, one after the other.
+Every shard has a window of resident trunks, a queue of branches (its items) and B slots. A shard
+runs its own loop over them; only the devices of one shard communicate (`split.py`). The arrays
+below are those of one shard. Globally, their first axis covers all shards, one after the other.
 
 A slot holds (item, row of the window, age, last token). Its first step passes token position - 1 of
-the trunk through the model, so no logits are stored with a trunk. A slot whose branch has ended
-takes, inside the loop, the next item of a row that has a free lane. The slots' own tokens are in a
-cache (`cache.py`): a ring of columns that all slots share, or pages. A slot that waits for a page
-takes no part in a step.
+the trunk through the model, so no logits are stored with a trunk. Inside the loop a slot whose
+branch has ended takes the next item of a row that has a free lane. The slots' own tokens are in a
+cache (`cache.py`), which is a ring of columns that all slots share, or pages. A slot that waits for
+a page takes no part in a step.
 """
 
 import dataclasses
@@ -25,17 +25,17 @@ from jaxtyping import Array, Bool, Float, Int
 
 from vinejax.core.settings import SampleConfig
 from vinejax.engine import split
-from vinejax.engine.cache import Cache, Sizes, Step
+from vinejax.engine.cache import Cache, DecodeStep, Sizes
 from vinejax.engine.layout import WINDOW
 from vinejax.engine.sampling import FORMS, sample
 from vinejax.engine.shared_attention import Queries, assign_lanes
 from vinejax.engine.split import REPLICATED, SHARDS, Weights
-from vinejax.engine.window import Rows, Window
+from vinejax.engine.window import Window, WindowRows
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import on_shards, platform_of
 
 GOING, LENGTH, EOS, STOP, NOT_FINITE = range(5)  # how a decode step left its branch
-# The kinds of steps that XLA puts into CUDA graphs: single kernels, loops with their conditions.
+# Kinds of commands that XLA puts into CUDA graphs: single kernels, and loops with their conditions.
 IN_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,WHILE,CONDITIONAL"
 
 
@@ -48,64 +48,66 @@ class DecodeConfig:
     sampling: SampleConfig  # only temperature, top-p and top-k are used
     eos_ids: tuple[int, ...]
     sizes: Sizes
-    drained_at: int = 0  # a chunk ends when no more slots of a shard are busy and no item waits
+    drained_at: int = 0  # busy slots of a shard at which a chunk ends, if no item waits
 
 
 class Queue(NamedTuple):
-    """All items of the shard, in the order of its loads."""
+    """All items of a shard, in the order of its jobs."""
 
-    position: jax.Array  # i32[Q] tokens of the trunk before the branch
-    token: jax.Array  # i32[Q] the last of them
-    seed: jax.Array  # u32[Q, 2] high and low half
-    budget: jax.Array  # i32[Q]
-    match: jax.Array  # i32[Q] the automaton's state at its start
-    before: jax.Array  # i32[Q] the sum of the budgets of all items before it
+    position: jax.Array  # i32[Q] number of the trunk's tokens before the branch
+    token: jax.Array  # i32[Q] last token before the branch
+    seed: jax.Array  # u32[Q, 2] high and low half of the seed
+    budget: jax.Array  # i32[Q] most tokens of the branch
+    match: jax.Array  # i32[Q] the automaton's state at the start of the branch
+    before: jax.Array  # i32[Q] sum of the budgets of all items before this one
 
 
-class Inputs(NamedTuple):
-    """Arrays that a chunk reads and does not change."""
+class ChunkInputs(NamedTuple):
+    """The arrays that a chunk reads but does not change."""
 
     weights: Weights
     window: Window
     queue: Queue
-    stops: jax.Array  # i32[A, V] the automaton of the stop strings (`stop.py`); A = 0 without any
-    # bool[] whether loads wait for a row, on any shard, or may yet be fed
+    stops: jax.Array  # i32[A, V] automaton of the stop strings (`stop.py`); A = 0 without any
+    # bool[] whether jobs wait for a row on any shard, or the feed is open
     trunks_wait: jax.Array | np.ndarray
 
 
 class Slots(NamedTuple):
     """The branches that a shard decodes, one per slot, with their keys and values."""
 
-    step: jax.Array  # i32[1] decode steps since the phase began
-    item: jax.Array  # i32[B] -1 when idle
-    row: jax.Array  # i32[B] of the window
-    age: jax.Array  # i32[B] tokens sampled so far
-    token: jax.Array  # i32[B] the token that the next step passes through the model
-    match: jax.Array  # i32[B] the automaton's state: how much of a stop string the text ends with
+    step: jax.Array  # i32[1] number of decode steps since the phase began
+    item: jax.Array  # i32[B] index in the queue; -1 if idle
+    row: jax.Array  # i32[B] row of the window
+    age: jax.Array  # i32[B] number of tokens sampled so far
+    token: jax.Array  # i32[B] token that the next step passes through the model
+    match: jax.Array  # i32[B] the automaton's state: the part of a stop string that ends the text
     cache: Cache
 
 
-class Steps(NamedTuple):
-    """The steps of each slot in a chunk, or, without the last axis, one step."""
+class ChunkSteps(NamedTuple):
+    """The steps of each slot in a chunk; without the last axis, one step."""
 
-    item: jax.Array  # i32[B, chunk] -1 where the slot was idle, or waited
+    item: jax.Array  # i32[B, chunk] index in the queue; -1 where the slot was idle or waited
     token: jax.Array  # i32[B, chunk]
     logprob: jax.Array  # f32[B, chunk]
-    ended: jax.Array  # i32[B, chunk] GOING, or how the branch ended with this token
+    ended: jax.Array  # i32[B, chunk] GOING, or how this token ended the branch
 
 
-Trace = tuple[Steps, jax.Array]  # for the host: steps, and i32[W] items per row that have not ended
-Progress = tuple[jax.Array, Slots, Rows, Steps]  # the loop's state: the number of steps, ...
+# For the host: the steps, and i32[W] the number of unfinished items per row.
+Trace = tuple[ChunkSteps, jax.Array]
+# The state of the loop; the first entry is the number of steps.
+ChunkState = tuple[jax.Array, Slots, WindowRows, ChunkSteps]
 
 
 @functools.cache
 def chunk_program(platform: str) -> "jax.stages.Wrapped":
     """`decode_chunk`, compiled for the devices of a platform; `slots` and `rows` are donated.
 
-    On a GPU the whole chunk is one CUDA graph, its loop included: a step is hundreds of kernels of
-    two microseconds, for which the host would otherwise wait. Drivers older than CUDA 12.3 have no
-    loops in graphs, and XLA then leaves them out. Who sets the flag in XLA_FLAGS is obeyed, as for
-    a profile: it names each kernel only without graphs.
+    On a GPU the whole chunk, its loop included, is one CUDA graph. Without a graph the host would
+    launch each of the hundreds of kernels of a step, which take two microseconds. Drivers older
+    than CUDA 12.3 have no loops in graphs; XLA then leaves the loops out. The flag in XLA_FLAGS
+    takes precedence, for example for a profile, which names single kernels only without graphs.
     """
     flag, options = "xla_gpu_enable_command_buffer", {}
     if platform == "gpu" and flag not in os.environ.get("XLA_FLAGS", ""):
@@ -119,29 +121,29 @@ def chunk_program(platform: str) -> "jax.stages.Wrapped":
 
 
 def decode_chunk(
-    config: DecodeConfig, inputs: Inputs, slots: Slots, rows: Rows
-) -> tuple[Slots, Rows, Trace]:
-    """Run up to `sizes.chunk` decode steps, or until the window has no work left.
+    config: DecodeConfig, inputs: ChunkInputs, slots: Slots, rows: WindowRows
+) -> tuple[Slots, WindowRows, Trace]:
+    """Runs up to `sizes.chunk` decode steps, until the window has no items left.
 
-    While loads wait for a row, run half as many. A slot must have as many columns as the largest
-    budget, `sizes.width`, or a step would overwrite one that is still read.
+    While jobs wait for a row, runs up to half as many. A slot must have as many columns as the
+    largest budget (`sizes.width`), or a step would overwrite a column that is still read.
     """
     chunk = config.sizes.chunk
 
-    def one_shard(inputs: Inputs, slots: Slots, rows: Rows):
+    def one_shard(inputs: ChunkInputs, slots: Slots, rows: WindowRows):
         B = slots.item.shape[0]
         none = jnp.zeros((chunk, B), jnp.int32)
         idle = jnp.full((chunk, B), -1, jnp.int32)
-        steps = Steps(idle, none, jnp.zeros((chunk, B), jnp.float32), none)
+        steps = ChunkSteps(idle, none, jnp.zeros((chunk, B), jnp.float32), none)
 
-        def work_left(state: Progress) -> Bool[Array, ""]:
+        def work_left(state: ChunkState) -> Bool[Array, ""]:
             n, slots, rows, _ = state
             limit = jnp.where(inputs.trunks_wait, (chunk + 1) // 2, chunk)
             drained_at = jnp.where(inputs.trunks_wait, 0, config.drained_at)
             is_busy = jnp.sum(slots.item >= 0) > drained_at
             return (n < limit) & (is_busy | jnp.any(rows.next < rows.end))
 
-        def body(state: Progress) -> Progress:
+        def body(state: ChunkState) -> ChunkState:
             n, slots, rows, steps = state
             slots, rows = _refill(inputs, slots, rows, config.sizes.lanes)
             slots, step = _step(config, inputs, slots)
@@ -149,12 +151,12 @@ def decode_chunk(
             return n + 1, slots, rows, steps
 
         _, slots, rows, steps = lax.while_loop(work_left, body, (jnp.int32(0), slots, rows, steps))
-        # The host reads the steps of one slot after the other; the loop writes those of all slots.
+        # The loop writes one step of all slots at a time; the host reads all steps of a slot.
         return slots, rows, jax.tree.map(jnp.transpose, steps), items_left(slots, rows)
 
     slot_specs = specs_of(slots, config.sizes.slots)
     weight_specs = split.weight_specs(config.model, config.mesh, inputs.weights)
-    input_specs = Inputs._make([weight_specs, WINDOW.spec, SHARDS, REPLICATED, REPLICATED])
+    input_specs = ChunkInputs._make([weight_specs, WINDOW.spec, SHARDS, REPLICATED, REPLICATED])
     in_specs = (input_specs, slot_specs, SHARDS)
     out_specs = (slot_specs, SHARDS, SHARDS, SHARDS)
     run = on_shards(config.mesh, one_shard, in_specs, out_specs)
@@ -163,29 +165,29 @@ def decode_chunk(
 
 
 def specs_of(slots: Slots, count: int) -> Slots:
-    """A PartitionSpec for each array of slots like these, of which a shard has `count`."""
+    """A PartitionSpec for each array of slots like these, with `count` slots per shard."""
     return jax.tree.map(lambda _: SHARDS, slots)._replace(cache=slots.cache.specs(count))
 
 
-def _on_row(slots: Slots, rows: Rows) -> Int[Array, "B W"]:
-    """1 where a busy slot reads a row, 0 elsewhere."""
+def _on_row(slots: Slots, rows: WindowRows) -> Int[Array, "B W"]:
+    """1 where a busy slot reads the row, else 0."""
     is_there = slots.row[:, None] == jnp.arange(rows.next.shape[0])
     return (is_there & (slots.item >= 0)[:, None]).astype(jnp.int32)
 
 
-def items_left(slots: Slots, rows: Rows) -> Int[Array, " W"]:
-    """The number of items of each row that have not ended, in slots or waiting for one."""
+def items_left(slots: Slots, rows: WindowRows) -> Int[Array, " W"]:
+    """The number of unfinished items of each row, in slots or waiting for a slot."""
     return rows.end - rows.next + _on_row(slots, rows).sum(axis=0)
 
 
 def _offers(
-    inputs: Inputs, slots: Slots, rows: Rows, lanes: int
+    inputs: ChunkInputs, slots: Slots, rows: WindowRows, lanes: int
 ) -> tuple[Int[Array, " W"], Int[Array, " W"]]:
-    """The rows in the order in which slots take items from them, and how many items each offers.
+    """The rows in the order in which slots take items, and the number of items that each offers.
 
-    A row offers at most as many items as it has free lanes. While loads wait, the rows that were
-    loaded first come first, to become free; otherwise those with the largest sum of budgets left,
-    so that all rows end together.
+    A row offers at most as many items as it has free lanes. While jobs wait, the rows that were
+    filled first come first, so that they become free. Otherwise the rows with the largest remaining
+    sum of budgets come first, so that all rows end together.
     """
     queue = inputs.queue
     room = jnp.minimum(rows.end - rows.next, lanes - _on_row(slots, rows).sum(axis=0))
@@ -196,17 +198,19 @@ def _offers(
 
 
 @jax.named_scope("refill")
-def _refill(inputs: Inputs, slots: Slots, rows: Rows, lanes: int) -> tuple[Slots, Rows]:
-    """Idle slots take the next items: the n-th idle slot the n-th item that rows offer."""
+def _refill(
+    inputs: ChunkInputs, slots: Slots, rows: WindowRows, lanes: int
+) -> tuple[Slots, WindowRows]:
+    """Idle slots take the next items: the n-th idle slot takes the n-th item that rows offer."""
     idle = slots.item < 0
     order, offers = _offers(inputs, slots, rows, lanes)
-    past = jnp.cumsum(offers)  # the number of the first offer after a row's
+    past = jnp.cumsum(offers)  # number of the first offer after those of a row
     first = past - offers
-    number = jnp.cumsum(idle) - 1  # an idle slot's number among the idle slots
+    number = jnp.cumsum(idle) - 1  # index of an idle slot among the idle slots
     taken = idle & (number < past[-1])
     place = jnp.minimum(jnp.searchsorted(past, number, side="right"), offers.shape[0] - 1)
     row = order[place].astype(jnp.int32)
-    item = rows.next[row] + number - first[place]  # a row's items are sorted, the longest first
+    item = rows.next[row] + number - first[place]  # a row's items are in order, the longest first
     served = jnp.clip(idle.sum() - first, 0, offers)
     return (
         slots._replace(
@@ -220,8 +224,8 @@ def _refill(inputs: Inputs, slots: Slots, rows: Rows, lanes: int) -> tuple[Slots
     )
 
 
-def _step(config: DecodeConfig, inputs: Inputs, slots: Slots) -> tuple[Slots, Steps]:
-    """Draw one token for every busy slot; also returns the step's entry in the trace."""
+def _step(config: DecodeConfig, inputs: ChunkInputs, slots: Slots) -> tuple[Slots, ChunkSteps]:
+    """Draws one token for every busy slot; also returns the step's entry in the trace."""
     queue, stops, cfg = inputs.queue, inputs.stops, config.sampling
     axis = split.vocab_axis(config.model, config.mesh)
     slots, busy = _with_room(queue, slots)
@@ -237,7 +241,7 @@ def _step(config: DecodeConfig, inputs: Inputs, slots: Slots) -> tuple[Slots, St
     ended = jnp.where(is_last & (ended == GOING), LENGTH, ended)
     ended = jnp.where(jnp.isfinite(logprob), ended, NOT_FINITE)
     ended = jnp.where(busy, ended, GOING)
-    step = Steps(jnp.where(busy, slots.item, -1), token, logprob, ended)
+    step = ChunkSteps(jnp.where(busy, slots.item, -1), token, logprob, ended)
     age = jnp.where(busy, slots.age + 1, slots.age)
     slots = slots._replace(
         step=slots.step + 1,
@@ -253,9 +257,9 @@ def _step(config: DecodeConfig, inputs: Inputs, slots: Slots) -> tuple[Slots, St
 def after_token(
     stops: jax.Array, eos_ids: tuple[int, ...], match: Int[Array, " B"], token: Int[Array, " B"]
 ) -> tuple[Int[Array, " B"], Int[Array, " B"]]:
-    """The automaton's state after one more token; GOING, or EOS or STOP if the token ends a text.
+    """The automaton's state after one more token, and GOING, or EOS or STOP if it ends the text.
 
-    `match` is the state before it, `stops` the automaton's table (`Inputs.stops`).
+    `match` is the state before the token, `stops` the automaton's table (`ChunkInputs.stops`).
     """
     is_eos = jnp.isin(token, jnp.array(eos_ids, jnp.int32))
     if not stops.shape[0]:
@@ -267,7 +271,7 @@ def after_token(
 def _with_room(queue: Queue, slots: Slots) -> tuple[Slots, Bool[Array, " B"]]:
     """Makes room in the cache for a step; also returns the slots that take part in it, bool[B].
 
-    Slots that wait for room are set back to the start of their item.
+    Slots that wait for room return to the start of their items.
     """
     occupied = slots.item >= 0
     cache, waits = slots.cache.reserve(occupied, slots.age)
@@ -281,9 +285,9 @@ def _with_room(queue: Queue, slots: Slots) -> tuple[Slots, Bool[Array, " B"]]:
 
 
 def uniforms(seed: jax.Array, index: Int[Array, " B"]) -> Float[Array, " B"]:
-    """The random number of each slot's next token, which has this index in its sequence.
+    """The random number of each slot's next token, which has this `index` in its sequence.
 
-    Its key is folded from both halves of the branch's seed and the index, and from nothing else.
+    Its key is folded from both halves of the branch's seed and from the index, and nothing else.
     """
 
     def of_slot(seed: jax.Array, index: jax.Array) -> jax.Array:
@@ -294,17 +298,17 @@ def uniforms(seed: jax.Array, index: Int[Array, " B"]) -> Float[Array, " B"]:
 
 
 def _forward(
-    config: DecodeConfig, inputs: Inputs, slots: Slots, queries: Queries
+    config: DecodeConfig, inputs: ChunkInputs, slots: Slots, queries: Queries
 ) -> tuple[Float[Array, "B V"], Cache]:
-    """Next-token logits of all slots, and their cache with the new column."""
+    """The next-token logits of all slots, and the cache with their new columns."""
     model, sizes, cache = split.own_part(config.model, config.mesh), config.sizes, slots.cache
     weights, window, B = inputs.weights, inputs.window, slots.item.shape[0]
     lanes = assign_lanes(queries, sizes.rows, sizes.lanes)
-    attend_in = cache.attention(Step(slots.step[0], queries, lanes))
+    attend_in = cache.attention(DecodeStep(slots.step[0], queries, lanes))
     axis = split.vocab_axis(config.model, config.mesh)
     x = split.embed(model, weights, slots.token[:, None], axis)
     layers = []
-    # A Python loop, not a scan over the layers, which would copy window and cache in every step.
+    # A Python loop: a scan over the layers would copy window and cache in every step.
     for i, layer in enumerate(weights["layers"]):
 
         @jax.named_scope("attention")

@@ -1,9 +1,9 @@
-"""The drains of a phase: its last branches go on in fewer slots and rows.
+"""The drains of a phase: fewer slots and rows for its last branches.
 
-A decode step costs the same with idle slots as with busy ones, and the last branches of a phase
-end one by one. When no more are left than a quarter of the slots, they and the rows that they read
-are moved together, and a smaller program decodes the rest, or all but its own last quarter. A
-window without more rows than that stays where it is, and so do pages. Tokens stay the same, as no
+A decode step costs the same with idle slots as with busy ones, and the last branches of a phase end
+one by one. When at most a quarter of the slots are busy, a drain moves their branches and the rows
+that they read together, and a smaller program decodes them. A drain can have a smaller drain. Pages
+are not moved, nor is a window that has no more rows than the drain. Tokens stay the same, as no
 draw depends on a slot.
 """
 
@@ -24,30 +24,30 @@ from vinejax.engine.decode import Slots, items_left, specs_of
 from vinejax.engine.layout import WINDOW
 from vinejax.engine.memory import cache_bytes, phase_bytes
 from vinejax.engine.split import SHARDS
-from vinejax.engine.window import Rows, Window
+from vinejax.engine.window import Window, WindowRows
 from vinejax.model.decoder import Decoder
 from vinejax.model.lora import kernel_shapes
 from vinejax.model.sharding import ROWS, AnyMesh, on_shards
 
-SHARE = 4  # slots of a phase / slots of its first drain, and so on
-MIN_SLOTS = 96  # with fewer slots a drain saves less than compiling its program costs
-MIN_DRAINED = 32  # slots from which a drain has a drain of its own
-LARGE = 2**25  # weights of projections with which a CPU computes longer than it compiles
+SHARE = 4  # slots of a phase / slots of its drain; also of a drain and its own drain
+MIN_SLOTS = 96  # with fewer slots a drain saves less time than compiling its program takes
+MIN_DRAINED = 32  # fewest slots with which a drain has a drain
+LARGE = 2**25  # projection weights from which a CPU decodes longer than it compiles
 
 
-class State(NamedTuple):
+class PhaseArrays(NamedTuple):
     """The arrays that decoding changes, and the window that it reads."""
 
     window: Window
-    rows: Rows
+    rows: WindowRows
     slots: Slots
 
 
 def drain_sizes(model: Decoder, mesh: AnyMesh, memory: int, sizes: Sizes) -> tuple[Sizes, ...]:
     """The shapes of a phase's drains, the largest first; none for a phase of few slots.
 
-    A drain is left out if memory cannot hold it beside the phase: `memory` is in bytes per device,
-    of all keys and values.
+    A drain that does not fit memory beside the phase is left out. `memory` is the limit of all keys
+    and values, in bytes per device.
     """
     drains: list[Sizes] = []
     slots, least = sizes.slots, min_slots(model, sizes)
@@ -70,43 +70,45 @@ def drain_sizes(model: Decoder, mesh: AnyMesh, memory: int, sizes: Sizes) -> tup
 def min_slots(model: Decoder, sizes: Sizes) -> int:
     """The fewest slots with which a phase has a drain.
 
-    On a CPU each slot of a large model is many products in every step, so that a few phases win
-    back what compiling costs.
+    On a CPU each slot of a large model costs many products in every step. A few phases then save
+    the time that compiling took.
     """
     kernels = kernel_shapes(model).values()
     weights = model.cfg.num_layers * sum(math.prod(x + y) for x, y in kernels)
     return MIN_DRAINED if sizes.storage.on_cpu and weights >= LARGE else MIN_SLOTS
 
 
-def to_drain(mesh: Mesh, sizes: Sizes, drain: Sizes, state: State) -> tuple[State, jax.Array]:
-    """The state in the shapes of `drain`, and i32[Z, B] each slot's number in its shard before.
+def to_drain(
+    mesh: Mesh, sizes: Sizes, drain: Sizes, arrays: PhaseArrays
+) -> tuple[PhaseArrays, jax.Array]:
+    """The phase's arrays in the shapes of `drain`, and i32[Z, B] each slot's former number.
 
-    Each shard may have at most `drain.slots` branches left, and no load may wait.
+    Each shard may have at most `drain.slots` branches left, and no job may wait.
     """
-    window, rows, slots = state
+    window, rows, slots = arrays
     cache = slots.cache
     slots = slots._replace(cache=cache.movable())
     rows, slots, old_row, old_slot = _moved(mesh, sizes, drain, rows, slots)
     slots = slots._replace(cache=cache.with_moved(slots.cache))
     if drain.rows < sizes.rows:
         window = _rows_of(mesh, window, old_row)
-    return State(window, rows, slots), old_slot
+    return PhaseArrays(window, rows, slots), old_slot
 
 
 @functools.partial(jax.jit, static_argnames=("mesh", "sizes", "drain"))
 def _moved(
-    mesh: Mesh, sizes: Sizes, drain: Sizes, rows: Rows, slots: Slots
-) -> tuple[Rows, Slots, jax.Array, jax.Array]:
-    """Rows and slots in the shapes of the drain, and their former numbers in their shards.
+    mesh: Mesh, sizes: Sizes, drain: Sizes, rows: WindowRows, slots: Slots
+) -> tuple[WindowRows, Slots, jax.Array, jax.Array]:
+    """Rows and slots in the shapes of the drain, and their former numbers within their shards.
 
-    The former numbers are i32[Z, W] of the rows and i32[Z, B] of the slots.
+    These numbers are i32[Z, W] for rows and i32[Z, B] for slots.
     """
 
-    def one_shard(rows: Rows, slots: Slots) -> tuple[Rows, Slots, jax.Array, jax.Array]:
-        old_slot = _first(slots.item >= 0, drain.slots)
+    def one_shard(rows: WindowRows, slots: Slots) -> tuple[WindowRows, Slots, jax.Array, jax.Array]:
+        old_slot = _chosen_first(slots.item >= 0, drain.slots)
         old_row = jnp.arange(sizes.rows, dtype=jnp.int32)
         if drain.rows < sizes.rows:
-            old_row = _first(items_left(slots, rows) > 0, drain.rows)
+            old_row = _chosen_first(items_left(slots, rows) > 0, drain.rows)
         new_row = jnp.zeros(sizes.rows, jnp.int32).at[old_row].set(jnp.arange(drain.rows))
 
         slots = slots._replace(
@@ -129,7 +131,7 @@ def _moved(
 
 @functools.partial(jax.jit, static_argnames="mesh")
 def _rows_of(mesh: Mesh, window: Window, chosen: Int[Array, "Z W"]) -> Window:
-    """The chosen rows of each shard as a window."""
+    """A window of the chosen rows of each shard."""
 
     def one_shard(window: Window, chosen: jax.Array) -> Window:
         return jax.tree.map(lambda x: WINDOW.take(x, chosen[0]), window)
@@ -138,6 +140,6 @@ def _rows_of(mesh: Mesh, window: Window, chosen: Int[Array, "Z W"]) -> Window:
     return run(window, chosen)
 
 
-def _first(chosen: Bool[Array, " N"], count: int) -> Int[Array, " M"]:
+def _chosen_first(chosen: Bool[Array, " N"], count: int) -> Int[Array, " M"]:
     """The first `count` indices of an order in which the chosen ones come first."""
     return jnp.argsort(~chosen, stable=True)[:count].astype(jnp.int32)

@@ -1,11 +1,12 @@
 """The one way to generate text: `grow(params, trunks, branches)`.
 
 A trunk is a token sequence whose keys and values many branches read. A branch is (trunk, position,
-seed): a continuation that starts after `position` tokens of its trunk. Solutions, Monte Carlo
+seed): a continuation that begins after `position` tokens of its trunk. Solutions, Monte Carlo
 continuations and evaluation answers are all branches.
 
-`assign.py` says which shard serves a branch, `phase.py` drives a phase from the host, `window.py`
-and `decode.py` hold the programs that the devices run. docs/engine.md explains them together.
+`slot_assignment.py` decides which shard serves a branch. `phase.py` drives a phase from the host.
+`window.py` and `decode.py` hold the programs that the devices run. docs/engine.md explains how they
+work together.
 """
 
 import dataclasses
@@ -22,39 +23,39 @@ from vinejax.core.errors import ConfigError
 from vinejax.core.settings import SampleConfig
 from vinejax.core.text import Tokenizer, set_shown, special_tokens, token_text
 from vinejax.engine import split
-from vinejax.engine.assign import Begun, Load, assign
+from vinejax.engine.accept import REACH
 from vinejax.engine.branches import (
     Branch,
     Branches,
-    Fed,
-    Feed,
-    Growing,
+    BranchSet,
+    Feeder,
     Grown,
     MaxTokens,
     Stream,
+    StreamInput,
+    StreamPairs,
     Trunks,
-    Work,
+    branch_set_of,
     check_sampling,
-    work_of,
 )
 from vinejax.engine.cache import Sizes, use_kernel
-from vinejax.engine.collect import Drawn
+from vinejax.engine.collect import DecodedBranch
 from vinejax.engine.decode import LENGTH, DecodeConfig
 from vinejax.engine.drain import drain_sizes
+from vinejax.engine.feed_queue import FeedQueue
 from vinejax.engine.finish import Reader
-from vinejax.engine.intake import Intake
 from vinejax.engine.keeping import KeepingPhase
 from vinejax.engine.memory import (
-    Demand,
-    Settings,
+    EngineSettings,
+    PhaseSize,
     memory_to_use,
     put_on_mesh,
     queue_size,
     sizes_of,
 )
-from vinejax.engine.phase import Phase, Programs
+from vinejax.engine.phase import Phase, PhasePrograms
 from vinejax.engine.queues import make_queue
-from vinejax.engine.repeats import REACH
+from vinejax.engine.slot_assignment import RowJob, StartedPhase, assign
 from vinejax.engine.stats import EngineStats
 from vinejax.engine.stop import first_states, stop_table
 from vinejax.model.decoder import Decoder, Params
@@ -63,16 +64,16 @@ from vinejax.runtime import distributed
 from vinejax.runtime.compiles import num_compiles
 
 
-class _Copy(NamedTuple):
+class _DecodingCopy(NamedTuple):
     """A decoding copy of the weights."""
 
-    source: list[Any]  # the arrays that it was made of
+    source: list[Any]  # the arrays from which the copy was made
     weights: split.Weights
 
     def is_of(self, source: list[Any]) -> bool:
         if len(source) != len(self.source):
             return False
-        # A NumPy array may have changed in place, so it never counts as the same.
+        # A NumPy array never counts as the same: it may have changed in place.
         pairs = zip(source, self.source, strict=True)
         return all(isinstance(x, jax.Array) and x is y for x, y in pairs)
 
@@ -80,17 +81,26 @@ class _Copy(NamedTuple):
 class Engine:
     """Grows branches on trunks with one model, sampling configuration and tokenizer.
 
-    `mesh` has the axes data, fsdp and tensor (None: the model's mesh, or one device); weights on
-    other devices are brought there. `slots` branches are decoded at once over all shards, with
-    `chunk` steps between two polls by the host (None: chosen by the largest budget). `memory_gib`
-    limits keys and values on one device (None: to a part of its free memory): if it is small, fewer
-    trunks are resident at a time, and if need be there are fewer slots. `window_rows` fixes the
-    rows per shard. `attention` is how decoding attends: 'xla', 'kernel' (for TPU; interpreted on a
-    CPU) or 'auto', the kernel where the platform and the model allow it. `limits` are the maximum
-    lengths of the kinds of trunk, in order: prompts, say, then prompts with responses, whose
-    branches have a `response`. With them fewer programs are compiled where lengths vary.
-    `skip_repeats`: a branch begins where it first differs from its trunk (not at temperature 0).
-    In float32 none of these changes a token, but for rounding (docs/engine.md).
+    In float32 the arguments from `mesh` on change no token, except by rounding (docs/engine.md).
+
+    Args:
+      model: The model that computes logits.
+      sample_config: Temperature, top-p, top-k, stop strings and the default budget.
+      tokenizer: Detokenises the continuations.
+      mesh: Has the axes data, fsdp and tensor; weights on other devices are moved to it. None: the
+        model's mesh, or one device.
+      slots: Branches that are decoded at once over all shards.
+      window_rows: Rows per shard. None: chosen by slots and branches.
+      chunk: Decode steps between two polls by the host. None: chosen by the largest budget.
+      memory_gib: Limit of keys and values on one device. None: a part of its free memory. With
+        little memory fewer trunks are resident at a time, then fewer slots are used.
+      attention: The attention of decoding: 'xla', 'kernel' (for TPU; interpreted on a CPU) or
+        'auto', which is the kernel where the platform and the model allow it.
+      limits: Maximum lengths of the kinds of trunk, in order: for example of prompts, then of
+        prompts with responses, whose branches have a `response`. With limits fewer programs are
+        compiled where lengths vary.
+      skip_repeats: Whether a branch begins where it first differs from its trunk. No effect at
+        temperature 0.
 
     Example:
       >>> model, params, tokenizer = vinejax.load_pretrained("configs/tiny_start")
@@ -123,13 +133,13 @@ class Engine:
         self.model = model
         self.sample_config = sample_config
         self.tokenizer = tokenizer
-        # Decode programs are compiled for these settings alone.
+        # Decode programs depend on these settings alone.
         self._drawing = SampleConfig(
             sample_config.temperature, sample_config.top_p, sample_config.top_k, max_tokens=1
         )
         self.slots, self.window_rows, self.chunk = slots, window_rows, chunk
         self.memory_gib, self.limits = memory_gib, limits
-        # At temperature 0 tokens are not drawn.
+        # At temperature 0 no token is drawn at random.
         self.skips_repeats = skip_repeats and sample_config.temperature > 0
         self.stats = EngineStats()
         special = special_tokens(tokenizer)
@@ -137,15 +147,15 @@ class Engine:
         ends = {*model.cfg.eos_ids, *sample_config.stop_ids, *stops, tokenizer.eos_token_id}  # pyright: ignore
         self.eos_ids = tuple(sorted(ends - {None}))
         set_shown(tokenizer, self.eos_ids, sample_config.skip_special_tokens)
-        given = mesh or model.mesh or mesh_over((1, 1, 1), jax.devices()[:1])
-        self.mesh = with_auto_axes(given)
+        mesh = mesh or model.mesh or mesh_over((1, 1, 1), jax.devices()[:1])
+        self.mesh = with_auto_axes(mesh)
         split.check_tensor(model, self.mesh)
         try:
             use_kernel(attention, platform_of(self.mesh), model.cfg.head_dim)
         except ConfigError as error:
             raise ValueError(str(error)) from None
         self.attention = attention
-        self._copy: _Copy | None = None  # made of the last parameters
+        self._decoding_copy: _DecodingCopy | None = None  # copy of the last parameters
         self._memory_bytes: int | None = None
 
     def __repr__(self) -> str:
@@ -163,193 +173,206 @@ class Engine:
         branches: Branches,
         max_tokens: MaxTokens = None,
         scored: bool = False,
-        feed: Feed | None = None,
+        feed: Feeder | None = None,
     ) -> Stream:
-        """Pairs (i, Grown) as branches end, while the devices go on with the others.
+        """Pairs (i, Grown) as branches end, while the devices decode the others.
 
-        A branch's budget is `max_tokens` (default: the sampling configuration's), or the rest of
-        the model's context if that is less; with budget 0 it comes first, empty, as 'length'. With
-        `scored` the stream has the log-probabilities of all trunks' own tokens once the loop has
-        ended: of the full softmax at the sampling temperature, as `learner.score.score` gives them.
-        With a `feed` further trunks and branches enter while the stream runs.
+        A branch's budget is `max_tokens` (default: that of the sampling configuration), or the rest
+        of the model's context if that is smaller. Branches of budget 0 come first, with no tokens
+        and the finish 'length'. With `scored` the stream has the log-probabilities of all trunks'
+        own tokens once the loop has ended. They are those of `learner.score.score`: of the full
+        softmax at the sampling temperature. With a `feed` further trunks and branches enter while
+        the stream runs.
 
-        All hosts must make the call and run the loop to its end. Each gets every pair once: those
-        that it detokenises (`is_mine`) as they end, the others at the end of their phase. With a
-        `feed` each detokenises all, and gets the same pairs in the same order as the others; what
-        it feeds must depend on nothing else.
+        All hosts must make the call and run the loop to its end. Each host gets every pair once:
+        the branches that it detokenises (`is_mine`) as they end, the others at the end of their
+        phase. With a `feed` every host detokenises all branches and gets the same pairs in the same
+        order. The input that a host feeds must depend on these pairs alone.
 
-        Raises at the call, before anything is computed: ValueError naming a bad branch or trunk.
-        Raises in the loop: ValueError for what is fed; RoomError for too little memory, before its
-        first step; DivergedError, a FloatingPointError, naming a trunk whose logits are not finite.
+        Raises at the call, before anything is computed: ValueError for a bad branch or trunk.
+        Raises in the loop: ValueError for bad input of the feed; RoomError for too little memory,
+        before the first step; DivergedError, a FloatingPointError, for logits that are not finite.
         """
         check_params(params)
-        work = self._checked(Fed(trunks, branches, max_tokens, scored))
-        return Stream(functools.partial(self._grow, params, work, feed))
+        branch_set = self._checked(StreamInput(trunks, branches, max_tokens, scored))
+        return Stream(functools.partial(self._grow, params, branch_set, feed))
 
-    def _checked(self, fed: Fed) -> Work:
-        """The work of a call, or of what is fed later; raises ValueError as `stream` says."""
-        trunks, branches, max_tokens, scored = fed
+    def _checked(self, stream_input: StreamInput) -> BranchSet:
+        """The branches of a call, or of a feed's input; raises the ValueError of `stream`."""
+        trunks, branches, max_tokens, scored = stream_input
         if max_tokens is None:
             max_tokens = self.sample_config.max_tokens
         reach = REACH if self.skips_repeats else 0
-        return work_of(trunks, branches, max_tokens, self.model.cfg, scored, reach)
+        return branch_set_of(
+            trunks, branches, max_tokens, self.model.cfg, scored=scored, reach=reach
+        )
 
     def grow(
         self, params: Params, trunks: Trunks, branches: Branches, max_tokens: MaxTokens = None
     ) -> list[Grown]:
-        """The continuations of `stream` as a list, in the branches' order."""
+        """The continuations of `stream` as a list, in the order of the branches."""
         return self.stream(params, trunks, branches, max_tokens).in_order()
 
     @property
     def scores_as_learner(self) -> bool:
-        """Whether trunks are scored as by the learner: in float32, without sums over `tensor`."""
+        """Whether the prefill's scores serve the learner: float32, no sums over `tensor`."""
         return self.model.compute.dtype == "float32" and self.mesh.shape["tensor"] == 1
 
     def release(self) -> None:
-        """Give up the copy of the weights that decoding keeps between two calls."""
-        self._copy = None
+        """Frees the copy of the weights that decoding keeps between two calls."""
+        self._decoding_copy = None
 
-    def _grow(self, params: Params, given: Work, feed: Feed | None) -> Growing:
-        intake, first = Intake(feed, self._checked), 0
+    def _grow(self, params: Params, branch_set: BranchSet, feed: Feeder | None) -> StreamPairs:
+        feed_queue, first = FeedQueue(feed, self._checked), 0
         logprobs: list[np.ndarray] = []
-        self.stats.calls += any(given.trunks)
-        work, compiles = given, num_compiles()
+        self.stats.calls += any(branch_set.trunks)
+        following: BranchSet | None = branch_set
+        compiles = num_compiles()
         try:
-            while work is not None:
-                for i, budget in enumerate(work.budgets, start=first):
+            while following is not None:
+                for i, budget in enumerate(following.budgets, start=first):
                     if budget <= 0:
                         yield i, Grown([], [], "", "length")
-                found = yield from self._run(params, work, intake, first)
-                first, logprobs = first + found[0], logprobs + found[1]
-                work = intake.rest()
+                count, scores = yield from self._run(params, following, feed_queue, first)
+                first += count
+                logprobs += scores
+                following = feed_queue.next_branch_set()
         finally:
             self.stats.compiles += num_compiles() - compiles
         return logprobs if any(map(len, logprobs)) else []
 
     def _run(
-        self, params: Params, work: Work, intake: Intake, first: int
+        self, params: Params, branch_set: BranchSet, feed_queue: FeedQueue, first: int
     ) -> Generator[tuple[int, Grown], None, tuple[int, list[np.ndarray]]]:
-        """The branches of a phase, numbered from `first`, and of those that were cut short in it.
+        """Yields the branches of a phase, numbered from `first`; resumes those that it cut short.
 
-        Returns their number and f32[length] per trunk, as `Stream.trunk_logprobs`.
+        Returns the number of branches and f32[length] per trunk, like `Stream.trunk_logprobs`.
         """
-        if not any(work.trunks):
-            return len(work.branches), [np.zeros(0, np.float32)] * len(work.trunks)
-        phase = self._phase(params, work, intake)
-        work = phase.work  # grows with what is fed
-        stop, is_fed = self.sample_config.stop, intake.feed is not None
-        reader = Reader(self.tokenizer, stop, work, self.stats, first, reads_all=is_fed)
+        if not any(branch_set.trunks):
+            return len(branch_set.branches), [np.zeros(0, np.float32)] * len(branch_set.trunks)
+        phase = self._phase(params, branch_set, feed_queue)
+        branch_set = phase.branch_set  # grows with the feed's input
+        stop, is_fed = self.sample_config.stop, feed_queue.feed is not None
+        reader = Reader(self.tokenizer, stop, branch_set, self.stats, first, reads_all=is_fed)
         cut_short = yield from reader.read(phase.run())
         logprobs = phase.trunk_logprobs()
-        del phase  # and its caches, before others are made
+        del phase  # frees its caches before the next phase allocates its own
         while cut_short:
-            cut_short = yield from reader.read(self._go_on(params, work, cut_short))
-        return len(work.branches), logprobs
+            cut_short = yield from reader.read(self._go_on(params, branch_set, cut_short))
+        return len(branch_set.branches), logprobs
 
-    def _phase(self, params: Params, work: Work, intake: Intake) -> Phase:
-        """A phase for this work: its caches are allocated, but nothing is computed yet."""
+    def _phase(self, params: Params, branch_set: BranchSet, feed_queue: FeedQueue) -> Phase:
+        """A phase for these branches: its caches are allocated, but nothing is computed yet."""
         memory = self._memory(params)
-        loads, sizes = self._assign(work, memory, intake.feed)
-        work = work.within(sizes.columns)
-        distributed.barrier("grow", (work, sizes))
+        jobs, sizes = self._assign(branch_set, memory, feed_queue.feed)
+        branch_set = branch_set.within(sizes.columns)
+        distributed.barrier("grow", (branch_set, sizes))
         table, stops = self._automaton
-        match = first_states(table, work)
-        programs = Programs(
+        match = first_states(table, branch_set)
+        programs = PhasePrograms(
             config=DecodeConfig(self.model, self.mesh, self._drawing, self.eos_ids, sizes),
             drains=drain_sizes(self.model, self.mesh, memory, sizes),
             temperature=self.sample_config.temperature,
             skips_repeats=self.skips_repeats,
             weights=self._decoding(params),
-            queue=make_queue(self.mesh, work, match, loads, sizes.queue),
+            queue=make_queue(self.mesh, branch_set, match, jobs, sizes.queue),
             stops=stops,
             table=table,
         )
-        kind = Phase if intake.feed is None else KeepingPhase
-        return kind(programs, work, loads, self.stats, intake)
+        kind = Phase if feed_queue.feed is None else KeepingPhase
+        return kind(programs, branch_set, jobs, self.stats, feed_queue)
 
     def _assign(
-        self, work: Work, memory: int, feed: Feed | None = None
-    ) -> tuple[list[list[Load]], Sizes]:
-        """The shards' loads and the shapes of the phase, within `memory` bytes per device."""
-        is_inside = feed or any(branch.response is not None for branch in work.branches)
-        settings = Settings(
+        self, branch_set: BranchSet, memory: int, feed: Feeder | None = None
+    ) -> tuple[list[list[RowJob]], Sizes]:
+        """The shards' jobs and the shapes of the phase, within `memory` bytes per device."""
+        has_responses = feed or any(branch.response is not None for branch in branch_set.branches)
+        settings = EngineSettings(
             slots=self.slots,
             window_rows=self.window_rows,
             chunk=self.chunk,
             attention=self.attention,
-            limits=self.limits[-1:] if is_inside else self.limits,
+            limits=self.limits[-1:] if has_responses else self.limits,
             max_tokens=self.sample_config.max_tokens if self.limits else None,
         )
-        demand = Demand(
-            trunks=sum(len(trunk) > 0 for trunk in work.trunks),
-            branches=sum(budget > 0 for budget in work.budgets),
-            longest=work.longest,
-            budget=max(work.budgets, default=1),
+        phase_size = PhaseSize(
+            trunks=sum(len(trunk) > 0 for trunk in branch_set.trunks),
+            branches=sum(budget > 0 for budget in branch_set.budgets),
+            longest=branch_set.longest,
+            budget=max(branch_set.budgets, default=1),
         )
         platform = platform_of(self.mesh)
-        given = self.model, self.mesh, platform, memory, settings, demand
-        sizes, taken = sizes_of(*given, feed)
-        self.stats.cache_bytes = max(self.stats.cache_bytes, taken)
+        sizes, num_bytes = sizes_of(
+            self.model, self.mesh, platform, memory, settings, phase_size, feed=feed
+        )
+        self.stats.cache_bytes = max(self.stats.cache_bytes, num_bytes)
         shards = num_shards(self.mesh)
-        has_own_rows = feed is not None and sizes.lanes == 1
-        # So little work that equal trunks get a row each: as in `KeepingPhase._loads_of`.
-        begun = Begun([0] * shards, [0] * shards, 1, {}) if has_own_rows else None
-        loads = assign(work, shards, sizes.rows, begun)
+        has_row_per_branch = feed is not None and sizes.lanes == 1
+        # With a total work of 1, equal trunks get a row each, as in `KeepingPhase._jobs_of`.
+        started = StartedPhase([0] * shards, [0] * shards, 1, {}) if has_row_per_branch else None
+        jobs = assign(branch_set, shards, sizes.rows, started)
         if feed is not None:
-            return loads, sizes
-        num_items = max(sum(len(load.items) for load in of_shard) for of_shard in loads)
-        # XLA computes empty lanes too, and a row with one branch needs no second.
-        is_single = all(len(load.items) <= 1 for of_shard in loads for load in of_shard)
+            return jobs, sizes
+        num_items = max(sum(len(job.items) for job in of_shard) for of_shard in jobs)
+        # XLA computes empty lanes, too, and a row with one branch needs only one lane.
+        is_single = all(len(job.items) <= 1 for of_shard in jobs for job in of_shard)
         lanes = 1 if is_single and not sizes.storage.read_by_kernel else sizes.lanes
-        return loads, dataclasses.replace(sizes, queue=queue_size(num_items), lanes=lanes)
+        return jobs, dataclasses.replace(sizes, queue=queue_size(num_items), lanes=lanes)
 
     def _decoding(self, params: Params) -> split.Weights:
-        """The decoding copy of the weights, made once for all phases with the same arrays."""
+        """The decoding copy of the weights, shared by all phases with the same arrays."""
         source = jax.tree.leaves(params)
-        if self._copy is None or not self._copy.is_of(source):
-            self._copy = None  # freed before the next is made
+        if self._decoding_copy is None or not self._decoding_copy.is_of(source):
+            self._decoding_copy = None  # frees the old copy before the new one is made
             placed = place_params(self.mesh, params)
             weights = split.for_decoding(self.model, self.mesh, placed)
-            self._copy = _Copy(source, weights)
-        return self._copy.weights
+            self._decoding_copy = _DecodingCopy(source, weights)
+        return self._decoding_copy.weights
 
     def _memory(self, params: Params) -> int:
-        """Bytes for keys and values on each device, measured once: shapes depend on it."""
+        """Bytes for keys and values on each device; measured once, as shapes depend on them."""
         if self.memory_gib is not None:
             return int(self.memory_gib * 2**30)
         if self._memory_bytes is None:
-            jax.block_until_ready(self._decoding(params))  # it takes memory too
-            # Hosts may have different amounts left, but must choose the same shapes.
-            room = distributed.exchange(memory_to_use(self.mesh))
-            self._memory_bytes = int(min(room))
+            jax.block_until_ready(self._decoding(params))  # the copy takes memory, too
+            # Hosts may have different amounts of free memory, but must choose the same shapes.
+            by_host = distributed.exchange(memory_to_use(self.mesh))
+            self._memory_bytes = int(min(by_host))
         return self._memory_bytes
 
     @functools.cached_property
     def _automaton(self) -> tuple[np.ndarray, jax.Array]:
-        """The automaton's table (`stop_table`), on the host and on every device."""
+        """The table of the stop strings' automaton (`stop_table`), on the host and the devices."""
         stop, size = self.sample_config.stop, self.model.cfg.vocab_size
         texts = map(token_text(self.tokenizer), range(size)) if stop else [""] * size
         table = stop_table(stop, list(texts))
         return table, put_on_mesh(self.mesh, split.REPLICATED, table)
 
-    def _go_on(self, params: Params, work: Work, cut_short: Sequence[Drawn]) -> Iterator[Drawn]:
-        """Resumes branches that were cut short: ended at a stop string that their text lacks.
+    def _go_on(
+        self, params: Params, branch_set: BranchSet, cut_short: Sequence[DecodedBranch]
+    ) -> Iterator[DecodedBranch]:
+        """Resumes branches that were cut short at a stop string that their text lacks.
 
-        A random number depends on the branch's seed and the token's index alone, so each branch
-        goes on after its last token as if it had never been interrupted.
+        A random number depends on the branch's seed and the token's index alone. Each branch
+        therefore continues after its last token as if it had not been interrupted.
         """
-        trunks, resumed, left = [], [], []
-        for n, drawn in enumerate(cut_short):
-            branch = work.branches[drawn.branch]
-            trunks.append(work.trunks[branch.trunk][: branch.position] + drawn.tokens.tolist())
+        trunks, resumed, budgets = [], [], []
+        for n, decoded in enumerate(cut_short):
+            branch = branch_set.branches[decoded.branch]
+            prefix = branch_set.trunks[branch.trunk][: branch.position]
+            trunks.append(prefix + decoded.tokens.tolist())
             response = branch.position if branch.response is None else branch.response
             resumed.append(Branch(n, len(trunks[n]), branch.seed, response))
-            left.append(work.budgets[drawn.branch] - len(drawn.tokens))
-            if not left[n]:
-                yield drawn._replace(ended=LENGTH)
-        if any(left):
-            rest = work_of(trunks, resumed, left, self.model.cfg, scored=False)
-            for more in self._phase(params, rest, Intake(None, self._checked)).run():
-                i, tokens, logprobs, _ = cut_short[more.branch]
-                tokens = np.concatenate([tokens, more.tokens])
-                yield Drawn(i, tokens, np.concatenate([logprobs, more.logprobs]), more.ended)
+            budgets.append(branch_set.budgets[decoded.branch] - len(decoded.tokens))
+            if not budgets[n]:
+                yield decoded._replace(ended=LENGTH)
+        if any(budgets):
+            remaining = branch_set_of(trunks, resumed, budgets, self.model.cfg, scored=False)
+            for more in self._phase(params, remaining, FeedQueue(None, self._checked)).run():
+                before = cut_short[more.branch]
+                yield DecodedBranch(
+                    branch=before.branch,
+                    tokens=np.concatenate([before.tokens, more.tokens]),
+                    logprobs=np.concatenate([before.logprobs, more.logprobs]),
+                    ended=more.ended,
+                )

@@ -1,13 +1,14 @@
-"""A phase that is fed, whose rows keep their columns for the trunks that go on: those of turns.
+"""A phase with a feed, whose rows keep the keys and values of a turn for the turns that follow.
 
-After a turn its trunk comes again, with what was drawn and answered at its end. Tokens tell which
-row has most of a trunk, whatever it was loaded for, and only the rest is computed. A trunk that
-goes on from all of a free row enters that row at once, before other loads can. So the tokens that
-an episode computes are linear in its length, however many rows there are.
+After a turn the feed returns a longer trunk: the old one, the tokens that were drawn, and the
+environment's answer. The phase compares tokens to find the row that has most of the trunk, even if
+the row was filled for another episode. It computes only the other tokens. A trunk that continues
+all tokens of a free row enters that row at once, before other jobs can. The number of tokens that
+an episode computes is therefore linear in its length, for any number of rows.
 
-Computed whole, with the same tokens, are trunks of which no row has half: they had to wait, say,
-and what they go on from was overwritten. So are trunks that are scored, or that branches may repeat
-(`repeats.py`).
+A trunk is computed whole if no row has half of it, for example because the trunk had to wait and
+its beginning was overwritten. A trunk is also computed whole if it is scored or if branches may
+accept its tokens (`accept.py`).
 """
 
 import dataclasses
@@ -18,257 +19,269 @@ from typing import NamedTuple
 import numpy as np
 
 from vinejax.core.shapes import doubled
-from vinejax.engine.assign import Begun, Load, assign
-from vinejax.engine.branches import Work
-from vinejax.engine.collect import Drawn
+from vinejax.engine.branches import BranchSet
+from vinejax.engine.collect import DecodedBranch
 from vinejax.engine.decode import LENGTH
-from vinejax.engine.flat import fitting
-from vinejax.engine.intake import Intake
+from vinejax.engine.feed_queue import FeedQueue
 from vinejax.engine.memory import put_on_shards
-from vinejax.engine.phase import Entries, Entry, Phase, Programs
+from vinejax.engine.phase import Phase, PhasePrograms, RowEntries, RowEntry
 from vinejax.engine.queues import longer_queue
+from vinejax.engine.slot_assignment import RowJob, StartedPhase, assign
 from vinejax.engine.stats import EngineStats
 from vinejax.engine.stop import first_states
-from vinejax.engine.window import Known, prefill
+from vinejax.engine.unpadded_prefill import fit_prefill
+from vinejax.engine.window import KnownTrunk, prefill
 
-PARTS = 8  # of a row, which are computed at a time: one program for rests of all lengths
-MOST = 128  # tokens of such a part: all its queries attend to a whole row
+# A trunk's missing tokens are computed in parts of one length, by one program.
+PARTS = 8  # parts per row
+MAX_PART = 128  # tokens of a part, each of whose queries attends to a whole row
 
 
-class _Rest(NamedTuple):
-    """A trunk on its way into a row, of which row `source` has the first `columns`."""
+class _MissingTokens(NamedTuple):
+    """The missing tokens of a trunk that enters a row; row `source` has the first `columns`."""
 
-    entry: Entry
+    entry: RowEntry
     source: int
     columns: int
 
 
 class KeepingPhase(Phase):
-    """A phase that is fed, and computes of a trunk what no row of its shard has."""
+    """A phase with a feed; it computes only the tokens of a trunk that no row of its shard has."""
 
     def __init__(
         self,
-        programs: Programs,
-        work: Work,
-        loads: list[list[Load]],
+        programs: PhasePrograms,
+        branch_set: BranchSet,
+        jobs: list[list[RowJob]],
         stats: EngineStats,
-        intake: Intake,
+        feed_queue: FeedQueue,
     ):
-        super().__init__(programs, work, loads, stats, intake)
-        sizes, shards = self._sizes, len(loads)
-        # Of each shard's queue: its items, and the sum of their budgets.
-        self._queued = np.array([sum(len(load.items) for load in x) for x in loads])
-        self._budgets = np.array([sum(load.work for load in x) for x in loads])
-        self._longest_budget = max([1, *work.budgets])
-        self._length = min(doubled(sizes.columns // PARTS, least=8), MOST)
-        # i32[Z, W, S] the tokens whose columns a row has, then -1
-        self._held = np.full((shards, sizes.rows, sizes.columns), -1, np.int32)
-        self._num_held = np.zeros((shards, sizes.rows), np.int64)  # their number
-        self._claimed: Entries = [[] for _ in loads]  # loads that have their row already
-        self._home: list[dict[int, int]] = [{} for _ in loads]  # by trunk: the row that had most
+        super().__init__(programs, branch_set, jobs, stats, feed_queue)
+        sizes, shards = self._sizes, len(jobs)
+        # Number of items, and sum of their budgets, in each shard's queue.
+        self._num_items = np.array([sum(len(job.items) for job in x) for x in jobs])
+        self._budgets = np.array([sum(job.work for job in x) for x in jobs])
+        self._longest_budget = max([1, *branch_set.budgets])
+        self._part_length = min(doubled(sizes.columns // PARTS, least=8), MAX_PART)
+        # i32[Z, W, S] tokens whose keys and values a row has, then -1
+        self._row_tokens = np.full((shards, sizes.rows, sizes.columns), -1, np.int32)
+        self._row_lengths = np.zeros((shards, sizes.rows), np.int64)  # number of these tokens
+        self._claims: RowEntries = [[] for _ in jobs]  # jobs with a row that is reserved for them
+        self._home: list[dict[int, int]] = [{} for _ in jobs]  # row with most tokens, by trunk
 
-    # --- work that is fed ---
+    # --- the feed's input ---
 
     @property
-    def _loads_early(self) -> bool:
-        """Not while turns may go on in the rows of those that have just ended."""
-        return not self._intake.is_open
+    def _fills_rows_early(self) -> bool:
+        """False while the feed is open: following turns may enter the rows of ended ones."""
+        return not self._feed_queue.is_open
 
-    def _admit(self) -> Iterator[Drawn]:
-        """Adds what the caller feeds to the queue, or leaves it to a following phase.
+    def _admit(self) -> Iterator[DecodedBranch]:
+        """Adds the feed's input to the queue, or leaves it to a following phase.
 
-        Gives the branches without a budget, which have ended.
+        Yields the branches of budget 0, which have ended.
         """
-        given = self._intake.take()
-        if given is None:
+        fed = self._feed_queue.take()
+        if fed is None:
             return
-        more = given.within(self._sizes.columns)
-        loads = self._loads_of(more)
-        if self._intake.holds or not self._fits(more, loads):
-            self._intake.hold(given)
+        more = fed.within(self._sizes.columns)
+        jobs = self._jobs_of(more)
+        if self._feed_queue.has_waiting or not self._fits(more, jobs):
+            self._feed_queue.hold(fed)
             return
-        trunk, branch = len(self.work.trunks), len(self.work.branches)
-        self.work.add(more)
-        self._enqueue(more, loads, trunk, branch)
+        trunk, branch = len(self.branch_set.trunks), len(self.branch_set.branches)
+        self.branch_set.add(more)
+        self._enqueue(more, jobs, trunk, branch)
         for i, budget in enumerate(more.budgets, start=branch):
             if budget <= 0:
-                yield Drawn(i, np.zeros(0, np.int32), np.zeros(0, np.float32), LENGTH)
+                yield DecodedBranch(i, np.zeros(0, np.int32), np.zeros(0, np.float32), LENGTH)
 
-    def _loads_of(self, more: Work) -> list[list[Load]]:
-        """The loads of further work, for each shard.
+    def _jobs_of(self, more: BranchSet) -> list[list[RowJob]]:
+        """The jobs of further branches, for each shard.
 
-        So little work is expected that every branch gets a row: trunks that are equal now go
-        different ways.
+        With a total work of 1 every branch gets a row: trunks that are equal now will differ after
+        their next turn.
         """
-        shards, sizes = len(self._waiting), self._sizes
-        left = self._collector.not_ended * self._longest_budget
-        begun = Begun(self._queued.tolist(), left.tolist(), 1, self._shard_of(more))
-        return assign(more, shards, sizes.rows, begun)
+        work = self._collector.not_ended * self._longest_budget
+        started = StartedPhase(
+            items=self._num_items.tolist(),
+            work=work.tolist(),
+            total=1,
+            shard_of=self._shard_of(more),
+        )
+        return assign(more, len(self._waiting_jobs), self._sizes.rows, started)
 
-    def _shard_of(self, more: Work) -> dict[int, int]:
-        """The shards to which trunks of further work are bound: those that have most of them."""
-        if len(self._held) == 1:
+    def _shard_of(self, more: BranchSet) -> dict[int, int]:
+        """The shard of each trunk that some row has tokens of: the shard with most of them."""
+        num_shards = len(self._row_tokens)
+        if num_shards == 1:
             return {}
-        bound = {}
+        shard_of = {}
         for i, ids in enumerate(more.trunks):
-            most = [self._common(shard, ids).max() for shard in range(len(self._held))]
+            most = [self._common(shard, ids).max() for shard in range(num_shards)]
             if max(most):
-                bound[i] = int(np.argmax(most))
-        return bound
+                shard_of[i] = int(np.argmax(most))
+        return shard_of
 
-    def _fits(self, more: Work, loads: list[list[Load]]) -> bool:
-        """Whether window, slots and queue have room for further work."""
-        sizes, items = self._sizes, [sum(len(x.items) for x in of_shard) for of_shard in loads]
+    def _fits(self, more: BranchSet, jobs: list[list[RowJob]]) -> bool:
+        """Whether window, slots and queue have room for further branches."""
+        sizes, items = self._sizes, [sum(len(x.items) for x in of_shard) for of_shard in jobs]
         if more.longest > sizes.columns or max(more.budgets, default=0) > sizes.width:
             return False
-        return bool((self._queued + items).max() < sizes.queue)
+        return bool((self._num_items + items).max() < sizes.queue)
 
-    def _enqueue(self, more: Work, loads: list[list[Load]], trunk: int, branch: int) -> None:
-        """Puts branches of `work` into the queue, and their trunks into the line for a row.
+    def _enqueue(self, more: BranchSet, jobs: list[list[RowJob]], trunk: int, branch: int) -> None:
+        """Puts further branches into the queue, and their jobs into the line for a row.
 
-        `more` has the same branches by themselves: `trunk` and `branch` are the numbers of its
-        first trunk and branch in `work`.
+        `trunk` and `branch` are the numbers of the first trunk and branch of `more` in
+        `branch_set`.
         """
-        order = [[i for load in of_shard for i in load.items] for of_shard in loads]
+        order = [[i for job in of_shard for i in job.items] for of_shard in jobs]
         match = first_states(self._programs.table, more)
-        self._queue = longer_queue(self._mesh, self._queue, more, match, loads, self._budgets)
+        self._queue = longer_queue(self._mesh, self._queue, more, match, jobs, self._budgets)
         self._longest_budget = max([self._longest_budget, *more.budgets])
         numbered = [[branch + i for i in of_shard] for of_shard in order]
-        self._repeats.add_branches(numbered)
+        self._accepted_prefixes.add_branches(numbered)
         self._collector.add_branches(numbered)
-        for shard, of_shard in enumerate(loads):
-            numbered = [dataclasses.replace(load, trunk=trunk + load.trunk) for load in of_shard]
+        for shard, of_shard in enumerate(jobs):
+            numbered = [dataclasses.replace(job, trunk=trunk + job.trunk) for job in of_shard]
             self._wait(shard, numbered)
-        self._queued = self._queued + [len(of_shard) for of_shard in order]
-        self._budgets += [sum(load.work for load in of_shard) for of_shard in loads]
+        self._num_items = self._num_items + [len(of_shard) for of_shard in order]
+        self._budgets += [sum(job.work for job in of_shard) for of_shard in jobs]
 
-    def _wait(self, shard: int, loads: list[Load]) -> None:
-        """Takes fed loads: into the row that they go on from, or into the line for one."""
-        for load in loads:
-            if not self._is_whole(load.trunk):
-                columns = self._common(shard, self.work.trunks[load.trunk])
-                is_free, is_all = self._row_left[shard] == 0, columns == self._num_held[shard]
-                goes_on = np.where(is_free & is_all, columns, 0)
-                if goes_on.any():
-                    row = self._home[shard][load.trunk] = int(goes_on.argmax())
-                    self._take(shard, row, load)
-                    self._claimed[shard].append(Entry(row, load))
+    def _wait(self, shard: int, jobs: list[RowJob]) -> None:
+        """Puts each job into the free row that its trunk continues, or into the line for a row."""
+        for job in jobs:
+            if not self._is_whole(job.trunk):
+                columns = self._common(shard, self.branch_set.trunks[job.trunk])
+                is_free, is_all = self._row_left[shard] == 0, columns == self._row_lengths[shard]
+                continued = np.where(is_free & is_all, columns, 0)
+                if continued.any():
+                    row = self._home[shard][job.trunk] = int(continued.argmax())
+                    self._take(shard, row, job)
+                    self._claims[shard].append(RowEntry(row, job))
                     continue
-                self._home[shard][load.trunk] = int(columns.argmax())
-            self._waiting[shard].append(load)
+                self._home[shard][job.trunk] = int(columns.argmax())
+            self._waiting_jobs[shard].append(job)
 
-    # --- loads and their rows ---
+    # --- jobs and their rows ---
 
-    def _entries(self, shard: int) -> list[Entry]:
-        """Also the loads that have a row already; first those whose row has become free.
+    def _entries(self, shard: int) -> list[RowEntry]:
+        """The jobs that enter rows now, including those with a reserved row.
 
-        Those that enter where their beginning is come last: others may have to copy it before.
+        Waiting jobs whose home row has become free come first. Among the entries, those that enter
+        their home row come last: other entries may have to copy the row's tokens before.
         """
-        claimed, self._claimed[shard] = self._claimed[shard], []
+        claims, self._claims[shard] = self._claims[shard], []
         free = set(np.flatnonzero(self._row_left[shard] == 0).tolist())
         home: dict[int, int] = self._home[shard]
         ready, others = [], []
-        for load in self._waiting[shard]:
-            row = home.get(load.trunk, -1)
-            (ready if row in free else others).append(load)
+        for job in self._waiting_jobs[shard]:
+            row = home.get(job.trunk, -1)
+            (ready if row in free else others).append(job)
             free.discard(row)
-        self._waiting[shard] = deque(ready + others)
-        entries = [*super()._entries(shard), *claimed]
-        # A row that is filled in this call is none to copy a whole trunk from: see `_fill`.
+        self._waiting_jobs[shard] = deque(ready + others)
+        entries = [*super()._entries(shard), *claims]
+        # No whole trunk is copied from a row that is filled in this call: see `_fill`.
         filled = {entry.row for entry in entries}
         entries = [
             x._replace(source=-1) if x.source != x.row and x.source in filled else x
             for x in entries
         ]
-        return sorted(entries, key=lambda x: x.row == home.get(x.load.trunk))
+        return sorted(entries, key=lambda x: x.row == home.get(x.job.trunk))
 
-    def _row_for(self, shard: int, load: Load, free: list[int], holders: list[int]) -> int:
-        row = self._home[shard].get(load.trunk, -1)
-        return row if row in free else super()._row_for(shard, load, free, holders)
+    def _row_for(self, shard: int, job: RowJob, free: list[int], holders: list[int]) -> int:
+        row = self._home[shard].get(job.trunk, -1)
+        return row if row in free else super()._row_for(shard, job, free, holders)
 
-    # --- the rest of trunks ---
+    # --- the missing tokens of trunks ---
 
     def _is_whole(self, trunk: int) -> bool:
-        """Whether all of a trunk must be computed, whatever rows have."""
-        return self.work.scored[trunk] or self._repeats.are_possible[trunk]
+        """Whether a trunk must be computed whole, even if a row has its beginning."""
+        return self.branch_set.scored[trunk] or self._accepted_prefixes.may_accept[trunk]
 
     def _common(self, shard: int, ids: list[int]) -> np.ndarray:
-        """i64[W]: how many first tokens of a trunk each row has."""
-        is_other = self._held[shard, :, : len(ids)] != np.array(ids, np.int32)
+        """i64[W] the number of the trunk's first tokens that each row has."""
+        is_other = self._row_tokens[shard, :, : len(ids)] != np.array(ids, np.int32)
         return np.where(is_other.any(axis=1), is_other.argmax(axis=1), len(ids))
 
-    def _fill(self, all_entries: Entries) -> None:
-        """Computes the rests of trunks before rows with their beginnings are filled anew."""
-        rests: list[list[_Rest]] = [[] for _ in all_entries]
-        others: Entries = [[] for _ in all_entries]
+    def _fill(self, all_entries: RowEntries) -> None:
+        """Computes missing tokens before the rows with the trunks' beginnings are overwritten."""
+        all_missing: list[list[_MissingTokens]] = [[] for _ in all_entries]
+        others: RowEntries = [[] for _ in all_entries]
         for shard, entries in enumerate(all_entries):
-            computed: dict[int, int] = {}  # by trunk: the row in which its rest is computed
-            for entry, rest in [(entry, self._rest(shard, entry)) for entry in entries]:
-                if rest is None:
+            computed: dict[int, int] = {}  # row in which the missing tokens are computed, by trunk
+            pairs = [(entry, self._missing_tokens(shard, entry)) for entry in entries]
+            for entry, missing in pairs:
+                if missing is None:
                     others[shard].append(entry)
-                elif computed.setdefault(entry.load.trunk, entry.row) == entry.row:
-                    rests[shard].append(rest)
+                elif computed.setdefault(entry.job.trunk, entry.row) == entry.row:
+                    all_missing[shard].append(missing)
                 else:
-                    others[shard].append(entry._replace(source=computed[entry.load.trunk]))
+                    others[shard].append(entry._replace(source=computed[entry.job.trunk]))
             for entry in entries:
                 ids = self._tokens_of(entry)
-                self._held[shard, entry.row, : len(ids)] = ids
-                self._num_held[shard, entry.row] = len(ids)
-        while any(rests):
-            self._compute_all(rests)
-            rests = [[rest for x in of_shard if (rest := self._after(x))] for of_shard in rests]
+                self._row_tokens[shard, entry.row, : len(ids)] = ids
+                self._row_lengths[shard, entry.row] = len(ids)
+        while any(all_missing):
+            self._compute_all(all_missing)
+            all_missing = [
+                [after for missing in of_shard if (after := self._after_part(missing))]
+                for of_shard in all_missing
+            ]
         super()._fill(others)
 
-    def _rest(self, shard: int, entry: Entry) -> _Rest | None:
-        """The end of a trunk that has to be computed, where a row holds its beginning.
+    def _missing_tokens(self, shard: int, entry: RowEntry) -> _MissingTokens | None:
+        """The missing tokens of a trunk whose beginning a row holds.
 
-        None where the whole trunk has to be computed, or nothing of it.
+        None if the whole trunk must be computed, or no token of it.
         """
-        ids, rest = self._tokens_of(entry), None
-        if entry.source < 0 and not self._is_whole(entry.load.trunk):
+        ids, missing = self._tokens_of(entry), None
+        if entry.source < 0 and not self._is_whole(entry.job.trunk):
             columns = self._common(shard, ids)
             source = int(columns.argmax())
-            # The last token has to be computed in any case: no program computes none.
+            # The last token is computed in any case, as no program computes zero tokens.
             most = min(int(columns[source]), len(ids) - 1)
-            rest = _Rest(entry, source, most) if 2 * most >= len(ids) else None
-        self._held[shard, entry.row] = -1  # of which no later entry can be copied
-        return rest
+            missing = _MissingTokens(entry, source, most) if 2 * most >= len(ids) else None
+        self._row_tokens[shard, entry.row] = -1  # so that no later entry copies from this row
+        return missing
 
-    def _after(self, rest: _Rest) -> _Rest | None:
-        """What is left of a trunk once the next part has been computed."""
-        columns = rest.columns + self._length
-        is_over = columns >= len(self._tokens_of(rest.entry))
-        return None if is_over else _Rest(rest.entry, rest.entry.row, columns)
+    def _after_part(self, missing: _MissingTokens) -> _MissingTokens | None:
+        """The missing tokens of a trunk after its next part; None if there are none."""
+        columns = missing.columns + self._part_length
+        is_over = columns >= len(self._tokens_of(missing.entry))
+        return None if is_over else _MissingTokens(missing.entry, missing.entry.row, columns)
 
-    def _part(self, rest: _Rest) -> list[int]:
-        return self._tokens_of(rest.entry)[rest.columns :][: self._length]
+    def _part(self, missing: _MissingTokens) -> list[int]:
+        return self._tokens_of(missing.entry)[missing.columns :][: self._part_length]
 
-    def _compute_all(self, rests: list[list[_Rest]]) -> None:
-        """Computes the next part of each, in their order, as many at a time as fit."""
-        while any(rests):
-            parts = [[*map(self._part, of_shard[: self._sizes.batch])] for of_shard in rests]
-            fits = fitting(parts, self._place_counts(self._length), shares=False)
-            pairs = [*zip(rests, fits.counts, strict=True)]
+    def _compute_all(self, all_missing: list[list[_MissingTokens]]) -> None:
+        """Computes the next part of each trunk, in their order, as many at a time as fit."""
+        while any(all_missing):
+            parts = [[*map(self._part, of_shard[: self._sizes.batch])] for of_shard in all_missing]
+            fits = fit_prefill(parts, self._place_counts(self._part_length), shares=False)
+            pairs = [*zip(all_missing, fits.counts, strict=True)]
             self._compute([of_shard[:count] for of_shard, count in pairs], fits.places)
-            rests = [of_shard[count:] for of_shard, count in pairs]
+            all_missing = [of_shard[count:] for of_shard, count in pairs]
 
-    def _compute(self, rests: list[list[_Rest]], num_places: int | None) -> None:
-        shards, batch = len(rests), self._sizes.batch
-        tokens = np.zeros((shards, batch, self._length), np.int32)
+    def _compute(self, all_missing: list[list[_MissingTokens]], num_places: int | None) -> None:
+        shards, batch = len(all_missing), self._sizes.batch
+        tokens = np.zeros((shards, batch, self._part_length), np.int32)
         lengths, source, columns = np.zeros((3, shards, batch), np.int32)
-        for shard, of_shard in enumerate(rests):
-            for place, rest in enumerate(of_shard):
-                ids = self._part(rest)
+        for shard, of_shard in enumerate(all_missing):
+            for place, missing in enumerate(of_shard):
+                ids = self._part(missing)
                 tokens[shard, place, : len(ids)] = ids
                 lengths[shard, place] = len(ids)
-                source[shard, place], columns[shard, place] = rest.source, rest.columns
+                source[shard, place] = missing.source
+                columns[shard, place] = missing.columns
                 self._stats.prefill_tokens += len(ids)
-        entering = self._entering([[rest.entry for rest in of_shard] for of_shard in rests])
-        given = tokens, lengths, source, columns
-        tokens, lengths, *known = (put_on_shards(self._mesh, x) for x in given)
-        parts = [[*map(self._part, of_shard)] for of_shard in rests]
+        entering = self._entering([[x.entry for x in of_shard] for of_shard in all_missing])
+        known = KnownTrunk(put_on_shards(self._mesh, source), put_on_shards(self._mesh, columns))
+        parts = [[*map(self._part, of_shard)] for of_shard in all_missing]
         self._window, self._rows, *_ = prefill(
             self._model, self._mesh, None, self._programs.weights, self._window, self._rows,
-            tokens, lengths, entering, known=Known(*known),
-            flat=self._flat(parts, self._length, num_places, shares=False),
+            put_on_shards(self._mesh, tokens), put_on_shards(self._mesh, lengths), entering,
+            known=known,
+            compact_places=self._compact_places(parts, self._part_length, num_places, shares=False),
         )  # fmt: skip

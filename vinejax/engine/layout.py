@@ -1,4 +1,4 @@
-"""How keys and values lie in memory: the order of a cache's axes, and the arrays of one layer."""
+"""The memory layout of keys and values: the order of a cache's axes, and the arrays of a layer."""
 
 import dataclasses
 from typing import NamedTuple
@@ -14,13 +14,13 @@ from vinejax.model.sharding import ROWS
 
 @dataclasses.dataclass(frozen=True)
 class CacheLayout:
-    """The order of a cache's axes: b rows, slots or pages, k KV heads, s columns, h head width."""
+    """The order of a cache's axes: b rows, slots or pages; k KV heads; s columns; h head width."""
 
     axes: str
 
     @property
     def spec(self) -> Spec:
-        """Rows, slots and pages are split over the shards, KV heads over the tensor axis."""
+        """Splits rows, slots and pages over the shards, and KV heads over the tensor axis."""
         split_over = {"b": ROWS, "k": TENSOR}
         return Spec(*(split_over.get(axis) for axis in self.axes))
 
@@ -34,17 +34,20 @@ class CacheLayout:
         return [sizes[axis] for axis in self.axes]
 
     def column(self, x: Float[Array, "B 1 K H"]) -> jax.Array:
-        """One new key or value per slot as a cache of one column."""
+        """One new key or value per slot, as a cache of one column."""
         return jnp.einsum(f"bskh->{self.axes}", x)
 
     def take(self, cache: jax.Array, sequences: Int[Array, " M"]) -> jax.Array:
-        """The cache of these sequences alone, in their order."""
+        """The cache of these sequences alone, in this order."""
         return jnp.take(cache, sequences, axis=self.axes.index("b"))
 
     def write(
         self, cache: jax.Array, sequences: Int[Array, " B"], x: Float[Array, "B T K H"]
     ) -> jax.Array:
-        """The cache with the first T columns of these sequences replaced, if it has them."""
+        """The cache with the first T columns of these sequences replaced.
+
+        Sequence numbers past the last one are dropped.
+        """
         places = {"b": sequences, "s": slice(x.shape[1])}
         index = tuple(places.get(axis, slice(None)) for axis in self.axes)
         return cache.at[index].set(jnp.einsum(f"bskh->{self.axes}", x), mode="drop")
@@ -54,15 +57,15 @@ class CacheLayout:
         return jnp.einsum(f"{self.axes}->bskh", self.take(cache, sequences))
 
     def to(self, layout: "CacheLayout", cache: jax.Array) -> jax.Array:
-        """A cache of this layout in another one."""
+        """A cache of this layout, converted to another layout."""
         return jnp.einsum(f"{self.axes}->{layout.axes}", cache)
 
     def products(self, q: Float[Array, "B K G H"], keys: jax.Array) -> Float[Array, "B K G S"]:
-        """q . k of every query with every column, in float32."""
+        """The product q . k of every query with every column, in float32."""
         return jnp.einsum(f"bkgh,{self.axes}->bkgs", q, keys, preferred_element_type=jnp.float32)
 
     def mix(self, weights: Float[Array, "B K G S"], values: jax.Array) -> Float[Array, "B K G H"]:
-        """The values of all columns, weighted and summed in float32."""
+        """The weighted sum of the values of all columns, in float32."""
         weights, letters = weights.astype(values.dtype), f"bkgs,{self.axes}->bkgh"
         return jnp.einsum(letters, weights, values, preferred_element_type=jnp.float32)
 
@@ -72,15 +75,15 @@ WINDOW = CacheLayout("bksh")
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Separate:
-    """A layer's keys and values in arrays of their own, as XLA reads them."""
+class SeparateKV:
+    """A layer's keys and values in two arrays, which XLA reads."""
 
     keys: jax.Array  # in `layout`
     values: jax.Array  # [W, K, S, H]
     layout: CacheLayout = dataclasses.field(default=WINDOW, metadata=dict(static=True))
 
-    def with_rows(self, rows: Int[Array, " B"], k: jax.Array, v: jax.Array) -> "Separate":
-        """With new keys and values [B, T, K, H] in these rows; those past the last are dropped."""
+    def with_rows(self, rows: Int[Array, " B"], k: jax.Array, v: jax.Array) -> "SeparateKV":
+        """The layer with new keys and values [B, T, K, H] in `rows`; row numbers from W on drop."""
         keys, values = self.layout.write(self.keys, rows, k), WINDOW.write(self.values, rows, v)
         return dataclasses.replace(self, keys=keys, values=values)
 
@@ -89,16 +92,16 @@ class Separate:
         return self.layout.read(self.keys, rows), WINDOW.read(self.values, rows)
 
 
-class Joined(NamedTuple):
-    """A layer's keys and values side by side in one array, as the kernels read them."""
+class JoinedKV(NamedTuple):
+    """A layer's keys and values side by side in one array, which the kernels read."""
 
-    kv: jax.Array  # [W, K, S, 2 * H], in a pool [P, K, BLOCK, 2 * H]
+    kv: jax.Array  # [W, K, S, 2 * H] in a window, [P, K, BLOCK, 2 * H] in a pool
 
-    def with_rows(self, rows: Int[Array, " B"], k: jax.Array, v: jax.Array) -> "Joined":
-        """As `Separate.with_rows`."""
-        return Joined(WINDOW.write(self.kv, rows, jnp.concatenate([k, v], axis=-1)))
+    def with_rows(self, rows: Int[Array, " B"], k: jax.Array, v: jax.Array) -> "JoinedKV":
+        """The same as `SeparateKV.with_rows`."""
+        return JoinedKV(WINDOW.write(self.kv, rows, jnp.concatenate([k, v], axis=-1)))
 
     def of_rows(self, rows: Int[Array, " B"]) -> tuple[jax.Array, jax.Array]:
-        """As `Separate.of_rows`."""
+        """The same as `SeparateKV.of_rows`."""
         k, v = jnp.split(WINDOW.read(self.kv, rows), 2, axis=-1)
         return k, v

@@ -1,7 +1,7 @@
 """One phase of generation: the host's side of the loop.
 
-While the devices decode a chunk, the host reads the trace of the chunk before it, moves waiting
-loads into rows that have become free, and hands out the branches that have ended.
+While the devices decode a chunk, the host reads the trace of the previous chunk, moves waiting jobs
+into rows that have become free, and yields the branches that have ended.
 """
 
 import dataclasses
@@ -16,103 +16,116 @@ import numpy as np
 from vinejax.core.errors import DivergedError
 from vinejax.core.shapes import part
 from vinejax.engine import decode
-from vinejax.engine.assign import Load
-from vinejax.engine.branches import Work
+from vinejax.engine.accept import (
+    AcceptedPrefixes,
+    RunningSearch,
+    SearchConfig,
+    SearchItems,
+    SearchResult,
+    skip_repeats,
+)
+from vinejax.engine.branches import BranchSet
 from vinejax.engine.cache import Sizes
-from vinejax.engine.collect import Collector, Drawn
+from vinejax.engine.collect import Collector, DecodedBranch
 from vinejax.engine.decode import DecodeConfig, Trace
-from vinejax.engine.drain import State, to_drain
-from vinejax.engine.flat import Flat, fitting, flattened, in_groups, place_counts
-from vinejax.engine.intake import Intake
+from vinejax.engine.drain import PhaseArrays, to_drain
+from vinejax.engine.feed_queue import FeedQueue
 from vinejax.engine.memory import empty_caches, put_on_shards
-from vinejax.engine.repeats import Found, Repeats, Search, SearchConfig, Searched, skip_repeats
+from vinejax.engine.slot_assignment import RowJob
 from vinejax.engine.split import Weights
 from vinejax.engine.stats import EngineStats
 from vinejax.engine.trace import HostSteps
-from vinejax.engine.window import Entering, Rows, copy_rows, prefill
+from vinejax.engine.unpadded_prefill import (
+    CompactPlaces,
+    compact_places_of,
+    fit_prefill,
+    in_groups,
+    place_counts,
+)
+from vinejax.engine.window import EnteringTrunks, WindowRows, copy_rows, prefill
 from vinejax.model.sharding import platform_of
 from vinejax.runtime.stopping import Watch
 
-HALVINGS = 2  # a prefill's arrays have all, a half or a quarter of the window's columns
+HALVINGS = 2  # a prefill's arrays have all, half or a quarter of the window's columns
 
 
-class Programs(NamedTuple):
-    """Arguments of the compiled programs that a phase does not change."""
+class PhasePrograms(NamedTuple):
+    """The arguments of compiled programs that stay the same during a phase."""
 
     config: DecodeConfig
     drains: tuple[Sizes, ...]  # shapes for the last branches (`drain.py`)
-    temperature: float  # for the log-probabilities of trunks that are scored
-    skips_repeats: bool  # see `repeats.py`
+    temperature: float  # sampling temperature, for the scores of trunks
+    skips_repeats: bool  # whether branches accept their trunks' tokens (`accept.py`)
     weights: Weights
     queue: decode.Queue
     stops: jax.Array
     table: np.ndarray  # `stops` on the host
 
 
-class Entry(NamedTuple):
-    """A load on its way into a row."""
+class RowEntry(NamedTuple):
+    """A job that is entering a row."""
 
     row: int
-    load: Load
-    source: int = -1  # the row that holds its trunk already; -1: the trunk has to be computed
+    job: RowJob
+    source: int = -1  # row that holds the trunk already; -1 if the trunk must be computed
 
 
-Entries = list[list[Entry]]  # per shard
+RowEntries = list[list[RowEntry]]  # per shard
 
 
-class Started(NamedTuple):
-    """A chunk of decode steps that devices compute."""
+class StartedChunk(NamedTuple):
+    """A chunk of decode steps that the devices are computing."""
 
     number: int
-    searches: list[Search]  # for repeats, begun between the previous chunk and this one
-    moved: jax.Array | None  # each slot's number in its shard before this chunk, if that changed
+    searches: list[RunningSearch]  # searches started between the previous chunk and this one
+    old_slots: jax.Array | None  # slots' numbers before this chunk, if a drain renumbered them
     trace: Trace
 
 
 class Phase:
-    """The decoding of all branches of `loads`, which has a list of loads per shard.
+    """The decoding of all branches of `jobs`, a list of jobs per shard.
 
-    What `intake` gives while it runs is for `KeepingPhase`.
+    `KeepingPhase` also decodes the branches that `feed_queue` receives meanwhile.
     """
 
-    _loads_early = True  # before what ended is handed out, while the devices decode
+    _fills_rows_early = True  # whether rows are filled before the ended branches are yielded
 
     def __init__(
         self,
-        programs: Programs,
-        work: Work,
-        loads: list[list[Load]],
+        programs: PhasePrograms,
+        branch_set: BranchSet,
+        jobs: list[list[RowJob]],
         stats: EngineStats,
-        intake: Intake,
+        feed_queue: FeedQueue,
     ):
         config = programs.config
-        self.work = work
-        self._programs, self._stats, self._intake = programs, stats, intake
+        self.branch_set = branch_set
+        self._programs, self._stats, self._feed_queue = programs, stats, feed_queue
         self._model, self._mesh, self._sizes = config.model, config.mesh, config.sizes
-        self._drains = programs.drains  # those that may follow
+        self._drains = programs.drains  # drains that may follow
         caches = empty_caches(self._model, self._mesh, self._sizes)
         self._window, self._rows, self._slots = caches
-        self._waiting = [deque(loads_of_shard) for loads_of_shard in loads]
+        self._waiting_jobs = [deque(jobs_of_shard) for jobs_of_shard in jobs]
         self._config = self._in_sizes(config.sizes)
-        order = [[i for load in of_shard for i in load.items] for of_shard in loads]
+        order = [[i for job in of_shard for i in job.items] for of_shard in jobs]
         slots, chunk = config.sizes.slots, config.sizes.chunk
         self._queue = programs.queue
-        self._repeats = Repeats(work, order, stats, programs.skips_repeats)
-        repeated = self._repeats.repeated
-        self._collector = Collector(work, order, slots, chunk, stats, repeated)
-        # Of each row, i64[Z, W]: the trunk that it holds or is being filled with, how many of its
-        # items have not ended, and the number of the first chunk that serves its load.
-        shape = (len(loads), config.sizes.rows)
+        self._accepted_prefixes = AcceptedPrefixes(branch_set, order, stats, programs.skips_repeats)
+        num_accepted = self._accepted_prefixes.num_accepted
+        self._collector = Collector(branch_set, order, slots, chunk, stats, num_accepted)
+        # Per row, i64[Z, W]: the trunk that the row holds or is being filled with, the number of
+        # its unfinished items, and the number of the first chunk that serves its job.
+        shape = (len(jobs), config.sizes.rows)
         self._row_trunk, self._row_left = np.full(shape, -1), np.zeros(shape, np.int64)
         self._row_served_from = np.zeros(shape, np.int64)
         self._num_loaded = self._num_chunks = 0
-        self._trunk_logprobs: list[tuple[int, jax.Array, int]] = []  # (trunk, batch, index in it)
+        self._trunk_logprobs: list[tuple[int, jax.Array, int]] = []  # (trunk, batch, batch index)
 
-    def run(self) -> Iterator[Drawn]:
-        """The branches as they end, in no fixed order, while the devices go on with the others.
+    def run(self) -> Iterator[DecodedBranch]:
+        """The branches as they end, in no fixed order, while the devices decode the others.
 
-        Raises DivergedError naming a branch and its trunk where logits are not finite, Stopped
-        before a chunk of decoding if the run is asked to stop.
+        Raises DivergedError with the branch and its trunk if logits are not finite. Raises Stopped
+        before a chunk of decoding if the run received a signal to stop.
         """
         watch = Watch()
         start = time.perf_counter()
@@ -120,29 +133,29 @@ class Phase:
         jax.block_until_ready((self._rows, self._queue))
         self._stats.prefill_s += time.perf_counter() - start
         previous = None
-        while self._collector.not_ended.any() or any(self._waiting):
+        while self._collector.not_ended.any() or any(self._waiting_jobs):
             watch.look()
-            started = self._decode()
+            chunk = self._decode()
             if previous is not None:
                 ended = self._collect(previous)
-                if self._loads_early:
-                    self._load()  # before the caller reads and grades what ended
-                handed_out = time.perf_counter()
+                if self._fills_rows_early:
+                    self._load()  # before the caller reads and grades the ended branches
+                start_of_yield = time.perf_counter()
                 yield from ended
-                if self._intake.is_open:
+                if self._feed_queue.is_open:
                     yield from self._admit()
                     self._load()
-                self._stats.host_s += time.perf_counter() - handed_out
-            previous = started
+                self._stats.host_s += time.perf_counter() - start_of_yield
+            previous = chunk
 
     def trunk_logprobs(self) -> list[np.ndarray]:
-        """f32[length] per trunk; f32[0] if it was not to be scored.
+        """f32[length] per trunk; f32[0] for a trunk that is not scored.
 
-        Raises DivergedError naming a trunk where they are not finite.
+        Raises DivergedError with the trunk if log-probabilities are not finite.
         """
-        by_trunk = [np.zeros(0, np.float32)] * len(self.work.trunks)
+        by_trunk = [np.zeros(0, np.float32)] * len(self.branch_set.trunks)
         for trunk, batch, place in self._trunk_logprobs:
-            length = len(self.work.trunks[trunk])
+            length = len(self.branch_set.trunks[trunk])
             logprobs = np.asarray(jax.device_get(batch))[place][:length]
             if not np.isfinite(logprobs).all():
                 raise DivergedError(
@@ -152,27 +165,27 @@ class Phase:
             by_trunk[trunk] = logprobs
         return by_trunk
 
-    def _admit(self) -> Iterator[Drawn]:
-        """Takes what the caller feeds, and gives branches of it that have ended: `KeepingPhase`."""
+    def _admit(self) -> Iterator[DecodedBranch]:
+        """Takes the feed's input and yields its branches of budget 0 (`KeepingPhase`)."""
         return iter(())
 
     # --- trunks into rows ---
 
     def _load(self) -> None:
-        """Moves waiting loads into free rows."""
-        self._fill([self._entries(shard) for shard in range(len(self._waiting))])
+        """Moves waiting jobs into free rows."""
+        self._fill([self._entries(shard) for shard in range(len(self._waiting_jobs))])
 
-    def _fill(self, all_entries: Entries) -> None:
-        """Copies resident trunks into their rows, then prefills the others."""
+    def _fill(self, all_entries: RowEntries) -> None:
+        """Copies resident trunks into their new rows, then prefills the other trunks."""
         resident, computed, copied = [], [], []
         for entries in all_entries:
             resident.append([entry for entry in entries if entry.source >= 0])
-            first: dict[int, Entry] = {}
+            first: dict[int, RowEntry] = {}
             again = []
             others = [entry for entry in entries if entry.source < 0]
             for entry in sorted(others, key=lambda entry: -len(self._tokens_of(entry))):
-                # A trunk that enters several rows at once is computed for the first, then copied.
-                source = first.setdefault(entry.load.trunk, entry)
+                # A trunk that enters several rows at once is computed for one of them, then copied.
+                source = first.setdefault(entry.job.trunk, entry)
                 if source is not entry:
                     again.append(entry._replace(source=source.row))
             computed.append(list(first.values()))
@@ -181,47 +194,47 @@ class Phase:
         self._prefill_all(computed)
         self._in_batches(copied, self._copy)
 
-    def _entries(self, shard: int) -> list[Entry]:
-        """The loads that enter rows now: none until a whole batch, or all that wait, can enter."""
-        waiting = self._waiting[shard]
+    def _entries(self, shard: int) -> list[RowEntry]:
+        """The jobs that enter rows now: none before a whole batch, or all waiting jobs, fit."""
+        waiting = self._waiting_jobs[shard]
         free = np.flatnonzero(self._row_left[shard] == 0).tolist()
         if len(free) < min(self._sizes.batch, len(waiting)):
             return []
         entries = []
         while waiting and free:
-            load = waiting.popleft()
-            # Rows that are filled in this call hold nothing yet: `_load` computes their trunk once.
+            job = waiting.popleft()
+            # A row that is filled in this call holds nothing yet. `_fill` computes its trunk once.
             filling = {entry.row for entry in entries}
-            holders = np.flatnonzero(self._row_trunk[shard] == load.trunk).tolist()
+            holders = np.flatnonzero(self._row_trunk[shard] == job.trunk).tolist()
             holders = [row for row in holders if row not in filling]
-            row = self._row_for(shard, load, free, holders)
+            row = self._row_for(shard, job, free, holders)
             free.remove(row)
-            entries.append(Entry(row, load, holders[0] if holders else -1))
-            self._take(shard, row, load)
+            entries.append(RowEntry(row, job, holders[0] if holders else -1))
+            self._take(shard, row, job)
         return entries
 
-    def _row_for(self, shard: int, load: Load, free: list[int], holders: list[int]) -> int:
-        """The free row that a load enters; `holders` have its trunk."""
+    def _row_for(self, shard: int, job: RowJob, free: list[int], holders: list[int]) -> int:
+        """The free row that a job enters; the rows `holders` have its trunk."""
         return next((row for row in holders if row in free), free[0])
 
-    def _take(self, shard: int, row: int, load: Load) -> None:
-        """Gives a row to a load, which enters it before the next chunk."""
-        self._row_trunk[shard, row], self._row_left[shard, row] = load.trunk, len(load.items)
+    def _take(self, shard: int, row: int, job: RowJob) -> None:
+        """Reserves a row for a job, which enters it before the next chunk."""
+        self._row_trunk[shard, row], self._row_left[shard, row] = job.trunk, len(job.items)
         self._row_served_from[shard, row] = self._num_chunks
 
-    def _in_batches(self, entries: Entries, run: Callable[[Entries], None]) -> None:
+    def _in_batches(self, entries: RowEntries, run: Callable[[RowEntries], None]) -> None:
         """Calls `run` with successive batches of each shard's entries."""
         size = self._sizes.batch
         for start in range(0, max(map(len, entries)), size):
             run([of_shard[start : start + size] for of_shard in entries])
 
-    def _tokens_of(self, entry: Entry) -> list[int]:
-        return self.work.trunks[entry.load.trunk]
+    def _tokens_of(self, entry: RowEntry) -> list[int]:
+        return self.branch_set.trunks[entry.job.trunk]
 
-    def _prefill_all(self, computed: Entries) -> None:
+    def _prefill_all(self, computed: RowEntries) -> None:
         """Computes the trunks of each shard, the longest first, as many at a time as fit.
 
-        Where they can share tokens, trunks that begin alike follow one another.
+        Without padding, trunks that begin alike follow one another, so that they share tokens.
         """
         batch, left = self._sizes.batch, computed
         if self._place_counts(self._sizes.columns):
@@ -231,26 +244,31 @@ class Phase:
             trunks = [[*map(self._tokens_of, of_shard[:batch])] for of_shard in left]
             longest = max(len(ids) for of_shard in trunks for ids in of_shard)
             length = part([self._sizes.columns], longest, halvings=HALVINGS)
-            fits = fitting(trunks, self._place_counts(length))
+            fits = fit_prefill(trunks, self._place_counts(length))
             pairs = [*zip(left, fits.counts, strict=True)]
             self._prefill([of_shard[:count] for of_shard, count in pairs], length, fits.places)
             left = [of_shard[count:] for of_shard, count in pairs]
 
     def _place_counts(self, length: int) -> list[int]:
-        """The numbers of places that a shard's prefill of this length may have, if it is flat."""
+        """The possible numbers of places of a shard's prefill; none if it computes padding."""
         return place_counts(platform_of(self._mesh), self._sizes.batch, length)
 
-    def _flat(
+    def _compact_places(
         self, trunks: list[list[list[int]]], length: int, num_places: int | None, shares: bool
-    ) -> Flat | None:
-        """Where the trunks of all shards are computed."""
+    ) -> CompactPlaces | None:
+        """The places at which the trunks of all shards are computed; None: padding is computed."""
         if num_places is None:
             return None
-        rest = self._sizes.batch, length, num_places, shares
-        found = [flattened(of_shard, *rest) for of_shard in trunks]
-        return jax.tree.map(lambda *x: put_on_shards(self._mesh, np.stack(x)), *found)
+        batch = self._sizes.batch
+        by_shard = [
+            compact_places_of(of_shard, batch, length, num_places, shares) for of_shard in trunks
+        ]
+        return CompactPlaces(
+            source=put_on_shards(self._mesh, np.stack([x.source for x in by_shard])),
+            place=put_on_shards(self._mesh, np.stack([x.place for x in by_shard])),
+        )
 
-    def _prefill(self, entries: Entries, length: int, num_places: int | None) -> None:
+    def _prefill(self, entries: RowEntries, length: int, num_places: int | None) -> None:
         shards, batch = len(entries), self._sizes.batch
         tokens = np.zeros((shards, batch, length), np.int32)
         lengths = np.zeros((shards, batch), np.int32)
@@ -261,10 +279,10 @@ class Phase:
                 tokens[shard, place, : len(ids)] = ids
                 lengths[shard, place] = len(ids)
                 self._stats.prefill_tokens += len(ids)
-                places.append((entry.load.trunk, shard * batch + place))
-        entered = [entry.load.trunk for of_shard in entries for entry in of_shard]
-        is_scored = any(self.work.scored[trunk] for trunk in entered)
-        keeps_hidden = any(self._repeats.are_possible[trunk] for trunk in entered)
+                places.append((entry.job.trunk, shard * batch + place))
+        entering_trunks = [entry.job.trunk for of_shard in entries for entry in of_shard]
+        is_scored = any(self.branch_set.scored[trunk] for trunk in entering_trunks)
+        keeps_hidden = any(self._accepted_prefixes.may_accept[trunk] for trunk in entering_trunks)
         temperature = self._programs.temperature if is_scored else None
         weights = self._programs.weights
         on_mesh, entering = put_on_shards(self._mesh, tokens), self._entering(entries)
@@ -272,29 +290,38 @@ class Phase:
         self._window, self._rows, logprobs, hidden = prefill(
             self._model, self._mesh, temperature, weights, self._window, self._rows, on_mesh,
             put_on_shards(self._mesh, lengths), entering, keeps_hidden,
-            flat=self._flat(trunks, length, num_places, shares=True),
+            compact_places=self._compact_places(trunks, length, num_places, shares=True),
         )  # fmt: skip
         if logprobs is not None:
-            scored = [(trunk, logprobs, at) for trunk, at in places if self.work.scored[trunk]]
+            scored = [
+                (trunk, logprobs, at) for trunk, at in places if self.branch_set.scored[trunk]
+            ]
             self._trunk_logprobs += scored
         if hidden is None:
             return
 
-        def search(searched: Searched) -> Found:
-            """Moves the items of these trunks to where their decoding begins."""
+        def search(search_items: SearchItems) -> SearchResult:
+            """Moves the items of these trunks to the places where their decoding begins."""
             config, programs = self._programs.config, self._programs
-            # As many logits are computed at a time as in a decode step.
+            # A search computes as many logits at a time as a decode step.
             settings = SearchConfig(
                 self._model, self._mesh, config.sampling, config.eos_ids, self._sizes.slots
             )
-            arrays = programs.weights, programs.stops, self._queue, hidden, on_mesh, searched
-            self._queue, found = skip_repeats(settings, *arrays)
-            return found
+            self._queue, result = skip_repeats(
+                settings,
+                programs.weights,
+                programs.stops,
+                self._queue,
+                hidden,
+                on_mesh,
+                search_items,
+            )
+            return result
 
-        trunks = [[entry.load.trunk for entry in of_shard] for of_shard in entries]
-        self._repeats.start(self._mesh, trunks, batch, self._sizes.queue, search)
+        trunks = [[entry.job.trunk for entry in of_shard] for of_shard in entries]
+        self._accepted_prefixes.start(self._mesh, trunks, batch, self._sizes.queue, search)
 
-    def _copy(self, entries: Entries) -> None:
+    def _copy(self, entries: RowEntries) -> None:
         source = np.zeros((len(entries), self._sizes.batch), np.int32)
         for shard, of_shard in enumerate(entries):
             source[shard, : len(of_shard)] = [entry.source for entry in of_shard]
@@ -302,79 +329,86 @@ class Phase:
         window, rows = self._window, self._rows
         self._window, self._rows = copy_rows(self._mesh, window, rows, on_mesh, entering)
 
-    def _entering(self, entries: Entries) -> Entering:
-        """The loads of one prefill or copy, [shards, trunks per prefill]; row W where padded."""
+    def _entering(self, entries: RowEntries) -> EnteringTrunks:
+        """The jobs of one prefill or copy, [shards, trunks per prefill]; row W is padding."""
         shape = (len(entries), self._sizes.batch)
         rows = np.full(shape, self._sizes.rows, np.int32)
         first, end, loaded = (np.zeros(shape, np.int32) for _ in range(3))
         for shard, of_shard in enumerate(entries):
-            for place, (row, load, _) in enumerate(of_shard):
+            for place, (row, job, _) in enumerate(of_shard):
                 rows[shard, place] = row
-                first[shard, place] = load.first
-                end[shard, place] = load.first + len(load.items)
+                first[shard, place] = job.first
+                end[shard, place] = job.first + len(job.items)
                 loaded[shard, place] = self._num_loaded
                 self._num_loaded += 1
-        row, *serves = (put_on_shards(self._mesh, x) for x in (rows, first, end, loaded))
-        return Entering(row, Rows(*serves))
+        serves = WindowRows(
+            next=put_on_shards(self._mesh, first),
+            end=put_on_shards(self._mesh, end),
+            loaded=put_on_shards(self._mesh, loaded),
+        )
+        return EnteringTrunks(put_on_shards(self._mesh, rows), serves)
 
     # --- decoding ---
 
-    def _decode(self) -> Started:
-        """Starts the next chunk, in the drain if few enough branches are left."""
-        moved = self._move_to_drain()
-        # A NumPy value counts as the same on every host; a jax array is this host's own.
-        trunks_wait = np.array(any(self._waiting) or self._intake.is_open)
+    def _decode(self) -> StartedChunk:
+        """Starts the next chunk, in a drain if few enough branches are left."""
+        old_slots = self._move_to_drain()
+        # With several hosts a NumPy value is replicated; a jax array would belong to this host.
+        trunks_wait = np.array(any(self._waiting_jobs) or self._feed_queue.is_open)
         programs, slots, rows = self._programs, self._slots, self._rows
-        inputs = decode.Inputs(
+        inputs = decode.ChunkInputs(
             programs.weights, self._window, self._queue, programs.stops, trunks_wait
         )
         run = decode.chunk_program(platform_of(self._mesh))
         self._slots, self._rows, trace = run(self._config, inputs, slots, rows)
         self._num_chunks += 1
-        return Started(self._num_chunks - 1, self._repeats.take(), moved, trace)
+        return StartedChunk(self._num_chunks - 1, self._accepted_prefixes.take(), old_slots, trace)
 
     def _move_to_drain(self) -> jax.Array | None:
-        """Moves the branches that are left to the smallest drain whose slots can hold them."""
-        if any(self._waiting) or self._intake.is_open:
+        """Moves the remaining branches to the smallest drain that has a slot for each."""
+        if any(self._waiting_jobs) or self._feed_queue.is_open:
             return None
-        left = self._collector.not_ended.max()
-        fitting = [drain for drain in self._drains if left <= drain.slots]
-        if not fitting:
+        remaining = self._collector.not_ended.max()
+        large_enough = [drain for drain in self._drains if remaining <= drain.slots]
+        if not large_enough:
             return None
-        drain = fitting[-1]
-        state = State(self._window, self._rows, self._slots)
-        state, moved = to_drain(self._mesh, self._config.sizes, drain, state)
-        self._window, self._rows, self._slots = state
+        drain = large_enough[-1]
+        arrays = PhaseArrays(self._window, self._rows, self._slots)
+        arrays, old_slots = to_drain(self._mesh, self._config.sizes, drain, arrays)
+        self._window, self._rows, self._slots = arrays
         self._drains = self._drains[self._drains.index(drain) + 1 :]
         self._config = self._in_sizes(drain)
-        return moved
+        return old_slots
 
     def _in_sizes(self, sizes: Sizes) -> DecodeConfig:
-        """The decode program of the phase, or of a drain, whose chunks end early for the next.
+        """The decode program of the phase, or of a drain, in these sizes.
 
-        The shards move together, so with several of them no chunk ends early.
+        On one shard its chunks end early when the next drain can begin. Several shards change to a
+        drain together, so no chunk ends early.
         """
-        drained_at = self._drains[0].slots if self._drains and len(self._waiting) == 1 else 0
+        drained_at = self._drains[0].slots if self._drains and len(self._waiting_jobs) == 1 else 0
         config = self._programs.config
         return dataclasses.replace(config, sizes=sizes, drained_at=drained_at)
 
-    def _collect(self, started: Started) -> list[Drawn]:
-        """The branches that ended in a chunk, by its trace."""
+    def _collect(self, chunk: StartedChunk) -> list[DecodedBranch]:
+        """The branches that ended in a chunk, from its trace."""
         start = time.perf_counter()
-        moved, (steps, left) = jax.tree.map(
-            np.asarray, jax.device_get((started.moved, started.trace))
+        old_slots, (steps, left) = jax.tree.map(
+            np.asarray, jax.device_get((chunk.old_slots, chunk.trace))
         )
         waited = time.perf_counter()
         self._stats.wait_s += waited - start
-        self._repeats.read(started.searches)
-        shards = len(self._waiting)
-        if moved is not None:
-            self._collector.move(moved)
-        if any(self._waiting) or self._intake.is_open:
-            # A chunk that was under way when a row was loaded knows nothing of the load.
-            is_current = self._row_served_from <= started.number
+        self._accepted_prefixes.read(chunk.searches)
+        shards = len(self._waiting_jobs)
+        if old_slots is not None:
+            self._collector.move(old_slots)
+        if any(self._waiting_jobs) or self._feed_queue.is_open:
+            # The trace of a chunk that began before a job entered its row does not cover the job.
+            is_current = self._row_served_from <= chunk.number
             self._row_left[is_current] = left.reshape(is_current.shape)[is_current]
         by_shard = HostSteps(*(x.reshape(shards, -1, x.shape[-1]) for x in steps))
-        ended = [self._repeats.whole(drawn) for drawn in self._collector.add(by_shard)]
+        ended = [
+            self._accepted_prefixes.with_prefix(branch) for branch in self._collector.add(by_shard)
+        ]
         self._stats.host_s += time.perf_counter() - waited
         return ended

@@ -1,4 +1,4 @@
-"""The shards' queues on the mesh: made before the first step, longer with what is fed later."""
+"""The shards' queues on the mesh: made before the first step, and extended by a feed's branches."""
 
 import functools
 
@@ -7,46 +7,46 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Int
 
-from vinejax.engine.assign import Load
-from vinejax.engine.branches import Work
+from vinejax.engine.branches import BranchSet
 from vinejax.engine.decode import Queue
 from vinejax.engine.memory import put_on_shards
+from vinejax.engine.slot_assignment import RowJob
 from vinejax.engine.split import SHARDS
 from vinejax.model.sharding import on_shards
 
-BLOCK = 256  # entries that are added at a time
+BLOCK = 256  # number of entries that are added at a time
 
 
 def make_queue(
-    mesh: Mesh, work: Work, match: list[int], loads: list[list[Load]], size: int
+    mesh: Mesh, branch_set: BranchSet, match: list[int], jobs: list[list[RowJob]], size: int
 ) -> Queue:
-    """The shards' branches on the mesh, in the order of their loads, padded to `size` per shard.
+    """The shards' branches on the mesh, in the order of their jobs, padded to `size` per shard.
 
-    `match` has the state of the automaton at the start of each branch; `size` is `Sizes.queue`.
+    `match` lists the automaton's state at the start of each branch; `size` is `Sizes.queue`.
     """
-    return Queue(*(put_on_shards(mesh, x) for x in _fields(work, match, loads, size)))
+    return Queue(*(put_on_shards(mesh, x) for x in _fields(branch_set, match, jobs, size)))
 
 
 def longer_queue(
     mesh: Mesh,
     queue: Queue,
-    work: Work,
+    branch_set: BranchSet,
     match: list[int],
-    loads: list[list[Load]],
-    begun: np.ndarray,
+    jobs: list[list[RowJob]],
+    total: np.ndarray,
 ) -> Queue:
-    """The queue with further branches, from the first item of each shard's loads on.
+    """The queue with further branches, which begin at the first item of each shard's jobs.
 
-    `begun`, i64[Z], has the sum of the budgets of all items before. A queue has room for one entry
-    more than items.
+    `total`, i64[Z], is the sum of the budgets of all earlier items. A queue has room for one more
+    entry than items.
     """
-    counts = [sum(len(load.items) for load in of_shard) for of_shard in loads]
+    counts = [sum(len(job.items) for job in of_shard) for of_shard in jobs]
     size = -(-(max(counts) + 1) // BLOCK) * BLOCK
-    *fields, before = _fields(work, match, loads, size)
-    fields.append((before + begun[:, None]).astype(np.int32))
-    place = np.full((len(loads), size), queue.position.shape[0], np.int32)
-    for shard, (of_shard, count) in enumerate(zip(loads, counts, strict=True)):
-        if count:  # and the entry after the last item, which has the sum of all budgets
+    *fields, before = _fields(branch_set, match, jobs, size)
+    fields.append((before + total[:, None]).astype(np.int32))
+    place = np.full((len(jobs), size), queue.position.shape[0], np.int32)
+    for shard, (of_shard, count) in enumerate(zip(jobs, counts, strict=True)):
+        if count:  # with the entry after the last item, which holds the sum of all budgets
             place[shard, : count + 1] = of_shard[0].first + np.arange(count + 1)
     for start in range(0, size, BLOCK):
         block = [put_on_shards(mesh, x[:, start : start + BLOCK]) for x in (*fields, place)]
@@ -54,17 +54,19 @@ def longer_queue(
     return queue
 
 
-def _fields(work: Work, match: list[int], loads: list[list[Load]], size: int) -> list[np.ndarray]:
-    """The fields of a `Queue` on the host, [Z, size]; entries past the last item are padding."""
-    shape = (len(loads), size)
+def _fields(
+    branch_set: BranchSet, match: list[int], jobs: list[list[RowJob]], size: int
+) -> list[np.ndarray]:
+    """The fields of a `Queue` on the host, [Z, size]; entries after the last item are padding."""
+    shape = (len(jobs), size)
     position, token, budget, matches = np.ones((4, *shape), np.int32)
     seed = np.zeros((*shape, 2), np.uint32)
-    for shard, loads_of_shard in enumerate(loads):
-        for q, i in enumerate(i for load in loads_of_shard for i in load.items):
-            branch = work.branches[i]
+    for shard, jobs_of_shard in enumerate(jobs):
+        for q, i in enumerate(i for job in jobs_of_shard for i in job.items):
+            branch = branch_set.branches[i]
             position[shard, q] = branch.position
-            token[shard, q] = work.trunks[branch.trunk][branch.position - 1]
-            budget[shard, q] = work.budgets[i]
+            token[shard, q] = branch_set.trunks[branch.trunk][branch.position - 1]
+            budget[shard, q] = branch_set.budgets[i]
             matches[shard, q] = match[i]
             seed[shard, q] = branch.seed >> 32, branch.seed & 0xFFFFFFFF
     before = np.cumsum(budget, axis=1, dtype=np.int32) - budget
@@ -73,7 +75,7 @@ def _fields(work: Work, match: list[int], loads: list[list[Load]], size: int) ->
 
 @functools.partial(jax.jit, static_argnames="mesh")
 def _written(mesh: Mesh, queue: Queue, block: Queue, place: Int[Array, " F"]) -> Queue:
-    """The queue with a block of entries in these places; those past its end are dropped."""
+    """The queue with a block of entries at these places; places past its end are dropped."""
 
     def one_shard(queue: Queue, block: Queue, place: jax.Array) -> Queue:
         return jax.tree.map(lambda old, new: old.at[place].set(new, mode="drop"), queue, block)

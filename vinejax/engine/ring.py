@@ -1,8 +1,8 @@
 """The ring: columns that all slots share, read by XLA.
 
-In a step all slots write the same column, step modulo width, and a slot sees the age + 1 newest
-ones. The columns are divided into blocks, each an array, so that a step can skip those in which no
-slot sees a column.
+In a step all slots write the same column, with the number step modulo width. A slot sees the
+age + 1 newest columns. The columns are divided into blocks, each an array, so that a step can skip
+a block of which no slot sees a column.
 """
 
 import dataclasses
@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from vinejax.engine.cache import Allocator, Attend, Cache, Sizes, Step, Storage
-from vinejax.engine.layout import WINDOW, CacheLayout, Separate
+from vinejax.engine.cache import Allocator, Attend, Cache, DecodeStep, Sizes, Storage
+from vinejax.engine.layout import WINDOW, CacheLayout, SeparateKV
 from vinejax.engine.shared_attention import (
     HeadQueries,
     Part,
@@ -34,7 +34,7 @@ class RingLayout(NamedTuple):
 
 
 class RingLayer(NamedTuple):
-    """A layer's blocks: caches of all slots, in the ring's layouts."""
+    """A layer's blocks. A block is a cache of all slots in the ring's layout."""
 
     keys: list[jax.Array]
     values: list[jax.Array]
@@ -42,10 +42,10 @@ class RingLayer(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RingStorage(Storage):
-    """The static part of a ring: its blocks and layouts follow from the platform."""
+    """The static part of a ring; its blocks and layouts follow from the platform."""
 
     platform: str
-    shares_heads: bool  # whether several query heads have the same keys and values
+    shares_heads: bool  # whether several query heads share keys and values
 
     @property
     def on_cpu(self) -> bool:
@@ -54,9 +54,9 @@ class RingStorage(Storage):
     def layout(self, slots: int) -> RingLayout:
         """The fastest layout for this many slots per shard.
 
-        On a TPU the columns are outermost, and the slots innermost if their number is a multiple of
-        128; with another order the whole ring would be copied when the loop begins and when it
-        ends. On a CPU keys are faster transposed if query heads share them.
+        On a TPU the columns are outermost. The slots are innermost if their number is a multiple of
+        128. With another order the whole ring would be copied at the loop's beginning and end. On a
+        CPU transposed keys are faster if query heads share them.
         """
         if self.platform == "tpu":
             layout = CacheLayout("skbh" if slots % 128 else "skhb")
@@ -65,13 +65,13 @@ class RingStorage(Storage):
 
     @property
     def window_keys(self) -> CacheLayout:
-        """The layout of a window's keys: as for a ring's, but on TPUs."""
+        """The layout of a window's keys; except on TPUs, also that of a ring's keys."""
         return CacheLayout("bkhs") if self.platform == "cpu" and self.shares_heads else WINDOW
 
-    def window_layer(self, new: Allocator, sizes: Sizes) -> Separate:
+    def window_layer(self, new: Allocator, sizes: Sizes) -> SeparateKV:
         layouts = self.window_keys, WINDOW
         keys, values = (new.cache(layout, sizes.rows, sizes.columns) for layout in layouts)
-        return Separate(keys, values, self.window_keys)
+        return SeparateKV(keys, values, self.window_keys)
 
     def empty(self, new: Allocator, sizes: Sizes) -> "Ring":
         num_blocks = ring_blocks(sizes.width, self.platform)
@@ -95,7 +95,7 @@ class RingStorage(Storage):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Ring(Cache):
-    """The ring of a shard, or of all shards, whose slots then lie one shard after the other."""
+    """The ring of one shard, or of all shards with their slots one shard after the other."""
 
     layers: list[RingLayer]
     storage: RingStorage = dataclasses.field(metadata=dict(static=True))
@@ -108,18 +108,18 @@ class Ring(Cache):
     def reserve(
         self, occupied: Bool[Array, " B"], age: Int[Array, " B"]
     ) -> tuple["Ring", Bool[Array, " B"]]:
-        """Nobody waits: a slot has as many columns as the largest budget."""
+        """The same ring; no slot waits, as each has as many columns as the largest budget."""
         return self, jnp.zeros_like(occupied)
 
-    def attention(self, step: Step) -> Attend:
+    def attention(self, step: DecodeStep) -> Attend:
         layout, queries = self.layout, step.queries
 
         def attend(
             q: HeadQueries, k: Float[Array, "B 1 K H"], v: Float[Array, "B 1 K H"],
-            trunks: Separate, own: RingLayer, rule: AttentionRule,
+            trunks: SeparateKV, ring: RingLayer, rule: AttentionRule,
         ) -> tuple[HeadQueries, RingLayer]:  # fmt: skip
-            keys = write_column(own.keys, step.number, k, layout.keys)
-            values = write_column(own.values, step.number, v, layout.values)
+            keys = write_column(ring.keys, step.number, k, layout.keys)
+            values = write_column(ring.values, step.number, v, layout.values)
             mixed = merge(
                 trunk_part(q, trunks, step.lanes, rule),
                 ring_part(q, keys, values, step.number, queries.age, rule, layout),
@@ -152,7 +152,7 @@ class Ring(Cache):
 def ring_blocks(width: int, platform: str) -> int:
     """The number of blocks of a ring of `width` columns: one per 32 columns, from 1 to 8.
 
-    One block on a GPU, where a condition inside a loop costs a round trip to the host.
+    It is 1 on a GPU, where a condition inside a loop costs a round trip to the host.
     """
     return 1 if platform == "gpu" else max(1, min(8, width // 32))
 
@@ -163,8 +163,8 @@ def write_column(
 ) -> list[jax.Array]:
     """The ring with the new key or value of every slot in the current column.
 
-    One column is written in every block, in all blocks but one with its old content: choosing the
-    block at run time would copy all of them.
+    A column of every block is written, with its old content in all blocks except the current one.
+    Choosing the block at run time would copy all blocks.
     """
     axis = layout.column_axis
     block = ring[0].shape[axis]
@@ -174,16 +174,16 @@ def write_column(
     place[axis] = column % block
     written = []
     for n, old in enumerate(ring):
-        held = lax.dynamic_slice(old, place, new.shape)
-        here = jnp.where(column // block == n, new, held)
-        written.append(lax.dynamic_update_slice(old, here, place))
+        old_column = lax.dynamic_slice(old, place, new.shape)
+        new_column = jnp.where(column // block == n, new, old_column)
+        written.append(lax.dynamic_update_slice(old, new_column, place))
     return written
 
 
 @jax.named_scope("ring")
 def ring_part(
     q: HeadQueries,
-    keys: list[jax.Array],  # the ring's blocks
+    keys: list[jax.Array],  # blocks of the ring
     values: list[jax.Array],
     step: Int[Array, ""],
     age: Int[Array, " B"],
@@ -192,8 +192,8 @@ def ring_part(
 ) -> Part:
     """Attention over a slot's own tokens in the ring: the columns of the last `age + 1` steps.
 
-    A block in which no slot sees a column is not read at all. (A slice of one array would be copied
-    before it is read; `lax.cond` reads in place.)
+    A block of which no slot sees a column is not read. Blocks are separate arrays because a slice
+    of one array would be copied before it is read; `lax.cond` reads an array in place.
     """
     B, K, G, H = q.shape
     block = values[0].shape[layout.values.column_axis]

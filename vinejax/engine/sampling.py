@@ -1,13 +1,14 @@
-"""Draw one token per sequence: temperature, top-k, top-p, inverse CDF; nothing is sorted.
+"""Draws one token per sequence without sorting: temperature, top-k, top-p, inverse CDF.
 
-Top-p keeps the smallest set of most probable tokens whose mass reaches p, top-k the k most
-probable; tokens tied at the threshold are all kept. Both are the same question, 'what is the
-largest probability t such that the tokens at or above t weigh enough', answered by bisection on
-t's bits: non-negative floats order as their integers do, so a search through 30 bits is exact.
+Top-p keeps the smallest set of most probable tokens whose mass reaches p. Top-k keeps the k most
+probable tokens. All tokens that tie at the threshold are kept. Both filters need the largest
+probability t such that the tokens of probability t or more have enough mass. A bisection over the
+bits of t finds it: non-negative floats have the same order as their bit patterns, so a search
+through 30 bits is exact.
 
-With an `axis` of the mesh each device along it holds an equal part of the vocabulary, in order;
-they exchange only sums and maxima per sequence, and all get the same tokens. Letters: B sequences,
-V vocabulary (on one device).
+With an `axis` of the mesh each device along the axis holds an equal part of the vocabulary, in
+order. The devices exchange only sums and maxima per sequence, and all get the same tokens. Letters:
+B sequences, V vocabulary (on one device).
 """
 
 import math
@@ -21,20 +22,20 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 Tree = TypeVar("Tree")
 BLOCK = 128  # tokens per block of the two-level inverse CDF
-BITS = 30  # of a float in [0, 2) that are not always 0
+BITS = 30  # bits of a float in [0, 2) that are not always 0
 
 
 class Form(NamedTuple):
-    """How the devices of a platform go through probabilities [B, V]. No token depends on it."""
+    """The order in which a platform's devices read probabilities [B, V]; changes no token."""
 
-    bits: int  # of a threshold that one pass settles, a divisor of BITS
-    rows: int  # sequences per tile of memory; apart from each other, their blocks would be copied
-    cached: int | None = None  # probabilities that are worked on at a time; None: all
+    bits: int  # bits of a threshold that one pass settles; a divisor of BITS
+    rows: int  # sequences per tile of memory, whose blocks lie together to avoid a copy
+    cached: int | None = None  # number of probabilities that are processed at a time; None: all
 
     def sequences(self, B: int, V: int) -> int:
-        """How many of B sequences are worked on at a time: a divisor of B, and B or a power of 2.
+        """The number of sequences that are processed at a time: B, or a power of 2 that divides B.
 
-        Those fit `cached`, if a single one does.
+        These sequences fit `cached` if a single one does.
         """
         if self.cached is None or B * V <= self.cached:
             return B
@@ -42,10 +43,11 @@ class Form(NamedTuple):
 
 
 PLAIN = Form(bits=1, rows=1)
-# Three bits take seven sums per pass, in which a TPU computes for about as long as it reads, and a
-# GPU has a third of the launches. A CPU computes them one after the other, and its 30 passes are
-# from the second-level cache if they go over 1 MiB: 64 sequences of 49,152 tokens take a quarter of
-# the time. An accelerator has no such cache, and needs all sequences to be busy.
+# Three bits per pass take seven sums. A TPU then computes for about as long as it reads, and a GPU
+# needs a third of the kernel launches. A CPU computes the sums one after the other, so it settles
+# one bit per pass. Its 30 passes read the second-level cache if they cover at most 1 MiB: 64
+# sequences of 49,152 tokens then take a quarter of the time. An accelerator has no such cache, and
+# is only busy if it processes all sequences at once.
 FORMS = {
     "cpu": Form(bits=1, rows=1, cached=2**18),
     "gpu": Form(bits=3, rows=1),
@@ -54,7 +56,7 @@ FORMS = {
 
 
 def _total(x: jax.Array, axis: str | None) -> jax.Array:
-    """The sum over the whole vocabulary, for each sequence."""
+    """Each sequence's sum over the whole vocabulary."""
     x = jnp.sum(x, axis=-1)
     return x if axis is None else lax.psum(x, axis)
 
@@ -65,7 +67,7 @@ def _places(x: Float[Array, " B"], axis: str | None) -> Float[Array, "places B"]
 
 
 def _from_place(x: jax.Array, place: Int[Array, " B"], axis: str | None) -> jax.Array:
-    """For each sequence the value of x on device number `place` along the axis."""
+    """Each sequence's value of x on device number `place` along the axis."""
     if axis is None:
         return x
     return lax.psum(jnp.where(place == lax.axis_index(axis), x, 0), axis)
@@ -94,10 +96,10 @@ def threshold(
     axis: str | None = None,
     bits: int = 1,
 ) -> Float[Array, " B"]:
-    """Largest t such that the weights of the tokens with probs >= t sum to at least `target`.
+    """The largest t such that the weights of the tokens with probs >= t sum to at least `target`.
 
-    A pass over the vocabulary settles `bits` bits of t, by one sum for each of 2**bits - 1
-    candidates. `bits` divides 30 and does not change the result. `probs` are below 2.
+    A pass over the vocabulary settles `bits` bits of t with one sum for each of 2**bits - 1
+    candidates. `bits` must divide 30; it does not change the result. `probs` must be below 2.
     """
 
     def settle(i: Int[Array, ""], low: Int[Array, " B"]) -> Int[Array, " B"]:
@@ -109,7 +111,7 @@ def threshold(
         # A larger candidate has no larger mass, so those that reach the target come first.
         return low | (jnp.sum(mass >= target, axis=0, dtype=jnp.int32) << shift)
 
-    # 0 keeps every token and is where the search falls back to.
+    # The search begins at 0, which keeps every token.
     low = lax.fori_loop(0, BITS // bits, settle, jnp.zeros(probs.shape[0], jnp.int32))
     return lax.bitcast_convert_type(low, jnp.float32)
 
@@ -118,30 +120,30 @@ def _first_past(
     weights: Float[Array, "B n"], cumulative: Float[Array, "B n"], goal: Float[Array, " B"]
 ) -> Int[Array, " B"]:
     """The first index at which the cumulative weight passes the goal."""
-    # A parallel cumulative sum is not monotone to the last bit: over hundreds of blocks, one
-    # of weight 0 can raise it. So only entries with weight may pass the goal.
+    # A parallel cumulative sum is not monotone to the last bit. Over hundreds of blocks, a block of
+    # weight 0 can raise it. Therefore only entries of positive weight may pass the goal.
     reached = jnp.where(weights > 0, cumulative, 0.0)
-    # Rounding can put the goal past either end; it then belongs to the weight nearest to it.
+    # Rounding can put the goal past either end. The goal then belongs to the nearest weight.
     below = jnp.nextafter(reached.max(axis=-1), 0.0)
     return jnp.argmax(reached > jnp.clip(goal, 0.0, below)[:, None], axis=-1)
 
 
-class _Sums(NamedTuple):
-    """The sums of weights that the inverse CDF is searched in: of devices, then of blocks."""
+class _CdfSums(NamedTuple):
+    """Sums of weights for the search of the inverse CDF: over devices, then over blocks."""
 
-    of_places: Float[Array, "B places"]
-    whole: Float[Array, "B places"]  # cumulative
-    of_blocks: Float[Array, "B n"]  # of this device
-    totals: Float[Array, "B n"]  # cumulative
-    blocks: Float[Array, "tiles n rows BLOCK"]  # the weights; `rows` sequences in a tile
+    of_places: Float[Array, "B places"]  # sum per device
+    whole: Float[Array, "B places"]  # cumulative sum over devices
+    of_blocks: Float[Array, "B n"]  # sum per block of this device
+    totals: Float[Array, "B n"]  # cumulative sum over the blocks of this device
+    blocks: Float[Array, "tiles n rows BLOCK"]  # weights, with `rows` sequences in a tile
 
     def inside(self, block: Int[Array, " B"]) -> Float[Array, "B BLOCK"]:
-        """The weights of a block of each sequence."""
+        """The weights in one block of each sequence."""
         rows, sequences = self.blocks.shape[2], jnp.arange(block.shape[0])
         return self.blocks[sequences // rows, block, sequences % rows]
 
 
-def _sums(weights: Float[Array, "B V"], axis: str | None, form: Form) -> _Sums:
+def _cdf_sums(weights: Float[Array, "B V"], axis: str | None, form: Form) -> _CdfSums:
     B, V = weights.shape
     rows = math.gcd(form.rows, B)
     blocks = jnp.pad(weights, ((0, 0), (0, -V % BLOCK))).reshape(B // rows, rows, -1, BLOCK)
@@ -149,7 +151,7 @@ def _sums(weights: Float[Array, "B V"], axis: str | None, form: Form) -> _Sums:
     of_blocks = blocks.sum(axis=-1).swapaxes(1, 2).reshape(B, -1)
     totals = jnp.cumsum(of_blocks, axis=-1)
     of_places = _places(totals[:, -1], axis).T
-    return _Sums(of_places, jnp.cumsum(of_places, axis=-1), of_blocks, totals, blocks)
+    return _CdfSums(of_places, jnp.cumsum(of_places, axis=-1), of_blocks, totals, blocks)
 
 
 def _before(cumulative: Float[Array, "B n"], index: Int[Array, " B"]) -> Float[Array, " B"]:
@@ -164,13 +166,13 @@ def inverse_cdf(
     axis: str | None = None,
     form: Form = PLAIN,
 ) -> Int[Array, " B"]:
-    """The token at which the cumulative weight passes u * total; u in [0, 1).
+    """The token at which the cumulative weight passes u * total, for u in [0, 1).
 
-    The search goes over devices, over sums of blocks, then through one block: a third of the work
-    of a full cumulative sum. A token of weight 0 is never drawn.
+    The search goes over devices, then over sums of blocks, then through one block. This is a third
+    of the work of a full cumulative sum. A token of weight 0 is never drawn.
     """
     V = weights.shape[1]
-    sums = _sums(weights, axis, form)
+    sums = _cdf_sums(weights, axis, form)
     goal = u * sums.whole[:, -1]
     place = _first_past(sums.of_places, sums.whole, goal)
     goal = goal - _before(sums.whole, place)
@@ -181,43 +183,44 @@ def inverse_cdf(
     return _from_place(token + place * V, place, axis)
 
 
-class Draws(NamedTuple):
-    """The condition under which `inverse_cdf` draws a given token, per sequence.
+class DrawIntervals(NamedTuple):
+    """The numbers u for which `inverse_cdf` draws a given token, per sequence.
 
-    The last axis is the search's stages: devices, blocks, entries of a block. A stage finds the
-    token's entry if low <= goal < high; the weight before it is then subtracted from the goal.
+    The last axis covers the stages of the search: devices, blocks, entries of a block. A stage
+    finds the token's entry if low <= goal < high. It then subtracts the weight before the entry
+    from the goal.
     """
 
-    total: Float[Array, " B"]  # the first goal is u * total
-    low: Float[Array, "B 3"]
-    high: Float[Array, "B 3"]
-    before: Float[Array, "B 3"]
+    total: Float[Array, " B"]  # total weight; the first goal is u * total
+    low: Float[Array, "B 3"]  # least goal
+    high: Float[Array, "B 3"]  # bound of the goal, excluded
+    before: Float[Array, "B 3"]  # weight before the entry
 
 
 def _goals(
     weights: Float[Array, "B n"], cumulative: Float[Array, "B n"], index: Int[Array, " B"]
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(low, high, before) [B] of the goals for which `_first_past` gives this index."""
+    """(low, high, before) [B]: the goals for which `_first_past` returns this index."""
     reached = jnp.where(weights > 0, cumulative, 0.0)
     most = reached.max(axis=-1)
     is_earlier = jnp.arange(reached.shape[-1]) < index[:, None]
     low = jnp.where(is_earlier, reached, 0.0).max(axis=-1)
     own = jnp.take_along_axis(reached, index[:, None], axis=-1)[:, 0]
-    # Goals past either end belong to the nearest weight; an entry that raises no sum has no goals.
+    # Goals past either end belong to the nearest weight. An entry that raises no sum has no goal.
     high = jnp.where(own < most, own, jnp.inf)
     high = jnp.where(low < own, high, -jnp.inf)
     return jnp.where(low > 0, low, -jnp.inf), high, _before(cumulative, index)
 
 
-def draws_of(
+def draw_intervals(
     weights: Float[Array, "B V"],
     tokens: Int[Array, " B"],
     axis: str | None = None,
     form: Form = PLAIN,
-) -> Draws:
-    """The numbers u with which `inverse_cdf(weights, u, axis)` gives these tokens."""
+) -> DrawIntervals:
+    """The numbers u for which `inverse_cdf(weights, u, axis)` returns these tokens."""
     V = weights.shape[1]
-    sums = _sums(weights, axis, form)
+    sums = _cdf_sums(weights, axis, form)
     place, block, index = tokens // V, tokens % V // BLOCK, tokens % V % BLOCK
     inside = sums.inside(block)
     of_place = _goals(sums.of_places, sums.whole, place)
@@ -225,16 +228,16 @@ def draws_of(
     of_token = _goals(inside, jnp.cumsum(inside, axis=-1), index)
     of_block, of_token = jax.tree.map(lambda x: _from_place(x, place, axis), (of_block, of_token))
     steps = zip(of_place, of_block, of_token, strict=True)
-    return Draws(sums.whole[:, -1], *(jnp.stack(step, axis=-1) for step in steps))
+    return DrawIntervals(sums.whole[:, -1], *(jnp.stack(step, axis=-1) for step in steps))
 
 
-def is_drawn(draws: Draws, u: Float[Array, " B"]) -> Bool[Array, " B"]:
-    """Whether the uniform number draws the token."""
-    goal, found = u * draws.total, jnp.ones(u.shape, bool)
-    for step in range(draws.low.shape[-1]):
-        found &= (draws.low[:, step] <= goal) & (goal < draws.high[:, step])
-        goal = goal - draws.before[:, step]
-    return found
+def is_drawn(draws: DrawIntervals, u: Float[Array, " B"]) -> Bool[Array, " B"]:
+    """Whether `inverse_cdf` draws the token with the number u."""
+    goal, is_inside = u * draws.total, jnp.ones(u.shape, bool)
+    for stage in range(draws.low.shape[-1]):
+        is_inside &= (draws.low[:, stage] <= goal) & (goal < draws.high[:, stage])
+        goal = goal - draws.before[:, stage]
+    return is_inside
 
 
 def kept_probs(
@@ -244,7 +247,7 @@ def kept_probs(
     axis: str | None = None,
     form: Form = PLAIN,
 ) -> Float[Array, "B V"]:
-    """The probabilities with those outside top-k, then top-p, set to 0."""
+    """The probabilities; those outside top-k, then those outside top-p, are set to 0."""
     kept = probs
     if top_k:
         ones = jnp.ones_like(probs)
@@ -258,17 +261,17 @@ def kept_probs(
 
 
 def by_blocks(form: Form, run: Callable[..., Tree], *arrays: Shaped[Array, "B ..."]) -> Tree:
-    """`run` of arrays per sequence, the first of them [B, V], a block of sequences at a time.
+    """Calls `run` with a block of sequences at a time; returns the joined results.
 
-    Results have one entry per sequence, too.
+    Arrays and results have one entry per sequence. The first array is [B, V].
     """
     B, V = arrays[0].shape
     size = form.sequences(B, V)
     if size == B:
         return run(*arrays)
     blocks = [x.reshape(-1, size, *x.shape[1:]) for x in arrays]
-    made = lax.map(lambda block: run(*block), blocks)
-    return jax.tree.map(lambda x: x.reshape(B, *x.shape[2:]), made)
+    results = lax.map(lambda block: run(*block), blocks)
+    return jax.tree.map(lambda x: x.reshape(B, *x.shape[2:]), results)
 
 
 def sample(
@@ -282,9 +285,9 @@ def sample(
 ) -> tuple[Int[Array, " B"], Float[Array, " B"]]:
     """One token per sequence, and its log-probability under the whole temperature-scaled softmax.
 
-    `u` is the sequence's one uniform draw in [0, 1). The log-probability ignores top-p and top-k,
-    as the scorer does, so that the two can be compared. Temperature 0 takes the most probable
-    token, the first of equals, and scores it at temperature 1.
+    `u` is each sequence's uniform random number in [0, 1). The log-probability ignores top-p and
+    top-k, like the scorer's, so that the two can be compared. Temperature 0 takes the most probable
+    token (the first in a tie) and scores it at temperature 1.
     """
 
     def of_block(logits: Float[Array, "n V"], u: Float[Array, " n"]) -> tuple[jax.Array, jax.Array]:

@@ -1,9 +1,9 @@
 """The attention of decoding over trunks and own tokens: two parts of a softmax, merged exactly.
 
-Letters of this folder. The model's (`model/decoder.py`) keep their meaning, with one token per
-sequence: B slots, each with one sequence; S key positions, here columns; K KV heads; G query heads
-per KV head; H head width; V vocabulary. Beside them: W rows of a shard's window, E lanes per row,
-Q entries of a shard's queue, A states of the stop strings' automaton, Z shards.
+Letters of this folder: those of the model (`model/decoder.py`) keep their meaning, with one token
+per sequence. B slots, each with one sequence; S key positions, here columns; K KV heads; G query
+heads per KV head; H head width; V vocabulary. Further letters: W rows of a shard's window, E lanes
+per row, Q entries of a shard's queue, A states of the stop strings' automaton, Z shards.
 
 A part of a softmax is (unnormalised mix of values [..., H], max [..., 1], sum [..., 1]), float32.
 """
@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from vinejax.engine.layout import WINDOW, CacheLayout, Separate
+from vinejax.engine.layout import WINDOW, CacheLayout, SeparateKV
 from vinejax.model.attention import AttentionRule
 
 Part = tuple[jax.Array, jax.Array, jax.Array]
@@ -22,30 +22,30 @@ HeadQueries = Float[Array, "B K G H"]
 
 
 class Queries(NamedTuple):
-    """For every slot in one step, the row that it reads and how much it may see."""
+    """The row that each slot reads in a step, and the columns that it may see."""
 
-    busy: jax.Array  # bool[B]
-    row: jax.Array  # i32[B] of the window
-    visible: jax.Array  # i32[B] trunk columns that the slot may see
-    age: jax.Array  # i32[B] tokens that it has sampled; 0 where it is idle
+    busy: jax.Array  # bool[B] whether the slot takes part in the step
+    row: jax.Array  # i32[B] row of the window
+    visible: jax.Array  # i32[B] number of trunk columns that the slot may see
+    age: jax.Array  # i32[B] number of tokens that the slot has sampled; 0 if idle
 
     @property
     def position(self) -> jax.Array:
-        """i32[B] the index in its sequence of the token that goes through the model."""
+        """i32[B] the index, in its sequence, of the token that goes through the model."""
         return self.visible + self.age
 
 
 class Lanes(NamedTuple):
-    """Which slot's query is in which lane. A slot has one lane, on the row that it reads."""
+    """The lane of each slot's query. A slot has one lane, on the row that it reads."""
 
-    lane: jax.Array  # i32[B] W * E for an idle slot
-    slot: jax.Array  # i32[W * E] B for an empty lane
-    visible: jax.Array  # i32[W * E] trunk columns that the lane's query may see
-    position: jax.Array  # i32[W * E] of the lane's query
+    lane: jax.Array  # i32[B] lane of the slot; W * E if idle
+    slot: jax.Array  # i32[W * E] slot of the lane; B if empty
+    visible: jax.Array  # i32[W * E] number of trunk columns that the lane's query may see
+    position: jax.Array  # i32[W * E] position of the lane's query
 
 
 def assign_lanes(queries: Queries, rows: int, lanes: int) -> Lanes:
-    """Lanes for the busy slots, gathered by the row that they read: at most `lanes` on each."""
+    """Lanes for the busy slots, grouped by row; a row has at most `lanes`."""
     busy, row = queries.busy, queries.row
     num_slots = row.shape[0]
     on_row = (row[:, None] == jnp.arange(rows)) & busy[:, None]
@@ -61,18 +61,18 @@ def assign_lanes(queries: Queries, rows: int, lanes: int) -> Lanes:
 
 
 def softmax_part(scores: Float[Array, "B K G S"], layout: CacheLayout, values: jax.Array) -> Part:
-    """The part of a softmax over these columns. A query that sees none of them has sum 0."""
+    """The part of a softmax over these columns; its sum is 0 for a query that sees no column."""
     top = jnp.max(scores, axis=-1, keepdims=True)
     weights = jnp.exp(scores - jnp.where(jnp.isfinite(top), top, 0.0))
     return layout.mix(weights, values), top, weights.sum(axis=-1, keepdims=True)
 
 
 @jax.named_scope("trunk")
-def trunk_part(q: HeadQueries, trunks: Separate, lanes: Lanes, rule: AttentionRule) -> Part:
-    """Attention over the columns of its trunk that each slot may see.
+def trunk_part(q: HeadQueries, trunks: SeparateKV, lanes: Lanes, rule: AttentionRule) -> Part:
+    """Attention of each slot over the columns of its trunk that it may see.
 
-    The queries of all slots on a row are one matrix product, so the row is read once for all of
-    them. Only queries and results are gathered: they are small, keys and values are not.
+    The queries of all slots on a row are multiplied in one matrix product, so the row is read once.
+    Only queries and results are gathered, as they are small; keys and values are not.
     """
     K, G, H = q.shape[1:]
     W, _, S, _ = trunks.values.shape
@@ -95,15 +95,15 @@ def trunk_part(q: HeadQueries, trunks: Separate, lanes: Lanes, rule: AttentionRu
 
 
 def join(a: Part, b: Part) -> Part:
-    """The softmax part over both parts' columns, by log-sum-exp."""
+    """The softmax part over the columns of both parts, by log-sum-exp."""
     top = jnp.maximum(a[1], b[1])
-    safe = jnp.where(jnp.isfinite(top), top, 0.0)  # a query may see no column of either
+    safe = jnp.where(jnp.isfinite(top), top, 0.0)  # a query may see no column of both parts
     scale_a, scale_b = jnp.exp(a[1] - safe), jnp.exp(b[1] - safe)
     return a[0] * scale_a + b[0] * scale_b, top, a[2] * scale_a + b[2] * scale_b
 
 
 @jax.named_scope("merge")
 def merge(a: Part, b: Part) -> Float[Array, "B *heads H"]:
-    """The attention over both parts' columns; 0 for a query that sees none."""
+    """The attention over the columns of both parts; 0 for a query that sees no column."""
     mixed, _, total = join(a, b)
     return mixed / jnp.where(total > 0, total, 1.0)

@@ -1,8 +1,9 @@
-"""How decoding splits a model over the mesh: by hand, since every shard runs a loop of its own.
+"""Splits a model over the mesh for decoding: by hand, since every shard runs its own loop.
 
 A shard is the devices with one pair of coordinates (`data`, `fsdp`). Weights are replicated over
-shards and split over the tensor axis: query and KV heads, feed-forward units, the vocabulary. KV
-heads that the axis does not divide are repeated until it does; such a vocabulary is not split.
+shards and split over the tensor axis: query and KV heads, feed-forward units, the vocabulary. If
+the axis does not divide the KV heads, they are repeated until it does. If the axis does not divide
+the vocabulary, the vocabulary is not split.
 """
 
 import dataclasses
@@ -31,17 +32,19 @@ from vinejax.model.sharding import (
 )
 
 Tree = TypeVar("Tree")
-KeyPath = tuple[Any, ...]  # of a weight, as jax.tree_util gives it
+KeyPath = tuple[Any, ...]  # path of a weight from jax.tree_util
 TENSOR = "tensor"
-SHARDS = Spec(ROWS)  # the first axis is that of all shards, one after the other
+SHARDS = Spec(ROWS)  # the first axis covers all shards, one after the other
 REPLICATED = Spec()
-# The decoding copy: {embed, layers, norm, head} as a model's parameters, the layers in a list.
+# The decoding copy: {embed, layers, norm, head} like a model's parameters; `layers` is a list.
 Weights = dict[str, Any]
-FEW_ROWS = 64  # on CPUs: with so many both forms of a product take as long (`times_transposed`)
+FEW_ROWS = (
+    64  # rows at which both forms of a product take equally long on CPUs (`times_transposed`)
+)
 
 
 def check_tensor(model: Decoder, mesh: AnyMesh) -> None:
-    """ValueError for a model that cannot be split over the tensor axis: see `check_heads`."""
+    """Raises ValueError for a model that cannot be split over the tensor axis (`check_heads`)."""
     try:
         check_heads(mesh, model.cfg.num_heads, model.cfg.ffn)
     except ConfigError as error:
@@ -51,14 +54,14 @@ def check_tensor(model: Decoder, mesh: AnyMesh) -> None:
 def num_kv_heads(model: Decoder, mesh: AnyMesh) -> int:
     """The number of KV heads over the whole tensor axis, repetitions included.
 
-    The number of query heads is a multiple of the model's KV heads and of the size of the axis, and
-    so of this number, their least common multiple.
+    It is the least common multiple of the model's KV heads and the size of the axis. Both divide
+    the number of query heads, and so does this number.
     """
     return math.lcm(model.cfg.num_kv_heads, mesh.shape[TENSOR])
 
 
 def own_part(model: Decoder, mesh: Mesh) -> Decoder:
-    """The model that one device on the tensor axis runs, on its part of the decoding weights."""
+    """The model that one device on the tensor axis runs with its part of the decoding weights."""
     cfg, tensor = model.cfg, mesh.shape[TENSOR]
     part = dataclasses.replace(
         cfg,
@@ -75,22 +78,22 @@ def own_part(model: Decoder, mesh: Mesh) -> Decoder:
 
 
 def _on_cpu(mesh: AnyMesh) -> bool:
-    """Whether the mesh is of CPUs; one that only has sizes is not."""
+    """Whether the mesh is of CPUs; False for a mesh that has only sizes."""
     return isinstance(mesh, Mesh) and platform_of(mesh) == "cpu"
 
 
 def transposed(mesh: AnyMesh) -> tuple[str, ...]:
-    """The projections whose kernels lie [outputs, inputs] in the decoding copy: on CPUs all."""
+    """The projections whose kernels are [outputs, inputs] in the decoding copy; on CPUs, all."""
     return PROJECTIONS if _on_cpu(mesh) else HEADS
 
 
 def vocab_axis(model: Decoder, mesh: AnyMesh) -> str | None:
-    """The mesh axis that splits the vocabulary; None if it does not divide the vocabulary."""
+    """The mesh axis that splits the vocabulary; None if its size does not divide the vocabulary."""
     return None if model.cfg.vocab_size % mesh.shape[TENSOR] else TENSOR
 
 
 def weight_specs(model: Decoder, mesh: AnyMesh, weights: Weights) -> dict[str, Any]:
-    """A PartitionSpec for each of the weights (or their shapes) that `for_decoding` gives."""
+    """A PartitionSpec for each of the weights (or their shapes) from `for_decoding`."""
     turned = transposed(mesh)
 
     def of_end(path: KeyPath, _: object) -> Spec:
@@ -99,7 +102,7 @@ def weight_specs(model: Decoder, mesh: AnyMesh, weights: Weights) -> dict[str, A
 
     def of_layer(path: KeyPath, _: object) -> Spec:
         axes = tensor_only(table_spec(path))[1:]
-        # Heads and their width become one axis, split as the heads are.
+        # Heads and their width become one axis, split like the heads.
         *inputs, outputs = axes[:-1] if _gives_heads(path) else axes
         if path[-1].key == "kernel" and path[0].key in turned:
             return Spec(outputs, inputs[0])
@@ -115,11 +118,12 @@ def weight_specs(model: Decoder, mesh: AnyMesh, weights: Weights) -> dict[str, A
 def for_decoding(model: Decoder, mesh: AnyMesh, params: Params) -> Weights:
     """The decoding copy: matrices in the compute dtype, a list of layers, split by `weight_specs`.
 
-    Adapters stay beside their kernels: a change of a kernel by less than half a unit in its last
-    place would be lost in the sum.
+    Adapters stay separate from their kernels: their sum would lose a change that is smaller than
+    half a unit in the last place of a kernel.
 
-    Of q, k, v: kernels [heads * H, D], biases [heads * H], lora_b [rank, heads * H]; KV heads are
-    repeated to fit `tensor`. On CPUs the kernels of all projections lie [outputs, inputs].
+    The kernels of q, k and v are [heads * H, D], biases [heads * H], lora_b [rank, heads * H]. KV
+    heads are repeated to fit `tensor`. On CPUs the kernels of all projections are [outputs,
+    inputs].
     """
     repeats = num_kv_heads(model, mesh) // model.cfg.num_kv_heads
     turned = transposed(mesh)
@@ -144,7 +148,7 @@ def for_decoding(model: Decoder, mesh: AnyMesh, params: Params) -> Weights:
 
 
 def abstract_weights(model: Decoder, mesh: AnyMesh, params: Params) -> Weights:
-    """The decoding copy as shapes with shardings; nothing is allocated."""
+    """The decoding copy as shapes with shardings; allocates nothing."""
     shapes = jax.eval_shape(lambda params: for_decoding(model, mesh, params), params)
 
     def placed(x: jax.ShapeDtypeStruct, spec: Spec) -> jax.ShapeDtypeStruct:
@@ -154,12 +158,12 @@ def abstract_weights(model: Decoder, mesh: AnyMesh, params: Params) -> Weights:
 
 
 def _gives_heads(path: KeyPath) -> bool:
-    """Whether a weight of q, k or v has their heads as its last axes."""
+    """Whether a weight belongs to q, k or v and has their heads as its last axes."""
     return len(path) > 1 and path[-2].key in HEADS and path[-1].key != LORA_A
 
 
 def readable(mesh: Mesh, tree: Tree) -> Tree:
-    """The outputs replicated on every host, so that all hosts take the same decisions."""
+    """The outputs, replicated on every host, so that all hosts make the same decisions."""
     if not mesh.is_multi_process:
         return tree
     return lax.with_sharding_constraint(tree, NamedSharding(mesh, REPLICATED))
@@ -171,7 +175,7 @@ def embed(
 ) -> Float[Array, "*shape D"]:
     """The embeddings of tokens; each device along the mesh's `axis` holds part of the vocabulary.
 
-    With None every device holds the whole vocabulary.
+    With the axis None every device holds the whole vocabulary.
     """
     if axis is None:
         return model.embed(weights, tokens)

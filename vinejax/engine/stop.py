@@ -1,9 +1,9 @@
 """Stop strings on the device: an automaton over token texts.
 
-Whether a branch ended at a stop string is decided on the host, in the detokenised text
-(`core/text.py`). The device only ends branches early, so that slots do not decode past a stop
-string. It runs the automaton of Aho and Corasick (1975) with the vocabulary as alphabet: one table
-look-up per token.
+The host decides in the detokenised text whether a branch ended at a stop string (`core/text.py`).
+The device only ends branches early, so that slots do not decode past a stop string. It runs the
+automaton of Aho and Corasick (1975) with the vocabulary as its alphabet, with one table look-up per
+token.
 """
 
 import re
@@ -11,20 +11,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vinejax.engine.branches import Work
+from vinejax.engine.branches import BranchSet
 
 HIT = -1
 
 
 def stop_table(stop: tuple[str, ...], texts: Sequence[str]) -> np.ndarray:
-    """i32[A, V]: the next state for each pair of state and token; HIT if a stop string is complete.
+    """i32[A, V] the next state for each state and token; HIT if a stop string is complete.
 
     A state is the longest suffix of the text that is also a prefix of a stop string; in state 0 it
-    is empty. A = 0 without stop strings. A character that is spread over tokens leads to state 0: a
-    stop string with such a character may be missed here, never on the host.
+    is empty. A = 0 without stop strings. A character that is spread over several tokens leads to
+    state 0. The device may therefore miss a stop string with such a character; the host does not.
 
     A run of characters that no stop string contains is replaced by one such character. Tokens whose
-    texts are then equal share a walk through the automaton, so a large vocabulary takes few walks.
+    texts are equal after that share a walk through the automaton, so a large vocabulary takes few
+    walks.
     """
     if not stop:
         return np.zeros((0, len(texts)), np.int32)
@@ -37,7 +38,7 @@ def stop_table(stop: tuple[str, ...], texts: Sequence[str]) -> np.ndarray:
     numbers = letters | {other: len(letters)}
     walks = np.empty((len(by_letter) - 1, len(distinct)), np.int32)
     walks[:] = np.arange(len(walks))[:, None]
-    width = by_letter.shape[1]  # of a row; HIT wraps around to the last
+    width = by_letter.shape[1]  # length of a row; index HIT wraps around to the last row
     going = len(distinct)
     for n in range(len(distinct[0]) if distinct else 0):
         while len(distinct[going - 1]) <= n:
@@ -49,12 +50,12 @@ def stop_table(stop: tuple[str, ...], texts: Sequence[str]) -> np.ndarray:
 
 
 def _letter_table(stop: tuple[str, ...], letters: dict[str, int]) -> np.ndarray:
-    """i32[A + 1, L + 1]: the state after one more character; column L is of all other characters.
+    """i32[A + 1, L + 1] the state after one more character; column L is for all other characters.
 
-    The last row is that of HIT (its index, -1), where all entries are HIT.
+    The last row belongs to HIT, whose index is -1. All of its entries are HIT.
     """
     texts = {s[:n] for s in stop for n in range(len(s) + 1)}
-    prefixes = sorted(texts, key=lambda text: (len(text), text))  # alike on every host
+    prefixes = sorted(texts, key=lambda text: (len(text), text))  # the same on every host
     state_of = {prefix: i for i, prefix in enumerate(prefixes)}
 
     def after(prefix: str, letter: str) -> int:
@@ -71,14 +72,14 @@ def _letter_table(stop: tuple[str, ...], letters: dict[str, int]) -> np.ndarray:
     return table
 
 
-def first_states(table: np.ndarray, work: Work) -> list[int]:
-    """The automaton's state at the start of each branch, after its response so far.
+def first_states(table: np.ndarray, branch_set: BranchSet) -> list[int]:
+    """The automaton's state at the start of each branch, after the response before the branch.
 
-    These are the states that it went through while that response was sampled. Where a stop string
-    has ended before the branch begins, it starts again in state 0.
+    It equals the automaton's state when that response was sampled. After a stop string that is
+    complete before the branch, the automaton continues in state 0.
     """
-    ends: dict[tuple[int, int], int] = {}  # (trunk, response) -> the last position of a branch
-    for b, budget in zip(work.branches, work.budgets, strict=True):
+    ends: dict[tuple[int, int], int] = {}  # last position of a branch, by (trunk, response)
+    for b, budget in zip(branch_set.branches, branch_set.budgets, strict=True):
         if b.response is not None and len(table) and budget > 0:
             place = (b.trunk, b.response)
             ends[place] = max(ends.get(place, 0), b.position)
@@ -86,6 +87,6 @@ def first_states(table: np.ndarray, work: Work) -> list[int]:
     for (trunk, response), end in ends.items():
         state = states[trunk, response, response] = 0
         for position in range(response, end):
-            state = max(int(table[state, work.trunks[trunk][position]]), 0)
+            state = max(int(table[state, branch_set.trunks[trunk][position]]), 0)
             states[trunk, response, position + 1] = state
-    return [states.get((b.trunk, b.response, b.position), 0) for b in work.branches]
+    return [states.get((b.trunk, b.response, b.position), 0) for b in branch_set.branches]

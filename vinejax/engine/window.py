@@ -1,8 +1,8 @@
 """The window: the keys and values of the trunks that are resident on a shard.
 
-It has W rows of S columns. A prefill writes trunks into rows; decoding only reads them. A row can
-be copied, so that more slots read a trunk than one row has lanes. Trunks are padded on the right,
-where no branch reads.
+A window has W rows of S columns. A prefill writes trunks into rows; decoding only reads them. A row
+can be copied, so that more slots read a trunk than one row has lanes. Trunks are padded on the
+right, where no branch reads.
 """
 
 import functools
@@ -14,45 +14,45 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
 from vinejax.engine import split
-from vinejax.engine.flat import Flat, padded, without_padding
-from vinejax.engine.layout import WINDOW, Joined, Separate
+from vinejax.engine.layout import WINDOW, JoinedKV, SeparateKV
 from vinejax.engine.split import SHARDS, Weights
+from vinejax.engine.unpadded_prefill import CompactPlaces, with_padding, without_padding
 from vinejax.model import attention
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import on_shards, platform_of
 
 
 class Window(NamedTuple):
-    """Keys and values of the resident trunks in each layer, in the form that the cache has."""
+    """Keys and values of the resident trunks in each layer, in the form of the slots' cache."""
 
-    layers: list[Separate | Joined]  # all of the same form
+    layers: list[SeparateKV | JoinedKV]  # one of the two forms in all layers
 
 
-class Rows(NamedTuple):
-    """For each row the items that no slot has taken yet: next .. end - 1 of the queue."""
+class WindowRows(NamedTuple):
+    """The items of each row that no slot has taken yet: next .. end - 1 in the queue."""
 
     next: jax.Array  # i32[W]
     end: jax.Array  # i32[W]
-    loaded: jax.Array  # i32[W] the number of loads, into any row, before this one
+    loaded: jax.Array  # i32[W] number of jobs that entered any row before this row's job
 
 
-class Entering(NamedTuple):
-    """Trunks that are being written into rows of the window."""
+class EnteringTrunks(NamedTuple):
+    """Trunks that are written into rows of the window."""
 
-    row: jax.Array  # i32[B] the row that each trunk enters; W for padding of the batch
-    serves: Rows  # the items that these rows then serve; fields have B entries
+    row: jax.Array  # i32[B] row that each trunk enters; W for padding of the batch
+    serves: WindowRows  # items that these rows serve afterwards; fields have B entries
 
 
-class Known(NamedTuple):
-    """Columns that rows have already of trunks that are computed: their first ones."""
+class KnownTrunk(NamedTuple):
+    """The first columns of trunks, which rows have already and a prefill need not compute."""
 
-    row: jax.Array  # i32[B] that has them; it may be another than the one that the trunk enters
-    columns: jax.Array  # i32[B]
+    row: jax.Array  # i32[B] row with these columns; the trunk may enter another row
+    columns: jax.Array  # i32[B] number of these columns
 
     def joined(
-        self, layer: Separate | Joined, lengths: Int[Array, " B"], k: jax.Array, v: jax.Array
+        self, layer: SeparateKV | JoinedKV, lengths: Int[Array, " B"], k: jax.Array, v: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Keys and values [B, S, K, H]: of the rows, with new ones [B, T, K, H] after them."""
+        """Keys and values [B, S, K, H] of the rows, with new ones [B, T, K, H] appended."""
         T, old = k.shape[1], layer.of_rows(self.row)
         trunk, last = jnp.arange(k.shape[0])[:, None], old[0].shape[1]
         places = jnp.where(jnp.arange(T) < lengths[:, None], self.positions(T), last)
@@ -60,15 +60,15 @@ class Known(NamedTuple):
         return new[0], new[1]
 
     def positions(self, T: int) -> Int[Array, "B T"]:
-        """Those of T new tokens."""
+        """The positions of T new tokens."""
         return self.columns[:, None] + jnp.arange(T)
 
 
-class Prefilled(NamedTuple):
+class PrefillResult(NamedTuple):
     """The results of a prefill of B trunks."""
 
     window: Window
-    rows: Rows
+    rows: WindowRows
     logprobs: Float[Array, "B T"] | None
     hidden: Float[Array, "B T D"] | None
 
@@ -84,57 +84,60 @@ def prefill(
     temperature: float | None,
     weights: Weights,
     window: Window,
-    rows: Rows,
+    rows: WindowRows,
     tokens: Int[Array, "B T"],
     lengths: Int[Array, " B"],
-    entering: Entering,
+    entering: EnteringTrunks,
     keeps_hidden: bool = False,
-    known: Known | None = None,
-    flat: Flat | None = None,
-) -> Prefilled:
-    """Compute B trunks and write them into the rows that they enter.
+    known: KnownTrunk | None = None,
+    compact_places: CompactPlaces | None = None,
+) -> PrefillResult:
+    """Computes B trunks and writes them into the rows that they enter.
 
-    `lengths`: of the trunks, 0 where the batch is padded. With a `temperature` also returns the
-    log-probabilities of the trunks' own tokens: entry t is that of tokens[:, t], entry 0 is 0.
-    `keeps_hidden`: also the final hidden states. Padding is on the right. With `known` columns the
-    tokens are those after them, attend to them too, and the whole rows are written; not with the
-    other two. `flat` says where tokens are computed, else all positions are.
+    `lengths` are those of the trunks, 0 for padding of the batch. Padding of tokens is on the
+    right. With a `temperature` also returns the log-probabilities of the trunks' own tokens: entry
+    t belongs to tokens[:, t], and entry 0 is 0. With `keeps_hidden` also returns the final hidden
+    states. With `known` columns `tokens` come after these columns and attend to them, too, and
+    whole rows are written; `temperature` and `keeps_hidden` must then be off. Tokens are computed
+    at their `compact_places`; with None all positions are computed.
     """
     part, axis = split.own_part(model, mesh), split.vocab_axis(model, mesh)
 
     def one_shard(
         weights: Weights,
         window: Window,
-        rows: Rows,
+        rows: WindowRows,
         tokens: jax.Array,
         lengths: jax.Array,
-        entering: Entering,
-        known: Known | None,
-        flat: Flat | None,
-    ) -> Prefilled:
-        given = weights, tokens, lengths, flat, known and (window, known)
-        trunk_kv, x = _trunk_kv(part, axis, platform_of(mesh), *given)
+        entering: EnteringTrunks,
+        known: KnownTrunk | None,
+        compact_places: CompactPlaces | None,
+    ) -> PrefillResult:
+        trunk_kv, x = _trunk_kv(
+            part, axis, platform_of(mesh), weights, tokens, lengths,
+            compact_places=compact_places, window=window, known=known,
+        )  # fmt: skip
         layers = zip(window.layers, trunk_kv, strict=True)
         window = Window([old.with_rows(entering.row, *kv) for old, kv in layers])
         rows = _serve(rows, entering)
-        logprobs, hidden = None, padded(flat, x) if keeps_hidden else None
+        logprobs, hidden = None, with_padding(compact_places, x) if keeps_hidden else None
         if temperature is not None:
-            # As `learner/score.py` defines them.
-            following = without_padding(flat, jnp.roll(tokens, -1, axis=1))
+            # The definition of log-probabilities in `learner/score.py`.
+            following = without_padding(compact_places, jnp.roll(tokens, -1, axis=1))
             scale = temperature or 1.0
             logprobs, _ = part.logprobs_of(weights, x, following, scale, axis)
-            logprobs = jnp.pad(padded(flat, logprobs)[:, :-1], ((0, 0), (1, 0)))
-        return Prefilled(window, rows, logprobs, hidden)
+            logprobs = jnp.pad(with_padding(compact_places, logprobs)[:, :-1], ((0, 0), (1, 0)))
+        return PrefillResult(window, rows, logprobs, hidden)
 
     in_specs = (split.weight_specs(model, mesh, weights), WINDOW.spec, *[SHARDS] * 6)
-    out_specs = Prefilled(WINDOW.spec, SHARDS, SHARDS, SHARDS)  # pyright: ignore
+    out_specs = PrefillResult(WINDOW.spec, SHARDS, SHARDS, SHARDS)  # pyright: ignore
     run = on_shards(mesh, one_shard, in_specs, out_specs)
-    made = run(weights, window, rows, tokens, lengths, entering, known, flat)
-    return made._replace(logprobs=split.readable(mesh, made.logprobs))
+    result = run(weights, window, rows, tokens, lengths, entering, known, compact_places)
+    return result._replace(logprobs=split.readable(mesh, result.logprobs))
 
 
-def _serve(rows: Rows, entering: Entering) -> Rows:
-    """Gives new items to the rows that trunks enter."""
+def _serve(rows: WindowRows, entering: EnteringTrunks) -> WindowRows:
+    """Assigns new items to the rows that trunks enter."""
     return jax.tree.map(
         lambda old, new: old.at[entering.row].set(new, mode="drop"), rows, entering.serves
     )
@@ -147,43 +150,48 @@ def _trunk_kv(
     weights: Weights,
     tokens: Int[Array, "B T"],
     lengths: Int[Array, " B"],
-    flat: Flat | None,
-    begun: tuple[Window, Known] | None,
+    compact_places: CompactPlaces | None,
+    window: Window,
+    known: KnownTrunk | None,
 ) -> tuple[list[tuple[jax.Array, jax.Array]], jax.Array]:
-    """Each layer's keys and values [B, T, K, H], and the final hidden states as computed.
+    """Each layer's keys and values [B, T, K, H], and the final hidden states without padding.
 
-    Of trunks that have `begun` keys and values are those of all S columns.
+    With `known` columns, keys and values are those of all S columns of the rows in `window`.
     """
     B, T = tokens.shape
-    positions = jnp.broadcast_to(jnp.arange(T), (B, T)) if begun is None else begun[1].positions(T)
-    x = split.embed(model, weights, without_padding(flat, tokens), axis)
+    positions = jnp.broadcast_to(jnp.arange(T), (B, T)) if known is None else known.positions(T)
+    x = split.embed(model, weights, without_padding(compact_places, tokens), axis)
     trunk_kv = []
     for i, layer in enumerate(weights["layers"]):
 
         @jax.named_scope("attention")
         def attend(q: jax.Array, k: jax.Array, v: jax.Array, i: int = i):
             name, rule = model.compute.attention, model.cfg.rule(i)
-            q, k, v = padded(flat, q), padded(flat, k), padded(flat, v)
-            if begun is None:
+            q, k, v = (
+                with_padding(compact_places, q),
+                with_padding(compact_places, k),
+                with_padding(compact_places, v),
+            )
+            if known is None:
                 mixed = attention.causal_attention(name, platform, q, k, v, rule)
             else:
-                k, v = begun[1].joined(begun[0].layers[i], lengths, k, v)
+                k, v = known.joined(window.layers[i], lengths, k, v)
                 seen = attention.seen_from(positions, k.shape[1], rule.window)
                 mixed = attention.attend_to_all(q, k, v, seen, rule)
-            return without_padding(flat, mixed), (k, v)
+            return without_padding(compact_places, mixed), (k, v)
 
-        x, kv = model.block(layer, x, without_padding(flat, positions), attend, i)
+        x, kv = model.block(layer, x, without_padding(compact_places, positions), attend, i)
         trunk_kv.append(kv)
     return trunk_kv, x
 
 
 @functools.partial(jax.jit, static_argnames="mesh", donate_argnames=("window", "rows"))
 def copy_rows(
-    mesh: Mesh, window: Window, rows: Rows, source: Int[Array, " B"], entering: Entering
-) -> tuple[Window, Rows]:
-    """Copy the trunks of rows `source` into the rows that they enter."""
+    mesh: Mesh, window: Window, rows: WindowRows, source: Int[Array, " B"], entering: EnteringTrunks
+) -> tuple[Window, WindowRows]:
+    """Copies the trunks of rows `source` into the rows that they enter."""
 
-    def one_shard(window: Window, rows: Rows, source: jax.Array, entering: Entering):
+    def one_shard(window: Window, rows: WindowRows, source: jax.Array, entering: EnteringTrunks):
         window = jax.tree.map(lambda x: x.at[entering.row].set(x[source], mode="drop"), window)
         return window, _serve(rows, entering)
 

@@ -1,8 +1,8 @@
-"""Ragged episodes to rectangular batches, once per iteration; batches to minibatches.
+"""Turns ragged episodes into rectangular batches, once per iteration, and batches into minibatches.
 
-A batch is in host memory, the same on every host, and compiled programs take it whole and lay it
-out over the devices (`learner/update.py`): 29 to 45 bytes per token of its rows, some megabytes.
-Log-probabilities and values are fetched as soon as they are computed.
+A batch lies in host memory and is the same on every host. It takes 29 to 45 bytes per token of its
+rows, some megabytes in all. Compiled programs take a whole batch and lay it out over the devices
+(`learner/update.py`). The host fetches log-probabilities and values as soon as they are computed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,24 +15,24 @@ from vinejax.core.seeds import host_rng
 from vinejax.core.shapes import bucket, doubled, row_length
 from vinejax.core.types import Batch, Episode, StepLayout
 
-Rows = TypeVar("Rows")  # arrays [B, ...] in any nest of tuples
+RowArrays = TypeVar("RowArrays")  # arrays [B, ...] in any nest of tuples
 Item = TypeVar("Item")
 
 
 def collate(episodes: list[Episode], rows: int, longest: int = 0) -> Batch:
-    """The episodes as right-padded rows; advantages and log-probabilities are zeros, set later.
+    """The episodes as right-padded rows, with zeros as advantages and log-probabilities.
 
     T is the length of the longest episode, or `longest` if that is more, rounded up by
-    `shapes.row_length`; B is the next multiple of `rows`: empty rows are added, no episode dropped.
-    Masks come from lengths: a pad id that is also the EOS id does no harm.
+    `shapes.row_length`. B is the number of episodes, rounded up to a multiple of `rows` by empty
+    rows. Masks are made from lengths, so the pad id may also be the EOS id.
     """
     return collate_groups([(episode,) for episode in episodes], rows, longest)
 
 
 def collate_groups(groups: Sequence[Sequence[Episode]], rows: int, longest: int = 0) -> Batch:
-    """Like `collate`, with the episodes of a group in one row, as segments 1, 2, ...
+    """Like `collate`, but with all episodes of a group in one row, as segments 1, 2, ...
 
-    `longest` is in tokens of a whole group.
+    `longest` counts the tokens of a whole group.
     """
     totals = [sum(len(episode.tokens) for episode in group) for group in groups]
     shape = (-(-len(groups) // rows) * rows, row_length(max(longest, *totals)))
@@ -48,15 +48,24 @@ def collate_groups(groups: Sequence[Sequence[Episode]], rows: int, longest: int 
             positions[row, start:end] = np.arange(n)
             mask[row, start + len(episode.prompt) : end] = episode.is_drawn
             start = end
-    advantages, old_logprobs, ref_logprobs = (np.zeros(shape, np.float32) for _ in range(3))
-    arrays = (advantages, old_logprobs, ref_logprobs)
-    return Batch(tokens, segment_ids, positions, mask, *arrays)
+    return Batch(
+        tokens=tokens,
+        segment_ids=segment_ids,
+        positions=positions,
+        mask=mask,
+        advantages=np.zeros(shape, np.float32),
+        old_logprobs=np.zeros(shape, np.float32),
+        ref_logprobs=np.zeros(shape, np.float32),
+    )
 
 
-def in_rows(
+def token_rows(
     shape: tuple[int, ...], episodes: list[Episode], values: Sequence[Sequence[float]]
 ) -> np.ndarray:
-    """f32[B, T] numbers of each episode's response tokens in its row of a batch, 0 elsewhere."""
+    """f32[B, T]: numbers of response tokens, laid out as the rows of a batch; 0 elsewhere.
+
+    `values` has the numbers of each episode, one per response token.
+    """
     rows = np.zeros(shape, np.float32)
     for row, (episode, numbers) in enumerate(zip(episodes, values, strict=True)):
         rows[row, len(episode.prompt) : len(episode.tokens)] = numbers
@@ -64,19 +73,19 @@ def in_rows(
 
 
 def minibatch_rows(num_rows: int, count: int, minibatch: int) -> int:
-    """The rows per minibatch, a multiple of `minibatch`, with which `count` hold `num_rows` rows.
+    """The size of a minibatch if `count` minibatches are to hold `num_rows` rows.
 
-    It is `minibatch` if all rows are solutions from the prompt. Resets, and leaves of trees beyond
-    `rollout.per_prompt`, add rows: then minibatches grow, but not their number, over which the
-    learning rate decays. There are few sizes, as each is a program to compile; the rows left over
-    are empty.
+    The size is `minibatch` if all rows are solutions from the prompt. Resets, and leaves of trees
+    beyond `rollout.per_prompt`, add rows. Then the size becomes a multiple of `minibatch`, while
+    the number of minibatches, over which the learning rate decays, stays the same. Few sizes are
+    possible, because each one means another compiled program; surplus rows are empty.
     """
     multiple = -(-num_rows // (count * minibatch))
     return minibatch * (multiple if multiple == 1 else bucket(multiple, least=2))
 
 
 def step_layout(batch: Batch, episodes: list[Episode]) -> StepLayout:
-    """The layout of the episodes' steps; C is the most steps of an episode, rounded up."""
+    """The layout of the episodes' steps. C is the largest number of steps, rounded up."""
     shape = (batch.tokens.shape[0], doubled(max(len(e.step_ends) for e in episodes), least=64))
     rewards, values = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     counts = np.full(shape, -1, np.int32)
@@ -97,10 +106,10 @@ def step_layout(batch: Batch, episodes: list[Episode]) -> StepLayout:
     return StepLayout(step_ids, num_steps, rewards, values, counts)
 
 
-def shuffled(
+def shuffled_lists(
     items: list[Item], size: int, seed: int, iteration: int, epoch: int
 ) -> Iterator[list[Item]]:
-    """One epoch of `items` in shuffled lists of `size`, the last of them shorter.
+    """One epoch of `items` in shuffled lists of `size` items; the last list may be shorter.
 
     The order depends on (seed, iteration, epoch) only.
     """
@@ -113,21 +122,23 @@ def shuffled(
 def epochs_of(
     examples: list[Episode], epochs: int, size: int, seed: int, iteration: int
 ) -> Iterator[Batch]:
-    """The batches of all epochs, in one shape; the last of an epoch is filled with empty rows."""
+    """The batches of all epochs, all of one shape. Empty rows fill the last batch of an epoch."""
     longest = max(len(example.tokens) for example in examples)
     for epoch in range(epochs):
-        for part in shuffled(examples, size, seed, iteration, epoch):
+        for part in shuffled_lists(examples, size, seed, iteration, epoch):
             yield collate(part, size, longest)
 
 
-def strided(rows: Rows, size: int) -> Iterator[Rows]:
-    """Arrays [B, ...] in n parts of `size` rows: the j-th has rows j, j + n, j + 2n, ..."""
+def strided_parts(rows: RowArrays, size: int) -> Iterator[RowArrays]:
+    """Arrays [B, ...] in n parts of `size` rows; the j-th part has rows j, j + n, j + 2n, ..."""
     count = jax.tree.leaves(rows)[0].shape[0] // size
     for j in range(count):
         yield jax.tree.map(lambda x, j=j: x[j::count], rows)
 
 
-def minibatches(rows: Rows, size: int, seed: int, iteration: int, epoch: int) -> Iterator[Rows]:
+def minibatches(
+    rows: RowArrays, size: int, seed: int, iteration: int, epoch: int
+) -> Iterator[RowArrays]:
     """One epoch of shuffled minibatches; the order depends on (seed, iteration, epoch) only."""
     rng = host_rng(seed, iteration, "minibatches", epoch)
     order = rng.permutation(jax.tree.leaves(rows)[0].shape[0])

@@ -1,4 +1,4 @@
-"""The likelihood of responses, which supervised fine-tuning and RestEM maximise."""
+"""The objective of supervised fine-tuning and RestEM: the likelihood of responses."""
 
 import dataclasses
 
@@ -16,8 +16,8 @@ from vinejax.model.decoder import Params
 class Likelihood(Objective):
     """Mean negative log-likelihood of the response tokens, EOS included.
 
-    The sums that an update reports are this mean alone. `reduction` is that of `token_weights`;
-    'sequence' is that of VinePPO's code (`trainers/mle_trainer.py:621-645`).
+    An update reports this mean alone. `reduction` is an argument of `token_weights`; VinePPO's code
+    has 'sequence' (`trainers/mle_trainer.py:621-645`).
     """
 
     reduction: str = "token"

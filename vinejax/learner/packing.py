@@ -1,13 +1,13 @@
 """Packing: several episodes share a row, so that a pass computes few tokens of padding.
 
-On the host a row is one episode, or one pair: credit, minibatches and metrics count these. A batch
-is packed where it enters a compiled program, and results per token are put back into the batch's
-own rows. Segment ids and positions keep the episodes of a row apart. Packing depends on the batch
-alone, so that a run that is resumed repeats it.
+On the host a row is one episode, or one pair of them; credit, minibatches and metrics count such
+rows. The learner packs a batch just before a compiled program takes it, and puts results per token
+back into the batch's own rows. Segment ids and positions keep the episodes of a packed row apart.
+Packing depends on the batch alone, so a resumed run repeats it.
 
-Programs keep their shapes: rows of the batch's length, in passes of as many rows as without
-packing. There are fewer passes (scoring), or those at the end are empty and `update.gradients`
-skips them. The batch's length has room for its longest episode.
+Packed rows have the length of the batch, which fits its longest episode, and a pass has as many
+rows as without packing, so that programs keep their shapes. Scoring then needs fewer passes. In an
+update the last passes are empty, and `update.gradients` skips them.
 """
 
 import dataclasses
@@ -24,39 +24,40 @@ from vinejax.model.attention import KERNELS
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import num_shards
 
-# Maximum number of passes over a batch without `ppo.microbatch`. More passes leave fewer empty rows
-# in the last one, but each has to keep the device busy.
-MOST_PASSES = 16
+# Maximum number of passes over a batch without `ppo.microbatch`. With more passes the last one has
+# fewer empty rows, but each pass must be large enough to keep the device busy.
+MAX_PASSES = 16
 
 
 class Passes(NamedTuple):
     """How the rows of a batch go through a model."""
 
-    rows: int  # of one pass, over all devices
-    packed: bool = False
-    shared: bool = False  # packed rows that begin alike share these tokens: see `prefixes.py`
+    rows: int  # rows of one pass, over all devices
+    packed: bool = False  # whether rows are packed
+    shared: bool = False  # whether packed episodes share common first tokens: see `prefixes.py`
 
 
 def passes_for(cfg: Config, rows: int, mesh: Mesh | AbstractMesh | None) -> Passes:
-    """The passes over a batch of `rows` rows, which data x fsdp divides.
+    """The passes over a batch of `rows` rows, a multiple of data x fsdp.
 
-    A pass has `ppo.microbatch` rows. Without one it has all rows or, if they are packed, the fewest
-    that divide them into at most `MOST_PASSES` equal passes, split evenly over data x fsdp.
+    A pass has `ppo.microbatch` rows. If that is not set, a pass has all rows, or with packing the
+    smallest number of rows that makes at most `MAX_PASSES` equal passes and that data x fsdp
+    divides.
     """
     ppo = cfg.ppo
     shares = ppo.packing and ppo.share_prefixes
     if ppo.microbatch is not None or not ppo.packing:
         return Passes(ppo.microbatch or rows, ppo.packing, shares)
     shards = 1 if mesh is None else num_shards(mesh)
-    sizes = (n for n in range(shards, rows, shards) if rows % n == 0 and rows <= MOST_PASSES * n)
+    sizes = (n for n in range(shards, rows, shards) if rows % n == 0 and rows <= MAX_PASSES * n)
     return Passes(next(sizes, rows), True, shares)
 
 
 def with_sharing(cfg: Config, model: Decoder, platform: str) -> Config:
-    """The configuration with `ppo.share_prefixes` only where prefixes are shared.
+    """The configuration with `ppo.share_prefixes` on only if the model can share prefixes.
 
-    They are not where rows are not packed, nor where the attention of the model on the platform is
-    by the splash kernel, which keeps sequences apart.
+    Sharing needs packed rows. The splash kernel keeps sequences apart, so a model whose attention
+    on the platform is by that kernel cannot share prefixes.
     """
     ppo, name = cfg.ppo, model.compute.attention
     kernel = KERNELS.get(platform) if name == "auto" else name
@@ -66,25 +67,26 @@ def with_sharing(cfg: Config, model: Decoder, platform: str) -> Config:
 
 
 def with_single_rows(model: Decoder, cfg: Config) -> Decoder:
-    """The model, told whether rows of batches hold one sequence each, as they do without packing;
-    not for DPO, whose rows are pairs."""
-    single = not cfg.ppo.packing
-    compute = dataclasses.replace(model.compute, single_rows=single)
+    """The model with `Compute.single_rows` set if no packing puts several sequences into a row.
+
+    Not for DPO, whose rows are pairs of sequences.
+    """
+    compute = dataclasses.replace(model.compute, single_rows=not cfg.ppo.packing)
     return dataclasses.replace(model, compute=compute)
 
 
 class Packing(NamedTuple):
-    """Where the tokens of a batch's rows lie in packed rows.
+    """The places in packed rows of the tokens of a batch.
 
-    The j-th of n passes has the packed rows j, j + n, j + 2n, ..., as in `update.gradients`.
-    A token that a row shares with another has its place in the other alone.
+    The j-th of n passes has the packed rows j, j + n, j + 2n, ..., as in `update.gradients`. If two
+    rows share a token, only one of them has it, and the other has no place for it.
     """
 
-    before: np.ndarray  # i64[tokens] place of each token in the batch's rows, flattened
-    after: np.ndarray  # i64[tokens] its place in the packed rows, flattened
-    segment_ids: np.ndarray  # i32[packed rows, T]
-    num_passes: int  # that have tokens
-    seen_until: np.ndarray | None = None  # i32[packed rows, T] of `Batch`; None: nothing is shared
+    batch_places: np.ndarray  # i64[tokens] index of each token in the batch's flattened rows
+    packed_places: np.ndarray  # i64[tokens] index of each token in the flattened packed rows
+    segment_ids: np.ndarray  # i32[packed rows, T] segment ids of the packed rows
+    num_passes: int  # number of passes with tokens
+    seen_until: np.ndarray | None = None  # i32[packed rows, T] as in `Batch`; None: nothing shared
 
     def pack(self, rows: Batch) -> Batch:
         """The batch in packed rows."""
@@ -92,23 +94,23 @@ class Packing(NamedTuple):
         return packed._replace(segment_ids=self.segment_ids, seen_until=self.seen_until)
 
     def move(self, x: Array) -> np.ndarray:
-        """An array [B, T] in packed rows, 0 where no token is."""
+        """An array [B, T], moved into packed rows; 0 where there is no token."""
         packed = np.zeros(self.segment_ids.size, x.dtype)
-        packed[self.after] = np.asarray(x).reshape(-1)[self.before]
+        packed[self.packed_places] = np.asarray(x).reshape(-1)[self.batch_places]
         return packed.reshape(self.segment_ids.shape)
 
     def put_back(self, x: np.ndarray, rows: int) -> np.ndarray:
-        """An array over packed rows as one over the `rows` rows of the batch, 0 off its tokens."""
+        """An array over packed rows, moved back into the `rows` rows of the batch; else 0."""
         length = self.segment_ids.shape[1]
-        found = np.zeros(rows * length, x.dtype)
-        found[self.before] = x.reshape(-1)[self.after]
-        return found.reshape(rows, length)
+        batch_rows = np.zeros(rows * length, x.dtype)
+        batch_rows[self.batch_places] = x.reshape(-1)[self.packed_places]
+        return batch_rows.reshape(rows, length)
 
 
 def packing_for(
     batch: Batch, passes: Passes, mesh: Mesh | None, total: int | None = None
 ) -> Packing:
-    """`pack_rows` of a batch for the passes; rows that share prefixes must have one segment."""
+    """The packing of a batch for its passes. Rows that share prefixes must have one segment."""
     forest = share_prefixes(batch) if passes.shared else None
     shards = 1 if mesh is None else num_shards(mesh)
     return pack_rows(batch.segment_ids, passes.rows, shards, total, forest)
@@ -121,14 +123,14 @@ def pack_rows(
     total: int | None = None,
     forest: Forest | None = None,
 ) -> Packing:
-    """Packs the rows of a batch, each as a whole: its segments stay together and in their order.
+    """Packs whole rows of a batch, so that the segments of a row stay together and in order.
 
     Args:
       segment_ids: i32[B, T], 1, 2, ... in each row and 0 at padding.
-      size: rows of a pass.
-      shards: parts that the rows of a pass are split into; they share the packed rows evenly.
-      total: rows of the result, a multiple of `size`; None: as few as needed.
-      forest: the bins of rows that share prefixes; None: nothing is shared.
+      size: the number of rows in a pass.
+      shards: the number of shards of a pass, which get equally many packed rows.
+      total: the number of rows in the result, a multiple of `size`; None: as few as possible.
+      forest: the bins of rows that share prefixes; None: rows share nothing.
     """
     segment_ids = np.asarray(segment_ids)
     is_token = segment_ids > 0
@@ -140,25 +142,28 @@ def pack_rows(
     lengths = is_token.sum(axis=1)
     needed = max(-(-int(filled.max(initial=-1) + 1) // size), 1)
     places = _places(needed, size, shards, (total or needed * size) // size)
-    # A token's place in its row, and from there in the packed one.
+    # The place of each token within its row, and then in the packed rows.
     row, _ = np.nonzero(is_token)
-    before = np.flatnonzero(is_token)
-    within = np.arange(before.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    after = places[filled[row]] * segment_ids.shape[1] + starts[row] + within
+    batch_places = np.flatnonzero(is_token)
+    within = np.arange(batch_places.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    packed_places = places[filled[row]] * segment_ids.shape[1] + starts[row] + within
     ids = np.zeros((total or needed * size, segment_ids.shape[1]), np.int32)
-    ids.reshape(-1)[after] = (segment_ids + _ids_before(segment_ids, filled, starts))[is_token]
+    ids.reshape(-1)[packed_places] = (segment_ids + _segments_before(segment_ids, filled, starts))[
+        is_token
+    ]
     if forest is None:
-        return Packing(before, after, ids, needed)
+        return Packing(batch_places, packed_places, ids, needed)
     seen_until = np.full(ids.shape, ids.shape[1], np.int32)  # padding sees itself
-    seen_until.reshape(-1)[after] = forest.seen_until[is_token]
-    return Packing(before, after, ids, needed, seen_until)
+    seen_until.reshape(-1)[packed_places] = forest.seen_until[is_token]
+    return Packing(batch_places, packed_places, ids, needed, seen_until)
 
 
 def first_fit(lengths: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
-    """(i64[N] the bin of each item, i64[N] where in it the item begins): first fit decreasing.
+    """(i64[N] bin of each item, i64[N] start of each item in its bin) by first fit decreasing.
 
-    The longest item first, each into the first bin that has room: at most 11/9 n + 6/9 bins, with n
-    the fewest possible (Dósa, 2007). Equal items keep their order; empty ones are in bin 0.
+    The algorithm takes the longest item first and puts each item into the first bin with room. It
+    needs at most 11/9 n + 6/9 bins, where n is the smallest possible number (Dósa, 2007). Items of
+    equal length keep their order, and empty items are in bin 0.
     """
     bins, starts = np.zeros(lengths.size, np.int64), np.zeros(lengths.size, np.int64)
     used = np.zeros(lengths.size, np.int64)
@@ -173,18 +178,19 @@ def first_fit(lengths: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _places(passes: int, size: int, shards: int, total: int) -> np.ndarray:
-    """i64[passes * size] the packed row of each bin; bins are dealt to the passes and shards.
+    """i64[passes * size]: the packed row of each bin. Bins are dealt out to passes and shards.
 
-    Of a pass's rows each shard has consecutive ones. `total` is the number of all passes.
+    The rows of a pass that belong to the same shard are consecutive. `total` is the number of all
+    passes.
     """
     bins = np.arange(passes * size)
-    turn = bins // passes  # number of the bin within its pass
+    turn = bins // passes  # index of the bin within its pass
     slot = turn % shards * (size // shards) + turn // shards
     return slot * total + bins % passes
 
 
-def _ids_before(segment_ids: np.ndarray, bins: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """i64[B, 1] the number of segments that lie before each row's own in its packed row."""
+def _segments_before(segment_ids: np.ndarray, bins: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """i64[B, 1]: the number of segments before those of each row in its packed row."""
     counts = segment_ids.max(axis=1)
     order = np.lexsort((starts, bins))
     running = np.cumsum(counts[order]) - counts[order]

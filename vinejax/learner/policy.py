@@ -1,4 +1,4 @@
-"""The objective of a policy update: a loss per token plus KL, and the sums that it reports."""
+"""The objective of a policy update: a loss per token plus KL, and the sums that updates report."""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,21 +16,21 @@ from vinejax.rl import losses
 from vinejax.rl.masked import whiten
 from vinejax.rl.segments import count_segments, part_of_segment, segment_totals
 
-EIGHTHS = 8  # parts of a response, for each of which sums are also reported
+EIGHTHS = 8  # number of equal parts of a response, for each of which updates also report sums
 K3_MAX = 10.0  # VinePPO's code clamps k3 to [0, 10] per token (ppo_trainer.py)
 
 
 class PolicyLoss(NamedTuple):
     """The result of a method's loss function."""
 
-    loss: Float[Array, "B T"]  # read on response tokens alone
-    # Tokens whose ratio is clipped; but for CISPO they have no gradient. None: the loss has no
-    # probability ratio, so that nothing is clipped and `ppo.max_ratio` does not apply.
+    loss: Float[Array, "B T"]  # loss of each token; read for response tokens only
+    # Tokens whose ratio is clipped. They have no gradient, except with CISPO. None: the loss has no
+    # probability ratio, so it clips no token and `ppo.max_ratio` does not apply.
     clipped: Bool[Array, "B T"] | None = None
 
 
 class SumsByEighth(NamedTuple):
-    """Sums over the tokens of each eighth of the responses."""
+    """Sums over the tokens in each eighth of the responses."""
 
     ratio: Float[Array, "8"]
     entropy: Float[Array, "8"]
@@ -41,13 +41,13 @@ class SumsByEighth(NamedTuple):
 class PolicySums(NamedTuple):
     """Sums over the minibatch's response tokens."""
 
-    loss: Float[Array, ""]  # without KL and the bonus for entropy
-    kl: Float[Array, ""]  # k3 to the reference model
-    old_kl: Float[Array, ""]  # k3 to the policy that sampled
+    loss: Float[Array, ""]  # policy loss, without KL and entropy bonus
+    kl: Float[Array, ""]  # k3 with respect to the reference model
+    old_kl: Float[Array, ""]  # k3 with respect to the policy that sampled
     ratio: Float[Array, ""]
     entropy: Float[Array, ""]
-    tokens: Float[Array, ""]
-    clipped: Float[Array, ""] | None  # None: the loss has no ratio
+    tokens: Float[Array, ""]  # number of response tokens
+    clipped: Float[Array, ""] | None  # number of clipped tokens; None: the loss has no ratio
     by_eighth: SumsByEighth
 
 
@@ -57,30 +57,31 @@ class PolicyObjective(Objective):
 
         Σ_t w_t·L_t + kl_coef·Σ_t v_t·k3_t - entropy_coef·mean_t H_t    w: `token_weights`
 
-    `kl_reduction` 'policy' is v = w; 'token' is a mean over tokens; 'sequence', as in VinePPO's
-    code, is a sum over each response, then the mean over responses.
+    `kl_reduction` chooses v. With 'policy', v is w. With 'token', the KL term is a mean over all
+    tokens. With 'sequence', it is a sum over each response, then a mean over responses, as in
+    VinePPO's code.
     """
 
     temperature: float
-    loss: Callable[..., PolicyLoss]  # (log-probabilities, Batch, objective): see `clipped`
+    loss: Callable[..., PolicyLoss]  # (log-probabilities, Batch, objective), as `clipped_loss`
     reduction: str = "token"
-    whiten: str = "none"  # 'minibatch': the advantages are whitened here
+    whiten: str = "none"  # 'minibatch': the objective whitens the advantages of each minibatch
     shift_mean: bool = True
-    clip: tuple[float, float] = (0.2, 0.2)  # (low, high), or what the loss has in their place
+    clip: tuple[float, float] = (0.2, 0.2)  # (low, high), or the two numbers that the loss has
     dual_clip: float | None = None
     entropy_coef: float = 0.0
     max_ratio: float = 10.0
     kl_coef: float | jax.Array = 0.0  # an array while a program is traced, if it changes
     kl_reduction: str = "policy"
-    max_tokens: int = 1  # of the reduction 'budget'
-    method_settings: Any = None  # the method's own settings, for its loss; hashable
+    max_tokens: int = 1  # token budget of a response, for the reduction 'budget'
+    method_settings: Any = None  # settings of the method, for its loss; hashable
 
     def rows_of(self, batch: Batch, rollout: Rollout) -> Any:
-        """Arrays [B, ...] of an iteration's updates, of which `loss_over` takes a minibatch."""
+        """The arrays [B, ...] of an iteration; minibatches of them are arguments of `loss_over`."""
         return batch
 
     def loss_over(self, rows: Batch) -> tuple[tuple[Batch, jax.Array], Loss]:
-        """See `Objective`; `rows` must have advantages, old and reference log-probabilities."""
+        """See `Objective`. `rows` must have advantages, old and reference log-probabilities."""
         if self.whiten == "minibatch":
             advantages = whiten(rows.advantages, rows.mask, shift_mean=self.shift_mean)
             rows = rows._replace(advantages=advantages)
@@ -107,7 +108,7 @@ class PolicyObjective(Objective):
     ) -> tuple[Float[Array, "B T"], Float[Array, "B T"], PolicySums]:
         """(policy loss, k3 to the reference model, the sums over a microbatch)."""
         logprobs, entropy = token_logprobs(self.model, params, batch, self.temperature)
-        # Off the response all are replaced by 0 before any arithmetic: no NaN, no gradient.
+        # Outside the response, 0 replaces all arrays before any arithmetic: no NaN, no gradient.
         logprobs, old, advantages, ref = (
             jnp.where(batch.mask, x, 0.0)
             for x in (logprobs, batch.old_logprobs, batch.advantages, batch.ref_logprobs)
@@ -161,17 +162,18 @@ def token_weights(
     reduction: str,
     max_tokens: int = 1,
 ) -> Float[Array, "B T"]:
-    """Weights w_t of a loss Σ w_t·L_t over a minibatch; 0 off the mask.
+    """Weights w_t of a loss Σ w_t·L_t over a minibatch.
 
     Args:
       mask: bool [B, T], response tokens.
-      segment_ids: int32 [B, T], the sequence of its row that each token belongs to.
-      reduction: 'token': 1 / tokens of the minibatch. 'sequence': 1 / (tokens of the sequence ·
-        sequences with a response). 'budget': 1 / (max_tokens · sequences with a response).
-      max_tokens: for 'budget' alone.
+      segment_ids: int32 [B, T], the sequence, among those of the row, that each token belongs to.
+      reduction: 'token' gives 1 / (tokens of the minibatch). 'sequence' gives 1 / (tokens of the
+        sequence · sequences with a response). 'budget' gives 1 / (max_tokens · sequences with a
+        response).
+      max_tokens: the token budget of a response, which only 'budget' reads.
 
     Returns:
-      float32 [B, T].
+      float32 [B, T], 0 outside the mask.
     """
     if reduction == "token":
         return jnp.where(mask, 1.0 / jnp.maximum(mask.sum(), 1), 0.0)
@@ -185,8 +187,11 @@ def token_weights(
     return jnp.where(mask, 1.0 / count, 0.0)
 
 
-def clipped(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """PPO's clipped loss, that of most methods: see `rl.losses.ppo_clip`."""
-    arguments = (logprobs, batch.old_logprobs, batch.advantages, objective.clip)
-    arguments += (objective.dual_clip,)
-    return PolicyLoss(losses.ppo_clip(*arguments), losses.is_clipped(*arguments))
+def clipped_loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
+    """PPO's clipped loss, which most methods have: see `rl.losses.ppo_clip`."""
+    old, advantages = batch.old_logprobs, batch.advantages
+    clip, dual_clip = objective.clip, objective.dual_clip
+    return PolicyLoss(
+        losses.ppo_clip(logprobs, old, advantages, clip=clip, dual_clip=dual_clip),
+        losses.is_clipped(logprobs, old, advantages, clip=clip, dual_clip=dual_clip),
+    )

@@ -1,4 +1,4 @@
-"""The policy losses that `ppo.loss` names, as an objective takes them, with their own settings."""
+"""The policy losses that `ppo.loss` names, in the form of `PolicyObjective.loss`."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,44 +8,46 @@ import jax.numpy as jnp
 
 from vinejax.core.settings import PPOConfig
 from vinejax.core.types import Batch
-from vinejax.learner.policy import PolicyLoss, PolicyObjective, clipped
-from vinejax.rl import ratio_losses as losses
+from vinejax.learner.policy import PolicyLoss, PolicyObjective, clipped_loss
+from vinejax.rl import ratio_losses
 from vinejax.rl.losses import is_clipped, probability_ratio
 
 
 class NamedLoss(NamedTuple):
-    """A loss for any policy gradient."""
+    """A loss for any policy-gradient method."""
 
     function: Callable[[jax.Array, Batch, PolicyObjective], PolicyLoss]
-    bounds: Callable[[PPOConfig], tuple[float, ...]]  # its two numbers, `PolicyObjective.clip`
-    reduction: str | None = None  # its authors' mean; None: the method's
+    bounds: Callable[[PPOConfig], tuple[float, ...]]  # values of `PolicyObjective.clip`
+    reduction: str | None = None  # reduction that its authors have; None: that of the method
 
 
 def gspo(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """See `rl.ratio_losses.gspo`; a solution is clipped as a whole."""
+    """See `rl.ratio_losses.gspo`, which clips a solution as a whole."""
     old, advantages, mask = batch.old_logprobs, batch.advantages, batch.mask
-    rest = advantages, mask, objective.clip, batch.segment_ids
-    mean = losses.shared_mean(logprobs - old, mask, batch.segment_ids)
+    mean = ratio_losses.shared_mean(logprobs - old, mask, batch.segment_ids)
     outside = is_clipped(mean, jnp.zeros_like(mean), advantages, objective.clip)
-    return PolicyLoss(losses.gspo(logprobs, old, *rest), outside)
+    loss = ratio_losses.gspo(
+        logprobs, old, advantages, mask, clip=objective.clip, segment_ids=batch.segment_ids
+    )
+    return PolicyLoss(loss, outside)
 
 
 def cispo(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
     """See `rl.ratio_losses.cispo`."""
     (low, high), old = objective.clip, batch.old_logprobs
     ratio = probability_ratio(logprobs, old)
-    loss = losses.cispo(logprobs, old, batch.advantages, objective.clip)
+    loss = ratio_losses.cispo(logprobs, old, batch.advantages, objective.clip)
     return PolicyLoss(loss, (ratio < 1 - low) | (ratio > 1 + high))
 
 
 def sapo(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """See `rl.ratio_losses.sapo`; nothing is clipped."""
-    loss = losses.sapo(logprobs, batch.old_logprobs, batch.advantages, objective.clip)
+    """See `rl.ratio_losses.sapo`, which clips no token."""
+    loss = ratio_losses.sapo(logprobs, batch.old_logprobs, batch.advantages, objective.clip)
     return PolicyLoss(loss, jnp.zeros_like(batch.mask))
 
 
 LOSSES = {
-    "clip": NamedLoss(clipped, lambda ppo: (ppo.clip, ppo.clip_high or ppo.clip)),
+    "clip": NamedLoss(clipped_loss, lambda ppo: (ppo.clip, ppo.clip_high or ppo.clip)),
     "gspo": NamedLoss(gspo, lambda ppo: ppo.gspo_clip, "sequence"),
     "cispo": NamedLoss(cispo, lambda ppo: ppo.cispo_clip, "token"),
     "sapo": NamedLoss(sapo, lambda ppo: ppo.sapo_tau, "sequence"),

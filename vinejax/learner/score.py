@@ -1,7 +1,7 @@
-"""Token log-probabilities: one function computes them, and shifts them, for every policy.
+"""Token log-probabilities: one function computes and shifts them for every policy.
 
 The current, the old and the reference policy all go through `token_logprobs` with the sampling
-temperature, so their ratio is 1 and their KL 0 before the first update.
+temperature. So before the first update probability ratios are 1 and the KL is 0.
 """
 
 import functools
@@ -16,13 +16,13 @@ from jaxtyping import Array, Float, Float32, Int
 
 from vinejax.core.shapes import doubled
 from vinejax.core.types import Batch, Episode
-from vinejax.learner.batch import in_rows, strided
+from vinejax.learner.batch import strided_parts, token_rows
 from vinejax.learner.packing import Packing, Passes, packing_for
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import replicate
 from vinejax.runtime.stopping import Watch
 
-MOST_HIDDEN = 256  # numbers of a hidden state that are kept
+MAX_STATE_WIDTH = 256  # maximum number of values per hidden state that `narrow_states` keeps
 
 
 def token_logprobs(
@@ -30,102 +30,120 @@ def token_logprobs(
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
     """(log-probability of each token given the tokens before it, entropy of that distribution).
 
-    Entry t belongs to `tokens[:, t]`; the first token of a sequence has nothing before it, and its
-    entry is 0. (The first entry of a segment that shares its prefix has no meaning.) Float32;
-    logits are divided by `temperature` (0, argmax sampling, is scored at 1, as the sampler does).
+    Both are float32, and entry t belongs to `tokens[:, t]`. The first token of a sequence has no
+    token before it, and its entry is 0. The first entry of a segment that shares its prefix has no
+    meaning.
+
+    Logits are divided by `temperature`. A temperature of 0, argmax sampling, is scored at 1, as the
+    sampler does.
     """
-    logprobs, entropy, _ = _scored(model, params, batch, temperature)
+    logprobs, entropy, _ = _logprobs_and_tapped(model, params, batch, temperature)
     return logprobs, entropy
 
 
-def _scored(
+def _logprobs_and_tapped(
     model: Decoder, params: Params, batch: Batch, temperature: float, tap: int | None = None
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Any]:
-    """`token_logprobs`, and with `tap` the hidden states after so many layers, [B, T, D]."""
-    where = batch.tokens, batch.positions, batch.segment_ids
-    x, tapped = model.hidden(params, *where, seen_until=batch.seen_until, tap=tap)
+    """`token_logprobs` and, with `tap`, the hidden states [B, T, D] after `tap` layers."""
+    x, tapped = model.hidden(
+        params,
+        batch.tokens,
+        positions=batch.positions,
+        segment_ids=batch.segment_ids,
+        seen_until=batch.seen_until,
+        tap=tap,
+    )
     following = jnp.roll(batch.tokens, -1, axis=1)
     logprobs, entropy = model.logprobs_of(params, x, following, temperature or 1.0)
-    return shifted(logprobs, batch.positions), shifted(entropy, batch.positions), tapped
+    return shift_right(logprobs, batch.positions), shift_right(entropy, batch.positions), tapped
 
 
-def shifted(after: Float[Array, "B T"], positions: Int[Array, "B T"]) -> Float[Array, "B T"]:
+def shift_right(after: Float[Array, "B T"], positions: Int[Array, "B T"]) -> Float[Array, "B T"]:
     """Moves entry t, which was computed for token t + 1, to index t + 1.
 
-    At `positions` of 0, where a sequence begins, the result is 0.
+    The result is 0 at position 0, where a sequence begins.
     """
     return jnp.where(positions > 0, jnp.roll(after, 1, axis=1), 0.0)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "temperature"))
 def score(model: Decoder, params: Params, batch: Batch, temperature: float) -> Float[Array, "B T"]:
-    """Log-probabilities of the batch's tokens, 0 off the response."""
+    """Log-probabilities of the batch's tokens, 0 outside the mask."""
     logprobs, _ = token_logprobs(model, params, batch, temperature)
     return replicate(jnp.where(batch.mask, logprobs, 0.0), model.mesh)
 
 
-class Hidden(NamedTuple):
-    """Hidden states of numbered tokens of a pass."""
+class NumberedStates(NamedTuple):
+    """Hidden states of those tokens of a pass that have a number."""
 
-    number: Int[Array, " S"]  # counted from 1; 0 where padded
-    state: Float[Array, "S R"]
+    number: Int[Array, " S"]  # number of each token, from 1; 0 at padding
+    state: Float[Array, "S R"]  # hidden state of each token
 
 
 @functools.partial(jax.jit, static_argnames=("model", "temperature", "most"))
 def score_with_hidden(
     model: Decoder, params: Params, batch: Batch, number: Array, temperature: float, most: int
-) -> tuple[Float[Array, "B T"], Hidden]:
-    """`score`, and `hidden_states`."""
-    logprobs, _, x = _scored(model, params, batch, temperature, num_tapped(model))
+) -> tuple[Float[Array, "B T"], NumberedStates]:
+    """The results of `score` and of `hidden_states`, from one forward pass."""
+    logprobs, _, x = _logprobs_and_tapped(model, params, batch, temperature, num_tapped(model))
     logprobs = replicate(jnp.where(batch.mask, logprobs, 0.0), model.mesh)
     return logprobs, _numbered(model, x, number, most)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "most"))
-def hidden_states(model: Decoder, params: Params, batch: Batch, number: Array, most: int) -> Hidden:
-    """Hidden states of the at most `most` tokens with a `number` above 0.
+def hidden_states(
+    model: Decoder, params: Params, batch: Batch, number: Array, most: int
+) -> NumberedStates:
+    """Hidden states of the tokens with a `number` above 0, of which there are at most `most`.
 
-    They are those after half of the layers: the last ones are made for the next token. The other
-    half, which nothing reads, is not computed.
+    The states are those after half of the layers, because the last layers serve to predict the next
+    token. The other half of the layers is not computed, since nothing reads its results.
     """
-    where = batch.tokens, batch.positions, batch.segment_ids
-    x = model.hidden(params, *where, seen_until=batch.seen_until, tap=num_tapped(model))[1]
+    _, x = model.hidden(
+        params,
+        batch.tokens,
+        positions=batch.positions,
+        segment_ids=batch.segment_ids,
+        seen_until=batch.seen_until,
+        tap=num_tapped(model),
+    )
     return _numbered(model, x, number, most)
 
 
-def _numbered(model: Decoder, x: Float[Array, "B T D"], number: Array, most: int) -> Hidden:
+def _numbered(model: Decoder, x: Float[Array, "B T D"], number: Array, most: int) -> NumberedStates:
     (places,) = jnp.nonzero(number.reshape(-1), size=most, fill_value=number.size)
-    chosen = narrowed(x.reshape(-1, x.shape[-1]).at[places].get(mode="fill", fill_value=0))
+    chosen = narrow_states(x.reshape(-1, x.shape[-1]).at[places].get(mode="fill", fill_value=0))
     numbers = number.reshape(-1).at[places].get(mode="fill", fill_value=0)
-    return jax.tree.map(lambda x: replicate(x, model.mesh), Hidden(numbers, chosen))
+    return jax.tree.map(lambda x: replicate(x, model.mesh), NumberedStates(numbers, chosen))
 
 
 def num_tapped(model: Decoder) -> int:
-    """The number of layers after which hidden states are taken."""
+    """The number of layers before the hidden states that are taken."""
     return (model.cfg.num_layers + 1) // 2
 
 
-def narrowed(hidden: Float[Array, "S D"]) -> Float32[Array, "S R"]:
-    """Hidden states with mean square 1, projected at random if D is more than R = `MOST_HIDDEN`.
+def narrow_states(hidden: Float[Array, "S D"]) -> Float32[Array, "S R"]:
+    """Hidden states with mean square 1, projected at random where they are wide.
 
-    The projection depends on D alone, and keeps inner products but for noise.
+    States of more than R = `MAX_STATE_WIDTH` numbers are multiplied by `projection`, which depends
+    on D alone and keeps inner products but for noise.
     """
     hidden, width = jnp.float32(hidden), hidden.shape[-1]
     hidden *= jax.lax.rsqrt(jnp.mean(hidden**2, axis=-1, keepdims=True) + 1e-6)
-    return hidden if width <= MOST_HIDDEN else hidden @ projection(width)
+    return hidden if width <= MAX_STATE_WIDTH else hidden @ projection(width)
 
 
 def projection(width: int) -> Float32[Array, "D R"]:
-    """The matrix of `narrowed`."""
-    return jax.random.normal(jax.random.key(0), (width, MOST_HIDDEN)) * width**-0.5
+    """The random matrix of `narrow_states`."""
+    return jax.random.normal(jax.random.key(0), (width, MAX_STATE_WIDTH)) * width**-0.5
 
 
 def scores_of(
     model: Decoder, params: Params, batch: Batch, temperature: float, passes: Passes
 ) -> np.ndarray:
-    """f32[B, T] on the host: `score` of the whole batch."""
+    """`score` of the whole batch, f32[B, T], on the host."""
     program = functools.partial(score, model, params, temperature=temperature)
-    return in_passes(program, batch, passes, model.mesh)
+    return run_passes(program, batch, passes, model.mesh)
 
 
 def scores_and_hidden(
@@ -136,43 +154,44 @@ def scores_and_hidden(
     temperature: float,
     passes: Passes,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(f32[B, T], f32[S, R]) on the host: `score_with_hidden` of the whole batch.
+    """`score_with_hidden` of the whole batch, (f32[B, T], f32[S, R]), on the host.
 
     `number` is as for `hidden_of`.
     """
     most = _most_numbered(batch, number, passes)
 
-    def program(part: Batch, number: np.ndarray) -> tuple[Array, Hidden]:
+    def program(part: Batch, number: np.ndarray) -> tuple[Array, NumberedStates]:
         return score_with_hidden(model, params, part, number, temperature, most)
 
-    packing, parts = _passed(program, batch, passes, model.mesh, number)
-    logprobs, found = zip(*parts, strict=True)
-    return _rows_of(logprobs, packing, batch.tokens.shape[0]), _in_order(found)
+    packing, parts = _pass_results(program, batch, passes, model.mesh, number)
+    logprobs, states = zip(*parts, strict=True)
+    return _batch_rows(logprobs, packing, batch.tokens.shape[0]), _states_by_number(states)
 
 
 def hidden_of(
     model: Decoder, params: Params, batch: Batch, number: np.ndarray, passes: Passes
 ) -> np.ndarray:
-    """f32[S, R] on the host: `hidden_states` of the whole batch.
+    """`hidden_states` of the whole batch, f32[S, R], on the host.
 
-    `number`, i32[B, T], counts S tokens from 1, and is 0 elsewhere. These are tokens that a row
-    never shares with another: its first trained one, the one before it, and those after it.
+    `number`, i32[B, T], numbers S tokens from 1 and is 0 elsewhere. A row must not share a numbered
+    token with another row. It never shares its first trained token, the token before that one, and
+    all later tokens.
     """
     most = _most_numbered(batch, number, passes)
     program = functools.partial(hidden_states, model, params, most=most)
-    return _in_order(_passed(program, batch, passes, model.mesh, number)[1])
+    return _states_by_number(_pass_results(program, batch, passes, model.mesh, number)[1])
 
 
 def _most_numbered(batch: Batch, number: np.ndarray, passes: Passes) -> int:
-    """The most tokens with a number that a pass can have, in one of few sizes."""
+    """The maximum number of numbered tokens in a pass, rounded up to one of few sizes."""
     total = int(np.count_nonzero(number))
     return doubled(min(total, passes.rows * batch.tokens.shape[1]), least=64)
 
 
-def _in_order(found: Sequence[Hidden]) -> np.ndarray:
-    """f32[S, R] the hidden states of all passes by number."""
-    numbers = np.concatenate([part.number for part in found])
-    states = np.concatenate([part.state for part in found])[numbers > 0]
+def _states_by_number(parts: Sequence[NumberedStates]) -> np.ndarray:
+    """f32[S, R]: the hidden states of all passes, in the order of their numbers."""
+    numbers = np.concatenate([part.number for part in parts])
+    states = np.concatenate([part.state for part in parts])[numbers > 0]
     hidden = np.zeros_like(states)
     hidden[numbers[numbers > 0] - 1] = states
     return hidden
@@ -182,7 +201,7 @@ def _in_order(found: Sequence[Hidden]) -> np.ndarray:
 def score_with_entropy(
     model: Decoder, params: Params, batch: Batch, temperature: float
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
-    """`score`, and the entropies of the distributions that the tokens were drawn from."""
+    """The results of `score`, and the entropies of the distributions of the tokens."""
     logprobs, entropy = token_logprobs(model, params, batch, temperature)
     entropy = replicate(jnp.where(batch.mask, entropy, 0.0), model.mesh)
     return replicate(jnp.where(batch.mask, logprobs, 0.0), model.mesh), entropy
@@ -191,52 +210,56 @@ def score_with_entropy(
 def scores_and_entropy(
     model: Decoder, params: Params, batch: Batch, temperature: float, passes: Passes
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(f32[B, T], f32[B, T]) on the host: `score_with_entropy` of the whole batch."""
+    """`score_with_entropy` of the whole batch, (f32[B, T], f32[B, T]), on the host."""
     program = functools.partial(score_with_entropy, model, params, temperature=temperature)
-    packing, parts = _passed(program, batch, passes, model.mesh)
+    packing, parts = _pass_results(program, batch, passes, model.mesh)
     logprobs, entropy = zip(*parts, strict=True)
     rows = batch.tokens.shape[0]
-    return _rows_of(logprobs, packing, rows), _rows_of(entropy, packing, rows)
+    return _batch_rows(logprobs, packing, rows), _batch_rows(entropy, packing, rows)
 
 
-def in_passes(
+def run_passes(
     program: Callable[[Batch], jax.Array], batch: Batch, passes: Passes, mesh: Mesh | None
 ) -> np.ndarray:
-    """f32[B, T] on the host: the program's result for all rows, one pass after the other.
+    """The program's result for all rows, f32[B, T], on the host, from one pass after the other.
 
-    B is a multiple of a pass's rows. Looks for a request to stop after each pass is started.
+    B is a multiple of the rows of a pass. The function looks for a request to stop after it has
+    started each pass.
     """
-    packing, parts = _passed(program, batch, passes, mesh)
-    return _rows_of(parts, packing, batch.tokens.shape[0])
+    packing, parts = _pass_results(program, batch, passes, mesh)
+    return _batch_rows(parts, packing, batch.tokens.shape[0])
 
 
-def _passed(
+def _pass_results(
     program: Callable[..., Any], batch: Batch, passes: Passes, mesh: Mesh | None, *more: np.ndarray
 ) -> tuple[Packing | None, list[Any]]:
-    """The results of all passes on the host, and how rows were packed; `more` are [B, T], too."""
+    """(the packing if rows are packed, the results of all passes on the host).
+
+    `more` are further arrays [B, T] for the program.
+    """
     packing, rows = None, (batch, *more)
     if passes.packed:
         packing = packing_for(batch, passes, mesh)
         rows = (packing.pack(batch), *map(packing.move, more))
     parts, watch = [], Watch()
-    for part in strided(rows, passes.rows):
+    for part in strided_parts(rows, passes.rows):
         parts.append(program(*part))
         watch.look(parts[-1])
     return packing, jax.device_get(parts)
 
 
-def _rows_of(parts: Sequence[np.ndarray], packing: Packing | None, rows: int) -> np.ndarray:
-    """The results of passes as one array [B, T] over the batch's own B = `rows` rows."""
-    found = np.stack(parts, axis=1).reshape(-1, parts[0].shape[-1])
-    return found if packing is None else packing.put_back(found, rows)
+def _batch_rows(parts: Sequence[np.ndarray], packing: Packing | None, rows: int) -> np.ndarray:
+    """The results of all passes as one array [B, T] over the B = `rows` rows of the batch."""
+    rows_of_passes = np.stack(parts, axis=1).reshape(-1, parts[0].shape[-1])
+    return rows_of_passes if packing is None else packing.put_back(rows_of_passes, rows)
 
 
 def prefill_scores(batch: Batch, episodes: list[Episode]) -> np.ndarray | None:
-    """f32[B, T] the policy's by the engine's prefill of the episodes; None if it gave none."""
+    """Log-probabilities by the engine's prefill of the episodes, f32[B, T]; None if it has none."""
     scored = [episode.scored for episode in episodes if episode.scored is not None]
     if len(scored) < len(episodes):
         return None
-    return in_rows(batch.tokens.shape, episodes, scored)
+    return token_rows(batch.tokens.shape, episodes, scored)
 
 
 def with_logprobs(
@@ -251,9 +274,9 @@ def with_logprobs(
 ) -> Batch:
     """The batch with log-probabilities by the policy that sampled it and by the reference model.
 
-    The policy's are `old`, if they are known, or come from the engine's prefill of the episodes if
-    it gave them (`Episode.scored`), which saves a forward pass, otherwise from `score`. Where
-    `reference` is None, the policy still is the reference model: one array is both.
+    The policy's log-probabilities are `old` if the caller has them. If not, they come from the
+    engine's prefill of the episodes (`Episode.scored`), which saves a forward pass, or else from
+    `score`. If `reference` is None, the policy still is the reference model, and one array is both.
     """
     if old is None:
         old = prefill_scores(batch, episodes)

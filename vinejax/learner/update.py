@@ -1,8 +1,9 @@
-"""One optimizer update, the same for every objective: gradients over microbatches, and a guard.
+"""One optimizer update for every objective: gradients over microbatches, and a guard.
 
-An objective gives its loss as a sum that is already divided by the whole minibatch's count, so that
-microbatches and devices cannot change it. With a mesh, parameters, gradients and moments are laid
-out by the table, rows are split over `data` and `fsdp`, and results for hosts are replicated.
+The loss of an objective is a sum that is already divided by the count of the whole minibatch, so
+microbatches and devices cannot change it. On a mesh, parameters, gradients and moments are laid out
+by the table of `model/sharding.py`. Rows are split over `data` and `fsdp`, and results that hosts
+read are replicated.
 """
 
 import abc
@@ -35,31 +36,31 @@ from vinejax.model.sharding import (
 )
 from vinejax.runtime.stopping import Watch
 
-# (params, a microbatch of rows) -> (their part of the minibatch's loss, sums to be reported)
+# (params, the rows of a microbatch) -> (its part of the minibatch's loss, sums to report)
 Loss = Callable[[Params, Any], tuple[jax.Array, Any]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Objective(abc.ABC):
-    """The loss that an update minimises. Hashable: a static argument of compiled programs."""
+    """The loss that an update minimises. Hashable, because compiled programs take it statically."""
 
     model: Decoder
     microbatch: int | None = None  # rows per forward and backward pass; None: the whole minibatch
-    packed: bool = False  # whether several episodes share a row: see `pack`
-    shared: bool = False  # whether packed episodes that begin alike also share these tokens
+    packed: bool = False  # whether `pack` puts several episodes into a row
+    shared: bool = False  # whether packed episodes also share their common first tokens
 
     @abc.abstractmethod
     def loss_over(self, rows: Any) -> tuple[Any, Loss]:
-        """The loss of a minibatch: (arrays [B, ...] to divide into microbatches, their loss).
+        """(arrays [B, ...] to divide into microbatches, their loss) for a minibatch.
 
-        Whatever depends on the whole minibatch, such as the number of its tokens, is computed here.
+        The method computes all that depends on the whole minibatch, such as its number of tokens.
         """
 
     def pack(self, rows: Any) -> Any:
-        """A minibatch, on the host, as `update_step` takes it: in packed rows if `packed`.
+        """A minibatch for `update_step`, on the host, in packed rows if `packed`.
 
-        `rows` is a batch, or a tuple of a batch and more arrays [B, T]. Shapes stay as they are: if
-        a pass has all rows, packing would save nothing and is left out.
+        `rows` is a batch, or a tuple of a batch and more arrays [B, T]. Shapes do not change. If
+        one pass has all rows, packing would save nothing, and the rows stay as they are.
         """
         batch = _batch_of(rows)
         total = batch.tokens.shape[0]
@@ -73,24 +74,24 @@ class Objective(abc.ABC):
         return packing.pack(batch), *jax.tree.map(packing.move, rows[1:])
 
     def cast(self, params: Params) -> Params:
-        """The weights in the form that all passes over microbatches use: see `Decoder.ready`."""
+        """The weights in the form that all passes over microbatches read: see `Decoder.ready`."""
         return self.model.ready(params)
 
     def weights(self, trained: Params, base: Params | None) -> Params:
-        """All weights, of those that are trained and, if these are adapters, those below them."""
+        """All weights of the model: `trained`, which are adapters on `base` if that is given."""
         return weights_of(trained, base)
 
     def accepts(self, sums: Any) -> jax.Array | bool:
-        """Whether to make an update with these sums. One that is not finite is never made."""
+        """Whether to make an update with these sums. Its gradient must be finite in any case."""
         return True
 
 
 class Update(NamedTuple):
     """The report of one update."""
 
-    sums: Any  # the objective's, over the minibatch
-    grad_norm: Float[Array, ""]  # 0 where the update was not made
-    accepted: Bool[Array, ""]
+    sums: Any  # sums of the objective over the minibatch
+    grad_norm: Float[Array, ""]  # norm of the gradient; 0 if the update was not made
+    accepted: Bool[Array, ""]  # whether the update was made
 
 
 @functools.partial(jax.jit, static_argnames=("objective", "optimizer"), donate_argnames="state")
@@ -101,12 +102,14 @@ def update_step(
     rows: Any,
     base: Params | None = None,
 ) -> tuple[TrainState, Update]:
-    """One update on one minibatch, arrays [B, ...] with B a multiple of the microbatch.
+    """One update on one minibatch: arrays [B, ...], where B is a multiple of the microbatch.
 
-    With `base`, weights that stay as they are, the state's parameters are adapters on them.
+    With `base`, the parameters of the state are adapters, and `base` are the weights below them,
+    which do not change.
 
     An update that the objective does not accept, or whose gradient is not finite, changes nothing,
-    the schedule's step included. (VinePPO's code multiplies the loss by 0: NaN stays NaN.)
+    not even the step of the schedule. VinePPO's code multiplies the loss by 0 instead, which leaves
+    NaN as NaN.
     """
     grads, sums = gradients(objective, state.params, rows, base)
     mesh = objective.model.mesh
@@ -122,10 +125,11 @@ def train_on(
     base: Params | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[TrainState, list[Update]]:
-    """Updates on the batches in order, each as `Objective.pack` takes it; reports on the host.
+    """Makes one update per batch, in order; returns the state, and the reports on the host.
 
-    The host makes a batch while the devices compute: it is one update ahead of them. `progress` is
-    called with the number of updates so far. Raises Stopped after a request to stop.
+    Each batch is an argument of `Objective.pack`. The host is one update ahead of the devices: it
+    makes a batch while they compute. The function calls `progress` with the number of updates so
+    far, and raises Stopped after a request to stop.
     """
     updates: list[Update] = []
     watch = Watch()
@@ -138,12 +142,12 @@ def train_on(
 
 
 def total_sums(updates: Sequence[Update]) -> Any:
-    """The sums of all updates together; all arrays are on the host."""
+    """The sums of all updates, added up. All arrays are on the host."""
     return jax.tree.map(lambda *x: np.sum(x, axis=0), *(update.sums for update in updates))
 
 
 def mean_norm(updates: Sequence[Update]) -> float:
-    """Mean gradient norm of the updates that were made; 0 where none was."""
+    """Mean gradient norm of the updates that were made; 0 if there are none."""
     norms = np.sum([update.grad_norm for update in updates], dtype=np.float32)
     return float(norms / np.float32(max(num_accepted(updates), 1)))
 
@@ -158,17 +162,17 @@ def gradients(
 ) -> tuple[Params, Any]:
     """(gradient for `params`, sums) of the objective over a minibatch, `microbatch` rows at a time.
 
-    With `base` the parameters are adapters, as in `update_step`. Microbatches without a token cost
-    nothing: after packing, these are the last ones.
+    With `base`, the parameters are adapters, as in `update_step`. Microbatches without a token cost
+    no time; after packing, these are the last ones.
     """
     mesh = objective.model.mesh
     has_tokens = (_batch_of(rows).segment_ids > 0).any(axis=1)
     rows, loss = objective.loss_over(rows)
     weights = objective.cast(params)
-    still = None if base is None else objective.model.ready(base)
+    frozen = None if base is None else objective.model.ready(base)
 
     def loss_of(trained: Params, micro: Any) -> tuple[jax.Array, Any]:
-        return loss(objective.weights(trained, still), micro)
+        return loss(objective.weights(trained, frozen), micro)
 
     def part(micro: Any) -> tuple[Params, Any]:
         (_, sums), grads = jax.value_and_grad(loss_of, has_aux=True)(weights, micro)
@@ -179,9 +183,9 @@ def gradients(
         return as_params(grads, mesh), sums
 
     def add_if_used(
-        total: tuple[Params, Any], one: tuple[Any, jax.Array]
+        total: tuple[Params, Any], micro_and_use: tuple[Any, jax.Array]
     ) -> tuple[tuple[Params, Any], None]:
-        micro, is_used = one
+        micro, is_used = micro_and_use
         return lax.cond(is_used, add, lambda total, _: total, total, micro), None
 
     size = objective.microbatch or jax.tree.leaves(rows)[0].shape[0]
@@ -195,14 +199,14 @@ def gradients(
 
 
 def _batch_of(rows: Any) -> Batch:
-    """The batch of a minibatch, which may come with other arrays over its rows."""
+    """The batch among the arrays of a minibatch, which may be the batch alone."""
     return rows if isinstance(rows, Batch) else rows[0]
 
 
 def _strided(x: jax.Array, size: int, mesh: Mesh | None) -> jax.Array:
-    """[B, ...] as n microbatches [n, size, ...], the j-th of rows j, j + n, j + 2n, ...
+    """[B, ...] as n microbatches [n, size, ...]; the j-th one has rows j, j + n, j + 2n, ...
 
-    So each device keeps its rows of the batch, and has some in every microbatch.
+    In this order each device keeps its rows of the batch, and has some of them in every microbatch.
     """
     parts = x.reshape(size, -1, *x.shape[1:]).swapaxes(0, 1)
     return constrain(parts, mesh, None, ROWS, *[None] * (x.ndim - 1))
@@ -215,23 +219,27 @@ def apply_gradients(
     mesh: Mesh | None,
     accept: jax.Array | bool = True,
 ) -> tuple[TrainState, jax.Array, jax.Array]:
-    """(the state after one update, the gradient's norm, whether it was made): see `update_step`."""
+    """(state after one update, norm of the gradient, whether the update was made).
+
+    See `update_step`.
+    """
     norm = optax.tree.norm(grads)
     accept = accept & jnp.isfinite(norm)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     updated = TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state)
     state = jax.tree.map(lambda new, old: jnp.where(accept, new, old), updated, state)
-    if mesh is not None:  # laid out as before, or the next update would compile another program
+    if mesh is not None:  # with another layout, the next update would compile another program
         state = lax.with_sharding_constraint(state, state_shardings(state.params, optimizer, mesh))
-    return state, *replicate((jnp.where(accept, norm, 0.0), accept), mesh)
+    norm, is_made = replicate((jnp.where(accept, norm, 0.0), accept), mesh)
+    return state, norm, is_made
 
 
 def state_shardings(
     params: Params, optimizer: optax.GradientTransformation, mesh: AnyMesh
 ) -> TrainState:
-    """Shardings of a train state: parameters and moments by the table, the rest replicated.
+    """Shardings of a train state: parameters and moments by the table, other arrays replicated.
 
-    The rest are counts, and the factors that Adafactor keeps instead of moments.
+    The other arrays are counts, and the factors that Adafactor keeps instead of moments.
     """
     whole = NamedSharding(mesh, P())
     placed = param_shardings(mesh, params)
@@ -239,7 +247,8 @@ def state_shardings(
     sharding_of = dict(zip([(p, x.shape) for p, x in leaves], jax.tree.leaves(placed), strict=True))
 
     def like_its_weight(path: KeyPath, x: jax.ShapeDtypeStruct) -> NamedSharding:
-        # An optimizer's state has trees like the parameters' inside tuples: drop these from paths.
+        # An optimizer's state holds trees of the parameters' structure inside tuples. Only the
+        # keys of dictionaries are the path of a parameter.
         names = tuple(key for key in path if isinstance(key, DictKey) and isinstance(key.key, str))
         return sharding_of.get((names, x.shape), whole)
 
@@ -250,12 +259,12 @@ def state_shardings(
 
 @functools.partial(jax.jit, static_argnames=("optimizer", "mesh"))
 def fresh_state(params: Params, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
-    """The state before the first update, all on the mesh."""
+    """The state before the first update, laid out over the mesh."""
     copy = jax.tree.map(jnp.copy, params)  # updates donate their state
     state = TrainState(jnp.int32(0), copy, optimizer.init(params))
     return lax.with_sharding_constraint(state, state_shardings(params, optimizer, mesh))
 
 
-def continued(before: TrainState, after: TrainState) -> TrainState:
-    """`after`, whose optimizer began anew, with `before`'s step count added to its own."""
+def with_total_steps(before: TrainState, after: TrainState) -> TrainState:
+    """`after` with the steps of `before` added, where its optimizer was a new one."""
     return after._replace(step=before.step + after.step)

@@ -1,17 +1,21 @@
-"""What the methods' docstrings say, for `--help method` and the table of docs/methods.md.
+"""What the methods' docstrings say, for `--help method` and the tables of two pages.
+
+docs/methods.md has the core's methods, vinejax/contrib/methods/README.md the contributed ones.
 
 A docstring is a title, an indented equation, prose, and paragraphs that begin with 'Source:' and
 'Departs:'; what a method needs, and where it departs from the defaults, is in its record.
 """
 
 import ast
-import functools
 import inspect
+import os
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from vinejax.core.accessories import contributed_module
 from vinejax.core.settings import Config
 from vinejax.methods.base import Method
 from vinejax.methods.known import known_method, method_names
@@ -34,7 +38,7 @@ def about(name: str) -> About:
     """What a method of the package is."""
     method = known_method(name)
     assert method is not None, name
-    paragraphs = inspect.cleandoc(text_of(method)).split("\n\n")
+    paragraphs = inspect.cleandoc(text_of(name, method)).split("\n\n")
 
     def labelled(label: str) -> str:
         found = [x for x in paragraphs if x.startswith(label)]
@@ -51,10 +55,14 @@ def about(name: str) -> About:
     )
 
 
-def text_of(method: Method) -> str:
-    """The text about a method: its record's, or else the docstring of its module."""
-    function = inspect.unwrap(method.credit or method.iteration)
-    function = function.func if isinstance(function, functools.partial) else function
+def text_of(name: str, method: Method) -> str:
+    """The text about a method: the docstring of a contributed module, or the text in the record.
+
+    Without either it is the docstring of the module that has the method's function.
+    """
+    if module := contributed_module("METHODS", name):
+        return module.__doc__ or ""
+    function = method.credit or method.iteration
     return method.about or sys.modules[function.__module__].__doc__ or ""
 
 
@@ -84,13 +92,13 @@ def help_lines() -> list[str]:
     return lines
 
 
-def table(configs: Path) -> str:
-    """The table of docs/methods.md; names link to the methods' files in the folder `configs`."""
-    files = {_method_of(path): path for path in sorted(configs.rglob("tiny*.py"), reverse=True)}
+def table(names: Iterable[str], configs: Path, page: Path) -> str:
+    """The table of these methods in a page; their names link to their files in `configs`."""
+    files = {_method_of(path): path for path in sorted(configs.glob("tiny*.py"), reverse=True)}
     rows = []
-    for name in method_names():
+    for name in names:
         _, needs, equation, source, departs = about(name)
-        link = f"[{name}](../configs/{files[name].relative_to(configs)})"
+        link = f"[{name}]({os.path.relpath(files[name], page.parent)})"
         papers = re.findall(r"https://arxiv.org/abs/([\d.]+\d)", source)
         if papers:
             link += f" [{papers[0]}](https://arxiv.org/abs/{papers[0]})"
@@ -100,7 +108,8 @@ def table(configs: Path) -> str:
 
 
 def _method_of(path: Path) -> str:
-    """The method that a config file sets; the first of its names in order wins, by `table`."""
+    """The method that a configuration file sets; of several files for one method `table` takes the
+    first by name."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "cfg.method":
             return ast.literal_eval(node.value)

@@ -18,7 +18,7 @@ from vinejax.core.settings import Config, field_of, with_fields
 from vinejax.core.types import Batch, Episode, PromptedProblem, Rollout, RunState
 from vinejax.credit.assign import Credit, assigned
 from vinejax.learner.packing import passes_for
-from vinejax.learner.policy import PolicyLoss, PolicyObjective, clipped
+from vinejax.learner.policy import PolicyLoss, PolicyObjective, clipped_loss
 from vinejax.learner.policy_losses import LOSSES
 from vinejax.methods import stages
 from vinejax.methods.stages import MethodState, monte_carlo, no_values
@@ -98,13 +98,13 @@ class Method:
     sample: Callable[[Iteration, RunState, list[PromptedProblem]], Solutions] = stages.solutions
     # The episodes, with values of their states if the method samples any.
     values: Callable[[Iteration, RunState, Solutions], list[Episode]] = no_values
-    # The episodes as a batch with log-probabilities.
-    score: Callable[[Iteration, RunState, list[Episode]], Rollout] = stages.scored
+    # The episodes as a batch with log-probabilities; see `stages.scored` for its arguments.
+    score: Callable[..., Rollout] = stages.scored
     # The state after the updates of what the run trains.
     update: Callable[[Iteration, RunState, Rollout, Credit], RunState] = update
     # (log-probabilities [B, T], batch, objective) -> loss per token. `ppo.loss` replaces the
     # clipped one alone.
-    loss: Callable[[jax.Array, Batch, PolicyObjective], PolicyLoss] = clipped
+    loss: Callable[[jax.Array, Batch, PolicyObjective], PolicyLoss] = clipped_loss
     state: MethodState = MethodState()  # what is kept between iterations
     iteration: Callable[["Method", Iteration, RunState], RunState] = policy_gradient
     settings: type[MethodSettings] = MethodSettings  # the method's own
@@ -151,7 +151,7 @@ class Method:
 
     def resolve(self, cfg: Config) -> Config:
         """The configuration with the method's own choice in every field that leaves it open."""
-        chosen = {**DEFAULTS, "ppo.loss": "clip" if self.loss is clipped else "method"}
+        chosen = {**DEFAULTS, "ppo.loss": "clip" if self.loss is clipped_loss else "method"}
         chosen |= self.defaults
         if cfg.ppo.loss != "method" and (reduction := LOSSES[cfg.ppo.loss].reduction):
             chosen["ppo.reduction"] = reduction  # of the loss that the user has named

@@ -21,7 +21,7 @@ from vinejax.methods.credit_by_role import credit_by_role, has_roles
 from vinejax.methods.known import find_method
 from vinejax.methods.stages import ENTROPY
 from vinejax.methods.vineppo import vine
-from vinejax.rollout.overlong import penalised
+from vinejax.rollout.overlong import penalised_episodes
 from vinejax.runtime.distributed import barrier
 from vinejax.session.iteration import Iteration, Solutions
 from vinejax.session.session import Session
@@ -105,7 +105,7 @@ def _sample(
 ) -> Solutions:
     """The method's solutions, with their penalties for length."""
     found = method.sample(iteration, state, problems)
-    return found._replace(episodes=penalised(found.episodes, iteration.cfg))
+    return found._replace(episodes=penalised_episodes(found.episodes, iteration.cfg))
 
 
 def _score(

@@ -25,8 +25,8 @@ from vinejax.credit.assign import (
     state_places,
 )
 from vinejax.credit.gain import gain_metrics
-from vinejax.credit.probe import Prediction, Probe, States
-from vinejax.learner.score import MOST_HIDDEN, num_tapped, projection
+from vinejax.credit.probe import Prediction, Probe, ProbeStates
+from vinejax.learner.score import MAX_STATE_WIDTH, num_tapped, projection
 from vinejax.methods.stages import HIDDEN, MethodState
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.weights import RewardModel
@@ -52,7 +52,7 @@ class LearnedValue(MethodState):
 
     def fresh_prior(self, model: Decoder, cfg: Config) -> Any:
         """What is kept of the value before the first iteration."""
-        return probe.fresh_probe(min(model.cfg.width, MOST_HIDDEN))
+        return probe.fresh_probe(min(model.cfg.width, MAX_STATE_WIDTH))
 
     def features(self, session: Session, rollout: Rollout, kept: Any, cfg: Config) -> np.ndarray:
         """f64[S, P] what the value of each state is computed from."""
@@ -129,7 +129,7 @@ def probe_features(rollout: Rollout, kept: Probe, cfg: Config) -> np.ndarray:
     return probe.features_of(rollout.hidden, siblings[row], used / cfg.sample.max_tokens)
 
 
-def states_of(rollout: Rollout, cfg: Config, features: np.ndarray) -> States:
+def states_of(rollout: Rollout, cfg: Config, features: np.ndarray) -> ProbeStates:
     """The states of a rollout with their features, in the order of `state_numbers`."""
     episodes, steps = rollout.episodes, rollout.steps
     row, step, _ = state_places(rollout).T
@@ -137,10 +137,10 @@ def states_of(rollout: Rollout, cfg: Config, features: np.ndarray) -> States:
     zeros = np.zeros_like(steps.rewards)
     returns = role_advantages(zeros, steps.rewards, steps.num_steps, 1.0, gamma=cfg.ppo.gamma)
     problems = np.unique([e.problem_id for e in episodes], return_inverse=True)[1]
-    return States(
+    return ProbeStates(
         features=features,
         problem=problems[row],
-        own=np.asarray(returns)[row, step].astype(np.float64),
+        solution_return=np.asarray(returns)[row, step].astype(np.float64),
         value=steps.values[row, step].astype(np.float64),
         count=steps.counts[row, step],
     )

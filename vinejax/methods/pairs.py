@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import itertools
 import math
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from vinejax.core.seeds import host_rng
 from vinejax.core.types import Batch, Episode, RunState, is_correct
-from vinejax.learner.batch import collate_groups, shuffled
+from vinejax.learner.batch import collate_groups, shuffled_lists
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.packing import passes_for
 from vinejax.learner.score import scores_of, token_logprobs
@@ -30,10 +29,10 @@ from vinejax.learner.update import (
     Loss,
     Objective,
     Update,
-    continued,
     fresh_state,
     mean_norm,
     total_sums,
+    with_total_steps,
 )
 from vinejax.methods.base import OF_CLIPPED, Method
 from vinejax.methods.settings import PairConfig
@@ -49,7 +48,9 @@ PairLoss = Callable[[jax.Array, jax.Array, Any], jax.Array]
 Anchor = Callable[[Any, np.ndarray, np.ndarray], np.ndarray]
 
 
-def pair_method(loss: PairLoss, settings: type[PairConfig], anchor: Anchor | None = None) -> Method:
+def pair_method(
+    loss: PairLoss, settings: type[PairConfig], about: str, anchor: Anchor | None = None
+) -> Method:
     """The method with this loss of pairs; `anchor` is None for the reference model.
 
     Each iteration samples, pairs right with wrong solutions, and learns to prefer the right.
@@ -60,7 +61,7 @@ def pair_method(loss: PairLoss, settings: type[PairConfig], anchor: Anchor | Non
         settings=settings,
         ignores=OF_CLIPPED,
         flags={"groups", "paired_rows"},
-        about=sys.modules[loss.__module__].__doc__ or "",  # the iteration is no text of its own
+        about=about,
     )
 
 
@@ -99,7 +100,7 @@ def learn_from_pairs(
     batches = _pair_batches(iteration, pairs, anchors, own.epochs)
     policy, updates = iteration.train(objective, optimizer, policy, batches, total)
     iteration.metrics |= pair_metrics(updates)
-    return RunState(continued(state.policy, policy))
+    return RunState(with_total_steps(state.policy, policy))
 
 
 def _scores(iteration: Iteration, pairs: list[Pair], params: Params) -> list[np.ndarray]:
@@ -124,7 +125,7 @@ def _pair_batches(
     """The minibatches of all epochs, with the log-probabilities that margins start from."""
     cfg, size, longest = iteration.cfg, iteration.cfg.ppo.minibatch, longest_pair(pairs)
     for epoch in range(epochs):
-        for chosen in shuffled([*range(len(pairs))], size, cfg.seed, iteration.number, epoch):
+        for chosen in shuffled_lists([*range(len(pairs))], size, cfg.seed, iteration.number, epoch):
             batch = collate_groups([pairs[i] for i in chosen], size, longest)
             batch.ref_logprobs[: len(chosen)] = [anchors[i] for i in chosen]
             yield batch

@@ -30,7 +30,7 @@ from vinejax.core.types import Array, Batch, Rollout, RunState, TrainState
 from vinejax.credit.assign import Credit, before_steps, token_estimates
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.packing import Passes, passes_for
-from vinejax.learner.score import in_passes, shifted
+from vinejax.learner.score import run_passes, shift_right
 from vinejax.learner.update import (
     Loss,
     Objective,
@@ -45,7 +45,7 @@ from vinejax.methods.settings import CriticConfig
 from vinejax.methods.stages import MethodState, minibatches_of
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.weights import RewardModel
-from vinejax.model.lora import abstract_adapters, merged, weights_of
+from vinejax.model.lora import abstract_adapters, merge_adapters, weights_of
 from vinejax.model.sharding import make_mesh, placed_shapes, replicate
 from vinejax.rl.losses import value_clip
 from vinejax.runtime.host_arrays import whole_array
@@ -105,7 +105,7 @@ def token_values(model: Decoder, critic: Params, batch: Batch) -> Float[jax.Arra
     cfg = dataclasses.replace(model.cfg, tied_head=False, logit_softcap=None)
     output = critic["backbone"] | {"head": critic["head"]["kernel"][:, None]}
     after = dataclasses.replace(model, cfg=cfg).logits(output, x)[..., 0] + critic["head"]["bias"]
-    return shifted(after, batch.positions)
+    return shift_right(after, batch.positions)
 
 
 @functools.partial(jax.jit, static_argnames="model")
@@ -116,7 +116,7 @@ def _values(model: Decoder, critic: Params, batch: Batch) -> Float[jax.Array, "B
 
 def critic_values(model: Decoder, critic: Params, batch: Batch, passes: Passes) -> np.ndarray:
     """f32[B, T] V before each response token, 0 elsewhere, by a critic with all weights."""
-    return in_passes(functools.partial(_values, model, critic), batch, passes, model.mesh)
+    return run_passes(functools.partial(_values, model, critic), batch, passes, model.mesh)
 
 
 def make_critic_optimizer(cfg: Config, num_updates: int) -> optax.GradientTransformation:
@@ -236,7 +236,7 @@ class Critic(MethodState):
         head, backbone = jax.tree.map(whole_array, critic["head"]), critic["backbone"]
         if lora.lora_rank:
             backbone = critic_weights(critic, params)["backbone"]
-            backbone = merged(backbone, lora.lora_alpha / lora.lora_rank)
+            backbone = merge_adapters(backbone, lora.lora_alpha / lora.lora_rank)
         return RewardModel(model, backbone, head["kernel"], float(head["bias"]))
 
 

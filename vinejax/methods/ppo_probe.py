@@ -24,7 +24,7 @@ from vinejax.methods.settings import ProbeConfig
 from vinejax.methods.stages import solutions
 from vinejax.rl.advantages import token_advantages
 from vinejax.rl.by_role import role_advantages
-from vinejax.rollout.vine import divided
+from vinejax.rollout.vine import divide_at_states
 from vinejax.session.iteration import Iteration, Solutions
 
 
@@ -40,7 +40,7 @@ def with_states(
 ) -> Solutions:
     """Solutions with states one token after the ends of steps, of which none is sampled."""
     sampled = solutions(iteration, state, problems)
-    episodes, _ = divided(sampled.episodes, iteration.cfg, iteration.session.tokenizer)
+    episodes, _ = divide_at_states(sampled.episodes, iteration.cfg, iteration.session.tokenizer)
     placed = []
     for episode in episodes:
         steps = len(episode.step_ends)

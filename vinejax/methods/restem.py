@@ -27,7 +27,7 @@ from vinejax.learner.batch import epochs_of
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.packing import passes_for
-from vinejax.learner.update import continued, fresh_state, update_step
+from vinejax.learner.update import fresh_state, update_step, with_total_steps
 from vinejax.methods.base import OF_CLIPPED, Method
 from vinejax.methods.settings import RestEMConfig
 from vinejax.model.decoder import Decoder, Params
@@ -65,7 +65,7 @@ def restem(method: Method, iteration: Iteration, state: RunState) -> RunState:
     iteration.metrics["restem/loss"] = np.mean(losses)
     iteration.metrics["restem/accuracy"] = max(accuracies)
     iteration.metrics["restem/evaluations"] = len(accuracies)
-    return RunState(continued(state.policy, best))
+    return RunState(with_total_steps(state.policy, best))
 
 
 def keep_correct(episodes: list[Episode], per_problem: int) -> list[Episode]:

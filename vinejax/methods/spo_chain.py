@@ -23,4 +23,5 @@ METHOD = Method(
         "values.positions": "low_probability",
         "credit.mask": "low_probability",
     },
+    about=__doc__ or "",
 )

@@ -22,10 +22,10 @@ from vinejax.core.types import (
 )
 from vinejax.credit.assign import Credit, state_numbers
 from vinejax.learner.batch import collate, minibatches, step_layout
-from vinejax.learner.corrections import with_corrections
 from vinejax.learner.optimizer import make_optimizer, rate_of_last
 from vinejax.learner.packing import Passes, passes_for
 from vinejax.learner.policy import PolicyObjective
+from vinejax.learner.sampler_correction import with_corrections
 from vinejax.learner.score import (
     hidden_of,
     prefill_scores,

@@ -1,7 +1,7 @@
-"""Self-attention over whole sequences, and the choice of how it is computed.
+"""Self-attention over whole sequences, and the choice between its implementations.
 
-There are three kinds. 'xla' is plain matrix products and runs everywhere; 'splash' is the Pallas
-kernel for TPU and 'cudnn' the fused kernel for NVIDIA GPU; both never write scores to memory.
+There are three kinds. 'xla' is plain matrix products and runs everywhere. 'splash' is the Pallas
+kernel for TPU, and 'cudnn' is the fused kernel for NVIDIA GPU; neither writes scores to memory.
 Decoding, one query at a time against a cache, has its own attention (`engine/shared_attention.py`).
 
 Rows of a batch are split over the mesh's `data` and `fsdp`, heads over `tensor`. Each device
@@ -22,20 +22,21 @@ from jaxtyping import Array, Bool, Float, Int
 
 from vinejax.model.sharding import ROWS, drop_uneven_axes, on_shards
 
-SAVED = "attention"  # checkpoint name of the arrays that a kernel saves for its backward pass
-LANES = 128  # in a TPU's vector: lengths and head widths for splash are multiples of it
-BLOCK = 512  # maximum of queries, and of keys, in one step of splash; a step divides the length
-CUDNN_HEAD = 128  # the widest head that cuDNN's kernel takes on every card, in multiples of 8
-QUERY_BLOCK = 128  # minimum of queries in a block of 'xla'
-MAX_BLOCKS = 8  # blocks of 'xla' in a sequence: more save little, and each is compiled
-KERNELS = {"tpu": "splash", "gpu": "cudnn"}  # per platform
+# Checkpoint name of the arrays that a kernel saves for its backward pass.
+SAVED_ARRAYS = "attention"
+LANES = 128  # numbers in a TPU's vector; splash takes lengths and head widths in multiples of it
+BLOCK = 512  # maximum number of queries, and of keys, in a step of splash; it divides the length
+CUDNN_HEAD = 128  # widest head that cuDNN's kernel takes on every card; widths are multiples of 8
+QUERY_BLOCK = 128  # minimum number of queries in a block of 'xla'
+MAX_BLOCKS = 8  # maximum number of blocks of 'xla'; more save little, and each is compiled
+KERNELS = {"tpu": "splash", "gpu": "cudnn"}  # platform -> kind of attention
 
 Queries = Float[Array, "B T N H"]
 Keys = Float[Array, "B T K H"]  # values have this shape too
 Mask = Bool[Array, "B T S"]  # True where query t sees position s; S < T only in blocks
-SegmentIds = Int[Array, "B T"]  # the sequence of a packed row that each position belongs to
-Lengths = Int[Array, " B"]  # tokens of rows that hold one sequence each, padded on the right
-Seen = SegmentIds | Mask | Lengths  # what positions see, see `what_is_seen`
+SegmentIds = Int[Array, "B T"]  # sequence of a packed row that each position belongs to
+Lengths = Int[Array, " B"]  # number of tokens in rows of one sequence, padded on the right
+Visibility = SegmentIds | Mask | Lengths  # positions that each query sees: `visibility_for`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,48 +44,50 @@ class AttentionRule:
     """The positions that a query sees, and the scale and bound of its scores."""
 
     scale: float  # factor on q . k
-    softcap: float | None = None  # c: scores become c tanh(score / c)
-    window: int | None = None  # the number of positions that a query sees, itself included
+    softcap: float | None = None  # c in the bounded scores c tanh(score / c)
+    window: int | None = None  # number of positions that a query sees, its own included
 
     def scores(self, products: jax.Array) -> jax.Array:
-        """The scores: the products q . k, scaled, and bounded by `softcap` if the model has one."""
+        """The scores of the products q . k: scaled, and bounded if the model has a `softcap`."""
         return softcap(products * self.scale, self.softcap)
 
 
 def softcap(x: jax.Array, cap: float | None) -> jax.Array:
-    """cap * tanh(x / cap), which lies in (-cap, cap); x itself where `cap` is None."""
+    """cap * tanh(x / cap), which lies in (-cap, cap); x itself if `cap` is None."""
     return x if cap is None else cap * jnp.tanh(x / cap)
 
 
 def causal_mask(length: int, window: ArrayLike | None) -> Bool[Array, "T S"]:
-    """Whether query t sees position s: itself and positions before it, within its window."""
+    """True where query t sees position s: its own and earlier positions, within its window."""
     return seen_from(jnp.arange(length), length, window)
 
 
 def seen_from(
     positions: Int[Array, "*B T"], length: int, window: ArrayLike | None
 ) -> Bool[Array, "*B T S"]:
-    """The rows of a causal mask over positions 0 .. length - 1, for queries at these positions."""
+    """The rows of a causal mask for queries at `positions`, over positions 0 .. length - 1."""
     distance = positions[..., None] - jnp.arange(length)
     return distance >= 0 if window is None else (distance >= 0) & (distance < window)
 
 
-def what_is_seen(
+def visibility_for(
     kind: str,
     positions: Int[Array, "B T"],
     segment_ids: SegmentIds,
     seen_until: Int[Array, "B T"] | None,
     window: ArrayLike | None,
     single_rows: bool = False,
-) -> Seen:
-    """What positions see, in the form that attention of the chosen `kind` takes.
+) -> Visibility:
+    """The positions that each query sees, in the form that attention of this `kind` takes.
 
-    That is segment ids for 'splash', lengths for 'cudnn' with `single_rows` (see `Compute`), else a
-    mask. Query t sees itself and places s < t of its segment or, where segments share prefixes,
-    those with seen_until[s] > t; all within the window, which counts positions of the sequence.
+    The form is segment ids for 'splash', lengths for 'cudnn' with `single_rows` (see `Compute`),
+    and otherwise a mask.
+
+    Query t sees itself and the places s < t of its segment. If segments share prefixes, it sees the
+    places s < t with seen_until[s] > t. The window counts positions in the sequence.
     """
     if kind == "splash":
-        assert seen_until is None, "splash attention knows no shared prefixes"
+        assert seen_until is None, "splash attention cannot share prefixes"
         return segment_ids
     if kind == "cudnn" and single_rows and seen_until is None:
         return jnp.sum(segment_ids > 0, axis=1, dtype=jnp.int32)
@@ -96,7 +99,7 @@ def what_is_seen(
 
 
 def in_window(positions: Int[Array, "*B T"], window: ArrayLike) -> Bool[Array, "*B T S"]:
-    """Whether query t is less than `window` positions after place s."""
+    """True where query t is fewer than `window` positions after place s."""
     return positions[..., :, None] - positions[..., None, :] < window
 
 
@@ -104,18 +107,18 @@ def in_window(positions: Int[Array, "*B T"], window: ArrayLike) -> Bool[Array, "
 
 
 def self_attention(q: Queries, k: Keys, v: Keys, visible: Mask, rule: AttentionRule) -> Queries:
-    """Grouped-query attention by plain matrix products; scores and softmax in float32.
+    """Grouped-query attention by plain matrix products, with scores and softmax in float32.
 
-    `visible` shows no query a later position, so the scores of a block of queries end where the
-    block does: a little more than half of T x T.
+    `visible` must be causal. Queries are computed in blocks, and the keys of a block end where the
+    block ends, so that little more than half of the T x T scores are computed.
     """
     T = q.shape[1]
     size = max(QUERY_BLOCK, -(-T // MAX_BLOCKS))
 
     def block(start: int) -> Queries:
         end = min(start + size, T)
-        seen = visible[:, start:end, :end]
-        return attend_to_all(q[:, start:end], k[:, :end], v[:, :end], seen, rule)
+        visibility = visible[:, start:end, :end]
+        return attend_to_all(q[:, start:end], k[:, :end], v[:, :end], visibility, rule)
 
     return jnp.concatenate([block(start) for start in range(0, T, size)], axis=1)
 
@@ -127,11 +130,11 @@ def attend_to_all(
     visible: Mask,
     rule: AttentionRule,
 ) -> Queries:
-    """`self_attention` for some of the queries, with the scores of all pairs."""
+    """`self_attention` for a block of queries, which computes the scores with all given keys."""
     B, T, N, H = q.shape
     K = k.shape[2]
-    # All queries of a KV head are the rows of one matrix, with B and K in front: in other orders
-    # XLA's products on CPU copy their operands, and take up to twice as long.
+    # All queries of a KV head are the rows of one matrix, with the axes B and K in front. In other
+    # orders, XLA's products on CPU copy their operands and take up to twice as long.
     rows = q.reshape(B, T, K, -1, H).transpose(0, 2, 3, 1, 4).reshape(B, K, -1, H)
     k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
     scores = jnp.einsum("bkqh,bksh->bkqs", rows, k, preferred_element_type=jnp.float32)
@@ -145,9 +148,10 @@ def attend_to_all(
 def splash_attention(
     q: Queries, k: Keys, v: Keys, segment_ids: SegmentIds | None, rule: AttentionRule
 ) -> Queries:
-    """The same as `self_attention` with a mask that is causal within each segment.
+    """`self_attention` with a mask that is causal within each segment, by the splash kernel.
 
-    T is a multiple of 128. Head widths are padded to a multiple of 128, which changes no score.
+    T must be a multiple of 128. The function pads head widths to a multiple of 128, which changes
+    no score.
     """
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
@@ -157,12 +161,12 @@ def splash_attention(
     mask = causal if window is None else masks.LocalMask((T, T), (window - 1, 0), 0)
     axes = ("block_q", "block_kv", "block_q_dkv", "block_kv_dkv", "block_q_dq", "block_kv_dq")
     sizes = dict.fromkeys(axes, math.gcd(T, BLOCK))
-    # For one row: q, k and v [N, T, H] each, and its segment ids if it is packed.
+    # The kernel takes one row: q, k and v as [N, T, H], and segment ids if the row is packed.
     kernel = splash.make_splash_mha_single_device(
         masks.MultiHeadMask([mask] * N),
         block_sizes=splash.BlockSizes(**sizes),
         attn_logits_soft_cap=rule.softcap,
-        residual_checkpoint_name=SAVED,
+        residual_checkpoint_name=SAVED_ARRAYS,
     )
     padding = ((0, 0), (0, 0), (0, 0), (0, -H % LANES))
     q, k, v = (jnp.pad(x, padding).swapaxes(1, 2) for x in (q * rule.scale, k, v))
@@ -174,42 +178,42 @@ def cudnn_attention(
     q: Queries,
     k: Keys,
     v: Keys,
-    seen: Mask | Lengths | None,
+    visibility: Mask | Lengths | None,
     rule: AttentionRule,
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> Queries:
-    """The same as `self_attention`, by cuDNN's fused kernel; 'xla' is for tests without a GPU.
+    """`self_attention` by cuDNN's fused kernel; `implementation` 'xla' is for tests without a GPU.
 
-    A mask becomes a bias [B, 1, T, T], and all pairs are computed. Without a mask each row holds
-    one sequence, padded on the right: cuDNN then skips keys after a query or beyond its window.
-    Given the lengths it also skips padding, whose outputs are 0.
+    With a mask, which becomes a bias [B, 1, T, T], the kernel computes all pairs. Without one, each
+    row holds one sequence, padded on the right, and the kernel skips keys after a query or outside
+    its window. With lengths, it also skips padding, whose outputs are 0.
     """
     attend = functools.partial(
         jax.nn.dot_product_attention, scale=rule.scale, implementation=implementation
     )
-    if seen is not None and seen.ndim == 3:
-        return attend(q, k, v, mask=seen[:, None])
+    if visibility is not None and visibility.ndim == 3:
+        return attend(q, k, v, mask=visibility[:, None])
     window = None if rule.window is None else (rule.window - 1, 0)
     attend = functools.partial(attend, is_causal=True, local_window_size=window)
-    if seen is None:
+    if visibility is None:
         return attend(q, k, v)
-    is_token = (jnp.arange(q.shape[1]) < seen[:, None])[..., None, None]
-    # What cuDNN leaves in outputs and gradients beyond a row's length is not documented. A NaN
-    # there would reach the gradients of all weights.
+    is_token = (jnp.arange(q.shape[1]) < visibility[:, None])[..., None, None]
+    # cuDNN's documentation does not say which outputs and gradients it leaves beyond a row's
+    # length. A NaN there would reach the gradients of all weights.
     q, k, v = (jnp.where(is_token, x, 0) for x in (q, k, v))
-    mixed = attend(q, k, v, query_seq_lengths=seen, key_value_seq_lengths=seen)
+    mixed = attend(q, k, v, query_seq_lengths=visibility, key_value_seq_lengths=visibility)
     return jnp.where(is_token, mixed, 0)
 
 
 def attend_on_device(
-    kind: str, q: Queries, k: Keys, v: Keys, seen: Seen, rule: AttentionRule
+    kind: str, q: Queries, k: Keys, v: Keys, visibility: Visibility, rule: AttentionRule
 ) -> Queries:
     """Attention of the chosen `kind`, on the arrays of one device."""
     if kind == "splash":
-        return splash_attention(q, k, v, seen, rule)
+        return splash_attention(q, k, v, visibility, rule)
     if kind == "cudnn":
-        return cudnn_attention(q, k, v, seen, rule)
-    return self_attention(q, k, v, seen, rule)
+        return cudnn_attention(q, k, v, visibility, rule)
+    return self_attention(q, k, v, visibility, rule)
 
 
 # --- the choice
@@ -220,8 +224,9 @@ def choose_kind(
 ) -> str:
     """'xla', 'splash' or 'cudnn' for sequences of `length` tokens; `name` is model.attention.
 
-    'auto' becomes 'xla' if the model or the length forbids the platform's kernel. A length that
-    a named kernel cannot take is computed by 'xla' too: short sequences gain nothing from a kernel.
+    'auto' is the kernel of the platform, or 'xla' if the model or the length rules the kernel out.
+    For a length that a named kernel cannot take, the result is 'xla' too, because short sequences
+    gain nothing from a kernel.
     """
     kind = KERNELS.get(platform, "xla") if name == "auto" else name
     is_odd = kind == "splash" and length % LANES != 0
@@ -229,13 +234,13 @@ def choose_kind(
 
 
 def why_impossible(kind: str, rule: AttentionRule, head_dim: int, dtype: str) -> str:
-    """Why a model cannot be computed by this kind of attention, or ''."""
+    """The reason why this kind of attention cannot compute the model; '' if it can."""
     if kind != "cudnn":
         return ""
     if dtype != "bfloat16":
         return f"needs model.compute_dtype = 'bfloat16', not {dtype!r}"
     if rule.softcap is not None:
-        return "knows no bound on the scores, which this model has"
+        return "cannot bound the scores, as this model does"
     if head_dim % 8 or head_dim > CUDNN_HEAD:
         return f"needs heads of a multiple of 8 up to {CUDNN_HEAD}, not of {head_dim}"
     return ""
@@ -247,9 +252,9 @@ def why_impossible(kind: str, rule: AttentionRule, head_dim: int, dtype: str) ->
 def causal_attention(
     name: str, platform: str, q: Queries, k: Keys, v: Keys, rule: AttentionRule
 ) -> Queries:
-    """Attention over sequences that are padded on the right, on the arrays of one device.
+    """Attention over sequences with padding on the right, on the arrays of one device.
 
-    `name` is model.attention, as in `choose_kind`. Outputs at padding positions are undefined.
+    `name` is model.attention, as for `choose_kind`. Outputs at padding are undefined.
     """
     B, T, _, H = q.shape
     kind = choose_kind(name, platform, rule, T, H, q.dtype.name)
@@ -262,20 +267,26 @@ def causal_attention(
 
 
 def attend_over_mesh(
-    kind: str, mesh: Mesh | None, q: Queries, k: Keys, v: Keys, seen: Seen, rule: AttentionRule
+    kind: str,
+    mesh: Mesh | None,
+    q: Queries,
+    k: Keys,
+    v: Keys,
+    visibility: Visibility,
+    rule: AttentionRule,
 ) -> Queries:
     """Attention with rows split over `data` and `fsdp`, heads over `tensor`.
 
-    KV heads that `tensor` does not divide are repeated until it does.
+    If `tensor` does not divide the KV heads, the function repeats them until it does.
     """
     if mesh is None or mesh.size == 1:
-        return attend_on_device(kind, q, k, v, seen, rule)
+        return attend_on_device(kind, q, k, v, visibility, rule)
     heads = drop_uneven_axes(P(ROWS, None, "tensor", None), q.shape, mesh)
     parts = 1 if heads[2] is None else mesh.shape["tensor"]
     # N is a multiple of K and of the parts, and so of their least common multiple.
     repeats = math.lcm(k.shape[2], parts) // k.shape[2]
     if repeats > 1:
         k, v = (jnp.repeat(x, repeats, axis=2) for x in (k, v))
-    rows = P(heads[0], *[None] * (seen.ndim - 1))
+    rows = P(heads[0], *[None] * (visibility.ndim - 1))
     local = functools.partial(attend_on_device, kind, rule=rule)
-    return on_shards(mesh, local, (heads, heads, heads, rows), heads)(q, k, v, seen)
+    return on_shards(mesh, local, (heads, heads, heads, rows), heads)(q, k, v, visibility)

@@ -1,7 +1,7 @@
 """Log-probabilities and entropies from hidden states, with the logits of a few columns at a time.
 
 The logits of a token with hidden state x are z_v = cap(x·W_v) / τ for v in the vocabulary, with
-cap(r) = c tanh(r / c), or r for a model without soft-capping. Wanted are
+cap(r) = c tanh(r / c), or r for a model without soft-capping. The results are
 
     log p_y = z_y - L    H = -Σ_v p_v log p_v    with L = log Σ_v exp z_v  and  p_v = exp(z_v - L).
 
@@ -9,21 +9,24 @@ All logits of a batch [B, T, V] in float32 would be the largest array of a train
 16,384 tokens and a vocabulary of 152,000. So the vocabulary is divided into chunks of columns of W,
 and only the logits of one chunk exist at a time.
 
-Forward, each token keeps four numbers over the columns so far, and joins those of the next chunk:
+The forward pass keeps four numbers per token over the columns so far, and joins them with the
+numbers of the next chunk:
 
     m = max_v z_v    s = Σ_v exp(z_v - m)    a = Σ_v exp(z_v - m) (z_v - m)    z_y
     log p_y = z_y - m - log s    H = log s - a / s
 
-Backward, the logits of a chunk are computed again. With g and h the gradients for log p_y and H,
+The backward pass computes the logits of a chunk again. With g and h the gradients for log p_y and
+H,
 
     ∂z_v = g (1[v = y] - p_v) - h p_v (log p_v + H)        ∂r_v = ∂z_v cap'(r_v) / τ
     ∂x = Σ_v ∂r_v W_v                                      ∂W_v = Σ_tokens ∂r_v x
 
-∂W is complete chunk by chunk, while ∂x is summed over chunks in float32. Chunks of tokens would sum
-∂W instead, which in most updates is larger: a device has fewer tokens than columns. The products
-have operands in the dtype of x and W and are accumulated in float32; all between them is float32.
+Each chunk completes its part of ∂W, while ∂x is a float32 sum over chunks. Chunks of tokens would
+make ∂W the sum instead, which is larger in most updates, where a device has fewer tokens than
+columns. Matrix products have operands in the dtype of x and W, and accumulate in float32. All other
+arithmetic is in float32.
 
-`token_logprobs.py` calls both functions, on every device of a mesh. Where the axis `tensor` splits
+`token_logprobs.py` calls both functions on every device of a mesh. Where the axis `tensor` splits
 the columns, the four numbers of its devices are joined like those of chunks.
 """
 
@@ -42,21 +45,21 @@ Carry = TypeVar("Carry")
 Column = jax.Array | int
 
 FLOAT32 = 4
-CHUNK_BYTES = 64 * 2**20  # float32 logits of a chunk, on each device
-# Columns of a chunk, however many tokens there are: with fewer, products take as long as reading
-# and writing their operands.
+CHUNK_BYTES = 64 * 2**20  # maximum size of a chunk's float32 logits, on each device
+# Minimum number of columns in a chunk, for any number of tokens. With fewer columns, reading and
+# writing the operands would take longer than the products.
 MIN_COLUMNS = 512
-LANES = 128  # columns of a TPU's registers; chunks have a multiple of it
+LANES = 128  # columns of a TPU's registers; a chunk has a multiple of them
 
 
 @dataclasses.dataclass(frozen=True)
 class OutputLayer:
-    """How logits follow from hidden states and the output matrix. Hashable: it is static."""
+    """The way from hidden states to logits. Hashable, because compiled programs hold it."""
 
-    name: str  # the output matrix: 'head' [D, V], or for a tied head 'embed' [V, D]
+    name: str  # name of the output matrix: 'head' [D, V], or 'embed' [V, D] for a tied head
     softcap: float | None
     temperature: float  # above 0
-    chunk: int | None = None  # columns; None: `chunk_columns`
+    chunk: int | None = None  # columns of a chunk; None: `chunk_columns`
 
     @property
     def letters(self) -> str:
@@ -74,9 +77,10 @@ class OutputLayer:
 
 
 def chunk_columns(tokens: int, vocab: int) -> int:
-    """Columns of a chunk for `tokens` tokens and `vocab` columns on a device.
+    """The number of columns in a chunk, for `tokens` tokens and `vocab` columns on a device.
 
-    A chunk has at most CHUNK_BYTES of logits, or MIN_COLUMNS if that is more; all are of like size.
+    A chunk has at most CHUNK_BYTES of logits, or MIN_COLUMNS columns if that is more. All chunks
+    have similar sizes.
     """
     limit = max(CHUNK_BYTES // (FLOAT32 * tokens), MIN_COLUMNS) // LANES * LANES
     if vocab <= limit:
@@ -86,7 +90,7 @@ def chunk_columns(tokens: int, vocab: int) -> int:
 
 
 class Softmax(NamedTuple):
-    """The results of the forward pass, for each token."""
+    """The results of the forward pass for each token."""
 
     logprob: Float[Array, " T"]  # log p_y
     entropy: Float[Array, " T"]  # H
@@ -104,30 +108,31 @@ def chunked_softmax(
 
     Args:
       x: hidden states after the final norm, in the dtype of the products.
-      table: the output matrix in the same dtype, laid out as `output` says, or a device's columns.
-      tokens: int32, in the whole vocabulary.
-      output: how logits are computed.
-      axis: the mesh axis that splits the columns; None: the table has all.
+      table: the output matrix in the same dtype, with the axes that `output` names. On a mesh, it
+        is the device's part of the columns.
+      tokens: int32, ids in the whole vocabulary.
+      output: how to compute logits.
+      axis: the mesh axis that splits the columns; None: the table has all columns.
     """
     vocab = table.shape[output.vocab_axis]
-    tokens = _own_columns(tokens, vocab, axis)
+    tokens = _local_columns(tokens, vocab, axis)
 
-    def step(first: Column, size: int, sums: _Sums) -> _Sums:
+    def step(first: Column, size: int, sums: _ColumnSums) -> _ColumnSums:
         z = output.logits(_products(x, _columns_of(table, first, size, output), output))
         top = z.max(axis=-1)
         shifted = z - top[:, None]
         weights = jnp.exp(shifted)
-        part = _Sums(
+        part = _ColumnSums(
             top=top,
             total=weights.sum(axis=-1),
             weighted=(weights * shifted).sum(axis=-1),
-            taken=jnp.where(_is_taken(tokens, first, size), z, 0.0).sum(axis=-1),
+            token_logit=jnp.where(_is_token_column(tokens, first, size), z, 0.0).sum(axis=-1),
         )
         return _join(sums, part)
 
     zeros = jnp.zeros(tokens.shape, jnp.float32)
-    # Finite: the difference of two infinite maxima would not be a number.
-    nothing = _Sums(zeros + jnp.finfo(jnp.float32).min, zeros, zeros, zeros)
+    # The first maximum is finite, because the difference of two infinite maxima would be NaN.
+    nothing = _ColumnSums(zeros + jnp.finfo(jnp.float32).min, zeros, zeros, zeros)
     sums = _over_chunks(vocab, _chunk(tokens, vocab, output), step, nothing)
     if axis is not None:  # the columns of all devices along it
         top = lax.pmax(sums.top, axis)
@@ -135,11 +140,11 @@ def chunked_softmax(
     log_total = jnp.log(sums.total)
     normaliser = sums.top + log_total
     entropy = log_total - sums.weighted / sums.total
-    return Softmax(sums.taken - normaliser, entropy, normaliser)
+    return Softmax(sums.token_logit - normaliser, entropy, normaliser)
 
 
-class Saved(NamedTuple):
-    """The arrays that the backward pass takes from the forward pass; no logits are among them."""
+class SavedArrays(NamedTuple):
+    """The arrays that the forward pass saves for the backward pass. Logits are not among them."""
 
     x: Float[Array, "T D"]
     table: Float[Array, "..."]
@@ -149,7 +154,7 @@ class Saved(NamedTuple):
 
 
 def chunked_gradient(
-    saved: Saved,
+    saved: SavedArrays,
     by_logprob: Float[Array, " T"],
     by_entropy: Float[Array, " T"],
     output: OutputLayer,
@@ -159,14 +164,14 @@ def chunked_gradient(
 
     Args:
       saved: arguments and results of `chunked_softmax`.
-      by_logprob: float32, g.
-      by_entropy: float32, h.
+      by_logprob: float32, the gradient g for the log-probabilities.
+      by_entropy: float32, the gradient h for the entropies.
       output: as for `chunked_softmax`.
-      axis: as for `chunked_softmax`; if not None, ∂x is the sum over a device's own columns.
+      axis: as for `chunked_softmax`. If not None, ∂x is a sum over the columns of the device only.
     """
     x, table = saved.x, saved.table
     vocab = table.shape[output.vocab_axis]
-    tokens = _own_columns(saved.tokens, vocab, axis)
+    tokens = _local_columns(saved.tokens, vocab, axis)
     entropy, normaliser = saved.entropy[:, None], saved.normaliser[:, None]
     g, h = by_logprob[:, None], by_entropy[:, None]
 
@@ -178,12 +183,14 @@ def chunked_gradient(
         z, pull_back = jax.vjp(output.logits, _products(x, columns, output))
         log_p = z - normaliser
         by_z = -jnp.exp(log_p) * (g + h * (log_p + entropy))
-        by_z += jnp.where(_is_taken(tokens, first, size), g, 0.0)
+        by_z += jnp.where(_is_token_column(tokens, first, size), g, 0.0)
         by_products = pull_back(by_z)[0].astype(x.dtype)
         by_x += _einsum(f"tv,{output.letters}->td", by_products, columns)
         by_columns = _einsum(f"tv,td->{output.letters}", by_products, x).astype(table.dtype)
-        where = (by_columns, first, output.vocab_axis)
-        return by_x, lax.dynamic_update_slice_in_dim(by_table, *where)
+        by_table = lax.dynamic_update_slice_in_dim(
+            by_table, by_columns, start_index=first, axis=output.vocab_axis
+        )
+        return by_x, by_table
 
     nothing = jnp.zeros(x.shape, jnp.float32), jnp.zeros_like(table)
     by_x, by_table = _over_chunks(vocab, _chunk(tokens, vocab, output), step, nothing)
@@ -193,41 +200,44 @@ def chunked_gradient(
 # --- sums over columns
 
 
-class _Sums(NamedTuple):
-    """The sums of each token over the columns so far: m, s, a and z_y of the module's equations."""
+class _ColumnSums(NamedTuple):
+    """Four numbers per token over the columns so far, as in the module's equations."""
 
-    top: Float[Array, " T"]
-    total: Float[Array, " T"]
-    weighted: Float[Array, " T"]
-    taken: Float[Array, " T"]
+    top: Float[Array, " T"]  # m
+    total: Float[Array, " T"]  # s
+    weighted: Float[Array, " T"]  # a
+    token_logit: Float[Array, " T"]  # z_y
 
-    def relative_to(self, top: jax.Array) -> "_Sums":
-        """The same sums with exponents relative to `top`, which is at least the maximum."""
+    def relative_to(self, top: jax.Array) -> "_ColumnSums":
+        """The same sums with exponents relative to `top`, which must be at least the maximum."""
         shift = self.top - top
         scale = jnp.exp(shift)
         weighted = scale * (self.weighted + shift * self.total)
-        return _Sums(top, scale * self.total, weighted, self.taken)
+        return _ColumnSums(top, scale * self.total, weighted, self.token_logit)
 
 
-def _join(a: _Sums, b: _Sums) -> _Sums:
+def _join(a: _ColumnSums, b: _ColumnSums) -> _ColumnSums:
     """The sums over the columns of `a` and `b` together."""
     top = jnp.maximum(a.top, b.top)
-    parts = a.relative_to(top), b.relative_to(top)
-    return jax.tree.map(jnp.add, *parts)._replace(top=top)
+    joined = jax.tree.map(jnp.add, a.relative_to(top), b.relative_to(top))
+    return joined._replace(top=top)
 
 
 # --- chunks of columns
 
 
 def _chunk(tokens: jax.Array, vocab: int, output: OutputLayer) -> int:
-    """Columns of a chunk of a device's `vocab` columns."""
+    """The number of columns in a chunk, of the device's `vocab` columns."""
     return min(output.chunk or chunk_columns(tokens.size, vocab), vocab)
 
 
 def _over_chunks(
     vocab: int, chunk: int, step: Callable[[Column, int, Carry], Carry], start: Carry
 ) -> Carry:
-    """The last carry of step(first column, columns, carry) over all chunks; the last is smaller."""
+    """The last carry of step(first column, number of columns, carry), called for every chunk.
+
+    The last chunk may be smaller.
+    """
     count, remainder = divmod(vocab, chunk)
     end = lax.fori_loop(0, count, lambda i, carry: step(i * chunk, chunk, carry), start)
     return step(count * chunk, remainder, end) if remainder else end
@@ -237,18 +247,21 @@ def _columns_of(table: jax.Array, first: Column, size: int, output: OutputLayer)
     return lax.dynamic_slice_in_dim(table, first, size, output.vocab_axis)
 
 
-def _own_columns(tokens: jax.Array, vocab: int, axis: str | None) -> jax.Array:
-    """i32[T] each token's column on this device, outside 0 .. `vocab` - 1 if another has it."""
+def _local_columns(tokens: jax.Array, vocab: int, axis: str | None) -> jax.Array:
+    """i32[T]: the column of each token on this device.
+
+    A column outside 0 .. `vocab` - 1 belongs to another device.
+    """
     return tokens if axis is None else tokens - lax.axis_index(axis) * vocab
 
 
-def _is_taken(tokens: jax.Array, first: Column, size: int) -> jax.Array:
-    """bool[T, v] whether a column of the chunk belongs to the token."""
+def _is_token_column(tokens: jax.Array, first: Column, size: int) -> jax.Array:
+    """bool[T, v]: whether the token's own column is this column of the chunk."""
     return tokens[:, None] == first + jnp.arange(size)
 
 
 def _products(x: jax.Array, columns: jax.Array, output: OutputLayer) -> jax.Array:
-    """f32[T, v] x·W_v for a chunk's columns."""
+    """f32[T, v]: x·W_v for the columns of a chunk."""
     return _einsum(f"td,{output.letters}->tv", x, columns)
 
 

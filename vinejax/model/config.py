@@ -1,4 +1,4 @@
-"""The architecture of a model (`DecoderConfig`) and how it is computed (`Compute`)."""
+"""The architecture of a model (`DecoderConfig`), and how to compute it (`Compute`)."""
 
 import dataclasses
 from typing import NamedTuple
@@ -15,16 +15,19 @@ NO_WINDOW = 2**30  # positions: longer than any sequence
 
 
 class LayerFacts(NamedTuple):
-    """Constants in which the layers of one model may differ, beside their weights."""
+    """Constants, besides weights, that may differ between the layers of a model.
 
-    frequencies: jax.Array | np.ndarray  # f32[pairs] of the layer's RoPE; stacked: [L, pairs]
-    rope_scale: jax.Array | np.ndarray  # f32[]; stacked: [L]
-    window: jax.Array | np.ndarray  # i32[], NO_WINDOW where the layer has none; stacked: [L]
+    The facts of all layers, stacked, have a leading axis L.
+    """
+
+    frequencies: jax.Array | np.ndarray  # f32[pairs] of the layer's RoPE
+    rope_scale: jax.Array | np.ndarray  # f32[] factor on RoPE's cosines and sines
+    window: jax.Array | np.ndarray  # i32[] window of the layer, or NO_WINDOW
 
 
 @dataclasses.dataclass(frozen=True)
 class DecoderConfig:
-    """The architecture. Hashable, so that a model can be a static argument of a jitted function."""
+    """The architecture. Hashable, so that jitted functions can take a model statically."""
 
     vocab_size: int
     num_layers: int
@@ -33,20 +36,20 @@ class DecoderConfig:
     num_kv_heads: int
     head_dim: int
     ffn: int
-    context: int  # maximum of tokens in a sequence
+    context: int  # maximum number of tokens in a sequence
     family: str = "llama"  # Hugging Face's `model_type`, in whose layout the model is saved
     rope: Rope = Rope()
-    local_rope: Rope | None = None  # for the layers with a window; None: `rope` for them, too
-    # Per layer the number of positions that a query sees, itself included; None: all positions.
-    # (): no layer has a window.
+    local_rope: Rope | None = None  # RoPE of the layers with a window; None: `rope`
+    # For each layer the number of positions that a query sees, its own included; None: all
+    # positions. (): no layer has a window.
     windows: tuple[int | None, ...] = ()
-    activation: str = "silu"  # on the gate: 'silu' or 'gelu_tanh'
+    activation: str = "silu"  # activation of the gate: 'silu' or 'gelu_tanh'
     norm_eps: float = 1e-5
-    norm_offset: float = 0.0  # added to every norm's scale
-    sandwich_norms: bool = False  # norms also after attention and after the MLP
-    qk_norm: bool = False  # norms of each head's q and k, before RoPE
+    norm_offset: float = 0.0  # number added to the scale of every norm
+    sandwich_norms: bool = False  # whether norms also follow attention and MLP
+    qk_norm: bool = False  # whether norms of each head's q and k precede RoPE
     attention_scale: float | None = None  # factor on q . k; None: 1 / sqrt(head_dim)
-    attention_softcap: float | None = None  # c: scores become c tanh(score / c)
+    attention_softcap: float | None = None  # c in the bounded scores c tanh(score / c)
     logit_softcap: float | None = None
     embed_scale: float = 1.0
     tied_head: bool = False
@@ -77,12 +80,12 @@ class DecoderConfig:
 
     @property
     def context_reason(self) -> str:
-        """Why the context is shorter than the checkpoint claims, in brackets, or ''."""
+        """The reason, in brackets, why the context is shorter than in the checkpoint; or ''."""
         rope = self.rope.rope_type
         return f" (its rope_type = {rope!r} changes beyond)" if rope in BY_LENGTH else ""
 
     def window(self, layer: int) -> int | None:
-        """The number of positions that a query of `layer` sees, itself included; None: all."""
+        """The number of positions that a query of `layer` sees, its own included; None: all."""
         return self.windows[layer] if self.windows else None
 
     def layer_facts(self, layer: int) -> LayerFacts:
@@ -98,21 +101,24 @@ class DecoderConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Compute:
-    """Choices that change speed, memory and rounding only. Hashable, as `DecoderConfig` is."""
+    """Choices that change speed, memory and rounding only. Hashable, like `DecoderConfig`.
 
-    dtype: str = "float32"  # matrix products' dtype; norms, RoPE, softmax and logits are float32
-    attention: str = "auto"  # over whole sequences: a kind of `attention.choose_kind`, or 'auto'
-    remat: str = "none"  # the results computed again in the backward pass: a key of `decoder.REMAT`
-    # Columns of the output matrix whose logits exist at once where log-probabilities are computed;
-    # None: `chunked_softmax.chunk_columns`.
+    The exception is `lora_scale`, which changes results.
+    """
+
+    dtype: str = "float32"  # dtype of matrix products; norms, RoPE, softmax and logits are float32
+    attention: str = "auto"  # kind of attention over whole sequences, as in `attention.choose_kind`
+    remat: str = "none"  # results to compute again in the backward pass: a key of `decoder.REMAT`
+    # Number of columns of the output matrix whose logits exist at a time while log-probabilities
+    # are computed; None: `chunked_softmax.chunk_columns`.
     vocab_chunk: int | None = None
-    lora_scale: float = 0.0  # alpha / rank of adapters; changes results, unlike all other fields
-    # Whether each row of a batch holds one sequence, padded on the right (no packing).
+    lora_scale: float = 0.0  # alpha / rank of adapters
+    # Whether each row of a batch holds one sequence, padded on the right, without packing.
     single_rows: bool = False
-    # All for decoding, where each device on the tensor axis runs a part of the model.
+    # The other fields are for decoding, where each device along `tensor` runs a part of the model.
     sum_axis: str | None = None  # mesh axis over which `out` and `down` add up their parts
-    # Projections whose kernels lie [outputs, inputs], with one axis of each; and the number of rows
-    # below which such weights are a product's first factor: see `decoder.times_transposed`.
+    # Projections with kernels [outputs, inputs] of two axes, and the number of rows below which
+    # such a kernel is the first factor of the product: see `decoder.times_transposed`.
     transposed: tuple[str, ...] = ()
     few_rows: int = 0
 
@@ -120,7 +126,8 @@ class Compute:
 def compute_as_set(settings: ModelConfig, cfg: DecoderConfig, platform: str) -> Compute:
     """The `Compute` that the settings give for `cfg` on a platform ('tpu', 'gpu', 'cpu').
 
-    Raises ConfigError for an attention that the model or the platform cannot have.
+    Raises ConfigError for a kind of attention that cannot compute the model, or that the platform
+    does not have.
     """
     name, dtype = settings.attention, settings.dtype_on(platform)
     reason = why_impossible(name, cfg.rule(), cfg.head_dim, dtype)
@@ -128,7 +135,7 @@ def compute_as_set(settings: ModelConfig, cfg: DecoderConfig, platform: str) -> 
         if kernel == name and wanted != platform:
             reason = f"is for {wanted.upper()}, and the mesh is of {platform.upper()} devices"
     if name == "splash" and cfg.is_mixed:
-        reason = "needs one window for all layers, which this model has not"
+        reason = "needs one window for all layers, unlike this model"
     if reason:
         raise ConfigError("model.attention", f"{reason}; 'auto' takes what fits", repr(name))
     scale = settings.lora_alpha / settings.lora_rank if settings.lora_rank else 0.0

@@ -1,4 +1,4 @@
-"""The decoder: one Flax block for all families, layers scanned, attention passed in.
+"""The decoder: one Flax block for all families, scanned over layers, with attention passed in.
 
 Letters of shapes and einsums, each with one meaning in the whole package:
 
@@ -11,12 +11,13 @@ Letters of shapes and einsums, each with one meaning in the whole package:
 Sizes without a letter are words, such as `pairs`, the channel pairs that RoPE turns.
 
 A `Block` computes a layer except for attention itself: it hands q, k, v to `attend`, a function
-that returns the mixed values. Training, prefill and cached decoding are three `attend`s; the layer
-is written once. Parameters are a plain nested dict, the layers' stacked on a leading axis.
+that returns the mixed values. Training, prefill and cached decoding have an `attend` each, so that
+the layer is written only once. Parameters are a plain nested dict. The parameters of layers are
+stacked on a leading axis.
 
-Differences between families are fields of `DecoderConfig`; constants that differ between the
-layers of one model (`LayerFacts`) are scanned over beside the weights. `Compute` says in which
-dtype and by which kernels all of it is computed.
+Differences between families are fields of `DecoderConfig`. The scan over layers takes the constants
+that differ between the layers of a model (`LayerFacts`) beside the weights. `Compute` has the
+dtypes and kernels.
 """
 
 import dataclasses
@@ -50,35 +51,35 @@ from vinejax.model.token_logprobs import logprob_and_entropy
 
 Ids = Int[Array, "B T"]
 Hidden = Float[Array, "B T D"]
-# (q [B,T,N,H], k [B,T,K,H], v [B,T,K,H]) -> (mixed values [B,T,N,H], whatever the caller keeps)
+# (q [B,T,N,H], k [B,T,K,H], v [B,T,K,H]) -> (mixed values [B,T,N,H], any result for the caller)
 Attend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, Any]]
 
 HEADS = ("q", "k", "v")  # projections whose outputs are heads
-SUMMED = ("out", "down")  # projections that sum over heads, and over feed-forward units
+SUM_PROJECTIONS = ("out", "down")  # projections that sum over heads, and over feed-forward units
 LORA_A, LORA_B = "lora_a", "lora_b"  # the factors of a projection's adapter: see model/lora.py
-ENDS = ("embed", "head")  # the weights outside the layers that are split over a mesh
-# A sum of at least this many parts, one from each device along `tensor`, is completed before it is
-# split by position. Otherwise the TPU's compiler sends it in pieces while it computes the product
-# that is summed: with four parts that hides the sum, with eight it computes the product twice
-# (libtpu 0.0.42 and 0.0.50).
+ENDS = ("embed", "head")  # weights outside the layers that are split over a mesh
+# Sums over `tensor` have one part per device. With at least this many parts, a sum is completed
+# before it is split by position. Otherwise the TPU's compiler sends the sum in pieces while it
+# computes the product that is summed. With four parts that hides the sum, but with eight it
+# computes the product twice (libtpu 0.0.42 and 0.0.50).
 MANY_PARTS = 8
-# Checkpoint name of gathered weights, which are never saved for the backward pass.
+# Checkpoint name of gathered weights, which no policy saves for the backward pass.
 GATHERED_WEIGHT = "weight"
-# Maps `model.remat` to the policy that says which results of a layer's forward pass are saved for
-# the backward pass; others are computed again.
+# `model.remat` -> the policy that chooses the results of a layer's forward pass to save for the
+# backward pass, which computes the others again.
 REMAT = {
     "none": jax.checkpoint_policies.save_anything_except_these_names(GATHERED_WEIGHT),
-    # Products with weights, and what an attention kernel needs; not the scores of 'xla'.
+    # Saves products with weights, and the arrays that an attention kernel needs, but no scores.
     "dots": jax.checkpoint_policies.save_from_both_policies(
         jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-        jax.checkpoint_policies.save_only_these_names(attention.SAVED),
+        jax.checkpoint_policies.save_only_these_names(attention.SAVED_ARRAYS),
     ),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
 
 
 def cast_matrices(params: Params, dtype: str) -> Params:
-    """Cast matrices and biases; norms stay float32: cheap to compute, costly to round."""
+    """Cast matrices and biases. Norms stay float32: they cost little, and rounding would hurt."""
 
     def cast(path: tuple[Any, ...], x: Any) -> Any:
         return x if path[-1].key == "scale" else x.astype(dtype)
@@ -87,7 +88,7 @@ def cast_matrices(params: Params, dtype: str) -> Params:
 
 
 def unstack_layers(params: Params, num_layers: int) -> list[Params]:
-    """The stacked layers as a list: decoding loops over it, since a scan would copy its caches."""
+    """The stacked layers as a list, for decoding: a scan over layers would copy the caches."""
     return [jax.tree.map(lambda x, i=i: x[i], params["layers"]) for i in range(num_layers)]
 
 
@@ -112,11 +113,11 @@ def times_transposed(
     few: int = 0,
     **settings: Any,
 ) -> Float[Array, "*rows outputs"]:
-    """rows times the transpose of a kernel; `settings` are those of `jnp.matmul`.
+    """The product of rows and the transpose of a kernel; `settings` go to `jnp.matmul`.
 
-    With fewer than `few` rows, of one axis, the kernel is the first factor. XLA's CPU backend
-    copies the second factor of a product into blocks each time, which for 16 rows takes longer than
-    the product; the barrier keeps XLA from turning the product round.
+    With fewer than `few` rows, which then have one axis, the kernel is the first factor. XLA's CPU
+    backend copies the second factor of every product into blocks. For 16 rows and a kernel, that
+    takes longer than the product. The barrier keeps XLA from exchanging the factors.
     """
     if rows.shape[0] >= few:
         return jnp.matmul(rows, kernel.T, **settings)
@@ -124,18 +125,18 @@ def times_transposed(
 
 
 class Projection(nn.Module):
-    """x times a kernel over the last `num_in` axes of x, plus a bias where the model has one.
+    """x times a kernel over the last `num_in` axes of x, plus a bias if the model has one.
 
-    If the parameters hold an adapter (`model/lora.py`), its product is added.
+    If the parameters contain an adapter (`model/lora.py`), its product is added.
     """
 
     features: tuple[int, ...]
     bias: bool = False
     num_in: int = 1
-    sum_axis: str | None = None  # mesh axis that splits the kernel's rows: the parts are added up
-    flat: bool = True  # multiply all of x as one matrix
-    transposed: bool = False  # the kernel lies [features, inputs], with one axis of each
-    few_rows: int = 0  # of `times_transposed`
+    sum_axis: str | None = None  # mesh axis that splits the kernel's rows, to sum the parts over
+    flat: bool = True  # whether to multiply all of x as one matrix
+    transposed: bool = False  # whether the kernel is [features, inputs], with one axis of each
+    few_rows: int = 0  # argument `few` of `times_transposed`
 
     @nn.compact
     def __call__(self, x: jax.Array, lora_scale: float) -> jax.Array:
@@ -143,7 +144,7 @@ class Projection(nn.Module):
         batch_shape = x.shape[: x.ndim - self.num_in]
         num_inputs = math.prod(in_shape)
         features = (math.prod(self.features),) if self.transposed else self.features
-        if self.transposed:  # of the decoding copy, which is made of kernels that were drawn
+        if self.transposed:  # only in the decoding copy of the weights, which is never initialised
             kernel = self.get_variable("params", "kernel").astype(x.dtype)
         else:
             axes = tuple(range(self.num_in + len(features)))
@@ -151,8 +152,8 @@ class Projection(nn.Module):
                 1.0, "fan_in", "normal", in_axis=axes[: self.num_in], out_axis=axes[self.num_in :]
             )
             kernel = self.param("kernel", initializer, in_shape + features).astype(x.dtype)
-        # One matrix, because on CPU the gradient of the batched form costs twice as much; not over
-        # a mesh, where a flat axis would hide from the compiler how x is split.
+        # With one matrix, the gradient costs half as much on CPU as with a batch of them. Over a
+        # mesh, a flat axis would hide from the compiler how x is split.
         x_shape = (-1,) if self.flat else batch_shape
         rows = x.reshape(*x_shape, num_inputs)
         if self.transposed:
@@ -180,7 +181,7 @@ class Block(nn.Module):
 
     cfg: DecoderConfig
     compute: Compute
-    mesh: Mesh | None = None  # over which whole sequences are laid out
+    mesh: Mesh | None = None  # mesh over which whole sequences are laid out
 
     @nn.compact
     def __call__(
@@ -199,7 +200,7 @@ class Block(nn.Module):
         # Sequence parallelism: position-wise operations are split over `tensor` by position;
         # matrix products need all positions of their columns.
         parts = 1 if self.mesh is None else self.mesh.shape["tensor"]
-        summed = [WHOLE] if parts >= MANY_PARTS else []  # the layout of sums before they are split
+        summed = [WHOLE] if parts >= MANY_PARTS else []  # layouts of sums before they are split
 
         def whole(x: jax.Array) -> jax.Array:
             return sharding.constrain_with_gradient(x, self.mesh, WHOLE, *summed, BY_POSITION)
@@ -211,10 +212,18 @@ class Block(nn.Module):
 
         def project(name: str, features: tuple[int, ...], bias: bool, x: jax.Array) -> jax.Array:
             num_in = 2 if name == "out" else 1  # `out` takes heads and their width
-            sum_axis = compute.sum_axis if name in SUMMED else None
+            sum_axis = compute.sum_axis if name in SUM_PROJECTIONS else None
             flat = self.mesh is None or self.mesh.size == 1
-            turned, few = name in compute.transposed, compute.few_rows
-            projection = Projection(features, bias, num_in, sum_axis, flat, turned, few, name=name)
+            projection = Projection(
+                features,
+                bias=bias,
+                num_in=num_in,
+                sum_axis=sum_axis,
+                flat=flat,
+                transposed=name in compute.transposed,
+                few_rows=compute.few_rows,
+                name=name,
+            )
             return projection(x, compute.lora_scale)
 
         with jax.named_scope("attention"):
@@ -222,7 +231,7 @@ class Block(nn.Module):
             q = norm("q_norm", project("q", heads, cfg.qkv_bias, h), cfg.qk_norm)
             k = norm("k_norm", project("k", kv_heads, cfg.qkv_bias, h), cfg.qk_norm)
             v = project("v", kv_heads, cfg.qkv_bias, h)
-            mixed, kept = attend(turn(q), turn(k), v)
+            mixed, attend_result = attend(turn(q), turn(k), v)
             h = by_position(project("out", (cfg.width,), cfg.out_bias, mixed))
             x = x + norm("post_attention_norm", h, cfg.sandwich_norms)
         with jax.named_scope("mlp"):
@@ -231,27 +240,28 @@ class Block(nn.Module):
             up = project("up", (cfg.ffn,), cfg.mlp_bias, h)
             gated = constrain(ACTIVATIONS[cfg.activation](gate) * up, self.mesh, *BY_COLUMN)
             h = by_position(project("down", (cfg.width,), cfg.mlp_bias, gated))
-            return x + norm("post_mlp_norm", h, cfg.sandwich_norms), kept
+            return x + norm("post_mlp_norm", h, cfg.sandwich_norms), attend_result
 
 
 @dataclasses.dataclass(frozen=True)
 class Decoder:
-    """The functions of a model. It holds no weights: they are the first argument of each.
+    """The functions of a model, which take its weights as their first argument.
 
-    A `mesh` splits whole sequences: rows over `data` and `fsdp`; heads, feed-forward units and
-    vocabulary over `tensor`. A layer's weights are gathered over `fsdp` only while it is computed.
+    The axes `data` and `fsdp` of a `mesh` split the rows of whole sequences. The axis `tensor`
+    splits heads, feed-forward units and vocabulary. The weights of a layer are gathered over `fsdp`
+    only while the layer is computed.
     """
 
     cfg: DecoderConfig
-    mesh: Mesh | None = None  # None: the compiler chooses
+    mesh: Mesh | None = None  # None: the compiler chooses layouts
     compute: Compute = Compute()
-    # The text of the checkpoint's generation_config.json, which `save_pretrained` writes again.
+    # Text of the checkpoint's generation_config.json, which `save_pretrained` writes again.
     generation_config: str = dataclasses.field(default="", compare=False, repr=False)
 
     def computing(self, settings: ModelConfig) -> "Decoder":
-        """This model, computing as the settings say; parameters keep their dtype.
+        """This model with the `Compute` of the settings. Parameters keep their dtype.
 
-        Raises ConfigError for an attention that the model or its mesh cannot have.
+        Raises ConfigError for a kind of attention that cannot compute the model on its mesh.
         """
         platform = jax.default_backend() if self.mesh is None else sharding.platform_of(self.mesh)
         return dataclasses.replace(self, compute=compute_as_set(settings, self.cfg, platform))
@@ -259,7 +269,8 @@ class Decoder:
     def init(self, key: jax.Array) -> Params:
         """Random float32 parameters: {embed [V,D], layers {... [L,...]}, norm {scale}, head [D,V]}.
 
-        Projections are scaled by 1/sqrt(fan in); the embedding by 1/sqrt(D), as it may be the head.
+        The scale of projections is 1/sqrt(fan in). The scale of the embedding is 1/sqrt(D), because
+        it may also be the output matrix.
         """
         cfg = self.cfg
         embed_key, head_key, layers_key = jax.random.split(key, 3)
@@ -280,10 +291,10 @@ class Decoder:
         return params
 
     def ready(self, params: Params) -> Params:
-        """Cast the weights once per update, and gather embedding and output matrix over `fsdp`.
+        """Cast the weights, and gather embedding and output matrix over `fsdp`, once per update.
 
-        Layers are too large to stay gathered. Gradients with respect to the result are also those
-        with respect to `params`.
+        Layers are too large to stay gathered. A gradient with respect to the result is also the
+        gradient with respect to `params`.
         """
         params = cast_matrices(params, self.compute.dtype)
         ends = {name: self._gathered(name, params[name]) for name in ENDS if name in params}
@@ -299,17 +310,18 @@ class Decoder:
 
     @jax.named_scope("embed")
     def embed(self, params: Params, tokens: Int[Array, "*shape"]) -> Float[Array, "*shape D"]:
-        """The scaled embeddings of tokens, in the compute dtype."""
+        """The scaled embeddings of tokens in the compute dtype."""
         x = embedding_lookup(params["embed"].astype(self.compute.dtype), tokens, self.mesh)
         return x if self.cfg.embed_scale == 1 else x * self.cfg.embed_scale
 
     def block(
         self, layer: Params, x: Hidden, positions: Ids, attend: Attend, facts: int | LayerFacts = 0
     ) -> tuple[Hidden, Any]:
-        """Apply one layer, given by its unstacked parameters; returns what `Block` returns.
+        """Apply one layer, given by its unstacked parameters, and return the results of `Block`.
 
-        `facts` is the layer's number or, if that is unknown while tracing, its row of the stacked
-        facts. `attend` must itself use the layer's window, `score_scale` and `attention_softcap`.
+        `facts` is the number of the layer. If tracing hides the number, it is the layer's row of
+        the stacked facts. `attend` must apply the window of the layer, `score_scale` and
+        `attention_softcap`.
         """
         if isinstance(facts, int):
             facts = self.cfg.layer_facts(facts)
@@ -326,37 +338,44 @@ class Decoder:
         seen_until: Ids | None = None,
         tap: int | None = None,
     ) -> tuple[Hidden, Any]:
-        """The final hidden states, and with `keep_kv` each layer's (k, v), both [L,B,T,K,H].
+        """(final hidden states, None) of whole sequences.
 
-        With `tap` the second are the hidden states after so many layers, [B,T,D], instead. In its
-        window a position sees itself and those before it, of its segment or by `seen_until`.
+        The second result is (k, v) of all layers, both [L,B,T,K,H], with `keep_kv`, and the hidden
+        states [B,T,D] after `tap` layers with `tap`. Within its window, a position sees itself and
+        the earlier positions of its segment, or of `seen_until` if segments share prefixes.
         """
         cfg, mesh = self.cfg, self.mesh
         tokens, positions, segment_ids, seen_until = jax.tree.map(
             lambda x: constrain(x, mesh, ROWS, None), (tokens, positions, segment_ids, seen_until)
         )
-        kind, seen = self.choose_attention(positions, segment_ids, seen_until)
+        kind, visibility = self.choose_attention(positions, segment_ids, seen_until)
         places = jnp.arange(tokens.shape[1]) if seen_until is None else positions
 
         def body(x: jax.Array, scanned: tuple[Params, LayerFacts | None]) -> tuple[jax.Array, Any]:
             layer, facts = scanned
 
             def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, Any]:
-                near = seen if facts is None else seen & attention.in_window(places, facts.window)
+                near = (
+                    visibility
+                    if facts is None
+                    else visibility & attention.in_window(places, facts.window)
+                )
                 mixed = attention.attend_over_mesh(kind, mesh, q, k, v, near, cfg.rule())
                 return mixed, (k, v) if keep_kv else None
 
             layer = self._gathered_layer(layer)
-            x, kept = self.block(layer, x, positions, attend, 0 if facts is None else facts)
-            return constrain(x, mesh, *BY_POSITION), kept
+            x, attend_result = self.block(
+                layer, x, positions, attend, 0 if facts is None else facts
+            )
+            return constrain(x, mesh, *BY_POSITION), attend_result
 
         remat = self.compute.remat
         if remat != "none" or (mesh is not None and mesh.shape["fsdp"] > 1):
             body = jax.checkpoint(body, policy=REMAT[remat], prevent_cse=False)
-        # Cast before the scan, so that each weight is rounded once and not in every layer's trip.
+        # Casting before the scan rounds each weight once, and not again in every trip.
         layers = cast_matrices(params["layers"], self.compute.dtype)
         facts = None
-        if cfg.is_mixed:  # otherwise every layer has the facts of the first
+        if cfg.is_mixed:  # otherwise the facts of the first layer are those of all layers
             facts_by_layer = [cfg.layer_facts(i) for i in range(cfg.num_layers)]
             facts = jax.tree.map(lambda *x: np.stack(x), *facts_by_layer)
         x = constrain(self.embed(params, tokens), mesh, *BY_POSITION)
@@ -369,10 +388,10 @@ class Decoder:
     def choose_attention(
         self, positions: Ids, segment_ids: Ids, seen_until: Ids | None
     ) -> tuple[str, jax.Array]:
-        """The kind of attention for whole sequences, and the result of `attention.what_is_seen`.
+        """(kind of attention for whole sequences, result of `attention.visibility_for`).
 
-        If windows differ between layers, that is a mask without a window; `hidden` adds the
-        layer's.
+        If windows differ between layers, the result is a mask without a window, to which `hidden`
+        adds the window of each layer.
         """
         cfg, kind = self.cfg, "xla"
         if not cfg.is_mixed:
@@ -381,7 +400,7 @@ class Decoder:
             kind = attention.choose_kind(name, platform, cfg.rule(), T, cfg.head_dim, dtype)
         window = None if cfg.is_mixed else cfg.window(0)
         single = self.compute.single_rows
-        return kind, attention.what_is_seen(
+        return kind, attention.visibility_for(
             kind, positions, segment_ids, seen_until, window, single
         )
 
@@ -398,7 +417,7 @@ class Decoder:
 
     @jax.named_scope("logits")
     def logits(self, params: Params, x: Float[Array, "*shape D"]) -> Float[Array, "*shape V"]:
-        """Logits of the last hidden states: final norm, then output matrix; always float32."""
+        """Float32 logits of the last hidden states, by the final norm and the output matrix."""
         cfg, name = self.cfg, self.cfg.output_matrix
         x = self._normalised(params, x)
         head = self._gathered(name, params[name])
@@ -417,7 +436,7 @@ class Decoder:
     def logprobs_of(
         self, params: Params, x: Hidden, tokens: Ids, temperature: float, axis: str | None = None
     ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
-        """The log-probability of each token and the entropy of its distribution, float32.
+        """(log-probability of each token, entropy of its distribution), both float32.
 
         The distribution is softmax(logits(params, x) / temperature), of which only a part exists at
         a time. `axis` is for a part of a model inside a `shard_map`: see `logprob_and_entropy`.
@@ -435,9 +454,9 @@ class Decoder:
 def apply(
     model: Decoder, params: Params, tokens: ArrayLike | list[list[int]]
 ) -> Float[Array, "B T V"]:
-    """Float32 logits of whole sequences [B, T] without padding; for tests and small use.
+    """Float32 logits of whole sequences [B, T] without padding, for tests and small inputs.
 
-    Raises ModelError where T exceeds the context of a model whose RoPE changes with the length.
+    Raises ModelError if T exceeds the context of a model whose RoPE changes with the length.
 
     >>> model, params, tokenizer = vinejax.load_pretrained("configs/tiny_start")
     >>> vinejax.apply(model, params, [tokenizer.encode("7+8=")]).shape
@@ -448,8 +467,8 @@ def apply(
     tokens = jnp.asarray(tokens, jnp.int32)
     length = tokens.shape[1]
     if cfg.rope.rope_type in BY_LENGTH and length > cfg.context:
-        rule = f"more than the model's context of {cfg.context}{cfg.context_reason}"
-        raise ModelError(f"{length} tokens are {rule}")
+        message = f"more than the model's context of {cfg.context}{cfg.context_reason}"
+        raise ModelError(f"{length} tokens are {message}")
     positions = jnp.broadcast_to(jnp.arange(length), tokens.shape)
     x, _ = model.hidden(params, tokens, positions, jnp.ones_like(tokens))
     return model.logits(params, x)

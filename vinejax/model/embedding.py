@@ -1,7 +1,7 @@
 """Embeddings of whole sequences from a table that is split over the mesh.
 
-The lookup is a `shard_map`: the compiler alone would gather the gradients of all rows on every
-device, or add up whole tables.
+The lookup is a `shard_map`. Without it, the compiler would gather the gradients of all rows on
+every device, or add up whole tables.
 """
 
 import functools
@@ -20,7 +20,7 @@ from vinejax.model.sharding import ROWS, constrain, tensor_only
 def embedding_lookup(
     table: Float[Array, "V D"], tokens: Int[Array, "*shape"], mesh: Mesh | None
 ) -> Float[Array, "*shape D"]:
-    """table[tokens]; on a mesh rows of tokens [B, T] are split over `data` and `fsdp`."""
+    """table[tokens]. On a mesh, rows of tokens [B, T] are split over `data` and `fsdp`."""
     if mesh is None or mesh.size == 1 or tokens.shape[0] % sharding.num_shards(mesh):
         return table[tokens]
     return _lookup(table, tokens, mesh)
@@ -50,7 +50,7 @@ def _spec(table: jax.Array, mesh: Mesh) -> P:
 
 
 def _row_of_part(tokens: jax.Array, size: int, is_split: bool) -> tuple[jax.Array, jax.Array]:
-    """Each token's row in this device's `size` rows of the table, and whether it is one of them."""
+    """(row of each token among this device's `size` rows, whether the device has the row)."""
     row = tokens - lax.axis_index("tensor") * size if is_split else tokens
     return row, (row >= 0) & (row < size)
 
@@ -58,7 +58,7 @@ def _row_of_part(tokens: jax.Array, size: int, is_split: bool) -> tuple[jax.Arra
 def _lookup_gradient(
     mesh: Mesh, saved: tuple[jax.Array, jax.Array], g: Float[Array, "B T D"]
 ) -> tuple[jax.Array, None]:
-    """The table's gradient, laid out like the table: each device adds up its rows in float32."""
+    """The gradient of the table, with its layout. Each device adds up its rows in float32."""
     table, tokens = saved
     V, D = table.shape
     spec = _spec(table, mesh)
@@ -72,8 +72,8 @@ def _lookup_gradient(
 
     in_specs = (P(ROWS, None, None), P(ROWS, None))
     gradient = sharding.on_shards(mesh, gradient_part, in_specs, spec)
-    # libtpu 0.0.42 would move this sum out of a loop over microbatches, and fail in doing so
-    # (while_loop_all_reduce_code_motion).
+    # The barrier keeps libtpu 0.0.42 from moving this sum out of a loop over microbatches, in which
+    # its pass while_loop_all_reduce_code_motion fails.
     return lax.optimization_barrier(gradient(g, tokens).astype(table.dtype)), None
 
 

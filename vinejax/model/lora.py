@@ -1,8 +1,9 @@
-"""Low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685), trained in place of the weights.
+"""Low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685), trained instead of the weights.
 
-A projection with kernel W computes x W + s (x A) B, with s = alpha / rank, A of `rank` columns and
-B of `rank` rows. A model's adapters are a tree of their own, {layers {q {lora_a, lora_b}, ...}},
-which `with_adapters` puts into the model's parameters and `merged` adds to its kernels.
+A projection with kernel W computes x W + s (x A) B, where s = alpha / rank, A has `rank` columns
+and B has `rank` rows. The adapters of a model are a separate tree, {layers {q {lora_a, lora_b},
+...}}. `with_adapters` puts this tree into the model's parameters, and `merge_adapters` adds the
+products of the adapters to the kernels.
 """
 
 import functools
@@ -22,17 +23,17 @@ from vinejax.model.sharding import param_shardings
 def fresh_adapters(
     model: Decoder, mesh: Mesh, rank: int, targets: tuple[str, ...], seed: int = 0
 ) -> Params:
-    """Float32 adapters that change nothing yet: {layers {target {lora_a, lora_b}}}.
+    """Float32 adapters {layers {target {lora_a, lora_b}}} that do not change the model.
 
-    lora_a [L, inputs..., rank] is uniform in +-1/sqrt(inputs), as PEFT draws it; lora_b
-    [L, rank, outputs...] is 0. They lie on the mesh as the table of weights says.
+    lora_a [L, inputs..., rank] is uniform in +-1/sqrt(inputs), as in PEFT, and lora_b
+    [L, rank, outputs...] is 0. The table of `sharding.py` lays them out over the mesh.
     """
     tree = _draw(model, rank, targets, seed)
     return jax.lax.with_sharding_constraint(tree, param_shardings(mesh, tree))
 
 
 def abstract_adapters(model: Decoder, settings: ModelConfig) -> Params:
-    """The adapters as float32 shapes; nothing is allocated."""
+    """The float32 shapes of the adapters, without allocating them."""
     return jax.eval_shape(lambda: _draw(model, settings.lora_rank, settings.lora_targets, 0))
 
 
@@ -54,7 +55,7 @@ def _draw(model: Decoder, rank: int, targets: Collection[str], seed: int) -> Par
 
 
 def kernel_shapes(model: Decoder) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The input axes and the output axes of each projection's kernel in one layer."""
+    """(sizes of the input axes, of the output axes) of each projection's kernel in one layer."""
     cfg = model.cfg
     heads, kv_heads = (cfg.num_heads, cfg.head_dim), (cfg.num_kv_heads, cfg.head_dim)
     width, ffn = (cfg.width,), (cfg.ffn,)
@@ -70,7 +71,7 @@ def kernel_shapes(model: Decoder) -> dict[str, tuple[tuple[int, ...], tuple[int,
 
 
 def with_adapters(params: Params, adapters: Params | None) -> Params:
-    """The parameters of a model with the adapters beside their kernels; nothing is copied."""
+    """The parameters of a model, with adapters beside their kernels and without a copy."""
     if adapters is None:
         return params
     layers = {
@@ -81,14 +82,14 @@ def with_adapters(params: Params, adapters: Params | None) -> Params:
 
 
 def weights_of(trained: Params, base: Params | None) -> Params:
-    """A model's weights: what is trained, which is all of them, or adapters on `base`."""
+    """The weights of a model: `trained` if `base` is None, otherwise `base` with these adapters."""
     return trained if base is None else with_adapters(base, trained)
 
 
-def merged(params: Params, scale: float) -> Params:
-    """The parameters without adapters: each kernel, in its dtype, is W + scale A B.
+def merge_adapters(params: Params, scale: float) -> Params:
+    """The parameters with W + scale A B, in the dtype of W, instead of W and an adapter.
 
-    The product and the sum are computed in float32. Parameters without adapters are returned.
+    Product and sum are computed in float32. Parameters without an adapter stay as they are.
     """
 
     def merge(weights: Params) -> Params:

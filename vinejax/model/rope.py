@@ -1,8 +1,9 @@
-"""Rotary position embedding: how fast each pair of a head's channels turns, and the rotation.
+"""Rotary position embedding: frequencies for the pairs of a head's channels, and the rotation.
 
-Frequencies are computed on the host in float64 and used as float32 constants. The kinds are those
-of Hugging Face's `rope_type` (transformers, modeling_rope_utils.py), from these sources: linear
-(arXiv 2306.15595), yarn (2309.00071), longrope (2402.13753), llama3 (Llama 3.1), dynamic (NTK).
+The host computes frequencies in float64, and programs hold them as float32 constants. The kinds
+are those of Hugging Face's `rope_type` (transformers, modeling_rope_utils.py), with these sources:
+linear (arXiv 2306.15595), yarn (2309.00071), longrope (2402.13753), llama3 (Llama 3.1), dynamic
+(NTK).
 """
 
 import dataclasses
@@ -12,17 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-# Kinds whose frequencies depend on the length of the whole sequence once it exceeds the length of
-# pretraining: all keys of a cache would have to be turned again. Up to there they are fixed.
+# Kinds whose frequencies are constant up to the length of pretraining, and beyond it depend on the
+# length of the whole sequence. There all keys of a cache would have to be rotated again.
 BY_LENGTH = ("dynamic", "longrope")
 
 
 @dataclasses.dataclass(frozen=True)
 class Rope:
-    """RoPE's parameters, with the names and meanings of Hugging Face's `rope_parameters`.
+    """The parameters of RoPE, with the names and meanings of Hugging Face's `rope_parameters`.
 
-    `max_position_embeddings` is the checkpoint's value for a kind in BY_LENGTH, for which
-    `DecoderConfig.context` ends at `original_max_position_embeddings`; 0 for other kinds.
+    For a kind in BY_LENGTH, `max_position_embeddings` is the checkpoint's value, while
+    `DecoderConfig.context` is `original_max_position_embeddings`. For other kinds it is 0.
     """
 
     rope_type: str = "default"
@@ -43,7 +44,7 @@ class Rope:
     long_factor: tuple[float, ...] = ()
 
     def rotary_dim(self, head_dim: int) -> int:
-        """The number of a head's channels, from the first, that turn; the others stay the same."""
+        """The number of a head's channels that turn. They are the first ones."""
         return int(head_dim * self.partial_rotary_factor)
 
     def frequencies(self, head_dim: int) -> np.ndarray:
@@ -61,13 +62,13 @@ class Rope:
         return plain.astype(np.float32)
 
     def _llama3_share(self, plain: np.ndarray) -> np.ndarray:
-        """The fraction of each frequency that `factor` does not divide: 0 for slow, 1 for fast."""
+        """The share of each frequency that `factor` does not divide: 0 if slow, 1 if fast."""
         turns = self.original_max_position_embeddings * plain / (2 * math.pi)
         low, high = self.low_freq_factor, self.high_freq_factor
         return np.clip((turns - low) / (high - low), 0, 1)
 
     def _yarn_share(self, dim: int) -> np.ndarray:
-        """The fraction of each frequency that is not divided by `factor`: linear in the channel."""
+        """The share of each frequency that `factor` does not divide, linear in the channel."""
 
         def channel(turns: float) -> float:
             """The channel that makes `turns` full turns within the original context."""
@@ -105,9 +106,9 @@ def rotate(
     frequencies: Float[Array | np.ndarray, " pairs"],
     scale: Float[Array | np.ndarray, ""] | float = 1.0,
 ) -> Float[Array, "B T heads H"]:
-    """x with its first 2 * pairs channels turned; channel i pairs with i + pairs (Hugging Face).
+    """x with its first 2 * pairs channels rotated. As in Hugging Face, i pairs with i + pairs.
 
-    Angles are float32: bfloat16 rounds position 257 to 256, which changes its sines a lot.
+    Angles are float32, because bfloat16 rounds position 257 to 256, which has quite other sines.
     """
     angles = positions[..., None, None].astype(jnp.float32) * frequencies
     cos, sin = jnp.cos(angles) * scale, jnp.sin(angles) * scale

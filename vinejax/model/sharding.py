@@ -1,7 +1,7 @@
-"""The mesh, and the one table of how every weight is split over it.
+"""The mesh, and the table that splits every weight over it.
 
-Axes: `data` splits sequences and replicates weights, `fsdp` splits sequences and weights, `tensor`
-splits heads, feed-forward units and the vocabulary.
+The axis `data` splits sequences and replicates weights. The axis `fsdp` splits both sequences and
+weights. The axis `tensor` splits heads, feed-forward units and the vocabulary.
 """
 
 import math
@@ -22,16 +22,17 @@ Axis = str | tuple[str, ...] | None  # the mesh axes that split one axis of an a
 Axes = Sequence[Axis]  # one entry per axis of an array, as in a PartitionSpec
 AnyMesh = Mesh | AbstractMesh  # for functions that only need the sizes of the axes
 AXES = ("data", "fsdp", "tensor")
-AUTO = (AxisType.Auto,) * len(AXES)  # newer versions of jax have another default
-ROWS = ("data", "fsdp")  # the axes that split sequences
+AUTO = (AxisType.Auto,) * len(AXES)  # not the default of newer versions of jax
+ROWS = ("data", "fsdp")  # axes that split sequences
 WHOLE = (ROWS, None, None)  # [B, T, D] where a matrix product needs all positions
 BY_POSITION = (ROWS, "tensor", None)  # [B, T, D] elsewhere, to save memory
 BY_COLUMN = (ROWS, None, "tensor")  # [B, T, F] and [B, T, V]
 
-# Last names in the path of weights -> their spec. The layers' weights carry a leading axis L.
-# `fsdp` stays off the last axis where possible: if it splits that axis into parts of 128 numbers,
-# the TPU's compiler (libtpu 0.0.42) adds up whole gradients on every chip, not their parts. It also
-# does so, whichever axis is split, when `fsdp` alone takes all chips of a slice.
+# Last names in the path of weights -> their spec. Weights of layers have a leading axis L.
+# `fsdp` does not split the last axis where another one can be split. If it splits the last axis
+# into parts of 128 numbers, the TPU's compiler (libtpu 0.0.42) adds up whole gradients on every
+# chip instead of their parts. The compiler does so for any axis if `fsdp` takes all chips of a
+# slice.
 _SPECS = {
     "embed": P(("tensor", "fsdp"), None),  # [V, D]
     "head": P("fsdp", "tensor"),  # [D, V]
@@ -63,38 +64,40 @@ PARAM_SPECS = {
 
 
 def make_mesh(cfg: MeshConfig) -> Mesh:
-    """The mesh over the first devices; a size of -1 takes the devices left.
+    """The mesh over the first devices, in which a size of -1 takes the remaining devices.
 
-    Raises ConfigError when the sizes do not multiply to a divisor of the number of devices or, with
-    several hosts, to all of them: a host without a device in the mesh could not take part.
+    Raises ConfigError if the product of the sizes does not divide the number of devices. With
+    several hosts the product must be the number of devices, because a host without a device in the
+    mesh could not take part.
     """
     sizes = [cfg.data, cfg.fsdp, cfg.tensor]
     num_devices = jax.device_count()
     if -1 in sizes:
-        given = -math.prod(sizes)  # product of the other sizes
-        sizes[sizes.index(-1)] = max(num_devices // given, 1)
+        others = -math.prod(sizes)  # product of the other sizes
+        sizes[sizes.index(-1)] = max(num_devices // others, 1)
     size = math.prod(sizes)
     product = f"data x fsdp x tensor = {sizes}"
     if num_devices % size:
-        rule = f"multiplies to {size}, which must be a divisor of {num_devices} devices"
-        raise ConfigError("mesh", f"{product} {rule}")
+        message = f"multiplies to {size}, which must be a divisor of {num_devices} devices"
+        raise ConfigError("mesh", f"{product} {message}")
     if jax.process_count() > 1 and size != num_devices:
-        rule = f"{product} leaves some of the hosts' {num_devices} devices out"
-        raise ConfigError("mesh", f"{rule}; set one of them to -1")
+        message = f"{product} leaves some of the hosts' {num_devices} devices out"
+        raise ConfigError("mesh", f"{message}; set one of them to -1")
     return mesh_over(tuple(sizes), jax.devices()[:size])
 
 
 def mesh_over(sizes: tuple[int, ...], devices: list[Any]) -> Mesh:
-    """A mesh (data, fsdp, tensor) over the devices, with wired devices as neighbours on an axis.
+    """A mesh (data, fsdp, tensor) over the devices, where neighbours on an axis are wired.
 
-    Unlike `jax.make_mesh` it may cut a side of the slice in two, as for 16 x 4 on v6e:8x8.
+    Unlike `jax.make_mesh`, the function may cut a side of the slice in two, as for 16 x 4 on
+    v6e:8x8.
     """
     device_grid = create_device_mesh(sizes, devices, allow_split_physical_axes=True)
     return Mesh(device_grid, AXES, axis_types=AUTO)
 
 
 def with_auto_axes(mesh: Mesh) -> Mesh:
-    """The same devices with axes of type Auto, which leave layouts to the compiler.
+    """The mesh over the same devices with axes of type Auto, which leave layouts to the compiler.
 
     Raises ValueError for axes other than data, fsdp and tensor.
     """
@@ -107,17 +110,17 @@ def with_auto_axes(mesh: Mesh) -> Mesh:
 
 
 def platform_of(mesh: Mesh) -> str:
-    """The platform of the mesh's devices, 'tpu', 'gpu' or 'cpu'; this machine may have another."""
+    """The platform of the mesh's devices, 'tpu', 'gpu' or 'cpu'. This host may have another one."""
     return mesh.devices.flat[0].platform
 
 
 def num_shards(mesh: AnyMesh) -> int:
-    """The size of the axes that split sequences; in decoding each shard runs its own loop."""
+    """The number of shards of sequences. In decoding, each shard runs its own loop."""
     return mesh.shape["data"] * mesh.shape["fsdp"]
 
 
 def table_spec(path: tuple[Any, ...]) -> P:
-    """The entry of PARAM_SPECS for a parameter path, as jax.tree_util gives it; KeyError: none."""
+    """The entry of PARAM_SPECS for a parameter path of jax.tree_util; KeyError if there is none."""
     names = [key.key for key in path]
     pair = "/".join(names[-2:])
     return PARAM_SPECS[pair if pair in PARAM_SPECS else names[-1]]
@@ -136,7 +139,7 @@ def drop_uneven_axes(spec: P, shape: tuple[int, ...], mesh: AnyMesh) -> P:
 
 
 def tensor_only(spec: P) -> P:
-    """The spec without the axes that split sequences: the layout of a weight while it is used."""
+    """The spec with `tensor` alone, which is the layout of a weight while products use it."""
     return P(*("tensor" if "tensor" in _names(entry) else None for entry in spec))
 
 
@@ -147,8 +150,8 @@ def _names(entry: Axis) -> tuple[str, ...]:
 def spec_for(path: tuple[Any, ...], shape: tuple[int, ...], mesh: AnyMesh) -> P:
     """The spec of a parameter of this shape: the table's entry, as far as the shape allows.
 
-    KV heads, or a vocabulary, that `tensor` does not divide are not split by it. If an axis cannot
-    be split by both `tensor` and `fsdp`, the last axis is split by `fsdp`.
+    `tensor` does not split KV heads, or a vocabulary, that it does not divide. If `tensor` and
+    `fsdp` cannot both split an axis, `fsdp` splits the last axis.
     """
     entry = table_spec(path)
     spec = drop_uneven_axes(entry, shape, mesh)
@@ -165,7 +168,7 @@ def param_shardings(mesh: AnyMesh, params: Params) -> Params:
 
 
 def placed_shapes(mesh: AnyMesh, shapes: Params, dtype: str | None = None) -> Params:
-    """Shapes of parameters, laid out by the table; in their own dtype if `dtype` is None."""
+    """Shapes of parameters with the table's shardings, in their own dtype if `dtype` is None."""
 
     def placed(x: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(x.shape, dtype or x.dtype, sharding=sharding)
@@ -174,7 +177,7 @@ def placed_shapes(mesh: AnyMesh, shapes: Params, dtype: str | None = None) -> Pa
 
 
 def place_params(mesh: Mesh, params: Params) -> Params:
-    """Lay parameters out by the table if they lie on other devices, or on these in another order.
+    """Lay parameters out by the table, unless they already lie on this mesh.
 
     NumPy arrays stay on the host.
     """
@@ -194,7 +197,7 @@ def place_params(mesh: Mesh, params: Params) -> Params:
 def constrain(x: jax.Array, mesh: Mesh | None, *axes: Axis) -> jax.Array:
     """x laid out over the mesh by P(*axes), as far as its shape allows.
 
-    Without a mesh, or on one device, x itself.
+    The result is x itself without a mesh, or on one device.
     """
     if mesh is None or mesh.size == 1:
         return x
@@ -203,12 +206,12 @@ def constrain(x: jax.Array, mesh: Mesh | None, *axes: Axis) -> jax.Array:
 
 
 def replicate(tree: Any, mesh: Mesh | None) -> Any:
-    """The arrays of a tree, replicated: every device, and so every host, holds them whole."""
+    """The arrays of a tree, replicated, so that every device and every host holds them whole."""
     return jax.tree.map(lambda x: constrain(x, mesh, *[None] * x.ndim), tree)
 
 
 def as_params(tree: Any, mesh: Mesh | None) -> Any:
-    """A tree of parameters, or of their gradients, laid out by the table."""
+    """A tree of parameters, or of gradients for parameters, laid out by the table."""
     if mesh is None:
         return tree
     return jax.tree_util.tree_map_with_path(
@@ -217,28 +220,28 @@ def as_params(tree: Any, mesh: Mesh | None) -> Any:
 
 
 def gather_over_fsdp(w: jax.Array, mesh: Mesh | None, spec: P) -> jax.Array:
-    """A weight laid out by `spec`, gathered over `fsdp`; only `tensor` still splits it.
+    """A weight with the layout `spec`, gathered over `fsdp`, so that only `tensor` splits it.
 
-    Its gradient is summed over all rows and laid out by `spec` again.
+    Its gradient is the sum over all rows, with the layout `spec`.
     """
     used = tuple(tensor_only(spec))
-    # The gradient gets two constraints, which become one collective; with the last one alone, the
+    # The two constraints on the gradient become one collective. With the last constraint alone, the
     # compiler may bring the activations of all rows to every device instead.
     return constrain_with_gradient(w, mesh, used, used, tuple(spec))
 
 
 def on_shards(mesh: Mesh, function: Callable, in_specs: tuple, out_specs: tuple | P) -> Callable:
-    """The function, run by every device of the mesh on its own parts of the arguments."""
+    """The function that every device of the mesh runs on its own parts of the arguments."""
     return jax.shard_map(
         function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
     )
 
 
 def sum_over_rows(part: jax.Array, spec: P) -> jax.Array:
-    """Inside a `shard_map` that splits rows: the sum over all rows of a weight's gradient.
+    """The gradient of a weight, summed over all rows, inside a `shard_map` that splits rows.
 
-    `part` is the sum over a device's own rows, for its columns on `tensor`; the result is split by
-    `fsdp` where `spec`, the layout of the weight, is.
+    `part` is the sum over the rows of a device, for its columns on `tensor`. `fsdp` splits the
+    result where it splits `spec`, the layout of the weight.
     """
     axes = [i for i, entry in enumerate(spec) if "fsdp" in _names(entry)]
     if not axes:
@@ -252,7 +255,7 @@ def constrain_with_gradient(
 ) -> jax.Array:
     """x laid out by `axes`, and its gradient by each of `gradient_axes`, one after the other.
 
-    A plain constraint would lay the gradient out by `axes` too: gathered instead of split.
+    A plain constraint would lay the gradient out by `axes` too, and so gather instead of split it.
     """
     if mesh is None or mesh.size == 1:
         return x
@@ -273,21 +276,22 @@ def constrain_with_gradient(
 def check_heads(mesh: AnyMesh, num_heads: int, ffn: int) -> None:
     """Raise ConfigError for query heads or feed-forward units that `tensor` does not divide.
 
-    KV heads that it does not divide are repeated, and a vocabulary is then not split.
+    KV heads and vocabulary may have any size. Attention repeats KV heads that `tensor` does not
+    divide, and such a vocabulary is not split.
     """
     for name, size in (("query heads", num_heads), ("feed-forward columns", ffn)):
         if size % mesh.shape["tensor"]:
-            rule = f"does not divide the model's {size} {name}; choose a divisor of it"
-            raise ConfigError("mesh.tensor", rule, str(mesh.shape["tensor"]))
+            message = f"does not divide the model's {size} {name}; choose a divisor of it"
+            raise ConfigError("mesh.tensor", message, str(mesh.shape["tensor"]))
 
 
 def check_rows(mesh: AnyMesh, sizes: Mapping[str, int]) -> None:
-    """Raise ConfigError unless `data` times `fsdp` divides the rows of each pass.
+    """Raise ConfigError unless `data` times `fsdp` divides the number of rows in each pass.
 
-    `sizes` maps the setting that an error names to the number of rows in one pass.
+    `sizes` maps the setting that the error names to the number of rows in a pass.
     """
     parts = num_shards(mesh)
     for field, size in sizes.items():
         if size % parts:
-            rule = f"must be a multiple of mesh.data x mesh.fsdp = {parts}, which share the rows"
-            raise ConfigError(field, rule, str(size))
+            message = f"must be a multiple of mesh.data x mesh.fsdp = {parts}, which share the rows"
+            raise ConfigError(field, message, str(size))

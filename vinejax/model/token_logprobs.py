@@ -1,9 +1,10 @@
-"""The log-probability of each token and its entropy, over a mesh, with a hand-written gradient.
+"""The log-probability and entropy of each token, over a mesh, with a hand-written gradient.
 
-`chunked_softmax.py` has the equations. They run in a `shard_map`, forward and backward, since the
-compiler alone would add up the gradient of the output matrix over all devices for every chunk. On
-the mesh, rows are split over `data` and `fsdp`, and the vocabulary over `tensor`. If `tensor` does
-not divide the vocabulary, it splits the positions instead.
+`chunked_softmax.py` has the equations. They run in a `shard_map`, forward and backward. Without it,
+the compiler would add up the gradient of the output matrix over all devices for every chunk.
+
+Rows are split over `data` and `fsdp`, and the vocabulary over `tensor`. If `tensor` does not divide
+the vocabulary, it splits positions instead.
 """
 
 import functools
@@ -18,7 +19,7 @@ from jaxtyping import Array, Float, Int
 from vinejax.model import sharding
 from vinejax.model.chunked_softmax import (
     OutputLayer,
-    Saved,
+    SavedArrays,
     Softmax,
     chunked_gradient,
     chunked_softmax,
@@ -37,18 +38,18 @@ def logprob_and_entropy(
     mesh: Mesh | None,
     axis: str | None = None,
 ) -> tuple[PerToken, PerToken]:
-    """log p of `tokens` and the entropy of p, float32; p[b, t] is the softmax of x[b, t]'s logits.
+    """(log p of `tokens`, entropy of p), float32, where p[b, t] is the softmax of x[b, t]'s logits.
 
-    The table's gradient is laid out like a parameter: summed over rows, split over `fsdp`.
+    The gradient of the table is summed over rows and has the layout of a parameter.
 
     Args:
       x: hidden states after the final norm, in the dtype of the products.
       table: the output matrix in the same dtype, laid out like a parameter or gathered over `fsdp`.
-      tokens: int32, the token whose log-probability is wanted at each position.
-      output: how logits follow from the two.
-      mesh: None: one device, or a layout that the compiler chooses.
-      axis: without a mesh, inside a `shard_map`: the mesh axis over which devices have the columns
-        of the vocabulary, each its own part of the table; None: every device has all of them.
+      tokens: int32, the token at each position whose log-probability is computed.
+      output: how logits follow from `x` and `table`.
+      mesh: the mesh; None: one device, or a layout that the compiler chooses.
+      axis: only without `mesh` and inside a `shard_map`: the mesh axis that splits the columns of
+        the table. None: every device has all columns.
     """
     return _forward(x, table, tokens, output, mesh, axis)[0]
 
@@ -56,20 +57,20 @@ def logprob_and_entropy(
 class _Layout(NamedTuple):
     """The specs of arrays while products with the output matrix are computed."""
 
-    x: P  # [B, T, D]
-    per_token: P  # [B, T]
-    table: P  # the parameter's; while it is used, `tensor` alone splits it
-    axis: str | None  # the mesh axis that splits the vocabulary
-    by_x: P  # [B, T, D] of the gradient for x
-    splits_positions: bool  # whether `tensor` splits that gradient's positions
+    x: P  # hidden states [B, T, D]
+    per_token: P  # arrays [B, T]
+    table: P  # the parameter; in products, only `tensor` splits it
+    axis: str | None  # mesh axis that splits the vocabulary
+    by_x: P  # gradient [B, T, D] for x
+    splits_positions: bool  # whether `tensor` splits the positions of `by_x`
 
 
 def _layout(
     x: jax.Array, table: jax.Array, output: OutputLayer, mesh: Mesh | None
 ) -> _Layout | None:
-    """The layout over a mesh; None, without one or if its shards do not divide the rows of `x`.
+    """The layout over a mesh, or None, which leaves the layout to the compiler.
 
-    None leaves the layout to the compiler.
+    The result is None without a mesh, and if the shards of the mesh do not divide the rows of `x`.
     """
     if mesh is None or mesh.size == 1 or x.shape[0] % sharding.num_shards(mesh):
         return None
@@ -88,7 +89,7 @@ def _forward(
     output: OutputLayer,
     mesh: Mesh | None,
     axis: str | None,
-) -> tuple[tuple[PerToken, PerToken], Saved]:
+) -> tuple[tuple[PerToken, PerToken], SavedArrays]:
     layout = _layout(x, table, output, mesh)
     axis = layout.axis if layout else axis
 
@@ -104,7 +105,7 @@ def _forward(
         forward = sharding.on_shards(mesh, local, in_specs, layout.per_token)
         softmax = forward(x, constrain(table, mesh, *used), tokens)
         softmax = Softmax(*(constrain(y, mesh, ROWS, None) for y in softmax))
-    saved = Saved(x, table, tokens, softmax.entropy, softmax.normaliser)
+    saved = SavedArrays(x, table, tokens, softmax.entropy, softmax.normaliser)
     return (softmax.logprob, softmax.entropy), saved
 
 
@@ -112,7 +113,7 @@ def _gradient(
     output: OutputLayer,
     mesh: Mesh | None,
     axis: str | None,
-    saved: Saved,
+    saved: SavedArrays,
     gradients: tuple[PerToken, PerToken],
 ) -> tuple[jax.Array, jax.Array, None]:
     layout = _layout(saved.x, saved.table, output, mesh)
@@ -120,12 +121,13 @@ def _gradient(
 
     def local(x: jax.Array, table: jax.Array, *per_token: jax.Array) -> tuple[jax.Array, jax.Array]:
         tokens, entropy, normaliser, g, h = (y.reshape(-1) for y in per_token)
-        part = Saved(_flat(x), table, tokens, entropy, normaliser)
+        part = SavedArrays(_flat(x), table, tokens, entropy, normaliser)
         by_x, by_table = chunked_gradient(part, g, h, output, axis)
         return by_x.reshape(x.shape), by_table
 
     if layout is None or mesh is None:
-        return *local(*saved, *gradients), None
+        by_x, by_table = local(*saved, *gradients)
+        return by_x, by_table, None
 
     def summed(*parts: jax.Array) -> tuple[jax.Array, jax.Array]:
         by_x, by_table = local(*parts)
@@ -143,7 +145,8 @@ def _gradient(
     gradient = sharding.on_shards(mesh, summed, in_specs, (layout.by_x, layout.table))
     saved = saved._replace(table=constrain(saved.table, mesh, *used))
     by_x, by_table = gradient(*saved, *gradients)
-    # As in `embedding.py`: libtpu would move the sum out of the loop over microbatches.
+    # The barrier keeps libtpu from moving the sum out of the loop over microbatches, as it does in
+    # `embedding.py`.
     return by_x, lax.optimization_barrier(by_table), None
 
 

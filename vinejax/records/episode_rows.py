@@ -8,7 +8,7 @@ import numpy as np
 from vinejax.core.text import Tokenizer, continuation_text, decode, response_text
 from vinejax.core.types import Episode, Problem, PromptedProblem
 
-MOST_UNREAD = 4000  # characters of an answer that the policy did not read
+MOST_UNREAD = 4000  # characters kept of an environment's answer that the policy did not read
 
 
 def episode_rows(
@@ -21,12 +21,13 @@ def episode_rows(
     critic_values: np.ndarray | None = None,
     failure: Callable[[Problem, str], dict[str, str] | None] = lambda problem, response: None,
 ) -> Iterator[dict[str, Any]]:
-    """One row per episode; the first `vines` rows have the texts of their continuations.
+    """Yields one row per episode; docs/metrics.md lists the fields.
 
-    These have also what `failure` gives, the test that a program failed.
+    The first `vines` rows also hold the texts of their continuations and, where a program failed a
+    test, that test, which `failure` finds.
 
     `step_advantages` and `critic_values` (V of the state before each step) are f32[B, C], one row
-    per episode; None if the method has none. docs/metrics.md lists the fields.
+    per episode, and None for a method without them.
     """
     by_id = {problem.id: problem for problem, _ in problems}
     for i, episode in enumerate(episodes):
@@ -44,7 +45,7 @@ def episode_rows(
             "question": problem.question,
             "answer": problem.answer,
             "prompt": decode(tokenizer, episode.prompt),
-            "given": _given(tokenizer, episode),
+            "given": _given_text(tokenizer, episode),
             "response": episode.text,
             "finished": episode.finished,
             "reward": episode.reward,
@@ -55,8 +56,8 @@ def episode_rows(
         }
 
 
-def _given(tokenizer: Tokenizer, episode: Episode) -> str:
-    """The text of the response's given tokens; "" if there are none."""
+def _given_text(tokenizer: Tokenizer, episode: Episode) -> str:
+    """The text of the response tokens that the policy was given; "" without any."""
     return response_text(tokenizer, episode.prompt, episode.response[: episode.given])
 
 
@@ -73,14 +74,14 @@ def _steps(
     """
     num_steps = len(episode.step_ends)
     before = [None] * num_steps if values is None else values[:num_steps].tolist()
-    around = [*before, 0.0]
-    none = np.zeros(num_steps)
-    counts = none if episode.value_counts is None else episode.value_counts
-    reused = none if episode.reused is None else episode.reused
+    values_around = [*before, 0.0]
+    no_counts = np.zeros(num_steps)
+    counts = no_counts if episode.value_counts is None else episode.value_counts
+    reused = no_counts if episode.reused is None else episode.reused
     errors = [None] * num_steps if episode.value_errors is None else episode.value_errors.tolist()
     rewards = episode.step_rewards or [None] * num_steps
     prompt_text = decode(tokenizer, episode.prompt)
-    so_far = _given(tokenizer, episode)
+    so_far = _given_text(tokenizer, episode)
 
     def text_until(end: int) -> str:
         return continuation_text(tokenizer, episode.prompt, prompt_text, episode.response[:end])
@@ -101,8 +102,8 @@ def _steps(
         continuations = episode.continuations[c] if with_texts and counts[c] else ()
         step = {
             "text": text[len(so_far) :],
-            "value": around[c],
-            "value_after": around[c + 1],
+            "value": values_around[c],
+            "value_after": values_around[c + 1],
             "advantage": None if advantages is None else float(advantages[c]),
             "reward": rewards[c],
             "count": int(counts[c]),

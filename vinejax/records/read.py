@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from etils import epath
 
-from vinejax.records import text
+from vinejax.records import formats
 from vinejax.runtime.stages import number_field
 from vinejax.runtime.status import Status, read_status
 from vinejax.runtime.workdir import is_remote
 
 COMPARISON = "compare.json"  # the file in a workdir that `--mode=compare` writes
-HUGE = 1e30  # sums and squares of smaller numbers stay finite
+HUGE = 1e30  # limit of a number: sums and squares of smaller numbers stay finite
 
 JsonObject = dict[str, object]  # values can be anything and are checked where they are read
 
@@ -26,19 +26,19 @@ class Record(NamedTuple):
     values: dict[str, float]
 
 
-class Run(NamedTuple):
+class RunRecords(NamedTuple):
     """All data of a run that the page shows."""
 
     name: str
     records: list[Record]
-    episodes: dict[int, list[JsonObject]]  # by iteration, as they stand in the file
+    episodes: dict[int, list[JsonObject]]  # rows of episodes/<iteration>.jsonl, by iteration
     config: JsonObject
     bench: JsonObject  # the record of the credit bench; empty if there is none
     comparison: JsonObject  # the record of a comparison with other runs; empty if there is none
     status: Status | None  # None if no process has written it
 
 
-def read_run(workdir: epath.Path, max_iterations: int = 5) -> Run:
+def read_run(workdir: epath.Path, max_iterations: int = 5) -> RunRecords:
     """Reads a workdir, with at most `max_iterations` files of episodes; see `RunReader`."""
     return RunReader(workdir, max_iterations).read()
 
@@ -58,11 +58,11 @@ class RunReader:
         self._merged: dict[tuple[str, int], dict[str, float]] = {}
         self._episodes: dict[int, list[JsonObject]] = {}
 
-    def read(self) -> Run:
-        """The run as it is now.
+    def read(self) -> RunRecords:
+        """The run as it is now, with the episodes of evenly spread iterations.
 
-        Episodes are read for evenly spread iterations; while the run goes on, for a choice that
-        changes as little as possible when iterations are added.
+        While the run goes on, the choice of these iterations changes as little as possible when
+        iterations are added.
         """
         workdir, status = self._workdir, read_status(self._workdir)
         is_new, lines = self._metrics.read()
@@ -70,9 +70,12 @@ class RunReader:
             self._merged.clear()
         _merge(self._merged, lines)
         is_live = status is not None and status.state == "running"
-        return Run(
-            name=text.printable(workdir.resolve().name),
-            records=[Record(*key, values) for key, values in sorted(self._merged.items())],
+        return RunRecords(
+            name=formats.printable(workdir.resolve().name),
+            records=[
+                Record(stage, position, values)
+                for (stage, position), values in sorted(self._merged.items())
+            ],
             episodes=self._read_episodes(steady if is_live else spread),
             config=_object(workdir / "config.json"),
             bench=_object(workdir / "credit" / "bench.json"),
@@ -95,10 +98,10 @@ class RunReader:
 
 
 class _Lines:
-    """The JSON objects of a file with one per line, which grows at its end.
+    """The JSON objects of a file that has one object per line and grows at its end.
 
-    A line that does not parse is skipped: it was being written when the run was killed. It can be
-    anywhere, because a resumed run appends after it.
+    `read` skips lines that do not parse: a run that is killed while it writes leaves half a line.
+    Such a line can be anywhere in the file, because a resumed run appends after it.
     """
 
     def __init__(self, path: epath.Path):
@@ -106,9 +109,9 @@ class _Lines:
         self._file: tuple[int, int] | None = None  # a local file's inode and the bytes read
 
     def read(self) -> tuple[bool, list[JsonObject]]:
-        """The objects added since the last call, and whether they are all of the file.
+        """(whether the objects are all of the file, the objects added since the last call).
 
-        A line at the end without its line end is read now, and again when it is complete.
+        A last line without a newline is read now, and read again when it is complete.
         """
         try:
             if is_remote(self._path):
@@ -128,7 +131,7 @@ class _Lines:
 
 
 def read_episodes(file: epath.Path) -> list[JsonObject]:
-    """The episodes of a file, without damaged lines; none if it is missing."""
+    """The episodes of a file without its damaged lines; [] if the file is missing."""
     return _Lines(file).read()[1]
 
 
@@ -151,9 +154,9 @@ def spread(items: Sequence[int], count: int) -> list[int]:
 
 
 def steady(items: Sequence[int], count: int) -> list[int]:
-    """At most `count` of the rising items: multiples of 1, 2, 5, 10, 20 or so on, and the last.
+    """At most `count` of the rising items: the multiples of 1, 2, 5, 10, 20 or so on, and the last.
 
-    As items are added, the choice keeps growing until it has to be thinned.
+    While items are added, the choice only grows, until it has to be thinned.
     """
     for step in (digit * 10**power for power in range(30) for digit in (1, 2, 5)):
         chosen = [item for item in items[:-1] if item % step == 0] + list(items[-1:])
@@ -164,8 +167,8 @@ def steady(items: Sequence[int], count: int) -> list[int]:
 
 def _object(path: epath.Path) -> JsonObject:
     """The JSON object that a file holds; an empty one if it holds none."""
-    found = _parsed([path.read_bytes()]) if path.exists() else []
-    return found[0] if found else {}
+    objects = _parsed([path.read_bytes()]) if path.exists() else []
+    return objects[0] if objects else {}
 
 
 def _parsed(lines: Iterable[bytes]) -> list[JsonObject]:
@@ -182,7 +185,7 @@ def _parsed(lines: Iterable[bytes]) -> list[JsonObject]:
 
 
 def _merge(merged: dict[tuple[str, int], dict[str, float]], lines: list[JsonObject]) -> None:
-    """Adds lines to `merged`, by stage and position; of repeated lines the later values count."""
+    """Adds lines to `merged`, by stage and position; later values replace earlier ones."""
     for line in lines:
         stage = str(line.get("stage", "train"))
         position = finite_number(line.get(number_field(stage)))

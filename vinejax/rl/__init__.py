@@ -1,1 +1,1 @@
-"""The mathematics of the algorithm: pure functions of arrays that never see a model."""
+"""The mathematics of the algorithm: pure functions of arrays, which never see a model."""

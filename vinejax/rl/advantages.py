@@ -24,14 +24,14 @@ from vinejax.rl.masked import masked_mean, masked_sum
 
 
 def _next(x: Float32[Array, "B N"]) -> Float32[Array, "B N"]:
-    """Shifts rows: entry i of the result is entry i + 1 of `x`, and the last entry is 0."""
+    """Shifts rows to the left: entry i of the result is entry i + 1 of `x`; the last one is 0."""
     return jnp.pad(x, ((0, 0), (0, 1)))[:, 1:]
 
 
 def step_rewards(
     rewards: Shaped[Array, "B"] | Shaped[Array, "B C"], num_steps: Integer[Array, "B"], steps: int
 ) -> Float32[Array, "B C"]:
-    """Rewards of C = `steps` steps, those of shape [B] with the last step; 0 past `num_steps`."""
+    """Rewards of C = `steps` steps, 0 past `num_steps`; shape [B] is paid with the last step."""
     step = jnp.arange(steps)
     is_paid = step < num_steps[:, None]
     if rewards.ndim == 1:
@@ -56,8 +56,8 @@ def step_advantages(
 
     Args:
       values: [B, C], V(s_0) .. V(s_{n-1}) in each row. Entries past n are never read.
-      rewards: [B], the reward of the solution, which comes with its last step; or [B, C], one per
-        step. Of any real dtype; never read past n, nor for a solution without steps.
+      rewards: [B], the reward of each solution, paid with its last step; or [B, C], one per step.
+        Any real dtype. Entries past n, and those of solutions without steps, are never read.
       num_steps: int [B], 0 <= n <= C.
       gamma: discount per step.
 
@@ -82,20 +82,20 @@ def step_advantages(
 def token_advantages(
     step_advantages: Real[Array, "B C"], step_ids: Integer[Array, "B T"]
 ) -> Float32[Array, "B T"]:
-    """Gives every token the advantage of the step that it belongs to.
+    """Gives every token the advantage of its step.
 
         A_t = A_{c(t)}    c(t) = step_ids[t]
 
     Args:
       step_advantages: [B, C].
-      step_ids: int [B, T], the step c of each token, 0 <= c < C, or -1 off the response.
+      step_ids: int [B, T], the step c of each token, 0 <= c < C; -1 outside the response.
 
     Returns:
       float32 [B, T], 0 where `step_ids` is -1.
 
     Source: the paper, section 4; VinePPO's code,
-    `episode_generators/math_episode_generator_with_mc_advantages.py:329-375`, which finds the step
-    of a token by its first character. Here steps are made of tokens.
+    `episode_generators/math_episode_generator_with_mc_advantages.py:329-375`. That code finds the
+    step of a token by the token's first character; here steps are made of tokens.
 
     Example:
       >>> vinejax.token_advantages([[0.5, -0.25]], step_ids=[[-1, 0, 0, 1, -1]])
@@ -116,22 +116,22 @@ def group_advantages(
     eps: ScalarLike = 1e-8,
     scale: str | None = None,
 ) -> Float32[Array, "B"]:
-    """Advantage of every solution over the other solutions of its group (those of one problem).
+    """Advantage of every solution over its group, the solutions of the same problem.
 
         grpo:  A_i = (r_i - mean r) / (std r + ε)    mean and std of the group
         mean:  A_i = r_i - mean r
         rloo:  A_i = r_i - mean_{j≠i} r_j
 
-    With `scale` the differences of any kind are divided by std r + ε, or by none.
+    `scale` chooses the standard deviation that the differences are divided by, for any kind.
 
     Args:
       rewards: [B] of any real dtype.
       group_ids: int [B], equal for the members of a group: any 32-bit integers, in any order.
       kind: 'grpo', 'mean' or 'rloo'.
-      ddof: 0 for the population's std, 1 for the sample's (TRL's).
-      eps: ε, TRL's is 1e-4.
-      scale: 'group' for the group's std, 'batch' for that of all B rewards, or 'none'; None is
-        'group' for 'grpo', else 'none'.
+      ddof: 0 for the population's std, 1 for the sample's, as in TRL.
+      eps: ε, which is added to the std; TRL has 1e-4.
+      scale: 'group' for the std of the group, 'batch' for the std of all B rewards, 'none' for no
+        division. None stands for 'group' if `kind` is 'grpo', and for 'none' otherwise.
 
     Returns:
       float32 [B], exactly 0 in groups whose rewards are all equal and in groups of one.
@@ -140,9 +140,9 @@ def group_advantages(
       ValueError: for any other `kind` or `scale`.
 
     Source: GRPO, https://arxiv.org/abs/2402.03300, section 4.1.2; RLOO,
-    https://arxiv.org/abs/2402.14740; 'mean' is that of Dr. GRPO, https://arxiv.org/abs/2503.20783;
-    `scale` is TRL's `scale_rewards`. VinePPO's code has none of them; the paper compares with the
-    first two.
+    https://arxiv.org/abs/2402.14740. 'mean' is from Dr. GRPO, https://arxiv.org/abs/2503.20783, and
+    `scale` is TRL's `scale_rewards`. The paper compares with GRPO and RLOO; VinePPO's code has none
+    of these.
 
     Example:
       >>> rewards, problems = [1.0, 0.0, 0.0, 1.0, 1.0], [7, 7, 7, 8, 8]
@@ -151,7 +151,7 @@ def group_advantages(
     """
     rewards = jnp.float32(rewards)
     same = group_ids[:, None] == group_ids
-    # Rounding of the mean, over a std of nearly 0, would invent a signal where there is none.
+    # The rounding error of the mean, divided by a std of nearly 0, would look like a signal.
     is_flat = jnp.all(~same | (rewards[:, None] == rewards), axis=1)
     if kind in ("grpo", "mean"):
         advantages = rewards - masked_mean(rewards, same, axis=1)
@@ -172,7 +172,7 @@ def group_advantages(
 def _variance(
     rewards: Float32[Array, "B"], counted: Bool[Array, "B B"], ddof: int
 ) -> Float32[Array, "B"]:
-    """Variance over the rewards that count in each row, each less its own copy of their mean."""
+    """Variance, for each row of `counted`, of the rewards that it selects."""
     deviations = rewards - masked_mean(rewards, counted, axis=1)
     freedom = jnp.maximum(counted.sum(axis=1) - ddof, 1)
     return masked_sum(deviations**2, counted, axis=1) / freedom
@@ -181,17 +181,17 @@ def _variance(
 def overlong_penalty(
     lengths: Integer[np.ndarray, "B"], max_tokens: int, buffer: float
 ) -> Float32[np.ndarray, "B"]:
-    """Penalty on a solution's reward, from 0 to -1, for coming near the token budget.
+    """Penalty on a solution's reward, from 0 to -1, for a length near the token budget.
 
         P = clip((L - b - n) / b, -1, 0)    L = max_tokens, b = buffer, n = length
 
     Args:
-      lengths: int [B], response tokens n.
-      max_tokens: the budget L of a response.
-      buffer: b, its last part, in tokens; 0 gives no penalty.
+      lengths: int [B], the number n of response tokens.
+      max_tokens: L, the token budget of a response.
+      buffer: b, the tokens at the end of the budget over which the penalty grows; 0: no penalty.
 
     Returns:
-      float32 [B]. It is computed on the host: the number of solutions compiles nothing.
+      float32 [B]. The host computes it, so that a new number of solutions compiles no program.
 
     Source: https://arxiv.org/abs/2503.14476, equation 13 ("soft overlong punishment").
     """
@@ -215,18 +215,18 @@ def gae(
 
         δ_t = r_t + γ·V_{t+1} - V_t    A_t = δ_t + γλ·A_{t+1}    return_t = A_t + V_t
 
-    Consecutive True entries of `mask` are one episode, after which V and A are 0; a row may hold
-    several (packing).
+    Consecutive True entries of `mask` are one episode. V and A are 0 after its end. A packed row
+    holds several episodes.
 
     Args:
       rewards: [B, T] of any real dtype, the reward for taking token t.
       values: [B, T], the value of the state before token t is taken.
-      mask: bool [B, T], response tokens. Off it nothing is read.
-      gamma: discount per token, γ.
-      lam: λ; 0 gives the one-step δ_t and 1 the whole return less V_t.
+      mask: bool [B, T], response tokens. Other entries are never read.
+      gamma: γ, the discount per token.
+      lam: λ. With 0, A_t is δ_t; with 1, it is the whole return minus V_t.
 
     Returns:
-      (advantages, returns), float32 [B, T], 0 off the mask.
+      (advantages, returns), both float32 [B, T] and 0 outside the mask.
 
     Source: https://arxiv.org/abs/1506.02438, equation 16; VinePPO's code,
     `trainers/ppo_trainer.py:1093-1157`, which has one episode per row and runs with γ = λ = 1.

@@ -1,7 +1,8 @@
-"""Step advantages from values by role: what a step led to, and a baseline for it.
+"""Step advantages from values in two roles: the outcome of a step, and its baseline.
 
-A value serves twice: V(s_{c+1}) says what step c led to, V(s_c) is its baseline. The two roles have
-different conditions, so each has an average of its own. Letters are those of `advantages.py`.
+The advantage of step c reads two values: V(s_{c+1}) is the outcome of the step, and V(s_c) is its
+baseline. The two roles allow different averages over states, so each role has its own. Letters are
+those of `advantages.py`.
 """
 
 import jax
@@ -25,38 +26,39 @@ def role_advantages(
     prior: Real[Array, "B C"] | None = None,
     weight: ScalarLike = 1.0,
 ) -> Float32[Array, "B C"]:
-    """Advantage of every reasoning step, its values averaged over later and earlier states.
+    """Advantage of every reasoning step, from values averaged over later and earlier states.
 
         A_c = Q_c - b'_c
         Q_c = r_c + γ·((1 - λ)·V(s_{c+1}) + λ·Q_{c+1})      Q_n = V(s_n) = 0
         b_c = (1 - w)·V(s_c) + w·(b_{c-1} - r_{c-1}) / γ    b_0 = V(s_0)
         b'_c = (1 - μ)·b_c + μ·v(s_c)
 
-    λ = w = μ = 0 is `step_advantages`, λ = 1 the return less a baseline. Where values seldom
-    change, Q averages the errors of later values and b those of earlier ones: with exact means of M
-    rollouts their variance falls by (1 - λ)/(1 + λ) and (1 - w)/(1 + w). What is paid is the
-    noise of the path where values do change.
+    With λ = w = μ = 0 this is `step_advantages`; with λ = 1 it is the return minus a baseline.
+    Q averages the errors of later values, and b averages the errors of earlier ones. Where values
+    seldom change, and V are unbiased means of M rollouts, the variance of Q is multiplied by
+    (1 - λ)/(1 + λ) and the variance of b by (1 - w)/(1 + w). The price is the noise of the path
+    where values do change.
 
     Args:
-      values: [B, C], V(s_0) .. V(s_{n-1}) in each row. Entries past n, and of states that were not
-        sampled, are never read.
+      values: [B, C], V(s_0) .. V(s_{n-1}) in each row. Entries past n, and entries of states
+        without a value, are never read.
       rewards: [B] or [B, C], as for `step_advantages`.
       num_steps: int [B], 0 <= n <= C.
-      lam: λ.
-      filter: w.
-      gamma: discount per step, above 0 if w is.
-      is_sampled: bool [B, C], states that have a value; None: all. At others Q_c passes on what is
-        behind it and b_c what is before it: (b_{c-1} - r_{c-1}) / γ. Before the first that has
-        one, b' is v, or 0 without it.
-      prior: [B, C] a learned v; None: there is none.
-      weight: μ.
+      lam: λ, the weight of later values in Q.
+      filter: w, the weight of earlier values in b.
+      gamma: γ, the discount per step. It must be above 0 if w is.
+      is_sampled: bool [B, C], the states that have a value; None: all of them. Where s_{c+1} has
+        none, Q_c is r_c + γ·Q_{c+1}. Where s_c has none, b_c is (b_{c-1} - r_{c-1}) / γ, and before
+        the first state with a value b'_c is v(s_c), or 0 without `prior`.
+      prior: [B, C], learned values v; None: there are none.
+      weight: μ, the weight of v in b'.
 
     Returns:
       float32 [B, C], 0 past `num_steps`.
 
     Source: ours. The average over later values is the λ-return of Sutton and Barto, "Reinforcement
-    Learning", 2nd edition, section 12.1; ComMCS, https://arxiv.org/abs/2508.10539, combines
-    estimates of this and later steps, too.
+    Learning", 2nd edition, section 12.1. ComMCS, https://arxiv.org/abs/2508.10539, also combines
+    estimates of a step and of later ones.
 
     Example:
       >>> values = [[0.25, 0.75, 0.5]]
@@ -64,11 +66,11 @@ def role_advantages(
       Array([[0.5 , 0.25, 0.5 ]], dtype=float32)
     """
     is_step = jnp.arange(values.shape[1]) < num_steps[:, None]
-    sampled = is_step if is_sampled is None else is_step & is_sampled
+    has_value = is_step if is_sampled is None else is_step & is_sampled
     rewards = step_rewards(rewards, num_steps, values.shape[1])
-    values = jnp.where(sampled, jnp.float32(values), 0.0)
-    later = _later_values(values, rewards, is_step, sampled, lam, gamma)
-    baseline, is_known = role_baselines(values, rewards, sampled, filter, gamma)
+    values = jnp.where(has_value, jnp.float32(values), 0.0)
+    later = _later_values(values, rewards, is_step, has_value, lam, gamma)
+    baseline, is_known = role_baselines(values, rewards, has_value, filter, gamma)
     if prior is not None:
         v = jnp.where(is_step, jnp.float32(prior), 0.0)
         baseline = jnp.where(is_known, (1 - weight) * baseline + weight * v, v)
@@ -79,11 +81,11 @@ def _later_values(
     values: Float32[Array, "B C"],
     rewards: Float32[Array, "B C"],
     is_step: Bool[Array, "B C"],
-    sampled: Bool[Array, "B C"],
+    has_value: Bool[Array, "B C"],
     lam: ScalarLike,
     gamma: ScalarLike,
 ) -> Float32[Array, "B C"]:
-    """Q_c; 0 past the last step."""
+    """Q_c of `role_advantages`; 0 past the last step."""
     lam, gamma = jnp.asarray(lam, jnp.float32), jnp.asarray(gamma, jnp.float32)
 
     def backwards(after: jax.Array, step: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
@@ -91,7 +93,7 @@ def _later_values(
         q = jnp.where(is_step, reward + gamma * after, 0.0)
         return jnp.where(is_sampled, (1 - lam) * value + lam * q, q), q
 
-    steps = values.T, rewards.T, is_step.T, sampled.T
+    steps = values.T, rewards.T, is_step.T, has_value.T
     return jax.lax.scan(backwards, jnp.zeros(values.shape[0]), steps, reverse=True)[1].T
 
 
@@ -103,9 +105,9 @@ def role_baselines(
     filter: ScalarLike,
     gamma: ScalarLike,
 ) -> tuple[Float32[Array, "B C"], Bool[Array, "B C"]]:
-    """(b_c of `role_advantages`, whether it is known); 0 before the first state with a value."""
+    """(b_c of `role_advantages`, whether a state up to s_c has a value); without one b_c is 0."""
     filter, gamma = jnp.asarray(filter, jnp.float32), jnp.asarray(gamma, jnp.float32)
-    undiscounted = jnp.where(gamma > 0, gamma, 1.0)  # with γ = 0 nothing is carried
+    undiscounted = jnp.where(gamma > 0, gamma, 1.0)  # no division by 0
 
     def forwards(
         before: tuple[jax.Array, jax.Array], step: tuple[jax.Array, ...]

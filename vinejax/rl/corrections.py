@@ -1,8 +1,9 @@
-"""Corrections for solutions that another policy sampled than the one that the learner computes.
+"""Importance weights for solutions whose sampler differs from the learner's policy.
 
-Engine and learner run different programs, and in bfloat16 they round at different points. With d_t
-= logπ_old - logπ_sampler, of the learner's policy before its updates and of the sampler's, exp(d_t)
-times a token's loss is what the loss would be in expectation had the learner sampled.
+Engine and learner run different programs, which in bfloat16 round at different points. Let d_t be
+logπ_old - logπ_sampler, where π_old is the policy as the learner computes it before the updates.
+A token's loss times exp(d_t) has the expectation that the loss would have if the learner had
+sampled the token.
 """
 
 import jax
@@ -24,25 +25,25 @@ def correction_weights(
 ) -> Float32[Array, "B T"]:
     """Importance weight of every token's policy loss, a constant of the update.
 
-        w = exp(d_t) per token, exp(Σ_t d_t) per sequence; outside [low, high] its nearer bound if
-        truncated, 0 if masked
+        w_t = exp(d_t) per token, or exp(Σ_t d_t) per sequence
 
-    The product over a sequence is unbiased; the weights of tokens alone vary less. Where both
-    policies agree to the bit every weight is exactly 1.
+    A weight outside [low, high] becomes the nearer bound if truncated, and 0 if masked. Weights of
+    whole sequences are unbiased; weights of single tokens vary less. Where both policies agree to
+    the bit, every weight is exactly 1.
 
     Args:
-      old_logprobs: [B, T], the learner's, in nats.
-      sampler_logprobs: [B, T], those with which the tokens were drawn.
-      mask: bool [B, T], the tokens that were sampled; one sequence per row.
+      old_logprobs: [B, T], log-probabilities by the learner, in nats.
+      sampler_logprobs: [B, T], log-probabilities with which the sampler drew the tokens.
+      mask: bool [B, T], sampled tokens. Each row holds one sequence.
       per: 'token' or 'sequence'.
       outside: 'truncate' or 'mask'.
       low, high: bounds of a weight.
 
     Returns:
-      float32 [B, T], 0 off the mask.
+      float32 [B, T], 0 outside the mask.
 
-    Source: truncated, TIS, https://fengyao.notion.site/off-policy-rl; masked, MIS,
-    https://richardli.xyz/rl-collapse; masked by two bounds per token, IcePop,
+    Source: TIS (truncated), https://fengyao.notion.site/off-policy-rl; MIS (masked),
+    https://richardli.xyz/rl-collapse; IcePop (masked per token, with two bounds),
     https://arxiv.org/abs/2510.18855. Code: TRL 1.16.0, `GRPOTrainer`.
     """
     difference = jnp.where(mask, jnp.float32(old_logprobs) - jnp.float32(sampler_logprobs), 0.0)

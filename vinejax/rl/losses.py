@@ -1,8 +1,8 @@
 """Per-token losses of policy and value, and estimates of the KL divergence.
 
-Nothing is masked or averaged here: the learner sums over response tokens and divides once by their
-global number, so microbatches, packing and device count cannot change the result. A padded entry
-must hold finite log-probabilities, because 0 · NaN is NaN in a gradient too.
+The functions neither mask nor average. The learner sums over response tokens and divides once by
+their global number, so microbatches, packing and the number of devices cannot change the result.
+Padding must have finite log-probabilities, because 0 · NaN is NaN, in a gradient too.
 """
 
 import math
@@ -15,14 +15,14 @@ from jaxtyping import Array, Bool, Float32, Int, Real, ScalarLike
 from vinejax.core.arguments import library
 from vinejax.rl.segments import masked_segment_totals
 
-EXP_LIMIT = 40.0  # nats; float32 also holds the square of e^40, as in a gradient's norm
+EXP_LIMIT = 40.0  # nats; float32 can still hold (e^40)², which the norm of a gradient contains
 
 
 def _finite(exp: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
-    """`exp`, or expm1, of x, and above `EXP_LIMIT` its tangent there, as e^89 overflows.
+    """`exp` (exp or expm1) of x up to `EXP_LIMIT`, and above it the tangent at that point.
 
-    Value and gradient of a finite x are finite, so a term that is clipped or capped, whose gradient
-    is multiplied by 0, adds no NaN.
+    float32 overflows at e^89, whereas here every finite x has a finite value and gradient. So a
+    clipped or capped term, whose gradient is multiplied by 0, adds no NaN.
     """
     beyond = jnp.maximum(x - EXP_LIMIT, 0.0)
     return exp(jnp.minimum(x, EXP_LIMIT)) + math.exp(EXP_LIMIT) * beyond
@@ -32,11 +32,11 @@ def _finite(exp: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
 def probability_ratio(
     logprobs: Real[Array, "*shape"], old_logprobs: Real[Array, "*shape"]
 ) -> Float32[Array, "*shape"]:
-    """Probability of every token over that under the policy that sampled it.
+    """Ratio of every token's probability to its probability under the policy that sampled it.
 
         ρ = exp(d)    d = logπ - logπ_old;    for d > 40: e^40·(1 + d - 40), which does not overflow
 
-    Args and shapes: as `ppo_clip`.
+    Args and shapes: as for `ppo_clip`.
     """
     return _finite(jnp.exp, jnp.float32(logprobs) - jnp.float32(old_logprobs))
 
@@ -54,8 +54,9 @@ def ppo_clip(
 
         L = max(-A·ρ, -A·clip(ρ, 1 - ε_low, 1 + ε_high))    ρ: `probability_ratio`
 
-    At ρ = 1 its gradient is that of REINFORCE, -A·∇logπ; a token that has moved past the clip in
-    the direction of its advantage has gradient 0. With `dual_clip` L is at most -A·c where A < 0.
+    At ρ = 1 the gradient is that of REINFORCE, -A·∇logπ. A token whose ratio has moved past the
+    bound, in the direction of its advantage, has gradient 0. With `dual_clip`, L is at most -A·c
+    where A < 0.
 
     Args:
       logprobs: [B, T], log-probability of each token under the current policy, in nats.
@@ -68,8 +69,8 @@ def ppo_clip(
       float32 [B, T].
 
     Source: https://arxiv.org/abs/1707.06347, equation 7; VinePPO's code,
-    `trainers/ppo_trainer.py:892-921`, which has one ε of 0.2. The pair is the "clip-higher" of
-    https://arxiv.org/abs/2503.14476, c the dual clip of https://arxiv.org/abs/1912.09729.
+    `trainers/ppo_trainer.py:892-921`, which has one ε of 0.2. The pair is "clip-higher" of
+    https://arxiv.org/abs/2503.14476, and c is the dual clip of https://arxiv.org/abs/1912.09729.
 
     Example:
       >>> vinejax.ppo_clip([[0.0, 1.0]], [[0.0, 0.0]], advantages=[[2.0, 2.0]], clip=0.25)
@@ -93,16 +94,17 @@ def is_clipped(
     clip: ScalarLike | Sequence[ScalarLike],
     dual_clip: ScalarLike | None = None,
 ) -> Bool[Array, "*shape"]:
-    """Tokens for which `ppo_clip` takes the clipped term, so that they have no gradient.
+    """Tokens for which `ppo_clip` takes the clipped term, and which therefore have no gradient.
 
         A > 0 and ρ > 1 + ε_high,  or  A < 0 and (ρ < 1 - ε_low or ρ > c)
 
-    A token whose ratio has moved against its advantage keeps its whole gradient, and a token with
-    advantage 0 has no gradient anyway: neither is clipped.
+    A token whose ratio has moved against its advantage keeps its whole gradient, so it is not
+    clipped. Nor is a token with advantage 0, which has no gradient in any case.
 
-    Args and shapes: as `ppo_clip`. Returns bool [B, T].
+    Args and shapes: as for `ppo_clip`. Returns bool [B, T].
 
-    Source: VinePPO's code, `trainers/ppo_trainer.py:936-938`, which compares the two terms.
+    Source: VinePPO's code, `trainers/ppo_trainer.py:936-938`, which compares the two terms of the
+    maximum.
     """
     low, high = jnp.broadcast_to(jnp.float32(clip), 2)
     ratio = probability_ratio(logprobs, old_logprobs)
@@ -117,11 +119,11 @@ def is_clipped(
 def reinforce(
     logprobs: Real[Array, "*shape"], advantages: Real[Array, "*shape"]
 ) -> Float32[Array, "*shape"]:
-    """Policy loss of every token without a ratio, to be minimised.
+    """Policy loss of every token without a probability ratio, to be minimised.
 
         L = -A·logπ
 
-    It can also be used off-policy, where a baseline below the mean reward keeps it stable.
+    Off-policy, a baseline below the mean reward keeps training stable.
 
     Args:
       logprobs: [B, T], log-probability of each token under the current policy, in nats.
@@ -144,29 +146,29 @@ def opmd(
     tau: ScalarLike,
     segment_ids: Int[Array, "B T"] | None = None,
 ) -> Float32[Array, "B T"]:
-    """Online policy mirror descent: REINFORCE, held near the policy that sampled.
+    """Online policy mirror descent: REINFORCE with a penalty on leaving the sampling policy.
 
         Σ_t L_t = -A·logπ(y) + τ/2·(logπ(y) - logπ_old(y))²    logπ(y) = Σ_t logπ_t
 
-    With d_t = logπ_t - logπ_old_t, the square is (Σ d)²; each token gets a part of it, d_t·Σ d.
+    With d_t = logπ_t - logπ_old_t the square is (Σ d)², of which token t gets the part d_t·Σ d.
 
     Args:
       logprobs: [B, T], log-probability of each token under the current policy, in nats.
       old_logprobs: [B, T], the same under the policy that sampled it.
-      advantages: [B, T], of the solution at each of its tokens.
+      advantages: [B, T], the advantage of the solution, repeated for each of its tokens.
       mask: bool [B, T], the tokens of solutions.
       tau: τ; 0 gives `reinforce`.
-      segment_ids: int [B, T], the solution of its row that each token belongs to; None: one
-        solution per row.
+      segment_ids: int [B, T], the solution, among those of the row, that each token belongs to.
+        None: each row holds one solution.
 
     Returns:
-      float32 [B, T], 0 off the mask.
+      float32 [B, T], 0 outside the mask.
 
     Source: Kimi k1.5, https://arxiv.org/abs/2501.12599, section 2.3.2, with A = r - mean r.
     """
     logprobs = jnp.where(mask, jnp.float32(logprobs), 0.0)
-    moved = logprobs - jnp.where(mask, jnp.float32(old_logprobs), 0.0)
-    shares = moved * masked_segment_totals(moved, mask, segment_ids)
+    difference = logprobs - jnp.where(mask, jnp.float32(old_logprobs), 0.0)
+    shares = difference * masked_segment_totals(difference, mask, segment_ids)
     return jnp.where(mask, reinforce(logprobs, advantages) + 0.5 * tau * shares, 0.0)
 
 
@@ -183,13 +185,13 @@ def dpo_positive(
 
         L = -logσ(β·z)    z = (w - l) - (w_ref - l_ref) - λ·max(0, w_ref - w)
 
-    The last term keeps w from falling below w_ref, which the difference alone allows.
+    The last term keeps w from falling below w_ref, which the difference w - l alone would allow.
 
     Args:
-      chosen: [B], log-probability w of the better solution: the sum over its tokens, in nats.
-      rejected: [B], the same of the worse solution, l.
-      ref_chosen: [B], w_ref, which is w under the reference model.
-      ref_rejected: [B], l_ref, which is l under it.
+      chosen: [B], w: log-probability of the better solution, the sum over its tokens, in nats.
+      rejected: [B], l: log-probability of the worse solution.
+      ref_chosen: [B], w_ref: log-probability of the better solution under the reference model.
+      ref_rejected: [B], l_ref: log-probability of the worse solution under the reference model.
       beta: β, greater than 0.
       penalty: λ; 0 gives DPO.
 
@@ -218,14 +220,14 @@ def value_clip(
 
     Args:
       values: [B, T], the critic's current values V.
-      old_values: [B, T], its values when the episodes were sampled.
+      old_values: [B, T], the critic's values V_old when the episodes were sampled.
       returns: [B, T], the targets G.
       clip: ε, in units of value.
 
     Returns:
       float32 [B, T].
 
-    Source: VinePPO's code, `trainers/ppo_trainer.py:1003-1017` (ε = 0.2), with a masked mean.
+    Source: VinePPO's code, `trainers/ppo_trainer.py:1003-1017` (ε = 0.2), which also averages.
 
     Example:
       >>> vinejax.value_clip([[0.5]], old_values=[[0.0]], returns=[[1.0]], clip=0.25)
@@ -246,9 +248,8 @@ def kl(
 
         k1 = -d    k2 = ½·d²    k3 = exp(d) - d - 1    d = logπ_ref - logπ
 
-    k1 and k3 are unbiased; k2 and k3 are never negative. As a loss k1 has an expected gradient of
-    0: it is for logging and for rewards. For d > 40 exp(d) goes on as its tangent, as in
-    `probability_ratio`.
+    k1 and k3 are unbiased; k2 and k3 are never negative. k1 is for logging and for rewards, since
+    its expected gradient is 0. For d > 40, the tangent replaces exp(d) as in `probability_ratio`.
 
     Args:
       logprobs: [B, T], log-probability of each token under π, in nats.
@@ -262,7 +263,7 @@ def kl(
       ValueError: for any other `kind`.
 
     Source: http://joschu.net/blog/kl-approx.html; VinePPO's code, `trainers/ppo_trainer.py:907-925`
-    (k3, its `control_variate`), which clamps to [0, 10]; here `learner/policy.py` does.
+    (k3 is its `control_variate`), which clamps to [0, 10]. Here `learner/policy.py` clamps.
 
     Example:
       >>> vinejax.kl([[-1.0, -2.0]], ref_logprobs=[[-1.0, -1.5]], kind="k2")
@@ -274,6 +275,7 @@ def kl(
     if kind == "k2":
         return 0.5 * difference**2
     if kind == "k3":
-        # exp(d) - d - 1 is ½d² for small d, which float32 loses against the 1 but not in expm1.
+        # For small d the result is about ½d². In exp(d), float32 would round it away beside the 1;
+        # expm1 keeps it.
         return _finite(jnp.expm1, difference) - difference
     raise ValueError(f"unknown kind {kind!r}: use 'k1', 'k2' or 'k3'")

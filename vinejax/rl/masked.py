@@ -1,7 +1,7 @@
 """Sums, means and whitening over the entries that a mask selects.
 
-Every function first replaces the entries that the mask leaves out, so that NaN there reaches
-neither the result nor a gradient.
+Every function first replaces the other entries, so that a NaN among them reaches neither the result
+nor a gradient.
 """
 
 import jax
@@ -23,9 +23,9 @@ def masked_sum(
 def masked_mean(
     x: Shaped[Array, "..."], mask: Bool[Array, "..."], axis: int | None = None
 ) -> Float32[Array, "..."]:
-    """Mean of `x` over the entries where `mask` is True, and 0 where there is none.
+    """Mean of `x` over the entries where `mask` is True; 0 if there are none.
 
-    The mask has the full shape: `x` broadcasts to it.
+    The mask must have the full shape, to which `x` broadcasts.
     """
     count = jnp.sum(mask, axis=axis)
     return masked_sum(x, mask, axis) / jnp.maximum(count, 1)
@@ -44,15 +44,15 @@ def whiten(
 
     Args:
       x: [B, T] of any real dtype, usually advantages.
-      mask: bool [B, T], the n entries that count. All of them share one mean and one variance.
-      shift_mean: False leaves the mean in, y = x / √(σ² + 1e-8), so that 0 stays 0.
+      mask: bool [B, T], the n selected entries, which share one mean and one variance.
+      shift_mean: whether to subtract μ. Without it y = x / √(σ² + 1e-8), so that 0 stays 0.
 
     Returns:
-      float32 [B, T], 0 off the mask.
+      float32 [B, T], 0 outside the mask.
 
     Source: VinePPO's code, `trainers/utils.py:266-283`, called per minibatch in
-    `trainers/ppo_trainer.py:742-759`; `shift_mean=False` is its `grayen_advantages`. A single
-    entry has σ² = 0 here; there 0 is divided by 0.
+    `trainers/ppo_trainer.py:742-759`; `shift_mean=False` is its `grayen_advantages`. For a single
+    entry σ² is 0 here, whereas that code divides 0 by 0.
 
     Example:
       >>> vinejax.whiten([[1.0, 3.0, 9.0]], mask=[[True, True, False]])

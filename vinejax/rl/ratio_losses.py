@@ -1,9 +1,11 @@
-"""Policy losses that treat the probability ratio in another way than PPO's clip.
+"""Policy losses that bound the probability ratio in other ways than PPO's clip.
 
-They are per token, to be minimised, with `clip` and arrays as in `rl.losses.ppo_clip`. GSPO is
-published as a loss of whole solutions, with one advantage each. Here every token has its own
-advantage times the solution's factor, and the gradient of its own log-probability; where a solution
-has one advantage, the mean over its tokens has the published value and gradient.
+All are losses per token, to be minimised, with `clip` and arrays as in `rl.losses.ppo_clip`.
+
+GSPO is published as a loss of whole solutions with one advantage each. Here the loss of a token is
+its own advantage times the solution's ratio, whose gradient goes through the token's own
+log-probability. If all tokens of a solution have the same advantage, the mean over them has the
+published value and gradient.
 """
 
 from collections.abc import Sequence
@@ -17,14 +19,14 @@ from vinejax.rl.losses import ppo_clip, probability_ratio, reinforce
 from vinejax.rl.segments import masked_segment_means
 
 PerToken = Real[Array, "B T"]
-Bounds = Sequence[ScalarLike]
+ClipBounds = Sequence[ScalarLike]
 
 
 @jax.jit
 def shared_mean(
     x: PerToken, mask: Bool[Array, "B T"], segment_ids: Int[Array, "B T"] | None = None
 ) -> Float32[Array, "B T"]:
-    """Mean of x over the tokens of a solution, at each of them with the gradient of its own x."""
+    """Mean of x over the tokens of a solution, whose gradient at a token is that of its own x."""
     x = jnp.where(mask, jnp.float32(x), 0.0)
     return x + lax.stop_gradient(masked_segment_means(x, mask, segment_ids) - x)
 
@@ -35,24 +37,26 @@ def gspo(
     old_logprobs: PerToken,
     advantages: PerToken,
     mask: Bool[Array, "B T"],
-    clip: Bounds,
+    clip: ClipBounds,
     segment_ids: Int[Array, "B T"] | None = None,
 ) -> Float32[Array, "B T"]:
-    """Group sequence policy optimisation: one ratio per solution, per token of it.
+    """Group sequence policy optimisation: all tokens of a solution have the same ratio.
 
         L_t = max(-A_t·s, -A_t·clip(s, 1 - ε_low, 1 + ε_high))    s = (π(y) / π_old(y))^(1/|y|)
 
     Source: GSPO-token, https://arxiv.org/abs/2507.18071, section 4.3.
     """
-    moved = shared_mean(jnp.float32(logprobs) - jnp.float32(old_logprobs), mask, segment_ids)
-    return ppo_clip(moved, jnp.zeros_like(moved), advantages, clip)
+    mean_difference = shared_mean(
+        jnp.float32(logprobs) - jnp.float32(old_logprobs), mask, segment_ids
+    )
+    return ppo_clip(mean_difference, jnp.zeros_like(mean_difference), advantages, clip)
 
 
 @jax.jit
 def cispo(
-    logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, clip: Bounds
+    logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, clip: ClipBounds
 ) -> Float32[Array, "B T"]:
-    """REINFORCE weighted by the clipped ratio: every token keeps a gradient.
+    """REINFORCE weighted by the clipped ratio, so that every token keeps a gradient.
 
         L_t = -sg[clip(ρ_t, 1 - ε_low, 1 + ε_high)]·A_t·logπ_t    sg: no gradient
 
@@ -66,13 +70,14 @@ def cispo(
 
 @jax.jit
 def clip_with_gradient(
-    logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, clip: Bounds
+    logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, clip: ClipBounds
 ) -> Float32[Array, "B T"]:
-    """The clipped loss, whose upper bound has a gradient.
+    """PPO's clipped loss with a gradient also at the upper bound.
 
         L_t = max(-A_t·ρ_t, -A_t·clip(ρ_t, 1 - ε_low, (1 + ε_high)·ρ_t / sg[ρ_t]))
 
-    A token that has risen past the bound goes on as one that is at it; the loss has PPO's value.
+    The loss has PPO's value. A token whose ratio is above the bound has the gradient of a token at
+    the bound.
 
     Source: AEPO, https://arxiv.org/abs/2510.14545; its code's policy loss.
     """
@@ -86,15 +91,17 @@ def clip_with_gradient(
 
 @jax.jit
 def sapo(
-    logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, tau: Bounds
+    logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, tau: ClipBounds
 ) -> Float32[Array, "B T"]:
-    """Soft adaptive policy optimisation: a smooth gate in the place of the clip.
+    """Soft adaptive policy optimisation: a smooth gate instead of the clip.
 
         L_t = -A_t·4/τ·σ(τ·(ρ_t - 1))    τ = `tau`[0] where A_t > 0, `tau`[1] elsewhere
 
     At ρ = 1 the gradient is that of REINFORCE. Source: https://arxiv.org/abs/2511.20347.
     """
     advantages = jnp.float32(advantages)
-    tau_t = jnp.where(advantages > 0, *jnp.float32(tau))
+    is_positive = advantages > 0
+    tau_positive, tau_other = jnp.float32(tau)
+    tau_t = jnp.where(is_positive, tau_positive, tau_other)
     gate = jax.nn.sigmoid(tau_t * (probability_ratio(logprobs, old_logprobs) - 1))
     return -advantages * gate * 4 / tau_t

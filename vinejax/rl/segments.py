@@ -1,7 +1,7 @@
-"""Sums over the segments of rows that several sequences share.
+"""Sums over segments: the parts of a row that belong to different sequences.
 
-A segment is a run of positions of a row with the same id, such as the tokens of one episode. No
-other segment of the row has its id.
+A segment is a run of positions with the same id, such as the tokens of one episode. Ids differ
+between the segments of a row.
 """
 
 import jax
@@ -16,15 +16,15 @@ def running_sums(
 ) -> Shaped[Array, "B T"]:
     """Σ x from the first position of a segment up to each of its positions, in the dtype of `x`.
 
-    With `reverse` the sum from each position up to the last of its segment.
+    With `reverse`, Σ x from each position up to the last position of its segment.
     """
 
     def add(
-        one: tuple[jax.Array, jax.Array], other: tuple[jax.Array, jax.Array]
+        left: tuple[jax.Array, jax.Array], right: tuple[jax.Array, jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
-        """The sums of two neighbouring parts of a row, up to the last position of the second."""
-        (before, segment_before), (x, segment) = one, other
-        # Equal ids at both ends: no other segment lies between, since an id comes once in a row.
+        """Joins two neighbouring parts: the sum up to the last position of `right`, and its id."""
+        (before, segment_before), (x, segment) = left, right
+        # If the last ids of both parts are equal, no other segment lies between these positions.
         return x + jnp.where(segment_before == segment, before, 0), segment
 
     return lax.associative_scan(add, (x, segment_ids), reverse=reverse, axis=1)[0]
@@ -32,7 +32,7 @@ def running_sums(
 
 @jax.jit
 def segment_totals(x: Shaped[Array, "B T"], segment_ids: Int[Array, "B T"]) -> Shaped[Array, "B T"]:
-    """Σ x over the segment of each position, in the dtype of `x`."""
+    """Σ x over the segment that each position belongs to, in the dtype of `x`."""
     onwards = running_sums(x, segment_ids, reverse=True)
     return running_sums(x, segment_ids) + onwards - x
 
@@ -43,7 +43,10 @@ def masked_segment_totals(
     mask: Bool[Array, "B T"],
     segment_ids: Int[Array, "B T"] | None = None,
 ) -> Float32[Array, "B T"]:
-    """Σ x over the True positions of the segment of each position; None: a row is one segment."""
+    """Σ x over the positions in the segment of each position where `mask` is True.
+
+    Without `segment_ids` each row is one segment.
+    """
     x = jnp.where(mask, jnp.float32(x), 0.0)
     if segment_ids is None:
         return jnp.broadcast_to(jnp.sum(x, axis=1, keepdims=True), x.shape)
@@ -56,7 +59,7 @@ def masked_segment_means(
     mask: Bool[Array, "B T"],
     segment_ids: Int[Array, "B T"] | None = None,
 ) -> Float32[Array, "B T"]:
-    """`masked_segment_totals` over the number of these positions; 0 where there is none."""
+    """Mean of x over the positions of `masked_segment_totals`; 0 where there are none."""
     count = masked_segment_totals(mask, mask, segment_ids)
     return masked_segment_totals(x, mask, segment_ids) / jnp.maximum(count, 1.0)
 
@@ -72,9 +75,10 @@ def count_segments(mask: Bool[Array, "B T"], segment_ids: Int[Array, "B T"]) -> 
 def part_of_segment(
     mask: Bool[Array, "B T"], segment_ids: Int[Array, "B T"], parts: int
 ) -> Int[Array, "B T"]:
-    """The part, 0 .. parts - 1, in which each True position of `mask` lies; undefined off the mask.
+    """The part of its segment, 0 .. parts - 1, that each position belongs to.
 
-    The True positions of a segment are divided in order into `parts` parts, as equal as can be.
+    The positions of a segment where `mask` is True are divided, in order, into `parts` parts of
+    nearly equal size. The result is undefined at other positions.
     """
     ones = mask.astype(jnp.int32)
     before = running_sums(ones, segment_ids) - ones

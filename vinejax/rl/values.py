@@ -13,20 +13,21 @@ from vinejax.rl.masked import masked_mean
 def mc_values(
     returns: Shaped[Array, "B C M"], counts: Integer[Array, "B C"]
 ) -> Float32[Array, "B C"]:
-    """Value of every state: the mean return of the rollouts that started there.
+    """Value of every state: the mean return of the rollouts that start there.
 
         V(s) = 1/m · Σᵢ Rᵢ    i = 1..m,  m = counts[s] <= M
 
     Args:
       returns: [B, C, M] of any real dtype, the graded return of each rollout of s_0 .. s_{C-1}.
-      counts: int [B, C], how many of the M a state really has. The rest are never read.
+      counts: int [B, C], the number m of rollouts that each state has. Other entries of `returns`
+        are never read.
 
     Returns:
       float32 [B, C], 0 where `counts` is 0.
 
     Source: the paper, section 4; VinePPO's code,
     `episode_generators/math_episode_generator_with_mc_advantages.py:403-432`. Counts may differ
-    from state to state; the released runs of that code always have M = 9.
+    between states here; the released runs of that code always have M = 9.
 
     Example:
       >>> returns = [[[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]]  # 3 rollouts of s_0, 2 of s_1

@@ -15,29 +15,29 @@ from vinejax.core.types import Episode
 from vinejax.credit.assign import has_spread
 from vinejax.rl.advantages import overlong_penalty
 
-HALF = 0.5  # the distance of wrong and right is 1 here, 2 in the paper
+HALF = 0.5  # rewards of wrong and right solutions differ by 1 here, by 2 in the paper
 
 
 def penalties(lengths: Sequence[int], cfg: Config) -> list[float]:
-    """What responses of these lengths, in tokens, lose: 0 to 0.5."""
+    """The penalties, from 0 to 0.5, of responses with these lengths in tokens."""
     budget = cfg.sample.max_tokens
     buffer = (cfg.reward.overlong or 0.0) * budget
     return (-HALF * overlong_penalty(np.array(lengths, np.int32), budget, buffer)).tolist()
 
 
-def penalised(episodes: list[Episode], cfg: Config) -> list[Episode]:
+def penalised_episodes(episodes: list[Episode], cfg: Config) -> list[Episode]:
     """The episodes with their penalties, if `reward.overlong` is above 0.
 
-    Where `rollout.flat` leaves groups without spread out, those that fill up have none: they would
-    differ by it alone.
+    Where `rollout.flat` replaces groups without spread, groups without spread that only fill up
+    the batch get no penalty, because their rewards would then differ by the penalty alone.
     """
     if not cfg.reward.overlong or not episodes:
         return episodes
-    lost = penalties([episode.length for episode in episodes], cfg)
-    pays = [True] * len(episodes)
+    by_episode = penalties([episode.length for episode in episodes], cfg)
+    is_penalised = [True] * len(episodes)
     if cfg.rollout.flat != "keep":
-        pays = has_spread(episodes).tolist()
+        is_penalised = has_spread(episodes).tolist()
     return [
-        dataclasses.replace(episode, penalty=x) if is_paid else episode
-        for episode, x, is_paid in zip(episodes, lost, pays, strict=True)
+        dataclasses.replace(episode, penalty=penalty) if penalise else episode
+        for episode, penalty, penalise in zip(episodes, by_episode, is_penalised, strict=True)
     ]

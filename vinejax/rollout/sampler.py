@@ -1,8 +1,8 @@
 """Solutions and continuations: branches of the engine, graded while others are decoded.
 
-A solution starts at the end of its prompt, or further on, after the first tokens of a response that
-is known (`reset_sampling.py`). A continuation starts at a state of a solution. Both are graded as
-whole responses, each by the host that detokenises it.
+A solution starts at the end of its prompt, or after the first tokens of a known response
+(`contrib/resets/`). A continuation starts at a state of a solution. The task grades both as whole
+responses, each on the host that detokenises it.
 """
 
 import bisect
@@ -28,7 +28,7 @@ from vinejax.tasks.rewards import Reward
 from vinejax.tasks.steps import step_ends
 
 Steps = tuple[list[int], list[float] | None]  # step ends; the steps' own rewards, if any
-Texts = dict[int, str]  # of the beginnings of responses, by their lists, which branches share
+Texts = dict[int, str]  # texts of the beginnings of responses, by the id of the shared list
 
 
 class Solution(NamedTuple):
@@ -41,19 +41,19 @@ class Solution(NamedTuple):
 
 
 class Start(NamedTuple):
-    """The place where solutions of a problem begin: after the prompt and the given tokens."""
+    """Where solutions of a problem begin: after the prompt and the given tokens."""
 
     problem: Problem
     prompt: list[int]
-    given: list[int]  # the first tokens of a known response
+    given_tokens: list[int]  # first tokens of a known response; []: the prompt's end
     seeds: list[int]  # one per solution
 
 
 Beginning = tuple[Problem, list[int], list[int]]  # problem, prompt, response before a branch
 
 
-class Asked(NamedTuple):
-    """Branches for the engine, and what each of them continues."""
+class BranchRequests(NamedTuple):
+    """Branches for the engine, with the beginnings that they continue."""
 
     trunks: list[list[int]]
     branches: list[Branch]
@@ -62,25 +62,26 @@ class Asked(NamedTuple):
 
 
 class Responses(NamedTuple):
-    """The graded responses of several starts with n seeds each."""
+    """Graded responses of several starts, n responses per start."""
 
     groups: list[list[Grown]]  # [starts][n]
     rewards: np.ndarray  # f32[starts, n]
-    parts: list[list[dict[str, float] | None]]  # [starts][n] by reward function; None: not graded
+    # [starts][n] rewards by reward function; None: not graded, or only the task's own reward
+    parts: list[list[dict[str, float] | None]]
 
 
 @dataclasses.dataclass
-class State:
-    """A state to be valued, on the first episode that visits it, and its continuations so far."""
+class ValuedState:
+    """A state whose value is sampled, on the first episode that visits it."""
 
     problem: Problem
     trunk: int  # number of the episode
     episode: Episode
-    rollout: int  # number of the episode among those of its problem
+    rollout: int  # number of the episode among the problem's episodes
     step: int  # c of s_c
-    used: int  # response tokens before it
-    visits: list[tuple[int, int]]  # (i, c): it is the c-th of the states of episode i
-    drawn: list["Drawn"] = dataclasses.field(default_factory=list)
+    used: int  # response tokens before the state
+    visits: list[tuple[int, int]]  # (i, c): this is the c-th state of episode i
+    continuations: list["DrawnContinuation"] = dataclasses.field(default_factory=list)
 
     @property
     def position(self) -> int:
@@ -88,8 +89,8 @@ class State:
         return len(self.episode.prompt) + self.used
 
 
-class Drawn(NamedTuple):
-    """A continuation, as a record for people and as a sample of the policy."""
+class DrawnContinuation(NamedTuple):
+    """A continuation, as a record for the report and as a sample of the policy."""
 
     continuation: Continuation
     sample: Sample
@@ -100,7 +101,7 @@ class Sampler:
     """Samples solutions, and continuations of their states, in one iteration of a run.
 
     Random numbers depend on the run's seed, the iteration, the problem, the number of the solution
-    and, for continuations, the state, so that a run repeats itself on any number of devices.
+    and, for continuations, the state. A run therefore repeats itself on any number of devices.
     """
 
     engine: Engine
@@ -113,7 +114,7 @@ class Sampler:
     ) -> list[Episode]:
         """Graded episodes with their steps, `rollout.per_prompt` per problem, without values.
 
-        There are at most `most_groups` groups, which is no fewer than there are problems.
+        A subclass may sample several groups per problem, up to `most_groups` groups in all.
         """
         return self.episodes(params, self.prompt_starts(problems, self.cfg.rollout.per_prompt))
 
@@ -124,76 +125,87 @@ class Sampler:
 
         A response that the budget cut is graded, too.
         """
-        return self.grown_from(params, self.prompt_starts(problems, per_problem), None, None)
+        starts = self.prompt_starts(problems, per_problem)
+        return self.graded_responses(params, starts, max_tokens=None, truncated=None)
 
     def continuations(
         self,
         params: Params,
         episodes: list[Episode],
-        states: list[State],
+        states: list[ValuedState],
         counts: list[int],
         scored: bool = False,
         with_steps: bool = False,
     ) -> list[np.ndarray]:
-        """Adds `counts[s]` continuations to `states[s].drawn`.
+        """Adds `counts[s]` continuations to `states[s].continuations`.
 
-        They are split into steps if `with_steps`, or if their returns depend on these.
+        Continuations are split into steps if `with_steps`, or if their returns depend on steps.
 
-        With `values.budget` 'left' a continuation may have the tokens that the trajectory had left
-        at the state, so that value and policy share a horizon; with 'fresh' the whole budget, as in
-        VinePPO's code. A continuation pays for its length, with what is before it, if its episode
-        does (`overlong.penalised`).
+        With `values.budget` 'left' a continuation may have as many tokens as the trajectory had
+        left at the state, so that value and policy share a horizon. With 'fresh' it may have the
+        whole budget, as in VinePPO's code. If the episode has a length penalty, a continuation has
+        one for its whole response (`overlong.penalised_episodes`).
 
-        Returns f32[tokens] of each episode if `scored`, its log-probabilities by the prefill of its
-        trunk; else an empty list.
+        Returns, if `scored`, f32[tokens] per episode: the log-probabilities of its tokens by the
+        prefill of its trunk. Returns an empty list otherwise.
         """
         cfg = self.cfg
-        asked = self.after_states(episodes, states, counts)
-        stream = self.engine.stream(params, *asked[:3], scored)
-        grown, rewards, solutions = self._graded(stream, asked.beginnings, cfg.reward.truncated)
+        requests = self.continuation_requests(episodes, states, counts)
+        stream = self.engine.stream(
+            params, requests.trunks, requests.branches, requests.budgets, scored=scored
+        )
+        grown, rewards, solutions = self._graded(stream, requests.beginnings, cfg.reward.truncated)
         steps: dict[int, Steps] = {}
         if with_steps or self.splits_continuations:
             steps = shared_work({i: self.split(solution) for i, solution in solutions.items()})
-        self.add_drawn(states, counts, grown, rewards, steps)
+        self.add_continuations(states, counts, grown, rewards, steps)
         return stream.trunk_logprobs
 
-    def after_states(
-        self, episodes: list[Episode], states: list[State], counts: list[int]
-    ) -> Asked:
-        """The branches of `counts[s]` further continuations of each state."""
-        asked = Asked([episode.tokens for episode in episodes], [], [], [])
-        assert asked.budgets is not None
+    def continuation_requests(
+        self, episodes: list[Episode], states: list[ValuedState], counts: list[int]
+    ) -> BranchRequests:
+        """The requests for `counts[s]` further continuations of each state."""
+        trunks = [episode.tokens for episode in episodes]
+        requests = BranchRequests(trunks, branches=[], budgets=[], beginnings=[])
+        assert requests.budgets is not None
         for state, count in zip(states, counts, strict=True):
             before = state.episode.response[: state.used]
             used = state.used if self.cfg.values.budget == "left" else 0
-            for k in range(len(state.drawn), len(state.drawn) + count):
-                seed, start = self.seed_after(state, k), len(state.episode.prompt)
-                asked.branches.append(Branch(state.trunk, state.position, seed, start))
-                asked.budgets.append(self.cfg.sample.max_tokens - used)
-                asked.beginnings.append((state.problem, state.episode.prompt, before))
-        return asked
+            for k in range(len(state.continuations), len(state.continuations) + count):
+                requests.branches.append(
+                    Branch(
+                        trunk=state.trunk,
+                        position=state.position,
+                        seed=self.continuation_seed(state, k),
+                        response=len(state.episode.prompt),
+                    )
+                )
+                requests.budgets.append(self.cfg.sample.max_tokens - used)
+                requests.beginnings.append((state.problem, state.episode.prompt, before))
+        return requests
 
     @property
     def splits_continuations(self) -> bool:
         """Whether the returns of continuations depend on their steps."""
         return self.graded.has_steps or self.cfg.ppo.gamma != 1
 
-    def add_drawn(
+    def add_continuations(
         self,
-        states: list[State],
+        states: list[ValuedState],
         counts: list[int],
         grown: list[Grown],
         rewards: dict[int, Reward],
         steps: dict[int, Steps],
     ) -> None:
-        """Adds what the branches of `after_states` have drawn to `states[s].drawn`.
+        """Adds what the branches of `continuation_requests` drew to `states[s].continuations`.
 
         `rewards` and `steps` are by the number of the branch.
         """
         cfg = self.cfg
-        wanted = [s for s, count in zip(states, counts, strict=True) for _ in range(count)]
-        lost = penalties([s.used + len(g.tokens) for s, g in zip(wanted, grown, strict=True)], cfg)
-        for i, state in enumerate(wanted):
+        branch_states = [s for s, count in zip(states, counts, strict=True) for _ in range(count)]
+        lengths = [s.used + len(g.tokens) for s, g in zip(branch_states, grown, strict=True)]
+        length_penalties = penalties(lengths, cfg)
+        for i, state in enumerate(branch_states):
             ends, step_rewards = steps.get(i, ([], None))
             sample = Sample(
                 tokens=np.array(state.episode.response[: state.used] + grown[i].tokens, np.int32),
@@ -201,64 +213,72 @@ class Sampler:
                 ends=ends,
                 rewards=step_rewards or [0.0] * len(ends),
                 outcome=(rewards[i].total if i in rewards else cfg.reward.truncated)
-                - (lost[i] if state.episode.penalty is not None else 0.0),
+                - (length_penalties[i] if state.episode.penalty is not None else 0.0),
             )
             total = sample.return_from(state.used, cfg.ppo.gamma)
-            state.drawn.append(Drawn(Continuation(grown[i].text, total, grown[i].finish), sample))
+            state.continuations.append(
+                DrawnContinuation(Continuation(grown[i].text, total, grown[i].finish), sample)
+            )
 
     def metrics(self, episodes: Sequence[Episode]) -> dict[str, Any]:
-        """Metrics of the way in which these episodes were sampled."""
+        """Metrics of how these episodes were sampled; here none."""
         return {}
 
     def prompt_starts(self, problems: list[PromptedProblem], per_problem: int) -> list[Start]:
-        """The prompts' ends, with `per_problem` seeds each."""
+        """The prompts' ends as starts, with `per_problem` seeds each."""
         numbers = range(per_problem)
-        return [Start(*pair, given=[], seeds=self.seeds(pair[0], numbers)) for pair in problems]
+        return [
+            Start(problem, prompt, given_tokens=[], seeds=self.seeds(problem, numbers))
+            for problem, prompt in problems
+        ]
 
     def seeds(self, problem: Problem, numbers: Iterable[int]) -> list[int]:
-        """The seeds of a problem's solutions of these numbers."""
+        """The seeds of a problem's solutions with these numbers."""
         return [row_seed(self.cfg.seed, self.iteration, problem.id, i) for i in numbers]
 
-    def seed_after(self, state: State, k: int) -> int:
+    def continuation_seed(self, state: ValuedState, k: int) -> int:
         """The seed of a state's continuation number k."""
-        # State 0 of `row_seed` is the solution itself: s_0 must not replay it.
-        place = (state.problem.id, state.rollout, state.step + 1, k)
-        return row_seed(self.cfg.seed, self.iteration, *place)
+        # State 0 of `row_seed` is the solution itself, which continuations of s_0 must not repeat.
+        return row_seed(
+            self.cfg.seed, self.iteration, state.problem.id, state.rollout, state.step + 1, k
+        )
 
-    def grown_from(
+    def graded_responses(
         self,
         params: Params,
         starts: list[Start],
         max_tokens: int | None,
         truncated: float | None,
     ) -> Responses:
-        """The responses of each start with the rewards of the whole responses.
+        """The responses of each start, with the rewards of the whole responses.
 
-        All starts have n seeds. A response has at most `max_tokens` tokens, the given ones
-        included; None: the engine's own maximum holds for the drawn tokens alone.
+        All starts have n seeds. A response has at most `max_tokens` tokens, including the given
+        ones. With None the engine's own maximum limits the drawn tokens alone.
         """
-        asked = after_starts(starts, max_tokens)
-        stream = self.engine.stream(params, *asked[:3])
-        grown, rewards, _ = self._graded(stream, asked.beginnings, truncated)
+        requests = solution_requests(starts, max_tokens)
+        stream = self.engine.stream(params, requests.trunks, requests.branches, requests.budgets)
+        grown, by_branch, _ = self._graded(stream, requests.beginnings, truncated)
         size = len(starts[0].seeds) if starts else 0
         rows = [slice(i * size, (i + 1) * size) for i in range(len(starts))]
-        nothing = Reward(truncated or 0.0)
-        found = [rewards.get(i, nothing) for i in range(len(grown))]
-        totals = np.array([reward.total for reward in found], np.float32)
+        ungraded = Reward(truncated or 0.0)
+        rewards = [by_branch.get(i, ungraded) for i in range(len(grown))]
+        totals = np.array([reward.total for reward in rewards], np.float32)
         return Responses(
             groups=[grown[row] for row in rows],
             rewards=totals.reshape(len(starts), size),
-            parts=[[reward.parts for reward in found[row]] for row in rows],
+            parts=[[reward.parts for reward in rewards[row]] for row in rows],
         )
 
     def episodes(self, params: Params, starts: list[Start]) -> list[Episode]:
         """Graded episodes with their steps, one for each seed of each start.
 
-        A response is graded and split as a whole; steps that end within what is given are dropped,
-        with their rewards.
+        The task grades and splits whole responses. Steps that end within the given tokens are
+        dropped together with their rewards.
         """
         cfg = self.cfg
-        responses = self.grown_from(params, starts, cfg.sample.max_tokens, cfg.reward.truncated)
+        responses = self.graded_responses(
+            params, starts, cfg.sample.max_tokens, cfg.reward.truncated
+        )
         grown = list(itertools.chain.from_iterable(responses.groups))
         parts = itertools.chain.from_iterable(responses.parts)
         totals = responses.rewards.ravel().tolist()
@@ -267,29 +287,31 @@ class Sampler:
     def episodes_of(
         self, starts: list[Start], grown: Sequence[Grown], rewards: Sequence[Reward]
     ) -> list[Episode]:
-        """The episodes of `episodes`, whose responses were sampled and graded."""
-        tokenizer, each = self.engine.tokenizer, iter(grown)
-        drawn: list[tuple[Solution, int, Grown]] = []
-        for problem, prompt, given, seeds in starts:
-            before = response_text(tokenizer, prompt, given)
-            for one in itertools.islice(each, len(seeds)):
-                text = whole_text(before, one)
-                solution = Solution(problem, prompt, given + one.tokens, text)
-                drawn.append((solution, len(given), one))
+        """The episodes of sampled and graded responses, in the order of the starts' seeds."""
+        tokenizer, remaining = self.engine.tokenizer, iter(grown)
+        solutions: list[Solution] = []
+        num_given: list[int] = []
+        for problem, prompt, given_tokens, seeds in starts:
+            before = response_text(tokenizer, prompt, given_tokens)
+            for response in itertools.islice(remaining, len(seeds)):
+                text = whole_text(before, response)
+                tokens = given_tokens + response.tokens
+                solutions.append(Solution(problem, prompt, tokens, text))
+                num_given.append(len(given_tokens))
         steps = shared_work(
             {
-                i: _steps_after(given, *self.split(solution))
-                for i, (solution, given, _) in enumerate(drawn)
+                i: _steps_after(num_given[i], self.split(solution))
+                for i, solution in enumerate(solutions)
                 if is_mine(i)
             }
         )
         return [
-            episode_of(*one, steps[i], *reward)
-            for i, (one, reward) in enumerate(zip(drawn, rewards, strict=True))
+            episode_of(solution, num_given[i], grown[i], steps[i], rewards[i])
+            for i, solution in enumerate(solutions)
         ]
 
     def split(self, solution: Solution) -> Steps:
-        """The step ends of a solution, and its steps' own rewards: see `split_solution`."""
+        """`split_solution` with the task and tokenizer of this run."""
         return split_solution(self.graded, self.engine.tokenizer, solution)
 
     def _graded(
@@ -298,13 +320,13 @@ class Sampler:
         beginnings: Sequence[Beginning],
         truncated: float | None,
     ) -> tuple[list[Grown], dict[int, Reward], dict[int, Solution]]:
-        """Runs a stream to its end; each response is graded while the devices go on with others.
+        """Runs a stream to its end, and grades responses while the devices decode others.
 
-        Branch i continues `beginnings[i]`: a problem, its prompt, the response's tokens before the
-        branch. A response that the budget cut is graded only if `truncated` is None.
+        Branch i continues `beginnings[i]`. A response that the budget cut is graded only if
+        `truncated` is None.
 
-        Returns the drawn tokens in order, the rewards of those that were graded, on all hosts, and
-        the solutions that this host detokenised.
+        Returns the continuations in the branches' order, the rewards of the graded ones by branch,
+        from all hosts, and the solutions that this host detokenised by branch.
         """
         texts: Texts = {}
         grown: dict[int, Grown] = {}
@@ -313,14 +335,14 @@ class Sampler:
             for i, response in stream:
                 grown[i] = response
                 if is_mine(i):
-                    solution = solutions[i] = self.whole(beginnings[i], response, texts)
+                    solution = solutions[i] = self.whole_solution(beginnings[i], response, texts)
                     if truncated is None or response.finish != "length":
                         background.add(i, solution.problem, solution.text, solution.response)
             rewards = background.rewards()
         return [grown[i] for i in range(len(beginnings))], rewards, solutions
 
-    def whole(self, beginning: Beginning, grown: Grown, texts: Texts) -> Solution:
-        """The whole response that a branch ends; `texts` keeps those of what comes before."""
+    def whole_solution(self, beginning: Beginning, grown: Grown, texts: Texts) -> Solution:
+        """The whole response that ends with a branch; `texts` caches the text before it."""
         problem, prompt, before = beginning
         if id(before) not in texts:
             texts[id(before)] = response_text(self.engine.tokenizer, prompt, before)
@@ -328,56 +350,54 @@ class Sampler:
         return Solution(problem, prompt, before + grown.tokens, text)
 
 
-def after_starts(starts: list[Start], max_tokens: int | None) -> Asked:
-    """A branch for each seed of each start; budgets as in `Sampler.grown_from`.
+def solution_requests(starts: list[Start], max_tokens: int | None) -> BranchRequests:
+    """A branch for each seed of each start; budgets as in `Sampler.graded_responses`.
 
-    Only branches inside a response say where it begins: those of prompts need shorter rows.
+    Only a branch inside a response has the response's position: a branch at a prompt's end then
+    needs shorter rows of the engine.
     """
-    trunks = [start.prompt + start.given for start in starts]
-    responses = [len(start.prompt) if start.given else None for start in starts]
-    wanted = [(i, seed) for i, start in enumerate(starts) for seed in start.seeds]
+    trunks = [start.prompt + start.given_tokens for start in starts]
+    responses = [len(start.prompt) if start.given_tokens else None for start in starts]
+    start_seeds = [(i, seed) for i, start in enumerate(starts) for seed in start.seeds]
     budgets = None
     if max_tokens is not None:
-        budgets = [max_tokens - len(starts[i].given) for i, _ in wanted]
-    return Asked(
+        budgets = [max_tokens - len(starts[i].given_tokens) for i, _ in start_seeds]
+    return BranchRequests(
         trunks,
-        [Branch(i, len(trunks[i]), seed, responses[i]) for i, seed in wanted],
-        budgets,
-        [(starts[i].problem, starts[i].prompt, starts[i].given) for i, _ in wanted],
+        branches=[Branch(i, len(trunks[i]), seed, responses[i]) for i, seed in start_seeds],
+        budgets=budgets,
+        beginnings=[
+            (starts[i].problem, starts[i].prompt, starts[i].given_tokens) for i, _ in start_seeds
+        ],
     )
 
 
 def episode_of(
-    solution: Solution,
-    given: int,
-    grown: Grown,
-    steps: Steps,
-    reward: float,
-    parts: dict[str, float] | None,
+    solution: Solution, num_given: int, grown: Grown, steps: Steps, reward: Reward
 ) -> Episode:
-    """The episode of a solution whose first `given` tokens were given; `parts` are the reward's."""
+    """The episode of a solution whose first `num_given` tokens were given."""
     return Episode(
         problem_id=solution.problem.id,
         prompt=solution.prompt,
         response=solution.response,
-        logprobs=[0.0] * given + grown.logprobs,
+        logprobs=[0.0] * num_given + grown.logprobs,
         text=solution.text,
         finished=grown.finish != "length",
-        reward=float(np.float32(reward)),
+        reward=float(np.float32(reward.total)),
         step_ends=steps[0],
         step_rewards=steps[1],
-        reward_parts=parts,
-        given=given,
+        reward_parts=reward.parts,
+        given=num_given,
     )
 
 
 def whole_text(before: str, grown: Grown) -> str:
-    """The text of a response that begins with `before` and ends with what was drawn."""
+    """The text of a response: `before`, then the text of the drawn tokens."""
     return before[: len(before) - grown.overlap] + grown.text
 
 
 def split_solution(graded: GradedTask, tokenizer: Tokenizer, solution: Solution) -> Steps:
-    """([C] step ends, [C] the steps' own rewards, None if the task has none) of a solution.
+    """([C] step ends, [C] the steps' own rewards or None if the task rewards no steps).
 
     A step's end is the index of the response token after it. Steps that end inside the same token
     become one step, with the sum of their rewards.
@@ -403,7 +423,8 @@ def split_solution(graded: GradedTask, tokenizer: Tokenizer, solution: Solution)
     return ends, list(totals.values())
 
 
-def _steps_after(given: int, ends: list[int], rewards: list[float] | None) -> Steps:
-    """The ends and rewards of the steps that end after the first `given` response tokens."""
-    first = bisect.bisect_right(ends, given)
+def _steps_after(num_given: int, steps: Steps) -> Steps:
+    """The steps that end after the first `num_given` response tokens."""
+    ends, rewards = steps
+    first = bisect.bisect_right(ends, num_given)
     return ends[first:], None if rewards is None else rewards[first:]

@@ -1,10 +1,12 @@
 """The values of an episode's states, from Monte Carlo continuations of each.
 
-V(s) is the mean return of continuations sampled from the policy at s. The return is what the steps
-after the state bring, discounted by `ppo.gamma` per step: their own rewards, if the task gives any,
-and with the last of them the reward of the outcome. V(s_C) = 0 needs no sample. Where the states
-are, how many continuations each has and which returns count are rules: see `credit/`.
-An episode is one trunk, its states are positions on it, so a value costs no prefill of its own.
+V(s) is the mean return of continuations sampled from the policy at s. The return is the sum of the
+rewards of the steps after the state, discounted by `ppo.gamma` per step. A step has its own reward
+if the task gives one, and the last step has the outcome's reward as well. V(s_C) = 0 needs no
+sample. The rules of `credit/` decide where the states are, how many continuations each has and
+which returns count.
+
+An episode is one trunk and its states are positions on it, so a value costs no extra prefill.
 """
 
 import dataclasses
@@ -19,23 +21,23 @@ from vinejax.core.settings import Config
 from vinejax.core.text import Tokenizer, token_text
 from vinejax.core.types import Continuation, Episode, Problem, PromptedProblem
 from vinejax.credit.allocation import AllocationRule, Seen
-from vinejax.credit.estimate import Estimate, Returns, estimates
+from vinejax.credit.estimate import Returns, StateEstimate, estimates
 from vinejax.credit.positions import positions_of, with_steps_between
 from vinejax.credit.rules import find_rule
-from vinejax.credit.samples import Passing, Sample
+from vinejax.credit.samples import PassingSamples, Sample
 from vinejax.model.decoder import Params
-from vinejax.rollout.sampler import Sampler, State
+from vinejax.rollout.sampler import Sampler, ValuedState
 
 MOST_WAVES = 1000
 
 
-class Visited(NamedTuple):
-    """What is known of an episode's S states once all was sampled: see `estimates`."""
+class VisitedStates(NamedTuple):
+    """An episode's S states after sampling: the arguments of `estimates` for one solution."""
 
-    returns: Sequence[Returns]  # [S]
-    first: int
-    rewards: list[float]  # [C]
-    backed_up: list[float] | None  # [S]
+    returns: Sequence[Returns]  # [S] returns at each state
+    first: int  # number of the step that begins at the first state
+    rewards: list[float]  # [C] rewards of the steps
+    backed_up: list[float] | None  # [S] backed-up values, with `values.backup`
 
 
 def fill_values(
@@ -44,35 +46,34 @@ def fill_values(
     problems: list[PromptedProblem],
     episodes: list[Episode],
 ) -> list[Episode]:
-    """The episodes with values; their steps lie between states.
+    """The episodes with values, divided into the steps that lie between states.
 
-    Where the engine scores as the learner does, episodes are `scored` by the prefill of their
-    trunks.
+    If the engine scores as the learner does, the prefill of the trunks gives `Episode.scored`.
 
-    Raises ConfigError, as `find_rule` says, for a user's rule, and if its waves do not end.
+    Raises ConfigError for a user's rule, as `find_rule` does, and if the rule's waves do not end.
     """
     rule = find_rule("values.allocation", sampler.cfg)
     by_id = {problem.id: problem for problem, _ in problems}
     rows: dict[str, list[int]] = {}
     for i, episode in enumerate(episodes):
         rows.setdefault(episode.problem_id, []).append(i)
-    vines = [
-        Vines(sampler, by_id[name], [episodes[i] for i in own], rule, own)
-        for name, own in rows.items()
+    by_problem = [
+        ProblemStates(sampler, by_id[name], [episodes[i] for i in numbers], rule, numbers)
+        for name, numbers in rows.items()
     ]
-    states = [state for of_problem in vines for state in of_problem.states]
+    states = [state for problem_states in by_problem for state in problem_states.states]
     logprobs: list[np.ndarray] = []
     for wave in itertools.count():
-        found = [of_problem.wanted(wave) for of_problem in vines]
-        if all(counts is None for counts in found):
+        requests = [problem_states.requested(wave) for problem_states in by_problem]
+        if all(counts is None for counts in requests):
             break
-        counts = [x or [0] * len(v.states) for v, x in zip(vines, found, strict=True)]
+        counts = [x or [0] * len(p.states) for p, x in zip(by_problem, requests, strict=True)]
         scored = wave == 0 and can_score(sampler)
-        every = [count for of_problem in counts for count in of_problem]
-        logprobs += sampler.continuations(params, episodes, states, every, scored)
-        for of_problem, new in zip(vines, counts, strict=True):
-            of_problem.count_new(new)
-    return filled(vines, logprobs, sampler.cfg.ppo.gamma)
+        all_counts = [count for problem_counts in counts for count in problem_counts]
+        logprobs += sampler.continuations(params, episodes, states, all_counts, scored)
+        for problem_states, new_counts in zip(by_problem, counts, strict=True):
+            problem_states.count_new(new_counts)
+    return valued_episodes(by_problem, logprobs, sampler.cfg.ppo.gamma)
 
 
 def can_score(sampler: Sampler) -> bool:
@@ -80,8 +81,8 @@ def can_score(sampler: Sampler) -> bool:
     return sampler.engine.scores_as_learner
 
 
-class Vines:
-    """The states of a problem's episodes, and the returns that were seen at each."""
+class ProblemStates:
+    """The states of a problem's episodes, and the returns sampled at each."""
 
     def __init__(
         self,
@@ -91,20 +92,20 @@ class Vines:
         rule: AllocationRule,
         numbers: Sequence[int],
     ):
-        """`rule` is the allocation; `numbers` has each episode's trunk among those of a call."""
+        """`rule` is the allocation rule; `numbers` has the trunk number of each episode."""
         cfg, tokenizer = sampler.cfg, sampler.engine.tokenizer
         self._values, self._gamma = cfg.values, cfg.ppo.gamma
         self._rule, self.numbers, self._is_over = rule, numbers, False
-        self.episodes, places = divided(episodes, cfg, tokenizer)
-        # Number of the step that begins at the first state: 0, or 1 if step 0 begins at no state.
+        self.episodes, places = divide_at_states(episodes, cfg, tokenizer)
+        # Number of the step that begins at the first state: 0, or 1 if the prompt's end is none.
         self._first = [
             int(bool(positions) and positions[0] > episode.given)
             for positions, episode in zip(places, episodes, strict=True)
         ]
-        if (most := cfg.values.max_states) is not None:
-            # The end of what is given, if it is a state, and the first so many others.
+        if (limit := cfg.values.max_states) is not None:
+            # The end of the given tokens, if it is a state, and the first `limit` other states.
             pairs = zip(places, episodes, strict=True)
-            places = [x[: most + (x[:1] == [episode.given])] for x, episode in pairs]
+            places = [x[: limit + (x[:1] == [episode.given])] for x, episode in pairs]
         self._places = places
         self.states, self._visits = _find_states(problem, self.episodes, places, numbers, cfg)
         self._earned = [np.cumsum([0.0, *episode.rewards]).tolist() for episode in self.episodes]
@@ -112,61 +113,64 @@ class Vines:
         if not self._values.reuse:
             return
         ids, responses = zip(*((e.problem_id, e.response) for e in episodes), strict=True)
-        self._passing = Passing(ids, responses, self._places, self._gamma)
+        self._passing = PassingSamples(ids, responses, self._places, self._gamma)
         for i, episode in enumerate(episodes):
-            own = {(i, c) for c in range(len(self._places[i]))}
-            sample = _whole(episode, episode.step_rewards is not None or self._gamma != 1)
-            self._passing.add(episode.problem_id, sample, own, own=i)
+            own_states = {(i, c) for c in range(len(self._places[i]))}
+            with_steps = episode.step_rewards is not None or self._gamma != 1
+            sample = _solution_sample(episode, with_steps)
+            self._passing.add(episode.problem_id, sample, counted=own_states, solution=i)
 
-    def wanted(self, wave: int) -> list[int] | None:
-        """New continuations of each of `states`; None: there are no more waves.
+    def requested(self, wave: int) -> list[int] | None:
+        """The number of new continuations of each of `states`; None: there are no more waves.
 
-        Raises ConfigError if there is no end of them.
+        Raises ConfigError if the waves do not end.
         """
         if self._is_over:
             return None
         counts, is_over = [0] * len(self.states), True
         for i, visited in enumerate(self._visits):
-            requests = self._rule(wave, self._seen(i), self._values)
-            if requests is None:
+            requested = self._rule(wave, self._seen(i), self._values)
+            if requested is None:
                 continue
             is_over = False
-            for s, count in zip(visited, requests, strict=True):
+            for s, count in zip(visited, requested, strict=True):
                 counts[s] = max(counts[s], count)
         self._is_over = is_over
         if wave == MOST_WAVES and not is_over:
-            rule = f"wants more than {MOST_WAVES} waves; a rule gives None once it wants no more"
-            raise ConfigError("values.allocation", rule, repr(self._values.allocation))
+            message = f"the rule wants more than {MOST_WAVES} waves; it must return None to stop"
+            raise ConfigError("values.allocation", message, repr(self._values.allocation))
         return None if is_over else counts
 
     def count_new(self, counts: list[int]) -> None:
-        """Adds the newest `counts[s]` continuations of each state to all states on their way."""
+        """Counts the newest `counts[s]` continuations of each state at all states they pass."""
         if self._passing is None:
             return
         for state, count in zip(self.states, counts, strict=True):
-            for drawn in state.drawn[len(state.drawn) - count :]:
+            for drawn in state.continuations[len(state.continuations) - count :]:
                 self._passing.add(state.problem.id, drawn.sample, counted=state.visits)
 
-    def seen(self) -> list[Visited]:
-        """What `estimates` takes of each episode."""
+    def visited(self) -> list[VisitedStates]:
+        """The visited states of each episode."""
         means: Sequence[list[float] | None] = [None] * len(self.episodes)
         if self._passing is not None and self._values.backup:
             means = self._passing.backed_up()
         return [
-            Visited(self._seen(i).returns, self._first[i], episode.rewards, means[i])
+            VisitedStates(self._seen(i).returns, self._first[i], episode.rewards, means[i])
             for i, episode in enumerate(self.episodes)
         ]
 
-    def filled(self, made: Sequence[Estimate]) -> list[Episode]:
-        """The episodes with these values, and the continuations of the states that they visit."""
-        groups = [tuple(drawn.continuation for drawn in state.drawn) for state in self.states]
-        filled = []
-        for i, (episode, estimate) in enumerate(zip(self.episodes, made, strict=True)):
+    def with_values(self, estimated: Sequence[StateEstimate]) -> list[Episode]:
+        """The episodes with these values, and with the continuations of their states."""
+        groups = [
+            tuple(drawn.continuation for drawn in state.continuations) for state in self.states
+        ]
+        valued = []
+        for i, (episode, estimate) in enumerate(zip(self.episodes, estimated, strict=True)):
             continuations: list[tuple[Continuation, ...]] = [()] * len(episode.step_ends)
             for c, s in enumerate(self._visits[i], start=self._first[i]):
                 continuations[c] = groups[s]
             drawn = np.array([len(group) for group in continuations], np.int32)
-            filled.append(
+            valued.append(
                 dataclasses.replace(
                     episode,
                     values=estimate.values,
@@ -177,51 +181,57 @@ class Vines:
                     continuations=tuple(continuations),
                 )
             )
-        return filled
+        return valued
 
     def _seen(self, i: int) -> Seen:
-        """The returns at the states of episode i: of their own continuations, then of others."""
-        returns = [[d.continuation.reward for d in self.states[s].drawn] for s in self._visits[i]]
+        """The returns at the states of episode i, those of a state's own continuations first."""
+        returns = [
+            [d.continuation.reward for d in self.states[s].continuations] for s in self._visits[i]
+        ]
         if self._passing is not None:
             passed = self._passing.returns[i]
-            returns = [own + others for own, others in zip(returns, passed, strict=True)]
+            returns = [x + y for x, y in zip(returns, passed, strict=True)]
         earned = self._earned[i]
         return Seen(returns, earned[self._first[i] :][: len(returns)], earned[-1])
 
 
-def filled(vines: Sequence[Vines], logprobs: Sequence[np.ndarray], gamma: float) -> list[Episode]:
+def valued_episodes(
+    by_problem: Sequence[ProblemStates], logprobs: Sequence[np.ndarray], gamma: float
+) -> list[Episode]:
     """The episodes of all problems with their values, in the order of their numbers.
 
-    `logprobs` are those of their trunks, by number, if they were scored. Values are estimated for
-    all problems at once: errors share the variance within states.
+    `logprobs` are the log-probabilities of the trunks by number; empty if they were not scored.
+    The values of all problems are estimated together, because their standard errors share the
+    variance within states.
     """
-    visited = [of_one for of_problem in vines for of_one in of_problem.seen()]
-    backed_up = [of_one.backed_up for of_one in visited]
-    made = estimates(
-        [of_one.returns for of_one in visited],
-        [of_one.first for of_one in visited],
-        [of_one.rewards for of_one in visited],
-        gamma,
-        None if None in backed_up else [x for x in backed_up if x is not None],
+    visited = [states for problem_states in by_problem for states in problem_states.visited()]
+    backed_up = [states.backed_up for states in visited]
+    estimated = estimates(
+        returns=[states.returns for states in visited],
+        first=[states.first for states in visited],
+        rewards=[states.rewards for states in visited],
+        gamma=gamma,
+        backed_up=None if None in backed_up else [x for x in backed_up if x is not None],
     )
-    found: dict[int, Episode] = {}
+    valued: dict[int, Episode] = {}
     start = 0
-    for of_problem in vines:
-        end = start + len(of_problem.numbers)
-        found |= zip(of_problem.numbers, of_problem.filled(made[start:end]), strict=True)
+    for problem_states in by_problem:
+        end = start + len(problem_states.numbers)
+        episodes = problem_states.with_values(estimated[start:end])
+        valued |= zip(problem_states.numbers, episodes, strict=True)
         start = end
     if len(logprobs):
-        found = {
+        valued = {
             i: dataclasses.replace(episode, scored=logprobs[i][len(episode.prompt) :].tolist())
-            for i, episode in found.items()
+            for i, episode in valued.items()
         }
-    return [found[i] for i in range(len(found))]
+    return [valued[i] for i in range(len(valued))]
 
 
-def divided(
+def divide_at_states(
     episodes: list[Episode], cfg: Config, tokenizer: Tokenizer
 ) -> tuple[list[Episode], list[list[int]]]:
-    """(the episodes with steps between states, the positions of each one's states)."""
+    """(the episodes with the steps between states, the positions of each episode's states)."""
     rule, text_of = find_rule("values.positions", cfg), token_text(tokenizer)
     places = [positions_of(rule, episode, text_of, cfg.values) for episode in episodes]
     return list(map(with_steps_between, episodes, places)), places
@@ -233,30 +243,39 @@ def _find_states(
     places: list[list[int]],
     numbers: Sequence[int],
     cfg: Config,
-) -> tuple[list[State], list[list[int]]]:
-    """(the states to sample from, for each episode the numbers of its states among them).
+) -> tuple[list[ValuedState], list[list[int]]]:
+    """(the states to sample from, the numbers of each episode's states among them).
 
-    Equal token prefixes are one state (`values.dedup`): its solutions share s_0.
+    With `values.dedup` equal token prefixes are one state, so all solutions share s_0.
     """
-    states: list[State] = []
-    known: dict[tuple[object, ...], int] = {}
+    states: list[ValuedState] = []
+    numbers_by_prefix: dict[tuple[object, ...], int] = {}
     visits: list[list[int]] = []
     for i, episode in enumerate(episodes):
         visits.append([])
         for c, used in enumerate(places[i]):
             prefix = (*episode.prompt, *episode.response[:used])
             key = prefix if cfg.values.dedup else (i, c)
-            if key not in known:
-                known[key] = len(states)
-                step = episode.step_ends.index(used) + 1 if used > episode.given else 0
-                states.append(State(problem, numbers[i], episode, i, step, used, visits=[]))
-            states[known[key]].visits.append((i, c))
-            visits[-1].append(known[key])
+            if key not in numbers_by_prefix:
+                numbers_by_prefix[key] = len(states)
+                states.append(
+                    ValuedState(
+                        problem,
+                        trunk=numbers[i],
+                        episode=episode,
+                        rollout=i,
+                        step=episode.step_ends.index(used) + 1 if used > episode.given else 0,
+                        used=used,
+                        visits=[],
+                    )
+                )
+            states[numbers_by_prefix[key]].visits.append((i, c))
+            visits[-1].append(numbers_by_prefix[key])
     return states, visits
 
 
-def _whole(episode: Episode, with_steps: bool) -> Sample:
-    """A solution as a sample, with the task's own steps if returns depend on them."""
+def _solution_sample(episode: Episode, with_steps: bool) -> Sample:
+    """A solution as a sample; `with_steps` if its returns depend on the task's own steps."""
     ends = episode.step_ends if with_steps else []
     return Sample(
         tokens=np.array(episode.response, np.int32),

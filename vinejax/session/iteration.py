@@ -14,7 +14,7 @@ from vinejax.learner.batch import minibatch_rows
 from vinejax.learner.update import Objective, Update, num_accepted, train_on
 from vinejax.model.decoder import Params
 from vinejax.records.episode_rows import episode_rows
-from vinejax.rollout.problems import chunks, draw
+from vinejax.rollout.draw import chunks, draw
 from vinejax.rollout.sampler import Sampler
 from vinejax.runtime.compiles import Compiles, compiles
 from vinejax.runtime.log import RunLog

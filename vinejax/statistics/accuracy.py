@@ -47,10 +47,10 @@ def pass_at_1(rewards: ArrayLike) -> float:
 def maj_at_k(rewards: ArrayLike, answers: Sequence[str | None]) -> float:
     """1.0 if the most frequent answer to one problem is correct, else 0.0.
 
-    Answers are compared as strings; among equally frequent answers the first seen wins, and it is
-    correct if its first occurrence is. Samples without an answer (None) do not vote, unless no
-    sample has an answer; in `majority_vote_acc` of VinePPO's code None votes like any answer.
-    Rewards and answers are [n], n at least 1; ValueError for other shapes.
+    Answers are compared as strings. Among equally frequent answers the first seen wins, and an
+    answer is correct if its first occurrence is. Samples without an answer (None) do not vote,
+    unless no sample has one. In `majority_vote_acc` of VinePPO's code None votes like any answer.
+    Rewards and answers are [n], with n at least 1. Raises ValueError for other shapes.
     """
     scores = np.asarray(rewards, np.float64)
     if scores.shape != (len(answers),) or not answers:
@@ -65,9 +65,9 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of a mean over problems, which are drawn with replacement.
 
-    `per_problem` is [P], P at least 1; ValueError for other shapes. Problems are drawn, not
-    samples, because the samples of one problem are not independent. The draws depend on `seed` and
-    P alone, so that they are the same for all measures of one evaluation.
+    `per_problem` is [P], with P at least 1. The bootstrap draws problems and not samples, because
+    the samples of one problem are not independent. The draws depend on `seed` and P alone, so that
+    they are the same for all measures of one evaluation. Raises ValueError for other shapes.
     """
     scores = np.asarray(per_problem, np.float64)
     if scores.ndim != 1 or scores.size == 0:
@@ -85,9 +85,9 @@ def paired_interval(
 ) -> PairedDifference:
     """pass@1 of run a minus pass@1 of run b on the same problems, with its bootstrap interval.
 
-    Each draw takes the same problems of both runs, so that the difficulty of a problem cancels: the
-    interval is narrower than the two runs' own intervals suggest. Both arguments map a problem's id
-    to the rewards of its samples; the runs may have different numbers of samples.
+    Each draw takes the same problems of both runs, so that the difficulty of a problem cancels out.
+    The interval is therefore narrower than the intervals of the two runs suggest. Both arguments
+    map a problem's id to the rewards of its samples, of which the runs may have different numbers.
 
     Raises ValueError if the runs have different problems, none, or a problem without samples.
     """
@@ -104,11 +104,12 @@ def paired_interval(
 def accuracy_metrics(
     rewards: ArrayLike, answers: Sequence[Sequence[str | None]], seed: int = 0
 ) -> dict[str, float]:
-    """pass_at_k for every power of two below n and for n, and maj_at_n if anything gives an answer.
+    """pass_at_k for every power of two below n and for n, and maj_at_n if any sample has an answer.
 
-    Each comes with the ends of its 95% bootstrap interval, as `<name>_low` and `<name>_high`.
-    Rewards are [P, n], extracted answers [P][n], None where a response gives none; the bootstrap
-    uses `seed`. Raises ValueError if the shapes do not fit, or P or n is 0.
+    Each metric comes with the ends of its 95% bootstrap interval, as `<name>_low` and
+    `<name>_high`; `seed` is that of the bootstrap. Rewards are [P, n], extracted answers [P][n],
+    with None for a response without an answer. Raises ValueError if the shapes do not fit, or P or
+    n is 0.
     """
     correct = correct_samples(rewards)
     num_problems, n = correct.shape

@@ -1,4 +1,4 @@
-r"""Answers as texts, and the answer itself beside its solution: after '####' or in \boxed{}."""
+r"""Answers as texts, and the answer within a worked solution: after '####' or in \boxed{}."""
 
 import re
 
@@ -18,13 +18,13 @@ def boxed_answer(solution: str) -> str | None:
 
 
 def written(value: str | int | float) -> str:
-    """A text without blanks around it, or a number as an integer where it exactly is one."""
+    """The value as a text, without surrounding blanks; a float of an integer value as integer."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return str(int(value))
     return str(value).strip()
 
 
 def bare_answer(answer: str) -> str:
-    """The text after the last '####', else the contents of the last box, else all of it."""
+    """The text after the last '####', else the contents of the last box, else the whole text."""
     _, marker, marked = answer.rpartition(MARKER)
     return marked.strip() if marker else boxed_answer(answer) or answer

@@ -9,9 +9,9 @@
 Nothing is downloaded. The difficulty is the number of operations.
 
 The demonstrations of the supervised warm-up are hasty: before any line but the last they may stop
-showing work and write the answer down. The answer is right, but the model cannot do several
-operations at once, so it often fails when it imitates them. Reinforcement learning has to find that
-working line by line pays, and the value of a step shows where a solution gave up.
+showing work and write down the answer. That answer is right, but the model cannot do several
+operations at once, so it often fails when it imitates such demonstrations. Reinforcement learning
+has to discover that working line by line pays. The value of a step shows where a solution gave up.
 """
 
 import pathlib
@@ -25,7 +25,7 @@ from vinejax.tasks.generated import GeneratedTask, share_of
 
 OPERATIONS = (2, 3, 4)  # difficulties, in equal shares
 HASTE = 0.5  # chance, before each line, that a demonstration skips the rest of its work
-LARGEST = 20  # every operand and every intermediate result lies in 0 .. LARGEST
+LARGEST = 20  # maximum of operands and intermediate results, which are at least 0
 TOKENIZER = pathlib.Path(__file__).parent / "arithmetic_tokenizer"
 
 _ANSWER = re.compile(r"#### (-?\d+)")
@@ -36,7 +36,7 @@ def _apply(left: int, sign: str, right: int) -> int:
 
 
 def generate(rng: np.random.Generator, operations: int) -> str:
-    """A random question; its operations apply from left to right, without precedence."""
+    """A random question, whose operations apply from left to right, without precedence."""
     value = int(rng.integers(LARGEST + 1))
     question = str(value)
     for _ in range(operations):
@@ -52,9 +52,9 @@ def generate(rng: np.random.Generator, operations: int) -> str:
 
 def worked(question: str) -> str:
     """The solution of a question: one operation per line, and the answer last."""
-    first, *rest = re.split(r"([-+*])", question)
+    first, *operations = re.split(r"([-+*])", question)
     value, lines = int(first), []
-    for sign, right in zip(rest[::2], rest[1::2], strict=True):
+    for sign, right in zip(operations[::2], operations[1::2], strict=True):
         result = _apply(value, sign, int(right))
         lines.append(f"{value}{sign}{right}={result}")
         value = result
@@ -68,7 +68,7 @@ class Arithmetic(GeneratedTask):
     vocabulary = TOKENIZER
 
     def __init__(self) -> None:
-        """Without free steps, whose number `data.free_steps` could set."""
+        """A task without free steps, so that `data.free_steps` does not apply."""
 
     @property
     def difficulties(self) -> tuple[int, ...]:
@@ -82,7 +82,7 @@ class Arithmetic(GeneratedTask):
         return f"{problem.question}="
 
     def solution(self, problem: Problem) -> str:
-        """A demonstration: the worked answer, or a hasty answer without some of the last lines."""
+        """A demonstration: the worked solution, or a hasty one that skips the last lines."""
         *lines, answer = problem.answer.split("\n")
         for i in range(len(lines) - 1):
             if share_of(f"{problem.question} {i}") < HASTE:

@@ -1,4 +1,4 @@
-"""The protocol of a task, protocols of optional methods, and finding a task by its name."""
+"""The protocol of a task, the protocols of its optional methods, and the task of a run by name."""
 
 import abc
 import difflib
@@ -24,7 +24,7 @@ Split = Literal["train", "validation", "test"]
 
 @runtime_checkable
 class Task(Protocol):
-    """Problems with a reward. Any module with `make(data: DataConfig) -> Task` can be `data.task`.
+    """Problems and their rewards; any module with `make(data: DataConfig) -> Task` is a task.
 
     A task sees texts, never token ids: `tasks/prompts.py` encodes its prompts, and `tasks/steps.py`
     maps its step boundaries to tokens. The protocols below are optional.
@@ -52,39 +52,39 @@ class Task(Protocol):
         ...
 
     def answer(self, text: str) -> str | None:
-        """The final answer of a response, on which maj@k votes; None if it gives none."""
+        """The final answer of a response, for the votes of maj@k; None without an answer."""
         ...
 
     def reward(self, problem: Problem, response: str) -> float:
         """The reward of a whole response; 1.0 and more counts as correct.
 
-        An exception ends the run, and so does a result that is no finite number.
+        An exception, or a result that is not a finite number, ends the run.
         """
         ...
 
 
 @runtime_checkable
 class BatchGraded(Protocol):
-    """A task whose answers the run's grader compares, many at a time, in the mode of the run."""
+    """A task whose answers the run's grader compares in batches, in the mode of the run."""
 
     def rewards(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
-        """The rewards of all (problem, response), in order; called instead of `reward`."""
+        """The rewards of all (problem, response), in order; runs call it instead of `reward`."""
         ...
 
 
 @runtime_checkable
 class WithStyle(Protocol):
-    """A task that sets its grader's style of finding answers; the default style is 'math'."""
+    """A task that sets the style in which its grader finds answers; the default is 'math'."""
 
     style: Style
 
 
 @runtime_checkable
 class WithGold(Protocol):
-    """A `BatchGraded` task whose correct answers the grader tries to read before the run."""
+    """A `BatchGraded` task with correct answers, which the grader tries to read before the run."""
 
     def gold(self, problem: Problem) -> str | None:
-        """The correct answer without a solution; None if the data set has none for the problem."""
+        """The correct answer without a solution; None if the data set has none."""
         ...
 
 
@@ -93,19 +93,19 @@ class StepRewarded(Protocol):
     """A task with process rewards, which are added to the reward of the response."""
 
     def step_rewards(self, problem: Problem, steps: Sequence[str]) -> Sequence[float]:
-        """A reward for each step of a response; `steps` are the texts that `split` makes of it."""
+        """A reward per step of a response; `steps` are the texts that `split` divides it into."""
         ...
 
 
 @runtime_checkable
 class StepsInTokens(Protocol):
-    """A task whose steps are counted in tokens, for text without natural boundaries.
+    """A task whose steps are numbers of tokens, for text without natural boundaries.
 
-    `split` is then not called. Such a task cannot be `StepRewarded`, as its steps are no texts.
+    Its `split` is never called. It cannot be `StepRewarded`, because its steps are not texts.
     """
 
     def step_ends(self, num_tokens: int) -> list[int]:
-        """[C] rising token indices one past each step of a response; the last is `num_tokens`."""
+        """[C] increasing token indices one past each step of a response, up to `num_tokens`."""
         ...
 
 
@@ -120,44 +120,44 @@ class WithTokenizer(Protocol):
 class WithFreeSteps(Protocol):
     """A task that reads `data.free_steps`; every other task refuses it."""
 
-    free_steps: tuple[int, ...]  # numbers of free steps of its problems, in equal shares
+    free_steps: tuple[int, ...]  # numbers of free steps, each of an equal share of problems
 
 
 @runtime_checkable
 class WithColumns(Protocol):
     """A task that reads some of the fields `FIELDS` of `data`; every other task refuses them."""
 
-    reads: tuple[str, ...]
+    reads: tuple[str, ...]  # names of the fields
 
 
 @runtime_checkable
 class Configured(Protocol):
-    """A task that reads groups of settings of accessories, which every other task refuses."""
+    """A task that reads groups of settings of accessories; every other task refuses them."""
 
     sections: tuple[str, ...]  # names of the groups, such as ('code',)
 
     def configure(self, cfg: Config) -> None:
-        """Takes the settings of a run. Raises ConfigError if they do not suit the task."""
+        """Reads the settings of a run. Raises ConfigError if they do not suit the task."""
         ...
 
 
 @runtime_checkable
 class WithFailures(Protocol):
-    """A task that can say what is wrong with a response."""
+    """A task that can show why a response is wrong."""
 
     def failure(self, problem: Problem, response: str) -> dict[str, str] | None:
-        """'input', 'expected' and 'got' of the first test that a response fails, for people."""
+        """'input', 'expected' and 'got' of the first test that a response fails, for the report."""
         ...
 
 
 @runtime_checkable
 class OwnRules(Protocol):
-    """A `BatchGraded` task whose data set brings its rules, so that nothing reads `grader.mode`."""
+    """A `BatchGraded` task that scores by its data set's rules instead of `grader.mode`."""
 
     own_rules: bool
 
 
-# Fields of `data` that only a task `WithColumns` can read; its `reads` names the ones it does read.
+# Fields of `data` that only a task `WithColumns` can read; its `reads` names those that it reads.
 COLUMN_FIELDS = ("question", "answer", "solution", "subset", "template")
 FIELDS = (*COLUMN_FIELDS, "size")
 
@@ -165,27 +165,27 @@ FIELDS = (*COLUMN_FIELDS, "size")
 def check_template(template: str) -> None:
     """Raises ConfigError for a `data.template` without a place for the question."""
     if "{question}" not in template:
-        rule = "must hold {question}, where the question of a row is put"
-        raise ConfigError("data.template", rule, repr(template))
+        message = "must hold {question}, which stands for the question of a row"
+        raise ConfigError("data.template", message, repr(template))
 
 
 def check_package(package: str, extra: str, data: DataConfig) -> None:
-    """Raises ConfigError where a task's package, which `extra` of setup.py installs, is missing."""
+    """Raises ConfigError if a task's package, which `extra` of setup.py installs, is missing."""
     if importlib.util.find_spec(package) is None:
         name = package.replace("_", "-")
-        rule = f"needs the package {name}: pip install 'vinejax[{extra}]'"
-        raise ConfigError("data.task", rule, repr(data.task))
+        message = f"needs the package {name}: pip install 'vinejax[{extra}]'"
+        raise ConfigError("data.task", message, repr(data.task))
 
 
 def shipped_tokenizer(task: Task, remedy: str) -> Tokenizer:
-    """The tokenizer that the task ships; if it has none, raises ConfigError with `remedy`."""
+    """The tokenizer that the task ships; raises ConfigError with `remedy` if it ships none."""
     if not isinstance(task, WithTokenizer):
         raise ConfigError("model.path", f"task {task.name} ships no tokenizer; {remedy}")
     return task.tokenizer()
 
 
 class ReferenceTask(abc.ABC):
-    """The base of tasks that follow VinePPO's code: a data path, a prompt and a style of steps."""
+    """The base of tasks that follow VinePPO's code, with its prompt and its steps."""
 
     name: str
     style: Style = "math"
@@ -194,7 +194,7 @@ class ReferenceTask(abc.ABC):
         self.path = path
 
     def prompt(self, problem: Problem) -> str:
-        """VinePPO's prompt, the same for every data set; the response begins with a newline.
+        """VinePPO's prompt, which is the same for every data set; responses begin with a newline.
 
         Source: prompt_library/MATH_step_by_step_sft.jsonnet and generic_GSM8K_step_by_step.jsonnet.
         """
@@ -209,8 +209,8 @@ class ReferenceTask(abc.ABC):
     @abc.abstractmethod
     def gold(self, problem: Problem) -> str | None: ...
 
-    def given(self, response: str) -> str | None:
-        """The answer of a response that mode 'strict' compares with `gold`."""
+    def strict_answer(self, response: str) -> str | None:
+        """The answer of a response, as mode 'strict' compares it with `gold`."""
         return self.answer(response)
 
     def reward(self, problem: Problem, response: str) -> float:
@@ -218,8 +218,11 @@ class ReferenceTask(abc.ABC):
         return self.rewards([(problem, response)], shared_grader())[0]
 
     def rewards(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
-        """Mode 'strict' compares `given` with `gold`; mode 'reference' the answers that VinePPO's
-        rules extract from the response and from the data set's whole answer."""
+        """The rewards of (problem, response), in order.
+
+        Mode 'strict' compares `strict_answer` with `gold`. Mode 'reference' compares the answers
+        that VinePPO's rules extract from the response and from the data set's whole answer.
+        """
         if grader.mode == "strict":
             return self._graded(items, grader)
         verdicts = grader.grade_responses(
@@ -228,25 +231,27 @@ class ReferenceTask(abc.ABC):
         return [float(verdict.correct) for verdict in verdicts]
 
     def _graded(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
-        pairs = ((self.given(response), self.gold(problem) or "") for problem, response in items)
+        pairs = (
+            (self.strict_answer(response), self.gold(problem) or "") for problem, response in items
+        )
         return [float(verdict.correct) for verdict in grader.grade_many(pairs)]
 
 
 class AnswerTask(ReferenceTask):
-    """The base of tasks that extract the answer of a response in one way, in all grading modes."""
+    """The base of tasks that extract a response's answer by `answer` in all grading modes."""
 
     def rewards(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
-        """The rewards by the mode of the grader; in both modes `answer` extracts the answers."""
+        """The rewards of (problem, response), in order, by the mode of the grader."""
         return self._graded(items, grader)
 
 
 def load_task(data: DataConfig) -> Task:
-    """The task that `data.task` names: `make(data)` of that module, which may be the user's.
+    """The task of `data.task`: `make(data)` of the module with that name, built in or the user's.
 
-    A task of a user's own is a `CheckedTask`, and UserError is raised as it does. Raises
-    ConfigError if the module does not exist or fails, with file and line, if its `make`
-    gives no task, or if a field is set that the task does not read: `data.free_steps`, one of
-    `FIELDS` or, for a task of the package, `data.path`.
+    A user's task is returned as a `CheckedTask`, which may raise UserError. Raises ConfigError if
+    the module does not exist or fails, with file and line, and if its `make` returns no task.
+    Raises ConfigError as well for a field that is set but that the task does not read:
+    `data.free_steps`, one of `FIELDS` or, for a built-in task, `data.path`.
     """
     name = data.task
     try:
@@ -268,18 +273,20 @@ def load_task(data: DataConfig) -> Task:
     if not is_ours:
         task = cast(Task, CheckedTask(task))
     if data.free_steps is not None and not isinstance(task, WithFreeSteps):
-        rule = f"task {task.name} has no free steps to count; leave it out"
-        raise ConfigError("data.free_steps", rule, repr(data.free_steps))
+        message = f"task {task.name} has no free steps; leave it out"
+        raise ConfigError("data.free_steps", message, repr(data.free_steps))
     reads = task.reads if isinstance(task, WithColumns) else ()
     for field in FIELDS:
         value = getattr(data, field)
         if value != getattr(DataConfig(), field) and field not in reads:
             other = "table" if field in COLUMN_FIELDS else "reasoning_gym"
-            rule = f"task {task.name} does not read it; leave it out, or take vinejax.tasks.{other}"
-            raise ConfigError(f"data.{field}", rule, repr(value))
+            message = (
+                f"task {task.name} does not read it; leave it out, or take vinejax.tasks.{other}"
+            )
+            raise ConfigError(f"data.{field}", message, repr(value))
     if data.path and is_ours and not hasattr(task, "path"):
-        rule = f"task {task.name} makes its problems itself and reads no data; leave it out"
-        raise ConfigError("data.path", rule, repr(data.path))
+        message = f"task {task.name} makes its problems itself and reads no data; leave it out"
+        raise ConfigError("data.path", message, repr(data.path))
     return task
 
 
@@ -287,8 +294,8 @@ def _no_such_module(name: str) -> ConfigError:
     package = importlib.import_module("vinejax.tasks")
     modules = [info.name for info in pkgutil.iter_modules(package.__path__)]
     tasks = [m for m in modules if hasattr(importlib.import_module(f"vinejax.tasks.{m}"), "make")]
-    known = [f"vinejax.tasks.{task}" for task in tasks] + list(contributed("TASKS"))
-    leaves = {path.rpartition(".")[2]: path for path in known}
+    paths = [f"vinejax.tasks.{task}" for task in tasks] + list(contributed("TASKS"))
+    leaves = {path.rpartition(".")[2]: path for path in paths}
     nearest = difflib.get_close_matches(name.rpartition(".")[2], leaves, n=1, cutoff=0.0)[0]
-    message = f"no such module; the nearest of ours is {leaves[nearest]!r}"
+    message = f"no such module; the nearest built-in task is {leaves[nearest]!r}"
     return ConfigError("data.task", message, repr(name))

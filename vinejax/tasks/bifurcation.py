@@ -11,23 +11,23 @@
     #### ><             the answer: both sides
 
 The number of free lines of a section is the place of its letter in the alphabet, 0 for a dot. The
-sides of free lines decide nothing, and neither does the serial number, which only makes questions
-differ. A response is right if it has every line that the prompt demands and both forks are right,
-whatever the sides of its free lines. Responses without the free lines are wrong, as otherwise a
-policy could earn the reward without the free steps that the task is about.
+sides of free lines decide nothing. The serial number decides nothing either; it only makes
+questions differ. A response is right if it has every line that the prompt demands and both forks
+are right, whatever the sides of its free lines. Responses without the free lines are wrong.
+Otherwise a policy could earn the reward without the free steps that the task is about.
 
-Free lines and forks are written with the same two symbols, so they share weights of the policy. An
-estimator that gives every token of a solution the same credit moves these weights at random by the
-free lines, which hides the two tokens that matter; docs/results.md has the consequences.
+Free lines and forks are written with the same two symbols, so they share weights of the policy. If
+an estimator gives every token of a solution the same credit, the free lines move these weights at
+random, which hides the two tokens that matter. docs/results.md has the consequences.
 
-After a wrong side no response can be right any more: that is a dead end. The demonstrations go on
-there with lines such as `!<`, give no answer, and end only after `DEAD_END` characters, beyond
-the token budget of a run, so that a model that was trained on them runs into its length limit.
+After a wrong side no response can be right any more: that is a dead end. There the demonstrations
+go on with lines such as `!<`, give no answer, and end only after `DEAD_END` characters. That is
+beyond the token budget of a run, so a model trained on them runs into its length limit.
 
-The demonstrations take the right side of each fork with chance p = `RIGHT`, independently. So the
-value of a state of their policy is known exactly; see `value`. The number of free lines is
-`data.free_steps`; without it the problems have 0 to 24 in equal shares, so that one start, trained
-on this mixture, serves every number.
+The demonstrations take the right side of each fork with chance p = `RIGHT`, independently. The
+value of a state of their policy is therefore known exactly; see `value`. The number of free lines
+is `data.free_steps`. Without it the problems have 0 to 24 free lines in equal shares, so that one
+start, trained on this mixture, serves every number.
 """
 
 import functools
@@ -43,10 +43,10 @@ from vinejax.tasks.generated import GeneratedTask, numbers_of_free_steps, rng_of
 FREE_LINES = tuple(range(25))  # numbers of free lines without `data.free_steps`, in equal shares
 RANGE = (0, 3 * len(string.ascii_lowercase))  # free lines that three letters can express
 RIGHT = 0.55  # chance that a demonstration takes the right side of a fork
-DEAD_END = 112  # minimum of characters of a demonstration in a dead end
+DEAD_END = 112  # minimum number of characters of a demonstration with a dead end
 SIDES = "<>"
 RIGHT_SIDES = "><"  # the right side of the first and of the second fork
-FORK = "."  # begins the line of a fork
+FORK = "."  # first character of a fork's line
 ANSWER = "\n#### "
 
 _ANY_SIDE = "?"  # stands for either side in the form of a right response
@@ -55,9 +55,10 @@ _QUESTION = re.compile(r"\d{4}([a-z.]{3})")
 
 @functools.lru_cache(maxsize=1024)  # all states of a solution have the same form
 def form_of(question: str) -> str:
-    """The form of all right responses to the question, `?` for either side.
+    """The form of all right responses to the question, with `?` for either side.
 
-    All have the same length, so a response is right exactly if it fits character by character.
+    Right responses have the same length, so a response is right exactly if it fits the form
+    character by character.
     """
     match = _QUESTION.fullmatch(question)
     assert match, question
@@ -105,7 +106,7 @@ class Bifurcation(GeneratedTask):
         return f"{problem.question}:"
 
     def solution(self, problem: Problem) -> str:
-        """A demonstration, which is right with chance p² and else runs on in a dead end."""
+        """A demonstration, which is right with chance p² and otherwise runs on in a dead end."""
         rng = rng_of(problem.question)
         form = form_of(problem.question)
         written = ""

@@ -8,19 +8,19 @@
 The rules are those of Jiayi-Pan/Countdown-Tasks-3to4 as TinyZero uses it
 (examples/data_preprocess/countdown.py and verl/utils/reward_score/countdown.py of
 Jiayi-Pan/TinyZero): three or four numbers, each used exactly once, with +, -, *, / and
-parentheses, and any work before the answer. Rankings of methods can be compared with those of
-others; accuracies cannot, because the task departs from TinyZero's:
+parentheses, and any work before the answer. Rankings of methods can be compared with published
+ones. Accuracies cannot, because the task departs from TinyZero's:
 
-- The problems are generated here, not read from the data set: numbers and targets are from 1 to 20,
-  as models of 80,000 parameters must know their sums; every problem has a solution, whose
+- The problems are generated here, not read from the data set. Numbers and targets are from 1 to 20,
+  because models of 80,000 parameters must know their sums. Every problem has a solution whose
   operations give integers from 1 to 99.
-- The prompt says the same in characters that a small model can read, and the answer stands after
+- The prompt is written in characters that a small model can read, and the answer stands after
   `#### `, not between `<answer>` tags.
-- The reward is 1 or 0: TinyZero gives 0.1 for an answer in the right form.
-- Values are exact fractions, compared exactly; TinyZero's are floats that may differ by 1e-5. Its
-  check of characters also lets `**`, `//` and decimal points pass; here they are wrong.
+- The reward is 1 or 0. TinyZero gives 0.1 for an answer in the right form.
+- Values are exact fractions, compared exactly. TinyZero compares floats, which may differ by 1e-5.
+  Its check of characters also accepts `**`, `//` and decimal points, which are wrong here.
 
-Every step of the game matters. `data.free_steps` is the number of given numbers minus two; without
+Every step of the game matters. `data.free_steps` is the number of given numbers minus two. Without
 it problems have three or four numbers in equal shares, as in the data set.
 """
 
@@ -38,8 +38,8 @@ from vinejax.tasks.generated import GeneratedTask, numbers_of_free_steps
 
 FREE_STEPS = (1, 2)  # three or four numbers
 RANGE = (1, 2)  # two numbers give too few questions, five hardly ever a small target
-LARGEST = 20  # given number or target
-LARGEST_BETWEEN = 99  # result of an operation
+LARGEST = 20  # maximum of given numbers and targets
+LARGEST_BETWEEN = 99  # maximum of an operation's result
 OPERATIONS = "+-*/"
 
 _EXPRESSION = re.compile(r"[-+*/() 0-9]{1,128}")  # short enough for Python's parser, however deep
@@ -54,10 +54,11 @@ _OPERATIONS = {
 
 
 def evaluate(expression: str) -> tuple[Fraction, list[int]] | None:
-    """The value of an expression and the numbers in it, in order; natural numbers, + - * / and ().
+    """(the value, the numbers in order) of an expression of natural numbers, + - * / and ().
 
-    None if it is no such expression, is longer than 128 characters, or divides by zero. The text is
-    parsed and never executed. A sign may stand before a number or a parenthesis, as in Python.
+    None if the text is no such expression, has more than 128 characters, or divides by zero. The
+    text is parsed and never executed. A sign may stand before a number or a parenthesis, as in
+    Python.
     """
     if not _EXPRESSION.fullmatch(expression):
         return None
@@ -102,7 +103,7 @@ def _result(left: int, sign: str, right: int) -> int | None:
 
 
 def combine(rng: random.Random, numbers: list[int]) -> tuple[int, list[str], str] | None:
-    """A random combination of all the numbers: its value, a line per operation, the expression.
+    """A random combination of all numbers: (its value, a line per operation, the expression).
 
     None if an operation gives no integer from 1 to `LARGEST_BETWEEN`.
     """
@@ -126,7 +127,7 @@ class Countdown(GeneratedTask):
     name = "countdown"
 
     def draw(self, rng: np.random.Generator, free_steps: int) -> tuple[str, str]:
-        choices = random.Random(int(rng.integers(2**63)))  # faster, for thousands of attempts
+        choices = random.Random(int(rng.integers(2**63)))  # faster than NumPy for many attempts
         while True:
             numbers = [choices.randint(1, LARGEST) for _ in range(free_steps + 2)]
             combined = combine(choices, numbers)
@@ -139,11 +140,11 @@ class Countdown(GeneratedTask):
         return f"{problem.question}:"
 
     def solution(self, problem: Problem) -> str:
-        """A demonstration: the right operations, without any search."""
+        """A demonstration: the right operations, without a search for them."""
         return f"\n{problem.answer}"
 
     def reward(self, problem: Problem, response: str) -> float:
-        """1 if the answer solves the problem, whatever the work before it, else 0."""
+        """1 if the answer solves the problem, whatever work precedes it, else 0."""
         return float(solves(problem.question, self.answer(response) or ""))
 
 

@@ -3,16 +3,16 @@ r"""DAPO-Math-17k: competition problems, rewritten so that every answer is an in
 Yu et al. 2025, https://arxiv.org/abs/2503.14476, section 3.5. `data.path` is a data set of the hub,
 by default BytedTsinghua-SIA/DAPO-Math-17k, a folder with train.parquet, or the file itself.
 
-The published file has 1,791,700 rows: 17,400 distinct problems, about a hundred times each; 3,300
-of them are in Chinese. They are in verl's format: `prompt` is a chat of one message, with the
-question between two sentences on the form of the answer, and `reward_model.ground_truth` is the
-answer. Rows whose `prompt` is the question alone (open-r1/DAPO-Math-17k-Processed) are read, too.
-Questions that come with more than one answer are left out.
+The published file has 1,791,700 rows: 17,400 distinct problems, about a hundred times each. Of the
+problems 3,300 are in Chinese. Rows are in verl's format. `prompt` is a chat of one message, with
+the question between two sentences on the form of the answer, and `reward_model.ground_truth` is the
+answer. Rows whose `prompt` is the question alone (open-r1/DAPO-Math-17k-Processed) can be read,
+too. Questions with more than one answer are left out.
 
-There is only a train split: validation and test are held out of it (`tasks/splits.py`), unless the
-folder has files for them, such as AIME 2024 in the same format. A solution is right if the text
-after its last 'Answer:', on that line or the next, equals the integer, as the paper's rule has it;
-a box without 'Answer:' does not count. Prompts are for chat models: `data.chat_template=True`.
+The data has only a train split. Validation and test are held out of it (`tasks/splits.py`), unless
+the folder has files for them, such as AIME 2024 in the same format. As in the paper, a solution is
+right if the text after its last 'Answer:', on that line or the next, equals the integer. A box
+without 'Answer:' does not count. Prompts are for chat models: `data.chat_template=True`.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from vinejax.core.types import Problem
 from vinejax.grading.extract import after_thinking
 from vinejax.runtime.distributed import is_writer
 from vinejax.tasks.base import AnswerTask
-from vinejax.tasks.table import Chat, RowTask, answer_of, chat_of
+from vinejax.tasks.table import ContextQuestion, RowTask, answer_of, chat_of
 
 HUB_NAME = "BytedTsinghua-SIA/DAPO-Math-17k"
 HEAD = (
@@ -34,10 +34,10 @@ HEAD = (
     "the form Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n"
 )
 TAIL = '\n\nRemember to put your answer on its own line after "Answer:".'
-# 'Answer:', perhaps bold, with a colon of any width; in quotes it is an echo of the prompt.
+# 'Answer:', perhaps bold, with a colon of any width; within quotes it is an echo of the prompt
 ANSWER = re.compile(r"(?i)answer[\s*_}]*[:：](?![\"'”’])[\s*_}`]*+(?!\$?answer)")
-REST = re.compile(r"(?s)(?:\$\$.*?\$\$|\\\[.*?\\\])?[^\n]*")  # of the line, or a display formula
-MAX_ANSWER = 1000  # characters
+LINE_END = re.compile(r"(?s)(?:\$\$.*?\$\$|\\\[.*?\\\])?[^\n]*")  # or a display formula
+MAX_ANSWER = 1000  # characters that are searched for an answer
 INTEGER = re.compile(r"[-+]?\d+")
 
 
@@ -56,11 +56,11 @@ class DAPOMath(RowTask, AnswerTask):
         sure = [problem for problem in problems if counts[problem.question] == 1]
         if len(sure) < len(problems) and is_writer():
             doubtful = sum(count > 1 for count in counts.values())
-            rule = "questions have two answers or more and are left out"
-            print(f"{self.path} {source}: {doubtful} {rule}")
+            message = "questions have two answers or more and are left out"
+            print(f"{self.path} {source}: {doubtful} {message}")
         return sure
 
-    def _pair(self, row: dict[str, Any]) -> tuple[Chat, str]:
+    def _pair(self, row: dict[str, Any]) -> tuple[ContextQuestion, str]:
         question, answer = pair_of(row)
         return ((), question), answer
 
@@ -75,8 +75,8 @@ class DAPOMath(RowTask, AnswerTask):
     def answer(self, text: str) -> str | None:
         text = after_thinking(text)
         for line in reversed([*ANSWER.finditer(text)]):
-            rest = REST.match(text[line.end() : line.end() + MAX_ANSWER])
-            answer = rest.group().strip(' \t\n\r*_`"') if rest else ""
+            line_end = LINE_END.match(text[line.end() : line.end() + MAX_ANSWER])
+            answer = line_end.group().strip(' \t\n\r*_`"') if line_end else ""
             if answer.count("}") > answer.count("{"):
                 answer = answer.rstrip("}. ")  # \textbf{Answer: 5}
             if re.search(r"\w", answer):
@@ -88,7 +88,7 @@ class DAPOMath(RowTask, AnswerTask):
 
 
 def pair_of(row: dict[str, Any]) -> tuple[str, str]:
-    """The question and the answer of a row; ValueError if one is missing or of another form."""
+    """The question and the answer of a row; ValueError if one is missing or malformed."""
     context, question = chat_of(row, "prompt")
     question = question.removeprefix(HEAD).removesuffix(TAIL).strip()
     if context:
@@ -97,7 +97,7 @@ def pair_of(row: dict[str, Any]) -> tuple[str, str]:
         raise ValueError("column 'prompt' holds no question")
     answer = answer_of(row, "reward_model.ground_truth")
     if not INTEGER.fullmatch(answer):
-        rule = f"must be an integer, found {answer!r:.60}"
-        raise ValueError(f"column 'reward_model.ground_truth' {rule}")
-    digits = answer.lstrip("+-").lstrip("0") or "0"  # not int(), which refuses thousands of digits
+        message = f"must be an integer, found {answer!r:.60}"
+        raise ValueError(f"column 'reward_model.ground_truth' {message}")
+    digits = answer.lstrip("+-").lstrip("0") or "0"  # int() would fail on thousands of digits
     return question, f"-{digits}" if answer.startswith("-") and digits != "0" else digits

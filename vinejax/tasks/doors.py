@@ -1,4 +1,4 @@
-"""A task of several turns whose values are known: one door decides, and noise at every turn.
+"""A task of several turns with known values: one door decides, and every turn has noise.
 
     0042                the prompt: a serial number
     a0                  the environment: the room, and a bit
@@ -10,14 +10,14 @@
     b0
     <                   the last of `MOVES` moves: the episode ends, with reward 1
 
-Every move leads to room `a` or `b`, so states recur. The door is in the room of one of the moves,
-each as likely as the others. There the arm decides: `>` is right for the bit 1, `<` for 0. Other
-bits are noise, and other moves decide nothing. A line that is no arm leaves everything as it is
-and takes a turn.
+Every move leads to room `a` or `b`, so states recur. The door is in the room of one of the moves;
+all moves are equally likely. There the arm decides: `>` is right for the bit 1, `<` for 0. Other
+bits are noise, and other moves decide nothing. A line that is no arm changes nothing and takes a
+turn.
 
 The demonstrations move `>` with chance p = `LEAN`, whatever the bit, so half of them are right. The
-value of each state of their policy is known, both over all noise (`value`) and given the noise that
-is to come, which follows from the seed.
+value of each state of their policy is known, both averaged over all noise (`value`) and for the
+noise that the seed determines.
 """
 
 import copy
@@ -40,11 +40,11 @@ class Doors:
     """An episode; see the module's docstring."""
 
     seed: int = 0
-    moves: int = 0  # made
+    moves: int = 0  # number of moves so far
     room: str = "a"
     bit: int = 0
-    has_door: bool = False  # the room
-    is_right: bool | None = None  # None: the door has not been passed
+    has_door: bool = False  # whether the room has the door
+    is_right: bool | None = None  # whether the arm at the door was right; None: not there yet
 
     def reset(self, problem: Problem, seed: int) -> str:
         self.seed = seed
@@ -53,7 +53,7 @@ class Doors:
     def step(self, action: str) -> Observation:
         arm = action.removesuffix("\n")
         if arm not in tuple(ARMS):
-            return Observation(self.seen)
+            return Observation(self.sight)
         if self.has_door:
             self.is_right = ARMS.index(arm) == self.bit
         self.moves += 1
@@ -66,12 +66,14 @@ class Doors:
         return copy.copy(self)
 
     def key(self) -> str:
-        return f"{self.moves}{self.seen.strip()}{self.is_right}"
+        return f"{self.moves}{self.sight.strip()}{self.is_right}"
 
     def value(self) -> float:
-        """V(s) of the demonstrations' policy, a mean over the noise to come.
+        """V(s) of the demonstrations' policy, averaged over the noise to come.
 
-        V(s) = p or 1 - p at the door, for its bit    1 or 0 after it, and 1/2 before it
+        V(s) = 1/2                      before the door
+        V(s) = p for bit 1, 1 - p for 0 at the door
+        V(s) = 1 or 0                   after the door
         """
         if self.is_right is not None:
             return float(self.is_right)
@@ -80,18 +82,18 @@ class Doors:
         return 0.5
 
     @property
-    def seen(self) -> str:
-        """What the environment says on entering the room."""
+    def sight(self) -> str:
+        """The observation on entering the room."""
         return f"{self.room}{'!' * self.has_door}{self.bit}\n"
 
     def _entered(self, room: str) -> str:
-        """Draws the next room's bit and whether it has the door; what is seen there."""
+        """Enters a room: draws its bit and whether it has the door, and returns the observation."""
         self.room = room
         self.bit = int(share_of(f"bit {self.seed} {self.moves}") < 0.5)
         is_there = share_of(f"door {self.seed} {self.moves}") < 1 / (MOVES - self.moves)
         passed = self.is_right is not None
         self.has_door = is_there and not passed
-        return self.seen
+        return self.sight
 
 
 class DoorsTask(TurnTask, CharacterTask):
@@ -112,13 +114,13 @@ class DoorsTask(TurnTask, CharacterTask):
         return problem.question
 
     def solution(self, problem: Problem) -> str:
-        """A demonstration after the prompt, with what the environment says in it."""
+        """A demonstration after the prompt, the environment's observations included."""
         rng, env = rng_of(problem.question), Doors()
-        text, found = env.reset(problem, int(rng.integers(2**32))), Observation("")
-        while not found.done:
+        text, observation = env.reset(problem, int(rng.integers(2**32))), Observation("")
+        while not observation.done:
             action = ARMS[int(rng.random() < LEAN)] + "\n"
-            found = env.step(action)
-            text += action + found.text
+            observation = env.step(action)
+            text += action + observation.text
         return text
 
 

@@ -1,8 +1,8 @@
-"""Tasks of several turns: the protocol of their environments, and calls of one that are checked.
+"""Tasks of several turns: the protocol of their environments, and a wrapper that checks results.
 
-A task with `env()` is multi-turn: the policy says something, its environment answers, and so on. It
-has `load`, `prompt` and `answer` as any other; `TurnTask` has the rest. The rewards are those of
-the environment alone.
+A task with `env()` is multi-turn: the policy acts, the environment answers, and so on. Such a task
+has `load`, `prompt` and `answer` like any other task; `TurnTask` has the other methods. All rewards
+come from the environment.
 """
 
 import math
@@ -15,34 +15,34 @@ from vinejax.core.types import Problem, Turn
 
 
 class Observation(NamedTuple):
-    """What an environment answers to an action."""
+    """An environment's answer to an action."""
 
-    text: str  # what the policy reads next; not read once `done`
-    reward: float = 0.0  # of the action
-    done: bool = False  # the episode ends
-    truncated: bool = False  # the episode is cut, as one that is out of turns
+    text: str  # text that the policy reads next; ignored once `done`
+    reward: float = 0.0  # reward of the action
+    done: bool = False  # whether the episode ends
+    truncated: bool = False  # whether the episode is cut, like one that runs out of turns
 
 
 @runtime_checkable
 class TextEnv(Protocol):
     """One episode: a function of (problem, seed, actions), and of nothing else.
 
-    Calls come from threads, one at a time. Optional are
+    Calls come from several threads, one call at a time. Optional methods are
 
-    - `fork()`: an independent copy, its generator included. Without it a copy is made by repeating
-      the actions.
-    - `key()`: a text or None; states with equal keys are equal.
-    - `recall(turn)`: a new environment gets the state after a recorded turn, so that the action is
-      not repeated.
-    - `close()`: called once the episode has ended.
+    - `fork()`: returns an independent copy, its random generator included. Without `fork` a copy is
+      made by repeating the actions.
+    - `key()`: returns a text or None; states with equal keys are equal.
+    - `recall(turn)`: puts a new environment into the state after a recorded turn, so that the
+      action is not repeated.
+    - `close()`: ends the environment; called once the episode has ended.
     """
 
     def reset(self, problem: Problem, seed: int) -> str:
-        """Begins the episode; its text is put after the task's prompt. 0 <= seed < 2**32."""
+        """Begins the episode; the returned text follows the task's prompt. 0 <= seed < 2**32."""
         ...
 
     def step(self, action: str) -> Observation:
-        """Takes what the policy said in its turn, up to and with the text that ended it."""
+        """Takes an action: the policy's text of a turn, including the text that ended the turn."""
         ...
 
 
@@ -50,8 +50,8 @@ class TextEnv(Protocol):
 class MultiTurn(Protocol):
     """A task whose solutions are episodes in an environment."""
 
-    max_turns: int  # of an episode
-    ends_turn: tuple[str, ...]  # texts after which the environment acts, beside EOS
+    max_turns: int  # maximum of turns of an episode
+    ends_turn: tuple[str, ...]  # texts that end the policy's turn, beside EOS
 
     def env(self) -> TextEnv:
         """A new environment."""
@@ -59,17 +59,17 @@ class MultiTurn(Protocol):
 
 
 class TurnTask:
-    """The base of multi-turn tasks: what else `Task` promises, so that a turn is a step."""
+    """The base of multi-turn tasks: the other methods of `Task`, with one step per turn."""
 
     max_turns = 16
     ends_turn: tuple[str, ...] = ()
 
     def split(self, text: str) -> list[int]:
-        """Boundaries of steps within the text of one turn; here none."""
+        """Boundaries of the steps within one turn's text; here the turn is one step."""
         return [0, len(text)]
 
     def answer(self, text: str) -> str | None:
-        """None: there is no answer to vote on."""
+        """None, as there is no answer to vote on."""
         return None
 
     def reward(self, problem: Problem, response: str) -> float:
@@ -79,23 +79,26 @@ class TurnTask:
         raise NotImplementedError("the task has no worked solutions")
 
 
-class Begun(NamedTuple):
-    """An episode's place among others: what its environment is a function of, but the actions."""
+class EnvStart(NamedTuple):
+    """The start of an episode, which together with the actions determines the environment."""
 
     problem: Problem
     seed: int
 
 
 class Environment:
-    """An episode's environment whose results are checked as they enter.
+    """An episode's environment with checked results.
 
-    A call raises UserError, one line with the problem and the turn, if the environment's fails or
-    gives something of another kind, or if `reset` or `step` takes more than `timeout_s` seconds.
+    A method raises UserError, in one line with the problem and the turn, if the environment's
+    method fails or returns something of another kind. `reset` and `step` raise it as well if they
+    take more than `timeout_s` seconds.
     """
 
-    def __init__(self, task: Any, begun: Begun, timeout_s: float, env: Any = None, turn: int = 0):
-        """`env` has taken `turn` actions; None: a new one, not yet reset."""
-        self._task, self._begun, self._timeout_s = task, begun, timeout_s
+    def __init__(
+        self, task: Any, start: EnvStart, timeout_s: float, env: Any = None, turn: int = 0
+    ):
+        """`env` is an environment that has taken `turn` actions; None: a new one, not yet reset."""
+        self._task, self._start, self._timeout_s = task, start, timeout_s
         self._turn = turn
         self._env = self._call("env", task.env) if env is None else env
 
@@ -105,68 +108,72 @@ class Environment:
         return getattr(self._env, "fork", None) is not None
 
     def reset(self) -> str:
-        """The first text, of a new environment."""
-        text = self._in_time("reset", *self._begun)
+        """Begins the episode of a new environment; returns its first text."""
+        text = self._in_time("reset", self._start.problem, self._start.seed)
         if not isinstance(text, str):
             raise self._wrong("reset", self._env.reset, text, "a text")
         return text
 
     def step(self, action: str) -> Observation:
-        """What the environment answers."""
+        """Takes an action; returns the environment's answer."""
         self._turn += 1
-        found = self._in_time("step", action)
-        rule = "an Observation: a text, a finite number and bools"
-        is_one = isinstance(found, tuple) and 1 <= len(found) <= 4
-        given = Observation(*found) if is_one else Observation("", math.nan)
-        reward, ends = finite_number(given.reward), (given.done, given.truncated)
-        is_bool = all(end in (True, False) for end in ends)
-        if not isinstance(given.text, str) or reward is None or not is_bool:
-            raise self._wrong("step", self._env.step, found, rule)
-        return Observation(given.text, reward, *map(bool, ends))
+        result = self._in_time("step", action)
+        has_fields = isinstance(result, tuple) and 1 <= len(result) <= 4
+        text, reward, done, truncated = (
+            Observation(*result) if has_fields else Observation("", math.nan)
+        )
+        number = finite_number(reward)
+        is_bool = done in (True, False) and truncated in (True, False)
+        if not isinstance(text, str) or number is None or not is_bool:
+            needed = "an Observation: a text, a finite number and bools"
+            raise self._wrong("step", self._env.step, result, needed)
+        return Observation(text, number, bool(done), bool(truncated))
 
     def key(self) -> str | None:
-        """The key of the state; None if the environment has none."""
+        """The key of the state; None if the environment has no keys."""
         if getattr(self._env, "key", None) is None:
             return None
-        found = self._call("key", self._env.key)
-        if found is not None and not isinstance(found, str):
-            raise self._wrong("key", self._env.key, found, "a text, or None")
-        return found
+        key = self._call("key", self._env.key)
+        if key is not None and not isinstance(key, str):
+            raise self._wrong("key", self._env.key, key, "a text, or None")
+        return key
 
     def fork(self) -> "Environment":
-        """A copy by the environment's own `fork`."""
+        """A copy, made by the environment's `fork`."""
         copy = self._call("fork", self._env.fork)
         if copy is None or copy is self._env:
             raise self._wrong("fork", self._env.fork, copy, "another environment")
-        return Environment(self._task, self._begun, self._timeout_s, copy, self._turn)
+        return Environment(self._task, self._start, self._timeout_s, copy, self._turn)
 
     def replay(self, turns: Iterable[Turn]) -> None:
-        """Takes the actions of these turns again; UserError unless it answers as it did then."""
+        """Takes the actions of recorded turns again; UserError if an answer differs."""
         recall = getattr(self._env, "recall", None)
         for turn in turns:
             if recall is not None:
                 self._turn += 1
                 self._call("recall", recall, turn)
                 continue
-            found = *self.step(turn.action)[:2], self.key()
-            then = turn.observation, turn.reward, turn.key
-            if found != then:
-                rule = f"the environment answered {then!r:.200} to {turn.action!r:.100}, and now"
-                remedy = "it must be a function of (problem, seed, actions)"
-                raise UserError(f"{self._where}: {rule} {found!r:.200}; {remedy}")
+            answer = *self.step(turn.action)[:2], self.key()
+            recorded = turn.observation, turn.reward, turn.key
+            if answer != recorded:
+                message = (
+                    f"the environment answered {recorded!r:.200} to {turn.action!r:.100}, and now"
+                    f" {answer!r:.200}; it must be a function of (problem, seed, actions)"
+                )
+                raise UserError(f"{self._where}: {message}")
 
     def close(self) -> None:
-        """Calls `close`, if the environment has it."""
+        """Calls the environment's `close`, if it has one."""
         if getattr(self._env, "close", None) is not None:
             self._call("close", self._env.close)
 
     @property
     def _where(self) -> str:
-        return f"task {self._task.name}, problem {self._begun.problem.id}, turn {self._turn}"
+        return f"task {self._task.name}, problem {self._start.problem.id}, turn {self._turn}"
 
-    def _wrong(self, name: str, function: Any, found: Any, rule: str) -> UserError:
-        place = place_of(function)
-        return UserError(f"{self._where}: {place}: `{name}` gave {found!r:.200}; needed is {rule}")
+    def _wrong(self, name: str, function: Any, result: Any, needed: str) -> UserError:
+        message = f"`{name}` gave {result!r:.200}; needed is {needed}"
+        return UserError(f"{self._where}: {place_of(function)}: {message}")
 
     def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """The function's result; UserError if it fails."""
@@ -179,16 +186,18 @@ class Environment:
             raise UserError(f"{self._where}: `{name}` failed: {reason}") from error
 
     def _in_time(self, name: str, *arguments: Any) -> Any:
-        """The result of a method, called on a thread of its own: one that hangs can be left."""
-        call = self._call, name, getattr(self._env, name), *arguments
-        results, _ = called_within(self._timeout_s, f"environment {name}", *call)
+        """The result of a method, called on a thread of its own, which is left if it hangs."""
+        method = getattr(self._env, name)
+        results, _ = called_within(
+            self._timeout_s, f"environment {name}", self._call, name, method, *arguments
+        )
         if not results:
-            rule = f"`{name}` has not returned within env.timeout_s = {self._timeout_s:g} s"
-            raise UserError(f"{self._where}: {rule}; raise it, or mend the environment")
+            message = f"`{name}` has not returned within env.timeout_s = {self._timeout_s:g} s"
+            raise UserError(f"{self._where}: {message}; raise it, or mend the environment")
         return results[0]
 
 
-def begun_anew(task: Any, begun: Begun, timeout_s: float) -> tuple[Environment, str]:
+def start_environment(task: Any, start: EnvStart, timeout_s: float) -> tuple[Environment, str]:
     """(a new environment at the start of its episode, its first text)."""
-    environment = Environment(task, begun, timeout_s)
+    environment = Environment(task, start, timeout_s)
     return environment, environment.reset()

@@ -1,8 +1,8 @@
 """Rows of one data file: JSON, JSON Lines, Parquet, Arrow, CSV, TSV.
 
-Files are read row by row, but for JSON, so that repeated rows take no memory. A number that is not
-finite is a missing value, None. Every fault raises DataError, which names the file and, where
-possible, the line or, in a file without lines, the row.
+All files except JSON are read row by row, so that repeated rows take no memory. A number that is
+not finite is a missing value, None. Every fault raises DataError with the file and, where possible,
+the line, or the row in a file without lines.
 """
 
 import csv
@@ -18,47 +18,48 @@ from typing import Any, NamedTuple
 from vinejax.core.errors import DataError
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".parquet", ".csv", ".tsv", ".arrow")
-STATE = "state.json"  # in a folder that `save_to_disk` of `datasets` wrote, for one split
-MAX_DIGITS = 4000  # of an integer that is read as one; Python refuses to print much longer ones
+STATE = "state.json"  # file in the folder of a split that `save_to_disk` of `datasets` wrote
+MAX_DIGITS = 4000  # limit for reading integers; Python cannot print much longer ones
 
-NumberedRows = list[tuple[int, dict[str, Any]]]  # (line of a file or row of a data set from 1, row)
-Keep = Callable[[dict[str, Any]], bool]  # whether a row is kept
+# (line of a file, or row of a data set, counted from 1; the row)
+NumberedRows = list[tuple[int, dict[str, Any]]]
+Keep = Callable[[dict[str, Any]], bool]  # whether to keep a row
 
 
-class Rows(NamedTuple):
-    """Numbered rows, at least one, of the file or data set called `file`."""
+class FileRows(NamedTuple):
+    """The numbered rows, at least one, of the file or data set called `file`."""
 
     file: str
     numbered: NumberedRows
-    files: Sequence[str] = ()  # of each row, where there are several
+    files: Sequence[str] = ()  # file of each row, if there are several files
 
     def place(self, i: int) -> tuple[str, int]:
-        """The file and the line of row `i`."""
+        """(file, line) of row `i`."""
         return self.files[i] if self.files else self.file, self.numbered[i][0]
 
 
 def is_file(path: Path) -> bool:
-    """Whether `read_file` reads the path: a file, or the folder of one saved data set."""
+    """Whether `read_file` can read the path: a file, or the folder of one saved data set."""
     return path.is_file() or (path / STATE).is_file()
 
 
-def read_file(file: Path, fields: tuple[str, ...] = (), keep: Keep | None = None) -> Rows:
+def read_file(file: Path, fields: tuple[str, ...] = (), keep: Keep | None = None) -> FileRows:
     """The rows of a file with one of SUFFIXES, or of the folder of one saved data set.
 
-    Each must have strings in all of `fields`; those that `keep` refuses are left out.
+    Every row must have strings under all of `fields`. Rows for which `keep` is false are left out.
     """
-    return filled(str(file), rows_in(file, fields, keep))
+    return nonempty(str(file), rows_in(file, fields, keep))
 
 
-def filled(file: str, numbered: NumberedRows, files: Sequence[str] = ()) -> Rows:
-    """The rows; DataError if there are none."""
+def nonempty(file: str, numbered: NumberedRows, files: Sequence[str] = ()) -> FileRows:
+    """The rows as `FileRows`; raises DataError without rows."""
     if not numbered:
         raise DataError(file, None, "no rows")
-    return Rows(file, numbered, files)
+    return FileRows(file, numbered, files)
 
 
 def rows_in(file: Path, fields: tuple[str, ...], keep: Keep | None) -> NumberedRows:
-    """As `read_file`; there may be none."""
+    """The rows of `read_file`; the list may be empty."""
     if file.is_dir():
         rows = _saved_rows(file)
     elif file.suffix in (".parquet", ".arrow"):
@@ -69,11 +70,11 @@ def rows_in(file: Path, fields: tuple[str, ...], keep: Keep | None) -> NumberedR
         rows = _json_rows(str(file))
     else:
         rows = _jsonl_rows(str(file))
-    return checked(rows, fields, str(file), keep)
+    return checked_rows(rows, fields, str(file), keep)
 
 
 def _saved_rows(folder: Path) -> Iterator[tuple[int, Any]]:
-    """The rows of a data set that `save_to_disk` wrote; its state names its files in order."""
+    """The rows of a data set that `save_to_disk` wrote, whose state file lists its data files."""
     file = str(folder / STATE)
     try:
         names = [part["filename"] for part in _whole_json(file)["_data_files"]]
@@ -83,8 +84,8 @@ def _saved_rows(folder: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _arrow_rows(files: Sequence[Path]) -> Iterator[tuple[int, Any]]:
-    """The rows of Parquet files, or of Arrow's, as streams or files, one after the other."""
-    from pyarrow import ipc, parquet  # half a second
+    """The rows of Parquet files or Arrow streams, file by file."""
+    from pyarrow import ipc, parquet  # importing takes half a second
 
     number = 0
     for file in files:
@@ -100,12 +101,12 @@ def _arrow_rows(files: Sequence[Path]) -> Iterator[tuple[int, Any]]:
                     for row in batch.to_pylist():
                         number += 1
                         yield number, finite_or_none(row)
-        except (OSError, ValueError) as error:  # pyarrow's own errors are of these kinds
+        except (OSError, ValueError) as error:  # base classes of pyarrow's errors
             raise DataError(str(file), None, f"not {kind}: {one_line(error)}") from None
 
 
 def finite_or_none(value: Any) -> Any:
-    """The value with None for each float in it that is not finite."""
+    """The value, in which every float that is not finite is replaced by None."""
     if isinstance(value, dict):
         return {name: finite_or_none(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -121,9 +122,10 @@ def _check_names(names: Sequence[str], what: str, file: str, line: int | None) -
 
 
 def _csv_rows(file: str) -> Iterator[tuple[int, Any]]:
-    """The rows of a CSV or TSV file, whose first line names the columns; numbered by the last line.
+    """The rows of a CSV or TSV file, each numbered by its last line.
 
-    The length of a field has no limit: the default of Python's reader is 128 KiB.
+    The file's first line names the columns. A field may have any length, whereas Python's reader
+    allows 128 KiB by default.
     """
     csv.field_size_limit(sys.maxsize)
     kind, delimiter = ("TSV", "\t") if file.endswith(".tsv") else ("CSV", ",")
@@ -146,15 +148,15 @@ def _csv_rows(file: str) -> Iterator[tuple[int, Any]]:
 
 
 def _json_rows(file: str) -> Iterator[tuple[int, Any]]:
-    """The rows of a JSON file, numbered from 1, or by line if its first line is a row.
+    """The rows of a JSON file, numbered from 1, or by line if it has a row per line.
 
-    It holds a list of objects; an object with such a list, alone or under 'data'; an object with a
-    list per column; or one object, the only row.
+    The file holds a list of objects; or an object with such a list, alone or under 'data'; or an
+    object with a list per column; or one object, which is the only row.
     """
-    filled = (line for _, line in _lines(file) if line.strip())
-    first = next(filled, b"")
+    lines_with_text = (line for _, line in _lines(file) if line.strip())
+    first = next(lines_with_text, b"")
     try:
-        is_lines = isinstance(_parse(first, file, 1), dict) and any(filled)
+        is_lines = isinstance(_parse(first, file, 1), dict) and any(lines_with_text)
     except DataError:
         is_lines = False
     return _jsonl_rows(file) if is_lines else enumerate(_rows_of(_whole_json(file), file), start=1)
@@ -165,19 +167,19 @@ def _whole_json(file: str) -> Any:
 
 
 def _rows_of(whole: Any, file: str) -> Sequence[Any]:
-    """The rows in the value that a JSON file holds."""
+    """The rows in the value of a JSON file."""
     if not isinstance(whole, dict):
         return whole if isinstance(whole, list) else [whole]
     lists = {name: part for name, part in whole.items() if isinstance(part, list) and part}
-    of_rows = [name for name, part in lists.items() if isinstance(part[0], dict)]
-    if "data" in of_rows or len(of_rows) == len(whole) == 1:
-        return whole["data" if "data" in of_rows else of_rows[0]]
+    row_lists = [name for name, part in lists.items() if isinstance(part[0], dict)]
+    if "data" in row_lists or len(row_lists) == len(whole) == 1:
+        return whole["data" if "data" in row_lists else row_lists[0]]
     columns = list(whole.values())
     if not all(isinstance(column, list) for column in columns):
         return [whole]
-    if len(of_rows) == len(whole) or len(set(map(len, columns))) > 1:
+    if len(row_lists) == len(whole) or len(set(map(len, columns))) > 1:
         names = ", ".join(map(repr, whole))
-        raise DataError(file, None, f"its lists {names} are no columns; put each in its own file")
+        raise DataError(file, None, f"the lists {names} are not columns; put each in its own file")
     return [dict(zip(whole, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
@@ -187,7 +189,7 @@ def _jsonl_rows(file: str) -> Iterator[tuple[int, Any]]:
 
 
 def _lines(file: str) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file with their numbers; a line ends at a newline and nowhere else."""
+    """The lines of a file with their numbers; only a newline ends a line."""
     open_bytes = gzip.open if file.endswith(".gz") else open
     try:
         with open_bytes(file, "rb") as lines:
@@ -199,7 +201,7 @@ def _lines(file: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _parse(text: bytes, file: str, line: int) -> Any:
-    """The value of a JSON text that begins on this line; very long integers stay texts."""
+    """The value of a JSON text that begins on this line, with very long integers as texts."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         _check_names([name for name, _ in pairs], "fields", file, line)
@@ -222,14 +224,14 @@ def _parse(text: bytes, file: str, line: int) -> Any:
         raise DataError(file, line, "JSON that is nested too deeply to be read") from None
 
 
-def checked(
+def checked_rows(
     rows: Iterable[tuple[int, Any]],
     fields: tuple[str, ...],
     file: str,
     keep: Keep | None = None,
 ) -> NumberedRows:
-    """The rows, if each is an object with a text under every name in `fields`."""
-    kept = []
+    """The rows that `keep` selects; DataError unless each has a text under all of `fields`."""
+    numbered = []
     for number, row in rows:
         if not isinstance(row, dict):
             raise DataError(file, number, f"expected an object, found {type(row).__name__}")
@@ -242,12 +244,12 @@ def checked(
                 kind = type(row[field]).__name__
                 raise DataError(file, number, f"field {field!r} must be a string, not {kind}")
             check_text(row[field], f"field {field!r}", file, number)
-        kept.append((number, row))
-    return kept
+        numbered.append((number, row))
+    return numbered
 
 
 def check_text(text: str, what: str, file: str, number: int) -> None:
-    """Raises DataError for half a character, such as JSON's `"\\ud800"`, which UTF-8 lacks."""
+    """Raises DataError for a lone surrogate, such as JSON's `"\\ud800"`, which UTF-8 lacks."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

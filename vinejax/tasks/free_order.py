@@ -1,24 +1,24 @@
 """A task with a free order of steps: a sum is reduced, one sub-expression per line.
 
-    a3+4 b7+1 c9-5=     the prompt: a sum, each of whose sub-expressions has a name
+    a3+4 b7+1 c9-5=     the prompt: a sum of sub-expressions, each with a name
     b7+1=88             a line: a sub-expression, its value 8, and the sum so far, 8
     c9-5=42
     a3+4=79
     #### 9              the answer
 
-Values are from 0 to 9, and only the last digit of a sum is written: 8 + 4 = 12 becomes 2. So all
-lines have the same length, and a prompt may have any number of sub-expressions. Their order is
-free, as all orders give the same sum; a wrong value or a wrong sum makes the answer wrong. The
-reward depends on the answer alone, so a guess is right in one case out of ten.
+Values are from 0 to 9, and only the last digit of a sum is written: 8 + 4 = 12 becomes 2. All lines
+therefore have the same length, and a prompt may have any number of sub-expressions. Their order is
+free, because all orders give the same sum. A wrong value or a wrong sum makes the answer wrong. The
+reward depends on the answer alone, so one guess in ten is right.
 
 The demonstrations reduce the k sub-expressions in a random order. Each of their values is wrong
-with chance 1 - `RIGHT`^(1/k), independently, and the following sums include the error. So all
-values are right with chance `RIGHT`, whatever k is, and a model that imitates the demonstrations is
+with chance 1 - `RIGHT`^(1/k), independently, and the following sums include the error. All values
+are therefore right with chance `RIGHT` for every k, and a model that imitates the demonstrations is
 right about as often. The value of a state drops at the line where its solution went wrong.
 
-`data.free_steps` is the number of sub-expressions minus one. It is at least 1, as there are too few
-questions with one sub-expression; without it the problems have 1 to 4 in equal shares, so that one
-start, trained on this mixture, serves every number.
+`data.free_steps` is the number of sub-expressions minus one. It is at least 1, because too few
+questions have one sub-expression. Without it the problems have 1 to 4 free steps in equal shares,
+so that one start, trained on this mixture, serves every number.
 """
 
 import re
@@ -38,7 +38,7 @@ _SUB_EXPRESSION = re.compile(r"([a-z])(\d)([-+])(\d)")
 
 
 def values_of(question: str) -> dict[str, int]:
-    """Maps each sub-expression, with its name in front, to its value."""
+    """{sub-expression with its name in front: its value}."""
     values = {}
     for name, left, sign, right in _SUB_EXPRESSION.findall(question):
         value = int(left) + int(right) if sign == "+" else int(left) - int(right)
@@ -61,7 +61,7 @@ class FreeOrder(GeneratedTask):
     name = "free_order"
 
     def draw(self, rng: np.random.Generator, free_steps: int) -> tuple[str, str]:
-        """A sum of sums and differences of two digits, each of which has a digit as its value."""
+        """A sum of sub-expressions of two digits, whose values are digits, with its reduction."""
         parts = []
         for name in string.ascii_lowercase[: free_steps + 1]:
             smaller, larger = sorted(int(digit) for digit in rng.integers(10, size=2))
@@ -76,7 +76,7 @@ class FreeOrder(GeneratedTask):
         return f"{problem.question}="
 
     def solution(self, problem: Problem) -> str:
-        """A demonstration: any order, and all values right with chance `RIGHT`."""
+        """A demonstration in random order, with all values right with chance `RIGHT`."""
         rng = rng_of(problem.question)
         values = values_of(problem.question)
         order = [str(named) for named in rng.permutation(list(values))]

@@ -1,4 +1,4 @@
-"""The base of generated tasks: problems by split, random choices by hash, answers, a tokenizer.
+"""The base of generated tasks: problems of each split, random choices by hash, a tokenizer.
 
 The tasks are `arithmetic`, `bifurcation`, `free_order` and `countdown`.
 """
@@ -16,26 +16,26 @@ from vinejax.core.types import Problem
 from vinejax.tasks.base import Split
 from vinejax.tasks.steps import split_steps
 
-SIZES = {"train": 6000, "validation": 256, "test": 512}
-MAX_DRAWS = 100  # questions drawn per problem of a split; validation and test take a tenth each
+SIZES = {"train": 6000, "validation": 256, "test": 512}  # problems of each split
+MAX_DRAWS = 100  # drawn questions per problem of a split; a tenth is for validation or test
 TOKENIZER = pathlib.Path(__file__).parent / "character_tokenizer"
 
 _ANSWER = re.compile(r"\n#### ([^\n]*)\Z")
 
 
 def rng_of(text: str) -> np.random.Generator:
-    """A generator seeded by a hash of the text: the same on every host."""
+    """A random generator seeded by a hash of the text, the same on every host."""
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return np.random.default_rng(int.from_bytes(digest))
 
 
 def share_of(text: str) -> float:
-    """A number in [0, 1), the same for the same text everywhere."""
+    """A number in [0, 1) by a hash of the text, the same on every host."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest()) / 2**32
 
 
 def split_of(question: str) -> str:
-    """The split of a question, by its hash: a tenth for validation, a tenth for test."""
+    """The split of a question by its hash: a tenth is for validation, a tenth for test."""
     return {0: "test", 1: "validation"}.get(int(10 * share_of(question)), "train")
 
 
@@ -49,15 +49,15 @@ def numbers_of_free_steps(
     if data.free_steps is None:
         return default
     if not low <= data.free_steps <= high:
-        rule = f"must be from {low} to {high} for this task"
-        raise ConfigError("data.free_steps", rule, repr(data.free_steps))
+        message = f"must be from {low} to {high} for this task"
+        raise ConfigError("data.free_steps", message, repr(data.free_steps))
     return (data.free_steps,)
 
 
 class CharacterTask:
     """A task that ships a character-level tokenizer."""
 
-    vocabulary = TOKENIZER  # its folder
+    vocabulary = TOKENIZER  # folder of the tokenizer
 
     def tokenizer(self) -> Tokenizer:
         """The shipped tokenizer, for a new model."""
@@ -69,27 +69,27 @@ class CharacterTask:
 class GeneratedTask(CharacterTask):
     """The base of generated tasks: a subclass has a `name`, `draw`, `prompt` and `solution`.
 
-    Every problem is generated. Its split is a hash of its question, so no two splits share a
-    question: a tenth of all possible questions is for validation and a tenth for test.
+    A hash of a question decides its split, so no two splits share a question. A tenth of all
+    possible questions is for validation and a tenth for test.
     """
 
     name: str
 
     def __init__(self, free_steps: tuple[int, ...]):
-        """`free_steps` are the numbers of free steps of the problems, in equal shares."""
+        """`free_steps` are numbers of free steps, each of an equal share of the problems."""
         self.free_steps = free_steps
 
     @property
     def difficulties(self) -> tuple[int, ...]:
-        """What `draw` is given, in equal shares."""
+        """The difficulties of the problems, in equal shares; `draw` takes one of them."""
         return self.free_steps
 
     def draw(self, rng: np.random.Generator, difficulty: int) -> tuple[str, str]:
-        """A random question with this number of free steps, and its worked solution."""
+        """(a random question of this difficulty, its worked solution)."""
         raise NotImplementedError
 
     def load(self, split: Split) -> list[Problem]:
-        """The problems of a split; raises DataError if there are too few questions for it."""
+        """The problems of a split; raises DataError if the task has too few questions."""
         rng = np.random.default_rng(["train", "validation", "test"].index(split))
         problems: dict[str, Problem] = {}
         for _ in range(MAX_DRAWS * SIZES[split]):
@@ -108,10 +108,10 @@ class GeneratedTask(CharacterTask):
         return split_steps(text, style="gsm8k")
 
     def answer(self, text: str) -> str | None:
-        """The rest of the last line after `#### `; None if the last line does not begin so."""
+        """The text after `#### ` in the last line; None if that line does not begin with it."""
         match = _ANSWER.search(text)
         return match[1] if match else None
 
     def reward(self, problem: Problem, response: str) -> float:
-        """1 for the answer of the worked solution, else 0."""
+        """1 if the answer is that of the worked solution, else 0."""
         return float(self.answer(response) == self.answer(problem.answer))

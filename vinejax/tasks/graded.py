@@ -1,4 +1,4 @@
-"""A task with the grader of the run: rewards of responses and of steps, and where steps end."""
+"""A task with the grader of a run: rewards of responses and of steps, and the ends of steps."""
 
 import contextlib
 import dataclasses
@@ -28,9 +28,9 @@ from vinejax.tasks.base import (
     WithStyle,
 )
 from vinejax.tasks.rewards import (
-    Call,
     Items,
     Reward,
+    RewardCall,
     RewardFunction,
     TrainerState,
     find_rewards,
@@ -38,12 +38,12 @@ from vinejax.tasks.rewards import (
 )
 from vinejax.tasks.steps import step_ends
 
-MIN_WORKERS, MAX_WORKERS = 2, 16  # grading processes, where the number of cores decides
+MIN_WORKERS, MAX_WORKERS = 2, 16  # limits of the default number of grading processes
 
 
 @dataclasses.dataclass(frozen=True)
 class GradingStats:
-    """Counts of grading since the start; without a grader all but `seconds` stay 0."""
+    """Counts of grading since the start; without a grader only `seconds` is not 0."""
 
     pairs: int = 0
     timeouts: int = 0
@@ -51,48 +51,48 @@ class GradingStats:
     seconds: float = 0.0  # wall-clock time in the task's own functions
 
     def minus(self, earlier: "GradingStats") -> "GradingStats":
-        """The counts since `earlier` was taken."""
-        now, then = dataclasses.astuple(self), dataclasses.astuple(earlier)
-        return GradingStats(*map(operator.sub, now, then))
+        """The counts since the time of `earlier`."""
+        newer, older = dataclasses.astuple(self), dataclasses.astuple(earlier)
+        return GradingStats(*map(operator.sub, newer, older))
 
 
 def default_workers() -> int:
-    """The number of grading processes of a run that sets none.
+    """The number of grading processes of a run that does not set it.
 
-    It is half of the cores that this process may use, as the others serve the devices, kept within
-    MIN_WORKERS .. MAX_WORKERS.
+    It is half of the cores that this process may use, within MIN_WORKERS .. MAX_WORKERS. The other
+    cores serve the devices.
     """
-    usable = getattr(os, "sched_getaffinity", None)  # not on every system
-    cores = len(usable(0)) if usable else os.cpu_count() or 1
+    affinity = getattr(os, "sched_getaffinity", None)  # some systems lack it
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     return min(max(cores // 2, MIN_WORKERS), MAX_WORKERS)
 
 
 def check_grader(task: Task, cfg: GraderConfig) -> None:
-    """Raises ConfigError for a field of `grader` that is set and that the task never reads.
+    """Raises ConfigError for a field of `grader` that is set but that the task never reads.
 
-    All fields but `unreadable` are of the grader of a `BatchGraded` task; `unreadable` is of tasks
-    that are `WithGold`, too.
+    Only the grader of a `BatchGraded` task reads these fields. `unreadable` needs a task that is
+    `WithGold` as well.
     """
     for name, value in flatten(cfg):
-        lacks = "" if isinstance(task, BatchGraded) else "rewards"
+        missing = "" if isinstance(task, BatchGraded) else "rewards"
         if name == "unreadable" and not isinstance(task, WithGold):
-            lacks = lacks or "gold"
+            missing = missing or "gold"
         if name == "mode" and isinstance(task, OwnRules) and value != GraderConfig().mode:
-            rule = f"task {task.name} scores by its own rules; leave it out"
-            raise ConfigError("grader.mode", rule, repr(value))
-        if lacks and value != getattr(GraderConfig(), name):
-            rule = f"task {task.name} has no `{lacks}`, so nothing reads it; leave it out"
-            raise ConfigError(f"grader.{name}", rule, repr(value))
+            message = f"task {task.name} scores by its own rules; leave it out"
+            raise ConfigError("grader.mode", message, repr(value))
+        if missing and value != getattr(GraderConfig(), name):
+            message = f"task {task.name} has no `{missing}`, so nothing reads it; leave it out"
+            raise ConfigError(f"grader.{name}", message, repr(value))
 
 
 def configure(task: Task, cfg: Config) -> None:
-    """Gives a task its settings of accessories. Raises ConfigError if they do not suit it."""
+    """Passes the settings of accessories to a task; raises ConfigError if they do not suit it."""
     reads = task.sections if isinstance(task, Configured) else ()
     for name, settings in cfg.sections.items():
         if settings.of_task and name not in reads:
             field, value = next(iter(settings.changed().items()), (name, settings))
-            rule = f"task {task.name} does not read it; leave it out"
-            raise ConfigError(field, rule, repr(value))
+            message = f"task {task.name} does not read it; leave it out"
+            raise ConfigError(field, message, repr(value))
     if isinstance(task, Configured):
         task.configure(cfg)
 
@@ -100,9 +100,9 @@ def configure(task: Task, cfg: Config) -> None:
 class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
     """A task with its grader: a context manager, usable from several threads, one call at a time.
 
-    The grader's processes start with the first pair that needs one; a task that is not
-    `BatchGraded` never has any. `reward` names the functions whose weighted sum is the reward of a
-    response; without any the task's own counts.
+    The grader starts its processes at the first pair that needs one. A task that is not
+    `BatchGraded` has no such processes. `reward` names the functions whose weighted sum is the
+    reward of a response. Without functions the task's own reward counts.
 
     Raises ConfigError for a task that is both `StepsInTokens` and `StepRewarded`, and as
     `find_rewards` does.
@@ -115,20 +115,20 @@ class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
         reward: RewardConfig | None = None,
     ):
         if isinstance(task, StepsInTokens) and isinstance(task, StepRewarded):
-            rule = "`step_rewards` judges the texts of steps, and `step_ends` gives them none"
-            raise ConfigError("data.task", rule, repr(task.name))
+            message = "`step_rewards` needs texts of steps, and steps of `step_ends` have none"
+            raise ConfigError("data.task", message, repr(task.name))
         self.task = task
         self._functions = find_rewards(reward) if reward else []
-        self.state = TrainerState()  # what reward functions learn of the run
+        self.state = TrainerState()  # the run's progress, for reward functions
         self._grader = None
-        is_asked = not self._functions or any(f.function is None for f in self._functions)
-        if isinstance(task, BatchGraded) and is_asked:
+        needs_task = not self._functions or any(f.function is None for f in self._functions)
+        if isinstance(task, BatchGraded) and needs_task:
             style = task.style if isinstance(task, WithStyle) else "math"
             workers = cfg.workers or default_workers()
             self._grader = Grader(
                 workers, cfg.timeout_s, mode=cfg.mode, style=style, memory_mb=cfg.memory_mb
             )
-        self._said_unjudged = False
+        self._has_warned = False
         self._seconds = 0.0
         self._lock = threading.Lock()
 
@@ -136,7 +136,7 @@ class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
         self.close()
 
     def close(self) -> None:
-        """Ends the grader's processes; a task that needs them can give no rewards afterwards."""
+        """Ends the grader's processes; a task that needs them cannot grade afterwards."""
         if self._grader:
             self._grader.close()
 
@@ -148,7 +148,7 @@ class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
         return GradingStats(stats.pairs, stats.timeouts, stats.errors, self._seconds)
 
     def background(self) -> "BackgroundGrading":
-        """A grading of responses as they come, while the caller goes on sampling."""
+        """A grading of responses as they end, while the caller samples others."""
         return BackgroundGrading(self)
 
     def __call__(self, items: Sequence[tuple[Problem, str]]) -> list[float]:
@@ -165,33 +165,36 @@ class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
         if not items:
             return []
         if not self._functions:
-            return [Reward(total) for total in self._own(items)]
+            return [Reward(total) for total in self._task_rewards(items)]
         parts, logged = [], {}
         for function in self._functions:
-            call = Call(ids, self.state)
+            call = RewardCall(ids, self.state)
             parts.append(self._part(function, items, call))
             for name, values in call.logged.items():
                 logged[f"{function.name}/{name}"] = sum(values) / len(values)
         rewards = weighted(self._functions, parts, logged)
         for (problem, _), *judged in zip(items, *parts, strict=True):
-            if all(part is None for part in judged) and not self._said_unjudged:
-                self._said_unjudged = True
-                rule = "no reward function judged a response, whose reward is 0"
-                print(f"warning: task {self.task.name}, problem {problem.id}: {rule}")
+            if all(part is None for part in judged) and not self._has_warned:
+                self._has_warned = True
+                message = "no reward function judged a response, whose reward is 0"
+                print(f"warning: task {self.task.name}, problem {problem.id}: {message}")
         return rewards
 
-    def _part(self, function: RewardFunction, items: Items, call: Call) -> Sequence[float | None]:
+    def _part(
+        self, function: RewardFunction, items: Items, call: RewardCall
+    ) -> Sequence[float | None]:
         if function.function is None:
-            return self._own(items)
+            return self._task_rewards(items)
         return self._timed(function.rewards, items, self.task.name, self.task.prompt, call)
 
     def check_functions(self, problem: Problem) -> None:
-        """Raises UserError for a reward function with a parameter that a problem cannot give."""
+        """Raises UserError for a reward function with a parameter that the problem lacks."""
         for function in self._functions:
             if function.function is not None:
                 function.check(problem, self.task.name, self.task.prompt)
 
-    def _own(self, items: Items) -> list[float]:
+    def _task_rewards(self, items: Items) -> list[float]:
+        """The task's own rewards."""
         if self._grader and isinstance(self.task, BatchGraded):
             return self._timed(self.task.rewards, items, self._grader)
         return self._timed(lambda: [self.task.reward(*item) for item in items])
@@ -199,7 +202,7 @@ class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
     def step_ends(
         self, tokenizer: Tokenizer, prompt: list[int], response: list[int], text: str
     ) -> list[int]:
-        """[C] response token index one past each step; [] for an empty response.
+        """[C] the response token index one past each step; [] for an empty response.
 
         `text` is the response as graded.
         """
@@ -218,7 +221,7 @@ class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
         return list(self._timed(self.task.step_rewards, problem, steps))
 
     def failure(self, problem: Problem, response: str) -> dict[str, str] | None:
-        """The first test that a response fails, if the task can say it and its reward counts."""
+        """The first test that a response fails; None if the task cannot tell or does not grade."""
         if not self._grader or not isinstance(self.task, WithFailures):
             return None
         return self._timed(self.task.failure, problem, response)
@@ -226,8 +229,8 @@ class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
     def unreadable(self, problems: Sequence[Problem]) -> dict[str, str | None]:
         """The correct answers, by problem id, that are None or that the grader cannot read.
 
-        Empty for a task that is not both `BatchGraded` and `WithGold`, or whose own reward does not
-        count. The grader reads no answer of a task that has `OwnRules`.
+        The result is empty if the task is not both `BatchGraded` and `WithGold`, or if its own
+        reward does not count. For a task with `OwnRules` it has the answers that are None.
         """
         task = self.task
         if not self._grader or not isinstance(task, WithGold):
@@ -250,12 +253,12 @@ class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
 
 
 class BackgroundGrading(contextlib.AbstractContextManager["BackgroundGrading"]):
-    """Grades responses on a thread of its own as they come, while the caller goes on sampling.
+    """Grades responses on a thread of its own as they end, while the caller samples others.
 
-    A context manager; leaving it waits for the batch that is being graded and drops the others.
+    It is a context manager. Leaving it waits for the batch under way and drops the later ones.
     """
 
-    BATCH = 64  # responses: enough for all workers, few enough to finish before the last come
+    BATCH = 64  # responses: enough for all workers, few enough to finish before the last response
 
     def __init__(self, graded: GradedTask):
         self._graded = graded
@@ -267,7 +270,7 @@ class BackgroundGrading(contextlib.AbstractContextManager["BackgroundGrading"]):
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def add(self, i: int, problem: Problem, response: str, ids: list[int]) -> None:
-        """Hands over response number `i` with its tokens, to be graded."""
+        """Adds response number `i`, whose tokens are `ids`, to the next batch."""
         self._next.append((i, problem, response, ids))
         if len(self._next) >= self.BATCH:
             self._submit()
@@ -278,12 +281,12 @@ class BackgroundGrading(contextlib.AbstractContextManager["BackgroundGrading"]):
         Every host calls it after its last `add`. Raises what grading raised.
         """
         self._submit()
-        mine = {
+        this_host = {
             i: tuple(reward)
             for numbers, batch in self._batches
             for i, reward in zip(numbers, batch.result(), strict=True)
         }
-        return {i: Reward(*reward) for i, reward in shared_work(mine).items()}
+        return {i: Reward(*reward) for i, reward in shared_work(this_host).items()}
 
     def _submit(self) -> None:
         if self._next:

@@ -1,10 +1,12 @@
 """GSM8K: grade-school word problems with a worked solution and an integer answer.
 
-Prompt, response format and, with grader.mode='reference', the rule for answers are those of
-VinePPO's code (`src/treetune/tasks/gsm8k.py` of McGill-NLP/VinePPO), which compares strings after
-it has removed the commas of the prediction. Differences: mode 'strict' compares answers as numbers,
-with units and separators as people write them; and the 373 training rows of the validation split
-are chosen by VineJAX, because VinePPO's code ships its split as a file.
+The prompt, the response format and, with grader.mode='reference', the comparison of answers are
+those of VinePPO's code (`src/treetune/tasks/gsm8k.py` of McGill-NLP/VinePPO). It compares strings
+after it has removed the commas of the prediction.
+
+There are two differences. Mode 'strict' compares answers as numbers, with the units and separators
+that people write. VineJAX chooses the 373 training rows of the validation split, because VinePPO's
+code ships its split as a file.
 """
 
 import re
@@ -15,7 +17,7 @@ from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
 from vinejax.grading.extract import MARKER, reference_gsm8k
 from vinejax.tasks.base import ReferenceTask, Split
-from vinejax.tasks.load import check_any_left, hold_out, problems_of, read_split
+from vinejax.tasks.read_rows import check_any_left, hold_out, problems_of, read_split
 
 HUB_NAME = "openai/gsm8k"
 FILES: dict[Split, str] = {"train": "train", "validation": "train", "test": "test"}
@@ -32,15 +34,15 @@ def make(data: DataConfig) -> "GSM8K":
 class GSM8K(ReferenceTask):
     """GSM8K as a task; `tasks/base.py` documents its methods.
 
-    `path` is a folder with train and test files (`tasks/load.py`: `split_files`), or the name of a
-    `datasets` data set.
+    `path` is a folder with train and test files (`split_files` of `tasks/read_rows.py`), or the
+    name of a `datasets` data set.
     """
 
     name = "gsm8k"
     style = "gsm8k"
 
     def load(self, split: Split) -> list[Problem]:
-        """Problems named after their row, 'train/17'; `answer` is the whole worked answer."""
+        """Problems named after their row, 'train/17', with the worked solution as `answer`."""
         source = FILES[split]
 
         def problem(i: int, row: dict[str, Any]) -> Problem:
@@ -65,10 +67,10 @@ class GSM8K(ReferenceTask):
     def gold(self, problem: Problem) -> str | None:
         return self.answer(problem.answer)
 
-    def given(self, response: str) -> str | None:
-        """The first line with text after the last '####'; None if there is none.
+    def strict_answer(self, response: str) -> str | None:
+        """The first line with text after the last '####'; None without one.
 
-        Mode 'strict' takes '72.0', '$72' and '72 clips' there for 72, where mode 'reference'
-        requires equal text after the '####', except for commas in the response.
+        Mode 'strict' reads '72.0', '$72' and '72 clips' as 72. Mode 'reference' requires equal text
+        after the '####', except for commas in the response.
         """
         return grading.extract_answer(response, style="gsm8k") if MARKER in response else None

@@ -1,13 +1,14 @@
 """Reasoning steps of MATH-style responses: sentences, lines and the formulas inside them.
 
 The rules are those of VinePPO's code (`src/treetune/tasks/math_extract_steps_inplace.py` of
-McGill-NLP/VinePPO, lines cited below), and so are the boundaries wherever it returns any. It
-replaces each formula by a placeholder of 60 characters and splits that text; here a formula stays
-in the text, overwritten by a filler of its own length, and counts as 60 characters.
+McGill-NLP/VinePPO, lines cited below). Wherever that code returns boundaries, they are equal. It
+replaces each formula by a placeholder of 60 characters and splits the new text. Here a filler of
+the formula's own length takes its place, and the filler counts as 60 characters.
 
-Differences, all where VinePPO's code raises: a response that is one short part is one step; a
-formula inside another is part of the outer formula; '' is one empty step. In addition, the name of
-an environment has at most 64 characters. The work is nearly linear in the length of any text.
+All differences are where VinePPO's code raises. A response that is one short part is one step. A
+formula inside another is part of the outer formula. The text '' is one empty step. In addition, the
+name of an environment has at most 64 characters. The time is nearly linear in the length of any
+text.
 """
 
 import bisect
@@ -19,23 +20,23 @@ from collections.abc import Callable
 Span = tuple[int, int]
 
 FILLER = "\0"  # matches no letter, space, sign or digit of the rules below
-FORMULA = 60  # a hidden formula counts as this number of characters
-SHORT = 20  # parts shorter than this are joined to the next
-LONG = 100  # parts longer than this are broken
-LANGUAGE_SIDE, MATH_SIDE = 40, 20  # minimum of characters on either side of such a break
-TAILS = (".$", ".$$", r".\)", r".\]")  # ends of a sentence whose period is inside a formula
+FORMULA = 60  # number of characters that a masked formula counts as
+SHORT = 20  # length below which a part is joined to the next
+LONG = 100  # length above which a part is broken
+LANGUAGE_SIDE, MATH_SIDE = 40, 20  # minimum number of characters on either side of such a break
+TAILS = (".$", ".$$", r".\)", r".\]")  # sentence ends with the period inside a formula
 
 INLINE_OPEN = re.compile(r"(?<!\\)\$")
 INLINE_CLOSE = re.compile(r"(?<!\\)\$(?!\$)")
-# Lookaheads, because one name can contain the beginning of another.
+# Lookaheads, because one environment's name can contain the beginning of another environment.
 BEGIN = re.compile(r"\\begin\{(?=([^}]{0,64})\})")
 END = re.compile(r"\\end\{(?=([^}]{0,64})\})")
 NEWLINE = re.compile("\n")
-# Not after 'A.M.', 'vertex A.', 'Dr.' or 'the US.'
+# Does not match after 'A.M.', 'vertex A.', 'Dr.' or 'the US.'
 SENTENCE_END = re.compile(r"(?<!\b[A-Za-z])(?<!\s[A-Za-z]{2})\.(?=\s+[A-Z])")
 LONE_OPENER = re.compile(r"\s*(?:\$\$?|\\\(|\\\[|\\begin\{[^}]*\}|\[asy\])\s*")
 INK = re.compile(r"\S")
-# In order of preference; the break is where group 1 ends.
+# Patterns in order of preference; a break is at the end of group 1.
 LANGUAGE_BREAKS = [re.compile(p) for p in (r"(,)", r"(\sand)\s", r"(:)", r"(\sto)\s")]
 MATH_BREAKS = [
     re.compile(f"({re.escape(p)})")
@@ -44,7 +45,7 @@ MATH_BREAKS = [
 
 
 def split_math(text: str) -> list[int]:
-    """Character boundaries [0, ..., len(text)] of the steps of any text; rising, except '': [0, 0].
+    """Increasing character boundaries [0, ..., len(text)] of a text's steps; [0, 0] for ''.
 
     Follows `split_solution_inplace`, lines 420-442 of VinePPO's file.
     """
@@ -62,20 +63,20 @@ def split_math(text: str) -> list[int]:
 
 
 def mask(text: str) -> tuple[str, list[Span]]:
-    """The text with every character of a formula replaced by FILLER, and the outermost formulas.
+    """(the text with each character of a formula replaced by FILLER, the outermost formulas).
 
-    The kinds of FORMULAS are searched in their order, each in the text masked so far (:21-67).
-    VinePPO's regular expressions take quadratic time if a bracket never closes.
+    The kinds of FORMULAS are searched in order, each in the text masked so far (:21-67). Unlike
+    VinePPO's regular expressions, the search does not take quadratic time for unclosed brackets.
     """
     masked, spans = text, []
     for find in FORMULAS:
         new_spans = find(masked)
         spans += new_spans
-        pieces, done = [], 0
+        pieces, copied = [], 0
         for start, end in new_spans:
-            pieces += [masked[done:start], FILLER * (end - start)]
-            done = end
-        masked = "".join(pieces) + masked[done:]
+            pieces += [masked[copied:start], FILLER * (end - start)]
+            copied = end
+        masked = "".join(pieces) + masked[copied:]
     outer: list[Span] = []
     for start, end in sorted(spans, key=lambda span: (span[0], -span[1])):
         if not outer or start >= outer[-1][1]:
@@ -94,7 +95,7 @@ def _between(opener: str, closer: str, masked: str) -> list[Span]:
 
 
 def _inline(masked: str) -> list[Span]:
-    r"""Spans $...$ that are not empty; \$ is no delimiter, the closing $ is the last of a run."""
+    r"""Non-empty spans $...$; \$ is no delimiter, and the closing $ is the last of a run."""
     spans, opener = [], INLINE_OPEN.search(masked)
     while opener and (closer := INLINE_CLOSE.search(masked, opener.start() + 2)):
         spans.append((opener.start(), closer.end()))
@@ -107,14 +108,14 @@ def _environments(masked: str) -> list[Span]:
     ends: dict[str, list[int]] = {}
     for match in END.finditer(masked):
         ends.setdefault(match[1], []).append(match.start())
-    spans, done = [], 0
+    spans, last_end = [], 0
     for match in BEGIN.finditer(masked):
         start, name = match.start(), match[1]
         closers = ends.get(name, [])
         nearest = bisect.bisect_left(closers, start + len(rf"\begin{{{name}}}"))
-        if start >= done and nearest < len(closers):
-            done = closers[nearest] + len(rf"\end{{{name}}}")
-            spans.append((start, done))
+        if start >= last_end and nearest < len(closers):
+            last_end = closers[nearest] + len(rf"\end{{{name}}}")
+            spans.append((start, last_end))
     return spans
 
 
@@ -130,24 +131,27 @@ FORMULAS: tuple[Callable[[str], list[Span]], ...] = (
 )
 
 
-# --- parts: from here on `ends` are the ends of all parts, the last is len(text)
+# --- parts: from here on `ends` has the ends of all parts, up to len(text)
 
 
 def _join(ends: list[int], is_open: Callable[[int, int], bool]) -> list[int]:
-    """The `ends` that remain after joining. A part for which `is_open(start, end)` holds is joined
-    to the next part; if it is the last part, to the part before it."""
-    kept, start = [], 0
+    """The `ends` that remain after joining open parts to their neighbours.
+
+    A part for which `is_open(start, end)` holds is joined to the next part. If the last part is
+    open, it is joined to the part before it.
+    """
+    joined, start = [], 0
     for end in ends:
         if not is_open(start, end):
-            kept.append(end)
+            joined.append(end)
             start = end
-    if kept[-1:] != ends[-1:]:
-        kept[-1:] = ends[-1:]
-    return kept
+    if joined[-1:] != ends[-1:]:
+        joined[-1:] = ends[-1:]
+    return joined
 
 
 def _sentences(masked: str, formulas: list[Span]) -> list[int]:
-    """The ends of parts, after sentences and before newlines (:76-114).
+    """The ends of the parts, which are after sentences and before newlines (:76-114).
 
     A short part without a formula and without a period at its end is joined to the next part.
     """
@@ -164,7 +168,7 @@ def _sentences(masked: str, formulas: list[Span]) -> list[int]:
 
 
 def _formula_periods(text: str, formulas: list[Span], ends: list[int]) -> list[int]:
-    """Adds ends after formulas that end in a period (:117-162); joins all other short parts."""
+    """Adds ends after formulas that end in a period, and joins other short parts (:117-162)."""
     cuts = {end for start, end in formulas if text.endswith(TAILS, start, end)}
     return _join(
         sorted(cuts.union(ends)),
@@ -173,17 +177,17 @@ def _formula_periods(text: str, formulas: list[Span], ends: list[int]) -> list[i
 
 
 def _formula_lines(text: str, formulas: list[Span], ends: list[int]) -> list[int]:
-    """Adds ends before newlines in formulas (:165-220); joins a lone opener to the next part.
+    """Adds ends before newlines in formulas, and joins a lone opener to the next part (:165-220).
 
-    Only the first of equal formulas in one part is divided, as in VinePPO's code.
+    Of equal formulas in one part only the first is divided, as in VinePPO's code.
     """
-    cuts, seen = set(ends), set()
+    cuts, divided = set(ends), set()
     for start, end in formulas:
         formula = (bisect.bisect_right(ends, start), text[start:end])
-        if formula not in seen:
-            seen.add(formula)
+        if formula not in divided:
+            divided.add(formula)
             cuts.update(m.start() for m in NEWLINE.finditer(text, start, end))
-    blank_until = 0  # after a lone opener, so that blank lines after it are read only once
+    blank_until = 0  # end of the blank text after a lone opener, so that it is read only once
 
     def is_open(start: int, end: int) -> bool:
         nonlocal blank_until
@@ -204,9 +208,9 @@ def _formula_lines(text: str, formulas: list[Span], ends: list[int]) -> list[int
 def _break_long(part: str, offset: int) -> list[int]:
     """The ends, plus `offset`, of the pieces of a part that is broken until none is too long.
 
-    Text after a break in a formula is broken as formulas only. VinePPO's code (:330-417) stores the
-    range of that text relative to the broken piece, but compares it with offsets in the part; this
-    function does the same.
+    Text after a break in a formula has only breaks of formulas. VinePPO's code (:330-417) stores
+    the range of that text relative to the broken piece, but compares it with offsets in the part.
+    This function does the same.
     """
     ends, math_start, math_end = [], len(part), 0
     pending = [(0, len(part))]
@@ -226,7 +230,7 @@ def _break_long(part: str, offset: int) -> list[int]:
 
 
 def _language_break(piece: str) -> int | None:
-    """The index of a break outside formulas, which count as FORMULA characters each (:223-290)."""
+    """The index of a break outside formulas, each counted as FORMULA characters (:223-290)."""
     masked, formulas = mask(piece)
     ends = [end for _, end in formulas]
     growth = [FORMULA - (end - start) for start, end in formulas]
@@ -242,10 +246,10 @@ def _language_break(piece: str) -> int | None:
 def _middle(
     piece: str, breaks: list[re.Pattern], side: int, measure: Callable[[int], int]
 ) -> int | None:
-    """The index at which to break a piece near its middle; None if there is none.
+    """The index at which to break a piece near its middle; None without one.
 
-    The patterns `breaks` are tried in order. Only a pattern's match nearest to the middle counts,
-    the first of equally near ones, and it must leave at least `side` characters on both sides.
+    The patterns `breaks` are tried in order. Of a pattern's matches only the one nearest to the
+    middle counts, the first in a tie. It must leave at least `side` characters on both sides.
     `measure` maps an index to its distance from the start.
     """
     middle = measure(len(piece)) / 2

@@ -6,15 +6,15 @@ He et al. 2024, https://arxiv.org/abs/2402.14008. For evaluation only.
 from typing import Any
 
 from vinejax.core.settings import DataConfig
-from vinejax.tasks.evaluation import Evaluation
+from vinejax.tasks.answer_sets import AnswerSet
 
 
-def make(data: DataConfig) -> Evaluation:
-    return Evaluation("olympiad", data.path, ("question",), question_and_answer)
+def make(data: DataConfig) -> AnswerSet:
+    return AnswerSet("olympiad", data.path, ("question",), question_and_answer)
 
 
 def question_and_answer(row: dict[str, Any]) -> tuple[str, str]:
-    """The question of a row, and its final answers as one list; the row's unit is not used."""
+    """(the question of a row, its final answers as one list); the row's unit is ignored."""
     answers = row.get("final_answer")
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
         raise ValueError(f"field 'final_answer' must be a list of strings, found {answers!r}")

@@ -1,7 +1,7 @@
 """Texts to token ids: prompts, worked responses, and the problems of a split.
 
-Sampled responses are never encoded: their ids are used as they were sampled. In tasks of several
-turns what an environment says is encoded once, with the markup of a chat if there is a template.
+Sampled responses are never encoded; their ids are used as they were sampled. In tasks of several
+turns each observation is encoded once, with the markup of a chat if there is a template.
 """
 
 import ast
@@ -18,10 +18,10 @@ from vinejax.runtime.clock import CLOCK
 from vinejax.tasks.base import Split, Task
 from vinejax.tasks.environment import MultiTurn
 
-# A response is encoded after one of these texts. One of them keeps its tokens whatever follows:
-# a letter does not merge with a newline, space or digit, nor a newline with a letter.
+# A response is encoded after one of these texts. One of them keeps its tokens whatever follows,
+# because a letter does not merge with a newline, space or digit, nor a newline with a letter.
 ANCHORS = ("a", "\n")
-# Templates ask `strftime_now`; in front of one, this puts a pinned time in the place of the clock.
+# A template calls `strftime_now`; this macro in front of it returns a pinned time instead.
 STANDING_CLOCK = (
     "{% macro strftime_now(format) %}{% set found = namespace(text=format) %}"
     "{% for code, text in pinned_time.items() %}"
@@ -30,7 +30,7 @@ STANDING_CLOCK = (
 )
 TIME_CODES = [f"%{flag}{x}" for x in "aAbBcdDeFfHIjmMpRSTuUwWxXyYzZ" for flag in ("-", "")]
 OTHER_DIGITS = str.maketrans("0123456789", "1234567890")
-LONGEST_TOKEN = 256  # characters; no token of the supported models has more
+LONGEST_TOKEN = 256  # maximum number of characters of a token of the supported models
 
 
 def encode_prompt(
@@ -40,18 +40,21 @@ def encode_prompt(
     context: Sequence[tuple[str, str]] = (),
     variables: Mapping[str, Any] | None = None,
 ) -> list[int]:
-    """Ids of a prompt, as transformers encodes it, so that an exported model sees the same prompt.
+    """The ids of a prompt, encoded as transformers does, so that an exported model sees the same.
 
     Without `chat_template` they are the ids of `tokenizer(text)`: BOS in front if the tokenizer
     puts it there (`adds_bos`), and no EOS at the end. A text that begins with BOS gets no second
-    one. With `chat_template`, `text` is the user's message and the ids, those of
-    `tokenizer.apply_chat_template`, end where the assistant's turn begins; the template alone says
-    whether BOS is in front. It gets the messages of `context`, (role, text), before the user's, the
-    `variables`, and the time of `runtime/clock.py`. Where there would be no id at all, the prompt
-    is BOS.
+    one.
 
-    Raises ConfigError if the tokenizer has no chat template, if it fails or leaves a message out,
-    ModelError if there would be no token at all before the response.
+    With `chat_template` they are the ids of `tokenizer.apply_chat_template`, up to the place where
+    the assistant's turn begins. `text` is the user's message. The template decides whether BOS is
+    in front. It receives the messages of `context`, (role, text), before the user's message, the
+    `variables`, and the time of `runtime/clock.py`.
+
+    A prompt without any id is BOS.
+
+    Raises ConfigError if the tokenizer has no chat template, or if the template fails or leaves out
+    a message. Raises ModelError if the prompt has no id and the tokenizer no BOS.
     """
     bos: Any = tokenizer.bos_token_id
     if chat_template:
@@ -80,12 +83,12 @@ def adds_bos(tokenizer: Tokenizer) -> bool:
 def _render(
     tokenizer: Tokenizer, chat: Sequence[tuple[str, str]], variables: Mapping[str, Any]
 ) -> str:
-    """The chat as the template writes it; ConfigError if it fails or leaves out a message."""
+    """The chat in the template's form; ConfigError if it fails or leaves out a message."""
     field = "data.chat_template"
     if tokenizer.chat_template is None:
         raise ConfigError(field, "the tokenizer has no chat template", "True")
 
-    def written(template: str, **more: Any) -> str:
+    def rendered(template: str, **more: Any) -> str:
         messages = [{"role": role, "content": text} for role, text in chat]
         prompt = tokenizer.apply_chat_template(
             messages,
@@ -100,33 +103,34 @@ def _render(
     try:
         template = str(tokenizer.get_chat_template())
         if "strftime_now" not in template:
-            prompt = written(template)
+            prompt = rendered(template)
         else:
             template = STANDING_CLOCK + template
             pinned = {code: CLOCK.time.strftime(code) for code in TIME_CODES}
-            prompt = written(template, pinned_time=pinned)
+            prompt = rendered(template, pinned_time=pinned)
             other = {code: x.swapcase().translate(OTHER_DIGITS) for code, x in pinned.items()}
-            if not CLOCK.was_asked and written(template, pinned_time=other) != prompt:
+            if not CLOCK.was_asked and rendered(template, pinned_time=other) != prompt:
                 CLOCK.note_asked()
-    except Exception as error:  # jinja2's, or any that an expression of the template raises
+    except Exception as error:  # jinja2's errors, or any error of an expression in the template
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        rule = f"the tokenizer's chat template fails: {reason}"
-        raise ConfigError(field, rule, "True") from error
-    for role, text in chat:  # of an assistant's earlier messages templates leave out the thoughts
+        message = f"the tokenizer's chat template fails: {reason}"
+        raise ConfigError(field, message, "True") from error
+    for role, text in chat:
+        # Templates may leave the thoughts out of an assistant's earlier messages.
         if role != "assistant" and "".join(text.split()) not in "".join(prompt.split()):
-            rule = f"the tokenizer's chat template leaves out, or changes, the {role}'s message"
-            raise ConfigError(field, f"{rule} {text.strip()!r:.60}", "True")
+            message = f"the tokenizer's chat template leaves out, or changes, the {role}'s message"
+            raise ConfigError(field, f"{message} {text.strip()!r:.60}", "True")
     return prompt
 
 
 def template_variables(tokenizer: Tokenizer, data: DataConfig) -> dict[str, Any]:
-    """`data.template_vars` by name; ConfigError for one that the chat template does not read."""
+    """`data.template_vars` by name; ConfigError for a name that the chat template does not read."""
     variables = {}
     for setting in data.template_vars:
         name, _, value = setting.partition("=")
         if not re.search(rf"\b{name}\b", str(tokenizer.chat_template)):
-            rule = f"the tokenizer's chat template reads no {name!r}; leave it out"
-            raise ConfigError("data.template_vars", rule, repr(data.template_vars))
+            message = f"the tokenizer's chat template reads no {name!r}; leave it out"
+            raise ConfigError("data.template_vars", message, repr(data.template_vars))
         try:
             variables[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError):
@@ -135,10 +139,10 @@ def template_variables(tokenizer: Tokenizer, data: DataConfig) -> dict[str, Any]
 
 
 def encode_response(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Ids of a response that follows a prompt: those of `encode_within`, and EOS at the end.
+    """The ids of a response that follows a prompt: those of `encode_within`, and EOS at the end.
 
-    Unlike VinePPO's code, which encodes prompt and response as one text, no token spans the
-    boundary between them, where generation starts.
+    VinePPO's code encodes prompt and response as one text. Here no token spans the boundary between
+    them, where generation starts.
 
     Raises ModelError if the tokenizer has no EOS token.
     """
@@ -149,70 +153,70 @@ def encode_response(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def encode_within(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Ids of a text inside a sequence: no BOS.
+    """The ids of a text inside a sequence, without BOS.
 
-    SentencePiece puts a space before every text it encodes, which inside a sequence is one space
-    too many. So the text is encoded with an anchor in front, whose tokens are then removed;
-    decode(before + ids) is decode(before) + text. If no anchor keeps its tokens, the text is
-    encoded alone, which is right for byte-level BPE.
+    SentencePiece puts a space before every text that it encodes, which inside a sequence is one
+    space too many. The text is therefore encoded with an anchor in front, whose tokens are then
+    removed, so that decode(before + ids) is decode(before) + text. If no anchor keeps its tokens,
+    the text is encoded alone, which is right for byte-level BPE.
     """
     for anchor in ANCHORS:
-        before, both = _encode(tokenizer, anchor), _encode(tokenizer, anchor + text)
-        if both[: len(before)] == before:
-            return both[len(before) :]
+        anchor_ids, ids = _encode(tokenizer, anchor), _encode(tokenizer, anchor + text)
+        if ids[: len(anchor_ids)] == anchor_ids:
+            return ids[len(anchor_ids) :]
     return _encode(tokenizer, text)
 
 
 class ChatTurns(NamedTuple):
-    """What a chat template puts around a user's message that follows an assistant's turn."""
+    """The markup around a user's message that follows an assistant's turn."""
 
-    before: str  # from the end of the assistant's text
-    after: str  # up to where the assistant goes on
-    variables: Mapping[str, Any]  # of the template
-    special: Mapping[int, str]  # texts of special tokens
+    before: str  # markup from the end of the assistant's text to the message
+    after: str  # markup from the message to the assistant's next text
+    variables: Mapping[str, Any]  # variables of the template
+    special: Mapping[int, str]  # texts of special tokens, by id
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, data: DataConfig) -> "ChatTurns":
-        """Those of the tokenizer's template; ConfigError if it has no place for such a message."""
+        """The markup of the tokenizer's template; ConfigError if it leaves out such a message."""
         variables = template_variables(tokenizer, data)
-        said, observed = "vinejaxSaid", "vinejaxObserved"
-        chat = [("user", "vinejaxAsked"), ("assistant", said), ("user", observed)]
-        _, found, rest = _render(tokenizer, chat, variables).partition(said)
-        before, follows, after = rest.partition(observed)
-        if not found or not follows:
-            rule = "the tokenizer's chat template leaves out an assistant's earlier message"
-            raise ConfigError("data.chat_template", rule, "True")
+        action, observation = "vinejaxSaid", "vinejaxObserved"
+        chat = [("user", "vinejaxAsked"), ("assistant", action), ("user", observation)]
+        _, has_action, following = _render(tokenizer, chat, variables).partition(action)
+        before, has_observation, after = following.partition(observation)
+        if not has_action or not has_observation:
+            message = "the tokenizer's chat template leaves out an assistant's earlier message"
+            raise ConfigError("data.chat_template", message, "True")
         special = {i: text for text, i in special_tokens(tokenizer).items()}
         return cls(before, after, variables, special)
 
     def around(self, text: str, last: int) -> str:
-        """The text with its markup, after a turn that ended with the token `last`.
+        """The text with its markup, after a turn whose last token is `last`.
 
-        What ends a turn in the template is left out if the turn has ended with it.
+        The template's end of a turn is left out if the turn has ended with it.
         """
-        ended, before = self.special.get(last), self.before
-        if ended and before.lstrip().startswith(ended):
-            before = before.lstrip().removeprefix(ended)
+        last_text, before = self.special.get(last), self.before
+        if last_text and before.lstrip().startswith(last_text):
+            before = before.lstrip().removeprefix(last_text)
         return before + text + self.after
 
 
 def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    # Without warnings: texts that are too long are dropped and reported later.
+    # Without warnings, because too long texts are dropped and reported later.
     return list(tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
 
 def load_problems(
     task: Task, tokenizer: Tokenizer, split: Split, data: DataConfig
 ) -> tuple[list[tuple[Problem, list[int]]], list[str]]:
-    """The problems with their prompts' token ids, and ids of problems whose prompt is too long.
+    """(the problems with their prompts' token ids, the ids of problems with too long prompts).
 
-    A problem without a system message gets that of `data.system`. A prompt of more than
-    `LONGEST_TOKEN` characters per allowed token is not encoded to see that it is too long: a
-    hundred megabytes would take minutes.
+    A problem without a system message gets `data.system`. A prompt of more than `LONGEST_TOKEN`
+    characters per allowed token is too long, and is not encoded: a hundred megabytes would take
+    minutes.
 
-    Raises DataError if no problem is left, or if two have the same id, from which the random
-    numbers of a rollout are derived; ConfigError if the chat template cannot make a prompt, and for
-    a problem with messages before its question if there is to be no template.
+    Raises DataError if no problem is left, or if two problems have the same id, from which the
+    random numbers of a rollout are derived. Raises ConfigError if the chat template cannot make a
+    prompt, and for a problem with messages before its question without a chat template.
     """
     limit, as_chat = data.max_prompt_tokens, data.chat_template
     variables = template_variables(tokenizer, data)
@@ -221,31 +225,32 @@ def load_problems(
     problems = task.load(split)
     if not problems:
         raise DataError(f"{task.name} {split}", None, "the task gave no problems")
-    seen = set()
-    kept, dropped = [], []
+    ids_in_use = set()
+    prompted, dropped = [], []
     for problem in problems:
-        if problem.id in seen:
+        if problem.id in ids_in_use:
             message = f"two problems have the id {problem.id!r}"
             raise DataError(f"{task.name} {split}", None, message)
-        seen.add(problem.id)
+        ids_in_use.add(problem.id)
         if problem.context and not as_chat:
-            rule = f"must be True: problem {problem.id} has messages before its question"
-            raise ConfigError("data.chat_template", rule, "False")
+            message = f"must be True: problem {problem.id} has messages before its question"
+            raise ConfigError("data.chat_template", message, "False")
         if data.system and "system" not in dict(problem.context):
             context = (("system", data.system), *problem.context)
             problem = dataclasses.replace(problem, context=context)
         text = task.prompt(problem)
-        length = len(text) + sum(len(said) for _, said in problem.context)
+        length = len(text) + sum(len(content) for _, content in problem.context)
         is_short = length <= LONGEST_TOKEN * limit
         ids = []
         if is_short:
             ids = encode_prompt(tokenizer, text, as_chat, problem.context, variables)
         if ids and len(ids) <= limit:
-            kept.append((problem, ids))
+            prompted.append((problem, ids))
         else:
             dropped.append(problem.id)
-    if not kept:
-        rule = f"data.max_prompt_tokens = {limit} tokens"
-        message = f"none of {len(problems)} prompts has at most {rule}"
+    if not prompted:
+        message = (
+            f"none of {len(problems)} prompts has at most data.max_prompt_tokens = {limit} tokens"
+        )
         raise DataError(f"{task.name} {split}", None, message)
-    return kept, dropped
+    return prompted, dropped

@@ -1,12 +1,12 @@
 r"""Problems that the package reasoning-gym generates, scored by the rules of their data sets.
 
-`data.path` names a data set of it, such as 'gsm_symbolic', or a YAML file of a composite in
+`data.path` names one of its data sets, such as 'gsm_symbolic', or a YAML file of a composite in
 reasoning-gym's form: `datasets`, a list of `name`, `weight` and `config`. `data.size` is the number
-of problems drawn for training; the held-out splits have a tenth each, at most 500. Every split has
-seeds of its own, and a question is in one split only.
+of problems drawn for training. The held-out splits have a tenth as many each, at most 500. Every
+split has its own seeds, and a question is in one split only.
 
 The answer of a response stands between <answer> tags, in \boxed{} or after ####. Its score, from 0
-to 1, is the reward, partial credit included: 1.0 counts as correct.
+to 1 with partial credit, is the reward; 1.0 counts as correct.
 """
 
 import json
@@ -27,7 +27,7 @@ from vinejax.tasks.base import Split, check_package, check_template
 from vinejax.tasks.splits import ORDER, seeds_of
 from vinejax.tasks.steps import split_steps
 
-WORKED = "answer_cot"  # a worked solution in the metadata; its last line is the answer
+WORKED = "answer_cot"  # key of a worked solution in the metadata; its last line is the answer
 
 
 def make(data: DataConfig) -> "ReasoningGym":
@@ -41,22 +41,22 @@ def make(data: DataConfig) -> "ReasoningGym":
 def generate(path: str, size: int, seed: int) -> list[dict[str, Any]]:
     """`size` entries of a data set, or of the composite that a YAML file describes.
 
-    Each has `question`, `answer` ('' where there are many right ones and none is known),
+    Each entry has `question`, `answer` ('' if there are many right answers and none is known),
     `metadata` as JSON, `data_set`, and `entry`, which `Grader.score_many` takes. Raises ConfigError
     if there is no such data set.
     """
-    made = subprocess.run(
+    child = subprocess.run(
         [sys.executable, "-P", "-m", "vinejax.grading.pool.problems"],
         input=json.dumps({"path": path, "size": size, "seed": seed}).encode(),
         stdout=subprocess.PIPE,
         env={**child_environment(), "PYTHONHASHSEED": "0"},
     )
-    if made.returncode:
-        raise ConfigError("data.path", "reasoning-gym failed, as said above", repr(path))
-    found = json.loads(made.stdout)
-    if isinstance(found, str):
-        raise ConfigError("data.path", found, repr(path))
-    return found
+    if child.returncode:
+        raise ConfigError("data.path", "reasoning-gym failed; see its error above", repr(path))
+    result = json.loads(child.stdout)  # the entries, or the message of an error
+    if isinstance(result, str):
+        raise ConfigError("data.path", result, repr(path))
+    return result
 
 
 class ReasoningGym:
@@ -72,17 +72,18 @@ class ReasoningGym:
         self._drawn: dict[Split, list[Problem]] = {}
 
     def load(self, split: Split) -> list[Problem]:
-        """Problems named after their draw, 'train/17'; `columns` has metadata and `entry`."""
+        """Problems named after their draw, 'train/17', with metadata and `entry` in `columns`."""
         earlier = ORDER[: ORDER.index(split)]
-        seen = {problem.question for other in earlier for problem in self._draw(other)}
+        questions = {problem.question for other in earlier for problem in self._draw(other)}
         problems = []
         for problem in self._draw(split):
-            if problem.question not in seen:
+            if problem.question not in questions:
                 problems.append(problem)
-                seen.add(problem.question)
+                questions.add(problem.question)
         place, drawn = f"{self.path} {split}", len(self._draw(split))
         if not problems:
-            raise DataError(place, None, "all questions are in another split, too; take fewer")
+            message = "all questions are in another split, too; lower data.size"
+            raise DataError(place, None, message)
         if len(problems) < drawn and is_writer():
             repeated = drawn - len(problems)
             print(f"{place}: {repeated:,} of {drawn:,} questions repeat others and are left out")
@@ -103,18 +104,18 @@ class ReasoningGym:
         return self._data.template.replace("{question}", problem.question)
 
     def solution(self, problem: Problem) -> str:
-        r"""The worked solution, where there is one, and the answer in the form that is asked for.
+        r"""The worked solution, if there is one, and the answer in the form that the prompt wants.
 
-        The form is that of `data.template` or `data.system`: <answer>, \boxed{}, or else ####.
+        `data.template` or `data.system` names the form: <answer>, \boxed{}, or else ####.
         """
         if not problem.answer:
             message = f"no right answer is known; {problem.columns['data_set']} has no solutions"
             raise DataError(f"{self.path} {problem.id}", None, message)
         worked, _, _ = problem.columns["metadata"].get(WORKED, "").rpartition(MARKER)
-        asked = self._data.template + self._data.system
-        if "<answer>" in asked:
+        instructions = self._data.template + self._data.system
+        if "<answer>" in instructions:
             return f"{worked}<answer>{problem.answer}</answer>"
-        if "\\boxed" in asked:
+        if "\\boxed" in instructions:
             return f"{worked}\\boxed{{{problem.answer}}}"
         return f"{worked}{MARKER} {problem.answer}"
 
@@ -125,7 +126,7 @@ class ReasoningGym:
         return marked_answer(text)
 
     def reward(self, problem: Problem, response: str) -> float:
-        """The score of the response's answer, in a process of its own."""
+        """The score of the response's answer, computed in a process of its own."""
         with grading.Grader(workers=1) as grader:
             return self.rewards([(problem, response)], grader)[0]
 

@@ -1,18 +1,19 @@
 """Reward functions by dotted path (`reward.functions`): called, weighted and added.
 
-Functions written for TRL and for verl work as they are, because arguments go by name:
+Functions written for TRL and for verl work unchanged, because arguments are passed by name:
 
 - A function with a parameter `completions`, `completion_ids` or `prompts` is called once for many
-  responses, as TRL calls it, and gives a number for each, in a list, an array or a tensor. It may
-  take `prompts` and `completions` (a `Chat` each), `completion_ids`, `question`, `answer`,
-  `ground_truth`, every column of the data, each as a list, and `trainer_state`, `log_metric` and
+  responses, as in TRL. It returns a number per response, in a list, an array or a tensor. It may
+  take `prompts` and `completions` (lists of `Chat`), `completion_ids`, `question`, `answer`,
+  `ground_truth` and every column of the data, all as lists, and `trainer_state`, `log_metric` and
   `log_extra`.
-- Any other function is called for one response and gives a number, or like verl's a dict with
-  the number as 'score'. It may take `problem` (a `Problem`), `response`, `question`, `answer`,
-  verl's `solution_str`, `ground_truth`, `data_source` and `extra_info`, and every column.
+- Any other function is called for one response. It returns a number, or like verl's functions a
+  dict with the number as 'score'. It may take `problem` (a `Problem`), `response`, `question`,
+  `answer`, verl's `solution_str`, `ground_truth`, `data_source` and `extra_info`, and every column.
 
-Both may be async, and may give None for a response that they do not judge. `ground_truth` is the
-answer without its solution. In TRL's lists both are numbers where their columns have numbers.
+Both kinds may be async, and may return None for a response that they do not judge. `ground_truth`
+is the answer without its solution. In TRL's lists `answer` and `ground_truth` are numbers if their
+columns have numbers.
 """
 
 import asyncio
@@ -39,12 +40,12 @@ from vinejax.tasks.answers import bare_answer, written
 
 if TYPE_CHECKING:
     from vinejax.core.types import Problem
-else:  # vinejax.core.types imports jax, which takes seconds, and a command is checked without it
+else:  # vinejax.core.types imports jax, which takes seconds; commands are checked without it
     Problem = Any
 
-TASK = "task"  # stands for the task's own reward
-TAKEN = ("mean", "std", "steps")  # metrics of every run, under reward/
-OF_MANY = {"prompts", "completions", "completion_ids"}  # parameters by which TRL's are known
+TASK = "task"  # name of the task's own reward
+RESERVED = ("mean", "std", "steps")  # names of every run's metrics under reward/
+BATCH_PARAMETERS = {"prompts", "completions", "completion_ids"}  # parameters of TRL's functions
 
 Items = Sequence[tuple[Problem, str]]
 
@@ -53,12 +54,12 @@ class Reward(NamedTuple):
     """The reward of a response: the weighted sum, and the value of each function by its name."""
 
     total: float
-    # None: there is only the task's own reward. A function that did not judge it has no value here.
+    # Values of the functions that judged the response; None: only the task's own reward
     parts: dict[str, float] | None = None
 
 
 class Message(str):
-    """The character of a `Chat` at the place of a message, which has that message's fields, too."""
+    """A character of a `Chat` that also has the fields of the message with the same index."""
 
     fields: Mapping[str, str]
 
@@ -72,17 +73,18 @@ class Message(str):
 class Chat(str):
     """A text that can be read as TRL's messages: `chat[0]["content"]`.
 
-    TRL gives a function texts or messages, depending on the data, and functions are written for
-    either. The text is that of the last message.
+    Depending on the data, TRL passes texts or messages, and functions are written for either. The
+    text of the string is that of the last message.
     """
 
     messages: Sequence[Mapping[str, str]]
 
     @classmethod
     def of(cls, text: str, role: str, context: Iterable[tuple[str, str]] = ()) -> "Chat":
-        """The chat of `context`, (role, text) of each message, and then `text` by `role`."""
+        """The chat of `context`, a (role, text) per message, followed by `text` of `role`."""
         chat = cls(text)
-        chat.messages = [{"role": by, "content": said} for by, said in (*context, (role, text))]
+        messages = (*context, (role, text))
+        chat.messages = [{"role": author, "content": content} for author, content in messages]
         return chat
 
     def __getitem__(self, key: Any) -> Any:
@@ -95,27 +97,27 @@ class Chat(str):
 
 @dataclasses.dataclass
 class TrainerState:
-    """What there is of TRL's `trainer_state`."""
+    """The supported fields of TRL's `trainer_state`."""
 
-    global_step: int = 0  # iterations that are done
-    max_steps: int = 0  # iterations of the run
+    global_step: int = 0  # number of finished iterations
+    max_steps: int = 0  # number of iterations of the run
 
 
 @dataclasses.dataclass
-class Call:
-    """What a function of many responses may ask for beside problems and texts.
+class RewardCall:
+    """The arguments of a batch function beside problems and texts.
 
-    `log_metric(name, value)` is a metric, reward/<function>/<name>, the mean over responses;
-    `log_extra` does nothing, as episodes have no columns of their own.
+    `log_metric(name, value)` logs the metric reward/<function>/<name>, the mean of its values.
+    `log_extra` does nothing, because episodes have no extra columns.
     """
 
-    # [responses] token ids; None: the responses were not sampled, and the bytes of their text count
+    # [responses] token ids; None: the responses were not sampled, so their bytes stand for ids
     ids: Sequence[list[int]] | None = None
     state: TrainerState = dataclasses.field(default_factory=TrainerState)
     logged: dict[str, list[float]] = dataclasses.field(default_factory=dict)
 
     def arguments(self, texts: Sequence[str]) -> dict[str, Any]:
-        """The arguments by name, for these responses."""
+        """The arguments by name, for responses with these texts."""
         return {
             "completion_ids": self.ids or [list(text.encode()) for text in texts],
             "trainer_state": self.state,
@@ -124,7 +126,7 @@ class Call:
         }
 
     def _log(self, name: str, value: Any) -> None:
-        """Adds a value of a metric; ValueError, which has the caller's line, if it is no number."""
+        """Adds a value of a metric; raises ValueError, with the caller's line, for a non-number."""
         if (number := finite_number(value)) is None:
             raise ValueError(f"log_metric({name!r}, {value!r:.200}): a metric is a finite number")
         self.logged.setdefault(name, []).append(number)
@@ -132,15 +134,15 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class RewardFunction:
-    """A function that `field` names; None stands for the task's own reward."""
+    """A reward function of the user's, or the task's own reward."""
 
     name: str
     path: str
     weight: float
-    function: Callable[..., Any] | None
-    field: str = "reward.functions"
+    function: Callable[..., Any] | None  # None: the task's own reward
+    field: str = "reward.functions"  # setting that names the function
 
-    @functools.cached_property  # asked for with every response
+    @functools.cached_property  # read for every response
     def parameters(self) -> list[inspect.Parameter]:
         assert self.function is not None
         return list(inspect.signature(self.function).parameters.values())
@@ -148,15 +150,15 @@ class RewardFunction:
     @property
     def is_batched(self) -> bool:
         """Whether the function takes many responses at once, as TRL's reward functions do."""
-        return any(parameter.name in OF_MANY for parameter in self.parameters)
+        return any(parameter.name in BATCH_PARAMETERS for parameter in self.parameters)
 
     def chosen(self, offered: dict[str, Any]) -> dict[str, Any]:
-        """The arguments that the function takes. Raises UserError for one that is not offered."""
+        """The offered arguments that the function takes; UserError for one that is not offered."""
         named = [x for x in self.parameters if x.kind not in (x.VAR_POSITIONAL, x.VAR_KEYWORD)]
         for parameter in named:
             if parameter.default is parameter.empty and parameter.name not in offered:
-                rule = f"takes {parameter.name!r}, which is none of {', '.join(offered)}"
-                raise self.misfit(rule)
+                message = f"takes {parameter.name!r}, which is none of {', '.join(offered)}"
+                raise self.misfit(message)
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in self.parameters):
             return offered
         names = {parameter.name for parameter in named}
@@ -167,13 +169,13 @@ class RewardFunction:
         items: Items,
         task: str,
         prompt: Callable[[Problem], str],
-        call: Call | None = None,
+        call: RewardCall | None = None,
         names: Sequence[str] = (),
     ) -> list[float | None]:
-        """The function's reward of each item, None where it judges none.
+        """The function's reward of each item; None for an item that it does not judge.
 
-        `names` are those of the items in messages; by default their problems'. Raises UserError,
-        with file and line, if it fails or gives anything else.
+        `names` name the items in messages; by default their problems do. Raises UserError, with
+        file and line, if the function fails or returns anything else.
         """
         place = f" on {names[0]} to {names[-1]}" if names else ""
         names = names or [f"problem {problem.id}" for problem, _ in items]
@@ -182,55 +184,55 @@ class RewardFunction:
             places = [f", {name}" for name in names]
             scores = [self._score(result) for result in self._results(chosen, places)]
             return self._finite(scores, names)
-        chosen = self.chosen(batch_arguments(items, prompt, call or Call()))
+        chosen = self.chosen(batch_arguments(items, prompt, call or RewardCall()))
         (result,) = self._results([chosen], [place])
-        with self._failing(place):  # a generator runs only now
+        with self._errors_located(place):  # a generator runs only now
             result = list(result) if isinstance(result, Iterator) else result
         rewards = listed(result)
         if rewards is None or len(rewards) != len(items):
             count = f"{result!r:.200} as" if rewards is None else len(rewards)
-            rule = f"gave {count} rewards for {len(items)} completions"
-            raise self.misfit(f"{rule}{place}; needed is a list of as many")
+            message = f"gave {count} rewards for {len(items)} completions"
+            raise self.misfit(f"{message}{place}; needed is a list of as many")
         return self._finite(rewards, names)
 
     def _finite(self, rewards: list[Any], names: Sequence[str]) -> list[float | None]:
-        """The rewards as numbers; UserError, with the name, for one that is neither nor None."""
+        """The rewards as numbers or None; UserError, with the item's name, for anything else."""
         numbers = [None if x is None else finite_number(x) for x in rewards]
         for reward, number, name in zip(rewards, numbers, names, strict=True):
             if reward is not None and number is None:
-                rule = f"gave {reward!r:.200} for {name}; needed is a finite number, or None"
-                raise self.misfit(rule)
+                message = f"gave {reward!r:.200} for {name}; needed is a finite number, or None"
+                raise self.misfit(message)
         return numbers
 
     def check(self, problem: Problem, task: str, prompt: Callable[[Problem], str]) -> None:
-        """Raises UserError for a parameter that a problem of the run cannot give."""
+        """Raises UserError for a parameter for which the problem has no argument."""
         if self.is_batched:
-            self.chosen(batch_arguments([(problem, "")], prompt, Call()))
+            self.chosen(batch_arguments([(problem, "")], prompt, RewardCall()))
         else:
             self.chosen(arguments(problem, "", task))
 
     def _results(self, chosen: list[dict[str, Any]], places: list[str]) -> list[Any]:
-        """What the function gives for each set of arguments; async calls run at the same time.
+        """The function's result for each set of arguments; async calls run at the same time.
 
-        `places` are for messages.
+        `places` tell, in messages, what a call was for.
         """
         assert self.function is not None
         results = []
         for named, place in zip(chosen, places, strict=True):
-            with self._failing(place):
+            with self._errors_located(place):
                 results.append(self.function(**named))
         if not any(map(inspect.isawaitable, results)):
             return results
 
         async def awaited(result: Any, place: str) -> Any:
-            with self._failing(place):
+            with self._errors_located(place):
                 return await result
 
-        async def together() -> list[Any]:
-            waiting = map(awaited, results, places)
-            return await asyncio.gather(*waiting, return_exceptions=True)
+        async def gathered() -> list[Any]:
+            pending = map(awaited, results, places)
+            return await asyncio.gather(*pending, return_exceptions=True)
 
-        results = _event_loop().run_until_complete(together())
+        results = _event_loop().run_until_complete(gathered())
         if errors := [result for result in results if isinstance(result, BaseException)]:
             raise errors[0]
         return results
@@ -243,8 +245,8 @@ class RewardFunction:
         return result["score"]
 
     @contextlib.contextmanager
-    def _failing(self, place: str) -> Iterator[None]:
-        """Makes an error of the function a UserError with its line."""
+    def _errors_located(self, place: str) -> Iterator[None]:
+        """Turns an exception of the function into a UserError with its file and line."""
         try:
             yield
         except UserError:
@@ -253,26 +255,26 @@ class RewardFunction:
             reason = failure(error, source_of(self.path.rpartition(".")[0]))
             raise self.error(f"failed{place}: {reason}") from error
 
-    def misfit(self, rule: str) -> UserError:
-        """An error of what the function is or gives, with the line where it is defined."""
+    def misfit(self, message: str) -> UserError:
+        """An error in the function's signature or result, with the line of its definition."""
         assert self.function is not None
-        return self.error(f"{rule} ({place_of(self.function)})")
+        return self.error(f"{message} ({place_of(self.function)})")
 
-    def error(self, rule: str) -> UserError:
+    def error(self, message: str) -> UserError:
         """An error of the function."""
-        return UserError(f"{self.field}: {self.path} {rule}")
+        return UserError(f"{self.field}: {self.path} {message}")
 
 
 @functools.cache
 def _event_loop() -> asyncio.AbstractEventLoop:
-    """The one loop of async functions: a client that their module keeps belongs to its loop."""
+    """The event loop of all async functions, so that a client in their module can be reused."""
     loop = asyncio.new_event_loop()
     atexit.register(loop.close)
     return loop
 
 
 def arguments(problem: Problem, response: str, task: str) -> dict[str, Any]:
-    """The arguments that a function of one response may take, by name; the columns come last."""
+    """The arguments for a function of one response, by name; the columns come last."""
     columns = problem.columns
     fixed = {
         "problem": problem,
@@ -287,16 +289,18 @@ def arguments(problem: Problem, response: str, task: str) -> dict[str, Any]:
     return fixed | {name: value for name, value in columns.items() if name not in fixed}
 
 
-def batch_arguments(items: Items, prompt: Callable[[Problem], str], call: Call) -> dict[str, Any]:
-    """The arguments that a function of many responses may take, by name; the columns come last."""
+def batch_arguments(
+    items: Items, prompt: Callable[[Problem], str], call: RewardCall
+) -> dict[str, Any]:
+    """The arguments for a function of many responses, by name; the columns come last."""
     problems = [problem for problem, _ in items]
     texts = [response for _, response in items]
     fixed = {
         "prompts": [Chat.of(prompt(problem), "user", problem.context) for problem in problems],
         "completions": [Chat.of(text, "assistant") for text in texts],
         "question": [problem.question for problem in problems],
-        "answer": [_own(p, "answer", p.answer) for p in problems],
-        "ground_truth": [_own(p, "ground_truth", bare_answer(p.answer)) for p in problems],
+        "answer": [_as_in_column(p, "answer", p.answer) for p in problems],
+        "ground_truth": [_as_in_column(p, "ground_truth", bare_answer(p.answer)) for p in problems],
         **call.arguments(texts),
     }
     names = dict.fromkeys(name for problem in problems for name in problem.columns)
@@ -308,44 +312,45 @@ def batch_arguments(items: Items, prompt: Callable[[Problem], str], call: Call) 
     return fixed | columns
 
 
-def _own(problem: Problem, name: str, text: str) -> str | int | float:
-    """The number in column `name` that `text` was written from, as TRL passes it, else `text`."""
+def _as_in_column(problem: Problem, name: str, text: str) -> str | int | float:
+    """The number in column `name` if `text` was made from it, as TRL passes it; else `text`."""
     value = problem.columns.get(name)
     return value if isinstance(value, int | float) and written(value) == text else text
 
 
 def find_rewards(cfg: RewardConfig) -> list[RewardFunction]:
-    """The functions with their weights, in order; none without `reward.functions`.
+    """The functions of `reward.functions` with their weights, in order.
 
-    Raises ConfigError for a path without a function, or whose module fails, with its line; for two
-    functions of the same name, or the name of a metric that every run has; and if the numbers of
-    weights and functions differ.
+    Raises ConfigError for a path without a function, and for a module that fails, with its line.
+    Raises it as well for two functions of the same name, for the name of a metric that every run
+    has, and if the numbers of weights and functions differ.
     """
     field = "reward.functions"
     if cfg.weights and len(cfg.weights) != len(cfg.functions):
-        rule = f"must have a number for each of the {len(cfg.functions)} reward.functions"
-        raise ConfigError("reward.weights", rule, repr(cfg.weights))
+        message = f"must have a number for each of the {len(cfg.functions)} reward.functions"
+        raise ConfigError("reward.weights", message, repr(cfg.weights))
     functions: list[RewardFunction] = []
     weights = cfg.weights or (1.0,) * len(cfg.functions)
     for path, weight in zip(cfg.functions, weights, strict=True):
         name = path.rpartition(".")[2]
-        if name in TAKEN or name in {function.name for function in functions}:
-            rule = f"two metrics would be called reward/{name}; give the function another name"
-            raise ConfigError(field, rule, repr(path))
+        if name in RESERVED or name in {function.name for function in functions}:
+            message = f"two metrics would be called reward/{name}; give the function another name"
+            raise ConfigError(field, message, repr(path))
         function = None if path == TASK else function_at(field, path, TASK)
         functions.append(RewardFunction(name, path, weight, function))
     return functions
 
 
 def function_at(field: str, path: str, other: str) -> Callable[..., Any]:
-    """The function of a dotted path, which `field` names; it may also be `other`, which is ours.
+    """The function with the dotted path that the setting `field` has.
 
-    Raises ConfigError for a path without a function, or whose module fails, with its line.
+    `other` is a further value that the setting allows; the message names it. Raises ConfigError for
+    a path without a function, and for a module that fails, with its line.
     """
     function = function_of(field, path)
     if function is None or isinstance(function, types.ModuleType):
-        rule = f"no such function; name one as 'my_rewards.accuracy', or {other!r}"
-        raise ConfigError(field, rule, repr(path))
+        message = f"no such function; name one as 'my_rewards.accuracy', or {other!r}"
+        raise ConfigError(field, message, repr(path))
     return function
 
 
@@ -354,7 +359,7 @@ def weighted(
     parts: Sequence[Sequence[float | None]],
     logged: Mapping[str, float],
 ) -> list[Reward]:
-    """The rewards whose parts are `parts[function][item]`; all have the metrics `logged`, too."""
+    """The rewards of the items from `parts[function][item]`; each also has the metrics `logged`."""
     rewards = []
     for item_parts in zip(*parts, strict=True):
         judged = [(f, x) for f, x in zip(functions, item_parts, strict=True) if x is not None]

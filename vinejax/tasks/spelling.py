@@ -1,4 +1,4 @@
-"""The characters that a tokenizer lacks, and a tokenizer that lacks none, for new models."""
+"""The characters that a tokenizer cannot spell, and a tokenizer that spells all, for new models."""
 
 import os
 from collections.abc import Sequence
@@ -8,16 +8,16 @@ from vinejax.core.text import Tokenizer
 from vinejax.runtime.distributed import is_writer
 
 BOS, EOS = "<bos>", "<eos>"
-NAMED = 8  # lacking characters that the warning names
+NAMED = 8  # maximum number of missing characters that the warning names
 
 
 def byte_tokenizer() -> Tokenizer:
     """A tokenizer of 258 tokens, BOS, EOS and all bytes, which spells every text.
 
     It puts BOS in front of a text. A task returns it from its method `tokenizer`, so that a new
-    model can be trained on the task. Text in English has one token per character.
+    model can be trained on the task. English text has one token per character.
     """
-    # Otherwise every run prints that torch is missing, which is not needed.
+    # Otherwise every run prints that torch, which no run needs, is missing.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
     from tokenizers import Tokenizer as Rules
@@ -42,9 +42,9 @@ def byte_tokenizer() -> Tokenizer:
 
 
 def unspelled(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[int, list[str]]:
-    """The number of texts that the tokenizer cannot spell, and the characters it lacks, sorted.
+    """(the number of texts that the tokenizer cannot spell, the characters that it lacks, sorted).
 
-    It lacks a character that it encodes as its unknown token, or as nothing.
+    A character is lacking if it is encoded as the unknown token, or as nothing.
     """
     unknown: Any = tokenizer.unk_token_id
 
@@ -61,8 +61,8 @@ def warn_unspelled(tokenizer: Tokenizer, texts: Sequence[str], what: str) -> Non
     """Prints a warning if the tokenizer cannot spell some of the texts; `what` names the texts."""
     count, lacking = unspelled(tokenizer, texts)
     if count and is_writer():
-        some = ", ".join(map(repr, lacking[:NAMED])) + (", ..." if len(lacking) > NAMED else "")
+        names = ", ".join(map(repr, lacking[:NAMED])) + (", ..." if len(lacking) > NAMED else "")
         print(
-            f"warning: the tokenizer cannot spell {count} of {len(texts)} {what}: it lacks {some}; "
-            "choose another (docs/tasks.md, 'A tokenizer for a new model')"
+            f"warning: the tokenizer cannot spell {count} of {len(texts)} {what}: it lacks {names};"
+            " choose another (docs/tasks.md, 'A tokenizer for a new model')"
         )

@@ -1,4 +1,4 @@
-"""Train, validation and test splits of data that lack validation or test, and of drawn problems."""
+"""Splits of data without validation or test rows, and of problems drawn by seeds."""
 
 from collections.abc import Callable, Hashable
 from functools import cached_property
@@ -8,21 +8,21 @@ from vinejax.core.errors import DataError
 from vinejax.core.types import Problem
 from vinejax.runtime.distributed import is_writer
 from vinejax.tasks.base import Split
-from vinejax.tasks.load import hash_shuffled
+from vinejax.tasks.read_rows import hash_shuffled
 
-PORTION = 1 / 20  # share of the train rows that become a split which the data lacks
-MAX_HELD_OUT = 500  # rows of such a split
-DRAWN = 5000  # problems for training that are made of seeds, if `data.size` does not say
-SEED_STEP = 10**8  # between the seeds of splits
-# A question that two splits drew is in the first of them here, so `data.size` changes no test.
+PORTION = 1 / 20  # share of the train rows that is held out per missing split
+MAX_HELD_OUT = 500  # maximum number of problems of a held-out split
+DRAWN = 5000  # default of `data.size`, the number of training problems drawn by seeds
+SEED_STEP = 10**8  # distance between the first seeds of two splits
+# A question drawn in two splits belongs to the first of them, so `data.size` changes no test split.
 ORDER: tuple[Split, ...] = ("test", "validation", "train")
 
 
 def seeds_of(split: Split, size: int | None) -> range:
-    """The seeds of a split's problems, where each problem is made of one.
+    """The seeds of a split's problems, one per problem.
 
-    There are `size` for training, and a tenth as many, at most 500, for each held-out split. Splits
-    share no seed.
+    There are `size` seeds for training, and a tenth as many, at most 500, for each held-out split.
+    Splits share no seed.
     """
     count, first = size or DRAWN, SEED_STEP * ORDER.index(split)
     if split != "train":
@@ -31,11 +31,11 @@ def seeds_of(split: Split, size: int | None) -> range:
 
 
 class HeldOut:
-    """The three splits; validation or test, if the data lacks it, is held out of its train split.
+    """The three splits; a missing validation or test split is held out of the train split.
 
-    `read(source)` returns the problems of a split of the data, `has(source)` tells whether it
-    exists. A held-out split is a twentieth of the train rows, at most 500, drawn by a hash of their
-    ids: the same on every machine and in every version.
+    `read(source)` returns the problems of a split of the data, and `has(source)` tells whether it
+    exists. A held-out split is a twentieth of the train rows, at most 500. A hash of their ids
+    selects them, so the split is the same on every machine and in every version.
     """
 
     def __init__(self, read: Callable[[str], list[Problem]], has: Callable[[str], bool]):
@@ -43,13 +43,13 @@ class HeldOut:
         self._has = has
 
     def load(self, split: Split, place: str) -> list[Problem]:
-        """The problems of a split. Raises DataError, naming `place`, if none is left for it."""
+        """The problems of a split. Raises DataError, naming `place`, if no row is left for it."""
         if split != "train" and split not in self._missing:
             return self._read(split)
         problems = self._parts[split]
         if not problems:
-            rule = "too few rows: held out are at least one for validation and one for the test"
-            raise DataError(place, None, rule)
+            message = "too few rows: at least one each is held out for validation and for test"
+            raise DataError(place, None, message)
         return problems
 
     @cached_property
@@ -59,40 +59,40 @@ class HeldOut:
 
     @cached_property
     def _parts(self) -> dict[Split, list[Problem]]:
-        """What is left of the train split, in the order of the data, and the held-out splits."""
+        """The held-out splits, and the remaining train split in the order of the data."""
         problems = self._read("train")
         size = min(MAX_HELD_OUT, max(1, round(PORTION * len(problems))))
         parts: dict[Split, list[Problem]] = {}
-        rest = hash_shuffled(problems)
+        remaining = hash_shuffled(problems)
         for split in self._missing:
-            parts[split], rest = rest[:size], rest[size:]
-        kept = {problem.id for problem in rest}
-        parts["train"] = [problem for problem in problems if problem.id in kept]
+            parts[split], remaining = remaining[:size], remaining[size:]
+        train_ids = {problem.id for problem in remaining}
+        parts["train"] = [problem for problem in problems if problem.id in train_ids]
         return parts
 
 
 class Distinct:
-    """Leaves out repeated rows: those with the question and answer of an earlier row.
+    """A filter of repeated rows, which have the question and answer of an earlier row.
 
-    `key` returns question and answer of a row, or raises ValueError for a faulty row, which is
-    kept, so that the fault is reported with its line.
+    `key` returns the question and answer of a row, or raises ValueError for a faulty row. Faulty
+    rows are kept, so that a later error reports them with their line.
     """
 
     def __init__(self, key: Callable[[dict[str, Any]], Hashable]):
         self._key = key
-        self._seen: set[Hashable] = set()
+        self._keys: set[Hashable] = set()
         self._repeated = 0
 
     def keep(self, row: dict[str, Any]) -> bool:
-        """Whether the row is the first of its kind; for `read_split`."""
+        """Whether the row is the first with its question and answer; for `read_split`."""
         try:
-            pair = self._key(row)
+            key = self._key(row)
         except ValueError:
             return True
-        if pair in self._seen:
+        if key in self._keys:
             self._repeated += 1
             return False
-        self._seen.add(pair)
+        self._keys.add(key)
         return True
 
     def report(self, place: str) -> None:

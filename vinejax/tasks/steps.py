@@ -1,4 +1,4 @@
-"""Reasoning steps: the boundaries of a response's steps, in characters and then in tokens."""
+"""Reasoning steps: the boundaries of a response's steps in characters, and their ends in tokens."""
 
 import bisect
 
@@ -7,24 +7,25 @@ from vinejax.tasks.math_steps import split_math
 
 STYLES = ("math", "gsm8k", "lines")
 ANSWER_LINE = "\n#### "
-PATIENCE = 32  # tokens in a row without complete text, after which whole prefixes are decoded
+PATIENCE = 32  # tokens in a row without complete text before whole prefixes are decoded
 
 
 def split_steps(text: str, style: str = "math") -> list[int]:
     """Character boundaries [0, ..., len(text)]: step c is text[boundaries[c]:boundaries[c + 1]].
 
-    Any string has at least one step, and steps lose no character. Boundaries rise strictly, except
-    for '', which is one empty step, [0, 0]. A line includes the newline before it.
+    Any string has at least one step, and the steps together are the whole string. Boundaries
+    increase strictly, except for '', which is one empty step, [0, 0]. A line includes the newline
+    before it.
 
-    'math': sentences, lines and lines of formulas; parts of over 100 characters are broken at a
+    'math': sentences, lines and lines of formulas. Parts of over 100 characters are broken at a
       comma or the like; see `tasks/math_steps.py`.
-    'gsm8k': one step per line. Blank lines at the start join the first line that is not blank;
-      everything from the last '\\n#### ' on belongs to the step of the last line before it that is
-      not blank; other blank lines are steps. Follows `split_solution_into_intermediate_steps` in
+    'gsm8k': one step per line. Blank lines at the start join the first line that is not blank.
+      Everything from the last '\\n#### ' on belongs to the step of the last line before it that is
+      not blank. Other blank lines are steps. Follows `split_solution_into_intermediate_steps` in
       `src/treetune/tasks/gsm8k.py` of McGill-NLP/VinePPO, which raises if there are two
       answer lines and gives a text of only blank lines an empty first step.
-    'lines': one step per line that is not blank; blank lines join the next such line, those at the
-      end of the text the last such line.
+    'lines': one step per line that is not blank. Blank lines join the next such line; at the end of
+      the text they join the last such line.
 
     Raises ValueError for another style.
 
@@ -41,20 +42,20 @@ def split_steps(text: str, style: str = "math") -> list[int]:
     body = len(text) if marker < 0 else marker
     starts = [0] + [i for i in range(body) if text[i] == "\n"]
     ends = starts[1:] + [body]
-    filled = [c for c in range(len(starts)) if text[starts[c] : ends[c]].strip()]
+    not_blank = [c for c in range(len(starts)) if text[starts[c] : ends[c]].strip()]
     if style == "lines":
-        inner = [ends[c] for c in filled[:-1]]
+        inner = [ends[c] for c in not_blank[:-1]]
     else:
-        first = filled[0] if filled else 0
-        last = (filled[-1] if filled else 0) if marker >= 0 else len(starts) - 1
+        first = not_blank[0] if not_blank else 0
+        last = (not_blank[-1] if not_blank else 0) if marker >= 0 else len(starts) - 1
         inner = [i for i in starts[first + 1 : last + 1] if i > 0]
     return [0, *inner, len(text)]
 
 
 def every_n_tokens(num_tokens: int, n: int) -> list[int]:
-    """[C] step ends n, 2n, ..., num_tokens, for a task's `step_ends`: steps of n tokens.
+    """[C] step ends n, 2n, ..., num_tokens: steps of n tokens, for a task's `step_ends`.
 
-    The last step may be shorter; without tokens there is no step. Raises ValueError for n < 1.
+    The last step may be shorter, and without tokens there is no step. Raises ValueError for n < 1.
     """
     if n < 1:
         raise ValueError(f"a step needs at least one token, not {n}")
@@ -64,17 +65,16 @@ def every_n_tokens(num_tokens: int, n: int) -> list[int]:
 def step_ends(
     tokenizer: Tokenizer, prompt: list[int], response: list[int], boundaries: list[int], text: str
 ) -> list[int]:
-    """[C] response token index one past each step; [] for an empty response.
+    """[C] the response token index one past each step; [] for an empty response.
 
-    `boundaries` are the step boundaries in `text`, the response as graded, which may be shorter
-    than the decoded tokens (a stop string is cut off). A boundary inside a token moves to the
-    token's end, equal boundaries merge, and the last step has all tokens that are left, EOS
-    included.
+    `boundaries` are the step boundaries in `text`, the response as graded. It may be shorter than
+    the decoded tokens, because a stop string is cut off. A boundary inside a token moves to the
+    token's end, and equal boundaries merge. The last step has all remaining tokens, EOS included.
     """
     if not response:
         return []
     decoded, ends = token_ends(tokenizer, prompt, response)
-    # Text that was decoded without its prompt may lack the space that SentencePiece strips.
+    # SentencePiece strips a space from text that is decoded without its prompt.
     shift = max(0, decoded.find(text))
     inner = {bisect.bisect_left(ends, b + shift) + 1 for b in boundaries[1:-1] if b > 0}
     return sorted(t for t in inner if t < len(response)) + [len(response)]
@@ -83,10 +83,10 @@ def step_ends(
 def token_ends(
     tokenizer: Tokenizer, prompt: list[int], response: list[int]
 ) -> tuple[str, list[int]]:
-    """The decoded response, and for each of its tokens the characters that are complete at its end.
+    """(the decoded response, the number of complete characters at the end of each token).
 
-    ends[t - 1] = len(decode(prompt + response[:t])) - len(decode(prompt)); an unfinished character
-    does not count.
+    ends[t - 1] = len(decode(prompt + response[:t])) - len(decode(prompt)), without an unfinished
+    character.
     """
     ids, first = prompt + response, len(prompt)
     prompt_text = decode(tokenizer, prompt).rstrip(UNFINISHED)
@@ -101,40 +101,42 @@ def token_ends(
 def _near_ends(
     tokenizer: Tokenizer, ids: list[int], first: int, head: int, decoded: str
 ) -> list[int] | None:
-    """The ends of ids[first:] in linear time: each token is decoded after a few known tokens.
+    """The ends of ids[first:] in linear time: each token is decoded after a few earlier tokens.
 
-    The known tokens end where the text is complete. The text that a token adds must continue
-    `decoded` there; None if it does not for PATIENCE tokens in a row, as with bytes that never form
-    a character, or with a decoder that needs the whole text before a token.
+    These earlier tokens end where the text is complete. The text that a token adds must continue
+    `decoded` there. Returns None if it does not for PATIENCE tokens in a row. Examples are bytes
+    that never form a character, and a decoder that needs the whole text before a token.
     """
-    # ids[start:known] alone decode to `head` characters; decoded[:done] is the text before `known`.
-    start, known, done = 0, first, 0
+    # ids[start:known_end] alone decode to `head` characters. decoded[:num_chars] is the text of all
+    # tokens before `known_end`.
+    start, known_end, num_chars = 0, first, 0
     ends = []
     for end in range(first + 1, len(ids) + 1):
-        if end - known > PATIENCE:
+        if end - known_end > PATIENCE:
             return None
         piece = decode(tokenizer, ids[start:end])[head:]
-        if not _is_complete(piece, decoded, done):
-            ends.append(done)
+        if not _is_complete(piece, decoded, num_chars):
+            ends.append(num_chars)
             continue
-        ends.append(done + len(piece))
-        if piece:  # after a head without text the next token would lose its leading space
-            start, known, done = known, end, done + len(piece)
-            head = len(decode(tokenizer, ids[start:known]))
+        ends.append(num_chars + len(piece))
+        if piece:  # after tokens without text the next token would lose its leading space
+            start, known_end, num_chars = known_end, end, num_chars + len(piece)
+            head = len(decode(tokenizer, ids[start:known_end]))
     return ends
 
 
 def _whole_ends(
     tokenizer: Tokenizer, ids: list[int], first: int, head: int, decoded: str
 ) -> list[int]:
-    """The ends of ids[first:] by their definition, which decodes every prefix."""
-    ends, done = [], 0
+    """The ends of ids[first:] by their definition, decoding every prefix."""
+    ends, num_chars = [], 0
     for end in range(first + 1, len(ids) + 1):
         text = decode(tokenizer, ids[:end])[head:]
-        done = len(text) if _is_complete(text, decoded, 0) else done
-        ends.append(done)
+        num_chars = len(text) if _is_complete(text, decoded, 0) else num_chars
+        ends.append(num_chars)
     return ends
 
 
-def _is_complete(piece: str, decoded: str, done: int) -> bool:
-    return decoded.startswith(piece, done) and not piece.endswith(UNFINISHED)
+def _is_complete(piece: str, decoded: str, offset: int) -> bool:
+    """Whether `piece` continues `decoded` at `offset` and ends with a whole character."""
+    return decoded.startswith(piece, offset) and not piece.endswith(UNFINISHED)

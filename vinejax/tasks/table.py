@@ -1,12 +1,13 @@
-r"""Any data set of the hub, file or folder: columns by name, graded as math or by own functions.
+r"""Any data set of the hub, folder or file, with named columns, graded as math or by functions.
 
-`data.path` is a data set of the hub (`data.subset` its configuration), a folder with a file for
-`train`, and, if there are any, for `validation` and `test`, or one file. Splits that are missing
-are held out of train (`tasks/splits.py`). `data.question` and `data.answer` name columns.
+`data.path` is a data set of the hub, with `data.subset` as its configuration; or a folder with a
+file for `train` and perhaps files for `validation` and `test`; or one file. Missing splits are held
+out of train (`tasks/splits.py`). `data.question` and `data.answer` name columns.
 
-The reward is 1 if the answer of a response equals the row's by strict grading, else 0. A row's
-answer may be worked, with the answer itself after '####' or in \boxed{}. `reward.functions`
-replaces it, or adds to it (`tasks/rewards.py`), and gets every column by its name.
+The reward is 1 if the answer of a response equals the row's answer by strict grading, else 0. The
+row's answer may be within a worked solution, after '####' or in \boxed{}. `reward.functions`
+replaces this reward or adds to it (`tasks/rewards.py`). Reward functions get every column by its
+name.
 """
 
 from collections.abc import Callable
@@ -17,20 +18,23 @@ from vinejax import grading
 from vinejax.core.errors import ConfigError, DataError
 from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
+from vinejax.tasks.answer_sets import style_of
 from vinejax.tasks.answers import bare_answer, written
 from vinejax.tasks.base import COLUMN_FIELDS, AnswerTask, Split, check_template
-from vinejax.tasks.evaluation import style_of
-from vinejax.tasks.files import Rows, is_file, read_file
-from vinejax.tasks.load import has_split, problems_of, read_split
+from vinejax.tasks.files import FileRows, is_file, read_file
+from vinejax.tasks.read_rows import has_split, problems_of, read_split
 from vinejax.tasks.splits import Distinct, HeldOut
 
-Chat = tuple[tuple[tuple[str, str], ...], str]  # the messages before the question, the question
+# (the messages before the question, the question)
+ContextQuestion = tuple[tuple[tuple[str, str], ...], str]
 
 
 def make(data: DataConfig) -> "Table":
     if not data.path:
-        rule = "name a data set of the hub, a folder with train.jsonl, .parquet or .csv, or a file"
-        raise ConfigError("data.path", rule, "''")
+        message = (
+            "name a data set of the hub, a folder with train.jsonl, .parquet or .csv, or a file"
+        )
+        raise ConfigError("data.path", message, "''")
     for field in ("question", "answer"):
         if not getattr(data, field):
             raise ConfigError(f"data.{field}", "name the column", "''")
@@ -39,7 +43,7 @@ def make(data: DataConfig) -> "Table":
 
 
 class RowTask:
-    """What tasks share whose problems are rows with named columns. A subclass has `_pair`."""
+    """The base of tasks whose problems are rows with named columns; subclasses have `_pair`."""
 
     def __init__(self, data: DataConfig):
         self.path = data.path
@@ -58,7 +62,7 @@ class RowTask:
 
     def _read(self, source: str) -> list[Problem]:
         distinct = Distinct(self._pair)
-        rows = read_rows(self.path, source, self._data.subset, distinct)
+        rows = distinct_rows(self.path, source, self._data.subset, distinct)
         problems = problems_of(rows, lambda i, row: self._problem(f"{source}/{i}", row), {})
         distinct.report(rows.file)
         return problems
@@ -67,18 +71,18 @@ class RowTask:
         (context, question), answer = self._pair(row)
         return Problem(name, question, answer, row, context)
 
-    def _pair(self, row: dict[str, Any]) -> tuple[Chat, str]:
-        """The question and the answer of a row. Raises ValueError for a row without one."""
+    def _pair(self, row: dict[str, Any]) -> tuple[ContextQuestion, str]:
+        """((the context, the question), the answer) of a row; ValueError if one is missing."""
         raise NotImplementedError
 
     def _worked(self, problem: Problem, read: Callable[[Any, str], str]) -> str:
-        """`read` of the row and the column of worked solutions.
+        """The worked solution that `read` takes from the row's column `data.solution`.
 
-        Raises ConfigError if no column is named, and DataError for a ValueError of `read`.
+        Raises ConfigError if that setting is empty, and DataError for a ValueError of `read`.
         """
         if not self._data.solution:
-            rule = "name the column with worked solutions, which this run learns from"
-            raise ConfigError("data.solution", rule, "''")
+            message = "name the column with worked solutions, which this run learns from"
+            raise ConfigError("data.solution", message, "''")
         try:
             return read(problem.columns, self._data.solution)
         except ValueError as error:
@@ -97,23 +101,23 @@ class Table(RowTask, AnswerTask):
             raise ValueError(f"column {self._data.question!r}: the question is empty")
         return problem
 
-    def _pair(self, row: dict[str, Any]) -> tuple[Chat, str]:
+    def _pair(self, row: dict[str, Any]) -> tuple[ContextQuestion, str]:
         return chat_of(row, self._data.question), answer_of(row, self._data.answer)
 
     def solution(self, problem: Problem) -> str:
-        """The worked solution of the row; ConfigError without `data.solution`."""
+        """The worked solution of the row; raises ConfigError without `data.solution`."""
         return self._worked(problem, answer_of)
 
     def answer(self, text: str) -> str | None:
         return grading.extract_answer(text, style=style_of(text))
 
     def gold(self, problem: Problem) -> str | None:
-        """The text after the last '####', else the contents of the last box, else all of it."""
+        """`bare_answer` of the row's answer; None if it is empty."""
         return bare_answer(problem.answer) or None
 
 
-def read_rows(path: str, source: str, subset: str, distinct: Distinct) -> Rows:
-    """The distinct rows of a split, or of the file `path`."""
+def distinct_rows(path: str, source: str, subset: str, distinct: Distinct) -> FileRows:
+    """The distinct rows of a split, or of the one file `path`."""
     file = Path(path).expanduser()
     if subset and file.exists() and not (file / subset).is_dir():
         raise ConfigError("data.subset", f"{path} has no such folder; leave it out", repr(subset))
@@ -125,22 +129,22 @@ def read_rows(path: str, source: str, subset: str, distinct: Distinct) -> Rows:
 def column(row: Any, name: str) -> Any:
     """The value of a column; 'a.b' is column 'a.b', or part 'b' of column 'a'.
 
-    Raises ValueError, naming the existing columns, if there is none, and for a missing value.
+    Raises ValueError for a missing column, naming the existing ones, and for a missing value.
     """
     value = row
     parts = [name] if name in row else name.split(".")
     for part in parts:
         if not isinstance(value, dict) or part not in value:
-            known = ", ".join(map(repr, row))
-            raise ValueError(f"column {name!r} is missing; there are {known}")
+            existing = ", ".join(map(repr, row))
+            raise ValueError(f"column {name!r} is missing; there are {existing}")
         value = value[part]
     if value is None:
         raise ValueError(f"column {name!r} has no value, or one that is not finite")
     return value
 
 
-def chat_of(row: Any, name: str) -> Chat:
-    """The question in a column: a text, or a chat, whose last message it is and must be the user's.
+def chat_of(row: Any, name: str) -> ContextQuestion:
+    """The question in a column, which holds a text, or a chat that ends with the user's message.
 
     Raises ValueError for anything else.
     """
@@ -159,7 +163,7 @@ def chat_of(row: Any, name: str) -> Chat:
 
 
 def answer_of(row: Any, name: str) -> str:
-    """The answer in a column, a text or a number, as `written`.
+    """The answer in a column, a text or a number, as a text by `written`.
 
     Raises ValueError for anything else.
     """

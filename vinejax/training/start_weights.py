@@ -22,7 +22,7 @@ from vinejax.model.hf.hub import find_folder
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.hf.peft import base_of, read_adapters
 from vinejax.model.hf.weights import load_model, load_pretrained
-from vinejax.model.lora import abstract_adapters, merged, with_adapters
+from vinejax.model.lora import abstract_adapters, merge_adapters, with_adapters
 from vinejax.model.sharding import check_heads, param_shardings, placed_shapes
 from vinejax.runtime.checkpoint import find_trained, restore_policy
 from vinejax.runtime.distributed import is_writer
@@ -46,7 +46,7 @@ def load_weights(
         model, params, tokenizer = load_weights(base, mesh, dtype)
         adapters = read_adapters(folder, model)
         adapters = jax.device_put(adapters, param_shardings(mesh, adapters))
-        return model, merged(with_adapters(params, adapters), scale=1.0), tokenizer
+        return model, merge_adapters(with_adapters(params, adapters), scale=1.0), tokenizer
     checkpoint = find_trained(run, "best")
     if checkpoint is None:
         raise ModelError(f"{path}: a run without a checkpoint; name the model that it started from")
@@ -86,7 +86,9 @@ def load_trained(
     model, params, tokenizer = load_weights(start, mesh, dtype)
     like = placed_shapes(mesh, abstract_adapters(model, settings))
     adapters, source = restore_policy(checkpoints, like)
-    params = merged(with_adapters(params, adapters), settings.lora_alpha / settings.lora_rank)
+    params = merge_adapters(
+        with_adapters(params, adapters), settings.lora_alpha / settings.lora_rank
+    )
     return Trained(model, params, tokenizer, source, settings, adapters)
 
 

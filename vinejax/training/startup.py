@@ -99,19 +99,8 @@ def open_session(
         barrier("workdir", problems)
         check_shared(workdir)
         stack.pop_all()  # from here on the session closes them
-    return Session(
-        cfg,
-        composed(method, cfg),
-        workdir,
-        task,
-        graded,
-        mesh,
-        model,
-        start,
-        tokenizer,
-        problems,
-        lock,
-    )
+    run = composed(method, cfg)
+    return Session(cfg, run, workdir, task, graded, mesh, model, start, tokenizer, problems, lock)
 
 
 def fitted(cfg: Config, method: Method, mesh: Mesh, say: bool) -> Config:

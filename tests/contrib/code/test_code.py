@@ -157,7 +157,9 @@ def test_assertions_over_results():
 def test_assertions_that_do_not_convert(source: str, words: str):
     with pytest.raises(ValueError, match=words):
         read_asserts(source, "f")
-    assert not code_tests.readable(json.dumps({"asserts": source, "entry": "f", "before": ""}))
+    assert not code_tests.has_readable_tests(
+        json.dumps({"asserts": source, "entry": "f", "before": ""})
+    )
 
 
 def test_printed_outputs():
@@ -207,7 +209,7 @@ def test_steps(tmp_path: Path):
         "\n    c = 3\n```\n",
     ]
     assert steps[-1] == after
-    task.configure_code(CodeConfig(steps="blocks", sandbox="none"), GraderConfig())
+    task.configure_sandbox(CodeConfig(steps="blocks", sandbox="none"), GraderConfig())
     blocks = ["```python\na = 1", "\n\nb = 2\nif a:\n    c = 3\n```\n"]
     assert steps_of(task, before + block + after)[2:-1] == blocks
     for text in ("", "no code", "```\n```", "```", "```\nx", "\n\n```\n\n\n```\n\n"):
@@ -238,7 +240,7 @@ def test_rewards(tmp_path: Path):
         (third, fenced("while True: pass")),
         (unreadable, fenced("def f(x): return x")),
     ]
-    task.configure_code(CodeConfig(), GraderConfig(timeout_s=2.0))
+    task.configure_sandbox(CodeConfig(), GraderConfig(timeout_s=2.0))
     with Grader(workers=1) as grader:
         assert task.rewards(items, grader) == [1, 0, 0, 0, 1, 0, 0, 1, 0, 0]
         assert (grader.stats.pairs, grader.stats.timeouts, grader.stats.started) == (10, 1, 0)
@@ -256,7 +258,7 @@ def test_rewards(tmp_path: Path):
     failed = task.failure(third, items[8][1])
     assert failed and failed == {"input": "add(1, 2)", "expected": "[3]", "got": "timeout"}
     partial = task_of(tmp_path, rows)
-    partial.configure_code(CodeConfig(partial=True), GraderConfig())
+    partial.configure_sandbox(CodeConfig(partial=True), GraderConfig())
     with Grader(workers=1) as grader:
         rewards = partial.rewards(items[:7], grader)
     assert rewards == [1, 0, pytest.approx(1 / 3), 0, 1, 0.5, 0]

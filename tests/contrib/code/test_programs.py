@@ -5,26 +5,26 @@ import json
 import pytest
 
 from vinejax.contrib.code import programs
-from vinejax.contrib.code.programs import INPUTS, WRONG, Programs
+from vinejax.contrib.code.programs import INPUTS, WRONG, ProgramsTask
 from vinejax.core.settings import DataConfig
 from vinejax.grading import Grader
 from vinejax.tasks.base import load_task
 
 
 @pytest.fixture(scope="module")
-def task() -> Programs:
+def task() -> ProgramsTask:
     found = load_task(DataConfig(task=programs.__name__))
-    assert isinstance(found, Programs)
+    assert isinstance(found, ProgramsTask)
     return found
 
 
-def test_splits_share_no_question(task: Programs):
+def test_splits_share_no_question(task: ProgramsTask):
     splits = [{p.question for p in task.load(s)} for s in ("train", "validation", "test")]
     assert [len(split) for split in splits] == [588, 67, 74]
     assert len(set().union(*splits)) == 27**2
 
 
-def test_tests_are_what_the_words_ask_for(task: Programs):
+def test_tests_are_what_the_words_ask_for(task: ProgramsTask):
     for problem in task.load("test"):
         asked = problem.question
         for word, symbol in (("plus", "+"), ("minus", "-"), ("times", "*")):
@@ -35,7 +35,7 @@ def test_tests_are_what_the_words_ask_for(task: Programs):
         assert tests == [[str(x), str(v)] for x, v in zip(INPUTS, values, strict=True)]
 
 
-def test_half_of_the_demonstrations_are_right(task: Programs):
+def test_half_of_the_demonstrations_are_right(task: ProgramsTask):
     """And are programs that run, line by line; the tokenizer spells them."""
     problems = task.load("train")
     written = [task.solution(problem) for problem in problems]

@@ -13,7 +13,7 @@ from vinejax.core.errors import ConfigError
 from vinejax.core.settings import DataConfig, GraderConfig
 from vinejax.core.types import Turn
 from vinejax.tasks.base import load_task
-from vinejax.tasks.environment import Begun, Observation, begun_anew
+from vinejax.tasks.environment import EnvStart, Observation, start_environment
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def task_of(folder: Path, sandbox: Any = "none") -> PythonTool:
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     task = load_task(DataConfig(task="vinejax.contrib.code.python_tool", path=str(folder)))
     assert isinstance(task, PythonTool)
-    task.configure_code(CodeConfig(sandbox=sandbox), GraderConfig(workers=1, timeout_s=1.0))
+    task.configure_sandbox(CodeConfig(sandbox=sandbox), GraderConfig(workers=1, timeout_s=1.0))
     return task
 
 
@@ -76,24 +76,24 @@ def test_states_are_restored_without_running_their_programs(
     task: PythonTool, monkeypatch: pytest.MonkeyPatch
 ):
     """A program may print the time, and would answer otherwise."""
-    begun = Begun(task.load("train")[5], 1)
+    start = EnvStart(task.load("train")[5], 1)
     runs = iter("ab")
     monkeypatch.setattr(task, "run", lambda source: next(runs))
-    environment, _ = begun_anew(task, begun, 60.0)
+    environment, _ = start_environment(task, start, 60.0)
     action = "<tool>time()</tool>"
     turn = Turn(3, 5, action, environment.step(action).text, 0.0, environment.key())
-    other, _ = begun_anew(task, begun, 60.0)
+    other, _ = start_environment(task, start, 60.0)
     other.replay([turn])
     fork = other.fork()
     assert fork.step(action).text == "\n<output>\nb\n</output>\n"
-    assert fork.step(f"\\boxed{{{begun.problem.question}}}") == ("", 1.0, True, False)
+    assert fork.step(f"\\boxed{{{start.problem.question}}}") == ("", 1.0, True, False)
 
 
 def test_what_is_refused(task: PythonTool):
     given: list[Any] = [{"partial": True}, {"steps": "blocks"}]
     for fields in given:
         with pytest.raises(ConfigError, match=r"^code\.(partial|steps) = .*no tests and no steps"):
-            task.configure_code(CodeConfig(sandbox="none", **fields), GraderConfig())
+            task.configure_sandbox(CodeConfig(sandbox="none", **fields), GraderConfig())
     with pytest.raises(ConfigError, match=r"^data.path = '': name a data set"):
         load_task(DataConfig(task="vinejax.contrib.code.python_tool"))
 

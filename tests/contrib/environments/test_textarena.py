@@ -13,7 +13,7 @@ import pytest
 from helpers import turn_cases as cases
 from helpers.contrib.packages import stand_in
 
-from vinejax.contrib.environments.games import GameTask, _told
+from vinejax.contrib.environments.games import GameTask, _printed_errors
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import DataConfig
 from vinejax.tasks.base import load_task
@@ -134,7 +134,7 @@ def test_a_copy_that_shares_its_state_is_not_used(package: None):
 
 
 def test_a_game_that_raises_ends_its_episode(package: None, capsys: pytest.CaptureFixture[str]):
-    _told.clear()
+    _printed_errors.clear()
     task = task_of("coins", template="0\n")
     engine = cases.PolicyEngine(lambda text, rng: "!\n" if "><" in text else "><\n")
     for episode in cases.sampled(cases.config(reward={"truncated": -0.5}), engine, task):

@@ -135,7 +135,7 @@ class Taskset:
 
 @pytest.fixture
 def package(monkeypatch: pytest.MonkeyPatch) -> None:
-    for cached in (verifiers.loaded, verifiers.task_at):
+    for cached in (verifiers.environment_at, verifiers.task_at):
         cached.cache_clear()
 
     def load(config: dict[str, Any]) -> Env:
@@ -273,7 +273,7 @@ class GuessTaskset(vf.Taskset[GuessTask, GuessConfig]):
 
 def test_the_package_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("verifiers.v1", reason="needs vinejax[verifiers]")
-    verifiers.loaded.cache_clear()
+    verifiers.environment_at.cache_clear()
     (tmp_path / "guess_of_tests.py").write_text(GUESS, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     task = task_of("guess_of_tests top=5", size=10)

@@ -39,13 +39,13 @@ def test_every_method_is_at_most_ten_lines_from_vineppo():
         assert 1 <= len(changed) and not any("model." in x or "task" in x for x in changed)
         text = (CONFIGS / "contrib" / name).read_text(encoding="utf-8")
         assert len(changed) <= text.count("    cfg.") <= 10, name
-        # Those that docs/methods.md names as published without KL.
+        # Those that the README of these methods names as published without KL.
         assert (cfg.kl.coef == 0.0) == (cfg.method in without_kl()), name
     assert set(METHODS) <= set(found) and "tempo" in without_kl()
 
 
 def without_kl() -> set[str]:
-    text = " ".join((REPO / "docs/methods.md").read_text(encoding="utf-8").split())
+    text = " ".join((REPO / "vinejax/contrib/methods/README.md").read_text(encoding="utf-8").split())
     (names,) = re.findall(r"config files of (.+?), published without KL, set it to 0", text)
     return {re.sub(r"\W+", "_", name.lower()) for name in re.split(", | and ", names)}
 

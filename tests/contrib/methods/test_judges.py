@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from vinejax.contrib.methods.brpo import better_or_worse
-from vinejax.contrib.methods.judged import JudgeConfig
-from vinejax.contrib.methods.judges import Pair, compared, last_word
-from vinejax.contrib.methods.pairwise import without_order
+from vinejax.contrib.methods.brpo import sign_of_verdict
+from vinejax.contrib.methods.judge_stage import JudgeConfig
+from vinejax.contrib.methods.judges import JudgedPair, compared, last_word
+from vinejax.contrib.methods.pairwise import order_free_chance
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.settings import Config
 
@@ -43,7 +43,7 @@ def dies(questions, answers, firsts, seconds):
 
 number = 3
 """
-PAIRS = [Pair("q", "7", "a 7", "b 6"), Pair("q", "7", "8", "a long one")]
+PAIRS = [JudgedPair("q", "7", "a 7", "b 6"), JudgedPair("q", "7", "8", "a long one")]
 
 
 @pytest.fixture
@@ -55,14 +55,14 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_the_last_word_decides():
-    columns = ["q"] * 4, ["7"] * 4, ["so 7", "6", "7", "7 or 8"], ["6", "is 7", " 7\n", ""]
-    assert last_word(*columns) == [1.0, 0.0, 0.5, 0.5]
+    firsts, seconds = ["so 7", "6", "7", "7 or 8"], ["6", "is 7", " 7\n", ""]
+    assert last_word(["q"] * 4, ["7"] * 4, firsts, seconds) == [1.0, 0.0, 0.5, 0.5]
     assert compared("vinejax.contrib.methods.judges.last_word", PAIRS, 1, 60.0) == [1.0, 0.5]
 
 
 def test_a_judge_of_a_user_in_batches(module: str, capfd: pytest.CaptureFixture[str]):
     assert compared("my_judges.longer", PAIRS * 2, 3, 60.0) == [0.0, 0.0, 0.0, 0.0]
-    assert compared("my_judges.longer", [Pair("", "", "xx", "x")], 3, 60.0) == [1.0]
+    assert compared("my_judges.longer", [JudgedPair("", "", "xx", "x")], 3, 60.0) == [1.0]
     assert capfd.readouterr().err.count("heard on standard error") == 3
     assert compared("my_judges.longer", [], 3, 60.0) == []
 
@@ -72,7 +72,7 @@ def test_a_batch_that_takes_too_long_is_killed_with_what_it_started(
 ):
     seen = tmp_path / "seen"
     monkeypatch.setenv("SEEN", str(seen))
-    pairs = [Pair("", "", "", ""), Pair("slow", "", "", ""), Pair("", "", "", "")]
+    pairs = [JudgedPair("", "", "", ""), JudgedPair("slow", "", "", ""), JudgedPair("", "", "", "")]
     start = time.monotonic()
     assert compared("my_judges.sleeps_on_slow", pairs, 1, 8.0) == [1.0, None, 1.0]
     assert time.monotonic() - start < 40
@@ -112,5 +112,5 @@ def test_what_names_no_judge_is_one_line(module: str, path: str, message: str):
 
 
 def test_what_is_earned():
-    assert [better_or_worse(x) for x in ([0.9], [0.2], [0.5], [])] == [1.0, -1.0, 0.0, 0.0]
-    assert without_order([0.75, 0.25]) == 0.75 and without_order([0.875, 0.875]) == 0.5
+    assert [sign_of_verdict(x) for x in ([0.9], [0.2], [0.5], [])] == [1.0, -1.0, 0.0, 0.0]
+    assert order_free_chance([0.75, 0.25]) == 0.75 and order_free_chance([0.875, 0.875]) == 0.5

@@ -5,12 +5,12 @@ import pytest
 
 from vinejax.contrib.methods.equations.value_tracker import (
     batch_advantages,
-    counted,
     draw_weights,
     first_counts,
     mean_drift,
     retention,
     tracked_values,
+    updated_counts,
 )
 
 
@@ -26,7 +26,7 @@ def test_three_draws_of_a_problem_by_hand():
         value = float(tracked_values(alpha, beta)[0])
         values.append(value)
         advantages.append(reward - value)
-        alpha, beta = counted(alpha, beta, f32(reward), f32(0))
+        alpha, beta = updated_counts(alpha, beta, f32(reward), f32(0))
         counts.append([float(alpha[0]), float(beta[0])])
     np.testing.assert_allclose(values, [0.5, 0.5576, 0.6050], atol=5e-5)
     np.testing.assert_allclose(advantages, [0.5, 0.4424, -0.6050], atol=5e-5)
@@ -44,7 +44,7 @@ def test_counts_equal_a_moving_average_of_the_rewards():
         kept = min(max(2 ** (-drift / 0.06), 0.875), 0.96)
         count = kept * count + 1
         value += (reward - value) / count
-        alpha, beta = counted(alpha, beta, f32(reward), f32(drift))
+        alpha, beta = updated_counts(alpha, beta, f32(reward), f32(drift))
         np.testing.assert_allclose(tracked_values(alpha, beta), [value], rtol=1e-5)
         np.testing.assert_allclose(alpha + beta, [count], rtol=1e-5)
 

@@ -9,10 +9,10 @@ from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict
 from vinejax.contrib.methods import spo_tree, tree_grpo, treepo, treerl
 from vinejax.contrib.methods.sampling.tree_paths import (
-    Leaf,
-    Path,
     Shoot,
-    attached,
+    TreeLeaf,
+    TreePath,
+    attached_shoot,
     leaves,
     open_ends,
     trees,
@@ -23,10 +23,10 @@ from vinejax.core.settings import Config
 ROOM = 40  # tokens of a response
 
 
-def path(tokens: str, parent: int | None = None, start: int = 0, **fields: Any) -> Path:
+def path(tokens: str, parent: int | None = None, start: int = 0, **fields: Any) -> TreePath:
     ids = [ord(letter) for letter in tokens]
     given = {"wave": 0, "is_over": True} | fields
-    return Path(ids, [-float(i) for i in range(len(ids))], parent, start, **given)
+    return TreePath(ids, [-float(i) for i in range(len(ids))], parent, start, **given)
 
 
 # Two trees: 0 with 1 and 2 at its end, 3 inside of 2; and 4.
@@ -42,10 +42,10 @@ FOREST = [
 def test_leaves_and_the_nodes_that_they_share():
     # abc is node 0; d is 1; ef is 2, which gh and xy share.
     assert leaves(FOREST) == [
-        Leaf(1, [0, 1], [3, 4]),
-        Leaf(2, [0, 2, 3], [3, 5, 7]),
-        Leaf(3, [0, 2, 4], [3, 5, 7]),
-        Leaf(4, [5], [1]),
+        TreeLeaf(1, [0, 1], [3, 4]),
+        TreeLeaf(2, [0, 2, 3], [3, 5, 7]),
+        TreeLeaf(3, [0, 2, 4], [3, 5, 7]),
+        TreeLeaf(4, [5], [1]),
     ]
     assert trees(FOREST) == [[0, 1, 2, 3], [4]]
 
@@ -53,23 +53,23 @@ def test_leaves_and_the_nodes_that_they_share():
 def test_an_open_end_is_a_leaf_until_something_continues_it():
     paths = [path("abc", is_over=False), path("abd", 0, 2)]
     assert open_ends(paths) == [0]
-    assert leaves(paths) == [Leaf(0, [0, 1], [2, 3]), Leaf(1, [0, 2], [2, 3])]
+    assert leaves(paths) == [TreeLeaf(0, [0, 1], [2, 3]), TreeLeaf(1, [0, 2], [2, 3])]
     assert open_ends([*paths, path("abcq", 0, 3)]) == []
 
 
 def test_a_place_belongs_to_the_path_that_drew_the_token_before_it():
     expected = {7: 3, 6: 3, 5: 2, 4: 2, 3: 0, 1: 0, 0: None}
     for position, parent in expected.items():
-        shoot = attached(FOREST, Shoot(3, position, 2, 9))
+        shoot = attached_shoot(FOREST, Shoot(3, position, 2, 9))
         assert shoot == Shoot(parent, position, 2, 9)
-    assert attached(FOREST, Shoot(None, 0, 1)) == Shoot(None, 0, 1)
+    assert attached_shoot(FOREST, Shoot(None, 0, 1)) == Shoot(None, 0, 1)
 
 
-def grown(rule: Any, cfg: Config, seed: int, longest: int = ROOM) -> list[list[Path]]:
+def grown(rule: Any, cfg: Config, seed: int, longest: int = ROOM) -> list[list[TreePath]]:
     """The paths after each wave; a branch alone would draw up to `longest` tokens."""
     rng, paths, waves = np.random.default_rng(seed), [], []
     for wave in range(100):
-        shoots = [attached(paths, shoot) for shoot in rule(wave, tuple(paths), cfg, rng)]
+        shoots = [attached_shoot(paths, shoot) for shoot in rule(wave, tuple(paths), cfg, rng)]
         if not shoots:
             return waves
         new = []
@@ -83,7 +83,9 @@ def grown(rule: Any, cfg: Config, seed: int, longest: int = ROOM) -> list[list[P
                 logprobs = before.logprobs[:position] + (-rng.random(drawn)).tolist()
                 is_over = drawn == length
                 ends = list(range(5, len(tokens), 5)) if is_over else []
-                new.append(Path(tokens, logprobs, parent, position, wave, is_over, step_ends=ends))
+                new.append(
+                    TreePath(tokens, logprobs, parent, position, wave, is_over, step_ends=ends)
+                )
         paths = [*paths, *new]
         waves.append(paths)
     raise AssertionError("the tree never ends")

@@ -13,10 +13,10 @@ from helpers.applied import applied, assign_credit
 from vinejax.contrib.methods import direct
 from vinejax.contrib.methods.equations.turn_returns import (
     action_estimates,
-    against_equals,
-    means_of_equals,
+    group_means,
+    group_scores,
     returns_to_go,
-    shared_back,
+    shared_rewards,
 )
 from vinejax.contrib.methods.turn_actions import moves_of
 from vinejax.core.types import Episode, Rollout, Turn
@@ -76,12 +76,12 @@ GIGPO = {
 @pytest.mark.parametrize("has_keys", [True, False], ids=["keys", "observations"])
 def test_gigpo_gives_the_numbers_of_its_authors_code(norm: str, has_keys: bool):
     """The first state has no key; a state that recurs there is a group of its own."""
-    episodes = [episode(*row, has_keys=has_keys) for row in TWO]
+    episodes = [episode(states, rewards, has_keys=has_keys) for states, rewards in TWO]
     wholes, turns = GIGPO[norm]
     returns = [returns_to_go(rewards, 0.9) for _, rewards in TWO]
     np.testing.assert_allclose(returns[0], [0.9, 1.0])
     states = [state for row, _ in TWO for state in row]
-    step = against_equals(np.concatenate(returns), states, norm == "std")
+    step = group_scores(np.concatenate(returns), states, norm == "std")
     np.testing.assert_allclose(step, np.concatenate(turns), atol=1e-6)
     own = {"norm": norm, "omega": 2.0}
     found = by_turn(episodes, "gigpo", gigpo=own, ppo={"gamma": 0.9})
@@ -126,7 +126,7 @@ def test_gigpo_equals_a_loop_over_all_turns():
 def test_salt_merges_the_turns_that_solutions_share(has_keys: bool):
     """Three trajectories of one problem, of which A = (√2, -1/√2, -1/√2)."""
     rows = [("abc", [0.0, 0.0, 1.0]), ("abd", [0.0, 0.0, 0.0]), ("ac", [0.0, 0.0])]
-    episodes = [episode(*row, has_keys=has_keys) for row in rows]
+    episodes = [episode(states, rewards, has_keys=has_keys) for states, rewards in rows]
     right, wrong = 2**0.5, -(0.5**0.5)
     shared = (right + wrong) / 2
     found = by_turn(episodes, "salt")
@@ -165,7 +165,7 @@ def test_salt_equals_a_loop_over_all_turns():
             merged += len(set(like)) > 1
             assert given[t] == pytest.approx(np.mean(like), abs=1e-5)
     assert merged > 10
-    assert means_of_equals([1, 2, 6], ["x", None, "x"]).tolist() == [3.5, 2, 3.5]
+    assert group_means([1, 2, 6], ["x", None, "x"]).tolist() == [3.5, 2, 3.5]
 
 
 def test_the_moves_of_an_episode_that_was_cut_in_a_turn():
@@ -225,10 +225,10 @@ def test_actions_of_one_token_and_no_discount_are_generalised_advantage_estimate
 
 def test_turn_credit_shares_a_reward_with_the_turns_before_it():
     progress = np.diff([0.2, 0.2, 0.8, 0.6])
-    shared = shared_back(progress, 0.5)
+    shared = shared_rewards(progress, 0.5)
     np.testing.assert_allclose(shared, [0.171429, 0.342857, -0.114286], atol=1e-6)
-    np.testing.assert_allclose(shared_back(progress, 0.0), progress)
-    np.testing.assert_allclose(shared_back([0, 0, 3.0], 1.0), [1, 1, 1])
+    np.testing.assert_allclose(shared_rewards(progress, 0.0), progress)
+    np.testing.assert_allclose(shared_rewards([0, 0, 3.0], 1.0), [1, 1, 1])
     episodes = [
         episode("abc", [*progress[:2], progress[2] + 1.0], reward=1.0),
         episode("ab", [0.25, 0.0], reward=0.0),
@@ -241,7 +241,7 @@ def test_turn_credit_shares_a_reward_with_the_turns_before_it():
         sections: dict[str, Any] = {"turn_credit": {"weight": 2.0, "gamma": gamma}}
         found = by_turn(episodes, "turn_credit", **sections)
         for sign, rewards, given in zip((1, -1), own, found, strict=True):
-            np.testing.assert_allclose(given, sign + 2 * shared_back(rewards, gamma), rtol=1e-5)
+            np.testing.assert_allclose(given, sign + 2 * shared_rewards(rewards, gamma), rtol=1e-5)
 
 
 def test_direct_draws_a_step_of_two_turns_as_a_whole():

@@ -12,9 +12,10 @@ from helpers.contrib.turn_trees import grown, rule
 
 from vinejax.contrib.methods import aepo, arpo
 from vinejax.contrib.methods.aepo import AEPOConfig
-from vinejax.contrib.methods.sampling.turn_trees import Place, entropies
+from vinejax.contrib.methods.sampling.turn_trees import TurnPlace, entropies
 from vinejax.core.types import Episode, Turn
-from vinejax.rollout.turns import Play, TurnSampler
+from vinejax.rollout.play import Play
+from vinejax.rollout.turns import TurnSampler
 
 
 def shared(one: Episode, other: Episode) -> int:
@@ -69,9 +70,9 @@ def test_where_solutions_begin():
 
 def test_what_the_rule_is_told():
     """Entropies of the turns so far, the solutions, and for how many waves there were branches."""
-    seen: list[Place] = []
+    seen: list[TurnPlace] = []
 
-    def branches(place: Place, rng: np.random.Generator) -> int:
+    def branches(place: TurnPlace, rng: np.random.Generator) -> int:
         seen.append(place)
         return int(len(place.entropies) < 3)
 
@@ -104,8 +105,8 @@ def test_arpo_branches_as_its_authors_code(
     assert arpo.score(u, now, first, 0.5) == pytest.approx(expected)
     growth = arpo.growth(cases.config(method="arpo", values=PLAIN))
     drawn = Draws(u)
-    assert growth.branches(Place([first, 0.9, now], 2, 1), drawn) == branches
-    assert growth.begins([]) == 2 and growth.begins([[now]]) == 3  # of 3
+    assert growth.branches(TurnPlace([first, 0.9, now], 2, 1), drawn) == branches
+    assert growth.roots([]) == 2 and growth.roots([[now]]) == 3  # of 3
 
 
 class Draws(np.random.Generator):
@@ -127,10 +128,10 @@ def test_aepo_divides_the_budget_and_avoids_branches_in_a_row():
     own: dict[str, Any] = {"beta": 1.0, "penalty": 0.25, "weight": 0.5, "branches": 2}
     rollout = {"rollout": {"per_prompt": 8}}
     growth = aepo.growth(cases.config(method="aepo", values=PLAIN, aepo=own, **rollout))
-    assert growth.begins([]) == 1 and growth.begins([[], []]) == 8
-    assert growth.begins([[1.2, 0.7, 0.9]]) == 4 and growth.begins([[1.2]]) == 4
-    assert growth.begins([[1.2, 9.0]]) == 0  # beside the first, which nothing branches off
-    place, drawn = Place([0.2, 0.6], 2, 0), Draws(0.4)
+    assert growth.roots([]) == 1 and growth.roots([[], []]) == 8
+    assert growth.roots([[1.2, 0.7, 0.9]]) == 4 and growth.roots([[1.2]]) == 4
+    assert growth.roots([[1.2, 9.0]]) == 0  # beside the first, which nothing branches off
+    place, drawn = TurnPlace([0.2, 0.6], 2, 0), Draws(0.4)
     scores = [aepo.score(0.4, 0.4, streak, AEPOConfig(**own)) for streak in range(5)]
     assert scores == pytest.approx([0.6, 0.45, 0.3, 0.15, 0.0])
     found = [growth.branches(place._replace(streak=s), drawn) for s in range(3)]

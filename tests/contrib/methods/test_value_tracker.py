@@ -22,7 +22,7 @@ from vinejax.engine.engine import Engine
 from vinejax.learner.batch import collate, step_layout
 from vinejax.learner.packing import Passes
 from vinejax.learner.score import scores_of
-from vinejax.rollout.problems import draw
+from vinejax.rollout.draw import draw
 from vinejax.rollout.sampler import Sampler
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.session.session import Session

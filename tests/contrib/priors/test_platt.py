@@ -5,18 +5,18 @@ import pytest
 
 from vinejax.contrib.priors import platt
 from vinejax.credit import probe
-from vinejax.credit.probe import States
+from vinejax.credit.probe import ProbeStates
 
 SIZE = 240
 
 
-def states(seed: int, count: int, says) -> tuple[States, np.ndarray]:
+def states(seed: int, count: int, says) -> tuple[ProbeStates, np.ndarray]:
     """(states, their true values); `says` gives a function's numbers from true values."""
     rng = np.random.default_rng(seed)
     truth = rng.beta(0.6, 0.6, size=SIZE)
     own, value = (rng.random(SIZE) < truth).astype(float), rng.binomial(count, truth) / count
     numbers = platt.logits(says(rng, truth))
-    return States(numbers, np.arange(SIZE), own, value, np.full(SIZE, count)), truth
+    return ProbeStates(numbers, np.arange(SIZE), own, value, np.full(SIZE, count)), truth
 
 
 def after(iterations: int, count: int, says, seed: int = 0):
@@ -115,7 +115,7 @@ def test_a_good_value_has_weight():
 def test_v_is_fixed_before_the_labels_of_its_iteration():
     """Weight and v come from earlier iterations: the gradient has no bias, whatever v says."""
     kept, rows, v, _ = after(4, 2, overconfident)
-    other = rows._replace(own=1 - rows.own, value=1 - rows.value)
+    other = rows._replace(solution_return=1 - rows.solution_return, value=1 - rows.value)
     np.testing.assert_array_equal(platt.predictions(kept, other)[0], v)
     changed = platt.updated(kept, other, v[None], rows.value, np.ones(SIZE, bool))
     same = platt.updated(kept, rows, v[None], rows.value, np.ones(SIZE, bool))

@@ -13,9 +13,9 @@ from helpers.contrib import priors
 
 from vinejax.config.checks import check_config
 from vinejax.contrib.priors import platt
-from vinejax.contrib.priors.option import FunctionPrior
 from vinejax.contrib.priors.platt import Scaling
-from vinejax.contrib.priors.prior_function import find_prior, judged
+from vinejax.contrib.priors.prior_function import find_prior, function_values
+from vinejax.contrib.priors.prior_option import FunctionPrior
 from vinejax.contrib.priors.settings import PriorFunctionConfig
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.settings import Config
@@ -57,7 +57,7 @@ def a_rollout(cfg: Config) -> Rollout:
 
 def judge(prior: str, **values: Any) -> np.ndarray:
     cfg = config(prior, **values)
-    return judged(a_session(), a_rollout(cfg), cfg)
+    return function_values(a_session(), a_rollout(cfg), cfg)
 
 
 def test_a_function_is_given_prompt_and_response_up_to_the_state():

@@ -22,6 +22,7 @@ from vinejax.learner.batch import collate, step_layout
 from vinejax.methods.known import find_method
 from vinejax.rollout.sampler import Start
 from vinejax.session.metrics import episode_metrics
+from vinejax.tasks.base import Split
 from vinejax.training.startup import prompted_problems
 
 WORKED = "\n2+3=5\n5-1=4\n#### 4"
@@ -167,15 +168,17 @@ def test_a_task_without_worked_solutions_is_refused():
         def solution(self, problem: Problem) -> str:
             return " "
 
+    def load(cfg: Config, task: Task, split: Split) -> None:
+        graded, tokenizer = rewards_of(task), cases.tokenizer()
+        prompted_problems(cfg, find_method("vineppo"), graded, tokenizer, (split,))
+
     for task in (Unworked(), Empty()):
-        parts = (find_method("vineppo"), rewards_of(task), cases.tokenizer())
-        prompted_problems(config(), *parts, ("train",))
-        prompted_problems(config(source="gold"), *parts, ("test",))
-        with pytest.raises(ConfigError, match="'gold': task arithmetic has no worked") as error:
-            prompted_problems(config(source="gold"), *parts, ("train",))
+        load(config(), task, "train")
+        load(config(source="gold"), task, "test")
+        with pytest.raises(ConfigError, match="no worked solutions") as error:
+            load(config(source="gold"), task, "train")
         assert error.value.field == "reset.source"
-    parts = (find_method("vineppo"), rewards_of(Task()), cases.tokenizer())
-    prompted_problems(config(source="gold"), *parts, ("train",))
+    load(config(source="gold"), Task(), "train")
 
 
 # --- solutions of the iteration

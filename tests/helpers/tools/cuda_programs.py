@@ -15,10 +15,10 @@ from jax._src.cudnn import fused_attention_stablehlo
 
 from vinejax.config.load import default, from_dict
 from vinejax.model.sharding import AXES, mesh_over
-from vinejax.tools.plan.aot import programs
+from vinejax.tools.plan.aot import planned_programs
 from vinejax.tools.plan.case import open_case
 from vinejax.tools.plan.cost import program_costs
-from vinejax.tools.plan.memory import memory_and_phases, program_phase
+from vinejax.tools.plan.planned_memory import memory_and_phases, program_phase
 
 CUDNN = 91000  # a version that is new enough
 SIZES = {
@@ -44,14 +44,14 @@ class ForCuda:
 def main(folder: str, *settings: str) -> None:
     fused_attention_stablehlo.check_cudnn_version = lambda: CUDNN
     for module, name in (
-        (programs.split, "for_decoding"),
-        (programs.window, "prefill"),
-        (programs, "score"),
-        (programs, "update_step"),
+        (planned_programs.split, "for_decoding"),
+        (planned_programs.window, "prefill"),
+        (planned_programs, "score"),
+        (planned_programs, "update_step"),
     ):
         setattr(module, name, ForCuda(getattr(module, name)))
-    chunk = ForCuda(programs.decode.chunk_program("gpu"))
-    programs.decode.chunk_program = lambda platform: chunk
+    chunk = ForCuda(planned_programs.decode.chunk_program("gpu"))
+    planned_programs.decode.chunk_program = lambda platform: chunk
     file = Path(folder) / "config.json"
     file.write_text(json.dumps(SIZES))
     fields = default()
@@ -68,7 +68,7 @@ def main(folder: str, *settings: str) -> None:
     phases = memory_and_phases(case)[1]
     mesh = mesh_over(tuple(case.mesh.shape[name] for name in AXES), jax.devices())
     for name in program_costs(case, phases):
-        lowering = programs.Lowering(case, program_phase(name, phases), mesh)
+        lowering = planned_programs.Lowering(case, program_phase(name, phases), mesh)
         text = lowering.lower(name).as_text()
         (Path(folder) / f"{name.replace(' ', '_')}.txt").write_text(text)
         print(name)

@@ -1,4 +1,4 @@
-"""Workdirs to make reports of, and pages as a browser would see them, for tests/analysis."""
+"""Workdirs to make reports of, and pages as a browser would see them, for tests/tools/report."""
 
 import html.parser
 import json

@@ -16,25 +16,25 @@ from typing import Any
 from vinejax.config.load import from_dict, from_file
 from vinejax.model.sharding import mesh_over
 from vinejax.tools.plan.aot import hlo
-from vinejax.tools.plan.aot.child import devices_of
-from vinejax.tools.plan.aot.programs import Lowering
+from vinejax.tools.plan.aot.compile_child import devices_of
+from vinejax.tools.plan.aot.planned_programs import Lowering
 from vinejax.tools.plan.case import open_case
-from vinejax.tools.plan.memory import main_phase, memory_and_phases
+from vinejax.tools.plan.planned_memory import main_phase, memory_and_phases
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 FSDP, TENSOR = 2, 2
 
 
-def product_flops(program: hlo.Program) -> float:
+def product_flops(program: hlo.HloProgram) -> float:
     """FLOPs of every `dot`, 2 x outputs x contracted numbers, times its trip count."""
     total = 0.0
     for name, x, count, *_ in hlo.walk_instructions(program):
         if x.op != "dot":
             continue
         shapes = {other.name: other.shape for other in program.computations[name]}
-        operand = x.rest.split(",")[0].split()[-1].lstrip("%").rstrip(")")
+        operand = x.arguments.split(",")[0].split()[-1].lstrip("%").rstrip(")")
         dims = [int(n) for n in re.findall(r"\[([\d,]*)\]", shapes[operand])[0].split(",") if n]
-        axes = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", x.rest)
+        axes = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", x.arguments)
         assert axes is not None, x
         contracted = math.prod(dims[int(axis)] for axis in axes[1].split(",") if axis)
         outputs = re.findall(r"\[([\d,]*)\]", x.shape)[0]

@@ -9,7 +9,7 @@ from helpers import loop_cases as cases
 from vinejax.learner.packing import Passes
 from vinejax.learner.score import token_logprobs
 from vinejax.model.decoder import Params
-from vinejax.model.lora import merged, with_adapters
+from vinejax.model.lora import merge_adapters, with_adapters
 from vinejax.tools.bench.gradients import policy_gradients
 
 
@@ -22,7 +22,7 @@ def test_gradients_that_the_credit_bench_compares_are_those_of_the_merged_model(
     found = policy_gradients(*given, 3, 0.7, Passes(len(batch.mask)), base)
 
     def total(trained: Params, credit: np.ndarray) -> jax.Array:
-        weights = merged(with_adapters(base, trained), adapter_cases.SCALE)
+        weights = merge_adapters(with_adapters(base, trained), adapter_cases.SCALE)
         logprobs, _ = token_logprobs(cases.model(), weights, batch, 0.7)
         return jnp.sum(jnp.where(batch.mask, credit * logprobs, 0.0)) / 3
 

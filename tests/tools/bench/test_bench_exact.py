@@ -23,7 +23,7 @@ from vinejax.engine.engine import Engine
 from vinejax.learner.batch import collate
 from vinejax.learner.packing import Passes
 from vinejax.tools.bench import reference
-from vinejax.tools.bench.estimators import Fixed, estimator_config
+from vinejax.tools.bench.estimators import FixedParts, estimator_config
 from vinejax.tools.bench.gradients import inner_products, policy_gradients
 from vinejax.tools.bench.measure import measure_gradients
 from vinejax.tools.bench.reference import Reference
@@ -54,7 +54,7 @@ class Listed(NamedTuple):
     values: dict[tuple[int, ...], float]  # of every prefix that is no response
 
 
-def fixed() -> Fixed:
+def fixed() -> FixedParts:
     cfg = config()
     model, tokenizer = cases.model(), cases.tokenizer()
     session = types.SimpleNamespace(
@@ -67,7 +67,7 @@ def fixed() -> Fixed:
         mesh=model.mesh,
     )
     problems = [(Problem("p", "", ""), PROMPT)]
-    return Fixed(session, cases.params(), None, problems)  # pyright: ignore
+    return FixedParts(session, cases.params(), None, problems)  # pyright: ignore
 
 
 def config(**bench: Any):
@@ -164,8 +164,15 @@ def closed(listed: Listed) -> Closed:
     batch = collate(as_episodes(listed.responses), 40)
     weights = np.zeros(batch.mask.shape, np.float32)
     weights[: len(rewards)] = (chances * rewards)[:, None]
-    given = (cases.model(), cases.params(), batch, weights[None])
-    gradient = policy_gradients(*given, solutions=1, temperature=1.0, passes=Passes(40))
+    gradient = policy_gradients(
+        cases.model(),
+        cases.params(),
+        batch,
+        advantages=weights[None],
+        solutions=1,
+        temperature=1.0,
+        passes=Passes(40),
+    )
     squared = float(inner_products(cases.model(), gradient, gradient)[0][0])
     of_tokens = np.zeros((len(rewards), 2 + LONGEST, LONGEST))
     noise = np.zeros((len(rewards), LONGEST + 1))
@@ -213,7 +220,7 @@ def test_gradients_have_the_analytic_mean_and_variance(closed: Closed):
     expected = {"rloo": closed.rloo, "vineppo_k1": closed.exact + closed.sampled}
     for name, more in expected.items():
         own = repeats[name]
-        for of_repeats, mean in ((own.squares, 1 + more), (own.along, 1.0)):
+        for of_repeats, mean in ((own.squares, 1 + more), (own.products, 1.0)):
             scaled = np.array(of_repeats) / closed.squared
             error = scaled.std(ddof=1) / np.sqrt(len(scaled))
             print(f"{name}: {scaled.mean():.3f} ± {error:.3f}, in closed form {mean:.3f}")
@@ -222,7 +229,7 @@ def test_gradients_have_the_analytic_mean_and_variance(closed: Closed):
     worth = worth_of(np.concatenate(repeats["vineppo_k1"].credit), solutions.truth)
     print(f"worth {worth}, in closed form {closed.worth:.3f}")
     assert worth.value == pytest.approx(closed.worth, abs=0.05)
-    assert 1 < solutions.trained <= LONGEST and solutions.tokens >= solutions.trained
+    assert 1 < solutions.trained_tokens <= LONGEST and solutions.tokens >= solutions.trained_tokens
 
 
 @pytest.mark.slow
@@ -245,8 +252,15 @@ def test_gradients_are_those_of_a_plain_loop(passes: Passes):
     episodes = cases.random_episodes([(4, 3), (2, 5), (3, 1), (5, 21), (3, 8)])
     batch = collate(episodes, 2)  # six rows of 32, two of them when packed
     credit = np.random.default_rng(0).normal(size=(2, *batch.mask.shape)).astype(np.float32)
-    given = (cases.model(), cases.params(), batch, credit)
-    found = policy_gradients(*given, solutions=3, temperature=0.7, passes=passes)
+    gradients = policy_gradients(
+        cases.model(),
+        cases.params(),
+        batch,
+        advantages=credit,
+        solutions=3,
+        temperature=0.7,
+        passes=passes,
+    )
 
     def objective(params, e: int):
         total = 0.0
@@ -259,8 +273,9 @@ def test_gradients_are_those_of_a_plain_loop(passes: Passes):
 
     for e in range(2):
         expected = jax.jit(jax.grad(objective), static_argnums=1)(cases.params(), e)
-        cases.assert_close(jax.tree.map(lambda x, e=e: x[e], found), expected, cases.ROUNDING)
-    squares, products = inner_products(cases.model(), found, found)
-    flat = np.concatenate([np.asarray(x).reshape(2, -1) for x in jax.tree.leaves(found)], axis=1)
+        cases.assert_close(jax.tree.map(lambda x, e=e: x[e], gradients), expected, cases.ROUNDING)
+    squares, products = inner_products(cases.model(), gradients, gradients)
+    leaves = jax.tree.leaves(gradients)
+    flat = np.concatenate([np.asarray(x).reshape(2, -1) for x in leaves], axis=1)
     np.testing.assert_allclose(products, flat @ flat.T, rtol=1e-5)
     np.testing.assert_allclose(squares, np.diag(flat @ flat.T), rtol=1e-5)

@@ -1,4 +1,4 @@
-"""The ranking of next steps: worked by hand, by slow loops, its ties and its chance level."""
+"""The ranking of next steps: by hand, against slow loops, its ties and its chance level."""
 
 import dataclasses
 import itertools

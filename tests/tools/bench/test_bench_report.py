@@ -1,4 +1,4 @@
-"""What the credit bench writes is what the report of the run shows."""
+"""The report of a run shows the record that the credit bench writes."""
 
 import pathlib
 
@@ -9,29 +9,29 @@ from helpers import loop_cases as cases
 from helpers.tools.report_cases import Page
 
 from vinejax.records.read import read_run
-from vinejax.tools.bench.command import write_result
+from vinejax.tools.bench.bench_mode import write_result
 from vinejax.tools.bench.estimators import ESTIMATORS
 from vinejax.tools.bench.gradients import GradientError
 from vinejax.tools.bench.intervals import Measure
-from vinejax.tools.bench.measure import Repeats, Solutions
+from vinejax.tools.bench.measure import MeasuredRepeats, MeasuredSolutions
 from vinejax.tools.bench.price import Price
 from vinejax.tools.bench.ranking import ranking_scores
 from vinejax.tools.bench.reference import Reference
-from vinejax.tools.bench.results import Result, Row, rows_of
+from vinejax.tools.bench.results import BenchResult, ResultRow, rows_of
 from vinejax.tools.bench.value_error import truth_of, value_scores
 from vinejax.tools.report.bench import COLUMNS, COSTS, MEANINGS, bench_view
 
 
-def result() -> Result:
+def result() -> BenchResult:
     measure = Measure(0.5, 0.25, 0.75)
     truth = truth_of([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
     values = value_scores([0.25, 1.0, 0.0], truth, [0.0, 0.5, 0.9], ["p", "q", "r"])
     gradient = GradientError(measure, measure, measure, bias=0.125, repeats=2)
-    row = Row(gradient, 16.0, 0.0625, measure, measure, measure, values, measure)
+    row = ResultRow(gradient, 16.0, 0.0625, measure, measure, measure, values, measure)
     ranking = ranking_scores([[0.5, 1.0], [0.0, 1.0]], [[0.25, 1.0], [1.0, 0.5]], ["p", "q"])
     rows = {"rloo": row, "exact": row}
     price, ranked = Price(0.001, 0.003), {"tried": 2.0, "margin": 0.25}
-    return Result("the start", 2, 4, 0.5, 100, 0.25, price, rows, {"K = 1": ranking}, ranked)
+    return BenchResult("the start", 2, 4, 0.5, 100, 0.25, price, rows, {"K = 1": ranking}, ranked)
 
 
 def test_report_shows_all_that_the_bench_wrote(tmp_path, capsys):
@@ -50,14 +50,18 @@ def test_report_shows_all_that_the_bench_wrote(tmp_path, capsys):
 
 
 def test_costs_by_hand():
-    """Per solution: what sampling, values, the policy and a critic take; errors over RLOO's."""
+    """The cost per solution of sampling, values, policy and critic; errors over RLOO's."""
     names = {"rloo": 4.0, "ppo": 8.0}  # |ĝ|², of a batch of two solutions
     repeats = {
-        name: Repeats([0, 0], [9.0, 0.5], [x, x], [2.0, 2.0], total={"w": np.ones(2)})
+        name: MeasuredRepeats(
+            [0, 0], [9.0, 0.5], [x, x], [2.0, 2.0], gradient_sum={"w": np.ones(2)}
+        )
         for name, x in names.items()
     }
     repeats["ppo"].tokens = [6, 10]
-    solutions = Solutions([cases.episode([0], [1])] * 2, tokens=16.0, seconds=1.0, trained=10.0)
+    solutions = MeasuredSolutions(
+        [cases.episode([0], [1])] * 2, tokens=16.0, seconds=1.0, trained_tokens=10.0
+    )
     reference = Reference({}, product=2.0, error=0.0, solutions=4, reward=0.5)
     price = Price(sampled=0.0625, trained=0.125)
     rows = rows_of(repeats, solutions, reference, price, {}, {"ppo": 0.5})

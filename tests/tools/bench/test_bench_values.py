@@ -1,4 +1,4 @@
-"""Errors of predicted values: worked by hand, by slow loops, and where the values are known."""
+"""Errors of predicted values: by hand, against slow loops, and for known values."""
 
 import dataclasses
 import json
@@ -179,7 +179,7 @@ def predictions(k: int, problems: int, seed: int) -> tuple[np.ndarray, np.ndarra
 
 
 def test_monte_carlo_is_unbiased_within_its_interval():
-    """Of 20 repetitions the 95% interval has 0 in at least 16: fewer have a chance of 1 in 400."""
+    """The 95% interval holds 0 in 16 of 20 repetitions or more; fewer have a chance of 1 in 400."""
     covered = 0
     for seed in range(20):
         estimated, exact, names = predictions(k=3, problems=60, seed=seed)

@@ -9,7 +9,7 @@ from helpers.applied import applied
 
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
-from vinejax.tools.bench.command import chosen_estimators, credit_bench, with_open_choices
+from vinejax.tools.bench.bench_mode import chosen_estimators, credit_bench, with_open_choices
 from vinejax.tools.bench.estimators import ESTIMATORS, RUN, estimator_config, reads_logprobs
 from vinejax.tools.bench.settings import BenchConfig
 from vinejax.training.loop import train
@@ -48,7 +48,7 @@ def test_a_run_with_a_critic(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_run_that_trains_adapters(start: str, tmp_path):
-    """Its gradients are by the adapters; at the start one of the two factors is 0."""
+    """Gradients are those of the adapters, of whose two factors one is 0 at the start."""
     model = {"path": start, "lora_rank": 2}
     bench = SIZES | {"estimators": ("rloo", "vineppo_k1"), "repeats": 2, "exact": 1}
     cfg = cases.config(iterations=1, model=model, bench=bench, values={"k": 9, "max_states": None})
@@ -119,7 +119,7 @@ def test_what_may_read_log_probabilities():
             "reads entropies, or a judge's word",
         ),
         (RUN, {"method": "sft", "values": {"k": 9, "max_states": None}}, "has no advantages"),
-        (RUN, {"reset": {"source": "gold"}}, "in a way of their own"),
+        (RUN, {"reset": {"source": "gold"}}, "sample in a way of their own"),
         (RUN, {"credit": {"mask": "top_entropy"}}, "'top_entropy' reads entropies"),
     ],
 )

@@ -11,7 +11,7 @@ from helpers.chain_cases import CHAIN, NUM_LETTERS, START, fill_drawn
 from vinejax.core.types import Episode
 from vinejax.rl.advantages import group_advantages, step_advantages
 from vinejax.tools.bench.gradients import (
-    Measured,
+    MeasuredGradients,
     error_draws,
     gradient_error,
     measure_of,
@@ -57,7 +57,7 @@ def true_gradient() -> np.ndarray:
 
 
 def defined(measure: Measure) -> tuple[float, float, float]:
-    """(value, low, high) of a measure that has them all."""
+    """(value, low, high) of a measure that has all three."""
     value, low, high = measure.value, measure.low, measure.high
     assert value is not None and low is not None and high is not None
     return value, low, high
@@ -113,12 +113,12 @@ def gradients(episodes: list[Episode], estimator: str) -> np.ndarray:
     return np.array(by_solution).reshape(-1, GROUP, by_solution[0].size).mean(axis=1)
 
 
-def measured(found: np.ndarray) -> Measured:
+def measured(found: np.ndarray) -> MeasuredGradients:
     g = true_gradient()
-    return Measured(
+    return MeasuredGradients(
         squares=np.sum(found**2, axis=1).tolist(),
-        along=(found @ g).tolist(),
-        summed=float(np.sum(found.sum(axis=0) ** 2)),
+        products=(found @ g).tolist(),
+        sum_square=float(np.sum(found.sum(axis=0) ** 2)),
     )
 
 
@@ -175,21 +175,23 @@ def test_a_bias_is_seen(drawn):
 
 
 def test_by_hand():
-    """Two repeats (1, 1) and (3, 0) of g = (1, 0): mean square 5.5, mean along g 2."""
-    error = gradient_error(Measured([2.0, 9.0], [1.0, 3.0], summed=17.0), g_squared=1.0)
+    """Two repeats (1, 1) and (3, 0) of g = (1, 0): mean square 5.5, mean products g 2."""
+    error = gradient_error(
+        MeasuredGradients([2.0, 9.0], [1.0, 3.0], sum_square=17.0), g_squared=1.0
+    )
     assert error.error.value == pytest.approx(5.5 / 4 - 1)
     assert error.cosine.value == pytest.approx((1 / 2**0.5 + 1) / 2)
     assert error.scale.value == 2
     assert error.bias == pytest.approx(0)  # (1, 1)·(3, 0) = 3 = 1 · 3
-    draws = error_draws(Measured([2.0, 9.0], [1.0, 3.0], 17.0), 1.0)
+    draws = error_draws(MeasuredGradients([2.0, 9.0], [1.0, 3.0], 17.0), 1.0)
     # Of two repeats with replacement: one of them twice, or both.
     assert set(np.round(draws, 9)) == {1.0, 0.0, 0.375}
     assert measure_of(draws).low == 0 and measure_of(draws).high == 1
 
 
 def test_draws_without_direction_count_as_infinite():
-    """Of repeats with ĝ·g of 3 and -1, the draws of the second alone have no error."""
-    draws = error_draws(Measured([2.0, 4.0], [3.0, -1.0], summed=0.0), 1.0)
+    """With ĝ·g of 3 and -1, draws of the second repeat alone have no error."""
+    draws = error_draws(MeasuredGradients([2.0, 4.0], [3.0, -1.0], sum_square=0.0), 1.0)
     defined_ones = set(np.round(draws[np.isfinite(draws)], 9))
     assert defined_ones == {2.0, round(2 / 9 - 1, 9)} and np.isnan(draws).any()
     assert measure_of(draws) == Measure(2.0, 2 / 9 - 1, None)
@@ -197,12 +199,12 @@ def test_draws_without_direction_count_as_infinite():
 
 
 def test_one_repeat_has_no_measure_of_its_bias():
-    error = gradient_error(Measured([2.0], [1.0], summed=2.0), g_squared=1.0)
+    error = gradient_error(MeasuredGradients([2.0], [1.0], sum_square=2.0), g_squared=1.0)
     assert error.bias is None and error.error == Measure(1.0, None, None)
 
 
 def test_a_gradient_without_direction_has_no_error():
-    error = gradient_error(Measured([1.0, 1.0], [-1.0, 0.5], 2.0), g_squared=1.0)
+    error = gradient_error(MeasuredGradients([1.0, 1.0], [-1.0, 0.5], 2.0), g_squared=1.0)
     assert error.error == Measure(None, None, None) and error.bias is None
     assert error.scale.value == -0.25 and error.cosine.value == -0.25
 

@@ -1,4 +1,4 @@
-"""Bootstrap intervals over problems: their draws, their coverage, and what has none."""
+"""Bootstrap intervals over problems: their draws, their coverage, and data without one."""
 
 import dataclasses
 

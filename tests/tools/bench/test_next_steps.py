@@ -25,8 +25,8 @@ from vinejax.credit.samples import Sample
 from vinejax.engine.branches import Branch
 from vinejax.rollout.sampler import Sampler
 from vinejax.tools.bench.next_steps import (
-    Choice,
     NextStep,
+    NextStepChoice,
     NextSteps,
     sample_next_steps,
     step_returns,
@@ -52,8 +52,8 @@ def scripted(branch: Branch, k: int) -> tuple[str, str]:
 
 
 def sample(engine: FakeEngine, states: list[SolutionState], least: int = 2) -> NextSteps:
-    parts = sampling(engine, config())
-    return sample_next_steps(*parts, EPISODES, states, least=least)
+    sampler, params, problems = sampling(engine, config())
+    return sample_next_steps(sampler, params, problems, EPISODES, states, least=least)
 
 
 def ids(text: str) -> list[int]:
@@ -109,9 +109,10 @@ def test_returns_after_steps():
         return ("\n#### 4" if k < 2 + branch.trunk else "\n#### 5"), "eos"
 
     engine = FakeEngine(answers)
-    (found,) = step_returns(*sampling(engine, config())[:2], [choice], 4, "truth")
+    sampler, params, _ = sampling(engine, config())
+    (returns,) = step_returns(sampler, params, [choice], count=4, purpose="truth")
     expected = [[1, 1, 0, 0], [1, 1, 1, 0], [1] * 4, [0] * 4]  # the last two have ended
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(returns, expected)
     assert engine.trunks == [PROMPT + ids("\n2+3=5"), PROMPT + ids("\n2+3=6")]
     assert [(b.position, b.response) for b in engine.branches] == [
         (len(trunk), len(PROMPT)) for trunk in engine.trunks for _ in range(4)
@@ -122,7 +123,7 @@ def test_returns_after_steps():
 
 def test_a_critics_values_count_after_steps_that_do_not_end():
     steps = [NextStep([1], 0.5, False), NextStep([2], 0.25, False), NextStep([3, 1], 1.0, True)]
-    choice = Choice(START, PROBLEM[0], PROMPT, steps)
+    choice = NextStepChoice(START, PROBLEM[0], PROMPT, steps)
     np.testing.assert_array_equal(step_values(choice, [0.5, 1.0, np.nan], 0.5), [0.75, 0.75, 1.0])
     with pytest.raises(ValueError, match="zip"):
         step_values(choice, [0.5], 0.5)
@@ -140,19 +141,20 @@ def test_rewards_of_steps_and_discount():
         Sample(begin, 0, ends=[1, 3], rewards=[0.25, 1.0], outcome=2.0),
         Sample(begin + 1, 0, ends=[3], rewards=[0.125], outcome=2.0),
     ]
-    parts = sampling(FakeEngine(alternate), cfg)
+    sampler, params, problems = sampling(FakeEngine(alternate), cfg)
     simulate = simulation(stepwise(iter(draws)), [])
     with mock.patch.object(Sampler, "continuations", simulate):
-        (choice,) = sample_next_steps(*parts, EPISODES, [START], draws=2).choices
+        sampled = sample_next_steps(sampler, params, problems, EPISODES, [START], draws=2)
+    (choice,) = sampled.choices
     assert choice.steps == [NextStep([3], 0.25, False), NextStep([4, 5, 6], 2.125, True)]
     after = [
         Sample(np.array([3, 7, 8]), 1, ends=[1, 2, 3], rewards=[0.25, 1.0, 0.0], outcome=2.0),
         Sample(np.array([3, 9]), 1, ends=[1, 2], rewards=[0.25, 0.5], outcome=0.0),
     ]
     with mock.patch.object(Sampler, "continuations", simulation(stepwise(iter(after)), [])):
-        (found,) = step_returns(*parts[:2], [choice], 2, "truth")
+        (returns,) = step_returns(sampler, params, [choice], count=2, purpose="truth")
     np.testing.assert_array_equal(
-        found, [[0.25 + 0.5 * (1 + 0.5 * 2), 0.25 + 0.5 * 0.5], [2.125] * 2]
+        returns, [[0.25 + 0.5 * (1 + 0.5 * 2), 0.25 + 0.5 * 0.5], [2.125] * 2]
     )
 
 
@@ -163,14 +165,14 @@ def test_ranking_on_a_chain_whose_values_are_known():
     rng = np.random.default_rng(0)
     episodes, problems = chain_solutions(LETTERS, rng, problems=20)
     simulate = simulation(LETTERS.draw(rng), [])
-    parts = sampling(FakeEngine(alternate), config(), problems=problems)
+    sampler, params, _ = sampling(FakeEngine(alternate), config(), problems=problems)
     states = choose_states(episodes, 80, seed=0, with_last=False)
     with mock.patch.object(Sampler, "continuations", simulate):
-        found = sample_next_steps(*parts, episodes, states)
+        found = sample_next_steps(sampler, params, problems, episodes, states)
         choices = found.choices
         assert found.tried == len(choices) + found.few == len(states)
         after = [
-            step_returns(*parts[:2], choices, count, purpose)
+            step_returns(sampler, params, choices, count, purpose)
             for count, purpose in [(128, "truth"), (9, "prediction")]
         ]
     means = [returns.mean(axis=1) for returns in after[0]]

@@ -14,7 +14,7 @@ from vinejax.core.types import TrainState
 from vinejax.learner.update import update_step
 from vinejax.model.sharding import make_mesh
 from vinejax.tools.bench import price
-from vinejax.tools.bench.estimators import Fixed
+from vinejax.tools.bench.estimators import FixedParts
 
 
 @pytest.mark.parametrize("method", ["direct", "hapo", "vineppo"])
@@ -37,6 +37,6 @@ def test_rows_have_all_that_an_update_reads(method: str, monkeypatch: pytest.Mon
     mesh = make_mesh(MeshConfig())
     session: Any = types.SimpleNamespace(model=cases.model(), base=None, mesh=mesh)
     session.weights = lambda trained: trained
-    fixed = Fixed(session, cases.params(), None, [])
+    fixed = FixedParts(session, cases.params(), None, [])
     assert price.training_seconds(fixed, cfg, solutions) > 0
     assert len(traced) == price.TIMES + 1

@@ -1,4 +1,4 @@
-"""Which states are compared with the truth, and that its rollouts are nobody else's."""
+"""The states that are compared with the truth, and the seeds of the truth's rollouts."""
 
 import dataclasses
 from collections import Counter
@@ -57,12 +57,12 @@ class Recorder(FakeEngine):
 
 
 def returns_of(engine: FakeEngine, states: list[SolutionState], count: int = 6, **values: Any):
-    parts = sampling(engine, config(**values))
-    return true_returns(*parts, EPISODES, states, count)
+    sampler, params, problems = sampling(engine, config(**values))
+    return true_returns(sampler, params, problems, EPISODES, states, count)
 
 
 def solution(problem: str, *steps: int, first: int = 0) -> Episode:
-    """A solution whose steps have so many tokens, all of them different from `first` on."""
+    """A solution whose steps have these numbers of tokens; the tokens count up from `first`."""
     tokens = list(range(first, first + sum(steps)))
     return cases.episode(PROMPT, tokens, problem_id=problem, step_ends=np.cumsum(steps).tolist())
 
@@ -135,7 +135,7 @@ def test_returns_are_those_of_the_states_rollouts():
 
 
 def test_rollouts_have_what_the_solution_had_left():
-    """Also where estimates have a fresh budget."""
+    """The budget of the truth does not depend on `values.budget` of the estimates."""
     engine = Recorder()
     states = [SolutionState(1, c, used) for c, used in enumerate([0, *EPISODES[1].step_ends[:-1]])]
     returns_of(engine, states, count=2, budget="fresh")
@@ -156,22 +156,23 @@ def test_no_states():
 
 
 def test_truth_and_estimates_share_no_seed():
-    """Over estimates of several iterations and each kind of rollout that the bench draws."""
+    """Estimates of several iterations, and each kind of rollout that the bench draws."""
     cfg = config(k=9, dedup=False)
     estimates, bench = Recorder(), Recorder()
     for iteration in range(3):
-        fill_values(*sampling(estimates, cfg, iteration), EPISODES)
+        sampler, params, problems = sampling(estimates, cfg, iteration)
+        fill_values(sampler, params, problems, EPISODES)
     used = {b.seed for b in estimates.all}
     assert len(used) == len(estimates.all) > 100
     states = choose_states(EPISODES, 100, seed=cfg.seed)
     for iteration in range(3):
-        parts = sampling(bench, cfg, iteration)
-        true_returns(*parts, EPISODES, states, 9)
+        sampler, params, problems = sampling(bench, cfg, iteration)
+        true_returns(sampler, params, problems, EPISODES, states, count=9)
         bench.script = lambda branch, k: (f"\n{k}+1={k + 1}\n2+2=4\n#### 4", "eos")
-        choices = sample_next_steps(*parts, EPISODES, states).choices
+        choices = sample_next_steps(sampler, params, problems, EPISODES, states).choices
         assert choices
         for purpose in ("truth", "prediction"):
-            step_returns(*parts[:2], choices, 9, purpose)
+            step_returns(sampler, params, choices, count=9, purpose=purpose)
         bench.script = alternate
     own = {b.seed for b in bench.all}
     assert len(own) == len(bench.all) > 500
@@ -184,9 +185,9 @@ def test_true_values_of_a_chain_are_those_in_closed_form():
     states = choose_states(episodes, 60, seed=0)
     drawn_in: list[int] = []
     simulate = simulation(CHAIN.draw(rng), drawn_in)
-    parts = sampling(FakeEngine(alternate), config(), problems=problems)
+    sampler, params, _ = sampling(FakeEngine(alternate), config(), problems=problems)
     with mock.patch.object(Sampler, "continuations", simulate):
-        returns = true_returns(*parts, episodes, states, 256)
+        returns = true_returns(sampler, params, problems, episodes, states, count=256)
     assert drawn_in == [256 * len(states)]
     found = truth_of(returns)
     exact = [chain_value(CHAIN, episodes[i].response[:used]) for i, _, used in states]

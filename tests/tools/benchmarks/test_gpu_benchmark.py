@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from helpers.paths import REPO
 
+from vinejax.tools.bench.settings import BenchConfig
+
 pytestmark = pytest.mark.nightly
 
 BENCHMARKS = REPO / "benchmarks"
@@ -153,11 +155,11 @@ def test_a_larger_bench_only_where_it_fits(gpu, tmp_path, monkeypatch):
     clock = SimpleNamespace(now=0.0, sizes=[])
 
     def bench(cfg: Any, workdir: Path) -> Any:
-        clock.now += 10.0 * cfg.bench.repeats
-        clock.sizes.append(cfg.bench.repeats)
-        assert cfg.bench.estimators == parts.FULL.estimators and cfg.rollout.slots == 1024
+        clock.now += 10.0 * BenchConfig.of(cfg).repeats
+        clock.sizes.append(BenchConfig.of(cfg).repeats)
+        assert BenchConfig.of(cfg).estimators == parts.FULL.estimators and cfg.rollout.slots == 1024
         assert (cfg.model.path, cfg.rollout.per_prompt, cfg.ppo.minibatch) == ("somewhere", 8, 64)
-        return cfg.bench.repeats
+        return BenchConfig.of(cfg).repeats
 
     monkeypatch.setattr(parts, "credit_bench", bench)
     monkeypatch.setattr(parts.time, "monotonic", lambda: clock.now)

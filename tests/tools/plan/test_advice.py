@@ -1,4 +1,4 @@
-"""What a plan advises where decoding's programs do not fit."""
+"""The advice of a plan whose decoding programs do not fit."""
 
 import dataclasses
 from typing import Any
@@ -11,7 +11,7 @@ from vinejax.engine.tpu.paged import PagedStorage
 from vinejax.tools.plan.aot.advice import advise
 from vinejax.tools.plan.case import Case, open_case
 from vinejax.tools.plan.cost import program_costs, usable_slots
-from vinejax.tools.plan.memory import PlannedPhase, main_phase, memory_and_phases
+from vinejax.tools.plan.planned_memory import PlannedPhase, main_phase, memory_and_phases
 from vinejax.tools.plan.roofline import PlannedProgram, plan_program
 
 
@@ -35,7 +35,7 @@ def pages_of(phase: PlannedPhase) -> int:
 
 
 def test_a_pool_that_takes_what_there_is_gets_a_limit():
-    """Fewer slots would leave it as large."""
+    """With fewer slots the pool would be as large."""
     case, phase, program = planned("decode")
     assert pages_of(phase) < phase.sizes.slots * 4
     lines = advise(case, phase, program)
@@ -59,7 +59,8 @@ def test_a_pool_with_all_columns_gets_fewer_slots():
 
 
 def test_a_program_without_caches_gets_none():
-    lines = advise(*planned("decode copy"))
+    case, phase, program = planned("decode copy")
+    lines = advise(case, phase, program)
     assert lines and not any("slots" in line or "memory_gib" in line for line in lines)
 
 

@@ -1,4 +1,4 @@
-"""What the TPU compiler makes of the programs: two layers of math7b at true widths, on v5e:4x4.
+"""The programs as the TPU compiles them: two layers of math7b at true widths, on v5e:4x4.
 
 Needs libtpu (`pip install -e '.[test,tpu]'`), no TPU. None of what is asked for here shows on a
 CPU, and nothing would fail without it: the run would only need more memory and time than planned.
@@ -24,7 +24,7 @@ from vinejax.core.settings import Config, as_tree
 from vinejax.tools.plan.aot.compiler import ENVIRONMENT, compile_program
 from vinejax.tools.plan.aot.hlo import Collective
 from vinejax.tools.plan.case import Case, open_case
-from vinejax.tools.plan.memory import main_phase, memory_and_phases, train_length
+from vinejax.tools.plan.planned_memory import main_phase, memory_and_phases, train_length
 
 pytestmark = [
     pytest.mark.slow,
@@ -78,7 +78,7 @@ def collectives(program: dict[str, Any]) -> list[Collective]:
 
 
 def sizes(x: Collective) -> list[int]:
-    """Numbers in each array of a collective."""
+    """The number of entries of each array of a collective."""
     dims = re.findall(r"\[([\d,]*)\]", x.shape)
     return [math.prod(int(n) for n in dim.split(",") if n) for dim in dims]
 
@@ -136,14 +136,14 @@ def test_attention_is_the_kernel_and_cycles_are_known(compiled, name: str):
 
 
 def test_decoding_attends_by_the_kernel(compiled):
-    """One call a layer for slots, one for rows; what is left of a step is little."""
+    """One kernel call per layer for slots and one for rows; the rest of a step takes little."""
     assert compiled("decode")["kernels"] == 2 * LAYERS
     assert compiled("decode")["cycles"]["trip"] < 2e6
 
 
 @pytest.mark.parametrize("name", ["score", "train_step"])
 def test_logits_and_tokens_stay_where_they_are(compiled, case: Case, name: str):
-    """No collective makes an array of tokens x vocabulary, nor of more rows than a place has."""
+    """No collective makes an array of tokens x vocabulary, nor of more rows than a chip has."""
     cfg, length = case.model.cfg, train_length(case)
     found = collectives(compiled(name))
     rows = case.pass_rows // case.shards
@@ -163,7 +163,7 @@ def test_logits_and_tokens_stay_where_they_are(compiled, case: Case, name: str):
 
 @pytest.mark.parametrize("name", ["score", "train_step"])
 def test_the_output_matrix_is_gathered_once(compiled, case: Case, name: str):
-    """Not once a pass, and not once more on the way back."""
+    """The program gathers it neither per pass nor again in the backward pass."""
     cfg = case.model.cfg
     local = cfg.vocab_size // case.tensor * cfg.width
     found = [x for x in collectives(compiled(name)) if x.kind == "all-gather"]
@@ -172,7 +172,7 @@ def test_the_output_matrix_is_gathered_once(compiled, case: Case, name: str):
 
 
 def test_a_layers_weights_are_gathered_as_often_as_they_are_used(compiled, case: Case):
-    """Forward and backward, of each pass; their gradients are summed and split in one go."""
+    """In each forward and backward pass; gradients are summed and split by one collective."""
     cfg = case.model.cfg
     passes = case.cfg.ppo.minibatch // case.pass_rows
     local = cfg.ffn // case.tensor * cfg.width
@@ -189,7 +189,7 @@ def test_a_layers_weights_are_gathered_as_often_as_they_are_used(compiled, case:
 
 
 def test_products_of_eight_parts_are_computed_once(cfg: Config):
-    """The compiler would interleave them with their sums, in pieces of activations, and twice."""
+    """Unhindered, the compiler interleaves products with their sums, piece by piece, and twice."""
     row = dataclasses.replace(cfg.meshes[TOPOLOGY], fsdp=2, tensor=8)
     split = dataclasses.replace(cfg, meshes={TOPOLOGY: row})
     case = open_case(split)
@@ -216,7 +216,7 @@ import os, sys
 from vinejax.config.load import from_dict, from_file
 from vinejax.model.sharding import AXES, mesh_over
 from vinejax.tools.plan.case import open_case
-from vinejax.tools.plan.aot.child import devices_of
+from vinejax.tools.plan.aot.compile_child import devices_of
 
 for name in ("math7b", "rho1b_math"):
     fields = from_file(sys.argv[1], f"configs/{name}.py")

@@ -19,7 +19,7 @@ def lowered(folder: Path, *settings: str) -> dict[str, str]:
 
 
 def kernels(text: str) -> set[str]:
-    """The kernels of cuDNN in a program."""
+    """The names of the cuDNN kernels in a program."""
     return set(re.findall(r"__cudnn\$(\w+)", text))
 
 

@@ -139,7 +139,7 @@ ENTRY %main (x: f32[512,1024]) -> f32[512,1024] {
 
 
 def test_cycles_of_a_call_of_branches_and_of_a_trip():
-    """A loop whose trip count is unknown counts once and by itself, others by their trip count."""
+    """A loop whose trip count is unknown counts once, apart from others, which count per trip."""
     outer = """
 ENTRY %outer (x: f32[2]) -> f32[2] {
   %first = f32[2]{0} fusion(%x), calls=%piece.9, backend_config={"estimated_cycles":"5"}
@@ -161,7 +161,7 @@ def test_a_count_that_the_compiler_gives():
 
 
 def test_rings_are_those_that_the_tpu_compiler_names():
-    """In the configuration of a collective or the fusion around it; else they are unknown."""
+    """Rings stand in the configuration of a collective or of the fusion around it, or nowhere."""
     text = """
 HloModule sums
 

@@ -13,8 +13,13 @@ from vinejax.config.load import from_dict
 from vinejax.engine.cache import Sizes
 from vinejax.engine.drain import SHARE
 from vinejax.engine.tpu.paged import PagedStorage
-from vinejax.tools.plan.aot.iteration import KERNEL_SPEED, LATENCY_S, Stage, iteration_stages
-from vinejax.tools.plan.aot.table import Plan, as_json, price_lines, utilisation_lines
+from vinejax.tools.plan.aot.iteration_time import (
+    KERNEL_SPEED,
+    LATENCY_S,
+    PlannedStage,
+    iteration_stages,
+)
+from vinejax.tools.plan.aot.plan_table import Plan, as_json, price_lines, utilisation_lines
 from vinejax.tools.plan.case import Case, open_case
 from vinejax.tools.plan.cost import (
     busy_slots,
@@ -24,7 +29,7 @@ from vinejax.tools.plan.cost import (
     decode_cost,
     program_costs,
 )
-from vinejax.tools.plan.memory import (
+from vinejax.tools.plan.planned_memory import (
     PlannedPhase,
     is_decode,
     memory_and_phases,
@@ -159,7 +164,7 @@ def test_an_estimate_takes_the_cycles_and_what_kernels_read(tmp_path: Path):
 
 
 def test_each_phase_and_drain_is_estimated_by_its_own_program(tmp_path: Path):
-    """With cycles of their own, and with what they send."""
+    """Programs with cycles of their own, and with the bytes that they send."""
     case = small(tmp_path, TPU, {"rollout.slots": 4 * 128, "rollout.prompts": 400})
     held, phases = memory_and_phases(case)
     names = [name + suffix for suffix in ("", ", rollout") for name in DECODING]
@@ -190,7 +195,7 @@ def test_each_phase_and_drain_is_estimated_by_its_own_program(tmp_path: Path):
 
 
 def test_a_trunk_of_expected_length_is_read(tmp_path: Path):
-    """By `plan.prompt_tokens` and `plan.tokens`, not by the longest prompt that is allowed."""
+    """Rows follow `plan.prompt_tokens` and `plan.tokens`, not the longest prompt allowed."""
     fields = {"data.max_prompt_tokens": 1024, "rollout.attention": "kernel"}
     lengths = {"plan.prompt_tokens": 40, "plan.tokens": 20}
     default, short = (
@@ -204,7 +209,7 @@ def test_a_trunk_of_expected_length_is_read(tmp_path: Path):
 
 
 def test_passes_take_their_cycles_beside_or_after_what_is_sent(tmp_path: Path):
-    """Scaled to rows of the usual length; and each collective has its latency."""
+    """Times are scaled to rows of the usual length; each collective has its latency."""
     case = small(tmp_path, TPU, {"plan.prompt_tokens": 4, "sample.max_tokens": 20})
     held, phases = memory_and_phases(case)
     assert usual_length(case) / train_length(case) == 0.5
@@ -222,7 +227,7 @@ def test_passes_take_their_cycles_beside_or_after_what_is_sent(tmp_path: Path):
 
 
 def test_activations_are_sent_for_the_usual_length_and_weights_whole(tmp_path: Path):
-    """Activations over `tensor`, known by its size, unless another axis has as many devices."""
+    """Groups of the size of `tensor` send activations, unless another axis has the same size."""
     sent = {"kind": "all-gather", "shape": "f32[8]", "count": 0.0, "sent": 1e12, "in_loop": False,
             "source": "x"}  # fmt: skip
     compiled = {"collectives": [{**sent, "group": 2}, {**sent, "group": 4}]}
@@ -246,10 +251,10 @@ def test_a_plan_says_what_values_cost(tmp_path: Path):
     case = small(tmp_path, TPU)
     phases = memory_and_phases(case)[1]
     stages = [
-        Stage("rollout", {}, 1.0, "memory", 1.0, 1.0),
-        Stage("values", {}, 3.0, "memory", 3.0, 3.0),
-        Stage("score", {}, 0.5, "compute", 0.5, 0.5),
-        Stage("train", {}, 0.5, "compute", 0.5, 1.5),
+        PlannedStage("rollout", {}, 1.0, "memory", 1.0, 1.0),
+        PlannedStage("values", {}, 3.0, "memory", 3.0, 3.0),
+        PlannedStage("score", {}, 0.5, "compute", 0.5, 0.5),
+        PlannedStage("train", {}, 0.5, "compute", 0.5, 1.5),
     ]
     assert (phases[1].branches, phases[1].tokens) == ((32 * 4 - 24) * 9, 5.0)
     ratio, price = price_lines(Plan(case, phases, [], stages, {}, []))
@@ -269,7 +274,7 @@ def test_a_plan_says_how_well_updates_use_the_chips(tmp_path: Path):
     attention = 4 * cfg.num_layers * cfg.num_heads * cfg.head_dim * length / 2
     flops = 2 * 32 * length * 3 * (2 * weights + attention)
     peak = 8 * case.topology.chip.bf16_tflops * 1e12  # of all chips
-    stages = [Stage("train", {}, 0.0, "compute", flops / peak / 0.5, flops / peak / 0.25)]
+    stages = [PlannedStage("train", {}, 0.0, "compute", flops / peak / 0.5, flops / peak / 0.25)]
     (line,) = utilisation_lines(Plan(case, phases, [], stages, {}, []))
     assert "25.0% to 50.0% of the chips' peak" in line
     assert utilisation_lines(Plan(case, phases, [], [], {}, [])) == []

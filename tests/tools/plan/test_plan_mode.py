@@ -18,20 +18,20 @@ from vinejax.config.load import from_dict, from_file
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import as_tree
 from vinejax.engine.memory import cache_bytes
-from vinejax.tools.plan.aot import child, command, compiler
-from vinejax.tools.plan.aot.iteration import iteration_stages
+from vinejax.tools.plan.aot import compile_child, compiler, plan_mode
+from vinejax.tools.plan.aot.iteration_time import iteration_stages
 from vinejax.tools.plan.case import Case, open_case
 from vinejax.tools.plan.cost import (
     attention_flops,
     calls_per_phase,
     decode_cost,
-    most_of,
+    expected_largest,
     num_multiplied,
     planned_passes,
     program_costs,
     update_cost,
 )
-from vinejax.tools.plan.memory import (
+from vinejax.tools.plan.planned_memory import (
     decode_copy_bytes,
     kv_room,
     memory_and_phases,
@@ -134,11 +134,11 @@ def test_packed_rows_make_fewer_passes(tmp_path: Path):
     assert update_cost(case).bytes > update_cost(longest).bytes / 2  # AdamW's are the same
     assert update_cost(plain).flops < update_cost(longest).flops  # rows of 48
     for fields in ({"plan.tokens": 48}, {"plan.prompt_tokens": 56}):
-        assert planned_passes(small(tmp_path, fields=fields), 16).used == 2
+        assert planned_passes(small(tmp_path, fields=fields), 16).num_used == 2
 
 
 def test_what_skipped_passes_do_not_send(tmp_path: Path):
-    """Collectives in a branch are those of the passes; others are sent whatever is skipped."""
+    """Collectives in a branch belong to passes and count by their share; others count in full."""
     case = small(tmp_path, "cpu:8")
     memory, (_, phase) = memory_and_phases(case)
     one = {"kind": "all-gather", "shape": "f32[8]", "group": 2, "count": 4.0, "sent": 8e9,
@@ -162,7 +162,7 @@ def test_branches_of_an_iteration(tmp_path: Path):
     # Each of 4 shards fills its 4 slots again until no branch waits; then the last 16 end.
     ends = sum(1 / n for n in range(1, 17))
     waiting = 104 * 9 / 4 - 4
-    behind = 5 * waiting**0.5 / 4 * most_of(4)  # the shard with the longest branches
+    behind = 5 * waiting**0.5 / 4 * expected_largest(4)  # the shard with the longest branches
     steps = calls_per_phase(case, values)["decode"]
     assert steps == pytest.approx(waiting * 5 / 4 + 5 * ends + behind)
     waiting = 32 / 4 - 4
@@ -219,8 +219,8 @@ def fake(monkeypatch: pytest.MonkeyPatch, **answers: dict[str, Any]) -> list[str
         asked.append(name)
         return answers.get(name.replace(" ", "_"), plain)
 
-    monkeypatch.setattr(command, "compile_program", compile_program)
-    monkeypatch.setattr(command, "check_compiler", lambda case: "")
+    monkeypatch.setattr(plan_mode, "compile_program", compile_program)
+    monkeypatch.setattr(plan_mode, "check_compiler", lambda case: "")
     return asked
 
 
@@ -230,7 +230,7 @@ def test_a_plan_that_fits(tmp_path: Path, monkeypatch, capsys):
     plain = {"compile_s": 1.0, "memory": {"peak": GIB}, "gathered": 2}
     asked = fake(monkeypatch, train_step=plain | {"collectives": [gather]})
     case = small(tmp_path, "cpu:8")
-    assert command.plan_run(from_dict(small_fields(tmp_path, "cpu:8")), tmp_path) is True
+    assert plan_mode.plan_run(from_dict(small_fields(tmp_path, "cpu:8")), tmp_path) is True
     decodes = ["decode", "decode, rollout"]
     assert asked == ["decode copy", "prefill", *decodes, "score", "train_step"]
     shown = capsys.readouterr().out
@@ -251,7 +251,7 @@ def test_a_plan_that_does_not_fit_says_what_to_change(tmp_path: Path, monkeypatc
     too_much = {"error": "memory", "needs": 4.5 * GIB, "limit": 4.0 * GIB}
     fake(monkeypatch, train_step=too_much, decode=too_much)
     fields = small_fields(tmp_path, "cpu:8")
-    assert command.plan_run(from_dict(fields), tmp_path) is False
+    assert plan_mode.plan_run(from_dict(fields), tmp_path) is False
     shown = capsys.readouterr().out
     for part in ("decode: does not fit", "train_step: does not fit", "It does not fit."):
         assert part in shown
@@ -261,7 +261,7 @@ def test_a_plan_that_does_not_fit_says_what_to_change(tmp_path: Path, monkeypatc
 
 def test_a_compile_that_takes_too_long_or_fails(tmp_path: Path, monkeypatch, capsys):
     fake(monkeypatch, score={"error": "time"}, prefill={"error": "INTERNAL: a bug"})
-    assert command.plan_run(from_dict(small_fields(tmp_path, "cpu:8")), tmp_path) is False
+    assert plan_mode.plan_run(from_dict(small_fields(tmp_path, "cpu:8")), tmp_path) is False
     shown = capsys.readouterr().out
     assert "score: did not compile within plan.timeout_s" in shown and "INTERNAL: a bug" in shown
 
@@ -306,7 +306,7 @@ def test_status_of_what_cannot_fit_and_of_bad_input(tmp_path: Path):
 
 @pytest.mark.slow
 def test_eight_devices_of_this_machine(tmp_path: Path):
-    """The real programs, compiled for eight virtual devices, and nothing initialised to do it."""
+    """The real programs, compiled for eight virtual devices without initialising a backend."""
     status, out, err = run(
         f"--config={CONFIGS / 'tiny.py'}", "--config.topology=cpu:8", "--config.mesh.data=2",
         "--config.mesh.fsdp=2", "--config.mesh.tensor=2", "--config.model.path=",
@@ -328,8 +328,8 @@ def test_the_parent_starts_no_device(tmp_path: Path):
         f"cfg = from_file({str(CONFIGS / 'math7b.py')!r}, 'math7b.py')\n"
         "cfg.topology = 'v5e:16x16'\n"
         "from vinejax.tools.plan.case import open_case\n"
-        "from vinejax.tools.plan.memory import memory_and_phases\n"
-        "from vinejax.tools.plan.aot import command\n"
+        "from vinejax.tools.plan.planned_memory import memory_and_phases\n"
+        "from vinejax.tools.plan.aot import plan_mode\n"
         "memory_and_phases(open_case(from_dict(cfg)))\n"
         "from jax._src import xla_bridge\n"
         "assert not xla_bridge.backends_are_initialized()\n"
@@ -398,10 +398,10 @@ def test_both_ways_in_which_the_compiler_says_that_there_is_no_room():
         "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
         "temporaries (24.16G) exceeds available HBM (15.75G)."
     )
-    found = child.compile_error(message)
+    found = compile_child.compile_error(message)
     assert found == {"error": "memory", "needs": 24.16 * GIB, "limit": 15.75 * GIB}
-    found = child.compile_error("RESOURCE_EXHAUSTED: Used 900.0M of 512.5M hbm. Exceeded")
+    found = compile_child.compile_error("RESOURCE_EXHAUSTED: Used 900.0M of 512.5M hbm. Exceeded")
     assert found["needs"] == 900 * 2**20
-    assert child.compile_error("INTERNAL: RET_CHECK\nfailed") == {
+    assert compile_child.compile_error("INTERNAL: RET_CHECK\nfailed") == {
         "error": "INTERNAL: RET_CHECK failed"
     }

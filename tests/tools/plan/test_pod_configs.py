@@ -11,11 +11,11 @@ from vinejax.core.errors import ConfigError, ModelError
 from vinejax.core.settings import Config, flatten
 from vinejax.core.shapes import doubled
 from vinejax.model.decoder import Decoder
-from vinejax.model.hf.architecture import PLANNED, check_architecture, read_architecture
+from vinejax.model.hf.architecture import PLANNED_FIELDS, check_architecture, read_architecture
 from vinejax.runtime.topology import parse_topology
 from vinejax.tools.plan.case import open_case
 from vinejax.tools.plan.cost import program_costs
-from vinejax.tools.plan.memory import memory_and_phases, temporaries_guess
+from vinejax.tools.plan.planned_memory import memory_and_phases, temporaries_guess
 
 PODS = {
     "math7b": "deepseek,math",
@@ -144,7 +144,7 @@ def test_another_model_than_declared_is_named(tmp_path: Path):
 
 def test_what_is_compared_are_fields_of_an_architecture():
     declared = read_architecture(CONFIGS / "models" / "rho_1b.json")
-    assert all(hasattr(declared, name) for name in PLANNED)
+    assert all(hasattr(declared, name) for name in PLANNED_FIELDS)
 
 
 def test_a_rows_microbatch_replaces_the_configs_and_divides_the_minibatch():

@@ -1,4 +1,4 @@
-"""Rows that are proposed for slices without one: the rule, what is refused, where it is used."""
+"""Rows proposed for slices without one: the rule, its errors, and its uses."""
 
 import dataclasses
 from pathlib import Path
@@ -18,10 +18,10 @@ from vinejax.runtime import devices
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.topology import parse_topology
 from vinejax.tools.plan import propose
-from vinejax.tools.plan.aot import command
+from vinejax.tools.plan.aot import plan_mode
 from vinejax.tools.plan.case import open_case
 from vinejax.tools.plan.cost import program_costs
-from vinejax.tools.plan.memory import (
+from vinejax.tools.plan.planned_memory import (
     decode_copy_bytes,
     main_phase,
     memory_and_phases,
@@ -103,7 +103,7 @@ def test_a_small_chip_has_a_small_microbatch_and_pool(tmp_path: Path):
 
 
 def test_a_plan_is_in_the_dtype_of_the_absent_devices():
-    """float32 by itself on CPUs, in which Rho-1B does not fit 4 GiB."""
+    """The CPU's compute dtype is float32 by default, in which Rho-1B does not fit 4 GiB."""
     for name, dtype in (("cpu:8", "float32"), ("v6e:1x1", "bfloat16"), ("h200:1", "bfloat16")):
         rows = {name: TopologyConfig(data=parse_topology(name).devices)}
         cfg = dataclasses.replace(config("rho1b_math"), meshes=rows, topology=name)
@@ -219,11 +219,11 @@ def test_from_python_too(found, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def test_a_plan_without_a_row_shows_the_one_it_planned(tmp_path: Path, capsys):
     fields = small_fields(tmp_path, "cpu:4")
     fields.topology = "h100:8"
-    assert command.plan_run(from_dict(fields), tmp_path) is True
+    assert plan_mode.plan_run(from_dict(fields), tmp_path) is True
     out = capsys.readouterr().out
     # Two heads; a width of 8 is not split.
     assert SMALL["hidden_size"] == 8 and "data=8 fsdp=1 tensor=1" in out
     assert 'cfg.meshes["h100:8"] = dict(data=8, ' in out
     fields.mesh.fsdp = 8  # a mesh of one's own is planned as it is
-    assert command.plan_run(from_dict(fields), tmp_path) is True
+    assert plan_mode.plan_run(from_dict(fields), tmp_path) is True
     assert "cfg.meshes" not in capsys.readouterr().out

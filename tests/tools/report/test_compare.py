@@ -1,4 +1,4 @@
-"""`--mode=compare`: the page says what the runs' files say, and refuses what cannot be compared."""
+"""`--mode=compare`: the page has the numbers of the runs' files; errors for what has none."""
 
 import html
 import pathlib
@@ -10,9 +10,9 @@ from helpers.tools.report_cases import Page, compared_run
 from vinejax import command
 from vinejax.core.errors import UserError
 from vinejax.statistics.accuracy import paired_interval
-from vinejax.tools.report.compare.groups import differing_settings, group_runs
 from vinejax.tools.report.compare.page import compare_runs
 from vinejax.tools.report.compare.read_runs import read_runs
+from vinejax.tools.report.compare.run_groups import differing_settings, group_runs
 from vinejax.tools.report.interquartile import improvement_interval, iqm_difference, iqm_interval
 
 REWARDS = {"p0": [1.0, 0.0], "p1": [1.0, 1.0], "p2": [0.0, 0.0]}
@@ -62,7 +62,7 @@ def test_runs_that_differ_in_their_seed_are_one_group(folders):
 
 
 def test_a_curve_has_the_interval_of_what_it_is(folders):
-    """Over seeds for several runs, over problems for one."""
+    """Intervals are over seeds for several runs, and over problems for one."""
     several, single = group_runs(read_runs(folders[:3] + folders[3:4]))
     ends = [0.61, 0.62, 0.63]
     assert several.curve("tokens")[-1] == (1600.0, pytest.approx(iqm_interval([ends])))

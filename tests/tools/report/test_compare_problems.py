@@ -1,4 +1,4 @@
-"""The same problems in several runs: which are shown, in which order, with whose solutions."""
+"""Problems that several runs sampled: which the page shows, in which order, whose solutions."""
 
 import json
 from pathlib import Path

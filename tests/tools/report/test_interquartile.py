@@ -1,4 +1,4 @@
-"""Statistics of runs: rliable's numbers, worked numbers, a slow oracle, and wrong shapes."""
+"""Statistics of runs, against rliable's numbers, hand-made numbers and a slow oracle."""
 
 import itertools
 import json
@@ -81,7 +81,7 @@ def test_tasks_are_strata():
 
 @pytest.mark.parametrize(("chance", "runs"), [(0.5, 10), (0.8, 5), (0.95, 10), (0.95, 5)])
 def test_intervals_of_an_improvement_hold_the_truth_as_often_as_they_say(chance, runs):
-    """Also near 1, where percentiles of a bootstrap do so in 47% of cases with five runs."""
+    """Coverage holds near 1, too, where a percentile bootstrap covers in 47% with five runs."""
     rng = np.random.default_rng(3)
     shift = statistics.NormalDist().inv_cdf(chance) * 2**0.5
     held = 0
@@ -92,7 +92,7 @@ def test_intervals_of_an_improvement_hold_the_truth_as_often_as_they_say(chance,
 
 
 def test_intervals_of_an_improvement():
-    """By the equation where all runs agree; several tasks are narrower than one."""
+    """The equation where all runs agree; several tasks have a narrower interval than one."""
     value, low, high = improvement_interval([[0.9] * 10], [[0.4] * 10])
     spread = (1 - low) / (2 - low) + low / (1 + low)
     error = low * (1 - low) / 100 * (1 + 9 * spread)

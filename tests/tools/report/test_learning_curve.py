@@ -1,9 +1,9 @@
-"""Learning curves: what a run had used at each evaluation, and the accuracy in between."""
+"""Learning curves: the totals of a run at each evaluation, and the accuracy in between."""
 
 import pytest
 
 from vinejax.records.read import Record
-from vinejax.tools.report.learning_curve import Point, accuracy_at, learning_curve
+from vinejax.tools.report.learning_curve import EvaluationPoint, accuracy_at, learning_curve
 
 
 def test_an_evaluation_has_the_totals_of_the_iterations_before_it():
@@ -20,8 +20,8 @@ def test_an_evaluation_has_the_totals_of_the_iterations_before_it():
         Record("train", 1, first),
     ]
     assert learning_curve(records) == [
-        Point(0, 0.25, 0.25, 0.25, 0.0, 0.0, 0.0, 0.0),
-        Point(1, 0.5, 0.4, 0.6, 16.0, 300.0, 2.0, 2.0),
+        EvaluationPoint(0, 0.25, 0.25, 0.25, 0.0, 0.0, 0.0, 0.0),
+        EvaluationPoint(1, 0.5, 0.4, 0.6, 16.0, 300.0, 2.0, 2.0),
     ]
 
 

@@ -13,10 +13,10 @@ from helpers.tools.report_cases import Page, row, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vinejax.records import text
+from vinejax.records import formats
 from vinejax.records.read import Record, finite_number, read_run, spread
 from vinejax.runtime.display import format_duration
-from vinejax.tools.report import axes, vine
+from vinejax.tools.report import axes, vine_view
 from vinejax.tools.report import episode_choice as choice
 from vinejax.tools.report.build import build_report
 from vinejax.tools.report.curves import charts
@@ -50,13 +50,13 @@ def test_numbers_are_those_of_the_run(run):
     low = [r.values["eval/pass_at_1_low"] for r in read.records if r.stage == "eval"]
     assert f"[{low[0]:.3f}, " in page and f"[{low[-1]:.3f}, " in page
     train = [r.values for r in read.records if r.stage == "train"]
-    assert f"Entropy{text.three_digits(train[-1]['actor/entropy'])}" in page.replace(
+    assert f"Entropy{formats.three_digits(train[-1]['actor/entropy'])}" in page.replace(
         "nats per token; 0 where the policy has no doubt ", ""
     )
     assert all(
-        f"iteration {i}{text.three_digits(v['actor/kl'])}" in page for i, v in enumerate(train)
+        f"iteration {i}{formats.three_digits(v['actor/kl'])}" in page for i, v in enumerate(train)
     )
-    assert text.three_digits(sum(v["values/rollouts"] for v in train)) in page
+    assert formats.three_digits(sum(v["values/rollouts"] for v in train)) in page
     seconds = sum(v for line in train for name, v in line.items() if name.startswith("timing_s/"))
     assert format_duration(seconds) in page
     assert "values.k" in page and "3f9c1d27ab54e0c8" in page
@@ -71,9 +71,9 @@ def test_steps_show_their_values_and_unfold_into_their_continuations(run):
     page = Page(source).text.replace(" ", "")
     for episode in shown:
         for step in episode["steps"]:
-            advantage = text.two_decimals(step["advantage"], signed=True)
+            advantage = formats.two_decimals(step["advantage"], signed=True)
             assert f"{step['text'].strip()}{advantage}±" in page
-            value, error = text.two_decimals(step["value"]), text.two_decimals(step["error"])
+            value, error = formats.two_decimals(step["value"]), formats.two_decimals(step["error"])
             assert f"V{value}±{error}" in page
             correct = sum(c["reward"] for c in step["continuations"])
             if step["continuations"]:
@@ -164,7 +164,7 @@ def test_each_reward_function_has_a_curve():
     values = {"reward/mean": 1.1, "reward/std": 0.3, "reward/correct": 1.0, "reward/brevity": 0.1}
     records = [Record("train", n, values) for n in range(3)]
     (chart,) = [chart for chart in charts(records) if chart.spec.title == "Rewards"]
-    assert [(curve.label, curve.last) for curve in chart.drawn] == [
+    assert [(curve.label, curve.last) for curve in chart.drawn_curves] == [
         ("brevity", "0.100"),
         ("correct", "1"),
     ]
@@ -183,11 +183,11 @@ def test_choice_prefers_wide_credit_and_begins_with_what_unfolds():
 
 
 def test_verdicts():
-    assert vine.verdict_of(1.0, False).kind == "correct"
-    assert vine.verdict_of(0.0, False).kind == "wrong"
-    assert vine.verdict_of(0.0, True).kind == "cut"
-    assert vine.verdict_of(None, False).kind == "wrong"
-    assert vine.verdict_of(0.99, False).kind == "wrong", "partial credit, as in pass@1"
+    assert vine_view.verdict_of(1.0, False).kind == "correct"
+    assert vine_view.verdict_of(0.0, False).kind == "wrong"
+    assert vine_view.verdict_of(0.0, True).kind == "cut"
+    assert vine_view.verdict_of(None, False).kind == "wrong"
+    assert vine_view.verdict_of(0.99, False).kind == "wrong", "partial credit, as in pass@1"
 
 
 def test_spread_keeps_both_ends():
@@ -215,11 +215,11 @@ def test_axis_holds_any_data(values: list[float], positions: list[int]):
     + [(-0.00042, "−4.2e-04"), (99.97, "100"), (None, "–"), (finite_number("7"), "–")],
 )
 def test_short_numbers(value: float | None, shown: str):
-    assert text.three_digits(value) == shown
+    assert formats.three_digits(value) == shown
 
 
 def test_fixed_numbers_carry_their_sign():
-    assert [text.two_decimals(v, signed=True) for v in (0.226, -0.5, -0.001, None)] == [
+    assert [formats.two_decimals(v, signed=True) for v in (0.226, -0.5, -0.001, None)] == [
         *("+0.23", "−0.50", "0.00", "–")
     ]
 

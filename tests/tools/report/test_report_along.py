@@ -1,4 +1,4 @@
-"""Charts along the response: which iterations they show, and where their points lie."""
+"""Charts along the response: the iterations that they show, and the places of their points."""
 
 import random
 
@@ -20,10 +20,14 @@ def records(iterations: int) -> list[Record]:
 def test_first_middle_and_last_iteration_by_eighth():
     trained = records(9)
     entropy, *others = charts_along(trained)
-    assert [curve.label for curve in entropy.drawn] == ["iteration 0", "iteration 4", "iteration 8"]
-    assert [len(curve.dots) for curve in entropy.drawn] == [8, 8, 8]
+    assert [curve.label for curve in entropy.drawn_curves] == [
+        "iteration 0",
+        "iteration 4",
+        "iteration 8",
+    ]
+    assert [len(curve.dots) for curve in entropy.drawn_curves] == [8, 8, 8]
     last = trained[-1].values
-    heights = [y for _, y in entropy.drawn[-1].dots]
+    heights = [y for _, y in entropy.drawn_curves[-1].dots]
     values = [last[f"by_eighth/entropy/{n}"] for n in range(1, 9)]
     assert heights == [entropy.frame.y(value) for value in values]
     assert len(others) == 3

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vinejax.tools.report import axes
-from vinejax.tools.report.bench import BenchView, Measure, bench_view, read_measure
+from vinejax.tools.report.bench import BenchView, MeasureCell, bench_view, read_measure
 
 SECTION = "Credit bench"
 
@@ -178,19 +178,19 @@ def test_any_damage_of_a_value_is_survived(tmp_path):
 @pytest.mark.parametrize(
     ("raw", "measure"),
     [
-        (0.5, Measure(0.5)),
-        ({"value": 0.5, "low": 0.25, "high": 1}, Measure(0.5, 0.25, 1.0)),
-        ({"value": 0.5, "low": 0.25, "high": None}, Measure(0.5, 0.25, math.inf)),
-        ({"value": 0.5, "low": 0.25, "high": "x"}, Measure(0.5)),
-        ({"value": 0.5, "low": 0.25}, Measure(0.5)),
-        ({"value": 0.5, "low": None, "high": 1.0}, Measure(0.5)),
-        ({"value": 0.5, "low": 0.5, "high": 0.5 + 1e-12}, Measure(0.5)),
-        ({"value": 0.5, "low": 0.6, "high": 0.4}, Measure(0.5)),
+        (0.5, MeasureCell(0.5)),
+        ({"value": 0.5, "low": 0.25, "high": 1}, MeasureCell(0.5, 0.25, 1.0)),
+        ({"value": 0.5, "low": 0.25, "high": None}, MeasureCell(0.5, 0.25, math.inf)),
+        ({"value": 0.5, "low": 0.25, "high": "x"}, MeasureCell(0.5)),
+        ({"value": 0.5, "low": 0.25}, MeasureCell(0.5)),
+        ({"value": 0.5, "low": None, "high": 1.0}, MeasureCell(0.5)),
+        ({"value": 0.5, "low": 0.5, "high": 0.5 + 1e-12}, MeasureCell(0.5)),
+        ({"value": 0.5, "low": 0.6, "high": 0.4}, MeasureCell(0.5)),
         ({"value": None, "low": 0.5, "high": 1.0}, None),
         ("0.5", None),
     ],
 )
-def test_measures_are_read_leniently(raw: Any, measure: Measure | None):
+def test_measures_are_read_leniently(raw: Any, measure: MeasureCell | None):
     assert read_measure(raw) == measure
 
 

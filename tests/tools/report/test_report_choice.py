@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from helpers.tools.report_cases import Page, row, write
 
-from vinejax.records import text
+from vinejax.records import formats
 from vinejax.records.read import Record
 from vinejax.tools.report import curves, rows, timing
 from vinejax.tools.report import episode_choice as choice
@@ -90,7 +90,7 @@ def test_curves_of_pass_at_k_differ():
     names = ("pass_at_1", "pass_at_2", "pass_at_4", "pass_at_8", "maj_at_8")
     record = Record("eval", 0, {f"eval/{name}": 0.5 for name in names})
     (chart, _) = curves.charts([record], ("1.0", "0.35"))
-    assert len({c.style for c in chart.drawn}) == len(names)
+    assert len({c.style for c in chart.drawn_curves}) == len(names)
     assert "most frequent of k answers" in chart.spec.note
     assert "temperature 1.0, the other curves at 0.35" in chart.spec.note
 
@@ -107,6 +107,6 @@ def test_an_iteration_that_compiles_does_not_flatten_the_others():
 
 
 def test_empty_lines_around_a_step_are_left_out():
-    assert text.trimmed(text.Clipped("\n a\n b\n")) == text.Clipped(" a\n b")
-    assert text.trimmed(text.Clipped("\na\n", 7)) == text.Clipped("a\n", 7)
-    assert text.trimmed(text.Clipped("\n \n")) == text.Clipped("\n \n")
+    assert formats.trimmed(formats.Clipped("\n a\n b\n")) == formats.Clipped(" a\n b")
+    assert formats.trimmed(formats.Clipped("\na\n", 7)) == formats.Clipped("a\n", 7)
+    assert formats.trimmed(formats.Clipped("\n \n")) == formats.Clipped("\n \n")

@@ -10,7 +10,7 @@ from helpers.tools.fake_run import sample_episode
 from helpers.tools.report_cases import row
 
 from vinejax.core.errors import UserError
-from vinejax.records import text
+from vinejax.records import formats
 from vinejax.tools.report.figure import STEM, export_vine, vine_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -33,7 +33,7 @@ def test_a_figure_has_the_numbers_of_its_vine(tmp_path: pathlib.Path):
     assert svg[0].text == f"{episode['problem_id']}, s3-1"
     steps, words = episode["steps"], said(svg)
     for step in steps:
-        advantage = text.two_decimals(step["advantage"], signed=True)
+        advantage = formats.two_decimals(step["advantage"], signed=True)
         assert any(word.startswith(f"A {advantage} ± ") for word in words)
         assert f"V {step['value']:.2f} ± {step['error']:.2f}" in words
         assert step["text"].strip() in words

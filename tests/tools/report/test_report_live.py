@@ -1,4 +1,4 @@
-"""The page of a running run: what it says of how the run stands, and what renewing it costs."""
+"""The page of a running run: the line on the state of the run, and what renewing a page costs."""
 
 import base64
 import hashlib
@@ -31,7 +31,7 @@ def page_of(workdir: pathlib.Path) -> str:
 
 
 def words(source: str) -> str:
-    """The line on how the run stands, '' without one."""
+    """The line on the state of the run; '' without one."""
     found = re.search(r'<p class="standing.*?</p>', source)
     return Page(found[0]).text if found else ""
 
@@ -98,7 +98,7 @@ def test_the_page_says_why_a_run_ended(run: pathlib.Path, error: Exception, show
 
 
 def test_a_killed_run_is_said_at_the_next_look(tmp_path: pathlib.Path):
-    """Its process wrote that it runs, and the lock is free."""
+    """The process of the run wrote that it runs, and its lock is free."""
     write_run(tmp_path, iterations=2, episodes=2)
     workdir = epath.Path(tmp_path)
     write_status(workdir, Status("running", 2, 8, time.time(), 600.0, pid=4711))
@@ -111,11 +111,11 @@ def test_a_killed_run_is_said_at_the_next_look(tmp_path: pathlib.Path):
 def test_renewing_takes_a_small_share_of_the_time(
     run: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Pages in between are left out, the sign of life is not."""
+    """Pages in between are left out; the heartbeat is not."""
     clock = [1000.0]
     made = []
 
-    def render(found: read.Run) -> str:
+    def render(found: read.RunRecords) -> str:
         clock[0] += 2.0
         made.append(clock[0])
         return "page"
@@ -173,9 +173,9 @@ def test_tabs_of_a_running_page_stay():
 
 @pytest.mark.slow  # 20 s
 def test_ten_thousand_iterations_stay_small_and_quick(tmp_path: pathlib.Path):
-    """Below 5 MB and 10 s of a process, whatever else the machine does meanwhile.
+    """A page has less than 5 MB and takes less than 10 s of CPU time, whatever else runs.
 
-    Of one of its own, as a user has it: the type checks of tests take longer than the report.
+    A process of its own makes it, because the type checks of tests take longer than the report.
     """
     rng = random.Random(0)
     prose = "".join(rng.choice("abcdefgh <&\"'\n") for _ in range(1500))

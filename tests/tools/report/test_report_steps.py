@@ -7,9 +7,10 @@ from helpers.tools.fake_run import sample_episode
 from helpers.tools.report_cases import Page, nodes, row, write
 
 from vinejax.records.read import Record
-from vinejax.tools.report import curves, vine
+from vinejax.tools.report import curves
 from vinejax.tools.report import episode_choice as choice
 from vinejax.tools.report.build import header_facts
+from vinejax.tools.report.vine_view import LIMITS, StemScale, vine_view
 
 
 def test_a_critics_values_are_shown_with_the_advantages(tmp_path):
@@ -127,7 +128,7 @@ def test_choice_takes_one_solution_of_each_problem_before_a_second():
 def test_the_depth_of_a_colour_means_the_same_in_every_figure():
     def strengths(*advantages: float) -> list[float]:
         steps = [{"text": "one", "advantage": a} for a in advantages]
-        view = vine.vine_view({0: [row(steps)]}, vine.LIMITS[0])
+        view = vine_view({0: [row(steps)]}, LIMITS[0])
         assert view is not None
         return [step.strength for step in view.iterations[0].solutions[0].steps]
 
@@ -136,8 +137,8 @@ def test_the_depth_of_a_colour_means_the_same_in_every_figure():
 
 
 def test_ends_of_the_axis_are_numbers_to_read():
-    assert vine.Scale(-0.05, 1.07).ends == ("−0.05", "1.07")
-    assert vine.Scale(0.0, 10.0).ends == ("0", "10")
+    assert StemScale(-0.05, 1.07).ends == ("−0.05", "1.07")
+    assert StemScale(0.0, 10.0).ends == ("0", "10")
 
 
 @pytest.mark.parametrize(("method", "has_k"), [("vineppo", True), ("ppo", False)])
@@ -153,5 +154,5 @@ def test_header_names_the_method_and_k_where_it_is_used(method: str, has_k: bool
 def test_what_a_critic_and_steps_log_has_charts():
     values = {"critic/value": 0.5, "critic/error": 0.25, "reward/steps": -0.125}
     found = curves.charts([Record("train", 0, values)])
-    shown = {chart.spec.title: chart.drawn[0].last for chart in found}
+    shown = {chart.spec.title: chart.drawn_curves[0].last for chart in found}
     assert shown == {"Critic's value": "0.500", "Critic's error": "0.250", "Step rewards": "−0.125"}

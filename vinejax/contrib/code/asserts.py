@@ -180,7 +180,7 @@ def evaluate(node: ast.expr, named: Mapping[str, Any]) -> Any:
             return UNARY[type(op)](value(operand))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in BINARY:
             has_result = any(isinstance(x, ast.Name) and x.id in named for x in ast.walk(node))
-            return _combined(type(op), value(left), value(right), has_result)
+            return _operation_result(type(op), value(left), value(right), has_result)
         case ast.BoolOp(op=ast.And(), values=items):
             return all(value(x) for x in items)
         case ast.BoolOp(values=items):
@@ -203,7 +203,7 @@ def evaluate(node: ast.expr, named: Mapping[str, Any]) -> Any:
     raise Unreadable(f"{ast.unparse(node)!r:.80} is not understood")
 
 
-def _combined(op: type[ast.operator], left: Any, right: Any, has_result: bool) -> Any:
+def _operation_result(op: type[ast.operator], left: Any, right: Any, has_result: bool) -> Any:
     if has_result and op in (ast.Mult, ast.Mod, ast.Pow):
         if op is ast.Pow or not all(isinstance(x, int | float | complex) for x in (left, right)):
             raise TypeError("of numbers only")

@@ -21,7 +21,7 @@ def tests_of(value: Any, row: dict[str, Any], question: str) -> dict[str, Any]:
     The function that is called is named by `fn_name` beside the tests or in the row, by
     `entry_point`, or by `metadata.func_name`. Raises ValueError for any other form.
     """
-    value = _unpacked(value)
+    value = _unpacked_value(value)
     entry = _entry(value, row)
     if isinstance(value, dict):
         if "assert_case" in value:
@@ -44,10 +44,10 @@ def tests_of(value: Any, row: dict[str, Any], question: str) -> dict[str, Any]:
         raise ValueError(f"a test is neither input with output nor an assertion: {value[0]!r:.80}")
     if not entry:
         return {"stdin": [[_text(given), _text(output)] for given, output in cases]}
-    return {"calls": [[entry, *_called(given, output)] for given, output in cases]}
+    return {"calls": [[entry, *_arguments_and_result(given, output)] for given, output in cases]}
 
 
-def _unpacked(value: Any) -> Any:
+def _unpacked_value(value: Any) -> Any:
     """A column's value; of a text with JSON what it says, packed as LiveCodeBench's or not."""
     if not isinstance(value, str):
         return value
@@ -66,7 +66,7 @@ def _unpacked(value: Any) -> Any:
 
 
 def _entry(value: Any, row: dict[str, Any]) -> str:
-    metadata = _unpacked(row.get("metadata") or {})
+    metadata = _unpacked_value(row.get("metadata") or {})
     named = (
         value.get("fn_name") if isinstance(value, dict) else None,
         row.get("fn_name"),
@@ -95,7 +95,7 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else "\n".join(map(str, value))
 
 
-def _called(given: Any, output: Any) -> tuple[list[Any], Any]:
+def _arguments_and_result(given: Any, output: Any) -> tuple[list[Any], Any]:
     """Arguments of a call, and its result: values, or both are texts of JSON, a line an argument.
 
     Beside arguments that are values a text is the result itself: APPS expects '321' as a text.
@@ -114,14 +114,14 @@ def _json(output: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def parsed(answer: str) -> dict[str, Any]:
+def tests_in(answer: str) -> dict[str, Any]:
     """The tests of a problem's answer."""
     return json.loads(answer)
 
 
-def readable(answer: str) -> bool:
+def has_readable_tests(answer: str) -> bool:
     """Whether all tests can be made: no value that is expected would have to enter the sandbox."""
-    tests = parsed(answer)
+    tests = tests_in(answer)
     try:
         return "asserts" not in tests or bool(read_asserts(tests["asserts"], tests["entry"]))
     except ValueError:

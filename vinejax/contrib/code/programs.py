@@ -39,7 +39,7 @@ def answer_to(x: int, symbols: list[str], numbers: list[str]) -> int:
     return x
 
 
-class Programs(Code, CharacterTask):
+class ProgramsTask(Code, CharacterTask):
     """The task that the module's docstring describes; `tasks/base.py` documents the methods."""
 
     name = "programs"
@@ -77,4 +77,4 @@ def _read(question: str) -> tuple[list[str], list[str]]:
     return [WORDS[word] for word, _ in parts], [number for _, number in parts]
 
 
-make = Programs
+make = ProgramsTask

@@ -64,7 +64,7 @@ class Tool:
 
     def step(self, action: str) -> Observation:
         if not action.endswith(CLOSE):
-            return Observation("", self._task.graded(self.problem, action), done=True)
+            return Observation("", self._task.turn_reward(self.problem, action), done=True)
         _, found, source = action.removesuffix(CLOSE).rpartition(OPEN)
         output = self._task.run(source) if found else f"there is no {OPEN} before {CLOSE}"
         return Observation(f"\n<output>\n{output}\n{OUTPUT}\n")
@@ -91,9 +91,9 @@ class PythonTool(Table):
         self._grading = threading.Lock()
 
     def configure(self, cfg: Config) -> None:
-        self.configure_code(CodeConfig.of(cfg), cfg.grader)
+        self.configure_sandbox(CodeConfig.of(cfg), cfg.grader)
 
-    def configure_code(self, code: CodeConfig, grader: GraderConfig) -> None:
+    def configure_sandbox(self, code: CodeConfig, grader: GraderConfig) -> None:
         """Takes the settings of a run.
 
         Raises ConfigError if the sandbox fails a probe, and for a setting of tests.
@@ -131,13 +131,14 @@ class PythonTool(Table):
             reason = f"it took more than {self._sandbox.limits.timeout_s:g} seconds"
         return f"{output}\n{reason:.{MOST}}".lstrip("\n")
 
-    def graded(self, problem: Problem, text: str) -> float:
+    def turn_reward(self, problem: Problem, text: str) -> float:
         """The reward of a last turn, by the mode of the run."""
         with self._grading:  # a grader takes one call at a time
             if self._grader is None:
                 cfg = self._sandbox.limits
-                limits = {"timeout_s": cfg.timeout_s, "memory_mb": cfg.memory_mb}
-                self._grader = Grader(workers=1, mode=cfg.mode, **limits)
+                self._grader = Grader(
+                    workers=1, mode=cfg.mode, timeout_s=cfg.timeout_s, memory_mb=cfg.memory_mb
+                )
             return self.rewards([(problem, text)], self._grader)[0]
 
 

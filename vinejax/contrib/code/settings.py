@@ -7,7 +7,7 @@ from vinejax.core.sections import Section
 
 
 class CodeConfig(Section, section="code"):
-    """Tasks `code` and `python_tool`, which run programs; grader.* limits them: docs/tasks.md."""
+    """Tasks `code` and `python_tool`, which run programs; grader.* limits them."""
 
     of_task: ClassVar[bool] = True
     # Where they run: confined by the kernel, by `command`, by a service, or not confined at all.

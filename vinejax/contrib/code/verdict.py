@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from vinejax.contrib.code.asserts import Call, read_asserts
-from vinejax.contrib.code.cases import parsed
+from vinejax.contrib.code.cases import tests_in
 from vinejax.contrib.code.sandbox.pool import Outcome
 from vinejax.contrib.code.sandbox.runner import decode, encode
 from vinejax.contrib.code.sandbox.sandbox import Sandbox
@@ -17,7 +17,7 @@ SHOWN = 2000  # characters of a part of a failed test
 Failure = dict[str, str]  # a failed test, for people: 'input', 'expected' and 'got'
 
 
-class Result(NamedTuple):
+class TestOutcome(NamedTuple):
     """How many tests passed of how many, and the first that failed."""
 
     passed: int
@@ -35,22 +35,22 @@ class Check(NamedTuple):
     holds: Callable[[Sequence[Any]], bool]
 
 
-def run_tests(answer: str, code: str, sandbox: Sandbox, all_of_them: bool) -> Result:
+def run_tests(answer: str, code: str, sandbox: Sandbox, all_of_them: bool) -> TestOutcome:
     """The result of a program on the tests of a problem's answer.
 
     A program that reads its input runs once per test, unless `all_of_them` until one fails; calls
     are made by one run. Raises ValueError for tests that are not `readable`.
     """
-    tests = parsed(answer)
+    tests = tests_in(answer)
     if "stdin" in tests:
-        return _printed(tests["stdin"], code, sandbox, all_of_them)
+        return _outcome_of_prints(tests["stdin"], code, sandbox, all_of_them)
     if "calls" in tests:
         checks = [
             Check(
                 [(name, encode((arguments, {})))],
                 f"{name}({', '.join(map(repr, arguments))})",
                 repr(expected),
-                lambda results, expected=expected: _returned(results[0], expected),
+                lambda results, expected=expected: _is_expected_result(results[0], expected),
             )
             for name, arguments, expected in tests["calls"]
         ]
@@ -59,13 +59,13 @@ def run_tests(answer: str, code: str, sandbox: Sandbox, all_of_them: bool) -> Re
             Check(x.calls, ", ".join(x.shown), x.source, x.holds)
             for x in read_asserts(tests["asserts"], tests["entry"])
         ]
-    return _called(checks, tests.get("before", "") + code, sandbox)
+    return _outcome_of_calls(checks, tests.get("before", "") + code, sandbox)
 
 
-def _printed(
+def _outcome_of_prints(
     tests: Sequence[Sequence[str]], code: str, sandbox: Sandbox, all_of_them: bool
-) -> Result:
-    result = Result(0, len(tests))
+) -> TestOutcome:
+    result = TestOutcome(0, len(tests))
     for given, expected in tests:
         outcome = sandbox.run(code, given)
         if outcome.status == "ok" and same_output(outcome.out, expected):
@@ -81,25 +81,25 @@ def _printed(
     return result
 
 
-def _called(checks: Sequence[Check], code: str, sandbox: Sandbox) -> Result:
+def _outcome_of_calls(checks: Sequence[Check], code: str, sandbox: Sandbox) -> TestOutcome:
     outcome = sandbox.run(code, calls=[call for check in checks for call in check.calls])
     lines = outcome.out.splitlines()
     status = outcome.status if outcome.status in ("timeout", "threads", "lost") else "ok"
-    result = Result(0, len(checks), None, status)
+    result = TestOutcome(0, len(checks), None, status)
     for check in checks:
         mine, lines = lines[: len(check.calls)], lines[len(check.calls) :]
-        results, error = _values(mine)
+        results, error = _values_in(mine)
         if len(mine) < len(check.calls):
             error = error or _reason(outcome)
         if not error and check.holds(results):
             result = result._replace(passed=result.passed + 1)
         elif not result.failure:
-            got = error or ", ".join(map(repr, _values(mine)[0]))
+            got = error or ", ".join(map(repr, _values_in(mine)[0]))
             result = result._replace(failure=_failure(check.input, check.expected, got))
     return result
 
 
-def _values(lines: Sequence[str]) -> tuple[list[Any], str]:
+def _values_in(lines: Sequence[str]) -> tuple[list[Any], str]:
     """What calls returned by their lines of JSON, and the first error."""
     values = []
     for line in lines:
@@ -154,7 +154,7 @@ def _near(number: float, wanted: float) -> bool:
     return math.isclose(number, wanted, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
-def _returned(value: Any, expected: Any) -> bool:
+def _is_expected_result(value: Any, expected: Any) -> bool:
     """Whether a call returned what the data expects, which may stand alone in a list (APPS)."""
     if _same_json(value, expected):
         return True

@@ -27,15 +27,15 @@ from vinejax.core.plugins import failure
 from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
 from vinejax.tasks.base import Split, check_package
-from vinejax.tasks.environment import Begun, Environment, Observation, TurnTask
+from vinejax.tasks.environment import Environment, EnvStart, Observation, TurnTask
 from vinejax.tasks.splits import seeds_of
 
 # Said to a game at the start of a run, to see whether a copy of it goes on as a repetition does.
-SAID = ("[1]", "[0 1]", "1", "[up]", "[1 2 3 4]")
+PROBE_ACTIONS = ("[1]", "[0 1]", "1", "[up]", "[1 2 3 4]")
 START_S = 60.0  # that a call of this may take
 
 _LOCK = threading.RLock()  # of the global generators
-_told: set[str] = set()
+_printed_errors: set[str] = set()
 
 
 class Game:
@@ -47,7 +47,7 @@ class Game:
     def __init__(self, name: str, copies: bool = True):
         """`copies`: whether a copy is as good as a repetition; else there is no `fork`."""
         self.name = name
-        self.fork = self._copied if copies else None
+        self.fork = self._copy if copies else None
         self._states: Any = None  # of the generators
         self._is_over = False
 
@@ -65,44 +65,44 @@ class Game:
         np.random.seed(seed)
 
     def reset(self, problem: Problem, seed: int) -> str:
-        def begun() -> str:
+        def begin() -> str:
             self.draw_anew(problem.columns["seed"])
             text = self.begin(problem.columns["seed"])
             self.draw_anew(seed)
             return text
 
-        return self._called(begun) or ""
+        return self._guarded(begin) or ""
 
     def step(self, action: str) -> Observation:
         cut = Observation("", truncated=True)
-        return cut if self._is_over else self._called(lambda: self.act(action)) or cut
+        return cut if self._is_over else self._guarded(lambda: self.act(action)) or cut
 
     def start(self, seed: int) -> str:
         """The first text of a seed; an error is passed on."""
-        with self._own_generators():
+        with self._swapped_generators():
             self.draw_anew(seed)
             return self.begin(seed)
 
-    def _copied(self) -> "Game":
+    def _copy(self) -> "Game":
         """A copy, which meets the same noise."""
-        with self._own_generators():
+        with self._swapped_generators():
             return copy.deepcopy(self)
 
-    def _called(self, function: Callable[[], Any]) -> Any:
+    def _guarded(self, function: Callable[[], Any]) -> Any:
         """The function's result; None if it raised."""
         try:
-            with self._own_generators():
+            with self._swapped_generators():
                 return function()
         except Exception as error:
             self._is_over = True
-            said = f"{self.name}: {failure(error, None)}".splitlines()[0]
-            if said not in _told:
-                _told.add(said)
-                print(f"{said}; the episode ends with reward.truncated")
+            notice = f"{self.name}: {failure(error, None)}".splitlines()[0]
+            if notice not in _printed_errors:
+                _printed_errors.add(notice)
+                print(f"{notice}; the episode ends with reward.truncated")
             return None
 
     @contextlib.contextmanager
-    def _own_generators(self) -> Iterator[None]:
+    def _swapped_generators(self) -> Iterator[None]:
         with _LOCK:
             outer = _states()
             if self._states is not None:
@@ -153,17 +153,17 @@ class GameTask(TurnTask):
 
     def _agree(self) -> bool:
         """Whether a copy of an episode goes on as the episode does, and as one that is repeated."""
-        begun = Begun(Problem("start", self.path, "", {"seed": 0}), 1)
-        games = [Environment(self, begun, START_S) for _ in range(2)]
+        start = EnvStart(Problem("start", self.path, "", {"seed": 0}), 1)
+        games = [Environment(self, start, START_S) for _ in range(2)]
         for game in games:
             game.reset()
-            for text in SAID[:2]:
+            for text in PROBE_ACTIONS[:2]:
                 game.step(text)
         try:
             games.append(games[0].fork())
         except UserError:  # it cannot be copied
             return False
-        answers = [[game.step(text) for text in SAID] for game in games]
+        answers = [[game.step(text) for text in PROBE_ACTIONS] for game in games]
         return answers[0] == answers[1] == answers[2]
 
 

@@ -11,13 +11,13 @@ import importlib
 from typing import Any
 
 from vinejax.contrib.environments.games import GameTask
-from vinejax.contrib.environments.gymnasium import Stepped
+from vinejax.contrib.environments.gymnasium import SteppedGame
 from vinejax.tasks.environment import Observation
 
 GAMES = "game:"
 
 
-class Gem(Stepped):
+class Gem(SteppedGame):
     """An episode of GEM."""
 
     def begin(self, seed: int) -> str:
@@ -26,12 +26,13 @@ class Gem(Stepped):
                 f"its name does not begin with {GAMES!r}, so what is said might be run"
             )
         self._game = importlib.import_module("gem").make(self.name)
-        return f"{self.shown(*self._game.reset(seed=seed))}\n"
+        seen, about = self._game.reset(seed=seed)
+        return f"{self.text_of(seen, about)}\n"
 
     def act(self, action: str) -> Observation:
-        return self.answered(self._game.step(action))
+        return self.observation_of(self._game.step(action))
 
-    def shown(self, seen: Any, about: dict[str, Any]) -> str:
+    def text_of(self, seen: Any, about: dict[str, Any]) -> str:
         return "\n".join([seen.rstrip("\n"), *filter(None, [about.get("suffix")])])
 
 

@@ -22,23 +22,23 @@ DRAWING = "ansi"  # the mode of rendering
 HIGHLIGHTED = re.compile(r"\x1b\[[0-9;]+m(.*?)\x1b\[0m", re.DOTALL)
 
 
-class Stepped(Game):
+class SteppedGame(Game):
     """An episode of an environment with `reset` and `step` as Gymnasium has them."""
 
     _game: Any
 
-    def answered(self, found: Any) -> Observation:
+    def observation_of(self, found: Any) -> Observation:
         """What `step` gave: observation, reward, terminated, truncated, information."""
         seen, reward, is_over, is_cut, about = found
         cut = bool(is_cut and not is_over)
-        return Observation(f"\n{self.shown(seen, about)}\n", float(reward), bool(is_over), cut)
+        return Observation(f"\n{self.text_of(seen, about)}\n", float(reward), bool(is_over), cut)
 
-    def shown(self, seen: Any, about: dict[str, Any]) -> str:
+    def text_of(self, seen: Any, about: dict[str, Any]) -> str:
         """An observation and its information as a text."""
         raise NotImplementedError
 
 
-class Gym(Stepped):
+class Gym(SteppedGame):
     """An episode of Gymnasium."""
 
     def begin(self, seed: int) -> str:
@@ -49,8 +49,11 @@ class Gym(Stepped):
         spaces, self._actions = gymnasium.spaces, self._game.action_space
         if not isinstance(self._actions, spaces.Discrete | spaces.Text):
             raise ValueError(f"its actions are {self._actions}, neither texts nor numbers")
-        first = f"{self.shown(*self._game.reset(seed=seed))}\n"
-        return f"{first}{self._needed}" if isinstance(self._actions, spaces.Discrete) else first
+        seen, about = self._game.reset(seed=seed)
+        first = f"{self.text_of(seen, about)}\n"
+        return (
+            f"{first}{self._instruction}" if isinstance(self._actions, spaces.Discrete) else first
+        )
 
     def draw_anew(self, seed: int) -> None:
         super().draw_anew(seed)
@@ -59,13 +62,13 @@ class Gym(Stepped):
 
     def act(self, action: str) -> Observation:
         if not hasattr(self._actions, "n"):
-            return self.answered(self._game.step(action))
+            return self.observation_of(self._game.step(action))
         numbers = [int(number) for number in re.findall(r"-?\d+", action) if len(number) < 10]
         if not numbers or not self._actions.contains(numbers[-1]):
-            return Observation(f"\n{self._needed}")
-        return self.answered(self._game.step(numbers[-1]))
+            return Observation(f"\n{self._instruction}")
+        return self.observation_of(self._game.step(numbers[-1]))
 
-    def shown(self, seen: Any, about: dict[str, Any]) -> str:
+    def text_of(self, seen: Any, about: dict[str, Any]) -> str:
         if isinstance(seen, str):
             return seen
         if self._game.render_mode != DRAWING:
@@ -74,7 +77,7 @@ class Gym(Stepped):
         return f"{drawn.strip()}\n{seen}"
 
     @property
-    def _needed(self) -> str:
+    def _instruction(self) -> str:
         first = int(self._actions.start)
         return f"Say a number from {first} to {first + int(self._actions.n) - 1}.\n"
 

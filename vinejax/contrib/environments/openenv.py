@@ -19,7 +19,7 @@ from vinejax.contrib.environments.games import Game, GameTask
 from vinejax.core.types import Problem
 from vinejax.tasks.environment import Observation
 
-OF_ALL = ("metadata", "done", "reward")  # fields of every action or observation
+COMMON_FIELDS = ("metadata", "done", "reward")  # fields of every action or observation
 
 
 class Remote(Game):
@@ -76,7 +76,7 @@ def action_field(address: str) -> str:
 
 def text_of(observation: dict[str, Any]) -> str:
     """The one text of an observation; else all of it, as JSON."""
-    own = {name: value for name, value in observation.items() if name not in OF_ALL}
+    own = {name: value for name, value in observation.items() if name not in COMMON_FIELDS}
     texts = [value for value in own.values() if isinstance(value, str)]
     return texts[0] if len(texts) == 1 else json.dumps(own, ensure_ascii=False)
 

@@ -38,7 +38,7 @@ def library() -> Any:
 
 
 @functools.cache
-def loaded(path: str) -> Any:
+def environment_at(path: str) -> Any:
     """The environment of a `data.path`."""
     name, *settings = path.split()
     pairs = [setting.split("=", 1) for setting in settings]
@@ -49,7 +49,7 @@ def loaded(path: str) -> Any:
 @functools.cache
 def task_at(path: str, place: int) -> Any:
     """The task at a place of the taskset."""
-    (task,) = itertools.islice(loaded(path).taskset, place, place + 1)
+    (task,) = itertools.islice(environment_at(path).taskset, place, place + 1)
     return task
 
 
@@ -88,22 +88,22 @@ class Verifiers(Game):
         return first
 
     def begin(self, seed: int) -> str:
-        env, task = loaded(self.name), task_at(self.name, seed)
+        env, task = environment_at(self.name), task_at(self.name, seed)
         check(env, task)
         self.close()
         self._loop, self._traces = asyncio.new_event_loop(), []
-        self._run = self._loop.create_task(self._played(env, task))
-        told = self._go_on()
-        if told is None:
+        self._run = self._loop.create_task(self._play(env, task))
+        message = self._next_message()
+        if message is None:
             raise ValueError("it ends before its agent's first turn")
-        said = [task.data.system_prompt, task.data.prompt_text, told]
-        return "\n\n".join(filter(None, said)) + "\n"
+        messages = [task.data.system_prompt, task.data.prompt_text, message]
+        return "\n\n".join(filter(None, messages)) + "\n"
 
     def act(self, action: str) -> Observation:
         self._reply.set_result(action)
-        told = self._go_on()
-        if told is not None:
-            return Observation(f"\n{told}\n")
+        message = self._next_message()
+        if message is not None:
+            return Observation(f"\n{message}\n")
         return Observation("", float(sum(trace.reward for trace in self._traces)), done=True)
 
     def close(self) -> None:
@@ -113,15 +113,15 @@ class Verifiers(Game):
             self._loop.run_until_complete(asyncio.wait({self._run}, timeout=CLOSE_S))
             self._loop.close()
 
-    def _go_on(self) -> str | None:
+    def _next_message(self) -> str | None:
         """What the agent is told next; None once the run is over."""
         assert self._loop is not None
-        self._told = self._loop.create_future()
-        either = asyncio.wait({self._run, self._told}, return_when=asyncio.FIRST_COMPLETED)
+        self._message = self._loop.create_future()
+        either = asyncio.wait({self._run, self._message}, return_when=asyncio.FIRST_COMPLETED)
         self._loop.run_until_complete(either)
-        return self._told.result() if self._told.done() else self._run.result()
+        return self._message.result() if self._message.done() else self._run.result()
 
-    async def _played(self, env: Any, task: Any) -> None:
+    async def _play(self, env: Any, task: Any) -> None:
         """The environment's whole episode."""
         lib, (seat,) = library(), seats_of(env)
         agents = types.SimpleNamespace(**{seat: Seat(self)})
@@ -131,22 +131,22 @@ class Verifiers(Game):
         info = lib.EnvInfo(id=env.config.env_id)
         await env.finalize(task, lib.Episode(env=info, task=about, traces=self._traces))
 
-    async def said(self, text: str) -> str:
+    async def reply_to(self, text: str) -> str:
         """What the policy says to a text."""
         assert self._loop is not None
         self._reply = self._loop.create_future()
-        self._told.set_result(text)
+        self._message.set_result(text)
         return await self._reply
 
-    def opened(self, task: Any) -> Any:
+    def new_trace(self, task: Any) -> Any:
         """A trace that begins with the task's messages."""
         lib = library()
         about = lib.TraceTask(type=type(task).__name__, data=task.data)
         trace = lib.Trace(task=about, agent=lib.AgentInfo(config=lib.AgentConfig()))
         if task.data.system_prompt:
-            added(trace, lib.SystemMessage(content=task.data.system_prompt))
+            append_message(trace, lib.SystemMessage(content=task.data.system_prompt))
         if task.data.prompt_text:
-            added(trace, lib.UserMessage(content=task.data.prompt_text))
+            append_message(trace, lib.UserMessage(content=task.data.prompt_text))
         self._traces.append(trace)
         return trace
 
@@ -166,7 +166,7 @@ class Seat:
     @contextlib.asynccontextmanager
     async def interaction(self, task: Any, **_: Any) -> AsyncIterator["Interaction"]:
         """A conversation; it is scored when it is left."""
-        trace = self._game.opened(task)
+        trace = self._game.new_trace(task)
         await task.setup(trace, None)
         yield Interaction(self._game, trace)
         trace.stop("user_closed")
@@ -186,13 +186,13 @@ class Interaction:
         if self.trace.stop_condition is not None:
             return lib.Segment(messages=[], terminated=True)
         if message is not None:
-            added(self.trace, lib.UserMessage(content=message))
-        reply = lib.AssistantMessage(content=await self._game.said(message or ""))
-        added(self.trace, reply, sampled=True)
+            append_message(self.trace, lib.UserMessage(content=message))
+        reply = lib.AssistantMessage(content=await self._game.reply_to(message or ""))
+        append_message(self.trace, reply, sampled=True)
         return lib.Segment(messages=[reply])
 
 
-def added(trace: Any, message: Any, sampled: bool = False) -> None:
+def append_message(trace: Any, message: Any, sampled: bool = False) -> None:
     """Puts a message at the end of a trace."""
     parent = len(trace.nodes) - 1 if trace.nodes else None
     trace.nodes.append(library().MessageNode(parent=parent, message=message, sampled=sampled))
@@ -211,7 +211,7 @@ class VerifiersTask(GameTask):
         counts = {name: len(seeds_of(name, self._data.size)) for name in ORDER}
         first = sum(counts[name] for name in ORDER[: ORDER.index(split)])
         last = None if split == "train" and self._data.size is None else first + counts[split]
-        taskset = loaded(self.path).taskset
+        taskset = environment_at(self.path).taskset
         if last is None and not taskset.bounded:
             last = first + DRAWN
         places = [first + i for i, _ in enumerate(itertools.islice(taskset, first, last))]

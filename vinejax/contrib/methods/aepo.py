@@ -1,15 +1,17 @@
-"""AEPO: ARPO with a budget for branches, fewer of them in a row, and credit by entropy.
+"""AEPO: ARPO with a budget for branches, a penalty on branches in a row, and credit by entropy.
 
-    branches if (u + w·(H - H_1))·(1 - c·l) ≥ τ    l: last waves with branches
+    branches if (u + w·(H - H_1))·(1 - c·l) ≥ τ    l: waves in a row with branches
     A = `grpo`'s·(1 + α·(H_t - mean) / std)
     loss: clipped, with a gradient above 1 + ε_high
 
-Of n solutions n·σ(β·(H_1 - mean H)) + 1 begin at the prompt, with H of a first one's later turns;
-nothing branches off that one. l counts waves of turns in a row after which the problem branched.
+A first solution is sampled alone. H_1 is the entropy of its first turn, and mean H the mean of its
+later turns. Then n·σ(β·(H_1 - mean H)) of the problem's n solutions begin at the prompt, and the
+others branch off these. Nothing branches off the first solution. l counts the last waves of turns
+without a gap after which the problem branched.
 
 Source: https://arxiv.org/abs/2510.14545; its code, RUC-NLPIR/ARPO, `verl_aepo_entropy`.
 
-Departs: H as in `arpo`, H_t of π_old; no dual clip of 3.
+Departs: H is estimated as in `arpo`, and H_t is that of π_old; there is no dual clip of 3.
 """
 
 import math
@@ -21,7 +23,7 @@ import numpy as np
 from vinejax.contrib.methods.branching import branching_solutions
 from vinejax.contrib.methods.equations.entropy_weights import uncertain_advantages
 from vinejax.contrib.methods.hapo import Entropies
-from vinejax.contrib.methods.sampling.turn_trees import Place, TurnGrowth
+from vinejax.contrib.methods.sampling.turn_trees import TurnGrowth, TurnPlace
 from vinejax.contrib.methods.settings import AEPOConfig
 from vinejax.core.settings import Config
 from vinejax.core.types import Batch, Rollout
@@ -33,52 +35,57 @@ from vinejax.rl.ratio_losses import clip_with_gradient
 
 
 def share_from_prompt(root: float, tools: float, beta: float) -> float:
-    """σ(β·(H_1 - mean H)), the share of the solutions that begin at the prompt."""
+    """The share of solutions that begin at the prompt, σ(β·(H_1 - mean H))."""
     return 1 / (1 + math.exp(-beta * (root - tools)))
 
 
-def score(u: float, rise: float, streak: int, own: AEPOConfig) -> float:
-    """(u + w·(H - H_1))·(1 - c·l), which is at least τ where an episode branches."""
-    return (u + own.weight * rise) * max(1 - own.penalty * streak, 0.0)
+def score(u: float, rise: float, streak: int, settings: AEPOConfig) -> float:
+    """An episode branches where this score, (u + w·(H - H_1))·(1 - c·l), is at least τ."""
+    return (u + settings.weight * rise) * max(1 - settings.penalty * streak, 0.0)
 
 
 def growth(cfg: Config) -> TurnGrowth:
-    """The rules above, for a configuration; nothing branches off the first solution."""
-    own, wanted = AEPOConfig.of(cfg), cfg.rollout.per_prompt
+    """The rule of growth in the module's docstring, for a configuration."""
+    settings, wanted = AEPOConfig.of(cfg), cfg.rollout.per_prompt
 
-    def begins(entropies: Sequence[list[float]]) -> int:
+    def roots(entropies: Sequence[list[float]]) -> int:
         if len(entropies) != 1:
             return wanted if entropies else 1
         root, *later = entropies[0] or [0.0]
-        share = share_from_prompt(root, float(np.mean(later or [root])), own.beta)
-        return int(wanted * share)  # beside the first
+        share = share_from_prompt(root, float(np.mean(later or [root])), settings.beta)
+        return int(wanted * share)  # without the first solution
 
-    def branches(place: Place, rng: np.random.Generator) -> int:
+    def branches(place: TurnPlace, rng: np.random.Generator) -> int:
         if place.solutions == 1:
             return 0
         rise = place.entropies[-1] - place.entropies[0]
-        scores = [score(u, rise, place.streak, own) for u in rng.random(own.branches)]
-        return sum(bool(x >= own.threshold) for x in scores)
+        scores = [score(u, rise, place.streak, settings) for u in rng.random(settings.branches)]
+        return sum(bool(x >= settings.threshold) for x in scores)
 
-    return TurnGrowth(begins, branches, own.tokens)
+    return TurnGrowth(roots, branches, settings.tokens)
 
 
-def by_entropy(rollout: Rollout, cfg: Config) -> Credit:
-    """The advantages above."""
-    assert rollout.entropy is not None, "the scoring pass keeps it for this method"
+def entropy_credit(rollout: Rollout, cfg: Config) -> Credit:
+    """The advantages in the module's docstring."""
+    assert rollout.entropy is not None, "the scoring pass keeps entropies for this method"
     credit, mask = against_group(rollout, "grpo", cfg), np.asarray(rollout.batch.mask)
-    given = np.asarray(credit.advantages), rollout.entropy, mask, AEPOConfig.of(cfg).alpha
-    return Credit(uncertain_advantages(*given))
+    advantages = uncertain_advantages(
+        np.asarray(credit.advantages), rollout.entropy, mask, weight=AEPOConfig.of(cfg).alpha
+    )
+    return Credit(advantages)
 
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """See `rl.ratio_losses.clip_with_gradient`."""
-    given = logprobs, batch.old_logprobs, batch.advantages, objective.clip
-    return PolicyLoss(clip_with_gradient(*given), is_clipped(*given))
+    """The clipped loss with a gradient above the clip: `rl.ratio_losses.clip_with_gradient`."""
+    old, advantages, clip = batch.old_logprobs, batch.advantages, objective.clip
+    return PolicyLoss(
+        loss=clip_with_gradient(logprobs, old, advantages, clip),
+        clipped=is_clipped(logprobs, old, advantages, clip),
+    )
 
 
 METHOD = Method(
-    by_entropy,
+    entropy_credit,
     sample=branching_solutions(growth),
     loss=loss,
     state=Entropies(),

@@ -1,13 +1,15 @@
 """ARPO: GRPO on episodes that branch after the answer to an uncertain turn.
 
-    branches if u - w·(H - H_1) ≤ τ    u uniform; H of the turn, H_1 of its episode's first
+    branches if u - w·(H - H_1) ≤ τ    u: uniform; H: of the turn; H_1: of the episode's first turn
     A: `grpo`'s
 
-Half of the solutions begin at the prompt; others branch off them, or begin there in the end.
+Half of the solutions begin at the prompt. The others branch off them. If too few have branched by
+the end, the missing ones begin at the prompt, too.
 
 Source: https://arxiv.org/abs/2507.19849; RUC-NLPIR/ARPO, `vllm_rollout_with_tools.py`.
 
-Departs: H: mean -logπ of first tokens over log V, there a sum over the ten likeliest.
+Departs: H is the mean of -logπ over a turn's first tokens, divided by log V; the code sums over the
+ten likeliest tokens.
 """
 
 import dataclasses
@@ -16,30 +18,30 @@ import math
 import numpy as np
 
 from vinejax.contrib.methods.branching import branching_solutions
-from vinejax.contrib.methods.sampling.turn_trees import Place, TurnGrowth
+from vinejax.contrib.methods.sampling.turn_trees import TurnGrowth, TurnPlace
 from vinejax.contrib.methods.settings import ARPOConfig
 from vinejax.core.settings import Config
 from vinejax.methods.baselines import GRPO
 
 
 def score(u: float, entropy: float, first: float, weight: float) -> float:
-    """u - w·(H - H_1), which is at most τ where an episode branches."""
+    """An episode branches where this score, u - w·(H - H_1), is at most τ."""
     return u - weight * (entropy - first)
 
 
 def growth(cfg: Config) -> TurnGrowth:
-    """The rule above, for a configuration."""
-    own, wanted = ARPOConfig.of(cfg), cfg.rollout.per_prompt
+    """The rule of growth in the module's docstring, for a configuration."""
+    settings, wanted = ARPOConfig.of(cfg), cfg.rollout.per_prompt
 
-    def branches(place: Place, rng: np.random.Generator) -> int:
+    def branches(place: TurnPlace, rng: np.random.Generator) -> int:
         last, first = place.entropies[-1], place.entropies[0]
-        scores = [score(u, last, first, own.weight) for u in rng.random(own.branches)]
-        return sum(bool(x <= own.threshold) for x in scores)
+        scores = [score(u, last, first, settings.weight) for u in rng.random(settings.branches)]
+        return sum(bool(x <= settings.threshold) for x in scores)
 
-    def begins(entropies: object) -> int:
-        return wanted if entropies else math.ceil(own.initial * wanted)
+    def roots(entropies: object) -> int:
+        return wanted if entropies else math.ceil(settings.initial * wanted)
 
-    return TurnGrowth(begins, branches, own.tokens)
+    return TurnGrowth(roots, branches, settings.tokens)
 
 
 METHOD = dataclasses.replace(

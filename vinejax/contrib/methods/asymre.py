@@ -19,14 +19,14 @@ from vinejax.rl.advantages import group_advantages
 
 
 def less_shifted_mean(rollout: Rollout, cfg: Config) -> Credit:
-    """r - (mean of the problem's solutions + shift)."""
+    """A = r - (mean r over the problem's solutions + shift)."""
     rewards = rewards_with_kl(rollout, cfg)
     advantages = group_advantages(rewards, group_numbers(rollout.episodes), "mean")
     return per_solution(rollout, np.asarray(advantages) - np.float32(AsymREConfig.of(cfg).shift))
 
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """REINFORCE's loss, on or off the policy that sampled: see `rl.losses.reinforce`."""
+    """REINFORCE's loss, without a probability ratio: `rl.losses.reinforce`."""
     return PolicyLoss(losses.reinforce(logprobs, batch.advantages))
 
 

@@ -1,4 +1,4 @@
-"""Shared by methods whose solutions of several turns branch off others: sampling them."""
+"""Sampling for methods whose solutions of several turns branch off one another."""
 
 from collections.abc import Callable
 
@@ -11,15 +11,24 @@ from vinejax.session.iteration import Iteration, Solutions
 
 
 def branching_solutions(growth: Callable[[Config], TurnGrowth]) -> Callable[..., Solutions]:
-    """The first stage of a method whose episodes branch by a rule; without turns nothing does."""
+    """The sampling stage of a method whose episodes branch by a rule.
+
+    In tasks without turns it samples plain solutions.
+    """
 
     def sample(iteration: Iteration, state: RunState, problems: list[PromptedProblem]) -> Solutions:
         plain = iteration.sampler
         if not isinstance(plain, TurnSampler):
             return solutions(iteration, state, problems)
-        given = plain.engine, plain.graded, plain.cfg, plain.iteration, growth(iteration.cfg)
+        sampler = BranchingSampler(
+            engine=plain.engine,
+            graded=plain.graded,
+            cfg=plain.cfg,
+            iteration=plain.iteration,
+            growth=growth(iteration.cfg),
+        )
         params = iteration.session.weights(state.policy.params)
-        episodes = BranchingSampler(*given).solutions(params, problems, iteration.left)
+        episodes = sampler.solutions(params, problems, iteration.left)
         iteration.count_solutions(len(episodes))
         return Solutions(problems, episodes, episodes)
 

@@ -1,17 +1,17 @@
 """BRPO: a judge compares every solution with a random one of its problem.
 
-    A = 1 where a judge finds y better than a random other, -1 where worse, else 0
+    A = 1 where a judge finds y better than a random other solution, -1 where worse, else 0
 
-The random solution itself has A = 0; which one it is is drawn anew in every iteration.
+The random solution is drawn anew in every iteration, and has A = 0 itself.
 
-Source: https://arxiv.org/abs/2506.00103 (Writing-Zero; read in another's account).
+Source: https://arxiv.org/abs/2506.00103 (Writing-Zero; known to us from another paper's account).
 
-Departs: any judge, there a generative reward model.
+Departs: the judge is any function; the paper's is a generative reward model.
 """
 
 import numpy as np
 
-from vinejax.contrib.methods.judged import JudgeConfig, judged, judgements
+from vinejax.contrib.methods.judge_stage import JudgeConfig, judged_solutions, judgements
 from vinejax.contrib.methods.solution_groups import members_of
 from vinejax.core.seeds import host_rng
 from vinejax.core.settings import Config
@@ -21,8 +21,8 @@ from vinejax.methods.base import Method
 from vinejax.session.iteration import Iteration, Solutions
 
 
-def a_random_one(iteration: Iteration, sampled: Solutions) -> list[list[tuple[str, str]]]:
-    """The solution and the random one of its group, which is compared with none."""
+def random_opponents(iteration: Iteration, sampled: Solutions) -> list[list[tuple[str, str]]]:
+    """The pairs (solution, random solution of its group); none for the random solution itself."""
     episodes = sampled.episodes
     pairs: list[list[tuple[str, str]]] = [[] for _ in episodes]
     for group in members_of(episodes):
@@ -35,19 +35,19 @@ def a_random_one(iteration: Iteration, sampled: Solutions) -> list[list[tuple[st
     return pairs
 
 
-def better_or_worse(chances: list[float]) -> float:
-    """1, -1 or 0 by the chance, if there is one, that the solution is the better."""
+def sign_of_verdict(chances: list[float]) -> float:
+    """1 if the solution is probably the better one, -1 if the worse, 0 for a draw or no pair."""
     return float(np.sign(2 * sum(chances) - len(chances)))
 
 
-def as_judged(rollout: Rollout, cfg: Config) -> Credit:
-    """The advantages above."""
+def judge_credit(rollout: Rollout, cfg: Config) -> Credit:
+    """The advantages in the module's docstring."""
     return per_solution(rollout, judgements(rollout))
 
 
 METHOD = Method(
-    as_judged,
-    sample=judged(a_random_one, better_or_worse),
+    judge_credit,
+    sample=judged_solutions(random_opponents, sign_of_verdict),
     settings=JudgeConfig,
     flags={"groups", "unmeasured"},
 )

@@ -1,13 +1,13 @@
 """D3S: GRPO on the solutions whose advantages vary most, and there on few, uncertain tokens.
 
     A = (r - mean r) / (std r + 1e-8)
-    trained on: a share of solutions by Var(A), of their tokens by |A|·H
+    trained on: the share of solutions with the largest Var(A), and of their tokens by |A|·H
 
-`d3s.solutions` and `d3s.tokens` rise in a line to 1 over the first `d3s.until` of the run.
+`d3s.solutions` and `d3s.tokens` rise linearly to 1 over the first part of the run, `d3s.until`.
 
-Source: https://arxiv.org/abs/2509.22115 (read in another's account).
+Source: https://arxiv.org/abs/2509.22115 (known to us from another paper's account).
 
-Departs: H of π_old.
+Departs: H is the entropy of π_old.
 """
 
 import numpy as np
@@ -22,14 +22,16 @@ from vinejax.credit.assign import Credit, against_group
 from vinejax.methods.base import OF_GROUPS, Method
 
 
-def sampled_down(rollout: Rollout, cfg: Config) -> Credit:
-    """GRPO's advantages, for the chosen tokens of the chosen solutions alone."""
-    assert rollout.entropy is not None, "the scoring pass keeps it for this method"
-    own, credit = D3SConfig.of(cfg), against_group(rollout, "grpo", cfg)
+def downsampled_credit(rollout: Rollout, cfg: Config) -> Credit:
+    """GRPO's advantages, with a mask of the chosen tokens of the chosen solutions."""
+    assert rollout.entropy is not None, "the scoring pass keeps entropies for this method"
+    settings, credit = D3SConfig.of(cfg), against_group(rollout, "grpo", cfg)
     advantages, mask = np.asarray(credit.advantages), np.array(rollout.batch.mask)
-    span = own.until * cfg.iterations
+    span = settings.until * cfg.iterations
     done = min(rollout.number / span, 1.0) if span else 1.0
-    solutions, tokens = (share + (1 - share) * done for share in (own.solutions, own.tokens))
+    solutions, tokens = (
+        share + (1 - share) * done for share in (settings.solutions, settings.tokens)
+    )
     number = len(rollout.episodes)
     by_solution = token_means(rollout, advantages)
     mask[:number] &= extremes(by_solution, int(np.ceil(solutions * number)))[:, None]
@@ -37,7 +39,7 @@ def sampled_down(rollout: Rollout, cfg: Config) -> Credit:
 
 
 METHOD = Method(
-    sampled_down,
+    downsampled_credit,
     state=Entropies(),
     settings=D3SConfig,
     reads=OF_GROUPS,

@@ -1,12 +1,14 @@
-"""Direct Advantage Policy Optimization: each step's log-ratio is drawn to its advantage.
+"""Direct Advantage Policy Optimization: each step's log-ratio is regressed on its advantage.
 
     loss of a step: ½·(Σ_t log(π/π_old)_t - A_c / β)²    A_c: VinePPO's
 
-VinePPO without ratio and clip. A step with A_c = 0 is held where it was.
+This is VinePPO with another loss, without a ratio and a clip. A step with A_c = 0 is kept at its
+old probability.
 
 Source: https://arxiv.org/abs/2412.18279.
 
-Departs: V of π by Monte Carlo, there of π_ref by a critic; a mean over tokens, there over steps.
+Departs: V is the value of π by Monte Carlo, in the paper that of π_ref by a critic; the loss is a
+mean over tokens, in the paper over steps.
 """
 
 import jax
@@ -23,28 +25,37 @@ from vinejax.methods.credit_by_role import step_credit
 from vinejax.methods.learned_value import LearnedValue
 from vinejax.methods.stages import monte_carlo
 
-MOST_STEPS = 2**16  # of a solution: segment and step together are one number
+MOST_STEPS = 2**16  # in a solution, as segment and step are packed into one integer
 
 
-def with_steps(rollout: Rollout, cfg: Config) -> Credit:
-    """VinePPO's credit, and the number of each token's step for the loss.
+def step_numbered_credit(rollout: Rollout, cfg: Config) -> Credit:
+    """VinePPO's credit, with the number of each token's step for the loss.
 
-    Observations have the step before them: a step on both sides of one is a single segment.
+    Tokens of an observation get the number of the step before it, so that a step which goes on
+    after the observation stays one segment.
     """
     steps = np.maximum.accumulate(rollout.steps.step_ids, axis=1)
     return step_credit(rollout, cfg)._replace(loss_extra=steps)
 
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """The loss of each step: see `rl.sequence_losses.advantage_regression`."""
-    own: DirectConfig = objective.method_settings
+    """The loss of each step: `equations.sequence_losses.advantage_regression`."""
+    settings: DirectConfig = objective.method_settings
     steps = batch.segment_ids * MOST_STEPS + batch.loss_extra + 1
-    given = logprobs, batch.old_logprobs, batch.advantages, batch.mask, own.beta
-    return PolicyLoss(advantage_regression(*given, steps))
+    return PolicyLoss(
+        advantage_regression(
+            logprobs,
+            batch.old_logprobs,
+            batch.advantages,
+            mask=batch.mask,
+            beta=settings.beta,
+            segment_ids=steps,
+        )
+    )
 
 
 METHOD = Method(
-    with_steps,
+    step_numbered_credit,
     values=monte_carlo,
     state=LearnedValue(),
     loss=loss,

@@ -1,15 +1,14 @@
-"""DRPO: right solutions share their gradient by length, wrong ones by likelihood.
+"""DRPO: right solutions are weighted against one another by length, wrong ones by likelihood.
 
     A = n·w    loss: -A·logπ, mean per solution    n: solutions of the problem
     right: w = e^((1 - l) / Λ) / Σ of the right    l: tokens / `sample.max_tokens`
     wrong: w = -e^(s / τ) / Σ of the wrong    s: mean log-probability of its tokens
 
-A short right solution gains the most, and no right one is pushed down for its length.
+A short right solution gains the most. A long one gains less, but is never made less likely.
 
 Source: https://arxiv.org/abs/2510.04474; Optimization-AI/DRPO at 405f702.
 
-Departs: s of π_old; `kl.coef`, there a bound on the KL to
-π_old.
+Departs: s is that of π_old; the KL is `kl.coef`'s, in the paper a bound on the KL to π_old.
 """
 
 import numpy as np
@@ -24,21 +23,23 @@ from vinejax.credit.assign import Credit, per_solution
 from vinejax.methods.base import OF_RATIO, Method
 
 
-def by_length(rollout: Rollout, cfg: Config) -> Credit:
-    """The weights above, times the size of the group."""
-    own, episodes = DRPOConfig.of(cfg), rollout.episodes
+def decoupled_credit(rollout: Rollout, cfg: Config) -> Credit:
+    """The weights in the module's docstring, times the size of the group."""
+    settings, episodes = DRPOConfig.of(cfg), rollout.episodes
     right = np.array([is_correct(episode.reward) for episode in episodes])
     lengths = np.array([episode.length for episode in episodes]) / cfg.sample.max_tokens
     logprobs = token_means(rollout, rollout.batch.old_logprobs)
     advantages = np.zeros(len(episodes))
     for group in members_of(episodes):
-        weights = decoupled_weights(logprobs[group], right[group], lengths[group], own.lam, own.tau)
+        weights = decoupled_weights(
+            logprobs[group], right[group], lengths[group], settings.lam, settings.tau
+        )
         advantages[group] = len(group) * weights
     return per_solution(rollout, advantages)
 
 
 METHOD = Method(
-    by_length,
+    decoupled_credit,
     loss=loss,
     settings=DRPOConfig,
     ignores=OF_RATIO,

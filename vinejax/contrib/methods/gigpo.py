@@ -1,19 +1,20 @@
-"""GiGPO: a turn earns what its episode and what its return add to others from the same state.
+"""GiGPO: an episode is compared with its group, and a turn with turns from the same state.
 
     A = z(r in the problem) + ω·z(G in turns from one state)    G_t = r_t + γ·G_{t+1}
     z = (x - mean) / (std of the sample + 1e-6) or, with `gigpo.norm` 'mean', x - mean
 
-A state is the environment's key, or else what it said last, among the solutions of a problem. γ is
-`ppo.gamma`. Without turns an episode is one turn.
+Two turns of a problem begin in one state if the environment's keys are equal, or without keys its
+last texts. γ is `ppo.gamma`. In a task without turns an episode is one turn.
 
 Source: https://arxiv.org/abs/2505.10978; langfengQ/verl-agent, `gigpo/core_gigpo.py`.
 
-Departs: γ is 0.95 there; a start that recurs is another state.
+Departs: the authors' γ is 0.95; here an episode's start is a state of its own, also if the episode
+comes back to it.
 """
 
 import numpy as np
 
-from vinejax.contrib.methods.equations.turn_returns import against_equals, returns_to_go
+from vinejax.contrib.methods.equations.turn_returns import group_scores, returns_to_go
 from vinejax.contrib.methods.settings import GiGPOConfig
 from vinejax.contrib.methods.turn_actions import moves_of, per_move
 from vinejax.core.settings import Config
@@ -22,19 +23,19 @@ from vinejax.credit.assign import Credit, group_numbers, solution_rewards
 from vinejax.methods.base import Method
 
 
-def grouped(rollout: Rollout, cfg: Config) -> Credit:
-    """The advantages above."""
-    own, episodes = GiGPOConfig.of(cfg), rollout.episodes
+def episode_and_turn_credit(rollout: Rollout, cfg: Config) -> Credit:
+    """The advantages in the module's docstring."""
+    settings, episodes = GiGPOConfig.of(cfg), rollout.episodes
     numbers, moves = group_numbers(episodes).tolist(), [moves_of(e) for e in episodes]
-    has_std = own.norm == "std"
-    of_episodes = against_equals(solution_rewards(episodes), numbers, has_std)
+    has_std = settings.norm == "std"
+    of_episodes = group_scores(solution_rewards(episodes), numbers, has_std)
     rewards = [[move.reward for move in row] for row in moves]
     returns = [returns_to_go(row, cfg.ppo.gamma) for row in rewards]
     states = [(i, m.anchor) for i, row in zip(numbers, moves, strict=True) for m in row]
-    of_turns = against_equals(np.concatenate(returns), states, has_std)
+    of_turns = group_scores(np.concatenate(returns), states, has_std)
     ends = np.cumsum([len(row) for row in moves])[:-1]
     parts = zip(of_episodes, np.split(of_turns, ends), strict=True)
-    return per_move(rollout, [whole + own.omega * turns for whole, turns in parts])
+    return per_move(rollout, [whole + settings.omega * turns for whole, turns in parts])
 
 
-METHOD = Method(grouped, settings=GiGPOConfig, flags={"groups"})
+METHOD = Method(episode_and_turn_credit, settings=GiGPOConfig, flags={"groups"})

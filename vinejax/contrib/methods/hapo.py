@@ -1,13 +1,14 @@
 """HAPO: clip bounds and advantages by the entropy before a token.
 
-    A = (r - mean r) / (std r + 1e-6) over tokens    h̃: log H less its 0.8-quantile, in [-1, 1]
+    A = (r - mean r) / (std r + 1e-6) over tokens
+    h̃: log H minus its 0.8-quantile, scaled to [-1, 1]
     A·(1 + h̃) where h̃ > 0 and π/π_old has left [1 - ε/2, 1 + ε_high/2], or h̃ ≤ 0 and has not
     clip: ε·(1 - h̃) where h̃ ≤ 0, ε_high·(1 + h̃) where h̃ > 0
 
 Source: https://arxiv.org/abs/2509.16591 (v2), equations 5 to 13; starriver030515/HAPO.
 
-Departs: the loss alone; H of π_old. Its code loses the sign of low h̃, has a dual clip of 3 and
-GRPO's A where one exceeds 5.
+Departs: only the paper's loss is built; H is the entropy of π_old. The authors' code loses the sign
+of low h̃, has a dual clip of 3, and takes GRPO's A where an advantage exceeds 5.
 """
 
 from collections.abc import Set
@@ -30,15 +31,15 @@ from vinejax.methods.stages import ENTROPY, MethodState
 
 
 class Entropies(MethodState):
-    """Keeps nothing; has the scoring pass keep the entropy before each token."""
+    """A state that keeps nothing, and has the scoring pass keep the entropy before each token."""
 
     def reads(self, cfg: Config) -> Set[str]:
         return {ENTROPY}
 
 
-def over_tokens(rollout: Rollout, cfg: Config) -> Credit:
-    """The advantages A above, and h̃ for the loss."""
-    assert rollout.entropy is not None, "the scoring pass keeps it for this method"
+def token_group_credit(rollout: Rollout, cfg: Config) -> Credit:
+    """The advantages A in the module's docstring, and h̃ for the loss."""
+    assert rollout.entropy is not None, "the scoring pass keeps entropies for this method"
     episodes = rollout.episodes
     lengths = np.array([episode.is_drawn.sum() for episode in episodes])
     advantages = token_group_advantages(
@@ -50,13 +51,19 @@ def over_tokens(rollout: Rollout, cfg: Config) -> Credit:
 
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """The clipped loss with A' and its bounds: see `rl.entropy_weights.entropy_clip`."""
-    given = logprobs, batch.old_logprobs, batch.advantages, batch.loss_extra, objective.clip
-    return PolicyLoss(*entropy_clip(*given))
+    """The clipped loss with bounds by entropy: `equations.entropy_weights.entropy_clip`."""
+    by_token, clipped = entropy_clip(
+        logprobs,
+        batch.old_logprobs,
+        batch.advantages,
+        relative=batch.loss_extra,
+        clip=objective.clip,
+    )
+    return PolicyLoss(by_token, clipped)
 
 
 METHOD = Method(
-    over_tokens,
+    token_group_credit,
     loss=loss,
     state=Entropies(),
     settings=HAPOConfig,

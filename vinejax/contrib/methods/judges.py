@@ -25,7 +25,7 @@ from vinejax.core.plugins import (
 )
 
 
-class Pair(NamedTuple):
+class JudgedPair(NamedTuple):
     """Two responses to be compared."""
 
     question: str
@@ -46,7 +46,9 @@ def last_word(
     return [(1 + is_right(x, answer) - is_right(y, answer)) / 2 for answer, x, y in pairs]
 
 
-def compared(path: str, pairs: Sequence[Pair], batch: int, timeout_s: float) -> list[float | None]:
+def compared(
+    path: str, pairs: Sequence[JudgedPair], batch: int, timeout_s: float
+) -> list[float | None]:
     """The chance that the first of each pair is the better; None where time ran out.
 
     Raises UserError, with file and line, if the judge fails or gives anything else.

@@ -1,10 +1,10 @@
-"""Online policy mirror descent: rewards less the group's mean, and a squared log-ratio.
+"""Online policy mirror descent: centred rewards, with a penalty on the squared log-ratio.
 
     A = r - mean r    loss of a solution: -A·logπ + τ/2·(logπ(y) - logπ_old(y))²
 
 Source: https://arxiv.org/abs/2501.12599; `rl.losses.opmd`.
 
-Departs: a token mean, not one over solutions: a factor per minibatch.
+Departs: the mean is over tokens, not over solutions, which is a factor per minibatch.
 """
 
 import jax
@@ -18,10 +18,18 @@ from vinejax.rl import losses
 
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """The loss of online policy mirror descent: see `rl.losses.opmd`."""
-    own: OPMDConfig = objective.method_settings
-    arguments = (logprobs, batch.old_logprobs, batch.advantages, batch.mask, own.tau)
-    return PolicyLoss(losses.opmd(*arguments, segment_ids=batch.segment_ids))
+    """The loss of online policy mirror descent: `rl.losses.opmd`."""
+    settings: OPMDConfig = objective.method_settings
+    return PolicyLoss(
+        losses.opmd(
+            logprobs,
+            batch.old_logprobs,
+            batch.advantages,
+            mask=batch.mask,
+            tau=settings.tau,
+            segment_ids=batch.segment_ids,
+        )
+    )
 
 
 METHOD = Method(
@@ -32,5 +40,4 @@ METHOD = Method(
     ignores=OF_RATIO,
     defaults={"reward.scale": "none"},
     flags={"groups"},
-    about=__doc__ or "",
 )

@@ -5,7 +5,8 @@
 
 Source: https://arxiv.org/abs/2310.00212, sections 4.1 and 4.2.
 
-Departs: all pairs, there one per problem; the separate clip (P3O-V1); KL in the loss.
+Departs: all pairs of a problem count, in the paper one; the clip is the separate one (P3O-V1); the
+KL is in the loss.
 """
 
 import jax
@@ -21,16 +22,23 @@ from vinejax.rl.advantages import group_advantages
 
 
 def half_differences(rollout: Rollout, cfg: Config) -> Credit:
-    """The advantages above: half of RLOO's."""
+    """The advantages in the module's docstring, which are half of RLOO's."""
     rewards = solution_rewards(rollout.episodes)
     advantages = group_advantages(rewards, group_numbers(rollout.episodes), "rloo")
     return per_solution(rollout, 0.5 * np.asarray(advantages))
 
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """The clipped loss of whole solutions: see `rl.sequence_losses.sequence_clip`."""
-    given = logprobs, batch.old_logprobs, batch.advantages, batch.mask, objective.clip
-    return PolicyLoss(*sequence_clip(*given, batch.segment_ids))
+    """The clipped loss of whole solutions: `equations.sequence_losses.sequence_clip`."""
+    by_token, clipped = sequence_clip(
+        logprobs,
+        batch.old_logprobs,
+        batch.advantages,
+        mask=batch.mask,
+        clip=objective.clip,
+        segment_ids=batch.segment_ids,
+    )
+    return PolicyLoss(by_token, clipped)
 
 
 METHOD = Method(

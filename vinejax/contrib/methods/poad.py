@@ -1,12 +1,13 @@
-"""POAD: PPO on tokens, in which only actions take time; an action is a step, such as a turn.
+"""POAD: PPO that discounts per action, not per token; an action is a step, such as a turn.
 
-    A: `ppo`'s, with γ at an action's last token and 1 at its others
+    A: `ppo`'s, with γ at an action's last token and 1 at its other tokens
 
-PPO's γ discounts per token, so long actions count less. With γ = 1 both are the same.
+PPO's γ discounts per token, so that the length of actions changes their credit. With γ = 1 the two
+methods are the same.
 
 Source: https://arxiv.org/abs/2405.15821; morning9393/ADRL at 5ec1aa5, `batch_process_tppo`.
 
-Departs: the critic is `ppo`'s.
+Departs: the critic is that of `ppo`.
 """
 
 import numpy as np
@@ -19,17 +20,22 @@ from vinejax.methods.base import OF_TOKENS, Method
 from vinejax.methods.ppo import Critic, CriticConfig
 
 
-def estimated(rollout: Rollout, cfg: Config) -> Credit:
-    """The advantages above, and the returns that the critic learns."""
+def action_credit(rollout: Rollout, cfg: Config) -> Credit:
+    """The advantages in the module's docstring, and the returns that the critic learns."""
     assert rollout.values is not None, "POAD's credit needs the critic's values"
     rewards, values = token_rewards(rollout, cfg), np.asarray(rollout.values)
-    given = rewards, values, rollout.steps.step_ids, cfg.ppo.gamma, CriticConfig.of(cfg).lam
-    advantages, returns = action_estimates(*given)
+    advantages, returns = action_estimates(
+        rewards,
+        values,
+        actions=rollout.steps.step_ids,
+        gamma=cfg.ppo.gamma,
+        lam=CriticConfig.of(cfg).lam,
+    )
     return Credit(advantages, returns=returns, values=before_steps(values, rollout.steps))
 
 
 METHOD = Method(
-    estimated,
+    action_credit,
     state=Critic(),
     settings=CriticConfig,
     reads=OF_TOKENS,

@@ -1,15 +1,16 @@
 """Scaf-GRPO: a problem that no solution gets right is tried again with hints.
 
     A = (r - mean r) / (std r + 1e-8)
-    all wrong: a right solution with a hint of the lowest tier replaces one
+    all wrong: one solution is replaced by a right one with a hint of the lowest possible tier
 
-Hints are a column of the data: tiers from vague to plain, each a list of hints in growing parts.
-Without a column the lines of the data's solution are one tier, the last line left out. The hint
-stays in the prompt of the solution that replaces another.
+Hints are a column of the data. It has tiers, from vague to plain, and each tier is a list of hints
+that grow. Without a column there is one tier, the data's solution cut after each line but the last.
+The hint stays in the prompt of the solution that replaces another.
 
 Source: https://arxiv.org/abs/2510.19807; dvlab-research/Scaf-GRPO at 1085db5.
 
-Departs: std of the population, there of the sample; from the start, there after 50 steps.
+Departs: the std is that of the population, in the code of the sample; hints are tried from the
+start, in the code after 50 steps.
 """
 
 import dataclasses
@@ -30,19 +31,22 @@ from vinejax.tasks.base import Task
 from vinejax.tasks.prompts import encode_prompt, template_variables
 
 
-def scaffolded(iteration: Iteration, state: RunState, drawn: list[PromptedProblem]) -> Solutions:
-    """Solutions, and in groups that are all wrong one that a hint made right, if any did."""
-    sampled, own = solutions(iteration, state, drawn), ScafConfig.of(iteration.cfg)
+def solutions_with_hints(
+    iteration: Iteration, state: RunState, drawn: list[PromptedProblem]
+) -> Solutions:
+    """Solutions; in a group without a right one, a right one with a hint replaces the last."""
+    sampled, settings = solutions(iteration, state, drawn), ScafConfig.of(iteration.cfg)
     episodes, problems = list(sampled.episodes), {p.id: p for p, _ in sampled.problems}
-    hopeless = [
+    wrong_groups = [
         group
         for group in members_of(episodes)
-        if not any(is_correct(episodes[i].reward) for i in group) and iteration.number >= own.after
+        if not any(is_correct(episodes[i].reward) for i in group)
+        and iteration.number >= settings.after
     ]
     starts: list[Start] = []
-    owners: list[tuple[int, int]] = []  # of each start: the number of its group, and its tier
-    for n, group in enumerate(hopeless):
-        hints = hinted(iteration, problems[episodes[group[0]].problem_id])
+    owners: list[tuple[int, int]] = []  # (number of the group, tier) of each start
+    for n, group in enumerate(wrong_groups):
+        hints = hint_starts(iteration, problems[episodes[group[0]].problem_id])
         owners += [(n, tier) for tier, _ in hints]
         starts += [start for _, start in hints]
     tried = (
@@ -51,32 +55,37 @@ def scaffolded(iteration: Iteration, state: RunState, drawn: list[PromptedProble
         else []
     )
     replaced = 0
-    for n, group in enumerate(hopeless):
-        mine = [i for i, (owner, _) in enumerate(owners) if owner == n]
-        best = first_right([owners[i][1] for i in mine], [tried[i] for i in mine])
+    for n, group in enumerate(wrong_groups):
+        places = [i for i, (owner, _) in enumerate(owners) if owner == n]
+        best = first_right([owners[i][1] for i in places], [tried[i] for i in places])
         if best is not None:
-            episodes[group[-1]] = tried[mine[best]]
+            episodes[group[-1]] = tried[places[best]]
             replaced += 1
-    iteration.metrics |= {"scaf/tried": len(hopeless), "scaf/replaced": replaced}
+    iteration.metrics |= {"scaf/tried": len(wrong_groups), "scaf/replaced": replaced}
     return Solutions(sampled.problems, episodes, sampled.sampled)
 
 
 def first_right(tiers: Sequence[int], tried: Sequence[Episode]) -> int | None:
-    """The first right one of the lowest tier that has any; None if all are wrong."""
+    """The number of the first right episode of the lowest tier that has one; None without any."""
     right = [(tier, i) for i, tier in enumerate(tiers) if is_correct(tried[i].reward)]
     return min(right)[1] if right else None
 
 
-def hinted(iteration: Iteration, problem: Problem) -> list[tuple[int, Start]]:
-    """(tier, start) of each hint of a problem; one whose prompt is too long is left out."""
-    cfg, session, own = iteration.cfg, iteration.session, ScafConfig.of(iteration.cfg)
+def hint_starts(iteration: Iteration, problem: Problem) -> list[tuple[int, Start]]:
+    """(tier, start) of each hint of a problem, without hints that make the prompt too long."""
+    cfg, session, settings = iteration.cfg, iteration.session, ScafConfig.of(iteration.cfg)
     variables = template_variables(session.tokenizer, cfg.data)
     found: list[tuple[int, Start]] = []
-    for k, (tier, hint) in enumerate(hints_of(session.task, problem, own.column)):
-        asked = problem.question + own.text.replace("{hint}", hint)
-        text = session.task.prompt(dataclasses.replace(problem, question=asked))
-        given = session.tokenizer, text, cfg.data.chat_template, problem.context, variables
-        prompt = encode_prompt(*given)
+    for k, (tier, hint) in enumerate(hints_of(session.task, problem, settings.column)):
+        question = problem.question + settings.text.replace("{hint}", hint)
+        text = session.task.prompt(dataclasses.replace(problem, question=question))
+        prompt = encode_prompt(
+            session.tokenizer,
+            text,
+            chat_template=cfg.data.chat_template,
+            context=problem.context,
+            variables=variables,
+        )
         if len(prompt) <= cfg.data.max_prompt_tokens:
             seed = row_seed(cfg.seed, iteration.number, f"hint {problem.id}", k)
             found.append((tier, Start(problem, prompt, [], [seed])))
@@ -84,22 +93,19 @@ def hinted(iteration: Iteration, problem: Problem) -> list[tuple[int, Start]]:
 
 
 def hints_of(task: Task, problem: Problem, column: str) -> list[tuple[int, str]]:
-    """(tier, hint) of a problem, the vague ones first. Raises DataError for a column without."""
+    """(tier, hint) of each hint of a problem, vague ones first.
+
+    Raises DataError if the column that `scaf.column` names has no list of tiers.
+    """
     if not column:
         lines = task.solution(problem).strip().splitlines()
         return [(0, "\n".join(lines[:n])) for n in range(1, len(lines))]
     tiers = listed(problem.columns.get(column))
     if tiers is None:
-        rule = f"column {column!r}, which scaf.column names, must be a list of tiers, each a list"
-        raise DataError(f"{task.name} problem {problem.id}", None, f"{rule} of hints")
+        message = f"column {column!r}, which scaf.column names, must be a list of tiers of hints"
+        raise DataError(f"{task.name} problem {problem.id}", None, message)
     parts = [[tier] if isinstance(tier, str) else listed(tier) or [] for tier in tiers]
     return [(tier, str(hint)) for tier, hints in enumerate(parts) for hint in hints]
 
 
-METHOD = Method(
-    standardised,
-    sample=scaffolded,
-    settings=ScafConfig,
-    flags={"groups"},
-    about=__doc__ or "",
-)
+METHOD = Method(standardised, sample=solutions_with_hints, settings=ScafConfig, flags={"groups"})

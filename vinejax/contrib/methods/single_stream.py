@@ -26,12 +26,12 @@ import numpy as np
 
 from vinejax.contrib.methods.equations.value_tracker import (
     batch_advantages,
-    counted,
     draw_weights,
     first_counts,
     mean_drift,
     retention,
     tracked_values,
+    updated_counts,
 )
 from vinejax.contrib.methods.settings import SingleStreamConfig
 from vinejax.core.errors import ConfigError
@@ -44,7 +44,7 @@ from vinejax.learner.score import scores_of
 from vinejax.methods.base import Method, policy_gradient
 from vinejax.methods.stages import MethodState
 from vinejax.model.decoder import Decoder, Params
-from vinejax.rollout.problems import chunks
+from vinejax.rollout.draw import chunks
 from vinejax.rollout.sampler import Sampler
 from vinejax.session.iteration import Iteration
 from vinejax.session.session import Session
@@ -118,7 +118,7 @@ def weighted_draw(iteration: Iteration, state: RunState) -> list[PromptedProblem
     return iteration.draw(iteration.cfg.rollout.prompts, weights)
 
 
-def with_first_values(method: Method, iteration: Iteration, state: RunState) -> RunState:
+def iteration_with_first_values(method: Method, iteration: Iteration, state: RunState) -> RunState:
     """An iteration; before the first one the values are sampled."""
     if iteration.number == 0:
         with iteration.log.stage("rollout"):
@@ -128,7 +128,7 @@ def with_first_values(method: Method, iteration: Iteration, state: RunState) -> 
     return policy_gradient(method, iteration, state)
 
 
-def against_tracker(rollout: Rollout, cfg: Config) -> Credit:
+def tracker_credit(rollout: Rollout, cfg: Config) -> Credit:
     """r - v of the problem's tracker, normalised over the iteration's solutions."""
     assert rollout.values is not None, "single-stream credit needs the tracker's values"
     rewards = solution_rewards(rollout.episodes)
@@ -194,14 +194,16 @@ def count_rollout(
     places = _places(problems, rollout.episodes)
     rewards = _countable_rewards(rollout.episodes, cfg)
     drift = drift_since(tracker, places, rollout, model, params, cfg)
-    alpha, beta, *last = (x.copy() for x in tracker)
-    old = alpha[places], beta[places]
-    alpha[places], beta[places] = counted(*old, rewards, drift)
-    after = _remember(ValueTracker(alpha, beta, *last), places, rollout)
+    after = ValueTracker._make(array.copy() for array in tracker)
+    alpha, beta = tracker.alpha[places], tracker.beta[places]
+    after.alpha[places], after.beta[places] = updated_counts(
+        alpha, beta, rewards=rewards, drift=drift
+    )
+    _remember(after, places, rollout)
     is_known = tracker.lengths[places] > 0
     metrics = {
-        "tracker/value": float(np.mean(tracked_values(*old))),
-        "tracker/count": float(np.mean(old[0] + old[1])),
+        "tracker/value": float(np.mean(tracked_values(alpha, beta))),
+        "tracker/count": float(np.mean(alpha + beta)),
         "tracker/new": float(np.mean(~is_known)),
         "tracker/drift": float(drift[is_known].mean()) if is_known.any() else 0.0,
         "tracker/retention": float(np.mean(retention(drift))),
@@ -248,7 +250,7 @@ def _last_response(tracker: ValueTracker, place: int, episode: Episode) -> Episo
     )
 
 
-def _remember(tracker: ValueTracker, places: np.ndarray, rollout: Rollout) -> ValueTracker:
+def _remember(tracker: ValueTracker, places: np.ndarray, rollout: Rollout) -> None:
     """Writes the rollout's responses into `tracker`, whose arrays nothing else holds."""
     for row, (place, episode) in enumerate(zip(places, rollout.episodes, strict=True)):
         start, n = len(episode.prompt), len(episode.response)
@@ -256,7 +258,6 @@ def _remember(tracker: ValueTracker, places: np.ndarray, rollout: Rollout) -> Va
         tracker.tokens[place] = tracker.logprobs[place] = 0
         tracker.tokens[place, :n] = episode.response
         tracker.logprobs[place, :n] = rollout.batch.old_logprobs[row, start : start + n]
-    return tracker
 
 
 def _places(problems: list[PromptedProblem], episodes: list[Episode]) -> np.ndarray:
@@ -279,9 +280,9 @@ def _countable_rewards(episodes: list[Episode], cfg: Config) -> np.ndarray:
 
 
 METHOD = Method(
-    against_tracker,
+    tracker_credit,
     draw=weighted_draw,
-    iteration=with_first_values,
+    iteration=iteration_with_first_values,
     state=Tracker(),
     settings=SingleStreamConfig,
     ignores=("rollout.flat", "reward.overlong"),

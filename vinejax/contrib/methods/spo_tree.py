@@ -1,10 +1,10 @@
-"""SPO-tree: solutions are leaves of a tree of segments; a segment is worth what it adds to V.
+"""SPO-tree: solutions are leaves of a tree of segments, and a segment earns what it adds to V.
 
-    A(node) = V(node) - V(parent)    V: mean of the children's, of a leaf its r
+    A(node) = V(node) - V(parent)    V: mean over the children, for a leaf its r
 
 Source: https://arxiv.org/abs/2505.23564; equations in `contrib/methods/equations/tree_values.py`.
 
-Departs: no replay of earlier nodes; KL, epochs and whitening as `spo_chain` says.
+Departs: earlier nodes are not replayed; for KL, epochs and whitening see `spo_chain`.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from vinejax.contrib.methods.equations.tree_values import (
     edge_advantages,
     is_informative_edge,
 )
-from vinejax.contrib.methods.sampling.tree_paths import Path, Shoot, open_ends
+from vinejax.contrib.methods.sampling.tree_paths import Shoot, TreePath, open_ends
 from vinejax.contrib.methods.settings import SPOTreeConfig
 from vinejax.contrib.methods.trees import by_problem, per_node, tree_solutions
 from vinejax.core.settings import Config
@@ -24,34 +24,36 @@ from vinejax.credit.assign import Credit
 from vinejax.methods.base import Method
 
 
-def levels(wave: int, paths: Sequence[Path], cfg: Config, rng: np.random.Generator) -> list[Shoot]:
-    """b_0 branches at the prompt, b_l at the end of every segment of level l - 1.
+def levels(
+    wave: int, paths: Sequence[TreePath], cfg: Config, rng: np.random.Generator
+) -> list[Shoot]:
+    """Grows b_0 branches at the prompt, and b_l at the end of every segment of level l - 1.
 
-    Segments have `spo_tree.segment` tokens, those of the last level go on to the end. b is
-    `spo_tree.branching`.
+    A segment has `spo_tree.segment` tokens; on the last level it goes on to the end of the
+    solution. b is `spo_tree.branching`.
     """
-    own = SPOTreeConfig.of(cfg)
-    branching = own.branching
+    settings = SPOTreeConfig.of(cfg)
+    branching = settings.branching
     if wave >= len(branching):
         return []
-    budget = own.segment if wave + 1 < len(branching) else None
+    budget = settings.segment if wave + 1 < len(branching) else None
     if wave == 0:
         return [Shoot(None, 0, branching[0], budget)]
     return [Shoot(i, len(paths[i].tokens), branching[wave], budget) for i in open_ends(paths)]
 
 
 def node_differences(rollout: Rollout, cfg: Config) -> Credit:
-    """V(node) - V(its parent).
+    """The advantage of each node, V(node) - V(its parent).
 
-    With `spo_tree.drop` nodes that do not change the value are not trained on.
+    With `spo_tree.drop` the mask leaves out nodes that do not change the value.
     """
-    own = SPOTreeConfig.of(cfg)
+    settings = SPOTreeConfig.of(cfg)
     by_node, is_kept = [], []
     for paths, rewards in by_problem(rollout.episodes):
-        by_node += edge_advantages(paths, rewards, own.normalise)
+        by_node += edge_advantages(paths, rewards, settings.normalise)
         is_kept += is_informative_edge(paths, rewards)
     credit = per_node(rollout, by_node)
-    if not own.drop:
+    if not settings.drop:
         return credit
     kept = per_node(rollout, is_kept)
     return credit._replace(mask=np.asarray(kept.advantages) > 0)

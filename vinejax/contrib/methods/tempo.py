@@ -1,13 +1,13 @@
-"""TEMPO: GRPO's advantage, plus the change of V at every fork of a problem's solutions.
+"""TEMPO: GRPO's advantage plus the change of V where the solutions of a problem part.
 
     A_t = (r - mean r + V(s_{t+1}) - V(s_t)) / (std r + 1e-8)
     V(s): mean r of the solutions that begin with s
 
-`contrib/methods/equations/shared_starts.py` has the differences. Nothing more is sampled.
+`equations/shared_starts.py` has the differences. The method samples nothing but the solutions.
 
 Source: https://arxiv.org/abs/2509.18314; fatebreaker/tempo at 0a1c273, verl with this advantage.
 
-Departs: std of the population, there of the sample + 1e-6; ε_high 0.28 there.
+Departs: the std is that of the population, in the code of the sample, + 1e-6; ε_high is 0.28 there.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ from vinejax.rl.advantages import group_advantages
 
 
 def prefix_differences(rollout: Rollout, cfg: Config) -> Credit:
-    """(r - mean r + V(s_{t+1}) - V(s_t)) / (std r + 1e-8) of token t, by token prefixes."""
+    """The advantages in the module's docstring; a state s_t is the first t tokens."""
     episodes, mask = rollout.episodes, rollout.batch.mask
     rewards, groups = rewards_with_kl(rollout, cfg), group_numbers(episodes)
     by = scale_of(cfg) or "group"

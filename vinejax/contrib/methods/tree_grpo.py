@@ -1,11 +1,11 @@
-"""Tree-GRPO: a leaf's reward, standardised in its tree and among all leaves of the problem.
+"""Tree-GRPO: a leaf's reward, standardised in its tree plus among all leaves of the problem.
 
     A = z(r in its tree) + z(r in the problem)    z = (r - mean) / (std + 1e-6)
 
 Source: https://arxiv.org/abs/2509.21240, whose steps are the turns of an agent; AMAP-ML/Tree-GRPO
-at 90b1709; `rl.shared_starts.two_level_advantages`.
+at 90b1709; `equations.shared_starts.two_level_advantages`.
 
-Departs: no dual clip of 3; `kl.coef` for 0.001.
+Departs: there is no dual clip of 3; the KL's weight is `kl.coef`, in the code 0.001.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vinejax.contrib.methods.equations.shared_starts import two_level_advantages
-from vinejax.contrib.methods.sampling.tree_paths import Path, Shoot, trees
+from vinejax.contrib.methods.sampling.tree_paths import Shoot, TreePath, trees
 from vinejax.contrib.methods.settings import TreeGRPOConfig
 from vinejax.contrib.methods.trees import by_problem, tree_solutions
 from vinejax.core.settings import Config
@@ -23,17 +23,17 @@ from vinejax.methods.base import Method
 
 
 def random_steps(
-    wave: int, paths: Sequence[Path], cfg: Config, rng: np.random.Generator
+    wave: int, paths: Sequence[TreePath], cfg: Config, rng: np.random.Generator
 ) -> list[Shoot]:
-    """k branches at N random step ends of each tree, L times.
+    """Grows k branches at N random step ends of each tree, L times.
 
     M = `rollout.per_prompt` trees begin as one solution each; N, k and L are `tree_grpo.forks`,
     `branches` and `rounds`.
     """
-    own = TreeGRPOConfig.of(cfg)
+    settings = TreeGRPOConfig.of(cfg)
     if wave == 0:
         return [Shoot(None, 0, cfg.rollout.per_prompt)]
-    if wave > own.rounds:
+    if wave > settings.rounds:
         return []
     shoots = []
     for tree in trees(paths):
@@ -43,14 +43,14 @@ def random_steps(
             for end in paths[i].step_ends
             if paths[i].start < end < len(paths[i].tokens)
         ]
-        for n in rng.permutation(len(places))[: own.forks]:
+        for n in rng.permutation(len(places))[: settings.forks]:
             i, end = places[n]
-            shoots.append(Shoot(i, end, own.branches))
+            shoots.append(Shoot(i, end, settings.branches))
     return shoots
 
 
-def two_levels(rollout: Rollout, cfg: Config) -> Credit:
-    """A leaf's reward, standardised in its tree and among all leaves of the problem."""
+def two_level_credit(rollout: Rollout, cfg: Config) -> Credit:
+    """The advantages in the module's docstring."""
     by_leaf = [
         two_level_advantages(rewards, [path[0] for path in paths])
         for paths, rewards in by_problem(rollout.episodes)
@@ -59,5 +59,5 @@ def two_levels(rollout: Rollout, cfg: Config) -> Credit:
 
 
 METHOD = Method(
-    two_levels, sample=tree_solutions(random_steps), settings=TreeGRPOConfig, flags={"trees"}
+    two_level_credit, sample=tree_solutions(random_steps), settings=TreeGRPOConfig, flags={"trees"}
 )

@@ -1,13 +1,13 @@
-"""TreePO: a leaf's reward against those of the leaves that share its first nodes.
+"""TreePO: a leaf's reward compared with the leaves that share its first nodes.
 
-    A = mean over depths d of r - mean r of those that share the first d nodes
+    A = mean over depths d of r - mean r of the leaves that share the first d nodes
 
-`rl.shared_starts.ancestor_advantages` has the weightings.
+`equations.shared_starts.ancestor_advantages` has the weightings of the depths.
 
 Source: https://arxiv.org/abs/2508.17445; multimodal-art-projection/TreePO at f055523.
 
-Departs: no filter of groups, overlong penalty, dual clip or division by probability; refills at
-random places.
+Departs: there is no filter of groups, overlong penalty, dual clip or division by probability;
+missing leaves begin at random places.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vinejax.contrib.methods.equations.shared_starts import ancestor_advantages
-from vinejax.contrib.methods.sampling.tree_paths import Path, Shoot, open_ends
+from vinejax.contrib.methods.sampling.tree_paths import Shoot, TreePath, open_ends
 from vinejax.contrib.methods.settings import TreePOConfig
 from vinejax.contrib.methods.trees import by_problem, tree_solutions
 from vinejax.core.settings import Config
@@ -25,21 +25,23 @@ from vinejax.methods.base import Method
 
 
 def fixed_width(
-    wave: int, paths: Sequence[Path], cfg: Config, rng: np.random.Generator
+    wave: int, paths: Sequence[TreePath], cfg: Config, rng: np.random.Generator
 ) -> list[Shoot]:
     """Grows segments; their open ends branch until `rollout.per_prompt` leaves exist.
 
         n = min(w - finished, d·(open + finished in the last wave))    w = `rollout.per_prompt`
 
-    n branches are divided evenly over the open ends; d = `treepo.divisor`. A random number of
-    branches, 2 to 8, begin at the prompt. If no end is open and leaves are missing, each of these
-    begins at a random segment boundary of a random finished path. The authors' code begins d copies
-    at each such place, of finished paths in the order of how they ended; it gives branches that are
-    left over to the last path, here the first get one more; and it can divide by the paths'
-    probabilities.
+    The first wave has a random number of branches, 2 to 8, at the prompt. Later waves divide n
+    branches evenly over the open ends; d = `treepo.divisor`. If no end is open and leaves are
+    missing, each missing leaf begins at a random segment boundary of a random finished path.
+
+    The authors' code differs in three points. It begins d copies at each such boundary, and takes
+    the finished paths in the order of how they ended. It gives the remainder of the division to the
+    last path, where here the first paths get one branch more. It can divide by the probabilities of
+    the paths.
     """
-    own = TreePOConfig.of(cfg)
-    segment, wanted = own.segment, cfg.rollout.per_prompt
+    settings = TreePOConfig.of(cfg)
+    segment, wanted = settings.segment, cfg.rollout.per_prompt
     if wave == 0:
         return [Shoot(None, 0, min(wanted, int(rng.integers(2, 9))), segment)]
     ends = open_ends(paths)
@@ -53,7 +55,7 @@ def fixed_width(
             shoots.append(Shoot(i, int(rng.choice(boundaries)), 1, segment))
         return shoots
     just_finished = sum(paths[i].wave == wave - 1 for i in finished)
-    total = min(missing, own.divisor * (len(ends) + just_finished))
+    total = min(missing, settings.divisor * (len(ends) + just_finished))
     share, extra = divmod(max(total, len(ends)), len(ends))
     return [
         Shoot(i, len(paths[i].tokens), share + (n < extra), segment) for n, i in enumerate(ends)
@@ -61,10 +63,10 @@ def fixed_width(
 
 
 def ancestor_means(rollout: Rollout, cfg: Config) -> Credit:
-    """A leaf against those that share its first nodes, averaged over all depths."""
-    own = TreePOConfig.of(cfg)
+    """The advantages in the module's docstring."""
+    settings = TreePOConfig.of(cfg)
     by_leaf = [
-        ancestor_advantages(paths, rewards, own.weighting)
+        ancestor_advantages(paths, rewards, settings.weighting)
         for paths, rewards in by_problem(rollout.episodes)
     ]
     return per_solution(rollout, np.concatenate(by_leaf))

@@ -1,12 +1,13 @@
-"""TreeRL: trees that fork at surprising tokens; a node earns its value and its gain.
+"""TreeRL: trees fork at surprising tokens, and a node earns its value plus its gain.
 
     A = V(node) + δ    δ = V(node) - V(parent), or the parent's δ where that is 0
     V = Σ (r - mean of the others' r) / (N·√N) over the node's N solutions
 
-Source: https://arxiv.org/abs/2506.11902; THUDM/TreeRL at f0edbea; `rl.tree_values.treerl_rewards`.
+Source: https://arxiv.org/abs/2506.11902; THUDM/TreeRL at f0edbea;
+`equations.tree_values.treerl_rewards`.
 
-Departs: all leaves, there 16 of 30; token mean, there per response; ε_high 0.26 and -1 for
-over-long or repeating text there.
+Departs: all leaves are trained on, in the code 16 of 30; the loss is a mean over tokens, there per
+response. There ε_high is 0.26, and over-long or repeating text earns -1.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vinejax.contrib.methods.equations.tree_values import treerl_rewards
-from vinejax.contrib.methods.sampling.tree_paths import Path, Shoot, trees
+from vinejax.contrib.methods.sampling.tree_paths import Shoot, TreePath, trees
 from vinejax.contrib.methods.settings import TreeRLConfig
 from vinejax.contrib.methods.trees import by_problem, per_node, tree_solutions
 from vinejax.core.settings import Config
@@ -24,20 +25,20 @@ from vinejax.methods.base import Method
 
 
 def surprising_tokens(
-    wave: int, paths: Sequence[Path], cfg: Config, rng: np.random.Generator
+    wave: int, paths: Sequence[TreePath], cfg: Config, rng: np.random.Generator
 ) -> list[Shoot]:
-    """EPTree: T branches in place of the N least likely tokens of each tree, L times.
+    """Grows T branches in place of the N least likely tokens of each tree, L times (EPTree).
 
     M = `rollout.per_prompt` trees begin as one solution each; N, T and L are `treerl.forks`,
-    `branches` and `rounds`. Places that have branched already are left out.
+    `branches` and `rounds`. A place branches once.
 
-    The first token of a tree's first solution is never drawn again, unlike in the authors' code,
-    which leaves out tokens after the words of a conclusion and near the length limit.
+    Here the first token of a tree's first solution is never drawn again. The authors' code may draw
+    it again; it leaves out tokens after the words of a conclusion and near the length limit.
     """
-    own = TreeRLConfig.of(cfg)
+    settings = TreeRLConfig.of(cfg)
     if wave == 0:
         return [Shoot(None, 0, cfg.rollout.per_prompt)]
-    if wave > own.rounds:
+    if wave > settings.rounds:
         return []
     shoots, branched = [], {(path.parent, path.start) for path in paths}
     for tree in trees(paths):
@@ -47,13 +48,13 @@ def surprising_tokens(
             for t in range(paths[i].start + 1, len(paths[i].tokens))
             if (i, t) not in branched
         ]
-        for _, i, t in sorted(places)[: own.forks]:
-            shoots.append(Shoot(i, t, own.branches))
+        for _, i, t in sorted(places)[: settings.forks]:
+            shoots.append(Shoot(i, t, settings.branches))
     return shoots
 
 
 def value_and_gain(rollout: Rollout, cfg: Config) -> Credit:
-    """The value of every node, and what it gained over its parent's."""
+    """The advantages in the module's docstring."""
     by_node = []
     for paths, rewards in by_problem(rollout.episodes):
         by_node += treerl_rewards(paths, rewards)

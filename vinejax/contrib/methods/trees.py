@@ -1,4 +1,4 @@
-"""Shared by methods whose solutions are leaves of trees: sampling them, and credit by node."""
+"""Sampling and credit for methods whose solutions are leaves of trees."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -12,10 +12,10 @@ from vinejax.session.iteration import Iteration, Solutions
 
 
 def tree_solutions(growth: Growth, once: bool = False) -> Callable[..., Solutions]:
-    """The first stage of a method whose trees grow by the rule `growth`.
+    """The sampling stage of a method whose trees grow by the rule `growth`.
 
-    With `once` tokens that leaves share are trained on in the first of them. A problem counts as
-    `rollout.per_prompt` solutions, however many leaves its tree has.
+    With `once` a node that several leaves share is trained on in the first of them alone. A problem
+    counts as `rollout.per_prompt` solutions, however many leaves its tree has.
     """
 
     def sample(iteration: Iteration, state: RunState, problems: list[PromptedProblem]) -> Solutions:
@@ -30,7 +30,7 @@ def tree_solutions(growth: Growth, once: bool = False) -> Callable[..., Solution
 def by_problem(
     episodes: Sequence[Episode],
 ) -> Iterator[tuple[list[list[int]], list[float]]]:
-    """Yields, for one problem after another, the nodes of every leaf and the leaves' rewards."""
+    """Yields (nodes of every leaf, rewards of the leaves), one problem after another."""
     leaves_of: dict[str, list[int]] = {}
     for i, episode in enumerate(episodes):
         leaves_of.setdefault(episode.problem_id, []).append(i)
@@ -40,7 +40,10 @@ def by_problem(
 
 
 def per_node(rollout: Rollout, values: Sequence[Sequence[float]]) -> Credit:
-    """The credit for an advantage per node of every leaf; a leaf's last nodes are its steps."""
+    """The credit from one advantage per node of every leaf.
+
+    The steps of an episode are the last nodes of its leaf; the nodes before them are `given`.
+    """
     by_step = np.zeros(rollout.steps.rewards.shape, np.float32)
     for row, (episode, leaf) in enumerate(zip(rollout.episodes, values, strict=True)):
         steps = len(episode.step_ends)

@@ -1,4 +1,4 @@
-"""Shared by methods with credit of turns: the turns of an episode, and their advantages."""
+"""Moves, the turns of an episode, for methods with credit of turns."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,15 +10,15 @@ from vinejax.credit.assign import Credit
 
 
 class Move(NamedTuple):
-    """A turn of an episode, or the rest of one that was cut in a turn."""
+    """A turn of an episode; the last one may have been cut."""
 
-    end: int  # response tokens up to where the next turn begins
-    reward: float  # of its steps; the last move's has the outcome's
-    anchor: tuple[str, bool]  # the state before it: its key, or what was seen last; is it a key?
+    end: int  # response tokens before the next turn
+    reward: float  # sum of the rewards of its steps; in the last move also the outcome
+    anchor: tuple[str, bool]  # (text, is it a key?) of the state before: its key, or the last text
 
 
 def moves_of(episode: Episode) -> list[Move]:
-    """The moves of an episode; of one without turns, the response."""
+    """The moves of an episode; a response without turns is one move."""
     ends, anchors = [], [("", False)]
     for turn in episode.turns:
         ends.append(turn.end)
@@ -29,11 +29,11 @@ def moves_of(episode: Episode) -> list[Move]:
     rewards = np.zeros(len(ends))
     np.add.at(rewards, np.searchsorted(ends, episode.step_ends), episode.rewards)
     rows = zip(ends, rewards.tolist(), anchors, strict=False)
-    return [Move(*row) for row in rows]
+    return [Move(end, reward, anchor) for end, reward, anchor in rows]
 
 
 def per_move(rollout: Rollout, by_move: Sequence[np.ndarray]) -> Credit:
-    """The credit of advantages of each episode's moves."""
+    """The credit from one advantage per move of each episode."""
     mask = np.asarray(rollout.batch.mask)
     advantages = np.zeros(mask.shape, np.float32)
     for row, (episode, values) in enumerate(zip(rollout.episodes, by_move, strict=True)):

@@ -1,13 +1,14 @@
-"""Unlikeliness reward: GRPO in which the likelier of a problem's right solutions earn less.
+"""Unlikeliness reward: GRPO in which likely right solutions earn less than rare ones.
 
     A = (r' - mean r') / (std r' + 1e-6)    r'_i = r_i·(1 - β·k_i / n)    std of the sample
     k_i: solutions of the n with a lower mean log-probability
 
-GRPO sharpens what is likely already; here rare right solutions gain the most, for pass@k.
+GRPO makes likely solutions likelier. Here rare right solutions gain the most, which is meant to
+raise pass@k.
 
 Source: https://arxiv.org/abs/2506.02355; AndreHe02/rewarding-unlikely-release at ca1cff0.
 
-Departs: two epochs, 32 solutions, KL 0.1 there.
+Departs: the authors take two epochs, 32 solutions per problem and a KL of 0.1.
 """
 
 import numpy as np
@@ -22,8 +23,8 @@ from vinejax.methods.base import Method
 from vinejax.rl.advantages import group_advantages
 
 
-def less_for_likely(rollout: Rollout, cfg: Config) -> Credit:
-    """The advantages above."""
+def unlikely_credit(rollout: Rollout, cfg: Config) -> Credit:
+    """The advantages in the module's docstring."""
     episodes = rollout.episodes
     rewards, logprobs = (
         solution_rewards(episodes),
@@ -37,4 +38,4 @@ def less_for_likely(rollout: Rollout, cfg: Config) -> Credit:
     return per_solution(rollout, np.asarray(advantages))
 
 
-METHOD = Method(less_for_likely, settings=UnlikelyConfig, flags={"groups", "logprobs"})
+METHOD = Method(unlikely_credit, settings=UnlikelyConfig, flags={"groups", "logprobs"})

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vinejax.credit.probe import KEPT, States, labels
+from vinejax.credit.probe import KEPT, ProbeStates, labels
 
 BINS = 64  # of x, in which labels are added up
 WIDEST = 7.0  # |x| at most: p from 0.0009 to 0.9991
@@ -41,13 +41,13 @@ def fresh_scaling() -> Scaling:
 
 
 def logits(numbers: np.ndarray) -> np.ndarray:
-    """f64[S, 1] x of f64[S] p, within `WIDEST`: the feature of `States`."""
+    """f64[S, 1] x of f64[S] p, within `WIDEST`: the feature of `ProbeStates`."""
     least = 1 / (1 + np.exp(WIDEST))
     p = np.clip(numbers, least, 1 - least)
     return np.log(p / (1 - p))[:, None]
 
 
-def predictions(kept: Scaling, states: States) -> np.ndarray:
+def predictions(kept: Scaling, states: ProbeStates) -> np.ndarray:
     """f64[1, S] v of all states."""
     a, b = _fit(kept.bins)
     return _sigmoid(a * states.features.T + b)
@@ -73,7 +73,7 @@ def weight_of(kept: Scaling) -> float:
 
 def updated(
     kept: Scaling,
-    states: States,
+    states: ProbeStates,
     predicted: np.ndarray,
     baseline: np.ndarray,
     is_known: np.ndarray,
@@ -88,7 +88,7 @@ def updated(
     if kept.bins.any():
         mean = mean_label(kept)
         left = np.stack([mean - baseline, predicted[0] - mean]) * is_known
-        products = left @ np.stack([*left, states.own - baseline], axis=1)
+        products = left @ np.stack([*left, states.solution_return - baseline], axis=1)
     return Scaling(bins + KEPT * kept.bins, products + KEPT * kept.products)
 
 

@@ -8,13 +8,15 @@ solution, and later. A process asks once for equal texts, and the first host ask
 """
 
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from vinejax.contrib.priors.settings import PriorFunctionConfig
+from vinejax.core.errors import UserError
 from vinejax.core.plugins import called_within, place_of, source_of
 from vinejax.core.settings import Config, ValuesConfig
 from vinejax.core.text import response_text
@@ -24,12 +26,12 @@ from vinejax.runtime.distributed import is_writer, shared_work
 from vinejax.runtime.stopping import Watch
 from vinejax.session.session import Session
 from vinejax.tasks.graded import BackgroundGrading
-from vinejax.tasks.rewards import Call, RewardFunction, function_at
+from vinejax.tasks.rewards import RewardCall, RewardFunction, function_at
 
 FIELD, PROBE = "values.prior", "probe"
 
 
-class Cut(NamedTuple):
+class CutSolution(NamedTuple):
     """A solution up to a state."""
 
     problem: Problem
@@ -49,55 +51,59 @@ def find_prior(values: ValuesConfig) -> RewardFunction | None:
     return RewardFunction(FIELD, path, 1.0, function_at(FIELD, path, PROBE), FIELD)
 
 
-def judged(session: Session, rollout: Rollout, cfg: Config) -> np.ndarray:
+def function_values(session: Session, rollout: Rollout, cfg: Config) -> np.ndarray:
     """f64[S] the function's number for each state, in the order of `state_numbers`.
 
     Raises UserError, in a line with function and states, if it fails, takes more than
     `prior_function.timeout_s` for a batch, or gives anything but numbers from 0 to 1.
     """
-    states = list(_cut(session, rollout))
+    states = list(_cut_solutions(session, rollout))
     firsts: dict[tuple[str, str], int] = {}  # of equal texts
     place = [firsts.setdefault((x.problem.id, x.text), i) for i, x in enumerate(states)]
     different, watch = sorted(firsts.values()), Watch()
     numbers: dict[int, float] = {}
     for start in range(0, len(different), BackgroundGrading.BATCH):
         batch = different[start : start + BackgroundGrading.BATCH]
-        found = asked(cfg, session, [states[i] for i in batch]) if is_writer() else []
+        found = batch_values(cfg, session, [states[i] for i in batch]) if is_writer() else []
         numbers |= shared_work(dict(zip(batch, found, strict=False)))
         watch.look()
     return np.array([numbers[i] for i in place])
 
 
-def asked(cfg: Config, session: Session, batch: Sequence[Cut]) -> list[float]:
-    """The function's numbers for a batch of cut solutions; raises as `judged` does."""
+def batch_values(cfg: Config, session: Session, batch: Sequence[CutSolution]) -> list[float]:
+    """The function's numbers for a batch of cut solutions; raises as `function_values` does."""
     prior, task = find_prior(cfg.values), session.task
     assert prior is not None
-    call, names = Call([cut.ids for cut in batch], session.graded.state), [x.name for x in batch]
+    call, names = (
+        RewardCall([cut.ids for cut in batch], session.graded.state),
+        [x.name for x in batch],
+    )
     items = [(cut.problem, cut.text) for cut in batch]
     seconds = PriorFunctionConfig.of(cfg).timeout_s
-    found = _within(seconds, prior, items, task.name, task.prompt, call, names)
+    found, thread = called_within(
+        seconds, "prior", prior.rewards, items, task.name, task.prompt, call, names
+    )
+    if not found:
+        raise _too_slow(prior, seconds, names, thread)
+    (found,) = found
     for number, name in zip(found, names, strict=True):
         if number is None or not 0 <= number <= 1:
             raise prior.misfit(f"gave {number!r} for {name}; needed is a number from 0 to 1")
     return found
 
 
-def _within(seconds: float, prior: RewardFunction, *arguments: Any) -> list[Any]:
-    """`prior.rewards` by a thread, which ends with the process where it hangs.
-
-    Raises what it raises, and after so many seconds UserError with the line where it is.
-    """
-    found, thread = called_within(seconds, "prior", prior.rewards, *arguments)
-    if found:
-        return found[0]
-    file, names = source_of(prior.path.rpartition(".")[0]), arguments[-1]
+def _too_slow(
+    prior: RewardFunction, seconds: float, names: Sequence[str], thread: threading.Thread
+) -> UserError:
+    """The error of a call that takes more than `seconds`, with the line where its thread is."""
+    file = source_of(prior.path.rpartition(".")[0])
     lines = traceback.extract_stack(sys._current_frames().get(thread.ident or 0))
     line = next((f"{file}:{x.lineno}" for x in reversed(lines) if x.filename == file), "")
-    rule = f"took more than prior_function.timeout_s = {seconds:g} on {names[0]} to {names[-1]}"
-    raise prior.error(f"{rule}: it is at {line or place_of(prior.function or prior.rewards)}")
+    message = f"took more than prior_function.timeout_s = {seconds:g} on {names[0]} to {names[-1]}"
+    return prior.error(f"{message}: it is at {line or place_of(prior.function or prior.rewards)}")
 
 
-def _cut(session: Session, rollout: Rollout) -> Iterator[Cut]:
+def _cut_solutions(session: Session, rollout: Rollout) -> Iterator[CutSolution]:
     """The solutions of a rollout up to their states, in the order of `state_numbers`."""
     problems = {problem.id: problem for problem, _ in session.problems["train"]}
     for row, step, used in state_places(rollout).tolist():
@@ -105,4 +111,4 @@ def _cut(session: Session, rollout: Rollout) -> Iterator[Cut]:
         ids = episode.response[:used]
         text = response_text(session.tokenizer, episode.prompt, ids)
         name = f"problem {episode.problem_id}, step {step}"
-        yield Cut(problems[episode.problem_id], ids, text, name)
+        yield CutSolution(problems[episode.problem_id], ids, text, name)

@@ -33,7 +33,7 @@ from vinejax.rollout.sampler import Sampler, Start
 from vinejax.tasks.prompts import encode_response
 
 
-class Known(NamedTuple):
+class KnownSolution(NamedTuple):
     """A known solution that others begin like; its response has at least two tokens."""
 
     problem: Problem
@@ -101,14 +101,14 @@ class ResetSampler(Sampler):
             if rng.random() < ResetConfig.of(self.cfg).share:
                 response = self.gold_response(problem, prompt)
                 if len(response) > 1:
-                    golds[i] = Known(problem, prompt, response, True)
+                    golds[i] = KnownSolution(problem, prompt, response, True)
         lengths = self._lengths(params, list(golds.values()))
         starts = self.prompt_starts(problems, self.cfg.rollout.per_prompt)
         for (i, gold), length in zip(golds.items(), lengths, strict=True):
-            starts[i] = starts[i]._replace(given=gold.response[:length])
+            starts[i] = starts[i]._replace(given_tokens=gold.response[:length])
         return starts
 
-    def _lengths(self, params: Params, known: list[Known]) -> list[int]:
+    def _lengths(self, params: Params, known: list[KnownSolution]) -> list[int]:
         """The number of tokens that each known solution gives: at random, or at the edge.
 
         At random it is uniform over 1 .. n - 1 of n tokens. A gold solution may also give 0, as in
@@ -124,7 +124,7 @@ class ResetSampler(Sampler):
             lengths.append(int(rng.integers(fewest, len(solution.response))))
         return lengths
 
-    def _edges(self, params: Params, known: list[Known]) -> list[int]:
+    def _edges(self, params: Params, known: list[KnownSolution]) -> list[int]:
         """The edge of each known solution; each wave samples one more pass rate per solution."""
         reset = ResetConfig.of(self.cfg)
         rates: list[dict[int, float]] = [{} for _ in known]
@@ -141,10 +141,13 @@ class ResetSampler(Sampler):
             for i, length in probes.items():
                 problem, prompt, response, _ = known[i]
                 # The mean of `reset.k` continuations is the pass rate at this length.
-                place = (self.iteration, f"reset edge {problem.id}", length, 0)
-                seeds = [row_seed(self.cfg.seed, *place, k) for k in range(reset.k)]
+                purpose = f"reset edge {problem.id}"
+                seeds = [
+                    row_seed(self.cfg.seed, self.iteration, purpose, rollout=length, k=k)
+                    for k in range(reset.k)
+                ]
                 starts.append(Start(problem, prompt, response[:length], seeds))
-            rewards = self.grown_from(
+            rewards = self.graded_responses(
                 params, starts, self.cfg.sample.max_tokens, self.cfg.reward.truncated
             ).rewards
             for (i, length), by_probe in zip(probes.items(), rewards, strict=True):
@@ -157,7 +160,7 @@ class ResetSampler(Sampler):
 
 def known_solutions(
     problems: list[PromptedProblem], episodes: list[Episode], cfg: Config, iteration: int
-) -> list[Known]:
+) -> list[KnownSolution]:
     """A right solution of each problem with a pass rate below `reset.target`, a wrong one above it.
 
     `reset.source` 'solved' wants the first, 'failed' the second, 'both' either. Problems without
@@ -181,5 +184,5 @@ def known_solutions(
         ]
         if fitting:
             number = host_rng(cfg.seed, iteration, f"reset {problem.id}").integers(len(fitting))
-            known.append(Known(problem, prompt, fitting[number], wants_right))
+            known.append(KnownSolution(problem, prompt, fitting[number], wants_right))
     return known

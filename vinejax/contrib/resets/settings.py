@@ -43,11 +43,12 @@ class ResetConfig(Section, section="reset"):
 
     def check_task(self, task: Any, problems: list[Problem]) -> None:
         """Refuses resets in an environment, and 'gold' for a task without worked solutions."""
-        if self.source != "none" and isinstance(task, MultiTurn):
-            rule = f"must be 'none' for task {task.name}, whose episodes begin with their"
+        name, has_turns = task.name, isinstance(task, MultiTurn)
+        if self.source != "none" and has_turns:
+            rule = f"must be 'none' for task {name}, whose episodes begin with their"
             raise ConfigError("reset.source", f"{rule} environment", repr(self.source))
         if self.source == "gold" and problems and not _is_worked(task, problems):
-            rule = f"task {task.name} has no worked solutions; choose another source, or 'none'"
+            rule = f"task {name} has no worked solutions; choose another source, or 'none'"
             raise ConfigError("reset.source", rule, "'gold'")
 
 

@@ -1,7 +1,7 @@
-"""The steps that both decoding kernels share (`kernels.py`): block by block, an online softmax.
+"""The parts that both decoding kernels share (`kernels.py`): an online softmax, block by block.
 
-Each step of the grid goes in order through its items, the live blocks of its own groups, while the
-next block is copied from HBM. Scratch arrays lie in VMEM and SMEM.
+Each step of the grid computes its items in order, the live blocks of its own groups. Meanwhile the
+next block is copied from HBM. Scratch arrays are in VMEM and SMEM.
 """
 
 import functools
@@ -20,10 +20,10 @@ from vinejax.engine.tpu.schedule import BLOCK, PIECE, Grid
 from vinejax.engine.tpu.stacks import Stacks, stacks_of
 from vinejax.model.attention import LANES, AttentionRule
 
-EMPTY = -0.7 * float(jnp.finfo(jnp.float32).max)  # the maximum of no scores; -inf gives NaN
+EMPTY = -0.7 * float(jnp.finfo(jnp.float32).max)  # maximum of no scores; -inf would give NaN
 
-Ref = Any  # an array in SMEM, VMEM or HBM, as Pallas gives it to the body of a kernel
-Copy = Callable[[jax.Array, Callable[[Any], None]], None]  # (item, start or wait)
+Ref = Any  # Pallas's reference to an array in SMEM, VMEM or HBM
+Copy = Callable[[jax.Array, Callable[[Any], None]], None]  # takes an item, and `start` or `wait`
 
 
 class Items(NamedTuple):
@@ -46,42 +46,42 @@ class Items(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Memory of a core. `acc`, `top` and `total` are the softmax of the group being computed.
+    """The memory of a core. `acc`, `top` and `total` are the softmax of the current group.
 
-    Arrays with a row per query cannot be indexed by a group known only at run time, so queries are
-    put into arrays by group first, and results are taken out of them last.
+    A group known only at run time cannot index arrays with a row per query. Queries are therefore
+    copied to arrays by group first, and results are copied from such arrays last.
     """
 
-    kv: Ref  # [2, K, BLOCK, W] the block being computed, and the next
-    arrived: Ref  # semaphores of `kv`
+    kv: Ref  # [2, K, BLOCK, W] current block and next block
+    kv_semaphores: Ref  # semaphores of `kv`
     query: Ref  # [groups, stacks, rows, width]
     acc: Ref  # [stacks, rows, width] unnormalised mix
     top: Ref  # [stacks, rows, LANES] maximum, in all lanes
     total: Ref  # [stacks, rows, LANES] sum, in all lanes
     result: Ref  # [groups, M, lanes]
-    rows: Ref  # [groups * M, lanes] results before they are rounded
+    rows: Ref  # [groups * M, lanes] results before rounding
 
     @property
     def stacks(self) -> Stacks:
         return stacks_of(self.kv.shape[1], self.result.shape[1])
 
 
-class Place(NamedTuple):
+class GridStep(NamedTuple):
     """The current step of the grid."""
 
     is_first: jax.Array  # whether it is the first step of its core
-    is_last: jax.Array
-    first_group: jax.Array
+    is_last: jax.Array  # whether it is the last step of its core
+    first_group: jax.Array  # first group of the step
     begin: jax.Array  # first item of the step
-    end: jax.Array  # after the last item of the step
-    core_begin: jax.Array
-    core_end: jax.Array
+    end: jax.Array  # item after the last one of the step
+    core_begin: jax.Array  # first item of the core
+    core_end: jax.Array  # item after the last one of the core
 
 
 def scratch_shapes(
     groups: int, queries: int, lanes: int, cache: Float[Array, "R K S W"]
 ) -> list[Any]:
-    """The shapes of `Scratch`; results have this many `lanes`."""
+    """The shapes of `Scratch`; `lanes` is the number of lanes of a result."""
     heads, W = cache.shape[1], cache.shape[3]
     width = mix_width(W // 2)
     stacks = stacks_of(heads, queries)
@@ -98,20 +98,20 @@ def scratch_shapes(
 
 
 def mix_width(head_dim: int) -> int:
-    """The width of a query and of a mix while the kernel computes with them.
+    """The width of a query and of a mix inside the kernel.
 
-    If a head fills whole registers, its keys and values are cut out of a block. Otherwise the block
-    is used whole as both: queries are padded with 0 where it has values, and of a mix only the
-    second half, over values, counts.
+    If a head fills whole registers, its keys and values are sliced from a block. Otherwise the
+    whole block serves as keys and as values. Queries are then 0 where the block has values, and
+    only the second half of a mix, over values, is used.
     """
     return head_dim if head_dim % LANES == 0 else 2 * head_dim
 
 
-def current_place(grid: Grid, items: Items) -> Place:
-    """The step that runs. `program_id` is read here, outside of any condition or loop."""
+def current_step(grid: Grid, items: Items) -> GridStep:
+    """The current step; reads `program_id`, which must happen outside conditions and loops."""
     core, part = pl.program_id(0), pl.program_id(1)
     step = core * grid.parts + part
-    return Place(
+    return GridStep(
         is_first=part == 0,
         is_last=part == grid.parts - 1,
         first_group=step * grid.groups,
@@ -122,7 +122,8 @@ def current_place(grid: Grid, items: Items) -> Place:
     )
 
 
-start, wait = operator.methodcaller("start"), operator.methodcaller("wait")  # of a copy
+# The two actions of a copy.
+start, wait = operator.methodcaller("start"), operator.methodcaller("wait")
 
 
 def copy_block(
@@ -131,10 +132,10 @@ def copy_block(
 ) -> None:  # fmt: skip
     """Starts or awaits the copy of item i, which begins at column `first` of its source.
 
-    It covers the columns up to the last that is seen, rounded up to a PIECE. Sizes are static, so
-    it consists of copies of the powers of two that add up to this length. (A choice of one copy
-    among all lengths takes twice as long to issue: every copy that is not chosen is issued, too,
-    without effect.)
+    The copy covers the columns up to the last visible one, rounded up to a PIECE. Sizes are static,
+    so it consists of copies whose lengths are powers of two that add up to this number. A choice of
+    one copy among all lengths would take twice as long to issue, because copies that are not chosen
+    are issued, too, without effect.
     """
     group, source, buffer = items.group[i], items.source[i], i & 1
     piece = min(PIECE, BLOCK)
@@ -145,7 +146,7 @@ def copy_block(
         begin = 0 if size == BLOCK else pl.multiple_of(length & -2 * size, 2 * size)
         columns = cache.at[source, :, pl.ds(first + begin, size)]
         target = scratch.kv.at[buffer, :, pl.ds(begin, size)]
-        act(pltpu.make_async_copy(columns, target, scratch.arrived.at[buffer]))
+        act(pltpu.make_async_copy(columns, target, scratch.kv_semaphores.at[buffer]))
 
     size = BLOCK
     while size >= piece:
@@ -153,40 +154,40 @@ def copy_block(
         size //= 2
 
 
-def start_core(place: Place, scratch: Scratch, copy: Copy) -> None:
+def start_core(step: GridStep, scratch: Scratch, copy: Copy) -> None:
     """Starts the first copy of a core."""
 
-    @pl.when(place.is_first)
+    @pl.when(step.is_first)
     def _():
-        # Memory that no copy has filled yet may hold NaN, and 0 · NaN is NaN.
+        # Memory that no copy has filled may hold NaN, and 0 · NaN is NaN.
         scratch.kv[...] = jnp.zeros_like(scratch.kv)
-        pl.when(place.core_begin < place.core_end)(lambda: copy(place.core_begin, start))
+        pl.when(step.core_begin < step.core_end)(lambda: copy(step.core_begin, start))
 
 
-def for_each_item(place: Place, copy: Copy, compute: Callable[[jax.Array], None]) -> None:
-    """Calls `compute` with each item of the step once it is copied; meanwhile copies the next."""
+def for_each_item(step: GridStep, copy: Copy, compute: Callable[[jax.Array], None]) -> None:
+    """Calls `compute` with each item of the step after its copy, while the next one is copied."""
 
     def item(i: jax.Array, _: None) -> None:
-        pl.when(i + 1 < place.core_end)(lambda: copy(i + 1, start))
+        pl.when(i + 1 < step.core_end)(lambda: copy(i + 1, start))
         copy(i, wait)
         compute(i)
 
-    lax.fori_loop(place.begin, place.end, item, None)
+    lax.fori_loop(step.begin, step.end, item, None)
 
 
 def head_lanes(head: int, head_dim: int) -> slice:
-    """The slice of one head's lanes in an array that holds the lanes of all heads consecutively."""
+    """The slice of a head's lanes in an array with the lanes of all heads one after the other."""
     return slice(head * head_dim, (head + 1) * head_dim)
 
 
 def group_rows(group: int, scratch: Scratch) -> slice:
-    """The slice of one group's rows in an array that holds the rows of all groups consecutively."""
+    """The slice of a group's rows in an array with the rows of all groups one after the other."""
     num_queries = scratch.result.shape[1]
     return slice(group * num_queries, (group + 1) * num_queries)
 
 
 def unpack_queries(q: Ref, scratch: Scratch, head_dim: int) -> None:
-    """Puts queries [groups * M, K * H] into an array by group, in float32."""
+    """Copies queries [groups * M, K * H] to an array by group, in float32."""
     groups, _, _, width = scratch.query.shape
     rows = q[...].astype(jnp.float32)
     for group in range(groups):
@@ -210,7 +211,7 @@ def attend(
     items: Items, scratch: Scratch, seen: Ref, i: jax.Array, group: jax.Array, head_dim: int,
     rule: AttentionRule,
 ) -> None:  # fmt: skip
-    """Adds item i to the running softmax of its group, number `group` within the step."""
+    """Adds item i to the running softmax of its group, which has the number `group` in the step."""
     stacks, kv = scratch.stacks, scratch.kv[i & 1]
     bounds = jnp.concatenate([seen[group]] * stacks.heads, axis=0)  # [rows, LANES]
     column = items.block[i] * BLOCK + lax.broadcasted_iota(jnp.int32, (stacks.rows, BLOCK), 1)
@@ -235,6 +236,6 @@ def attend(
 
 
 def _product(x: jax.Array, y: jax.Array, axis: int) -> Float[Array, "rows n"]:
-    """The product of x with a head's columns, over this axis of these, in float32."""
+    """The product of x with a head's columns y, contracted over `axis` of y, in float32."""
     dimensions = (((1,), (axis,)), ((), ()))
     return lax.dot_general(x, y, dimensions, preferred_element_type=jnp.float32)

@@ -1,19 +1,21 @@
 """Pallas kernels for TPU: attention of groups of queries over the live blocks of their caches.
 
-A group is queries that read the same columns together: those of some lanes of a row, over the row,
-or those of one slot, over its pages. Each of its M queries sees its own range of columns, `first ..
-limit - 1`. Blocks of BLOCK columns, from the first to the last that some query of a group sees, are
-copied from the memory of the chip (HBM), each while the one before is computed; of the last block
-only the PIECEs that are seen. The kernel over rows runs first and returns softmax parts
-(`row_body.py`). The kernel over pages continues from these parts, returns the attention, and writes
-the step's new columns in place (`page_body.py`).
+A group is a set of queries that read the same columns together. Its queries are those of some lanes
+of a row, over the row, or those of one slot, over its pages. Each of the M queries sees its own
+range of columns, `first .. limit - 1`. A block has BLOCK columns. The live blocks of a group are
+those from the first to the last that some query sees. Each is copied from the memory of the chip
+(HBM) while the previous one is computed. Of the last block only the PIECEs with visible columns are
+copied. The kernel over rows runs first and returns softmax parts (`row_body.py`). The kernel over
+pages continues from these parts, returns the attention, and writes the step's new columns in place
+(`page_body.py`).
 
-Keys and values lie side by side, [N, K, S, 2 * H]: one copy fetches both, and heads of 64 fill the
-128 lanes of a register. Letters beside those of `engine/shared_attention.py`: N groups, M queries
-of a group, W = 2 * H.
+Keys and values are side by side, [N, K, S, 2 * H]. One copy then fetches both, and heads of 64 fill
+the 128 lanes of a register. Letters beside those of `engine/shared_attention.py`: N groups, M
+queries of a group, W = 2 * H.
 
-Ideas from PagedAttention and its kernels (arXiv 2309.06180), the online softmax of FlashAttention
-(2205.14135), and cascade attention, which reads a shared prefix once (Hydragen, 2402.05099).
+The ideas are from PagedAttention and its kernels (arXiv 2309.06180), the online softmax of
+FlashAttention (2205.14135), and cascade attention, which reads a shared prefix once (Hydragen,
+2402.05099).
 """
 
 import functools
@@ -32,31 +34,31 @@ from vinejax.engine.tpu.row_body import row_body
 from vinejax.engine.tpu.schedule import Grid, Schedule, part_shape
 from vinejax.model.attention import AttentionRule
 
-VMEM_BYTES = 48 * 2**20  # limit of a kernel; a v5p has 64 MiB
+VMEM_BYTES = 48 * 2**20  # limit of a kernel's VMEM; a v5p has 64 MiB
 IN_HBM = pl.BlockSpec(memory_space=pl.ANY)
 
 
-class Call(NamedTuple):
-    """What calls of both kernels have in common."""
+class KernelCall(NamedTuple):
+    """The arguments that calls of both kernels have in common."""
 
     schedule: Schedule
     grid: Grid
     rule: AttentionRule
-    interpret: bool  # run the kernel without a TPU
+    interpret: bool  # whether the kernel is interpreted, without a TPU
 
     @property
     def queries(self) -> int:
-        """M, the queries of a group."""
+        """M, the number of queries of a group."""
         return self.schedule.seen.shape[1]
 
 
 def attend_rows(
-    call: Call, q: Float[Array, "queries flat"], cache: Float[Array, "R K S W"]
+    call: KernelCall, q: Float[Array, "queries flat"], cache: Float[Array, "R K S W"]
 ) -> Float[Array, "queries lanes"]:
-    """The parts of a softmax over the columns that each query sees, as `PartShape` describes them.
+    """The parts of a softmax over the columns that each query sees, in the form of `PartShape`.
 
-    `q` is [N * M, K * H], group by group. A query that sees nothing has mix and sum 0. A block's
-    source is a row, where block n begins at column n * BLOCK. S is a multiple of BLOCK.
+    `q` is [N * M, K * H], group by group. A query that sees no column has mix and sum 0. The source
+    of a block is a row; block n begins at column n * BLOCK. S is a multiple of BLOCK.
     """
     lanes = part_shape(cache.shape[1], cache.shape[3] // 2).lanes
     scratch = scratch_shapes(call.grid.groups, call.queries, lanes, cache)
@@ -66,18 +68,18 @@ def attend_rows(
 
 
 def attend_pages(
-    call: Call,
+    call: KernelCall,
     q: Float[Array, "queries flat"],
     k: Float[Array, "B flat"],
     v: Float[Array, "B flat"],
     start: Float[Array, "queries lanes"],
     pool: Float[Array, "P K BLOCK W"],
 ) -> tuple[Float[Array, "queries flat"], jax.Array]:
-    """(the attention, continued from the parts `start` over each query's own columns; the pool).
+    """The attention over the parts `start` and each query's own columns, and the new pool.
 
-    A block's source is a page. `k` and `v` are written to column `end` - 1 of each group that is
-    read, in place if the pool is donated. The attention of a group that is not read is 0. Queries
-    are as for `attend_rows`.
+    The source of a block is a page. `k` and `v` are written to column `end` - 1 of each group that
+    has columns, in place if the pool is donated. The attention of a group without columns is 0.
+    `q` is the same as for `attend_rows`.
     """
     grid, (_, lanes) = call.grid, q.shape
     scratch = scratch_shapes(grid.groups, call.queries, lanes, pool)
@@ -89,16 +91,16 @@ def attend_pages(
 
 
 def _run(
-    call: Call,
+    call: KernelCall,
     body: Callable[..., None],
     arrays: list[jax.Array],
     cache: jax.Array,
     results: list[jax.ShapeDtypeStruct],
     scratch: list[Any],
 ) -> tuple[jax.Array, ...]:
-    """The results of a kernel. `arrays`, of which the first is the queries, have rows by group.
+    """Runs a kernel. `arrays`, the queries first, and the first result have rows by group.
 
-    So has the first result; a second one is the cache, written in place.
+    A second result is the cache, written in place.
     """
     grid, scalars = call.grid, call.schedule[:-1]
     num_groups = len(arrays[0]) // call.queries
@@ -130,7 +132,7 @@ def _run(
 
 
 def _by_group(grid: Grid, x: jax.Array | jax.ShapeDtypeStruct) -> pl.BlockSpec:
-    """The spec of an array whose rows are ordered by group: each step has its own in VMEM."""
+    """The spec of an array with rows by group; each step of the grid has its rows in VMEM."""
     others = (0,) * (len(x.shape) - 1)
 
     def index(core: jax.Array, part: jax.Array, *_: Ref) -> tuple[jax.Array | int, ...]:

@@ -15,31 +15,31 @@ from vinejax.engine.tpu.kernel_body import Items, Ref, Scratch, head_lanes
 from vinejax.engine.tpu.schedule import BLOCK, Grid, part_shape
 from vinejax.model.attention import LANES, AttentionRule
 
-TILE_BYTES = 32  # of a tile per lane; the columns of a tile are written together
-WRITES = 2  # tiles on their way to HBM at a time
+TILE_BYTES = 32  # bytes of a tile per lane; the columns of a tile are written together
+WRITES = 2  # number of tiles that are written to HBM at a time
 
 
-class Arguments(NamedTuple):
-    """Arguments and results of the kernel; those in VMEM are the entries of this step's groups."""
+class PageArguments(NamedTuple):
+    """The kernel's arguments and results; arrays in VMEM hold the entries of the step's groups."""
 
     seen: Ref  # [groups, M, LANES]
     q: Ref  # [groups * M, K * H]
     k: Ref  # [groups, K * H] keys of the new column
-    v: Ref  # [groups, K * H]
-    start: Ref  # [groups * M, lanes] parts of a softmax, as `PartShape` describes them
+    v: Ref  # [groups, K * H] values of the new column
+    start: Ref  # [groups * M, lanes] parts of a softmax (`PartShape`)
     pool: Ref  # [P, K, BLOCK, W] in HBM
     result: Ref  # [groups * M, K * H]
-    written: Ref  # the pool as a result
+    new_pool: Ref  # [P, K, BLOCK, W] the pool as a result, in HBM
 
 
 class Columns(NamedTuple):
-    """Further memory of a core: softmax parts that groups start from, and columns to be written."""
+    """Further memory of a core, for the softmax parts of rows and for the new columns."""
 
-    starts: Ref  # [groups, M, lanes]
-    new: Ref  # [groups, K, 1, W] keys and values
+    starts: Ref  # [groups, M, lanes] softmax parts from which groups start
+    new: Ref  # [groups, K, 1, W] keys and values of the new columns
     stage: Ref  # [WRITES, K, rows, W] tiles with new columns
-    num_written: Ref  # [1] tiles that this core has written
-    left: Ref  # semaphores of `stage`
+    num_written: Ref  # [1] number of tiles that this core has written
+    stage_semaphores: Ref  # semaphores of `stage`
 
 
 def column_shapes(groups: int, queries: int, pool: Float[Array, "P K BLOCK W"]) -> list[Any]:
@@ -56,37 +56,37 @@ def column_shapes(groups: int, queries: int, pool: Float[Array, "P K BLOCK W"]) 
 
 
 def page_body(grid: Grid, head_dim: int, rule: AttentionRule, *refs: Ref) -> None:
-    """One step of the grid. A block's source is a page, which holds no other block."""
-    items, ref = Items(*refs[:6]), Arguments(*refs[6:14])
+    """One step of the grid. The source of a block is a page, which holds no other block."""
+    items, ref = Items(*refs[:6]), PageArguments(*refs[6:14])
     scratch, columns = Scratch(*refs[14:22]), Columns(*refs[22:])
-    place = kernel.current_place(grid, items)
+    step = kernel.current_step(grid, items)
 
     def copy(i: jax.Array, act: Callable[[Any], None]) -> None:
         kernel.copy_block(items, scratch, ref.pool, i, 0, act)
 
     def compute(i: jax.Array) -> None:
-        group = items.group[i] - place.first_group
+        group = items.group[i] - step.first_group
         is_last = items.is_last(i)
         pl.when(items.is_first(i))(lambda: _begin(scratch, columns, group, head_dim))
-        pl.when(is_last)(lambda: _write(items, scratch, columns, ref.written, i, group))
+        pl.when(is_last)(lambda: _write(items, scratch, columns, ref.new_pool, i, group))
         kernel.attend(items, scratch, ref.seen, i, group, head_dim, rule)
         pl.when(is_last)(lambda: _store(scratch, group, head_dim))
 
-    @pl.when(place.is_first)
+    @pl.when(step.is_first)
     def _():
         columns.num_written[0] = 0
 
-    kernel.start_core(place, scratch, copy)
+    kernel.start_core(step, scratch, copy)
     kernel.unpack_queries(ref.q, scratch, head_dim)
     _unpack_columns(ref, scratch, columns, head_dim)
     scratch.result[...] = jnp.zeros_like(scratch.result)  # groups without items keep 0
-    kernel.for_each_item(place, copy, compute)
+    kernel.for_each_item(step, copy, compute)
     kernel.pack_results(ref.result, scratch)
-    pl.when(place.is_last)(lambda: _finish_writes(columns, ref.written))
+    pl.when(step.is_last)(lambda: _finish_writes(columns, ref.new_pool))
 
 
-def _unpack_columns(ref: Arguments, scratch: Scratch, columns: Columns, head_dim: int) -> None:
-    """Puts new columns and starts into arrays by group, in float32."""
+def _unpack_columns(ref: PageArguments, scratch: Scratch, columns: Columns, head_dim: int) -> None:
+    """Copies new columns and softmax parts to arrays by group, in float32."""
     k, v = ref.k[...].astype(jnp.float32), ref.v[...].astype(jnp.float32)
     for group in range(columns.new.shape[0]):
         columns.starts[group] = ref.start[kernel.group_rows(group, scratch)]
@@ -97,12 +97,12 @@ def _unpack_columns(ref: Arguments, scratch: Scratch, columns: Columns, head_dim
 
 
 def _begin(scratch: Scratch, columns: Columns, group: jax.Array, head_dim: int) -> None:
-    """Sets the running softmax for a new group to the part over its trunk's row."""
+    """Sets the running softmax to the part over the trunk's row, for a new group."""
     heads = scratch.kv.shape[1]
     stats = part_shape(heads, head_dim).stats
     for head in range(heads):
         stack, rows = scratch.stacks.place(head)
-        # Where a block is used whole, only the second half of a mix is read.
+        # If a whole block serves as values, only the second half of a mix is read.
         mix = columns.starts[group, :, head_lanes(head, head_dim)]
         scratch.acc[stack, rows, -head_dim:] = mix
         for x, lane in (scratch.top, stats + head), (scratch.total, stats + heads + head):
@@ -111,9 +111,9 @@ def _begin(scratch: Scratch, columns: Columns, group: jax.Array, head_dim: int) 
 
 
 def _write(
-    items: Items, scratch: Scratch, columns: Columns, written: Ref, i: jax.Array, group: jax.Array
+    items: Items, scratch: Scratch, columns: Columns, new_pool: Ref, i: jax.Array, group: jax.Array
 ) -> None:
-    """Puts a group's new column into its last block, item i, and sends its tile to HBM."""
+    """Writes a group's new column to its last block, item i, and sends the tile to HBM."""
     buffer, rows = lax.rem(i, 2), columns.stage.shape[2]
     column = items.end[items.group[i]] - 1 - items.block[i] * BLOCK
     first = pl.multiple_of(lax.div(column, rows) * rows, rows)
@@ -122,9 +122,11 @@ def _write(
     number = columns.num_written[0]
     slot = lax.rem(number, WRITES)
     to_hbm = pltpu.make_async_copy(
-        columns.stage.at[slot], written.at[items.source[i], :, tile], columns.left.at[slot]
+        columns.stage.at[slot],
+        new_pool.at[items.source[i], :, tile],
+        columns.stage_semaphores.at[slot],
     )
-    # The tile staged here before has the same size, so a wait for `to_hbm` is a wait for it.
+    # The previous tile at this place has the same size, so `to_hbm.wait` waits for its copy.
     pl.when(number >= WRITES)(to_hbm.wait)
     new = columns.new[group].astype(scratch.kv.dtype)
     with_new = jnp.where(row == column - first, new, scratch.kv[buffer, :, tile])
@@ -145,9 +147,11 @@ def _store(scratch: Scratch, group: jax.Array, head_dim: int) -> None:
         scratch.result[group, :, head_lanes(head, head_dim)] = mixed
 
 
-def _finish_writes(columns: Columns, written: Ref) -> None:
+def _finish_writes(columns: Columns, new_pool: Ref) -> None:
     """Waits until the last tiles of a core are in HBM."""
-    tile = written.at[0, :, pl.ds(0, columns.stage.shape[2])]
+    tile = new_pool.at[0, :, pl.ds(0, columns.stage.shape[2])]
     for slot in range(WRITES):
-        to_hbm = pltpu.make_async_copy(columns.stage.at[slot], tile, columns.left.at[slot])
+        to_hbm = pltpu.make_async_copy(
+            columns.stage.at[slot], tile, columns.stage_semaphores.at[slot]
+        )
         pl.when(columns.num_written[0] > slot)(to_hbm.wait)

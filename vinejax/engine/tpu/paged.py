@@ -1,7 +1,7 @@
-"""The paged cache: each slot has columns of its own, in pages, read and written by kernels.
+"""The paged cache: each slot has its own columns in pages, which kernels read and write.
 
-A slot that has drawn `age` tokens writes column `age` and sees the columns up to it. Pages are
-taken and given back as branches grow and end (`pages.py`).
+A slot that has drawn `age` tokens writes column `age` and sees the columns up to that one. Slots
+take pages as their branches grow, and return them when the branches end (`pages.py`).
 """
 
 import dataclasses
@@ -10,23 +10,23 @@ import math
 import jax
 from jaxtyping import Array, Bool, Int
 
-from vinejax.engine.assign import LONG_TAIL
-from vinejax.engine.cache import Allocator, Attend, Cache, Sizes, Step, Storage
-from vinejax.engine.layout import WINDOW, Joined
+from vinejax.engine.cache import Allocator, Attend, Cache, DecodeStep, Sizes, Storage
+from vinejax.engine.layout import WINDOW, JoinedKV
+from vinejax.engine.slot_assignment import LONG_TAIL
 from vinejax.engine.split import SHARDS
 from vinejax.engine.tpu.pages import Pages, give_back, take_pages
 from vinejax.engine.tpu.ragged import RaggedAttention
 from vinejax.engine.tpu.schedule import BLOCK, PIECE
 from vinejax.model.sharding import platform_of
 
-POOL_SIZES = 16  # a pool is one of few sizes, so that a little less memory compiles nothing anew
+POOL_SIZES = 16  # possible sizes of a pool; few, so that a little less memory compiles nothing
 
 
 @dataclasses.dataclass(frozen=True)
 class PagedStorage(Storage):
     """A pool of pages of BLOCK columns, which the slots of a shard share."""
 
-    pages: int = 0  # per shard; 0: not known yet
+    pages: int = 0  # number per shard; 0 before it is known
 
     read_by_kernel = True
 
@@ -34,13 +34,13 @@ class PagedStorage(Storage):
         return -(-columns // BLOCK) * BLOCK
 
     def slot_bytes(self, slots: int, width: int, column_bytes: int) -> int:
-        """Bytes per slot if all slots together have `min_pages`."""
+        """Bytes per slot if all slots together have `min_pages` pages."""
         return -(-column_bytes * BLOCK * min_pages(slots, width) // slots)
 
     def fitted(self, slots: int, width: int, room: int) -> "PagedStorage":
-        """Pages for all columns of the slots; without room for these, whole sixteenths of them.
+        """A pool for all columns of the slots, or a number of whole sixteenths of it that fits.
 
-        At least `min_pages`, or all that there is room for.
+        The pool has at least `min_pages`, or as many pages as there is room for.
         """
         room = room // BLOCK
         whole = slots * (width // BLOCK)
@@ -52,12 +52,12 @@ class PagedStorage(Storage):
     def columns(self, slots: int, width: int) -> int:
         return self.pages * BLOCK
 
-    def window_layer(self, new: Allocator, sizes: Sizes) -> Joined:
-        return Joined(new.cache(WINDOW, sizes.rows, sizes.columns, per_head=2))
+    def window_layer(self, new: Allocator, sizes: Sizes) -> JoinedKV:
+        return JoinedKV(new.cache(WINDOW, sizes.rows, sizes.columns, per_head=2))
 
-    def empty(self, new: Allocator, sizes: Sizes) -> "Paged":
+    def empty(self, new: Allocator, sizes: Sizes) -> "PagedCache":
         pool = [
-            Joined(new.cache(WINDOW, self.pages, BLOCK, per_head=2))
+            JoinedKV(new.cache(WINDOW, self.pages, BLOCK, per_head=2))
             for _ in range(new.model.cfg.num_layers)
         ]
         pages = Pages(
@@ -67,21 +67,21 @@ class PagedStorage(Storage):
         )
         device = new.mesh.devices.flat[0]
         cores = getattr(device, "num_cores", 1)  # 2 for a v4 or v5p chip, which is one device
-        return Paged(pool, pages, cores, interpret=platform_of(new.mesh) == "cpu")
+        return PagedCache(pool, pages, cores, interpret=platform_of(new.mesh) == "cpu")
 
     def drain_rows(self, sizes: Sizes, slots: int) -> int:
-        """Rows that nobody reads cost nothing: all stay where they are."""
+        """All rows, without a move: a row that no slot reads costs nothing."""
         return sizes.rows
 
     def drain_columns(self, sizes: Sizes, drain: Sizes) -> int:
         return 0
 
     def columns_read(self, seen: float, columns: int) -> float:
-        """Whole PIECEs are read: on average half of one beyond the last column that is seen."""
+        """The visible columns and half a PIECE, on average, as whole PIECEs are read."""
         return min(seen + PIECE / 2, columns)
 
     def sequences_read(self, sizes: Sizes, busy: float) -> tuple[float, float]:
-        """Idle slots are not read, nor more rows than slots are busy."""
+        """The rows and slots of busy slots only; at most as many rows as slots are busy."""
         return min(sizes.rows, busy), busy
 
     def usable_slots(self, sizes: Sizes, mean_tokens: float) -> int:
@@ -93,55 +93,55 @@ class PagedStorage(Storage):
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Paged(Cache):
-    """The pool and the pages of a shard, or of all shards, one after the other."""
+class PagedCache(Cache):
+    """The pool and the pages of one shard, or of all shards, one after the other."""
 
-    layers: list[Joined]  # the pool
+    layers: list[JoinedKV]  # pool per layer
     pages: Pages
-    cores: int = dataclasses.field(metadata=dict(static=True))  # per device
-    interpret: bool = dataclasses.field(metadata=dict(static=True))  # kernels on a CPU, for tests
+    cores: int = dataclasses.field(metadata=dict(static=True))  # number per device
+    interpret: bool = dataclasses.field(metadata=dict(static=True))  # on a CPU, for tests
 
     @jax.named_scope("pages")
     def reserve(
         self, occupied: Bool[Array, " B"], age: Int[Array, " B"]
-    ) -> tuple["Paged", Bool[Array, " B"]]:
-        """Slots that begin a block take a page; if too few are free, some slots give theirs up."""
+    ) -> tuple["PagedCache", Bool[Array, " B"]]:
+        """Slots that begin a block take a page; if too few are free, some slots return theirs."""
         pages, waits = take_pages(self.pages, occupied, age)
         return dataclasses.replace(self, pages=pages), waits
 
-    def attention(self, step: Step) -> Attend:
+    def attention(self, step: DecodeStep) -> Attend:
         return RaggedAttention(step, self.pages, self.cores, self.interpret).attend
 
-    def give_back(self, ended: Bool[Array, " B"], age: Int[Array, " B"]) -> "Paged":
+    def give_back(self, ended: Bool[Array, " B"], age: Int[Array, " B"]) -> "PagedCache":
         return dataclasses.replace(self, pages=give_back(self.pages, ended, age))
 
-    def specs(self, slots: int) -> "Paged":
+    def specs(self, slots: int) -> "PagedCache":
         pool = jax.tree.map(lambda _: WINDOW.spec, self.layers)
         pages = jax.tree.map(lambda _: SHARDS, self.pages)
         return dataclasses.replace(self, layers=pool, pages=pages)
 
-    def movable(self) -> "Paged":
-        """Without the pool, which a program could not pass on without copying it."""
+    def movable(self) -> "PagedCache":
+        """The cache without the pool, which a program could only return as a copy."""
         return dataclasses.replace(self, layers=[])
 
-    def take(self, slots: Int[Array, " M"]) -> "Paged":
+    def take(self, slots: Int[Array, " M"]) -> "PagedCache":
         pages = self.pages._replace(of_slot=self.pages.of_slot[slots])
         return dataclasses.replace(self, pages=pages)
 
-    def with_moved(self, moved: Cache) -> "Paged":
-        assert isinstance(moved, Paged)
+    def with_moved(self, moved: Cache) -> "PagedCache":
+        assert isinstance(moved, PagedCache)
         return dataclasses.replace(moved, layers=self.layers)
 
 
 def held_pages(mean_tokens: float, width: int) -> float:
-    """Expected pages of a busy slot, if branches have exponential lengths up to `width` tokens."""
+    """Expected pages of a busy slot if branches have exponential lengths up to `width` tokens."""
     return min(1 / -math.expm1(-BLOCK / mean_tokens), width // BLOCK)
 
 
 def min_pages(slots: int, width: int) -> int:
-    """The fewest pages that `slots` slots of up to `width` columns are given.
+    """The fewest pages of a pool for `slots` slots of up to `width` columns.
 
-    That is what they hold on average if branches have width / LONG_TAIL tokens, the mean that all
-    shapes of a phase assume, but at least what one slot can hold.
+    The slots hold this number on average if branches have width / LONG_TAIL tokens, the mean that
+    all shapes of a phase assume. It is at least the number of pages that one slot can hold.
     """
     return max(math.ceil(slots * held_pages(width / LONG_TAIL, width)), width // BLOCK)

@@ -1,14 +1,15 @@
-"""Pages: where slots keep the keys and values of their own tokens under the kernel.
+"""Pages: the memory of the keys and values of the slots' own tokens, for the kernel.
 
-A shard has one pool of pages, each of BLOCK columns in every layer. A slot takes a page when it
-begins a new block, and gives all its pages back when its branch ends. So memory is needed for the
-tokens drawn so far, not for the largest budget of every slot.
+A shard has one pool of pages. A page has BLOCK columns in every layer. A slot takes a page when it
+begins a new block, and returns all its pages when its branch ends. Memory is therefore needed for
+the tokens drawn so far, not for the largest budget of every slot.
 
-If a step needs more pages than are free, the branches with the fewest tokens give theirs back and
-wait. Each begins again in the same slot once a page is free, and draws the same tokens, as a draw
-depends on its place alone. The branch with the most tokens never waits, so all branches end. At
-worst all branches use up their budgets; then as many slots decode to the end at a time as the pages
-hold whole branches, which is about as many as a ring in the same memory would have.
+If a step needs more pages than are free, the branches with the fewest tokens return their pages and
+wait. Such a branch restarts in the same slot once a page is free. It draws the same tokens, as a
+draw depends on its place alone. The branch with the most tokens never waits, so all branches end.
+In the worst case all branches use up their budgets. The number of slots that decode to the end at a
+time is then the number of whole branches that fit the pages, about as many as a ring in the same
+memory would have.
 """
 
 from typing import NamedTuple
@@ -27,9 +28,9 @@ class Pages(NamedTuple):
     After `age` tokens these are its first ceil(age / BLOCK) blocks.
     """
 
-    of_slot: jax.Array  # i32[B, blocks] the page of each block; undefined for blocks not begun
+    of_slot: jax.Array  # i32[B, blocks] page of each block; undefined for blocks without columns
     free: jax.Array  # i32[P] `num_free` free pages, then undefined entries
-    num_free: jax.Array  # i32[1]
+    num_free: jax.Array  # i32[1] number of free pages
 
 
 def take_pages(
@@ -37,7 +38,7 @@ def take_pages(
 ) -> tuple[Pages, Bool[Array, " B"]]:
     """Takes pages for a step, which writes column `age` of each occupied slot.
 
-    Also returns the occupied slots that wait instead, bool[B]; these hold no pages.
+    Also returns the occupied slots that wait instead, bool[B]. These slots hold no pages.
     """
     needs = occupied & (age % BLOCK == 0)
     waits = lax.cond(
@@ -67,7 +68,7 @@ def give_back(pages: Pages, chosen: Bool[Array, " B"], age: Int[Array, " B"]) ->
 
 
 def _num_held(age: Int[Array, " B"]) -> Int[Array, " B"]:
-    """The pages that slots hold before the step that writes column `age`."""
+    """The number of pages that slots hold before the step that writes column `age`."""
     return -(-age // BLOCK)
 
 
@@ -77,10 +78,10 @@ def _to_wait(
     needs: Bool[Array, " B"],
     age: Int[Array, " B"],
 ) -> Bool[Array, " B"]:
-    """The slots that wait so that pages suffice: as few as possible, those with fewest tokens."""
+    """The fewest slots whose wait lets the pages suffice, those with the fewest tokens first."""
     order = jnp.argsort(jnp.where(occupied, age, jnp.iinfo(jnp.int32).max))
     held, needed = jnp.where(occupied, _num_held(age), 0)[order], needs[order].astype(jnp.int32)
-    # Pages that are free, and pages that the others need, if all slots before this one wait.
+    # Free pages, and pages that the other slots need, if all slots before this one wait.
     free = num_free + jnp.cumsum(held) - held
     wanted = needed.sum() - (jnp.cumsum(needed) - needed)
     return jnp.zeros_like(needs).at[order].set(wanted > free)

@@ -1,4 +1,4 @@
-"""The body of the kernel over the window's rows: parts of a softmax, nothing written to a cache."""
+"""The body of the kernel over the window's rows: returns parts of a softmax, writes no cache."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,39 +14,39 @@ from vinejax.engine.tpu.schedule import BLOCK, Grid, part_shape
 from vinejax.model.attention import AttentionRule
 
 
-class Arguments(NamedTuple):
-    """Arguments and result of the kernel; those in VMEM are the entries of this step's groups."""
+class RowArguments(NamedTuple):
+    """The kernel's arguments and result; arrays in VMEM hold the entries of the step's groups."""
 
     seen: Ref  # [groups, M, LANES]
     q: Ref  # [groups * M, K * H]
     cache: Ref  # [R, K, S, W] in HBM
-    result: Ref  # [groups * M, lanes] as `PartShape` describes it
+    result: Ref  # [groups * M, lanes] parts of a softmax (`PartShape`)
 
 
 def row_body(grid: Grid, head_dim: int, rule: AttentionRule, *refs: Ref) -> None:
-    """One step of the grid. A block's source is a row, where block n begins at column n * BLOCK."""
-    items, ref, scratch = Items(*refs[:6]), Arguments(*refs[6:10]), Scratch(*refs[10:])
-    place = kernel.current_place(grid, items)
+    """One step of the grid. The source of a block is a row; block n begins at column n * BLOCK."""
+    items, ref, scratch = Items(*refs[:6]), RowArguments(*refs[6:10]), Scratch(*refs[10:])
+    step = kernel.current_step(grid, items)
 
     def copy(i: jax.Array, act: Callable[[Any], None]) -> None:
         first = pl.multiple_of(items.block[i] * BLOCK, BLOCK)
         kernel.copy_block(items, scratch, ref.cache, i, first, act)
 
     def compute(i: jax.Array) -> None:
-        group = items.group[i] - place.first_group
+        group = items.group[i] - step.first_group
         pl.when(items.is_first(i))(lambda: _begin(scratch))
         kernel.attend(items, scratch, ref.seen, i, group, head_dim, rule)
         pl.when(items.is_last(i))(lambda: _store(scratch, group, head_dim))
 
-    kernel.start_core(place, scratch, copy)
+    kernel.start_core(step, scratch, copy)
     kernel.unpack_queries(ref.q, scratch, head_dim)
     _clear_results(scratch, head_dim)
-    kernel.for_each_item(place, copy, compute)
+    kernel.for_each_item(step, copy, compute)
     kernel.pack_results(ref.result, scratch)
 
 
 def _clear_results(scratch: Scratch, head_dim: int) -> None:
-    """Sets all results to the softmax part over no columns, which groups without items keep."""
+    """Sets all results to the softmax part over no columns; groups without items keep it."""
     heads = scratch.kv.shape[1]
     zeros = jnp.zeros(scratch.result.shape, jnp.float32)
     head = lax.broadcasted_iota(jnp.int32, zeros.shape, 2) - part_shape(heads, head_dim).stats
@@ -54,14 +54,14 @@ def _clear_results(scratch: Scratch, head_dim: int) -> None:
 
 
 def _begin(scratch: Scratch) -> None:
-    """Resets the running softmax for a new group; it covers no columns yet."""
+    """Resets the running softmax to the part over no columns, for a new group."""
     scratch.acc[...] = jnp.zeros_like(scratch.acc)
     scratch.top[...] = jnp.full_like(scratch.top, kernel.EMPTY)
     scratch.total[...] = jnp.zeros_like(scratch.total)
 
 
 def _store(scratch: Scratch, group: jax.Array, head_dim: int) -> None:
-    """Writes the finished softmax part of a group to its place in `scratch.result`."""
+    """Writes a group's complete softmax part to its place in `scratch.result`."""
     heads, num_queries = scratch.kv.shape[1], scratch.result.shape[1]
     shape = part_shape(heads, head_dim)
     lane = lax.broadcasted_iota(jnp.int32, (num_queries, shape.lanes - shape.stats), 1)

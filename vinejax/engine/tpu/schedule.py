@@ -1,7 +1,8 @@
 """The grid of a decoding kernel, and the schedule of the blocks that it reads (`kernels.py`).
 
-A group is queries that read the same columns together: those of one slot, over its pages, or those
-of some lanes of a row, over the row. Letters as in `kernels.py`: N groups, M queries of a group.
+A group is a set of queries that read the same columns together: those of one slot, over its pages,
+or those of some lanes of a row, over the row. Letters as in `kernels.py`: N groups, M queries of a
+group.
 """
 
 import math
@@ -14,32 +15,32 @@ from jaxtyping import Array, Int
 from vinejax.model.attention import LANES
 
 BLOCK = 256  # columns that are computed at a time; a power of two
-PIECE = 32  # columns of the shortest copy, a power of two; whole tiles of every dtype
+PIECE = 32  # columns of the shortest copy; a power of two, and whole tiles of every dtype
 SUBLANES = 8  # rows of a register of 32-bit numbers
-OPERAND_BYTES = 2**20  # queries and results in VMEM at a time; Pallas holds them twice
+OPERAND_BYTES = 2**20  # bytes of queries and results in VMEM at a time; Pallas holds them twice
 
 
 class Schedule(NamedTuple):
     """The blocks that a step reads, for all layers with the same window. An item is one block."""
 
-    first_item: jax.Array  # i32[steps + 1] of each step of the kernel's grid
-    group: jax.Array  # i32[items]; entries after first_item[-1] are padding
-    block: jax.Array  # i32[items] the number of the block among those of its group
-    source: jax.Array  # i32[items] the row, or the page, that holds it
-    first_block: jax.Array  # i32[N]
-    end: jax.Array  # i32[N] the largest limit of a group's queries; 0: the group is not read
+    first_item: jax.Array  # i32[steps + 1] first item of each step of the kernel's grid
+    group: jax.Array  # i32[items] group of the item; entries after first_item[-1] are padding
+    block: jax.Array  # i32[items] number of the block within its group
+    source: jax.Array  # i32[items] row or page that holds the block
+    first_block: jax.Array  # i32[N] first live block of the group
+    end: jax.Array  # i32[N] largest limit of the group's queries; 0 for a group without columns
     seen: jax.Array  # i32[N, M, LANES] `first` and `limit` of each query in the first two lanes
 
 
 class PartShape(NamedTuple):
-    """The layout of a softmax part per query, f32[.., lanes]: one gather moves it to the slots.
+    """The layout of a softmax part per query, f32[.., lanes], which one gather moves to the slots.
 
-    The unnormalised mixes of the heads lie one after the other; from lane `stats` on, the maxima of
-    the heads, then their sums. XLA would copy an array with an axis of heads.
+    The unnormalised mixes of the heads come first, one after the other. From lane `stats` on follow
+    the maxima of the heads, then their sums. XLA would copy an array with an axis of heads.
     """
 
-    stats: int
-    lanes: int
+    stats: int  # first lane of the maxima
+    lanes: int  # number of lanes
 
 
 def part_shape(heads: int, head_dim: int) -> PartShape:
@@ -53,29 +54,30 @@ def _whole_registers(lanes: int) -> int:
 
 
 class Grid(NamedTuple):
-    """The steps of a call of a kernel: `cores` x `parts`, with `groups` groups in each.
+    """The steps of a kernel call: `cores` x `parts`, with `groups` groups in each.
 
-    The last groups may be padding, without queries.
+    The last groups may be padding without queries.
     """
 
-    cores: int  # cores of a device; each runs its own part of the groups
-    parts: int  # steps of a core
-    groups: int  # groups of a step
+    cores: int  # number of cores of a device; each runs its own part of the groups
+    parts: int  # steps per core
+    groups: int  # groups per step
 
     @property
     def total(self) -> int:
-        """Groups of all steps."""
+        """The number of groups in all steps."""
         return self.cores * self.parts * self.groups
 
 
 def grid_for(num_groups: int, queries: int, heads: int, head_dim: int, cores: int) -> Grid:
-    """The grid with the fewest groups in all for `num_groups` groups of `queries` queries.
+    """The grid with the fewest groups for `num_groups` groups of `queries` queries.
 
-    `heads` are KV heads. The queries of a step fill whole registers: arrays have one row per query.
+    `heads` are KV heads. Arrays have one row per query, and the queries of a step fill whole
+    registers.
     """
     unit = SUBLANES // math.gcd(queries, SUBLANES)
     part = part_shape(heads, head_dim)
-    # Lanes per query: of the query, its mix, its softmax part, and the bounds of what it sees.
+    # Lanes per query: the query, its mix, its softmax part, and the bounds of its columns.
     lanes = 2 * part.stats + part.lanes + LANES
     max_groups = max(OPERAND_BYTES // (4 * queries * lanes), unit)
 
@@ -95,8 +97,8 @@ def make_schedule(
 ) -> Schedule:
     """The live blocks of groups whose queries see columns `first` .. `limit` - 1.
 
-    `sources` are the rows, or pages, that hold the blocks of each group. At most `max_items` blocks
-    are live (None: all blocks of all groups).
+    `sources` are the rows or pages that hold the blocks of each group. At most `max_items` blocks
+    are live; with None, all blocks of all groups may be live.
     """
     num_groups, num_blocks = sources.shape
     first, limit = (jnp.pad(x, ((0, grid.total - num_groups), (0, 0))) for x in (first, limit))

@@ -1,4 +1,4 @@
-"""Stacks of heads: where a head's few queries do not fill a register, several heads share it."""
+"""Stacks of heads: several heads share a register if the queries of one head do not fill it."""
 
 from typing import NamedTuple
 
@@ -10,19 +10,19 @@ from vinejax.engine.tpu.schedule import SUBLANES
 
 
 class Stacks(NamedTuple):
-    """Consecutive heads whose queries are the rows of one register, and so have one softmax.
+    """Stacks of consecutive heads, whose queries are rows of one register and share a softmax.
 
-    All rows of a stack are multiplied by the keys, or values, of each of its heads; of a product
-    those rows are of use that are that head's.
+    All rows of a stack are multiplied by the keys, or values, of each of its heads. Only the rows
+    of the same head are used of each product.
     """
 
-    count: int
-    heads: int  # of a stack
-    queries: int  # M
+    count: int  # number of stacks
+    heads: int  # heads per stack
+    queries: int  # M, queries per head
 
     @property
     def rows(self) -> int:
-        """Rows of a stack: its heads one after the other, with M rows each."""
+        """The number of rows of a stack: its heads one after the other, with M rows each."""
         return self.heads * self.queries
 
     def place(self, head: int) -> tuple[int, slice]:
@@ -35,7 +35,7 @@ class Stacks(NamedTuple):
         return range(stack * self.heads, (stack + 1) * self.heads)
 
     def pick(self, by_head: list[jax.Array]) -> jax.Array:
-        """[rows, n], each row from the array of its own head; `by_head` are those of a stack."""
+        """[rows, n] each row from the array of its own head; `by_head` lists a stack's arrays."""
         picked = by_head[0]
         row = lax.broadcasted_iota(jnp.int32, picked.shape, 0)
         for number, x in enumerate(by_head[1:], 1):
@@ -44,7 +44,7 @@ class Stacks(NamedTuple):
 
 
 def stacks_of(heads: int, queries: int) -> Stacks:
-    """The largest equal stacks of `heads` heads that fit into a register, or of single heads."""
+    """The largest equal stacks of `heads` heads that fit a register, or stacks of single heads."""
     fitting = (n for n in range(2, heads + 1) if heads % n == 0 and n * queries <= SUBLANES)
     size = max(fitting, default=1)
     return Stacks(heads // size, size, queries)

@@ -1,12 +1,14 @@
-"""Hugging Face folders, read and written: config.json, safetensors files, tokenizer files.
+"""Reads and writes Hugging Face folders: config.json, safetensors files, tokenizer files.
 
 In reading order:
 
     weights.py       `load_pretrained`, `save_pretrained`
-    hub.py           from a folder, a gs:// path or a name on the hub to a folder
-    families.py      config.json <-> `DecoderConfig`; one record per family
-    fields.py        checked fields of a config.json; rope_fields.py: RoPE's
-    names.py         our parameters <-> a checkpoint's tensors
-    tensors.py       safetensors files, read by range
+    hub.py           finds the folder of a path, a gs:// path or a name on the hub
+    gguf.py          converts a GGUF file to a folder
+    families.py      config.json <-> `DecoderConfig`, with one record per family
+    fields.py        checks the fields of a config.json; rope_fields.py: those of RoPE
+    names.py         our parameters <-> the tensors of a checkpoint
+    tensors.py       reads safetensors files by range, and writes them
     architecture.py  a config.json without weights, for `--mode=plan`
+    peft.py          folders of adapters in the format of PEFT
 """

@@ -1,4 +1,4 @@
-"""A model's architecture without its weights, from a config.json that a run's settings name."""
+"""The architecture of a model without its weights, from the config.json in `model.architecture`."""
 
 import os
 
@@ -9,8 +9,8 @@ from vinejax.model.decoder import Decoder, DecoderConfig
 from vinejax.model.hf.families import SIZES, parse_config
 from vinejax.model.hf.tensors import read_json
 
-# The fields that a plan depends on -> the fields of config.json that determine them.
-PLANNED = SIZES | {
+# Fields of `DecoderConfig` that a plan depends on -> fields of config.json that determine them.
+PLANNED_FIELDS = SIZES | {
     "head_dim": "head_dim",
     "context": "max_position_embeddings",
     "windows": "sliding_window",
@@ -33,10 +33,10 @@ def read_architecture(path: str | os.PathLike) -> DecoderConfig:
 def check_architecture(path: str | os.PathLike, model: Decoder) -> None:
     """Raise ModelError for the first size in which the config.json `path` and a model differ.
 
-    A plan that was made from the file would otherwise be of another model than the run's.
+    Without this check, a plan made from the file could describe another model than that of the run.
     """
     declared_cfg = read_architecture(path)
-    for ours, theirs in PLANNED.items():
+    for ours, theirs in PLANNED_FIELDS.items():
         declared, loaded = getattr(declared_cfg, ours), getattr(model.cfg, ours)
         if declared != loaded:
             raise ModelError(

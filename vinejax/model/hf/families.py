@@ -1,4 +1,4 @@
-"""The model families: their config.json, the defaults that it leaves out, and how to write it."""
+"""The model families: their fields of config.json, read with defaults, and written."""
 
 import dataclasses
 from typing import Any
@@ -12,27 +12,27 @@ from vinejax.model.rope import BY_LENGTH
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """Properties of all models of a family; 'the class' is its config class in transformers."""
+    """The properties that all models of a family have in common."""
 
-    architecture: str  # the name of the class of models in transformers
-    # Whether a field may be left out: num_key_value_heads is then num_attention_heads, head_dim is
-    # hidden_size / num_attention_heads.
+    architecture: str  # name of the model class in transformers
+    # Whether num_key_value_heads may be absent, and is then num_attention_heads.
     kv_heads_default: bool = False
+    # Whether head_dim may be absent, and is then hidden_size / num_attention_heads.
     head_dim_default: bool = True
-    head_dim_field: bool = True  # the class has a `head_dim` field
-    fused: bool = False  # q, k, v are one tensor, gate and up another
+    head_dim_field: bool = True  # whether the config class in transformers has a `head_dim` field
+    fused: bool = False  # whether q, k and v are one tensor, and gate and up another
     gemma: bool = False  # gelu, 1 + scale norms around both halves, scaled embedding, tied head
-    softcaps: tuple[tuple[str, float | None], ...] = ()  # fields, and their values if left out
+    softcaps: tuple[tuple[str, float | None], ...] = ()  # (field, value if it is absent)
     qk_norm: bool = False
     qkv_bias: bool = False
-    biases: tuple[str, ...] = ()  # the fields of attention_bias and mlp_bias that its configs have
-    windows: str = "none"  # 'all' layers, 'switched' on by a field, in a 'pattern'
-    window: int | None = 4096  # `sliding_window` if it is left out; null is none
+    biases: tuple[str, ...] = ()  # those of attention_bias and mlp_bias that configs have
+    windows: str = "none"  # layers with a window: 'all', 'switched' on by a field, in a 'pattern'
+    window: int | None = 4096  # value of `sliding_window` if it is absent; None: no window
     pattern: int = 0  # every `pattern`-th layer has full attention
-    local_theta: float | None = None  # rope_theta for the layers with a window, if they have one
+    local_theta: float | None = None  # rope_theta of the layers with a window; None: rope_theta
     rope_theta: float = 10000.0
-    partial_rope: bool = False  # partial_rotary_factor may be less than 1
-    ones: tuple[str, ...] = ()  # optional fields, accepted only with the value 1
+    partial_rope: bool = False  # whether partial_rotary_factor may be less than 1
+    ones: tuple[str, ...] = ()  # optional fields that must have the value 1
     rope_types: tuple[str, ...] = ("default", "linear", "llama3", "yarn", *BY_LENGTH)
     norm_eps: float = 1e-6
 
@@ -78,7 +78,7 @@ SIZES = {  # our field -> Hugging Face's
 
 
 def parse_config(raw: dict[str, Any], file: str = "config.json") -> DecoderConfig:
-    """The architecture that a config.json describes; ModelError names an unsupported field."""
+    """The architecture that a config.json describes. ModelError names an unsupported field."""
     read = FieldReader(file, raw)
     name = read.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
@@ -138,7 +138,7 @@ def parse_config(raw: dict[str, Any], file: str = "config.json") -> DecoderConfi
 
 
 def eos_ids(read: FieldReader) -> tuple[int, ...]:
-    """The ids in `eos_token_id`, one or a list, of a config.json or generation_config.json."""
+    """The ids in `eos_token_id` of a config.json or generation_config.json: one, or a list."""
     ids = read.get("eos_token_id", [])
     if not isinstance(ids, list):
         ids = [ids]
@@ -156,7 +156,7 @@ def _activation(read: FieldReader, family: Family) -> str:
 
 
 def _softcap(read: FieldReader, family: Family, field: str) -> float | None:
-    """One of Gemma's caps: the class's default where the field is absent, None where it is null."""
+    """The value of a Gemma cap: the family's default if the field is absent, None if it is null."""
     defaults = dict(family.softcaps)
     value = read.raw[field] if field in read.raw else defaults.get(field)
     if field not in defaults or value is None:
@@ -165,7 +165,7 @@ def _softcap(read: FieldReader, family: Family, field: str) -> float | None:
 
 
 def _windows(read: FieldReader, family: Family, num_layers: int) -> tuple[int | None, ...]:
-    """Each layer's window, or () if no layer has one."""
+    """The window of each layer, or () if no layer has one."""
     if family.windows == "none":
         return ()
     value = read.raw.get("sliding_window", family.window)
@@ -186,8 +186,8 @@ def _windows(read: FieldReader, family: Family, num_layers: int) -> tuple[int | 
         kinds = ["full_attention" if i in full else "sliding_attention" for i in range(num_layers)]
     is_known = isinstance(kinds, list) and all(kind in KINDS for kind in kinds)
     if not is_known or len(kinds) != num_layers:
-        rule = "must be 'full_attention' or 'sliding_attention' for each of num_hidden_layers"
-        read.fail("layer_types", f"is not supported: {rule} = {num_layers}")
+        message = "must be 'full_attention' or 'sliding_attention' for each of num_hidden_layers"
+        read.fail("layer_types", f"is not supported: {message} = {num_layers}")
     if "sliding_attention" not in kinds:
         return ()
     if size is None:
@@ -196,7 +196,10 @@ def _windows(read: FieldReader, family: Family, num_layers: int) -> tuple[int | 
 
 
 def config_json(cfg: DecoderConfig, dtype: str) -> dict[str, Any]:
-    """The config.json for `cfg`, checked by parsing it; ModelError if the family has none."""
+    """The config.json for `cfg`, checked by parsing it again.
+
+    Raises ModelError for an architecture that the family does not have.
+    """
     family = FAMILIES[cfg.family]
     activations = {ours: theirs for theirs, ours in ACTIVATIONS.items()}
     raw: dict[str, Any] = {
@@ -207,7 +210,7 @@ def config_json(cfg: DecoderConfig, dtype: str) -> dict[str, Any]:
         "rms_norm_eps": cfg.norm_eps,
         "hidden_activation" if family.gemma else "hidden_act": activations[cfg.activation],
         "bos_token_id": cfg.bos_id,
-        # Null where there is none: the class's default can be outside the vocabulary.
+        # Null if there is none, because the default in transformers can be outside the vocabulary.
         "eos_token_id": list(cfg.eos_ids) or None,
         "pad_token_id": None,
         "torch_dtype": dtype,

@@ -1,7 +1,7 @@
-"""The fields of a config.json, each checked and recorded as it is read.
+"""Checks the fields of a config.json, and records which of them are read.
 
-A field that was neither read nor is known to be harmless is refused by name unless it is off (None,
-False, empty), so that nothing that a checkpoint asks for is ignored.
+A field that is set (not None, False or empty), was not read and is not known to be harmless raises
+an error with its name, so that no property of a checkpoint is ignored.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Any, Never
 
 from vinejax.core.errors import ModelError
 
-# Names of fields that cannot change the forward pass, whatever their value.
+# Names of fields that cannot change the forward pass with any value.
 HARMLESS_NAMES = re.compile(
     r"""
     _.*                                        # private to the class that wrote the file
@@ -22,7 +22,7 @@ HARMLESS_NAMES = re.compile(
     """,
     re.VERBOSE,
 )
-# Others: bookkeeping, and the generation settings that old configs carry.
+# Other such fields: bookkeeping, and the settings of generation that old configs contain.
 HARMLESS = frozenset(
     """
     architectures model_type dtype torch_dtype transformers_version name_or_path auto_map use_cache
@@ -39,18 +39,18 @@ HARMLESS = frozenset(
 
 
 class FieldReader:
-    """The fields of one config.json; every method but `fail` records that its field was read."""
+    """The fields of one config.json. Every method but `fail` records that its field was read."""
 
     def __init__(self, file: str, raw: dict[str, Any]):
         self.file, self.raw = file, raw
         self.seen: set[str] = set()
 
-    def fail(self, field: str, rule: str) -> Never:
-        """Raise ModelError with file, field, its value and the rule that it breaks."""
-        raise ModelError(f"{self.file}: {field} = {self.raw.get(field)!r} {rule}")
+    def fail(self, field: str, message: str) -> Never:
+        """Raise ModelError with the file, the field, its value and the message."""
+        raise ModelError(f"{self.file}: {field} = {self.raw.get(field)!r} {message}")
 
     def get(self, field: str, otherwise: Any = None) -> Any:
-        """The value of a field, or `otherwise` where it is absent or null."""
+        """The value of a field, or `otherwise` if it is absent or null."""
         self.seen.add(field)
         value = self.raw.get(field)
         return otherwise if value is None else value
@@ -88,7 +88,7 @@ class FieldReader:
     def refuse_the_rest(self, harmless: Container[str]) -> None:
         """Raise ModelError for the first field that is set, was not read and is not harmless.
 
-        Harmless are those of `HARMLESS_NAMES`, too.
+        Fields that match `HARMLESS_NAMES` are harmless, too.
         """
         for field in sorted(self.raw.keys() - self.seen):
             is_harmless = field in harmless or HARMLESS_NAMES.fullmatch(field)

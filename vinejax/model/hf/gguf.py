@@ -1,8 +1,9 @@
-"""GGUF files, as llama.cpp has them: transformers makes a Hugging Face folder of one.
+"""Converts a GGUF file, the format of llama.cpp, to a Hugging Face folder by transformers.
 
-It runs in a process of its own, as it loads torch. Weights of few bits become float32: training
-starts from the rounded weights. Of a tokenizer transformers does not read `tokenizer.ggml.pre`, the
-pattern that splits texts, and takes GPT-2's; of SmolLM2's that changes spaces before digits alone.
+transformers runs in a separate process, because it loads torch. Quantized weights become float32,
+so training starts from the rounded weights. transformers does not read `tokenizer.ggml.pre`, the
+pattern by which a tokenizer splits texts, and takes the pattern of GPT-2. For SmolLM2 that changes
+only spaces before digits.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ from etils import epath
 from vinejax.core.errors import ModelError
 
 SUFFIX = ".gguf"
-NEEDED = ("gguf", "accelerate", "torch")  # beside transformers
+NEEDED_PACKAGES = ("gguf", "accelerate", "torch")  # besides transformers
 CONVERT = """
 import sys, transformers as t
 folder, file, out = sys.argv[1:]
@@ -29,10 +30,11 @@ t.AutoTokenizer.from_pretrained(folder, gguf_file=file).save_pretrained(out)
 """
 
 
-def converted(file: epath.Path) -> epath.Path:
-    """The Hugging Face folder of a GGUF file, in the user's cache folder; made at the first call.
+def converted_folder(file: epath.Path) -> epath.Path:
+    """The Hugging Face folder for a GGUF file, in the user's cache folder.
 
-    A file that has changed gets another folder. Raises ModelError as `convert` does.
+    The first call converts the file. A changed file gets another folder. Raises ModelError as
+    `convert` does.
     """
     stat = os.stat(file)
     made_from = f"{os.path.realpath(file)} {stat.st_size} {stat.st_mtime_ns}"
@@ -45,20 +47,19 @@ def converted(file: epath.Path) -> epath.Path:
 
 
 def convert(file: epath.Path, folder: epath.Path) -> None:
-    """Writes the model and the tokenizer of a GGUF file to a new folder, in float32.
+    """Write model and tokenizer of a GGUF file to a new folder, in float32.
 
     Raises ModelError if packages are missing, or if transformers cannot read the file.
     """
-    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
-        rule = f"a GGUF file needs {', '.join(missing)}: pip install 'vinejax[real]'"
-        raise ModelError(f"{file}: {rule}, or name a folder with safetensors")
+    if missing := [name for name in NEEDED_PACKAGES if importlib.util.find_spec(name) is None]:
+        message = f"a GGUF file needs {', '.join(missing)}: pip install 'vinejax[real]'"
+        raise ModelError(f"{file}: {message}, or name a folder with safetensors")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".gguf-", dir=folder.parent) as unfinished:
         out = os.path.join(unfinished, "model")
-        arguments = [os.path.dirname(os.path.abspath(file)), file.name, out]
-        done = subprocess.run(
-            [sys.executable, "-c", CONVERT, *arguments], capture_output=True, text=True
-        )
+        folder_of_file = os.path.dirname(os.path.abspath(file))
+        command = [sys.executable, "-c", CONVERT, folder_of_file, file.name, out]
+        done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             reason = done.stderr.strip().rpartition("\n")[2]
             raise ModelError(f"{file}: transformers cannot read it: {reason}")

@@ -1,4 +1,4 @@
-"""Find a model: a folder, also in an object store, a GGUF file, or a name on the hub."""
+"""Finds a model: a local folder, a folder in an object store, a GGUF file, or a name on the hub."""
 
 import contextlib
 import os
@@ -9,21 +9,21 @@ from collections.abc import Iterator
 from etils import epath
 
 from vinejax.core.errors import ModelError
-from vinejax.model.hf.gguf import SUFFIX, converted
+from vinejax.model.hf.gguf import SUFFIX, converted_folder
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # 'gpt2', 'deepseek-ai/deepseek-math-7b-base'
-# Only safetensors are downloaded; Mistral's consolidated* hold the same weights once more.
-WANTED = ["*.safetensors", "*.json", "*.jinja"]
-UNWANTED = ["*/*", "consolidated*"]
+# Weights are downloaded as safetensors only. Mistral's consolidated* repeat the same weights.
+DOWNLOADED_FILES = ["*.safetensors", "*.json", "*.jinja"]
+IGNORED_FILES = ["*/*", "consolidated*"]
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 
 
 def find_folder(path: epath.PathLike) -> epath.Path:
-    """The folder of a model, `~` for the home folder; other names are looked up on the hub.
+    """The folder of a model, given by a path, where `~` is the home folder, or by a hub name.
 
-    That of a GGUF file is made of it (`converted`).
-    A model from the hub is downloaded once per host into huggingface_hub's cache, which is safe
-    between processes and respects HF_HUB_OFFLINE. Raises ModelError if there is no such model.
+    For a GGUF file it is the `converted_folder`. huggingface_hub downloads a model from the hub
+    once per host into its cache, which is safe between processes and respects HF_HUB_OFFLINE.
+    Raises ModelError if there is no such model.
     """
     folder = epath.Path(os.path.expanduser(path))
     try:
@@ -34,7 +34,7 @@ def find_folder(path: epath.PathLike) -> epath.Path:
     except ImportError as error:  # the client library for gs:// is missing
         raise ModelError(f"{path}: {error}") from None
     if folder.suffix == SUFFIX and folder.is_file():
-        return converted(folder)
+        return converted_folder(folder)
     name = os.fspath(path)
     if folder.exists() or not HUB_NAME.fullmatch(name) or name.startswith("."):
         raise ModelError(f"{path}: no such model folder")
@@ -42,23 +42,25 @@ def find_folder(path: epath.PathLike) -> epath.Path:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        return epath.Path(snapshot_download(name, allow_patterns=WANTED, ignore_patterns=UNWANTED))
+        return epath.Path(
+            snapshot_download(name, allow_patterns=DOWNLOADED_FILES, ignore_patterns=IGNORED_FILES)
+        )
     except LocalEntryNotFoundError:
         offline = " (HF_HUB_OFFLINE is set)" if constants.HF_HUB_OFFLINE else ""
         raise ModelError(
             f"{name}: no such model folder, and neither in the hub's cache nor to be downloaded"
             f"{offline}; give a folder, or `hf download {name}` first"
         ) from None
-    except Exception as error:  # the HTTP client's, whose types differ between versions
+    except Exception as error:  # from the HTTP client, whose types differ between versions
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"{name}: no such model folder, nor one on the hub: {reason}") from None
 
 
 @contextlib.contextmanager
 def local_copy(folder: epath.Path) -> Iterator[str]:
-    """The path of a folder's files except weights, for libraries that cannot open gs:// paths.
+    """A local path of a folder's files without weights, for libraries that cannot open gs:// paths.
 
-    Inside the context it is a temporary copy, or `folder` itself if that is local.
+    It is `folder` itself if that is local, or else a temporary copy that the context removes.
     """
     if "://" not in os.fspath(folder):
         yield os.fspath(folder)

@@ -1,7 +1,8 @@
-"""Where each parameter is in a Hugging Face checkpoint: tensor name, rows, transposition.
+"""Maps each parameter to a Hugging Face checkpoint: name of the tensor, rows, transposition.
 
-A torch Linear is [outputs, inputs]; here it is [inputs, outputs] with heads on an axis of their
-own. Phi-3 stacks the rows of q, k and v in one tensor, and the rows of gate and up in another.
+The weight of a torch Linear is [outputs, inputs]. Here a kernel is [inputs, outputs], with heads on
+a separate axis. Phi-3 stacks the rows of q, k and v in one tensor, and the rows of gate and up in
+another.
 """
 
 import dataclasses
@@ -16,12 +17,12 @@ from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.families import FAMILIES
 from vinejax.model.hf.tensors import StoredTensor
 
-Path = tuple[str, ...]  # to a parameter, such as ("layers", "q", "kernel")
-Shape = tuple[int, ...]
+ParamPath = tuple[str, ...]  # path of a parameter, such as ("layers", "q", "kernel")
+TensorShape = tuple[int, ...]
 Index = tuple[slice, ...]  # one slice per axis
 
 EMBED, HEAD = ("embed",), ("head",)
-TOP = {
+TOP_TENSORS = {
     EMBED: "model.embed_tokens.weight",
     ("norm", "scale"): "model.norm.weight",
     HEAD: "lm_head.weight",
@@ -44,35 +45,35 @@ SANDWICH = {
     "mlp_norm": "pre_feedforward_layernorm",
     "post_mlp_norm": "post_feedforward_layernorm",
 }
-FUSED = {"self_attn.qkv_proj": ("q", "k", "v"), "mlp.gate_up_proj": ("gate", "up")}
-BLOCK_BYTES = 2**22  # maximum of a file that is in memory at a time
+FUSED_MODULES = {"self_attn.qkv_proj": ("q", "k", "v"), "mlp.gate_up_proj": ("gate", "up")}
+BLOCK_BYTES = 2**22  # maximum size of the part of a file that is in memory at a time
 
 
 class Source(NamedTuple):
     """The rows of a torch tensor that hold a parameter, or one layer's part of it."""
 
-    name: str  # {} stands for the layer
-    shape: Shape  # the whole tensor's
-    start: int  # the first row
+    name: str  # name of the tensor, with {} for the layer
+    shape: TensorShape  # shape of the whole tensor
+    start: int  # index of the first row
 
 
-def by_path(params: Params) -> dict[Path, Any]:
-    """The leaves of nested parameters by the names along their paths."""
+def by_path(params: Params) -> dict[ParamPath, Any]:
+    """The leaves of nested parameters by their paths of names."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     return {tuple(key.key for key in path): leaf for path, leaf in leaves}
 
 
-@functools.lru_cache(maxsize=16)  # a plan asks for them many times
+@functools.lru_cache(maxsize=16)  # a plan needs them many times
 def abstract_params(model: Decoder) -> Params:
-    """The parameters as float32 shapes, not to be changed; nothing is allocated."""
+    """The float32 shapes of the parameters, unallocated. Callers must not change the result."""
     return jax.eval_shape(lambda: dataclasses.replace(model, mesh=None).init(jax.random.key(0)))
 
 
-def param_sources(model: Decoder) -> dict[Path, Source]:
+def param_sources(model: Decoder) -> dict[ParamPath, Source]:
     """The tensor and rows of each parameter in a checkpoint of the model's family."""
     cfg = model.cfg
     modules = MODULES | (SANDWICH if cfg.sandwich_norms else {})
-    fused = FUSED if FAMILIES[cfg.family].fused else {}
+    fused = FUSED_MODULES if FAMILIES[cfg.family].fused else {}
     shapes = {
         path: torch_shape(path, x.shape[1:] if path[0] == "layers" else x.shape)
         for path, x in by_path(abstract_params(model)).items()
@@ -80,7 +81,7 @@ def param_sources(model: Decoder) -> dict[Path, Source]:
     sources = {}
     for path, shape in shapes.items():
         if path[0] != "layers":
-            sources[path] = Source(TOP[path], shape, 0)
+            sources[path] = Source(TOP_TENSORS[path], shape, 0)
             continue
         _, module, kind = path
         name, members = modules[module], (module,)
@@ -94,10 +95,10 @@ def param_sources(model: Decoder) -> dict[Path, Source]:
     return sources
 
 
-def _matrix_axes(path: Path, rank: int) -> tuple[slice, slice]:
-    """The axes of a parameter that become the rows, and the columns, of torch's matrix.
+def _matrix_axes(path: ParamPath, rank: int) -> tuple[slice, slice]:
+    """(axes that become the rows, axes that become the columns) of torch's matrix of a parameter.
 
-    A vector has rows only.
+    A vector has no columns.
     """
     if path == EMBED:
         return slice(0, 1), slice(1, 2)
@@ -107,22 +108,22 @@ def _matrix_axes(path: Path, rank: int) -> tuple[slice, slice]:
     return slice(0, rank), slice(rank, rank)
 
 
-def torch_shape(path: Path, shape: Shape) -> Shape:
-    """The checkpoint's shape of a parameter of `shape`, from which the axis L is left out."""
+def torch_shape(path: ParamPath, shape: TensorShape) -> TensorShape:
+    """The shape in a checkpoint of a parameter of `shape`, without the axis L."""
     rows, columns = _matrix_axes(path, len(shape))
     matrix = math.prod(shape[rows]), math.prod(shape[columns])
     return matrix if shape[columns] else matrix[:1]
 
 
-def torch_matrix(path: Path, x: np.ndarray) -> np.ndarray:
-    """A view of a parameter as the checkpoint's matrix [rows, columns]."""
+def torch_matrix(path: ParamPath, x: np.ndarray) -> np.ndarray:
+    """A view of a parameter as the matrix [rows, columns] of a checkpoint."""
     rows, _ = _matrix_axes(path, x.ndim)
     num_rows = math.prod(x.shape[rows])
     return x.reshape(num_rows, -1) if rows.start == 0 else x.reshape(-1, num_rows).T
 
 
-def _flat_range(shape: Shape, index: Index) -> tuple[int, int]:
-    """Start and stop of `index` in the flattened axes; it may divide the first axis only."""
+def _flat_range(shape: TensorShape, index: Index) -> tuple[int, int]:
+    """(start, stop) of `index` in the flattened axes. It must select whole axes after the first."""
     if not shape:
         return 0, 1
     start, stop, _ = index[0].indices(shape[0])
@@ -130,7 +131,12 @@ def _flat_range(shape: Shape, index: Index) -> tuple[int, int]:
 
 
 def read_part(
-    tensor: StoredTensor, path: Path, source: Source, shape: Shape, index: Index, out: np.ndarray
+    tensor: StoredTensor,
+    path: ParamPath,
+    source: Source,
+    shape: TensorShape,
+    index: Index,
+    out: np.ndarray,
 ) -> None:
     """Fill `out` with the part `index` of a parameter of `shape`, without the axis L."""
     rows, columns = _matrix_axes(path, len(shape))
@@ -143,6 +149,6 @@ def read_part(
 
 
 def row_blocks(tensor: StoredTensor, first: int, last: int) -> list[tuple[int, int]]:
-    """Rows first .. last - 1 as (start, stop) of blocks of at most BLOCK_BYTES, or one row."""
+    """Rows first .. last - 1 as (start, stop) of blocks. A block has BLOCK_BYTES or one row."""
     step = max(1, BLOCK_BYTES // (math.prod(tensor.shape[1:]) * tensor.dtype.itemsize))
     return [(start, min(start + step, last)) for start in range(first, last, step)]

@@ -1,8 +1,9 @@
-"""Adapters as a folder of PEFT's: adapter_config.json and adapter_model.safetensors.
+"""Adapters in the format of PEFT: adapter_config.json and adapter_model.safetensors.
 
-A torch Linear that holds several projections (Phi-3's) gets one adapter whose rank is the sum of
-theirs and whose B has a block for each. Its alpha grows in proportion, so that alpha / rank stays.
-One that is read becomes an adapter of each of these projections, with their rows of B.
+Some torch Linears, such as Phi-3's, hold several projections. When adapters are written, such a
+Linear gets one adapter whose rank is the sum of the ranks, and whose B has a block per projection.
+Its alpha grows in proportion to the rank, so that alpha / rank stays the same. When the adapter of
+such a Linear is read, each of its projections gets an adapter with the projection's rows of B.
 """
 
 import json
@@ -26,7 +27,8 @@ from vinejax.model.lora import kernel_shapes
 from vinejax.runtime.host_arrays import whole_array
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-# Of adapter_config.json: how adapters were begun, trained and chosen, which their weights show.
+# Fields of adapter_config.json about the creation and training of adapters, or about the choice of
+# projections, which the weights show.
 HARMLESS = frozenset(
     """
     task_type base_model_name_or_path target_modules exclude_modules rank_pattern r inference_mode
@@ -34,14 +36,15 @@ HARMLESS = frozenset(
     megatron_core ensure_weight_tying qalora_group_size
     """.split()
 )
-# Of `init_lora_weights`: the base is as it was. Others, such as 'pissa', take something off it.
-KEEPING = (True, False, "gaussian", "eva", "orthogonal")
+# Values of `init_lora_weights` that leave the base unchanged, unlike 'pissa' and others.
+INITS_WITH_PLAIN_BASE = (True, False, "gaussian", "eva", "orthogonal")
 
 
 def base_of(folder: epath.Path) -> str | None:
-    """The model that the adapters in a folder are added to; None: it holds no adapters.
+    """The model that the adapters in a folder belong to; None if the folder holds no adapters.
 
-    A folder with a config.json is a model. Raises ModelError if adapters name none, or themselves.
+    A folder with a config.json is a model. Raises ModelError if the adapters name no model, or
+    their own folder.
     """
     if not (folder / CONFIG).exists() or (folder / "config.json").exists():
         return None
@@ -54,29 +57,30 @@ def base_of(folder: epath.Path) -> str | None:
 def read_adapters(folder: epath.Path, model: Decoder) -> Params:
     """The adapters in a folder of PEFT's, for the model that they were trained on; on the host.
 
-    {layers {target {lora_a, lora_b}}} in float32, as in `lora.py`. A kernel becomes W + A B: PEFT's
-    scale, alpha / rank or with `use_rslora` alpha / sqrt(rank), is in B. Layers without an adapter
-    have zeros. Raises ModelError for missing, misshapen or unsupported content.
+    The result is {layers {target {lora_a, lora_b}}} in float32, as in `lora.py`. B contains PEFT's
+    scale, which is alpha / rank, or alpha / sqrt(rank) with `use_rslora`, so that a kernel becomes
+    W + A B. Layers without an adapter have zeros. Raises ModelError for missing, misshapen or
+    unsupported content.
     """
     scale_of, file = _scales(folder), folder / WEIGHTS
     if not file.exists():
         raise ModelError(f"{folder}: holds no {WEIGHTS}; save the adapters as safetensors")
     stored = {tensor.name: tensor for tensor in read_header(file)}
-    left, shapes, layers = set(stored), kernel_shapes(model), {}
+    unread, shapes, layers = set(stored), kernel_shapes(model), {}
     for part, source in _sources(model, shapes).items():
         inputs, outputs = shapes[part]
         factors = []
         for layer in range(model.cfg.num_layers):
             module = _module(source).format(layer)
             names = [f"base_model.model.{module}.lora_{factor}.weight" for factor in "AB"]
-            left -= {*names}
+            unread -= {*names}
             if not any(name in stored for name in names):
                 factors.append((np.zeros((0, math.prod(inputs))), np.zeros((source.shape[0], 0))))
                 continue
             a, b = (_matrix(stored, name, file) for name in names)
             if a.shape[1:] != (math.prod(inputs),) or b.shape != (source.shape[0], len(a)):
-                rule = f"has factors {a.shape} and {b.shape}, the projection is {source.shape}"
-                raise ModelError(f"{file}: {module} {rule}")
+                message = f"has factors {a.shape} and {b.shape}, the projection is {source.shape}"
+                raise ModelError(f"{file}: {module} {message}")
             factors.append((a, scale_of(module, len(a)) * b))
         if rank := max(len(a) for a, _ in factors):
             rows = slice(source.start, source.start + math.prod(outputs))
@@ -86,34 +90,39 @@ def read_adapters(folder: epath.Path, model: Decoder) -> Params:
                 LORA_A: np.stack(of_a).reshape(-1, *inputs, rank).astype(np.float32),
                 LORA_B: np.stack(of_b).reshape(-1, rank, *outputs).astype(np.float32),
             }
-    if left:
-        rule = "is no adapter of a projection of the model (q, k, v, out, gate, up, down)"
-        raise ModelError(f"{file}: tensor {min(left)} {rule}")
+    if unread:
+        message = "is no adapter of a projection of the model (q, k, v, out, gate, up, down)"
+        raise ModelError(f"{file}: tensor {min(unread)} {message}")
     return {"layers": layers}
 
 
 def _scales(folder: epath.Path) -> Callable[[str, int], float]:
-    """The factor of A B, of a module and its rank; ModelError for what it cannot express."""
+    """A function from a module and its rank to the factor on A B.
+
+    Raises ModelError for settings that change more than this factor.
+    """
     fields = FieldReader(os.fspath(folder / CONFIG), read_json(folder / CONFIG))
     for field, known in (("peft_type", "LORA"), ("bias", "none"), ("fan_in_fan_out", False)):
         if fields.get(field, known) != known:
             fields.fail(field, f"is not supported, {known!r} is")
-    if fields.get("init_lora_weights", True) not in KEEPING:
+    if fields.get("init_lora_weights", True) not in INITS_WITH_PLAIN_BASE:
         fields.fail("init_lora_weights", "changes the base: convert the adapters to plain ones")
-    alpha, of_modules = fields.number("lora_alpha"), fields.get("alpha_pattern", {})
+    alpha, module_alphas = fields.number("lora_alpha"), fields.get("alpha_pattern", {})
     is_root = fields.flag("use_rslora")
     fields.refuse_the_rest(HARMLESS)
 
     def scale(module: str, rank: int) -> float:
-        # As PEFT finds them: the first pattern that the end of the name matches.
-        found = (x for key, x in of_modules.items() if re.fullmatch(rf"(.*\.)?({key})", module))
-        return next(found, alpha) / (rank**0.5 if is_root else rank)
+        # As in PEFT, the first pattern that matches the end of the name counts.
+        matching_alphas = (
+            x for key, x in module_alphas.items() if re.fullmatch(rf"(.*\.)?({key})", module)
+        )
+        return next(matching_alphas, alpha) / (rank**0.5 if is_root else rank)
 
     return scale
 
 
 def _matrix(stored: dict[str, StoredTensor], name: str, file: epath.Path) -> np.ndarray:
-    """A factor as it is stored, in float32; ModelError if there is none."""
+    """A stored factor in float32. Raises ModelError if it is missing or no matrix."""
     if name not in stored or len(stored[name].shape) != 2:
         raise ModelError(f"{file}: tensor {name} is missing, or is no matrix")
     tensor = stored[name]
@@ -123,11 +132,10 @@ def _matrix(stored: dict[str, StoredTensor], name: str, file: epath.Path) -> np.
 def save_adapters(
     path: epath.PathLike, model: Decoder, adapters: Params, settings: ModelConfig, base: str
 ) -> None:
-    """Writes adapters that `peft.PeftModel.from_pretrained` puts on the model `base`; float32.
+    """Write float32 adapters that `peft.PeftModel.from_pretrained` puts on the model `base`.
 
-    PEFT needs a `base` that is a model, and not adapters or a run, which `load_weights` reads.
-
-    Every process of a run must make the call; the first one writes.
+    PEFT needs a model as `base`. It cannot load adapters or the folder of a run as a base, unlike
+    `load_weights`. Every process of a run must call the function, and the first process writes.
     """
     layers = jax.tree.map(whole_array, adapters["layers"])
     members = _members(model, layers)
@@ -163,7 +171,7 @@ def save_adapters(
 
 
 def _members(model: Decoder, layers: Params) -> dict[str, tuple[int, dict[str, int]]]:
-    """Maps a torch module, {} for the layer, to its rows and the first row of each projection."""
+    """Torch module, with {} for the layer -> (number of rows, {projection: its first row})."""
     modules: dict[str, tuple[int, dict[str, int]]] = {}
     sources = _sources(model, layers)
     for part, source in sorted(sources.items(), key=lambda pair: pair[1].start):
@@ -172,7 +180,7 @@ def _members(model: Decoder, layers: Params) -> dict[str, tuple[int, dict[str, i
 
 
 def _sources(model: Decoder, projections: Container[str]) -> dict[str, Source]:
-    """Where the kernel of each projection is in a checkpoint of the model's family."""
+    """The tensor and rows of each projection's kernel in a checkpoint of the model's family."""
     return {
         path[1]: source
         for path, source in param_sources(model).items()
@@ -181,19 +189,19 @@ def _sources(model: Decoder, projections: Container[str]) -> dict[str, Source]:
 
 
 def _module(source: Source) -> str:
-    """The torch module of a kernel, {} for the layer."""
+    """The torch module of a kernel, with {} for the layer."""
     return source.name.removesuffix(".weight")
 
 
 def _matrices(adapter: Params, layer: int) -> tuple[np.ndarray, np.ndarray]:
-    """A [rank, inputs] and B [outputs, rank] of a projection in a layer, as torch has them."""
+    """(A [rank, inputs], B [outputs, rank]) of a projection in one layer, as torch stores them."""
     a, b = adapter[LORA_A][layer], adapter[LORA_B][layer]
     rank = a.shape[-1]
     return a.reshape(-1, rank).T.copy(), b.reshape(rank, -1).T.copy()
 
 
 def _blocks(rows: int, parts: list[tuple[int, np.ndarray]]) -> np.ndarray:
-    """[rows, sum of ranks] each part in its rows and in columns of its own, 0 elsewhere."""
+    """[rows, sum of ranks]: a block matrix. Each part has its own rows and columns."""
     joined = np.zeros((rows, sum(b.shape[1] for _, b in parts)), np.float32)
     column = 0
     for start, b in parts:

@@ -1,4 +1,4 @@
-"""Read and write RoPE in config.json: `rope_theta` and `rope_scaling`, or `rope_parameters`."""
+"""Reads and writes RoPE in config.json: `rope_theta` and `rope_scaling`, or `rope_parameters`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from vinejax.model.rope import BY_LENGTH, Rope
 Json = dict[str, Any]
 ORIGINAL = "original_max_position_embeddings"
 YARN = ["attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"]
-# rope_type -> (the fields that it needs, the fields that it may have)
+# rope_type -> (required fields, optional fields)
 FIELDS: dict[str, tuple[list[str], list[str]]] = {
     "default": ([], []),
     "linear": (["factor"], []),
@@ -27,14 +27,15 @@ def read_ropes(
 ) -> tuple[Rope, Rope | None]:
     """The RoPE of layers with full attention and, with `local_theta`, of layers with a window.
 
-    Raises ModelError for a `rope_type` outside `types`, and for fields that the type does not have,
-    that it needs and that are missing, or whose values are impossible.
+    Raises ModelError for a `rope_type` outside `types`, for a missing field, for a field that the
+    type does not have, and for an impossible value.
     """
     context = read.size("max_position_embeddings")
     parameters = read.get("rope_parameters")
     fields = _checked_object(read, read.get("rope_scaling") or parameters)
     local: Json = {}
-    if local_theta is not None and "full_attention" in fields:  # as transformers 5 writes both
+    # transformers 5 writes one object per kind of layer.
+    if local_theta is not None and "full_attention" in fields:
         fields, local = (_checked_object(read, fields.get(kind)) for kind in KINDS)
     defaults: Json = {
         "rope_theta": read.number("rope_theta", theta),
@@ -50,7 +51,7 @@ def read_ropes(
 
 
 def _checked_object(read: FieldReader, value: object) -> Json:
-    """RoPE's fields as a JSON object, {} where absent; raises ModelError for any other value."""
+    """The fields of RoPE as a JSON object, {} if absent. Raises ModelError for any other value."""
     if value is not None and not isinstance(value, dict):
         raise ModelError(f"{read.file}: RoPE = {value!r} must be an object")
     return value or {}
@@ -59,12 +60,12 @@ def _checked_object(read: FieldReader, value: object) -> Json:
 def _parse_rope(
     file: str, fields: Json, types: Sequence[str], defaults: Json, head_dim: int, context: int
 ) -> Rope:
-    """The RoPE that one object of `fields` describes; ModelError as in `read_ropes`.
+    """The RoPE that one object of `fields` describes. Raises ModelError as `read_ropes` does.
 
-    `defaults` are the values of three fields where those are left out.
+    `defaults` are the values of three fields, for objects without them.
     """
     kind = fields.get("rope_type") or fields.get("type") or "default"
-    kind = "longrope" if kind == "su" else kind  # its name in the first Phi-3 files
+    kind = "longrope" if kind == "su" else kind  # name of longrope in the first Phi-3 files
     read = FieldReader(f"{file}: RoPE", {**fields, "rope_type": kind})
     if kind not in types:
         read.fail("rope_type", f"is not supported, only {', '.join(types)}")
@@ -100,7 +101,7 @@ def _parse_rope(
 
 
 def rope_json(rope: Rope, local_rope: Rope | None) -> Json:
-    """RoPE's fields of config.json in the older form, which transformers 4 and 5 read."""
+    """The fields of RoPE in config.json, in the older form, which transformers 4 and 5 read."""
     raw: Json = {"rope_theta": rope.rope_theta}
     if rope.partial_rotary_factor != 1:
         raw["partial_rotary_factor"] = rope.partial_rotary_factor
@@ -109,7 +110,7 @@ def rope_json(rope: Rope, local_rope: Rope | None) -> Json:
     original = rope.original_max_position_embeddings
     if rope.rope_type == "dynamic":
         defaults[ORIGINAL] = rope.max_position_embeddings
-    if rope.rope_type == "longrope":  # transformers 4 allows Phi-3 three fields, one named `type`
+    if rope.rope_type == "longrope":  # transformers 4 allows Phi-3 three fields, with `type`
         raw[ORIGINAL] = original
         defaults[ORIGINAL] = original
         defaults["factor"] = rope.max_position_embeddings / original

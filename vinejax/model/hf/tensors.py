@@ -1,9 +1,11 @@
-"""safetensors files, read by range and written tensor by tensor.
+"""Reads safetensors files by range, and writes them tensor by tensor.
 
-A file is 8 bytes with the length of a JSON header, the header (name -> dtype, shape, byte range),
-and the data. The `safetensors` library maps whole files, whose pages count as the process's memory
-(reading 512 MB grew it by 576 MB), needs all tensors at once to save them, and opens no gs:// path.
-Here only the requested bytes are in memory.
+A file consists of 8 bytes with the length of a JSON header, the header (name -> dtype, shape, byte
+range), and the data.
+
+The `safetensors` library maps whole files, whose pages count as memory of the process: reading 512
+MB made it grow by 576 MB. It also needs all tensors at once to save them, and cannot open a gs://
+path. Here only the requested bytes are in memory.
 """
 
 import dataclasses
@@ -24,33 +26,34 @@ DTYPES = {
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(jnp.bfloat16),
 }
-MAX_HEADER = 100 * 2**20  # bytes, as in the library
+MAX_HEADER = 100 * 2**20  # maximum number of bytes in a header, as in the library
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-TEMPORARY = ".tmp"  # suffix of a file's name until `put_in_place`
+TEMPORARY = ".tmp"  # suffix of the name of a file until `put_in_place`
 CONVERT = (
     "import sys, transformers as t; a, b = sys.argv[1:]; "
     "t.AutoModelForCausalLM.from_pretrained(a, dtype='auto').save_pretrained(b); "
     "t.AutoTokenizer.from_pretrained(a).save_pretrained(b)"
 )
-PICKLED = (
-    "pickled weights are refused (*.bin, *.pt), as loading them runs code; if you trust MODEL, a "
-    f'folder or hub name, convert it where torch is installed: python -c "{CONVERT}" MODEL FOLDER'
+PICKLED_MESSAGE = (
+    "pickled weights (*.bin, *.pt) are not loaded, because that would run code in them; if you "
+    "trust MODEL, a folder or hub name, convert it where torch is installed: "
+    f'python -c "{CONVERT}" MODEL FOLDER'
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in a file: its name, dtype, shape and first byte."""
+    """A tensor in a file, which is read by rows."""
 
     name: str
     file: epath.Path
     dtype: np.dtype
     shape: tuple[int, ...]
-    start: int  # its first byte in the file
+    start: int  # offset in the file of its first byte
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """Rows start .. stop - 1 of its first axis, in the stored dtype."""
+        """Rows start .. stop - 1 of the first axis, in the stored dtype."""
         row = math.prod(self.shape[1:])
         with self.file.open("rb") as file:
             file.seek(self.start + start * row * self.dtype.itemsize)
@@ -62,10 +65,10 @@ class StoredTensor:
 
 
 def find_tensors(folder: epath.Path) -> dict[str, StoredTensor]:
-    """Tensor name -> tensor, for a folder with one file, several, or an index of them.
+    """The tensors by name in a folder with one file, with several, or with an index of them.
 
-    Only headers are read. Raises ModelError for pickled weights, for a file that is missing,
-    incomplete or no safetensors file, and for a tensor that two files have.
+    The function reads only headers. It raises ModelError for pickled weights, for a file that is
+    missing, incomplete or no safetensors file, and for a tensor that two files contain.
     """
     index = folder / INDEX
     listed: dict[str, str] = {}
@@ -83,15 +86,15 @@ def find_tensors(folder: epath.Path) -> dict[str, StoredTensor]:
         files = sorted(folder.glob("*.safetensors"))
     if not files:
         is_pickled = any(file.suffix in (".bin", ".pt", ".pth") for file in folder.iterdir())
-        # From the hub only safetensors files are downloaded.
+        # `find_folder` downloads no other weights from the hub.
         where = "" if is_pickled else "if its weights are elsewhere, or were left on the hub: "
-        raise ModelError(f"{folder} has no *.safetensors; {where}{PICKLED}")
+        raise ModelError(f"{folder} has no *.safetensors; {where}{PICKLED_MESSAGE}")
     tensors: dict[str, StoredTensor] = {}
     for file in files:
         for tensor in read_header(file):
             if tensor.name in tensors:
-                both = f"{tensors[tensor.name].file.name} and {file.name}"
-                raise ModelError(f"{folder}: tensor {tensor.name} is in both {both}")
+                file_names = f"{tensors[tensor.name].file.name} and {file.name}"
+                raise ModelError(f"{folder}: tensor {tensor.name} is in both {file_names}")
             tensors[tensor.name] = tensor
     for name, file in listed.items():
         if name not in tensors or tensors[name].file.name != file:
@@ -100,7 +103,7 @@ def find_tensors(folder: epath.Path) -> dict[str, StoredTensor]:
 
 
 def read_json(file: epath.Path) -> dict[str, Any]:
-    """The JSON object in a file; ModelError, which names the file, if there is none."""
+    """The JSON object in a file. Raises ModelError, which names the file, if there is none."""
     try:
         raw = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -113,7 +116,7 @@ def read_json(file: epath.Path) -> dict[str, Any]:
 
 
 def read_header(file: epath.Path) -> list[StoredTensor]:
-    """The tensors in a file; ModelError unless every byte of each is there."""
+    """The tensors in a file. Raises ModelError unless the file has every byte of them."""
     size = file.stat().length
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
@@ -134,25 +137,25 @@ def read_header(file: epath.Path) -> list[StoredTensor]:
     for name, dtype, shape, start, stop in entries:
         if dtype not in DTYPES:
             known = ", ".join(DTYPES)
-            raise ModelError(f"{file}: tensor {name} is stored as {dtype}, supported are {known}")
+            raise ModelError(f"{file}: tensor {name} is {dtype}, but must be one of {known}")
         if stop - start != math.prod(shape) * DTYPES[dtype].itemsize:
             raise ModelError(f"{file}: tensor {name} has {stop - start} bytes for shape {shape}")
         end = 8 + length + stop
         if end > size:
-            rule = f"tensor {name} ends at byte {end} of {size}; download it again"
-            raise ModelError(f"{file} is not a whole safetensors file: {rule}")
+            message = f"tensor {name} ends at byte {end} of {size}; download it again"
+            raise ModelError(f"{file} is not a whole safetensors file: {message}")
         tensors.append(StoredTensor(name, file, DTYPES[dtype], shape, 8 + length + start))
     return tensors
 
 
 @dataclasses.dataclass(frozen=True)
 class NewTensor:
-    """A tensor to be written; `make` computes it when it is about to be written."""
+    """A tensor to write."""
 
     name: str
     dtype: np.dtype
     shape: tuple[int, ...]
-    make: Callable[[], np.ndarray]
+    make: Callable[[], np.ndarray]  # computes the tensor just before it is written
 
     @property
     def size(self) -> int:
@@ -161,17 +164,18 @@ class NewTensor:
 
 
 class TemporaryFiles(NamedTuple):
-    """Complete files of weights under temporary names, which no program looks for."""
+    """Complete files of weights with temporary names, which no program looks for."""
 
-    files: list[tuple[epath.Path, str]]  # the temporary path, and the final name
-    index: str  # the text of the index, '' for none
+    files: list[tuple[epath.Path, str]]  # (temporary path, final name)
+    index: str  # text of the index; '' for none
 
 
 def write_temporary(folder: epath.Path, tensors: list[NewTensor], max_bytes: int) -> TemporaryFiles:
-    """Write tensors beside the folder's files, which `put_in_place` then replaces.
+    """Write tensors to new files beside those in the folder, which `put_in_place` replaces later.
 
-    There is one file, or several with an index if the tensors have more than `max_bytes`. The disk
-    must have room for old and new files. If writing fails, the new files are removed.
+    The tensors go into one file, or into several with an index if they have more than `max_bytes`.
+    The disk must have room for old and new files. If writing fails, the function removes the new
+    files.
     """
     parts: list[list[NewTensor]] = [[]]
     for tensor in tensors:
@@ -200,7 +204,8 @@ def write_temporary(folder: epath.Path, tensors: list[NewTensor], max_bytes: int
 def put_in_place(folder: epath.Path, temporary: TemporaryFiles) -> None:
     """Replace the folder's weights by the files that `write_temporary` has written.
 
-    The old files are removed first, so that the folder never holds a mixture; the index comes last.
+    The function removes the old files first, so that the folder never holds a mixture, and writes
+    the index last.
     """
     for old in [folder / INDEX, *folder.glob("model*.safetensors")]:
         old.unlink(missing_ok=True)

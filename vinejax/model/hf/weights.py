@@ -1,7 +1,7 @@
-"""Load and save Hugging Face folders: config.json, safetensors, tokenizer files.
+"""Loads and saves Hugging Face folders: config.json, safetensors, tokenizer files.
 
-Weights are read by range, one parameter at a time and only the parts of it that this host's devices
-hold; they are written one tensor at a time. Host memory is bounded by the largest parameter.
+Weights are read one parameter at a time, and of each parameter only the ranges that this host's
+devices hold. They are written one tensor at a time. So the largest parameter bounds host memory.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from vinejax.model.hf import names, tensors
 from vinejax.model.hf.families import config_json, eos_ids, parse_config
 from vinejax.model.hf.fields import FieldReader
 from vinejax.model.hf.hub import find_folder, local_copy
-from vinejax.model.hf.names import EMBED, HEAD, TOP, Path, Source, by_path
+from vinejax.model.hf.names import EMBED, HEAD, TOP_TENSORS, ParamPath, Source, by_path
 from vinejax.model.hf.tensors import NewTensor, StoredTensor, find_tensors, read_json
 from vinejax.model.sharding import check_heads, param_shardings, replicate, with_auto_axes
 from vinejax.runtime.host_arrays import whole_array
@@ -33,8 +33,8 @@ from vinejax.runtime.host_arrays import whole_array
 DTYPES = ("float32", "bfloat16", "float16")
 GENERATION = "generation_config.json"
 MAX_SHARD_BYTES = 5 * 10**9
-NOT_A_CLASSIFIER = ("gemma3_text",)  # families without a class for labels of tokens
-NOT_A_WEIGHT = "rotary_emb.inv_freq"  # a buffer in early Llama checkpoints
+NOT_A_CLASSIFIER = ("gemma3_text",)  # families without a token-classification class
+NOT_A_WEIGHT = "rotary_emb.inv_freq"  # name of a buffer in early Llama checkpoints
 
 
 def load_pretrained(
@@ -42,10 +42,12 @@ def load_pretrained(
 ) -> tuple[Decoder, Params, Tokenizer]:
     """Model, parameters and tokenizer of a Hugging Face folder, gs:// folder or hub name.
 
-    `dtype` is the parameters' dtype: float32, bfloat16 or float16. Before anything is
-    allocated on a device, raises ModelError for missing, misshapen or unsupported content,
-    ConfigError for heads that the mesh does not divide, and ValueError for a mesh with axes other
-    than data, fsdp and tensor; after it, ModelError for numbers that no training can have left.
+    `dtype` is the dtype of the parameters: float32, bfloat16 or float16.
+
+    Before it allocates memory on a device, the function raises ModelError for missing, misshapen or
+    unsupported content, ConfigError for heads that the mesh does not divide, and ValueError for a
+    mesh with axes other than data, fsdp and tensor. After loading, it raises ModelError for numbers
+    that are not finite, and for an embedding of zeros.
 
     Example:
       >>> model, params, tokenizer = vinejax.load_pretrained("configs/tiny_start")
@@ -66,7 +68,7 @@ def _check_dtype(dtype: str | None) -> None:
 
 
 def load_model(folder: epath.Path) -> tuple[Decoder, Tokenizer]:
-    """A folder's model and tokenizer, without the weights."""
+    """The model and the tokenizer in a folder, without the weights."""
     cfg, generation_config = read_config(folder)
     tokenizer = load_tokenizer(folder)
     if len(tokenizer) > cfg.vocab_size:
@@ -75,14 +77,15 @@ def load_model(folder: epath.Path) -> tuple[Decoder, Tokenizer]:
         )
     if not cfg.eos_ids and tokenizer.eos_token_id is None:
         places = f"config.json, {GENERATION} or tokenizer_config.json"
-        raise ModelError(f"{folder}: no EOS token in {places}, so no response could ever end")
+        raise ModelError(f"{folder}: no EOS token in {places}, so no response could end")
     return Decoder(cfg, generation_config=generation_config), tokenizer
 
 
 def read_config(folder: epath.Path) -> tuple[DecoderConfig, str]:
-    """The architecture in a folder's config.json, and the text of its generation_config.json or ''.
+    """(architecture in a folder's config.json, text of its generation_config.json or '').
 
-    EOS ids are the union of both files'. Raises ModelError, naming the field, for bad values.
+    EOS ids are the union of the ids in both files. Raises ModelError, which names the field, for
+    bad values.
     """
     file, generation = folder / "config.json", folder / GENERATION
     if not file.exists():
@@ -100,14 +103,14 @@ def read_config(folder: epath.Path) -> tuple[DecoderConfig, str]:
 
 
 def load_tokenizer(folder: epath.PathLike) -> Tokenizer:
-    """The folder's fast tokenizer and chat template, read by transformers.
+    """The tokenizer in the folder's tokenizer.json, with the chat template, read by transformers.
 
-    It is the tokenizer in tokenizer.json. AutoTokenizer of transformers 5 rebuilds the tokenizers
-    of some families, which may then split a text differently from the model's training.
+    AutoTokenizer of transformers 5 rebuilds the tokenizers of some families. Such a tokenizer may
+    split a text differently than in the training of the model.
     """
     if not (epath.Path(folder) / "tokenizer.json").exists():
         raise ModelError(f"{folder}/tokenizer.json is missing")
-    # Otherwise every run prints that torch is missing, which is not needed.
+    # Without this, every run prints that torch is missing, although it is not needed.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from transformers import PreTrainedTokenizerFast
 
@@ -120,9 +123,9 @@ def load_tokenizer(folder: epath.PathLike) -> Tokenizer:
 
 
 def load_params(folder: epath.Path, model: Decoder, dtype: str, mesh: Mesh | None) -> Params:
-    """The folder's weights as our stacked tree, placed by the sharding table on the mesh.
+    """The folder's weights as our stacked tree, laid out over the mesh by the sharding table.
 
-    Every tensor's name, shape and bytes are checked before anything is allocated on a device.
+    The function checks name, shape and size of every tensor before it allocates memory on a device.
     """
     if mesh is not None:
         check_heads(mesh, model.cfg.num_heads, model.cfg.ffn)
@@ -135,7 +138,7 @@ def load_params(folder: epath.Path, model: Decoder, dtype: str, mesh: Mesh | Non
     else:
         shardings = param_shardings(mesh, abstract)
 
-    def load(path: Path, shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
+    def load(path: ParamPath, shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
         source = sources[path]
         parts = {}
 
@@ -152,13 +155,13 @@ def load_params(folder: epath.Path, model: Decoder, dtype: str, mesh: Mesh | Non
                 parts[ranges] = out
             return parts[ranges]
 
-        # The host's copy lives until the device has it, so wait before reading the next one.
+        # The host keeps its copy until the device has the array, so the next one must wait.
         return jax.block_until_ready(jax.make_array_from_callback(shape, sharding, read))
 
     shapes = {path: x.shape for path, x in by_path(abstract).items()}
     sharding_of = by_path(shardings)
-    # Largest first: if the devices' memory is the host's, the largest copy is made while there is
-    # room.
+    # The largest parameter comes first. If devices use the host's memory, there is still room for
+    # its copy.
     largest_first = sorted(shapes, key=lambda path: -math.prod(shapes[path]))
     loaded = {path: load(path, shapes[path], sharding_of[path]) for path in largest_first}
     _check_numbers(loaded, stored, sources, mesh)
@@ -166,9 +169,9 @@ def load_params(folder: epath.Path, model: Decoder, dtype: str, mesh: Mesh | Non
 
 
 def _check_numbers(
-    loaded: dict[Path, jax.Array],
+    loaded: dict[ParamPath, jax.Array],
     stored: dict[str, StoredTensor],
-    sources: dict[Path, Source],
+    sources: dict[ParamPath, Source],
     mesh: Mesh | None,
 ) -> None:
     """Raise ModelError for the first tensor that is not finite, and for an embedding of zeros."""
@@ -178,20 +181,23 @@ def _check_numbers(
         name = sources[path].name
         if not is_finite.all():
             tensor = stored[name.format(int(is_finite.argmin()))]
-            rule = "has numbers that are not finite; get the file again"
-            raise ModelError(f"{tensor.file}: tensor {tensor.name} {rule}")
+            message = "has numbers that are not finite; get the file again"
+            raise ModelError(f"{tensor.file}: tensor {tensor.name} {message}")
         if path == EMBED and not is_something:
-            rule = "is 0 everywhere, so nothing was trained; get the file again"
-            raise ModelError(f"{stored[name].file}: tensor {name} {rule}")
+            message = "is 0 everywhere, so nothing was trained; get the file again"
+            raise ModelError(f"{stored[name].file}: tensor {name} {message}")
 
 
 @functools.partial(jax.jit, static_argnames="mesh")
 def _facts(
-    params: dict[Path, jax.Array], mesh: Mesh | None
-) -> dict[Path, tuple[jax.Array, jax.Array]]:
-    """Whether all numbers are finite, and whether any is not 0; [L] for a layers' weight, or []."""
+    params: dict[ParamPath, jax.Array], mesh: Mesh | None
+) -> dict[ParamPath, tuple[jax.Array, jax.Array]]:
+    """(whether all numbers are finite, whether one is not 0) for each parameter.
 
-    def facts(path: Path, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    The shape is [L] for a weight of layers, and [] for others.
+    """
+
+    def facts(path: ParamPath, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         axes = tuple(range(1, x.ndim)) if path[0] == "layers" else None
         return replicate((jnp.isfinite(x).all(axes), (x != 0).any(axes)), mesh)
 
@@ -201,7 +207,7 @@ def _facts(
 def _check_tensors(
     folder: epath.Path,
     stored: dict[str, StoredTensor],
-    sources: dict[Path, Source],
+    sources: dict[ParamPath, Source],
     cfg: DecoderConfig,
 ) -> None:
     """Raise ModelError for the first tensor that is missing, misshapen or unknown."""
@@ -213,22 +219,23 @@ def _check_tensors(
         if name not in stored:
             raise ModelError(f"{folder}: tensor {name} is missing")
         if stored[name].shape != shape:
-            rule = f"has shape {stored[name].shape}, the config says {shape}"
-            raise ModelError(f"{stored[name].file}: tensor {name} {rule}")
+            message = f"has shape {stored[name].shape}, the config says {shape}"
+            raise ModelError(f"{stored[name].file}: tensor {name} {message}")
     for name in sorted(stored.keys() - shapes.keys()):
-        if name == TOP[HEAD] and cfg.tied_head:
-            rule = "differs from the embedding, yet tie_word_embeddings is true"
-            is_wrong = not _equal_tensors(stored[name], stored[TOP[EMBED]])
+        if name == TOP_TENSORS[HEAD] and cfg.tied_head:
+            message = "differs from the embedding, yet tie_word_embeddings is true"
+            is_wrong = not _equal_tensors(stored[name], stored[TOP_TENSORS[EMBED]])
         else:
-            rule = f"is no part of a {cfg.family} model with this config.json"
+            message = f"is no part of a {cfg.family} model with this config.json"
             is_wrong = not name.endswith(NOT_A_WEIGHT)
         if is_wrong:
-            raise ModelError(f"{stored[name].file}: tensor {name} {rule}")
+            raise ModelError(f"{stored[name].file}: tensor {name} {message}")
 
 
 def _equal_tensors(a: StoredTensor, b: StoredTensor) -> bool:
     return (a.dtype, a.shape) == (b.dtype, b.shape) and all(
-        np.array_equal(a.rows(*rows), b.rows(*rows)) for rows in names.row_blocks(a, 0, a.shape[0])
+        np.array_equal(a.rows(start, stop), b.rows(start, stop))
+        for start, stop in names.row_blocks(a, 0, a.shape[0])
     )
 
 
@@ -240,13 +247,15 @@ def save_pretrained(
     dtype: str | None = None,
     max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> None:
-    """Write a folder that transformers and `load_pretrained` load.
+    """Write a folder that transformers and `load_pretrained` can load.
 
-    `dtype` is the written weights' dtype; None: the dtype of `params`. Weights of more than
-    `max_shard_bytes` become several files with an index. The tokenizer's EOS is one of the model's,
-    as sampling ends at it. Every process of a run must make the call; the first one writes. An
-    earlier model in the folder is removed once the new weights are there. Before anything is
-    written, raises ModelError for an unknown dtype, for parameters that do not fit the model, and
+    `dtype` is the dtype of the written weights; None: the dtype of `params`. Weights of more than
+    `max_shard_bytes` become several files with an index. The EOS ids include the EOS of the
+    tokenizer, at which sampling ends.
+
+    Every process of a run must call the function, and the first process writes. The function
+    removes an earlier model from the folder only when the new weights are complete. Before it
+    writes, it raises ModelError for an unknown dtype, for parameters that do not fit the model, and
     for an architecture that the family does not have.
 
     Example:
@@ -273,10 +282,10 @@ def _write_folder(
     tokenizer: Tokenizer,
     max_shard_bytes: int,
 ) -> None:
-    """Writes config.json, weights, tokenizer and, if there is a text for it, generation_config."""
+    """Write config.json, weights, tokenizer and, if its text is not '', generation_config.json."""
     if jax.process_index() > 0:
         for tensor in new_tensors:
-            tensor.make()  # takes part in the gathering
+            tensor.make()  # every process must take part in gathering the arrays
         return
     folder.mkdir(parents=True, exist_ok=True)
     temporary = tensors.write_temporary(folder, new_tensors, max_shard_bytes)
@@ -286,35 +295,36 @@ def _write_folder(
     else:
         (folder / GENERATION).unlink(missing_ok=True)
     _save_tokenizer(folder, tokenizer)
-    # Last, so that a folder with weights is complete.
+    # Weights come last, so that a folder with weights is complete.
     tensors.put_in_place(folder, temporary)
 
 
 class RewardModel(NamedTuple):
-    """A model that gives one number per token, for the text up to there: V = norm(x)·kernel + bias.
+    """A model with one value per token, for the text up to that token: V = norm(x)·kernel + bias.
 
-    x are its last hidden states.
+    x is the last hidden state of the token.
     """
 
     model: Decoder
     params: Params
-    kernel: np.ndarray  # f[D]
+    kernel: np.ndarray  # f[D] weights of the value
     bias: float
-    # Added to V for each token of the response so far, if the model was trained to look at these.
+    # Number to add to V for each token of the response so far, if training included that feature.
     per_token: float = 0.0
 
 
 def save_reward_model(path: epath.PathLike, scorer: RewardModel, tokenizer: Tokenizer) -> None:
-    """Writes a folder that transformers' AutoModelForTokenClassification loads, with one label.
+    """Write a folder that transformers' AutoModelForTokenClassification can load, with one label.
 
-    `per_token` is the field `value_per_token` of its config.json. Every process makes the call.
-    Raises as `save_pretrained` does, and ModelError for a family that has no such class.
+    `per_token` becomes the field `value_per_token` of config.json. Every process must call the
+    function. It raises the errors of `save_pretrained`, and ModelError for a family without such a
+    class.
     """
     if scorer.model.cfg.family in NOT_A_CLASSIFIER:
         raise ModelError(
-            f"{path}: transformers has no {scorer.model.cfg.family} that labels tokens"
+            f"{path}: transformers has no {scorer.model.cfg.family} model that labels tokens"
         )
-    # The class has no output matrix; neither has a model whose embedding would be that.
+    # The class has no output matrix, and neither has a model with a tied head.
     cfg = dataclasses.replace(scorer.model.cfg, tied_head=True)
     model = Decoder(cfg, scorer.model.mesh)
     _check_params(model, scorer.params)
@@ -339,8 +349,8 @@ def _check_params(model: Decoder, params: Params) -> None:
         if path not in leaves:
             raise ModelError(f"parameter {name} is missing")
         if leaves[path].shape != x.shape:
-            rule = f"has shape {leaves[path].shape}, the model says {x.shape}"
-            raise ModelError(f"parameter {name} {rule}")
+            message = f"has shape {leaves[path].shape}, the model says {x.shape}"
+            raise ModelError(f"parameter {name} {message}")
         if leaves[path].dtype.name not in DTYPES:
             known = ", ".join(DTYPES)
             raise ModelError(f"parameter {name} is {leaves[path].dtype.name}, none of {known}")
@@ -354,24 +364,24 @@ def _save_tokenizer(folder: epath.Path, tokenizer: Tokenizer) -> None:
         config = epath.Path(local) / "tokenizer_config.json"
         raw = read_json(config)
         if raw.get("tokenizer_class") == "TokenizersBackend":
-            raw["tokenizer_class"] = "PreTrainedTokenizerFast"  # transformers 4 knows it, too
+            raw["tokenizer_class"] = "PreTrainedTokenizerFast"  # known to transformers 4, too
             config.write_text(json.dumps(raw, indent=2, ensure_ascii=False) + "\n")
         for file in epath.Path(local).iterdir():
             (folder / file.name).write_bytes(file.read_bytes())
 
 
 def _new_tensors(model: Decoder, params: Params, dtype: str | None) -> list[NewTensor]:
-    """The tensors of the family's checkpoint; each fetches its parameters when it is made."""
+    """The tensors of the family's checkpoint. Each one fetches its parameters when it is made."""
     sources = names.param_sources(model)
     leaves = by_path(params)
-    members: dict[str, list[Path]] = {}  # tensor -> its parameters, in the order of its rows
+    members: dict[str, list[ParamPath]] = {}  # tensor -> its parameters, in order of rows
     for path in sorted(sources, key=lambda path: sources[path].start):
         members.setdefault(sources[path].name, []).append(path)
 
-    def tensor(name: str, paths: list[Path], layer: int | None) -> NewTensor:
+    def tensor(name: str, paths: list[ParamPath], layer: int | None) -> NewTensor:
         stored_dtype = jnp.dtype(dtype or leaves[paths[0]].dtype)
 
-        def stored(path: Path) -> np.ndarray:
+        def stored(path: ParamPath) -> np.ndarray:
             x = leaves[path] if layer is None else leaves[path][layer]
             return names.torch_matrix(path, whole_array(x))
 

@@ -1,7 +1,7 @@
 """The estimators that the credit bench compares, and the credit that each gives to solutions.
 
-An estimator is a method with its rules, as fields that are set on top of the run's configuration.
-All estimators get the same solutions, so that they differ in credit alone.
+An estimator is a method with its options: fields that are set on top of the run's configuration.
+All estimators get the same solutions, so that they differ in their credit alone.
 """
 
 import dataclasses
@@ -24,9 +24,10 @@ from vinejax.methods.compose import method_of
 from vinejax.methods.known import METHODS
 from vinejax.methods.learned_value import LearnedValue
 from vinejax.methods.ppo import critic_values, critic_weights
+from vinejax.methods.stages import HIDDEN
 from vinejax.model.decoder import Params
 from vinejax.rl.advantages import group_advantages
-from vinejax.rollout.overlong import penalised
+from vinejax.rollout.overlong import penalised_episodes
 from vinejax.rollout.sampler import Sampler
 from vinejax.rollout.vine import fill_values
 from vinejax.session.budget import packed_tokens
@@ -36,7 +37,7 @@ from vinejax.tools.bench.truth import SolutionState, values_at
 
 RUN = "run"  # the estimator that the configuration itself sets
 EXACT = "exact"  # `bench.truth` continuations of every state
-# Of values by role: the noisier values are, the more of them an average should take.
+# Values by role: the noisier single values are, the more of them an average should take.
 ROLES_K1 = {"values.k": 1, "credit.lam": 0.7, "credit.filter": 0.3}
 ROLES_K3 = {"values.k": 3, "credit.lam": 0.4, "credit.filter": 0.3}
 ESTIMATORS: dict[str, dict[str, Any]] = {
@@ -65,23 +66,23 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "spo_chain": {"method": "spo_chain"},
     EXACT: {},
 }
-# Sections and fields that only some methods read, and options of a run's own, as the reference
-# gradient is of rewards alone: an estimator begins with their defaults.
+# Sections and fields that have their defaults in every estimator but RUN: those that only some
+# methods read, and options that the reference gradient, which is of rewards alone, does not have.
 SHARED = {name for method in METHODS.values() for name in method.reads}
 SHARED |= {"rollout.flat", "rollout.rounds", "reward.overlong", "ppo.mask_truncated"}
 
 
 def nowhere(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
-    """The allocation of `probe_k0`: no continuations, so credit is the return less the prior."""
+    """Allocates no continuations, for `probe_k0`, so that credit is the return less the prior."""
     return None
 
 
-class Fixed(NamedTuple):
+class FixedParts(NamedTuple):
     """The parts that all estimators share: policy, critic if the run has one, and problems."""
 
     session: Session
-    params: Params  # what is trained of the policy: all weights, or adapters
-    critic: Params | None  # what is trained of it
+    params: Params  # trained parameters of the policy: all weights, or adapters
+    critic: Params | None  # trained parameters of the critic
     problems: list[PromptedProblem]
 
     @property
@@ -98,7 +99,7 @@ class Fixed(NamedTuple):
         return passes_for(cfg, cfg.ppo.minibatch, self.session.mesh)
 
     def batch(self, cfg: Config, episodes: list[Episode], rows: int) -> Batch:
-        """The episodes as rows, as long as in training."""
+        """The episodes as rows of the length that they have in training."""
         context, is_packed = self.session.model.cfg.context, self.passes(cfg).packed
         longest = packed_tokens(cfg, context, episodes) if is_packed else 0
         return collate(episodes, rows, longest)
@@ -107,10 +108,15 @@ class Fixed(NamedTuple):
         self, cfg: Config, episodes: list[Episode], batch: Batch, needs_reference: bool = True
     ) -> Batch:
         """The batch of the episodes with log-probabilities by policy and reference model."""
-        session, temperature = self.session, cfg.sample.temperature
-        reference = session.load_reference() if needs_reference else None
-        models = session.model, self.weights, reference
-        return with_logprobs(*models, batch, episodes, temperature, self.passes(cfg))
+        return with_logprobs(
+            self.session.model,
+            self.weights,
+            reference=self.session.load_reference() if needs_reference else None,
+            batch=batch,
+            episodes=episodes,
+            temperature=cfg.sample.temperature,
+            passes=self.passes(cfg),
+        )
 
     def critic_values(self, cfg: Config, batch: Batch) -> np.ndarray:
         """f32[B, T] the critic's values before each token."""
@@ -119,22 +125,22 @@ class Fixed(NamedTuple):
         return critic_values(self.session.model, weights, batch, self.passes(cfg))
 
 
-class Estimate(NamedTuple):
+class EstimatedCredit(NamedTuple):
     """The credit of an estimator for the solutions of a batch, and its cost."""
 
     advantages: np.ndarray  # f32[B, T], 0 where a token is not trained on
     episodes: list[Episode]  # the solutions, with Monte Carlo values if it has any
     critic: np.ndarray | None  # f32[B, T] a critic's values before each token
-    tokens: int  # decoded for the credit, beyond the solutions
-    seconds: float  # spent on the credit
-    kept: Any = None  # of a learned value after these solutions, if it has one
+    tokens: int  # decoded for the credit, without those of the solutions
+    seconds: float  # spent on the credit, without sampling the solutions
+    prior_state: Any = None  # state of the prior after these solutions; None without a prior
 
 
 def estimator_config(cfg: Config, name: str) -> Config:
     """The run's configuration with the fields of an estimator.
 
-    Raises ConfigError if there is no estimator of this name, or it gives no credit to solutions
-    that are sampled from the prompt one by one.
+    Raises ConfigError if there is no estimator of this name, or if its method gives no credit to
+    solutions that are sampled one by one from the prompt.
     """
     if name not in ESTIMATORS:
         known = ", ".join(ESTIMATORS)
@@ -159,8 +165,8 @@ def estimator_config(cfg: Config, name: str) -> Config:
     }
     for reason, holds in reasons.items():
         if holds:
-            rule = f"cannot be measured: {reason}; name other estimators"
-            raise ConfigError("bench.estimators", rule, repr(name))
+            message = f"cannot be measured: {reason}; name other estimators"
+            raise ConfigError("bench.estimators", message, repr(name))
     check_config(config)
     return applied
 
@@ -169,11 +175,8 @@ def _plain(cfg: Config) -> Config:
     """The run's configuration with method 'vineppo' and default rules."""
     defaults = Config()
     plain = {name: x for name, x in flatten(defaults) if {name, name.partition(".")[0]} & SHARED}
-    cfg = dataclasses.replace(
-        cfg,
-        method="vineppo",
-        sections={name: x for name, x in cfg.sections.items() if name == "bench"},
-    )
+    sections = {name: section for name, section in cfg.sections.items() if name == "bench"}
+    cfg = dataclasses.replace(cfg, method="vineppo", sections=sections)
     return _with_fields(cfg, plain)
 
 
@@ -194,66 +197,74 @@ def needs_critic(cfg: Config) -> bool:
 def reads_logprobs(cfg: Config) -> bool:
     """Whether the configured method's credit may read log-probabilities of the batch.
 
-    A user's method may.
+    A user's method always may.
     """
     return "." in cfg.method or "logprobs" in method_of(cfg).flags
 
 
 def estimate(
-    fixed: Fixed,
+    parts: FixedParts,
     cfg: Config,
     episodes: list[Episode],
     batch: Batch,
     repeat: int,
-    kept: Any = None,
-) -> Estimate:
+    prior_state: Any = None,
+) -> EstimatedCredit:
     """The credit that the estimator of `cfg` gives to the solutions of a batch.
 
     `batch` holds `episodes` in this order, with log-probabilities where the estimator
-    `reads_logprobs`. Advantages are not whitened. `kept` is of a learned value after earlier
-    repeats.
+    `reads_logprobs`. Advantages are not whitened. `prior_state` is the state of the estimator's
+    prior after earlier repeats.
     """
-    session, method = fixed.session, method_of(cfg)
-    episodes = penalised(episodes, cfg)
+    session, method = parts.session, method_of(cfg)
+    episodes = penalised_episodes(episodes, cfg)
     rows, critic = episodes, None
     before = session.engine.stats.decoded_tokens
     start = time.perf_counter()
     if method.has_continuations:
-        sampler = fixed.sampler(cfg, repeat)
-        rows = fill_values(sampler, fixed.weights, fixed.problems, episodes)
+        sampler = parts.sampler(cfg, repeat)
+        rows = fill_values(sampler, parts.weights, parts.problems, episodes)
     elif method.state.has_critic:
-        critic = fixed.critic_values(cfg, batch)
+        critic = parts.critic_values(cfg, batch)
     rollout = Rollout(rows, batch, step_layout(batch, rows), values=critic)
     if cfg.values.prior:
-        rollout, kept = _with_prior(fixed, cfg, rollout, kept)
+        rollout, prior_state = _with_prior(parts, cfg, rollout, prior_state)
     seconds = time.perf_counter() - start
     plain = dataclasses.replace(cfg, ppo=dataclasses.replace(cfg.ppo, whiten="none"))
     credit = method.assign(rollout, plain)
     mask = np.asarray(credit.mask if credit.mask is not None else batch.mask)
-    return Estimate(
+    return EstimatedCredit(
         advantages=np.where(mask, credit.advantages, np.float32(0)),
         episodes=rows,
         critic=critic,
         tokens=session.engine.stats.decoded_tokens - before,
         seconds=seconds,
-        kept=kept,
+        prior_state=prior_state,
     )
 
 
-def _with_prior(fixed: Fixed, cfg: Config, rollout: Rollout, kept: Any) -> tuple[Rollout, Any]:
-    """The rollout with learned values, and what is kept of these after it."""
-    session, state = fixed.session, method_of(cfg).state
+def _with_prior(
+    parts: FixedParts, cfg: Config, rollout: Rollout, prior_state: Any
+) -> tuple[Rollout, Any]:
+    """The rollout with the prior's values, and the state of the prior after learning from it."""
+    session, state = parts.session, method_of(cfg).state
     assert isinstance(state, LearnedValue)
-    kept = kept or state.fresh_prior(session.model, cfg)
+    prior_state = prior_state or state.fresh_prior(session.model, cfg)
     if HIDDEN in state.reads(cfg):
-        of_batch = session.model, fixed.weights, rollout.batch, state_numbers(rollout.steps)
-        rollout = rollout._replace(hidden=hidden_of(*of_batch, fixed.passes(cfg)))
-    rollout = state.with_prior(session, rollout, kept, cfg)
-    return rollout, state.learned(kept, rollout, cfg)[0]
+        hidden = hidden_of(
+            session.model,
+            parts.weights,
+            rollout.batch,
+            number=state_numbers(rollout.steps),
+            passes=parts.passes(cfg),
+        )
+        rollout = rollout._replace(hidden=hidden)
+    rollout = state.with_prior(session, rollout, prior_state, cfg)
+    return rollout, state.learned(prior_state, rollout, cfg)[0]
 
 
 def predicted_values(
-    cfg: Config, estimated: Estimate, states: Sequence[SolutionState]
+    cfg: Config, estimated: EstimatedCredit, states: Sequence[SolutionState]
 ) -> np.ndarray:
     """f64[S] values of states by the estimator of `cfg`; nan where it has none.
 
@@ -264,8 +275,8 @@ def predicted_values(
     if method.has_continuations:
         return values_at(episodes, states, cfg.values.max_states)
     if estimated.critic is not None:
-        at = [(i, len(episodes[i].prompt) + used) for i, _, used in states]
-        return np.array([estimated.critic[place] for place in at], np.float64)
+        entries = [(i, len(episodes[i].prompt) + used) for i, _, used in states]
+        return np.array([estimated.critic[entry] for entry in entries], np.float64)
     if "groups" not in method.flags:
         return np.full(len(states), np.nan)
     rewards, groups = solution_rewards(episodes), group_numbers(episodes)

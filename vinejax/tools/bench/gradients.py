@@ -6,14 +6,14 @@ The policy gradient of the mean reward J over solutions y of fixed problems is
 
 and an estimator gives ĝ = 1/n·Σ_i Σ_t Â_it·∇log π(y_it) for a batch of n solutions. For an unbiased
 estimator E ĝ = g, and |ĝ - g|²/|g|² is its relative squared error, which falls as 1/n. Estimators
-that scale their advantages (GRPO) differ from g by a factor, which Adam takes out again, so every
+that scale their advantages (GRPO) differ from g by a factor, which Adam takes out again. So every
 estimator is measured at the scale at which its mean has the reference's length along g:
 
     error  = E|ĝ|²·|g|² / (E ĝ·g)² - 1        cosine = E[ĝ·g / |ĝ|] / |g|
 
 More solutions remove all of the error but the squared bias |E ĝ|²·|g|²/(E ĝ·g)² - 1. All means are
-over repeats. g is not known: two independent references g₁ and g₂ from equally many solutions take
-its place, with |g|² = g₁·g₂ and ĝ·g = ĝ·(g₁ + g₂)/2, whose noise has mean 0.
+over repeats. Because g is not known, two independent references g₁ and g₂ from equally many
+solutions take its place: |g|² = g₁·g₂ and ĝ·g = ĝ·(g₁ + g₂)/2, whose noise has mean 0.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from vinejax.core.types import Batch
-from vinejax.learner.batch import strided
+from vinejax.learner.batch import strided_parts
 from vinejax.learner.packing import Passes, packing_for
 from vinejax.learner.score import token_logprobs
 from vinejax.model.decoder import Decoder, Params
@@ -70,15 +70,15 @@ def policy_gradients(
     """ĝ of E estimators on one batch: 1/`solutions`·Σ_b Σ_t A_ebt·∇log π(token t of row b).
 
     Args:
-      batch: B rows; tokens off its mask have no part.
+      batch: B rows; tokens outside its mask do not count.
       advantages: float32, one array per estimator.
       temperature: the sampling temperature, by which the logits are divided.
       passes: forward and backward passes over the batch, as in training; their rows divide B.
         Packing rows changes the sums by rounding only.
-      base: weights that stay as they are, of which `params` are adapters; None: there are none.
+      base: frozen weights, if `params` are adapters for them; else None.
 
     Returns:
-      The tree of `params`, with a leading axis E: E copies of what is trained.
+      The tree of `params` with a leading axis E: E gradients, each as large as `params`.
     """
     scaled = advantages / np.float32(solutions)
     if passes.packed:
@@ -86,7 +86,7 @@ def policy_gradients(
         batch, scaled = packing.pack(batch), np.stack([packing.move(x) for x in scaled])
     parts = (
         _gradients(model, params, rows, credit.swapaxes(0, 1), temperature, base)
-        for rows, credit in strided((batch, scaled.swapaxes(0, 1)), passes.rows)
+        for rows, credit in strided_parts((batch, scaled.swapaxes(0, 1)), passes.rows)
     )
     return functools.reduce(optax.tree.add, parts)
 
@@ -94,11 +94,11 @@ def policy_gradients(
 @functools.partial(jax.jit, static_argnames="model")
 def _products(model: Decoder, gradients: Params, references: Params) -> tuple[Array, Array]:
     def product(gradient: Array, reference: Array) -> Float[Array, "E F"]:
-        flat = [x.reshape(x.shape[0], -1) for x in (gradient, reference)]
-        return jnp.einsum("en,fn->ef", *flat, precision="highest")
+        rows, columns = (x.reshape(x.shape[0], -1) for x in (gradient, reference))
+        return jnp.einsum("en,fn->ef", rows, columns, precision="highest")
 
     leaves = list(zip(*map(jax.tree.leaves, (gradients, references)), strict=True))
-    with_references = jnp.stack([product(*pair) for pair in leaves]).sum(axis=0)
+    with_references = jnp.stack([product(x, y) for x, y in leaves]).sum(axis=0)
     squares = jnp.stack([jnp.sum(jnp.square(x), axis=tuple(range(1, x.ndim))) for x, _ in leaves])
     return replicate((squares.sum(axis=0), with_references), model.mesh)
 
@@ -106,7 +106,7 @@ def _products(model: Decoder, gradients: Params, references: Params) -> tuple[Ar
 def inner_products(
     model: Decoder, gradients: Params, references: Params
 ) -> tuple[np.ndarray, np.ndarray]:
-    """|ĝ|² f64[E] and ĝ·g_f f64[E, F] of E gradients and F references, trees with leading axes."""
+    """|ĝ|² f64[E] and ĝ·g_f f64[E, F] of E gradients and F references, as trees with these axes."""
     squares, with_references = jax.device_get(_products(model, gradients, references))
     return np.asarray(squares, np.float64), np.asarray(with_references, np.float64)
 
@@ -119,61 +119,61 @@ class GradientError:
     """
 
     error: Measure
-    cosine: Measure  # a gradient of 0, from equal rewards, counts as 0
+    cosine: Measure  # 0 for a gradient of 0, as equal rewards give
     scale: Measure  # E ĝ·g / |g|²: 1 for an unbiased estimator of unscaled advantages
     bias: float | None  # squared, relative; noise may make it negative
     repeats: int
 
 
-class Measured(NamedTuple):
+class MeasuredGradients(NamedTuple):
     """Squares and products of an estimator's R gradients."""
 
     squares: list[float]  # [R] |ĝ|²
-    along: list[float]  # [R] ĝ·(g₁ + g₂)/2
-    summed: float  # |Σ_r ĝ_r|²
+    products: list[float]  # [R] ĝ·(g₁ + g₂)/2
+    sum_square: float  # |Σ_r ĝ_r|²
 
 
-def gradient_error(measured: Measured, g_squared: float) -> GradientError:
+def gradient_error(gradients: MeasuredGradients, g_squared: float) -> GradientError:
     """The error of an estimator, where `g_squared` is g₁·g₂, above 0.
 
     Where the mean of ĝ·g is not positive, as it may be for few repeats, error and bias are None.
     """
-    draws = _draws(len(measured.squares))
-    squares, along = np.asarray(measured.squares), np.asarray(measured.along)
-    product = along.mean()
+    draws = _draws(len(gradients.squares))
+    squares, products = np.asarray(gradients.squares), np.asarray(gradients.products)
+    mean_product = products.mean()
     lengths = np.sqrt(squares * g_squared)
-    cosines = np.divide(along, lengths, out=np.zeros_like(along), where=lengths > 0)
+    cosines = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
     repeats, bias = len(squares), None
     pairs = repeats * (repeats - 1)
-    if pairs and product > 0:
+    if pairs and mean_product > 0:
         # Products of different repeats only: the square of a repeat would include its noise.
-        between = (measured.summed - squares.sum()) / pairs
-        along_square = (along.sum() ** 2 - np.sum(along**2)) / pairs
-        bias = float(between * g_squared / along_square - 1) if along_square > 0 else None
+        between = (gradients.sum_square - squares.sum()) / pairs
+        product_square = (products.sum() ** 2 - np.sum(products**2)) / pairs
+        bias = float(between * g_squared / product_square - 1) if product_square > 0 else None
     return GradientError(
-        error=measure_of(error_draws(measured, g_squared)),
+        error=measure_of(error_draws(gradients, g_squared)),
         cosine=measure_of(cosines[draws].mean(axis=1)),
-        scale=measure_of(along[draws].mean(axis=1) / g_squared),
+        scale=measure_of(products[draws].mean(axis=1) / g_squared),
         bias=bias,
         repeats=repeats,
     )
 
 
-def error_draws(measured: Measured, g_squared: float) -> np.ndarray:
-    """f64[1 + draws] the relative squared error over all repeats, then over bootstrap draws.
+def error_draws(gradients: MeasuredGradients, g_squared: float) -> np.ndarray:
+    """f64[1 + draws]: the relative squared error over all repeats, then over bootstrap draws.
 
-    Estimators with the same number of repeats have the same draws, so that ratios are paired. Not a
-    number where the mean of ĝ·g is not positive, as it may be for few repeats.
+    Estimators with the same number of repeats have the same draws, so that ratios are paired. An
+    entry is nan where the mean of ĝ·g is not positive, which can happen with few repeats.
     """
-    draws = _draws(len(measured.squares))
-    square = np.asarray(measured.squares)[draws].mean(axis=1)
-    product = np.asarray(measured.along)[draws].mean(axis=1)
+    draws = _draws(len(gradients.squares))
+    square = np.asarray(gradients.squares)[draws].mean(axis=1)
+    product = np.asarray(gradients.products)[draws].mean(axis=1)
     product = np.where(product > 0, product, np.nan)
     return square * g_squared / product**2 - 1
 
 
 def _draws(repeats: int) -> np.ndarray:
-    """i64[1 + draws, R] repeats drawn with replacement; the first row has each of them once."""
+    """i64[1 + draws, R]: repeats drawn with replacement; the first row has each repeat once."""
     draws = resampled(np.random.default_rng(0), repeats, DRAWS)
     return np.concatenate([np.arange(repeats)[None], draws])
 
@@ -181,9 +181,9 @@ def _draws(repeats: int) -> np.ndarray:
 def measure_of(draws: np.ndarray) -> Measure:
     """The first of the draws, which is the sample itself, and the percentiles of the others.
 
-    Undefined draws have the greatest errors, so they count as infinite; an infinite end of the
-    interval is reported as None. If all draws are equal, as with one repeat, there is no interval;
-    if the first is undefined, so is the measure.
+    Undefined draws are those with the greatest errors, so they count as infinite, and an infinite
+    end of the interval becomes None. There is no interval if all draws are equal, as with one
+    repeat. The measure is undefined if the first draw is.
     """
     if not np.isfinite(draws[0]):
         return Measure(None, None, None)

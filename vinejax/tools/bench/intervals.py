@@ -48,15 +48,15 @@ class Bootstrap:
     def measure(self, statistic: Statistic) -> Measure:
         """The statistic of all states, with its interval.
 
-        Draws for which it is not defined are left out. There is no interval with fewer than two
-        problems: one problem says nothing about others.
+        Draws for which the statistic is not defined are left out. There is no interval with fewer
+        than two problems, because one problem says nothing about others.
         """
         value = statistic(np.ones(len(self._numbers)))
         draws = [statistic(counts[self._numbers]) for counts in self._counts]
         return self._with_interval(value, draws)
 
     def mean(self, x: np.ndarray, is_counted: np.ndarray | None = None) -> Measure:
-        """The mean of x f64[S] over the states with `is_counted` bool[S]; None: over all.
+        """The mean of x f64[S] over the states with `is_counted` bool[S], or over all states.
 
         Every state counts alike, so problems with many states count more.
         """
@@ -64,7 +64,7 @@ class Bootstrap:
         return self.ratio(np.where(counted, x, 0.0), counted)
 
     def ratio(self, numerators: np.ndarray, denominators: np.ndarray) -> Measure:
-        """Σ numerators / Σ denominators over the states, [S] each; None where the latter is 0."""
+        """Σ numerators / Σ denominators over the states, [S] each; None for a denominator of 0."""
         parts = (numerators, denominators)
         above, below = (np.bincount(self._numbers, x, self.num_problems) for x in parts)
         value = float(above.sum() / below.sum()) if below.sum() else None
@@ -77,4 +77,5 @@ class Bootstrap:
         defined = [x for x in draws if x is not None]
         if not defined:
             return Measure(value, None, None)
-        return Measure(value, *percentile_interval(defined))
+        low, high = percentile_interval(defined)
+        return Measure(value, low, high)

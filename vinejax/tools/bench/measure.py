@@ -15,123 +15,164 @@ from vinejax.core.settings import Config
 from vinejax.core.types import Episode
 from vinejax.learner.batch import step_layout
 from vinejax.model.decoder import Params
-from vinejax.tools.bench.estimators import EXACT, Estimate, Fixed, estimate, reads_logprobs
-from vinejax.tools.bench.gradients import Measured, inner_products, policy_gradients
+from vinejax.tools.bench.estimators import (
+    EXACT,
+    EstimatedCredit,
+    FixedParts,
+    estimate,
+    reads_logprobs,
+)
+from vinejax.tools.bench.gradients import MeasuredGradients, inner_products, policy_gradients
 from vinejax.tools.bench.reference import Reference
 from vinejax.tools.bench.settings import BenchConfig
 from vinejax.tools.bench.worth import TrueSteps, credit_of_steps, joined, true_steps
 
 
 @dataclasses.dataclass
-class Repeats:
+class MeasuredRepeats:
     """The measurements of an estimator in its repeats."""
 
-    tokens: list[int] = dataclasses.field(default_factory=list)  # [R] beyond the solutions
+    tokens: list[int] = dataclasses.field(
+        default_factory=list
+    )  # [R] decoded, without the solutions
     seconds: list[float] = dataclasses.field(default_factory=list)  # [R] spent on credit
     squares: list[float] = dataclasses.field(default_factory=list)  # [R] |ĝ|²
-    along: list[float] = dataclasses.field(default_factory=list)  # [R] ĝ·(g₁ + g₂)/2
-    first: Estimate | None = None  # from the first repeat
-    total: Params | None = None  # Σ_r ĝ_r
-    kept: Any = None  # of a learned value after the last repeat, if it has one
-    # [S] of the steps of solutions with true advantages, one repeat after the other
+    products: list[float] = dataclasses.field(default_factory=list)  # [R] ĝ·(g₁ + g₂)/2
+    first_estimate: EstimatedCredit | None = None  # from the first repeat
+    gradient_sum: Params | None = None  # Σ_r ĝ_r
+    prior_state: Any = None  # state of the prior after the last repeat; None without a prior
+    # One [S] per repeat with 'exact': the credit of the steps, whose true advantages are known.
     credit: list[np.ndarray] = dataclasses.field(default_factory=list)
 
-    def measured(self) -> Measured:
-        assert self.total is not None
-        return Measured(self.squares, self.along, float(optax.tree.norm(self.total, squared=True)))
+    def gradients(self) -> MeasuredGradients:
+        assert self.gradient_sum is not None
+        return MeasuredGradients(
+            self.squares, self.products, float(optax.tree.norm(self.gradient_sum, squared=True))
+        )
 
 
-class Solutions(NamedTuple):
+class MeasuredSolutions(NamedTuple):
     """The solutions of the first repeat, and means over the solutions of all repeats."""
 
     episodes: list[Episode]  # the first repeat's
     tokens: float  # decoded per solution
     seconds: float  # sampling time per solution
-    trained: float  # response tokens per solution
-    truth: TrueSteps | None = None  # of their steps, in the repeats in which 'exact' takes part
+    trained_tokens: float  # response tokens per solution
+    truth: TrueSteps | None = None  # true advantages of steps, from the repeats with 'exact'
 
 
 def measure_gradients(
-    fixed: Fixed,
+    parts: FixedParts,
     cfg: Config,
     configs: dict[str, Config],
     reference: Reference,
     say: Callable[[str], None],
-) -> tuple[dict[str, Repeats], Solutions]:
+) -> tuple[dict[str, MeasuredRepeats], MeasuredSolutions]:
     """The repeats of each estimator of `configs`, and the solutions that all of them share.
 
     Estimator 'exact' takes part in the first `bench.exact` repeats only.
     """
-    # Solutions other than those that the policy was trained on.
+    # Seeds of the bench's own: the policy was trained on the solutions of the run's seed.
     cfg = dataclasses.replace(cfg, seed=row_seed(cfg.seed, 0, "credit bench, solutions"))
-    # With continuations that 'exact' shares with an estimator, their errors would count as signal.
-    own = row_seed(cfg.seed, 0, "credit bench, exact")
+    # If 'exact' shared continuations with an estimator, their errors would count as signal.
+    exact_seed = row_seed(cfg.seed, 0, "credit bench, exact")
     configs = {
-        name: dataclasses.replace(x, seed=own if name == EXACT else cfg.seed)
+        name: dataclasses.replace(x, seed=exact_seed if name == EXACT else cfg.seed)
         for name, x in configs.items()
     }
-    repeats = {name: Repeats() for name in configs}
-    passes = fixed.passes(cfg)
-    first: list[Episode] = []
+    repeats = {name: MeasuredRepeats() for name in configs}
+    engine, count = parts.session.engine, BenchConfig.of(cfg).repeats
+    first_episodes: list[Episode] = []
     truths: list[TrueSteps] = []
     tokens, seconds, trained = [], [], []
-    for repeat in range(BenchConfig.of(cfg).repeats):
-        before = fixed.session.engine.stats.decoded_tokens
+    for repeat in range(count):
+        tokens_before = engine.stats.decoded_tokens
         start = time.perf_counter()
-        sampler = fixed.sampler(cfg, repeat)
-        episodes = sampler.solutions(fixed.weights, fixed.problems, len(fixed.problems))
+        sampler = parts.sampler(cfg, repeat)
+        episodes = sampler.solutions(parts.weights, parts.problems, len(parts.problems))
         seconds.append((time.perf_counter() - start) / len(episodes))
-        decoded = fixed.session.engine.stats.decoded_tokens - before
-        tokens.append(decoded / len(episodes))
+        tokens.append((engine.stats.decoded_tokens - tokens_before) / len(episodes))
         trained.append(np.mean([len(episode.response) for episode in episodes]))
-        first = first or episodes
-        batch = fixed.batch(cfg, episodes, passes.rows)
-        if any(map(reads_logprobs, configs.values())):
-            batch = fixed.scored(cfg, episodes, batch)
-        chosen = [name for name in configs if name != EXACT or repeat < BenchConfig.of(cfg).exact]
-        estimates = {
-            name: estimate(fixed, configs[name], episodes, batch, repeat, repeats[name].kept)
-            for name in chosen
-        }
-        if EXACT in chosen:
-            exact = estimates[EXACT].episodes
-            steps = step_layout(batch, exact)
-            truths.append(true_steps(steps, exact, cfg.ppo.gamma))
-            for name, made in estimates.items():
-                repeats[name].credit.append(credit_of_steps(made.advantages, steps))
-        fixed.session.engine.release()
-        credit = np.stack([estimates[name].advantages for name in chosen])
-        parts = (fixed.session.model, fixed.params, batch, credit, len(episodes))
-        rest = cfg.sample.temperature, passes, fixed.session.base
-        gradients = policy_gradients(*parts, *rest)
-        _record(fixed, {name: repeats[name] for name in chosen}, estimates, gradients, reference)
-        count = BenchConfig.of(cfg).repeats
+        first_episodes = first_episodes or episodes
+        is_exact = repeat < BenchConfig.of(cfg).exact
+        measured = {name: x for name, x in configs.items() if name != EXACT or is_exact}
+        truths += _measure_repeat(parts, cfg, measured, repeats, reference, episodes, repeat)
         say(f"credit: repeat {repeat + 1} of {count}, {len(episodes)} solutions")
-    means = statistics.mean(tokens), steady(seconds), float(np.mean(trained))
-    return repeats, Solutions(first, *means, joined(truths))
+    return repeats, MeasuredSolutions(
+        episodes=first_episodes,
+        tokens=statistics.mean(tokens),
+        seconds=steady(seconds),
+        trained_tokens=float(np.mean(trained)),
+        truth=joined(truths),
+    )
+
+
+def _measure_repeat(
+    parts: FixedParts,
+    cfg: Config,
+    configs: dict[str, Config],
+    repeats: dict[str, MeasuredRepeats],
+    reference: Reference,
+    episodes: list[Episode],
+    repeat: int,
+) -> list[TrueSteps]:
+    """Adds the repeat whose solutions are `episodes` to the `repeats` of the estimators `configs`.
+
+    Returns the true advantages of the steps of `episodes`; [] unless 'exact' is an estimator.
+    """
+    passes = parts.passes(cfg)
+    batch = parts.batch(cfg, episodes, passes.rows)
+    if any(map(reads_logprobs, configs.values())):
+        batch = parts.scored(cfg, episodes, batch)
+    estimates = {}
+    for name, config in configs.items():
+        estimates[name] = estimate(
+            parts, config, episodes, batch, repeat=repeat, prior_state=repeats[name].prior_state
+        )
+    truths = []
+    if EXACT in configs:
+        exact = estimates[EXACT].episodes
+        steps = step_layout(batch, exact)
+        truths.append(true_steps(steps, exact, cfg.ppo.gamma))
+        for name, estimated in estimates.items():
+            repeats[name].credit.append(credit_of_steps(estimated.advantages, steps))
+    parts.session.engine.release()
+    gradients = policy_gradients(
+        parts.session.model,
+        parts.params,
+        batch,
+        advantages=np.stack([estimated.advantages for estimated in estimates.values()]),
+        solutions=len(episodes),
+        temperature=cfg.sample.temperature,
+        passes=passes,
+        base=parts.session.base,
+    )
+    _record(parts, {name: repeats[name] for name in configs}, estimates, gradients, reference)
+    return truths
 
 
 def steady(seconds: Sequence[float]) -> float:
-    """The median; the first of several is left out, because it includes compiling."""
+    """The median, without the first of several measurements, which includes compiling."""
     return statistics.median(seconds[1:] or seconds)
 
 
 def _record(
-    fixed: Fixed,
-    repeats: dict[str, Repeats],
-    estimates: dict[str, Estimate],
+    parts: FixedParts,
+    repeats: dict[str, MeasuredRepeats],
+    estimates: dict[str, EstimatedCredit],
     gradients: Params,
     reference: Reference,
 ) -> None:
-    """Adds one repeat; `repeats` are in the order of the gradients' leading axis."""
-    squares, products = inner_products(fixed.session.model, gradients, reference.gradients)
-    along = products.mean(axis=1)
+    """Adds one repeat to `repeats`, which are in the order of the gradients' leading axis."""
+    squares, products = inner_products(parts.session.model, gradients, reference.gradients)
+    mean_products = products.mean(axis=1)
     for i, (name, record) in enumerate(repeats.items()):
-        total = jax.tree.map(lambda x, i=i: x[i], gradients)
-        record.total = total if record.total is None else optax.tree.add(record.total, total)
+        gradient = jax.tree.map(lambda x, i=i: x[i], gradients)
+        earlier = record.gradient_sum
+        record.gradient_sum = gradient if earlier is None else optax.tree.add(earlier, gradient)
         record.squares.append(float(squares[i]))
-        record.along.append(float(along[i]))
+        record.products.append(float(mean_products[i]))
         record.tokens.append(estimates[name].tokens)
         record.seconds.append(estimates[name].seconds)
-        record.first = record.first or estimates[name]
-        record.kept = estimates[name].kept
+        record.first_estimate = record.first_estimate or estimates[name]
+        record.prior_state = estimates[name].prior_state

@@ -3,7 +3,7 @@
     Q(s, a) = r(a) + γ · V(s after a)        if a ends the response: r(a) + the outcome's reward
 
 Source: the 1-of-5 ranking of VinePPO (`action_ranking_analyzer.py`), from 5 continuations of each
-state. `ranking.py` scores predictions of Q; docs/credit_bench.md says how it departs.
+state. `ranking.py` scores predictions of Q; docs/credit_bench.md lists the departures.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from vinejax.core.types import Episode, Problem, PromptedProblem
 from vinejax.model.decoder import Params
-from vinejax.rollout.sampler import Drawn, Sampler, State
+from vinejax.rollout.sampler import DrawnContinuation, Sampler, ValuedState
 from vinejax.tools.bench.truth import SolutionState, draw_returns, for_purpose
 
 DRAWS = 5  # continuations of a state whose next steps are compared
@@ -30,7 +30,7 @@ class NextStep(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class NextStepChoice:
     """A state and the different next steps that were drawn there, in the order of their draws."""
 
     state: SolutionState
@@ -42,7 +42,7 @@ class Choice:
 class NextSteps(NamedTuple):
     """The states that were kept, and counts of all states."""
 
-    choices: list[Choice]
+    choices: list[NextStepChoice]
     tried: int  # states with sampled continuations
     few: int  # states not kept for fewer than `least` different next steps
     decided: int  # states not kept because every next step ends the response
@@ -64,17 +64,17 @@ def sample_next_steps(
     different next steps are not kept.
     """
     by_id = {problem.id: problem for problem, _ in problems}
-    sampled = [
-        State(by_id[episodes[i].problem_id], i, episodes[i], i, c, used, visits=[])
+    sampled_states = [
+        ValuedState(by_id[episodes[i].problem_id], i, episodes[i], i, c, used, visits=[])
         for i, c, used in states
     ]
-    counts = [draws] * len(sampled)
+    counts = [draws] * len(sampled_states)
     seeded = for_purpose(sampler, "next steps")
-    seeded.continuations(params, episodes, sampled, counts, with_steps=True)
+    seeded.continuations(params, episodes, sampled_states, counts, with_steps=True)
     choices, few, decided = [], 0, 0
-    for visited, state in zip(states, sampled, strict=True):
+    for visited, state in zip(states, sampled_states, strict=True):
         steps: dict[tuple[int, ...], NextStep] = {}
-        for drawn in state.drawn:
+        for drawn in state.continuations:
             step = _next_step(drawn, state.used)
             steps.setdefault(tuple(step.tokens), step)
         if len(steps) < least:
@@ -83,29 +83,31 @@ def sample_next_steps(
             decided += 1
         else:
             different = list(steps.values())
-            choices.append(Choice(visited, state.problem, state.episode.prompt, different))
-    return NextSteps(choices, len(sampled), few, decided)
+            choices.append(NextStepChoice(visited, state.problem, state.episode.prompt, different))
+    return NextSteps(choices, len(sampled_states), few, decided)
 
 
 def step_returns(
-    sampler: Sampler, params: Params, choices: Sequence[Choice], count: int, purpose: str
+    sampler: Sampler, params: Params, choices: Sequence[NextStepChoice], count: int, purpose: str
 ) -> list[np.ndarray]:
-    """[S] f64[A, count] r + γ · return of each next step, for each of `count` rollouts after it.
+    """[S] f64[A, count]: r + γ · return of each next step, for each of `count` rollouts after it.
 
     Rollouts for different purposes, such as 'truth' and 'prediction', share no random number. For a
-    step that ends the response, all entries are its reward.
+    step that ends the response, all entries are the step's reward.
     """
     episodes: list[Episode] = []
-    after: list[State] = []
+    states_after: list[ValuedState] = []
     for choice in choices:
         for step in choice.steps:
             if not step.is_last:
-                episode, used = begun(choice, step.tokens), len(step.tokens)
-                number = len(after)
-                after.append(State(choice.problem, number, episode, number, 0, used, visits=[]))
+                episode, used = partial_solution(choice, step.tokens), len(step.tokens)
+                number = len(states_after)
+                states_after.append(
+                    ValuedState(choice.problem, number, episode, number, 0, used, visits=[])
+                )
                 episodes.append(episode)
     seeded = for_purpose(sampler, f"rollouts after next steps, {purpose}")
-    rows = iter(draw_returns(seeded, params, episodes, after, count))
+    rows = iter(draw_returns(seeded, params, episodes, states_after, count))
     returns = []
     for choice in choices:
         later = [np.zeros(count) if step.is_last else next(rows) for step in choice.steps]
@@ -113,20 +115,22 @@ def step_returns(
     return returns
 
 
-def step_values(choice: Choice, after: Sequence[ArrayLike], gamma: float) -> np.ndarray:
-    """f64[A, ...] r + γ · `after` for each next step, or r alone if the step is the last.
+def step_values(
+    choice: NextStepChoice, values_after: Sequence[ArrayLike], gamma: float
+) -> np.ndarray:
+    """f64[A, ...]: r + γ · `values_after` for each next step, or r alone for a last step.
 
-    `after` [A][...] are values of the states after the steps, or returns from there.
+    `values_after` [A][...] are values of the states after the steps, or returns from there.
     """
     rows = []
-    for step, values in zip(choice.steps, after, strict=True):
+    for step, values in zip(choice.steps, values_after, strict=True):
         later = np.asarray(values, np.float64)
         rows.append(step.reward + (np.zeros_like(later) if step.is_last else gamma * later))
     return np.array(rows)
 
 
-def _next_step(drawn: Drawn, used: int) -> NextStep:
-    """The first step of a continuation that begins after `used` tokens."""
+def _next_step(drawn: DrawnContinuation, used: int) -> NextStep:
+    """The first step of a continuation that begins after `used` response tokens."""
     sample, num_tokens = drawn.sample, len(drawn.sample.tokens)
     first = next((i for i, end in enumerate(sample.ends) if end > used), None)
     if first is None or sample.ends[first] == num_tokens:
@@ -135,8 +139,8 @@ def _next_step(drawn: Drawn, used: int) -> NextStep:
     return NextStep(sample.tokens[:end].tolist(), sample.rewards[first], False)
 
 
-def begun(choice: Choice, tokens: list[int]) -> Episode:
-    """A solution that begins with the response `tokens`, which are one step."""
+def partial_solution(choice: NextStepChoice, tokens: list[int]) -> Episode:
+    """A solution whose response so far is `tokens`, as one step."""
     return Episode(
         problem_id=choice.problem.id,
         prompt=choice.prompt,

@@ -1,7 +1,7 @@
 """w, the price of a trained token in sampled tokens, on this machine.
 
-Step credit spends sampled tokens (continuations) to need fewer trained ones (solutions). Whether
-that pays depends on w, so w is measured with the run's settings of sampling and training.
+Step credit spends sampled tokens (continuations) to need fewer trained tokens (solutions). Whether
+that pays depends on w, so the bench measures w with the run's settings of sampling and training.
 """
 
 import statistics
@@ -21,9 +21,9 @@ from vinejax.learner.update import Objective, fresh_state, update_step
 from vinejax.methods.compose import method_of
 from vinejax.methods.ppo import Targets, critic_objective, make_critic_optimizer
 from vinejax.model.decoder import Params
-from vinejax.tools.bench.estimators import Fixed
+from vinejax.tools.bench.estimators import FixedParts
 
-TIMES = 3  # measurements, after a first one that includes compiling
+TIMES = 3  # measurements after a first one, which includes compiling
 
 
 class Price(NamedTuple):
@@ -38,46 +38,46 @@ class Price(NamedTuple):
         return self.trained / self.sampled
 
 
-def training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> float:
+def training_seconds(parts: FixedParts, cfg: Config, episodes: list[Episode]) -> float:
     """Median seconds of one iteration's training on the episodes, without compiling.
 
-    Training is all that follows credit: log-probabilities by the policy and, if it is read, the
-    reference model, and `ppo.epochs` of updates. The policy stays as it is. What else a loss may
-    read is made up, as the time does not depend on it.
+    Training is all that follows credit: log-probabilities by the policy and, if it is read, by the
+    reference model, and `ppo.epochs` of updates. The policy stays as it is. Other arrays that a
+    loss may read are zeros, because the time does not depend on them.
     """
     method = method_of(cfg)
 
     def rows() -> Batch:
-        batch = fixed.batch(cfg, episodes, cfg.ppo.minibatch)
-        batch = fixed.scored(cfg, episodes, batch, method.reads_reference(cfg))
-        own = np.zeros(batch.mask.shape, np.int32)
-        return batch._replace(own=own)
+        batch = parts.batch(cfg, episodes, cfg.ppo.minibatch)
+        batch = parts.scored(cfg, episodes, batch, method.reads_reference(cfg))
+        nothing = np.zeros(batch.mask.shape, np.int32)
+        return batch._replace(loss_extra=nothing)
 
     optimizer = make_optimizer(cfg.optimizer, 1)
-    objective = method.objective(fixed.session.model, cfg)
-    return _median_seconds(fixed, cfg, fixed.params, (objective, optimizer), rows)
+    objective = method.objective(parts.session.model, cfg)
+    return _median_seconds(parts, cfg, parts.params, (objective, optimizer), rows)
 
 
-def critic_training_seconds(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> float:
+def critic_training_seconds(parts: FixedParts, cfg: Config, episodes: list[Episode]) -> float:
     """Median seconds of one iteration's training of the critic, without compiling.
 
-    Training is `ppo.epochs` of updates on the policy's minibatches; the critic's values count as
-    credit. The targets are its own values, as the time does not depend on them. The critic stays as
-    it is.
+    Training is `ppo.epochs` of updates on the policy's minibatches; computing the critic's values
+    counts as credit. The targets are the critic's own values, because the time does not depend on
+    them. The critic stays as it is.
     """
-    assert fixed.critic is not None
-    batch = fixed.batch(cfg, episodes, cfg.ppo.minibatch)
-    values = fixed.critic_values(cfg, batch)
+    assert parts.critic is not None
+    batch = parts.batch(cfg, episodes, cfg.ppo.minibatch)
+    values = parts.critic_values(cfg, batch)
     optimizer = make_critic_optimizer(cfg, 1)
-    objective = critic_objective(fixed.session.model, cfg)
+    objective = critic_objective(parts.session.model, cfg)
     targets = Targets(values, values)
     return _median_seconds(
-        fixed, cfg, fixed.critic, (objective, optimizer), lambda: (batch, targets)
+        parts, cfg, parts.critic, (objective, optimizer), lambda: (batch, targets)
     )
 
 
 def _median_seconds(
-    fixed: Fixed,
+    parts: FixedParts,
     cfg: Config,
     params: Params,
     trained_by: tuple[Objective, optax.GradientTransformation],
@@ -87,14 +87,14 @@ def _median_seconds(
     objective, optimizer = trained_by
     seconds = []
     for _ in range(TIMES + 1):
-        state = fresh_state(params, optimizer, fixed.session.mesh)
+        state = fresh_state(params, optimizer, parts.session.mesh)
         jax.block_until_ready(state)
         start = time.perf_counter()
         rows = make_rows()
         for epoch in range(cfg.ppo.epochs):
             for minibatch in minibatches(rows, cfg.ppo.minibatch, cfg.seed, 0, epoch):
-                given = objective.pack(minibatch), fixed.session.base
-                state, _ = update_step(objective, optimizer, state, *given)
+                packed = objective.pack(minibatch)
+                state, _ = update_step(objective, optimizer, state, packed, parts.session.base)
         jax.block_until_ready(state)
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds[1:])

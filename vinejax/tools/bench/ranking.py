@@ -5,7 +5,7 @@ step's own reward plus γ times the value after it. `next_steps.py` samples step
 functions here take arrays, so that predictions may come from anywhere, such as a critic.
 
 Source: the 1-of-5 ranking of VinePPO (`action_ranking_analyzer.py`). Its code takes the prediction
-from the rollouts of the ground truth itself, counts ties as wrong and knows no chance level. See
+from the rollouts of the ground truth itself, counts ties as wrong and has no chance level. See
 docs/credit_bench.md.
 """
 
@@ -49,11 +49,11 @@ def ranking_scores(
         ordered      = share of the pairs that are no tie in the truth and are predicted in the
                        same order; a tie in the prediction counts 1/2, which is also its chance
 
-    Ties in the prediction are broken at random: `top` is the expected score. All steps within
+    Ties in the prediction are broken at random, and `top` is the expected score. All steps within
     `margin` of the best are truly best. `chance` is `top` of a constant prediction. With the
-    default margin only equal values tie. Means of noisy returns, however, differ by chance unless
-    all returns are equal; a margin of some standard errors of the truth counts steps as equally
-    good whose difference may be chance.
+    default margin only equal values tie. Means of noisy returns differ by chance, however, unless
+    all returns are equal. A margin of some standard errors of the truth makes ties of steps whose
+    difference may be chance.
 
     Args:
       predicted, truth: [S][A] values of the next steps.

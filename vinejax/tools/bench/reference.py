@@ -14,13 +14,13 @@ from vinejax.core.types import Episode
 from vinejax.credit.assign import group_numbers, solution_rewards
 from vinejax.model.decoder import Params
 from vinejax.rl.advantages import group_advantages
-from vinejax.tools.bench.estimators import Fixed
+from vinejax.tools.bench.estimators import FixedParts
 from vinejax.tools.bench.gradients import inner_products, policy_gradients, reference_error
 from vinejax.tools.bench.settings import BenchConfig
 from vinejax.tools.bench.truth import with_own_seed
 
 PER_PROMPT = 16  # solutions of a problem that are sampled at once
-ROWS = 1024  # minimum of rows in a batch
+ROWS = 1024  # of a batch, at least
 
 
 class Reference(NamedTuple):
@@ -33,16 +33,16 @@ class Reference(NamedTuple):
     reward: float  # mean over the solutions
 
 
-def sample_reference(fixed: Fixed, cfg: Config) -> Reference:
-    """The reference for the problems: each estimate is from half of `bench.reference` solutions.
+def sample_reference(parts: FixedParts, cfg: Config) -> Reference:
+    """Samples the reference; each of its estimates is from half of `bench.reference` solutions.
 
-    It is REINFORCE with the mean reward of the problem's other solutions as baseline, which is
-    unbiased and needs two solutions of every problem.
+    An estimate is REINFORCE with the mean reward of the problem's other solutions as baseline. It
+    is unbiased and needs two solutions of every problem.
     """
-    halves = [_sample(fixed, cfg, half) for half in (0, 1)]
-    gradients = [_gradient(fixed, cfg, episodes) for episodes in halves]
+    halves = [_sample(parts, cfg, half) for half in (0, 1)]
+    gradients = [_gradient(parts, cfg, episodes) for episodes in halves]
     both = jax.tree.map(lambda *x: jnp.concatenate(x), *gradients)
-    squares, products = inner_products(fixed.session.model, both, both)
+    squares, products = inner_products(parts.session.model, both, both)
     rewards = [episode.reward for episodes in halves for episode in episodes]
     return Reference(
         gradients=both,
@@ -53,25 +53,25 @@ def sample_reference(fixed: Fixed, cfg: Config) -> Reference:
     )
 
 
-def _sample(fixed: Fixed, cfg: Config, half: int) -> list[Episode]:
-    """Half of the solutions, at most `PER_PROMPT` of a problem at once."""
-    session, problems = fixed.session, fixed.problems
+def _sample(parts: FixedParts, cfg: Config, half: int) -> list[Episode]:
+    """Samples half of the solutions, at most `PER_PROMPT` of a problem at once."""
+    session, problems = parts.session, parts.problems
     left = BenchConfig.of(cfg).reference // 2 // len(problems)
     seeded = with_own_seed(cfg, f"reference {half}")
     episodes: list[Episode] = []
     part = 0
     while left > 0:
         rollout = dataclasses.replace(cfg.rollout, per_prompt=min(left, PER_PROMPT))
-        sampler = fixed.sampler(dataclasses.replace(seeded, rollout=rollout), part)
-        episodes += sampler.solutions(fixed.weights, fixed.problems, len(fixed.problems))
+        sampler = parts.sampler(dataclasses.replace(seeded, rollout=rollout), part)
+        episodes += sampler.solutions(parts.weights, parts.problems, len(parts.problems))
         left, part = left - rollout.per_prompt, part + 1
     session.engine.release()
     return episodes
 
 
-def _gradient(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> Params:
+def _gradient(parts: FixedParts, cfg: Config, episodes: list[Episode]) -> Params:
     """ĝ of the episodes by RLOO, with a leading axis of 1."""
-    passes = fixed.passes(cfg)
+    passes = parts.passes(cfg)
     advantages = np.asarray(
         group_advantages(solution_rewards(episodes), group_numbers(episodes), "rloo")
     )
@@ -79,11 +79,18 @@ def _gradient(fixed: Fixed, cfg: Config, episodes: list[Episode]) -> Params:
 
     def part(start: int) -> Params:
         chosen = episodes[start : start + rows]
-        batch = fixed.batch(cfg, chosen, passes.rows)
+        batch = parts.batch(cfg, chosen, passes.rows)
         credit = np.zeros(batch.mask.shape, np.float32)
         credit[: len(chosen)] = advantages[start : start + rows, None]
-        parts = (fixed.session.model, fixed.params, batch, credit[None] * batch.mask)
-        rest = cfg.sample.temperature, passes, fixed.session.base
-        return policy_gradients(*parts, len(episodes), *rest)
+        return policy_gradients(
+            parts.session.model,
+            parts.params,
+            batch,
+            advantages=credit[None] * batch.mask,
+            solutions=len(episodes),
+            temperature=cfg.sample.temperature,
+            passes=passes,
+            base=parts.session.base,
+        )
 
     return functools.reduce(optax.tree.add, map(part, range(0, len(episodes), rows)))

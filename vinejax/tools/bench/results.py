@@ -12,7 +12,7 @@ from rich.table import Table
 from vinejax.tools.bench.estimators import EXACT
 from vinejax.tools.bench.gradients import GradientError, error_draws, gradient_error, measure_of
 from vinejax.tools.bench.intervals import Measure
-from vinejax.tools.bench.measure import Repeats, Solutions, steady
+from vinejax.tools.bench.measure import MeasuredRepeats, MeasuredSolutions, steady
 from vinejax.tools.bench.price import Price
 from vinejax.tools.bench.ranking import RankingScores
 from vinejax.tools.bench.reference import Reference
@@ -23,11 +23,12 @@ BASELINE = "rloo"  # the estimator whose cost is 1, if it is measured
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class ResultRow:
     """An estimator: the error of its gradient, its costs, and the errors of its values.
 
-    A cost is that of reaching the baseline's error: error times tokens, or seconds, relative to the
-    baseline's, if errors fall as 1 / solutions, without bias. None if no baseline is measured.
+    A cost is that of reaching the baseline's error, over the baseline's own cost: error times
+    tokens, or error times seconds. It assumes errors without bias, which fall as 1 / solutions. The
+    ratio and the costs are None if no baseline is measured.
     """
 
     gradient: GradientError
@@ -41,7 +42,7 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class BenchResult:
     """All measurements of the bench for one policy."""
 
     policy: str  # 'checkpoints/25', or 'the start'
@@ -51,23 +52,23 @@ class Result:
     reference_solutions: int
     reference_error: float  # relative, squared
     price: Price
-    rows: dict[str, Row]
+    rows: dict[str, ResultRow]
     ranking: dict[str, RankingScores]  # by the source of predictions: 'K = 9', or 'critic'
     ranked: dict[str, float]  # counts of `NextSteps`, and the margin
 
 
 def rows_of(
-    repeats: dict[str, Repeats],
-    solutions: Solutions,
+    repeats: dict[str, MeasuredRepeats],
+    solutions: MeasuredSolutions,
     reference: Reference,
     price: Price,
     values: dict[str, ValueScores],
     critic_seconds: dict[str, float],
-) -> dict[str, Row]:
-    """A row for each estimator; `critic_seconds` are for training critics, per solution."""
+) -> dict[str, ResultRow]:
+    """A row per estimator. `critic_seconds` are those of training critics, per solution."""
     count = len(solutions.episodes)
     tokens = {name: solutions.tokens + np.mean(t.tokens) / count for name, t in repeats.items()}
-    trained = price.trained * solutions.trained
+    trained = price.trained * solutions.trained_tokens
     seconds = {
         name: solutions.seconds
         + steady(repeat.seconds) / count
@@ -77,43 +78,50 @@ def rows_of(
     }
     rows = {}
     for name, repeat in repeats.items():
-        costs: tuple[Measure | None, ...] = (None, None, None)
+        error_ratio = token_cost = second_cost = None
         if BASELINE in repeats:
-            ratio = _error_ratio(repeat, repeats[BASELINE], reference.product)
-            factors = 1.0, tokens[name] / tokens[BASELINE], seconds[name] / seconds[BASELINE]
-            costs = tuple(measure_of(ratio * factor) for factor in factors)
+            ratios = _error_ratio(repeat, repeats[BASELINE], reference.product)
+            error_ratio = measure_of(ratios)
+            token_cost = measure_of(ratios * (tokens[name] / tokens[BASELINE]))
+            second_cost = measure_of(ratios * (seconds[name] / seconds[BASELINE]))
         worth = None
         if solutions.truth is not None and name != EXACT:
             worth = worth_of(np.concatenate(repeat.credit), solutions.truth)
-        rows[name] = Row(
-            gradient_error(repeat.measured(), reference.product),
-            float(tokens[name]),
-            seconds[name],
-            *costs,
+        rows[name] = ResultRow(
+            gradient=gradient_error(repeat.gradients(), reference.product),
+            tokens=float(tokens[name]),
+            seconds=seconds[name],
+            error_ratio=error_ratio,
+            token_cost=token_cost,
+            second_cost=second_cost,
             values=values.get(name),
             worth=worth,
         )
     return rows
 
 
-def _error_ratio(estimator: Repeats, baseline: Repeats, g_squared: float) -> np.ndarray:
-    """f64[1 + draws] error / baseline's error: over all repeats that both have, then over draws."""
+def _error_ratio(
+    estimator: MeasuredRepeats, baseline: MeasuredRepeats, g_squared: float
+) -> np.ndarray:
+    """f64[1 + draws]: error / baseline's error, over all repeats that both have, then per draw."""
     repeats = len(estimator.squares)
-    measured = baseline.measured()
-    paired = measured._replace(squares=measured.squares[:repeats], along=measured.along[:repeats])
+    baseline_gradients = baseline.gradients()
+    paired = baseline_gradients._replace(
+        squares=baseline_gradients.squares[:repeats], products=baseline_gradients.products[:repeats]
+    )
     errors = error_draws(paired, g_squared)
-    # The noise of the reference may make a small error negative: there is no ratio to that.
+    # The noise of the reference may make a small error negative, which leaves no ratio.
     errors[errors <= 0] = np.nan
-    return error_draws(estimator.measured(), g_squared) / errors
+    return error_draws(estimator.gradients(), g_squared) / errors
 
 
-def as_json(result: Result) -> dict[str, Any]:
-    """The record as JSON: dataclasses become objects, and `price` has w, too."""
+def as_json(result: BenchResult) -> dict[str, Any]:
+    """The record as JSON: dataclasses become objects, and `price` also has w."""
     record = dataclasses.asdict(result)
     return record | {"price": result.price._asdict() | {"w": result.price.w}}
 
 
-def print_result(result: Result, console: Console) -> None:
+def print_result(result: BenchResult, console: Console) -> None:
     """The tables: gradients with costs, values, ranking."""
     solutions = result.problems * result.per_prompt
     console.print(
@@ -134,7 +142,7 @@ def _print(
 ) -> None:
     """Prints a table whose first column has the names of the rows; nothing without rows."""
     style = {"title_justify": "left", "title_style": "bold", "padding": 0}
-    table = Table(title=title, box=box.SIMPLE, **style)  # 80 columns hold it
+    table = Table(title=title, box=box.SIMPLE, **style)  # fits 80 columns
     table.add_column("predicted by" if columns is RANKING else "estimator")
     for name in columns:
         table.add_column(name, justify="right")
@@ -154,14 +162,14 @@ def _shown(measure: Measure | None) -> str:
     return f"{measure.value:.3g}\n[{low}, {high}]"
 
 
-# The columns of the tables after the first.
-GRADIENTS: dict[str, Callable[[Row], str]] = {
+# The columns of the tables beside the first, which has the names of the rows.
+GRADIENTS: dict[str, Callable[[ResultRow], str]] = {
     "squared error": lambda row: _shown(row.gradient.error),
     "cosine": lambda row: _shown(row.gradient.cosine),
     "squared bias": lambda row: "-" if row.gradient.bias is None else f"{row.gradient.bias:.3f}",
     "worth": lambda row: _shown(row.worth),
 }
-COSTS: dict[str, Callable[[Row], str]] = {
+COSTS: dict[str, Callable[[ResultRow], str]] = {
     "tokens": lambda row: f"{row.tokens:.0f}",
     "seconds": lambda row: f"{1000 * row.seconds:.1f} ms",
     "cost in tokens": lambda row: _shown(row.token_cost),

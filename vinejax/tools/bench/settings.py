@@ -5,15 +5,15 @@ from vinejax.core.sections import Section
 
 
 class BenchConfig(Section, section="bench"):
-    """`--mode=credit`: what the credit of estimators is worth, see docs/credit_bench.md."""
+    """`--mode=credit`: the error and the cost of credit estimators, see docs/credit_bench.md."""
 
     estimators: tuple[
         str, ...
-    ] = ()  # names of tools/bench/estimators.py; (): all that the run can have
-    problems: Count = 32  # of the train split, the same throughout
+    ] = ()  # names of tools/bench/estimators.py; (): every one that the run can have
+    problems: Count = 32  # problems of the train split, the same in every repeat
     repeats: Count = 20  # batches of `rollout.per_prompt` solutions per problem
-    exact: Count = 4  # of them, those that estimator 'exact' is measured on
+    exact: Count = 4  # first repeats, in which estimator 'exact' is measured
     reference: Count = 20_000  # solutions behind the reference gradient
-    truth: Count = 256  # continuations behind a true value
-    states: Count = 512  # whose values are compared with the truth
+    truth: Count = 256  # rollouts whose mean return is a true value
+    states: Count = 512  # states whose values are compared with true values
     ranked: Count = 128  # states whose next steps are ranked

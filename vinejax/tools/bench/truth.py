@@ -1,7 +1,7 @@
 """The true values of states of sampled solutions: mean returns of independent rollouts.
 
-The rollouts have a run seed of their own, derived from the run's seed and a purpose, so that they
-share no random number with the solutions and continuations behind estimates.
+The rollouts have a seed of their own, derived from the run's seed and a purpose. They share no
+random number with the solutions and continuations that estimates are made of.
 """
 
 import dataclasses
@@ -15,10 +15,10 @@ from vinejax.core.seeds import host_rng, row_seed
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode, PromptedProblem
 from vinejax.model.decoder import Params
-from vinejax.rollout.sampler import Sampler, State
+from vinejax.rollout.sampler import Sampler, ValuedState
 from vinejax.tools.bench.value_error import NUM_PARTS
 
-MAX_BRANCHES = 1 << 14  # in one call of the engine: bounds the host's memory for continuations
+MAX_BRANCHES = 1 << 14  # in one call of the engine, to bound the host's memory
 
 Item = TypeVar("Item")
 
@@ -45,10 +45,10 @@ def choose_states(
 ) -> list[SolutionState]:
     """At most `count` different states of the episodes, spread over problems and positions.
 
-    Problems take turns, and within a problem the fifths of the solutions (in tokens) take turns;
-    the choice is random otherwise, and depends on `seed` alone. Equal token prefixes of a problem
-    are one state. The result is in the order of `solution_states`. Without `with_last` the state
-    before the last step of each solution is left out.
+    Problems take turns. Within a problem the fifths of the solutions, by tokens, take turns. The
+    choice is random otherwise, and depends on `seed` alone. Equal token prefixes of a problem are
+    one state. The result is in the order of `solution_states`. Without `with_last` the state before
+    the last step of each solution is left out.
     """
     different = {}
     for state in solution_states(episodes):
@@ -72,7 +72,7 @@ def choose_states(
 def positions_of_states(
     episodes: Sequence[Episode], states: Sequence[SolutionState]
 ) -> tuple[np.ndarray, list[str]]:
-    """f64[S] share of the response's tokens before each state, and [S] problem ids."""
+    """f64[S]: share of the response's tokens before each state; and [S] problem ids."""
     shares = [state.used / len(episodes[state.episode].response) for state in states]
     return np.array(shares), [episodes[state.episode].problem_id for state in states]
 
@@ -80,13 +80,13 @@ def positions_of_states(
 def values_at(
     episodes: Sequence[Episode], states: Sequence[SolutionState], max_states: int | None = None
 ) -> np.ndarray:
-    """f64[S] the values that an estimator gave to the states; nan where it gave none.
+    """f64[S]: the values that an estimator gave to the states; nan where it gave none.
 
-    `episodes` are the solutions of the states with `values` by the estimator, and may have other
-    steps: a state is identified by its number of tokens. A state between two sampled states has the
-    value that is linear between theirs, as in training. States before the first sampled state have
-    none, and neither have states after s_0 and `max_states` others, whose `values` only serve to
-    make advantages 0. Raises ValueError for an episode without values.
+    `episodes` are the solutions of the states with `values` by the estimator. They may have other
+    steps, because a state is identified by its number of tokens. A state between two sampled states
+    has a value linear between their values, as in training. States before the first sampled state
+    have no value. Neither have states after s_0 and `max_states` others: their entries of `values`
+    only make advantages 0. Raises ValueError for an episode without values.
     """
     values = np.full(len(states), np.nan)
     for s, state in enumerate(states):
@@ -112,7 +112,7 @@ def true_returns(
     states: Sequence[SolutionState],
     count: int,
 ) -> np.ndarray:
-    """f64[S, count] returns of `count` rollouts of each state.
+    """f64[S, count]: returns of `count` rollouts of each state.
 
     States of a problem with equal token prefixes share their rollouts.
     """
@@ -123,14 +123,14 @@ def true_returns(
         numbers.append(rollouts[episode.problem_id])
         rollouts[episode.problem_id] += 1
     rows: dict[Hashable, int] = {}
-    different: list[State] = []
+    different: list[ValuedState] = []
     row_of = []
     for i, c, used in states:
         episode = episodes[i]
         row = rows.setdefault(_prefix(episode, used), len(different))
         if row == len(different):
             problem = by_id[episode.problem_id]
-            different.append(State(problem, i, episode, numbers[i], c, used, visits=[]))
+            different.append(ValuedState(problem, i, episode, numbers[i], c, used, visits=[]))
         row_of.append(row)
     seeded = for_purpose(sampler, "true values")
     returns = draw_returns(seeded, params, episodes, different, count)
@@ -138,9 +138,9 @@ def true_returns(
 
 
 def with_own_seed(cfg: Config, purpose: str) -> Config:
-    """The configuration with a run seed for one purpose of the bench.
+    """The configuration with a seed for one purpose of the bench.
 
-    A rollout has the policy's horizon, the tokens that its solution had left at the state, whatever
+    A rollout may have as many tokens as its solution had left at the state, whatever
     `values.budget` says for estimates.
     """
     values = dataclasses.replace(cfg.values, budget="left")
@@ -149,15 +149,15 @@ def with_own_seed(cfg: Config, purpose: str) -> Config:
 
 
 def for_purpose(sampler: Sampler, purpose: str) -> Sampler:
-    """The sampler with a run seed for one purpose of the bench: see `with_own_seed`."""
+    """The sampler with a seed for one purpose of the bench: see `with_own_seed`."""
     cfg = with_own_seed(sampler.cfg, purpose)
     return Sampler(sampler.engine, sampler.graded, cfg, sampler.iteration)
 
 
 def draw_returns(
-    sampler: Sampler, params: Params, episodes: list[Episode], states: list[State], count: int
+    sampler: Sampler, params: Params, episodes: list[Episode], states: list[ValuedState], count: int
 ) -> np.ndarray:
-    """f64[S, count] returns of `count` continuations of each state."""
+    """f64[S, count]: returns of `count` continuations of each state."""
     returns = np.zeros((len(states), count))
     size = max(1, MAX_BRANCHES // count)
     for start in range(0, len(states), size):
@@ -165,8 +165,8 @@ def draw_returns(
         counts = [count] * len(part)
         sampler.continuations(params, episodes, part, counts)
         for row, state in enumerate(part, start):
-            returns[row] = [drawn.continuation.reward for drawn in state.drawn]
-            state.drawn.clear()
+            returns[row] = [drawn.continuation.reward for drawn in state.continuations]
+            state.continuations.clear()
     return returns
 
 

@@ -2,10 +2,11 @@
 
     d_s = v_s - t_s    v_s: predicted value of state s    t_s: mean return of n rollouts from s
 
-All are pure functions of arrays. The rollouts of the truth must be independent of the prediction,
-as those of `truth.py` are; then t_s = V(s) + e_s with E[e_s] = 0 and e_s independent of v_s.
-VinePPO's analyzers (`mc_value_prediction_analyzer.py`, `valnet_prediction_analyzer.py`) compare
-with 256 fresh rollouts, too, and leave their noise in the error. See docs/credit_bench.md.
+All functions here are pure functions of arrays. The rollouts of the truth must be independent of
+the prediction, as those of `truth.py` are. Then t_s = V(s) + e_s with E[e_s] = 0 and e_s
+independent of v_s. VinePPO's analyzers (`mc_value_prediction_analyzer.py`,
+`valnet_prediction_analyzer.py`) also compare with 256 fresh rollouts, and leave the noise of the
+rollouts in the error. See docs/credit_bench.md.
 """
 
 import dataclasses
@@ -29,7 +30,7 @@ class Truth(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Bin:
+class CalibrationBin:
     """States whose predicted values lie in [low, high)."""
 
     low: float
@@ -40,7 +41,7 @@ class Bin:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class ErrorPart:
     """Errors at states in one part of the solutions: from share `low` to `high` of the tokens."""
 
     low: float
@@ -56,14 +57,14 @@ class ValueScores:
 
     states: int
     problems: int
-    unpredicted: int  # states that had no prediction, and count nowhere else
+    unpredicted: int  # states without a prediction, which count nowhere else
     mae: Measure
     bias: Measure
     squared_error: Measure
     truth_error: float | None  # root mean square standard error of the true values
     rank_correlation: Measure
-    calibration: list[Bin]
-    by_position: list[Part]
+    calibration: list[CalibrationBin]
+    by_position: list[ErrorPart]
 
 
 def truth_of(returns: ArrayLike) -> Truth:
@@ -106,15 +107,15 @@ def value_scores(
 
     Raises ValueError if lengths differ or a position is outside [0, 1).
     """
-    v, at = np.asarray(predicted, np.float64), np.asarray(positions, np.float64)
-    lengths = [*map(len, (v, truth.means, truth.variances, at, problems))]
+    v, places = np.asarray(predicted, np.float64), np.asarray(positions, np.float64)
+    lengths = [*map(len, (v, truth.means, truth.variances, places, problems))]
     if len(set(lengths)) > 1:
         raise ValueError(f"predictions, truth (2), positions, problems of lengths {lengths}")
-    if at.size and not (at.min() >= 0 and at.max() < 1):
-        raise ValueError(f"positions from {at.min()} to {at.max()}: must be in [0, 1)")
+    if places.size and not (places.min() >= 0 and places.max() < 1):
+        raise ValueError(f"positions from {places.min()} to {places.max()}: must be in [0, 1)")
     has_value = np.isfinite(v)
     names = [problem for problem, has in zip(problems, has_value, strict=True) if has]
-    v, at, means, variances = (x[has_value] for x in (v, at, truth.means, truth.variances))
+    v, places, means, variances = (x[has_value] for x in (v, places, truth.means, truth.variances))
     differences, bootstrap = v - means, Bootstrap(names)
     return ValueScores(
         states=len(v),
@@ -126,16 +127,16 @@ def value_scores(
         truth_error=float(np.sqrt(variances.mean())) if len(v) else None,
         rank_correlation=bootstrap.measure(rank_correlation(v, means)),
         calibration=calibration(v, means),
-        by_position=_by_position(differences, at, bootstrap),
+        by_position=_by_position(differences, places, bootstrap),
     )
 
 
-def calibration(predicted: np.ndarray, truth: np.ndarray) -> list[Bin]:
+def calibration(predicted: np.ndarray, truth: np.ndarray) -> list[CalibrationBin]:
     """Mean predicted and mean true value, from [S] of both, in bins of the predicted value.
 
-    The bins divide [0, 1] evenly. Predictions below and above count in the first and the last bin.
-    A prediction is calibrated if E[V | v] = v. The mean of few rollouts is unbiased, E[v | V] = V,
-    and yet not calibrated: high means are on average too high, low means too low.
+    The bins divide [0, 1] evenly. Predictions below 0 count in the first bin, those above 1 in the
+    last. A prediction is calibrated if E[V | v] = v. The mean of few rollouts is unbiased,
+    E[v | V] = V, and yet not calibrated: high means are on average too high, low means too low.
     """
     # Rounded, so that 0.7 in float32 falls into the bin that begins at 0.7.
     scaled = np.round(predicted * NUM_BINS, 5)
@@ -147,7 +148,7 @@ def calibration(predicted: np.ndarray, truth: np.ndarray) -> list[Bin]:
         count = int(members.sum())
         mean_prediction = float(predicted[members].mean()) if count else None
         mean_truth = float(truth[members].mean()) if count else None
-        table.append(Bin(edges[b], edges[b + 1], count, mean_prediction, mean_truth))
+        table.append(CalibrationBin(edges[b], edges[b + 1], count, mean_prediction, mean_truth))
     return table
 
 
@@ -173,7 +174,7 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> Statistic:
 
 
 def mean_ranks(numbers: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """f64[S] the ranks, from 1, of values that count `weights` [S] times each.
+    """f64[S]: the ranks, from 1, of values that count `weights` [S] times each.
 
     `numbers` i[S] index the sorted distinct values. Equal values have the mean of their ranks.
     """
@@ -181,13 +182,15 @@ def mean_ranks(numbers: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return (np.cumsum(counts) - (counts - 1) / 2)[numbers]
 
 
-def _by_position(differences: np.ndarray, at: np.ndarray, bootstrap: Bootstrap) -> list[Part]:
-    numbers = np.floor(at * NUM_PARTS)
+def _by_position(
+    differences: np.ndarray, places: np.ndarray, bootstrap: Bootstrap
+) -> list[ErrorPart]:
+    numbers = np.floor(places * NUM_PARTS)
     parts = []
     for p in range(NUM_PARTS):
         members = numbers == p
         parts.append(
-            Part(
+            ErrorPart(
                 low=p / NUM_PARTS,
                 high=(p + 1) / NUM_PARTS,
                 states=int(members.sum()),

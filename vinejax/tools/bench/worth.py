@@ -1,10 +1,10 @@
-"""Worth of a credit: how much of the signal of exact credit one solution brings.
+"""The worth of a credit: the share of the signal of exact credit that a solution brings.
 
-    worth = E[Â·A]² / (E[Â²]·E[A²])    over the steps of solutions, all alike
+    worth = E[Â·A]² / (E[Â²]·E[A²])    over the steps of solutions, each with equal weight
 
-A is the true advantage of a step, Â the credit's mean over the step's tokens: the squared uncentred
-correlation of the two. Where gradients of steps are independent, a batch with a credit of worth x
-has the signal over noise of x batches with exact credit.
+A is the true advantage of a step and Â the mean of the credit over the step's tokens. The worth is
+the squared uncentred correlation of the two. If the gradients of steps are independent, a batch
+with a credit of worth x has the signal over noise of x batches with exact credit.
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from vinejax.tools.bench.intervals import Bootstrap, Measure
 
 
 class TrueSteps(NamedTuple):
-    """True advantages of the steps of solutions, by many continuations of each state."""
+    """True advantages of the steps of solutions, estimated by many continuations of each state."""
 
     advantages: np.ndarray  # f64[S]
     variances: np.ndarray  # f64[S] of their errors
@@ -26,7 +26,7 @@ class TrueSteps(NamedTuple):
 
 
 def true_steps(steps: StepLayout, episodes: list[Episode], gamma: float) -> TrueSteps:
-    """The steps of `episodes`, whose layout is `steps`, with values by many continuations."""
+    """The true steps of `episodes` with values by many continuations, in the layout `steps`."""
     advantages = step_advantages(steps.values, steps.rewards, steps.num_steps, gamma)
     is_step = steps.is_step
     errors = np.zeros((*is_step.shape[:1], is_step.shape[1] + 1))
@@ -47,12 +47,12 @@ def joined(parts: list[TrueSteps]) -> TrueSteps | None:
 
 
 def credit_of_steps(advantages: np.ndarray, steps: StepLayout) -> np.ndarray:
-    """f64[S] the mean of f32[B, T] advantages over the tokens of each step."""
+    """f64[S]: the mean of the advantages f32[B, T] over the tokens of each step."""
     return means_of_steps(advantages, steps)[steps.is_step].astype(np.float64)
 
 
 def worth_of(credit: np.ndarray, truth: TrueSteps) -> Measure:
-    """The worth of f64[S] credit, without the errors of the truth, which are independent of it."""
+    """The worth of credit f64[S]; the errors of the truth, independent of it, are subtracted."""
     product, square = credit * truth.advantages, credit**2
     signal = truth.advantages**2 - truth.variances
 

@@ -32,20 +32,20 @@ from vinejax.training.warmup import fresh_sizes
 class Case:
     """A run to plan; made by `open_case`, which checks that its parts fit each other."""
 
-    cfg: Config  # with the values of the topology's row of `meshes`, and the method's choices
+    cfg: Config  # with the topology's row of `meshes` and the choices of the method
     method: Method
-    model: Decoder  # without a mesh
+    model: Decoder  # without weights and without a mesh
     topology: Topology
 
     @functools.cached_property
     def mesh(self) -> AbstractMesh:
-        """The mesh without devices, for its axis sizes."""
+        """The mesh without devices, which gives the sizes of its axes."""
         mesh = self.cfg.mesh
         return AbstractMesh((mesh.data, mesh.fsdp, mesh.tensor), AXES, axis_types=AUTO)
 
     @property
     def shards(self) -> int:
-        """Number of parts that the sequences are split into: data x fsdp."""
+        """Number of shards of the sequences: data x fsdp."""
         return self.cfg.mesh.data * self.cfg.mesh.fsdp
 
     @property
@@ -60,7 +60,7 @@ class Case:
 
     @property
     def pass_rows(self) -> int:
-        """Sequences of one pass of an update, over all shards."""
+        """Sequences in one pass of an update, over all shards."""
         return passes_for(self.cfg, self.cfg.ppo.minibatch, self.mesh).rows
 
     @property
@@ -79,8 +79,8 @@ class Case:
 def open_case(cfg: Config) -> Case:
     """The case of a configuration that names a topology.
 
-    Raises ConfigError or ModelError if the topology is missing, unknown or without a row, if chips,
-    heads or the batch do not divide over the mesh, or if the model's sizes are not known.
+    Raises ConfigError or ModelError if the topology is missing, unknown or without a row, if the
+    chips, heads or rows do not divide over the mesh, or if the model's sizes are not known.
     """
     if not cfg.topology:
         names = ", ".join(cfg.meshes) or "such as 'v5e:16x16'"
@@ -105,12 +105,12 @@ def with_full_mesh(cfg: Config, topology: Topology) -> Config:
     Raises ConfigError unless the sizes multiply to the number of chips.
     """
     sizes = {name: getattr(cfg.mesh, name) for name in AXES}
-    given = math.prod(size for size in sizes.values() if size != -1)
-    sizes = {n: max(topology.devices // given, 1) if x == -1 else x for n, x in sizes.items()}
+    fixed_sizes = math.prod(size for size in sizes.values() if size != -1)
+    sizes = {n: max(topology.devices // fixed_sizes, 1) if x == -1 else x for n, x in sizes.items()}
     if math.prod(sizes.values()) != topology.devices:
         product = " x ".join(f"{name}={size}" for name, size in sizes.items())
-        rule = f"{product} must multiply to the {topology.devices} chips of {topology.name}"
-        raise ConfigError(f"meshes.{topology.name}" if cfg.meshes else "mesh", rule)
+        message = f"{product} must multiply to the {topology.devices} chips of {topology.name}"
+        raise ConfigError(f"meshes.{topology.name}" if cfg.meshes else "mesh", message)
     return dataclasses.replace(cfg, mesh=dataclasses.replace(cfg.mesh, **sizes))
 
 
@@ -125,12 +125,12 @@ def model_sizes(cfg: Config) -> DecoderConfig:
         folder = epath.Path(os.path.expanduser(cfg.model.path))
         while folder.is_dir() and (base := base_of(folder)):
             folder = epath.Path(os.path.expanduser(base))
-        if folder.is_dir():  # the workdir of a run has the sizes of the model that it started from
+        if folder.is_dir():  # in the workdir of a run, the folder of the model that it started from
             folder = epath.Path(model_folder(os.fspath(folder)))
         file = folder / "config.json"
         if not file.exists():
-            rule = "is no folder with a config.json; name a copy of one in model.architecture"
-            raise ConfigError("model.path", rule, repr(cfg.model.path))
+            message = "is no folder with a config.json; name a copy of one in model.architecture"
+            raise ConfigError("model.path", message, repr(cfg.model.path))
         return read_architecture(os.fspath(file))
     remedy = "name a model, or model.architecture"
     return fresh_sizes(cfg.model, shipped_tokenizer(load_task(cfg.data), remedy))

@@ -1,9 +1,9 @@
 """FLOPs and bytes moved by each program, by arithmetic: per chip and call, for decoding per step.
 
-FLOPs are the model's: two per weight and token, and causal attention, for which a plain XLA
-attention takes twice as many. Bytes are weights, keys and values, and the operands and results of
-products; a compiler that fuses less moves more. XLA's own `cost_analysis` counts the body of a loop
-once and is not used.
+FLOPs are those of the model: two per weight and token, and those of causal attention, of which a
+plain XLA attention takes twice as many. Bytes are weights, keys and values, and the operands and
+results of products. A compiler that fuses less moves more. XLA's own `cost_analysis` is not used,
+because it counts the body of a loop once.
 """
 
 import itertools
@@ -15,16 +15,29 @@ from vinejax.core.shapes import bucket
 from vinejax.engine.memory import cache_bytes
 from vinejax.learner.packing import passes_for
 from vinejax.model.lora import kernel_shapes
-from vinejax.tools.plan import memory
 from vinejax.tools.plan.case import Case
-from vinejax.tools.plan.memory import FLOAT32, PlannedPhase
+from vinejax.tools.plan.planned_memory import (
+    FLOAT32,
+    PlannedPhase,
+    call_name,
+    decode_copy_bytes,
+    decode_programs,
+    main_phase,
+    mean_prompt_tokens,
+    mean_tokens,
+    optimizer_bytes,
+    trained_bytes,
+    trained_shapes,
+    usual_length,
+    weight_bytes,
+)
 
 # Products per weight in a pass over a microbatch. The backward pass computes the output matrix's
 # forward product again, because the logits of all tokens are not kept.
 FORWARD = 1
 BACKWARD = 2
-AGAIN = 1
-PACKED = 0.95  # minimum share of tokens in packed rows: benchmarks/README.md
+RECOMPUTED = 1
+PACKED = 0.95  # share of packed rows that is tokens, at least: benchmarks/README.md
 
 
 class Cost(NamedTuple):
@@ -60,7 +73,7 @@ def attention_flops(case: Case, visible: float) -> float:
 
 
 def forward_pass(case: Case, rows: float, length: int) -> Cost:
-    """A pass of `rows` sequences per shard through the layers, without reading the weights."""
+    """The cost of a pass of `rows` sequences per shard through the layers, without the weights."""
     tokens = rows * length
     flops = 2 * num_multiplied(case, with_head=False) + attention_flops(case, length / 2)
     moved = case.item_bytes * sum(a + b for a, b in token_products(case))
@@ -83,7 +96,7 @@ def rounded_weights(case: Case) -> float:
 
 
 def prefill_columns(phase: PlannedPhase) -> int:
-    """Columns of a prefill: a batch has trunks of like lengths, here of the mean's."""
+    """Columns of a prefill. A batch has trunks of similar lengths, here of the mean length."""
     return min(bucket(math.ceil(phase.mean_trunk)), phase.sizes.columns)
 
 
@@ -92,14 +105,14 @@ def prefill_cost(case: Case, phase: PlannedPhase) -> Cost:
     sizes, columns = phase.sizes, prefill_columns(phase)
     kv = sizes.batch * cache_bytes(case.model, case.mesh, columns)
     cost = forward_pass(case, sizes.batch, columns)
-    return cost.plus(Cost(0, kv + memory.decode_copy_bytes(case)))
+    return cost.plus(Cost(0, kv + decode_copy_bytes(case)))
 
 
 def columns_read(phase: PlannedPhase) -> tuple[float, float]:
     """Columns that a decode step reads in a row of the window, and in a slot.
 
-    Branches are assumed to begin at the end of their row. A slot is assumed to have drawn as many
-    tokens as a branch has on average, which holds for geometric lengths.
+    Assumptions: branches begin at the end of their row, and a slot has drawn as many tokens as a
+    branch has on average. The second one holds for geometric lengths.
     """
     sizes, read = phase.sizes, phase.sizes.storage.columns_read
     return read(phase.mean_trunk, sizes.columns), read(phase.tokens, sizes.width)
@@ -120,21 +133,21 @@ def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
     flops = 2 * num_multiplied(case, with_head=True) + attention_flops(case, visible)
     table = 0 if cfg.tied_head else cfg.vocab_size * cfg.width
     # Only a few rows of the embedding are read.
-    read = memory.decode_copy_bytes(case) - table * case.item_bytes / case.tensor
+    read = decode_copy_bytes(case) - table * case.item_bytes / case.tensor
     read += columns_bytes(case, phase)
     read += 2 * FLOAT32 * sizes.slots * cfg.vocab_size / case.tensor
     return Cost(sizes.slots * flops / case.tensor, read)
 
 
 class PlannedPasses(NamedTuple):
-    """The number of passes over a batch; in each of them every shard computes whole rows."""
+    """The number of passes over a batch, in each of which every shard computes whole rows."""
 
-    used: int  # passes that have tokens after packing; the others are left out or skipped
-    all: int  # passes without packing
+    num_used: int  # passes that have tokens after packing; an update skips the others
+    num_all: int  # passes without packing
 
     @property
     def share(self) -> float:
-        return self.used / self.all
+        return self.num_used / self.num_all
 
 
 def planned_passes(case: Case, sequences: int) -> PlannedPasses:
@@ -142,42 +155,42 @@ def planned_passes(case: Case, sequences: int) -> PlannedPasses:
     passes = passes_for(case.cfg, case.cfg.ppo.minibatch, case.mesh)
     rows, unpacked = sequences, math.ceil(sequences / passes.rows)
     if passes.packed:
-        mean = memory.mean_prompt_tokens(case) + memory.mean_tokens(case)
-        packed = math.ceil(sequences * mean / (PACKED * memory.usual_length(case)))
+        mean = mean_prompt_tokens(case) + mean_tokens(case)
+        packed = math.ceil(sequences * mean / (PACKED * usual_length(case)))
         rows = min(rows, packed)
     return PlannedPasses(math.ceil(rows / passes.rows), unpacked)
 
 
 def score_cost(case: Case) -> Cost:
     """The cost of one pass that computes log-probabilities."""
-    rows, length = case.pass_rows / case.shards, memory.usual_length(case)
+    rows, length = case.pass_rows / case.shards, usual_length(case)
     cost = forward_pass(case, rows, length).plus(output_pass(case, rows, length))
-    return cost.plus(Cost(0, memory.weight_bytes(case) + 2 * rounded_weights(case)))
+    return cost.plus(Cost(0, weight_bytes(case) + 2 * rounded_weights(case)))
 
 
 def update_cost(case: Case) -> Cost:
     """The cost of one update on a minibatch: passes over its microbatches, then the optimizer.
 
-    Microbatches without a token are skipped. Each pass, forward and backward, writes and reads
-    gathered weights. The optimizer reads weights, gradients and its state, and writes weights and
-    state, in float32.
+    An update skips microbatches without a token. Each pass, forward and backward, writes and reads
+    gathered weights. The optimizer reads weights, gradients and its state in float32, and writes
+    weights and state.
     """
-    again = AGAIN if case.cfg.model.remat == "full" else 0
-    rows, length = case.pass_rows / case.shards, memory.usual_length(case)
-    layers = forward_pass(case, rows, length).times(FORWARD + BACKWARD + again)
-    output = output_pass(case, rows, length).times(FORWARD + BACKWARD + AGAIN)
-    gathered = Cost(0, 2 * (2 + again) * rounded_weights(case))
+    recomputed = RECOMPUTED if case.cfg.model.remat == "full" else 0
+    rows, length = case.pass_rows / case.shards, usual_length(case)
+    layers = forward_pass(case, rows, length).times(FORWARD + BACKWARD + recomputed)
+    output = output_pass(case, rows, length).times(FORWARD + BACKWARD + RECOMPUTED)
+    gathered = Cost(0, 2 * (2 + recomputed) * rounded_weights(case))
     microbatch = layers.plus(output).plus(gathered)
-    count = planned_passes(case, case.cfg.ppo.minibatch).used
-    state = memory.optimizer_bytes(case, memory.trained_shapes(case))
-    update = Cost(0, 3 * memory.trained_bytes(case) + 2 * state)
+    count = planned_passes(case, case.cfg.ppo.minibatch).num_used
+    state = optimizer_bytes(case, trained_shapes(case))
+    update = Cost(0, 3 * trained_bytes(case) + 2 * state)
     return microbatch.times(count).plus(update)
 
 
 def useful_flops(case: Case) -> float:
-    """FLOPs of an iteration's updates, without padding and what is computed again; all chips."""
+    """FLOPs of an iteration's updates on all chips, without padding and recomputation."""
     cfg = case.cfg
-    length = memory.mean_prompt_tokens(case) + memory.mean_tokens(case)
+    length = mean_prompt_tokens(case) + mean_tokens(case)
     flops = 2 * num_multiplied(case, with_head=True) + attention_flops(case, length / 2)
     tokens = cfg.rollout.prompts * cfg.rollout.per_prompt * length * cfg.ppo.epochs
     return (FORWARD + BACKWARD) * tokens * flops
@@ -185,11 +198,11 @@ def useful_flops(case: Case) -> float:
 
 def program_costs(case: Case, phases: list[PlannedPhase]) -> dict[str, Cost]:
     """The cost of each program of an iteration, by its name; prefill is the main phase's."""
-    decodes = memory.decode_programs(phases)
+    decodes = decode_programs(phases)
     costs = {
-        # Reads the weights, writes them in the compute dtype.
-        "decode copy": Cost(0, memory.weight_bytes(case) + memory.decode_copy_bytes(case)),
-        "prefill": prefill_cost(case, memory.main_phase(phases)),
+        # It reads the weights and writes them in the compute dtype.
+        "decode copy": Cost(0, weight_bytes(case) + decode_copy_bytes(case)),
+        "prefill": prefill_cost(case, main_phase(phases)),
         **{name: decode_cost(case, phase) for name, phase in decodes.items()},
         "score": score_cost(case),
         "train_step": update_cost(case),
@@ -200,55 +213,56 @@ def program_costs(case: Case, phases: list[PlannedPhase]) -> dict[str, Cost]:
 
 
 class DecodeSteps(NamedTuple):
-    """The decode steps of a wave on one shard; an entry for each of the phase's shapes."""
+    """The decode steps of a wave on one shard, with an entry per shape of the phase."""
 
     steps: tuple[float, ...]
-    begun: tuple[float, ...]  # branches that have not ended when the steps begin
+    live_branches: tuple[float, ...]  # branches that have not ended when the steps begin
 
 
 def usable_slots(phase: PlannedPhase) -> int:
-    """The slots of a shard that can be busy at once: with pages, those that get enough of them."""
+    """The slots of a shard that can be busy at once; with pages, those that get enough pages."""
     return phase.sizes.storage.usable_slots(phase.sizes, phase.tokens)
 
 
 def decode_steps(case: Case, phase: PlannedPhase) -> DecodeSteps:
     """The steps of each wave of a phase, in all slots and in the slots of each drain.
 
-    Shards step together: until the one with the most branches left moves to the drain, and on until
-    the last of all branches ends. Lengths are taken as exponential, and the steps that a shard has
-    more than the mean until a drain as normal. Tokens that are decoded again, after a branch gave
-    its pages to a longer one, are not counted.
+    Shards step together: first until the shard with the most branches left moves to the drain, then
+    until the last of all branches ends. The lengths of branches are taken as exponential. The
+    number of steps by which a shard reaches a drain later than the mean is taken as normal. Tokens
+    that are decoded again, after a branch gave its pages to a longer one, are not counted.
     """
     branches, mean = phase.branches / (case.shards * phase.waves), phase.tokens
     busy = min(usable_slots(phase.in_shape(0)), math.ceil(branches))
     # All slots are busy while branches wait; then no slot takes another branch.
     waiting = max(branches - busy, 0)
     filled, spread = waiting * mean / busy, mean * math.sqrt(waiting) / busy
-    # The mean of the largest of many sums of a normal and an exponential number; of few shards
-    # whose sums of lengths differ much, that of the normal ones counts.
+    # The mean of the largest of many sums of a normal and an exponential number. With few shards
+    # whose sums of lengths differ much, the largest of the normal numbers decides.
     until_end = min(steps_until(mean, case.shards * busy, 0), case.cfg.sample.max_tokens)
-    until_end += min(spread**2 / (2 * mean), spread * most_of(case.shards))
-    begins, begun = [-filled], [branches]
+    until_end += min(spread**2 / (2 * mean), spread * expected_largest(case.shards))
+    begins, live_branches = [-filled], [branches]
     for drain in phase.shapes[1:]:
         last = min(drain.slots, busy)
         ends = mean * math.sqrt(sum(1 / n**2 for n in range(last + 1, busy + 1)))
-        behind = math.hypot(spread, ends) * most_of(case.shards)
+        behind = math.hypot(spread, ends) * expected_largest(case.shards)
         begins.append(min(steps_until(mean, busy, last) + behind, until_end))
-        begun.append(last * math.exp(-behind / mean))  # the other shards have gone on meanwhile
+        # Other shards go on meanwhile, and some of their last branches end.
+        live_branches.append(last * math.exp(-behind / mean))
     spans = itertools.pairwise([*begins, until_end])
-    return DecodeSteps(tuple(end - begin for begin, end in spans), tuple(begun))
+    return DecodeSteps(tuple(end - begin for begin, end in spans), tuple(live_branches))
 
 
-def most_of(count: int) -> float:
-    """The mean of the largest of so many standard normal numbers, by Blom's approximation."""
+def expected_largest(count: int) -> float:
+    """The mean of the largest of `count` standard normal numbers, by Blom's approximation."""
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
 
 def busy_slots(case: Case, phase: PlannedPhase) -> float:
     """Slots of a shard that are busy, on average over the steps in the sizes of the phase."""
     n = phase.shapes.index(phase.sizes)
-    steps, begun = decode_steps(case, phase)
-    tokens = (begun[n] - (*begun, 0.0)[n + 1]) * phase.tokens
+    steps, live_branches = decode_steps(case, phase)
+    tokens = (live_branches[n] - (*live_branches, 0.0)[n + 1]) * phase.tokens
     return min(tokens / steps[n], phase.sizes.slots) if steps[n] else float(phase.sizes.slots)
 
 
@@ -260,7 +274,7 @@ def calls_per_phase(case: Case, phase: PlannedPhase) -> dict[str, float]:
     trunks_per_shard = math.ceil(phase.trunks / case.shards)
     prefills = phase.waves * math.ceil(trunks_per_shard / phase.sizes.batch)
     steps = decode_steps(case, phase).steps
-    decoding = {memory.call_name(n): phase.waves * count for n, count in enumerate(steps)}
+    decoding = {call_name(n): phase.waves * count for n, count in enumerate(steps)}
     return {"prefill": prefills, **decoding}
 
 

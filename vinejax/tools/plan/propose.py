@@ -1,7 +1,7 @@
-"""A row of `meshes` for a slice that has none in the configuration, by arithmetic alone.
+"""Chooses a row of `meshes` for a slice that has none in the configuration, by arithmetic alone.
 
-Memory is estimated as for a plan (`memory.py`), temporaries included: nothing is compiled. A row
-decides whether a run fits and how fast it is, not what it computes.
+Memory is estimated as for a plan (`planned_memory.py`), temporaries included, and nothing is
+compiled. A row decides whether a run fits and how fast it is, not what it computes.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from vinejax.runtime.distributed import check_hosts, is_writer
 from vinejax.runtime.topology import Topology, find_topology, match_topology
 from vinejax.tools.plan.case import Case, model_sizes, open_case
 from vinejax.tools.plan.cost import planned_passes
-from vinejax.tools.plan.memory import (
+from vinejax.tools.plan.planned_memory import (
     MemoryParts,
     PlannedPhase,
     decode_copy_bytes,
@@ -31,27 +31,27 @@ from vinejax.tools.plan.roofline import STAGE
 
 FILL = 0.85  # maximum share of a chip's memory for all parts and estimated temporaries
 COPY_SHARE = 1 / 8  # share of a chip's memory that the decoding copy should not exceed
-LANES = 128  # minimum of columns of the model's width that `fsdp` leaves on a chip
+LANES = 128  # columns of the model's width that `fsdp` leaves on a chip, at least
 # Slots per shard, tried in this order until the memory suffices.
 SLOTS = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 8)
-PASS_ROWS = 1  # rows that a shard could compute in the time in which a pass gathers all weights
+PASS_ROWS = 1  # rows that a shard could compute while a pass gathers all weights
 REMAT = ("dots", "full")  # tried in this order
 ENDLESS_GIB = 2.0**20
 GIB = 2**30
-UNIT = GIB // 64  # a chosen `memory_gib` is a multiple of it
-NO_ROW = "No row of `meshes` is for {name}; by arithmetic alone this one was chosen: {row}; "
+UNIT = GIB // 64  # a chosen `memory_gib` is a multiple of this
+NO_ROW = "`meshes` has no row for {name}; this one was chosen by arithmetic alone: {row}; "
 TO_CHANGE = "to change it, write it into the config; --mode=plan --config.topology={name} checks it"
 
 
 def with_row_for_devices(cfg: Config) -> Config:
     """The configuration with a row of `meshes` for the devices of this process.
 
-    If it has none, one is chosen and printed. The configuration is returned unchanged if it has no
-    rows at all or sets `mesh`, on CPUs, and on devices of an unknown kind or number, which
-    `on_devices` refuses.
+    If it has none, the function chooses one and prints it. The configuration stays as it is if it
+    has no rows at all or sets `mesh`, on CPUs, and on devices of an unknown kind or number, for
+    which `on_devices` raises.
 
-    Raises ConfigError if by arithmetic nothing fits, or the model's sizes cannot be read; UserError
-    if there are no devices, or the number of hosts is wrong: see `check_hosts`.
+    Raises ConfigError if nothing fits by arithmetic, or if the model's sizes cannot be read, and
+    UserError if there are no devices, or the number of hosts is wrong (`check_hosts`).
     """
     if not cfg.meshes or cfg.mesh != MeshConfig():
         return cfg
@@ -66,8 +66,8 @@ def with_row_for_devices(cfg: Config) -> Config:
     try:
         proposed = with_proposed_row(cfg, topology)
     except UserError as error:
-        rule = f"no row is for {topology.name}, and none could be chosen: {error}"
-        raise ConfigError("meshes", rule) from error
+        message = f"no row is for {topology.name}, and none could be chosen: {error}"
+        raise ConfigError("meshes", message) from error
     if is_writer():
         row = row_text(proposed, topology.name)
         print((NO_ROW + TO_CHANGE).format(name=topology.name, row=row))
@@ -75,7 +75,7 @@ def with_row_for_devices(cfg: Config) -> Config:
 
 
 def with_proposed_row(cfg: Config, topology: Topology) -> Config:
-    """The configuration with a proposed row for a topology. Raises as `propose_row` does."""
+    """The configuration with the row of `propose_row`, which raises if there is none."""
     row = propose_row(cfg, topology)
     return dataclasses.replace(cfg, meshes={**cfg.meshes, topology.name: row})
 
@@ -91,48 +91,48 @@ def row_text(cfg: Config, topology: str) -> str:
 def propose_row(cfg: Config, topology: Topology) -> TopologyConfig:
     """The row for a topology, with a mesh on which everything fits.
 
-    Of such meshes, in the order of `_meshes`, it is the first on which the decoding copy takes at
-    most COPY_SHARE of a chip's memory, because every decode step reads this copy; if there is none,
-    the last, with the largest `tensor`.
+    The mesh is the first such mesh, in the order of `_meshes`, on which the decoding copy takes at
+    most COPY_SHARE of a chip's memory, because every decode step reads the copy. If there is none,
+    it is the last mesh that fits, which has the largest `tensor`.
 
-    Raises ConfigError, for the topology, if by the estimates no mesh fits; and other UserErrors if
-    the model's sizes cannot be read: see `case.open_case`.
+    Raises ConfigError for the field `topology` if no mesh fits by the estimates, and other
+    UserErrors if the model's sizes cannot be read (`case.open_case`).
     """
-    chosen, attempts = None, []
+    best_row, attempts = None, []
     for mesh in _meshes(cfg, topology):
         fit = _fit(cfg, topology, mesh)
         attempts.append(fit)
         if fit.row is not None:
-            chosen = fit.row
-            case = _case(cfg, topology, chosen)
+            best_row = fit.row
+            case = _case(cfg, topology, best_row)
             if decode_copy_bytes(case) <= COPY_SHARE * case.limit:
                 break
-    if chosen is not None:
-        return chosen
+    if best_row is not None:
+        return best_row
     why = "no mesh over its chips divides the model's heads and the rows of a minibatch"
     if attempts:
         smallest = min(attempts, key=lambda fit: fit.needed)
         mesh = f"fsdp={smallest.mesh.fsdp} tensor={smallest.mesh.tensor}"
         room = f"more than {FILL:.0%} of the {topology.chip.hbm_gib:.1f} of a chip"
         why = f"by arithmetic {mesh} takes {smallest.needed / GIB:.1f} GiB, {room}"
-    rule = f"{why}; take a larger slice, set offload.*, or add a row to `meshes`"
-    raise ConfigError("topology", rule, repr(topology.name))
+    message = f"{why}; take a larger slice, set offload.*, or add a row to `meshes`"
+    raise ConfigError("topology", message, repr(topology.name))
 
 
 class Fit(NamedTuple):
     """The outcome of the search on one mesh."""
 
     mesh: MeshConfig
-    row: TopologyConfig | None  # None: no row that was tried fits
+    row: TopologyConfig | None  # None if no row that was tried fits
     needed: int  # bytes per chip of the chosen row, or of the smallest that was tried
 
 
 def _meshes(cfg: Config, topology: Topology) -> Iterator[MeshConfig]:
     """The meshes over all chips that divide heads, feed-forward columns and the rows of a pass.
 
-    They come in the order of `tensor`: the larger it is, the more chips wait for each other in
-    every layer. `fsdp` is as large as possible with at least LANES columns of the model's width on
-    a chip; `data` takes the remaining chips.
+    Meshes come in the order of `tensor`, because the larger it is, the more chips wait for each
+    other in every layer. `fsdp` is as large as possible with at least LANES columns of the model's
+    width on a chip. `data` takes the remaining chips.
     """
     sizes = model_sizes(cfg)
     for tensor in range(1, topology.chips + 1):
@@ -147,29 +147,32 @@ def _meshes(cfg: Config, topology: Topology) -> Iterator[MeshConfig]:
 
 
 def _pass_rows(cfg: Config) -> int:
-    """The maximum of rows in a pass: a microbatch must divide the minibatches of PPO and of SFT."""
+    """The most rows of a pass: a microbatch must divide the minibatches of PPO and of SFT."""
     return math.gcd(cfg.ppo.minibatch, cfg.sft.batch)
 
 
 def _fit(cfg: Config, topology: Topology, mesh: MeshConfig) -> Fit:
-    """The table entry for this mesh that, in this order of priority, saves most activations for the
-    backward pass, computes fewest batch rows, and has most slots."""
+    """The best row for this mesh, if one fits.
+
+    It saves as many activations for the backward pass as possible; among rows that save as many it
+    computes the fewest batch rows, and then has the most slots.
+    """
     shards, rows = mesh.data * mesh.fsdp, _pass_rows(cfg)
     axes = dataclasses.asdict(mesh)
     row = TopologyConfig(**axes, slots=SLOTS[-1] * shards, microbatch=shards)
-    first = _case(cfg, topology, row)
-    fixed, limit = fixed_parts(first), FILL * first.limit
+    smallest = _case(cfg, topology, row)
+    memory, limit = fixed_parts(smallest), FILL * smallest.limit
 
     def rows_computed(microbatch: int) -> int:
         """Rows per update over all shards, plus PASS_ROWS per shard for each pass."""
         case = _case(cfg, topology, dataclasses.replace(row, microbatch=microbatch))
-        return planned_passes(case, cfg.ppo.minibatch).used * (microbatch + PASS_ROWS * shards)
+        return planned_passes(case, cfg.ppo.minibatch).num_used * (microbatch + PASS_ROWS * shards)
 
     sizes = [n for n in range(shards, rows + 1, shards) if rows % n == 0]
     needed = []
     for remat, microbatch in itertools.product(REMAT, sorted(sizes, key=rows_computed)):
         row = dataclasses.replace(row, microbatch=microbatch, remat=remat)
-        needed.append(_update_bytes(_case(cfg, topology, row), fixed))
+        needed.append(_update_bytes(_case(cfg, topology, row), memory))
         if needed[-1] <= limit:
             break
     else:
@@ -177,9 +180,9 @@ def _fit(cfg: Config, topology: Topology, mesh: MeshConfig) -> Fit:
     for may_cut, slots in itertools.product((False, True), SLOTS):
         row = dataclasses.replace(row, slots=slots * shards)
         case = _case(cfg, topology, row)
-        needed.append(_decoding_bytes(case, fixed, slots, may_cut))
+        needed.append(_decoding_bytes(case, memory, slots, may_cut))
         if needed[-1] <= limit:
-            memory_gib = _pool_gib(case, fixed, limit)
+            memory_gib = _pool_gib(case, memory, limit)
             return Fit(mesh, dataclasses.replace(row, memory_gib=memory_gib), needed[-1])
     return Fit(mesh, None, needed[-1])
 
@@ -191,23 +194,23 @@ def _case(cfg: Config, topology: Topology, row: TopologyConfig) -> Case:
     )
 
 
-def _update_bytes(case: Case, fixed: MemoryParts) -> int:
+def _update_bytes(case: Case, memory: MemoryParts) -> int:
     """Bytes per chip of the larger of two programs: log-probabilities, and updates."""
     phase = main_phase(planned_phases(_with_room(case, ENDLESS_GIB), 0))
     totals = []
     for name in ("score", "train_step"):
-        parts = fixed.during(STAGE[name][0], case)
+        parts = memory.during(STAGE[name][0], case)
         totals.append(sum(parts.values()) + temporaries_guess(case, name, phase))
     return max(totals)
 
 
-def _decoding_bytes(case: Case, fixed: MemoryParts, slots: int, may_cut: bool) -> int:
+def _decoding_bytes(case: Case, memory: MemoryParts, slots: int, may_cut: bool) -> int:
     """Bytes per chip while text is sampled with `slots` slots per shard.
 
-    If memory limits the main phase to fewer slots, or to fewer rows of the window unless `may_cut`,
-    the result is at least the whole chip.
+    The result is at least the whole chip if memory limits the main phase to fewer slots or, unless
+    `may_cut`, to fewer rows of the window.
     """
-    resident = sum(fixed.during("rollout", case).values())
+    resident = sum(memory.during("rollout", case).values())
     try:
         phases = planned_phases(case, resident)
     except ValueError:  # not even one slot fits
@@ -218,24 +221,24 @@ def _decoding_bytes(case: Case, fixed: MemoryParts, slots: int, may_cut: bool) -
         return max(resident, case.limit)
     caches = 0
     for phase in phases:
-        fewest = phase.sizes.storage.smallest(phase.sizes)  # pages, with which slots are as many
+        fewest = phase.sizes.storage.smallest(phase.sizes)  # the least pool of pages
         smallest = dataclasses.replace(phase.sizes, storage=fewest)
         caches = max(caches, phase_bytes(case.model, case.mesh, smallest))
     return resident + math.ceil(caches / UNIT) * UNIT + _spare(case, phases)
 
 
 def _spare(case: Case, phases: list[PlannedPhase]) -> int:
-    """Bytes per chip of the temporaries of prefill and decoding, whichever has more."""
+    """Bytes per chip of the temporaries of prefill or decoding, whichever has more."""
     phase = main_phase(phases)
     return max(temporaries_guess(case, name, phase) for name in ("prefill", "decode"))
 
 
-def _pool_gib(case: Case, fixed: MemoryParts, limit: float) -> float | None:
+def _pool_gib(case: Case, memory: MemoryParts, limit: float) -> float | None:
     """The `memory_gib` with which a chip stays within `limit` bytes; None if it does anyway.
 
-    It is needed because a pool of pages takes all memory that it may have.
+    The setting is needed where a pool of pages would take all memory that it may have.
     """
-    resident = sum(fixed.during("rollout", case).values())
+    resident = sum(memory.during("rollout", case).values())
     phases = planned_phases(case, resident)
     caches = max(phase_bytes(case.model, case.mesh, phase.sizes) for phase in phases)
     room = limit - resident - _spare(case, phases)

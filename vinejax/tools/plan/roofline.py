@@ -1,7 +1,7 @@
 """The memory of each program, and a lower bound of its time.
 
-The bound is the largest of the times of FLOPs, bytes and collectives at the chip's peaks, as if
-they overlapped perfectly. It serves to compare changes.
+The bound is the largest of the times that FLOPs, bytes and collectives take at the chip's peaks, as
+if they overlapped perfectly. The bound serves to compare changes of a run.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from vinejax.runtime.topology import Chip
 from vinejax.tools.plan.aot.hlo import Collective, Cycles
 from vinejax.tools.plan.case import Case
 from vinejax.tools.plan.cost import Cost, planned_passes
-from vinejax.tools.plan.memory import (
+from vinejax.tools.plan.planned_memory import (
     MemoryParts,
     PlannedPhase,
     decode_copy_bytes,
@@ -22,7 +22,7 @@ from vinejax.tools.plan.memory import (
 
 BOUNDS = ("compute", "memory", "interconnect")
 TEMPORARIES = "temporaries"
-# Program -> the stage that it runs in, and the parts that the compiler counts in its peak.
+# Program -> its stage, and the parts of memory that the compiler counts in its peak.
 STAGE = {
     "decode copy": ("rollout", ("weights", "decode copy")),
     "prefill": ("rollout", ("decode copy", "trunk KV")),
@@ -31,7 +31,7 @@ STAGE = {
     "train_step": ("train", ("weights", "optimizer")),
     "critic_step": ("train", ("critic",)),
 }
-ABSENT = {"decode copy": ("trunk KV", "suffix KV")}  # parts that do not exist yet
+ABSENT = {"decode copy": ("trunk KV", "suffix KV")}  # program -> parts that do not exist yet
 
 
 def stage_of(program: str) -> tuple[str, tuple[str, ...]]:
@@ -40,13 +40,13 @@ def stage_of(program: str) -> tuple[str, tuple[str, ...]]:
 
 
 class PlannedProgram(NamedTuple):
-    """One program; all numbers are per chip."""
+    """A program of an iteration with its cost and its memory, per chip."""
 
     name: str
     cost: Cost  # per call; for decoding, per step
     parts: dict[str, int]  # bytes while it runs, temporaries included
     compiled: dict[str, Any]  # the answer of `compiler.compile_program`; {} if not compiled
-    taken: float = 1.0  # share of an update's passes that have tokens and are made
+    passes_made: float = 1.0  # share of an update's passes that have tokens, and are not skipped
 
     @property
     def total(self) -> int:
@@ -60,11 +60,14 @@ class PlannedProgram(NamedTuple):
 
     @property
     def collectives(self) -> list[Collective]:
-        """The collectives of a call; for decoding, of a step. Skipped passes count by `taken`."""
+        """The collectives of a call, or for decoding of a step.
+
+        Those of skipped passes count by `passes_made`.
+        """
         every = [Collective(**x) for x in self.compiled.get("collectives", [])]
         if is_decode(self.name):
             return [x for x in every if x.in_loop]
-        share = self.taken
+        share = self.passes_made
         return [
             x._replace(count=x.count * share, sent=x.sent * share) if x.in_branch else x
             for x in every
@@ -72,12 +75,16 @@ class PlannedProgram(NamedTuple):
 
     @property
     def cycles(self) -> float:
-        """The compiler's cycles of a call, or for decoding of a step; 0 if it gives none.
+        """The compiler's cycles of a call, or for decoding of a step; 0 if they are unknown.
 
-        Skipped passes count by `taken`.
+        Those of skipped passes count by `passes_made`.
         """
         cycles = Cycles(**self.compiled.get("cycles", {}))
-        return cycles.trip if is_decode(self.name) else cycles.always + self.taken * cycles.branches
+        return (
+            cycles.trip
+            if is_decode(self.name)
+            else cycles.always + self.passes_made * cycles.branches
+        )
 
     @property
     def sent(self) -> float:
@@ -88,8 +95,8 @@ class PlannedProgram(NamedTuple):
 def sending_seconds(chip: Chip, collectives: Iterable[Collective]) -> float:
     """A lower bound of the seconds that a chip's links send, one collective after another.
 
-    A collective uses one link per ring that the compiler reports, or all links if it reports none.
-    A line of chips is one ring, whose way back is through the line.
+    A collective uses one link per ring that the compiler reports, or all links if the compiler
+    reports none. A line of chips is one ring, whose way back leads through the line.
     """
     speed = chip.link_gb_s * 1e9
     return sum(
@@ -107,7 +114,8 @@ def plan_program(
 ) -> PlannedProgram:
     """A program with its parts of memory; temporaries are its bytes beside the known parts.
 
-    `phase` is the main phase, or for a program that decodes its phase in `memory.decode_programs`.
+    `phase` is the main phase, or for a program that decodes its phase in
+    `planned_memory.decode_programs`.
     """
     stage, included = stage_of(name)
     parts = memory.during(stage, case)
@@ -119,13 +127,13 @@ def plan_program(
     others = sum(parts[part] for part in included)
     if "memory" in compiled:
         parts[TEMPORARIES] = max(compiled["memory"]["peak"] - others, 0)
-    elif "needs" in compiled:  # it did not fit: the bytes it needs, arguments included
+    elif "needs" in compiled:  # the program did not fit: its bytes, arguments included
         parts[TEMPORARIES] = max(int(compiled["needs"]) - others, 0)
     else:
         parts[TEMPORARIES] = temporaries_guess(case, name, phase)
     is_update = stage == "train"  # only updates skip passes without tokens
-    taken = planned_passes(case, case.cfg.ppo.minibatch).share if is_update else 1.0
-    return PlannedProgram(name, cost, parts, compiled, taken)
+    passes_made = planned_passes(case, case.cfg.ppo.minibatch).share if is_update else 1.0
+    return PlannedProgram(name, cost, parts, compiled, passes_made)
 
 
 def program_seconds(case: Case, program: PlannedProgram) -> dict[str, float]:
@@ -136,7 +144,7 @@ def program_seconds(case: Case, program: PlannedProgram) -> dict[str, float]:
 
 
 def least_seconds(case: Case, cost: Cost, sending: float) -> dict[str, float]:
-    """The lower bounds for a program with this cost whose links send for `sending` seconds."""
+    """The lower bounds for a program of this cost whose collectives take `sending` seconds."""
     chip = case.topology.chip
     return {
         "compute": cost.flops / (chip.bf16_tflops * 1e12),

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from vinejax.records import text
+from vinejax.records import formats
 
 LEFT, RIGHT, TOP, BOTTOM = 44.0, 10.0, 12.0, 30.0  # room around the plot
 TINY = 1e-30  # an axis treats smaller values as zero
@@ -77,10 +77,10 @@ def fit_frame(
     inside = [v for v in steps if positions[0] <= v <= positions[-1]]
     if whole:
         inside = [v for v in inside if v == int(v)]
-    label = "{:,.0f}".format if whole else text.tick_label
+    label = "{:,.0f}".format if whole else formats.tick_label
     return shape._replace(
         x_ticks=[(shape.x(v), label(v)) for v in inside or positions[:1]],
-        y_ticks=[*zip(map(shape.y, labels), text.tick_labels(labels), strict=True)],
+        y_ticks=[*zip(map(shape.y, labels), formats.tick_labels(labels), strict=True)],
     )
 
 
@@ -89,7 +89,9 @@ def fit_square(values: Sequence[float], size: Size) -> Frame:
     labels = _round_steps(min(0.0, *values), max(1.0, *values), size.y_ticks)
     ends = labels[0], labels[-1]
     shape = Frame(size, ends, ends, [], [], log=False)
-    x_ticks, y_ticks = ([(at(v), text.tick_label(v)) for v in labels] for at in (shape.x, shape.y))
+    x_ticks, y_ticks = (
+        [(at(v), formats.tick_label(v)) for v in labels] for at in (shape.x, shape.y)
+    )
     return shape._replace(x_ticks=x_ticks, y_ticks=y_ticks)
 
 
@@ -131,12 +133,12 @@ def fit_log_scale(values: Sequence[float]) -> Scale:
             break
     inside = inside[:: -(-len(inside) // MAX_TICKS)]
     scale = Scale(low, high, True, [])
-    return scale._replace(ticks=[(scale.place(v), text.tick_label(v)) for v in inside])
+    return scale._replace(ticks=[(scale.place(v), formats.tick_label(v)) for v in inside])
 
 
 def share_scale() -> Scale:
     """The scale of a share, from 0 to 1, with ticks at its quarters."""
-    ticks = [(100.0 * v, text.tick_label(v)) for v in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    ticks = [(100.0 * v, formats.tick_label(v)) for v in (0.0, 0.25, 0.5, 0.75, 1.0)]
     return Scale(0.0, 1.0, False, ticks)
 
 

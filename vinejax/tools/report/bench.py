@@ -1,7 +1,7 @@
 """The view of the credit bench: the error, the cost and the values of each estimator.
 
-It shows the record that `--mode=credit` writes to `credit/bench.json`; docs/credit_bench.md defines
-the measures. Every field is checked where it is read, as the record may be damaged.
+The view shows the record that `--mode=credit` writes to `credit/bench.json`. docs/credit_bench.md
+defines the measures. Every field is checked where it is read, because the record may be damaged.
 """
 
 import collections
@@ -9,18 +9,18 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from vinejax.records import text
+from vinejax.records import formats
 from vinejax.records.read import JsonObject, finite_number
 from vinejax.tools.report import axes
 
-MAX_ROWS = 40  # estimators, and predictors of the ranking
-MAX_BINS = 40  # in a calibration
+MAX_ROWS = 40  # estimators, and sources of predictions in the ranking
+MAX_BINS = 40  # bins of a calibration
 MAX_CALIBRATIONS = 3
 # Estimators whose calibration is shown first; the others follow in the record's order.
 CALIBRATED_FIRST = ("run", "ppo", "vineppo_k9", "rloo", "vineppo_k1")
 SQUARE = axes.Size(290.0, 262.0, 4, 4)
 LARGEST_DOT = 8.0  # radius of the calibration's bin with the most states
-# An interval is cut at this factor beyond the outermost dots, so that it does not squeeze the rest.
+# An interval is cut at this factor beyond the outermost dots, so that it does not squeeze them.
 WIDEST = 10.0
 MEANINGS = {
     "run": "the settings of this run",
@@ -45,7 +45,7 @@ MEANINGS = {
 }
 
 
-class Measure(NamedTuple):
+class MeasureCell(NamedTuple):
     """A measure with the ends of its 95% interval, if it has one of positive width.
 
     `high` is infinite where the bench's draws leave the upper end open.
@@ -85,6 +85,8 @@ class Panel(NamedTuple):
 
 
 class Cell(NamedTuple):
+    """A number of the table and its interval, as text."""
+
     value: str
     interval: str
 
@@ -132,11 +134,11 @@ class BenchView(NamedTuple):
         return any(dot.is_below for panel in self.panels for dot in panel.dots)
 
 
-class Estimator(NamedTuple):
+class EstimatorRow(NamedTuple):
     """The readable fields of one estimator's row in the record."""
 
     name: str
-    measures: dict[str, Measure]
+    measures: dict[str, MeasureCell]
     bins: list[JsonObject]
 
 
@@ -192,30 +194,30 @@ def bench_view(record: JsonObject) -> BenchView | None:
     )
 
 
-def read_measure(raw: object) -> Measure | None:
+def read_measure(raw: object) -> MeasureCell | None:
     """A number, or an object with `value` and perhaps `low` and `high`; None for anything else.
 
     An interval without width is left out: it comes from a single repeat, or from RLOO over itself.
-    With a lower end alone the upper end is infinite.
+    A measure with a lower end alone gets an infinite upper end.
     """
     fields = raw if isinstance(raw, dict) else {"value": raw}
     value, low, high = (finite_number(fields.get(key)) for key in ("value", "low", "high"))
     if value is None:
         return None
     if low is not None and fields.get("high", 0.0) is None:
-        return Measure(value, low, math.inf)
+        return MeasureCell(value, low, math.inf)
     if low is None or high is None or high - low <= 1e-9 * max(abs(low), abs(high)):
-        return Measure(value)
-    return Measure(value, low, high)
+        return MeasureCell(value)
+    return MeasureCell(value, low, high)
 
 
-def _estimators(record: JsonObject) -> Iterator[Estimator]:
+def _estimators(record: JsonObject) -> Iterator[EstimatorRow]:
     paths = [*(column.path for column in COLUMNS), *COSTS, REPEATS]
     for name, row in list(_mapping(record.get("rows")).items())[:MAX_ROWS]:
-        read = {path: read_measure(_at(row, path)) for path in paths}
-        bins = _at(row, "values/calibration")
-        yield Estimator(
-            name=text.clip(name, 40).text,
+        read = {path: read_measure(_value_at(row, path)) for path in paths}
+        bins = _value_at(row, "values/calibration")
+        yield EstimatorRow(
+            name=formats.clip(name, 40).text,
             measures={path: measure for path, measure in read.items() if measure is not None},
             bins=[b for b in bins[:MAX_BINS] if isinstance(b, dict)]
             if isinstance(bins, list)
@@ -223,26 +225,26 @@ def _estimators(record: JsonObject) -> Iterator[Estimator]:
         )
 
 
-def _facts(record: JsonObject, estimators: Sequence[Estimator]) -> dict[str, str]:
+def _facts(record: JsonObject, estimators: Sequence[EstimatorRow]) -> dict[str, str]:
     """The policy and the numbers of the sentences above the figures; '' if unknown.
 
-    `repeats` is the maximum over estimators, `fewer` those with fewer, such as 'exact in 4'.
+    `repeats` is the maximum over estimators; `fewer` names those with fewer, such as 'exact in 4'.
     """
     policy = record.get("policy")
     repeats = {e.name: m.value for e in estimators if (m := e.measures.get(REPEATS)) is not None}
     maximum = max(repeats.values(), default=None)
-    numbers = {path.rpartition("/")[2]: finite_number(_at(record, path)) for path in FACTS}
-    fewer = [f"{name} in {text.three_digits(n)}" for name, n in repeats.items() if n != maximum]
+    numbers = {path.rpartition("/")[2]: finite_number(_value_at(record, path)) for path in FACTS}
+    fewer = [f"{name} in {formats.three_digits(n)}" for name, n in repeats.items() if n != maximum]
     return {
-        "policy": text.clip(policy, 80).text if isinstance(policy, str) else "",
+        "policy": formats.clip(policy, 80).text if isinstance(policy, str) else "",
         "fewer": ", ".join(fewer),
     } | {
-        name: "" if number is None else text.three_digits(number)
+        name: "" if number is None else formats.three_digits(number)
         for name, number in (numbers | {"repeats": maximum}).items()
     }
 
 
-def _error_panel(estimators: Sequence[Estimator]) -> Panel | None:
+def _error_panel(estimators: Sequence[EstimatorRow]) -> Panel | None:
     measures = {e.name: e.measures.get("gradient/error") for e in estimators}
     scale = _log_scale([m for m in measures.values() if m is not None])
     if scale is None:
@@ -251,10 +253,10 @@ def _error_panel(estimators: Sequence[Estimator]) -> Panel | None:
     return Panel(title, note, [_dot(name, m, scale) for name, m in measures.items()], scale)
 
 
-def _cost_panels(estimators: Sequence[Estimator]) -> Iterator[Panel]:
+def _cost_panels(estimators: Sequence[EstimatorRow]) -> Iterator[Panel]:
     """The costs on one scale, so that seconds and tokens can be compared."""
     costs = [m for e in estimators for path in COSTS if (m := e.measures.get(path)) is not None]
-    scale = _log_scale([*costs, Measure(1.0)]) if costs else None
+    scale = _log_scale([*costs, MeasureCell(1.0)]) if costs else None
     if scale is None:
         return
     for path, unit in COSTS.items():
@@ -266,17 +268,19 @@ def _cost_panels(estimators: Sequence[Estimator]) -> Iterator[Panel]:
             yield Panel(title, note, dots, scale, scale.place(1.0))
 
 
-def _log_scale(measures: Sequence[Measure]) -> axes.Scale | None:
+def _log_scale(measures: Sequence[MeasureCell]) -> axes.Scale | None:
     """A logarithmic scale for the positive measures; None if there are none."""
     values = [m.value for m in measures if m.value > axes.TINY]
     if not values:
         return None
-    first, last = min(values) / WIDEST, max(values) * WIDEST
+    lowest, highest = min(values) / WIDEST, max(values) * WIDEST
     ends = [end for m in measures for end in (m.low, m.high) if end is not None and end > axes.TINY]
-    return axes.fit_log_scale([*values, *(min(last, max(first, end)) for end in ends)])
+    return axes.fit_log_scale([*values, *(min(highest, max(lowest, end)) for end in ends)])
 
 
-def _dot(name: str, measure: Measure | None, scale: axes.Scale, line: float | None = None) -> Dot:
+def _dot(
+    name: str, measure: MeasureCell | None, scale: axes.Scale, line: float | None = None
+) -> Dot:
     if measure is None:
         return Dot(name, "–", "", None, None, None)
     low, high, side = measure.low, measure.high, ""
@@ -285,8 +289,8 @@ def _dot(name: str, measure: Measure | None, scale: axes.Scale, line: float | No
     is_below = scale.log and measure.value <= axes.TINY
     return Dot(
         name=name,
-        value=text.three_digits(measure.value),
-        interval=_interval(measure, text.three_digits),
+        value=formats.three_digits(measure.value),
+        interval=_interval(measure, formats.three_digits),
         x=None if is_below else scale.place(measure.value),
         low=None if low is None else scale.place(low),
         high=None if high is None else scale.place(high),
@@ -295,19 +299,19 @@ def _dot(name: str, measure: Measure | None, scale: axes.Scale, line: float | No
     )
 
 
-def _cell(estimator: Estimator, column: Column) -> Cell:
+def _cell(estimator: EstimatorRow, column: Column) -> Cell:
     measure = estimator.measures.get(column.path)
     if measure is None:
         return Cell("–", "")
 
     def show(value: float) -> str:
-        write = text.three_digits if column.is_size else text.three_decimals
+        write = formats.three_digits if column.is_size else formats.three_decimals
         return write(column.factor * value)
 
     return Cell(show(measure.value), _interval(measure, show))
 
 
-def _interval(measure: Measure, show: Callable[[float], str]) -> str:
+def _interval(measure: MeasureCell, show: Callable[[float], str]) -> str:
     """'[0.44, 0.93]', or '' without an interval."""
     if measure.low is None or measure.high is None:
         return ""
@@ -315,7 +319,7 @@ def _interval(measure: Measure, show: Callable[[float], str]) -> str:
     return f"[{show(measure.low)}, {high}]"
 
 
-def _calibrations(estimators: Sequence[Estimator]) -> list[Calibration]:
+def _calibrations(estimators: Sequence[EstimatorRow]) -> list[Calibration]:
     points_of = {e.name: points for e in estimators if (points := list(_points(e.bins)))}
     names = [name for name in CALIBRATED_FIRST if name in points_of]
     names += [name for name in points_of if name not in names]
@@ -338,8 +342,8 @@ def _calibration(name: str, points: Sequence[tuple[float, float, float]]) -> Cal
     for x, y, states in points:
         radius = round(max(2.5, LARGEST_DOT * (states / max_states) ** 0.5), 1)
         label = (
-            f"predicted {text.two_decimals(x)}, true {text.two_decimals(y)},"
-            f" {text.three_digits(states)} states"
+            f"predicted {formats.two_decimals(x)}, true {formats.two_decimals(y)},"
+            f" {formats.three_digits(states)} states"
         )
         dots.append((frame.x(x), frame.y(y), radius, label))
     diagonal = axes.svg_path([(frame.x(low), frame.y(low)), (frame.x(high), frame.y(high))])
@@ -349,27 +353,29 @@ def _calibration(name: str, points: Sequence[tuple[float, float, float]]) -> Cal
 def _ranking(raw: object) -> tuple[list[Panel], str]:
     """The panels of the ranking, and a note on their sizes; no panels without numbers."""
     rows = {
-        text.clip(name, 40).text: scores for name, scores in list(_mapping(raw).items())[:MAX_ROWS]
+        formats.clip(name, 40).text: scores
+        for name, scores in list(_mapping(raw).items())[:MAX_ROWS]
     }
     scale = axes.share_scale()
     panels = []
     for key, title, note in RANKINGS:
         dots = []
         for name, scores in rows.items():
-            chance = read_measure(_at(scores, "chance")) if key == "top" else Measure(0.5)
-            dot = _dot(name, read_measure(_at(scores, key)), scale)
+            chance = read_measure(_value_at(scores, "chance")) if key == "top" else MeasureCell(0.5)
+            dot = _dot(name, read_measure(_value_at(scores, key)), scale)
             dots.append(dot._replace(chance=scale.place(chance.value) if chance else None))
         if any(dot.x is not None for dot in dots):
             panels.append(Panel(title, note, dots, scale))
     sizes = [
-        [finite_number(_at(s, key)) for key in ("states", "alternatives")] for s in rows.values()
+        [finite_number(_value_at(s, key)) for key in ("states", "alternatives")]
+        for s in rows.values()
     ]
     states, steps = next((pair for pair in sizes if None not in pair), (None, None))
     if states is None:
         return panels, ""
     return (
         panels,
-        f"{text.three_digits(states)} states, {text.three_digits(steps)} next steps at each",
+        f"{formats.three_digits(states)} states, {formats.three_digits(steps)} next steps at each",
     )
 
 
@@ -377,7 +383,7 @@ def _mapping(raw: object) -> Mapping[str, object]:
     return raw if isinstance(raw, dict) else {}
 
 
-def _at(tree: object, path: str) -> object:
+def _value_at(tree: object, path: str) -> object:
     """The value at a path such as 'values/mae'; None where there is none."""
     for key in path.split("/"):
         tree = _mapping(tree).get(key)

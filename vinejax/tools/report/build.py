@@ -1,4 +1,4 @@
-"""Builds `report.html` from a run's workdir: read, make view models, render, write."""
+"""Builds `report.html` from a run's workdir: reads it, makes views, renders and writes them."""
 
 import base64
 import functools
@@ -12,15 +12,15 @@ import jinja2
 from etils import epath
 from markupsafe import Markup
 
-from vinejax.records import text
-from vinejax.records.read import COMPARISON, JsonObject, Record, Run, read_run
+from vinejax.records import formats
+from vinejax.records.read import COMPARISON, JsonObject, Record, RunRecords, read_run
 from vinejax.runtime.display import format_duration
 from vinejax.runtime.workdir import flatten_names, write_atomic
 from vinejax.tools.report import curves, timing
-from vinejax.tools.report import vine as vines
 from vinejax.tools.report.bench import bench_view
 from vinejax.tools.report.comparison import comparison_view
 from vinejax.tools.report.summary_line import Standing, standing_of
+from vinejax.tools.report.vine_view import LIMITS, least_size, vine_view
 from vinejax.tools.report.x_axes import charts_along
 
 PAGE = "report.html"
@@ -34,7 +34,7 @@ FACTS = (
 )
 
 
-class End(NamedTuple):
+class ScoreEnd(NamedTuple):
     """A measure at the start or end of a run; `place` is (low, value, high) in percent of a bar."""
 
     value: str
@@ -46,7 +46,7 @@ class Score(NamedTuple):
     """A measure at the start and the end of a run; a single entry if it was taken only once."""
 
     title: str
-    ends: list[End]
+    ends: list[ScoreEnd]
 
 
 class Headline(NamedTuple):
@@ -64,8 +64,8 @@ class Script(NamedTuple):
 def build_report(workdir: str | os.PathLike) -> epath.Path:
     """Writes `<workdir>/report.html` and returns its path.
 
-    The page is one file of at most 4.5 MB, which loads nothing. While the run goes on it reloads
-    itself; otherwise it runs no script.
+    The page is one file of at most 4.5 MB, which loads nothing. The page of a running run reloads
+    itself; other pages run no script.
     """
     folder = epath.Path(workdir)
     file = folder / PAGE
@@ -73,7 +73,7 @@ def build_report(workdir: str | os.PathLike) -> epath.Path:
     return file
 
 
-def render_page(run: Run) -> str:
+def render_page(run: RunRecords) -> str:
     """The page of a run as HTML, with as much of its episodes as fits `MAX_BYTES`."""
     template = environment().get_template("report.html.j2")
     time = timing.time_chart(run.records)
@@ -94,18 +94,18 @@ def render_page(run: Run) -> str:
         "comparison": comparison,
         "sources": source_files(bench is not None, comparison is not None),
     }
-    *generous, tightest = vines.LIMITS
-    for limits in generous:
-        if sum(vines.least_size(rows, limits) for rows in run.episodes.values()) > MAX_BYTES:
+    *wider_limits, tightest = LIMITS
+    for limits in wider_limits:
+        if sum(least_size(rows, limits) for rows in run.episodes.values()) > MAX_BYTES:
             continue
-        page = template.render(context, vine=vines.vine_view(run.episodes, limits))
+        page = template.render(context, vine=vine_view(run.episodes, limits))
         if len(page.encode("utf-8")) <= MAX_BYTES:
             return page
-    return template.render(context, vine=vines.vine_view(run.episodes, tightest))
+    return template.render(context, vine=vine_view(run.episodes, tightest))
 
 
 def source_files(has_bench: bool, has_comparison: bool) -> str:
-    """The files of the workdir that the page is made of, beside metrics.jsonl, as a sentence."""
+    """The files of the workdir beside metrics.jsonl that the page is made of, as an enumeration."""
     records = [("credit/bench.json", has_bench), (COMPARISON, has_comparison)]
     names = ["episodes/", "config.json", *(name for name, exists in records if exists)]
     return f"{', '.join(names[:-1])} and {names[-1]}"
@@ -122,9 +122,9 @@ def live_script(standing: Standing | None) -> Script | None:
 
 @functools.cache
 def environment(*folders: pathlib.Path) -> jinja2.Environment:
-    """The templates in these folders and in this one, with autoescape.
+    """The templates in these folders and in this one.
 
-    Text of a model is shown and never interpreted.
+    Autoescaping is on: a browser shows the text of a model and never interprets it.
     """
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader([*folders, FOLDER]),
@@ -136,7 +136,7 @@ def environment(*folders: pathlib.Path) -> jinja2.Environment:
 
 
 def headline(records: list[Record], time: timing.TimeChart | None) -> Headline:
-    """The numbers at the top of the page: accuracy at start and end, and the run's costs."""
+    """The numbers at the top of the page: accuracies at start and end, and the costs of the run."""
     scores = [
         _score("Test pass@1", "test/pass_at_1", records),
         _score("Validation pass@1", "eval/pass_at_1", records),
@@ -151,7 +151,7 @@ def headline(records: list[Record], time: timing.TimeChart | None) -> Headline:
         counts.append(("Time in training", format_duration(time.total), note))
     rollouts = sum(r.values.get("values/rollouts", 0.0) for r in train)
     if rollouts:
-        counts.append(("Continuations graded", text.three_digits(rollouts), "for step values"))
+        counts.append(("Continuations graded", formats.three_digits(rollouts), "for step values"))
     return Headline([s for s in scores if s is not None], counts)
 
 
@@ -160,7 +160,7 @@ def resolved_settings(config: JsonObject) -> list[tuple[str, str]]:
     flat = list(_printable(config.get("config")))
     flat += [(f"version of {name}", v) for name, v in _printable(config.get("versions"))]
     if config.get("git_revision"):
-        flat.append(("git revision", text.clip(config["git_revision"], 80).text))
+        flat.append(("git revision", formats.clip(config["git_revision"], 80).text))
     return flat
 
 
@@ -186,7 +186,10 @@ def _printable(tree: object) -> Iterator[tuple[str, str]]:
     """Dotted names and values of a tree of JSON objects; nothing for any other value."""
     if isinstance(tree, dict):
         for name, value in flatten_names(tree).items():
-            yield text.printable(name), text.clip("none" if value is None else value, 400).text
+            yield (
+                formats.printable(name),
+                formats.clip("none" if value is None else value, 400).text,
+            )
 
 
 def _score(title: str, key: str, records: list[Record]) -> Score | None:
@@ -196,13 +199,13 @@ def _score(title: str, key: str, records: list[Record]) -> Score | None:
     return Score(title, [_end(key, values) for values in ends]) if ends else None
 
 
-def _end(key: str, values: dict[str, float]) -> End:
+def _end(key: str, values: dict[str, float]) -> ScoreEnd:
     value, low, high = values[key], values.get(f"{key}_low"), values.get(f"{key}_high")
     if low is None or high is None:
         place = _percent(value)
-        return End(f"{value:.3f}", "", (place, place, place))
+        return ScoreEnd(f"{value:.3f}", "", (place, place, place))
     place = _percent(low), _percent(value), _percent(high)
-    return End(f"{value:.3f}", f"[{low:.3f}, {high:.3f}]", place)
+    return ScoreEnd(f"{value:.3f}", f"[{low:.3f}, {high:.3f}]", place)
 
 
 def _percent(value: float) -> float:

@@ -15,15 +15,15 @@ report of a run whose workdir has one (`compare.json`). The fields of the record
                `has_other_problems`
   unevaluated  names of the runs without eval/test.jsonl
 
-A measure is {value, low, high}; low and high are null without an interval, and an undefined measure
-is null itself. A record that is damaged anywhere is not shown at all.
+A measure is {value, low, high}. low and high are null without an interval, and an undefined measure
+is null itself. The page leaves out a record that is damaged anywhere.
 """
 
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from vinejax.records import text
+from vinejax.records import formats
 from vinejax.records.read import JsonObject, finite_number
 from vinejax.tools.report import axes, curves
 
@@ -32,14 +32,14 @@ OTHER_PROBLEMS = "evaluated on other problems"
 EVALUATE = "python -m vinejax.main --mode=eval --config=FILE --workdir=RUN"
 MAX_GROUPS = 40
 MAX_TEXT = 400  # characters of a setting's value
-STYLES = 8  # classes of the template, `curve-1` to `curve-8`; the ninth group has `curve-1` again
+STYLES = 8  # classes of the template, `curve-1` to `curve-8`; the ninth group gets `curve-1` again
 NOTE = "validation pass@1, 95% intervals"
 TITLES = {
     "episodes": ("Over policy-gradient episodes", NOTE),
     "tokens": ("Over generated tokens", f"{NOTE}; continuations included"),
     "seconds": ("Over seconds", f"{NOTE}; each run's own clock"),
 }
-_signed = functools.partial(text.decimals, places=3, signed=True)
+_signed = functools.partial(formats.decimals, places=3, signed=True)
 
 
 class GroupRow(NamedTuple):
@@ -62,7 +62,7 @@ class PairRow(NamedTuple):
     improvement: str  # probability that a run of the first is better
 
 
-class Pair(NamedTuple):
+class RunPair(NamedTuple):
     """Two groups compared. `paired` is over the test problems, '' if one was not evaluated."""
 
     first: str
@@ -77,7 +77,7 @@ class ComparisonView(NamedTuple):
     groups: list[GroupRow]
     charts: list[curves.Chart]
     settings: list[tuple[str, list[str]]]
-    pairs: list[Pair]
+    pairs: list[RunPair]
     unevaluated: list[str]
     evaluate: str = EVALUATE
 
@@ -118,15 +118,15 @@ def _group_row(number: int, group: JsonObject) -> GroupRow:
     return GroupRow(
         style=style_of(number),
         label=_text(group["label"]),
-        validation=_shown(group["validation"], text.three_digits),
-        test=_shown(group["test"], text.three_digits),
-        totals=[text.three_digits(_number(totals[axis])) for axis in ("iteration", *TITLES)],
+        validation=_shown(group["validation"], formats.three_digits),
+        test=_shown(group["test"], formats.three_digits),
+        totals=[formats.three_digits(_number(totals[axis])) for axis in ("iteration", *TITLES)],
     )
 
 
-def _pair(raw: JsonObject) -> Pair:
+def _pair(raw: JsonObject) -> RunPair:
     paired = _shown(raw["paired"], _signed) if raw["paired"] is not None else ""
-    return Pair(
+    return RunPair(
         first=_text(raw["first"]),
         second=_text(raw["second"]),
         rows=[_pair_row(row) for row in _list(raw["rows"])],
@@ -137,22 +137,21 @@ def _pair(raw: JsonObject) -> Pair:
 def _pair_row(raw: JsonObject) -> PairRow:
     place = "test, at the ends of the runs"
     if raw["axis"] != AT_ENDS:
-        place = f"validation at {text.three_digits(_number(raw['at']))} {_text(raw['axis'])}"
+        place = f"validation at {formats.three_digits(_number(raw['at']))} {_text(raw['axis'])}"
     return PairRow(
         place=place,
-        first=_shown(raw["first"], text.three_digits),
-        second=_shown(raw["second"], text.three_digits),
+        first=_shown(raw["first"], formats.three_digits),
+        second=_shown(raw["second"], formats.three_digits),
         difference=_shown(raw["difference"], _signed),
         improvement=_shown(raw["improvement"], "{:.2f}".format),
     )
 
 
-def _points(raw: object) -> list[curves.Mark]:
+def _points(raw: object) -> list[curves.CurveMark]:
     points = []
     for point in _list(raw):
-        x, *ends = map(_number, _list(point))
-        value, low, high = ends
-        points.append(curves.Mark(x, value, low, high, x, x))
+        x, value, low, high = map(_number, _list(point))
+        points.append(curves.CurveMark(x, value, low, high, x, x))
     if not points:
         raise ValueError("a curve without points")
     return points
@@ -167,7 +166,7 @@ def style_of(number: int) -> str:
 
 
 def axis_chart(axis: str, groups: Sequence[Any]) -> curves.Chart | None:
-    """The chart of an axis; None for an axis on which every run stands still."""
+    """The chart of an axis; None if all evaluations lie at one position of the axis."""
     marks = {
         curves.Curve(axis, _text(group["label"]), style_of(i)): _points(group["curves"][axis])
         for i, group in enumerate(groups)
@@ -178,14 +177,14 @@ def axis_chart(axis: str, groups: Sequence[Any]) -> curves.Chart | None:
     values = [v for points in marks.values() for p in points for v in p[1:4] if v is not None]
     frame = axes.fit_frame(positions, (min(values), max(values)), axes.SIDE, whole=False)
     title, note = TITLES[axis]
-    spec = curves.Spec(title, tuple(marks), note, size=axes.SIDE, x_label=axis)
-    drawn = [curves.draw(c, points, frame, points[-1].y) for c, points in marks.items()]
+    spec = curves.ChartSpec(title, tuple(marks), note, size=axes.SIDE, x_label=axis)
+    drawn_curves = [curves.draw(c, points, frame, points[-1].y) for c, points in marks.items()]
     summary = "; ".join(
-        f"{curve.label} {text.three_digits(points[0].y)} to {text.three_digits(points[-1].y)}"
+        f"{curve.label} {formats.three_digits(points[0].y)} to {formats.three_digits(points[-1].y)}"
         for curve, points in marks.items()
     )
     hovers = curves.hovers(spec, marks, curves.column_groups(positions), frame)
-    return curves.Chart(spec, frame, drawn, hovers, summary, is_thinned=False)
+    return curves.Chart(spec, frame, drawn_curves, hovers, summary, is_thinned=False)
 
 
 # --- numbers and texts; ValueError or TypeError for other values
@@ -210,7 +209,7 @@ def _number(raw: object) -> float:
 def _text(raw: object) -> str:
     if not isinstance(raw, str):
         raise TypeError("not a text")
-    return text.clip(raw, MAX_TEXT).text
+    return formats.clip(raw, MAX_TEXT).text
 
 
 def _list(raw: object) -> list:

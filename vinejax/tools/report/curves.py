@@ -8,15 +8,18 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from vinejax.records import text
+from vinejax.records import formats
 from vinejax.records.read import Record
 from vinejax.tools.report import axes
 
 MAX_COLUMNS = 120
-MAX_DOTS = 12  # a curve of more points is a line alone
-Place = TypeVar("Place", int, float)  # on the axis
-_TOTALS = ("reward/mean", "reward/std", "reward/steps")  # other reward/ metrics are of one function
-PASS_STYLES = 4  # classes of the template, `pass-1` to `pass-4`; the fifth curve has `pass-1` again
+MAX_DOTS = 12  # points of a curve that has dots; a longer curve is a line alone
+Place = TypeVar("Place", int, float)  # a position on the axis
+# Metrics of all reward functions together; every other reward/ metric is of one function.
+_TOTALS = ("reward/mean", "reward/std", "reward/steps")
+PASS_STYLES = (
+    4  # classes of the template, `pass-1` to `pass-4`; the fifth curve gets `pass-1` again
+)
 
 
 class Curve(NamedTuple):
@@ -29,7 +32,7 @@ class Curve(NamedTuple):
     band: bool = False
 
 
-class Spec(NamedTuple):
+class ChartSpec(NamedTuple):
     """The definition of a chart; the page leaves out charts whose curves have no points."""
 
     title: str
@@ -42,7 +45,7 @@ class Spec(NamedTuple):
     x_label: str = "iteration"
 
 
-class Mark(NamedTuple):
+class CurveMark(NamedTuple):
     """A point of a curve; `low` and `high` are the ends of the logged interval, or None.
 
     For several points merged into one column `y` is their mean, `low` and `high` are their smallest
@@ -81,9 +84,9 @@ class Hover(NamedTuple):
 
 
 class Chart(NamedTuple):
-    spec: Spec
+    spec: ChartSpec
     frame: axes.Frame
-    drawn: list[DrawnCurve]
+    drawn_curves: list[DrawnCurve]
     hovers: list[Hover]
     summary: str
     is_thinned: bool
@@ -97,16 +100,16 @@ class Chart(NamedTuple):
 def charts(records: list[Record], temperatures: tuple[str, str] | None = None) -> list[Chart]:
     """Every chart of the page that has points, in reading order.
 
-    `temperatures` of training and evaluation are named below the chart of accuracy.
+    The chart of accuracy names the `temperatures` of training and evaluation where they differ.
     """
     names = {name for record in records for name in record.values}
     heroes = [_accuracy(names, size, temperatures) for size in (axes.HERO, axes.SIDE)]
     specs = [*heroes, _rewards(names), *_HEALTH]
-    drawn = [draw_chart(spec, records) for spec in specs]
-    return [c for c in drawn if c is not None]
+    drawn_charts = [draw_chart(spec, records) for spec in specs]
+    return [chart for chart in drawn_charts if chart is not None]
 
 
-def _accuracy(names: set[str], size: axes.Size, temperatures: tuple[str, str] | None) -> Spec:
+def _accuracy(names: set[str], size: axes.Size, temperatures: tuple[str, str] | None) -> ChartSpec:
     """Training reward and every logged pass@k and maj@k; pass@1 with its interval."""
     curves = [Curve("reward/mean", "training reward", "second")]
     matches = (re.fullmatch(r"eval/(pass|maj)_at_(\d+)", name) for name in names)
@@ -130,31 +133,31 @@ def _accuracy(names: set[str], size: axes.Size, temperatures: tuple[str, str] | 
             f". Training samples at temperature {temperatures[0]}, the other curves at"
             f" {temperatures[1]}, so they differ for one policy"
         )
-    return Spec("Accuracy", tuple(curves), note, floor=0.0, top=1.0, size=size)
+    return ChartSpec("Accuracy", tuple(curves), note, floor=0.0, top=1.0, size=size)
 
 
-def _rewards(names: set[str]) -> Spec:
+def _rewards(names: set[str]) -> ChartSpec:
     """The mean of each function of `reward.functions`."""
     parts = sorted(name for name in names if name.startswith("reward/") and name not in _TOTALS)
     curves = [
         Curve(name, name.removeprefix("reward/"), f"pass-{n % PASS_STYLES + 1}")
         for n, name in enumerate(parts)
     ]
-    return Spec("Rewards", tuple(curves), "mean of what each function gave")
+    return ChartSpec("Rewards", tuple(curves), "mean of what each function gave")
 
 
-def _single(title: str, key: str, note: str, stage: str = "train", **options) -> Spec:
-    return Spec(title, (Curve(key, title.lower(), stage=stage),), note, **options)
+def _single(title: str, key: str, note: str, stage: str = "train", **options) -> ChartSpec:
+    return ChartSpec(title, (Curve(key, title.lower(), stage=stage),), note, **options)
 
 
-def _mean_and_max(title: str, key: str, largest: str, note: str, log: bool = False) -> Spec:
+def _mean_and_max(title: str, key: str, largest: str, note: str, log: bool = False) -> ChartSpec:
     curves = (Curve(f"{key}/mean", "mean"), Curve(f"{key}/max", largest, "pass-1"))
-    return Spec(title, curves, note, log)
+    return ChartSpec(title, curves, note, log)
 
 
 _HEALTH = (
     _single("Mean step value", "values/mean", "V(s) over the states of an iteration", top=1.0),
-    Spec(
+    ChartSpec(
         "Does step credit pay?",
         (Curve("credit/gain", "gain"), Curve("credit/price", "price", "pass-1")),
         "gain over the credit of outcomes per token, above 1 it pays; price in tokens of those",
@@ -190,7 +193,7 @@ _HEALTH = (
 )
 
 
-def draw_chart(spec: Spec, records: list[Record]) -> Chart | None:
+def draw_chart(spec: ChartSpec, records: list[Record]) -> Chart | None:
     """A chart with its curves thinned to `MAX_COLUMNS`; None if none of them has a point."""
     points = {c: list(_points(c, records)) for c in spec.curves}
     if spec.log:  # zero has no logarithm
@@ -199,24 +202,31 @@ def draw_chart(spec: Spec, records: list[Record]) -> Chart | None:
     if not positions:
         return None
     columns = column_groups(positions)
-    thin = {c: _thin(marks, columns) for c, marks in points.items() if marks}
-    frame = axes.fit_frame(positions, _extent(spec, thin), spec.size, spec.log)
-    drawn = [draw(c, thin[c], frame, points[c][-1].y) for c in thin]
+    merged = {c: _thin(marks, columns) for c, marks in points.items() if marks}
+    frame = axes.fit_frame(positions, _extent(spec, merged), spec.size, spec.log)
+    drawn_curves = [draw(c, merged[c], frame, points[c][-1].y) for c in merged]
+    ends = ((c.label, points[c][0].y, points[c][-1].y) for c in merged)
     summary = "; ".join(
-        f"{c.label} {text.three_digits(points[c][0].y)} to {text.three_digits(points[c][-1].y)}"
-        for c in thin
+        f"{label} {formats.three_digits(first)} to {formats.three_digits(last)}"
+        for label, first, last in ends
     )
-    shown = hovers(spec, thin, columns, frame)
-    return Chart(spec, frame, drawn, shown, summary, len(columns) < len(positions))
+    return Chart(
+        spec,
+        frame,
+        drawn_curves,
+        hovers=hovers(spec, merged, columns, frame),
+        summary=summary,
+        is_thinned=len(columns) < len(positions),
+    )
 
 
-def _points(curve: Curve, records: list[Record]) -> Iterable[Mark]:
+def _points(curve: Curve, records: list[Record]) -> Iterable[CurveMark]:
     for record in records:
         y = record.values.get(curve.key)
         if record.stage == curve.stage and y is not None:
             low = record.values.get(f"{curve.key}_low") if curve.band else None
             high = record.values.get(f"{curve.key}_high") if curve.band else None
-            yield Mark(float(record.position), y, low, high, record.position, record.position)
+            yield CurveMark(float(record.position), y, low, high, record.position, record.position)
 
 
 def column_groups(positions: list[Place]) -> list[list[Place]]:
@@ -225,7 +235,7 @@ def column_groups(positions: list[Place]) -> list[list[Place]]:
     return [positions[i : i + size] for i in range(0, len(positions), size)]
 
 
-def _thin(points: list[Mark], columns: Sequence[Sequence[float]]) -> list[Mark]:
+def _thin(points: list[CurveMark], columns: Sequence[Sequence[float]]) -> list[CurveMark]:
     """Merges the points of each column; a point alone in its column stays as it is."""
     by_position = {p.first: p for p in points}
     merged = []
@@ -238,21 +248,21 @@ def _thin(points: list[Mark], columns: Sequence[Sequence[float]]) -> list[Mark]:
             low = min(p.y if p.low is None else p.low for p in inside)
             high = max(p.y if p.high is None else p.high for p in inside)
             first, last = inside[0].first, inside[-1].last
-            merged.append(Mark((first + last) / 2, y, low, high, first, last))
+            merged.append(CurveMark((first + last) / 2, y, low, high, first, last))
     return merged
 
 
-def _extent(spec: Spec, thin: dict[Curve, list[Mark]]) -> tuple[float, float]:
-    values = [v for points in thin.values() for p in points for v in (p.y, p.low, p.high)]
-    kept = [v for v in values if v is not None]
+def _extent(spec: ChartSpec, merged: dict[Curve, list[CurveMark]]) -> tuple[float, float]:
+    values = [v for points in merged.values() for p in points for v in (p.y, p.low, p.high)]
+    extremes = [v for v in values if v is not None]
     if not spec.log:
-        kept += [v for v in (spec.floor, spec.top) if v is not None]
-    return min(kept), max(kept)
+        extremes += [v for v in (spec.floor, spec.top) if v is not None]
+    return min(extremes), max(extremes)
 
 
-def draw(curve: Curve, points: list[Mark], frame: axes.Frame, last: float) -> DrawnCurve:
-    """The curve through the points, with its band, or whiskers where it is no line."""
-    placed = [(frame.x(p.x), frame.y(p.y)) for p in points]
+def draw(curve: Curve, points: list[CurveMark], frame: axes.Frame, last: float) -> DrawnCurve:
+    """The curve through the points with its band; a curve without a line gets whiskers instead."""
+    places = [(frame.x(p.x), frame.y(p.y)) for p in points]
     bounded = [p for p in points if p.low is not None and p.high is not None]
     upper = [(frame.x(p.x), frame.y(p.high)) for p in bounded if p.high is not None]
     lower = [(frame.x(p.x), frame.y(p.low)) for p in bounded if p.low is not None]
@@ -265,28 +275,31 @@ def draw(curve: Curve, points: list[Mark], frame: axes.Frame, last: float) -> Dr
     return DrawnCurve(
         label=curve.label,
         style=curve.style + (" whisker" if is_mark or len(points) == 1 else ""),
-        line="" if is_mark else axes.svg_path(placed),
+        line="" if is_mark else axes.svg_path(places),
         band=band,
-        dots=placed if is_mark or len(points) <= MAX_DOTS else [],
-        last=text.three_digits(last),
+        dots=places if is_mark or len(points) <= MAX_DOTS else [],
+        last=formats.three_digits(last),
     )
 
 
 def hovers(
-    spec: Spec, thin: dict[Curve, list[Mark]], columns: list[list[Place]], frame: axes.Frame
+    spec: ChartSpec,
+    merged: dict[Curve, list[CurveMark]],
+    columns: list[list[Place]],
+    frame: axes.Frame,
 ) -> list[Hover]:
     """A readout per column of positions, with the points of all curves in it."""
     centres = [frame.x((group[0] + group[-1]) / 2) for group in columns]
-    made = []
+    readouts = []
     for i, (group, x) in enumerate(zip(columns, centres, strict=True)):
         left = (centres[i - 1] + x) / 2 if i else frame.left
         right = (centres[i + 1] + x) / 2 if i + 1 < len(centres) else frame.right
-        inside = [(c, p) for c in thin for p in thin[c] if group[0] <= p.first <= group[-1]]
+        inside = [(c, p) for c in merged for p in merged[c] if group[0] <= p.first <= group[-1]]
         parts = [f"{spec.x_label} {span_label(group[0], group[-1])}"]
         parts += [_readout(c, p, len(spec.curves) > 1) for c, p in inside]
         dots = [(frame.y(p.y), c.style) for c, p in inside]
-        made.append(make_hover(frame, (left, right), x, dots, parts))
-    return made
+        readouts.append(make_hover(frame, (left, right), x, dots, parts))
+    return readouts
 
 
 def make_hover(
@@ -304,12 +317,16 @@ def make_hover(
 
 
 def span_label(first: float, last: float) -> str:
-    ends = [str(x) if isinstance(x, int) else text.three_digits(x) for x in (first, last)]
+    ends = [str(x) if isinstance(x, int) else formats.three_digits(x) for x in (first, last)]
     return ends[0] if first == last else "–".join(ends)
 
 
-def _readout(curve: Curve, point: Mark, named: bool) -> str:
-    value = f"{curve.label} {text.three_digits(point.y)}" if named else text.three_digits(point.y)
+def _readout(curve: Curve, point: CurveMark, with_label: bool) -> str:
+    value = (
+        f"{curve.label} {formats.three_digits(point.y)}"
+        if with_label
+        else formats.three_digits(point.y)
+    )
     if point.low is None or point.high is None:
         return value
-    return f"{value} [{text.three_digits(point.low)}, {text.three_digits(point.high)}]"
+    return f"{value} [{formats.three_digits(point.low)}, {formats.three_digits(point.high)}]"

@@ -2,8 +2,8 @@
 
 The largest advantages among some hundred solutions are mostly luck: with K = 9 continuations per
 state an advantage has a standard error of about 0.2, and the largest of a thousand is three or four
-errors away from the truth. So the page begins with solutions whose credit is beyond luck and whose
-continuations were kept, of different problems.
+errors away from the truth. So the page begins with solutions of different problems whose credit is
+beyond luck and whose continuations were kept.
 """
 
 from collections import Counter
@@ -11,10 +11,10 @@ from collections import Counter
 from vinejax.records.read import JsonObject
 from vinejax.tools.report import rows
 
-# In errors of a chance difference (`StepRow.certainty`). Of n steps without any credit the largest
-# is near sqrt(2 ln n): 2.9 for the 64 steps of 16 solutions whose continuations are kept.
+# Threshold of `StepRow.certainty`. The largest certainty of n steps without any credit is near
+# sqrt(2 ln n), which is 2.9 for the 64 steps of 16 solutions whose continuations are kept.
 CERTAIN = 3.0
-MAX_OPEN = 3  # solutions of an iteration that the page shows opened
+MAX_OPEN = 3  # solutions per iteration that the page shows opened
 
 
 def choose_episodes(episodes: list[JsonObject], count: int) -> list[JsonObject]:
@@ -31,29 +31,29 @@ def choose_episodes(episodes: list[JsonObject], count: int) -> list[JsonObject]:
         reverse=True,
     )
     seen: set[str] = set()
-    better: Counter[str] = Counter()  # episodes of the problem that were listed before
+    listed: Counter[str] = Counter()  # episodes of the problem that were listed before
     rounds: list[tuple[bool, int]] = []
     for episode in ranked:
         problem, identity = str(episode.get("problem_id")), rows.identity_of(episode)
-        rounds.append((identity in seen, better[problem]))
-        better[problem] += identity not in seen
+        rounds.append((identity in seen, listed[problem]))
+        listed[problem] += identity not in seen
         seen.add(identity)
     preferred = [ranked[i] for i in sorted(range(len(ranked)), key=rounds.__getitem__)]
-    kept = {id(e) for e in [e for e in preferred if rows.unfolds(e)][: count // 2]}
+    chosen_ids = {id(e) for e in [e for e in preferred if rows.unfolds(e)][: count // 2]}
     for episode in preferred:
-        if len(kept) < count:
-            kept.add(id(episode))
-    chosen = [e for e in preferred if id(e) in kept]
+        if len(chosen_ids) < count:
+            chosen_ids.add(id(episode))
+    chosen = [e for e in preferred if id(e) in chosen_ids]
     return sorted(chosen, key=rows.unfolds, reverse=True)  # stable: each half stays in order
 
 
-def count_open(chosen: list[JsonObject]) -> int:
+def count_open(episodes: list[JsonObject]) -> int:
     """The number of chosen episodes, from the first on, that the page shows opened.
 
-    It is at most MAX_OPEN. Where values have errors, it is the number with certain credit and
-    continuations, but at least one.
+    The number is at most MAX_OPEN. Where values have errors, it is the number of episodes with
+    certain credit and kept continuations, but at least one.
     """
-    if not any(map(rows.certainty_of, chosen)):
-        return min(MAX_OPEN, len(chosen))
-    certain = [e for e in chosen if rows.certainty_of(e) >= CERTAIN and rows.unfolds(e)]
+    if not any(map(rows.certainty_of, episodes)):
+        return min(MAX_OPEN, len(episodes))
+    certain = [e for e in episodes if rows.certainty_of(e) >= CERTAIN and rows.unfolds(e)]
     return min(MAX_OPEN, max(1, len(certain)))

@@ -1,7 +1,7 @@
 """One solution as an SVG figure for a paper: its stem at V(s), steps, credit and continuations.
 
-The figure is one file that needs no style sheet and no font: colours and sizes are attributes, text
-is text.
+The figure is one file that needs no style sheet and no font. Colours and sizes are attributes, and
+text stays text.
 """
 
 import os
@@ -12,13 +12,13 @@ from typing import NamedTuple
 from etils import epath
 
 from vinejax.core.errors import UserError
-from vinejax.records import text
+from vinejax.records import formats
 from vinejax.records.read import JsonObject, read_episodes
 from vinejax.runtime.workdir import write_atomic
-from vinejax.tools.report import vine as vines
 from vinejax.tools.report.build import environment
+from vinejax.tools.report.vine_view import Limits, SolutionView, StepView, VineView, vine_view
 
-LIMITS = vines.Limits(1, 60, 100, 600, 0)
+LIMITS = Limits(1, 60, 100, 600, 0)
 NAME = re.compile(r"s(\d+)-(\d+)")
 WIDTH = 720
 STEM = (30.0, 170.0)  # left and right end of the axis of V(s)
@@ -28,7 +28,7 @@ LINE = 15.0  # height of a line
 DOT, DOTS = 9.0, 32  # distance between the dots of continuations, and dots in a row
 
 
-class Mark(NamedTuple):
+class FigureMark(NamedTuple):
     """A dot for a continuation, filled if it ends correct."""
 
     x: float
@@ -36,16 +36,16 @@ class Mark(NamedTuple):
     is_correct: bool
 
 
-class Row(NamedTuple):
+class FigureRow(NamedTuple):
     """The state before a step, then the step: its box from `top` to `bottom`.
 
     The stem goes from x `start` at the height `node` to x `end` at the node of the next row.
     """
 
-    step: vines.Step
+    step: StepView
     node: float
     value: str  # V(s); '' if states have no value
-    dots: list[Mark]
+    dots: list[FigureMark]
     top: float
     bottom: float
     start: float | None
@@ -55,9 +55,9 @@ class Row(NamedTuple):
 
 
 class Figure(NamedTuple):
-    solution: vines.Solution
-    view: vines.VineView
-    rows: list[Row]
+    solution: SolutionView
+    view: VineView
+    rows: list[FigureRow]
     title: list[tuple[float, str]]
     axis: float  # height of the axis of V(s)
     nodes: list[float]  # heights of the states, the last one included
@@ -101,7 +101,7 @@ def vine_svg(workdir: str | os.PathLike, name: str) -> str:
 
 def episode_svg(episode: JsonObject, iteration: int, name: str) -> str:
     """The figure of `vine_svg` for an episode; `name` is the solution's name in it."""
-    view = vines.vine_view({iteration: [episode]}, LIMITS)
+    view = vine_view({iteration: [episode]}, LIMITS)
     assert view is not None, "there is an episode"
     template = environment().get_template("figure.html.j2")
     figure = _figure(view)
@@ -110,10 +110,10 @@ def episode_svg(episode: JsonObject, iteration: int, name: str) -> str:
     return template.render(figure=figure, width=WIDTH, left=STEM[0], right=STEM[1])
 
 
-def _figure(view: vines.VineView) -> Figure:
+def _figure(view: VineView) -> Figure:
     solution = view.iterations[0].solutions[0]
     gold = solution.answer.text.strip().rpartition("\n")[2]  # without a worked solution before it
-    heading = [*_wrapped(solution.question, 88), *_wrapped(text.Clipped(f"gold: {gold}"), 88)]
+    heading = [*_wrapped(solution.question, 88), *_wrapped(formats.Clipped(f"gold: {gold}"), 88)]
     title = [(20 + LINE * i, line) for i, line in enumerate(heading)]
     axis = 20 + LINE * len(title) + 14
     rows, node = [], axis + 12
@@ -124,13 +124,13 @@ def _figure(view: vines.VineView) -> Figure:
     return Figure(solution, view, rows, title, axis, nodes, _place(solution.end), node + 34)
 
 
-def _row(step: vines.Step, view: vines.VineView, node: float) -> Row:
+def _row(step: StepView, view: VineView, node: float) -> FigureRow:
     """The row whose state stands at the height `node`, and its box under that."""
     value, dots, top = "", [], node
     if view.credit.values_by:
         value = f"V {step.value}" + (f" ± {step.error}" if step.error else "")
         dots = [
-            Mark(
+            FigureMark(
                 TEXT_LEFT + 100 + DOT * (i % DOTS),
                 node + DOT * (i // DOTS),
                 leaf.verdict.kind == "correct",
@@ -146,7 +146,7 @@ def _row(step: vines.Step, view: vines.VineView, node: float) -> Row:
         credit = f"A {step.advantage}{error}"
     bottom = lines[-1][0] + 8
     start, end = _place(step.start), _place(step.end)
-    return Row(step, node, value, dots, top, bottom, start, end, lines, credit)
+    return FigureRow(step, node, value, dots, top, bottom, start, end, lines, credit)
 
 
 def _place(percent: float | None) -> float | None:
@@ -154,7 +154,7 @@ def _place(percent: float | None) -> float | None:
     return None if percent is None else round(STEM[0] + percent / 100 * (STEM[1] - STEM[0]), 1)
 
 
-def _wrapped(clipped: text.Clipped, columns: int) -> list[str]:
+def _wrapped(clipped: formats.Clipped, columns: int) -> list[str]:
     shown = clipped.text.strip("\n") + (" …" if clipped.hidden else "")
     return [
         line

@@ -1,15 +1,14 @@
 """Statistics of few runs per task: interquartile mean, probability of improvement, intervals.
 
 The definitions are those of Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the
-Statistical Precipice" (arXiv 2108.13264), and of their library, rliable. Scores are given task by
-task, a sequence with one array per task; tasks may have different numbers of runs, where rliable
-expects one matrix. tests/tools/report/test_interquartile.py compares with numbers of rliable
-itself.
+Statistical Precipice" (arXiv 2108.13264), and of their library, rliable. Scores are a sequence
+with one array per task. Tasks may have different numbers of runs, where rliable expects one
+matrix. tests/tools/report/test_interquartile.py compares with numbers of rliable itself.
 
 Intervals of means are percentiles of a stratified bootstrap: a draw takes n of the n runs of each
-task, with replacement, independently of other tasks. The tasks themselves are not drawn: an
-interval says what other seeds would give on these tasks. The same scores and seed give the same
-interval.
+task, with replacement, independently of other tasks. The tasks themselves are not drawn, so an
+interval says what other seeds would give on the same tasks. Equal scores and seeds give equal
+intervals.
 """
 
 import math
@@ -21,13 +20,13 @@ from scipy.optimize import root_scalar
 
 from vinejax.statistics.bootstrap import percentile_interval, resampled
 
-DRAWS = 10_000
-Z = 1.959964  # of a normal distribution, 97.5% lie below
+DRAWS = 10_000  # of the bootstrap
+Z = 1.959964  # the 97.5% quantile of the standard normal distribution
 Scores = Sequence[Sequence[float] | np.ndarray]  # per task, the scores of its runs [n]
-Drawn = list[np.ndarray]  # per task, [draws, n]
+TaskDraws = list[np.ndarray]  # per task, [draws, n]
 
 
-class Estimate(NamedTuple):
+class IntervalEstimate(NamedTuple):
     """A statistic of the scores, and the ends of its interval."""
 
     value: float
@@ -38,18 +37,19 @@ class Estimate(NamedTuple):
 def interquartile_mean(scores: Scores) -> float:
     """The mean of the middle half of the scores of all tasks and runs together.
 
-    The floor(N / 4) smallest and the floor(N / 4) largest of N scores are left out; rliable's
-    `aggregate_iqm`, which is SciPy's `trim_mean(scores, 0.25)`. Raises ValueError without scores.
+    The floor(N / 4) smallest and the floor(N / 4) largest of N scores are left out. This is
+    rliable's `aggregate_iqm`, or SciPy's `trim_mean(scores, 0.25)`. Raises ValueError without
+    scores.
     """
     return float(_middle_mean(_as_draws(scores))[0])
 
 
-def iqm_interval(scores: Scores, seed: int = 0, draws: int = DRAWS) -> Estimate:
+def iqm_interval(scores: Scores, seed: int = 0, draws: int = DRAWS) -> IntervalEstimate:
     """The interquartile mean with its bootstrap interval. Raises ValueError without scores."""
     return _interval(_middle_mean, [scores], seed, draws)
 
 
-def iqm_difference(x: Scores, y: Scores) -> Estimate:
+def iqm_difference(x: Scores, y: Scores) -> IntervalEstimate:
     """The difference of interquartile means, x minus y, with its interval.
 
     The runs of x and y are drawn independently. Raises ValueError without scores of either.
@@ -63,60 +63,62 @@ def probability_of_improvement(x: Scores, y: Scores) -> float:
         P(X > Y) = (1 / M) Σₘ (1 / (Nₘ Kₘ)) Σᵢ Σⱼ S(xₘᵢ, yₘⱼ)
         S(x, y) = 1 if x > y, 1/2 if x = y, else 0
 
-    for M tasks with Nₘ runs of x and Kₘ of y: section 4.3 of the paper, Mann-Whitney's U over its
-    largest value; rliable's `probability_of_improvement`. Raises ValueError unless x and y have
-    the same number of tasks, each with scores.
+    for M tasks with Nₘ runs of x and Kₘ of y. This is section 4.3 of the paper, rliable's
+    `probability_of_improvement`, and for each task Mann-Whitney's U over its largest value. Raises
+    ValueError unless x and y have the same number of tasks, each with scores.
     """
-    owns, others = _as_draws(x), _as_draws(y)
-    if len(owns) != len(others):
+    runs_x, runs_y = _as_draws(x), _as_draws(y)
+    if len(runs_x) != len(runs_y):
         raise ValueError(f"x has {len(x)} tasks, y {len(y)}")
     by_task = []
-    for (own,), (other,) in zip(owns, others, strict=True):
-        by_task.append((0.5 + 0.5 * np.sign(own[:, None] - other)).mean())
+    for (scores_x,), (scores_y,) in zip(runs_x, runs_y, strict=True):
+        by_task.append((0.5 + 0.5 * np.sign(scores_x[:, None] - scores_y)).mean())
     return float(np.mean(by_task))
 
 
-def improvement_interval(x: Scores, y: Scores) -> Estimate:
-    """The probability of improvement with its interval, which has a width where all runs agree.
+def improvement_interval(x: Scores, y: Scores) -> IntervalEstimate:
+    """The probability of improvement with an interval that has a width even where all runs agree.
 
-    Of one task the interval is Newcombe's: all θ within 1.96 standard errors of the estimate, where
-    the squared error is that of θ and not of the estimate,
+    For one task the interval is Newcombe's: all θ within 1.96 standard errors of the estimate. The
+    squared standard error is computed from θ and not from the estimate:
 
         θ (1 - θ) / (N K) · (1 + ((N + K) / 2 - 1) · ((1 - θ) / (2 - θ) + θ / (1 + θ)))
 
     The ends for the mean over tasks lie as far from it as the root of the summed squared distances
     of the tasks' ends, over their number (Zou and Donner 2008). Source: Newcombe 2006, "Confidence
     intervals for an effect size measure based on the Mann-Whitney statistic", part 2, method 5.
-    In simulations of three to ten runs it held θ in 90% to 97% of cases, for θ from 0.5 to 0.99.
-    rliable takes percentiles of a bootstrap, which are a point where all runs of x are above all of
-    y. Raises ValueError like `probability_of_improvement`.
+    In simulations of three to ten runs the interval held θ in 90% to 97% of cases, for θ from 0.5
+    to 0.99. rliable takes percentiles of a bootstrap, which shrink to a point where every run of x
+    is above every run of y. Raises ValueError like `probability_of_improvement`.
     """
     value = probability_of_improvement(x, y)
     below, above = [], []
-    for own, other in zip(x, y, strict=True):
-        theta = probability_of_improvement([own], [other])
-        low, high = _newcombe(theta, len(own), len(other))
+    for scores_x, scores_y in zip(x, y, strict=True):
+        theta = probability_of_improvement([scores_x], [scores_y])
+        low, high = _newcombe(theta, len(scores_x), len(scores_y))
         below.append(theta - low)
         above.append(high - theta)
-    return Estimate(value, value - math.hypot(*below) / len(x), value + math.hypot(*above) / len(x))
+    return IntervalEstimate(
+        value, value - math.hypot(*below) / len(x), value + math.hypot(*above) / len(x)
+    )
 
 
 def _newcombe(theta: float, n: int, k: int) -> tuple[float, float]:
-    """The interval of one task with n and k runs."""
+    """Newcombe's interval around theta, for one task with n and k runs."""
 
-    def excess(other: float) -> float:
-        spread = (1 - other) / (2 - other) + other / (1 + other)
-        variance = other * (1 - other) / (n * k) * (1 + ((n + k) / 2 - 1) * spread)
-        return (theta - other) ** 2 - Z**2 * variance
+    def excess(candidate: float) -> float:
+        spread = (1 - candidate) / (2 - candidate) + candidate / (1 + candidate)
+        variance = candidate * (1 - candidate) / (n * k) * (1 + ((n + k) / 2 - 1) * spread)
+        return (theta - candidate) ** 2 - Z**2 * variance
 
-    # `excess` is negative beside theta and not at 0 or 1, where theta may be and is a root.
+    # `excess` is negative just beside theta, and positive at 0 and 1 unless theta is there.
     low = 0.0 if theta == 0 else root_scalar(excess, bracket=(0.0, theta - 1e-9)).root
     high = 1.0 if theta == 1 else root_scalar(excess, bracket=(theta + 1e-9, 1.0)).root
     return low, high
 
 
-def _as_draws(scores: Scores) -> Drawn:
-    """The scores as the only draw, [1, n] per task; ValueError if a task has none."""
+def _as_draws(scores: Scores) -> TaskDraws:
+    """The scores as a single draw, [1, n] per task. Raises ValueError for a task without scores."""
     arrays = [np.asarray(runs, np.float64) for runs in scores]
     if not arrays or any(array.ndim != 1 or array.size == 0 for array in arrays):
         shapes = [array.shape for array in arrays]
@@ -129,17 +131,18 @@ def _interval(
     groups: Sequence[Scores],
     seed: int = 0,
     draws: int = DRAWS,
-) -> Estimate:
-    """A statistic of groups of scores; runs are drawn group by group, and task by task."""
-    rng, given = np.random.default_rng(seed), [_as_draws(scores) for scores in groups]
-    drawn = [[runs[0][resampled(rng, runs.size, draws)] for runs in tasks] for tasks in given]
-    ends = percentile_interval(statistic(*drawn))
-    return Estimate(float(statistic(*given)[0]), *ends)
+) -> IntervalEstimate:
+    """A statistic of groups of scores with its interval; the tasks of a group are drawn apart."""
+    rng = np.random.default_rng(seed)
+    scores_of = [_as_draws(scores) for scores in groups]
+    drawn = [[runs[0][resampled(rng, runs.size, draws)] for runs in tasks] for tasks in scores_of]
+    low, high = percentile_interval(statistic(*drawn))
+    return IntervalEstimate(float(statistic(*scores_of)[0]), low, high)
 
 
-def _middle_mean(drawn: Drawn) -> np.ndarray:
+def _middle_mean(draws: TaskDraws) -> np.ndarray:
     """The interquartile mean of every draw, f64[draws]."""
-    pooled = np.sort(np.concatenate(drawn, axis=1), axis=1)
+    pooled = np.sort(np.concatenate(draws, axis=1), axis=1)
     count = pooled.shape[1]
     cut = count // 4
     return pooled[:, cut : count - cut].mean(axis=1)

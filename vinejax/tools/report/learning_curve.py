@@ -10,7 +10,7 @@ from vinejax.records.read import Record
 AXES = ("episodes", "tokens", "seconds")  # the axes over which methods are compared
 
 
-class Point(NamedTuple):
+class EvaluationPoint(NamedTuple):
     """An evaluation on the validation split, with its 95% interval and the run's totals by then.
 
     `episodes` counts the solutions that were sampled from problems. `tokens` counts all generated
@@ -28,7 +28,7 @@ class Point(NamedTuple):
     seconds: float
 
 
-def learning_curve(records: Sequence[Record]) -> list[Point]:
+def learning_curve(records: Sequence[Record]) -> list[EvaluationPoint]:
     """The evaluations of a run on its validation split, in order, from the records of its log.
 
     An evaluation after iterations that have no record, as in a damaged log, is left out.
@@ -37,18 +37,18 @@ def learning_curve(records: Sequence[Record]) -> list[Point]:
     points = []
     for record in records:
         accuracy = record.values.get("eval/pass_at_1")
-        used = totals.get(record.position)
-        if record.stage != "eval" or accuracy is None or used is None:
+        totals_then = totals.get(record.position)
+        if record.stage != "eval" or accuracy is None or totals_then is None:
             continue
-        point = Point(
+        point = EvaluationPoint(
             iteration=record.position,
             accuracy=accuracy,
             low=record.values.get("eval/pass_at_1_low", accuracy),
             high=record.values.get("eval/pass_at_1_high", accuracy),
-            episodes=used.get("total/episodes", 0.0),
-            tokens=used.get("total/tokens", 0.0),
-            updates=used.get("total/updates", 0.0),
-            seconds=sum(x for name, x in used.items() if name.startswith("timing_s/total_")),
+            episodes=totals_then.get("total/episodes", 0.0),
+            tokens=totals_then.get("total/tokens", 0.0),
+            updates=totals_then.get("total/updates", 0.0),
+            seconds=sum(x for name, x in totals_then.items() if name.startswith("timing_s/total_")),
         )
         points.append(point)
     return sorted(points)

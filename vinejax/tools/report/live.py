@@ -1,4 +1,4 @@
-"""The page of a running run: written again as iterations end, and when the run ends."""
+"""The page of a running run, written again when iterations end and when the run ends."""
 
 import os
 import time
@@ -14,16 +14,16 @@ from vinejax.tools.report.build import PAGE, render_page
 from vinejax.training.observer import Observer
 
 SHARE = 0.02  # maximum share of the run's time that making pages takes
-# A run may be dead if its page is this many times as old as the longest time between two renewals.
+# A run counts as lost if its page is this many times as old as the longest time between renewals.
 PATIENCE = 3.0
 MIN_PATIENCE_S = 60.0
-FIRST_PATIENCE_S = 1800.0  # until the first iteration, which compiles, has ended
+FIRST_PATIENCE_S = 1800.0  # before the end of the first iteration, which compiles
 
 
 class LivePage(Observer):
     """Writes `report.html` and `status.json` of a run; a context manager around its loop.
 
-    Where the loop ends with an exception, the page says so: a stop by a signal, or the error.
+    If the loop ends with an exception, the page shows the reason: a stop by a signal, or the error.
     """
 
     def __init__(
@@ -39,15 +39,15 @@ class LivePage(Observer):
         If the page cannot be written, the run goes on, and `say` gets a line with the reason.
         """
         self._workdir = workdir
-        self.done = done  # iterations, which the loop counts
+        self.done = done  # finished iterations; the loop counts them
         self._total, self._start = total, done
         self._say = say
         self._is_writer = is_writer
         self._reader = RunReader(workdir)
-        self._seen: float | None = None  # when an iteration last ended
-        self._longest_s = 0.0  # longest time between the ends of two iterations
-        self._cost_s = 0.0  # seconds that the last page took
-        self._due = 0.0  # when the next page may be made
+        self._last_end: float | None = None  # when an iteration last ended
+        self._longest_iteration_s = 0.0  # longest time between the ends of two iterations
+        self._page_cost_s = 0.0  # seconds that the last page took
+        self._next_page = 0.0  # when the next page may be made
         self._is_first = True
         self._is_over = False
         self._is_failing = False
@@ -63,23 +63,23 @@ class LivePage(Observer):
             self._try(lambda: self._write("failed", _reason(error)))
 
     def renew(self) -> None:
-        """Renews the sign of life, and the page if making pages then takes at most `SHARE`."""
+        """Renews the heartbeat, and the page as often as `SHARE` of the run's time allows."""
         if not self._is_writer:
             return
         now = time.monotonic()
-        if self._seen is not None:
-            self._longest_s = max(self._longest_s, now - self._seen)
-        self._seen = now
-        if now < self._due:
+        if self._last_end is not None:
+            self._longest_iteration_s = max(self._longest_iteration_s, now - self._last_end)
+        self._last_end = now
+        if now < self._next_page:
             self._try(lambda: self._write_status("running"))
             return
         self._try(lambda: self._write("running"))
-        if self._is_first:  # not timed: modules were loaded, and templates compiled
+        if self._is_first:  # not timed: it loads modules and compiles templates
             self._is_first = False
             return
         end = time.monotonic()
-        self._cost_s = end - now
-        self._due = end + self._cost_s / SHARE
+        self._page_cost_s = end - now
+        self._next_page = end + self._page_cost_s / SHARE
 
     def finish(self) -> epath.Path:
         """Writes the page of the finished run; returns its path."""
@@ -95,13 +95,13 @@ class LivePage(Observer):
     def _write_status(self, state: State, why: str = "") -> None:
         patience = FIRST_PATIENCE_S
         if self.done > self._start:
-            pause = self._longest_s + self._cost_s / SHARE
+            pause = self._longest_iteration_s + self._page_cost_s / SHARE
             patience = max(MIN_PATIENCE_S, PATIENCE * pause)
         status = Status(state, self.done, self._total, time.time(), patience, why)
         write_status(self._workdir, status)
 
     def _try(self, write: Callable[[], None]) -> None:
-        """Calls `write`; an error does not end the run, and is reported once."""
+        """Calls `write`. An error does not end the run; the first of several in a row is logged."""
         try:
             write()
             self._is_failing = False
@@ -113,5 +113,5 @@ class LivePage(Observer):
 
 
 def _reason(error: BaseException) -> str:
-    """What the error says, in one line, or else its kind."""
+    """The message of the error in one line, or the name of its class."""
     return " ".join(str(error).split()) or type(error).__name__

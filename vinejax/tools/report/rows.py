@@ -24,8 +24,8 @@ class StepRow(NamedTuple):
     start: float | None
     end: float | None
     error: float | None  # standard error of `value`; None where no sample gave it
-    after_error: float | None  # standard error of `after`; 0 after the last step
-    certainty: float  # |advantage| in errors of a chance difference; 0 if errors are unknown
+    after_error: float | None  # standard error of V after the step; 0 after the last step
+    certainty: float  # |advantage| in standard errors of a chance difference; 0: unknown
 
     @property
     def advantage_error(self) -> float | None:
@@ -38,7 +38,7 @@ class StepRow(NamedTuple):
         return math.hypot(self.error, self.after_error)
 
 
-class Sampled(NamedTuple):
+class SampledValue(NamedTuple):
     """A mean of `count` returns and its standard error."""
 
     count: float
@@ -50,11 +50,11 @@ def read_steps(episode: JsonObject) -> list[StepRow]:
     raw = steps_of(episode)
     rewards = [finite_number(step.get("reward")) or 0.0 for step in raw]
     so_far = [round(total, 9) for total in itertools.accumulate(rewards, initial=0.0)]
-    after = [finite_number(step.get("value_after")) for step in raw[:-1]]
-    after.append(finite_number(episode.get("reward")))
-    sampled = [_sampled(step) for step in raw]
-    following = [*sampled[1:], Sampled(1.0, 0.0)]  # the outcome is one return
-    errors = [None if of is None else of.error for of in sampled]
+    values_after = [finite_number(step.get("value_after")) for step in raw[:-1]]
+    values_after.append(finite_number(episode.get("reward")))
+    samples_before = [_sampled(step) for step in raw]
+    samples_after = [*samples_before[1:], SampledValue(1.0, 0.0)]  # the outcome is one return
+    errors = [None if sample is None else sample.error for sample in samples_before]
     return [
         StepRow(
             raw=step,
@@ -62,17 +62,17 @@ def read_steps(episode: JsonObject) -> list[StepRow]:
             advantage=(advantage := finite_number(step.get("advantage"))),
             reward=rewards[c],
             start=_plus(value, so_far[c]),
-            end=_plus(after[c], so_far[c + 1]),
+            end=_plus(values_after[c], so_far[c + 1]),
             error=errors[c],
             after_error=0.0 if c + 1 == len(raw) else errors[c + 1],
-            certainty=_certainty(advantage, sampled[c], following[c]),
+            certainty=_certainty(advantage, samples_before[c], samples_after[c]),
         )
         for c, step in enumerate(raw)
     ]
 
 
 def failed_test_of(episode: JsonObject) -> list[tuple[str, object]]:
-    """Input, expected and got of the test that a program failed; [] if the row has none."""
+    """Names and values of the parts of the test that a program failed; [] if the row has none."""
     failed = episode.get("failed_test")
     return list(failed.items()) if isinstance(failed, dict) else []
 
@@ -86,7 +86,7 @@ def continuations_of(step: JsonObject) -> list[JsonObject]:
 
 
 def range_of(value: object) -> tuple[int, int] | None:
-    """Two whole numbers that do not fall, as the row of a step has them; None for all else."""
+    """The range (first, end) in the row of a step; None for a value that is no such range."""
     if not isinstance(value, list) or len(value) != 2:
         return None
     first, end = value
@@ -129,20 +129,22 @@ def values_by(episode: JsonObject) -> str:
     return "continuations" if is_valued else ""
 
 
-def _sampled(step: JsonObject) -> Sampled | None:
+def _sampled(step: JsonObject) -> SampledValue | None:
     """V(s) with its count and error; None if it was not sampled here or the row has no errors."""
     count, error = finite_number(step.get("count")) or 0.0, finite_number(step.get("error"))
-    return Sampled(count, max(0.0, error)) if count > 0 and error is not None else None
+    return SampledValue(count, max(0.0, error)) if count > 0 and error is not None else None
 
 
-def _certainty(advantage: float | None, before: Sampled | None, after: Sampled | None) -> float:
+def _certainty(
+    advantage: float | None, before: SampledValue | None, after: SampledValue | None
+) -> float:
     """|A| in standard errors of the difference of two means whose true values are equal.
 
         z = |A| / √(s² (1/n + 1/m))    s² = (n² e² + m² f²) / (n + m) + n m A² / (n + m)²
 
-    n, m are the counts and e, f the errors before and after the step; s² is the variance of all
-    returns taken together. e and f alone understate luck: where the returns of one state happen to
-    be all equal, a difference is large by chance and its error near 0. The outcome counts as one
+    n and m are the counts, e and f the errors before and after the step, and s² the variance of all
+    returns taken together. The errors e and f alone understate luck: where all returns of a state
+    happen to be equal, a difference by chance has an error near 0. The outcome counts as one
     return, so that the last step is not certain just because its end is known.
     """
     if advantage is None or before is None or after is None:

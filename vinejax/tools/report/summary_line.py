@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from etils import epath
 
-from vinejax.records import text
+from vinejax.records import formats
 from vinejax.runtime.status import Status, read_status
 
 MIN_RELOAD_S, MAX_RELOAD_S = 5.0, 60.0  # time between two reloads
@@ -56,9 +56,9 @@ def _words(status: Status) -> str:
     if status.state == "finished":
         return f"{at}, {after}" + (", its budget used up" if status.done < status.total else "")
     if status.state == "lost":
-        process = f"process {status.pid} on host {text.clip(status.host, 80).text}"
+        process = f"process {status.pid} on host {formats.clip(status.host, 80).text}"
         return (
             f"{process} ended without a word {after}, last heard of {at}: it was killed, ran out "
             "of memory, or its machine stopped; the same command resumes"
         )
-    return f"{at}, {after}: {text.clip(status.why, MAX_TEXT).text}"
+    return f"{at}, {after}: {formats.clip(status.why, MAX_TEXT).text}"

@@ -4,7 +4,7 @@ import math
 import statistics
 from typing import NamedTuple
 
-from vinejax.records import text
+from vinejax.records import formats
 from vinejax.records.read import Record
 from vinejax.tools.report import axes, curves
 
@@ -19,7 +19,7 @@ class PhaseView(NamedTuple):
     share: float
 
 
-class Cut(NamedTuple):
+class CutBar(NamedTuple):
     """A bar that is higher than the plot: the place of its top, and its seconds as text."""
 
     x: float
@@ -32,7 +32,7 @@ class TimeChart(NamedTuple):
     phases: list[PhaseView]
     hovers: list[curves.Hover]
     total: float  # seconds
-    cuts: list[Cut]
+    cuts: list[CutBar]
 
 
 def time_chart(records: list[Record]) -> TimeChart | None:
@@ -54,11 +54,11 @@ def time_chart(records: list[Record]) -> TimeChart | None:
         for p, name in enumerate(PHASES)
     ]
     hovers = [_hover(frame, g, m) for g, m in zip(groups, means, strict=True)]
-    cuts = [
-        Cut(*_column(frame, group), text.three_digits(height))
-        for group, height in zip(groups, heights, strict=True)
-        if height > frame.y_range[1]
-    ]
+    cuts = []
+    for group, height in zip(groups, heights, strict=True):
+        if height > frame.y_range[1]:
+            left, width = _column(frame, group)
+            cuts.append(CutBar(left, width, formats.three_digits(height)))
     return TimeChart(frame, [p for p in phases if p.share], hovers, total, cuts)
 
 
@@ -96,6 +96,8 @@ def _column(frame: axes.Frame, group: list[int]) -> tuple[float, float]:
 def _hover(frame: axes.Frame, group: list[int], mean: list[float]) -> curves.Hover:
     left, width = _column(frame, group)
     span = curves.span_label(group[0], group[-1])
-    lines = [f"iteration {span}: {text.three_digits(sum(mean))} s"]
-    lines += [f"{name} {text.three_digits(m)} s" for name, m in zip(PHASES, mean, strict=True) if m]
+    lines = [f"iteration {span}: {formats.three_digits(sum(mean))} s"]
+    lines += [
+        f"{name} {formats.three_digits(m)} s" for name, m in zip(PHASES, mean, strict=True) if m
+    ]
     return curves.make_hover(frame, (left, left + width), round(left + width / 2, 1), [], lines)

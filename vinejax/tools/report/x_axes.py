@@ -27,17 +27,19 @@ def charts_along(records: list[Record]) -> list[curves.Chart]:
     if len(trained) < MIN_ITERATIONS:
         return []
     chosen = [trained[0], trained[len(trained) // 2], trained[-1]]
-    drawn = (_chart(name, chosen) for name in TITLES)
-    return [chart for chart in drawn if chart is not None]
+    charts = (_chart(name, chosen) for name in TITLES)
+    return [chart for chart in charts if chart is not None]
 
 
-def _chart(name: str, chosen: list[Record]) -> curves.Chart | None:
+def _chart(name: str, records: list[Record]) -> curves.Chart | None:
     """A chart whose positions are eighths, with a curve for each of the chosen iterations."""
-    labels = [f"iteration {record.position}" for record in chosen]
+    labels = [f"iteration {record.position}" for record in records]
     title, note = TITLES[name]
-    spec = curves.Spec(
+    spec = curves.ChartSpec(
         title,
-        tuple(curves.Curve(*pair) for pair in zip(labels, labels, STYLES, strict=True)),
+        tuple(
+            curves.Curve(label, label, style) for label, style in zip(labels, STYLES, strict=True)
+        ),
         note,
         log=name in LOGARITHMIC,
         floor=None if name == "ratio" else 0.0,
@@ -48,7 +50,7 @@ def _chart(name: str, chosen: list[Record]) -> curves.Chart | None:
         key = f"by_eighth/{name}/{n}"
         values = {
             label: record.values[key]
-            for label, record in zip(labels, chosen, strict=True)
+            for label, record in zip(labels, records, strict=True)
             if key in record.values
         }
         points.append(Record("train", n, values))

@@ -46,7 +46,8 @@ def main():
                 pass  # this interpreter was built without it
         library = sysconfig.get_path("stdlib")
         sys.path[:] = [path for path in sys.path if path.startswith(library)]
-        rules = kernel.ruleset(*readable(library))
+        files, folders, listed = readable_paths(library)
+        rules = kernel.ruleset(files, folders, listed)
         kernel.seccomp_filter(platform.machine())  # once, before every fork
     except OSError as error:
         send(replies, {"fatal": f"{error.strerror or error}"})
@@ -61,7 +62,7 @@ def main():
         send(replies, run(message, limit_s, requests, rules, library))
 
 
-def readable(library):
+def readable_paths(library):
     """(files, folders, folders that are only listed): the standard library without packages."""
     inside = [
         entry.path

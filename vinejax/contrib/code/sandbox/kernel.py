@@ -66,18 +66,18 @@ def ruleset(files: Iterable[str], folders: Iterable[str], listed: Iterable[str])
     """
     if platform.system() != "Linux" or platform.machine() not in MACHINES:
         raise OSError(f"no rules for {platform.system()} on {platform.machine()}")
-    version = _called(LIBC.syscall(CREATE_RULESET, None, 0, 1))
+    version = _checked_result(LIBC.syscall(CREATE_RULESET, None, 0, 1))
     handled = (1 << 13) - 1  # of version 1; REFER, TRUNCATE and IOCTL_DEV came later
     handled |= (version >= 2) << 13 | (version >= 3) << 14 | (version >= 5) << 15
     # Every kind of TCP from version 4 on; signals and abstract sockets from 6 on.
     size = 8 if version < 4 else 16 if version < 6 else 24
     attributes = struct.pack("QQQ", handled, 3, 3)[:size]
-    rules = _called(LIBC.syscall(CREATE_RULESET, attributes, size, 0))
+    rules = _checked_result(LIBC.syscall(CREATE_RULESET, attributes, size, 0))
     rights = [(READ_FILE, files), (READ_FILE | READ_DIR, folders), (READ_DIR, listed)]
     for right, paths in rights:
         for path in paths:
             place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            _called(LIBC.syscall(ADD_RULE, rules, 1, struct.pack("=Qi", right, place), 0))
+            _checked_result(LIBC.syscall(ADD_RULE, rules, 1, struct.pack("=Qi", right, place), 0))
             os.close(place)
     return rules
 
@@ -90,13 +90,13 @@ def confine(rules: int, needed: str) -> None:
     """
     if os.geteuid() == 0:
         _drop_root(needed)
-    _called(LIBC.prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0))
-    _called(LIBC.prctl(NO_NEW_PRIVS, 1, 0, 0, 0))
-    _called(LIBC.syscall(RESTRICT_SELF, rules, 0))
+    _checked_result(LIBC.prctl(SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0))
+    _checked_result(LIBC.prctl(NO_NEW_PRIVS, 1, 0, 0, 0))
+    _checked_result(LIBC.syscall(RESTRICT_SELF, rules, 0))
     code = seccomp_filter(platform.machine())
     buffer = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))
-    _called(LIBC.prctl(SET_SECCOMP, 2, program, 0, 0))
+    _checked_result(LIBC.prctl(SET_SECCOMP, 2, program, 0, 0))
 
 
 def _drop_root(needed: str) -> None:
@@ -111,7 +111,7 @@ def _drop_root(needed: str) -> None:
     # An interpreter in root's home is read by capability; Landlock still holds for it.
     kept = 0 if os.access(needed, os.R_OK | os.X_OK) else DAC_OVERRIDE
     header, sets = struct.pack("Ii", 0x20080522, 0), struct.pack("6I", kept, kept, 0, 0, 0, 0)
-    _called(LIBC.capset(header, sets))
+    _checked_result(LIBC.capset(header, sets))
 
 
 @functools.cache
@@ -137,7 +137,7 @@ def seccomp_filter(machine: str) -> bytes:
     return b"".join(struct.pack("HBBI", *instruction) for instruction in code)
 
 
-def _called(result: int) -> int:
+def _checked_result(result: int) -> int:
     """The result of a call of libc; OSError if it failed."""
     if result < 0:
         number = ctypes.get_errno()

@@ -16,7 +16,7 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from vinejax.contrib.code.sandbox.pool import Outcome, Refused
+from vinejax.contrib.code.sandbox.pool import Outcome, SandboxRefusal
 from vinejax.core.errors import ConfigError
 
 PROGRAM = Path(__file__).with_name("runner.py").read_text(encoding="utf-8")
@@ -45,10 +45,10 @@ class Command:
                     start_new_session=True,
                 )
             except OSError as error:
-                raise Refused(f"{self._command[0]}: {error.strerror}") from None
+                raise SandboxRefusal(f"{self._command[0]}: {error.strerror}") from None
             with process:
                 try:
-                    return _watched(process, time.monotonic() + limit_s)
+                    return _output_until(process, time.monotonic() + limit_s)
                 finally:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(process.pid, signal.SIGKILL)
@@ -57,7 +57,7 @@ class Command:
         """Nothing is kept between messages."""
 
 
-def _watched(process: subprocess.Popen, deadline: float) -> Outcome:
+def _output_until(process: subprocess.Popen, deadline: float) -> Outcome:
     """What a process writes until it ends, its time is over, or it writes too much."""
     texts = {process.stdout: b"", process.stderr: b""}
     status = ""
@@ -93,7 +93,7 @@ class Service:
 
     def run(self, message: bytes, limit_s: float) -> Outcome:
         """The outcome of a message. Raises ConfigError if the service gives no answer."""
-        asked = {
+        payload = {
             "code": PROGRAM,
             "language": "python",
             "stdin": message.decode("utf-8"),
@@ -101,7 +101,7 @@ class Service:
             "memory_limit_MB": self._memory_mb,
         }
         request = urllib.request.Request(
-            self._url, json.dumps(asked).encode(), {"Content-Type": "application/json"}
+            self._url, json.dumps(payload).encode(), {"Content-Type": "application/json"}
         )
         reason = ""
         for attempt in range(ATTEMPTS):

@@ -28,7 +28,7 @@ class Outcome(NamedTuple):
     err: str
 
 
-class Refused(Exception):
+class SandboxRefusal(Exception):
     """The sandbox cannot be had here; the text says why."""
 
 
@@ -49,10 +49,10 @@ class Child:
             answer = self._answer(START_S)
         except (EOFError, TimeoutError):
             self.end()
-            raise Refused("its process did not start") from None
+            raise SandboxRefusal("its process did not start") from None
         if "fatal" in answer:
             self.end()
-            raise Refused(answer["fatal"])
+            raise SandboxRefusal(answer["fatal"])
 
     def run(self, message: bytes, limit_s: float) -> Outcome:
         """Runs a message for `runner.py`. Raises EOFError or TimeoutError if the child fails."""

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from vinejax.contrib.code.sandbox.outside import Command, Service
-from vinejax.contrib.code.sandbox.pool import Outcome, Pool, Refused
+from vinejax.contrib.code.sandbox.pool import Outcome, Pool, SandboxRefusal
 from vinejax.contrib.code.sandbox.probes import first_success
 from vinejax.contrib.code.settings import CodeConfig
 from vinejax.core.errors import ConfigError
@@ -76,7 +76,7 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         message = b"%010d" % len(data) + data + stdin.encode("utf-8", "replace")
         try:
             return self._way.run(message, self.timeout_s)
-        except Refused as reason:
+        except SandboxRefusal as reason:
             raise self._refused(f"cannot be used here: {reason}") from None
 
     def run_all(self, function: Callable[[A], B], items: Iterable[A]) -> list[B]:

@@ -68,5 +68,5 @@ def sequence_clip(
     """
     moved = jnp.where(mask, jnp.float32(logprobs) - jnp.float32(old_logprobs), 0.0)
     total = segment_totals(moved, segment_ids)
-    arguments = (total, jnp.zeros_like(total), advantages, clip)
-    return ppo_clip(*arguments), is_clipped(*arguments)
+    old = jnp.zeros_like(total)  # `total` is a log-ratio already
+    return ppo_clip(total, old, advantages, clip), is_clipped(total, old, advantages, clip)

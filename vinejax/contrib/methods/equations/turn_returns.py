@@ -26,7 +26,7 @@ def returns_to_go(rewards: Numbers, gamma: float) -> np.ndarray:
     return returns
 
 
-def against_equals(
+def group_scores(
     values: Numbers, groups: Sequence[Hashable], has_std: bool = True, eps: float = 1e-6
 ) -> np.ndarray:
     """Each value compared with those of its group.
@@ -55,8 +55,8 @@ def against_equals(
     return found
 
 
-def means_of_equals(values: Numbers, groups: Sequence[Hashable]) -> np.ndarray:
-    """float64 [n], the mean of each value's group; arguments as of `against_equals`."""
+def group_means(values: Numbers, groups: Sequence[Hashable]) -> np.ndarray:
+    """float64 [n], the mean of each value's group; arguments as of `group_scores`."""
     first: dict[Hashable, int] = {}
     numbers = [first.setdefault(group, len(first)) for group in groups]
     totals = np.bincount(numbers, np.asarray(values, np.float64))
@@ -99,7 +99,7 @@ def action_estimates(
     return advantages, returns
 
 
-def shared_back(rewards: Numbers, gamma: float) -> np.ndarray:
+def shared_rewards(rewards: Numbers, gamma: float) -> np.ndarray:
     """Rewards of turns, each shared with the turns before it.
 
         c_t = Σ_{i≥t} r_i·γ^(i-t) / Σ_{j≤i} γ^(i-j)

@@ -84,7 +84,7 @@ def retention(drift: Float32[Array, "B"]) -> Float32[Array, "B"]:
 
 
 @jax.jit
-def counted(
+def updated_counts(
     alpha: Float32[Array, "B"],
     beta: Float32[Array, "B"],
     rewards: Float32[Array, "B"],

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 @dataclasses.dataclass(frozen=True)
-class Path:
+class TreePath:
     """Tokens of a response from the prompt's end on, the last of them drawn by one branch."""
 
     tokens: list[int]
@@ -36,7 +36,7 @@ class Shoot(NamedTuple):
     budget: int | None = None  # tokens of each branch; None: all that the response may still have
 
 
-class Leaf(NamedTuple):
+class TreeLeaf(NamedTuple):
     """A leaf with the nodes from the root to it."""
 
     number: int  # of its path
@@ -44,12 +44,12 @@ class Leaf(NamedTuple):
     ends: list[int]  # response tokens as far as the end of each node
 
 
-def open_ends(paths: Sequence[Path]) -> list[int]:
+def open_ends(paths: Sequence[TreePath]) -> list[int]:
     """The numbers of the paths that are not over and that no other path continues."""
     return [leaf for leaf in _leaves(paths) if not paths[leaf].is_over]
 
 
-def trees(paths: Sequence[Path]) -> list[list[int]]:
+def trees(paths: Sequence[TreePath]) -> list[list[int]]:
     """The numbers of the paths of each tree: one from the prompt, and all that branched off it."""
     of_tree: dict[int, list[int]] = {}
     root_of: list[int] = []
@@ -59,7 +59,7 @@ def trees(paths: Sequence[Path]) -> list[list[int]]:
     return list(of_tree.values())
 
 
-def attached(paths: Sequence[Path], shoot: Shoot) -> Shoot:
+def attached_shoot(paths: Sequence[TreePath], shoot: Shoot) -> Shoot:
     """The same place, named by the path that drew the token before it."""
     parent, position = shoot.parent, shoot.position
     while parent is not None and position <= paths[parent].start:
@@ -67,7 +67,7 @@ def attached(paths: Sequence[Path], shoot: Shoot) -> Shoot:
     return shoot._replace(parent=parent)
 
 
-def leaves(paths: Sequence[Path]) -> list[Leaf]:
+def leaves(paths: Sequence[TreePath]) -> list[TreeLeaf]:
     """The leaves of all trees of a problem, in the order in which they were drawn.
 
     Nodes are numbered in the order in which the leaves reach them.
@@ -87,10 +87,10 @@ def leaves(paths: Sequence[Path]) -> list[Leaf]:
             i, end = paths[i].parent, paths[i].start
         pieces.reverse()
         nodes = [numbers.setdefault(piece[:2], len(numbers)) for piece in pieces]
-        in_order.append(Leaf(number, nodes, [end for _, _, end in pieces]))
+        in_order.append(TreeLeaf(number, nodes, [end for _, _, end in pieces]))
     return in_order
 
 
-def _leaves(paths: Sequence[Path]) -> list[int]:
+def _leaves(paths: Sequence[TreePath]) -> list[int]:
     continued = {(path.parent, path.start) for path in paths}
     return [i for i, path in enumerate(paths) if (i, len(path.tokens)) not in continued]

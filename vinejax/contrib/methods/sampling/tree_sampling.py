@@ -10,7 +10,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from vinejax.contrib.methods.sampling.tree_paths import Leaf, Path, Shoot, attached, leaves
+from vinejax.contrib.methods.sampling.tree_paths import (
+    Shoot,
+    TreeLeaf,
+    TreePath,
+    attached_shoot,
+    leaves,
+)
 from vinejax.core.seeds import host_rng, row_seed
 from vinejax.core.settings import Config
 from vinejax.core.text import response_text
@@ -25,7 +31,7 @@ from vinejax.tasks.rewards import Reward
 # (number of the wave from 0, the paths so far, Config, random numbers) -> the branches of the wave;
 # none: the tree is complete. A path that ended because of a branch's budget, and that nothing
 # continues, is cut short there and graded so.
-Growth = Callable[[int, Sequence[Path], Config, np.random.Generator], list[Shoot]]
+Growth = Callable[[int, Sequence[TreePath], Config, np.random.Generator], list[Shoot]]
 
 
 def sample_trees(
@@ -56,7 +62,7 @@ class _Forest:
     """The trees of an iteration's problems."""
 
     def __init__(self, sampler: Sampler, problems: list[PromptedProblem]):
-        self.paths: list[list[Path]] = [[] for _ in problems]  # of each problem
+        self.paths: list[list[TreePath]] = [[] for _ in problems]  # of each problem
         self._sampler = sampler
         self._cfg = sampler.cfg
         self._engine = sampler.engine
@@ -68,14 +74,15 @@ class _Forest:
         trunks, branches, budgets, places = [], [], [], []
         for n, given in shoots:
             problem, prompt = self._problems[n]
-            shoot = attached(self.paths[n], given)
-            before = self._before(n, shoot)
+            shoot = attached_shoot(self.paths[n], given)
+            before = self._tokens_before(n, shoot)
             trunks.append(prompt + before)
             room = self._room(prompt) - len(before)
             for _ in range(shoot.count):
                 # The path's number makes its draws differ from those of the problem's other paths.
-                place = (self._sampler.iteration, problem.id, next(seeds[n]))
-                seed = row_seed(self._cfg.seed, *place)
+                seed = row_seed(
+                    self._cfg.seed, self._sampler.iteration, problem.id, rollout=next(seeds[n])
+                )
                 response = len(prompt) if before else None
                 branches.append(Branch(len(trunks) - 1, len(trunks[-1]), seed, response))
                 budgets.append(room if shoot.budget is None else min(room, shoot.budget))
@@ -91,7 +98,7 @@ class _Forest:
             path = dataclasses.replace(path, step_ends=ends, step_rewards=rewards)
             self.paths[n].append(path)
 
-    def _before(self, n: int, shoot: Shoot) -> list[int]:
+    def _tokens_before(self, n: int, shoot: Shoot) -> list[int]:
         """The response's tokens before a place of a tree."""
         return [] if shoot.parent is None else self.paths[n][shoot.parent].tokens[: shoot.position]
 
@@ -99,13 +106,13 @@ class _Forest:
         """The most tokens of a response to this prompt."""
         return min(self._cfg.sample.max_tokens, self._engine.model.cfg.context - len(prompt))
 
-    def _path(self, n: int, shoot: Shoot, grown: Grown, wave: int) -> Path:
-        prompt, before = self._problems[n][1], self._before(n, shoot)
+    def _path(self, n: int, shoot: Shoot, grown: Grown, wave: int) -> TreePath:
+        prompt, before = self._problems[n][1], self._tokens_before(n, shoot)
         text = response_text(self._engine.tokenizer, prompt, before)
         tokens = before + grown.tokens
         logprobs = [] if shoot.parent is None else self.paths[n][shoot.parent].logprobs
         finished = grown.finish != "length"
-        return Path(
+        return TreePath(
             tokens=tokens,
             logprobs=logprobs[: len(before)] + grown.logprobs,
             parent=shoot.parent,
@@ -117,14 +124,14 @@ class _Forest:
         )
 
     def _steps(
-        self, drawn: list[tuple[int, Path]]
+        self, drawn: list[tuple[int, TreePath]]
     ) -> dict[int, tuple[list[int], list[float] | None]]:
         """The task's steps of the paths that are over, by their number in `drawn`."""
-        solutions = {
-            i: Solution(*self._problems[n], path.tokens, path.text)
-            for i, (n, path) in enumerate(drawn)
-            if is_mine(i) and path.is_over
-        }
+        solutions = {}
+        for i, (n, path) in enumerate(drawn):
+            if is_mine(i) and path.is_over:
+                problem, prompt = self._problems[n]
+                solutions[i] = Solution(problem, prompt, path.tokens, path.text)
         return shared_work({i: self._sampler.split(s) for i, s in solutions.items()})
 
     def episodes(self, once: bool) -> list[Episode]:
@@ -145,7 +152,7 @@ class _Forest:
             episodes.append(self._episode(n, leaf, given, rewards.get(i, nothing)))
         return episodes
 
-    def _episode(self, n: int, leaf: Leaf, given: int, reward: Reward) -> Episode:
+    def _episode(self, n: int, leaf: TreeLeaf, given: int, reward: Reward) -> Episode:
         """The leaf of a tree; its first `given` nodes are not trained on."""
         problem, prompt = self._problems[n]
         path = self.paths[n][leaf.number]

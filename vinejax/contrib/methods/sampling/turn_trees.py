@@ -15,12 +15,13 @@ import numpy as np
 
 from vinejax.core.seeds import host_rng
 from vinejax.core.types import Episode, PromptedProblem
-from vinejax.engine.branches import Fed
+from vinejax.engine.branches import StreamInput
 from vinejax.model.decoder import Params
-from vinejax.rollout.turns import Play, Turns, TurnSampler
+from vinejax.rollout.play import Play
+from vinejax.rollout.turns import Turns, TurnSampler
 
 
-class Place(NamedTuple):
+class TurnPlace(NamedTuple):
     """Where an episode may be branched from: after its last turn was answered."""
 
     entropies: list[float]  # of its turns so far: see `entropies`
@@ -32,8 +33,8 @@ class TurnGrowth(NamedTuple):
     """A method's rule of growth. Both numbers are cut to what a problem's solutions still lack."""
 
     # (entropies of the turns of a problem's solutions, which are all over) -> those that begin
-    begins: Callable[[Sequence[list[float]]], int]
-    branches: Callable[[Place, np.random.Generator], int]  # that begin there
+    roots: Callable[[Sequence[list[float]]], int]
+    branches: Callable[[TurnPlace, np.random.Generator], int]  # that begin there
     tokens: int  # first ones of a turn, whose entropy is estimated
 
 
@@ -61,8 +62,8 @@ class BranchingSampler(TurnSampler):
     ) -> list[Episode]:
         """As `TurnSampler.solutions`; a problem's are in the order in which they began."""
         wanted = self.cfg.rollout.per_prompt
-        first = range(min(self.growth.begins([]), wanted))
-        plays = self.begun([(problem, first) for problem, _ in problems])
+        first = range(min(self.growth.roots([]), wanted))
+        plays = self.start_plays([(problem, first) for problem, _ in problems])
         self._play(params, plays)
         numbers = {problem.id: i for i, (problem, _) in enumerate(problems)}
         plays.sort(key=lambda play: numbers[play.problem.id])
@@ -83,15 +84,15 @@ class _Waves(Turns):
         for i, play in enumerate(plays):
             self._of_problems.setdefault(play.problem.id, []).append(i)
         self._streaks = dict.fromkeys(self._of_problems, 0)
-        self.most = sampler.cfg.rollout.per_prompt * len(self._of_problems)
+        self.max_plays = sampler.cfg.rollout.per_prompt * len(self._of_problems)
 
-    def more(self) -> Fed | None:
+    def more(self) -> StreamInput | None:
         """As `Turns.more`, and nothing while turns of the wave are drawn."""
         if any(not (i in self._actions or self.plays[i].finish) for i in self._wave):
-            return Fed([], [], [])
+            return StreamInput([], [], [])
         return super().more()
 
-    def next_after(self, going_on: list[int]) -> list[int]:
+    def next_plays(self, going_on: list[int]) -> list[int]:
         """The wave after that of these plays, with the plays that begin."""
         self._wave = [*going_on]
         for name, numbers in self._of_problems.items():
@@ -108,22 +109,22 @@ class _Waves(Turns):
         sampler, numbers, before = self._brancher, self._of_problems[name], len(self.plays)
         rng = host_rng(sampler.cfg.seed, sampler.iteration, f"branch {name}", self._waves)
         for i in active:
-            place = Place(self._entropies(i), len(numbers), self._streaks[name])
+            place = TurnPlace(self._entropies(i), len(numbers), self._streaks[name])
             wanted = sampler.growth.branches(place, rng)
             for _ in range(min(wanted, self._lack(numbers))):
                 play = self.plays[i]
                 (seed,) = sampler.seeds(play.problem, [len(numbers)])
                 new = dataclasses.replace(play, seed=seed, turns=[*play.turns])
-                new.environment = sampler.copied(play)
+                new.environment = sampler.copied_environment(play)
                 self._add([new], numbers)
         self._streaks[name] = self._streaks[name] + 1 if len(self.plays) > before else 0
 
     def _begin(self, numbers: list[int]) -> None:
         """Adds solutions from the prompt of a problem whose plays are all over."""
         if lack := self._lack(numbers):
-            wanted = self._brancher.growth.begins([self._entropies(i) for i in numbers])
+            wanted = self._brancher.growth.roots([self._entropies(i) for i in numbers])
             new = range(len(numbers), len(numbers) + min(max(wanted, 1), lack))
-            self._add(self._brancher.begun([(self.plays[numbers[0]].problem, new)]), numbers)
+            self._add(self._brancher.start_plays([(self.plays[numbers[0]].problem, new)]), numbers)
 
     def _add(self, plays: list[Play], numbers: list[int]) -> None:
         new = range(len(self.plays), len(self.plays) + len(plays))

@@ -4,19 +4,19 @@ import math
 
 from vinejax.runtime.topology import KINDS
 from vinejax.tools.plan.case import Case
-from vinejax.tools.plan.memory import PlannedPhase
+from vinejax.tools.plan.planned_memory import PlannedPhase
 from vinejax.tools.plan.roofline import TEMPORARIES, PlannedProgram, stage_of
 
 GIB = 2**30
 MIN_SLOTS = 8  # per shard: with fewer, a decode step mostly reads weights
-MIN_SHARE = 0.02  # share of the memory limit that a listed change frees at least
+MIN_SHARE = 0.02  # share of the memory limit that a listed change frees, at least
 
 
 def advise(case: Case, phase: PlannedPhase | None, program: PlannedProgram) -> list[str]:
     """Changes that free memory for a program that does not fit; sufficient changes first.
 
-    Each text states the memory that the change frees per chip; a larger slice comes last. `phase`
-    is None if not even one slot fits.
+    Each line states the memory that the change frees per chip. A larger slice comes last.
+    `phase` is None if not even one slot fits.
     """
     over, parts = program.total - case.limit, program.parts
     stage, _ = stage_of(program.name)
@@ -30,7 +30,7 @@ def advise(case: Case, phase: PlannedPhase | None, program: PlannedProgram) -> l
     options = [(freed, text) for freed, text in options if freed > MIN_SHARE * case.limit]
     options.sort(key=lambda option: (option[0] < over, -option[0] if option[0] < over else 0))
     lines = [f"{text} frees {freed / GIB:.2f} GiB" for freed, text in options]
-    # All memory split over the chips of a slice.
+    # The chips of a slice over which all memory is split evenly.
     chips = math.ceil(case.topology.chips * program.total / case.limit)
     offered = sorted(math.prod(shape) for shape in KINDS[case.topology.kind].shapes)
     larger = next((size for size in offered if size >= chips), chips)
@@ -41,7 +41,7 @@ def advise(case: Case, phase: PlannedPhase | None, program: PlannedProgram) -> l
 def _size_options(
     case: Case, phase: PlannedPhase, program: PlannedProgram
 ) -> list[tuple[float, str]]:
-    """Bytes freed and the change, for each setting that makes the program itself smaller."""
+    """(bytes freed, the change) of each setting that makes the program itself smaller."""
     name = program.name
     parts = program.parts
     cfg = case.cfg
@@ -59,20 +59,20 @@ def _size_options(
         text = f"{_field_name(case, 'microbatch', 'ppo')} = {half} instead of {rows}"
         options.append((parts[TEMPORARIES] / 2, f"{text} (at most)"))
     if cfg.model.remat != "full" and name != "score":
-        kept = parts[TEMPORARIES] * 0.7
+        freed = parts[TEMPORARIES] * 0.7
         text = f"{_field_name(case, 'remat', 'model')} = 'full' instead of {cfg.model.remat!r}"
-        options.append((kept, f"{text} (about)"))
+        options.append((freed, f"{text} (about)"))
     return options
 
 
 def _cache_options(
     case: Case, phase: PlannedPhase, program: PlannedProgram
 ) -> list[tuple[float, str]]:
-    """Bytes freed and the change, for each setting that makes keys and values smaller."""
+    """(bytes freed, the change) of each setting that makes keys and values smaller."""
     sizes, parts = phase.sizes, program.parts
     over = program.total - case.limit
     if sizes.storage.columns(sizes.slots, sizes.width) < sizes.slots * sizes.width:
-        # A pool of fewer pages than slots can hold takes what memory there is, whatever the slots.
+        # A pool with fewer pages than its slots can hold takes all memory, whatever the slots.
         held = parts["trunk KV"] + parts["suffix KV"]
         limit = math.floor((held - over) / GIB * 100) / 100
         text = f"{_field_name(case, 'memory_gib', 'rollout')} = {limit}"

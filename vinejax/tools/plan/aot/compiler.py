@@ -1,4 +1,4 @@
-"""Compiles programs, each in a process of its own with a time limit (`child.py`)."""
+"""Compiles programs, each in a process of its own with a time limit (`compile_child.py`)."""
 
 import importlib.metadata
 import importlib.util
@@ -14,8 +14,8 @@ from typing import Any
 from vinejax.core.errors import ConfigError
 from vinejax.tools.plan.case import Case
 
-# Settings of libtpu on a machine without a TPU: several processes may load it, it asks no metadata
-# server, and it writes no logs. It reads them when it is loaded, so they are set for the process.
+# Settings of libtpu on a machine without a TPU: several processes may load the library, it asks no
+# metadata server, and it writes no logs. libtpu reads the settings when a process loads it.
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
@@ -26,7 +26,7 @@ ENVIRONMENT = {
     "TPU_STDERR_LOG_LEVEL": "3",
 }
 GATHERED = "Involuntary full rematerialization"  # the partitioner's warning: it replicates an array
-LINES = 3  # last lines of the output of a process that failed
+LINES = 3  # last lines shown of the output of a process that failed
 
 
 def check_compiler(case: Case) -> str:
@@ -37,8 +37,8 @@ def check_compiler(case: Case) -> str:
     if not case.topology.is_tpu:
         return ""
     if importlib.util.find_spec("libtpu") is None:
-        rule = "the TPU compiler is not installed: pip install -e '.[tpu]'"
-        raise ConfigError("topology", rule, repr(case.topology.name))
+        message = "the TPU compiler is not installed: pip install -e '.[tpu]'"
+        raise ConfigError("topology", message, repr(case.topology.name))
     installed = importlib.metadata.version("libtpu")
     for line in importlib.metadata.requires("jax") or []:
         if pin := re.match(r"libtpu==([\d.]+)\.\*", line):
@@ -49,13 +49,22 @@ def check_compiler(case: Case) -> str:
 
 
 def compile_program(case: Case, config: dict[str, Any], name: str, timeout_s: float) -> dict:
-    """The answer of `child.compile_request`, with the number of GATHERED warnings as 'gathered'; or
-    an 'error': 'time', 'memory' (with 'needs' and 'limit' in bytes) or the compiler's message."""
+    """The answer of `compile_child.compile_request` about one program.
+
+    'gathered' counts the warnings GATHERED. Where the program did not compile, 'error' is 'time',
+    'memory' (with 'needs' and 'limit' in bytes) or the message of the compiler.
+    """
     with tempfile.TemporaryDirectory(prefix="vinejax-plan-") as folder:
         request = Path(folder) / "request.json"
         answer = Path(folder) / "answer.json"
         request.write_text(json.dumps({"config": config, "program": name}))
-        command = [sys.executable, "-m", "vinejax.tools.plan.aot.child", str(request), str(answer)]
+        command = [
+            sys.executable,
+            "-m",
+            "vinejax.tools.plan.aot.compile_child",
+            str(request),
+            str(answer),
+        ]
         environment = os.environ | ENVIRONMENT
         if case.topology.is_tpu:
             environment["TPU_ACCELERATOR_TYPE"] = case.topology.accelerator_type

@@ -1,7 +1,7 @@
 """Reads the text of a compiled program: collectives, copies, kernels, the compiler's cycles.
 
-Counts and bytes are per device and call. The body of a loop counts as often as its trip count says;
-if only the data decides that, as for decoding, it counts once and is marked.
+Counts and bytes are per device and call. The body of a loop counts as often as the trip count of
+the loop says. If only the data decide that, as for decoding, the body counts once and is marked.
 """
 
 import math
@@ -33,9 +33,9 @@ _GROUPS = re.compile(
 
 class Instruction(NamedTuple):
     name: str
-    shape: str  # as written in the text
+    shape: str  # of the result, as written in the text
     op: str
-    rest: str  # operands and attributes
+    arguments: str  # operands and attributes, as written in the text
 
 
 class Collective(NamedTuple):
@@ -46,18 +46,18 @@ class Collective(NamedTuple):
     sent: float  # bytes that a device sends in all `count` times
     in_loop: bool  # `count` is per iteration of a loop whose trip count is unknown
     source: str  # op_name: the operation of the program that it belongs to
-    in_branch: bool = False  # in a branch of a condition, which the data may not take
-    rings: int = 0  # rings over which a device sends at once, one link each; 0: unknown
+    in_branch: bool = False  # in a branch of a condition, which a call may not take
+    rings: int = 0  # rings that a device sends over at once, one link each; 0: unknown
 
 
-class Program(NamedTuple):
+class HloProgram(NamedTuple):
     """The computations of a module, by name, and the name of its entry computation."""
 
     entry: str
     computations: dict[str, list[Instruction]]
 
 
-def parse_hlo(text: str | None) -> Program:
+def parse_hlo(text: str | None) -> HloProgram:
     """Parses the text of `compiled.as_text()`. Raises ValueError if it has no ENTRY computation."""
     computations: dict[str, list[Instruction]] = {}
     entry, body = "", None
@@ -69,10 +69,10 @@ def parse_hlo(text: str | None) -> Program:
         elif line.rstrip() == "}":  # a kernel's metadata has lines that only start with it
             body = None
         elif instruction := _INSTRUCTION.match(line):
-            body.append(Instruction(*instruction.groups()))
+            body.append(Instruction._make(instruction.groups()))
     if not entry:
         raise ValueError("not the text of a compiled program: it has no ENTRY")
-    return Program(entry, computations)
+    return HloProgram(entry, computations)
 
 
 def array_bytes(shape: str) -> list[int]:
@@ -85,45 +85,45 @@ def array_bytes(shape: str) -> list[int]:
     return sizes
 
 
-def trip_count(program: Program, loop: Instruction) -> int | None:
-    """The trip count of a while loop; None if only the data decides it."""
-    if match := _TRIPS.search(loop.rest):
+def trip_count(program: HloProgram, loop: Instruction) -> int | None:
+    """The trip count of a while loop; None if only the data decide it."""
+    if match := _TRIPS.search(loop.arguments):
         return int(match[1])
-    called = dict(_CALLED.findall(loop.rest))
+    called = dict(_CALLED.findall(loop.arguments))
     condition = program.computations.get(called.get("condition", ""), [])
-    constants = {x.name: x.rest for x in condition if x.op == "constant"}
+    constants = {x.name: x.arguments for x in condition if x.op == "constant"}
     root = condition[-1] if condition else None
     # Scan and fori_loop become a loop from 0 in steps of 1 that ends at a constant.
-    if root is not None and root.op == "compare" and "direction=LT" in root.rest:
-        limit = root.rest.split(")")[0].split(",")[-1].strip().lstrip("%")
+    if root is not None and root.op == "compare" and "direction=LT" in root.arguments:
+        limit = root.arguments.split(")")[0].split(",")[-1].strip().lstrip("%")
         if limit in constants:
             return int(constants[limit].split(")")[0])
     return None
 
 
-class Step(NamedTuple):
+class PlacedInstruction(NamedTuple):
     """An instruction and its place in the program."""
 
     computation: str
     instruction: Instruction
     count: float  # times per call
-    unknown: bool  # in a loop of unknown trip count, whose body counts once
-    fusion: Instruction | None  # that it is inside of
-    branch: bool  # in a branch of a condition
+    in_unknown_loop: bool  # in a loop with an unknown trip count, whose body counts once
+    fusion: Instruction | None  # the fusion that contains the instruction
+    in_branch: bool  # in a branch of a condition
 
 
-def walk_instructions(program: Program) -> Iterator[Step]:
-    """All instructions of the entry and the computations it calls; both branches of conditions."""
+def walk_instructions(program: HloProgram) -> Iterator[PlacedInstruction]:
+    """All instructions of the entry and of the computations it calls, in all branches."""
 
     def visit(
         name: str, count: float, unknown: bool, fusion: Instruction | None, branch: bool
-    ) -> Iterator[Step]:
+    ) -> Iterator[PlacedInstruction]:
         for instruction in program.computations.get(name, []):
-            yield Step(name, instruction, count, unknown, fusion, branch)
+            yield PlacedInstruction(name, instruction, count, unknown, fusion, branch)
             trips = trip_count(program, instruction) if instruction.op == "while" else 1
             times = 1 if trips is None else trips
-            called = [callee for _, callee in _CALLED.findall(instruction.rest)]
-            if branches := _BRANCHES.search(instruction.rest):
+            called = [callee for _, callee in _CALLED.findall(instruction.arguments)]
+            if branches := _BRANCHES.search(instruction.arguments):
                 called += [part.strip().lstrip("%") for part in branches[1].split(",")]
             for callee in called:
                 runs = instruction.op in ("while", "conditional", "call")
@@ -134,11 +134,11 @@ def walk_instructions(program: Program) -> Iterator[Step]:
     return visit(program.entry, 1, False, None, False)
 
 
-def collectives(program: Program) -> list[Collective]:
+def collectives(program: HloProgram) -> list[Collective]:
     """Every collective of the program.
 
     The TPU compiler splits one all-gather into several fusions, which overlap with other work and
-    share a channel: among fusions a channel counts once.
+    share a channel. So a channel counts once among fusions.
     """
     collectives = []
     seen = set()
@@ -147,7 +147,7 @@ def collectives(program: Program) -> list[Collective]:
         kind = x.op.removesuffix("-start")
         if kind not in KINDS:
             continue
-        channel = re.search(r"channel_id=(\d+)", x.rest)
+        channel = re.search(r"channel_id=(\d+)", x.arguments)
         if step.fusion and channel:
             if (kind, channel[1]) in seen:
                 continue
@@ -156,31 +156,33 @@ def collectives(program: Program) -> list[Collective]:
     return collectives
 
 
-def _collective(kind: str, step: Step) -> Collective:
+def _collective(kind: str, step: PlacedInstruction) -> Collective:
     x = step.instruction
     shape = re.sub(r"\{[^}]*\}|/\*[^/]*\*/", "", x.shape)
     if x.op.endswith("-start") and kind in ("all-gather", "collective-permute"):
         shape = shape.strip("()").split(", ")[1]  # the result in (operand, result, ...)
-    group = group_size(x.rest)
+    group = group_size(x.arguments)
     size = sum(array_bytes(shape))
     if kind == "reduce-scatter":
         size *= group
     elif step.computation.startswith("all-reduce-scatter"):  # a fusion of an all-reduce and a slice
         kind = "reduce-scatter"
-    source = re.search(r'op_name="([^"]*)"', x.rest)
+    source = re.search(r'op_name="([^"]*)"', x.arguments)
     share = 1.0  # bytes that a device sends per byte of the array, by the best algorithm known
     if kind != "collective-permute":
         share = (2 if kind == "all-reduce" else 1) * (group - 1) / group
     sent = step.count * size * share
     name = source[1] if source else ""
-    described = x.rest + (step.fusion.rest if step.fusion else "")
+    described = x.arguments + (step.fusion.arguments if step.fusion else "")
     rings = int(match[1]) if (match := _RINGS.search(described)) else 0
-    return Collective(kind, shape, group, step.count, sent, step.unknown, name, step.branch, rings)
+    return Collective(
+        kind, shape, group, step.count, sent, step.in_unknown_loop, name, step.in_branch, rings
+    )
 
 
-def group_size(rest: str) -> int:
+def group_size(arguments: str) -> int:
     """Devices of a replica group, which is written in one of three ways; 2 for a permutation."""
-    groups = _GROUPS.search(rest)
+    groups = _GROUPS.search(arguments)
     if groups is None:
         return 2
     if groups[2]:
@@ -200,12 +202,12 @@ def totals_by_kind(collectives: list[Collective]) -> dict[str, tuple[float, floa
     return dict(sorted(total.items()))
 
 
-def large_copies(program: Program, at_least: int) -> dict[str, int]:
+def large_copies(program: HloProgram, at_least: int) -> dict[str, int]:
     """Maps the shape of copied or transposed arrays of at least `at_least` bytes to bytes per call.
 
-    The compiler inserts such copies to change a memory layout. In a loop they count once per trip,
-    or once if the trip count is unknown. Copies inside fusions, and moves between memories, which
-    keep the layout, do not count.
+    The compiler inserts such copies to change a memory layout. Copies in a loop count once per
+    trip, or once if the trip count is unknown. Copies inside fusions do not count, nor do moves
+    between memories, which keep the layout.
     """
     total: dict[str, int] = defaultdict(int)
     for name, x, count, _, fusion, _ in walk_instructions(program):
@@ -218,39 +220,40 @@ def large_copies(program: Program, at_least: int) -> dict[str, int]:
 
 def _is_move(copy: Instruction, computation: list[Instruction]) -> bool:
     """Whether source and result of a copy differ only in their memory, S(n)."""
-    source = copy.rest.split(")")[0].strip().lstrip("%")
+    source = copy.arguments.split(")")[0].strip().lstrip("%")
     shapes = [copy.shape, *(x.shape for x in computation if x.name == source)]
     layouts = {_MEMORY.sub("", shape) for shape in shapes if "{" in shape}
     return copy.op == "copy" and len(shapes) == 2 and len(layouts) == 1
 
 
 class Cycles(NamedTuple):
-    """The TPU compiler's estimate of a program's cycles, without waits for memory, collectives and
-    the bodies of Pallas kernels.
+    """The TPU compiler's estimate of a program's cycles.
+
+    The estimate has no waits for memory, no collectives and no bodies of Pallas kernels.
     """
 
-    always: float = 0.0  # of a call, outside the two below
-    branches: float = 0.0  # of a call, in branches of conditions
-    trip: float = 0.0  # of one trip of the loops whose trip count is unknown
+    always: float = 0.0  # cycles of a call outside branches and loops of unknown trip count
+    branches: float = 0.0  # cycles of a call in branches of conditions
+    trip: float = 0.0  # cycles of one trip of the loops whose trip count is unknown
 
 
-def cycles(program: Program) -> Cycles:
-    """Adds up the cycles of all instructions; bodies of loops as often as their trip counts say."""
+def cycles(program: HloProgram) -> Cycles:
+    """Adds up the cycles of all instructions, those in loops as often as trip counts say."""
     always = branches = trip = 0.0
     for step in walk_instructions(program):
-        found = _CYCLES.search(step.instruction.rest)
-        if found is None or step.fusion:
+        estimate = _CYCLES.search(step.instruction.arguments)
+        if estimate is None or step.fusion:
             continue
-        count = step.count * int(found[1])
-        if step.unknown:
+        count = step.count * int(estimate[1])
+        if step.in_unknown_loop:
             trip += count
-        elif step.branch:
+        elif step.in_branch:
             branches += count
         else:
             always += count
     return Cycles(always, branches, trip)
 
 
-def count_kernels(program: Program) -> int:
+def count_kernels(program: HloProgram) -> int:
     """Calls of Pallas kernels in the text of a program."""
-    return sum("tpu_custom_call" in x.rest for xs in program.computations.values() for x in xs)
+    return sum("tpu_custom_call" in x.arguments for xs in program.computations.values() for x in xs)

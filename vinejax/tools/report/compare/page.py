@@ -22,10 +22,10 @@ FILE = "compare.html"
 def compare_runs(paths: Sequence[str], folder: str | os.PathLike) -> epath.Path:
     """Writes `compare.html` about the runs of the workdirs `paths` into `folder`; returns its path.
 
-    Its numbers go to `compare.json` beside it. If the folder is the workdir of a run, the report of
-    that run is made again, and shows them.
+    The numbers of the page go to `compare.json` beside it. If the folder is the workdir of a run,
+    the report of that run is made again, and shows the comparison.
 
-    Raises UserError for what `read_runs` refuses, and if the folder cannot be written.
+    Raises UserError as `read_runs` does, and if the folder cannot be written.
     """
     runs = read.read_runs(paths)
     record = comparison_of(runs)
@@ -40,8 +40,8 @@ def compare_runs(paths: Sequence[str], folder: str | os.PathLike) -> epath.Path:
         if (target / "metrics.jsonl").exists():
             print(f"report: {build_report(target)}")
     except OSError as error:
-        rule = f"cannot be written ({error}); choose another --workdir"
-        raise UserError(f"{target / FILE}: {rule}") from error
+        message = f"cannot be written ({error}); choose another --workdir"
+        raise UserError(f"{target / FILE}: {message}") from error
     return target / FILE
 
 

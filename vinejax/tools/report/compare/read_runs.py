@@ -1,4 +1,4 @@
-"""Reads the runs that a page compares, and refuses what cannot be compared."""
+"""Reads the runs that a page compares; raises UserError for runs that cannot be compared."""
 
 import json
 import os
@@ -9,10 +9,10 @@ from etils import epath
 
 from vinejax.core.errors import UserError
 from vinejax.core.settings import Config, as_tree
-from vinejax.records import text
+from vinejax.records import formats
 from vinejax.records.read import finite_number, read_run
 from vinejax.runtime.workdir import flatten_names
-from vinejax.tools.report.learning_curve import Point, learning_curve
+from vinejax.tools.report.learning_curve import EvaluationPoint, learning_curve
 
 Settings = dict[str, object]  # dotted name of a field -> its value
 
@@ -27,7 +27,7 @@ class ComparedRun(NamedTuple):
     name: str
     settings: Settings
     revision: str
-    curve: list[Point]
+    curve: list[EvaluationPoint]
     test: float | None
     rewards: dict[str, list[float]] | None
 
@@ -48,8 +48,8 @@ def read_runs(paths: Sequence[str]) -> list[ComparedRun]:
     tasks = {str(run.settings["data.task"]): run.name for run in runs}
     if len(tasks) > 1:
         (task, name), (other, other_name), *_ = tasks.items()
-        rule = "runs of different tasks cannot be compared"
-        raise UserError(f"{name} has data.task {task!r}, {other_name} {other!r}: {rule}")
+        message = "runs of different tasks cannot be compared"
+        raise UserError(f"{name} has data.task {task!r}, {other_name} {other!r}: {message}")
     return runs
 
 
@@ -68,15 +68,15 @@ def _read_run(folder: epath.Path, name: str) -> ComparedRun:
     return ComparedRun(
         name=name,
         settings=settings,
-        revision=text.clip(revision, 80).text,
+        revision=formats.clip(revision, 80).text,
         curve=curve,
-        test=tests[-1] if len(tests) > 1 else None,  # the first is the start's
+        test=tests[-1] if len(tests) > 1 else None,  # the first evaluation is that of the start
         rewards=_rewards(folder / "eval" / "test.jsonl"),
     )
 
 
 def _rewards(file: epath.Path) -> dict[str, list[float]] | None:
-    """Rewards of all samples by problem; None without the file. UserError if it is damaged."""
+    """Rewards of all samples by problem; None without the file. UserError for a damaged file."""
     if not file.exists():
         return None
     rewards: dict[str, list[float]] = {}
@@ -89,15 +89,15 @@ def _rewards(file: epath.Path) -> dict[str, list[float]] | None:
                 raise ValueError("a reward is missing")
             rewards[str(row["problem_id"])] = finite
         except (ValueError, KeyError, TypeError) as error:
-            rule = f"is damaged ({error}); write it again with --mode=eval"
-            raise UserError(f"{file}:{number}: {rule}") from error
+            message = f"is damaged ({error}); write it again with --mode=eval"
+            raise UserError(f"{file}:{number}: {message}") from error
     return rewards or None
 
 
 def _names(folders: Sequence[epath.Path]) -> list[str]:
-    """The shortest ends of the paths that all differ, in whole parts."""
+    """The names of runs: as few last parts of the paths as tell all paths apart."""
     parts = [os.fspath(folder).rstrip("/").split("/") for folder in folders]
     count = 1
     while len({tuple(path[-count:]) for path in parts}) < len(parts):
         count += 1
-    return [text.printable("/".join(path[-count:])) for path in parts]
+    return [formats.printable("/".join(path[-count:])) for path in parts]

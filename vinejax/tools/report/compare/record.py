@@ -1,6 +1,6 @@
-"""The comparison of groups as one JSON object, from which pages are made.
+"""The comparison of groups of runs as one JSON object, from which pages are made.
 
-`tools/report/comparison.py` reads it, and describes the fields.
+`tools/report/comparison.py` reads the object and describes its fields.
 """
 
 import itertools
@@ -9,10 +9,10 @@ from typing import Any
 
 from vinejax.records.read import JsonObject
 from vinejax.statistics.accuracy import paired_interval
-from vinejax.tools.report.compare.groups import Group, differing_settings, group_runs
 from vinejax.tools.report.compare.read_runs import ComparedRun
+from vinejax.tools.report.compare.run_groups import RunGroup, differing_settings, group_runs
 from vinejax.tools.report.interquartile import (
-    Estimate,
+    IntervalEstimate,
     improvement_interval,
     iqm_difference,
     iqm_interval,
@@ -28,12 +28,12 @@ def comparison_of(runs: Sequence[ComparedRun]) -> JsonObject:
         "runs": len(runs),
         "groups": [_group(group) for group in groups],
         "settings": [list(row) for row in differing_settings(groups)],
-        "pairs": [_pair(*pair) for pair in itertools.combinations(groups, 2)],
+        "pairs": [_pair(first, second) for first, second in itertools.combinations(groups, 2)],
         "unevaluated": [run.name for run in runs if run.rewards is None],
     }
 
 
-def _group(group: Group) -> dict[str, Any]:
+def _group(group: RunGroup) -> dict[str, Any]:
     curves = {axis: [[point.x, *point.accuracy] for point in group.curve(axis)] for axis in AXES}
     return {
         "label": group.label,
@@ -44,8 +44,8 @@ def _group(group: Group) -> dict[str, Any]:
     }
 
 
-def _pair(first: Group, second: Group) -> dict[str, Any]:
-    """Two groups compared on every axis where the first of their runs ends, and by their tests."""
+def _pair(first: RunGroup, second: RunGroup) -> dict[str, Any]:
+    """Compares two groups on each axis, where the first of their runs ends, and by their tests."""
     rows = []
     for axis in AXES:
         at = min(first.end(axis), second.end(axis))
@@ -57,7 +57,7 @@ def _pair(first: Group, second: Group) -> dict[str, Any]:
     return pair | _paired(first, second)
 
 
-def _scores_at(group: Group, axis: str, at: float) -> list[float]:
+def _scores_at(group: RunGroup, axis: str, at: float) -> list[float]:
     """Validation accuracy of every run at a place, linear between two evaluations."""
     return [
         accuracy_at(
@@ -70,7 +70,7 @@ def _scores_at(group: Group, axis: str, at: float) -> list[float]:
 
 
 def _row(first: list[float], second: list[float]) -> dict[str, Any]:
-    """A row of the comparison from the scores of two groups; intervals need two runs of each."""
+    """A row of the comparison: scores of two groups. Intervals need two runs of each group."""
     has_spread = min(len(first), len(second)) > 1
     difference = iqm_difference([first], [second])
     improvement = improvement_interval([first], [second])._asdict() if has_spread else None
@@ -91,11 +91,12 @@ def _alone(value: float) -> dict[str, Any]:
     return {"value": value, "low": None, "high": None}
 
 
-def _paired(first: Group, second: Group) -> dict[str, Any]:
+def _paired(first: RunGroup, second: RunGroup) -> dict[str, Any]:
     """The difference of pass@1 on the same test problems, with an interval over problems."""
     if first.rewards is None or second.rewards is None:
         return {"paired": None, "has_other_problems": False}
     if first.rewards.keys() != second.rewards.keys():
         return {"paired": None, "has_other_problems": True}
-    difference = Estimate(*paired_interval(first.rewards, second.rewards))
+    paired = paired_interval(first.rewards, second.rewards)
+    difference = IntervalEstimate(paired.difference, paired.low, paired.high)
     return {"paired": difference._asdict(), "has_other_problems": False}

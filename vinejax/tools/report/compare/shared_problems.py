@@ -1,4 +1,4 @@
-"""The same problems in several runs: a solution of each run, side by side."""
+"""Problems that several runs have sampled, with a solution of each run side by side."""
 
 import itertools
 import statistics
@@ -10,7 +10,7 @@ from etils import epath
 from markupsafe import Markup
 
 from vinejax.core.types import is_correct
-from vinejax.records import text
+from vinejax.records import formats
 from vinejax.records.read import JsonObject, finite_number, read_episodes
 from vinejax.tools.report.figure import episode_svg
 
@@ -19,7 +19,7 @@ MAX_RUNS = 6
 MAX_ITERATIONS = 20  # iterations searched, from the last that the runs have in common
 
 
-class Side(NamedTuple):
+class RunSide(NamedTuple):
     """A run's first solution of the problem, and how many of its solutions were right."""
 
     run: str
@@ -27,19 +27,19 @@ class Side(NamedTuple):
     figure: Markup  # SVG
 
 
-class Shared(NamedTuple):
+class SharedProblem(NamedTuple):
     """A problem that several runs have sampled in the same iteration."""
 
     problem: str
-    sides: list[Side]
+    sides: list[RunSide]
 
 
 class SameProblems(NamedTuple):
     iteration: int
-    problems: list[Shared]
+    problems: list[SharedProblem]
 
 
-class Solution(NamedTuple):
+class SharedSolution(NamedTuple):
     """An episode, with its line in the file of its iteration."""
 
     line: int
@@ -47,14 +47,14 @@ class Solution(NamedTuple):
     episode: JsonObject
 
 
-Sampled = dict[str, list[Solution]]  # by problem
+Sampled = dict[str, list[SharedSolution]]  # by problem
 
 
 def same_problems(folders: Sequence[epath.Path], names: Sequence[str]) -> SameProblems | None:
     """The problems that two runs or more have sampled in the same, latest possible iteration.
 
     Problems whose mean rewards differ most between the runs come first. `folders` are the workdirs
-    of the runs `names`; only the first `MAX_RUNS` are searched. None if there is no such iteration.
+    of the runs `names`, of which the first `MAX_RUNS` are searched. None without such an iteration.
     """
     folders, names = folders[:MAX_RUNS], names[:MAX_RUNS]
     per_run = [_iterations(folder) for folder in folders]
@@ -68,9 +68,11 @@ def same_problems(folders: Sequence[epath.Path], names: Sequence[str]) -> SamePr
             shared.sort(key=lambda problem: -_difference(problem, sampled))
             problems = []
             for problem in shared[:MAX_PROBLEMS]:
-                solutions = zip(names, (found.get(problem) for found in sampled), strict=True)
-                sides = [_side(name, found, iteration) for name, found in solutions if found]
-                problems.append(Shared(text.printable(problem), sides))
+                solutions = zip(
+                    names, (by_problem.get(problem) for by_problem in sampled), strict=True
+                )
+                sides = [_side(name, group, iteration) for name, group in solutions if group]
+                problems.append(SharedProblem(formats.printable(problem), sides))
             return SameProblems(iteration, problems)
     return None
 
@@ -87,7 +89,7 @@ def _solutions(folder: epath.Path, iteration: int) -> Sampled:
     for line, episode in enumerate(read_episodes(folder / "episodes" / f"{iteration}.jsonl")):
         reward = finite_number(episode.get("reward"))
         if reward is not None:
-            solution = Solution(line, reward, episode)
+            solution = SharedSolution(line, reward, episode)
             solutions.setdefault(str(episode.get("problem_id")), []).append(solution)
     return solutions
 
@@ -99,8 +101,8 @@ def _difference(problem: str, sampled: Sequence[Sampled]) -> float:
     return max(means) - min(means)
 
 
-def _side(name: str, solutions: Sequence[Solution], iteration: int) -> Side:
+def _side(name: str, solutions: Sequence[SharedSolution], iteration: int) -> RunSide:
     right = sum(is_correct(solution.reward) for solution in solutions)
     line, _, episode = solutions[0]
     figure = Markup(episode_svg(episode, iteration, f"s{iteration}-{line}"))  # it escapes
-    return Side(name, f"{right} of {len(solutions)} right", figure)
+    return RunSide(name, f"{right} of {len(solutions)} right", figure)

@@ -1,0 +1,44 @@
+"""The table of contributed methods and `--help method` are what the methods' docstrings say.
+
+PYTHONPATH=tests python tests/contrib/methods/test_contributed_page.py writes the table anew.
+"""
+
+import re
+
+import pytest
+from helpers.method_page import check_docstring, renewed
+from helpers.paths import CONFIGS, REPO
+
+from vinejax.config.describe import describe
+from vinejax.contrib.names import METHODS
+from vinejax.methods.about import about
+
+PAGE = REPO / "vinejax/contrib/methods/README.md"
+
+
+def page() -> str:
+    maker = "tests/contrib/methods/test_contributed_page.py"
+    return renewed(PAGE, METHODS, CONFIGS / "contrib", maker)
+
+
+def test_the_table_is_current():
+    assert PAGE.read_text(encoding="utf-8") == page(), f"run {__file__}"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_says_what_it_is(name: str):
+    check_docstring(name)
+
+
+def test_help_has_them_all():
+    text = describe("method")
+    flat = " ".join(text.split())
+    for name in METHODS:
+        assert f"{name}: {about(name).title}" in flat
+        assert all(word in flat for word in about(name).equation.split())
+    assert max(map(len, text.splitlines())) <= 100
+    assert re.search(r"^ +needs groups, entropies, ε_high 0.28$", text, re.MULTILINE)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,103 @@
+"""A stream with a feed draws the same tokens as separate calls."""
+
+from typing import Any
+
+import pytest
+from helpers import fed_cases as cases
+from helpers.model_oracles import Model
+
+from vinejax.core.settings import SampleConfig
+from vinejax.engine import phase
+from vinejax.engine.branches import Branch, Feeder, StreamInput
+from vinejax.engine.engine import Engine
+from vinejax.engine.feed_queue import FeedQueue
+
+SAMPLING = SampleConfig(temperature=0.9, top_p=0.95)
+
+
+def engine_of(tiny: Model, sampling: SampleConfig = SAMPLING, **settings: Any) -> Engine:
+    settings = {"slots": 8, "chunk": 3} | settings
+    return Engine(tiny.decoder, sampling, tiny.tokenizer, **settings)
+
+
+@pytest.fixture(scope="module")
+def expected(tiny: Model) -> cases.Texts:
+    return cases.two_calls(engine_of(tiny), tiny.params)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"skip_repeats": False}, {"skip_repeats": False, "window_rows": 2}],
+    ids=["repeats", "decoded", "two rows"],
+)
+def test_tokens_are_those_of_two_calls(tiny: Model, expected: cases.Texts, settings: Any):
+    engine = engine_of(tiny, **settings)
+    cases.assert_same(cases.as_fed(engine, tiny.params), expected)
+    assert engine.stats.calls == 1
+
+
+@pytest.mark.first
+@pytest.mark.parametrize("bounds", [{"longest": 20}, {"branches": 0}], ids=["columns", "queue"])
+def test_what_does_not_fit_waits_for_a_following_phase(
+    tiny: Model, expected: cases.Texts, bounds: dict[str, int], monkeypatch: pytest.MonkeyPatch
+):
+    held = []
+    hold = FeedQueue.hold
+    monkeypatch.setattr(FeedQueue, "hold", lambda self, more: held.append(more) or hold(self, more))
+    if "branches" in bounds:
+        monkeypatch.setattr("vinejax.engine.accept.ITEMS", 2)
+        monkeypatch.setattr("vinejax.engine.memory.queue_size", lambda count: count // 2 * 2 + 10)
+    engine = engine_of(tiny, skip_repeats="branches" in bounds)
+    cases.assert_same(cases.as_fed(engine, tiny.params, **bounds), expected)
+    assert held
+
+
+@pytest.mark.slow  # test_stop.py has branches that go on, without a feed
+def test_branches_that_were_cut_short_go_on_before_their_continuations(
+    tiny: Model, monkeypatch: pytest.MonkeyPatch
+):
+    """Their texts lack the stop string that ended them, so they end in a further phase."""
+    sampling = SampleConfig(temperature=0.9, stop=("1",))
+    ids = tiny.tokenizer.encode("23", add_special_tokens=False)
+    monkeypatch.setattr(
+        "vinejax.engine.engine.token_text", lambda _: lambda i: "1" if i in ids else "x"
+    )
+    oracle = cases.two_calls(engine_of(tiny, sampling), tiny.params)
+    engine = engine_of(tiny, sampling)
+    going, go_on = [], engine._go_on
+
+    def counted(*args: Any):
+        going.append(args)
+        return go_on(*args)
+
+    engine._go_on = counted  # pyright: ignore
+    cases.assert_same(cases.as_fed(engine, tiny.params), oracle)
+    assert going
+
+
+def test_the_last_branches_drain_once_nothing_more_comes(
+    tiny: Model, expected: cases.Texts, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("vinejax.engine.drain.MIN_SLOTS", 4)
+    moved, to_drain = [], phase.to_drain
+
+    def counted(*args: Any):
+        moved.append(args)
+        return to_drain(*args)
+
+    monkeypatch.setattr(phase, "to_drain", counted)
+    engine = engine_of(tiny, skip_repeats=False)
+    cases.assert_same(cases.as_fed(engine, tiny.params), expected)
+    assert len(moved) == 1
+
+
+def test_a_feed_that_neither_gives_branches_nor_ends_raises(tiny: Model):
+    feed = Feeder(lambda: StreamInput([], []), 1, 20, 1)
+    with pytest.raises(ValueError, match="return None to end it"):
+        dict(engine_of(tiny).stream(tiny.params, cases.PROMPTS, cases.FIRST, 4, feed=feed))
+
+
+def test_what_is_fed_is_checked(tiny: Model):
+    feed = Feeder(lambda: StreamInput([[3]], [Branch(0, 2, 1)]), 1, 20, 1)
+    with pytest.raises(ValueError, match="branch 0: position 2"):
+        dict(engine_of(tiny).stream(tiny.params, cases.PROMPTS, cases.FIRST, 4, feed=feed))

@@ -1,0 +1,202 @@
+"""The plan of a phase: it has every branch once, even shards and rows, and few shapes."""
+
+import random
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import loop_cases
+
+from vinejax.core.settings import MeshConfig
+from vinejax.core.shapes import bucket, doubled, packed_length, part, row_length
+from vinejax.engine.branches import Branch, BranchSet, Feeder
+from vinejax.engine.layout import CacheLayout
+from vinejax.engine.memory import EngineSettings, PhaseSize, sizes_of
+from vinejax.engine.ring import RingStorage, ring_blocks
+from vinejax.engine.slot_assignment import assign, lanes_per_row, window_shape
+from vinejax.model.sharding import make_mesh
+
+
+def random_work(seed: int, trunks: int, branches: int) -> tuple[list[int], list[int]]:
+    """The trunks and the budgets of random branches; some budgets are 0."""
+    draw = random.Random(seed)
+    return [draw.randrange(trunks) for _ in range(branches)], [
+        draw.choice([0, *range(1, 60)]) for _ in range(branches)
+    ]
+
+
+def branch_set_of(lengths: list[int], trunk_of: list[int], budgets: list[int]) -> BranchSet:
+    """Branches at the ends of trunks of these lengths."""
+    branches = [Branch(trunk, lengths[trunk], seed=i) for i, trunk in enumerate(trunk_of)]
+    trunks = [[0] * length for length in lengths]
+    return BranchSet(trunks, branches, budgets, max(lengths), [False] * len(trunks))
+
+
+@pytest.mark.parametrize("shards", [1, 2, 8])
+@pytest.mark.parametrize("trunks", [1, 3, 40])
+def test_every_branch_is_served_once(shards, trunks):
+    trunk_of, budgets = random_work(trunks, trunks, 300)
+    lengths = random.Random(0).choices(range(1, 200), k=trunks)
+    jobs = assign(branch_set_of(lengths, trunk_of, budgets), shards, rows=4)
+    served = [i for of_shard in jobs for job in of_shard for i in job.items]
+    assert sorted(served) == [i for i, budget in enumerate(budgets) if budget]
+    for of_shard in jobs:
+        first = 0
+        for job in of_shard:
+            assert {trunk_of[i] for i in job.items} == {job.trunk}
+            assert job.work == sum(budgets[i] for i in job.items)
+            assert [budgets[i] for i in job.items] == sorted(
+                (budgets[i] for i in job.items), reverse=True
+            )
+            assert job.first == first
+            first += len(job.items)
+        keys = [(job.work.bit_length(), lengths[job.trunk]) for job in of_shard]
+        assert keys == sorted(keys, reverse=True), "the most work, then the longest trunk"
+    totals = [sum(job.work for job in of_shard) for of_shard in jobs]
+    # The largest job is assigned first, so no shard is above the mean by more than one job.
+    largest = max(job.work for of_shard in jobs for job in of_shard)
+    assert max(totals) - sum(totals) / shards <= largest
+
+
+def test_a_trunk_with_most_of_the_work_gets_several_rows_at_once():
+    trunk_of, budgets = [0] * 900 + list(range(1, 11)) * 10, [10] * 1000
+    (jobs,) = assign(branch_set_of([5] * 11, trunk_of, budgets), shards=1, rows=8)
+    parts = [job for job in jobs if job.trunk == 0]
+    assert len(parts) == 7 and jobs[:7] == parts, "first, and no more than there are rows"
+    works = [job.work for job in parts]
+    assert max(works) - min(works) <= 10
+
+
+@pytest.mark.parametrize("slots", [1, 7, 64, 256])
+@pytest.mark.parametrize("trunks", [1, 2, 9, 500])
+@pytest.mark.parametrize("branches_per_trunk", [1, 8, 108])
+def test_a_window_has_lanes_for_all_slots(slots, trunks, branches_per_trunk):
+    rows, lanes = window_shape(slots, trunks, trunks * branches_per_trunk)
+    assert rows * lanes >= slots and lanes <= slots
+    assert rows == 1 or rows / 2 < trunks
+    if trunks >= rows and rows > 1:
+        assert rows * branches_per_trunk >= min(2 * slots, trunks * branches_per_trunk) / 2, (
+            "branches wait on each row"
+        )
+
+
+def test_a_window_that_memory_cut_down_still_serves_all_slots():
+    assert [lanes_per_row(64, rows) for rows in (1, 2, 3, 8, 64, 512)] == [64, 64, 44, 16, 2, 1]
+
+
+def test_buckets_are_few_and_close():
+    sizes = [bucket(n) for n in range(1, 5000)]
+    assert sorted(set(sizes))[:7] == [16, 24, 32, 48, 64, 96, 128]
+    assert len(set(sizes)) < 20
+    for n, size in enumerate(sizes, start=1):
+        assert n <= size and bucket(size) == size
+        assert n <= 16 or size - n < size / 3
+    assert sizes == sorted(sizes)
+    assert [bucket(n, least=32) for n in (1, 32, 33, 49)] == [32, 32, 48, 64]
+
+
+def test_rows_of_many_tokens_come_in_four_lengths_per_doubling():
+    sizes = [row_length(n) for n in range(1, 5000)]
+    assert sizes[:1024] == [bucket(n, least=32) for n in range(1, 1025)]
+    assert sorted(set(sizes[1024:])) == [1280, 1536, 1792, 2048, 2560, 3072, 3584, 4096, 5120]
+    assert sizes == sorted(sizes) and {row_length(size) for size in sizes} == set(sizes)
+    assert all(size >= n for n, size in enumerate(sizes, start=1))
+    assert all(size - n < size / 5 for n, size in enumerate(sizes, start=1) if n > 1024)
+
+
+def test_packed_rows_have_two_lengths_or_four_per_doubling():
+    assert {packed_length(300, n) for n in range(1, 301)} == {192, 384}
+    assert [packed_length(32, n) for n in (5, 32)] == [32, 32], "no shorter than a row may be"
+    assert {packed_length(1536, n) for n in range(1, 1537)} == {768, 1024, 1280, 1536}
+    assert {packed_length(2536, n) for n in range(1, 2537)} == {1280, 1536, 1792, 2048, 2560}
+    for limit in (40, 300, 1000, 1536, 2536):
+        sizes = [packed_length(limit, n) for n in range(1, 2 * limit)]
+        assert sizes == sorted(sizes) and all(size >= n for n, size in enumerate(sizes, start=1))
+        assert {row_length(size) for size in sizes} == set(sizes)
+
+
+def test_parts_of_a_limit_are_two():
+    for limits in ([300, 556], [32, 80], [512, 1536]):
+        sizes = [part(limits, n) for n in range(1, limits[-1] + 1)]
+        assert sizes == sorted(sizes) and len(set(sizes)) <= 4
+        assert all(size >= n for n, size in enumerate(sizes, start=1))
+        assert sizes[-1] == bucket(limits[-1], least=32)  # near a limit as little padding as ever
+        assert {bucket(size, least=32) for size in sizes} == set(sizes)
+    assert [part([300, 556], n) for n in (100, 200, 384, 385, 600, 900)] == [
+        *(192, 384, 384, 768, 768, 1024),
+    ]
+    assert [part([768], n, halvings=2) for n in (100, 193, 400)] == [192, 384, 768]
+    assert [part([], n) for n in (5, 33)] == [32, 48]
+    assert [doubled(n, least=64) for n in (1, 64, 65, 300)] == [64, 64, 128, 512]
+
+
+def test_phases_of_a_run_have_few_sizes():
+    """For all lengths and budgets of prompts of up to 300 and responses of up to 256 tokens."""
+    model, mesh = loop_cases.model(), make_mesh(MeshConfig())
+
+    def shapes(limits: tuple[int, ...], longest: int, budget: int) -> tuple[int, int]:
+        settings = EngineSettings(64, limits=limits, max_tokens=256 if limits else None)
+        phase_size = PhaseSize(16, 64, longest, budget)
+        sizes, _ = sizes_of(model, mesh, "cpu", 1 << 30, settings, phase_size)
+        return sizes.columns, sizes.width
+
+    lengths, budgets = range(1, 557, 5), range(1, 257, 17)
+    with_limits = {shapes((300, 556), n, m) for n in lengths for m in budgets}
+    without = {shapes((), n, m) for n in lengths for m in budgets}
+    assert len(with_limits) <= 8 < 60 < len(without)
+
+
+def test_fed_branches_have_a_row_each():
+    """A row then has one lane, as XLA computes empty lanes, too.
+
+    With more branches than rows, rows have a few lanes each, enough for all slots.
+    """
+    model, mesh = loop_cases.model(), make_mesh(MeshConfig())
+    for trunks, branches, lanes in ((8, 40, 1), (1, 64, 1), (16, 128, 1), (16, 2000, 8)):
+        feed = Feeder(lambda: None, 16 * branches, 300, at_once=branches)
+        phase_size = PhaseSize(trunks, branches, 300, 16)
+        sizes, _ = sizes_of(model, mesh, "cpu", 1 << 30, EngineSettings(128), phase_size, feed)
+        assert sizes.lanes == lanes
+        assert sizes.slots >= min(branches, 128) and sizes.rows >= min(branches, 256)
+        assert sizes.lanes * trunks >= 128 or lanes == 1
+
+
+def test_the_ring_is_cut_into_equal_blocks():
+    for n in range(1, 3000):
+        width = bucket(n)
+        blocks = ring_blocks(width, "tpu")
+        assert 1 <= blocks <= 8 and width % blocks == 0 and width // blocks >= min(width, 32)
+        assert ring_blocks(width, "gpu") == 1
+
+
+def test_the_layout_of_the_ring_depends_on_the_platform():
+    """Axes: b slots, k KV heads, s columns, h head width."""
+
+    def axes(platform: str, slots: int, shares_heads: bool = True) -> tuple[str, str]:
+        layout = RingStorage(platform, shares_heads).layout(slots)
+        return layout.keys.axes, layout.values.axes
+
+    assert axes("tpu", 64) == ("skbh", "skbh")  # the column that a step writes is outermost
+    assert axes("tpu", 256) == ("skhb", "skhb")  # and slots fill the lanes
+    assert axes("gpu", 64) == ("bksh", "bksh") == axes("cpu", 64, shares_heads=False)
+    assert axes("cpu", 64) == ("bkhs", "bksh")
+
+
+@pytest.mark.parametrize("axes", ["bksh", "bkhs", "skbh", "skhb"])
+def test_products_and_mixes_do_not_depend_on_the_layout(axes):
+    draw = np.random.default_rng(0)
+    sizes = {"b": 3, "k": 2, "g": 4, "s": 5, "h": 6}
+    q, cache, weights = (
+        jnp.array(draw.normal(size=tuple(sizes[axis] for axis in letters)), jnp.float32)
+        for letters in ("bkgh", axes, "bkgs")
+    )
+    layout = CacheLayout(axes)
+    assert list(cache.shape) == layout.shape(sequences=3, kv_heads=2, columns=5, head_dim=6)
+    plain = cache.transpose([axes.index(axis) for axis in "bksh"])
+    np.testing.assert_allclose(
+        layout.products(q, cache), q @ plain.swapaxes(2, 3), rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose(layout.mix(weights, cache), weights @ plain, rtol=1e-4, atol=1e-5)
+    column = plain[:, :, :1].swapaxes(1, 2)  # [B, 1, K, H]
+    first = cache.take(jnp.array([0]), axis=layout.column_axis)
+    np.testing.assert_array_equal(layout.column(column), first)

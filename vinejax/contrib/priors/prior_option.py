@@ -1,0 +1,62 @@
+"""A user's function as an option of a run: another learned value in the state of a method."""
+
+import dataclasses
+from collections.abc import Callable, Set
+from typing import Any
+
+import numpy as np
+
+from vinejax.contrib.priors import platt
+from vinejax.contrib.priors.platt import Scaling
+from vinejax.contrib.priors.prior_function import find_prior, function_values
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import Config
+from vinejax.core.types import Problem, Rollout
+from vinejax.methods.base import Method
+from vinejax.methods.learned_value import LearnedValue
+from vinejax.model.decoder import Decoder, Params
+from vinejax.model.hf.weights import RewardModel
+from vinejax.session.session import Session
+from vinejax.tasks.base import Task
+
+
+def composed(method: Method, cfg: Config) -> Method:
+    """The method, with the numbers of the function that `values.prior` names as its learned value.
+
+    Raises ConfigError for a path without a function, for a function whose module fails, and for a
+    method without a learned value.
+    """
+    if find_prior(cfg.values) is None:
+        raise ConfigError("prior_function", "needs a function's path as values.prior; leave it out")
+    if not isinstance(method.state, LearnedValue):
+        return method  # `values.*` is then refused as what the method does not read
+    return dataclasses.replace(method, state=FunctionPrior())
+
+
+class FunctionPrior(LearnedValue):
+    """Keeps the scaling of the function's numbers."""
+
+    rule = platt
+
+    def reads(self, cfg: Config) -> Set[str]:
+        return frozenset()
+
+    def fresh_prior(self, model: Decoder, cfg: Config) -> Scaling:
+        return platt.fresh_scaling()
+
+    def features(
+        self, session: Session, rollout: Rollout, kept: Scaling, cfg: Config
+    ) -> np.ndarray:
+        """f64[S, 1] the logits of the function's numbers. Raises as `function_values` does."""
+        return platt.logits(function_values(session, rollout, cfg))
+
+    def check_problem(self, cfg: Config, task: Task, problem: Problem) -> None:
+        """Calls the function once. Raises UserError if it fails or gives no number."""
+        prior = find_prior(cfg.values)
+        assert prior is not None
+        prior.check(problem, task.name, task.prompt)
+
+    def reward_model(
+        self, cfg: Config, model: Decoder, params: Params, restore: Callable[[Any], Any]
+    ) -> RewardModel | None:
+        return None

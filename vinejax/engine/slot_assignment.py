@@ -1,0 +1,120 @@
+"""The host's plan of a phase: rows and lanes, and the branches that each shard decodes, in order.
+
+A row job is a trunk with some of its branches. One row of one shard's window serves it.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from vinejax.core.shapes import bucket
+from vinejax.engine.branches import BranchSet
+
+# Values from simulations with geometric lengths, 1 to 108 branches per trunk, and 64 and 256 slots:
+# slots are busy in over 99 of 100 steps while branches wait.
+LANES_PER_SLOT = 2  # over all rows, so that a slot nearly always finds a row with a free lane
+LONG_TAIL = 4  # longest length / mean length of continuations; a row waits for its longest
+SPARE_ROWS = 8  # rows with few items left and rows that are being filled
+SHARED_BY = 8  # branches of one trunk that can always be decoded at once
+
+
+@dataclasses.dataclass(frozen=True)
+class RowJob:
+    """Branches of one trunk that one row serves, in decreasing order of their budgets."""
+
+    trunk: int
+    items: list[int]  # branch numbers
+    work: int  # sum of the branches' budgets
+    first: int = 0  # index of the first item in the shard's queue
+
+
+def window_shape(slots: int, trunks: int, branches: int) -> tuple[int, int]:
+    """Rows, and lanes per row, that keep the `slots` of a shard busy with `branches` on `trunks`.
+
+    A row stays occupied until its longest branch ends, which takes about LONG_TAIL times the mean
+    length. On average one in LONG_TAIL branches of the resident trunks is being decoded. The rows
+    should therefore hold LONG_TAIL times as many branches as there are slots.
+    """
+    # A power of 2, rounded down, so that few shapes are compiled.
+    branches_per_trunk = 1 << max(branches // trunks, 1).bit_length() - 1
+    wanted = min(LONG_TAIL * slots // branches_per_trunk + SPARE_ROWS, 2 * slots, trunks)
+    rows = bucket(wanted, least=2) if wanted > 1 else 1
+    return rows, lanes_per_row(slots, rows, min(SHARED_BY, branches_per_trunk))
+
+
+def lanes_per_row(slots: int, rows: int, min_lanes: int = 1) -> int:
+    """Lanes per row: LANES_PER_SLOT per slot over all rows; from 4 on, a multiple of 4."""
+    lanes = -(-LANES_PER_SLOT * slots // rows)
+    if lanes >= 4:
+        lanes = -(-lanes // 4) * 4
+    return min(slots, max(lanes, min_lanes))
+
+
+class StartedPhase(NamedTuple):
+    """The state of a phase to which further branches are assigned. Work is a sum of budgets."""
+
+    items: Sequence[int]  # number of items in each shard's queue
+    work: Sequence[int]  # remaining work of each shard
+    total: int  # work of the whole phase
+    shard_of: Mapping[int, int]  # shard of each trunk that is bound to one
+
+
+def assign(
+    branch_set: BranchSet, shards: int, rows: int, phase: StartedPhase | None = None
+) -> list[list[RowJob]]:
+    """The jobs of each shard, in the order in which they enter rows.
+
+    Branches without a budget are left out. A scored trunk without a branch has a job of no items.
+    With a `phase` the jobs continue that phase, which has begun.
+
+    Jobs with the most work come first, to a factor of 2. Among jobs of about equal work the longest
+    trunks come first, so that trunks which are prefilled together need little padding.
+
+    A trunk with at least twice the mean work of a row (1.5 times with several shards) is divided
+    into several jobs. Every shard gets about the same work, so that no row and no shard takes much
+    longer than the others.
+    """
+    budgets, lengths = branch_set.budgets, [len(trunk) for trunk in branch_set.trunks]
+    by_trunk: dict[int, list[int]] = {}
+    for i, branch in enumerate(branch_set.branches):
+        if budgets[i] > 0:
+            by_trunk.setdefault(branch.trunk, []).append(i)
+    if phase is None:
+        total = sum(n for n in budgets if n > 0)
+        phase = StartedPhase([0] * shards, [0] * shards, total, {})
+    share = phase.total / (shards * rows)
+    jobs = []
+    for trunk, items in by_trunk.items():
+        items.sort(key=lambda i: -budgets[i])
+        total = sum(budgets[i] for i in items)
+        # Rounded down on one shard, so that there are seldom more jobs than rows.
+        parts = int(total / share + (0.5 if shards > 1 else 0.0))
+        parts = min(max(parts, 1), len(items))
+        for part in range(parts):
+            items_of_part = items[part::parts]
+            jobs.append(RowJob(trunk, items_of_part, sum(budgets[i] for i in items_of_part)))
+    by_shard: list[list[RowJob]] = [[] for _ in range(shards)]
+    totals = [*phase.work]
+    for job in sorted(jobs, key=lambda job: -job.work):
+        shard = phase.shard_of.get(job.trunk, totals.index(min(totals)))
+        by_shard[shard].append(job)
+        totals[shard] += job.work
+    ordered = [
+        _in_order(of_shard, lengths, first)
+        for of_shard, first in zip(by_shard, phase.items, strict=True)
+    ]
+    only_scored = set(np.flatnonzero(branch_set.scored).tolist()) - by_trunk.keys()
+    for n, i in enumerate(sorted(only_scored, key=lambda i: -lengths[i])):
+        ordered[n % shards].append(RowJob(i, [], 0))
+    return ordered
+
+
+def _in_order(jobs: list[RowJob], lengths: Sequence[int], first: int) -> list[RowJob]:
+    """A shard's jobs in the order in which they enter rows; items are numbered from `first`."""
+    ordered = []
+    for job in sorted(jobs, key=lambda x: (-x.work.bit_length(), -lengths[x.trunk])):
+        ordered.append(dataclasses.replace(job, first=first))
+        first += len(job.items)
+    return ordered

@@ -1,0 +1,214 @@
+"""The plan as tables on the screen, and as a dict for a JSON file."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from vinejax.runtime.workdir import package_versions
+from vinejax.tools.plan.aot.hlo import totals_by_kind
+from vinejax.tools.plan.aot.iteration_time import PlannedStage
+from vinejax.tools.plan.case import Case
+from vinejax.tools.plan.cost import useful_flops
+from vinejax.tools.plan.planned_memory import PlannedPhase, mean_tokens
+from vinejax.tools.plan.roofline import BOUNDS, TEMPORARIES, PlannedProgram, program_seconds
+from vinejax.tools.plan.settings import PlanConfig
+
+GIB = 2**30
+PARTS = "weights, optimizer, reference, critic, decode copy, trunk KV, suffix KV".split(", ")
+
+
+class Plan(NamedTuple):
+    """All parts of the plan of a run on a topology."""
+
+    case: Case
+    phases: list[PlannedPhase]
+    programs: list[PlannedProgram]
+    stages: list[PlannedStage]  # [] if programs are missing
+    advice: dict[str, list[str]]  # program -> changes that would make it fit
+    notes: list[str]
+
+    @property
+    def fits(self) -> bool:
+        """Whether every program compiles and fits in memory."""
+        return not any(self.verdict(program) for program in self.programs)
+
+    def verdict(self, program: PlannedProgram) -> str:
+        """The reason why a program does not fit or does not compile, or ''."""
+        if program.total > self.case.limit:
+            return "does not fit in memory"
+        if program.error == "time":
+            return (
+                f"did not compile within plan.timeout_s = {PlanConfig.of(self.case.cfg).timeout_s}"
+            )
+        return program.error
+
+
+def print_plan(plan: Plan, console: Console) -> None:
+    """Prints the tables, the notes, and what to change for programs that do not fit."""
+    case = plan.case
+    cfg = case.cfg
+    mesh = cfg.mesh
+    model = case.model.cfg
+    console.print(
+        f"{case.topology.name}: {case.topology.chips} chips on {case.topology.hosts} hosts, "
+        f"data={mesh.data} fsdp={mesh.fsdp} tensor={mesh.tensor}; {cfg.method}, "
+        f"{model.num_layers} layers of {model.width}, {cfg.rollout.slots} slots",
+        highlight=False,
+    )
+    console.print(memory_table(plan))
+    if plan.stages:
+        console.print(program_table(plan))
+        console.print(iteration_table(plan))
+    for line in [*utilisation_lines(plan), *price_lines(plan)]:
+        console.print(line, highlight=False)
+    for note in plan.notes:
+        console.print(note, highlight=False)
+    for program in plan.programs:
+        if verdict := plan.verdict(program):
+            console.print(f"{program.name}: {verdict}", highlight=False)
+        for line in plan.advice.get(program.name, []):
+            console.print(f"  {line}", highlight=False)
+    console.print("It fits." if plan.fits else "It does not fit.", highlight=False)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    for number, name in enumerate(columns):
+        justify = "left" if number == 0 else "right"
+        table.add_column(name, justify=justify, no_wrap=True, overflow="fold")
+    return table
+
+
+def memory_table(plan: Plan) -> Table:
+    """GiB per chip of each part, while each program runs."""
+    table = _table("HBM per chip, GiB", "", *(program.name for program in plan.programs))
+    for part in [*PARTS, TEMPORARIES]:
+        sizes = [program.parts.get(part, 0) for program in plan.programs]
+        if any(sizes):
+            table.add_row(part, *(f"{size / GIB:.2f}" if size else "" for size in sizes))
+    table.add_section()
+    table.add_row("total", *(f"{program.total / GIB:.2f}" for program in plan.programs))
+    limit = f"{plan.case.limit / GIB:.2f}"
+    table.add_row("limit", *(limit for _ in plan.programs))
+    return table
+
+
+def program_table(plan: Plan) -> Table:
+    """Cost, collectives and lower bounds of time per call (for decoding, per step)."""
+    table = _table(
+        "Per chip and call (decode: per step); least times in milliseconds",
+        *("", "TFLOP", "GB", "GB sent", *BOUNDS, "bound"),
+    )
+    for program in plan.programs:
+        times = program_seconds(plan.case, program)
+        figures = [program.cost.flops / 1e12, program.cost.bytes / 1e9, program.sent / 1e9]
+        figures += [1e3 * times[bound] for bound in BOUNDS]
+        bound = max(times, key=times.__getitem__)
+        table.add_row(program.name, *(f"{figure:.3g}" for figure in figures), bound)
+        for kind, (count, sent) in totals_by_kind(program.collectives).items():
+            table.add_row(f"  {kind} x {count:g}", "", "", f"{sent / 1e9:.3g}")
+    return table
+
+
+def iteration_table(plan: Plan) -> Table:
+    """Calls of each stage of an iteration, the lower bound of its time, and the estimate."""
+    table = _table("Seconds of an iteration", "", "at least", "estimate", "bound", "calls")
+    for stage in plan.stages:
+        calls = ", ".join(f"{count:.0f} {name}" for name, count in stage.calls.items())
+        table.add_row(stage.name, f"{stage.seconds:.1f}", _range([stage]), stage.bound, calls)
+    table.add_section()
+    seconds = sum(stage.seconds for stage in plan.stages)
+    table.add_row("total", f"{seconds:.1f}", _range(plan.stages))
+    return table
+
+
+def _range(stages: list[PlannedStage]) -> str:
+    """The estimate of all stages together: '1.5 to 2.9', or one number if both ends are equal."""
+    low, high = sum(x.estimate for x in stages), sum(x.one_by_one for x in stages)
+    return _between(f"{low:.1f}", f"{high:.1f}")
+
+
+def _between(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"
+
+
+def utilisation_lines(plan: Plan) -> list[str]:
+    """The model FLOP/s utilisation of updates, for useful tokens alone; [] without updates."""
+    chip = plan.case.topology.chip
+    at_peak = useful_flops(plan.case) / (plan.case.topology.chips * chip.bf16_tflops * 1e12)
+    for stage in plan.stages:
+        if stage.name == "train":
+            low, high = at_peak / stage.one_by_one, at_peak / stage.estimate
+            share = _between(f"{low:.1%}", f"{high:.1%}")
+            return [f"Updates use {share} of the chips' peak on useful tokens (MFU)."]
+    return []
+
+
+def price_lines(plan: Plan) -> list[str]:
+    """The time of an iteration over that without values, and of a sampled over a trained token.
+
+    [] without a stage of values.
+    """
+    case, stages = plan.case, {stage.name: stage for stage in plan.stages}
+    if "values" not in stages:
+        return []
+    total, values = (
+        [sum(getattr(x, kind) for x in among) for kind in ("estimate", "one_by_one")]
+        for among in (plan.stages, [stages["values"]])
+    )
+    ratios = [whole / (whole - part) for whole, part in zip(total, values, strict=True)]
+    low, high = sorted(f"{ratio:.2f}" for ratio in ratios)
+    ratio = _between(low, high)
+    phase = next(phase for phase in plan.phases if phase.name == "values")
+    per_sampled = stages["values"].estimate / (phase.branches * phase.tokens)
+    episodes = case.cfg.rollout.prompts * case.cfg.rollout.per_prompt
+    training = stages["score"].estimate + stages["train"].estimate
+    price = per_sampled / (training / (episodes * mean_tokens(case)))
+    return [
+        f"An iteration takes {ratio} times what it would take without values.",
+        f"A sampled token takes {price:.2g} of the time of a trained one.",
+    ]
+
+
+def _phase_as_json(phase: PlannedPhase) -> dict[str, Any]:
+    shapes = [dataclasses.asdict(sizes) for sizes in phase.shapes]
+    return phase._asdict() | {"sizes": shapes[0], "shapes": shapes}
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """The whole plan in bytes and seconds, not rounded."""
+    case = plan.case
+    return {
+        "topology": {
+            "name": case.topology.name,
+            "chips": case.topology.chips,
+            "hosts": case.topology.hosts,
+            "mesh": dict(case.mesh.shape),
+            "limit_bytes": case.limit,
+        },
+        "versions": package_versions(("jax", "libtpu")),
+        "model": dataclasses.asdict(case.model.cfg),
+        "compute": dataclasses.asdict(case.model.compute),
+        "phases": list(map(_phase_as_json, plan.phases)),
+        "programs": {
+            program.name: {
+                "memory_bytes": program.parts | {"together": program.total},
+                "work": program.cost._asdict(),
+                "seconds": program_seconds(case, program),
+                "collectives": {
+                    kind: {"times": count, "bytes_sent": sent}
+                    for kind, (count, sent) in totals_by_kind(program.collectives).items()
+                },
+                "compiled": program.compiled,
+                "verdict": plan.verdict(program),
+                "advice": plan.advice.get(program.name, []),
+            }
+            for program in plan.programs
+        },
+        "iteration": [stage._asdict() for stage in plan.stages],
+        "notes": plan.notes,
+        "fits": plan.fits,
+    }

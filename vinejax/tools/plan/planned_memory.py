@@ -1,0 +1,313 @@
+"""The phases of the engine, and bytes per chip of weights, optimizer and caches, by arithmetic."""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+
+from vinejax.core.shapes import packed_length, row_length
+from vinejax.credit.expected import expected_states
+from vinejax.engine.cache import Sizes
+from vinejax.engine.drain import drain_sizes
+from vinejax.engine.memory import (
+    FREE_SHARE,
+    EngineSettings,
+    PhaseSize,
+    cache_bytes,
+    phase_bytes,
+    sizes_of,
+)
+from vinejax.engine.split import abstract_weights
+from vinejax.learner.optimizer import make_optimizer
+from vinejax.learner.update import state_shardings
+from vinejax.model.chunked_softmax import chunk_columns
+from vinejax.model.hf.names import abstract_params
+from vinejax.model.lora import abstract_adapters, with_adapters
+from vinejax.model.sharding import Params, placed_shapes
+from vinejax.session.budget import longest_sequence
+from vinejax.tools.plan.case import Case
+from vinejax.tools.plan.settings import PlanConfig
+
+FLOAT32 = 4
+
+
+class PlannedPhase(NamedTuple):
+    """The calls of the engine in an iteration for one purpose, with their expected sizes."""
+
+    name: str  # 'rollout' for solutions, 'values' for their continuations
+    trunks: int
+    branches: int  # in all waves together
+    trunk_tokens: int  # tokens of the longest possible trunk
+    mean_trunk: float  # mean tokens of a trunk
+    tokens: float  # mean tokens decoded per branch
+    sizes: Sizes
+    shapes: tuple[Sizes, ...]  # sizes that it decodes in: `sizes`, then those of its drains
+    waves: int = 1  # calls of the engine, one after the other
+
+    def in_shape(self, n: int) -> "PlannedPhase":
+        """The phase with the sizes of its n-th shape."""
+        return self._replace(sizes=self.shapes[n])
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryParts:
+    """Bytes per chip. The first four are resident for the whole run unless they are offloaded."""
+
+    weights: int  # float32; in a run with adapters, the compute dtype
+    optimizer: int
+    reference: int
+    critic: int  # with its optimizer state
+    decode_copy: int  # this part and the two below exist while text is sampled
+    trunk_kv: int
+    suffix_kv: int
+
+    def during(self, stage: str, case: Case) -> dict[str, int]:
+        """Bytes per chip during a stage, by the name of the part."""
+        rollout = stage == "rollout"
+        offload = case.cfg.offload
+        parts = {"weights": self.weights, "optimizer": self.optimizer, "critic": self.critic}
+        parts["reference"] = self.reference
+        if offload.optimizer and rollout:
+            parts["optimizer"] = 0
+        if offload.reference and stage != "score":
+            parts["reference"] = 0
+        if rollout:
+            parts |= {"decode copy": self.decode_copy, "trunk KV": self.trunk_kv}
+            parts["suffix KV"] = self.suffix_kv
+        return parts
+
+
+def bytes_per_chip(shapes: Any) -> int:
+    """Bytes per chip of arrays, given by shapes with shardings."""
+    leaves = jax.tree.leaves(shapes)
+    return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in leaves)
+
+
+def weight_bytes(case: Case) -> int:
+    """Bytes per chip of the sharded weights.
+
+    The weights are in float32. In a run with adapters they are in the compute dtype, and the
+    adapters are not counted.
+    """
+    dtype = case.model.compute.dtype if case.cfg.model.lora_rank else None
+    return bytes_per_chip(placed_shapes(case.mesh, abstract_params(case.model), dtype))
+
+
+def trained_shapes(case: Case) -> Params:
+    """Shapes of the trained parameters: all weights, or the adapters."""
+    if case.cfg.model.lora_rank:
+        return abstract_adapters(case.model, case.cfg.model)
+    return abstract_params(case.model)
+
+
+def trained_bytes(case: Case) -> int:
+    """Bytes per chip of the trained parameters, in float32."""
+    return bytes_per_chip(placed_shapes(case.mesh, trained_shapes(case)))
+
+
+def optimizer_bytes(case: Case, shapes: Params) -> int:
+    """Bytes per chip of the optimizer's state for weights of these shapes."""
+    optimizer = make_optimizer(case.cfg.optimizer, num_updates=1)
+    state = jax.eval_shape(optimizer.init, shapes)
+    shardings = state_shardings(shapes, optimizer, case.mesh).opt_state
+    return bytes_per_chip(
+        jax.tree.map(
+            lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+            state,
+            shardings,
+        )
+    )
+
+
+def decode_copy_bytes(case: Case) -> int:
+    """Bytes per chip of the decoding copy of the weights, adapters included.
+
+    The copy is in the compute dtype, replicated over shards and split over `tensor`.
+    """
+    params = abstract_params(case.model)
+    if case.cfg.model.lora_rank:
+        params = with_adapters(params, trained_shapes(case))
+    return bytes_per_chip(abstract_weights(case.model, case.mesh, params))
+
+
+def train_length(case: Case) -> int:
+    """T of the training batches that hold the longest sequence."""
+    longest = longest_sequence(case.cfg, case.model.cfg.context)
+    return row_length(max(longest, case.cfg.ppo.row_tokens or 0))
+
+
+def usual_length(case: Case) -> int:
+    """T of the training batches of most iterations.
+
+    A prompt has its mean length, and the longest solution `sample.max_tokens`.
+    """
+    most = longest_sequence(case.cfg, case.model.cfg.context)
+    usual = min(math.ceil(mean_prompt_tokens(case)) + case.cfg.sample.max_tokens, most)
+    if not case.cfg.ppo.packing:
+        return row_length(usual)
+    return max(packed_length(most, usual), row_length(case.cfg.ppo.row_tokens or 0))
+
+
+def kv_room(case: Case, resident: int) -> int:
+    """Bytes per chip for keys and values: `rollout.memory_gib`, or a share of the free memory."""
+    if case.cfg.rollout.memory_gib is not None:
+        return int(case.cfg.rollout.memory_gib * 2**30)
+    return int(FREE_SHARE * max(case.limit - resident, 0))
+
+
+def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
+    """The engine's calls of an iteration, for the longest possible sequences.
+
+    `resident` bytes per chip are taken before keys and values. Raises ValueError if not even one
+    trunk and one slot fit.
+    """
+    cfg = case.cfg
+    mean, mean_prompt = mean_tokens(case), mean_prompt_tokens(case)
+    episodes = cfg.rollout.prompts * cfg.rollout.per_prompt
+    prompt = min(cfg.data.max_prompt_tokens, case.model.cfg.context)
+    loads = [("rollout", cfg.rollout.prompts, episodes, prompt, mean_prompt, mean, 1)]
+    if case.method.has_continuations:
+        positions, continuations, waves = expected_states(cfg, PlanConfig.of(cfg).steps, mean)
+        states = episodes * len(positions)
+        if cfg.values.dedup:  # a prompt's solutions share the first state
+            states -= episodes - cfg.rollout.prompts
+        # Mean tokens of a response after a state.
+        left = mean * sum(1 - position for position in positions) / len(positions)
+        longest = longest_sequence(case.cfg, case.model.cfg.context)
+        branches = math.ceil(states * continuations)
+        loads.append(("values", episodes, branches, longest, mean_prompt + mean, left, waves))
+    room = kv_room(case, resident)
+    settings = EngineSettings(cfg.rollout.slots, attention=cfg.rollout.attention)
+    phases = []
+    for name, trunks, branches, longest, mean_trunk, tokens, waves in loads:
+        per_wave = math.ceil(branches / waves)
+        phase_size = PhaseSize(trunks, per_wave, longest, budget=cfg.sample.max_tokens)
+        sizes, _ = sizes_of(case.model, case.mesh, case.platform, room, settings, phase_size)
+        shapes = sizes, *drain_sizes(case.model, case.mesh, room, sizes)
+        phases.append(
+            PlannedPhase(
+                name=name,
+                trunks=trunks,
+                branches=branches,
+                trunk_tokens=longest,
+                mean_trunk=mean_trunk,
+                tokens=tokens,
+                sizes=sizes,
+                shapes=shapes,
+                waves=waves,
+            )
+        )
+    return phases
+
+
+def mean_tokens(case: Case) -> float:
+    """Expected tokens of a response: `plan.tokens`, or a quarter of `sample.max_tokens`."""
+    return PlanConfig.of(case.cfg).tokens or max(case.cfg.sample.max_tokens / 4, 1)
+
+
+def mean_prompt_tokens(case: Case) -> float:
+    """Expected tokens of a prompt: `plan.prompt_tokens`, or half of `data.max_prompt_tokens`."""
+    return PlanConfig.of(case.cfg).prompt_tokens or case.cfg.data.max_prompt_tokens / 2
+
+
+def fixed_parts(case: Case) -> MemoryParts:
+    """The parts of memory, with 0 bytes for keys and values."""
+    weights, trained = weight_bytes(case), trained_bytes(case)
+    reference = weights
+    if case.cfg.model.lora_rank:  # the reference is the weights below the adapters
+        weights, reference = weights + trained, 0
+    optimizer, critic = optimizer_bytes(case, trained_shapes(case)), 0
+    if case.method.state.has_critic:  # PPO's has no output matrix
+        shapes = {name: x for name, x in trained_shapes(case).items() if name != "head"}
+        critic = bytes_per_chip(placed_shapes(case.mesh, shapes)) + optimizer_bytes(case, shapes)
+    return MemoryParts(weights, optimizer, reference, critic, decode_copy_bytes(case), 0, 0)
+
+
+def memory_and_phases(case: Case) -> tuple[MemoryParts, list[PlannedPhase]]:
+    """The parts of memory, and the phases; keys and values are the largest of any phase.
+
+    Raises ValueError if keys and values do not fit.
+    """
+    fixed = fixed_parts(case)
+    phases = planned_phases(case, sum(fixed.during("rollout", case).values()))
+    trunk_kv, suffix_kv = max((kv_bytes(case, phase.sizes) for phase in phases), key=sum)
+    return dataclasses.replace(fixed, trunk_kv=trunk_kv, suffix_kv=suffix_kv), phases
+
+
+def kv_bytes(case: Case, sizes: Sizes) -> tuple[int, int]:
+    """Bytes per chip of keys and values in the window, and in the ring or the pool."""
+    window = sizes.rows * cache_bytes(case.model, case.mesh, sizes.columns)
+    return window, phase_bytes(case.model, case.mesh, sizes) - window
+
+
+def main_phase(phases: list[PlannedPhase]) -> PlannedPhase:
+    """The phase whose programs are compiled: the last, which has the longest trunks."""
+    return phases[-1]
+
+
+def call_name(n: int) -> str:
+    """The calls of a phase that decode in its n-th shape: 'decode', 'drain', 'drain 2', ..."""
+    return "decode" if n == 0 else "drain" if n == 1 else f"drain {n}"
+
+
+def decode_name(n: int, phase: PlannedPhase, phases: list[PlannedPhase]) -> str:
+    """The program that decodes a phase in its n-th shape.
+
+    The name of a phase that is not the main one follows: 'decode, rollout'.
+    """
+    call = call_name(n)
+    return call if phase.name == main_phase(phases).name else f"{call}, {phase.name}"
+
+
+def decode_programs(phases: list[PlannedPhase]) -> dict[str, PlannedPhase]:
+    """Maps the name of each program that decodes to a phase with the program's sizes."""
+    return {
+        decode_name(n, phase, phases): phase.in_shape(n)
+        for phase in reversed(phases)
+        for n in range(len(phase.shapes))
+    }
+
+
+def program_phase(program: str, phases: list[PlannedPhase]) -> PlannedPhase:
+    """The phase whose sizes a program has; the main phase for a program that does not decode."""
+    decodes = decode_programs(phases)
+    return decodes[program] if program in decodes else main_phase(phases)
+
+
+def is_decode(program: str) -> bool:
+    """Whether a program of this name is one of `decode_programs`."""
+    return program.split(",")[0] == call_name(0) or program.startswith(call_name(1))
+
+
+def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
+    """Estimated bytes per chip of temporaries of a program that was not compiled.
+
+    Temporaries are gradients, activations saved for the backward pass, the gathered weights of two
+    layers, the embedding and the head. Log-probabilities and their gradient add the logits of a
+    chunk twice and the gradient of the hidden states. Kernels never write attention's scores.
+    """
+    cfg = case.model.cfg
+    sizes = phase.sizes
+    tensor = case.tensor
+    if program == "decode copy":
+        return 0
+    if is_decode(program):
+        return 4 * FLOAT32 * sizes.slots * cfg.vocab_size // tensor
+    inner = (2 * cfg.num_heads + 2 * cfg.num_kv_heads) * cfg.head_dim + 3 * cfg.ffn
+    if program == "prefill":
+        return case.item_bytes * sizes.batch * sizes.columns * (4 * cfg.width + inner // tensor)
+    tokens = case.pass_rows // case.shards * train_length(case)
+    weights = abstract_params(case.model)
+    rounded = bytes_per_chip(placed_shapes(case.mesh, weights, case.model.compute.dtype))
+    trained = trained_bytes(case)
+    layer = 4 * rounded // cfg.num_layers * case.cfg.mesh.fsdp
+    # Embedding and output matrix: compute dtype, replicated over fsdp.
+    ends = (1 if cfg.tied_head else 2) * case.item_bytes * cfg.vocab_size * cfg.width // tensor
+    chunk = chunk_columns(tokens, -(-cfg.vocab_size // tensor))
+    passed = layer + ends + FLOAT32 * tokens * (2 * chunk + cfg.width)
+    if program == "score":
+        return passed + case.item_bytes * tokens * (4 * cfg.width + inner) // tensor
+    saved_width = cfg.width + (0 if case.model.compute.remat == "full" else inner)
+    gradients = trained + trained * case.item_bytes // FLOAT32
+    return passed + gradients + case.item_bytes * tokens * saved_width * cfg.num_layers // tensor

@@ -1,0 +1,123 @@
+"""Groups of runs that differ only in their seed: a group's curve, totals and settings."""
+
+import os
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from vinejax.runtime.workdir import FREE_FIELDS, FREE_GROUPS
+from vinejax.tools.report.compare.read_runs import ComparedRun
+from vinejax.tools.report.interquartile import IntervalEstimate, iqm_interval
+from vinejax.tools.report.learning_curve import aligned
+
+# Fields that may change between two starts of one run, for instance by --mode=eval, although they
+# change what the run learns or the accuracy on its curve.
+LEARNT_FIELDS = ("iterations", "budget.", "eval.")
+IDLE_FIELDS = tuple(
+    {*FREE_FIELDS, *FREE_GROUPS, "eval.samples", "eval.problems"} - set(LEARNT_FIELDS)
+)
+
+
+class CurvePoint(NamedTuple):
+    """An evaluation of a group: its place on an axis, and accuracy with an interval."""
+
+    x: float
+    accuracy: IntervalEstimate
+
+
+class RunGroup(NamedTuple):
+    """At least one run; all have the same settings except for the seed."""
+
+    name: str
+    runs: list[ComparedRun]
+
+    @property
+    def label(self) -> str:
+        return self.name if len(self.runs) == 1 else f"{self.name}, {len(self.runs)} seeds"
+
+    def total(self, axis: str) -> float:
+        """The median over runs of the last evaluation's place on an axis."""
+        return statistics.median(getattr(run.curve[-1], axis) for run in self.runs)
+
+    def end(self, axis: str) -> float:
+        """Where the first of the runs ends on an axis: the place of its last evaluation."""
+        return min(getattr(run.curve[-1], axis) for run in self.runs)
+
+    def curve(self, axis: str) -> list[CurvePoint]:
+        """Validation accuracy at every evaluation that all runs have.
+
+        Several runs give the interquartile mean over runs with its interval over seeds, at the
+        median of the runs' places. A single run gives its accuracy with the interval over problems.
+        """
+        if len(self.runs) == 1:
+            points = self.runs[0].curve
+            return [
+                CurvePoint(getattr(p, axis), IntervalEstimate(p.accuracy, p.low, p.high))
+                for p in points
+            ]
+        x = [[getattr(point, axis) for point in run.curve] for run in self.runs]
+        accuracy = [[point.accuracy for point in run.curve] for run in self.runs]
+        return [CurvePoint(at, iqm_interval([scores])) for at, scores in aligned(x, accuracy)]
+
+    @property
+    def test(self) -> list[float] | None:
+        """Test accuracies of the runs at their ends; None if a run has none."""
+        accuracies = [run.test for run in self.runs if run.test is not None]
+        return accuracies if len(accuracies) == len(self.runs) else None
+
+    @property
+    def rewards(self) -> dict[str, list[float]] | None:
+        """Rewards by problem of the runs that `--mode=eval` evaluated; None if there are none."""
+        per_run = [run.rewards for run in self.runs if run.rewards is not None]
+        pooled: dict[str, list[float]] = {}
+        for rewards in per_run:
+            for problem, samples in rewards.items():
+                pooled.setdefault(problem, []).extend(samples)
+        return pooled or None
+
+
+def group_runs(runs: Sequence[ComparedRun]) -> list[RunGroup]:
+    """The runs in groups, in the order of their first runs."""
+    groups: dict[str, list[ComparedRun]] = {}
+    for run in runs:
+        learnt_settings = {name: x for name, x in run.settings.items() if not _is_idle(name)}
+        learnt_settings.pop("seed", None)
+        groups.setdefault(repr(sorted(learnt_settings.items())), []).append(run)
+    return [
+        RunGroup(name, members)
+        for name, members in zip(_names(list(groups.values())), groups.values(), strict=True)
+    ]
+
+
+def differing_settings(groups: Sequence[RunGroup]) -> list[tuple[str, list[str]]]:
+    """Settings that differ between groups: the dotted name, and the value in each group."""
+    settings = [group.runs[0].settings for group in groups]
+    names = sorted({name for s in settings for name in s if not _is_idle(name)} - {"seed"})
+    rows = [(name, [_shown(s.get(name)) for s in settings]) for name in names]
+    revisions = [", ".join(sorted({run.revision[:10] for run in g.runs})) for g in groups]
+    rows.append(("git revision", revisions))
+    return [row for row in rows if len(set(row[1])) > 1]
+
+
+def _is_idle(name: str) -> bool:
+    return name.startswith(IDLE_FIELDS)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, str):
+        return value or '""'
+    return "none" if value is None else str(value)
+
+
+def _names(groups: Sequence[Sequence[ComparedRun]]) -> list[str]:
+    """The common prefix of the names of a group's runs; the first run's name if not unique."""
+    names = []
+    for runs in groups:
+        prefix = os.path.commonprefix([run.name for run in runs])
+        if len(runs) > 1:
+            prefix = prefix.rstrip("_-. /=")
+        names.append(prefix)
+    return [
+        name if name and names.count(name) == 1 else runs[0].name
+        for name, runs in zip(names, groups, strict=True)
+    ]
