@@ -45,7 +45,9 @@ def test_every_method_is_at_most_ten_lines_from_vineppo():
 
 
 def without_kl() -> set[str]:
-    text = " ".join((REPO / "vinejax/contrib/methods/README.md").read_text(encoding="utf-8").split())
+    text = " ".join(
+        (REPO / "vinejax/contrib/methods/README.md").read_text(encoding="utf-8").split()
+    )
     (names,) = re.findall(r"config files of (.+?), published without KL, set it to 0", text)
     return {re.sub(r"\W+", "_", name.lower()) for name in re.split(", | and ", names)}
 
