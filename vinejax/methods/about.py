@@ -1,9 +1,10 @@
-"""What the methods' docstrings say, for `--help method` and the tables of two pages.
+"""The texts about methods, for `--help method` and for the tables of two pages.
 
-docs/methods.md has the core's methods, vinejax/contrib/methods/README.md the contributed ones.
+docs/methods.md has the core's methods, and vinejax/contrib/methods/README.md the contributed ones.
 
-A docstring is a title, an indented equation, prose, and paragraphs that begin with 'Source:' and
-'Departs:'; what a method needs, and where it departs from the defaults, is in its record.
+A text is the docstring of a method's module, or `about` in its record. It has a title, an indented
+equation, prose, and paragraphs that begin with 'Source:' and 'Departs:'. The needs of a method and
+its own defaults are read from the record.
 """
 
 import ast
@@ -25,7 +26,7 @@ HEAD = "| `method` | needs | equation | departs from its source |\n|---|---|---|
 
 
 class About(NamedTuple):
-    """What there is to say of a method, each a single line; '' where there is nothing."""
+    """The parts of the text about a method, each a single line; '' for a part it lacks."""
 
     title: str
     needs: str
@@ -35,7 +36,7 @@ class About(NamedTuple):
 
 
 def about(name: str) -> About:
-    """What a method of the package is."""
+    """The text about a method of the package, in its parts."""
     method = known_method(name)
     assert method is not None, name
     paragraphs = inspect.cleandoc(text_of(name, method)).split("\n\n")
@@ -56,9 +57,10 @@ def about(name: str) -> About:
 
 
 def text_of(name: str, method: Method) -> str:
-    """The text about a method: the docstring of a contributed module, or the text in the record.
+    """The text about a method.
 
-    Without either it is the docstring of the module that has the method's function.
+    It is the docstring of a contributed method's module. For a method of the core it is `about` in
+    the record, or else the docstring of the module that defines its credit or its iteration.
     """
     if module := contributed_module("METHODS", name):
         return module.__doc__ or ""
@@ -67,7 +69,7 @@ def text_of(name: str, method: Method) -> str:
 
 
 def needs_of(method: Method) -> list[str]:
-    """What a method takes beside one solution per problem and its reward, and its own defaults."""
+    """What a method needs beside solutions and their rewards, and its defaults of two settings."""
     sections = {method.settings.section, *method.reads}
     needs = {
         "groups": "groups" in method.flags,
@@ -94,6 +96,7 @@ def help_lines() -> list[str]:
 
 def table(names: Iterable[str], configs: Path, page: Path) -> str:
     """The table of these methods in a page; their names link to their files in `configs`."""
+    # In reverse order, so that the first file by name is the one that a method keeps.
     files = {_method_of(path): path for path in sorted(configs.glob("tiny*.py"), reverse=True)}
     rows = []
     for name in names:
@@ -108,8 +111,7 @@ def table(names: Iterable[str], configs: Path, page: Path) -> str:
 
 
 def _method_of(path: Path) -> str:
-    """The method that a configuration file sets; of several files for one method `table` takes the
-    first by name."""
+    """The method that a configuration file sets; a file that sets none has the default."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "cfg.method":
             return ast.literal_eval(node.value)

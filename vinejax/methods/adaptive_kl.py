@@ -1,10 +1,10 @@
-"""`kl.target`: the coefficient of the KL follows a target.
+"""`kl.target`: the coefficient of the KL divergence follows a target.
 
     e = clip(KL / target - 1, -0.2, 0.2)    coef ← coef·(1 + e·n / horizon)
 
 KL is the mean over the iteration's n responses of Σ_t log(π_old / π_ref)_t, in nats. Source:
 Ziegler et al., https://arxiv.org/abs/1909.08593, section 2.2; openai/lm-human-preferences
-`train_policy.py` (AdaptiveKLController). verl's controller is fed the mean over tokens instead.
+`train_policy.py` (AdaptiveKLController). verl's controller uses the mean over tokens instead.
 """
 
 import dataclasses
@@ -35,12 +35,12 @@ def adapted(coef: float, found: float, target: float, share: float) -> float:
 
 
 def has_target(cfg: Config) -> bool:
-    """Whether the coefficient follows a target; one of 0 stays 0, and no KL is measured."""
+    """Whether the coefficient follows a target. A coefficient of 0 stays 0 and follows none."""
     return cfg.kl.target is not None and cfg.kl.coef > 0
 
 
 def composed(method: Method, cfg: Config) -> Method:
-    """The method, with a coefficient that follows `kl.target` if there is one."""
+    """The method with a coefficient that follows `kl.target`, if the run has a target."""
     if not has_target(cfg):
         return method
     score = functools.partial(_with_coefficient, method.score)
@@ -60,7 +60,7 @@ def _with_coefficient(
 
 
 def _following(iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
-    """The state after updates with this iteration's coefficient, and with the next one's."""
+    """The state after updates with this iteration's coefficient; it holds the next one."""
     cfg, batch, count = iteration.cfg, rollout.batch, len(rollout.episodes)
     assert cfg.kl.target is not None and rollout.kl_coef is not None
     estimate = np.asarray(kl(batch.old_logprobs, batch.ref_logprobs, kind="k1"))
@@ -75,9 +75,10 @@ def _following(iteration: Iteration, state: RunState, rollout: Rollout, credit: 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdaptiveObjective(PolicyObjective):
-    """A policy loss whose KL has the coefficient that comes with the rows, f32[B, T].
+    """A policy loss whose rows bring the coefficient of the KL, f32[B, T].
 
-    A number of the objective's own would be a part of the compiled program.
+    The coefficient is no field of the objective, because fields are constants of the compiled
+    program, which every new coefficient would compile again.
     """
 
     def rows_of(self, batch: Batch, rollout: Rollout) -> tuple[Batch, np.ndarray]:
@@ -90,9 +91,9 @@ class AdaptiveObjective(PolicyObjective):
 
 
 def adaptive(objective: PolicyObjective) -> PolicyObjective:
-    """The objective with a coefficient that comes with the rows.
+    """The objective as one whose rows bring the coefficient.
 
-    An objective without KL, which is in the reward then, stays as it is.
+    An objective without KL is returned unchanged: the KL is in the reward then.
     """
     if not objective.kl_coef:
         return objective

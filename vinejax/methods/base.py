@@ -25,26 +25,31 @@ from vinejax.methods.stages import MethodState, monte_carlo, no_values
 from vinejax.model.decoder import Decoder
 from vinejax.session.iteration import Iteration, Solutions
 
-# Fields of the clipped loss, which methods of ours with another loss and iteration do not read.
+# Fields that only the iteration of a policy gradient reads: methods with another iteration ignore
+# them.
 OF_CLIPPED = ("kl", "ppo.clip", "ppo.clip_high", "ppo.epochs", "ppo.gamma", "ppo.whiten")
 OF_CLIPPED += ("ppo.shift_mean", "ppo.reduction", "ppo.max_ratio", "ppo.loss", "ppo.dual_clip")
 OF_CLIPPED += ("ppo.correction", "ppo.correction_min", "ppo.correction_max")
 OF_CLIPPED += ("entropy", "ppo.mask_truncated", "ppo.row_tokens")
 OF_CLIPPED += ("rollout.zero_variance", "reward.overlong")
-# Fields of a probability ratio, which policy gradients with a loss without one do not read.
+# Fields of the probability ratio: policy gradients whose loss has no ratio ignore them.
 OF_RATIO = ("ppo.clip", "ppo.clip_high", "ppo.max_ratio")
-# Options of rewards that a method reads if its credit does: `credit.assign.rewards_with_kl`,
-# `token_rewards` and `against_group`.
+# Options that a method reads if its credit calls `rewards_with_kl` or `token_rewards` (OF_TOKENS),
+# or `against_group` (OF_GROUPS), all of credit/assign.py.
 OF_TOKENS = ("kl.place",)
 OF_GROUPS = ("kl.place", "reward.scale")
 
-# What holds for a method: a solution is compared with the others of its problem; the credit reads
-# log-probabilities of the batch; `--mode=credit` lacks something that the credit reads; `sample`
-# draws trees; `sample` is for environments, too; a row of a batch holds a pair of sequences.
-Flag = Literal["groups", "logprobs", "unmeasured", "trees", "turns", "paired_rows"]
+Flag = Literal[
+    "groups",  # the credit compares a solution with the others of its problem
+    "logprobs",  # the credit reads the log-probabilities of the batch
+    "unmeasured",  # `--mode=credit` cannot measure it, because it lacks something the credit reads
+    "trees",  # `sample` draws trees of solutions
+    "turns",  # the method's own `sample` works in environments, too
+    "paired_rows",  # a row of a batch holds a pair of sequences
+]
 
-# What 'method' (and None, for the two that may be None) means in a field, unless the method's
-# `defaults` say otherwise.
+# What a field means whose value is 'method', or None where the field may be None. The `defaults` of
+# a method come first.
 DEFAULTS: Mapping[str, Any] = {
     "ppo.whiten": "none",  # 'iteration', 'minibatch' or 'none'
     "ppo.reduction": "token",  # see `learner.policy.token_weights`
@@ -83,10 +88,10 @@ def update(iteration: Iteration, state: RunState, rollout: Rollout, credit: Cred
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A method: the functions in which it differs, and what 'method' means in its settings.
+    """A method: its stages, its loss, and the defaults of settings that are left to the method.
 
-    The defaults are those of a clipped policy gradient on one policy. The functions of a stage take
-    the iteration and the run's state first.
+    A record without arguments but `credit` is a clipped policy gradient on one policy. Every stage
+    is a function whose first two arguments are the iteration and the run's state.
     """
 
     # The advantages of all tokens (VinePPO's: `vine` in methods/vineppo.py). None: the method has
@@ -150,19 +155,19 @@ class Method:
         return dataclasses.replace(cfg, sections=cfg.sections | own)
 
     def resolve(self, cfg: Config) -> Config:
-        """The configuration with the method's own choice in every field that leaves it open."""
+        """The configuration with the method's choice in every field that is left to the method."""
         chosen = {**DEFAULTS, "ppo.loss": "clip" if self.loss is clipped_loss else "method"}
         chosen |= self.defaults
         if cfg.ppo.loss != "method" and (reduction := LOSSES[cfg.ppo.loss].reduction):
-            chosen["ppo.reduction"] = reduction  # of the loss that the user has named
+            chosen["ppo.reduction"] = reduction  # a loss that the user named has its own
         chosen["ppo.clip_high"] = chosen["ppo.clip_high"] or cfg.ppo.clip
         left_open = {name: x for name, x in chosen.items() if field_of(cfg, name) in OPEN}
         return with_fields(self.with_settings(cfg), left_open)
 
     def assign(self, rollout: Rollout, cfg: Config) -> Credit:
-        """The credit of a rollout, whitened over the iteration if `ppo.whiten` says so.
+        """The credit of a rollout, whitened over the iteration if `ppo.whiten` is 'iteration'.
 
-        Raises ConfigError, with file and line, if a method of a user's own fails to give one.
+        Raises ConfigError, with file and line, if a user's method fails or returns something else.
         """
         assert self.credit is not None, "the method has no advantages"
         if "." not in cfg.method:
@@ -173,12 +178,12 @@ class Method:
             found = type(credit).__name__
             if isinstance(credit, Credit):
                 found += f" with advantages {list(np.shape(credit.advantages))}"
-            rule = f"gave {found}; needed is a Credit with advantages [B, T] = {list(shape)}"
-            raise ConfigError("method", f"{place_of(self.credit)}: {rule}", repr(cfg.method))
+            message = f"gave {found}; needed is a Credit with advantages [B, T] = {list(shape)}"
+            raise ConfigError("method", f"{place_of(self.credit)}: {message}", repr(cfg.method))
         return assigned(credit, rollout, cfg)
 
     def objective(self, model: Decoder, cfg: Config) -> PolicyObjective:
-        """The loss of an update, for a configuration that the method was applied to."""
+        """The objective of the policy's updates; `cfg` is resolved."""
         ppo = cfg.ppo
         passes = passes_for(cfg, ppo.minibatch, model.mesh)
         named = LOSSES["clip" if ppo.loss == "method" else ppo.loss]

@@ -1,6 +1,6 @@
-"""The field's baselines: GRPO, RLOO, Dr. GRPO, DAPO and REINFORCE++, one number per solution.
+"""Baselines: GRPO, RLOO, Dr. GRPO, DAPO and REINFORCE++, which have no values of states.
 
-Each is a credit function and a record; the record's text has the equation and the source.
+Each is a credit function and a record, and the record's text has the equation and the source.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ def less_mean(rollout: Rollout, cfg: Config) -> Credit:
 
 
 def return_to_go(rollout: Rollout, cfg: Config) -> Credit:
-    """The reward still to come at each token, before whitening."""
+    """The sum of the rewards from each token on, before whitening."""
     no_values = np.zeros(rollout.batch.mask.shape, np.float32)
     advantages, _ = token_estimates(rollout, cfg, no_values, 1.0)
     return Credit(advantages)
@@ -44,7 +44,7 @@ GRPO = Method(
 
 Source: https://arxiv.org/abs/2402.03300, section 4.1.
 
-Departs: `ppo.reduction` 'sequence' is the paper's mean.
+Departs: the loss is a mean over tokens; the paper's is `ppo.reduction='sequence'`.
 """,
 )
 RLOO = Method(
@@ -58,7 +58,7 @@ RLOO = Method(
 
 Source: https://arxiv.org/abs/2402.14740.
 
-Departs: ratios of tokens; TRL clips those of solutions.
+Departs: ratios of tokens are clipped, in TRL those of solutions.
 """,
 )
 DR_GRPO = Method(
@@ -91,14 +91,15 @@ DAPO = Method(
 
 Source: https://arxiv.org/abs/2503.14476, section 3.
 
-Departs: half the penalty, as rewards are 0 and 1, there -1 and 1; bounded rounds.
+Departs: the penalty is halved, because rewards are 0 and 1, in the paper -1 and 1; the number of
+rounds is bounded.
 """,
 )
 REINFORCE_PP = Method(
     return_to_go,
     defaults={"ppo.whiten": "iteration", "kl.place": "reward"},
     reads=OF_TOKENS,
-    about="""REINFORCE++: the discounted reward to come, less the KL to the reference model.
+    about="""REINFORCE++: the sum of the later rewards, less the KL to the reference model.
 
     A_t = Σ_{i≥t} γ^(i-t)·(r_i - `kl.coef`·log(π_old/π_ref)_i)
 

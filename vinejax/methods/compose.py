@@ -1,8 +1,8 @@
-"""The method of a run: its record, with the stages wrapped by the options that are set.
+"""The method of a run: its record, with stages that the options of the run wrap.
 
-It is composed once, at the start. No stage asks which options there are: an option is a function
-`composed(method, cfg)` that returns the method with other stages, in a module of its own here or in
-`vinejax/contrib/`.
+It is composed once, when the run starts, so no stage asks which options are set. An option is a
+function `composed(method, cfg)` that returns the method with other stages. It has a module of its
+own, here or in `vinejax/contrib/`.
 """
 
 import dataclasses
@@ -30,9 +30,9 @@ PRIOR = "prior_function"  # the option of a `values.prior` that is the dotted pa
 
 
 def method_of(cfg: Config) -> Method:
-    """The method that `cfg.method` names, with what contributed options replace of its record.
+    """The method that `cfg.method` names, changed by the contributed options that are set.
 
-    Raises ConfigError as `find_method` does, and where an option does not fit the method.
+    Raises ConfigError as `find_method` does, and for an option that does not fit the method.
     """
     method = find_method(cfg.method)
     for name in options_of(cfg):
@@ -44,7 +44,7 @@ def method_of(cfg: Config) -> Method:
 
 
 def options_of(cfg: Config) -> list[str]:
-    """The names of contributed options that a configuration sets."""
+    """The names of the contributed options that a configuration sets."""
     names = [*cfg.sections]
     if cfg.values.prior not in ("", "probe"):
         if contributed_module("OPTIONS", PRIOR) is None:
@@ -54,10 +54,10 @@ def options_of(cfg: Config) -> list[str]:
 
 
 def composed(method: Method, cfg: Config) -> Method:
-    """The method of `method_of` with all that its stages do in a run; `cfg` is resolved.
+    """The method that `method_of` returned, with the stages of a run; `cfg` is resolved.
 
-    Its stages filter and penalise solutions, keep what the method's state reads of the scoring
-    pass, update that state, follow `kl.target`, and are timed and recorded.
+    `sample` also filters and penalises solutions. `score` keeps the outputs that the method's state
+    reads. `update` also updates that state, and follows `kl.target`. All are timed and recorded.
     """
     if not method.is_policy_gradient:
         return method
@@ -85,16 +85,17 @@ def fresh_run(session: Session, policy: TrainState) -> RunState:
 def staged(
     name: str, stage: Callable[..., Any], after: Callable[..., None] | None = None
 ) -> Callable[..., Any]:
-    """The stage, timed as `timing_s/<name>`; `after` gets the iteration, the result and the rest.
+    """The stage, timed as `timing_s/<name>`, with `after` called at its end.
 
-    `stage` takes the iteration, the run's state and what the stage before it gave.
+    `stage` takes the iteration, the run's state and the results of the stages before it. `after`
+    takes the iteration, the result of `stage` and the results of the stages before it.
     """
 
-    def timed(iteration: Iteration, state: RunState, *given: Any) -> Any:
+    def timed(iteration: Iteration, state: RunState, *earlier: Any) -> Any:
         with iteration.log.stage(name):
-            result = stage(iteration, state, *given)
+            result = stage(iteration, state, *earlier)
         if after is not None:
-            after(iteration, result, *given)
+            after(iteration, result, *earlier)
         return result
 
     return timed
@@ -103,7 +104,7 @@ def staged(
 def _sample(
     method: Method, iteration: Iteration, state: RunState, problems: list[PromptedProblem]
 ) -> Solutions:
-    """The method's solutions, with their penalties for length."""
+    """The method's solutions with the penalties of overlong ones."""
     found = method.sample(iteration, state, problems)
     return found._replace(episodes=penalised_episodes(found.episodes, iteration.cfg))
 
@@ -111,7 +112,7 @@ def _sample(
 def _score(
     method: Method, iteration: Iteration, state: RunState, episodes: list[Episode]
 ) -> Rollout:
-    """The scored rollout, with the values that the method's state has for it."""
+    """The scored rollout with the values of the method's state."""
     rollout = method.score(iteration, state, episodes)
     return method.state.valued(iteration, state.kept, rollout)
 
@@ -119,8 +120,8 @@ def _score(
 def _update(
     method: Method, iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit
 ) -> RunState:
-    """The state after the updates of what the method keeps, and then of the policy."""
-    # Hosts that have sampled other solutions must not update together.
+    """The state after the updates of what the method keeps, and of the policy after that."""
+    # Stops the run if hosts have sampled different solutions, before they update together.
     barrier("train", [(episode.tokens, episode.rewards) for episode in rollout.episodes])
     state = method.state.learn(iteration, state, rollout, credit)
     return method.update(iteration, state, rollout, credit)

@@ -1,7 +1,8 @@
-"""VinePPO's credit with averages over steps, and with a learned value, in the place of bare values.
+"""VinePPO's credit with averages over steps, and with a learned value, in place of single values.
 
-    A_c = Q_c - b_c    Q_c: what step c leads to, by `credit.lambda_`; b_c: its baseline, by
-                       `credit.baseline_lambda`, and by a learned value of weight μ
+    A_c = Q_c - b_c    Q_c: the result of step c, an average by `credit.lambda_`
+                       b_c: its baseline, an average by `credit.baseline_lambda`, mixed with a
+                       learned value of weight μ
 
 `rl.by_role.role_advantages` has the equations.
 """
@@ -27,7 +28,7 @@ def step_credit(rollout: Rollout, cfg: Config) -> Credit:
 
 
 def credit_by_role(rollout: Rollout, cfg: Config) -> Credit:
-    """The advantages above; a step that begins at no state has 0."""
+    """The advantages above; a step that does not begin at a state has advantage 0."""
     steps = rollout.steps
     learned = None if rollout.values is None else before_steps(rollout.values, steps)
     by_step = role_advantages(

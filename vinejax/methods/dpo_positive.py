@@ -3,7 +3,7 @@
     loss of a pair: -logσ(β·z)    z = (w - l) - (w_ref - l_ref) - λ·max(0, w_ref - w)
     w, l: log-probability of the right, the wrong solution
 
-At most `dpo.pairs` per problem; λ is `dpo.penalty`.
+There are at most `dpo.pairs` pairs per problem. λ is `dpo.penalty`.
 
 Source: https://arxiv.org/abs/2402.13228, and VinePPO's code, `trainers/dpo_positive_trainer.py`.
 """

@@ -1,8 +1,8 @@
-"""`rollout.zero_variance`: what becomes of groups of solutions whose rewards are all equal.
+"""`rollout.zero_variance`: the treatment of groups of solutions whose rewards are all equal.
 
-Rewards are those of solutions and their steps, without penalties. 'drop' leaves the groups out;
-'resample', DAPO's dynamic sampling (https://arxiv.org/abs/2503.14476, section 3.2), samples further
-problems in their place, in a bounded number of rounds.
+Rewards here are those of solutions and their steps, without penalties. 'drop' removes such groups.
+'resample' samples further problems in their place, in a bounded number of rounds; it is DAPO's
+dynamic sampling (https://arxiv.org/abs/2503.14476, section 3.2).
 """
 
 import dataclasses
@@ -20,11 +20,11 @@ from vinejax.session.iteration import Iteration, Solutions
 
 
 class NoGroupLeft(Exception):
-    """All groups of an iteration were left out: there is nothing to value or to learn from."""
+    """All groups of an iteration were removed, so there is nothing to learn from."""
 
 
 def composed(method: Method, cfg: Config) -> Method:
-    """The method, without the groups that `rollout.zero_variance` leaves out; `cfg` is resolved."""
+    """The method with a `sample` that follows `rollout.zero_variance`; `cfg` is resolved."""
     if cfg.rollout.zero_variance == "keep":
         return method
     resamples = cfg.rollout.zero_variance == "resample"
@@ -38,7 +38,7 @@ def composed(method: Method, cfg: Config) -> Method:
 def _unless_all_left_out(
     iterate: Callable[..., RunState], method: Method, iteration: Iteration, state: RunState
 ) -> RunState:
-    """An iteration of the method; the state as it was if no group was left."""
+    """The state after an iteration of the method; the unchanged state if no group is left."""
     try:
         return iterate(method, iteration, state)
     except NoGroupLeft:
@@ -59,7 +59,7 @@ def _dropped(
 def _resampled(
     method: Method, iteration: Iteration, state: RunState, problems: list[PromptedProblem]
 ) -> Solutions:
-    """The method's solutions, with further problems in the place of groups without spread."""
+    """The method's solutions; further problems replace groups without spread."""
 
     def further() -> Solutions:
         return method.sample(iteration, state, method.draw(iteration, state))
@@ -83,10 +83,10 @@ def resampled(
     rounds: int,
     can_draw: Callable[[], bool],
 ) -> Solutions:
-    """The first groups with spread, as many as the first round has problems.
+    """As many groups as the first round has problems, groups with spread first.
 
-    Rounds are sampled by `further` until there are enough, at most `rounds` with the first, and
-    while `can_draw`. Then groups without spread are added, up to that number.
+    `further` samples another round while there are too few groups with spread, fewer than `rounds`
+    rounds with the first, and problems to draw (`can_draw`). Groups without spread then fill up.
     """
     all_rounds = [first]
     wanted, spread, flat = len(first.problems), *divided(first.episodes)

@@ -41,7 +41,7 @@ def method_names() -> list[str]:
 
 
 def known_method(name: str) -> Method | None:
-    """A method of ours or a contributed one; None for any other name."""
+    """The core's or the contributed method of that name; None for any other name."""
     if name in METHODS:
         return METHODS[name]
     module = contributed_module("METHODS", name)
@@ -55,23 +55,23 @@ def all_methods() -> dict[str, Method]:
 
 
 def find_method(name: str) -> Method:
-    """The method that the field `method` names, or METHOD of a user's module.
+    """The method that the setting `method` names: a known one, or METHOD of a user's module.
 
-    Raises ConfigError, naming the nearest name, for anything else, and with file and line if the
-    user's module fails.
+    Raises ConfigError for any other name, with the most similar known name, and for a user's module
+    that fails, with its file and line.
     """
     if method := known_method(name):
         return method
     known = " or ".join(map(repr, method_names()))
-    rule = f"must be {known}, or the dotted path of a module with a METHOD"
+    expected = f"must be {known}, or the dotted path of a module with a METHOD"
     if "." not in name:
-        raise ConfigError("method", rule + nearest_hint(name, method_names()), repr(name))
+        raise ConfigError("method", expected + nearest_hint(name, method_names()), repr(name))
     try:
         module = find_module(name)
     except Exception as error:
         raise ConfigError("method", failure(error, source_of(name)), repr(name)) from error
     if module is None:
-        raise ConfigError("method", f"no such module; it {rule}", repr(name))
+        raise ConfigError("method", f"no such module; it {expected}", repr(name))
     method = getattr(module, "METHOD", None)
     if not isinstance(method, Method):
         raise ConfigError(
@@ -82,7 +82,7 @@ def find_method(name: str) -> Method:
 
 
 def _check_settings(name: str, kind: type[MethodSettings]) -> None:
-    """Refuses settings of a user's method that a configuration could not name or make."""
+    """Raises ConfigError for settings of a user's method that no configuration could hold."""
     taken = {field.name for field in dataclasses.fields(Config)} | set(contributed("SECTIONS"))
     taken |= {method.settings.section for method in METHODS.values()} - {""}
     without = [
@@ -90,12 +90,12 @@ def _check_settings(name: str, kind: type[MethodSettings]) -> None:
         for field in dataclasses.fields(kind)
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     ]
-    rules = {
+    faults = {
         f"{kind.__name__}.section = {kind.section!r} is a section of ours": kind.section in taken,
         f"{kind.__name__} has fields and no section": bool(dataclasses.fields(kind))
         and not kind.section,
         f"{kind.__name__}.{''.join(without[:1])} has no default": bool(without),
     }
-    for rule, holds in rules.items():
-        if holds:
-            raise ConfigError("method", rule, repr(name))
+    for fault, is_there in faults.items():
+        if is_there:
+            raise ConfigError("method", fault, repr(name))

@@ -1,8 +1,8 @@
 """A learned value that is mixed into the baselines of VinePPO: `values.prior`.
 
-The state of `vineppo`, `spo_chain` and `direct`. Without a prior it keeps nothing and changes no
-credit; the metrics of `credit/gain.py` are logged in either case. The value is the probe's
-(`credit/probe.py`); an option may have another, by a module with the same functions.
+It is the state of methods with VinePPO's credit. Without a prior it keeps nothing and changes no
+credit. In either case it logs the metrics of `credit/gain.py`. The value is the probe's
+(`credit/probe.py`). An option may replace it by a subclass whose `rule` has the same functions.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ from vinejax.session.session import Session
 class LearnedValue(MethodState):
     """The probe of a run with `values.prior` = 'probe'."""
 
-    rule: ClassVar[ModuleType] = probe  # how values are made of features, and learned
+    rule: ClassVar[ModuleType] = probe  # the module that fits the value and predicts
 
     def keeps(self, cfg: Config) -> bool:
         return bool(cfg.values.prior)
@@ -51,11 +51,11 @@ class LearnedValue(MethodState):
         return self.fresh_prior(session.model, session.cfg) if self.keeps(session.cfg) else None
 
     def fresh_prior(self, model: Decoder, cfg: Config) -> Any:
-        """What is kept of the value before the first iteration."""
+        """The value before the first iteration."""
         return probe.fresh_probe(min(model.cfg.width, MAX_STATE_WIDTH))
 
     def features(self, session: Session, rollout: Rollout, kept: Any, cfg: Config) -> np.ndarray:
-        """f64[S, P] what the value of each state is computed from."""
+        """f64[S, P] the features of each state, from which its value is computed."""
         return probe_features(rollout, kept, cfg)
 
     def valued(self, iteration: Iteration, kept: Any, rollout: Rollout) -> Rollout:
@@ -78,7 +78,7 @@ class LearnedValue(MethodState):
         states = states_of(rollout, cfg, self.features(session, rollout, kept, cfg))
         prediction = Prediction(states, self.rule.predictions(kept, states))
         found = self.rule.chosen(kept, prediction.by_strength)
-        # One host's, as others may round in another way.
+        # The values of one host, because others may round differently.
         v = shared_work({0: found.tolist()} if is_writer() else {})[0]
         values = np.zeros(rollout.batch.tokens.shape, np.float32)
         row, last = np.nonzero(state_numbers(rollout.steps))
@@ -87,23 +87,23 @@ class LearnedValue(MethodState):
         return rollout._replace(values=values, weight=weight, hidden=None, prediction=prediction)
 
     def learned(self, kept: Any, rollout: Rollout, cfg: Config) -> tuple[Any, dict[str, float]]:
-        """What is kept after the labels of a rollout `with_prior`, and metrics of its values."""
+        """(the value after a rollout `with_prior`, metrics of the values it had)."""
         (states, found), steps = rollout.prediction, rollout.steps
-        of_values = (
+        baselines = role_baselines(
             steps.values,
             steps.rewards,
             steps.counts > 0,
             cfg.credit.baseline_lambda,
             cfg.ppo.gamma,
         )
-        baseline, is_known = (np.asarray(x)[steps.counts >= 0] for x in role_baselines(*of_values))
+        baseline, is_known = (np.asarray(x)[steps.counts >= 0] for x in baselines)
         metrics = probe.metrics(states, self.rule.chosen(kept, found), rollout.weight)
         return self.rule.updated(kept, states, found, baseline, is_known), metrics
 
     def reward_model(
         self, cfg: Config, model: Decoder, params: Params, restore: Callable[[Any], Any]
     ) -> RewardModel | None:
-        """The policy's layers up to the hidden states that the probe reads, and the probe."""
+        """The policy's layers up to the hidden states that the probe reads, with the probe."""
         if HIDDEN not in self.reads(cfg):
             return None
         kept = Probe(**restore(self.fresh_prior(model, cfg)._asdict()))

@@ -1,7 +1,7 @@
-"""Learning from pairs of a right and a wrong solution of the same problem: DPO-Positive, INPO.
+"""Learning from pairs of a right and a wrong solution of the same problem, as DPO-Positive does.
 
-A margin is measured from an anchor: log-probabilities of the reference model, or of a mixture of it
-with the policy that sampled.
+The margin of a pair is measured from an anchor, the log-probabilities by the reference model or by
+a mixture of it with the policy that sampled.
 
 Source of the pairing: VinePPO's code, `trainers/dpo_positive_trainer.py` and
 `episode_generators/math_dpo_positive_episode_generator.py`.
@@ -51,10 +51,7 @@ Anchor = Callable[[Any, np.ndarray, np.ndarray], np.ndarray]
 def pair_method(
     loss: PairLoss, settings: type[PairConfig], about: str, anchor: Anchor | None = None
 ) -> Method:
-    """The method with this loss of pairs; `anchor` is None for the reference model.
-
-    Each iteration samples, pairs right with wrong solutions, and learns to prefer the right.
-    """
+    """The method with this loss of pairs; an `anchor` of None is the reference model."""
     return Method(
         None,
         iteration=functools.partial(learn_from_pairs, loss, anchor),
@@ -68,7 +65,7 @@ def pair_method(
 def learn_from_pairs(
     loss: PairLoss, anchor: Anchor | None, method: Method, iteration: Iteration, state: RunState
 ) -> RunState:
-    """Sample, pair right with wrong solutions, learn to prefer the right."""
+    """One iteration: samples, pairs right with wrong solutions, learns to prefer the right."""
     cfg, session = iteration.cfg, iteration.session
     own = method.settings.of(cfg)
     assert isinstance(own, PairConfig)
@@ -104,9 +101,10 @@ def learn_from_pairs(
 
 
 def _scores(iteration: Iteration, pairs: list[Pair], params: Params) -> list[np.ndarray]:
-    """f32[T] of each pair, log-probabilities by these weights as `collate_groups` lays it out.
+    """f32[T] log-probabilities of each pair by these weights, laid out as by `collate_groups`.
 
-    They are computed before all updates: between two updates the host would wait for both.
+    They are all computed before the updates. Between two updates the host would have to wait for
+    the update before it and for the scores.
     """
     cfg, session, found = iteration.cfg, iteration.session, []
     size, longest = cfg.ppo.minibatch, longest_pair(pairs)
@@ -122,7 +120,7 @@ def _scores(iteration: Iteration, pairs: list[Pair], params: Params) -> list[np.
 def _pair_batches(
     iteration: Iteration, pairs: list[Pair], anchors: list[np.ndarray], epochs: int
 ) -> Iterator[Batch]:
-    """The minibatches of all epochs, with the log-probabilities that margins start from."""
+    """The minibatches of all epochs, with the anchors in `ref_logprobs`."""
     cfg, size, longest = iteration.cfg, iteration.cfg.ppo.minibatch, longest_pair(pairs)
     for epoch in range(epochs):
         for chosen in shuffled_lists([*range(len(pairs))], size, cfg.seed, iteration.number, epoch):
@@ -155,13 +153,13 @@ def make_pairs(episodes: list[Episode], per_problem: int, seed: int) -> list[Pai
 
 
 def longest_pair(pairs: list[Pair]) -> int:
-    """Tokens of the longest pair, both solutions together."""
+    """The number of tokens of the longest pair, the sum over its two episodes."""
     return max(len(chosen.tokens) + len(rejected.tokens) for chosen, rejected in pairs)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PairObjective(Objective):
-    """A loss of pairs, a mean over the minibatch's.
+    """The mean loss over the pairs of a minibatch.
 
     In each row, a segment with an odd id is a chosen solution, and the segment after it, with the
     next id, the rejected solution of the same pair.

@@ -2,12 +2,14 @@
 
     A_t = Σ_{i≥t} (γλ)^(i-t)·(r_i + γ·V_{i+1} - V_i)
 
-The critic is a second model, a copy of the start with a linear head on the last hidden state, after
-the final norm, from N(0, 1/(width + 1)), with an optimizer of its own. In a run with adapters it
-has the start's weights below adapters of its own. Its first values have the scale of the hidden
-states, with SmolLM2 a standard deviation of 1.5 beside rewards of 0 and 1: with
-`critic.head_scale=0` they are 0. The value before token t is read at the token before it. Its loss
-is ½·max((V - G)², (clip(V, V_old ± `critic.clip`) - G)²), a mean over tokens.
+The critic is a second model with an optimizer of its own: a copy of the start with a linear head on
+the last hidden state, after the final norm. The head's weights are drawn from N(0, 1/(width + 1)).
+In a run with adapters the critic has adapters of its own over the start's weights. The value before
+token t is computed at the token before it. The critic's loss is
+½·max((V - G)², (clip(V, V_old ± `critic.clip`) - G)²), a mean over tokens.
+
+The critic's first values have the scale of the hidden states. With SmolLM2 their standard deviation
+is 1.5, where rewards are 0 or 1. With `critic.head_scale=0` the first values are 0.
 
 Source: https://arxiv.org/abs/1707.06347, and VinePPO's code `models/pretrained_with_value_head.py`
 (23-88) and `trainers/ppo_trainer.py` (1003-1017).
@@ -75,10 +77,10 @@ class CriticSums(NamedTuple):
 def fresh_critic(
     model: Decoder, start: Params, seed: int, mesh: Mesh, head_scale: float = 1.0
 ) -> Params:
-    """{backbone: what is trained at the start, without an output matrix, head: {kernel, bias}}.
+    """A new critic: {backbone: `start` without the output matrix, head: {kernel, bias}}.
 
     `start` has all weights, or fresh adapters. The head's kernel [D] is `head_scale` times draws
-    from N(0, 1 / (D + 1)), its bias [] is 0.
+    from N(0, 1 / (D + 1)), and its bias [] is 0.
     """
     width = model.cfg.width
 
@@ -91,7 +93,7 @@ def fresh_critic(
 
 
 def critic_weights(critic: Params, base: Params | None) -> Params:
-    """A critic with all weights: the critic itself, or, if it has adapters, with `base` below."""
+    """A critic with all weights; `base` has the weights below adapters, if the critic has any."""
     backbone = weights_of(critic["backbone"], base)
     backbone = {name: x for name, x in backbone.items() if name != "head"}  # the output matrix
     return critic | {"backbone": backbone}
@@ -127,7 +129,7 @@ def make_critic_optimizer(cfg: Config, num_updates: int) -> optax.GradientTransf
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CriticObjective(Objective):
-    """Clipped squared error of the values, a mean over the minibatch's response tokens."""
+    """The clipped squared error of values, a mean over the response tokens of a minibatch."""
 
     clip: float
 
@@ -201,7 +203,7 @@ class Critic(MethodState):
         return fresh_state(weights, make_critic_optimizer(cfg, 1), mesh)
 
     def valued(self, iteration: Iteration, kept: TrainState, rollout: Rollout) -> Rollout:
-        """With V before each response token."""
+        """The rollout with V before each response token."""
         cfg, session = iteration.cfg, iteration.session
         passes = passes_for(cfg, cfg.ppo.minibatch, session.mesh)
         weights = critic_weights(to_device(kept.params), session.base)
@@ -211,7 +213,7 @@ class Critic(MethodState):
     def learn(
         self, iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit
     ) -> RunState:
-        """The critic after updates on the minibatches that the policy learns from, too."""
+        """The state with the critic after updates on the minibatches of the policy's updates."""
         cfg, model = iteration.cfg, iteration.session.model
         critic = to_device(state.kept)
         objective = critic_objective(model, cfg)
@@ -228,7 +230,7 @@ class Critic(MethodState):
     def reward_model(
         self, cfg: Config, model: Decoder, params: Params, restore: Callable[[Any], Any]
     ) -> RewardModel:
-        """The critic. `params` has the start's weights, which are used below adapters alone."""
+        """The critic; only a critic with adapters needs `params`, the weights below them."""
         mesh, lora = model.mesh or make_mesh(cfg.mesh), cfg.model
         start = abstract_adapters(model, lora) if lora.lora_rank else params
         like = jax.eval_shape(lambda start: fresh_critic(model, start, cfg.seed, mesh), start)
@@ -241,7 +243,7 @@ class Critic(MethodState):
 
 
 def estimated(rollout: Rollout, cfg: Config) -> Credit:
-    """Generalised advantage estimates on the critic's values, and the returns it learns."""
+    """Generalised advantage estimates on the critic's values, and the returns for the critic."""
     assert rollout.values is not None, "PPO's credit needs the critic's values"
     lam = CriticConfig.of(cfg).lam
     advantages, returns = token_estimates(rollout, cfg, rollout.values, lam)

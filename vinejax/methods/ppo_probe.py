@@ -3,10 +3,11 @@
     A_c = Q_c - v(s_c)    Q_c = r_c + γ·((1 - λ)·v(s_{c+1}) + λ·Q_{c+1})
 
 v(s_n) is 0. v is a ridge regression on the hidden states of the scoring pass, cross-fitted by
-problem (`credit/probe.py`). With λ = `probe.lam` = 1, the return less v, the policy gradient is
-unbiased; below 1 it is biased as far as v is wrong, as PPO's is, and has less variance: on
-`bifurcation` (24 free lines, rate 4e-4, 60 iterations of 16 solutions, 2026-11-25) two runs with
-0.8 ended at 42% where GRPO ended at 95% and 90%, one with 1 at 95%, about whitened RLOO's (94%).
+problem (`credit/probe.py`). λ is `probe.lam`. With λ = 1 the advantage is the return less v, and
+the policy gradient is unbiased. Below 1 the gradient has less variance, and as in PPO it is biased
+as far as v is wrong. On `bifurcation` (24 free lines, rate 4e-4, 60 iterations of 16 solutions,
+2026-11-25) two runs with λ = 0.8 ended at 42%, where GRPO ended at 95% and 90%. One run with λ = 1
+ended at 95%, and whitened RLOO at 94%.
 
 Source: ours; the λ-return is that of https://arxiv.org/abs/1506.02438.
 """
@@ -38,7 +39,7 @@ class ProbeState(LearnedValue):
 def with_states(
     iteration: Iteration, state: RunState, problems: list[PromptedProblem]
 ) -> Solutions:
-    """Solutions with states one token after the ends of steps, of which none is sampled."""
+    """Solutions with states one token after the ends of steps; no state has continuations."""
     sampled = solutions(iteration, state, problems)
     episodes, _ = divide_at_states(sampled.episodes, iteration.cfg, iteration.session.tokenizer)
     placed = []

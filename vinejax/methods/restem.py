@@ -10,7 +10,7 @@ before it.
 Source: https://arxiv.org/abs/2312.06585, and VinePPO's code, `trainers/restem_trainer.py` and
 `episode_generators/math_restem_episode_generator.py`.
 
-Departs: stops early; VinePPO's code trains on and picks the same policy.
+Departs: training stops early; VinePPO's code trains to the end and picks the same policy.
 """
 
 import math
@@ -37,7 +37,7 @@ from vinejax.session.iteration import Iteration
 
 
 def restem(method: Method, iteration: Iteration, state: RunState) -> RunState:
-    """Sample with the policy, keep right solutions, train the start's weights on them."""
+    """One iteration: samples, keeps right solutions, trains the start's weights on them."""
     cfg, session, own = iteration.cfg, iteration.session, RestEMConfig.of(iteration.cfg)
     params = session.weights(state.policy.params)
     episodes = iteration.sample_train(params, own.problems)
@@ -91,13 +91,14 @@ def climb(
 ) -> tuple[TrainState, list[float], list[float]]:
     """Trains until an evaluation on validation is no better than the evaluation before it.
 
-    `accuracy` is given what is trained; `base` is that of `update_step`.
+    `accuracy` takes the weights, or the adapters, that are trained. `base` is that of
+    `update_step`.
 
     Returns (the best evaluated state, the loss of each update, the accuracy at each evaluation).
-    Evaluations are before the first update, after every `restem.eval_every` updates and after the
-    last; losses are fetched at the end, so that a batch is made while the devices compute. Source:
-    restem_trainer.py:353-433 of VinePPO's code, which trains to the end and evaluates the
-    checkpoints afterwards, with the same result.
+    The policy is evaluated before the first update, after every `restem.eval_every` updates and
+    after the last update. Losses are fetched at the end, so that the host makes a batch while the
+    devices compute. Source: restem_trainer.py:353-433 of VinePPO's code, which trains to the end
+    and evaluates the checkpoints afterwards, with the same result.
     """
     size, packed, shared = passes_for(cfg, cfg.ppo.minibatch, model.mesh)
     objective = Likelihood(

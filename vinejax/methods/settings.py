@@ -1,6 +1,6 @@
-"""The settings of single methods, each a group of fields of the configuration.
+"""The settings of single methods: each class is a group of fields of the configuration.
 
-They are read with every configuration, so nothing of the methods themselves is imported here.
+Every configuration is read with these classes, so this module imports nothing of the methods.
 """
 
 import dataclasses
@@ -26,7 +26,9 @@ class CriticConfig(MethodSettings, section="critic"):
 
 
 class ProbeConfig(MethodSettings, section="probe"):
-    lam: ZeroToOne = 1.0  # λ: a step leads to an average over its later values; 1: to the return
+    lam: ZeroToOne = (
+        1.0  # λ of the average over later values that is the result of a step; 1: the return
+    )
 
 
 class RestEMConfig(MethodSettings, section="restem"):
@@ -41,4 +43,4 @@ class RestEMConfig(MethodSettings, section="restem"):
 
 class DPOConfig(PairConfig, section="dpo"):
     beta: Positive = 0.1
-    penalty: NotNegative = 50.0  # λ: on a correct solution less likely than it was at the start
+    penalty: NotNegative = 50.0  # λ: of a correct solution that is less likely than at the start

@@ -2,9 +2,10 @@
 
     loss: -logπ
 
-The loss is `learner/likelihood.py`'s, on the response alone, EOS included. `--mode=sft`, for
-`sft.steps`, and the start of a run without `model.path` use the same pieces (`training/warmup.py`).
-The rate is `sft.learning_rate`; nothing of `optimizer` is read.
+The loss is that of `learner/likelihood.py`, on the tokens of the response with EOS. The rate is
+`sft.learning_rate`, and the settings `optimizer.*` are not read. `--mode=sft`, which trains for
+`sft.steps`, and a run without `model.path`, which trains its start, use the same functions
+(`training/warmup.py`).
 """
 
 import dataclasses
@@ -37,7 +38,7 @@ LEFT_OUT = "dropped_examples.json"  # of the workdir
 
 
 def supervised(method: Method, iteration: Iteration, state: RunState) -> RunState:
-    """One epoch over the data set's own solutions."""
+    """One iteration: an epoch over the worked solutions of the data set."""
     cfg, session = iteration.cfg, iteration.session
     context = session.model.cfg.context
     examples, left_out = worked_examples(session.task, session.tokenizer, cfg, context)
@@ -100,7 +101,7 @@ def sft_objective(model: Decoder, cfg: Config) -> Likelihood:
 
 
 def sft_optimizer(cfg: Config, num_updates: int) -> optax.GradientTransformation:
-    """AdamW at `sft.learning_rate`; other settings of the optimizer are at their defaults."""
+    """AdamW at `sft.learning_rate`; all other settings of the optimizer have their defaults."""
     schedule = dataclasses.replace(
         OptimizerConfig(),
         learning_rate=cfg.sft.learning_rate,

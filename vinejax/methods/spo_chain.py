@@ -4,8 +4,9 @@
 
 Source: https://arxiv.org/abs/2505.23564; AIFrameResearch/SPO at b9fc6a2.
 
-Departs: KL summed over a sequence (`kl.reduction`), whitening per minibatch (`ppo.whiten`), budget
-fresh (`values.budget`), probabilities the trainer's.
+Departs: in SPO's code the KL is summed over a sequence (`kl.reduction`), advantages are whitened
+per minibatch (`ppo.whiten`), continuations have a fresh budget (`values.budget`), and probabilities
+are the trainer's.
 """
 
 from vinejax.methods.base import Method

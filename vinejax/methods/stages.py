@@ -1,7 +1,7 @@
-"""The stages of a policy-gradient iteration as functions, and what a method keeps between two.
+"""The stages of a policy-gradient iteration, and what a method keeps between two iterations.
 
-`base.policy_gradient` calls them in order; a method replaces those in which it differs, and
-`compose.py` wraps them by the options of a run.
+`base.policy_gradient` calls the stages in order. A method replaces the stages in which it differs
+from VinePPO's, and `compose.py` wraps them with the options of a run.
 """
 
 import itertools
@@ -48,15 +48,15 @@ HIDDEN, ENTROPY = "hidden", "entropy"  # what a scoring pass may keep beside log
 
 
 class MethodState:
-    """What a method keeps between iterations, in `RunState.kept`; by default nothing.
+    """What a method keeps between iterations in `RunState.kept`; by default nothing.
 
-    Checkpoints hold it, so it is None or a NamedTuple of pytrees of arrays, replaced and never
-    changed in place. With `offload.optimizer` its arrays are in the hosts' memory between updates:
-    `to_device` brings them.
+    `RunState.kept` is None or a NamedTuple of pytrees of arrays, because checkpoints hold it. It is
+    replaced and never changed in place. With `offload.optimizer` its arrays are in host memory
+    between updates, and `to_device` brings them back.
     """
 
-    has_critic: ClassVar[bool] = False  # it is PPO's critic, a second model that is trained
-    scores: ClassVar[bool] = False  # it takes a forward pass of its own per iteration
+    has_critic: ClassVar[bool] = False  # what is kept is a second model that is trained
+    scores: ClassVar[bool] = False  # `valued` runs a forward pass of its own
 
     def keeps(self, cfg: Config) -> bool:
         """Whether anything is kept."""
@@ -67,39 +67,39 @@ class MethodState:
         return None
 
     def reads(self, cfg: Config) -> Set[str]:
-        """What the scoring pass keeps for the method: of `HIDDEN` and `ENTROPY`.
+        """Which further outputs of the scoring pass the method reads: `HIDDEN`, `ENTROPY` or both.
 
-        `Rollout.hidden` and `Rollout.entropy` have it.
+        They are in `Rollout.hidden` and `Rollout.entropy`.
         """
         return frozenset()
 
     def check_problem(self, cfg: Config, task: Task, problem: Problem) -> None:
-        """Raises UserError if what values a problem's states cannot be had for this one."""
+        """Raises UserError if the values of this problem's states cannot be computed."""
 
     def valued(self, iteration: Iteration, kept: Any, rollout: Rollout) -> Rollout:
-        """The scored rollout, with values that the method's credit reads."""
+        """The scored rollout with the values that the method's credit reads, if it reads any."""
         return rollout
 
     def learn(
         self, iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit
     ) -> RunState:
-        """The state after the rollout, before the policy's updates."""
+        """The state with what the method learned from the rollout; the policy's updates follow."""
         return state
 
     def reward_model(
         self, cfg: Config, model: Decoder, params: Params, restore: Callable[[Any], Any]
     ) -> RewardModel | None:
-        """What is kept as a reward model, beside the policy's `params`; None if it is none.
+        """What is kept, as a reward model for `--mode=export`; None if it is none.
 
-        For a critic with adapters, `params` are the weights below them.
-        `restore` gives the parts of what a checkpoint keeps that a dict, of the names of the
-        NamedTuple's fields, has arrays or shapes for.
+        `params` are the policy's weights or, for a critic with adapters, the weights below them.
+        `restore` takes a dict from fields of `RunState.kept` to arrays or shapes, and returns the
+        same dict with the checkpoint's arrays.
         """
         return None
 
 
 def draw(iteration: Iteration, state: RunState) -> list[PromptedProblem]:
-    """The `rollout.prompts` problems of an iteration, or further ones at a further call."""
+    """The `rollout.prompts` problems of an iteration; another call returns further problems."""
     return iteration.draw(iteration.cfg.rollout.prompts)
 
 
@@ -110,12 +110,12 @@ def solutions(iteration: Iteration, state: RunState, problems: list[PromptedProb
 
 
 def no_values(iteration: Iteration, state: RunState, sampled: Solutions) -> list[Episode]:
-    """The episodes as they are, for methods without values of states."""
+    """The episodes unchanged, for methods without values of states."""
     return sampled.episodes
 
 
 def monte_carlo(iteration: Iteration, state: RunState, sampled: Solutions) -> list[Episode]:
-    """The episodes with V(s) by fresh continuations of every state."""
+    """The episodes with V(s) of every state, estimated from continuations of the state."""
     stats = iteration.session.engine.stats
     calls = stats.calls
     params = iteration.session.weights(state.policy.params)
@@ -131,10 +131,11 @@ def scored(
     keep: Set[str] = frozenset(),
     has_reference: bool = False,
 ) -> Rollout:
-    """The episodes as a batch with log-probabilities in nats, by the policy and the reference.
+    """The episodes as a batch with log-probabilities of the policy and the reference, in nats.
 
-    `keep` names what else of the pass is kept: `HIDDEN`, `ENTROPY`. Without `has_reference`, and
-    before the first update, the reference model's log-probabilities are the policy's own.
+    `keep` names the further outputs of the pass that are kept: `HIDDEN`, `ENTROPY`. Without
+    `has_reference`, and before the first update, the reference model's log-probabilities are the
+    policy's.
     """
     session, temperature = iteration.session, iteration.cfg.sample.temperature
     batch, steps, passes = laid_out(iteration, episodes)
@@ -151,7 +152,7 @@ def scored(
 
 
 def laid_out(iteration: Iteration, episodes: list[Episode]) -> tuple[Batch, StepLayout, Passes]:
-    """The episodes as a batch of whole minibatches, where their steps lie, and its passes."""
+    """(a batch of whole minibatches with the episodes, the layout of their steps, its passes)."""
     cfg, session = iteration.cfg, iteration.session
     passes = passes_for(cfg, cfg.ppo.minibatch, session.mesh)
     longest = packed_tokens(cfg, session.model.cfg.context, episodes) if passes.packed else 0
@@ -161,10 +162,10 @@ def laid_out(iteration: Iteration, episodes: list[Episode]) -> tuple[Batch, Step
 
 
 class PassOutputs(NamedTuple):
-    """What a scoring pass of the policy gave; None for what it was not asked for."""
+    """The outputs of the policy's scoring pass; None for outputs that were not requested."""
 
-    logprobs: np.ndarray | None  # f32[B, T]; None: they are computed with the reference model's
-    hidden: np.ndarray | None  # f32[S, R] the policy's at all states
+    logprobs: np.ndarray | None  # f32[B, T]; None: computed later, with the reference model's
+    hidden: np.ndarray | None  # f32[S, R] the policy's hidden states at all states
     entropy: np.ndarray | None  # f32[B, T]
 
 
@@ -178,9 +179,9 @@ def passed(
     passes: Passes,
     keep: Set[str],
 ) -> PassOutputs:
-    """What the policy's passes give beside plain log-probabilities, in as few passes as possible.
+    """The outputs of the policy's passes that `keep` names, in as few passes as possible.
 
-    Log-probabilities that prefill gave are not computed again.
+    Log-probabilities that prefill has computed are not computed again.
     """
     logprobs, hidden, entropy = prefill_scores(batch, episodes), None, None
     if HIDDEN in keep:
@@ -198,9 +199,9 @@ def passed(
 
 
 def reference_of(session: Session, state: RunState) -> Params | None:
-    """The reference model's weights, on the devices while the caller holds them.
+    """The reference model's weights; they are on the devices while the caller holds them.
 
-    None before the first update, when they are the policy's own.
+    None before the first update, when the policy's weights are the same.
     """
     return None if int(state.policy.step) == 0 else session.load_reference()
 

@@ -116,12 +116,12 @@ class Iteration:
         return episodes[: self.cfg.rollout.prompts * self.cfg.rollout.per_prompt]
 
     def num_minibatches(self, episodes: list[Episode]) -> int:
-        """Minibatches of an epoch: as many as one row per solution from the prompt would fill."""
+        """The number of minibatches of an epoch, by one row for each solution from the prompt."""
         problems = len({episode.problem_id for episode in episodes})
         return math.ceil(problems * self.cfg.rollout.per_prompt / self.cfg.ppo.minibatch)
 
     def minibatch_rows(self, episodes: list[Episode]) -> int:
-        """Rows of each of `num_minibatches` minibatches that together hold all episodes."""
+        """Rows of a minibatch; `num_minibatches` minibatches together hold all episodes."""
         return minibatch_rows(len(episodes), self.num_minibatches(episodes), self.cfg.ppo.minibatch)
 
     def train(
