@@ -68,13 +68,11 @@ def text_of(name: str, method: Method) -> str:
 
 def needs_of(method: Method) -> list[str]:
     """What a method takes beside one solution per problem and its reward, and its own defaults."""
-    sections = {method.settings.section, *method.reads}
     needs = {
         "groups": "groups" in method.flags,
         "trees": "trees" in method.flags,
         "continuations": method.has_continuations,
         "critic": method.state.has_critic,
-        "judge": "judge" in sections,
         "entropies": ENTROPY in method.state.reads(Config()),
         "whitened": method.defaults.get("ppo.whiten") == "iteration",
         f"ε_high {method.defaults.get('ppo.clip_high')}": "ppo.clip_high" in method.defaults,
