@@ -80,7 +80,6 @@ def episodes() -> list[Episode]:
                 # Two solutions each share the first node, if they have two.
                 nodes=[[i % 4 // 2, 10 + i], [20 + i]][n < 2],
                 values=rng.uniform(0, 1, len(ends)).astype(np.float32),
-                reward_parts={"judge": [1.0, -1.0, 0.0][i % 3]},
             )
         )
     return found

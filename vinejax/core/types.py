@@ -182,7 +182,6 @@ class Rollout(NamedTuple):
     weight: float = 1.0  # μ of `values`, where they are mixed into a baseline
     entropy: np.ndarray | None = None  # f32[B, T] the policy's entropy before each token
     kl_coef: float | None = None  # coefficient of this iteration if it changes; None: `kl.coef`
-    number: int = 0  # number of the iteration, for schedules
 
 
 class TrainState(NamedTuple):

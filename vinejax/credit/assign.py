@@ -111,13 +111,9 @@ def against_group(rollout: Rollout, kind: str, cfg: Config) -> Credit:
 
     `kind` is a kind of `rl.advantages.group_advantages`. `reward.scale` divides the advantages.
     """
-    return per_solution(rollout, compared(rollout, kind, cfg))
-
-
-def compared(rollout: Rollout, kind: str, cfg: Config) -> np.ndarray:
-    """f32[episodes] the advantages of `against_group`."""
     rewards, groups = rewards_with_kl(rollout, cfg), group_numbers(rollout.episodes)
-    return np.asarray(group_advantages(rewards, groups, kind, scale=scale_of(cfg)))
+    advantages = group_advantages(rewards, groups, kind, scale=scale_of(cfg))
+    return per_solution(rollout, np.asarray(advantages))
 
 
 def scale_of(cfg: Config) -> str | None:

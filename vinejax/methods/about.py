@@ -70,13 +70,11 @@ def text_of(name: str, method: Method) -> str:
 
 def needs_of(method: Method) -> list[str]:
     """What a method needs beside solutions and their rewards, and its defaults of two settings."""
-    sections = {method.settings.section, *method.reads}
     needs = {
         "groups": "groups" in method.flags,
         "trees": "trees" in method.flags,
         "continuations": method.has_continuations,
         "critic": method.state.has_critic,
-        "judge": "judge" in sections,
         "entropies": ENTROPY in method.state.reads(Config()),
         "whitened": method.defaults.get("ppo.whiten") == "iteration",
         f"ε_high {method.defaults.get('ppo.clip_high')}": "ppo.clip_high" in method.defaults,

@@ -146,9 +146,7 @@ def scored(
         session.model, weights, reference, batch, episodes, temperature, passes, found.logprobs
     )
     iteration.metrics |= metrics.logprob_diff(episodes, batch) | {"actor/rows": len(episodes)}
-    return Rollout(
-        episodes, batch, steps, hidden=found.hidden, entropy=found.entropy, number=iteration.number
-    )
+    return Rollout(episodes, batch, steps, hidden=found.hidden, entropy=found.entropy)
 
 
 def laid_out(iteration: Iteration, episodes: list[Episode]) -> tuple[Batch, StepLayout, Passes]:

@@ -74,12 +74,8 @@ ONE = {"per_prompt": 1}
     [
         ({"method": "drpo", "ppo": {"clip": 0.1}}, "ppo.clip"),
         ({"method": "opmd", "ppo": {"max_ratio": 5.0}}, "ppo.max_ratio"),
-        ({"method": "opmd", "ppo": {"dual_clip": 3.0}}, "ppo.dual_clip"),
         ({"method": "opmd", "ppo": {"loss": "sapo"}}, "ppo.loss"),
         ({"method": "inpo", "kl": {"coef": 0.1}}, "kl.coef"),
-        ({"method": "d3s", "d3s": {"tokens": 0.0}}, "d3s.tokens"),
-        ({"method": "brpo", "judge": {"function": "x"}}, "judge.function"),
-        ({"judge": {"batch": 2}}, "judge.batch"),
         ({"method": "asymre", "asymre": {"shift": 2.0}}, "asymre.shift"),
         ({"method": "asymre", "reward": {"scale": "group"}}, "reward.scale"),
         ({"method": "treepo", "reward": {"scale": "none"}}, "reward.scale"),

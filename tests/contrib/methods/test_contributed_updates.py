@@ -113,23 +113,6 @@ def test_drpo_weighs_a_group_by_length_and_likelihood():
     np.testing.assert_allclose(found, rows.mask * expected[:, None], atol=1e-5)
 
 
-def test_d3s_trains_on_more_solutions_and_tokens_as_the_run_goes_on():
-    rows, solutions, credit = methods.batch(), methods.episodes(), find_method("d3s").credit
-    assert credit is not None
-    entropy = np.where(rows.mask, methods.values(), 0.0)
-    rollout = Rollout(solutions, rows, step_layout(rows, solutions), None, entropy=entropy)
-
-    def trained(number: int, **own: float) -> np.ndarray:
-        cfg = methods.config("d3s", iterations=4, d3s=own)
-        return np.asarray(credit(rollout._replace(number=number), cfg).mask)
-
-    by_solution = [trained(n, solutions=0.5, tokens=1.0).any(axis=1).sum() for n in (0, 2, 4)]
-    assert by_solution == [4, 6, 8]
-    by_token = [trained(n, solutions=1.0, tokens=0.2).sum() for n in (0, 2, 4)]
-    assert by_token[0] < by_token[1] < by_token[2] == np.sum(rows.mask)
-    assert trained(0, until=0.0).sum() == np.sum(rows.mask)
-
-
 # --- identities
 
 

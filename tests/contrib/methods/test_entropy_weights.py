@@ -1,4 +1,4 @@
-"""What entropy decides: the paper's figures for HAPO and D3S by hand, and loops."""
+"""What entropy decides: the paper's figures for HAPO by hand, and loops."""
 
 import itertools
 
@@ -7,11 +7,9 @@ import numpy as np
 
 from vinejax.contrib.methods.equations.entropy_weights import (
     entropy_clip,
-    extremes,
     relative_entropy,
     token_group_advantages,
     uncertain_advantages,
-    uncertain_tokens,
 )
 
 # --- HAPO
@@ -81,30 +79,6 @@ def test_a_solution_counts_by_its_tokens():
     rewards, lengths = np.array([1, 0, 1, 1], np.float32), np.array([2, 6, 3, 4])
     found = token_group_advantages(rewards, lengths, np.array([5, 5, 9, 9]))
     np.testing.assert_allclose(found, [1.732051, -0.57735, 0, 0], atol=5e-6)
-
-
-# --- D3S
-
-
-def test_the_extremes_vary_most():
-    a = np.array([1.8, -0.2, 0.1, -1.5, 0.4, -0.3])
-    assert np.flatnonzero(extremes(a, 3)).tolist() == [0, 3, 5]
-    np.testing.assert_allclose(a[extremes(a, 3)].var(), 1.86, atol=1e-6)
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        x, keep = rng.normal(size=7).round(1), int(rng.integers(1, 8))
-        best = max(np.var(x[list(at)]) for at in itertools.combinations(range(7), keep))
-        np.testing.assert_allclose(np.var(x[extremes(x, keep)]), best, atol=1e-12)
-
-
-def test_the_uncertain_tokens_of_the_largest_advantages():
-    a, entropy = np.array([[1.8, 1.8], [-1.5, -1.5]]), np.array([[0.1, 1.2], [0.5, 0.9]])
-    mask = np.ones((2, 2), bool)
-    assert uncertain_tokens(a, entropy, mask, 0.5).tolist() == [[False, True], [False, True]]
-    mask[0, 1] = False
-    assert uncertain_tokens(a, entropy, mask, 0.5).tolist() == [[False, False], [True, True]]
-    assert uncertain_tokens(a, entropy, mask, 1.0).tolist() == mask.tolist()
-    assert not uncertain_tokens(a, entropy, np.zeros((2, 2), bool), 0.5).any()
 
 
 # --- AEPO

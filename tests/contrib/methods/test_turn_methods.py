@@ -13,7 +13,6 @@ from helpers.applied import applied, assign_credit
 from vinejax.contrib.methods import direct
 from vinejax.contrib.methods.equations.turn_returns import (
     action_estimates,
-    group_means,
     group_scores,
     returns_to_go,
     shared_rewards,
@@ -120,52 +119,6 @@ def test_gigpo_equals_a_loop_over_all_turns():
                 if x == state and (i == 0) == (t == 0)
             ]
             assert given[t] == pytest.approx(whole + 0.5 * z(value(rewards, t), equals), abs=1e-5)
-
-
-@pytest.mark.parametrize("has_keys", [True, False], ids=["keys", "observations"])
-def test_salt_merges_the_turns_that_solutions_share(has_keys: bool):
-    """Three trajectories of one problem, of which A = (√2, -1/√2, -1/√2)."""
-    rows = [("abc", [0.0, 0.0, 1.0]), ("abd", [0.0, 0.0, 0.0]), ("ac", [0.0, 0.0])]
-    episodes = [episode(states, rewards, has_keys=has_keys) for states, rewards in rows]
-    right, wrong = 2**0.5, -(0.5**0.5)
-    shared = (right + wrong) / 2
-    found = by_turn(episodes, "salt")
-    assert found[0] == pytest.approx([shared, right, right], rel=1e-5)
-    assert found[1] == pytest.approx([shared, wrong, wrong], rel=1e-5)
-    assert found[2] == pytest.approx([wrong, wrong], rel=1e-5)
-    said = episodes[1].turns[0]._replace(action="shout")
-    other = dataclasses.replace(episodes[1], turns=(said, *episodes[1].turns[1:]))
-    np.testing.assert_allclose(by_turn([episodes[0], other, episodes[2]], "salt")[0], right)
-
-
-def test_salt_equals_a_loop_over_all_turns():
-    rng, rows = np.random.default_rng(1), []
-    for problem in "pq":
-        for _ in range(8):
-            n = int(rng.integers(1, 6))
-            states = "s" + "".join(rng.choice(list("ab"), n - 1))
-            rows.append((problem, states, [*[0.0] * (n - 1), float(rng.integers(2))]))
-    episodes = [episode(s, r, problem_id=p) for p, s, r in rows]
-    found = by_turn(episodes, "salt", ppo={"whiten": "none"})
-    wholes = []
-    for problem, _, rewards in rows:
-        r = [x[-1] for p, _, x in rows if p == problem]
-        wholes.append((rewards[-1] - np.mean(r)) / (np.std(r) + 1e-8))
-    merged = 0
-    for (problem, states, rewards), given in zip(rows, found, strict=True):
-        for t in range(len(states)):
-            like = [
-                whole
-                for whole, (p, s, r) in zip(wholes, rows, strict=True)
-                for i in range(len(s))
-                if p == problem
-                and (i == 0, s[i], s[i + 1 :][:1], r[i])
-                == (t == 0, states[t], states[t + 1 :][:1], rewards[t])
-            ]
-            merged += len(set(like)) > 1
-            assert given[t] == pytest.approx(np.mean(like), abs=1e-5)
-    assert merged > 10
-    assert group_means([1, 2, 6], ["x", None, "x"]).tolist() == [3.5, 2, 3.5]
 
 
 def test_the_moves_of_an_episode_that_was_cut_in_a_turn():

@@ -115,8 +115,8 @@ def test_what_may_read_log_probabilities():
         ),
         (
             RUN,
-            {"method": "brpo", "values": {"k": 9, "max_states": None}},
-            "reads entropies, or a judge's word",
+            {"method": "hapo", "values": {"k": 9, "max_states": None}},
+            "method 'hapo' reads entropies",
         ),
         (RUN, {"method": "sft", "values": {"k": 9, "max_states": None}}, "has no advantages"),
         (RUN, {"reset": {"source": "gold"}}, "sample in a way of their own"),

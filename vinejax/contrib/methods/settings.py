@@ -8,7 +8,6 @@ import math
 from typing import Literal
 
 from vinejax.core.errors import ConfigError
-from vinejax.core.plugins import absence_of, function_of
 from vinejax.core.ranges import (
     BelowOne,
     Count,
@@ -120,12 +119,6 @@ class HAPOConfig(MethodSettings, section="hapo"):
     quantile: ZeroToOne = 0.8  # of log H, above which a token's entropy is high
 
 
-class D3SConfig(MethodSettings, section="d3s"):
-    solutions: Share = 0.5  # of an iteration's solutions, at the start of the run
-    tokens: Share = 0.2  # of their tokens, at the start of the run
-    until: ZeroToOne = 1.0  # part of the run after which all are trained on; 0: from the start
-
-
 class OPMDConfig(MethodSettings, section="opmd"):
     tau: NotNegative = 1.0  # weight of the squared log-ratio of a solution
 
@@ -150,19 +143,6 @@ class SingleStreamConfig(MethodSettings, section="single_stream"):
             rule = f"must be from 0 to 1 for method = {cfg.method!r}, which counts rewards as"
             value = repr(cfg.reward.truncated)
             raise ConfigError("reward.truncated", f"{rule} successes", value)
-
-
-class JudgeConfig(MethodSettings, section="judge"):
-    # Dotted path of a function that compares two responses; the default looks at the last word.
-    function: str = "vinejax.contrib.methods.judges.last_word"
-    batch: Count = 256  # pairs of one call, which has a process of its own
-    timeout_s: Positive = 600.0  # of one call; then it is killed, and its pairs are draws
-
-    def check(self, cfg: Config) -> None:
-        """Refuses a judge that is no function."""
-        if function_of("judge.function", self.function) is None:
-            rule = f"{absence_of(self.function)}; name a function"
-            raise ConfigError("judge.function", rule, repr(self.function))
 
 
 class INPOConfig(PairConfig, section="inpo"):

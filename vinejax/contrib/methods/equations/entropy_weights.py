@@ -117,31 +117,3 @@ def uncertain_advantages(
     if len(h):
         found[mask] = advantages[mask] * (1 + weight * (h - h.mean()) / (std or 1.0))
     return found
-
-
-def extremes(advantages: np.ndarray, keep: int) -> np.ndarray:
-    """bool[B] the `keep` advantages with the largest variance.
-
-    They are the k lowest and keep - k highest for some k. Source: D3S,
-    https://arxiv.org/abs/2509.22115.
-    """
-    order = np.argsort(advantages, kind="stable")
-    candidates = [np.r_[order[:low], order[len(order) - (keep - low) :]] for low in range(keep + 1)]
-    chosen = np.zeros(len(order), bool)
-    chosen[max(candidates, key=lambda at: np.var(advantages[at]))] = True
-    return chosen
-
-
-def uncertain_tokens(
-    advantages: np.ndarray, entropy: np.ndarray, mask: np.ndarray, share: float
-) -> np.ndarray:
-    """bool[B, T] the share of the mask's tokens, rounded up, with the largest |A|·H.
-
-    Source: D3S, https://arxiv.org/abs/2509.22115.
-    """
-    places = np.flatnonzero(mask)
-    scores = (np.abs(advantages) * entropy).reshape(-1)[places]
-    chosen = np.zeros(mask.shape, bool)
-    best = np.argsort(-scores, kind="stable")[: int(np.ceil(share * len(places)))]
-    chosen.reshape(-1)[places[best]] = True
-    return chosen

@@ -55,14 +55,6 @@ def group_scores(
     return found
 
 
-def group_means(values: Numbers, groups: Sequence[Hashable]) -> np.ndarray:
-    """float64 [n], the mean of each value's group; arguments as of `group_scores`."""
-    first: dict[Hashable, int] = {}
-    numbers = [first.setdefault(group, len(first)) for group in groups]
-    totals = np.bincount(numbers, np.asarray(values, np.float64))
-    return (totals / np.bincount(numbers))[numbers]
-
-
 def action_estimates(
     rewards: np.ndarray, values: np.ndarray, actions: np.ndarray, gamma: float, lam: float
 ) -> tuple[np.ndarray, np.ndarray]:
