@@ -1,7 +1,8 @@
-"""Shared by methods whose rewards a judge gives, which compares two responses: `judges.py`.
+"""The sampling stage of methods whose rewards come from a judge, which compares two responses.
 
-Sampling is that of other methods. What a solution earned from the judge is `reward_parts["judge"]`,
-and so the metric `reward/judge` and a column of the report; the task's own reward stays beside it.
+Sampling itself is that of other methods. The judge's reward of a solution is
+`reward_parts["judge"]`. It is shown as the metric `reward/judge` and in the report, beside the
+task's own reward.
 """
 
 import dataclasses
@@ -17,14 +18,14 @@ from vinejax.runtime.distributed import is_mine, shared_work
 from vinejax.session.iteration import Iteration, Solutions
 from vinejax.tasks.answers import bare_answer
 
-# (iteration, solutions) -> for each solution the (first, second) that the judge compares for it
+# (iteration, solutions) -> the pairs (first, second) that the judge compares, per solution
 Opponents = Callable[[Iteration, Solutions], list[list[tuple[str, str]]]]
-# chance that the first of each of these is better -> what the episode earned
+# chances that the first of a solution's pairs is the better one -> the judge's reward
 Earnings = Callable[[list[float]], float]
 
 
 def judged_solutions(opponents: Opponents, earnings: Earnings) -> Callable[..., Solutions]:
-    """The first stage of a method: solutions, each compared with its opponents by the judge."""
+    """The sampling stage: solutions, each compared with its opponents by the judge."""
 
     def sample(iteration: Iteration, state: RunState, drawn: list[PromptedProblem]) -> Solutions:
         sampled = solutions(iteration, state, drawn)
@@ -38,13 +39,13 @@ def judged_solutions(opponents: Opponents, earnings: Earnings) -> Callable[..., 
             pairs += [
                 JudgedPair(problem.question, answer, first, second) for first, second in texts
             ]
-        found = chances_of(iteration, pairs)
+        verdicts = chances_of(iteration, pairs)
         iteration.metrics |= {
             "judge/pairs": len(pairs),
-            "judge/timeouts": float(found["drawn"].mean()),
+            "judge/timeouts": float(verdicts["timeouts"].mean()),
         }
         by_episode: list[list[float]] = [[] for _ in sampled.episodes]
-        for i, chance in zip(owners, found["chances"].tolist(), strict=True):
+        for i, chance in zip(owners, verdicts["chances"].tolist(), strict=True):
             by_episode[i].append(chance)
         episodes = [
             dataclasses.replace(e, reward_parts={**(e.reward_parts or {}), "judge": earnings(x)})
@@ -56,19 +57,23 @@ def judged_solutions(opponents: Opponents, earnings: Earnings) -> Callable[..., 
 
 
 def chances_of(iteration: Iteration, pairs: list[JudgedPair]) -> dict[str, np.ndarray]:
-    """The judge's chances, of which each host asks about its own; ½ where time ran out."""
-    settings, mine = JudgeConfig.of(iteration.cfg), [i for i in range(len(pairs)) if is_mine(i)]
-    found = compared(
-        settings.function, [pairs[i] for i in mine], settings.batch, settings.timeout_s
+    """The judge's chances and whether time ran out, by pair; such a pair has the chance ½.
+
+    Each host asks about its part of the pairs.
+    """
+    settings = JudgeConfig.of(iteration.cfg)
+    here = [i for i in range(len(pairs)) if is_mine(i)]
+    chances_here = compared(
+        settings.function, [pairs[i] for i in here], settings.batch, settings.timeout_s
     )
-    by_pair = shared_work(dict(zip(mine, found, strict=True)))
+    by_pair = shared_work(dict(zip(here, chances_here, strict=True)))
     chances = [by_pair[i] for i in range(len(pairs))]
     return {
         "chances": np.array([0.5 if x is None else x for x in chances]),
-        "drawn": np.array([x is None for x in chances]),
+        "timeouts": np.array([x is None for x in chances]),
     }
 
 
 def judgements(rollout: Rollout) -> np.ndarray:
-    """f32[episodes] what the judge gave each solution."""
+    """The judge's reward of each solution, f32[episodes]."""
     return np.array([(e.reward_parts or {})["judge"] for e in rollout.episodes], np.float32)

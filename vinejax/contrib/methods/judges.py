@@ -1,9 +1,9 @@
-"""Judges, functions of a user's that compare two responses, and the judge that is the default.
+"""Judges, functions that compare two responses: the default one, and the calls of any.
 
 A judge takes four lists of equal length: questions, correct answers, first and second responses. It
-gives a number from 0 to 1 for each pair, the chance that the first is the better; ½ is a draw. It
-runs in a process of its own, which is this module's `main`, a batch at a time: one that takes too
-long is killed, and its batch is left out.
+returns a number from 0 to 1 for each pair, the chance that the first response is the better one; ½
+is a draw. Each batch of pairs has a process, this module's `main`. A process that takes too long is
+killed, and the pairs of its batch have no chance.
 """
 
 import os
@@ -26,10 +26,10 @@ from vinejax.core.plugins import (
 
 
 class JudgedPair(NamedTuple):
-    """Two responses to be compared."""
+    """Two responses that the judge compares."""
 
     question: str
-    answer: str  # the correct one
+    answer: str  # correct answer
     first: str
     second: str
 
@@ -49,9 +49,9 @@ def last_word(
 def compared(
     path: str, pairs: Sequence[JudgedPair], batch: int, timeout_s: float
 ) -> list[float | None]:
-    """The chance that the first of each pair is the better; None where time ran out.
+    """The chance that the first of each pair is the better one; None where time ran out.
 
-    Raises UserError, with file and line, if the judge fails or gives anything else.
+    Raises UserError, with file and line, if the judge fails or returns anything but chances.
     """
     chances: list[float | None] = []
     for start in range(0, len(pairs), batch):
@@ -62,7 +62,7 @@ def compared(
 
 
 def _answer(path: str, columns: list[list[str]], timeout_s: float) -> list[float] | None:
-    """What the judge gives in a process of its own; None if its time runs out."""
+    """The judge's chances, from a process of its own; None if its time runs out."""
     paths = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     arguments = [sys.executable, "-m", "vinejax.contrib.methods.judges"]
     with subprocess.Popen(
@@ -70,7 +70,7 @@ def _answer(path: str, columns: list[list[str]], timeout_s: float) -> list[float
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": paths},
-        start_new_session=True,  # what the judge starts is killed with it
+        start_new_session=True,  # so that processes of the judge are killed with it
     ) as child:
         try:
             reply, _ = child.communicate(pickle.dumps((path, columns)), timeout_s)
@@ -88,29 +88,29 @@ def _answer(path: str, columns: list[list[str]], timeout_s: float) -> list[float
     return list(result)
 
 
-def checked(path: str, function: Any, columns: list[list[str]]) -> tuple[str, Any]:
-    """('chances', list) from a call of the judge, or ('error', file, line and what is wrong)."""
+def checked_call(path: str, function: Any, columns: list[list[str]]) -> tuple[str, Any]:
+    """Calls the judge: ('chances', list), or ('error', message with file and line)."""
     try:
         found = listed(function(*columns))
     except Exception as error:
         return "error", failure(error, source_of(path.rpartition(".")[0]))
     chances = [finite_number(x) for x in found or ()]
     if len(chances) != len(columns[0]) or any(x is None or not 0 <= x <= 1 for x in chances):
-        rule = f"gave {found!r:.200}; needed are {len(columns[0])} numbers from 0 to 1"
-        return "error", f"{place_of(function)}: {rule}"
+        message = f"gave {found!r:.200}; needed are {len(columns[0])} numbers from 0 to 1"
+        return "error", f"{place_of(function)}: {message}"
     return "chances", chances
 
 
 def main() -> None:
-    """The process of a judge: answers one batch.
+    """The process of a judge, which answers one batch.
 
-    Reads (path of the judge, its four lists) from standard input, writes what `checked` gives to
-    standard output. What the judge prints goes to standard error.
+    It reads (path of the judge, its four lists) from standard input and writes the result of
+    `checked_call` to standard output. The judge's own prints go to standard error.
     """
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     path, columns = pickle.load(sys.stdin.buffer)
-    pickle.dump(checked(path, find_function(path), columns), replies)
+    pickle.dump(checked_call(path, find_function(path), columns), replies)
     replies.close()
 
 
