@@ -324,8 +324,8 @@ def test_only_this_task_reads_its_settings():
     [
         (CodeConfig(command=("bwrap",)), "code.command .*code.sandbox = 'command'"),
         (CodeConfig(url="http://x"), "code.url .*code.sandbox = 'http'"),
-        (CodeConfig(sandbox="command"), "code.command = .*names what starts an interpreter"),
-        (CodeConfig(sandbox="http"), "code.url = .*names the address"),
+        (CodeConfig(sandbox="command"), "code.command = .*must be the command up to python3"),
+        (CodeConfig(sandbox="http"), "code.url = .*must be the address"),
     ],
 )
 def test_settings_that_do_not_fit(cfg: CodeConfig, words: str):
