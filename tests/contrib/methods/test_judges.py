@@ -1,4 +1,4 @@
-"""Judges: an exact one, one that hangs and is killed, and ones that fail or give something else."""
+"""Judges that are exact, that hang and are killed, that fail, or that return something else."""
 
 import re
 import sys

@@ -85,19 +85,19 @@ def read_asserts(source: str, entry: str) -> tuple[Assertion, ...]:
         if isinstance(statement, ast.FunctionDef) and statement.name == "check":
             renamed = {statement.args.args[0].arg: entry, entry: entry}
             statements = statement.body
-    found = []
+    assertions = []
     for statement in statements:
         if isinstance(statement, ast.Assert):
             assertion = _assertion(statement, renamed)
             if assertion.calls:
-                found.append(assertion)
+                assertions.append(assertion)
             elif not assertion.holds(()):
                 raise ValueError(f"{assertion.source!r:.80} is false for every solution")
         elif not _is_idle(statement):
             raise ValueError(f"{ast.unparse(statement)!r:.80} is no assertion")
-    if not found:
+    if not assertions:
         raise ValueError("there is no assertion")
-    return tuple(found)
+    return tuple(assertions)
 
 
 def _is_idle(statement: ast.stmt) -> bool:

@@ -45,8 +45,12 @@ def tests_of(value: Any, row: dict[str, Any], question: str) -> dict[str, Any]:
     if len(cases) < len(value):
         raise ValueError(f"a test is neither input with output nor an assertion: {value[0]!r:.80}")
     if not entry:
-        return {"stdin": [[_text(given), _text(output)] for given, output in cases]}
-    return {"calls": [[entry, *_arguments_and_result(given, output)] for given, output in cases]}
+        return {"stdin": [[_text(given_input), _text(output)] for given_input, output in cases]}
+    calls = []
+    for given_input, output in cases:
+        arguments, result = _arguments_and_result(given_input, output)
+        calls.append([entry, arguments, result])
+    return {"calls": calls}
 
 
 def _unpacked_value(value: Any) -> Any:
@@ -79,8 +83,8 @@ def _entry(value: Any, row: dict[str, Any]) -> str:
 
 
 def _pairs(value: dict[str, Any]) -> list[dict[str, Any]]:
-    for given, output in (("inputs", "outputs"), ("input", "output")):
-        inputs, outputs = value.get(given), value.get(output)
+    for input_key, output_key in (("inputs", "outputs"), ("input", "output")):
+        inputs, outputs = value.get(input_key), value.get(output_key)
         if isinstance(inputs, list) and isinstance(outputs, list):
             if len(inputs) != len(outputs):
                 raise ValueError(f"{len(inputs)} inputs and {len(outputs)} outputs")
@@ -97,15 +101,15 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else "\n".join(map(str, value))
 
 
-def _arguments_and_result(given: Any, output: Any) -> tuple[list[Any], Any]:
+def _arguments_and_result(given_input: Any, output: Any) -> tuple[list[Any], Any]:
     """(arguments, result) of a call, given as values, or as JSON texts with a line per argument.
 
     If the arguments are values, a text is the result itself: APPS expects '321' as a text.
     """
-    if isinstance(given, str):
-        arguments = [json.loads(line) for line in given.splitlines() if line.strip()]
+    if isinstance(given_input, str):
+        arguments = [json.loads(line) for line in given_input.splitlines() if line.strip()]
         return arguments, _json(output)
-    return (list(given) if isinstance(given, list) else [given]), output
+    return (list(given_input) if isinstance(given_input, list) else [given_input]), output
 
 
 def _json(output: Any) -> Any:

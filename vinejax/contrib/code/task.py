@@ -85,10 +85,10 @@ class Code(RowTask):
 
         Raises ConfigError without `data.solution`.
         """
-        found = self._worked(problem, _first_text)
+        text = self._worked(problem, _first_text)
         if self._begins_inside:
-            return f"{found}\n```"
-        return found if FENCE.search(found) else f"```python\n{found}\n```"
+            return f"{text}\n```"
+        return text if FENCE.search(text) else f"```python\n{text}\n```"
 
     def split(self, text: str) -> list[int]:
         """Boundaries of sentences outside code, and of lines or blocks (`code.steps`) in code."""
@@ -136,11 +136,11 @@ class Code(RowTask):
         new = {(problem.id, code): problem for problem, code in jobs if code}
         to_run = [(problem, code) for (_, code), problem in new.items()]
         results = self._sandbox.get().run_all(self._result, to_run)
-        known = dict(zip(new, results, strict=True))
+        by_job = dict(zip(new, results, strict=True))
         grader.stats.pairs += len(items)
         grader.stats.timeouts += sum(result.status == "timeout" for result in results)
         grader.stats.errors += sum(result.status == "lost" for result in results)
-        return [self._reward(known.get((problem.id, code or ""))) for problem, code in jobs]
+        return [self._reward(by_job.get((problem.id, code or ""))) for problem, code in jobs]
 
     def failure(self, problem: Problem, response: str) -> Failure | None:
         """The first test that a response fails, for the report; None if none fails or without code.
@@ -160,9 +160,9 @@ class Code(RowTask):
     def _result(self, job: tuple[Problem, str]) -> TestOutcome:
         problem, code = job
         with self._lock:
-            if found := self._results.get((problem.id, code)):
+            if known := self._results.get((problem.id, code)):
                 self._results.move_to_end((problem.id, code))
-                return found
+                return known
         if not has_readable_tests(problem.answer):
             return TestOutcome(0, 1)
         result = run_tests(problem.answer, code, self._sandbox.get(), self._sandbox.code.partial)
@@ -191,13 +191,13 @@ def _shifted_bounds(bounds: Sequence[int], by: int) -> list[int]:
 
 def _first_text(row: Any, name: str) -> str:
     """The text in a column, or the first text of a list there, which may be JSON."""
-    found = column(row, name)
-    if isinstance(found, str) and found.startswith("["):
-        found = json.loads(found)
-    found = found[0] if isinstance(found, list) and found else found
-    if not isinstance(found, str):
+    text = column(row, name)
+    if isinstance(text, str) and text.startswith("["):
+        text = json.loads(text)
+    text = text[0] if isinstance(text, list) and text else text
+    if not isinstance(text, str):
         raise ValueError(f"column {name!r} must be a text, or a list of texts")
-    return found
+    return text
 
 
 def _package_file() -> str:

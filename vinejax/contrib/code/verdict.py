@@ -67,14 +67,14 @@ def _outcome_of_prints(
     tests: Sequence[Sequence[str]], code: str, sandbox: Sandbox, all_of_them: bool
 ) -> TestOutcome:
     result = TestOutcome(0, len(tests))
-    for given, expected in tests:
-        outcome = sandbox.run(code, given)
+    for program_input, expected in tests:
+        outcome = sandbox.run(code, program_input)
         if outcome.status == "ok" and same_output(outcome.out, expected):
             result = result._replace(passed=result.passed + 1)
         else:
             got = outcome.out if outcome.status == "ok" else f"{outcome.out}\n{_reason(outcome)}"
             if not result.failure:
-                result = result._replace(failure=_failure(given, expected, got))
+                result = result._replace(failure=_failure(program_input, expected, got))
             if outcome.status != "ok":
                 result = result._replace(status=outcome.status)
             if not all_of_them:
@@ -120,8 +120,8 @@ def _reason(outcome: Outcome) -> str:
     return last if last and outcome.status.startswith("exit") else outcome.status
 
 
-def _failure(given: str, expected: str, got: str) -> Failure:
-    parts = {"input": given, "expected": expected, "got": got}
+def _failure(program_input: str, expected: str, got: str) -> Failure:
+    parts = {"input": program_input, "expected": expected, "got": got}
     return {name: text[:SHOWN] for name, text in parts.items()}
 
 

@@ -35,9 +35,9 @@ def merged_advantages(rollout: Rollout, cfg: Config) -> Credit:
     groups, wholes = group_numbers(episodes).tolist(), compared(rollout, "grpo", cfg).tolist()
     edges, values, ends = [], [], []
     for row, episode in enumerate(episodes):
-        found = list(edges_of(episode))
-        edges += [(groups[row], edge or row) for edge in found]
-        values += [wholes[row]] * len(found)
+        edges_here = list(edges_of(episode))
+        edges += [(groups[row], edge or row) for edge in edges_here]
+        values += [wholes[row]] * len(edges_here)
         ends.append(len(values))
     means = group_means(values, edges)
     return per_move(rollout, [means[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)])

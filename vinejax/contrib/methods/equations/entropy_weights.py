@@ -27,14 +27,14 @@ def relative_entropy(entropy: np.ndarray, mask: np.ndarray, quantile: float) -> 
     Source: HAPO, https://arxiv.org/abs/2509.16591 (v2), equations 5 to 13. The released code
     divides by min h, which is negative, so that low entropies get h̃ ≥ 0 as well.
     """
-    found = np.zeros(mask.shape, np.float32)
+    by_token = np.zeros(mask.shape, np.float32)
     if not mask.any():
-        return found
+        return by_token
     logs = np.log(np.maximum(entropy[mask].astype(np.float64), LEAST))
     away = logs - np.quantile(logs, quantile, method="nearest")  # σ would cancel below
     highest, lowest = max(away.max(), LEAST), max(-away.min(), LEAST)
-    found[mask] = np.where(away > 0, away / highest, away / lowest)
-    return found
+    by_token[mask] = np.where(away > 0, away / highest, away / lowest)
+    return by_token
 
 
 @jax.jit
@@ -112,12 +112,12 @@ def uncertain_advantages(
 
     Source: AEPO, https://arxiv.org/abs/2510.14545; its code's policy loss.
     """
-    found = np.zeros(mask.shape, np.float32)
+    by_token = np.zeros(mask.shape, np.float32)
     h = entropy[mask].astype(np.float64)
     std = h.std(ddof=1) if len(h) > 1 else 0.0
     if len(h):
-        found[mask] = advantages[mask] * (1 + weight * (h - h.mean()) / (std or 1.0))
-    return found
+        by_token[mask] = advantages[mask] * (1 + weight * (h - h.mean()) / (std or 1.0))
+    return by_token
 
 
 def extremes(advantages: np.ndarray, keep: int) -> np.ndarray:

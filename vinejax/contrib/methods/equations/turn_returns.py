@@ -44,15 +44,15 @@ def group_scores(
 
     Source: GiGPO, https://arxiv.org/abs/2505.10978, equations 3 and 6.
     """
-    found = np.zeros(len(values))
+    scores = np.zeros(len(values))
     members: dict[Hashable, list[int]] = {}
     for i, group in enumerate(groups):
         members.setdefault(group, []).append(i)
     for places in members.values():
         x = np.asarray(values, np.float64)[places]
         if np.ptp(x) > 0:
-            found[places] = (x - x.mean()) / (x.std(ddof=1) + eps if has_std else 1.0)
-    return found
+            scores[places] = (x - x.mean()) / (x.std(ddof=1) + eps if has_std else 1.0)
+    return scores
 
 
 def group_means(values: Numbers, groups: Sequence[Hashable]) -> np.ndarray:

@@ -44,12 +44,12 @@ def entropies(play: Play, tokens: int, vocabulary: int) -> list[float]:
 
     It is an unbiased estimate of the mean entropy of π before these tokens.
     """
-    found, start = [], 0
+    estimates, start = [], 0
     for turn in play.turns:
         first = play.logprobs[start : min(turn.drawn, start + tokens)]
-        found.append(-sum(first) / max(len(first), 1) / math.log(vocabulary))
+        estimates.append(-sum(first) / max(len(first), 1) / math.log(vocabulary))
         start = turn.end
-    return found
+    return estimates
 
 
 @dataclasses.dataclass(eq=False)
