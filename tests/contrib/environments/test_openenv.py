@@ -1,4 +1,4 @@
-"""Environments of an OpenEnv server: a stand-in for its client, and a server where installed."""
+"""Environments of an OpenEnv server, with a stand-in for its client and a server if installed."""
 
 import io
 import json
@@ -24,7 +24,7 @@ TEXT = {"type": "string"}
 
 
 class Session:
-    """A client, and its session: a bit per turn of the seed's generator, three times."""
+    """A client with its session, with a bit of the seed's generator in each of three turns."""
 
     live: list["Session"] = []
 
@@ -100,7 +100,7 @@ def test_what_a_server_must_have(package: None):
     for address, words in [
         (
             "http://two",
-            r"ValueError: its action has the texts \['message', 'tone'\]; needed is one",
+            r"ValueError: its action has the text fields \['message', 'tone'\]; it must have one",
         ),
         ("http://gone", "ConnectionRefusedError: refused"),
         ("", "name an environment, such as 'http://127.0.0.1:8000'"),

@@ -1,4 +1,4 @@
-"""Games of TextArena, and what holds for every environment of another library.
+"""Games of TextArena, and the behaviour of every environment of another library.
 
 A stand-in with TextArena's interface runs without the extra; with it, every game for one player
 that runs offline is played.
@@ -27,7 +27,7 @@ class SinglePlayerState:
 
 
 class Coins:
-    """Says a bit of each global generator per turn, three times; `<` is rewarded at the end."""
+    """Shows a bit of each global generator in three turns; `<` earns a reward at the end."""
 
     last = ""
 
@@ -89,7 +89,7 @@ def test_problems_are_seeds_and_no_two_splits_share_one(package: None):
 
 
 def played(game: Any, actions: list[str], disturb: int) -> list[Observation]:
-    """The answers, while others draw from the global generators."""
+    """The observations of an episode, while others draw from the global generators."""
     answers = []
     for action in actions:
         random.seed(disturb)
@@ -107,7 +107,7 @@ def test_an_episode_has_the_global_generators_to_itself(package: None):
     for seed in range(20):
         game, again = task.env(), task.env()
         first = game.reset(problem, seed)
-        assert again.reset(problem, seed) == first  # of the problem, whatever the noise
+        assert again.reset(problem, seed) == first  # whatever the noise
         assert first == task.env().reset(problem, seed + 1) != ""
         head = played(game, actions[:1], 1)
         twin: Any = game.fork and game.fork()
@@ -166,8 +166,8 @@ def test_what_cannot_be_played_is_one_line(package: None, monkeypatch: pytest.Mo
 
 
 UP = "[up] [down] [left] [right]"
-# The games for one player that need nothing from the network, and forms of their moves: # is a
-# number, @ a letter.
+# The games for one player that need no network, with forms of their moves: # is a number, and
+# @ is a letter.
 GAMES = {
     "2048": UP, "Bandit": "[red] [blue] [green]", "Blackjack": "[hit] [stand]",
     "Countdown": "[#_#_+] [#_#_*]", "Crosswords": "[#_#_@]", "Cryptarithm": "[@_#]",

@@ -1,4 +1,4 @@
-"""Environments of verifiers: a stand-in for the part that is used, and the package if installed."""
+"""Environments of verifiers, as stand-ins and from the package if installed."""
 
 import asyncio
 import itertools
@@ -37,7 +37,7 @@ class Trace:
 
 
 class Guessing:
-    """A task: guess its number; half a point is for at most two turns."""
+    """A task to guess its number, with half a point for at most two turns."""
 
     NEEDS_CONTAINER = False
 
@@ -158,7 +158,7 @@ def task_of(name: str, **fields: Any) -> VerifiersTask:
 
 
 def played(name: str, *said: str, place: int = 7) -> tuple[str, list[Observation]]:
-    """The first text of an episode, and the answers to what is said."""
+    """The first text of an episode, and the observations after each action."""
     task = task_of(name)
     problem = next(p for p in task.load("train") if p.columns["seed"] == place + 1000)
     game = task.env()

@@ -1,4 +1,4 @@
-"""What entropy decides: the paper's figures for HAPO by hand, and loops."""
+"""Weights by entropy, compared with the papers' formulas by hand and in loops."""
 
 import itertools
 
@@ -16,7 +16,7 @@ from vinejax.contrib.methods.equations.entropy_weights import (
 
 
 def test_entropy_is_relative_to_its_quantile_and_keeps_its_sign():
-    """The released code gives low entropies a positive sign."""
+    """Low entropies are negative here; the released code makes them positive."""
     entropy = np.exp(np.array([[-3.0, -2.0, -1.0, 0.0, 1.0, 9.0]], np.float32))
     mask = np.array([[True] * 5 + [False]])
     found = relative_entropy(entropy, mask, 0.5)
@@ -29,7 +29,7 @@ def test_entropy_is_relative_to_its_quantile_and_keeps_its_sign():
 
 
 def by_hand(ratio: float, a: float, h: float) -> tuple[float, float]:
-    """(loss, its derivative by the ratio), with ε 0.2 and 0.28."""
+    """(loss, derivative by the ratio) of a token, with the bounds 0.2 and 0.28."""
     inside = 0.9 <= ratio <= 1.14
     if (h > 0 and not inside) or (h <= 0 and inside):
         a *= 1 + h
@@ -85,7 +85,7 @@ def test_a_solution_counts_by_its_tokens():
 
 
 def test_advantages_grow_with_entropy():
-    """Entropies 1, 2, 3 of the mask's tokens: -1, 0 and 1 standard deviations of the sample."""
+    """Entropies of 1, 2 and 3 on the mask are -1, 0 and 1 standard deviations of the sample."""
     entropy = np.array([[1, 9, 2], [3, 9, 9]], np.float32)
     mask = np.array([[1, 0, 1], [1, 0, 0]], bool)
     advantages = np.array([[2, 2, 2], [-5, -5, -5]], np.float32)

@@ -1,4 +1,4 @@
-"""Rewards and weights within a group: vectors of the authors' formulas, and loops."""
+"""Rewards and weights in a group, compared with the authors' formulas and with loops."""
 
 import math
 
@@ -66,7 +66,7 @@ def preference_loss(levels, groups, ratios, beta, anisotropy) -> float:
 
 
 def test_preferences_are_minus_the_gradient():
-    """Central differences of a loop over pairs."""
+    """The weights equal central differences of a loop over pairs."""
     rng = np.random.default_rng(0)
     for _ in range(30):
         levels, groups = rng.integers(1, 4, 7), rng.integers(0, 3, 7)

@@ -1,4 +1,4 @@
-"""Hints: which are tried, which answer replaces a solution, and what the group then earns."""
+"""Hints of a problem, and the choice of the solution that replaces another."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def tried(rewards: list[Any]) -> list[Any]:
 
 
 def test_the_first_right_one_of_the_lowest_tier():
-    """The authors' twelve prompts, four per level."""
+    """The hints are the authors' twelve prompts, four per level."""
     right = [0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 1]
     assert first_right([1] * 4 + [2] * 4 + [3] * 4, tried(right)) == 5
     assert first_right([3, 1, 1], tried([1, 0.5, 1])) == 2

@@ -1,4 +1,4 @@
-"""Losses of whole solutions and steps: vectors, autograd of the formula, and packed rows."""
+"""Losses of whole solutions and steps, compared with formulas by hand and in packed rows."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ OWNERS = [[(0, 0), (0, 1)], [(0, 3), (0, 4), (0, 5)], [(1, 0)], [(1, n) for n in
 
 
 def random_case(seed: int) -> tuple[np.ndarray, ...]:
-    """(log-probabilities, old ones, advantages of the four segments)."""
+    """(log-probabilities, old log-probabilities, advantages of the four segments)."""
     rng = np.random.default_rng(seed)
     logprobs = rng.normal(-1, 0.4, (2, 7)).astype(np.float32)
     old = (logprobs + rng.normal(0, 0.2, (2, 7))).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Advantages over solutions that share a beginning, by hand and against loops over all pairs."""
+"""Advantages over solutions that share a beginning, compared with loops and numbers by hand."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_ancestors_by_hand(rewards, weighting, expected):
 
 
 def test_a_leaf_near_the_root_is_compared_as_far_as_it_goes():
-    """The first leaf with all three alone; the others with all three and with each other."""
+    """The first leaf is compared with all three; the others also with each other."""
     out = ancestor_advantages([[1], [2, 3], [2, 4]], [1.0, 1.0, 0.0])
     np.testing.assert_allclose(out, [1 / 3, (1 / 3 + 1 / 2) / 2, (-2 / 3 - 1 / 2) / 2], atol=1e-6)
 
@@ -108,7 +108,7 @@ def test_forks_by_hand():
 
 
 def test_a_prefix_of_another_solution_shares_its_value():
-    """Both pass through (1, 2); what the longer one loses is in its own last token."""
+    """Both solutions pass through (1, 2); the longer one loses value at its last token alone."""
     assert fork_differences([[1, 2], [1, 2, 3]], [1.0, 0.0]) == [[0.0, 0.0], [0.0, 0.0, -0.5]]
 
 
@@ -118,7 +118,7 @@ def test_equal_solutions_with_other_rewards_share_their_mean():
 
 
 def random_group(seed):
-    """Solutions over two or three tokens, so that many share a beginning, and their rewards."""
+    """(solutions of two or three different tokens, rewards): many share a beginning."""
     rng = np.random.default_rng(seed)
     count = int(rng.integers(1, 9))
     letters = int(rng.integers(2, 4))

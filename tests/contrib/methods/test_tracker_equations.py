@@ -1,4 +1,4 @@
-"""The arithmetic of single-stream policy optimization, against loops and by hand."""
+"""The equations of single-stream policy optimization, compared with loops and by hand."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def f32(*numbers: float) -> np.ndarray:
 
 
 def test_three_draws_of_a_problem_by_hand():
-    """α = β = 4, D = 0, and rewards 1, 1, 0."""
+    """The counts after rewards 1, 1 and 0, from α = β = 4 and with D = 0."""
     alpha, beta = first_counts(f32(0), 0, 8.0)
     values, advantages, counts = [], [], []
     for reward in (1.0, 1.0, 0.0):
@@ -35,7 +35,7 @@ def test_three_draws_of_a_problem_by_hand():
 
 
 def test_counts_equal_a_moving_average_of_the_rewards():
-    """v ← v + η·(r - v) with η = 1 / (ρ·(α + β) + 1), also for rewards that are fractions."""
+    """The counts give v ← v + η·(r - v), η = 1 / (ρ·(α + β) + 1), also for fractional rewards."""
     rng = np.random.default_rng(0)
     alpha, beta = f32(3), f32(5)
     value, count = 3 / 8, 8.0

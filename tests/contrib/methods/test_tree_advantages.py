@@ -1,4 +1,4 @@
-"""Credit on trees, through a batch: worked numbers of each method's paper or code."""
+"""Credit on trees through a batch, compared with figures of each method's paper or code."""
 
 import dataclasses
 from typing import Any
@@ -12,7 +12,7 @@ from vinejax.core.types import Episode
 from vinejax.credit.assign import Credit
 from vinejax.learner.batch import collate
 
-# Two levels of two, 3 tokens per node; the leaves' rewards.
+# A tree of two levels of two branches, with 3 tokens per node, and the rewards of its leaves.
 PATHS = [[0, 1], [0, 2], [3, 4], [3, 5]]
 REWARDS = [1.0, 0.0, 0.0, 0.0]
 
@@ -22,7 +22,7 @@ def leaf(i: int, **fields: Any) -> Episode:
     response = [3 + first] * 3 + [3 + second] * 3
     given = {"step_ends": [3, 6], "reward": REWARDS[i], "nodes": PATHS[i], "problem_id": "p"}
     one = cases.episode([0, 2], response, **given | fields)
-    return dataclasses.replace(one, logprobs=[-1.0] * 6)  # unlikely enough to be trained on
+    return dataclasses.replace(one, logprobs=[-1.0] * 6)  # a probability that is trained on
 
 
 def credit_of(method: str, episodes: list[Episode], **fields: Any) -> Credit:

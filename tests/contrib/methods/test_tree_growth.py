@@ -1,4 +1,4 @@
-"""Trees of solutions: which paths are leaves, which nodes they share, and where rules branch."""
+"""Trees of solutions: the leaves among paths, the nodes that they share, and rules of growth."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ from vinejax.contrib.methods.sampling.tree_paths import (
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
 
-ROOM = 40  # tokens of a response
+ROOM = 40  # largest number of tokens of a response
 
 
 def path(tokens: str, parent: int | None = None, start: int = 0, **fields: Any) -> TreePath:
@@ -29,7 +29,7 @@ def path(tokens: str, parent: int | None = None, start: int = 0, **fields: Any) 
     return TreePath(ids, [-float(i) for i in range(len(ids))], parent, start, **given)
 
 
-# Two trees: 0 with 1 and 2 at its end, 3 inside of 2; and 4.
+# Two trees: path 0, with 1 and 2 at its end and 3 inside 2, and path 4.
 FOREST = [
     path("abc", is_over=False),
     path("abcd", 0, 3),
@@ -66,7 +66,7 @@ def test_a_place_belongs_to_the_path_that_drew_the_token_before_it():
 
 
 def grown(rule: Any, cfg: Config, seed: int, longest: int = ROOM) -> list[list[TreePath]]:
-    """The paths after each wave; a branch alone would draw up to `longest` tokens."""
+    """The paths after each wave; without a budget a branch draws up to `longest` tokens."""
     rng, paths, waves = np.random.default_rng(seed), [], []
     for wave in range(100):
         shoots = [attached_shoot(paths, shoot) for shoot in rule(wave, tuple(paths), cfg, rng)]

@@ -1,4 +1,4 @@
-"""Solutions of trees: what they share, what is trained on, and how they are graded."""
+"""Solutions of trees: their shared tokens, their trained tokens and their grading."""
 
 import dataclasses
 from typing import Any
@@ -26,7 +26,7 @@ OF_TREES: dict[str, dict[str, Any]] = {
 
 
 class Lines(cases.FewProblems):
-    """Four characters are a step, and length a reward: a model that cannot write has both."""
+    """Four characters are a step and the length is the reward, which suits an untrained model."""
 
     def split(self, text: str) -> list[int]:
         return [*range(0, len(text), 4), len(text)]
@@ -138,7 +138,7 @@ def test_credit_is_finite_and_belongs_to_nodes(method: str, sampled):
 
 
 class Paid(Lines):
-    """Each step earns a tenth of its number of characters."""
+    """A task in which each step earns a tenth of its number of characters."""
 
     def step_rewards(self, problem: Problem, steps: list[str]) -> list[float]:
         return [len(step) / 10 for step in steps]

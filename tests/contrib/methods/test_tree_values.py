@@ -1,4 +1,4 @@
-"""Values of nodes and credit of edges in trees of solutions, by hand and against linked trees."""
+"""Values of nodes and credit of edges, compared with numbers by hand and with linked trees."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ def close(out, expected, atol=1e-6):
 
 
 def of_nodes(tree, rule):
-    """[L] lists of the rule's number for each node of a leaf's path."""
+    """The number that the rule gives each node of a leaf's path, [L] lists."""
     return [[rule(node) for node in leaf.lineage()[1:]] for leaf in tree.leaves]
 
 
@@ -45,14 +45,14 @@ def test_the_random_trees_have_all_shapes():
     depths = [{len(path) for path in tree.paths} for tree in TREES]
     assert any(len(d) >= 4 for d in depths) and any(d == {5} for d in depths)
     assert {len(tree.leaves) for tree in TREES} >= {1, 2, 3, 10, 20}
-    assert sum(len(tree.leaves) == 1 < len(tree.paths[0]) for tree in TREES) > 5  # mere chains
+    assert sum(len(tree.leaves) == 1 < len(tree.paths[0]) for tree in TREES) > 5  # no forks
 
 
 # --- node_values, edge_advantages, is_informative_edge ---
 
 
 def test_values_and_edges_by_hand():
-    """SPO-tree's 2-2 with leaves (1, 0), (0, 0)."""
+    """SPO-tree's tree of two levels of two branches, with the leaves (1, 0) and (0, 0)."""
     rewards = [1.0, 0.0, 0.0, 0.0]
     values = node_values(TWO_BY_TWO, rewards)
     assert values == {None: 0.25, 1: 0.5, 2: 0.0, 3: 1.0, 4: 0.0, 5: 0.0, 6: 0.0}
@@ -111,13 +111,13 @@ def test_treerl_by_hand():
 
 
 def test_treerl_weighs_by_the_leaves_that_are_trained_on():
-    """R = 1, -1/3, -1/3, -1/3. One selected leaf below each node: V is the mean of R below it."""
+    """With one selected leaf below each node V is the mean of R below it; R = 1, -⅓, -⅓, -⅓."""
     out = treerl_rewards(TWO_BY_TWO, [1.0, 0.0, 0.0, 0.0], [True, False, True, False])
     close(out, [[2 / 3, 5 / 3], [], [-2 / 3, -2 / 3], []])
 
 
 def test_treerl_inherits_a_missing_local_term():
-    """R = 1, -1, so V = 1 at 1, 2 and 3, and the local term of 1 serves all three."""
+    """With R = 1, -1 nodes 1, 2 and 3 have V = 1, and all three have the local term of node 1."""
     assert treerl_rewards([[1, 2, 3], [4]], [1.0, 0.0]) == [[2.0, 2.0, 2.0], [-2.0]]
 
 

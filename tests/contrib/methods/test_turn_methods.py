@@ -1,4 +1,4 @@
-"""Methods with credit of turns: published numbers, loops in NumPy, turns without a key."""
+"""Methods with credit of turns, compared with published numbers and with loops in NumPy."""
 
 import dataclasses
 from typing import Any
@@ -23,7 +23,7 @@ from vinejax.learner.batch import collate, step_layout
 
 
 def episode(states: str, rewards: list[float], has_keys: bool = True, **fields: Any) -> Episode:
-    """A prompt of 2 tokens, and for each state a turn of 2 tokens and an observation of 1.
+    """An episode with a prompt of 2 tokens, and per state a turn of 2 and an observation of 1.
 
     The first state is the problem's; the last turn ends with its action.
     """
@@ -44,7 +44,7 @@ def episode(states: str, rewards: list[float], has_keys: bool = True, **fields: 
 
 
 def by_turn(episodes: list[Episode], method: str, **sections: Any) -> list[list[float]]:
-    """The advantage of each turn; its tokens have the same one, and observations 0."""
+    """The advantage of each turn, which all its tokens must have; observations must have 0."""
     batch = collate(episodes, rows=len(episodes))
     rollout = Rollout(episodes, batch, step_layout(batch, episodes))
     sections.setdefault("values", {"k": 9, "max_states": None})
@@ -122,7 +122,7 @@ def test_gigpo_equals_a_loop_over_all_turns():
 
 
 def test_the_moves_of_an_episode_that_was_cut_in_a_turn():
-    """With two steps in its first turn, and the outcome in what is left."""
+    """The first turn has two steps, and the rest of the response has the outcome."""
     turn = Turn(4, 6, "say", "seen", 0.25, None)
     one = cases.episode(
         [0, 1],
@@ -146,7 +146,7 @@ POAD = {
 
 
 def test_poad_gives_the_numbers_of_its_authors_code():
-    """Two actions of two tokens, with γ 0.99 and λ 0.95."""
+    """There are two actions of two tokens, with γ 0.99 and λ 0.95."""
     one = episode("ab", POAD["rewards"])
     batch = collate([one], rows=1)
     drawn = np.asarray(batch.mask)
@@ -198,7 +198,7 @@ def test_turn_credit_shares_a_reward_with_the_turns_before_it():
 
 
 def test_direct_draws_a_step_of_two_turns_as_a_whole():
-    """A step of four tokens with an observation amid them, and one of two tokens."""
+    """The first step has four tokens with an observation in between, the second has two."""
     one = episode(
         "abc",
         [0.0, 0.0, 1.0],

@@ -1,4 +1,4 @@
-"""Solutions of several turns that branch off others: what they share, and where they begin."""
+"""Solutions of several turns that branch off one another."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ from vinejax.rollout.turns import TurnSampler
 
 
 def shared(one: Episode, other: Episode) -> int:
-    """Turns that two episodes share."""
+    """The number of turns that two episodes share."""
     pairs = zip(one.turns, other.turns, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), 0)
 
@@ -61,7 +61,7 @@ def without_keys(found: list[list[Episode]]) -> list[list[Episode]]:
 
 
 def test_where_solutions_begin():
-    """One begins at the prompt, all others branch off it; or they begin there once it is over."""
+    """One begins at the prompt. The others branch off it, or begin there once it is over."""
     for episodes in grown(rule(1, lambda place, rng: 9)):
         assert all(episode.turns[0] == episodes[0].turns[0] for episode in episodes)
     plain = cases.sampled(cases.config(rollout={"prompts": 2, "per_prompt": 6}), cases.Unsure())
@@ -69,7 +69,7 @@ def test_where_solutions_begin():
 
 
 def test_what_the_rule_is_told():
-    """Entropies of the turns so far, the solutions, and for how many waves there were branches."""
+    """It gets the entropies of the turns so far, the number of solutions, and the streak."""
     seen: list[TurnPlace] = []
 
     def branches(place: TurnPlace, rng: np.random.Generator) -> int:
@@ -110,7 +110,7 @@ def test_arpo_branches_as_its_authors_code(
 
 
 class Draws(np.random.Generator):
-    """A generator that draws this number."""
+    """A generator that always draws this number."""
 
     def __init__(self, u: float):
         super().__init__(np.random.PCG64(0))

@@ -41,7 +41,7 @@ def config(**sections: Any) -> Config:
 
 
 def sampled(names: str, rewards: list[float], seed: int, params: Any) -> Rollout:
-    """One random response to each of the problems 'p<digit>', scored with `params`."""
+    """A rollout with a random response to each problem 'p<digit>', scored with `params`."""
     rng = np.random.default_rng(seed)
     episodes = []
     for digit, reward in zip(names, rewards, strict=True):
@@ -60,7 +60,7 @@ def count(tracker: ValueTracker, rollout: Rollout, params: Any) -> tuple[ValueTr
 
 
 def drift_by_hand(episode: Episode, then: Any, now: Any) -> float:
-    """The mean over the response of |difference of log-probabilities|, a sequence by itself."""
+    """The drift of one response, scored as a sequence by itself."""
 
     def logprobs(params: Any) -> np.ndarray:
         padded = np.array([episode.tokens + [0] * (14 - len(episode.tokens))], np.int32)
@@ -88,7 +88,7 @@ def test_a_draw_has_distinct_problems_by_seed_iteration_and_weights():
 
 
 def test_the_chance_of_a_draw_is_that_of_its_weights():
-    """Of the first two of three problems, against w_i / W · w_j / (W - w_i)."""
+    """The first two of three problems have the probability w_i / W · w_j / (W - w_i)."""
     weights = np.array([0.55, 0.35, 0.05], np.float32)
     runs = 8000
     found = dict.fromkeys(itertools.permutations("012", 2), 0)
@@ -158,7 +158,7 @@ def test_counting_changes_the_drawn_problems_alone_and_remembers_their_responses
 
 
 def test_the_drift_is_that_of_the_last_response_since_it_was_sampled():
-    """Three policies; problem 2 is drawn by all of them, 4 by the first and the last."""
+    """Problem 2 is drawn by all of three policies, and problem 4 by the first and the last."""
     policies = [cases.params(), *(
         jax.tree.map(lambda x, n=n: x * (1 + 0.0015 * n), cases.params()) for n in (1, 2)
     )]  # fmt: skip
@@ -180,7 +180,7 @@ def test_the_drift_is_that_of_the_last_response_since_it_was_sampled():
     ]
     places = np.array([5, 4, 2])
     kept = np.clip(2 ** (-np.array(expected) / 0.06), 0.875, 0.96)
-    assert 0.875 < kept[2] < 0.96 and kept[1] != kept[2]  # the bounds decide nothing here
+    assert 0.875 < kept[2] < 0.96 and kept[1] != kept[2]  # the bounds are not reached here
     rewards = np.array([1.0, 0.0, 1.0])
     np.testing.assert_allclose(
         after.alpha[places], kept * tracker.alpha[places] + rewards, rtol=1e-4

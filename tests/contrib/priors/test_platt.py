@@ -1,4 +1,4 @@
-"""Learned values from outside: their scale and their weight."""
+"""Values by a user's function: their scaling and their weight."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ SIZE = 240
 
 
 def states(seed: int, count: int, says) -> tuple[ProbeStates, np.ndarray]:
-    """(states, their true values); `says` gives a function's numbers from true values."""
+    """(states, their true values); `says` makes a function's numbers from true values."""
     rng = np.random.default_rng(seed)
     truth = rng.beta(0.6, 0.6, size=SIZE)
     own, value = (rng.random(SIZE) < truth).astype(float), rng.binomial(count, truth) / count
@@ -20,7 +20,7 @@ def states(seed: int, count: int, says) -> tuple[ProbeStates, np.ndarray]:
 
 
 def after(iterations: int, count: int, says, seed: int = 0):
-    """(scaling, states, v, true values) of the last of some iterations, before it learns."""
+    """(scaling, states, v, true values) in the last iteration, before its update."""
     kept = platt.fresh_scaling()
     for i in range(iterations):
         rows, truth = states(100 * seed + i, count, says)
@@ -36,7 +36,7 @@ def exact(rng: np.random.Generator, truth: np.ndarray) -> np.ndarray:
 
 
 def overconfident(rng: np.random.Generator, truth: np.ndarray) -> np.ndarray:
-    """Logits three times as large, and too high."""
+    """Numbers whose logits are three times as large, and shifted up."""
     x = platt.logits(truth)[:, 0]
     return 1 / (1 + np.exp(-3 * x - 1.5))
 
@@ -59,7 +59,7 @@ def test_numbers_are_values_before_there_are_labels():
 
 
 def test_the_fit_is_that_of_single_labels():
-    """By Newton's method on all labels; bins and a constant penalty cost little."""
+    """Newton's method on all single labels has nearly the same result as the bins."""
     rows, _ = states(1, 3, overconfident)
     kept = platt.fresh_scaling()
     kept = platt.updated(kept, rows, platt.predictions(kept, rows), rows.value, np.ones(SIZE, bool))
@@ -76,7 +76,7 @@ def test_the_fit_is_that_of_single_labels():
 
 
 def test_a_wrong_scale_is_mended():
-    """The squared error of v, and what `value/error` says of it, against the numbers' own."""
+    """The scaled v has a smaller squared error than the numbers, and `value/error` estimates it."""
     _, rows, v, truth = after(5, 3, overconfident)
     raw = 1 / (1 + np.exp(-rows.features[:, 0]))
     error = np.mean((v - truth) ** 2)
@@ -86,7 +86,7 @@ def test_a_wrong_scale_is_mended():
 
 
 def test_a_perfect_value_lowers_the_error():
-    """Against the best of those that know nothing, the mean label."""
+    """The comparison is with the mean label, the best constant."""
     error = {}
     for says in (exact, constant):
         _, rows, v, _ = after(5, 3, says)
@@ -98,7 +98,7 @@ def test_a_perfect_value_lowers_the_error():
 @pytest.mark.parametrize("says", [at_random, constant])
 @pytest.mark.parametrize("count", [1, 9, 3])
 def test_nonsense_has_no_weight(count: int, says):
-    """Below .1 in all of the first iterations, and in none of forty runs above it."""
+    """The weight stays below .1 in the first iterations of all forty runs."""
     for seed in range(40):
         kept, *_ = after(6, count, says, seed)
         assert platt.weight_of(kept) < 0.1, seed
@@ -113,7 +113,7 @@ def test_a_good_value_has_weight():
 
 
 def test_v_is_fixed_before_the_labels_of_its_iteration():
-    """Weight and v come from earlier iterations: the gradient has no bias, whatever v says."""
+    """Weight and v come from earlier iterations, so the gradient is unbiased for any v."""
     kept, rows, v, _ = after(4, 2, overconfident)
     other = rows._replace(solution_return=1 - rows.solution_return, value=1 - rows.value)
     np.testing.assert_array_equal(platt.predictions(kept, other)[0], v)

@@ -1,4 +1,4 @@
-"""`values.prior` = a function's dotted path: what it is given, and what it may give."""
+"""Functions as `values.prior`: their arguments, their results, their errors."""
 
 import dataclasses
 import re
@@ -25,7 +25,7 @@ from vinejax.session.session import Session
 
 
 def place(prior: str) -> str:
-    """File and line of a function; the line of its body for those that fail within it."""
+    """File and line of a function; for functions that fail, the line of the failure."""
     within = prior in ("raises", "hangs")
     return f"{priors.__file__}:{getattr(priors, prior).__code__.co_firstlineno + within}"
 
@@ -48,7 +48,7 @@ def a_session() -> Any:
 
 
 def a_rollout(cfg: Config) -> Rollout:
-    """Two solutions with values, of two and four states; the first is the same."""
+    """A rollout of two solutions with two and four states, the first of which is the same."""
     both = [cases.episode(cases.RIGHT), cases.episode(cases.WRONG, reward=0.0)]
     episodes, _ = cases.fill(both, cfg)
     batch = collate(episodes, 4)
@@ -66,7 +66,7 @@ def test_a_function_is_given_prompt_and_response_up_to_the_state():
     texts = ["", cases.RIGHT[0], *("".join(cases.WRONG[:c]) for c in range(4))]
     np.testing.assert_array_equal(found, [1 / (1 + len(text)) for text in texts])
     completions = [text for _, text in priors.SEEN]
-    # The prompt's end is a state of both solutions, and is asked for once.
+    # The prompt's end is a state of both solutions; the function gets it once.
     assert completions == ["", texts[1], *texts[3:]]
     assert {prompt for prompt, _ in priors.SEEN} == {f"{cases.QUESTION}="}
 

@@ -1,4 +1,4 @@
-"""The search for the edge of failure, on curves that are known."""
+"""The search for the edge of failure, on known curves."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from vinejax.contrib.resets.edge import edge, next_probe
 def search(
     curve: Callable[[int], float], length: int, target: float = 0.5, rises: bool = True
 ) -> tuple[int, list[int]]:
-    """(the edge that is found, the lengths that were probed, in order)."""
+    """(edge, lengths that the search probed, in order)."""
     rates: dict[int, float] = {}
     while (probe := next_probe(rates, length, target, rises)) is not None:
         assert 0 < probe < length and probe not in rates
@@ -25,10 +25,10 @@ def test_worked_numbers():
     assert search(lambda j: 0.7 if j >= 11 else 0.1, 16) == (11, [8, 12, 10, 11])
     # The wrong solution is lost from the 3rd on: the same search on a curve that falls.
     assert search(lambda j: 0.3 if j >= 3 else 1.0, 16, rises=False) == (3, [8, 4, 2, 3])
-    # A rate that is the target ends the search.
+    # A rate equal to the target ends the search.
     assert search(lambda j: 0.5, 16) == (8, [8])
     assert search(lambda j: j / 8, 8, target=0.75) == (6, [4, 6])
-    # Equally near: the shorter, which leaves more to the policy.
+    # At equal distances the shorter length wins, which leaves more to the policy.
     assert search(lambda j: float(j >= 5), 8) == (4, [4, 6, 5])
 
 
@@ -49,14 +49,14 @@ def test_every_edge_of_every_length_is_found_in_logarithmic_time(rises: bool):
                 return 0.9 if (j >= crossing) == rises else 0.0
 
             found, probes = search(curve, length, rises=rises)
-            # 0.9 is nearer to 0.5 than 0.0 is: the last or the first length on that side.
+            # 0.9 is nearer to 0.5 than 0.0 is, so the edge is on the side of 0.9.
             expected = crossing if rises else crossing - 1
             assert found == min(max(expected, 1), length - 1)
             assert len(probes) <= math.ceil(math.log2(length))
 
 
 def test_where_the_target_is_crossed_often_one_crossing_is_found():
-    """Fails at 1 to 4, passes at 5 and 6, fails at 7 to 11, passes from 12 on."""
+    """The curve fails at 1 to 4, passes at 5 and 6, fails at 7 to 11, and passes from 12 on."""
 
     def curve(j: int) -> float:
         return 1.0 if j in (5, 6) or j >= 12 else 0.0
@@ -65,4 +65,4 @@ def test_where_the_target_is_crossed_often_one_crossing_is_found():
     for length in (13, 14, 16, 20, 23):
         found, _ = search(curve, length)
         assert found in crossings, length
-    assert search(curve, 10)[0] == 4  # 5 passes first, and what lies behind it is not looked at
+    assert search(curve, 10)[0] == 4  # 5 passes first, so the search does not look behind it

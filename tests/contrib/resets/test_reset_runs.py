@@ -1,4 +1,4 @@
-"""Resets through the loop: what two iterations leave, restarting between them, and budgets."""
+"""Runs with resets: the records of two iterations, restarts, and budgets."""
 
 import math
 import shutil
@@ -14,7 +14,7 @@ from vinejax.model.hf.weights import load_pretrained
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.training import loop
 
-START = str(CONFIGS / "tiny_start")  # it solves a third of the problems
+START = str(CONFIGS / "tiny_start")  # the start solves a third of the problems
 RESETS: dict[str, dict[str, Any]] = {
     "edge": {"source": "both", "at": "edge", "k": 3},
     "gold": {"source": "gold", "share": 0.5},
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 def run(name: str, workdir: Path, iterations: int) -> list[dict[str, Any]]:
-    """The train records of a run, each iteration with four groups of three from the prompts."""
+    """The train records of a run with four groups of three from the prompts per iteration."""
     fields = {
         **{"iterations": iterations, "model": {"path": START}, "sample": {"max_tokens": 24}},
         # Evaluation samples as training does, so that decoding is compiled once.
@@ -57,7 +57,7 @@ def check_run(lines: list[dict[str, Any]], workdir: Path, source: str) -> None:
     for i, line in enumerate(lines):
         assert all(math.isfinite(x) for name, x in line.items() if name != "stage")
         assert line["rollout/logprob_diff/max"] <= 1e-4 and line["actor/grad_norm"] > 0
-        # As many updates as without resets, whose rows come on top of the others.
+        # There are as many updates as without resets; their rows are added to the others.
         assert line["total/updates"] == 4 * (i + 1)
         rows = cases.read_lines(workdir / "episodes" / f"{i}.jsonl")
         further = 0 if source == "gold" else 3 * groups[i]

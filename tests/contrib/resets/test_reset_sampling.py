@@ -32,7 +32,7 @@ MANY = 10**6  # groups
 
 
 class Task(cases.FewProblems):
-    """Every problem has the same worked solution; right is what ends with its answer."""
+    """A task whose problems have one worked solution; texts that end with its answer are right."""
 
     def solution(self, problem: Problem) -> str:
         return WORKED
@@ -42,7 +42,7 @@ class Task(cases.FewProblems):
 
 
 class Policy(FakeEngine):
-    """Goes on as a rule says that is given the response so far, a branch and its number there."""
+    """A policy that goes on by a rule of (response so far, branch, number of the branch there)."""
 
     def __init__(self, rule: Callable[[str, Branch, int], str]):
         super().__init__(self._written)
@@ -62,7 +62,7 @@ class Policy(FakeEngine):
 
 
 def by_seed(so_far: str, branch: Branch, k: int) -> str:
-    """Right or wrong by the branch's own random number, after a line of its own."""
+    """A line, then a right or wrong answer, both by the branch's random number."""
     answer = 4 if branch.seed % 2 else 5
     return f"\n{branch.seed % 7}+1=2\n#### {answer}"
 
@@ -95,7 +95,7 @@ def groups_of(episodes: list[Episode]) -> dict[tuple[str, int], list[Episode]]:
 
 
 def check(one: Episode, source: list[int]) -> None:
-    """What holds for every solution that begins like `source`."""
+    """Asserts what holds for every solution that begins like `source`."""
     assert one.response[: one.given] == source[: one.given]
     assert one.given < len(source) and len(one.response) > one.given
     assert one.logprobs[: one.given] == [0.0] * one.given
@@ -138,7 +138,7 @@ def test_a_share_of_the_problems_begins_within_the_gold_solution():
         resets = sum(e.given > 0 for e in episodes) / len(episodes)
         length = len(cases.encode(WORKED)) + 1
         assert abs(resets - share * (1 - 1 / length)) < 0.1
-        # The problems that begin at their prompt have the solutions that they would have.
+        # Problems that begin at their prompt have the solutions of a run without resets.
         for one, other in zip(episodes, plain, strict=True):
             assert one.given > 0 or one == other
 
@@ -195,7 +195,7 @@ RIGHT = {"none": 0, "few": 1, "half": 2, "most": 3, "all": 4}  # of the four sol
 
 
 def some_right(so_far: str, branch: Branch, k: int) -> str:
-    """Right as often as the problem's name says; further solutions end at once."""
+    """A rule with as many right solutions as the problem's name says; further ones end at once."""
     names = list(RIGHT)
     if so_far:
         return "\n#### 4" if k == 0 else "\n#### 5"
@@ -265,7 +265,7 @@ def test_every_length_and_every_solution_is_chosen():
 @pytest.mark.parametrize("reset", [{"source": "gold", "share": 0.5}, {"source": "both"}])
 @pytest.mark.parametrize("at", ["uniform", "edge"])
 def test_a_problems_solutions_depend_on_no_other_problem(reset: dict, at: str):
-    """Nor on their order: a restart, another mesh or other hosts change nothing."""
+    """They do not depend on the order either, so restarts, meshes and hosts change nothing."""
     names = [f"p{i}" for i in range(12)]
     cfg = config(**reset, at=at)
     policy = Policy(by_seed)
@@ -293,7 +293,7 @@ def test_solutions_that_are_too_short_to_be_cut_are_not_chosen():
 
 
 def test_the_edge_is_searched_in_waves_over_all_problems():
-    """Three of five continuations are right from as many tokens on as the prompt's digit says."""
+    """Three of five continuations are right from the token on that the prompt's digit names."""
     encode, decode = cases.encode, cases.tokenizer().decode
     problems = [(Problem(x, "", "4"), [cases.BOS, *encode(f"{x}+3-1=")]) for x in "369"]
     assert len(problems[0][1]) == len(PROMPT) and len(encode(WORKED)) == 19
@@ -327,12 +327,12 @@ def test_the_edge_of_a_wrong_solution_is_where_it_is_lost():
         policy = Policy(rule)
         episodes = sample(policy, problems_of("p"), config(source="both", at="edge"), iteration)
         (one, *_) = episodes[4:]
-        # A quarter of the continuations fails before the slip, all after it: that is nearer.
+        # A quarter of the continuations fails before the slip, which is nearer to the target.
         assert cases.tokenizer().decode(one.response[: one.given]) == "\n2+3="
         assert [e.reward for e in episodes[4:]] == [0.0, 1.0, 1.0, 1.0]
 
 
-# --- what is made of them
+# --- credit, batches, values
 
 
 def test_credit_and_batch_leave_out_what_was_given():
@@ -370,7 +370,7 @@ def test_rewards_of_steps_that_were_given_are_dropped():
 
 
 def test_vineppo_values_the_states_from_what_was_given_on():
-    """By hand: half of the continuations are right before the line 5-1=4, and all after it."""
+    """Half of the continuations are right before the line 5-1=4, and all of them after it."""
     given = cases.encode("\n2+3")
 
     def rule(so_far: str, branch: Branch, k: int) -> str:
@@ -419,7 +419,7 @@ def test_a_state_that_a_reset_shares_with_its_source_is_sampled_once():
     np.testing.assert_allclose(credit_by_step([own, reset], cfg)[:, 0], [0.0, -2 / 3], atol=1e-6)
 
 
-# --- what is refused
+# --- errors
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""Assertions of a data set as tests whose expected values stay outside of the sandbox.
+"""Assertions of a data set as tests whose expected values stay outside the sandbox.
 
-An assertion is calls of the solution with constant arguments, and an expression of their results.
-The calls are made inside, the expression is evaluated here, over plain data: what the solution
-returns is an operand, and neither its `__eq__` nor an early exit decides anything.
+An assertion has calls of the solution with constant arguments, and an expression of their results.
+The sandbox makes the calls. This process evaluates the expression over plain data, so that neither
+an `__eq__` of the solution nor an early exit decides about a test.
 """
 
 import ast
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from vinejax.contrib.code.sandbox.runner import encode
 
-Call = tuple[str, Any]  # a function of the solution, and (positional, named) arguments, encoded
+Call = tuple[str, Any]  # (function of the solution, encoded (positional, named) arguments)
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     function.__name__: function
@@ -52,15 +52,15 @@ UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
 
 
 class Assertion(NamedTuple):
-    """An expression over the results of calls, which stand in it as the names 'result 0', ..."""
+    """An expression over results of calls, which have the names 'result 0', 'result 1', ..."""
 
-    source: str  # as in the data
+    source: str  # text in the data
     calls: tuple[Call, ...]
-    shown: tuple[str, ...]  # the calls, for people
+    shown: tuple[str, ...]  # texts of the calls, to be shown
     condition: ast.expr
 
     def holds(self, results: Sequence[Any]) -> bool:
-        """Whether it holds for these results; False where evaluating it fails."""
+        """Whether the assertion holds for these results; False if its evaluation fails."""
         named = {f"result {i}": result for i, result in enumerate(results)}
         try:
             return bool(evaluate(self.condition, named))
@@ -70,10 +70,11 @@ class Assertion(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def read_asserts(source: str, entry: str) -> tuple[Assertion, ...]:
-    """The assertions of a text, or of the `check(candidate)` in it, whose candidate is `entry`.
+    """The assertions of a text, or of its function `check(candidate)`, whose candidate is `entry`.
 
-    Without a check every function that is not one of FUNCTIONS is the solution's. Raises ValueError
-    for a text that has none, or a statement that is no assertion of constants and results.
+    Without a `check` every function that is not in FUNCTIONS belongs to the solution. Raises
+    ValueError for a text without assertions, and for a statement that is more than an assertion on
+    constants and results.
     """
     try:
         statements: Sequence[ast.stmt] = ast.parse(source).body
@@ -84,23 +85,23 @@ def read_asserts(source: str, entry: str) -> tuple[Assertion, ...]:
         if isinstance(statement, ast.FunctionDef) and statement.name == "check":
             renamed = {statement.args.args[0].arg: entry, entry: entry}
             statements = statement.body
-    found = []
+    assertions = []
     for statement in statements:
         if isinstance(statement, ast.Assert):
             assertion = _assertion(statement, renamed)
             if assertion.calls:
-                found.append(assertion)
+                assertions.append(assertion)
             elif not assertion.holds(()):
                 raise ValueError(f"{assertion.source!r:.80} is false for every solution")
         elif not _is_idle(statement):
             raise ValueError(f"{ast.unparse(statement)!r:.80} is no assertion")
-    if not found:
+    if not assertions:
         raise ValueError("there is no assertion")
-    return tuple(found)
+    return tuple(assertions)
 
 
 def _is_idle(statement: ast.stmt) -> bool:
-    """Whether a statement decides nothing: a docstring, `pass`, an import, METADATA."""
+    """Whether a statement tests nothing: a docstring, `pass`, an import, METADATA."""
     if isinstance(statement, ast.Assign):
         return all(isinstance(x, ast.Name) and x.id == "METADATA" for x in statement.targets)
     if isinstance(statement, ast.Expr):
@@ -117,13 +118,13 @@ def _assertion(statement: ast.Assert, renamed: Mapping[str, str] | None) -> Asse
         evaluate(condition, {f"result {i}": 0 for i in range(len(calls.made))})
     except Unreadable as error:
         raise ValueError(f"{source!r:.80}: {error}") from None
-    except Exception:  # 0 is a result of the wrong kind
+    except Exception:  # the stand-in 0 may have the wrong type
         pass
     return assertion
 
 
 class _Calls(ast.NodeTransformer):
-    """Puts a name in the place of each call of the solution."""
+    """Replaces each call of the solution by a name."""
 
     def __init__(self, renamed: Mapping[str, str] | None):
         self._renamed = renamed
@@ -154,10 +155,11 @@ class Unreadable(ValueError):
 
 
 def evaluate(node: ast.expr, named: Mapping[str, Any]) -> Any:
-    """The value of an expression over `named` and constants. Raises Unreadable, or what it raises.
+    """The value of an expression over `named` and constants.
 
-    A result is never multiplied, formatted or raised to a power unless all are numbers, as it could
-    be made to fill the memory.
+    Raises Unreadable for an expression of another kind, and the expression's own errors. Results
+    are multiplied only if they are numbers, and never formatted or raised to a power, because a
+    program could choose them so that they fill the memory.
     """
 
     def value(inner: ast.expr) -> Any:

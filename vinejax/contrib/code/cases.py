@@ -1,8 +1,10 @@
-"""Tests of programs, in the forms in which data sets have them.
+"""Reading the tests of programs in the forms that data sets use.
 
-A problem's answer is the JSON of its tests: {'stdin': [[input, output], ...]}, {'calls':
-[[function, arguments, result], ...]}, or {'asserts': text, 'entry': function, 'before': code that
-stands before the answer}.
+The answer of a problem is the JSON of its tests, in one of three forms:
+
+    {'stdin': [[input, output], ...]}
+    {'calls': [[function, arguments, result], ...]}
+    {'asserts': text, 'entry': function, 'before': code that stands before the answer}
 """
 
 import base64
@@ -16,10 +18,10 @@ from vinejax.contrib.code.asserts import read_asserts
 
 
 def tests_of(value: Any, row: dict[str, Any], question: str) -> dict[str, Any]:
-    """The tests in a column, of APPS', TACO's, LiveCodeBench's, MBPP's or HumanEval's form.
+    """The tests in a column in the form of APPS, TACO, LiveCodeBench, MBPP or HumanEval.
 
-    The function that is called is named by `fn_name` beside the tests or in the row, by
-    `entry_point`, or by `metadata.func_name`. Raises ValueError for any other form.
+    The name of the function to call is `fn_name`, with the tests or in the row, `entry_point`, or
+    `metadata.func_name`. Raises ValueError for any other form.
     """
     value = _unpacked_value(value)
     entry = _entry(value, row)
@@ -43,12 +45,16 @@ def tests_of(value: Any, row: dict[str, Any], question: str) -> dict[str, Any]:
     if len(cases) < len(value):
         raise ValueError(f"a test is neither input with output nor an assertion: {value[0]!r:.80}")
     if not entry:
-        return {"stdin": [[_text(given), _text(output)] for given, output in cases]}
-    return {"calls": [[entry, *_arguments_and_result(given, output)] for given, output in cases]}
+        return {"stdin": [[_text(given_input), _text(output)] for given_input, output in cases]}
+    calls = []
+    for given_input, output in cases:
+        arguments, result = _arguments_and_result(given_input, output)
+        calls.append([entry, arguments, result])
+    return {"calls": calls}
 
 
 def _unpacked_value(value: Any) -> Any:
-    """A column's value; of a text with JSON what it says, packed as LiveCodeBench's or not."""
+    """The value of a column, with JSON parsed, also where LiveCodeBench has compressed it."""
     if not isinstance(value, str):
         return value
     if value.lstrip()[:1] in ("{", "["):
@@ -60,7 +66,7 @@ def _unpacked_value(value: Any) -> Any:
         packed = zlib.decompress(base64.b64decode(value, validate=True))
     except (ValueError, zlib.error):
         return value
-    # A pickle of one text. It is read and never run.
+    # A pickle of one text, whose opcodes are read and never executed.
     texts = [x for _, x, _ in pickletools.genops(packed) if isinstance(x, str)]
     return json.loads(texts[0])
 
@@ -77,8 +83,8 @@ def _entry(value: Any, row: dict[str, Any]) -> str:
 
 
 def _pairs(value: dict[str, Any]) -> list[dict[str, Any]]:
-    for given, output in (("inputs", "outputs"), ("input", "output")):
-        inputs, outputs = value.get(given), value.get(output)
+    for input_key, output_key in (("inputs", "outputs"), ("input", "output")):
+        inputs, outputs = value.get(input_key), value.get(output_key)
         if isinstance(inputs, list) and isinstance(outputs, list):
             if len(inputs) != len(outputs):
                 raise ValueError(f"{len(inputs)} inputs and {len(outputs)} outputs")
@@ -91,19 +97,19 @@ def _is_case(case: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """An input or output as a text; a list is its lines."""
+    """An input or output as a text; a list has its lines."""
     return value if isinstance(value, str) else "\n".join(map(str, value))
 
 
-def _arguments_and_result(given: Any, output: Any) -> tuple[list[Any], Any]:
-    """Arguments of a call, and its result: values, or both are texts of JSON, a line an argument.
+def _arguments_and_result(given_input: Any, output: Any) -> tuple[list[Any], Any]:
+    """(arguments, result) of a call, given as values, or as JSON texts with a line per argument.
 
-    Beside arguments that are values a text is the result itself: APPS expects '321' as a text.
+    If the arguments are values, a text is the result itself: APPS expects '321' as a text.
     """
-    if isinstance(given, str):
-        arguments = [json.loads(line) for line in given.splitlines() if line.strip()]
+    if isinstance(given_input, str):
+        arguments = [json.loads(line) for line in given_input.splitlines() if line.strip()]
         return arguments, _json(output)
-    return (list(given) if isinstance(given, list) else [given]), output
+    return (list(given_input) if isinstance(given_input, list) else [given_input]), output
 
 
 def _json(output: Any) -> Any:
@@ -120,7 +126,7 @@ def tests_in(answer: str) -> dict[str, Any]:
 
 
 def has_readable_tests(answer: str) -> bool:
-    """Whether all tests can be made: no value that is expected would have to enter the sandbox."""
+    """Whether all tests can be run with their expected values outside the sandbox."""
     tests = tests_in(answer)
     try:
         return "asserts" not in tests or bool(read_asserts(tests["asserts"], tests["entry"]))

@@ -1,13 +1,13 @@
-"""Programs of four lines, generated: the smallest task on which learning from code that runs shows.
+"""Generated programs of four lines, the smallest task that learns from running code.
 
     times 7, minus 3    the prompt
-    x=int(input())      the response, a program that is run on two numbers
+    x=int(input())      the response, a program that runs on two numbers
     x*=7
     x-=3
     print(x)
 
-The demonstrations take another operator than the one asked for with chance p = `WRONG` in each of
-the two middle lines, so (1 - p)² of them are right. Tests, sandbox, steps and rewards are those of
+In a demonstration each of the two middle lines has a wrong operator with probability p = `WRONG`.
+So (1 - p)² of the demonstrations are right. Tests, sandbox, steps and rewards are those of the task
 `code`.
 """
 
@@ -23,7 +23,7 @@ from vinejax.tasks.generated import CharacterTask, rng_of, split_of
 WORDS = {"plus": "+", "minus": "-", "times": "*"}
 NUMBERS = range(1, 10)
 INPUTS = (4, 17)
-WRONG = 0.3  # chance that a demonstration's line has a wrong operator
+WRONG = 0.3  # probability of a wrong operator in a line of a demonstration
 
 
 def program(symbols: list[str], numbers: list[str]) -> str:
@@ -40,14 +40,14 @@ def answer_to(x: int, symbols: list[str], numbers: list[str]) -> int:
 
 
 class ProgramsTask(Code, CharacterTask):
-    """The task that the module's docstring describes; `tasks/base.py` documents the methods."""
+    """The task of the module's docstring; `tasks/base.py` documents the methods."""
 
     name = "programs"
     reads = ()
 
     def __init__(self, data: DataConfig):
         super().__init__(data)
-        self._begins_inside = True  # a response is a program, without a fence
+        self._begins_inside = True  # because a response is a program without a fence
 
     def load(self, split: Split) -> list[Problem]:
         parts = [f"{word} {number}" for word in WORDS for number in NUMBERS]

@@ -8,14 +8,15 @@ r"""Problems of any table, with Python as a tool: turns that end with </tool> ru
     </output>
     It is \boxed{13}.                        a turn without </tool> ends the episode
 
-`data.path`, `data.question` and `data.answer` are those of the task `table`, and so is the reward
-of the last turn's answer; `data.template` or `data.system` has to say that there is a tool. What a
-program prints, and the value of an expression that it ends with, is the observation: the first
-`MOST` characters, or the last line of an error. Every program starts anew, in the sandbox of
-`code.sandbox`, and has `grader.timeout_s` and `grader.memory_mb`.
+`data.path`, `data.question` and `data.answer` are the same as for the task `table`, and so is the
+reward of the last turn's answer. `data.template` or `data.system` must say that there is a tool.
 
-A state of an episode has no more to it than its text. So it is restored without running programs
-again, whose outputs might differ.
+The observation is what a program prints, then the value of an expression at its end. It has the
+first `MOST` characters of these, or the last line of an error. Every program starts anew in the
+sandbox of `code.sandbox`, within `grader.timeout_s` and `grader.memory_mb`.
+
+The state of an episode is its text alone. It is restored without running the programs again,
+because their outputs could differ.
 """
 
 import copy
@@ -33,9 +34,9 @@ from vinejax.tasks.table import Table
 from vinejax.tasks.table import make as make_table
 
 OPEN, CLOSE, OUTPUT = "<tool>", "</tool>", "</output>"
-MOST = 2000  # characters of an output
+MOST = 2000  # largest number of characters of an output
 FENCED = re.compile(r"\s*```[^\n]*\n(.*?)(```\s*)?\Z", re.DOTALL)
-# Prints the value of an expression at the end, as a notebook does.
+# A program that prints the value of an expression at its end, as a notebook does.
 PROGRAM = """
 import ast
 source = {source!r}
@@ -51,7 +52,7 @@ if last is not None:
 
 
 class Tool:
-    """An episode: the problem, and nothing that its turns change."""
+    """An episode, whose turns change nothing but its text."""
 
     problem: Problem
 
@@ -70,14 +71,14 @@ class Tool:
         return Observation(f"\n<output>\n{output}\n{OUTPUT}\n")
 
     def recall(self, turn: Turn) -> None:
-        """A turn that was taken leaves nothing to restore."""
+        """Does nothing, because a turn leaves no state."""
 
     def fork(self) -> "Tool":
         return copy.copy(self)
 
 
 class PythonTool(Table):
-    """A table with a tool; `tasks/base.py` documents the methods."""
+    """The task `table` with a tool; `tasks/base.py` documents the methods."""
 
     name = "python_tool"
     sections = ("code",)
@@ -96,13 +97,13 @@ class PythonTool(Table):
     def configure_sandbox(self, code: CodeConfig, grader: GraderConfig) -> None:
         """Takes the settings of a run.
 
-        Raises ConfigError if the sandbox fails a probe, and for a setting of tests.
+        Raises ConfigError if the sandbox fails a probe, and for a setting that tests need.
         """
         for field in ("partial", "steps"):
             value = getattr(code, field)
             if value != getattr(CodeConfig(), field):
-                rule = f"task {self.name} has no tests and no steps of code; leave it out"
-                raise ConfigError(f"code.{field}", rule, repr(value))
+                message = f"task {self.name} has no tests and no steps of code; leave it out"
+                raise ConfigError(f"code.{field}", message, repr(value))
         self._sandbox.configure(code, grader)
 
     def env(self) -> Tool:
@@ -113,11 +114,11 @@ class PythonTool(Table):
         return super().answer(text.rpartition(OUTPUT)[2])
 
     def failure(self, problem: Problem, response: str) -> dict[str, str] | None:
-        """None: there are no tests."""
+        """None, because there are no tests."""
         return None
 
     def run(self, source: str) -> str:
-        """What a program prints, or why it failed."""
+        """The output of a program, with the reason if it failed."""
         fenced = FENCED.match(source)
         program = PROGRAM.format(source=fenced[1] if fenced else source.strip())
         found = self._sandbox.get().run(program)
@@ -132,8 +133,8 @@ class PythonTool(Table):
         return f"{output}\n{reason:.{MOST}}".lstrip("\n")
 
     def turn_reward(self, problem: Problem, text: str) -> float:
-        """The reward of a last turn, by the mode of the run."""
-        with self._grading:  # a grader takes one call at a time
+        """The reward of a last turn, in the grading mode of the run."""
+        with self._grading:  # because a grader takes one call at a time
             if self._grader is None:
                 cfg = self._sandbox.limits
                 self._grader = Grader(
@@ -143,5 +144,5 @@ class PythonTool(Table):
 
 
 def make(data: DataConfig) -> PythonTool:
-    make_table(data)  # refuses what a table refuses
+    make_table(data)  # raises the errors of a table
     return PythonTool(data)

@@ -7,26 +7,26 @@ from vinejax.core.sections import Section
 
 
 class CodeConfig(Section, section="code"):
-    """Tasks `code` and `python_tool`, which run programs; grader.* limits them."""
+    """Tasks `code`, `programs` and `python_tool`, which run programs within the limits grader.*."""
 
     of_task: ClassVar[bool] = True
-    # Where they run: confined by the kernel, by `command`, by a service, or not confined at all.
+    # Place where programs run: confined by the kernel, by `command`, by a service, or not at all.
     sandbox: Literal["kernel", "command", "http", "none"] = "kernel"
-    # Sandbox 'command': what starts an interpreter in it, ('bwrap', '--unshare-all', 'python3')
+    # Command of the sandbox 'command' up to its interpreter: ('bwrap', '--unshare-all', 'python3')
     command: tuple[str, ...] = ()
-    url: str = ""  # sandbox 'http': SandboxFusion's, such as 'http://127.0.0.1:8080/run_code'
-    partial: bool = False  # the reward is the share of tests that pass; else 1 for all, or 0
-    steps: Literal["lines", "blocks"] = "lines"  # of code; 'blocks': what blank lines separate
+    url: str = ""  # address of the sandbox 'http', such as 'http://127.0.0.1:8080/run_code'
+    partial: bool = False  # whether the reward is the share of tests that pass, not 0 or 1
+    steps: Literal["lines", "blocks"] = "lines"  # steps of code; blank lines separate 'blocks'
 
     def check(self, cfg: Any) -> None:
-        """Refuses a sandbox without its address or command, and either without its sandbox."""
-        needs = {"command": "what starts an interpreter", "http": "the address, with /run_code"}
+        """Raises ConfigError for a sandbox without its address or command, and the reverse."""
+        needs = {"command": "the command up to python3", "http": "the address, with /run_code"}
         for sandbox, words in needs.items():
             field = "url" if sandbox == "http" else sandbox
             value = getattr(self, field)
             if value and self.sandbox != sandbox:
-                rule = f"needs code.sandbox = {sandbox!r}; leave it out"
-                raise ConfigError(f"code.{field}", rule, repr(value))
+                message = f"needs code.sandbox = {sandbox!r}; leave it out"
+                raise ConfigError(f"code.{field}", message, repr(value))
             if self.sandbox == sandbox and not value:
-                rule = f"names {words} of the sandbox {sandbox!r}"
-                raise ConfigError(f"code.{field}", rule, repr(value))
+                message = f"must be {words} of the sandbox {sandbox!r}"
+                raise ConfigError(f"code.{field}", message, repr(value))

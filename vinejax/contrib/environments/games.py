@@ -1,16 +1,16 @@
-"""The base of tasks whose environments are those of another library.
+"""The base of tasks whose environments come from another library.
 
-`data.path` names an environment. Every problem is a seed of it: `data.size` for training, a tenth
-as many for each held-out split, at most 500. The prompt is `data.template`, then what the
-environment says first.
+`data.path` names an environment, and every problem is a seed of it. There are `data.size` seeds for
+training and a tenth as many, at most 500, for each held-out split. The prompt is `data.template`,
+then the environment's first text.
 
-A problem's seed makes its start, such as the cards or the board, and the seed of the iteration the
-noise after it. Libraries that draw from the global generators of Python and NumPy have them to
-themselves: each call begins with their states as the episode's last call left them, and ends with
-those that all others left. Calls wait for one another.
+A problem's seed makes its start, such as the cards or the board. The seed of the iteration makes
+the noise after the start. Libraries may draw from the global generators of Python and NumPy: a call
+begins with the generators' states after the last call of its episode, and restores the other states
+at its end. Therefore calls wait for one another.
 
-A call that raises ends its episode as one that is out of turns, with `reward.truncated`; each such
-error is printed once.
+A call that raises ends its episode like one that is out of turns, with `reward.truncated`. Each
+such error is printed once.
 """
 
 import contextlib
@@ -30,29 +30,29 @@ from vinejax.tasks.base import Split, check_package
 from vinejax.tasks.environment import Environment, EnvStart, Observation, TurnTask
 from vinejax.tasks.splits import seeds_of
 
-# Said to a game at the start of a run, to see whether a copy of it goes on as a repetition does.
+# Actions tried at the start of a run, to see whether a copy of a game goes on as a repetition does.
 PROBE_ACTIONS = ("[1]", "[0 1]", "1", "[up]", "[1 2 3 4]")
-START_S = 60.0  # that a call of this may take
+START_S = 60.0  # time limit of a call with these actions
 
-_LOCK = threading.RLock()  # of the global generators
+_LOCK = threading.RLock()  # for the global generators
 _printed_errors: set[str] = set()
 
 
 class Game:
-    """An episode in an environment of another library; a subclass has `begin` and `act`.
+    """An episode in an environment of another library; subclasses have `begin` and `act`.
 
-    All of its state is in its attributes, so a copy of them is a copy of the episode.
+    Its attributes hold all of its state, so that a copy of them is a copy of the episode.
     """
 
     def __init__(self, name: str, copies: bool = True):
-        """`copies`: whether a copy is as good as a repetition; else there is no `fork`."""
+        """Without `copies` the game has no `fork`, because a copy differs from a repetition."""
         self.name = name
         self.fork = self._copy if copies else None
-        self._states: Any = None  # of the generators
+        self._states: Any = None  # states of the generators after the last call
         self._is_over = False
 
     def begin(self, seed: int) -> str:
-        """Starts the episode of a seed; its first text."""
+        """Starts the episode of a seed, and returns its first text."""
         raise NotImplementedError
 
     def act(self, action: str) -> Observation:
@@ -60,7 +60,7 @@ class Game:
         raise NotImplementedError
 
     def draw_anew(self, seed: int) -> None:
-        """Seeds the noise to come, of an environment that has generators of its own, too."""
+        """Seeds the noise to come; subclasses also seed an environment's own generators."""
         random.seed(seed)
         np.random.seed(seed)
 
@@ -78,18 +78,18 @@ class Game:
         return cut if self._is_over else self._guarded(lambda: self.act(action)) or cut
 
     def start(self, seed: int) -> str:
-        """The first text of a seed; an error is passed on."""
+        """The first text of a seed. Raises what the environment raises."""
         with self._swapped_generators():
             self.draw_anew(seed)
             return self.begin(seed)
 
     def _copy(self) -> "Game":
-        """A copy, which meets the same noise."""
+        """A copy of the episode, which meets the same noise."""
         with self._swapped_generators():
             return copy.deepcopy(self)
 
     def _guarded(self, function: Callable[[], Any]) -> Any:
-        """The function's result; None if it raised."""
+        """Calls the function with the episode's generators; None if it raises."""
         try:
             with self._swapped_generators():
                 return function()
@@ -115,18 +115,18 @@ class Game:
 
 
 class GameTask(TurnTask):
-    """Seeds of one environment as a task. A subclass has the names and `game`."""
+    """The seeds of one environment as a task; subclasses have the names and `game`."""
 
-    package: str  # that is imported
-    extra: str  # of setup.py, that installs it
-    example: str  # of `data.path`
+    package: str  # name of the package to import
+    extra: str  # extra of setup.py that installs it
+    example: str  # example of `data.path`
     game: type[Game]
-    copies = True  # whether a copy of an episode may be as good as a repetition
+    copies = True  # whether copies of an episode are possible
     max_turns = 100
     reads = ("size", "template")
 
     def __init__(self, data: DataConfig):
-        """Raises ConfigError without the package, or if the environment cannot be started."""
+        """Raises ConfigError without the package, or if the environment does not start."""
         self.name = self.extra
         self.path = data.path
         self._data = data
@@ -137,8 +137,8 @@ class GameTask(TurnTask):
         try:
             self.env().start(0)
         except Exception as error:
-            rule = f"{self.package} does not start it: {failure(error, None)}".splitlines()[0]
-            raise ConfigError("data.path", rule, repr(data.path)) from error
+            message = f"{self.package} does not start it: {failure(error, None)}".splitlines()[0]
+            raise ConfigError("data.path", message, repr(data.path)) from error
         self._copies = self.copies and self._agree()
 
     def env(self) -> Game:
@@ -152,7 +152,7 @@ class GameTask(TurnTask):
         return self._data.template.replace("{question}", problem.question)
 
     def _agree(self) -> bool:
-        """Whether a copy of an episode goes on as the episode does, and as one that is repeated."""
+        """Whether a copy of an episode goes on like the episode and like a repetition of it."""
         start = EnvStart(Problem("start", self.path, "", {"seed": 0}), 1)
         games = [Environment(self, start, START_S) for _ in range(2)]
         for game in games:
@@ -161,7 +161,7 @@ class GameTask(TurnTask):
                 game.step(text)
         try:
             games.append(games[0].fork())
-        except UserError:  # it cannot be copied
+        except UserError:  # the game has no copy
             return False
         answers = [[game.step(text) for text in PROBE_ACTIONS] for game in games]
         return answers[0] == answers[1] == answers[2]

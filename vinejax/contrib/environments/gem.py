@@ -1,8 +1,8 @@
 """Games of GEM.
 
-`data.path` is an id of its registry, such as 'game:GuessTheNumber-v0-easy'. What a step says, and
-the suffix that GEM puts after it, is the observation; the rewards are those of the steps. Its other
-environments are refused: they run or evaluate what a model says in the process that trains it.
+`data.path` is an id of its registry, such as 'game:GuessTheNumber-v0-easy'. The observation is the
+text of a step with GEM's suffix, and the rewards are those of the steps. GEM's other environments
+run or evaluate the model's text in the training process, so they raise an error.
 
 Source: https://github.com/axon-rl/gem, 0.1.0.
 """
@@ -23,7 +23,7 @@ class Gem(SteppedGame):
     def begin(self, seed: int) -> str:
         if not self.name.startswith(GAMES):
             raise ValueError(
-                f"its name does not begin with {GAMES!r}, so what is said might be run"
+                f"its name does not begin with {GAMES!r}, so it might run the model's text"
             )
         self._game = importlib.import_module("gem").make(self.name)
         seen, about = self._game.reset(seed=seed)

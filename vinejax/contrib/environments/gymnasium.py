@@ -1,10 +1,11 @@
-"""Environments of Gymnasium that are played by text or by numbers.
+"""Environments of Gymnasium whose actions are texts or numbers.
 
-`data.path` is an id, such as 'FrozenLake-v1', or 'module:id'. An action is the turn's text where
-the action space is one of texts; where it is discrete, the last whole number that the turn has.
-Without a number in range the environment is not stepped: the answer says what is needed, and the
-turn is gone. An observation is the environment's text, or its drawing in characters, with what it
-highlights in brackets, and the observation itself.
+`data.path` is an id, such as 'FrozenLake-v1', or 'module:id'. In an action space of texts an action
+is the turn's text. In a discrete space it is the last whole number in the turn; without a number in
+range the observation says which numbers are possible, and the turn is lost.
+
+An observation that is a text stays as it is, and any other one is printed. If the environment can
+draw itself in characters, the drawing stands before it, with highlighted characters in brackets.
 
 Source: https://gymnasium.farama.org, 1.0 and later.
 """
@@ -23,18 +24,21 @@ HIGHLIGHTED = re.compile(r"\x1b\[[0-9;]+m(.*?)\x1b\[0m", re.DOTALL)
 
 
 class SteppedGame(Game):
-    """An episode of an environment with `reset` and `step` as Gymnasium has them."""
+    """An episode of an environment with Gymnasium's `reset` and `step`."""
 
     _game: Any
 
-    def observation_of(self, found: Any) -> Observation:
-        """What `step` gave: observation, reward, terminated, truncated, information."""
-        seen, reward, is_over, is_cut, about = found
+    def observation_of(self, result: Any) -> Observation:
+        """The Observation for a result of `step`.
+
+        `result` is (observation, reward, terminated, truncated, information).
+        """
+        seen, reward, is_over, is_cut, about = result
         cut = bool(is_cut and not is_over)
         return Observation(f"\n{self.text_of(seen, about)}\n", float(reward), bool(is_over), cut)
 
     def text_of(self, seen: Any, about: dict[str, Any]) -> str:
-        """An observation and its information as a text."""
+        """The text for an observation with its information."""
         raise NotImplementedError
 
 

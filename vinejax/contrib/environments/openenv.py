@@ -1,10 +1,10 @@
-"""Environments of an OpenEnv server, by its client.
+"""Environments of an OpenEnv server, through its client.
 
 `data.path` is the server's address, such as 'http://127.0.0.1:8000'. An episode is a session, which
-`reset` gives the problem's seed. What is said is the one text of the server's action; the one text
-of its observation is read, or else the whole observation as JSON. Continuations are sessions in
-which the actions are repeated, so the server has to allow as many sessions as there are live
-episodes or continuations. An error of the server ends the run.
+starts with the problem's seed. The turn becomes the only text field of the server's action. The
+policy reads the only text field of the observation, or the whole observation as JSON if there are
+several or none. A continuation is a session in which the actions are repeated, so the server must
+allow a session per live episode or continuation. An error of the server ends the run.
 
 Source: https://github.com/meta-pytorch/OpenEnv, openenv-core 0.3.
 """
@@ -19,7 +19,7 @@ from vinejax.contrib.environments.games import Game, GameTask
 from vinejax.core.types import Problem
 from vinejax.tasks.environment import Observation
 
-COMMON_FIELDS = ("metadata", "done", "reward")  # fields of every action or observation
+COMMON_FIELDS = ("metadata", "done", "reward")  # fields that all actions or observations have
 
 
 class Remote(Game):
@@ -45,9 +45,9 @@ class Remote(Game):
         return f"{text_of(self._session.reset(seed=seed).observation)}\n"
 
     def act(self, action: str) -> Observation:
-        found = self._session.step({self._field: action})
-        text = f"\n{text_of(found.observation)}\n"
-        return Observation(text, float(found.reward or 0), bool(found.done))
+        result = self._session.step({self._field: action})
+        text = f"\n{text_of(result.observation)}\n"
+        return Observation(text, float(result.reward or 0), bool(result.done))
 
     def close(self) -> None:
         """Ends the session."""
@@ -65,17 +65,17 @@ class OpenEnvTask(GameTask):
 
 @functools.cache
 def action_field(address: str) -> str:
-    """The name of the one text of an action. Raises ValueError if there are several, or none."""
+    """The name of the only text field of an action. Raises ValueError for several or none."""
     with urllib.request.urlopen(f"{address.rstrip('/')}/schema", timeout=60) as reply:
         fields = json.load(reply)["action"]["properties"]
     texts = [name for name, of in fields.items() if of.get("type") == "string"]
     if len(texts) != 1:
-        raise ValueError(f"its action has the texts {texts}; needed is one")
+        raise ValueError(f"its action has the text fields {texts}; it must have one")
     return texts[0]
 
 
 def text_of(observation: dict[str, Any]) -> str:
-    """The one text of an observation; else all of it, as JSON."""
+    """The only text field of an observation, or else the whole observation as JSON."""
     own = {name: value for name, value in observation.items() if name not in COMMON_FIELDS}
     texts = [value for value in own.values() if isinstance(value, str)]
     return texts[0] if len(texts) == 1 else json.dumps(own, ensure_ascii=False)

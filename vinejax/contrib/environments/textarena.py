@@ -1,9 +1,9 @@
 """Games of TextArena for one player.
 
-`data.path` is a name of its registry, such as 'FrozenLake-v0'; a suffix chooses what the policy
-sees. Text that is no legal move gets the game's own answer. A turn's observation is what the game
-says after it: what it said before, and the echo of the action, are in the sequence already. The
-reward comes at the end, and is the game's.
+`data.path` is a name of TextArena's registry, such as 'FrozenLake-v0'; a suffix chooses what the
+policy sees. The game answers text that is no legal move. An observation is the game's new text:
+its earlier text and its echo of the action are left out, because the sequence has them already. The
+game gives a reward at the end.
 
 Source: https://github.com/LeonGuertler/TextArena, 0.7.4.
 """
@@ -20,7 +20,7 @@ class Arena(Game):
     """An episode of a game."""
 
     _game: Any
-    _seen = ""  # all that the game has shown
+    _seen = ""  # all text that the game has shown
 
     def begin(self, seed: int) -> str:
         textarena = importlib.import_module("textarena")
@@ -38,9 +38,9 @@ class Arena(Game):
         return Observation("", float(rewards[0]), done=True)
 
     def _news(self, action: str) -> str:
-        """What the game shows and has not shown; all of it if it begins otherwise than before."""
+        """The new text of the game; all of its text if the beginning has changed."""
         _, shown = self._game.get_observation()
-        if not isinstance(shown, str):  # messages, of names that end in -raw
+        if not isinstance(shown, str):  # names that end in -raw show messages
             texts = [text for _, text, _ in shown]
             return "".join(f"\n{text}" for text in texts[texts[:1] == [action] :]) + "\n"
         news = shown.removeprefix(self._seen)

@@ -1,14 +1,16 @@
 """Environments of verifiers, driven without its model server.
 
-`data.path` is the id of a taskset, then perhaps settings of it: 'textarena game=Hangman-v0'. A
-problem is one of its tasks: the first ones are the test split, then come validation and training.
-The prompt has the task's system message and prompt. An episode is the environment's `run` on an
-event loop of its own, in which the policy is the agent: a turn of an interaction, or a run of one
-reply, waits for what the policy says. The reward comes in the end, by the task's and environment's
-own functions. A coroutine has no copy, so continuations repeat the actions.
+`data.path` is the id of a taskset, with settings if it has any: 'textarena game=Hangman-v0'. A
+problem is one of its tasks. The first tasks are the test split, then come validation and training.
+The prompt has the task's system message and prompt.
 
-Refused are environments with several agents, tools, conditions to stop, judges, or rewards that
-read a running sandbox.
+An episode is the environment's coroutine `run` on an event loop of its own, with the policy as its
+agent. Where the environment asks the agent for a turn or a reply, the coroutine waits for the
+policy. At the end the functions of task and environment compute the reward. A coroutine has no
+copy, so continuations repeat the actions.
+
+Environments with several agents, tools, stop conditions, judges, or rewards that read a running
+sandbox raise an error.
 
 Source: https://github.com/PrimeIntellect-ai/verifiers, 0.4.
 """
@@ -30,7 +32,7 @@ from vinejax.tasks.base import Split
 from vinejax.tasks.environment import Observation
 from vinejax.tasks.splits import DRAWN, ORDER, seeds_of
 
-CLOSE_S = 5.0  # that a coroutine may go on once it was cancelled
+CLOSE_S = 5.0  # time that a coroutine may take to end after its cancellation
 
 
 def library() -> Any:
@@ -39,7 +41,7 @@ def library() -> Any:
 
 @functools.cache
 def environment_at(path: str) -> Any:
-    """The environment of a `data.path`."""
+    """The environment that a `data.path` names."""
     name, *settings = path.split()
     pairs = [setting.split("=", 1) for setting in settings]
     config = library().resolve_env_config({"taskset": {"id": name, **dict(pairs)}})
@@ -48,7 +50,7 @@ def environment_at(path: str) -> Any:
 
 @functools.cache
 def task_at(path: str, place: int) -> Any:
-    """The task at a place of the taskset."""
+    """The task at an index of the taskset."""
     (task,) = itertools.islice(environment_at(path).taskset, place, place + 1)
     return task
 
@@ -59,7 +61,7 @@ def seats_of(env: Any) -> list[str]:
 
 
 def check(env: Any, task: Any) -> None:
-    """Raises ValueError for what needs more than the policy's words."""
+    """Raises ValueError for an environment that needs more than the policy's texts."""
     rewards = [inspect.signature(function).parameters for function in task.hooks("reward")]
     needs = {
         "has several agents": len(seats_of(env)) != 1,
@@ -114,7 +116,7 @@ class Verifiers(Game):
             self._loop.close()
 
     def _next_message(self) -> str | None:
-        """What the agent is told next; None once the run is over."""
+        """The next message to the agent; None once the run is over."""
         assert self._loop is not None
         self._message = self._loop.create_future()
         either = asyncio.wait({self._run, self._message}, return_when=asyncio.FIRST_COMPLETED)
@@ -122,7 +124,7 @@ class Verifiers(Game):
         return self._message.result() if self._message.done() else self._run.result()
 
     async def _play(self, env: Any, task: Any) -> None:
-        """The environment's whole episode."""
+        """Plays the environment's whole episode."""
         lib, (seat,) = library(), seats_of(env)
         agents = types.SimpleNamespace(**{seat: Seat(self)})
         await env.setup(agents)
@@ -132,14 +134,14 @@ class Verifiers(Game):
         await env.finalize(task, lib.Episode(env=info, task=about, traces=self._traces))
 
     async def reply_to(self, text: str) -> str:
-        """What the policy says to a text."""
+        """The policy's reply to a text."""
         assert self._loop is not None
         self._reply = self._loop.create_future()
         self._message.set_result(text)
         return await self._reply
 
     def new_trace(self, task: Any) -> Any:
-        """A trace that begins with the task's messages."""
+        """A new trace, which begins with the task's messages."""
         lib = library()
         about = lib.TraceTask(type=type(task).__name__, data=task.data)
         trace = lib.Trace(task=about, agent=lib.AgentInfo(config=lib.AgentConfig()))
@@ -152,20 +154,20 @@ class Verifiers(Game):
 
 
 class Seat:
-    """The policy as the environment's agent."""
+    """The policy in the place of the environment's agent."""
 
     def __init__(self, game: Verifiers):
         self._game = game
 
     async def run(self, task: Any, **_: Any) -> Any:
-        """A conversation of one reply."""
+        """Has a conversation of one reply."""
         async with self.interaction(task) as interaction:
             await interaction.turn()
         return interaction.trace
 
     @contextlib.asynccontextmanager
     async def interaction(self, task: Any, **_: Any) -> AsyncIterator["Interaction"]:
-        """A conversation; it is scored when it is left."""
+        """A conversation, which is scored at its end."""
         trace = self._game.new_trace(task)
         await task.setup(trace, None)
         yield Interaction(self._game, trace)
@@ -181,7 +183,7 @@ class Interaction:
         self._game, self.trace = game, trace
 
     async def turn(self, message: str | None = None) -> Any:
-        """What the policy says to a message, or first of all."""
+        """The policy's reply to a message, or its first text."""
         lib = library()
         if self.trace.stop_condition is not None:
             return lib.Segment(messages=[], terminated=True)
@@ -193,7 +195,7 @@ class Interaction:
 
 
 def append_message(trace: Any, message: Any, sampled: bool = False) -> None:
-    """Puts a message at the end of a trace."""
+    """Appends a message to a trace."""
     parent = len(trace.nodes) - 1 if trace.nodes else None
     trace.nodes.append(library().MessageNode(parent=parent, message=message, sampled=sampled))
 
@@ -216,8 +218,8 @@ class VerifiersTask(GameTask):
             last = first + DRAWN
         places = [first + i for i, _ in enumerate(itertools.islice(taskset, first, last))]
         if not places:
-            rule = f"has no tasks left for the split {split}; set data.size, ten times a held-out's"
-            raise ConfigError("data.path", rule, repr(self.path))
+            message = f"has no tasks left for the split {split}; set data.size to a smaller number"
+            raise ConfigError("data.path", message, repr(self.path))
         return [Problem(f"{split}/{i}", "", "", {"seed": i}) for i in places]
 
 

@@ -75,7 +75,7 @@ def hint_starts(iteration: Iteration, problem: Problem) -> list[tuple[int, Start
     """(tier, start) of each hint of a problem, without hints that make the prompt too long."""
     cfg, session, settings = iteration.cfg, iteration.session, ScafConfig.of(iteration.cfg)
     variables = template_variables(session.tokenizer, cfg.data)
-    found: list[tuple[int, Start]] = []
+    starts: list[tuple[int, Start]] = []
     for k, (tier, hint) in enumerate(hints_of(session.task, problem, settings.column)):
         question = problem.question + settings.text.replace("{hint}", hint)
         text = session.task.prompt(dataclasses.replace(problem, question=question))
@@ -88,8 +88,8 @@ def hint_starts(iteration: Iteration, problem: Problem) -> list[tuple[int, Start
         )
         if len(prompt) <= cfg.data.max_prompt_tokens:
             seed = row_seed(cfg.seed, iteration.number, f"hint {problem.id}", k)
-            found.append((tier, Start(problem, prompt, [], [seed])))
-    return found
+            starts.append((tier, Start(problem, prompt, [], [seed])))
+    return starts
 
 
 def hints_of(task: Task, problem: Problem, column: str) -> list[tuple[int, str]]:

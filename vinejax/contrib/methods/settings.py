@@ -1,6 +1,6 @@
 """The settings of contributed methods, each a group of fields of the configuration.
 
-Nothing of the methods themselves is imported here: a configuration is read without them.
+This file imports none of the methods, so that a configuration is read without them.
 """
 
 import dataclasses
@@ -26,125 +26,124 @@ from vinejax.methods.settings import PairConfig
 
 @dataclasses.dataclass(frozen=True)
 class BranchingConfig(MethodSettings):
-    """There are `rollout.per_prompt` solutions per problem, those that branch off included."""
+    """A problem has `rollout.per_prompt` solutions, with the ones that branch off others."""
 
-    weight: NotNegative = 0.5  # w, of the rise of the entropy
-    threshold: ZeroToOne = 0.5  # τ
-    branches: Count = 1  # at most so many after an answer, each by chance
-    tokens: Count = 20  # first ones of a turn, whose entropy counts
+    weight: NotNegative = 0.5  # w, weight of the rise of the entropy
+    threshold: ZeroToOne = 0.5  # τ, threshold of the score of a branch
+    branches: Count = 1  # largest number of branches after an observation
+    tokens: Count = 20  # first tokens of a turn whose entropy counts
 
 
 class DirectConfig(MethodSettings, section="direct"):
-    beta: Positive = 1.0  # advantage per nat: the smaller, the further a step is to move
+    beta: Positive = 1.0  # β, advantage per nat: a smaller one moves steps further
 
 
 class SPOTreeConfig(MethodSettings, section="spo_tree"):
-    """The solutions of a problem: at most the product of `branching`."""
+    """A problem has at most as many solutions as the product of `branching`."""
 
-    branching: Counts = (6, 6, 6)  # branches at the prompt, and at each segment's end
-    segment: Count = 100  # tokens of a segment; those of the last level go on to the end
-    normalise: Literal["rloo", "grpo"] = "rloo"  # 'grpo': divided by the std of the siblings
-    drop: bool = True  # nodes that do not change the value are not trained on
+    branching: Counts = (6, 6, 6)  # branches at the prompt, then at each segment's end
+    segment: Count = 100  # tokens of a segment; on the last level it goes on to the end
+    normalise: Literal["rloo", "grpo"] = "rloo"  # 'grpo': division by the std of the siblings
+    drop: bool = True  # whether nodes that do not change the value are left out of training
 
     def solutions_per_problem(self, cfg: Config) -> int:
         return math.prod(self.branching)
 
 
 class TreePOConfig(MethodSettings, section="treepo"):
-    """There are `rollout.per_prompt` solutions per problem."""
+    """A problem has `rollout.per_prompt` solutions."""
 
     segment: Count = 512  # tokens between two places where a solution may branch
     divisor: Count = 2  # branches at the end of an open path while solutions are missing
-    weighting: Literal["average", "group_size"] = "average"  # of the depths
+    weighting: Literal["average", "group_size"] = "average"  # weights of the depths
 
 
 class TreeRLConfig(MethodSettings, section="treerl"):
-    """There are `rollout.per_prompt` trees per problem."""
+    """A problem has `rollout.per_prompt` trees."""
 
     forks: Count = 2  # least likely tokens of a tree that are drawn again, per round
-    branches: Count = 2  # draws of each
-    rounds: Count = 1
+    branches: Count = 2  # new draws per such token
+    rounds: Count = 1  # rounds of forks
 
 
 class TreeGRPOConfig(MethodSettings, section="tree_grpo"):
-    """There are `rollout.per_prompt` trees per problem."""
+    """A problem has `rollout.per_prompt` trees."""
 
-    forks: Count = 2  # step ends of a tree that are branched from, per round
-    branches: Count = 3  # from each
-    rounds: Count = 1
+    forks: Count = 2  # step ends of a tree from which branches begin, per round
+    branches: Count = 3  # branches per such step end
+    rounds: Count = 1  # rounds of forks
 
 
 class GiGPOConfig(MethodSettings, section="gigpo"):
-    omega: NotNegative = 1.0  # ω, of the turn's part
-    norm: Literal["std", "mean"] = "std"  # 'mean': nothing divides
+    omega: NotNegative = 1.0  # ω, weight of the turn's part
+    norm: Literal["std", "mean"] = "std"  # 'mean': no division by the std
 
 
 class TurnCreditConfig(MethodSettings, section="turn_credit"):
-    weight: NotNegative = 0.2  # w, of the turn's part
-    gamma: ZeroToOne = 0.0  # γ; 1: all turns up to a reward share it alike
+    weight: NotNegative = 0.2  # w, weight of the turn's part
+    gamma: ZeroToOne = 0.0  # γ; 1: all turns up to a reward get equal parts of it
 
 
 class ARPOConfig(BranchingConfig, section="arpo"):
-    initial: Share = 0.5  # of the solutions, those that begin at the prompt
+    initial: Share = 0.5  # share of the solutions that begin at the prompt
 
 
 class AEPOConfig(BranchingConfig, section="aepo"):
-    weight: NotNegative = 0.2  # w, of the rise of the entropy
-    beta: NotNegative = 0.5  # β, of the difference that divides the budget
-    penalty: ZeroToOne = 0.05  # c, of branches wave after wave
-    alpha: NotNegative = 0.2  # α, of the entropy in advantages
+    weight: NotNegative = 0.2  # w, weight of the rise of the entropy
+    beta: NotNegative = 0.5  # β, slope of the share of solutions that begin at the prompt
+    penalty: ZeroToOne = 0.05  # c, penalty per wave in a row that branched
+    alpha: NotNegative = 0.2  # α, weight of the entropy in advantages
 
 
 class ScafConfig(MethodSettings, section="scaf"):
-    column: str = ""  # of the data, with the hints of a problem; "": the data's solution
-    text: str = "\nHint: {hint}\n"  # what follows the question of a problem with a hint
-    after: Whole = 0  # iterations before hints are tried
+    column: str = ""  # column of the data with the hints; "": lines of the data's solution
+    text: str = "\nHint: {hint}\n"  # text after the question of a problem with a hint
+    after: Whole = 0  # first iteration in which hints are tried
 
 
 class UnlikelyConfig(MethodSettings, section="unlikely"):
-    beta: BelowOne = 0.25  # part of its reward that the likeliest solution of many loses
+    beta: BelowOne = 0.25  # β, part of its reward that the likeliest of many solutions loses
 
 
 class DRPOConfig(MethodSettings, section="drpo"):
-    lam: Positive = 0.1  # Λ: the smaller, the more goes to the shortest right solution
-    tau: Positive = 1.0  # τ: the smaller, the more goes to the likeliest wrong one, in nats
+    lam: Positive = 0.1  # Λ: a smaller one gives more weight to the shortest right solution
+    tau: Positive = 1.0  # τ, nats: a smaller one gives more to the likeliest wrong solution
 
 
 class TRPAConfig(MethodSettings, section="trpa"):
-    beta: Positive = 0.1  # β: preference per nat of mean log-ratio
+    beta: Positive = 0.1  # β, preference per nat of the mean log-ratio
     anisotropy: Positive = 2.5  # factor of β in pairs whose better solution is right
 
 
 class HAPOConfig(MethodSettings, section="hapo"):
-    quantile: ZeroToOne = 0.8  # of log H, above which a token's entropy is high
+    quantile: ZeroToOne = 0.8  # quantile of log H above which a token's entropy is high
 
 
 class OPMDConfig(MethodSettings, section="opmd"):
-    tau: NotNegative = 1.0  # weight of the squared log-ratio of a solution
+    tau: NotNegative = 1.0  # τ, weight of the squared log-ratio of a solution
 
 
 class AsymREConfig(MethodSettings, section="asymre"):
-    shift: Shift = -0.1  # added to the group's mean to make the baseline
+    shift: Shift = -0.1  # difference of the baseline from the group's mean
 
 
 class SingleStreamConfig(MethodSettings, section="single_stream"):
-    start_count: Positive = 8.0  # pseudo-counts behind a problem's first value
-    start_samples: Whole = 0  # solutions per problem behind that value; 0: the value is 0.5
-    explore: Positive = 0.05  # added to √(v(1 - v)), the weight of a problem in the draw
+    start_count: Positive = 8.0  # pseudo-counts of a problem's first value
+    start_samples: Whole = 0  # solutions per problem for that value; 0: the value is 0.5
+    explore: Positive = 0.05  # ε in √(v(1 - v)) + ε, the weight of a problem in the draw
 
     def check(self, cfg: Config) -> None:
         if cfg.rollout.per_prompt != 1:
-            rule = (
+            message = (
                 f"must be 1 for method = {cfg.method!r}: a solution is compared with the value of"
                 " its problem in earlier iterations; raise rollout.prompts instead"
             )
-            raise ConfigError("rollout.per_prompt", rule, repr(cfg.rollout.per_prompt))
+            raise ConfigError("rollout.per_prompt", message, repr(cfg.rollout.per_prompt))
         if not 0 <= cfg.reward.truncated <= 1:
-            rule = f"must be from 0 to 1 for method = {cfg.method!r}, which counts rewards as"
-            value = repr(cfg.reward.truncated)
-            raise ConfigError("reward.truncated", f"{rule} successes", value)
+            message = f"must be from 0 to 1 for method = {cfg.method!r}: rewards are successes"
+            raise ConfigError("reward.truncated", message, repr(cfg.reward.truncated))
 
 
 class INPOConfig(PairConfig, section="inpo"):
-    eta: Positive = 0.0075  # η: h is drawn to 1 / (2η) nats
-    ratio: ZeroToOne = 1 / 3  # τ/η: the reference model's part of the anchor
+    eta: Positive = 0.0075  # η; the target of h is 1 / (2η) nats
+    ratio: ZeroToOne = 1 / 3  # τ/η, the reference model's part of the anchor

@@ -1,21 +1,24 @@
-"""Single-stream policy optimization: one solution per problem, against the problem's tracked value.
+"""Single-stream policy optimization: one solution per problem, compared with a tracked value.
 
     A_i = (a_i - mean a) / (std a + 1e-8) over the iteration    a_i = r_i - v
     v = α / (α + β), then α ← ρ·α + r, β ← ρ·β + 1 - r
 
-Problems are drawn with weights √(v·(1 - v)) + `single_stream.explore`. ρ = clip(2^(-D / 0.06),
-0.875, 0.96), D the mean |log π_now - log π_then| over the tokens of the problem's last response.
-At the start α + β is `start_count` and v is ½, or (S + ½) / (n + 1) from n = `start_samples`
-solutions with rewards S, which count as tokens alone.
+Problems are drawn with weights √(v·(1 - v)) + `single_stream.explore`. ρ is
+clip(2^(-D / 0.06), 0.875, 0.96), where D is the mean of |log π_now - log π_then| over the tokens of
+the problem's last response.
 
-The tracker has every train problem's α and β, and its last response with the log-probabilities that
-it was sampled with. That takes 12 + 8·`sample.max_tokens` bytes per problem, on every host and in
+At the start α + β is `start_count` and v is ½. With `start_samples` = n, v is (S + ½) / (n + 1),
+where S is the sum of the rewards of n solutions. These solutions count as tokens and not as
+episodes.
+
+The tracker has α and β of every train problem, and its last response with the log-probabilities at
+which it was sampled. That takes 12 + 8·`sample.max_tokens` bytes per problem, on every host and in
 every checkpoint.
 
 Source: https://arxiv.org/abs/2509.13232; `equations/value_tracker.py` has the equations.
 
-Departs: D between the policies that sampled, its code's after updates; α = β = 4, there ½;
-`ppo.max_ratio` for a clip at ratio 10.
+Departs: D is between the policies that sampled, in the code between the policies after updates; α
+and β begin at 4, in the code at ½; `ppo.max_ratio` replaces a clip at ratio 10.
 """
 
 import dataclasses
@@ -49,32 +52,32 @@ from vinejax.rollout.sampler import Sampler
 from vinejax.session.iteration import Iteration
 from vinejax.session.session import Session
 
-# The iteration that solutions for the first values are seeded with. No iteration of the loop has
-# this number: a solution that is trained on must not be part of the value it is compared with.
+# The iteration that seeds the solutions for first values. No iteration of the loop has this number,
+# so no solution that is trained on is part of the value that it is compared with.
 BEFORE_THE_FIRST = -1
 
 
 class ValueTracker(NamedTuple):
     """A running estimate of the value of every train problem, in the train split's order.
 
-    NumPy arrays, the same on every host. They are never changed in place: a checkpoint may still
-    be reading them. `contrib/methods/equations/value_tracker.py` has the equations.
+    The arrays are NumPy's, and equal on every host. Nothing changes them in place, because a
+    checkpoint may still be reading them.
     """
 
     alpha: np.ndarray  # f32[P] weighted sum of rewards, with pseudo-counts
     beta: np.ndarray  # f32[P] weighted sum of 1 - reward, with pseudo-counts
     lengths: np.ndarray  # i32[P] tokens of the problem's last response; 0: not drawn yet
-    tokens: np.ndarray  # i32[P, N] that response, padded to N = `sample.max_tokens`
-    logprobs: np.ndarray  # f32[P, N] its log-probabilities, by the policy that sampled it
+    tokens: np.ndarray  # i32[P, N] last responses, padded to N = `sample.max_tokens`
+    logprobs: np.ndarray  # f32[P, N] their log-probabilities under the policy that sampled
 
 
 def fresh_tracker(cfg: Config, problems: int) -> ValueTracker:
-    """The tracker of a run without samples at its start: every value is ½."""
+    """The tracker of a run without start samples, in which every value is ½."""
     return first_tracker(cfg, np.zeros((problems, 0), np.float32))
 
 
 def first_tracker(cfg: Config, rewards: np.ndarray) -> ValueTracker:
-    """The tracker before the first draw, with values by `rewards`, f32[problems, samples]."""
+    """The tracker before the first draw, with values from `rewards`, f32[problems, samples]."""
     problems, samples = rewards.shape
     totals, count = rewards.sum(axis=1), SingleStreamConfig.of(cfg).start_count
     alpha, beta = map(np.asarray, first_counts(totals, samples, count))
@@ -86,10 +89,10 @@ def first_tracker(cfg: Config, rewards: np.ndarray) -> ValueTracker:
 def sampled_tracker(
     session: Session, params: Params, progress: Callable[[int, int], None]
 ) -> ValueTracker:
-    """The tracker before the first draw: `single_stream.start_samples` solutions per problem.
+    """The tracker before the first draw, from `single_stream.start_samples` solutions per problem.
 
-    They are sampled `rollout.prompts` problems at a time; `progress` is told solutions done and
-    solutions in all.
+    Problems are sampled `rollout.prompts` at a time. `progress` is called with the number of
+    finished solutions and the number of all.
     """
     cfg, problems = session.cfg, session.problems["train"]
     samples = SingleStreamConfig.of(cfg).start_samples
@@ -107,19 +110,19 @@ def sampled_tracker(
 
 
 def problem_weights(tracker: ValueTracker, cfg: Config) -> np.ndarray:
-    """f32[problems] in proportion to the chance of drawing each problem."""
+    """The weights of problems in the draw, f32[problems]."""
     values = tracked_values(tracker.alpha, tracker.beta)
     return np.asarray(draw_weights(values, SingleStreamConfig.of(cfg).explore))
 
 
 def weighted_draw(iteration: Iteration, state: RunState) -> list[PromptedProblem]:
-    """Problems that are drawn by the uncertainty of their values."""
+    """Draws problems with weights by the uncertainty of their values."""
     weights = problem_weights(state.kept, iteration.cfg)
     return iteration.draw(iteration.cfg.rollout.prompts, weights)
 
 
 def iteration_with_first_values(method: Method, iteration: Iteration, state: RunState) -> RunState:
-    """An iteration; before the first one the values are sampled."""
+    """An iteration of a policy gradient; the first one begins by sampling first values."""
     if iteration.number == 0:
         with iteration.log.stage("rollout"):
             params = iteration.session.weights(state.policy.params)
@@ -129,14 +132,14 @@ def iteration_with_first_values(method: Method, iteration: Iteration, state: Run
 
 
 def tracker_credit(rollout: Rollout, cfg: Config) -> Credit:
-    """r - v of the problem's tracker, normalised over the iteration's solutions."""
+    """The advantages in the module's docstring."""
     assert rollout.values is not None, "single-stream credit needs the tracker's values"
     rewards = solution_rewards(rollout.episodes)
     return per_solution(rollout, batch_advantages(rewards, rollout.values[: len(rewards), 0]))
 
 
 class Tracker(MethodState):
-    """The values of all train problems, kept between iterations."""
+    """The state of the method, which keeps the values of all train problems."""
 
     scores = True
 
@@ -147,7 +150,7 @@ class Tracker(MethodState):
         return fresh_tracker(session.cfg, len(session.problems["train"]))
 
     def valued(self, iteration: Iteration, kept: ValueTracker, rollout: Rollout) -> Rollout:
-        """With the problem's value at all tokens."""
+        """The rollout with the problem's value at all tokens."""
         problems = iteration.session.problems["train"]
         values = values_before(kept, problems, rollout.episodes, rollout.batch)
         return rollout._replace(values=values)
@@ -155,7 +158,7 @@ class Tracker(MethodState):
     def learn(
         self, iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit
     ) -> RunState:
-        """Counts the rewards of the rollout."""
+        """The state with the rewards of the rollout counted."""
         problems, model = iteration.session.problems["train"], iteration.session.model
         params = iteration.session.weights(state.policy.params)
         tracker, found = count_rollout(state.kept, problems, rollout, model, params, iteration.cfg)
@@ -166,9 +169,9 @@ class Tracker(MethodState):
 def values_before(
     tracker: ValueTracker, problems: list[PromptedProblem], episodes: list[Episode], batch: Batch
 ) -> np.ndarray:
-    """f32[B, T] the tracked value of each row's problem, at every token; 0 in empty rows.
+    """The tracked value of each row's problem at every token, f32[B, T]; 0 in empty rows.
 
-    `problems` is the train split, in the tracker's order; row b of `batch` is episode b.
+    `problems` is the train split, in the tracker's order, and row b of `batch` is episode b.
     """
     places = _places(problems, episodes)
     values = np.zeros(batch.tokens.shape, np.float32)
@@ -185,9 +188,9 @@ def count_rollout(
     params: Params,
     cfg: Config,
 ) -> tuple[ValueTracker, dict[str, float]]:
-    """(the tracker with the rollout's rewards, responses and log-probabilities, metrics).
+    """Counts a rollout: (tracker with its rewards, responses and log-probabilities, metrics).
 
-    `params` are the weights that sampled the rollout, one solution of each of its problems;
+    `params` are the weights that sampled the rollout, which has one solution per problem.
     `problems` is the train split, in the tracker's order. Raises ConfigError for a reward outside
     [0, 1].
     """
@@ -219,10 +222,10 @@ def drift_since(
     params: Params,
     cfg: Config,
 ) -> np.ndarray:
-    """f32[episodes] how far the policy moved on each problem since its last response, in nats.
+    """The drift of the policy on each problem since its last response, f32[episodes], in nats.
 
-    0 for a problem that was not drawn before. Scores the last responses with `params`, in the
-    shapes of the rollout's rows where these are long enough, so that few programs are compiled.
+    It is 0 for a problem that was not drawn before. The last responses are scored with `params`, in
+    the shapes of the rollout's rows where these are long enough, so that few programs are compiled.
     """
     drift = np.zeros(len(places), np.float32)
     known = np.flatnonzero(tracker.lengths[places])
@@ -240,7 +243,7 @@ def drift_since(
 
 
 def _last_response(tracker: ValueTracker, place: int, episode: Episode) -> Episode:
-    """The response that the problem of `episode` had when it was last drawn, for scoring alone."""
+    """The response that the problem of `episode` had at its last draw, as an episode to score."""
     n = tracker.lengths[place]
     return dataclasses.replace(
         episode,
@@ -251,7 +254,7 @@ def _last_response(tracker: ValueTracker, place: int, episode: Episode) -> Episo
 
 
 def _remember(tracker: ValueTracker, places: np.ndarray, rollout: Rollout) -> None:
-    """Writes the rollout's responses into `tracker`, whose arrays nothing else holds."""
+    """Writes the rollout's responses into the arrays of `tracker`, which must be fresh copies."""
     for row, (place, episode) in enumerate(zip(places, rollout.episodes, strict=True)):
         start, n = len(episode.prompt), len(episode.response)
         tracker.lengths[place] = n
@@ -261,21 +264,21 @@ def _remember(tracker: ValueTracker, places: np.ndarray, rollout: Rollout) -> No
 
 
 def _places(problems: list[PromptedProblem], episodes: list[Episode]) -> np.ndarray:
-    """i64[episodes] the place of each episode's problem in `problems`."""
+    """The index of each episode's problem in `problems`, i64[episodes]."""
     places = {problem.id: i for i, (problem, _) in enumerate(problems)}
     return np.array([places[episode.problem_id] for episode in episodes])
 
 
 def _countable_rewards(episodes: list[Episode], cfg: Config) -> np.ndarray:
-    """f32[episodes] the solutions' rewards; raises ConfigError for one outside [0, 1]."""
+    """The rewards of solutions, f32[episodes]; raises ConfigError for one outside [0, 1]."""
     rewards = solution_rewards(episodes)
     for episode, reward in zip(episodes, rewards, strict=True):
         if not 0 <= reward <= 1:
-            rule = (
+            message = (
                 f"counts rewards from 0 to 1 as successes, and a solution of problem "
                 f"{episode.problem_id} has {reward:g}; scale the task's rewards, or choose another"
             )
-            raise ConfigError("method", rule, repr(cfg.method))
+            raise ConfigError("method", message, repr(cfg.method))
     return rewards
 
 

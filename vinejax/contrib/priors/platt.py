@@ -1,19 +1,20 @@
-"""A learned value from outside: the chance of success that a function of the user's gives to texts.
+"""Platt's scaling of a user's function, which gives chances of success to texts.
 
-    v(s) = sigmoid(a·x + b)    x = log(p / (1 - p)), p the function's number for the text up to s
+    v(s) = sigmoid(a·x + b)    x = log(p / (1 - p)), p: the function's number for the text up to s
 
-a and b by logistic regression on the labels of earlier iterations, (1, 0) before there are any:
-Platt's scaling, which takes out a constant error and a confidence that is too large. The function
-has seen no label of the run, so that nothing is cross-fitted. Labels are the probe's
-(`credit/probe.py`), within 0 and 1.
+Logistic regression on the labels of earlier iterations gives a and b; before there are labels they
+are 1 and 0. The scaling takes out a constant error and a confidence that is too large. The function
+has seen no label of the run, so nothing needs cross-fitting. Labels are the probe's
+(`credit/probe.py`), clipped to 0 and 1.
 
-The weight μ of v in a baseline b is the coefficient of v in the least squares, over the states of
-earlier iterations, of G - b on (m - b, v - m), m being the mean label: what v says beyond a
-constant, since the mean alone lowers the variance of a noisy b, too. A function that says nothing
-gets a of about 0 and so v of about m; `DOUBT` keeps the weight of its noise near 0.
+The weight μ of v in a baseline b comes from least squares over the states of earlier iterations. It
+is the coefficient of v - m in the regression of G - b on (m - b, v - m), where m is the mean label.
+The term m - b takes what a constant explains, because the mean alone lowers the variance of a noisy
+b as well. A function without information gets a of about 0, and so v of about m. `DOUBT` then keeps
+the weight of its noise near 0.
 
 Source: Platt, "Probabilistic outputs for support vector machines", 1999. Arrays are NumPy's, in
-float64, the same on every host.
+float64, and equal on every host.
 """
 
 from typing import NamedTuple
@@ -22,16 +23,16 @@ import numpy as np
 
 from vinejax.credit.probe import KEPT, ProbeStates, labels
 
-BINS = 64  # of x, in which labels are added up
-WIDEST = 7.0  # |x| at most: p from 0.0009 to 0.9991
-STEPS = 500  # of the fit, on 64 numbers
-DOUBT = 10.0  # added to Σ (v - m)²: about that of 200 states whose v differ by 0.22
+BINS = 64  # number of bins of x, in which labels are added up
+WIDEST = 7.0  # largest |x|, so that p is from 0.0009 to 0.9991
+STEPS = 500  # steps of the fit, on 64 numbers
+DOUBT = 10.0  # term added to Σ (v - m)²; 200 states whose v differ by 0.22 have about that sum
 
 
 class Scaling(NamedTuple):
-    """What is kept between iterations, with weights that decay by `KEPT` per iteration."""
+    """The sums that a run keeps between iterations; their weights decay by `KEPT` per iteration."""
 
-    bins: np.ndarray  # f64[3, BINS] Σ n, Σ n·y and Σ n·x of the states in a bin of x
+    bins: np.ndarray  # f64[3, BINS] Σ n, Σ n·y and Σ n·x over the states in a bin of x
     products: np.ndarray  # f64[2, 3] Σ of (m - b, v - m) times (m - b, v - m, G - b)
 
 
@@ -41,71 +42,75 @@ def fresh_scaling() -> Scaling:
 
 
 def logits(numbers: np.ndarray) -> np.ndarray:
-    """f64[S, 1] x of f64[S] p, within `WIDEST`: the feature of `ProbeStates`."""
+    """The feature of `ProbeStates`, x for each number p, within `WIDEST`: f64[S] to f64[S, 1]."""
     least = 1 / (1 + np.exp(WIDEST))
     p = np.clip(numbers, least, 1 - least)
     return np.log(p / (1 - p))[:, None]
 
 
-def predictions(kept: Scaling, states: ProbeStates) -> np.ndarray:
-    """f64[1, S] v of all states."""
-    a, b = _fit(kept.bins)
+def predictions(scaling: Scaling, states: ProbeStates) -> np.ndarray:
+    """The values v of all states, f64[1, S]."""
+    a, b = _fit(scaling.bins)
     return _sigmoid(a * states.features.T + b)
 
 
-def chosen(kept: Scaling, predicted: np.ndarray) -> np.ndarray:
-    """f64[S] the one row of `predictions`."""
+def chosen(scaling: Scaling, predicted: np.ndarray) -> np.ndarray:
+    """The only row of `predictions`, f64[S]."""
     return predicted[0]
 
 
-def mean_label(kept: Scaling) -> float:
+def mean_label(scaling: Scaling) -> float:
     """The mean of the labels of earlier iterations; ½ before the second."""
-    count, total, _ = kept.bins.sum(axis=1)
+    count, total, _ = scaling.bins.sum(axis=1)
     return float(total / count) if count > 0 else 0.5
 
 
-def weight_of(kept: Scaling) -> float:
-    """μ by earlier iterations; 0 before the third, as v is not scaled in the first."""
-    square, cross = kept.products[:, :2], kept.products[:, 2]
-    found = np.linalg.solve(square + np.diag([1e-6, DOUBT]), cross)
-    return float(np.clip(found[1], 0.0, 1.0))
+def weight_of(scaling: Scaling) -> float:
+    """The weight μ from earlier iterations; 0 before the third, as the first has no scaled v."""
+    square, cross = scaling.products[:, :2], scaling.products[:, 2]
+    coefficients = np.linalg.solve(square + np.diag([1e-6, DOUBT]), cross)
+    return float(np.clip(coefficients[1], 0.0, 1.0))
 
 
 def updated(
-    kept: Scaling,
+    scaling: Scaling,
     states: ProbeStates,
     predicted: np.ndarray,
     baseline: np.ndarray,
     is_known: np.ndarray,
 ) -> Scaling:
-    """The scaling after an iteration; its baselines without v were f64[S] `baseline`, if known."""
+    """The scaling after an iteration.
+
+    `baseline` has the baselines without v, f64[S], and `is_known` says where there was one.
+    """
     x = states.features[:, 0]
     label, weight = labels(states)
     place = ((x + WIDEST) / (2 * WIDEST) * (BINS - 1)).round().astype(int)
     of_states = weight, weight * np.clip(label, 0.0, 1.0), weight * x
     bins = np.stack([np.bincount(place, some, BINS) for some in of_states])
     products = np.zeros((2, 3))
-    if kept.bins.any():
-        mean = mean_label(kept)
+    if scaling.bins.any():
+        mean = mean_label(scaling)
         left = np.stack([mean - baseline, predicted[0] - mean]) * is_known
         products = left @ np.stack([*left, states.solution_return - baseline], axis=1)
-    return Scaling(bins + KEPT * kept.bins, products + KEPT * kept.products)
+    return Scaling(bins + KEPT * scaling.bins, products + KEPT * scaling.products)
 
 
 def _fit(bins: np.ndarray) -> np.ndarray:
-    """(a, b) of the least Σ n·(cross entropy of y) + ½·((a - 1)² + b²).
+    """The (a, b) that minimise Σ n·(cross entropy of y) + ½·((a - 1)² + b²).
 
-    Each step minimises a bound by a parabola, so that none goes too far: Böhning and Lindsay, 1988.
+    Each step minimises a quadratic upper bound, so that no step increases the objective (Böhning
+    and Lindsay, 1988).
     """
     count, total, sum_x = bins
     x = np.stack([sum_x / np.maximum(count, 1e-12), np.ones(BINS)])
     identity = np.array([1.0, 0.0])
     bound = np.linalg.inv(x * count / 4 @ x.T + np.eye(2))
-    found = identity
+    coefficients = identity
     for _ in range(STEPS):
-        slope = x @ (total - count * _sigmoid(found @ x)) - (found - identity)
-        found = found + bound @ slope
-    return found
+        slope = x @ (total - count * _sigmoid(coefficients @ x)) - (coefficients - identity)
+        coefficients = coefficients + bound @ slope
+    return coefficients
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:

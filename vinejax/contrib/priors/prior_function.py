@@ -1,10 +1,12 @@
-"""Learned values by a function of a user's: `values.prior` is its dotted path.
+"""Learned values from a user's function, whose dotted path is `values.prior`.
 
-The function is called as reward functions are (`tasks/rewards.py`), with arguments by name, for
-solutions that are cut at a state: `prompts`, and as `completions` the response up to the state, or
-`response` for a function of one. It gives the chance of success from there, from 0 to 1: a process
-or outcome reward model, a judge. It must judge each text by itself: others can be of the same
-solution, and later. A process asks once for equal texts, and the first host asks for all.
+The function is called like a reward function (`tasks/rewards.py`), with arguments by name, for
+solutions that are cut at a state. It gets `prompts`, and the responses up to the state as
+`completions`; a function of one solution gets `response`. It returns the chance of success from the
+state on, from 0 to 1, as a reward model or a judge does.
+
+It must judge each text by itself, because another text of the call can be a later state of the same
+solution. The first host calls it for all hosts, once per different text.
 """
 
 import sys
@@ -32,18 +34,18 @@ FIELD, PROBE = "values.prior", "probe"
 
 
 class CutSolution(NamedTuple):
-    """A solution up to a state."""
+    """A solution that is cut at a state."""
 
     problem: Problem
-    ids: list[int]  # of the response up to the state
-    text: str  # of these
-    name: str  # of the state, in messages
+    ids: list[int]  # token ids of the response up to the state
+    text: str  # text of these tokens
+    name: str  # name of the state in messages
 
 
 def find_prior(values: ValuesConfig) -> RewardFunction | None:
     """The function that `values.prior` names; None without one.
 
-    Raises ConfigError for a path without a function, or whose module fails, with its line.
+    Raises ConfigError for a path without a function, and with file and line if its module fails.
     """
     path = values.prior
     if path in ("", PROBE):
@@ -52,13 +54,13 @@ def find_prior(values: ValuesConfig) -> RewardFunction | None:
 
 
 def function_values(session: Session, rollout: Rollout, cfg: Config) -> np.ndarray:
-    """f64[S] the function's number for each state, in the order of `state_numbers`.
+    """The function's number for each state, f64[S], in the order of `state_places`.
 
-    Raises UserError, in a line with function and states, if it fails, takes more than
-    `prior_function.timeout_s` for a batch, or gives anything but numbers from 0 to 1.
+    Raises UserError, one line with function and states, if the function fails, takes more than
+    `prior_function.timeout_s` for a batch, or returns anything but numbers from 0 to 1.
     """
     states = list(_cut_solutions(session, rollout))
-    firsts: dict[tuple[str, str], int] = {}  # of equal texts
+    firsts: dict[tuple[str, str], int] = {}  # index of the first of equal texts
     place = [firsts.setdefault((x.problem.id, x.text), i) for i, x in enumerate(states)]
     different, watch = sorted(firsts.values()), Watch()
     numbers: dict[int, float] = {}
@@ -104,7 +106,7 @@ def _too_slow(
 
 
 def _cut_solutions(session: Session, rollout: Rollout) -> Iterator[CutSolution]:
-    """The solutions of a rollout up to their states, in the order of `state_numbers`."""
+    """Yields the solutions of a rollout cut at their states, in the order of `state_places`."""
     problems = {problem.id: problem for problem, _ in session.problems["train"]}
     for row, step, used in state_places(rollout).tolist():
         episode = rollout.episodes[row]

@@ -1,4 +1,4 @@
-"""A user's function as an option of a run: another learned value in the state of a method."""
+"""The option of a run that makes a user's function the learned value of a method."""
 
 import dataclasses
 from collections.abc import Callable, Set
@@ -21,20 +21,19 @@ from vinejax.tasks.base import Task
 
 
 def composed(method: Method, cfg: Config) -> Method:
-    """The method, with the numbers of the function that `values.prior` names as its learned value.
+    """The method with the function that `values.prior` names as its learned value.
 
-    Raises ConfigError for a path without a function, for a function whose module fails, and for a
-    method without a learned value.
+    Raises ConfigError for a path without a function, and for a function whose module fails.
     """
     if find_prior(cfg.values) is None:
         raise ConfigError("prior_function", "needs a function's path as values.prior; leave it out")
     if not isinstance(method.state, LearnedValue):
-        return method  # `values.*` is then refused as what the method does not read
+        return method  # the check of fields then names `values.*` as unread by the method
     return dataclasses.replace(method, state=FunctionPrior())
 
 
 class FunctionPrior(LearnedValue):
-    """Keeps the scaling of the function's numbers."""
+    """The state of a method with a user's function, which keeps the scaling of its numbers."""
 
     rule = platt
 
@@ -47,11 +46,11 @@ class FunctionPrior(LearnedValue):
     def features(
         self, session: Session, rollout: Rollout, kept: Scaling, cfg: Config
     ) -> np.ndarray:
-        """f64[S, 1] the logits of the function's numbers. Raises as `function_values` does."""
+        """The logits of the function's numbers, f64[S, 1]; raises as `function_values` does."""
         return platt.logits(function_values(session, rollout, cfg))
 
     def check_problem(self, cfg: Config, task: Task, problem: Problem) -> None:
-        """Calls the function once. Raises UserError if it fails or gives no number."""
+        """Calls the function once. Raises UserError if it fails or returns no number."""
         prior = find_prior(cfg.values)
         assert prior is not None
         prior.check(problem, task.name, task.prompt)

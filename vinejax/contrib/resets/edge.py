@@ -1,41 +1,43 @@
-"""The edge of failure: how much of a solution must be given for the pass rate to cross a target.
+"""The edge of failure: the length of a prefix at which the pass rate crosses a target.
 
-Let f(j) be the pass rate of continuations after the first j of a solution's n tokens. Of a right
-solution of a problem that mostly fails, f rises from f(0) < target to f(n) = 1; of a wrong solution
-of a problem that mostly passes, it falls from f(0) > target to f(n) = 0. A bisection of 0 .. n
-finds two neighbouring lengths between which f crosses the target, in at most ⌈log2 n⌉ rates:
+Let f(j) be the pass rate of continuations after the first j of a solution's n tokens. For a right
+solution of a problem that mostly fails, f rises from f(0) < target to f(n) = 1. For a wrong
+solution of a problem that mostly passes, f falls from f(0) > target to f(n) = 0. A bisection of
+0 .. n finds two neighbouring lengths between which f crosses the target, from at most ⌈log2 n⌉ pass
+rates:
 
     while high - low > 1:  m = ⌊(low + high) / 2⌋
                            high = m where f(m) is beyond the target, else low = m
 
-Beyond is above for a right solution, below for a wrong one; a rate that equals the target ends the
-search. Where f crosses the target several times, one of the crossings is found; where
-it does not cross it at all, one end.
+Beyond means above for a right solution and below for a wrong one. A rate that equals the target
+ends the search. If f crosses the target several times, the search finds one of the crossings. If f
+does not cross it, the search ends at 0 or n.
 
-Source: binary search over prefixes of a right solution is BASS (OpenReview r2D0XuzX63, no code);
-OmegaPRM (https://arxiv.org/abs/2406.06592) finds the first error of a wrong one so. Both search to
-make training data; here the length found is where solutions begin that are trained on.
+Source: BASS (OpenReview r2D0XuzX63, without code) has the binary search over prefixes of a right
+solution. OmegaPRM (https://arxiv.org/abs/2406.06592) finds the first error of a wrong solution in
+the same way. Both make training data from the result; here solutions that are trained on begin at
+the length that the search finds.
 """
 
 from collections.abc import Mapping
 
 
 def next_probe(rates: Mapping[int, float], length: int, target: float, rises: bool) -> int | None:
-    """The length j, 1 <= j < `length`, whose pass rate the search needs next; None: it is over.
+    """The length j, 1 <= j < `length`, whose pass rate the search needs next; None at its end.
 
-    `rates` are the pass rates seen so far, by length, and `length` is n >= 2 of the docstring
-    above; `rises` for a right solution.
+    `rates` are the pass rates so far, by length. `length` is n >= 2 of the module's docstring, and
+    `rises` is True for a right solution.
     """
     low, high = _bracket(rates, length, target, rises)
     return (low + high) // 2 if high - low > 1 else None
 
 
 def edge(rates: Mapping[int, float], length: int, target: float, rises: bool) -> int:
-    """The length that a search which is over has found.
+    """The length that a finished search has found.
 
-    Of the two neighbouring lengths that is the one whose rate is nearer to the target, or the
-    shorter, which leaves more to the policy. 0 and `length` do not count: there nothing is given,
-    or nothing left.
+    It is the one of the two neighbouring lengths whose rate is nearer to the target. At equal
+    distances it is the shorter one, which leaves more to the policy. 0 and `length` do not count,
+    because they give nothing or leave nothing.
     """
     ends = {j for j in _bracket(rates, length, target, rises) if 0 < j < length}
     return min(ends, key=lambda j: (abs(rates[j] - target), j))
@@ -44,7 +46,7 @@ def edge(rates: Mapping[int, float], length: int, target: float, rises: bool) ->
 def _bracket(
     rates: Mapping[int, float], length: int, target: float, rises: bool
 ) -> tuple[int, int]:
-    """(low, high) of the bisection as far as the rates go; equal where a rate is the target."""
+    """The (low, high) of the bisection after these rates; equal if a rate is the target."""
     low, high = 0, length
     while high - low > 1:
         middle = (low + high) // 2

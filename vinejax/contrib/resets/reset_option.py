@@ -1,4 +1,4 @@
-"""Resets as an option of a run: another sampler in the stage that samples solutions."""
+"""The option of a run that makes some solutions begin in the middle of known solutions."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ Sample = Callable[[Iteration, RunState, list[PromptedProblem]], Solutions]
 
 
 def composed(method: Method, cfg: Config) -> Method:
-    """The method, with resets among its solutions if `reset.source` asks for them.
+    """The method with a sampling stage that has resets, if `reset.source` asks for them.
 
     Raises ConfigError for a method that samples in a way of its own.
     """
@@ -24,11 +24,11 @@ def composed(method: Method, cfg: Config) -> Method:
     if source == "none":
         return method
     if not method.is_policy_gradient or method.has_own_sampling:
-        rule = f"must be 'none' for method = {cfg.method!r}, which samples in a way of its own"
-        raise ConfigError("reset.source", rule, repr(source))
+        message = f"must be 'none' for method = {cfg.method!r}, which has a sampler of its own"
+        raise ConfigError("reset.source", message, repr(source))
     if method.resolve(cfg).rollout.zero_variance == "resample":
-        rule = "must be 'none' with rollout.zero_variance = 'resample', which samples from prompts"
-        raise ConfigError("reset.source", rule, repr(source))
+        message = "must be 'none' with rollout.zero_variance = 'resample', which begins at prompts"
+        raise ConfigError("reset.source", message, repr(source))
     return dataclasses.replace(method, sample=functools.partial(_with_resets, method.sample))
 
 

@@ -1,20 +1,21 @@
 """Resets: groups of solutions that begin after the first tokens of a known solution.
 
-The given tokens are the known solution's own ids. The policy goes on from there, and the loss is on
-its own tokens alone (`Episode.given`). All `rollout.per_prompt` solutions of a group begin alike,
-so methods that compare solutions compare equals. The whole text is graded, and a solution has
-`sample.max_tokens` tokens at most with those that were given. Nothing is kept between iterations.
+The given tokens are the known solution's ids. The policy goes on from there, and the loss is on the
+policy's tokens alone (`Episode.given`). All `rollout.per_prompt` solutions of a group begin alike,
+so methods that compare solutions compare equals. The whole text is graded, and it has at most
+`sample.max_tokens` tokens with the given ones. Nothing is kept between iterations.
 
-Sources, and how this departs:
+Sources and departures:
 - 'gold': DR-PO (https://arxiv.org/abs/2404.08495) draws one solution per problem, after a random
-  number of tokens of the data set's solution. Here a whole group begins after that number. Its code
-  (Cornell-RL/drpo) is PPO with a critic, a KL in the reward, and advantages that are whitened over
-  given tokens too; here the method, its KL and its whitening stay, over own tokens.
+  number of tokens of the data set's solution. Here a whole group begins after that number. DR-PO's
+  code (Cornell-RL/drpo) is PPO with a critic and a KL in the reward, and it whitens advantages over
+  given tokens as well. Here the run's method stays, with its KL, and with its whitening over the
+  policy's tokens.
 - 'solved', 'failed', 'both': in Prefix Sampling (https://arxiv.org/abs/2605.05112) groups that
-  mostly fail begin like an earlier right solution, groups that mostly pass like an earlier wrong
-  one, so that half of them pass. Here the earlier solution is one of the same iteration, whose
-  groups from the prompt stay; the reset groups are added to them.
-- at 'edge': BASS and OmegaPRM, see contrib/resets/edge.py.
+  mostly fail begin like an earlier right solution, and groups that mostly pass like an earlier
+  wrong one, so that half of the solutions pass. Here the earlier solution is one of the same
+  iteration, and the reset groups are added to the groups from the prompt.
+- at 'edge': BASS and OmegaPRM, see edge.py.
 """
 
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ from vinejax.tasks.prompts import encode_response
 
 
 class KnownSolution(NamedTuple):
-    """A known solution that others begin like; its response has at least two tokens."""
+    """A known solution, like which others begin; its response has at least two tokens."""
 
     problem: Problem
     prompt: list[int]
@@ -43,15 +44,15 @@ class KnownSolution(NamedTuple):
 
 
 class ResetSampler(Sampler):
-    """A sampler some of whose groups of solutions begin within a known solution."""
+    """A sampler that makes some groups of solutions begin within a known solution."""
 
     def solutions(
         self, params: Params, problems: list[PromptedProblem], most_groups: int
     ) -> list[Episode]:
-        """Graded episodes in groups of `rollout.per_prompt`, a group for every problem.
+        """Graded episodes in groups of `rollout.per_prompt`, with a group for every problem.
 
         With `reset.source` 'gold' some of these groups are resets. With 'solved', 'failed' and
-        'both' resets follow as further groups, as long as there are at most `most_groups` in all.
+        'both' resets follow as further groups, up to `most_groups` groups in all.
         """
         if ResetConfig.of(self.cfg).source == "gold":
             return self.episodes(params, self._gold_starts(params, problems))
@@ -59,7 +60,7 @@ class ResetSampler(Sampler):
         known = known_solutions(problems, episodes, self.cfg, self.iteration)
         known = known[: most_groups - len(problems)]
         lengths = self._lengths(params, known)
-        # The numbers continue those of the problem's solutions from the prompt: seeds differ.
+        # The numbers continue those of the solutions from the prompt, so that all seeds differ.
         numbers = range(self.cfg.rollout.per_prompt, 2 * self.cfg.rollout.per_prompt)
         starts = [
             Start(problem, prompt, response[:length], self.seeds(problem, numbers))
@@ -68,8 +69,7 @@ class ResetSampler(Sampler):
         return episodes + (self.episodes(params, starts) if starts else [])
 
     def metrics(self, episodes: Sequence[Episode]) -> dict[str, Any]:
-        """The number of groups that began in mid-solution, the mean share of given tokens in their
-        responses, and their pass rate."""
+        """The metrics of resets: number of groups, mean share of given tokens, pass rate."""
         resets = [episode for episode in episodes if episode.given]
         groups = {(e.problem_id, *e.response[: e.given]) for e in resets}
         if not resets:
@@ -81,9 +81,9 @@ class ResetSampler(Sampler):
         }
 
     def gold_response(self, problem: Problem, prompt: list[int]) -> list[int]:
-        """The tokens of the data set's solution, as far as the policy itself could have written it.
+        """The tokens of the data set's solution that the policy itself could have written.
 
-        Up to a stop string, to `sample.max_tokens`, and to the end of the model's context.
+        They end at a stop string, at `sample.max_tokens` or at the end of the model's context.
         """
         tokenizer, stop = self.engine.tokenizer, self.engine.sample_config.stop
         response = encode_response(tokenizer, self.graded.task.solution(problem))
@@ -94,7 +94,7 @@ class ResetSampler(Sampler):
         return response[: min(self.cfg.sample.max_tokens, room)]
 
     def _gold_starts(self, params: Params, problems: list[PromptedProblem]) -> list[Start]:
-        """The start of each problem's group: with chance `reset.share` within a gold solution."""
+        """The start of each problem's group, in a gold solution with probability `reset.share`."""
         golds = {}
         for i, (problem, prompt) in enumerate(problems):
             rng = host_rng(self.cfg.seed, self.iteration, f"reset {problem.id}")
@@ -109,10 +109,10 @@ class ResetSampler(Sampler):
         return starts
 
     def _lengths(self, params: Params, known: list[KnownSolution]) -> list[int]:
-        """The number of tokens that each known solution gives: at random, or at the edge.
+        """The number of tokens that each known solution gives, random or at the edge.
 
-        At random it is uniform over 1 .. n - 1 of n tokens. A gold solution may also give 0, as in
-        DR-PO: the problem's only group then begins at the prompt.
+        A random number is uniform over 1 .. n - 1 of n tokens. A gold solution may also give 0, as
+        in DR-PO; the problem's only group then begins at the prompt.
         """
         if ResetConfig.of(self.cfg).at == "edge":
             return self._edges(params, known)
@@ -125,7 +125,7 @@ class ResetSampler(Sampler):
         return lengths
 
     def _edges(self, params: Params, known: list[KnownSolution]) -> list[int]:
-        """The edge of each known solution; each wave samples one more pass rate per solution."""
+        """The edge of each known solution; every wave samples one more pass rate per solution."""
         reset = ResetConfig.of(self.cfg)
         rates: list[dict[int, float]] = [{} for _ in known]
         while True:
@@ -161,10 +161,11 @@ class ResetSampler(Sampler):
 def known_solutions(
     problems: list[PromptedProblem], episodes: list[Episode], cfg: Config, iteration: int
 ) -> list[KnownSolution]:
-    """A right solution of each problem with a pass rate below `reset.target`, a wrong one above it.
+    """The known solutions of the problems that get a reset.
 
-    `reset.source` 'solved' wants the first, 'failed' the second, 'both' either. Problems without
-    such a solution are left out. Which of several it is depends on (seed, iteration, problem) only.
+    A problem with a pass rate below `reset.target` has a right solution (sources 'solved' and
+    'both'), and one above it a wrong solution ('failed' and 'both'). Problems without such a
+    solution are left out. The choice among several depends on (seed, iteration, problem) only.
     """
     groups: dict[str, list[Episode]] = {problem.id: [] for problem, _ in problems}
     for episode in episodes:

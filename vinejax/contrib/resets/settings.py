@@ -12,17 +12,20 @@ from vinejax.tasks.environment import MultiTurn
 class ResetConfig(Section, section="reset"):
     """Solutions that begin in the middle of a known solution: contrib/resets/reset_sampler.py."""
 
-    # 'gold': of the data set's solution. 'solved', 'failed': of a right or a wrong solution of the
-    # iteration, where the problem's pass rate is below or above `target`. 'both': of either.
+    # The known solution: 'gold' is the data set's; 'solved' is a right one of the iteration, if the
+    # problem's pass rate is below `target`; 'failed' is a wrong one, if it is above; 'both'.
     source: Literal["none", "gold", "solved", "failed", "both"] = "none"
-    # How many tokens: any number, or at the edge, where the pass rate crosses `target`.
+    # The number of given tokens: random, or at the edge where the pass rate crosses `target`.
     at: Literal["uniform", "edge"] = "uniform"
-    share: ZeroToOne = 1.0  # source 'gold': chance that a problem's solutions begin so
-    target: ZeroToOne = 0.5  # pass rate
-    k: Count = 4  # at 'edge': continuations per pass rate
+    share: ZeroToOne = 1.0  # probability of a reset of a problem with source 'gold'
+    target: ZeroToOne = 0.5  # target of the pass rate
+    k: Count = 4  # continuations per pass rate of the search for the edge
 
     def check(self, cfg: Any) -> None:
-        """Refuses settings that nothing reads, and reuse of solutions chosen by their reward."""
+        """Raises ConfigError for settings that nothing reads, and for biased reuse.
+
+        `values.reuse` would be biased, because solutions are chosen by their rewards.
+        """
         is_known = self.source not in ("none", "gold")
         needs = {
             "at": (self.source != "none", "reset.source other than 'none'"),
@@ -38,18 +41,18 @@ class ResetConfig(Section, section="reset"):
             if value != getattr(type(self)(), field) and not holds:
                 raise ConfigError(f"reset.{field}", f"needs {words}; leave it out", repr(value))
         if is_known and cfg.values.reuse:
-            rule = f"must be False for reset.source = {self.source!r}, whose solutions are chosen"
-            raise ConfigError("values.reuse", f"{rule} by their reward", "True")
+            message = f"must be False for reset.source = {self.source!r}, which chooses by reward"
+            raise ConfigError("values.reuse", message, "True")
 
     def check_task(self, task: Any, problems: list[Problem]) -> None:
-        """Refuses resets in an environment, and 'gold' for a task without worked solutions."""
-        name, has_turns = task.name, isinstance(task, MultiTurn)
-        if self.source != "none" and has_turns:
-            rule = f"must be 'none' for task {name}, whose episodes begin with their"
-            raise ConfigError("reset.source", f"{rule} environment", repr(self.source))
+        """Raises ConfigError for an environment, and for 'gold' without worked solutions."""
+        name = task.name
+        if self.source != "none" and isinstance(task, MultiTurn):
+            message = f"must be 'none' for task {name}, whose episodes begin in their environment"
+            raise ConfigError("reset.source", message, repr(self.source))
         if self.source == "gold" and problems and not _is_worked(task, problems):
-            rule = f"task {name} has no worked solutions; choose another source, or 'none'"
-            raise ConfigError("reset.source", rule, "'gold'")
+            message = f"task {name} has no worked solutions; choose another source, or 'none'"
+            raise ConfigError("reset.source", message, "'gold'")
 
 
 def _is_worked(task: Any, problems: list[Problem]) -> bool:

@@ -1,9 +1,9 @@
 """The process that forks a confined process per solution: `python -s -S -B child.py`, by its path.
 
-It has the standard library and no other package, so that nothing else is in the memory that a
-solution inherits. Standard input gives frames: ten digits of a time limit in milliseconds, ten
-digits of a length, and a message for `runner.py`. Each is answered by a frame of ten digits and a
-JSON object. The first frame that it writes says that it is ready, or why it cannot confine.
+It imports the standard library and no other package, because a solution inherits its memory. A
+request on standard input is ten digits of a time limit in milliseconds, ten digits of a length, and
+a message for `runner.py`. The reply is ten digits of a length and a JSON object. The first reply
+says that the process is ready, or why it cannot confine solutions.
 """
 
 import importlib
@@ -21,19 +21,19 @@ import traceback
 import kernel  # pyright: ignore[reportMissingImports]
 import runner  # pyright: ignore[reportMissingImports]
 
-OUTPUT = 4 * 2**20  # bytes of standard output, and of standard error
-MOST_THREADS = 64
-POLL_S = 0.02
-# Imported before the fork: what solutions use, and what needs libraries from outside the folder of
-# the standard library.
+OUTPUT = 4 * 2**20  # largest number of bytes of standard output, and of standard error
+MOST_THREADS = 64  # largest number of threads of a solution
+POLL_S = 0.02  # time between two looks at a solution
+# Modules imported before the fork: solutions use them, or they need libraries from outside the
+# folder of the standard library.
 WARM = """array ast bisect collections copy ctypes dataclasses datetime decimal enum fractions
 functools hashlib heapq itertools math numbers operator queue random re statistics string
 threading time typing bz2 lzma zlib sqlite3 unicodedata uuid"""
 
 
 def main():
-    """Serves frames until standard input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the pool
+    """Answers requests until standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # because the pool handles Ctrl-C
     requests, replies = os.dup(0), os.dup(1)
     for descriptor in (0, 1, 2):
         os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
@@ -43,7 +43,7 @@ def main():
             try:
                 importlib.import_module(name)
             except ImportError:
-                pass  # this interpreter was built without it
+                pass  # an interpreter may be built without it
         library = sysconfig.get_path("stdlib")
         sys.path[:] = [path for path in sys.path if path.startswith(library)]
         files, folders, listed = readable_paths(library)
@@ -63,7 +63,7 @@ def main():
 
 
 def readable_paths(library):
-    """(files, folders, folders that are only listed): the standard library without packages."""
+    """(files, folders, folders to list) of the standard library, without installed packages."""
     inside = [
         entry.path
         for entry in os.scandir(library)
@@ -74,16 +74,16 @@ def readable_paths(library):
 
 
 def send(replies, reply):
-    """Writes a frame."""
+    """Writes a reply."""
     data = json.dumps(reply).encode()
     runner.write(replies, b"%010d" % len(data) + data)
 
 
 def run(message, limit_s, requests, rules, library):
-    """Runs a message in a process of its own; {'status', 'out', 'err'}.
+    """Runs a message in a process of its own, and returns {'status', 'out', 'err'}.
 
-    `status` is 'ok', 'timeout', 'threads', or 'exit N', negative for a signal. No process of it is
-    left.
+    `status` is 'ok', 'timeout', 'threads' or 'exit N', where N is negative for a signal. No process
+    of the message is left.
     """
     files = [os.memfd_create(name) for name in ("stdin", "stdout", "stderr")]
     with open(files[0], "wb", closefd=False) as stdin:
@@ -106,13 +106,13 @@ def run(message, limit_s, requests, rules, library):
 
 
 def watch(process, watched, requests, deadline):
-    """Waits until the process ends, its time is over or it has too many threads; then kills it.
+    """Waits for the end of a process, and kills it after the deadline or with too many threads.
 
-    Ends this process, and with it that one, if the pool has died.
+    If the pool has died, this process exits, and the other one dies with it.
     """
     poll = select.poll()
     poll.register(watched, select.POLLIN)
-    poll.register(requests, 0)  # of which POLLHUP is told
+    poll.register(requests, 0)  # for POLLHUP, which needs no flag
     status = "ok"
     while not (ready := dict(poll.poll(1000 * POLL_S))).get(watched):
         if ready:
@@ -128,18 +128,18 @@ def watch(process, watched, requests, deadline):
 
 
 def be_solution(files, parent, rules, library):
-    """Never returns: the forked process, which confines itself and runs the message."""
+    """The forked process: confines itself, runs the message and never returns."""
     status = 1
     try:
         os.setsid()
         for descriptor, file in enumerate(files):
             os.dup2(file, descriptor)
         kernel.confine(rules, library)
-        if os.getppid() != parent:  # it died before this process was tied to it
+        if os.getppid() != parent:  # the parent died before this process was tied to it
             os._exit(1)
         os.closerange(3, 64)
         os.environ.clear()
-        random.seed(0)  # the same verdict when a run is repeated
+        random.seed(0)  # so that a repeated run has the same verdict
         runner.main()
         status = 0
     except SystemExit as ended:

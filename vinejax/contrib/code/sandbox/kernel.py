@@ -17,8 +17,8 @@ from collections.abc import Iterable
 
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column of CALLS, audit arch
 
-# The calls that are allowed: name, number on x86_64, number on aarch64. Every other gives ENOSYS,
-# from which libc falls back to an older call.
+# Allowed calls: name, number on x86_64, number on aarch64. Every other call gives ENOSYS, on which
+# libc falls back to an older call.
 CALLS = """
 read 0 63, write 1 64, close 3 57, stat 4 -, fstat 5 80, lstat 6 -, poll 7 -, lseek 8 62,
 mmap 9 222, mprotect 10 226, munmap 11 215, brk 12 214, rt_sigaction 13 134, rt_sigprocmask 14 135,
@@ -36,15 +36,15 @@ getrandom 318 278, membarrier 324 283, statx 332 291, rseq 334 293, faccessat2 4
 """
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 WRITES |= 0o20000000  # the part of O_TMPFILE that O_DIRECTORY lacks
-THREADS = (0x3D0F00, 0x7D0F00)  # flags of clone for a thread, by glibc and by musl
-# Allowed by an argument: numbers, the argument's index, and the values that it may have.
+THREADS = (0x3D0F00, 0x7D0F00)  # flags of clone for a thread, in glibc and in musl
+# Calls allowed by an argument: numbers, the argument's index, and its allowed values.
 EQUAL = {
     "clone": ((56, 220), 0, THREADS),
-    "prlimit64": ((302, 261), 0, (0,)),  # of the process itself
-    "fcntl": ((72, 25), 1, (0, 1, 2, 3, 1030)),  # duplicates and flags: no signals by F_SETOWN
-    "ioctl": ((16, 29), 1, (0x5401, 0x5450, 0x5451)),  # is it a terminal, close-on-exec
+    "prlimit64": ((302, 261), 0, (0,)),  # for the process itself
+    "fcntl": ((72, 25), 1, (0, 1, 2, 3, 1030)),  # duplicates and flags, but no F_SETOWN (signals)
+    "ioctl": ((16, 29), 1, (0x5401, 0x5450, 0x5451)),  # the test for a terminal, close-on-exec
 }
-# Allowed if none of these bits is set: numbers, the argument's index, the bits.
+# Calls allowed without certain bits of an argument: numbers, the argument's index, the bits.
 CLEAR = {"open": ((2, None), 1, WRITES), "openat": ((257, 56), 2, WRITES)}
 
 LOAD, IF_EQUAL, IF_SET, RETURN = 0x20, 0x15, 0x45, 0x06  # instructions of the filter
@@ -52,14 +52,14 @@ ALLOW, KILL, EPERM, ENOSYS = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050026
 SET_DEATH_SIGNAL, KEEP_CAPS, SET_SECCOMP, NO_NEW_PRIVS = 1, 8, 22, 38  # of prctl
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # calls of Landlock on every machine
 READ_FILE, READ_DIR = 1 << 2, 1 << 3  # rights of Landlock
-DAC_OVERRIDE = 1 << 1  # the capability to read what belongs to others
-FIRST_UID, NUM_UIDS = 61184, 4000  # of services made on the fly, which own no file
+DAC_OVERRIDE = 1 << 1  # the capability to read files of others
+FIRST_UID, NUM_UIDS = 61184, 4000  # user ids of systemd's dynamic services, which own no file
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def ruleset(files: Iterable[str], folders: Iterable[str], listed: Iterable[str]) -> int:
-    """A descriptor of rules for `confine`: files to read, folders to read and to list.
+    """The descriptor of a ruleset for `confine`: files to read, folders to read, folders to list.
 
     Raises OSError where the kernel has no Landlock (older than 5.13, or switched off at boot) or
     the machine is none of MACHINES.
@@ -67,9 +67,9 @@ def ruleset(files: Iterable[str], folders: Iterable[str], listed: Iterable[str])
     if platform.system() != "Linux" or platform.machine() not in MACHINES:
         raise OSError(f"no rules for {platform.system()} on {platform.machine()}")
     version = _checked_result(LIBC.syscall(CREATE_RULESET, None, 0, 1))
-    handled = (1 << 13) - 1  # of version 1; REFER, TRUNCATE and IOCTL_DEV came later
+    handled = (1 << 13) - 1  # rights of version 1; REFER, TRUNCATE and IOCTL_DEV came later
     handled |= (version >= 2) << 13 | (version >= 3) << 14 | (version >= 5) << 15
-    # Every kind of TCP from version 4 on; signals and abstract sockets from 6 on.
+    # TCP is handled from version 4 on, signals and abstract sockets from version 6 on.
     size = 8 if version < 4 else 16 if version < 6 else 24
     attributes = struct.pack("QQQ", handled, 3, 3)[:size]
     rules = _checked_result(LIBC.syscall(CREATE_RULESET, attributes, size, 0))
@@ -83,10 +83,10 @@ def ruleset(files: Iterable[str], folders: Iterable[str], listed: Iterable[str])
 
 
 def confine(rules: int, needed: str) -> None:
-    """Confines this process, of one thread, for good. Root becomes a user who owns nothing.
+    """Confines this process, which must have one thread, for good.
 
-    `needed` is a folder that must be readable afterwards. The process dies with the thread that
-    forked it. Raises OSError where the kernel refuses.
+    Root becomes a user who owns nothing. `needed` is a folder that must stay readable. The process
+    dies with the thread that forked it. Raises OSError if a call of the kernel fails.
     """
     if os.geteuid() == 0:
         _drop_root(needed)
@@ -107,8 +107,8 @@ def _drop_root(needed: str) -> None:
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
     except OSError:
-        pass  # a container without these users: root without capabilities
-    # An interpreter in root's home is read by capability; Landlock still holds for it.
+        pass  # in a container without these users root goes on, without capabilities
+    # Only this capability reads an interpreter in root's home. Landlock still holds for it.
     kept = 0 if os.access(needed, os.R_OK | os.X_OK) else DAC_OVERRIDE
     header, sets = struct.pack("Ii", 0x20080522, 0), struct.pack("6I", kept, kept, 0, 0, 0, 0)
     _checked_result(LIBC.capset(header, sets))
@@ -116,7 +116,7 @@ def _drop_root(needed: str) -> None:
 
 @functools.cache
 def seccomp_filter(machine: str) -> bytes:
-    """The filter for a machine of MACHINES, as instructions of 8 bytes."""
+    """The seccomp filter for a machine of MACHINES, as instructions of 8 bytes each."""
     column, arch = MACHINES[machine]
     code = [(LOAD, 0, 0, 4), (IF_EQUAL, 1, 0, arch), (RETURN, 0, 0, KILL), (LOAD, 0, 0, 0)]
 
@@ -138,7 +138,7 @@ def seccomp_filter(machine: str) -> bytes:
 
 
 def _checked_result(result: int) -> int:
-    """The result of a call of libc; OSError if it failed."""
+    """The result of a call of libc. Raises OSError if the call failed."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -1,6 +1,6 @@
-"""Sandboxes that are not VineJAX's: a command in front of an interpreter, or a service.
+"""Sandboxes of others: a command in front of an interpreter, or a service.
 
-Both get the text of `runner.py` as the program, and its message as standard input.
+Both get the text of `runner.py` as the program and its message as standard input.
 """
 
 import contextlib
@@ -20,18 +20,20 @@ from vinejax.contrib.code.sandbox.pool import Outcome, SandboxRefusal
 from vinejax.core.errors import ConfigError
 
 PROGRAM = Path(__file__).with_name("runner.py").read_text(encoding="utf-8")
-OUTPUT = 4 * 2**20  # bytes of standard output and error together
-ATTEMPTS, PAUSE_S, SLACK_S = 3, 1.0, 30.0  # of a request
+OUTPUT = 4 * 2**20  # largest number of bytes of standard output and error together
+ATTEMPTS = 3  # attempts at a request
+PAUSE_S = 1.0  # pause before the second attempt; twice that before the third
+SLACK_S = 30.0  # time that an answer may take beyond the limit of the program
 
 
 class Command:
-    """Runs each message by a command that ends in an interpreter, such as bwrap's and python3."""
+    """Runs each message by a command that ends in an interpreter, such as 'bwrap ... python3'."""
 
     def __init__(self, command: Sequence[str]):
         self._command = [*command, "-s", "-S", "-B", "-c", PROGRAM]
 
     def run(self, message: bytes, limit_s: float) -> Outcome:
-        """The outcome of a message. Its session is killed at the end, whatever is in it."""
+        """Runs a message, then kills all processes of its session."""
         with tempfile.TemporaryFile() as stdin:
             stdin.write(message)
             stdin.seek(0)
@@ -54,11 +56,11 @@ class Command:
                         os.killpg(process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Nothing is kept between messages."""
+        """Does nothing, because nothing is kept between messages."""
 
 
 def _output_until(process: subprocess.Popen, deadline: float) -> Outcome:
-    """What a process writes until it ends, its time is over, or it writes too much."""
+    """The outcome of a process that is watched until it ends, times out or writes too much."""
     texts = {process.stdout: b"", process.stderr: b""}
     status = ""
     with selectors.DefaultSelector() as selector:
@@ -86,13 +88,13 @@ def _output_until(process: subprocess.Popen, deadline: float) -> Outcome:
 
 
 class Service:
-    """Runs each message by a service with the requests of SandboxFusion's `/run_code`."""
+    """Runs each message by a service that takes the requests of SandboxFusion's `/run_code`."""
 
     def __init__(self, url: str, memory_mb: int):
         self._url, self._memory_mb = url, memory_mb
 
     def run(self, message: bytes, limit_s: float) -> Outcome:
-        """The outcome of a message. Raises ConfigError if the service gives no answer."""
+        """Runs a message. Raises ConfigError if the service gives no answer."""
         payload = {
             "code": PROGRAM,
             "language": "python",
@@ -111,11 +113,11 @@ class Service:
                     return _outcome(json.loads(answer.read(16 * OUTPUT)))
             except (OSError, ValueError, KeyError, TypeError) as error:
                 reason = f"{type(error).__name__}: {error}"
-        rule = f"no answer of SandboxFusion's form after {ATTEMPTS} requests ({reason:.200})"
-        raise ConfigError("code.url", rule, repr(self._url))
+        notice = f"no answer of SandboxFusion's form after {ATTEMPTS} requests ({reason:.200})"
+        raise ConfigError("code.url", notice, repr(self._url))
 
     def close(self) -> None:
-        """Nothing is kept between messages."""
+        """Does nothing, because nothing is kept between messages."""
 
 
 def _outcome(answer: dict) -> Outcome:

@@ -1,4 +1,4 @@
-"""The pool's side of the processes that fork confined solutions (`child.py`)."""
+"""A pool of the processes of `child.py`, which fork confined solutions."""
 
 import contextlib
 import json
@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 from vinejax.contrib.code.sandbox.runner import HEADER
 
 CHILD = Path(__file__).with_name("child.py")
-START_S = 60.0  # on a machine that is busy with other things
-SLACK_S = 10.0  # what a child may take beyond the time limit of a solution
+START_S = 60.0  # time limit of a child's start, on a machine that is busy with other things
+SLACK_S = 10.0  # time that a child may take beyond the limit of a solution
 
 
 class Outcome(NamedTuple):
-    """What a program did: 'ok' or how it failed, and the ends of its outputs."""
+    """The status of a program that ran, and the ends of its outputs."""
 
     status: str  # 'ok', 'timeout', 'threads', 'flood', 'exit N'; 'lost': the sandbox itself failed
     out: str
@@ -29,11 +29,11 @@ class Outcome(NamedTuple):
 
 
 class SandboxRefusal(Exception):
-    """The sandbox cannot be had here; the text says why."""
+    """Says why this machine cannot have the sandbox."""
 
 
 class Child:
-    """One process of `child.py`, and the frames on its pipes."""
+    """One process of `child.py`, which exchanges frames with this process."""
 
     def __init__(self):
         self._process = subprocess.Popen(
@@ -83,12 +83,12 @@ class Child:
         return parts
 
     def end(self) -> None:
-        """Kills the process; a solution that it had forked dies with it."""
+        """Kills the process, and with it any solution that it forked."""
         _end(self._process)
 
 
 def _end(process: subprocess.Popen) -> None:
-    """Kills a process with its session, and closes its pipes. Can be called again."""
+    """Kills a process with its session, and closes its pipes; a second call does nothing."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -100,7 +100,7 @@ def _end(process: subprocess.Popen) -> None:
 
 
 class Pool:
-    """At most `size` children, which start when they are needed; `run` from as many threads."""
+    """At most `size` children, which start when needed; as many threads may call `run` at once."""
 
     def __init__(self, size: int):
         self._idle: queue.LifoQueue[Child | None] = queue.LifoQueue()
@@ -109,7 +109,7 @@ class Pool:
             self._idle.put(None)
 
     def run(self, message: bytes, limit_s: float) -> Outcome:
-        """The outcome of a message, in an idle child. Raises Refused if no child can start."""
+        """Runs a message in an idle child. Raises SandboxRefusal if no child can start."""
         child = self._idle.get()
         try:
             child = child or Child()
@@ -125,7 +125,7 @@ class Pool:
             self._idle.put(child)
 
     def close(self) -> None:
-        """Ends all children, once they are idle."""
+        """Ends all children as soon as they are idle."""
         for child in [self._idle.get() for _ in range(self._size)]:
             if child:
                 child.end()

@@ -1,4 +1,4 @@
-"""Probes of a sandbox: a program tries to do harm, and the outside looks whether it was done."""
+"""Probes of a sandbox: a program in it tries to do harm, and this process looks for success."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vinejax.contrib.code.sandbox.pool import Outcome
 
-# Tries everything, and tells what only the inside can see.
+# A program that tries every kind of harm, and prints what only it can see.
 PROGRAM = """
 import json, os, signal, socket
 aim, seen = json.loads(input()), {}
@@ -44,9 +44,9 @@ print(json.dumps(seen))
 
 
 def first_success(run: Callable[..., Outcome], memory_mb: int, is_kernel: bool) -> str:
-    """What a program in the sandbox could do and must not; '' if nothing.
+    """The first harm that a program in the sandbox could do, in words; '' if none.
 
-    A program that only computes must run. Other sandboxes than the kernel's may let it fork.
+    A program that only computes must run. Sandboxes other than the kernel's may let it fork.
     """
     plain = run("print(6 * 7)")
     if plain.out.split() != ["42"] or plain.status != "ok":
@@ -67,7 +67,7 @@ def first_success(run: Callable[..., Outcome], memory_mb: int, is_kernel: bool) 
         server.setblocking(False)
         receiver.setblocking(False)
         paths = [Path(folder, name) for name in ("secret", "target")]
-        os.chmod(folder, 0o755)  # the sandbox is probed, and not the rights of files
+        os.chmod(folder, 0o755)  # so that only the sandbox forbids access
         for path in paths:
             path.write_text(secret, encoding="ascii")
             path.chmod(0o666)

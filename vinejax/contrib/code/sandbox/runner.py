@@ -1,11 +1,13 @@
-"""The program that runs a solution in whatever sandbox, and the values that pass its pipes.
+"""The program that runs a solution in any sandbox, and the encoding of values on its pipes.
 
-Started with this text alone (`python -c`), or in a process that `child.py` forked: it imports
-nothing of the package. Descriptor 0 gives ten digits, the length of a JSON object that follows,
-the job; the rest is the solution's own standard input. A job has `source`, `limits` and, if
-functions are called, `calls`. Then descriptor 1 gets a line of JSON per call and nothing that the
-solution prints; else what it prints. Nothing that comes from here is trusted: the other side knows
-the expected values, and compares.
+It is started with this text alone (`python -c`), or in a process that `child.py` forked, so it
+imports nothing of the package. Descriptor 0 has ten digits, the length of the job, then the job as
+a JSON object, then the solution's own standard input. A job has `source`, `limits` and perhaps
+`calls`.
+
+With calls, descriptor 1 gets a line of JSON per call and nothing that the solution prints. Without
+calls it gets what the solution prints. The other side trusts none of this output: it knows the
+expected values, and compares.
 """
 
 import atexit
@@ -20,8 +22,8 @@ import threading
 import types
 
 HEADER = 10  # digits of a length
-MOST_ITEMS = 10**6  # that are taken of an iterator
-# What problems of the kind of LeetCode, whose answers are called, take for granted.
+MOST_ITEMS = 10**6  # largest number of items taken from an iterator
+# Imports that problems like LeetCode's, whose answers are called, take for granted.
 PRELUDE = """
 from typing import *
 from collections import *
@@ -86,17 +88,17 @@ def write(descriptor, data):
 
 
 def reply_of(scope, name, arguments):
-    """JSON of the 'value' or 'error' of a call; the function may be a method of `Solution`."""
+    """Makes a call: JSON of its 'value' or 'error'. The function may be a method of `Solution`."""
     try:
         function = scope[name] if name in scope else getattr(scope["Solution"](), name)
         positional, named = arguments
         return json.dumps({"value": encode(function(*positional, **named))})
-    except BaseException as error:  # SystemExit too
+    except BaseException as error:  # also SystemExit
         return json.dumps({"error": f"{type(error).__name__}: {error}"[:300]})
 
 
 def encode(value):
-    """A value as JSON; an object with one key stands for what JSON has not, see `decode`."""
+    """A value as JSON; an object with one key is a value of a type that JSON lacks."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
@@ -119,9 +121,10 @@ def encode(value):
 
 
 def decode(data):
-    """The value that `encode` was given, of plain types; ValueError or TypeError if none was.
+    """The value that `encode` turned into `data`, with plain types.
 
-    An iterator comes back as one, an object of another type as one that equals nothing.
+    An iterator becomes an iterator, and an object of another type one that equals nothing. Raises
+    ValueError or TypeError for data that `encode` does not make.
     """
     if isinstance(data, list):
         return [decode(item) for item in data]
@@ -139,10 +142,10 @@ def decode(data):
 
 
 def finish(status):
-    """Ends a forked process as an interpreter ends: threads, exit functions, buffers.
+    """Ends a forked process as an interpreter would: joins threads, calls exit functions, flushes.
 
-    `os._exit` alone would lose what the solution has not flushed, and a normal exit would take
-    the interpreter down, which is slow.
+    `os._exit` alone would lose output that is not flushed, and a normal exit would take down the
+    interpreter, which is slow.
     """
     try:
         for thread in threading.enumerate():

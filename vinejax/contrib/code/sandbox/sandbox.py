@@ -1,4 +1,4 @@
-"""A sandbox as the code task uses it: jobs go in, outputs come out, and nothing is believed."""
+"""The sandbox that tasks use, which runs jobs in one of four ways."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from vinejax.core.errors import ConfigError
 
 A = TypeVar("A")
 B = TypeVar("B")
-FILE_BYTES = 4 * 2**20  # of an output
+FILE_BYTES = 4 * 2**20  # largest size of an output
 REMEDY = (
     "choose code.sandbox='command' with code.command (bwrap, nsjail, docker or runsc and its "
     "interpreter), 'http' with code.url, or, for code that you trust, 'none'"
@@ -24,10 +24,10 @@ REMEDY = (
 
 
 class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
-    """Runs programs, `workers` at a time; a context manager, usable from several threads.
+    """A context manager that runs programs, `workers` at a time; several threads may use it.
 
-    `timeout_s` is the wall-clock time of a program, `memory_mb` its address space. Nothing is
-    started before the first program.
+    `timeout_s` limits the wall-clock time of a program, and `memory_mb` its address space. The
+    first program starts the first process.
 
     Example:
       >>> with Sandbox(CodeConfig(), workers=1) as sandbox:
@@ -52,17 +52,18 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         self.close()
 
     def close(self) -> None:
-        """Ends all processes, after what they are running."""
+        """Ends all processes after the programs that they are running."""
         self._threads.shutdown(cancel_futures=True)
         self._way.close()
 
     def run(
         self, source: str, stdin: str = "", calls: Sequence[tuple[str, Any]] | None = None
     ) -> Outcome:
-        """The outcome of a program with this standard input.
+        """Runs a program with this standard input.
 
-        With `calls`, (function, arguments as `runner.encode` gives them), the program is a module,
-        and `out` has a line of JSON per call. Raises ConfigError if the sandbox cannot be had.
+        With `calls`, pairs (function, arguments encoded by `runner.encode`), the program is a
+        module, and `out` has a line of JSON per call. Raises ConfigError if this machine cannot
+        have the sandbox.
         """
         limits = {
             "RLIMIT_AS": self.memory_mb * 2**20,
@@ -80,13 +81,13 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
             raise self._refused(f"cannot be used here: {reason}") from None
 
     def run_all(self, function: Callable[[A], B], items: Iterable[A]) -> list[B]:
-        """The results of a function that calls `run`, on all items, in order."""
+        """The results of a function that calls `run`, for all items, in their order."""
         return list(self._threads.map(function, items))
 
     def check(self) -> None:
-        """Raises ConfigError, with the remedy, if a probe does harm or nothing runs at all.
+        """Raises ConfigError, with the remedy, if a probe does harm or if no program runs.
 
-        The sandbox 'none' is not probed.
+        The sandbox 'none' has no probes.
         """
         if self.kind == "none":
             return

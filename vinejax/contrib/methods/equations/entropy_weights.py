@@ -1,4 +1,4 @@
-"""What the entropy before a token decides: whether it counts, how much, and how far it may move."""
+"""Weights, clip bounds and choices of tokens by the entropy before each token."""
 
 import jax
 import jax.numpy as jnp
@@ -7,34 +7,34 @@ from jaxtyping import Array, Bool, Float32, Real
 
 from vinejax.rl.losses import probability_ratio
 
-LEAST = 1e-8  # nats: a certain token's entropy is taken for this, as its logarithm is needed
+LEAST = 1e-8  # nats, lower bound of an entropy, so that its logarithm is finite
 
 
 def relative_entropy(entropy: np.ndarray, mask: np.ndarray, quantile: float) -> np.ndarray:
-    """The entropy of every token against the others', from -1 to 1.
+    """The entropy before every token relative to the other tokens, from -1 to 1.
 
         h = (log H - Q(log H)) / σ    σ² = mean (log H - Q)²
         h̃ = h / max h where h > 0,  h / |min h| elsewhere
 
     Args:
       entropy: f32[B, T], H before each token, in nats.
-      mask: bool [B, T], the tokens that are compared.
-      quantile: Q is this quantile of their log H.
+      mask: bool [B, T], tokens that are compared.
+      quantile: Q is this quantile of log H over the mask.
 
     Returns:
-      float32 [B, T], 0 off the mask.
+      float32 [B, T], 0 outside the mask.
 
     Source: HAPO, https://arxiv.org/abs/2509.16591 (v2), equations 5 to 13. The released code
-    divides by min h itself, which is negative: low entropies, too, get h̃ ≥ 0 there.
+    divides by min h, which is negative, so that low entropies get h̃ ≥ 0 as well.
     """
-    found = np.zeros(mask.shape, np.float32)
+    by_token = np.zeros(mask.shape, np.float32)
     if not mask.any():
-        return found
+        return by_token
     logs = np.log(np.maximum(entropy[mask].astype(np.float64), LEAST))
     away = logs - np.quantile(logs, quantile, method="nearest")  # σ would cancel below
     highest, lowest = max(away.max(), LEAST), max(-away.min(), LEAST)
-    found[mask] = np.where(away > 0, away / highest, away / lowest)
-    return found
+    by_token[mask] = np.where(away > 0, away / highest, away / lowest)
+    return by_token
 
 
 @jax.jit
@@ -45,16 +45,17 @@ def entropy_clip(
     relative: Real[Array, "*shape"],
     clip: tuple[Real[Array, ""] | float, Real[Array, ""] | float],
 ) -> tuple[Float32[Array, "*shape"], Bool[Array, "*shape"]]:
-    """The clipped loss with bounds and advantages by entropy, and where the clipped term is taken.
+    """The clipped loss with bounds and advantages by entropy, and where it is clipped.
 
         L = max(-A'·ρ, -A'·clip(ρ, 1 - ε_low', 1 + ε_high'))
         ε_low' = ε_low·(1 - h̃) where h̃ ≤ 0    ε_high' = ε_high·(1 + h̃) where h̃ > 0
         A' = A·(1 + h̃) where h̃ > 0 and ρ has left [1 - ε_low/2, 1 + ε_high/2],
              or h̃ ≤ 0 and ρ has not; else A
 
-    A token of high entropy may rise further, one of low entropy fall further.
+    A token of high entropy may rise further than ε_high, and one of low entropy fall further than
+    ε_low.
 
-    Args and shapes: as `losses.ppo_clip`; relative: h̃, of `relative_entropy`.
+    Args and shapes: as `rl.losses.ppo_clip`; relative is h̃, from `relative_entropy`.
 
     Source: HAPO, https://arxiv.org/abs/2509.16591 (v2), equations 5 to 13.
     """
@@ -72,7 +73,7 @@ def entropy_clip(
 def token_group_advantages(
     rewards: np.ndarray, lengths: np.ndarray, groups: np.ndarray
 ) -> np.ndarray:
-    """Advantage of each solution over its group, in which a solution counts by its tokens.
+    """Advantage of each solution over its group, with weights by the number of tokens.
 
         A_i = (r_i - mean r) / (std r + 1e-6)    mean and std over all tokens of the group
 
@@ -97,23 +98,23 @@ def token_group_advantages(
 def uncertain_advantages(
     advantages: np.ndarray, entropy: np.ndarray, mask: np.ndarray, weight: float
 ) -> np.ndarray:
-    """Advantages that grow with the entropy before their tokens.
+    """Advantages that grow with the entropy before each token.
 
         A·(1 + α·(H - mean H) / std H)    std of the sample, or 1 where it is 0
 
     Args:
       advantages, entropy: [B, T].
-      mask: bool [B, T], the tokens over which mean and std are taken.
+      mask: bool [B, T], tokens of the mean and the std.
       weight: α.
 
     Returns:
-      float32 [B, T], 0 off the mask.
+      float32 [B, T], 0 outside the mask.
 
     Source: AEPO, https://arxiv.org/abs/2510.14545; its code's policy loss.
     """
-    found = np.zeros(mask.shape, np.float32)
+    by_token = np.zeros(mask.shape, np.float32)
     h = entropy[mask].astype(np.float64)
     std = h.std(ddof=1) if len(h) > 1 else 0.0
     if len(h):
-        found[mask] = advantages[mask] * (1 + weight * (h - h.mean()) / (std or 1.0))
-    return found
+        by_token[mask] = advantages[mask] * (1 + weight * (h - h.mean()) / (std or 1.0))
+    return by_token

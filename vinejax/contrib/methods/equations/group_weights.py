@@ -1,4 +1,4 @@
-"""Rewards and weights of solutions by how they compare with others in length or likelihood."""
+"""Rewards and weights of a group's solutions by their length, likelihood or preference level."""
 
 from collections.abc import Sequence
 
@@ -8,15 +8,15 @@ Numbers = Sequence[float] | np.ndarray
 
 
 def unlikely_rewards(rewards: Numbers, logprobs: Numbers, beta: float) -> np.ndarray:
-    """Rewards of a group, of which its likelier solutions lose a part.
+    """Rewards of a group, reduced by a part that grows with a solution's likelihood.
 
         r_i·(1 - β·k_i / n)    k_i: the number of solutions of the n that are less likely than i
 
     Args:
       rewards: [n].
-      logprobs: [n], mean log-probability of each solution's tokens, in nats; of equal ones the
-        first counts as the less likely.
-      beta: β, the part that the likeliest would lose, were k = n.
+      logprobs: [n], mean log-probability of each solution's tokens, in nats. The first of two equal
+        ones counts as the less likely.
+      beta: β, the part that a solution loses at k = n.
 
     Returns:
       float64 [n].
@@ -33,20 +33,21 @@ def decoupled_weights(
 ) -> np.ndarray:
     """Weights of the gradients of a group's mean log-probabilities.
 
-        right:  exp((1 - l_i) / Λ) / the sum of it over right solutions
-        wrong:  -exp(s_i / τ) / the sum of it over wrong solutions
+        right:  exp((1 - l_i) / Λ) / Σ over right solutions of the same
+        wrong:  -exp(s_i / τ) / Σ over wrong solutions of the same
 
-    A right solution's length decides its share among the right ones alone: none is pushed down.
+    The length of a right solution decides its share among the right ones. No right solution has a
+    negative weight.
 
     Args:
       logprobs: [n], mean log-probability s of each solution's tokens, in nats.
       is_right: bool [n].
-      lengths: [n], tokens of each solution as a part l of the most it may have.
-      lam: Λ; the smaller, the more goes to the shortest.
-      tau: τ; the smaller, the more goes to the likeliest wrong solution.
+      lengths: [n], l, tokens of each solution as a part of the token limit.
+      lam: Λ; a smaller one gives more weight to the shortest right solution.
+      tau: τ; a smaller one gives more weight to the likeliest wrong solution.
 
     Returns:
-      float64 [n], all 0 if the solutions are all right or all wrong.
+      float64 [n], all 0 if all solutions are right or all are wrong.
 
     Source: DRPO, https://arxiv.org/abs/2510.04474; Optimization-AI/DRPO at 405f702,
     `core_algos.compute_policy_loss_drpo`, whose gradient this is.
@@ -65,7 +66,7 @@ def decoupled_weights(
 def preference_weights(
     levels: Numbers, groups: Numbers, log_ratios: Numbers, beta: float, anisotropy: float
 ) -> np.ndarray:
-    """-∂L/∂ℓ of the preference loss over all pairs of a group with different levels.
+    """The negative gradient, -∂L/∂ℓ, of the preference loss over pairs with different levels.
 
         L = mean of -log σ(β_i·(ℓ_i - ℓ_j)) over pairs with level i < level j in the same group
         β_i = β·a where level i is 1, the best, β elsewhere
@@ -73,12 +74,12 @@ def preference_weights(
     Args:
       levels: int [B], preference levels from 1; a lower level is preferred.
       groups: int [B], the group of each solution.
-      log_ratios: [B], ℓ: mean over tokens of log π/π_ref, in nats.
+      log_ratios: [B], ℓ, mean over tokens of log π/π_ref, in nats.
       beta: β.
       anisotropy: a.
 
     Returns:
-      float64 [B], which add up to 0; 0 where there is no pair.
+      float64 [B], with the sum 0; 0 for a solution without a pair.
 
     Source: TRPA, XueruiSu/Trust-Region-Preference-Approximation at f372585,
     `core_algos.compute_pairwise_policy_loss`.

@@ -1,6 +1,6 @@
-"""Losses of whole solutions or steps, each as parts per token that add up to it or average to it.
+"""Losses of whole solutions or steps, as one number per token.
 
-As in `losses.py`, nothing is averaged here. Rows may hold several solutions (packing).
+As in `rl/losses.py`, the learner takes the means. Rows may hold several solutions (packing).
 """
 
 import jax
@@ -27,14 +27,14 @@ def advantage_regression(
     Args:
       logprobs: [B, T], log-probability of each token under the current policy, in nats.
       old_logprobs: [B, T], the same under the policy that sampled it.
-      advantages: [B, T], of the step at each of its tokens.
-      mask: bool [B, T], the tokens of solutions.
-      beta: β, advantage per nat; the smaller, the further the policy is to move.
-      segment_ids: int [B, T], the step of its row that each token belongs to, as `rl.segments` has
-        segments.
+      advantages: [B, T], the step's advantage at each of its tokens.
+      mask: bool [B, T], tokens of solutions.
+      beta: β, advantage per nat; a smaller one moves the policy further.
+      segment_ids: int [B, T], number of each token's step in its row, a segment of `rl.segments`.
 
     Returns:
-      float32 [B, T], 0 off the mask: d_t·(½·d_c - A_c / β) and an equal part of ½·(A_c / β)².
+      float32 [B, T], parts that add up to L over a step and are 0 outside the mask:
+      d_t·(½·d_c - A_c / β), and an equal part of ½·(A_c / β)² for each token.
 
     Source: Direct Advantage Policy Optimization, https://arxiv.org/abs/2412.18279.
     """
@@ -54,15 +54,15 @@ def sequence_clip(
     clip: tuple[ScalarLike, ScalarLike],
     segment_ids: Int[Array, "B T"],
 ) -> tuple[Float32[Array, "B T"], Bool[Array, "B T"]]:
-    """The clipped loss of whole solutions, and where the clipped term is taken.
+    """The clipped loss of whole solutions, and where it is clipped.
 
         L = max(-A·ρ, -A·clip(ρ, 1 - ε_low, 1 + ε_high))    ρ = π(y) / π_old(y), not per token
 
-    Args and shapes: as `losses.ppo_clip`, with the tokens of solutions and, as `rl.segments` has
-    them, the solution of its row that each token belongs to.
+    Args and shapes: as `rl.losses.ppo_clip`; mask is the tokens of solutions, and segment_ids the
+    number of each token's solution in its row, a segment of `rl.segments`.
 
     Returns:
-      (float32, bool), [B, T]: the solution's at each of its tokens.
+      (float32, bool), [B, T]: the solution's loss, and whether it is clipped, at each token.
 
     Source: the separate clip of P3O, https://arxiv.org/abs/2310.00212, section 4.2.
     """

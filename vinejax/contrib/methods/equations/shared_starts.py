@@ -1,8 +1,8 @@
-"""Advantages of solutions over those with which they share a beginning.
+"""Advantages of solutions over solutions with which they share a beginning.
 
-The letters, and how a tree is given by its leaves, are those of `tree_values.py`. The more
-solutions have in common, the closer a baseline they are for each other: the difference of their
-rewards is due to what follows the fork.
+The letters are those of `tree_values.py`, and so is the form in which leaves describe a tree. Two
+solutions with a long common beginning are good baselines for each other, because the difference of
+their rewards is due to the text after the fork.
 """
 
 import math
@@ -16,26 +16,26 @@ from vinejax.contrib.methods.equations.tree_values import Node, exact_mean, exac
 def ancestor_advantages(
     paths: Sequence[Sequence[int]], rewards: Sequence[float], weighting: str = "average"
 ) -> np.ndarray:
-    """Advantage of every leaf over the leaves that share its ancestors: a mean over depths d.
+    """Advantage of every leaf over the leaves that share its ancestors, as a mean over depths d.
 
         G_d = {j : leaves i and j share their first d nodes}    d = 0 .. D - 1
-        a_d = r_i - mean of r over G_d    where |G_d| = 1 the mean is replaced by 0
+        a_d = r_i - mean of r over G_d    (0 instead of the mean if |G_d| = 1)
         average:     A_i = mean of a_d over the d that count
         group_size:  A_i = Σ_d |G_d|·a_d / Σ_d |G_d| over the d that count
 
-    d counts if d = 0 or |G_d| > 1. No other leaf has a leaf's own node, so for a leaf at depth
-    n < D no d counts from d = n on. The only leaf of a tree has A = r.
+    A depth d counts if d = 0 or |G_d| > 1. For a leaf at depth n < D no d >= n counts, because no
+    other leaf has its own node. If there is only one leaf, A = r.
 
     Args:
       paths: [L] node numbers of each leaf, from below the root.
       rewards: [L], one per leaf.
-      weighting: 'average', that of TreePO's released script, or 'group_size', its code's default.
+      weighting: 'average', as in TreePO's released script, or 'group_size', its code's default.
 
     Returns:
       float32 [L], not whitened.
 
     Raises:
-      ValueError: for any other `weighting`, or as `tree_values.node_values`.
+      ValueError: for any other `weighting`, and where `tree_values.node_values` raises it.
 
     Source: TreePO, https://arxiv.org/abs/2508.17445; multimodal-art-projection/TreePO at f055523.
     """
@@ -55,16 +55,16 @@ def ancestor_advantages(
 
 
 def two_level_advantages(rewards: Sequence[float], trees: Sequence[int]) -> np.ndarray:
-    """Advantage of every leaf within its tree, plus that among all leaves of the prompt.
+    """Advantage of every leaf in its tree plus its advantage among all leaves of the prompt.
 
         A_i = z(r_i in its tree) + z(r_i in the prompt)    z = (r - mean) / (std + 1e-6)
 
-    The std is that of the sample. In a group of one, whose std is undefined, the mean is replaced
-    by 0 and the std by 1: z = r / (1 + 1e-6).
+    The std is that of the sample. A group of one has no such std; there the mean is replaced by 0
+    and the std by 1, so that z = r / (1 + 1e-6).
 
     Args:
       rewards: [L], one per leaf.
-      trees: int [L], equal for the leaves of a tree: any integers, in any order.
+      trees: int [L], any integers that are equal for the leaves of a tree.
 
     Returns:
       float32 [L]. z is exactly 0 in groups of two or more whose rewards are all equal.
@@ -80,7 +80,7 @@ def two_level_advantages(rewards: Sequence[float], trees: Sequence[int]) -> np.n
 
 
 def _standardised(rewards: Sequence[float], groups: Sequence[int]) -> np.ndarray:
-    """f64[L] z of every reward in its group, as `two_level_advantages` defines it."""
+    """The z of every reward in its group, f64[L], as `two_level_advantages` defines it."""
     members: dict[int, list[float]] = {}
     for reward, group in zip(rewards, groups, strict=True):
         members.setdefault(group, []).append(reward)
@@ -100,14 +100,14 @@ def _standardised(rewards: Sequence[float], groups: Sequence[int]) -> np.ndarray
 def fork_differences(
     responses: Sequence[Sequence[int]], rewards: Sequence[float]
 ) -> list[list[float]]:
-    """Temporal difference of every token in the prefix tree of a problem's solutions.
+    """Temporal difference of the value at every token, in the prefix tree of a problem's solutions.
 
         δ_t = V(s_{t+1}) - V(s_t)    V(s) = mean reward of the solutions that begin with s
 
-    s_t is the first t tokens of a solution, s_0 the prompt alone. δ_t is exactly 0 where all that
-    begin with s_t go on with the same token. The tokens of a solution add up to V(whole) - V(s_0),
-    where V(whole) is the mean over all solutions that begin with the whole one: itself, those equal
-    to it, and those of which it is a prefix. What these differ by shows in their next tokens.
+    s_t is the first t tokens of a solution, and s_0 the prompt alone. δ_t is exactly 0 where all
+    solutions that begin with s_t have the same next token. Over the tokens of a solution δ adds up
+    to V(whole) - V(s_0). V(whole) is the mean reward of the solutions that begin with the whole
+    one: itself, its equals, and longer ones.
 
     Args:
       responses: [L] token ids of each solution.
@@ -120,8 +120,8 @@ def fork_differences(
       ValueError: if there are not L rewards.
 
     Source: TEMPO, https://arxiv.org/abs/2509.18314, and fatebreaker/tempo at 0a1c273, whose
-    advantage adds this to a term that compares whole solutions. V(s_t) counts the solution's own
-    reward, too.
+    advantage adds δ to a term that compares whole solutions. V(s_t) includes the solution's own
+    reward.
     """
     if len(rewards) != len(responses):
         raise ValueError(f"{len(responses)} responses have {len(rewards)} rewards: give one each")

@@ -1,26 +1,26 @@
-"""Credit on trees of solutions: values of nodes, and what every edge adds to them.
+"""Credit on trees of solutions: the values of nodes, and the differences along edges.
 
-All solutions of a problem hang under one root, the prompt; the trees of a problem, as
-`sampling/tree_paths.py` calls them, are the parts below the root's children. Letters, each with
-one meaning here and in `shared_starts.py`:
+All solutions of a problem hang under one root, the prompt. What `sampling/tree_paths.py` calls the
+trees of a problem are the parts below the root's children. Two letters have one meaning here and in
+`shared_starts.py`:
 
     L  leaves: whole solutions, each with one reward
     D  greatest depth of a leaf, in nodes below the root
 
-A tree is given by its leaves. `paths[i]` lists the numbers of the nodes from below the root to the
-own node of leaf i; the root is not listed. Numbers are unique within the problem, and leaves list
-the same number for a node that they share. An edge goes from a node to its child and is named by
-the child, so `paths[i]` names the edges on the way to leaf i, too.
+A tree is described by its leaves. `paths[i]` lists the numbers of the nodes from the child of the
+root to the node of leaf i; the root has no number. Numbers are unique within the problem, and
+leaves list the same number for a node that they share. An edge goes from a node to its child and
+has the child's number, so that `paths[i]` lists the edges to leaf i as well.
 
-These are functions of plain numbers on the host: nothing is compiled. Results do not depend on the
-order of the leaves, and rewards that are all equal give differences of exactly 0.
+The functions take plain numbers on the host and compile nothing. Results do not depend on the
+order of the leaves, and equal rewards give differences of exactly 0.
 """
 
 import math
 from collections.abc import Sequence
 
 Node = int | None  # a node's number; None is the root
-ROUNDING = 1e-8  # smaller differences between values are treated as 0
+ROUNDING = 1e-8  # largest difference between values that counts as 0
 
 
 def node_values(paths: Sequence[Sequence[int]], rewards: Sequence[float]) -> dict[Node, float]:
@@ -57,12 +57,13 @@ def node_values(paths: Sequence[Sequence[int]], rewards: Sequence[float]) -> dic
 def edge_advantages(
     paths: Sequence[Sequence[int]], rewards: Sequence[float], kind: str = "rloo"
 ) -> list[list[float]]:
-    """Advantage of every edge: the value of the child less that of its parent.
+    """Advantage of every edge, the value of the child minus the value of its parent.
 
         rloo:  A = V(child) - V(parent)
         grpo:  A = (V(child) - V(parent)) / (std + 1e-8)    std of V over the parent's children
 
-    The std is that of the population. With 'rloo' the edges of a leaf add up to r - V(root).
+    The std is that of the population. With 'rloo' the advantages on a leaf's path add up to
+    r - V(root).
 
     Args:
       paths: [L] node numbers of each leaf, from below the root.
@@ -73,11 +74,11 @@ def edge_advantages(
       [L] lists, each with one number per node of the leaf's path.
 
     Raises:
-      ValueError: for any other `kind`, or as `node_values`.
+      ValueError: for any other `kind`, and where `node_values` raises it.
 
     Source: SPO-tree, https://arxiv.org/abs/2505.23564; AIFrameResearch/SPO at b9fc6a2,
-    `tree_episode_generator.py`. Despite its name its 'rloo' leaves nothing out: V(parent) is the
-    mean of all children, the edge's own child among them.
+    `tree_episode_generator.py`. Its 'rloo' leaves nothing out despite the name: V(parent) is the
+    mean over all children, with the child of the edge.
     """
     if kind not in ("rloo", "grpo"):
         raise ValueError(f"unknown kind {kind!r}: use 'rloo' or 'grpo'")
@@ -95,12 +96,12 @@ def edge_advantages(
 def is_informative_edge(
     paths: Sequence[Sequence[int]], rewards: Sequence[float]
 ) -> list[list[bool]]:
-    """Whether an edge changes the value: SPO-tree does not train on edges that do not.
+    """Whether an edge changes the value. SPO-tree trains on such edges only.
 
         A + BoK(V(child)) - BoK(V(parent)) ≠ 0    BoK(v) = 1 - (1 - v)^k,  k = 4
 
-    BoK never falls as v rises, so the left side is 0 exactly where A is 0, for either kind of
-    `edge_advantages` and any k: what is computed is |V(child) - V(parent)| > 1e-8.
+    BoK rises with v, so the left side is 0 exactly where A is 0, for either kind of
+    `edge_advantages` and any k. The function therefore computes |V(child) - V(parent)| > 1e-8.
 
     Args:
       paths: [L] node numbers of each leaf, from below the root.
@@ -110,7 +111,7 @@ def is_informative_edge(
       [L] lists of bool, each with one entry per node of the leaf's path.
 
     Raises:
-      ValueError: as `node_values`.
+      ValueError: where `node_values` raises it.
 
     Source: AIFrameResearch/SPO at b9fc6a2, `tree_episode_generator.py`, where this is the default.
     Its comparison has no tolerance for rounding.
@@ -123,30 +124,30 @@ def treerl_rewards(
     rewards: Sequence[float],
     selected: Sequence[bool] | None = None,
 ) -> list[list[float]]:
-    """Reward of the tokens of every node: its value, plus its value less that of its parent.
+    """Reward of the tokens of every node: its value plus its gain over its parent.
 
         R_i = r_i - mean_{j≠i} r_j
         V(n) = Σ_i R_i / (N·√S)    i = 1..N the leaves under n,  S of which are selected
         local(n) = V(n) - V(parent)
         reward(n) = local(n) + V(n)
 
-    If |local(n)| < 1e-8, the local term of the node before n on the path replaces it, itself
-    possibly replaced; that of the root is 0.
+    If |local(n)| < 1e-8, the local term of the node before n on the path takes its place; that term
+    may have been replaced in the same way. The local term of the root is 0.
 
     Args:
       paths: [L] node numbers of each leaf, from below the root.
       rewards: [L], one per leaf, r.
-      selected: bool [L], the leaves that are trained on; None for all.
+      selected: bool [L], leaves that are trained on; None for all.
 
     Returns:
-      [L] lists, each with one number per node of the leaf's path, and empty for leaves that are not
-      selected. All numbers are 0 for a single leaf, which has no others to be compared with.
+      [L] lists with one number per node of the leaf's path; the lists of leaves that are not
+      selected are empty. A single leaf has no others to be compared with, so its numbers are 0.
 
     Raises:
-      ValueError: as `node_values`, or if `selected` has not L entries.
+      ValueError: where `node_values` raises it, or if `selected` has not L entries.
 
     Source: TreeRL, https://arxiv.org/abs/2506.11902; THUDM/TreeRL at f0edbea, with the setting
-    'sqrt' of `scripts/treerl-qw14b.sh`. Its code refuses a single leaf.
+    'sqrt' of `scripts/treerl-qw14b.sh`. Its code raises an error for a single leaf.
     """
     is_selected = [True] * len(paths) if selected is None else selected
     num_leaves = len(rewards)
@@ -166,7 +167,7 @@ def treerl_rewards(
 
 
 def _local_plus_value(path: Sequence[int], values: dict[Node, float]) -> list[float]:
-    """local(n) + V(n) of the nodes of a path, as `treerl_rewards` defines it."""
+    """The sum local(n) + V(n) of each node of a path, as `treerl_rewards` defines it."""
     rewards: list[float] = []
     local = 0.0
     for parent, node in _edges(path):
@@ -180,11 +181,11 @@ def _local_plus_value(path: Sequence[int], values: dict[Node, float]) -> list[fl
 def numbers_under(
     paths: Sequence[Sequence[int]], numbers: Sequence[float]
 ) -> dict[Node, list[float]]:
-    """The numbers of the leaves under every node, given one per leaf; a leaf is under its own node.
+    """The numbers of the leaves under every node, from one number per leaf.
 
-    Raises ValueError as `node_values`.
+    A leaf is under its own node. Raises ValueError where `node_values` does.
     """
-    _children(paths)  # refuses paths that are not a tree
+    _children(paths)  # raises ValueError for paths that are not a tree
     under: dict[Node, list[float]] = {}
     for path, number in zip(paths, numbers, strict=True):
         for node in (None, *path):
@@ -193,26 +194,26 @@ def numbers_under(
 
 
 def exact_mean(numbers: Sequence[float]) -> float:
-    """The mean: the same in any order, and exactly the number itself where all are equal."""
+    """The mean, equal in any order, and exactly the number itself where all are equal."""
     if all(number == numbers[0] for number in numbers):
         return float(numbers[0])
     return math.fsum(numbers) / len(numbers)
 
 
 def exact_std(numbers: Sequence[float], ddof: int = 0) -> float:
-    """The standard deviation with n - ddof in its denominator: the same in any order."""
+    """The standard deviation with the denominator n - ddof, equal in any order."""
     mean = exact_mean(numbers)
     squares = math.fsum((number - mean) ** 2 for number in numbers)
     return math.sqrt(squares / (len(numbers) - ddof))
 
 
 def _edges(path: Sequence[int]) -> list[tuple[Node, int]]:
-    """(parent, child) of every edge from the root along a path."""
+    """The edges (parent, child) from the root along a path."""
     return list(zip([None, *path[:-1]], path, strict=True)) if path else []
 
 
 def _children(paths: Sequence[Sequence[int]]) -> dict[Node, list[int]]:
-    """The children of every inner node; a node's entry comes before those of the nodes below it.
+    """The children of every inner node; the entry of a node comes before entries of nodes below.
 
     Raises ValueError if the paths are not a tree whose leaves have no children.
     """

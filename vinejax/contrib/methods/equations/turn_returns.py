@@ -13,7 +13,7 @@ def returns_to_go(rewards: Numbers, gamma: float) -> np.ndarray:
         G_t = r_t + γ·G_{t+1}
 
     Args:
-      rewards: [n] of its turns.
+      rewards: [n], one per turn of the episode.
       gamma: γ.
 
     Returns:
@@ -29,14 +29,14 @@ def returns_to_go(rewards: Numbers, gamma: float) -> np.ndarray:
 def group_scores(
     values: Numbers, groups: Sequence[Hashable], has_std: bool = True, eps: float = 1e-6
 ) -> np.ndarray:
-    """Each value compared with those of its group.
+    """Each value compared with the values of its group.
 
-        (x - mean x) / (std x + ε)    std of the sample, or no divisor
+        (x - mean x) / (std x + ε)    std of the sample; without `has_std` no division
 
     Args:
       values: [n] of any real dtype.
       groups: [n], equal for the members of a group, in any order.
-      has_std: whether the differences are divided.
+      has_std: whether differences are divided by the std.
       eps: ε.
 
     Returns:
@@ -44,35 +44,35 @@ def group_scores(
 
     Source: GiGPO, https://arxiv.org/abs/2505.10978, equations 3 and 6.
     """
-    found = np.zeros(len(values))
+    scores = np.zeros(len(values))
     members: dict[Hashable, list[int]] = {}
     for i, group in enumerate(groups):
         members.setdefault(group, []).append(i)
     for places in members.values():
         x = np.asarray(values, np.float64)[places]
         if np.ptp(x) > 0:
-            found[places] = (x - x.mean()) / (x.std(ddof=1) + eps if has_std else 1.0)
-    return found
+            scores[places] = (x - x.mean()) / (x.std(ddof=1) + eps if has_std else 1.0)
+    return scores
 
 
 def action_estimates(
     rewards: np.ndarray, values: np.ndarray, actions: np.ndarray, gamma: float, lam: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Generalised advantage estimates of tokens, in which only actions take time.
+    """Generalised advantage estimates of tokens, discounted per action.
 
         δ_t = r_t + γ_t·V_{t+1} - V_t    A_t = δ_t + γ_t·λ·A_{t+1}    return_t = A_t + V_t
 
-    γ_t is γ at an action's last token, and 1 at its others.
+    γ_t is γ at the last token of an action, and 1 at its other tokens.
 
     Args:
-      rewards: [B, T] for taking token t.
-      values: [B, T] of the state before token t.
-      actions: int [B, T], the action of each token, -1 for a token of none, which is passed over.
+      rewards: [B, T], reward for token t.
+      values: [B, T], value of the state before token t.
+      actions: int [B, T], the action of each token; -1 for a token without one, which is skipped.
       gamma: γ.
       lam: λ.
 
     Returns:
-      (advantages, returns), float32 [B, T], 0 where there is no action.
+      (advantages, returns), float32 [B, T], 0 at tokens without an action.
 
     Source: POAD, https://arxiv.org/abs/2405.15821; its code, `batch_process_tppo`.
     """
@@ -92,16 +92,16 @@ def action_estimates(
 
 
 def shared_rewards(rewards: Numbers, gamma: float) -> np.ndarray:
-    """Rewards of turns, each shared with the turns before it.
+    """Rewards of turns, each divided among its turn and the turns before.
 
         c_t = Σ_{i≥t} r_i·γ^(i-t) / Σ_{j≤i} γ^(i-j)
 
     Args:
-      rewards: [n] of an episode's turns.
-      gamma: γ; 0: a turn keeps its reward, 1: all up to it share alike.
+      rewards: [n], one per turn of the episode.
+      gamma: γ; with 0 a turn keeps its reward, with 1 all turns up to it get equal parts.
 
     Returns:
-      float64 [n], with the sum of the rewards.
+      float64 [n], with the same sum as the rewards.
 
     Source: PrimeIntellect-ai/prime-rl, pull request 3282.
     """

@@ -1,12 +1,12 @@
 """Single-stream policy optimization: the value of a problem from one solution at a time.
 
-Letters, beside those of `advantages.py`:
+Letters in addition to those of `rl/advantages.py`:
 
     P  problems
     α  weighted sum of a problem's rewards, β of 1 - reward, both with pseudo-counts
     v  value of a problem: the expected reward of a solution by the current policy
-    D  drift of the policy on a problem since it was last drawn
-    ρ  weight that all earlier rewards of a problem keep when it is drawn again
+    D  drift of the policy on a problem since its last draw
+    ρ  weight that the earlier rewards of a problem keep at its next draw
 
 Rewards lie in [0, 1]. "The paper" is https://arxiv.org/abs/2509.13232 (v2), and "the authors' code"
 is verl-project/verl-recipe at 48ea0a7, `spo/spo_ray_trainer.py`.
@@ -16,29 +16,29 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Real, ScalarLike
 
-HALVING_DRIFT = 0.06  # nats per token that halve ρ, before it is clipped to these bounds:
-LEAST_RETENTION = 0.875
-MOST_RETENTION = 0.96
+HALVING_DRIFT = 0.06  # drift that halves ρ before it is clipped, nats per token
+LEAST_RETENTION = 0.875  # lower bound of ρ
+MOST_RETENTION = 0.96  # upper bound of ρ
 
 
 @jax.jit
 def first_counts(
     totals: Real[Array, "P"], samples: ScalarLike, pseudo_counts: ScalarLike
 ) -> tuple[Float32[Array, "P"], Float32[Array, "P"]]:
-    """α and β of problems at the start of a run, from solutions of the start's policy.
+    """The first α and β of problems, from solutions of the policy that a run starts from.
 
         α = N·(S + ½) / (n + 1)    β = N·(n - S + ½) / (n + 1)
 
     Args:
-      totals: [P], S, the sum of the rewards of a problem's solutions.
-      samples: n, the number of solutions per problem; with 0 every value is ½.
-      pseudo_counts: N, what α and β sum to.
+      totals: [P], S, sum of the rewards of a problem's solutions.
+      samples: n, number of solutions per problem; with 0 every value is ½.
+      pseudo_counts: N, sum of α and β.
 
     Returns:
       float32 [P], float32 [P].
 
     Source: the paper, equation 6; the authors' code, lines 365-372, with N = 1 / (1 - 0.875) = 8.
-    Without solutions it sets α = β = ½ instead, which the first reward outweighs.
+    Without solutions the code sets α = β = ½ instead, which the first reward outweighs.
     """
     share = (jnp.float32(totals) + 0.5) / (samples + 1)
     return jnp.float32(pseudo_counts * share), jnp.float32(pseudo_counts * (1 - share))
@@ -46,7 +46,7 @@ def first_counts(
 
 @jax.jit
 def tracked_values(alpha: Float32[Array, "P"], beta: Float32[Array, "P"]) -> Float32[Array, "P"]:
-    """v = α / (α + β), the mean of the Beta(α, β) distribution. Source: the paper, equation 5."""
+    """The value v = α / (α + β), the mean of Beta(α, β). Source: the paper, equation 5."""
     return alpha / (alpha + beta)
 
 
@@ -54,21 +54,22 @@ def tracked_values(alpha: Float32[Array, "P"], beta: Float32[Array, "P"]) -> Flo
 def mean_drift(
     now: Float32[Array, "B T"], then: Float32[Array, "B T"], mask: Bool[Array, "B T"]
 ) -> Float32[Array, "B"]:
-    """D = mean over a response's tokens of |log π_now - log π_then|; 0 for a row without tokens.
+    """The drift D, the mean of |log π_now - log π_then| over a response's tokens.
 
     Args:
-      now: [B, T], log-probabilities of each problem's last response by the current policy.
-      then: [B, T], by the policy that sampled it.
-      mask: bool [B, T], the response's tokens.
+      now: [B, T], log-probabilities of each problem's last response under the current policy.
+      then: [B, T], the same under the policy that sampled it.
+      mask: bool [B, T], tokens of the response.
 
     Returns:
-      float32 [B], in nats per token.
+      float32 [B], in nats per token; 0 for a row without tokens.
 
     Source: the authors' code, lines 286-287. The paper, section 4.1, names the KL between the
-    current policy and the policy that last acted on the problem; the mean of absolute differences
-    is at least its estimate from the same tokens. The authors' code compares the policies after the
-    updates of the two iterations. Here they are those that sampled, as in the paper's algorithm 1:
-    the rewards are theirs, and `then` needs no further forward pass.
+    current policy and the policy that last acted on the problem. The mean of absolute differences
+    is at least the estimate of that KL from the same tokens. The authors' code compares the
+    policies after the updates of the two iterations. Here the compared policies are those that
+    sampled, as in the paper's algorithm 1: the rewards are theirs, and `then` needs no further
+    forward pass.
     """
     distance = jnp.where(mask, jnp.abs(now - then), 0.0)
     return jnp.sum(distance, axis=1) / jnp.maximum(jnp.sum(mask, axis=1), 1)
@@ -76,7 +77,7 @@ def mean_drift(
 
 @jax.jit
 def retention(drift: Float32[Array, "B"]) -> Float32[Array, "B"]:
-    """ρ = clip(2^(-D / 0.06), 0.875, 0.96).
+    """The retention ρ = clip(2^(-D / 0.06), 0.875, 0.96).
 
     Source: the paper, section 4.1; the authors' code, lines 289-292, has the three numbers.
     """
@@ -90,7 +91,9 @@ def updated_counts(
     rewards: Float32[Array, "B"],
     drift: Float32[Array, "B"],
 ) -> tuple[Float32[Array, "B"], Float32[Array, "B"]]:
-    """α ← ρ·α + r and β ← ρ·β + 1 - r, after the advantages were taken with the old ones.
+    """The counts after a solution, α ← ρ·α + r and β ← ρ·β + 1 - r.
+
+    The advantages of the iteration use the old counts.
 
     Source: the paper, equation 5; the authors' code, lines 664-665.
     """
@@ -100,7 +103,7 @@ def updated_counts(
 
 @jax.jit
 def draw_weights(values: Float32[Array, "P"], explore: ScalarLike) -> Float32[Array, "P"]:
-    """w = √(v·(1 - v)) + ε, what the chance of drawing a problem is proportional to.
+    """The weights of problems in a draw, w = √(v·(1 - v)) + ε.
 
     Source: the paper, equation 11; the authors' code, lines 381-390, with ε = 0.05.
     """
@@ -116,10 +119,10 @@ def batch_advantages(
         a = r - v    A = (a - mean a) / (std a + 1e-8)    (std a)² = Σ (a - mean a)² / (B - 1)
 
     Mean and standard deviation are over solutions, whatever their lengths. If all a are equal,
-    A = 0: what rounding leaves of their differences would be scaled up.
+    A = 0, because the division would scale up rounding errors.
 
-    Source: the paper, equations 8 and 9; the authors' code, lines 547-551, where a single solution
-    gives NaN.
+    Source: the paper, equations 8 and 9; the authors' code, lines 547-551, in which a single
+    solution gives NaN.
     """
     raw = rewards - values
     centred = raw - jnp.mean(raw)

@@ -1,8 +1,8 @@
-"""Trees of solutions: the paths that were drawn, and the nodes between the places where they fork.
+"""Trees of solutions: sampled paths, and the nodes between the places where paths fork.
 
-A path is what one branch drew, with all tokens before it. A node is the piece of a path between two
-forks; the prompt is the root, and is no node. A leaf is a path that nothing continues at its end:
-a solution, whole or cut short.
+A path has the tokens that one branch of the engine drew, and all tokens before them. A node is the
+piece of a path between two forks. The prompt is the root and no node. A leaf is a path that no
+other path continues at its end; it is a solution, whole or cut short.
 """
 
 import dataclasses
@@ -12,45 +12,45 @@ from typing import NamedTuple
 
 @dataclasses.dataclass(frozen=True)
 class TreePath:
-    """Tokens of a response from the prompt's end on, the last of them drawn by one branch."""
+    """The tokens of a response after the prompt, the last of them drawn by one branch."""
 
     tokens: list[int]
-    logprobs: list[float]  # the sampler's, of every token
-    parent: int | None  # number of the path that it branched off from; None: from the prompt
-    start: int  # tokens that it shares with its parent; more than the parent's own `start`
-    wave: int  # in which it was drawn
-    is_over: bool  # ended by EOS, by a stop string or by `sample.max_tokens`
+    logprobs: list[float]  # the sampler's log-probability of every token
+    parent: int | None  # number of the path from which it branches off; None: the prompt
+    start: int  # number of tokens shared with the parent; more than the parent's own `start`
+    wave: int  # number of the wave that drew it
+    is_over: bool  # whether EOS, a stop string or `sample.max_tokens` ended it
     text: str = ""
-    finished: bool = False  # not by `sample.max_tokens`
-    # Of a path that is over: the task's steps, and their own rewards if the task gives any.
+    finished: bool = False  # whether EOS or a stop string ended it
+    # The task's steps of a path that is over, and their rewards if the task gives any.
     step_ends: list[int] = dataclasses.field(default_factory=list)
     step_rewards: list[float] | None = None
 
 
 class Shoot(NamedTuple):
-    """Branches to be drawn at one place of a tree."""
+    """Branches that a wave draws at one place of a tree."""
 
-    parent: int | None  # number of a path; None: the prompt
-    position: int  # tokens of that path before the branches
-    count: int
-    budget: int | None = None  # tokens of each branch; None: all that the response may still have
+    parent: int | None  # number of the path from which they branch off; None: the prompt
+    position: int  # number of the path's tokens before the branches
+    count: int  # number of branches
+    budget: int | None = None  # token limit of each branch; None: the rest of the response's
 
 
 class TreeLeaf(NamedTuple):
     """A leaf with the nodes from the root to it."""
 
-    number: int  # of its path
+    number: int  # number of its path
     nodes: list[int]
-    ends: list[int]  # response tokens as far as the end of each node
+    ends: list[int]  # number of response tokens up to the end of each node
 
 
 def open_ends(paths: Sequence[TreePath]) -> list[int]:
-    """The numbers of the paths that are not over and that no other path continues."""
+    """The numbers of the leaves that are not over."""
     return [leaf for leaf in _leaves(paths) if not paths[leaf].is_over]
 
 
 def trees(paths: Sequence[TreePath]) -> list[list[int]]:
-    """The numbers of the paths of each tree: one from the prompt, and all that branched off it."""
+    """The numbers of the paths of each tree: one from the prompt and all that branch off it."""
     of_tree: dict[int, list[int]] = {}
     root_of: list[int] = []
     for i, path in enumerate(paths):
@@ -60,7 +60,7 @@ def trees(paths: Sequence[TreePath]) -> list[list[int]]:
 
 
 def attached_shoot(paths: Sequence[TreePath], shoot: Shoot) -> Shoot:
-    """The same place, named by the path that drew the token before it."""
+    """The same shoot with the path as its parent that drew the token before the place."""
     parent, position = shoot.parent, shoot.position
     while parent is not None and position <= paths[parent].start:
         parent = paths[parent].parent
@@ -68,7 +68,7 @@ def attached_shoot(paths: Sequence[TreePath], shoot: Shoot) -> Shoot:
 
 
 def leaves(paths: Sequence[TreePath]) -> list[TreeLeaf]:
-    """The leaves of all trees of a problem, in the order in which they were drawn.
+    """The leaves of all trees of a problem, in the order of drawing.
 
     Nodes are numbered in the order in which the leaves reach them.
     """
@@ -78,7 +78,7 @@ def leaves(paths: Sequence[TreePath]) -> list[TreeLeaf]:
     numbers: dict[tuple[int, int], int] = {}
     in_order = []
     for number in _leaves(paths):
-        pieces: list[tuple[int, int, int]] = []  # (path, first token, end), from the leaf upwards
+        pieces: list[tuple[int, int, int]] = []  # (path, first token, end), from the leaf up
         i, end = number, len(paths[number].tokens)
         while i is not None:
             cuts = sorted({c for c in forks.get(i, ()) if paths[i].start < c < end} | {end})

@@ -1,7 +1,7 @@
-"""Trees of solutions, for methods that branch in mid-solution: each wave is one call of the engine.
+"""Sampling of trees of solutions, for methods that branch in the middle of solutions.
 
-A growth rule, a function of the method, says where the next branches begin. The solutions, one per
-leaf, come back as episodes, whose steps are the nodes of the tree.
+A method's growth rule says where the branches of the next wave begin, and a wave is one call of the
+engine. Every leaf becomes an episode whose steps are the nodes of the tree.
 """
 
 import dataclasses
@@ -28,9 +28,9 @@ from vinejax.rollout.sampler import Sampler, Solution, whole_text
 from vinejax.runtime.distributed import is_mine, shared_work
 from vinejax.tasks.rewards import Reward
 
-# (number of the wave from 0, the paths so far, Config, random numbers) -> the branches of the wave;
-# none: the tree is complete. A path that ended because of a branch's budget, and that nothing
-# continues, is cut short there and graded so.
+# (number of the wave from 0, the paths so far, Config, random numbers) -> the branches of the wave.
+# Without branches the tree is complete. A path that a branch's budget ended, and that no other path
+# continues, is a truncated solution.
 Growth = Callable[[int, Sequence[TreePath], Config, np.random.Generator], list[Shoot]]
 
 
@@ -41,10 +41,10 @@ def sample_trees(
     growth: Growth,
     once: bool = False,
 ) -> list[Episode]:
-    """The leaves of every problem's tree as graded episodes, those of a problem one after another.
+    """The leaves of every problem's trees as graded episodes, one problem after another.
 
     `Episode.nodes` has the nodes from the prompt to the leaf. With `once` every node is trained on
-    once: the nodes that a leaf shares with an earlier one are `given`.
+    once, because nodes that a leaf shares with an earlier leaf are `given`.
     """
     forest = _Forest(sampler, problems)
     for wave in itertools.count():
@@ -62,24 +62,27 @@ class _Forest:
     """The trees of an iteration's problems."""
 
     def __init__(self, sampler: Sampler, problems: list[PromptedProblem]):
-        self.paths: list[list[TreePath]] = [[] for _ in problems]  # of each problem
+        self.paths: list[list[TreePath]] = [[] for _ in problems]  # paths of each problem
         self._sampler = sampler
         self._cfg = sampler.cfg
         self._engine = sampler.engine
         self._problems = problems
 
     def grow(self, params: Params, shoots: list[tuple[int, Shoot]], wave: int) -> None:
-        """Adds the branches of one wave, (number of the problem, where), to the trees."""
+        """Draws the branches of one wave and adds them to the trees.
+
+        `shoots` are pairs (number of the problem, shoot).
+        """
         seeds = [itertools.count(len(paths)) for paths in self.paths]
         trunks, branches, budgets, places = [], [], [], []
-        for n, given in shoots:
+        for n, planned in shoots:
             problem, prompt = self._problems[n]
-            shoot = attached_shoot(self.paths[n], given)
+            shoot = attached_shoot(self.paths[n], planned)
             before = self._tokens_before(n, shoot)
             trunks.append(prompt + before)
             room = self._room(prompt) - len(before)
             for _ in range(shoot.count):
-                # The path's number makes its draws differ from those of the problem's other paths.
+                # The path's number makes its random numbers differ from the problem's other paths.
                 seed = row_seed(
                     self._cfg.seed, self._sampler.iteration, problem.id, rollout=next(seeds[n])
                 )
@@ -99,11 +102,11 @@ class _Forest:
             self.paths[n].append(path)
 
     def _tokens_before(self, n: int, shoot: Shoot) -> list[int]:
-        """The response's tokens before a place of a tree."""
+        """The tokens of the response before the branches of a shoot."""
         return [] if shoot.parent is None else self.paths[n][shoot.parent].tokens[: shoot.position]
 
     def _room(self, prompt: list[int]) -> int:
-        """The most tokens of a response to this prompt."""
+        """The largest number of tokens of a response to this prompt."""
         return min(self._cfg.sample.max_tokens, self._engine.model.cfg.context - len(prompt))
 
     def _path(self, n: int, shoot: Shoot, grown: Grown, wave: int) -> TreePath:
@@ -126,7 +129,7 @@ class _Forest:
     def _steps(
         self, drawn: list[tuple[int, TreePath]]
     ) -> dict[int, tuple[list[int], list[float] | None]]:
-        """The task's steps of the paths that are over, by their number in `drawn`."""
+        """The task's steps (ends, rewards) of the paths that are over, by index in `drawn`."""
         solutions = {}
         for i, (n, path) in enumerate(drawn):
             if is_mine(i) and path.is_over:
@@ -153,14 +156,14 @@ class _Forest:
         return episodes
 
     def _episode(self, n: int, leaf: TreeLeaf, given: int, reward: Reward) -> Episode:
-        """The leaf of a tree; its first `given` nodes are not trained on."""
+        """The episode of a leaf, whose first `given` nodes are not trained on."""
         problem, prompt = self._problems[n]
         path = self.paths[n][leaf.number]
         start = leaf.ends[given - 1] if given else 0
         ends, rewards = leaf.ends[given:], None
         if path.step_rewards is not None:
-            # A step's reward goes to the node in which the step ends; that of a given step to the
-            # first node after what is given.
+            # The reward of a step goes to the node in which the step ends. The reward of a given
+            # step goes to the first node that is not given.
             rewards = rewards_between(ends, path.step_ends, path.step_rewards)
         return Episode(
             problem_id=problem.id,

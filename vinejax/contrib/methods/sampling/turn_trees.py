@@ -1,8 +1,9 @@
-"""Solutions of several turns that begin within others, after what an environment answered.
+"""Solutions of several turns that branch off one another after an observation.
 
-Turns come in waves: a wave is a turn of every episode that is under way. After it a rule, which
-knows how uncertain the policy was in the turns so far, says from which episodes others branch off.
-These have all that was said before, with its log-probabilities, and a copy of the environment.
+Turns are drawn in waves; a wave is one turn of every episode that goes on. After a wave a method's
+rule, which knows the policy's entropy in the turns so far, says from which episodes others branch
+off. A new episode begins with all turns so far, their log-probabilities, and a copy of the
+environment.
 """
 
 import dataclasses
@@ -22,45 +23,46 @@ from vinejax.rollout.turns import Turns, TurnSampler
 
 
 class TurnPlace(NamedTuple):
-    """Where an episode may be branched from: after its last turn was answered."""
+    """A place where others may branch off an episode: after the observation of its last turn."""
 
-    entropies: list[float]  # of its turns so far: see `entropies`
-    solutions: int  # of the problem, that have begun
-    streak: int  # last waves in a row after which any of the problem's branched
+    entropies: list[float]  # entropies of its turns so far, from `entropies`
+    solutions: int  # number of the problem's solutions that have begun
+    streak: int  # number of last waves in a row after which the problem branched
 
 
 class TurnGrowth(NamedTuple):
-    """A method's rule of growth. Both numbers are cut to what a problem's solutions still lack."""
+    """A method's rule of growth. No problem gets more solutions than `rollout.per_prompt`."""
 
-    # (entropies of the turns of a problem's solutions, which are all over) -> those that begin
+    # (entropies of the turns of a problem's solutions, all over) -> solutions from the prompt
     roots: Callable[[Sequence[list[float]]], int]
-    branches: Callable[[TurnPlace, np.random.Generator], int]  # that begin there
-    tokens: int  # first ones of a turn, whose entropy is estimated
+    # (place, random numbers) -> solutions that branch off there
+    branches: Callable[[TurnPlace, np.random.Generator], int]
+    tokens: int  # number of a turn's first tokens whose entropy counts
 
 
 def entropies(play: Play, tokens: int, vocabulary: int) -> list[float]:
-    """The mean of -log π over the first tokens of each ended turn, as a share of log V.
+    """The mean of -log π over the first tokens of each finished turn, divided by log V.
 
-    It estimates the mean entropy of π before these tokens without bias.
+    It is an unbiased estimate of the mean entropy of π before these tokens.
     """
-    found, start = [], 0
+    estimates, start = [], 0
     for turn in play.turns:
         first = play.logprobs[start : min(turn.drawn, start + tokens)]
-        found.append(-sum(first) / max(len(first), 1) / math.log(vocabulary))
+        estimates.append(-sum(first) / max(len(first), 1) / math.log(vocabulary))
         start = turn.end
-    return found
+    return estimates
 
 
 @dataclasses.dataclass(eq=False)
 class BranchingSampler(TurnSampler):
-    """A sampler whose solutions, `rollout.per_prompt` of each problem, may branch off others."""
+    """A sampler of `rollout.per_prompt` solutions per problem, which may branch off others."""
 
     growth: TurnGrowth
 
     def solutions(
         self, params: Params, problems: list[PromptedProblem], most_groups: int
     ) -> list[Episode]:
-        """As `TurnSampler.solutions`; a problem's are in the order in which they began."""
+        """Episodes as from `TurnSampler.solutions`, in the order in which a problem's begin."""
         wanted = self.cfg.rollout.per_prompt
         first = range(min(self.growth.roots([]), wanted))
         plays = self.start_plays([(problem, first) for problem, _ in problems])
@@ -74,26 +76,26 @@ class BranchingSampler(TurnSampler):
 
 
 class _Waves(Turns):
-    """Episodes while they are sampled, wave by wave."""
+    """The episodes of a phase, sampled wave by wave."""
 
     def __init__(self, sampler: BranchingSampler, plays: list[Play], executor: ThreadPoolExecutor):
         super().__init__(sampler, plays, executor)
         self._brancher, self._waves = sampler, 0
-        self._wave: list[int] = [*range(len(plays))]  # the plays whose turns are drawn
-        self._of_problems: dict[str, list[int]] = {}  # the plays of each problem
+        self._wave: list[int] = [*range(len(plays))]  # plays whose turns are drawn
+        self._of_problems: dict[str, list[int]] = {}  # plays of each problem
         for i, play in enumerate(plays):
             self._of_problems.setdefault(play.problem.id, []).append(i)
         self._streaks = dict.fromkeys(self._of_problems, 0)
         self.max_plays = sampler.cfg.rollout.per_prompt * len(self._of_problems)
 
     def more(self) -> StreamInput | None:
-        """As `Turns.more`, and nothing while turns of the wave are drawn."""
+        """The next input as from `Turns.more`, empty while turns of the wave are drawn."""
         if any(not (i in self._actions or self.plays[i].finish) for i in self._wave):
             return StreamInput([], [], [])
         return super().more()
 
     def next_plays(self, going_on: list[int]) -> list[int]:
-        """The wave after that of these plays, with the plays that begin."""
+        """The plays of the next wave: these plays and the ones that begin."""
         self._wave = [*going_on]
         for name, numbers in self._of_problems.items():
             active = [i for i in numbers if i in going_on]
@@ -105,7 +107,7 @@ class _Waves(Turns):
         return self._wave
 
     def _branch(self, name: str, active: list[int]) -> None:
-        """Adds what branches off a problem's plays that go on."""
+        """Adds the plays that branch off a problem's active plays."""
         sampler, numbers, before = self._brancher, self._of_problems[name], len(self.plays)
         rng = host_rng(sampler.cfg.seed, sampler.iteration, f"branch {name}", self._waves)
         for i in active:
@@ -120,7 +122,7 @@ class _Waves(Turns):
         self._streaks[name] = self._streaks[name] + 1 if len(self.plays) > before else 0
 
     def _begin(self, numbers: list[int]) -> None:
-        """Adds solutions from the prompt of a problem whose plays are all over."""
+        """Adds plays from the prompt to a problem whose plays are all over."""
         if lack := self._lack(numbers):
             wanted = self._brancher.growth.roots([self._entropies(i) for i in numbers])
             new = range(len(numbers), len(numbers) + min(max(wanted, 1), lack))
