@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from helpers import loop_cases as cases
 from helpers.paths import REPO
+from helpers.refusals import refuses
 
 from vinejax.config import sizes
 from vinejax.config.load import default, from_dict
@@ -60,14 +61,14 @@ def test_what_no_host_holds_is_refused(field: str, value: int, other: dict[str, 
 def test_too_many_continuations_are_of_k():
     cfg: Any = default()
     cfg.values.max_states, cfg.values.prior, cfg.values.k = None, "probe", 10**6
-    with pytest.raises(ConfigError, match="^values.k = 1000000: .* continuations take about"):
+    with refuses("values.k"):
         check_sizes(from_dict(cfg))
 
 
 def test_rows_of_methods_with_a_fixed_set_of_solutions_are_refused():
     cfg: Any = default()
     cfg.method, cfg.ppo.minibatch = "restem", 10**9
-    with pytest.raises(ConfigError, match="^ppo.minibatch = 1000000000: 1,000,000,000 rows of"):
+    with refuses("ppo.minibatch"):
         check_sizes(from_dict(cfg))
 
 
@@ -85,7 +86,7 @@ def test_slots_that_could_never_be_busy_are_refused():
         check_answers(config(rollout__slots=110_593), problems)
     said = "rollout.slots = 110593: no phase of this run can have more than 110,592 branches"
     assert str(error.value) == f"{said}; lower it"
-    with pytest.raises(ConfigError, match="^eval.samples = 40000: 20,480,000 answers of an eval"):
+    with refuses("eval.samples"):
         check_answers(config(eval__samples=40_000), problems)
     check_answers(config(eval__samples=40_000), {"train": [None] * 512, "test": [None]})
 
