@@ -199,7 +199,7 @@ def objective_of(name: str, **fields: Any) -> tuple[Objective, Any, Any]:
 OBJECTIVES = [("sequence", 1), ("token", 4), ("critic", 1), ("budget", 4), ("likelihood", 1)]
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "size"), [*OBJECTIVES, ("sequence", 4)])
 def test_gradients_are_those_of_single_rows(name: str, size: int):
     objective, params, rows = objective_of(name, microbatch=size, packed=True, shared=True)
