@@ -1,7 +1,13 @@
-"""How tests are chosen and begun: jax's environment, --smoke, --full, --first, --types."""
+"""How tests are chosen and begun: jax's environment, workers, --full, --nightly, --types.
+
+`python -m pytest` runs the default set: tests of the core that are not marked `slow` or `nightly`.
+--full adds the slow ones and those of tests/contrib and tests/tools, --nightly the rest.
+"""
 
 import gc
+import os
 from collections import Counter
+from pathlib import Path
 
 from helpers import compiling
 
@@ -14,35 +20,9 @@ from jaxtyping import install_import_hook  # noqa: E402
 # An int where a float is declared is right in Python (PEP 484), so beartype is told to allow it.
 TYPE_CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 
-# A file or two per room: what a person runs while editing, in a minute.
-SMOKE = (
-    "test_architecture.py",
-    "test_public.py",
-    "config/test_config.py",
-    "rl/test_advantages.py",
-    "rl/test_losses.py",
-    "credit/test_positions.py",
-    "credit/test_samples.py",
-    "tasks/test_rewards.py",
-    "grading/test_extract.py",
-    "model/test_token_logprobs.py",
-    "engine/test_slot_assignment.py",
-    "engine/test_engine_edges.py",
-    "learner/test_step.py",
-    "methods/test_baselines.py",
-    "rollout/test_vine.py",
-    "runtime/test_workdir.py",
-    "training/test_health.py",
-    "tools/report/test_report_choice.py",
-    "statistics/test_statistics.py",
-    "tools/plan/test_advice.py",
-)
-
-# Rooms whose tests compile programs, most of them one or more a case.
-COMPILING = (
-    *("engine", "learner", "model", "rollout", "system"),
-    *("credit", "bench", "methods", "options", "rl", "training"),
-)
+# Folders of what is around the core: in the default set only where an argument names them.
+ACCESSORIES = ("contrib", "tools")
+MOST_WORKERS = 8  # a process of tests takes up to 3 GiB
 
 # Files whose tests take minutes, to be begun first: else one of them is left at the end, alone.
 LONGEST = (
@@ -67,30 +47,51 @@ LONGEST = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--smoke", action="store_true", help="only a file or two per room, a minute")
-    parser.addoption("--full", action="store_true", help="the slow tests too")
-    parser.addoption("--first", action="store_true", help="one case of tests that compile programs")
+    parser.addoption("--full", action="store_true", help="slow tests, tests/contrib, tests/tools")
+    parser.addoption("--nightly", action="store_true", help="all, of benchmarks and scripts too")
     parser.addoption("--types", action="store_true", help="types and shapes of calls are checked")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--types"):
         install_import_hook("vinejax", TYPE_CHECKER)
-    if config.getoption("--smoke"):
-        config.args[:] = [str(TESTS / file) for file in SMOKE]
-    config.pluginmanager.import_plugin("helpers.fixtures")  # after the hook: it imports vinejax
+    for module in ("fixtures", "command_line"):  # after the hook: they import vinejax
+        config.pluginmanager.import_plugin(f"helpers.{module}")
 
 
-def is_fast_set(config: pytest.Config) -> bool:
-    """Whether slow tests stay out: not with --full, with -m, or where a test is named by its id."""
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """A worker for each core; none for a file or a test, whose imports would take longer."""
+    is_small = all(".py" in argument for argument in config.args)
+    return 0 if is_small else min(len(os.sched_getaffinity(0)), MOST_WORKERS)
+
+
+def is_everything(config: pytest.Config) -> bool:
+    """Whether no test stays out: with --nightly, with -m, or where a test is named by its id."""
     is_named = any("::" in argument for argument in config.args)
-    return not (config.getoption("--full") or config.option.markexpr or is_named)
+    return bool(config.getoption("--nightly") or config.option.markexpr or is_named)
+
+
+def excluded_marks(config: pytest.Config) -> set[str]:
+    """Marks whose tests stay out."""
+    if is_everything(config):
+        return set()
+    return {"nightly"} if config.getoption("--full") else {"nightly", "slow"}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves out the folders of `ACCESSORIES` in the default set, unless an argument is in one."""
+    folders = [TESTS / name for name in ACCESSORIES]
+    if collection_path not in folders or config.getoption("--full") or is_everything(config):
+        return None
+    paths = [Path(argument.partition("::")[0]).resolve() for argument in config.args]
+    return not any(path.is_relative_to(collection_path) for path in paths) or None
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    if config.getoption("--smoke"):
-        return "smoke set"
-    return "fast set, --full adds the slow tests" if is_fast_set(config) else "with the slow tests"
+    left_out = excluded_marks(config)
+    if not left_out:
+        return "all tests"
+    return "default set, --full adds the slow tests" if "slow" in left_out else "full set"
 
 
 def place_of(item: pytest.Item) -> int:
@@ -98,15 +99,6 @@ def place_of(item: pytest.Item) -> int:
     file = item.nodeid.partition("::")[0]
     places = [i for i, name in enumerate(LONGEST) if file.endswith(name)]
     return places[0] if places else len(LONGEST)
-
-
-def first_cases(items: list[pytest.Item]) -> list[pytest.Item]:
-    """The items, of tests in `COMPILING` the first case alone."""
-    first: dict[str, pytest.Item] = {}
-    for item in items:
-        compiles = item.path.parent.name in COMPILING
-        first.setdefault(item.nodeid.partition("[")[0] if compiles else item.nodeid, item)
-    return list(first.values())
 
 
 def make_later_cases_slow(items: list[pytest.Item]) -> None:
@@ -122,11 +114,8 @@ def make_later_cases_slow(items: list[pytest.Item]) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     make_later_cases_slow(items)
-    kept = items
-    if is_fast_set(config):
-        kept = [item for item in items if not item.get_closest_marker("slow")]
-    if config.getoption("--first"):
-        kept = first_cases(kept)
+    excluded = excluded_marks(config)
+    kept = [item for item in items if not any(item.get_closest_marker(x) for x in excluded)]
     left = set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in left])
     items[:] = sorted(kept, key=place_of)

@@ -5,9 +5,10 @@ A table, and a walk of the syntax trees; nothing is imported.
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 
-from helpers.paths import REPO
+from helpers.paths import REPO, TESTS
 
 ROOT = REPO / "vinejax"
 # From the roof to the ground: a file imports from its own room and from those below it.
@@ -36,6 +37,8 @@ ROOMS = [
     "core",  # settings, types, text, seeds, shapes, errors, plugins
     "version",
 ]
+ACCESSORIES = ("contrib", "tools")
+ACCESSORY_MODULE = r"\b(?:vinejax|helpers)\.(?:contrib|tools)\b|\bconfigs/contrib\b"
 FILES = sorted(ROOT.rglob("*.py"))
 NAMES = [str(path.relative_to(ROOT)) for path in FILES]
 
@@ -90,9 +93,21 @@ def test_accessories_depend_on_the_core_one_way():
     wrong = [
         f"{name}:{line} imports {module}"
         for name, line, module in own_imports()
-        if room_of(module) in ("contrib", "tools") and room_of(module) != room_of(name)
+        if room_of(module) in ACCESSORIES and room_of(module) != room_of(name)
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_tests_of_the_core_need_no_accessories():
+    """No test or helper outside the accessories' own folders imports or names their modules."""
+    used = []
+    for path in sorted(TESTS.rglob("*.py")):
+        name = path.relative_to(TESTS).as_posix()
+        folder = name.removeprefix("helpers/").partition("/")[0]
+        text = path.read_text(encoding="utf-8")
+        if folder not in ACCESSORIES and name != "test_architecture.py":
+            used += [f"{name}: {found}" for found in re.findall(ACCESSORY_MODULE, text)]
+    assert not used, "\n".join(used)
 
 
 def test_modules_have_no_circles():

@@ -1,115 +1,21 @@
 """Tests the command line: its errors, and the configuration that it passes on."""
 
-import json
 import os
 import pathlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from typing import Protocol
 
 import pytest
+from helpers.command_line import CONFIG, FAKES, Command
 from helpers.paths import CONFIGS
 
 from vinejax import __version__
 from vinejax.config.describe import describe
 from vinejax.config.load import field_names
-from vinejax.methods.known import all_methods
+from vinejax.methods.known import METHODS
 
-CONFIG = """
-from vinejax.config import default
-
-STEPS = 5
-
-def get_config(variant="small"):
-    config = default()
-    config.iterations = STEPS
-    config.values.k = {"small": 2, "large": 9}[variant]
-    config.eval.problems = 100
-    return config
-"""
-
-# Stands in for the modules that do the work, which need not exist for these tests.
-FAKES = """
-import sys, types
-
-def record(mode):
-    def call(cfg, workdir, **options):
-        print(mode, workdir, cfg.iterations, cfg.values.k, cfg.ppo.clip, cfg.eval.problems,
-              cfg.resume, cfg.sample.stop, *options.values())
-    return call
-
-for name, function, mode in [
-    ("vinejax.training.loop", "train", "train"),
-    ("vinejax.training.evaluate", "evaluate_run", "eval"),
-    ("vinejax.training.warmup", "warm_up", "sft"),
-    ("vinejax.training.export", "export_run", "export"),
-]:
-    sys.modules[name] = types.ModuleType(name)
-    setattr(sys.modules[name], function, record(mode))
-"""
 GRPO = CONFIGS / "tiny_grpo.py"
-RUN = "\nfrom vinejax import main\nmain.run()\n"
-# Imports what the command does at its start, once, and forks for each line of its standard input.
-# A mode's own modules are not among them: the child imports those, or fakes.
-FORKS = """
-import gc, json, os, sys
-from vinejax import command
-assert not {module for module, _ in command.MODES.values()} - {"vinejax.config.describe"} & set(
-    sys.modules
-)
-gc.freeze()  # else a child ends by looking through all objects
-for line in sys.stdin:
-    child = os.fork()
-    if not child:
-        break
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-else:
-    sys.exit()
-folder, files, program, arguments = json.loads(line)
-os.chdir(folder)
-for number, file in enumerate(files):
-    os.dup2(os.open(file, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
-sys.argv[1:] = arguments
-exec(program, {"__name__": "__main__"})
-"""
-
-
-@pytest.fixture
-def folder(tmp_path: pathlib.Path) -> pathlib.Path:
-    (tmp_path / "mine.py").write_text(CONFIG)
-    return tmp_path
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[subprocess.Popen]:
-    with subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", FORKS],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
-    ) as process:
-        yield process
-
-
-class Command(Protocol):
-    def __call__(self, *arguments: str, setup: str = FAKES) -> tuple[int, str, str]: ...
-
-
-@pytest.fixture
-def command(forks: subprocess.Popen, folder: pathlib.Path) -> Command:
-    """Runs the program in `folder`, with `setup` before it: status, standard output and error."""
-
-    def run(*arguments: str, setup: str = FAKES) -> tuple[int, str, str]:
-        out, err = folder.with_suffix(".out"), folder.with_suffix(".err")
-        request = str(folder), [os.devnull, str(out), str(err)], setup + RUN, arguments
-        assert forks.stdin and forks.stdout
-        print(json.dumps(request), file=forks.stdin, flush=True)
-        return int(forks.stdout.readline()), out.read_text(), err.read_text()
-
-    return run
 
 
 @pytest.mark.parametrize(
@@ -129,28 +35,6 @@ def command(forks: subprocess.Popen, folder: pathlib.Path) -> Command:
 def test_dispatch(command: Command, arguments: list[str], output: str):
     status, out, err = command("--config=mine.py", *arguments)
     assert (status, out.strip(), err) == (0, output, "")
-
-
-PROPOSED = """
-def with_row_for_devices(cfg):
-    return dataclasses.replace(cfg, iterations=100 + len(cfg.meshes))
-
-import dataclasses
-sys.modules["vinejax.tools.plan.propose"] = types.ModuleType("vinejax.tools.plan.propose")
-sys.modules["vinejax.tools.plan.propose"].with_row_for_devices = with_row_for_devices
-"""
-
-
-@pytest.mark.parametrize(("mode", "iterations"), [("train", "101"), ("eval", "101")])
-def test_a_table_of_meshes_may_get_a_row_for_the_devices(
-    folder: pathlib.Path, command: Command, mode: str, iterations: str
-):
-    text = CONFIG.replace(
-        "return config", "config.meshes['v5e:2x4'] = dict(fsdp=8)\n    return config"
-    )
-    (folder / "table.py").write_text(text)
-    status, out, err = command("--config=table.py", f"--mode={mode}", setup=FAKES + PROPOSED)
-    assert (status, out.split()[:3], err) == (0, [mode, "runs/table", iterations], "")
 
 
 def test_argument_of_the_config_file(command: Command):
@@ -265,7 +149,7 @@ def test_help_names_the_options_and_ends_well(folder: pathlib.Path):
     assert done.returncode == 0 and done.stderr == ""
     assert all(option in done.stdout for option in ("--config", "--workdir", "--mode"))
     named = set(re.findall(r"[a-z0-9_+]+", done.stdout.partition("methods ")[2]))
-    assert set(all_methods()) <= named
+    assert set(METHODS) <= named
     assert {name.rpartition(".")[2] for name in field_names()} <= named
     assert max(map(len, done.stdout.splitlines())) <= 100
 
@@ -314,32 +198,3 @@ def test_version(folder: pathlib.Path, command: Command):
     done = subprocess.run(program, cwd=folder, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"vinejax {__version__}\n", "")
     assert command("--version", setup="") == (0, done.stdout, "")
-
-
-def test_a_report_is_made_anew_for_one_run(folder: pathlib.Path, command: Command):
-    (folder / "run").mkdir()
-    fake = """
-import sys, types
-sys.modules["vinejax.tools.report.build"] = module = types.ModuleType("build")
-module.build_report = lambda run: run + "/report.html"
-sys.modules["vinejax.tools.report.summary_line"] = standing = types.ModuleType("standing")
-standing.standing_line = lambda run: f"Finished: {run.name}"
-"""
-    status, _, err = command("--mode=report", "run", setup=fake)
-    assert status == 2 and "--mode=report needs the workdir of one run, not run" in err
-    (folder / "run" / "config.json").write_text("{}")
-    assert command("--mode=report", "run", setup=fake) == (
-        0,
-        "report: run/report.html\nFinished: run\n",
-        "",
-    )
-    assert command("--mode=report", setup=fake)[0] == 2
-    assert command("--mode=report", "run", "--config=mine.py", setup=fake)[0] == 2
-
-
-def test_a_figure_needs_a_run_and_a_name(folder: pathlib.Path, command: Command):
-    (folder / "run/episodes").mkdir(parents=True)
-    status, _, err = command("--mode=vine", "run")
-    assert status == 2 and "--mode=vine needs a workdir and the name of a solution" in err
-    status, _, err = command("--mode=vine", "run", "s0-3")
-    assert status == 2 and err.startswith("vinejax: error: s0-3: no line 3 (from 0) in ")

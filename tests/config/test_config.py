@@ -312,7 +312,6 @@ def test_every_number_and_choice_is_checked():
     [
         ({"method": "restem", "ppo__clip": 0.1}, "ppo.clip", "is not read by method = 'restem'"),
         ({"method": "sft", "kl__coef": 0.1}, "kl.coef", "is not read by method = 'sft'"),
-        ({"method": "opmd", "ppo__loss": "sapo"}, "ppo.loss", "which has a loss of its own"),
         ({"method": "dpo_positive", "ppo__loss": "sapo"}, "ppo.loss", "is not read by method"),
         ({"method": "sft", "ppo__correction": "none"}, "ppo.correction", "is not read by method"),
         ({"method": "restem", "entropy__coef": 0.1}, "entropy.coef", "is not read by method"),

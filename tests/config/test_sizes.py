@@ -53,14 +53,6 @@ def test_what_no_host_holds_is_refused(field: str, value: int, other: dict[str, 
     assert "and this host has 16 GiB" in str(error.value)
 
 
-def test_a_tree_with_too_many_solutions_has_too_many_problems():
-    cfg: Any = default()
-    cfg.method, cfg.rollout.prompts = "spo_tree", 10**7
-    said = "^rollout.prompts = 10000000: 2,160,000,000 solutions take about"
-    with pytest.raises(ConfigError, match=said):
-        check_sizes(from_dict(cfg))
-
-
 def test_too_many_continuations_are_of_k():
     cfg: Any = default()
     cfg.values.max_states, cfg.values.prior, cfg.values.k = None, "probe", 10**6

@@ -19,7 +19,7 @@ from vinejax.core.types import Episode
 from vinejax.credit import allocation, bisection, mask, positions
 from vinejax.credit.rules import TABLES, chosen_rules, find_rule
 from vinejax.methods.base import DEFAULTS
-from vinejax.methods.known import all_methods
+from vinejax.methods.known import METHODS
 
 SPO = {"method": "spo_chain"}
 
@@ -65,7 +65,7 @@ def test_method_means_the_methods_own():
     assert find_rule("credit.mask", applied(from_dict({"method": "grpo"}))) is mask.all_tokens
     bisected = cases.config(values={"allocation": "bisection"})
     assert find_rule("values.allocation", applied(bisected)) is bisection.bisection
-    for method in all_methods().values():
+    for method in METHODS.values():
         chosen = {**DEFAULTS, **method.defaults}
         assert all(chosen[field] in table for field, table in TABLES.items())
 

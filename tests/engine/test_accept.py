@@ -119,7 +119,7 @@ def check(
 # --- which numbers draw a token ---
 
 
-@pytest.mark.first(3)
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     ("size", "platform"), [(5, "cpu"), (BLOCK, "cpu"), (2 * BLOCK, "tpu"), (3 * BLOCK - 7, "cpu")]
 )
@@ -199,6 +199,7 @@ def test_tokens_are_those_of_decoding_everything(name: str, tiny: Model):
     assert {one.finish for one in found} == {"eos", "length"}
 
 
+@pytest.mark.slow
 def test_stop_strings_within_repeats(small: Model):
     """One begins in the trunk, one in the accepted prefix of the branch with the trunk's seed."""
     trunks = solutions(small, SampleConfig(temperature=0.7))
@@ -301,7 +302,7 @@ def test_the_number_of_a_token_counts_accepted_tokens():
 # --- bfloat16, in which prefill and decoding round differently ---
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampling",
     [SampleConfig(stop=("7", "=")), SampleConfig(temperature=0.7, top_p=0.8, top_k=12)],

@@ -49,7 +49,7 @@ def grow(model: Model, params: Params, **settings: Any) -> list[Any]:
 OTHER = dict(num_kv_heads=1, qkv_bias=True, tied_head=True)
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{}, OTHER])
 def test_the_sampler_is_the_model_with_its_adapters(fields: dict[str, Any], tiny: Model):
     model = random_model(tokenizer=tiny.tokenizer, **fields)

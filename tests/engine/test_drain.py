@@ -68,6 +68,7 @@ def test_a_drain_has_the_tokens_of_the_phase(name: str, tiny: Model, moves: list
     assert 2 * engine.stats.decode_steps < engine.stats.slot_steps < 8 * engine.stats.decode_steps
 
 
+@pytest.mark.slow
 def test_a_drain_has_a_drain(tiny: Model, moves: list[Any], monkeypatch: pytest.MonkeyPatch):
     """16 slots become 4, then 1. With long chunks, too: these end early for a drain."""
     monkeypatch.setattr(drain, "MIN_DRAINED", 4)
@@ -83,6 +84,7 @@ def test_a_drain_has_a_drain(tiny: Model, moves: list[Any], monkeypatch: pytest.
     assert [state.slots.item.shape[0] for state, _ in moves] == [4, 1]
 
 
+@pytest.mark.slow
 def test_a_drain_with_stop_strings_and_fewer_rows_than_trunks(tiny: Model, moves: list[Any]):
     """The automaton's states move too, and a drain begins only when no trunk waits for a row."""
     sampling = SampleConfig(stop=("1",))
@@ -92,6 +94,7 @@ def test_a_drain_with_stop_strings_and_fewer_rows_than_trunks(tiny: Model, moves
     assert len(moves) == 1 and "stop" in {one.finish for one in found}
 
 
+@pytest.mark.slow
 def test_a_window_of_few_rows_stays_where_it_is(tiny: Model, moves: list[Any]):
     expected, _ = grow(tiny, SampleConfig(), slots=4)
     with mock.patch.object(drain, "_rows_of", side_effect=AssertionError("rows were copied")):
@@ -110,6 +113,7 @@ def test_a_drain_by_the_kernel(tiny: Model, moves: list[Any]):
     assert len(moves) == 1
 
 
+@pytest.mark.slow
 def test_a_drain_in_another_layout(tiny: Model, moves: list[Any], monkeypatch: pytest.MonkeyPatch):
     """The drain's layout differs, as on a TPU, where 128 slots are innermost and 32 are not."""
 

@@ -52,7 +52,7 @@ def base(tiny: Model) -> Engine:
 # --- against slow and obvious generation ---
 
 
-@pytest.mark.first(2)  # test_accept.py and model/test_decoder.py have the others too
+@pytest.mark.first
 def test_branches_are_what_whole_forward_passes_give(case):
     for branch, budget, found in zip(BRANCHES, BUDGETS, case.grown, strict=True):
         prefix = TRUNKS[branch.trunk][: branch.position]
@@ -126,7 +126,7 @@ def test_order_and_company_do_not_matter(base, tiny):
     assert_same(found[20:], together)
 
 
-@pytest.mark.first(2)
+@pytest.mark.first
 @pytest.mark.parametrize(
     "settings",
     [
@@ -153,6 +153,7 @@ def test_a_trunk_with_most_of_the_branches(base, tiny):
         assert_same(found[i : i + 1], base.grow(tiny.params, TRUNKS, branches[i : i + 1], 4))
 
 
+@pytest.mark.slow
 def test_the_same_prefix_on_another_trunk_gives_the_same_continuation(base, tiny):
     """A state's value does not depend on the trajectory from which the state is taken."""
     prefix = TRUNKS[1][:12]

@@ -313,6 +313,7 @@ def test_weights_that_have_diverged_are_an_error_that_names_the_trunk(tiny):
 # --- statistics ---
 
 
+@pytest.mark.slow
 def test_counts(tiny, grown):
     engine = tiny_engine(tiny, skip_repeats=False, stop=("1",))
     engine.grow(tiny.params, TRUNKS, BRANCHES, 16)

@@ -48,7 +48,7 @@ def whole(tiny: Model) -> list[Grown]:
 # --- a window smaller than the trunks ---
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "at_once"),
     [
@@ -204,6 +204,7 @@ def test_of_several_hosts_each_gets_what_it_reads_first(whole, tiny, monkeypatch
     assert_same([grown for _, grown in sorted(pairs)], whole)
 
 
+@pytest.mark.slow
 def test_a_prefill_computes_less_padding(tiny, monkeypatch):
     """With 25 trunks in batches of 8, whose scores equal those of batches of one."""
     called = []
@@ -234,6 +235,7 @@ def test_a_prefill_computes_less_padding(tiny, monkeypatch):
         np.testing.assert_allclose(joined, alone, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_trunks_that_begin_alike_are_computed_together(tiny: Model, monkeypatch: Any):
     """16 solutions of two problems take two prefills, with the same scores and tokens."""
     rng, computed = np.random.default_rng(4), []
@@ -261,6 +263,7 @@ def test_trunks_that_begin_alike_are_computed_together(tiny: Model, monkeypatch:
         np.testing.assert_allclose(joined, alone, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_row_has_one_lane_where_no_trunk_has_two_branches(tiny):
     ends = [Branch(n, len(trunk), n) for n, trunk in enumerate(TRUNKS)]
     engine = engine_of(tiny, slots=8, window_rows=4)
@@ -271,6 +274,7 @@ def test_a_row_has_one_lane_where_no_trunk_has_two_branches(tiny):
     assert_same(engine.grow(tiny.params, TRUNKS, ends, 4), both[:-1])
 
 
+@pytest.mark.slow
 def test_trunks_are_scored_by_their_prefill(tiny):
     """Also trunks without branches; scores equal the scorer's, at the sampling temperature."""
     sampling = SampleConfig(temperature=0.6, top_p=0.9)

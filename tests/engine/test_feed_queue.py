@@ -25,6 +25,7 @@ def expected(tiny: Model) -> cases.Texts:
     return cases.two_calls(engine_of(tiny), tiny.params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [{}, {"skip_repeats": False}, {"skip_repeats": False, "window_rows": 2}],
@@ -36,7 +37,7 @@ def test_tokens_are_those_of_two_calls(tiny: Model, expected: cases.Texts, setti
     assert engine.stats.calls == 1
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("bounds", [{"longest": 20}, {"branches": 0}], ids=["columns", "queue"])
 def test_what_does_not_fit_waits_for_a_following_phase(
     tiny: Model, expected: cases.Texts, bounds: dict[str, int], monkeypatch: pytest.MonkeyPatch
@@ -75,6 +76,7 @@ def test_branches_that_were_cut_short_go_on_before_their_continuations(
     assert going
 
 
+@pytest.mark.slow
 def test_the_last_branches_drain_once_nothing_more_comes(
     tiny: Model, expected: cases.Texts, monkeypatch: pytest.MonkeyPatch
 ):

@@ -28,7 +28,7 @@ def of_solutions(tiny: Model) -> cases.Played:
     return episodes
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [{}, {"window_rows": 3}, {"attention": "kernel"}],
@@ -41,7 +41,7 @@ def test_each_token_is_prefilled_once(tiny: Model, of_solutions: cases.Played, s
     assert engine.stats.prefill_tokens < sum(map(len, found.tokens))
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [None, 3], ids=["rows for all", "three rows"])
 def test_continuations_reuse_the_keys_of_their_trunks(tiny: Model, rows: int | None):
     """Trunks that are scored and whose tokens branches may accept are computed whole, and once.

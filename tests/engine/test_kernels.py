@@ -137,7 +137,7 @@ def check(step: Step, rule: AttentionRule, cores: int = 1, interpret: bool = Tru
     assert np.array_equal(pool.astype(jnp.float32), written(step).astype(jnp.float32))
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [NARROW, PLAIN], ids=["narrow", "plain"])
 def test_a_step_is_that_of_xla(rule: AttentionRule):
     check(step_of(per_head=1, head_dim=128, rows=2, lanes=24, dtype="float32"), rule)
@@ -160,6 +160,7 @@ def test_a_step_is_that_of_xla_at_other_shapes(
     check(step_of(per_head, head_dim, rows, lanes, dtype), rule, cores)
 
 
+@pytest.mark.slow
 def test_copies_are_waited_for_and_race_with_nothing():
     """As on a TPU, a copy runs when the kernel waits for it, and memory holds NaN before."""
     interpret = pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan")
@@ -171,6 +172,7 @@ def test_copies_are_waited_for_and_race_with_nothing():
     assert interpreter.races is not None and not interpreter.races.races_found
 
 
+@pytest.mark.slow
 def test_lanes_of_a_row_in_several_groups(monkeypatch: pytest.MonkeyPatch):
     """Several groups read one row if a row has more queries than MAX_QUERIES."""
     monkeypatch.setattr(ragged, "MAX_QUERIES", 8)
@@ -178,6 +180,7 @@ def test_lanes_of_a_row_in_several_groups(monkeypatch: pytest.MonkeyPatch):
     check(step_of(2, 16, rows=2, lanes=12, dtype="float32"), NARROW)
 
 
+@pytest.mark.slow
 def test_a_column_too_many_or_too_few_is_seen(monkeypatch: pytest.MonkeyPatch):
     """The comparison above is precise enough: it fails if a bound is off by one."""
     step = step_of(1, 16, rows=2, lanes=6, dtype="float32")

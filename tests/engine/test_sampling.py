@@ -61,6 +61,7 @@ def test_threshold_is_the_sorted_one(size, p):
     np.testing.assert_array_equal(found, np.array(expected, np.float32))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("bits", [2, 3, 5])
 def test_threshold_is_the_same_however_many_bits_a_pass_settles(bits):
     """Equal to the bit, with ties, zeros, a row of one token, and targets that no token reaches."""
@@ -76,6 +77,7 @@ def test_threshold_is_the_same_however_many_bits_a_pass_settles(bits):
             np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("form", [form for form in FORMS.values() if form != PLAIN])
 @pytest.mark.parametrize("rows", [64, 20])  # whole tiles of a TPU, and not
 def test_tokens_are_the_same_in_every_form(form, rows):

@@ -1,10 +1,10 @@
 """The command line, that notes where it is, and can be made to die there.
 
 FAULTS_EVENTS names a file that gets a line `stage tokens` for every event: a chunk of decoding, a
-minibatch, a file that is written but not renamed, a save that begins, the report. `tokens`
-are those that this process has decoded. FAULTS_KILL, 'event delay signal', sends itself a signal
-`delay` milliseconds after the event of that number, from 1. FAULTS_FILL, 'event file', fills the
-disk with that file at the event.
+minibatch, a file that is written but not renamed, a save that begins, the report if there is
+one. `tokens` are those that this process has decoded. FAULTS_KILL, 'event delay signal', sends
+itself a signal `delay` milliseconds after the event of that number, from 1. FAULTS_FILL, 'event
+file', fills the disk with that file at the event.
 """
 
 import contextlib
@@ -14,13 +14,13 @@ import time
 from typing import Any
 
 from vinejax import main
+from vinejax.core.accessories import contributed_class
 from vinejax.engine import phase
 from vinejax.engine.collect import Collector
 from vinejax.learner import score, update
 from vinejax.runtime import log, workdir
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.stopping import Watch
-from vinejax.tools.report.live import LivePage
 
 
 class Events:
@@ -66,7 +66,7 @@ def fill(path: str) -> None:
 def watch(events: Events) -> None:
     """Replaces what an event happens in by the same with the event."""
     look, stage, count = Watch.look, log.RunLog.stage, Collector._count
-    report, write = LivePage.finish, workdir.write_atomic
+    write = workdir.write_atomic
 
     class Noted(Watch):
         def look(self, result: Any = None) -> None:
@@ -110,7 +110,8 @@ def watch(events: Events) -> None:
     log.RunLog.stage = lambda self, name: Stage(self, name)  # pyright: ignore
     for name in ("save", "save_params"):  # a checkpoint, the best policy
         setattr(Checkpoints, name, before(name, getattr(Checkpoints, name)))
-    LivePage.finish = before("report", report)
+    if page := contributed_class("HOOKS", "page"):
+        page.finish = before("report", page.finish)
     for module in (log, workdir):
         module.write_atomic = half_written  # pyright: ignore
 

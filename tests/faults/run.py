@@ -50,7 +50,7 @@ from vinejax.model.hf.weights import load_pretrained  # noqa: E402
 from vinejax.runtime.checkpoint import Checkpoints  # noqa: E402
 from vinejax.training.warmup import warm_up  # noqa: E402
 
-METHODS = ("vineppo", "ppo", "dapo", "single_stream")
+METHODS = ("vineppo", "ppo", "dapo")
 MOST_DELAY_MS = 60
 MOST_S = 20  # from SIGTERM or SIGINT to the end
 DISK_MB = 64

@@ -12,7 +12,6 @@ METHODS: dict[str, dict[str, dict[str, Any]]] = {
     "vineppo": {"values": {"k": 9, "allocation": "bisection", "reuse": True}},
     "ppo": {},
     "dapo": {"rollout": {"rounds": 2}},
-    "single_stream": {"rollout": {"prompts": 12, "per_prompt": 1}},
 }
 SECTIONS: dict[str, dict[str, Any]] = {
     "data": {"task": "helpers.loop_cases", "max_prompt_tokens": 15},

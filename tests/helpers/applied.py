@@ -10,10 +10,6 @@ from unittest import mock
 
 import pytest
 
-from vinejax.contrib.methods import spo_tree, tree_grpo, treepo, treerl
-from vinejax.contrib.methods.sampling import tree_sampling
-from vinejax.contrib.resets.reset_sampler import ResetSampler
-from vinejax.contrib.resets.settings import ResetConfig
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode, PromptedProblem, Rollout
 from vinejax.credit.assign import Credit
@@ -27,13 +23,6 @@ from vinejax.session.session import Session
 from vinejax.tasks.graded import GradedTask
 from vinejax.training import loop
 
-# Growth rules, and whether tokens that leaves share are trained on once.
-TREES = {
-    "spo_tree": (spo_tree.levels, True),
-    "treepo": (treepo.fixed_width, False),
-    "treerl": (treerl.surprising_tokens, False),
-    "tree_grpo": (tree_grpo.random_steps, False),
-}
 Kind = TypeVar("Kind")
 MANY = 2**62  # groups of solutions: no bound
 
@@ -79,9 +68,8 @@ def assign_credit(rollout: Rollout, cfg: Config, whiten: Any = None) -> Credit:
 
 
 def sampler(engine: Any, graded: GradedTask, cfg: Config, iteration: int = 0) -> Sampler:
-    """The sampler of an iteration, with resets if there are any."""
-    kind = Sampler if ResetConfig.of(cfg).source == "none" else ResetSampler
-    return kind(engine, graded, applied(cfg), iteration)
+    """The sampler of an iteration."""
+    return Sampler(engine, graded, applied(cfg), iteration)
 
 
 def sample_episodes(
@@ -108,17 +96,3 @@ def fill_values(
 ) -> list[Episode]:
     """The episodes with values of their states."""
     return vine.fill_values(sampler(engine, graded, cfg, iteration), params, problems, episodes)
-
-
-def sample_trees(
-    engine: Any,
-    params: Any,
-    graded: GradedTask,
-    problems: list[PromptedProblem],
-    cfg: Config,
-    iteration: int = 0,
-) -> list[Episode]:
-    """The leaves of the trees of the configured method."""
-    growth, once = TREES[cfg.method]
-    given = sampler(engine, graded, cfg, iteration), params, problems
-    return tree_sampling.sample_trees(*given, growth, once)

@@ -5,6 +5,7 @@ For the tests on methods in tests/learner, methods, report and system.
 
 import dataclasses
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -14,41 +15,37 @@ from jax.sharding import Mesh
 
 from helpers import loop_cases as cases
 from helpers.applied import assign_credit, policy_objective
-from vinejax.contrib.methods import inpo
 from vinejax.core.settings import Config, MeshConfig
 from vinejax.core.types import Batch, Episode, Rollout
 from vinejax.credit.assign import Credit
 from vinejax.learner.batch import collate, collate_groups, step_layout
 from vinejax.learner.likelihood import Likelihood
-from vinejax.learner.score import score
+from vinejax.learner.score import score, token_logprobs
 from vinejax.learner.update import Objective, gradients
 from vinejax.methods import dpo_positive
-from vinejax.methods.known import all_methods
+from vinejax.methods.known import METHODS, find_method
 from vinejax.methods.pairs import PairObjective
 from vinejax.methods.ppo import CriticObjective, Targets, fresh_critic
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import make_mesh, param_shardings
 
-ONLINE = [name for name, method in all_methods().items() if method.credit is not None]
 
-
-def _programs() -> list[str]:
+def kinds_of_update(methods: Iterable[str]) -> list[str]:
     """One method of each kind of update: the others change, token by token, a bound or a reward.
 
-    Advantages are made on the host, before the rows are divided. The critic of PPO is one more.
+    Advantages are made on the host, before the rows are divided.
     """
     kinds: dict[tuple[object, ...], str] = {}
-    for name, method in all_methods().items():
+    for name in methods:
+        method = find_method(name)
         loss = (method.loss, method.defaults.get("ppo.reduction", "token"))
         kinds.setdefault(loss if method.credit else (name,), name)
-    return [*kinds.values(), "critic"]
+    return [*kinds.values()]
 
 
-PROGRAMS = _programs()
-PAIRS: dict[str, Any] = {
-    "dpo_positive": (dpo_positive.loss, dpo_positive.DPOConfig()),
-    "inpo": (inpo.loss, inpo.INPOConfig(eta=0.5)),
-}
+PROGRAMS = [*kinds_of_update(METHODS), "critic"]
+# The loss of methods that learn from pairs, and their settings.
+PAIRS: dict[str, Any] = {"dpo_positive": (dpo_positive.loss, dpo_positive.DPOConfig())}
 LENGTHS = [(4, 9), (2, 3), (4, 6), (5, 7), (3, 10), (2, 3), (4, 1), (6, 8)]
 REWARDS = [1.0, 0.0, 0.0, 1.0, 0.25, 0.0, 0.0, 0.0]  # two groups of four
 
@@ -163,8 +160,12 @@ def gradient_and_sums(
     mesh: Mesh | None = None,
     model: Decoder | None = None,
     packed: bool = False,
+    **sections: Any,
 ) -> tuple[Any, Any]:
-    """The gradient of `gradient` and the objective's sums; of packed rows, if so wanted."""
+    """The gradient of `gradient` and the objective's sums; of packed rows, if so wanted.
+
+    `sections` are the method's settings.
+    """
 
     def result(objective: Objective, params: Any, rows: Any) -> tuple[Any, Any]:
         rows = dataclasses.replace(objective, packed=packed).pack(rows)
@@ -194,11 +195,33 @@ def gradient_and_sums(
             model=model, microbatch=microbatch, reduction=reduction, temperature=0.8
         )
         return result(objective, params, batch())
-    fields = {"opmd": {"tau": 0.1}} if method == "opmd" else {}
-    cfg = config(method, ppo={"minibatch": 8, "microbatch": microbatch}, kl={"coef": 0.1}, **fields)
+    ppo = {"minibatch": 8, "microbatch": microbatch}
+    cfg = config(method, ppo=ppo, kl={"coef": 0.1}, **sections)
     given = credit(cfg, values())
     own = None if given.loss_extra is None else jnp.asarray(given.loss_extra)
     rows = batch()._replace(advantages=given.advantages, loss_extra=own)
     # Its whitening is done: without it methods share a program.
     objective = dataclasses.replace(policy_objective(model, cfg), whiten="none")
     return result(objective, params, rows)
+
+
+def spread(by_row: np.ndarray) -> np.ndarray:
+    """Numbers of solutions at all tokens of theirs, [8, 32]; 0 elsewhere."""
+    return np.where(batch().mask, by_row[:, None], 0.0)
+
+
+def reinforce_gradient(advantages: np.ndarray) -> dict:
+    """∇ of -Σ A·logπ / tokens, from the log-probabilities alone."""
+    rows = batch()
+
+    def loss(params):
+        logprobs, _ = token_logprobs(cases.model(), params, rows, 0.8)
+        return -jnp.sum(jnp.where(rows.mask, logprobs * advantages, 0.0)) / rows.mask.sum()
+
+    return jax.jit(jax.grad(loss))(cases.params())
+
+
+def at_ratio_1(rows: Batch) -> Batch:
+    """The rows as if the policy of `cases.params()` had sampled them."""
+    logprobs, _ = token_logprobs(cases.model(), cases.params(), rows, 0.8)
+    return rows._replace(old_logprobs=jnp.where(rows.mask, logprobs, 0.0))

@@ -9,7 +9,6 @@ import numpy as np
 
 from helpers import loop_cases
 from helpers.applied import applied
-from vinejax.contrib.methods.sampling.turn_trees import BranchingSampler, TurnGrowth
 from vinejax.core.seeds import row_seed
 from vinejax.core.settings import Config, GraderConfig, SampleConfig, ValuesConfig
 from vinejax.core.types import Episode, Problem, PromptedProblem
@@ -179,20 +178,3 @@ class Unsure(PolicyEngine):
         grown = super()._drawn(trunk, branch, budget)
         rng = np.random.default_rng([branch.seed, branch.position, 1])
         return dataclasses.replace(grown, logprobs=(-rng.random(len(grown.tokens))).tolist())
-
-
-def grown(
-    growth: TurnGrowth, engine: Any = None, task: Any = None, per_prompt: int = 6
-) -> list[list[Episode]]:
-    """The solutions of each problem, which may branch off others."""
-    cfg = config(rollout={"prompts": 2, "per_prompt": per_prompt}, env={"workers": 2})
-    graded = GradedTask(task or DoorsTask(), cfg.grader)
-    branching = BranchingSampler(engine or Unsure(), graded, cfg, 0, growth)
-    found = problems(2)
-    episodes = branching.solutions({}, found, 2)
-    assert [e.problem_id for e in episodes] == [p.id for p, _ in found for _ in range(per_prompt)]
-    return [episodes[:per_prompt], episodes[per_prompt:]]
-
-
-def rule(first: int, branches: Any = lambda place, rng: int(rng.random() < 0.5)) -> TurnGrowth:
-    return TurnGrowth(lambda entropies: 9 if entropies else first, branches, 20)

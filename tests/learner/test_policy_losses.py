@@ -8,7 +8,6 @@ from helpers import loop_cases as cases
 from helpers import method_cases as methods
 from helpers.applied import applied
 
-from vinejax.core.settings import Config
 from vinejax.methods.known import find_method
 
 
@@ -61,4 +60,3 @@ def test_a_loss_brings_its_authors_bounds_and_mean():
     assert made("grpo", loss="cispo") == ("cispo", (1.0, 4.0), "token")
     assert made("grpo", loss="gspo", reduction="token") == ("gspo", (3e-4, 4e-4), "token")
     assert made("vineppo", loss="sapo") == ("sapo", (1.0, 1.05), "sequence")
-    assert applied(Config(method="opmd")).ppo.loss == "method"

@@ -12,8 +12,6 @@ from helpers import loop_cases as cases
 from helpers import method_cases as methods
 
 from vinejax.config.checks import check_config
-from vinejax.contrib.methods.opmd import OPMDConfig
-from vinejax.contrib.methods.opmd import loss as opmd
 from vinejax.core.errors import ConfigError
 from vinejax.core.types import Batch, Episode
 from vinejax.learner.batch import collate
@@ -192,15 +190,13 @@ def objective_of(name: str, **fields: Any) -> tuple[Objective, Any, Any]:
         "sequence": lambda: policy(
             loss=clipped_loss, reduction="sequence", kl_reduction="sequence"
         ),
-        "opmd": lambda: policy(
-            loss=opmd, reduction="budget", max_tokens=16, method_settings=OPMDConfig(tau=0.1)
-        ),
+        "budget": lambda: policy(loss=clipped_loss, reduction="budget", max_tokens=16),
         "likelihood": lambda: Likelihood(model=model, reduction="sequence", **fields),
     }
     return objectives[name](), cases.params(), minibatch()
 
 
-OBJECTIVES = [("sequence", 1), ("token", 4), ("critic", 1), ("opmd", 4), ("likelihood", 1)]
+OBJECTIVES = [("sequence", 1), ("token", 4), ("critic", 1), ("budget", 4), ("likelihood", 1)]
 
 
 @pytest.mark.first

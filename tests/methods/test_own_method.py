@@ -10,6 +10,7 @@ import pytest
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
 from helpers.paths import REPO
+from helpers.refusals import refuses
 
 from vinejax.config import default
 from vinejax.config.checks import check_config
@@ -139,16 +140,15 @@ def test_it_trains(source: str, finished_run: cases.Run, tmp_path: Path):
     workdir = train(cfg, tmp_path / "run")
     lines = [x for x in cases.read_lines(Path(workdir) / "metrics.jsonl") if x["stage"] == "train"]
     assert len(lines) == 2 and all(x["actor/grad_norm"] > 0 for x in lines)
-    assert (workdir / "report.html").exists()
 
 
 def test_its_groups_need_two_solutions(source: str):
-    with pytest.raises(ConfigError, match="rollout.per_prompt = 1: must be at least 2"):
+    with refuses("rollout.per_prompt"):
         check_config(from_dict({"method": NAME, "rollout": {"per_prompt": 1}}))
 
 
 def test_a_section_of_another_method_is_refused(source: str):
-    with pytest.raises(ConfigError, match="values.k = 3: is read by method = 'vineppo' or"):
+    with refuses("values.k"):
         check_config(from_dict({"method": NAME, "values": {"k": 3}}))
 
 

@@ -33,6 +33,7 @@ def stored_tensors(folder: Path) -> dict[str, np.ndarray]:
 # --- against transformers ---
 
 
+@pytest.mark.first(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_are_those_of_transformers(name):
     model, params, _ = load_pretrained(MODELS / name)

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from helpers.tpu_stub import SECRETS, checkout, on_four, set_versions, stub
 
+pytestmark = pytest.mark.nightly
+
 HOST = "host=${HOME##*/}"
 
 
@@ -176,7 +178,6 @@ def test_setup_wants_the_same_versions_everywhere(tmp_path: Path):
     assert "error: not installed on host 2 3 of 4; the ends of its logs are above" in done.stderr
 
 
-@pytest.mark.slow
 def test_watch_goes_on_after_the_slice_is_taken(tmp_path: Path):
     """The first slice goes away with host 1 in the middle of the run; the second one ends it."""
     tpu = checkout(tmp_path)
@@ -194,7 +195,6 @@ def test_watch_goes_on_after_the_slice_is_taken(tmp_path: Path):
     assert "host 1 died first: exit code 9" in done.stderr
 
 
-@pytest.mark.slow
 def test_watch_stops_when_slices_keep_going_away(tmp_path: Path):
     tpu = checkout(tmp_path)
     program = f"echo SUSPENDED >{tmp_path}/queued; exit 134"
@@ -205,7 +205,6 @@ def test_watch_stops_when_slices_keep_going_away(tmp_path: Path):
     assert (tmp_path / "calls").read_text().count("queued-resources create") == 2
 
 
-@pytest.mark.slow
 def test_watch_does_not_repeat_an_error_of_the_command(tmp_path: Path):
     tpu = checkout(tmp_path)
     watch = (tpu / "watch.sh").read_text()
@@ -226,7 +225,6 @@ def test_watch_rents_nothing_for_a_command_that_is_wrong(tmp_path: Path):
     assert "error: --revision=no-such: this checkout has no such commit\n" == done.stderr
 
 
-@pytest.mark.slow
 def test_watch_waits_while_google_cannot_be_asked(tmp_path: Path):
     """Without an answer nothing is deleted, and the script goes on when Google answers again."""
     tpu = checkout(tmp_path)

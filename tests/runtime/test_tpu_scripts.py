@@ -20,6 +20,8 @@ from helpers.tpu_stub import ROOT, TPU, bash, stub
 from vinejax.core.settings import DistributedConfig
 from vinejax.runtime.topology import parse_topology
 
+pytestmark = pytest.mark.slow
+
 RECORDED = FIXTURES / "tpu_dry_run"
 SCRIPTS = sorted(path.name for path in TPU.glob("*.sh"))
 COMMANDS = ["create.sh", "delete.sh", "launch.sh", "setup.sh", "watch.sh"]

@@ -76,8 +76,7 @@ def test_the_same_run_is_reopened_and_some_fields_may_change(tmp_path: pathlib.P
     changes = {"iterations": 3, "resume": True, "profile": "1:2", "log": {"vines": 0}}
     changes |= {"eval": {"every": 2, "problems": 5}, "checkpoint": {"keep": 1}}
     changes |= {"ppo": {"microbatch": 4}, "rollout": {"slots": 8, "memory_gib": 1.0}}
-    changes |= {"prior_function": {"timeout_s": 9.0}, "env": {"timeout_s": 9.0, "workers": 2}}
-    changes |= {"code": {"url": "http://127.0.0.1:81/run_code"}}
+    changes |= {"env": {"timeout_s": 9.0, "workers": 2}}
     cfg = from_dict(changes)
     open_workdir(cfg, tmp_path)
     assert from_dict(record(tmp_path)["config"]) == cfg

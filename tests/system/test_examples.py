@@ -46,6 +46,7 @@ class Recorder(vinejax.Engine):
         return super().grow(params, trunks, branches, max_tokens)
 
 
+@pytest.mark.slow
 def test_score_steps(folder: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(vinejax, "Engine", Recorder, raising=False)
     example = load("score_steps")
@@ -61,6 +62,7 @@ def test_score_steps(folder: str, monkeypatch: pytest.MonkeyPatch):
     np.testing.assert_allclose(advantages.sum(), 1.0 - values[0], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_score_steps_prints_a_table(
     folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

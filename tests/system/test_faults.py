@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_killed_run_ends_as_if_nothing_had_been():
-    command = [sys.executable, str(TESTS / "faults" / "run.py"), "--methods=single_stream"]
+    command = [sys.executable, str(TESTS / "faults" / "run.py"), "--methods=ppo"]
     done = subprocess.run(
         [*command, "--kills=1", "--seed=1"],
         env=os.environ | {"PYTHONPATH": str(REPO)},
@@ -19,4 +19,4 @@ def test_a_killed_run_ends_as_if_nothing_had_been():
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "| single_stream | 1 (0 after the end) |" in done.stdout
+    assert "| ppo | 1 (0 after the end) |" in done.stdout

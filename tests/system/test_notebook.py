@@ -31,7 +31,7 @@ def test_it_is_stored_without_outputs_and_installs_in_its_first_cell():
         compile("".join(cell["source"]), "cell", "exec")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_runs(tmp_path: Path):
     """In a folder of its own, with the package as Python finds it; in CI in less than 5 minutes."""
     pytest.importorskip("nbclient")

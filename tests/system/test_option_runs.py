@@ -123,7 +123,6 @@ def test_all_groups_left_out(start: str, tmp_path: Path, monkeypatch: pytest.Mon
     for line in trained(tmp_path):
         assert line["total/updates"] == line["step"] == 0
         assert line["rollout/discarded"] == 12 and line["frac_reward_zero_std"] == 1
-    assert (tmp_path / "report.html").stat().st_size > 10_000
 
 
 # Options that no run above has, beside one another and other methods.
@@ -142,12 +141,6 @@ RUNS: dict[str, dict[str, Any]] = {
     "ppo": {
         "rollout": {},
         "kl": {"place": "reward", "target": 0.02},
-    },
-    "treepo": {
-        "rollout": {"zero_variance": "resample"},
-        "reward": {"overlong": 0.5},
-        "kl": {},
-        "treepo": {"segment": 8},
     },
 }
 

@@ -164,7 +164,6 @@ def test_settings_and_tasks_that_do_not_fit_are_refused():
     check_environment(cfg, vineppo, DoorsTask())
     for task, fields, method, field in [
         (DoorsTask(), {"env": {"observed": 0}}, "vineppo", "env.observed"),
-        (DoorsTask(), {}, "treerl", "method"),
         (DoorsTask(), {"reward": {"functions": ("task",)}}, "vineppo", "reward.functions"),
     ]:
         with pytest.raises(ConfigError, match=f"^{field}( = |: )") as raised:

@@ -154,7 +154,6 @@ def test_problems_are_drawn_anew_each_iteration(run):
 
 def test_the_rest_of_the_workdir(run):
     workdir = run.workdir
-    assert (workdir / "report.html").stat().st_size > 10_000
     status = read_status(epath.Path(workdir))
     assert status is not None and (status.state, status.done) == ("finished", 3)
     assert {"config.json", "warmup", "checkpoints", "episodes", "tensorboard", "best"} <= {
@@ -298,7 +297,6 @@ def test_a_stop_saves_the_last_finished_iteration_and_nothing_is_lost(
         stopped = read_status(epath.Path(tmp_path))
         assert stopped is not None and (stopped.state, stopped.done) == ("stopped", done)
         assert stopped.why == f"{stop.value}; {stop.value.next_start}"
-        assert stopped.why in (tmp_path / "report.html").read_text(encoding="utf-8")
         assert (tmp_path / f"checkpoints/{done}/checksums.0-of-1.json").exists()
     assert len(updates) == 6
     loop.train(cfg, tmp_path)
@@ -309,6 +307,7 @@ def test_a_stop_saves_the_last_finished_iteration_and_nothing_is_lost(
     assert best_of(tmp_path) == best_of(run.workdir)
 
 
+@pytest.mark.slow
 def test_a_run_whose_updates_are_all_skipped_ends_with_their_batch(
     run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -366,6 +365,7 @@ def test_no_iterations_evaluate_the_start_once(run, tmp_path: Path, capsys: Any)
     )
 
 
+@pytest.mark.slow
 def test_another_seed_gives_another_run(run, tmp_path: Path):
     cfg = cases.config(seed=7, iterations=1, model={"path": str(run.workdir / "warmup")})
     loop.train(cfg, tmp_path)

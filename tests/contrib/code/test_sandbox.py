@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.hostile import CHEATS, FORGERIES, HARM, SUM, programs
+from helpers.contrib.hostile import CHEATS, FORGERIES, HARM, SUM, programs
 
 from vinejax.contrib.code.sandbox import kernel, outside, pool
 from vinejax.contrib.code.sandbox.probes import first_success

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.packages import stand_in
+from helpers.contrib.packages import stand_in
 
 from vinejax.contrib.environments.games import GameTask
 from vinejax.core.errors import ConfigError

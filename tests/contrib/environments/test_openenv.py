@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from helpers import turn_cases as cases
-from helpers.packages import stand_in
+from helpers.contrib.packages import stand_in
 
 from vinejax.contrib.environments.openenv import OpenEnvTask, action_field, text_of
 from vinejax.core.errors import ConfigError, UserError

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import turn_cases as cases
-from helpers.packages import stand_in
+from helpers.contrib.packages import stand_in
 
 from vinejax.contrib.environments.games import GameTask, _printed_errors
 from vinejax.core.errors import ConfigError

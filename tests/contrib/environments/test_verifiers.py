@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from helpers import turn_cases as cases
-from helpers.packages import stand_in
+from helpers.contrib.packages import stand_in
 
 from vinejax.contrib.environments import verifiers
 from vinejax.contrib.environments.verifiers import Verifiers, VerifiersTask

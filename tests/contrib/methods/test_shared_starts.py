@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import tree_oracles as oracle
+from helpers.contrib import tree_oracles as oracle
 
 from vinejax.contrib.methods.equations.shared_starts import (
     ancestor_advantages,

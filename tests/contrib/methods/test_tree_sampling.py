@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import loop_cases as cases
-from helpers.applied import assign_credit, sample_trees
+from helpers.applied import assign_credit
+from helpers.contrib.trees import sample_trees
 
 from vinejax.core.settings import Config, GraderConfig, SampleConfig
 from vinejax.core.types import Episode, Problem, Rollout

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from helpers import tree_oracles as oracle
+from helpers.contrib import tree_oracles as oracle
 from helpers.paths import REPO
 
 from vinejax.contrib.methods.equations.shared_starts import ancestor_advantages

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import hosts
 from helpers import turn_cases as cases
+from helpers.contrib.turn_trees import grown, rule
 
 from vinejax.contrib.methods import aepo, arpo
 from vinejax.contrib.methods.aepo import AEPOConfig
@@ -23,7 +25,7 @@ def shared(one: Episode, other: Episode) -> int:
 
 
 def test_branches_have_all_that_was_said_before_and_a_copy_of_the_environment():
-    found = cases.grown(cases.rule(2))
+    found = grown(rule(2))
     cfg = cases.config()
     for (problem, _), episodes in zip(cases.problems(2), found, strict=True):
         parents = 0
@@ -44,11 +46,11 @@ def test_branches_have_all_that_was_said_before_and_a_copy_of_the_environment():
 
 
 def test_fork_and_replay_order_and_hosts_change_nothing(monkeypatch: pytest.MonkeyPatch):
-    first = cases.grown(cases.rule(2))
-    assert cases.grown(cases.rule(2), cases.Unsure(backwards=True)) == first
-    assert cases.grown(cases.rule(2), task=cases.WithoutFork()) == without_keys(first)
+    first = grown(rule(2))
+    assert grown(rule(2), cases.Unsure(backwards=True)) == first
+    assert grown(rule(2), task=cases.WithoutFork()) == without_keys(first)
     monkeypatch.setattr(TurnSampler, "_feed", lambda self, turns: None)
-    assert cases.grown(cases.rule(2), cases.Unsure(backwards=True)) == first
+    assert grown(rule(2), cases.Unsure(backwards=True)) == first
 
 
 def without_keys(found: list[list[Episode]]) -> list[list[Episode]]:
@@ -60,10 +62,10 @@ def without_keys(found: list[list[Episode]]) -> list[list[Episode]]:
 
 def test_where_solutions_begin():
     """One begins at the prompt, all others branch off it; or they begin there once it is over."""
-    for episodes in cases.grown(cases.rule(1, lambda place, rng: 9)):
+    for episodes in grown(rule(1, lambda place, rng: 9)):
         assert all(episode.turns[0] == episodes[0].turns[0] for episode in episodes)
     plain = cases.sampled(cases.config(rollout={"prompts": 2, "per_prompt": 6}), cases.Unsure())
-    assert [e for x in cases.grown(cases.rule(1, lambda place, rng: 0)) for e in x] == plain
+    assert [e for x in grown(rule(1, lambda place, rng: 0)) for e in x] == plain
 
 
 def test_what_the_rule_is_told():
@@ -74,7 +76,7 @@ def test_what_the_rule_is_told():
         seen.append(place)
         return int(len(place.entropies) < 3)
 
-    episodes, _ = cases.grown(cases.rule(1, branches), per_prompt=3)
+    episodes, _ = grown(rule(1, branches), per_prompt=3)
     mine = seen[: len(seen) // 2] if seen[0].solutions == 1 else []
     by_length = [(len(p.entropies), p.solutions, p.streak) for p in seen if len(p.entropies) < 4]
     assert by_length[:2] == [(1, 1, 0)] * 2  # a wave of both problems
@@ -140,7 +142,27 @@ def test_aepo_divides_the_budget_and_avoids_branches_in_a_row():
 @pytest.mark.parametrize(("name", "growth"), [("arpo", arpo.growth), ("aepo", aepo.growth)])
 def test_some_solutions_of_the_methods_branch_off(name: str, growth: Any):
     cfg = cases.config(method=name, values=PLAIN, rollout={"per_prompt": 6})
-    found = cases.grown(growth(cfg))
+    found = grown(growth(cfg))
     firsts = [[e.logprobs[: e.turns[0].drawn] for e in episodes] for episodes in found]
     assert any(rows.count(row) > 1 for rows in firsts for row in rows)
     assert all(len({tuple(e.response) for e in episodes}) > 2 for episodes in found)
+
+
+HOST = """
+import jax
+from helpers import turn_cases as cases
+from helpers.contrib.turn_trees import grown, rule
+from vinejax.core.settings import DistributedConfig
+from vinejax.runtime import distributed
+
+distributed.initialize(DistributedConfig())
+engine = cases.Unsure(backwards=jax.process_index() == 1)
+print([x.tokens for of_problem in grown(rule(2), engine) for x in of_problem])
+"""
+
+
+@pytest.mark.slow
+def test_branches_of_several_hosts_are_those_of_one():
+    """They begin in environments of all hosts."""
+    alone = [x.tokens for of_problem in grown(rule(2)) for x in of_problem]
+    assert hosts.last_lines(2, HOST) == [str(alone)] * 2

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import loop_cases as loops
-from helpers import priors
 from helpers import vine_cases as cases
 from helpers.applied import stand_in
+from helpers.contrib import priors
 
 from vinejax.config.checks import check_config
 from vinejax.contrib.priors import platt
@@ -31,7 +31,7 @@ def place(prior: str) -> str:
 
 
 def config(prior: str, timeout_s: float = 600.0, **values: Any) -> Config:
-    cfg = cases.config(prior=f"helpers.priors.{prior}", **values)
+    cfg = cases.config(prior=f"helpers.contrib.priors.{prior}", **values)
     own = {"prior_function": PriorFunctionConfig(timeout_s)}
     return dataclasses.replace(cfg, sections=own)
 
@@ -90,7 +90,7 @@ def test_a_wrong_function_is_one_line(prior: str, rule: str):
     with pytest.raises(UserError) as error:
         judge(prior)
     line = str(error.value)
-    assert "\n" not in line and line.startswith(f"values.prior: helpers.priors.{prior} ")
+    assert "\n" not in line and line.startswith(f"values.prior: helpers.contrib.priors.{prior} ")
     assert re.search(rule.replace("PLACE", place(prior)), line), line
 
 
@@ -98,15 +98,15 @@ def test_a_function_that_hangs_is_one_line():
     with pytest.raises(UserError) as error:
         judge("hangs", timeout_s=0.2)
     assert str(error.value) == (
-        "values.prior: helpers.priors.hangs took more than prior_function.timeout_s = 0.2 on"
-        f" problem train/7, step 0 to problem train/7, step 3: it is at {place('hangs')}"
+        "values.prior: helpers.contrib.priors.hangs took more than prior_function.timeout_s = 0.2"
+        f" on problem train/7, step 0 to problem train/7, step 3: it is at {place('hangs')}"
     )
 
 
 def test_what_a_configuration_may_name():
     check_config(config("by_length", timeout_s=1.0))
     assert find_prior(cases.config(prior="probe").values) is None
-    with pytest.raises(ConfigError, match="values.prior = 'helpers.priors.absent': no such func"):
+    with pytest.raises(ConfigError, match="'helpers.contrib.priors.absent': no such function"):
         check_config(config("absent"))
     with pytest.raises(ConfigError, match="'prob': no such function; .*, or 'probe'"):
         check_config(cases.config(prior="prob"))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import loop_cases as cases
-from helpers.applied import fill_values, sample_episodes, sampler
+from helpers.contrib.resets import fill_values, sample_episodes, sampler
 from helpers.vine_cases import MAX_TOKENS, PROMPT, FakeEngine, credit_by_step, rewards_of
 
 from vinejax.config.checks import check_config

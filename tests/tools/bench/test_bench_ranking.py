@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from helpers.bench_cases import interval, number
+from helpers.tools.bench_cases import interval, number
 
 from vinejax.tools.bench.intervals import Measure
 from vinejax.tools.bench.ranking import ordered_pairs, ranking_scores, top_score

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from etils import epath
 from helpers import loop_cases as cases
-from helpers.report_cases import Page
+from helpers.tools.report_cases import Page
 
 from vinejax.records.read import read_run
 from vinejax.tools.bench.bench_mode import write_result

@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 import scipy.stats
-from helpers.bench_cases import FAIR, interval, number
 from helpers.chain_cases import NUM_LETTERS, START, fill_drawn
+from helpers.tools.bench_cases import FAIR, interval, number
 from helpers.vine_cases import config
 
 from vinejax.tools.bench.intervals import Measure

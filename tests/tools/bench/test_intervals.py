@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from helpers.bench_cases import interval
+from helpers.tools.bench_cases import interval
 
 from vinejax.statistics.accuracy import bootstrap_interval
 from vinejax.tools.bench.intervals import Bootstrap, Measure

@@ -7,8 +7,8 @@ from unittest import mock
 import numpy as np
 import pytest
 from helpers import loop_cases as cases
-from helpers.bench_cases import FAIR, chain_solutions, chain_value, interval, number, sampling
 from helpers.chain_cases import Draw, simulation
+from helpers.tools.bench_cases import FAIR, chain_solutions, chain_value, interval, number, sampling
 from helpers.vine_cases import (
     MAX_TOKENS,
     PROBLEM,

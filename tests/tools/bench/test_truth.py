@@ -8,8 +8,8 @@ from unittest import mock
 import numpy as np
 import pytest
 from helpers import loop_cases as cases
-from helpers.bench_cases import chain_solutions, chain_value, sampling
 from helpers.chain_cases import CHAIN, simulation
+from helpers.tools.bench_cases import chain_solutions, chain_value, sampling
 from helpers.vine_cases import (
     MAX_TOKENS,
     PROMPT,

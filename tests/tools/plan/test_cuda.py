@@ -14,7 +14,7 @@ PROGRAMS = ["decode copy", "prefill", "decode", "decode, rollout", "score", "tra
 
 def lowered(folder: Path, *settings: str) -> dict[str, str]:
     """Program -> its text, of two layers on a mesh of 2 x 2 x 2."""
-    names = eight_devices.printed("-m", "helpers.cuda_programs", str(folder), *settings)
+    names = eight_devices.printed("-m", "helpers.tools.cuda_programs", str(folder), *settings)
     return {name: (folder / f"{name.replace(' ', '_')}.txt").read_text() for name in names}
 
 

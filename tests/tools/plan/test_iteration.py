@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.plan_cases import small, small_fields
+from helpers.tools.plan_cases import small, small_fields
 
 from vinejax.config.load import from_dict
 from vinejax.engine.cache import Sizes

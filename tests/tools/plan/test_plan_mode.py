@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from helpers.paths import CONFIGS
-from helpers.plan_cases import small, small_fields
+from helpers.tools.plan_cases import small, small_fields
 
 from vinejax.config.load import from_dict, from_file
 from vinejax.core.errors import ConfigError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from helpers.paths import CONFIGS
-from helpers.plan_cases import SMALL, small_fields
+from helpers.tools.plan_cases import SMALL, small_fields
 
 from vinejax import library
 from vinejax.config.checks import check_config

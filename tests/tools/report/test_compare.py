@@ -5,7 +5,7 @@ import pathlib
 import re
 
 import pytest
-from helpers.report_cases import Page, compared_run
+from helpers.tools.report_cases import Page, compared_run
 
 from vinejax import command
 from vinejax.core.errors import UserError

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from etils import epath
-from helpers.fake_run import sample_episode
+from helpers.tools.fake_run import sample_episode
 
 from vinejax.tools.report.compare.shared_problems import MAX_PROBLEMS, same_problems
 

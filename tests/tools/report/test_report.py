@@ -8,8 +8,8 @@ import re
 from typing import Any
 
 import pytest
-from helpers.fake_run import sample_episode, sample_metrics, write_run
-from helpers.report_cases import Page, row, write
+from helpers.tools.fake_run import sample_episode, sample_metrics, write_run
+from helpers.tools.report_cases import Page, row, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -2,7 +2,7 @@
 
 import random
 
-from helpers.fake_run import sample_metrics
+from helpers.tools.fake_run import sample_metrics
 
 from vinejax.records.read import Record
 from vinejax.tools.report.x_axes import charts_along

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from helpers.report_cases import Page, bench_record, bench_row, interval, write
+from helpers.tools.report_cases import Page, bench_record, bench_row, interval, write
 from hypothesis import given
 from hypothesis import strategies as st
 

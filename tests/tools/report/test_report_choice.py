@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 import pytest
-from helpers.report_cases import Page, row, write
+from helpers.tools.report_cases import Page, row, write
 
 from vinejax.records import formats
 from vinejax.records.read import Record

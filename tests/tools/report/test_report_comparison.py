@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import pytest
-from helpers.report_cases import Page, compared_run
+from helpers.tools.report_cases import Page, compared_run
 
 from vinejax.tools.report.build import build_report
 from vinejax.tools.report.compare.page import compare_runs

@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ET
 from typing import Any
 
 import pytest
-from helpers.fake_run import sample_episode
-from helpers.report_cases import row
+from helpers.tools.fake_run import sample_episode
+from helpers.tools.report_cases import row
 
 from vinejax.core.errors import UserError
 from vinejax.records import formats

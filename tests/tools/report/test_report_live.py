@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from etils import epath
-from helpers.fake_run import sample_episode, sample_metrics, train_line, write_run
-from helpers.report_cases import Page
+from helpers.tools.fake_run import sample_episode, sample_metrics, train_line, write_run
+from helpers.tools.report_cases import Page
 
 from vinejax.records import read
 from vinejax.runtime import stopping

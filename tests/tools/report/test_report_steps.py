@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from helpers.fake_run import sample_episode
-from helpers.report_cases import Page, nodes, row, write
+from helpers.tools.fake_run import sample_episode
+from helpers.tools.report_cases import Page, nodes, row, write
 
 from vinejax.records.read import Record
 from vinejax.tools.report import curves

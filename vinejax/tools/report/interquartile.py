@@ -3,7 +3,7 @@
 The definitions are those of Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the
 Statistical Precipice" (arXiv 2108.13264), and of their library, rliable. Scores are a sequence
 with one array per task. Tasks may have different numbers of runs, where rliable expects one
-matrix. tests/statistics/test_statistics.py compares with numbers of rliable itself.
+matrix. tests/tools/report/test_interquartile.py compares with numbers of rliable itself.
 
 Intervals of means are percentiles of a stratified bootstrap: a draw takes n of the n runs of each
 task, with replacement, independently of other tasks. The tasks themselves are not drawn, so an

@@ -14,6 +14,8 @@ from helpers.paths import REPO
 
 from vinejax.tools.bench.settings import BenchConfig
 
+pytestmark = pytest.mark.nightly
+
 BENCHMARKS = REPO / "benchmarks"
 # A stand-in for gpu_parts.py: what it does depends on the part.
 STUB = """
@@ -172,7 +174,6 @@ def test_a_larger_bench_only_where_it_fits(gpu, tmp_path, monkeypatch):
     assert clock.sizes == [3, 10, 3] and figures[-1]["name"] == "sizes left out for time"
 
 
-@pytest.mark.slow
 def test_the_parts_run_on_a_cpu(gpu, tmp_path):
     """All but the credit bench, whose own slow tests are in test_credit_mode.py.
 

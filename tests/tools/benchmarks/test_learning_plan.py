@@ -14,8 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from helpers.learning_records import base_of, record_of, recorded
 from helpers.paths import CONFIGS, REPO
+from helpers.tools.learning_records import base_of, record_of, recorded
 
 from vinejax.config.load import field_names, from_dict, from_file
 from vinejax.core.settings import flatten
@@ -341,7 +341,7 @@ def digests(folder: Path) -> dict[str, str]:
     return {str(x.relative_to(folder)): hashlib.sha256(x.read_bytes()).hexdigest() for x in files}
 
 
-@pytest.mark.slow  # the last test here has the committed measurements, to the byte
+@pytest.mark.nightly  # the last test here has the committed measurements, to the byte
 def test_the_same_measurements_give_the_same_bytes(learning, small, records, measured, tmp_path):
     """Also if the lines of the files are in another order, and beside lines of other plans."""
     folder, docs = measured
@@ -394,7 +394,7 @@ def test_the_committed_page_is_that_of_the_committed_measurements(learning):
             assert (REPO / "docs" / "results" / f"{name}.{suffix}").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_planned_run_is_measured(learning, tmp_path):
     """One real run of three iterations in a process of its own."""
     planned = learning.planning.plan(learning.variants.QUICK, [])

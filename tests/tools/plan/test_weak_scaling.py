@@ -14,7 +14,7 @@ import pytest
 from helpers.paths import TESTS
 
 pytestmark = pytest.mark.slow
-CHILD = TESTS / "helpers" / "weak_scaling_child.py"
+CHILD = TESTS / "helpers" / "tools" / "weak_scaling_child.py"
 DEVICES = (8, 256)
 
 

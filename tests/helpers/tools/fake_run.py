@@ -1,7 +1,7 @@
 """A workdir as a training run leaves it, sampled from a toy policy that learns to add and multiply.
 
 The episodes are a real vine: each value is the mean reward of continuations that are sampled from
-the state it belongs to. `python tests/helpers/fake_run.py DIR` writes one and its report.
+the state it belongs to. `python tests/helpers/tools/fake_run.py DIR` writes one and its report.
 """
 
 import json

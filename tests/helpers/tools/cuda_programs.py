@@ -1,6 +1,6 @@
 """Lowers the programs of a run for CUDA, over eight virtual CPU devices, and prints their texts.
 
-    python -m helpers.cuda_programs FOLDER METHOD=vineppo FIELD=VALUE ...
+    python -m helpers.tools.cuda_programs FOLDER METHOD=vineppo FIELD=VALUE ...
 
 cuDNN's version is not asked, as there is none: what is lowered is what a GPU would compile.
 """

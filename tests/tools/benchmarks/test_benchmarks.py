@@ -20,6 +20,8 @@ from vinejax.engine.branches import Branch, Stream
 from vinejax.engine.stats import EngineStats
 from vinejax.learner.packing import Passes, first_fit, packing_for
 
+pytestmark = pytest.mark.nightly
+
 BENCHMARKS = REPO / "benchmarks"
 # Prefixes of one padded length and few slots: few programs to compile.
 SMALL = ["--devices=1", "--model=tiny", "--trajectories=2", "--k=1", "--slots=8"]
@@ -41,7 +43,6 @@ def compared(rollout: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return json.loads(file.read_text())
 
 
-@pytest.mark.slow
 def test_all_contenders_write_the_same(compared):
     said = [line for line in compared["lines"] if "temperature" in line]
     names = ["host", "static", "static-known"]
@@ -51,7 +52,6 @@ def test_all_contenders_write_the_same(compared):
     assert all("100.00% of 16 branches have the same tokens as ours" in line for line in said)
 
 
-@pytest.mark.slow
 def test_the_table_counts_what_each_did(compared):
     rows = {row["contender"]: row for row in compared["rows"]}
     # Two trunks of 8 states at 8, 11, ..., 29: ours reads each trunk once, up to its last branch.
@@ -122,7 +122,6 @@ def test_disagreement_is_an_error(rollout):
             rollout.assert_alike("b", odd, plain)
 
 
-@pytest.mark.slow
 def test_scaling_and_items_print_tables(rollout, capsys: pytest.CaptureFixture[str]):
     rollout.main([*SMALL, "--scaling"])
     printed = capsys.readouterr().out
@@ -157,7 +156,6 @@ def test_the_bandwidth_limit_counts_every_byte(rollout):
     assert needed.total == needed.weights + needed.trunks + needed.suffixes
 
 
-@pytest.mark.slow
 def test_device_run(rollout, capsys: pytest.CaptureFixture[str]):
     rollout.main([*SMALL, "--device", "--copy-mib=1"])
     printed = capsys.readouterr().out
@@ -192,7 +190,6 @@ class Coin(vines.FakeEngine):
         return first + "\n1+1=2" + last, "eos"
 
 
-@pytest.mark.slow
 def test_step_credit_measures_the_error_of_settings(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -237,7 +234,6 @@ def test_step_credit_measures_the_error_of_settings(
     assert "times fewer tokens with" in printed
 
 
-@pytest.mark.slow
 def test_an_update_takes_a_sixth_of_the_memory_that_all_logits_take(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
@@ -252,7 +248,6 @@ def test_an_update_takes_a_sixth_of_the_memory_that_all_logits_take(
     assert 6 * chunks["peak"] < whole["peak"]
 
 
-@pytest.mark.slow
 def test_the_learner_is_timed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.syspath_prepend(BENCHMARKS)
     bench = importlib.import_module("learner")
@@ -262,7 +257,6 @@ def test_the_learner_is_timed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert all(re.search(r" \| [\d,]+ \|$", line) for line in lines[2:])
 
 
-@pytest.mark.slow
 def test_packed_rows_are_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.syspath_prepend(BENCHMARKS)
     bench = importlib.import_module("learner")
@@ -275,7 +269,6 @@ def test_packed_rows_are_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     assert row["packed"] > 0 and row["alone"] > 0
 
 
-@pytest.mark.slow
 def test_shared_prefixes_are_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.syspath_prepend(BENCHMARKS)
     bench = importlib.import_module("learner")
@@ -301,7 +294,6 @@ def test_what_is_shared_fills_fewer_rows(monkeypatch: pytest.MonkeyPatch):
         assert alone > least * together
 
 
-@pytest.mark.slow
 def test_an_update_is_timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Packed and single rows report the same loss and norm, or the benchmark ends; so PyTorch's."""
     monkeypatch.syspath_prepend(BENCHMARKS)

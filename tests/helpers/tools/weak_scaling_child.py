@@ -21,7 +21,7 @@ from vinejax.tools.plan.aot.planned_programs import Lowering
 from vinejax.tools.plan.case import open_case
 from vinejax.tools.plan.planned_memory import main_phase, memory_and_phases
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+CONFIGS = Path(__file__).parents[3] / "configs"
 FSDP, TENSOR = 2, 2
 
 

@@ -1,0 +1,26 @@
+"""Contributed tasks by their names: each refuses free steps, which are of generated problems."""
+
+import pytest
+
+from vinejax.contrib.names import TASKS
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import DataConfig
+from vinejax.tasks.base import load_task
+
+PATHS = {  # of extras, a path of each
+    "vinejax.tasks.textarena": "FrozenLake-v0",
+    "vinejax.tasks.gymnasium": "FrozenLake-v1",
+    "vinejax.tasks.gem": "game:GuessTheNumber-v0-easy",
+}
+ELSEWHERE = {"vinejax.tasks.openenv", "vinejax.tasks.verifiers"}  # need a server, a taskset
+
+
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")  # of extras
+@pytest.mark.parametrize("name", sorted(set(TASKS) - ELSEWHERE))
+def test_a_task_without_free_steps_refuses_them(name: str, tmp_path):
+    if name in PATHS:
+        pytest.importorskip(name.rpartition(".")[2])
+    path = PATHS.get(name, str(tmp_path))
+    with pytest.raises(ConfigError) as error:
+        load_task(DataConfig(task=name, path=path, free_steps=2))
+    assert error.value.field == "data.free_steps"

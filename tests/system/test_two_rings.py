@@ -1,0 +1,57 @@
+"""A checkout without contributed code and tools: the core trains, and its tests are green."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.paths import REPO
+
+pytestmark = pytest.mark.slow
+
+ACCESSORIES = ("contrib", "tools")
+COPIED = ("vinejax", "configs", "tests", "examples", "benchmarks", "docs")
+# Rooms whose tests hold names, settings and calls together, in seconds.
+TESTED = ("test_architecture.py", "config", "rl", "methods", "session")
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout without the second ring, its configurations and its tests."""
+    folder = tmp_path_factory.mktemp("checkout") / "vinejax"
+    without = shutil.ignore_patterns(*ACCESSORIES, "__pycache__")
+    for name in COPIED:
+        shutil.copytree(REPO / name, folder / name, ignore=without)
+    for file in ("pyproject.toml", "README.md", "CONTRIBUTING.md", "requirements.txt", "setup.py"):
+        shutil.copy(REPO / file, folder)
+    assert not [path for path in folder.rglob("*") if path.name in ACCESSORIES]
+    return folder
+
+
+def run(core: Path, *arguments: str) -> str:
+    """The standard output of `python -m ...` in the copy, whose package it imports."""
+    done = subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=core,
+        env=os.environ | {"PYTHONPATH": str(core)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+def test_the_core_trains(core: Path):
+    small = {"iterations": 2, "rollout.prompts": 8, "eval.problems": 16, "rollout.slots": 64}
+    fields = [f"--config.{name}={value}" for name, value in small.items()]
+    run(core, "vinejax.main", "--config=configs/tiny.py", "--workdir=run", *fields)
+    assert (core / "run" / "metrics.jsonl").exists() and (core / "run" / "episodes").is_dir()
+    assert not (core / "run" / "report.html").exists()  # the tools' page
+
+
+def test_the_cores_tests_are_collected_and_green(core: Path):
+    assert " tests collected" in run(core, "pytest", "-q", "--collect-only", "--full", "-n0")
+    tests = [f"tests/{name}" for name in TESTED]
+    assert " passed" in run(core, "pytest", "-q", "-n0", *tests)

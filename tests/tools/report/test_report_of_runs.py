@@ -1,0 +1,48 @@
+"""Pages that runs of the trainer leave: at their end, where they stop, and of turns."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import loop_cases as cases
+
+from vinejax.learner import update
+from vinejax.learner.update import update_step
+from vinejax.runtime import stopping
+from vinejax.training import loop
+
+
+def test_a_finished_run_has_its_page(finished_run: cases.Run):
+    assert (finished_run.workdir / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_the_page_says_why_a_run_stopped(
+    start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def interrupted(*arguments: Any) -> Any:
+        stopping.request(signal.SIGINT)
+        return update_step(*arguments)
+
+    monkeypatch.setattr(update, "update_step", interrupted)
+    with pytest.raises(stopping.Stopped) as stop:
+        loop.train(cases.config(model={"path": start}, iterations=1), tmp_path)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert f"{stop.value}; {stop.value.kept}" in page
+
+
+@pytest.mark.slow
+def test_the_page_of_turns_shows_who_said_what(tmp_path: Path):
+    fields: dict[str, Any] = {
+        "iterations": 1,
+        "data": {"task": "vinejax.tasks.doors", "max_prompt_tokens": 12},
+        "sample": {"max_tokens": 12, "temperature": 1.0},
+        "env": {"observed": 16, "turn_tokens": 3},
+        "values": {"k": 2, "positions": "turns", "max_states": None},
+        "sft": {"steps": 150, "batch": 12, "learning_rate": 1e-2},
+        "eval": {"every": 0, "samples": 1, "problems": 4},
+    }
+    page = (Path(loop.train(cases.config(**fields), tmp_path)) / "report.html").read_text("utf-8")
+    assert "<details open><summary>Prompt as sent" in page and "maj@" not in page
+    assert '<small>environment</small><span class="words environment">' in page
