@@ -31,7 +31,7 @@ from vinejax.learner.update import fresh_state
 from vinejax.methods.known import find_method
 from vinejax.runtime.compiles import num_compiles
 from vinejax.runtime.log import RunLog
-from vinejax.session.budget import Spent
+from vinejax.session.budget import RunTotals
 from vinejax.session.iteration import Iteration
 from vinejax.training.startup import Session, open_session
 from vinejax.training.warmup import warm_up
@@ -42,7 +42,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "GRPO": {"method": "grpo"},
     "VinePPO, K = 9": {"values.k": 9},
     "VinePPO, K = 3": {"values.k": 3},
-    "recommended": {"values.k": 3, "values.spread": 8, "values.reuse": True, "values.backup": True},
+    "recommended": {
+        "values.k": 3,
+        "values.num_states": 8,
+        "values.reuse": True,
+        "values.backup": True,
+    },
 }
 SIZES_10M: dict[str, Any] = {"num_layers": 6, "width": 384, "num_heads": 6, "num_kv_heads": 2}
 
@@ -97,7 +102,7 @@ def open_contender(cfg: Config, workdir: Path) -> Contender:
 def timed_iteration(contender: Contender, number: int) -> tuple[Contender, Timed]:
     session, log, state = contender
     before, compiles = time.monotonic(), num_compiles()
-    iteration = Iteration(session, log, number, Spent())
+    iteration = Iteration(session, log, number, RunTotals())
     method = find_method(session.cfg.method)
     state = method.iteration(method, iteration, state)
     seconds = time.monotonic() - before

@@ -58,7 +58,7 @@ class Clock:
 
     def __init__(self):
         self.seconds = 0.0
-        for owner, name in ((Checkpoints, "save"), (loop, "copied")):
+        for owner, name in ((Checkpoints, "save"), (loop, "host_copy")):
             setattr(owner, name, self._timed(getattr(owner, name)))
 
     def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,7 +73,7 @@ class Clock:
 
 
 class Contender:
-    """A run whose iterations are made one by one, as `Run.to_the_end` makes them."""
+    """A run whose iterations are made one by one, as `TrainingRun.run` makes them."""
 
     def __init__(self, cfg: Config, workdir: Path, stack: ExitStack):
         session = stack.enter_context(open_session(cfg, workdir, trains=True))
@@ -82,7 +82,7 @@ class Contender:
         state, at = loop.resume(session, checkpoints)
         log = RunLog(session.workdir, cfg.log, cfg.iterations, True, resumed_at=0)
         page = stack.enter_context(LivePage(session.workdir, NEVER, 0, print, is_writer=False))
-        self._run = loop.Run(session, log, checkpoints, best, page, state, at)
+        self._run = loop.TrainingRun(session, log, checkpoints, best, page, state, at)
 
     def turn(self, clock: Clock) -> Turn:
         start, keeping, compiles = time.monotonic(), clock.seconds, num_compiles()

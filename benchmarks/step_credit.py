@@ -81,7 +81,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "bisection K = 9, threshold 0.5": {"allocation": "bisection", "threshold": 0.5},
     "bisection K = 9, threshold 2": {"allocation": "bisection", "threshold": 2.0},
     "bisection K = 9, reuse": REUSE | {"allocation": "bisection"},
-    "spread 2, K = 9, reuse": REUSE | {"spread": 2},
+    "spread 2, K = 9, reuse": REUSE | {"num_states": 2},
     "merge 2, K = 9, reuse": REUSE | {"merge": 2},
     "K = 9, reuse, backup": BACKUP,
     "K = 5, reuse, backup": BACKUP | {"k": 5},
@@ -119,7 +119,7 @@ class Measured(NamedTuple):
 def with_values(cfg: Config, fields: dict[str, Any]) -> Config:
     """The configuration with these fields of `values.*`; the rules are checked."""
     changed = dataclasses.replace(cfg, values=dataclasses.replace(cfg.values, **fields))
-    check_rules(changed, lambda field, value: False)
+    check_rules(changed)
     return changed
 
 

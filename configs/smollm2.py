@@ -58,9 +58,9 @@ def get_config(method="vineppo"):
     cfg.checkpoint.every = 5
     if method == "vineppo":
         cfg.values.k = 1
-        cfg.values.spread = 4
+        cfg.values.num_states = 4
         cfg.values.positions = "after"
         cfg.values.prior = "probe"
-        cfg.credit.lam = 0.7
-        cfg.credit.filter = 0.3
+        cfg.credit.lambda_ = 0.7
+        cfg.credit.baseline_lambda = 0.3
     return cfg

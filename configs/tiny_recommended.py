@@ -14,7 +14,7 @@ from vinejax.config import from_file
 def get_config():
     cfg = from_file(__file__, "tiny.py")
     cfg.values.k = 3
-    cfg.values.spread = 8
+    cfg.values.num_states = 8
     cfg.values.reuse = True
     cfg.values.backup = True
     return cfg

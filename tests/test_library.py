@@ -1,4 +1,4 @@
-"""A run from Python: what `vinejax.train` takes and refuses, and what its result says and shows."""
+"""Tests runs from Python: the arguments of `vinejax.train`, its errors, and its result."""
 
 import json
 import xml.etree.ElementTree as xml
@@ -75,7 +75,7 @@ def test_fields_and_a_config_of_ones_own(tmp_path: Path, trained: list[tuple[Con
         ("few.py", {"ppo.klip": 1}, r"^ppo\.klip: no such field; the nearest one is ppo\.clip"),
         ("few.py", {"ppo": 1}, r"^ppo: is a group of fields"),
         ("few.py", {"iterations": "many"}, r"^iterations = 'many': must be of type int"),
-        ("few.py", {"values.spread": 2.0}, r"^values.spread = 2.0: must be of type int"),
+        ("few.py", {"values.num_states": 2.0}, r"^values.num_states = 2.0: must be of type int"),
         ("few.py", {"iterations": -1}, r"^iterations = -1: must not be negative"),
         (
             "few.py",

@@ -1,4 +1,4 @@
-"""The command line: what it refuses, how it says so, and what it hands on."""
+"""Tests the command line: its errors, and the configuration that it passes on."""
 
 import os
 import pathlib
@@ -155,7 +155,7 @@ def test_help_names_the_options_and_ends_well(folder: pathlib.Path):
 
 
 def test_a_reader_that_has_gone_is_no_error(folder: pathlib.Path):
-    """As in `vinejax --help | head -1`."""
+    """`vinejax --help | head -1` closes the output early."""
     read, write = os.pipe()
     os.close(read)
     asked = [sys.executable, "-m", "vinejax.main", "--help"]
@@ -193,7 +193,7 @@ def test_mode_config_prints_what_the_run_would_use(folder: pathlib.Path, command
 
 
 def test_version(folder: pathlib.Path, command: Command):
-    """Also as the command `vinejax`, which calls `run`."""
+    """The command `vinejax`, which calls `run`, prints the version, too."""
     program = [sys.executable, "-m", "vinejax", "--version"]
     done = subprocess.run(program, cwd=folder, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"vinejax {__version__}\n", "")

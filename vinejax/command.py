@@ -51,7 +51,6 @@ from ml_collections import config_flags
 import vinejax
 from vinejax.config.checks import check_config
 from vinejax.config.describe import describe
-from vinejax.config.devices import with_row_for_devices
 from vinejax.config.load import (
     Fields,
     check_name,
@@ -61,6 +60,7 @@ from vinejax.config.load import (
     from_dict,
     load,
 )
+from vinejax.config.mesh_row import with_row_for_devices
 from vinejax.core.errors import UserError
 from vinejax.methods.known import method_names
 from vinejax.runtime import distributed, stopping
@@ -84,15 +84,16 @@ FLAGS = flags.FLAGS
 
 
 class ConfigFile(flags.ArgumentParser):
-    """Runs a config file. The parser of `ml_collections` hides or wraps the errors of the file."""
+    """Runs a config file; unlike the parser of `ml_collections` it shows the file's errors."""
 
-    overrides: dict[str, str] = {}  # by the names of fields, as the command line gives them
+    overrides: dict[str, str] = {}  # name of a field -> its value on the command line
 
     def parse(self, path: str) -> Fields:
         """The result of `get_config()`; the text after a colon in `path` is its argument.
 
-        A method that the command line names comes first: its own settings are fields, too. Raises
-        UserError if the file is missing or fails, with the line, or an override names no field.
+        A method on the command line is set first, because its own settings are fields, too. Raises
+        UserError if the file is missing, if it fails (with the line), or if an override names no
+        field.
         """
         fields = load(path, f"--config={path}")
         if method := self.overrides.get("method"):
@@ -103,7 +104,7 @@ class ConfigFile(flags.ArgumentParser):
 
 
 class InWords:
-    """A parser before whose name it stands says in words what it cannot read."""
+    """A mixin for parsers whose errors say in words which values they read."""
 
     words: str
 
@@ -114,8 +115,8 @@ class InWords:
             raise ValueError(f"must be {self.words}") from None
 
 
-class OptionalInt(InWords, flags.IntegerParser):
-    """Reads `none` as None, which `from_dict` refuses for integers that must be set."""
+class OptionalIntParser(InWords, flags.IntegerParser):
+    """Reads `none` as None, for which `from_dict` raises if the integer must be set."""
 
     words = "a whole number"
 
@@ -123,30 +124,30 @@ class OptionalInt(InWords, flags.IntegerParser):
         return None if argument in (None, "none", "None") else super().parse(argument)
 
 
-class Flag(InWords, flags.BooleanParser):
+class FlagParser(InWords, flags.BooleanParser):
     words = "true or false"
 
 
-class Number(InWords, flags.FloatParser):
+class NumberParser(InWords, flags.FloatParser):
     words = "a number"
 
 
 def define_flags() -> None:
     config_flags.DEFINE_config_file("config", help_string="Python file with get_config().")
     FLAGS["config"].parser = ConfigFile()
-    config_flags.register_flag_parser_for_type(int, OptionalInt())
-    config_flags.register_flag_parser_for_type(float, Number())
-    config_flags.register_flag_parser_for_type(bool, Flag())
+    config_flags.register_flag_parser_for_type(int, OptionalIntParser())
+    config_flags.register_flag_parser_for_type(float, NumberParser())
+    config_flags.register_flag_parser_for_type(bool, FlagParser())
     flags.DEFINE_string("workdir", None, "Folder of the run; runs/<config file> by default.")
     flags.DEFINE_enum("mode", "train", list(MODES), "What to do.")
     flags.DEFINE_enum("policy", "best", ["best", "last"], "Which checkpoint to export.")
 
 
 def parse_flags(argv: list[str]) -> list[str]:
-    """Parses the command line and runs the config file; returns the rest of `argv`.
+    """Parses the command line and runs the config file; returns the other arguments.
 
-    Raises UserError if an override names no field or the config file fails, flags.Error if any
-    other flag is unknown or has a value of the wrong type.
+    Raises UserError if an override names no field or the config file fails, flags.Error if another
+    flag is unknown or has a value of the wrong type.
     """
     for i, argument in enumerate(argv):
         option, _, field = argument.partition("=")
@@ -170,7 +171,7 @@ def parse_flags(argv: list[str]) -> list[str]:
 
 
 def help_text() -> str:
-    """The usage, all methods, and all fields by section."""
+    """The usage, then all methods, then all fields by section."""
     sections: dict[str, list[str]] = {}
     for name in field_names():
         section, _, field = name.rpartition(".")
@@ -235,7 +236,7 @@ def read_runs(mode: str, runs: list[str]) -> int:
 def run() -> None:
     """Runs `main`. A UserError is printed as one line, and the exit status is 2.
 
-    After a signal the status is 128 and its number, as a shell reports it.
+    After a signal the exit status is 128 plus its number, as a shell reports it.
     """
     try:
         define_flags()
@@ -244,12 +245,12 @@ def run() -> None:
         print("vinejax: error:", " ".join(str(error).split()), file=sys.stderr)
         distributed.leave(2)
     except stopping.Stopped as stop:
-        print(f"vinejax: {stop}; {stop.kept}", file=sys.stderr)
-        distributed.leave(stop.exit_code, at_once=True)  # a normal end can crash in XLA's threads
+        print(f"vinejax: {stop}; {stop.next_start}", file=sys.stderr)
+        distributed.leave(stop.exit_code, at_once=True)  # a normal exit can crash XLA's threads
     except KeyboardInterrupt:  # before signals are taken
         print("vinejax: interrupted; the same command does it again", file=sys.stderr)
         distributed.leave(130)
-    except BrokenPipeError:  # who read the output has gone, as in `vinejax --help | head`
+    except BrokenPipeError:  # the reader of the output has ended, as in `vinejax --help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         distributed.leave(128 + signal.SIGPIPE)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""A run from Python: `vinejax.train` makes or resumes one, and a notebook shows what comes back."""
+"""Runs from Python: `vinejax.train` makes or resumes one, and a notebook shows the result."""
 
 import copy
 import dataclasses
@@ -27,19 +27,19 @@ def train(
 ) -> "RunSummary":
     """Trains as the command does: from the start, or from the newest checkpoint in `workdir`.
 
-    `config` is the path of a config file ('configs/tiny.py', or 'FILE:ARGUMENT'), what `default()`
-    of `vinejax.config` gave, or a `Config`. `overrides` are fields by their dotted names, as after
-    `--config.` on the command line; a `Config` takes none (use `dataclasses.replace`). Without
-    `workdir` the run of a file is in runs/<name of the file>. The config is not changed.
+    `config` is the path of a config file ('configs/tiny.py', or 'FILE:ARGUMENT'), the result of
+    `default()` of `vinejax.config`, or a `Config`. `overrides` are fields by their dotted names, as
+    after `--config.` on the command line; a `Config` takes none (use `dataclasses.replace`).
+    Without `workdir` the run of a file is in runs/<name of the file>. `config` is not changed.
 
-    Raises UserError, in one line, for what cannot be run, before anything is written.
+    Raises a UserError of one line for a run that cannot start, before anything is written.
 
     Example:
       >>> run = vinejax.train("configs/tiny.py", {"iterations": 5})  # doctest: +SKIP
       >>> run.start_accuracy, run.final_accuracy  # doctest: +SKIP
       ({'validation': 0.395, 'test': 0.384}, {'validation': 0.52, 'test': 0.51})
     """
-    from vinejax.config.devices import with_row_for_devices
+    from vinejax.config.mesh_row import with_row_for_devices
     from vinejax.training.loop import train as run_loop
 
     find_function.cache_clear()  # a notebook may have defined a reward anew
@@ -60,8 +60,8 @@ def _checked_config(
     """(the configuration, names of the fields that were set)."""
     if isinstance(config, Config):
         if overrides:
-            rule = "a Config takes no overrides: dataclasses.replace gives a changed one"
-            raise ConfigError(next(iter(overrides)), rule)
+            message = "a Config takes no overrides: dataclasses.replace gives a changed one"
+            raise ConfigError(next(iter(overrides)), message)
         return config, set()
     fields = copy.deepcopy(config) if isinstance(config, Fields) else load(os.fspath(config))
     override(fields, overrides)
@@ -69,7 +69,7 @@ def _checked_config(
 
 
 def run(workdir: str | os.PathLike) -> "RunSummary":
-    """What the run in a workdir has recorded so far, while it goes on too.
+    """The records so far of the run in a workdir, which may still go on.
 
     Raises UserError if there is no run.
 
@@ -82,17 +82,17 @@ def run(workdir: str | os.PathLike) -> "RunSummary":
     folder = epath.Path(os.path.expanduser(workdir))
     if not (folder / "config.json").exists():
         raise UserError(f"{folder}: holds no run (there is no config.json)")
-    found = read_run(folder, max_iterations=0)
+    records = read_run(folder, max_iterations=0)
     metrics = [
         {"stage": record.stage, "iteration": record.position, **record.values}
-        for record in found.records
+        for record in records.records
     ]
     return RunSummary(folder, metrics)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class RunSummary:
-    """A run's records: accuracies, metrics, and where the rest is. A notebook shows it as a table.
+    """The records of a run: accuracies, metrics and files. A notebook shows them as a table.
 
     `metrics` has the records of metrics.jsonl in order, each a dict of numbers by the names of
     docs/metrics.md, with 'stage' and 'iteration'.
@@ -109,22 +109,22 @@ class RunSummary:
 
     @property
     def start_accuracy(self) -> dict[str, float]:
-        """pass@1 by split, 'validation' and 'test', at the first evaluation, if there was one."""
+        """pass@1 by split ('validation', 'test') at the first evaluation, if there was one."""
         return {split: values[0] for split, values in self._accuracies().items()}
 
     @property
     def final_accuracy(self) -> dict[str, float]:
-        """pass@1 by split, 'validation' and 'test', at the last evaluation, if there was one."""
+        """pass@1 by split ('validation', 'test') at the last evaluation, if there was one."""
         return {split: values[-1] for split, values in self._accuracies().items()}
 
     @property
     def report(self) -> epath.Path:
-        """The page of the run, which a browser opens; written when the run ends."""
+        """The page of the run for a browser, written when the run ends."""
         return self.workdir / "report.html"
 
     @property
     def iterations(self) -> int:
-        """Iterations that were finished."""
+        """The number of finished iterations."""
         trained = [record["iteration"] for record in self.metrics if record["stage"] == "train"]
         return max(trained, default=-1) + 1
 
@@ -142,11 +142,11 @@ class RunSummary:
         return [record["iteration"] for record in records], [record[name] for record in records]
 
     def _accuracies(self) -> dict[str, list[float]]:
-        found = {
+        accuracies = {
             split: [record[name] for record in self.metrics if name in record]
             for split, name in SPLITS.items()
         }
-        return {split: values for split, values in found.items() if values}
+        return {split: values for split, values in accuracies.items() if values}
 
     def __repr__(self) -> str:
         parts = [

@@ -1,4 +1,4 @@
-"""The command `vinejax`: says at once that it starts, then does what `command.py` describes."""
+"""The command `vinejax`: prints at once that it starts, then runs `command.py`."""
 
 import os
 import sys
@@ -10,8 +10,8 @@ def run() -> None:
         sys.path.insert(0, "")
     if sys.stdout.isatty() and not {"-h", "--help", "--version"} & set(sys.argv):
         print("vinejax starts: importing jax", flush=True)
-    # NumPy's small systems (the probe's) take milliseconds on one core; on cores that are busy
-    # OpenBLAS's threads wait for one another, which was measured to take 35 s an iteration.
+    # The probe's small linear systems take NumPy milliseconds on one core. On busy cores OpenBLAS's
+    # threads wait for one another, which took 35 s per iteration.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from vinejax import command

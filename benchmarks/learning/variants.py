@@ -40,7 +40,7 @@ VARIANTS: dict[str, Fields] = {
     "recommended": {
         "method": "vineppo",
         "values.k": 3,
-        "values.spread": 8,
+        "values.num_states": 8,
         "values.reuse": True,
         "values.backup": True,
     },
@@ -55,7 +55,7 @@ VARIANTS: dict[str, Fields] = {
     "grpo": {"method": "grpo"},
     "rloo": {"method": "rloo"},
     # Of `CHEAP`:
-    "by_role": {**PROBE, "credit.lam": 0.7, "credit.filter": 0.3, "values.k": 1},
+    "by_role": {**PROBE, "credit.lambda_": 0.7, "credit.baseline_lambda": 0.3, "values.k": 1},
     "ppo_probe": {"method": "ppo_probe"},
     "rloo_whitened": {"method": "rloo", "ppo.whiten": "iteration"},
     # Four times the solutions an iteration, the same number of updates.

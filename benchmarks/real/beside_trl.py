@@ -66,7 +66,7 @@ from vinejax.learner.update import fresh_state  # noqa: E402
 from vinejax.methods.known import find_method  # noqa: E402
 from vinejax.rollout.draw import draw  # noqa: E402
 from vinejax.runtime.log import RunLog  # noqa: E402
-from vinejax.session.budget import Spent  # noqa: E402
+from vinejax.session.budget import RunTotals  # noqa: E402
 from vinejax.session.iteration import Iteration  # noqa: E402
 from vinejax.training.startup import Session, open_session  # noqa: E402
 
@@ -137,7 +137,7 @@ def ours(session: Session, log: ProcessorLog) -> Iterator[Timed]:
     method = find_method(session.cfg.method)
     for number in range(session.cfg.iterations):
         iteration, log.seconds = (
-            Iteration(session, log, number, Spent()),
+            Iteration(session, log, number, RunTotals()),
             collections.defaultdict(float),
         )
         state = method.iteration(method, iteration, state)

@@ -1,4 +1,4 @@
-"""Sizes that no run can mean are refused by arithmetic, and those of real runs are not."""
+"""Tests that sizes that no run can mean raise an error, and that sizes of real runs do not."""
 
 import json
 import runpy
@@ -34,10 +34,6 @@ def config(**fields: Any) -> Config:
 
 def check_sizes(cfg: Config) -> None:
     sizes.check_sizes(cfg, find_method(cfg.method))
-
-
-def check_answers(cfg: Config, problems: dict[Any, list[Any]]) -> None:
-    sizes.check_answers(cfg, find_method(cfg.method), problems)
 
 
 @pytest.mark.parametrize(
@@ -79,16 +75,21 @@ def test_configurations_that_ship_fit(file: Path):
         check_sizes(from_dict(module["get_config"]()))
 
 
-def test_slots_that_could_never_be_busy_are_refused():
+def test_an_upper_bound_on_the_branches_of_a_phase():
     problems = {"test": [None] * 512}
-    check_answers(config(rollout__slots=110_592), problems)
+    cfg = config()
+    assert sizes.most_branches(cfg, find_method(cfg.method), problems) == 110_592
+    cfg = config(eval__samples=300)
+    assert sizes.most_branches(cfg, find_method(cfg.method), problems) == 153_600
+
+
+def test_answers_that_no_host_holds():
+    problems = {"test": [None] * 512}
     with pytest.raises(ConfigError) as error:
-        check_answers(config(rollout__slots=110_593), problems)
-    said = "rollout.slots = 110593: no phase of this run can have more than 110,592 branches"
-    assert str(error.value) == f"{said}; lower it"
-    with refuses("eval.samples"):
-        check_answers(config(eval__samples=40_000), problems)
-    check_answers(config(eval__samples=40_000), {"train": [None] * 512, "test": [None]})
+        sizes.check_answers(config(eval__samples=40_000), problems)
+    assert error.value.field == "eval.samples"
+    few = {"train": [None] * 512, "test": [None]}
+    sizes.check_answers(config(eval__samples=40_000), few)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_a_minibatch_has_no_rows_without_a_solution(minibatch, microbatch, shard
 def test_the_record_keeps_the_minibatch_as_it_was_set(
     finished_run: cases.Run, tmp_path: Path, capsys: pytest.CaptureFixture
 ):
-    """So that the same command resumes."""
+    """The same command can resume, because the record has the minibatch as it was set."""
     path = {"path": str(finished_run.workdir / "warmup")}
     cfg = cases.config(ppo={"minibatch": 400, "microbatch": 4}, model=path)
     for _ in range(2):

@@ -21,7 +21,7 @@ def test_the_paper_has_a_state_at_every_step():
     [
         ({"max_states": 1}, [0, 1 / 12]),
         ({"max_states": 0}, [0]),
-        ({"spread": 3}, [0, 3 / 12, 6 / 12, 9 / 12]),
+        ({"num_states": 3}, [0, 3 / 12, 6 / 12, 9 / 12]),
         ({"merge": 5}, [0, 5 / 12, 10 / 12]),
         ({"positions": "tokens", "every": 25}, [0, 0.25, 0.5, 0.75]),
     ],

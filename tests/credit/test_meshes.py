@@ -22,7 +22,7 @@ RULES = (
     {},
     {"positions": "tokens", "every": 6, "merge": 2},
     {"positions": "low_probability", "every": 2},
-    {"reuse": True, "spread": 2, "backup": True},
+    {"reuse": True, "num_states": 2, "backup": True},
     {"allocation": "bisection", "positions": "tokens", "every": 2, "reuse": True},
 )
 folder = str(REPO / "configs" / "tiny_start")

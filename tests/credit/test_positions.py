@@ -111,7 +111,7 @@ def test_low_probability():
 )
 def test_an_empty_response_has_no_position_of_its_own(rule: Any):
     empty = response_of()
-    values = ValuesConfig(merge=2, spread=1)
+    values = ValuesConfig(merge=2, num_states=1)
     found = positions_of(rule, empty, TEXTS.__getitem__, values)
     assert found in ([], [0]) and with_steps_between(empty, found) is empty
     cfg = config(positions={v: k for k, v in RULES.items()}[rule.__name__])
@@ -144,13 +144,13 @@ def test_merge_keeps_every_kth_boundary_and_the_prompts_end():
 
 def test_spread_divides_the_response_evenly():
     boundaries = list(range(2, 24, 2))  # 11 boundaries
-    assert thinned([0, *boundaries], spread=3) == [0, 6, 12, 18]  # boundaries number 3, 6 and 9
-    assert thinned(boundaries, spread=3) == [6, 12, 18]
-    assert thinned([0, *boundaries], spread=1) == [0, 12]  # the middle boundary
+    assert thinned([0, *boundaries], num_states=3) == [0, 6, 12, 18]  # boundaries number 3, 6 and 9
+    assert thinned(boundaries, num_states=3) == [6, 12, 18]
+    assert thinned([0, *boundaries], num_states=1) == [0, 12]  # the middle boundary
     for few in ([0], [0, 4], [0, 4, 9, 11], []):
-        assert thinned(few, spread=3) == few
+        assert thinned(few, num_states=3) == few
     for n in range(1, 12):
-        found = thinned([0, *boundaries], spread=n)
+        found = thinned([0, *boundaries], num_states=n)
         gaps = np.diff([*found, 24])
         assert len(found) == n + 1 and gaps.max() - gaps.min() <= 2  # boundaries are 2 apart
 
@@ -158,7 +158,7 @@ def test_spread_divides_the_response_evenly():
 def test_merge_comes_before_spread():
     boundaries = list(range(1, 15))
     assert thinned([0, *boundaries], merge=2) == [0, 2, 4, 6, 8, 10, 12, 14]
-    assert thinned([0, *boundaries], merge=2, spread=3) == [0, 4, 8, 12]
+    assert thinned([0, *boundaries], merge=2, num_states=3) == [0, 4, 8, 12]
 
 
 def test_rewards_go_to_the_step_in_which_they_end():

@@ -14,10 +14,10 @@ from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict
 from vinejax.core.errors import ConfigError
 from vinejax.core.plugins import find_function
-from vinejax.core.settings import Config, flatten
+from vinejax.core.settings import Config
 from vinejax.core.types import Episode
 from vinejax.credit import allocation, bisection, mask, positions
-from vinejax.credit.rules import READ_BY, TABLES, chosen_rules, find_rule
+from vinejax.credit.rules import TABLES, chosen_rules, find_rule
 from vinejax.methods.base import DEFAULTS
 from vinejax.methods.known import METHODS
 
@@ -198,48 +198,6 @@ def test_a_users_module_that_fails_is_one_line(own_rules: Any, monkeypatch: pyte
         find_rule("credit.mask", cases.config(credit={"mask": "own_rules.rule"}))
 
 
-@pytest.mark.parametrize(
-    "fields, field",
-    [
-        ({"values": {"every": 7}}, "values.every"),
-        ({"values": {"every": 5}}, "values.every"),  # the default, but set by the user
-        ({"values": {"below": 0.5}}, "values.below"),
-        ({"values": {"positions": "tokens", "below": 0.5}}, "values.below"),
-        ({"values": {"threshold": 2.0}}, "values.threshold"),
-        ({"credit": {"mask_above": 0.5}}, "credit.mask_above"),
-        (SPO | {"credit": {"mask": "none", "mask_above": 0.5}}, "credit.mask_above"),
-    ],
-)
-def test_fields_of_another_rule_are_refused(fields: dict[str, Any], field: str):
-    message = refused(fields, field)
-    (of_rule, readers) = next((rule, those) for name, rule, those in READ_BY if name == field)
-    those = " or ".join(map(repr, readers))
-    assert f"is read by {of_rule} = {those} alone, and this run has " in message
-    assert message.endswith("; leave it out")
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"values": {"positions": "tokens", "every": 7}},
-        SPO | {"values": {"every": 7, "below": 0.5}, "credit": {"mask_above": 0.5}},
-        {"values": {"allocation": "bisection", "threshold": 2.0}},
-        {"credit": {"mask": "low_probability", "mask_above": 0.5}},
-        # A user's rule may read any field.
-        {"values": {"positions": "vinejax.credit.positions.blank_lines", "below": 0.5}},
-    ],
-    ids=str,
-)
-def test_fields_that_the_rules_read(fields: dict[str, Any]):
-    check(fields)
-
-
-def test_every_field_of_few_rules_is_one_of_theirs():
-    names = {name for name, _ in flatten(Config())}
-    for field, of_rule, readers in READ_BY:
-        assert field in names and of_rule in TABLES and set(readers) <= set(TABLES[of_rule])
-
-
 def test_reuse_needs_one_horizon():
     message = refused({"values": {"reuse": True, "budget": "fresh"}}, "values.reuse")
     assert "needs values.budget = 'left'" in message and "one horizon" in message
@@ -251,7 +209,7 @@ def test_reuse_needs_one_horizon():
     "fields",
     [
         {"values": {"merge": 2}},
-        {"values": {"spread": 4}},
+        {"values": {"num_states": 4}},
         {"values": {"positions": "tokens"}},
         {"values": {"positions": "blank_lines"}},
         {"values": {"allocation": "bisection"}},
@@ -271,7 +229,7 @@ def test_a_method_without_states_refuses_their_rules():
     """The mask, unlike the rules of states, is a choice of every policy gradient."""
     check({"method": "grpo", "credit": {"mask": "low_probability"}})
     refused({"method": "sft", "credit": {"mask": "low_probability"}}, "credit.mask")
-    for fields in ({"values": {"positions": "tokens"}}, {"credit": {"lam": 0.5}}):
+    for fields in ({"values": {"positions": "tokens"}}, {"credit": {"lambda_": 0.5}}):
         ((section, values),) = fields.items()
         message = refused({"method": "grpo"} | fields, f"{section}.{next(iter(values))}")
         assert "'vineppo' or 'spo_chain' " in message and "this run has 'grpo'" in message

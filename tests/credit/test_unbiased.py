@@ -61,9 +61,16 @@ UNBIASED: dict[str, dict[str, Any]] = {
     "reuse": {"reuse": True},
     "merge": {"reuse": True, "merge": 2},
     "backup": {"reuse": True, "backup": True},
-    "roles": {"credit": {"lam": 0.7, "filter": 0.4}},
-    "roles with backup": {"reuse": True, "backup": True, "credit": {"lam": 0.5, "filter": 0.5}},
-    "roles of states that are merged": {"merge": 2, "credit": {"lam": 1.0, "filter": 1.0}},
+    "roles": {"credit": {"lambda_": 0.7, "baseline_lambda": 0.4}},
+    "roles with backup": {
+        "reuse": True,
+        "backup": True,
+        "credit": {"lambda_": 0.5, "baseline_lambda": 0.5},
+    },
+    "roles of states that are merged": {
+        "merge": 2,
+        "credit": {"lambda_": 1.0, "baseline_lambda": 1.0},
+    },
 }
 
 
@@ -91,7 +98,7 @@ PRIORS = {
 @pytest.mark.parametrize("prior", PRIORS)
 @pytest.mark.parametrize("allocation", ["helpers.chain_cases.every_second", "uniform"])
 def test_a_learned_value_may_be_wrong(prior: str, allocation: str):
-    cfg = config(k=1, allocation=allocation, credit={"lam": 0.7, "filter": 0.3})
+    cfg = config(k=1, allocation=allocation, credit={"lambda_": 0.7, "baseline_lambda": 0.3})
     found = measure(CHAIN, cfg, 1250, 4, 3, prior=PRIORS[prior])
     assert found.in_errors[1] < 4
 
@@ -100,7 +107,7 @@ def test_a_learned_value_may_be_wrong(prior: str, allocation: str):
 BIASED: dict[str, dict[str, Any]] = {
     "bisection": {"allocation": "bisection"},  # 0.013, 0.012
     # A token's baseline is the value of a state that was kept because of later tokens.
-    "spread": {"spread": 1},  # 0 (for the states that it keeps), 0.012
+    "spread": {"num_states": 1},  # 0 (for the states that it keeps), 0.012
 }
 
 

@@ -32,7 +32,7 @@ from vinejax.methods.known import find_method
 from vinejax.methods.ppo import CriticObjective, CriticSums
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.stopping import deferred
-from vinejax.session.budget import Spent
+from vinejax.session.budget import RunTotals
 from vinejax.session.iteration import Iteration
 from vinejax.training import warmup
 
@@ -126,7 +126,7 @@ class QuietLog(RunLog):
 def fake_iteration(cfg: Config) -> Iteration:
     """An iteration of `cases.model()` with the attributes that loops over minibatches read."""
     iteration = Iteration.__new__(Iteration)
-    iteration.log, iteration.number, iteration.spent = QuietLog(), 3, Spent()
+    iteration.log, iteration.number, iteration.spent = QuietLog(), 3, RunTotals()
     iteration.metrics = {}
     parts = {"model": cases.model(), "base": None, "mesh": None, "load_reference": cases.params}
     parts["cfg"] = cfg

@@ -27,7 +27,7 @@ from vinejax.rl.advantages import group_advantages
 from vinejax.rl.losses import dpo_positive as dpo_loss
 from vinejax.rl.losses import reinforce
 from vinejax.rollout.draw import chunks, draw
-from vinejax.session.budget import Spent, left, num_updates
+from vinejax.session.budget import RunTotals, left, num_updates
 
 SGD = optax.sgd(0.05)
 
@@ -205,9 +205,9 @@ def budgeted(**budget: int) -> Config:
 
 
 def test_budgets_are_never_passed():
-    assert left(budgeted(), Spent(10**9, 10**9, 0, 10**9)) > 10**15
-    assert left(budgeted(episodes=50), Spent(episodes=32)) == 2  # whole groups of 8
-    assert left(budgeted(episodes=50), Spent(episodes=48)) == 0
+    assert left(budgeted(), RunTotals(10**9, 10**9, 0, 10**9)) > 10**15
+    assert left(budgeted(episodes=50), RunTotals(episodes=32)) == 2  # whole groups of 8
+    assert left(budgeted(episodes=50), RunTotals(episodes=48)) == 0
 
 
 def test_the_learning_rate_decays_over_what_a_run_will_do():
@@ -220,7 +220,7 @@ def test_the_learning_rate_decays_over_what_a_run_will_do():
 
 
 def test_totals_add_up():
-    spent = Spent().plus(prompts=4, episodes=32, tokens=100).plus(updates=2, tokens=1)
+    spent = RunTotals().plus(prompts=4, episodes=32, tokens=100).plus(updates=2, tokens=1)
     spent = spent.timed({"timing_s/rollout": 1.5}).timed(
         {"timing_s/rollout": 1.0, "timing_s/train": 2.0}
     )
@@ -228,4 +228,4 @@ def test_totals_add_up():
         "total/prompts": 4, "total/episodes": 32, "total/tokens": 101, "total/updates": 2,
         "timing_s/total_rollout": 2.5, "timing_s/total_train": 2.0,
     }  # fmt: skip
-    assert Spent(**dataclasses.asdict(spent)) == spent
+    assert RunTotals(**dataclasses.asdict(spent)) == spent

@@ -69,11 +69,11 @@ def filtered(found: Callable[..., Solutions], **rollout: Any) -> tuple[Solutions
 
 def test_groups_are_dropped_or_kept():
     draws = Draws("13")
-    found, metrics = filtered(draws, flat="drop")
+    found, metrics = filtered(draws, zero_variance="drop")
     assert draws.calls == 1 and [e.problem_id for e in found.episodes] == ["p1", "p1", "p3", "p3"]
     assert len(found.sampled) == 8 and metrics == {"rollout/discarded": 4}
     with pytest.raises(NoGroupLeft):
-        filtered(Draws(""), flat="drop")
+        filtered(Draws(""), zero_variance="drop")
     found, metrics = filtered(Draws("13"))
     assert len(found.episodes) == 8 and not metrics
 
@@ -89,7 +89,7 @@ def test_spread_is_of_outcome_and_steps_together():
         ]
         return Solutions(PROBLEMS[4:6], episodes, episodes)
 
-    found, _ = filtered(sample, flat="drop")
+    found, _ = filtered(sample, zero_variance="drop")
     assert {e.problem_id for e in found.episodes} == {"p5"}
 
 
@@ -98,8 +98,8 @@ def test_leaves_of_a_tree_are_one_group_whatever_is_given():
         dataclasses.replace(solution("p0", float(i == 0)), nodes=[0, i + 1], given=i)
         for i in (0, 1, 2)
     ]
-    found, _ = filtered(lambda: Solutions(PROBLEMS[:1], leaves, leaves), flat="drop")
+    found, _ = filtered(lambda: Solutions(PROBLEMS[:1], leaves, leaves), zero_variance="drop")
     assert found.episodes == leaves
     resets = [dataclasses.replace(leaf, nodes=None) for leaf in leaves]
     with pytest.raises(NoGroupLeft):  # three groups of one
-        filtered(lambda: Solutions(PROBLEMS[:1], resets, resets), flat="drop")
+        filtered(lambda: Solutions(PROBLEMS[:1], resets, resets), zero_variance="drop")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from helpers.paths import CONFIGS, REPO
 
-from vinejax.config.checks import OF_CREDIT, check_config
+from vinejax.config.checks import MASK_FIELDS, check_config
 from vinejax.config.load import (
     Fields,
     default,
@@ -203,7 +203,7 @@ OWN_FIELDS = [
     for method, record in METHODS.items()
     for section, kind in sections_of(record).items()
     for field in dataclasses.fields(kind)
-    if f"{section}.{field.name}" not in {field for field, _, _ in READ_BY} | {*OF_CREDIT}
+    if f"{section}.{field.name}" not in {field for field, _, _ in READ_BY} | {*MASK_FIELDS}
 ]
 
 

@@ -51,7 +51,11 @@ def test_dapo_penalises_long_responses():
     np.testing.assert_allclose(by_row(cfg, rewards), expected, atol=1e-5)
     assert policy_objective(cases.model(), cfg).clip == (0.2, 0.28)
     own = applied(methods.config("dapo"))
-    assert (own.reward.overlong, own.rollout.flat, own.rollout.rounds) == (0.2, "resample", 4)
+    assert (own.reward.overlong, own.rollout.zero_variance, own.rollout.rounds) == (
+        0.2,
+        "resample",
+        4,
+    )
 
 
 def test_it_is_half_of_what_lies_between_right_and_wrong():
@@ -68,11 +72,11 @@ def test_groups_that_fill_up_are_not_penalised():
     rewards = np.array([1.0] * 4 + methods.REWARDS[4:])
     found = by_row(dapo(), rewards)
     assert not found[:4].any() and found[4:].any()
-    assert by_row(dapo(rollout={"flat": "keep"}), rewards)[:4].any()
+    assert by_row(dapo(rollout={"zero_variance": "keep"}), rewards)[:4].any()
 
 
 def test_rewards_of_the_report_stay_as_they_are():
-    cfg = applied(dapo(rollout={"flat": "keep"}))
+    cfg = applied(dapo(rollout={"zero_variance": "keep"}))
     (found,) = penalised_episodes([dataclasses.replace(methods.episodes()[4], reward=1.0)], cfg)
     assert found.reward == 1.0 and found.outcome == pytest.approx(1 - 0.5 * 4 / 6)
     assert sum(found.rewards) == found.outcome

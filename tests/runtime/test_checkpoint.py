@@ -1,4 +1,4 @@
-"""Checkpoints: what is saved comes back, and what is damaged says so."""
+"""Tests checkpoints: a saved state comes back, and a damaged checkpoint raises an error."""
 
 import gc
 import pathlib
@@ -226,7 +226,7 @@ def test_damaged_checkpoints(tmp_path: pathlib.Path, damage: Any, part: str):
 @abandons_reads
 @pytest.mark.usefixtures("tidy")
 def test_one_data_file_that_was_cut_short(tmp_path: pathlib.Path):
-    """Orbax's own error of it is a bare Exception. Small arrays have no such file."""
+    """Orbax raises a bare Exception for it. Small arrays have no such file."""
     params = {"w": jax.random.normal(jax.random.key(0), (300, 1000))}
     with Checkpoints(tmp_path, keep=1) as checkpoints:
         checkpoints.save_params(4, params, {})
@@ -397,7 +397,7 @@ def test_without_one_that_is_whole_there_is_one_line(tmp_path: pathlib.Path):
 def test_one_without_checksums_is_used_and_said(
     tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ):
-    """As a process leaves it that dies early; if Orbax finds damage, the one before is used."""
+    """A process that dies early leaves none. If Orbax finds damage, the one before is used."""
     folder = saved(tmp_path, 2, 4)
     (folder / "4/checksums.0-of-1.json").unlink()
     found = newest(folder)
@@ -427,13 +427,13 @@ def test_a_save_that_fails_in_the_background_is_raised_at_the_next_call(
 
 
 def test_a_long_error_keeps_its_end():
-    """Orbax's error of a full disk says so last."""
+    """Orbax's error for a full disk names the reason at its end."""
     text = checkpoint_module._brief(OSError("Error writing " + "x" * 900 + ": No space left"))
     assert len(text) < 310 and text.startswith("Error") and text.endswith("No space left")
 
 
 def test_the_reader_of_orbax_v1_opens_a_checkpoint(tmp_path: pathlib.Path):
-    """It is to be the only one from Orbax 1.0 on."""
+    """From Orbax 1.0 on it is the only interface."""
     from orbax.checkpoint.experimental import v1
 
     policy = make_state(4).policy

@@ -1,4 +1,4 @@
-"""Checksums of checkpoints: whatever changed is found, and nothing else."""
+"""Tests that checksums of checkpoints find every change, and report no other."""
 
 import json
 import pathlib
@@ -10,7 +10,7 @@ from etils import epath
 
 from vinejax.runtime.checksums import (
     CHUNK,
-    Recorded,
+    ChecksumRecord,
     find_damage,
     read_checksums,
     write_checksums,
@@ -33,14 +33,14 @@ def make_step(folder: pathlib.Path, parts: int = 1) -> epath.Path:
     return epath.Path(step)
 
 
-def recorded(step: epath.Path) -> Recorded:
+def recorded(step: epath.Path) -> ChecksumRecord:
     found = read_checksums(step)
     assert found is not None
     return found
 
 
 def damage_of(step: epath.Path, items: tuple[str, ...] = ITEMS) -> str | None:
-    """What a start finds, wherever it is found."""
+    """The damage that a start finds, as a line, whichever function raises it."""
     try:
         found = read_checksums(step)
     except ValueError as error:
@@ -62,7 +62,7 @@ def test_every_file_is_in_the_record_and_unchanged(tmp_path: pathlib.Path, parts
 
 
 def test_every_flipped_bit_and_truncated_file_is_found(tmp_path: pathlib.Path):
-    """In a small file every bit, the checksum file's own included; in a large one some."""
+    """Flips every bit of a small file and of the checksum file, and some bits of a large one."""
     step = make_step(tmp_path)
     for path in [path for path in pathlib.Path(step).rglob("*") if path.is_file()]:
         whole = path.read_bytes()
@@ -97,7 +97,7 @@ def test_other_items_are_not_read(tmp_path: pathlib.Path):
 
 
 def test_a_record_that_is_not_whole_is_none(tmp_path: pathlib.Path):
-    """A process that died before it wrote its part; and parts of two saves."""
+    """A process died before it wrote its part, or the parts are of two saves."""
     step = make_step(tmp_path, parts=2)
     one = step / "checksums.1-of-2.json"
     text = one.read_text()

@@ -1,4 +1,4 @@
-"""Where compiled programs are kept, and that the next process finds them there."""
+"""Tests the folder of compiled programs, and that the next process finds them there."""
 
 import json
 import os

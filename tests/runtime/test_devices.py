@@ -1,4 +1,4 @@
-"""Which row of `meshes` a run takes, the errors where none is right, and a device's memory."""
+"""Tests the row of `meshes` that a run takes, the errors without one, and a device's memory."""
 
 import os
 from types import SimpleNamespace
@@ -86,7 +86,7 @@ def test_a_named_topology_may_come_with_a_mesh_of_its_own(found):
 
 
 def test_virtual_devices_share_the_memory_of_their_host():
-    """A CPU device tells of no memory of its own."""
+    """A CPU device reports no memory of its own."""
     host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for count in (1, 8):
         mesh = Mock(spec=Mesh, local_devices=jax.devices("cpu")[:1] * count)

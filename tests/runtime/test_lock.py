@@ -1,4 +1,4 @@
-"""The lock of a workdir: one process at a time, and none that is dead."""
+"""Tests the lock of a workdir: one process at a time has it, and no dead process does."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The record of a run, and what is shown of it."""
+"""Tests the record of a run and what the display shows of it."""
 
 import io
 import json
@@ -129,7 +129,7 @@ def test_an_evaluation_that_is_not_repeated_stays(tmp_path: pathlib.Path):
 
 
 def test_a_run_that_begins_again_repeats_no_metric(tmp_path: pathlib.Path):
-    """Killed before its first checkpoint, it starts over with the warm-up."""
+    """A run that was killed before its first checkpoint starts over with the warm-up."""
     for _ in range(2):
         with open_log(tmp_path) as log:
             for step in (10, 20, 30):
@@ -167,7 +167,7 @@ def test_a_line_that_a_crash_cut_is_dropped(tmp_path: pathlib.Path):
 def test_damaged_metrics_are_repaired_and_kept(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], damage: bytes
 ):
-    """Lines that can be read stay, in order; what was there is in another file."""
+    """Readable lines stay in order, and another file keeps the damaged one."""
     with open_log(tmp_path) as log:
         for i in range(3):
             log.metrics(i, i, "train", {"x": i})

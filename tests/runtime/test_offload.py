@@ -1,4 +1,4 @@
-"""What waits in the host's memory: it changes nothing but where it is."""
+"""Tests that arrays moved to the host's memory come back unchanged."""
 
 import shutil
 from pathlib import Path
@@ -71,7 +71,7 @@ def test_the_state_leaves_the_devices_and_resumes(start: str, tmp_path: Path):
         state, progress = loop.resume(session, checkpoints)
     assert progress.done == 1 and kinds(state.policy.params) == {"device"}
     assert kinds(state.policy.opt_state) == kinds(state.kept) == {"pinned_host"}
-    assert loop.parked(cases.config(), state) is state
+    assert loop.offloaded(cases.config(), state) is state
     assert cases.config().offload == OffloadConfig()
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     loop.train(methods.config("ppo", iterations=2, **fields), tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Errors of disks and of a device's memory, in words."""
+"""Tests the lines for errors of disks and of device memory."""
 
 import errno
 

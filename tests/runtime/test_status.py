@@ -1,4 +1,4 @@
-"""How a run stands: what its process wrote, and what the lock of the workdir says of it."""
+"""Tests the status of a run, from the file of its process and the lock of its workdir."""
 
 import dataclasses
 import json
@@ -60,7 +60,7 @@ def test_a_killed_process_is_lost_though_it_said_nothing(tmp_path: pathlib.Path)
 
 
 def test_a_run_of_another_host_is_lost_once_it_is_silent(tmp_path: pathlib.Path):
-    """Its lock may not be seen from here."""
+    """The lock of a run on another host may be invisible from here."""
     workdir = epath.Path(tmp_path)
     write_status(workdir, status(host="elsewhere"))
     assert getattr(read_status(workdir), "state", None) == "running"
@@ -69,7 +69,7 @@ def test_a_run_of_another_host_is_lost_once_it_is_silent(tmp_path: pathlib.Path)
 
 
 def test_looking_at_a_lock_refuses_nobody(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    """A run that starts while somebody looks gets the lock all the same."""
+    """A run that starts while another process reads the status gets the lock all the same."""
     import fcntl
     import os
     import threading

@@ -1,4 +1,4 @@
-"""Requests to stop: put off to the next look of a loop, or at once."""
+"""Tests requests to stop, which wait for the next poll of a loop or act at once."""
 
 import os
 import pathlib
@@ -79,7 +79,7 @@ def test_the_second_ctrl_c_ends_a_loop_that_does_not_look():
 
 
 def test_what_was_ignored_stays_ignored(tmp_path: pathlib.Path):
-    """As `nohup` ignores SIGHUP, and a shell SIGINT for what it starts in the background."""
+    """`nohup` ignores SIGHUP, and a shell ignores SIGINT for processes in the background."""
     code = "import signal; from vinejax.runtime import stopping\n"
     # What the tests themselves were started with is not the question.
     code += "[signal.signal(n, signal.SIG_DFL) for n in stopping.SIGNALS if n != signal.SIGHUP]\n"

@@ -1,4 +1,4 @@
-"""Names of accelerators: what they stand for, what to rent, and the shapes nobody offers."""
+"""Tests names of accelerators: their meaning, what to rent, and shapes that nobody offers."""
 
 import os
 import subprocess
@@ -173,7 +173,7 @@ def test_options_of_the_compiler():
 
 @pytest.mark.slow
 def test_the_compiler_lists_as_many_devices_and_hosts():
-    """What `compiler_options` is for, asked of the compiler itself."""
+    """The compiler itself lists the devices and hosts that `compiler_options` is meant to give."""
     pytest.importorskip("libtpu", reason="needs pip install -e '.[tpu]'")
     names = [name for name, _, chips, *_ in RENTED if chips <= 256]
     script = f"""
@@ -241,7 +241,7 @@ def test_every_kind_of_tpu_has_an_image(name: str, image: str):
 
 
 def test_the_command_needs_no_jax():
-    """It answers in a fraction of a second, from a machine that has no accelerator."""
+    """The script answers in a fraction of a second on a machine without an accelerator."""
     script = "import runpy, sys; sys.argv = ['renting.py', 'v6e:8x8', 'accelerator_type']\n"
     script += f"try: runpy.run_path({str(REPO / 'tpu' / 'renting.py')!r}, run_name='__main__')\n"
     script += "except SystemExit: assert not {'jax', 'numpy', 'flax'} & set(sys.modules)"

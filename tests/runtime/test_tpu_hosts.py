@@ -1,4 +1,4 @@
-"""tpu/: what the scripts do on hosts that end, die, hang and disappear. See tpu_stub.py."""
+"""Tests the scripts of tpu/ on hosts that end, die, hang and disappear. See tpu_stub.py."""
 
 import os
 import re
@@ -105,7 +105,7 @@ def test_words_and_variables_arrive_as_they_are(tmp_path: Path):
 
 
 def test_the_same_command_follows_and_another_is_refused(tmp_path: Path):
-    """As after Ctrl-C: the job of before runs on, and is not started twice."""
+    """After Ctrl-C the earlier job runs on, and the script does not start it twice."""
     stub(tmp_path, 4)
     program = "echo once >>~/started; until [[ -e ~/go ]]; do sleep 0.1; done; exit 5"
     for host in range(4):
@@ -226,7 +226,7 @@ def test_watch_rents_nothing_for_a_command_that_is_wrong(tmp_path: Path):
 
 
 def test_watch_waits_while_google_cannot_be_asked(tmp_path: Path):
-    """Nothing is known then, so nothing is deleted; it goes on when Google is back."""
+    """Without an answer nothing is deleted, and the script goes on when Google answers again."""
     tpu = checkout(tmp_path)
     (tmp_path / "queued").write_text("ACTIVE\n")
     (tmp_path / "node").write_text("REPAIRING\n")
@@ -249,7 +249,7 @@ esac
 
 
 def test_watch_needs_an_answer_to_its_first_look(tmp_path: Path):
-    """As without a project, or without the right to it; it would wait for ever."""
+    """Without a project, or without the right to it, the script would wait for ever."""
     tpu = checkout(tmp_path)
     denied = "echo WARNING: old >&2; echo 'ERROR: (gcloud) PERMISSION_DENIED: no' >&2; exit 1"
     (tmp_path / "bin/gcloud").write_text(f"#!/bin/sh\n{denied}\n")

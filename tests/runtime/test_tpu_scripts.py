@@ -1,4 +1,4 @@
-"""tpu/: what the scripts would run, their options, the manifest of Kubernetes.
+"""Tests tpu/: the commands of the scripts, their options, and the manifest of Kubernetes.
 
 `python tests/runtime/test_tpu_scripts.py` records the dry runs anew, when a change is meant.
 """

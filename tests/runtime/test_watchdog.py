@@ -1,4 +1,4 @@
-"""The watchdog: silence is said, with the process that is behind; work is not disturbed."""
+"""Tests the watchdog: it reports silence and the process that is behind, and disturbs no work."""
 
 import dataclasses
 import json
@@ -16,11 +16,11 @@ SILENCE_S = 0.2
 
 @pytest.fixture(autouse=True)
 def own_signs(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "OWN", Signs("a", "start", 0))
+    monkeypatch.setattr(module, "OWN_SIGNS", Signs("a", "start", 0))
 
 
 def wait_for(capfd: pytest.CaptureFixture[str], text: str, count: int) -> str:
-    """What standard error has once it has `count` times the text."""
+    """The content of standard error, once it has the text `count` times."""
     found = ""
     deadline = time.monotonic() + 30
     while found.count(text) < count and time.monotonic() < deadline:
@@ -56,7 +56,7 @@ def test_signs_keep_it_quiet(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
 
 
 def seen_by(tmp_path: Path, *others: Signs) -> str:
-    """The line of process 0 of as many as there are others and itself."""
+    """The line of process 0, which runs beside processes with the signs `others`."""
     sign("value")
     (tmp_path / "alive").mkdir()
     for process, one in enumerate(others, start=1):

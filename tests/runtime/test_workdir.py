@@ -1,4 +1,4 @@
-"""The folder of a run: what is recorded, and which configuration may continue it."""
+"""Tests the folder of a run: its record, and which configuration may continue it."""
 
 import dataclasses
 import json
@@ -17,9 +17,16 @@ from helpers.paths import REPO
 import vinejax
 from vinejax.config.load import field_names, from_dict, section_names
 from vinejax.core.errors import WorkdirError
-from vinejax.core.settings import Config, TopologyConfig, flatten
+from vinejax.core.settings import (
+    RENAMED,
+    Config,
+    TopologyConfig,
+    as_tree,
+    flatten,
+    with_fields,
+)
 from vinejax.model.hf.hub import find_folder
-from vinejax.runtime import contents, devices, workdir
+from vinejax.runtime import devices, workdir
 from vinejax.runtime.devices import with_row
 from vinejax.runtime.workdir import REMOVED, check_workdir, record_run, write_atomic
 
@@ -91,6 +98,22 @@ def test_a_run_with_a_field_that_is_gone_goes_on_if_it_had_the_default(
         open_workdir(Config(), tmp_path)
 
 
+@pytest.mark.parametrize("old, new", RENAMED.items())
+def test_a_run_with_an_old_name_of_a_field_goes_on(old: str, new: str, tmp_path: pathlib.Path):
+    """The old name counts as the new one, so a start with another value is an error."""
+    value = {"rollout.flat": "drop", "values.spread": 4}.get(old, 0.5)
+    cfg = with_fields(Config(), {new: value})
+    open_workdir(cfg, tmp_path)
+    renamed = record(tmp_path)
+    (section, leaf), new_leaf = old.split("."), new.split(".")[1]
+    renamed["config"][section][leaf] = renamed["config"][section].pop(new_leaf)
+    (tmp_path / "config.json").write_text(json.dumps(renamed))
+    with pytest.raises(WorkdirError, match=f"{new} was "):
+        open_workdir(Config(), tmp_path)
+    open_workdir(cfg, tmp_path)
+    assert record(tmp_path)["config"][section] == json.loads(json.dumps(as_tree(cfg)))[section]
+
+
 def test_a_run_that_kept_a_journal_goes_on(tmp_path: pathlib.Path):
     """Earlier versions had the folder and the field, which changed no result."""
     open_workdir(Config(), tmp_path)
@@ -139,7 +162,7 @@ def test_another_run_is_refused(tmp_path: pathlib.Path, fields: dict, message: s
 
 
 def test_all_that_a_row_of_meshes_sets_may_change():
-    """A start is compared with what the last one's devices had, before it knows its own."""
+    """A start is compared with the values for the last start's devices, before it knows its own."""
     row = TopologyConfig(data=2, fsdp=2, tensor=2, slots=7, memory_gib=1.0, microbatch=2)
     row = dataclasses.replace(row, remat="dots")
     cfg = Config()
@@ -154,7 +177,7 @@ def test_all_that_a_row_of_meshes_sets_may_change():
 def test_a_folder_may_be_named_in_another_way(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """As configs/tiny.py does, whose model lies beside it."""
+    """configs/tiny.py names its model by a path from its own folder."""
     for name in ("start", "other"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path)
@@ -173,7 +196,7 @@ def test_a_folder_may_be_named_in_another_way(
 def test_a_run_goes_on_in_the_dtype_that_it_began_with(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """By itself it is another one on an accelerator; what was the default once can be named."""
+    """The dtype of 'auto' differs on accelerators; a former default can be set by its name."""
     default, named = Config(), from_dict({"model": {"compute_dtype": "bfloat16"}})
     open_workdir(devices.with_dtype(default), tmp_path / "new")
     check_workdir(from_dict({"model": {"compute_dtype": "float32"}}), tmp_path / "new")
@@ -218,7 +241,7 @@ def files_of(folder: pathlib.Path) -> list[str]:
 
 
 def refusal(folder: pathlib.Path) -> str:
-    """The line that a start refuses the folder with, after which the folder is as it was."""
+    """The line of the error with which a start ends; the folder is unchanged."""
     before = files_of(folder)
     with pytest.raises(WorkdirError) as error:
         check_workdir(Config(), folder)
@@ -226,21 +249,21 @@ def refusal(folder: pathlib.Path) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize("name", [*contents.FOLDERS, *contents.FILES])
+@pytest.mark.parametrize("name", [*workdir.FOLDERS, *workdir.FILES])
 def test_files_in_the_place_of_folders_and_the_reverse(tmp_path: pathlib.Path, name: str):
     open_workdir(Config(), tmp_path)
     (tmp_path / name).unlink(missing_ok=True)
-    if name in contents.FOLDERS:
+    if name in workdir.FOLDERS:
         (tmp_path / name).write_text("")
     else:
         (tmp_path / name).mkdir()
-    kind = "file" if name in contents.FOLDERS else "folder"
+    kind = "file" if name in workdir.FOLDERS else "folder"
     assert refusal(tmp_path).startswith(f"{tmp_path}/{name}: is a {kind}, and a run needs")
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "best", "episodes", "metrics.jsonl"])
 def test_a_run_without_its_record_is_refused(tmp_path: pathlib.Path, name: str):
-    """Otherwise it would go on with another configuration, and record that."""
+    """Otherwise the run would go on with another configuration, and record that one."""
     if name.endswith("jsonl"):
         (tmp_path / name).write_text("")
     else:
@@ -249,7 +272,7 @@ def test_a_run_without_its_record_is_refused(tmp_path: pathlib.Path, name: str):
 
 
 def test_iterations_without_checkpoints_are_refused(tmp_path: pathlib.Path):
-    """Not where the folder is there and empty: the run was stopped before its first checkpoint."""
+    """An empty folder is no error: the run was stopped before its first checkpoint."""
     open_workdir(Config(), tmp_path)
     line = {"iteration": 0, "step": 20, "stage": "sft"}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
@@ -347,7 +370,7 @@ def test_allowed_changes_name_real_fields():
 
 
 def test_an_object_is_written_at_once(monkeypatch: pytest.MonkeyPatch):
-    """A store would copy it to rename it, and shows it only when it is whole."""
+    """A store would copy a file to rename it, and shows a file only when it is complete."""
     store = empty_bucket(monkeypatch)
     monkeypatch.setattr(store, "mv", lambda *_, **__: pytest.fail("renamed"))
     write_atomic(epath.Path("gs://bucket/a.json"), "text")

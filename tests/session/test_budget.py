@@ -1,4 +1,4 @@
-"""How many updates a run will make: what its learning rates decay over."""
+"""Tests the number of updates of a run, over which its learning rate decays."""
 
 import math
 from typing import Any
@@ -9,7 +9,7 @@ from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
-from vinejax.session.budget import Spent, left, num_updates
+from vinejax.session.budget import RunTotals, left, num_updates
 
 
 def config(iterations: int, **budget: int | None) -> Config:
@@ -25,7 +25,7 @@ def config(iterations: int, **budget: int | None) -> Config:
 
 def played(cfg: Config) -> int:
     """Updates, counted as the loop makes them."""
-    spent = Spent()
+    spent = RunTotals()
     for _ in range(cfg.iterations):
         prompts = min(cfg.rollout.prompts, left(cfg, spent))
         if prompts < 1:
@@ -43,8 +43,8 @@ def test_the_count_is_what_the_loop_makes(episodes: int | None):
 
 
 def test_whole_groups_are_left():
-    assert left(config(5, episodes=71), Spent(episodes=40)) == 3
-    assert left(config(5), Spent()) >= 2**32
+    assert left(config(5, episodes=71), RunTotals(episodes=40)) == 3
+    assert left(config(5), RunTotals()) >= 2**32
 
 
 @pytest.mark.parametrize("method", ["vineppo", "restem", "sft"])

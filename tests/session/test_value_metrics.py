@@ -1,4 +1,4 @@
-"""What an iteration logs of its values, by hand."""
+"""Tests the metrics of an iteration's values against figures computed by hand."""
 
 import numpy as np
 import pytest

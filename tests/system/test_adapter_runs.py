@@ -100,16 +100,16 @@ def test_the_best_adapters_are_evaluated_on_what_is_below(run: Path, start: str,
 def test_a_run_that_was_stopped_goes_on_to_the_bit(
     run: Path, start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    made = loop.Run._train_iteration
+    made = loop.TrainingRun._train_iteration
 
     def stopping(self: Any) -> None:
-        if self.at.done == 1:
+        if self.progress.done == 1:
             raise Stopped(15)
         made(self)
 
     cfg = config(start, iterations=2)
     with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(loop.Run, "_train_iteration", stopping)
+        patch.setattr(loop.TrainingRun, "_train_iteration", stopping)
         loop.train(cfg, tmp_path)
     loop.train(cfg, tmp_path)
     cases.assert_equal(adapters_of(tmp_path, start), adapters_of(run, start))

@@ -89,7 +89,10 @@ def test_a_critic_is_saved_and_restored_with_the_policy(start: str, tmp_path: Pa
 
 @pytest.mark.slow
 def test_a_learned_value_is_saved_and_restored_with_the_policy(start: str, tmp_path: Path):
-    sections = {"values": method_runs.PROBED | {"k": 1}, "credit": {"lam": 0.7, "filter": 0.5}}
+    sections = {
+        "values": method_runs.PROBED | {"k": 1},
+        "credit": {"lambda_": 0.7, "baseline_lambda": 0.5},
+    }
     method_runs.check_learned_value(start, tmp_path, sections)
 
 

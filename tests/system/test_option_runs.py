@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 # The option that keeps something, and others that a run can have beside it.
 TOGETHER: dict[str, Any] = {
-    "rollout": {"flat": "drop"},
+    "rollout": {"zero_variance": "drop"},
     "reward": {"overlong": 0.5, "scale": "batch"},
     "ppo": {"mask_truncated": True},
     "kl": {"coef": 0.1, "target": 0.05, "horizon": 24.0},
@@ -118,7 +118,7 @@ def test_longer_rows_change_results_by_rounding_only(
 def test_all_groups_left_out(start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """An iteration without a group to learn from makes no update, and is recorded."""
     monkeypatch.setattr(cases.FewProblems, "reward", lambda *_: 0.0)
-    cfg = config("vineppo", start, rollout={"flat": "drop"}, iterations=2)
+    cfg = config("vineppo", start, rollout={"zero_variance": "drop"}, iterations=2)
     loop.train(cfg, tmp_path)
     for line in trained(tmp_path):
         assert line["total/updates"] == line["step"] == 0
@@ -128,13 +128,13 @@ def test_all_groups_left_out(start: str, tmp_path: Path, monkeypatch: pytest.Mon
 # Options that no run above has, beside one another and other methods.
 RUNS: dict[str, dict[str, Any]] = {
     "vineppo": {
-        "rollout": {"flat": "resample"},
+        "rollout": {"zero_variance": "resample"},
         "reward": {"overlong": 0.5},
         "ppo": {"mask_truncated": True},
         "kl": {"target": 0.02},
     },
     "grpo": {
-        "rollout": {"flat": "drop"},
+        "rollout": {"zero_variance": "drop"},
         "reward": {"overlong": 0.5, "scale": "batch"},
         "kl": {"place": "reward"},
     },
@@ -154,7 +154,7 @@ def test_options_train_together(method: str, start: str, tmp_path: Path):
     assert len(lines) == 3 and lines[-1]["total/updates"] > 0
     for line in lines:
         assert all(math.isfinite(x) for x in line.values() if not isinstance(x, str))
-    if "flat" in sections["rollout"]:
+    if "zero_variance" in sections["rollout"]:
         assert sum(line["rollout/discarded"] for line in lines) > 0
     if "target" in kl:
         assert np.ptp([line["kl/coef"] for line in lines]) > 0

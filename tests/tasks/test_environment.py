@@ -164,7 +164,6 @@ def test_settings_and_tasks_that_do_not_fit_are_refused():
     vineppo = find_method("vineppo")
     check_environment(cfg, vineppo, DoorsTask())
     for task, fields, method, field in [
-        (Arithmetic(), {}, "vineppo", "env.observed"),
         (DoorsTask(), {"env": {"observed": 0}}, "vineppo", "env.observed"),
         (DoorsTask(), {"reward": {"functions": ("task",)}}, "vineppo", "reward.functions"),
     ]:

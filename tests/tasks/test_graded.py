@@ -18,7 +18,7 @@ from vinejax.core.types import Problem
 from vinejax.grading import Grader, Verdict
 from vinejax.rollout.sampler import Solution, split_solution
 from vinejax.tasks import graded as module
-from vinejax.tasks.graded import GradedTask, GradingStats, check_grader
+from vinejax.tasks.graded import GradedTask, GradingStats
 from vinejax.tasks.gsm8k import GSM8K
 from vinejax.tasks.math import MATH
 from vinejax.tasks.steps import every_n_tokens
@@ -40,17 +40,6 @@ def test_a_plain_task_is_asked_for_each_and_has_no_grader(monkeypatch: pytest.Mo
         assert rewards([(PROBLEMS[0], "abc"), (PROBLEMS[1], "")]) == [0.75, 0.0]
         assert rewards.unreadable(PROBLEMS) == {} and not rewards.has_steps
         assert (rewards.stats.pairs, rewards.stats.timeouts, rewards.stats.errors) == (0, 0, 0)
-
-
-def test_golds_may_be_left_unread_only_by_a_task_that_has_them():
-    class WithoutGold(Plain):
-        def rewards(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
-            return [0.0 for _ in items]
-
-    check_grader(WithoutGold(), GraderConfig(mode="reference", workers=3))
-    check_grader(MATH("x"), GraderConfig(unreadable="keep"))
-    with refuses("grader.unreadable"):
-        check_grader(WithoutGold(), GraderConfig(unreadable="keep"))
 
 
 class Recorder(Grader):

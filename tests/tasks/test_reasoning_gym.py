@@ -16,12 +16,11 @@ import pytest
 from helpers.data import path
 
 from vinejax.core.errors import ConfigError, DataError
-from vinejax.core.settings import DataConfig, GraderConfig
+from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
 from vinejax.grading import Grader
 from vinejax.grading.extract import marked_answer
 from vinejax.tasks.base import load_task
-from vinejax.tasks.graded import check_grader
 from vinejax.tasks.reasoning_gym import ReasoningGym, generate
 
 RECORDED = json.loads(path("reasoning_gym.json").read_text(encoding="utf-8"))
@@ -107,7 +106,10 @@ def task_of(name: str = "numbers", **fields: Any) -> ReasoningGym:
     [
         ({}, "#### {}"),
         ({"template": "{question} Answer in \\boxed{{}}."}, "\\boxed{{{}}}"),
-        ({"system": "Put it between <answer> and </answer>."}, "<answer>{}</answer>"),
+        (
+            {"chat_template": True, "system": "Put it between <answer> and </answer>."},
+            "<answer>{}</answer>",
+        ),
     ],
 )
 def test_each_form_of_answer_is_found_again(row: dict[str, Any], fields: Any, form: str):
@@ -248,15 +250,6 @@ def test_what_is_missing_or_not_read_is_one_line(package: None, monkeypatch: pyt
         task_of("")
     with pytest.raises(ConfigError, match="data.template.*must hold {question}"):
         task_of(template="no place")
-    with pytest.raises(ConfigError, match="data.question.*does not read it"):
-        task_of(question="problem")
-    with pytest.raises(ConfigError, match="data.size.*or take vinejax.tasks.reasoning_gym"):
-        load_task(DataConfig(task="vinejax.tasks.arithmetic", size=10))
-    with pytest.raises(ConfigError, match="grader.mode.*scores by its own rules; leave it out"):
-        check_grader(task_of(), GraderConfig(mode="reference"))
-    with pytest.raises(ConfigError, match="grader.unreadable.*has no `gold`"):
-        check_grader(task_of(), GraderConfig(unreadable="keep"))
-    check_grader(task_of(), GraderConfig(workers=1, timeout_s=1.0))
     here = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "reasoning_gym" else here(name)

@@ -1,7 +1,6 @@
 """The task `table`: named columns, in files of each kind and from the hub, and their splits."""
 
 import csv
-import dataclasses
 import json
 import sys
 import types
@@ -244,12 +243,6 @@ def test_faulty_csv_is_one_line(content: bytes, message: str, tmp_path: Path):
 def test_what_a_table_needs_is_named(fields: dict[str, Any], field: str):
     with pytest.raises(ConfigError, match=rf"^{field} = "):
         load_task(DataConfig(task="vinejax.tasks.table", **fields))
-
-
-@pytest.mark.parametrize("field", ["question", "answer", "solution", "subset", "template"])
-def test_other_tasks_refuse_the_fields_of_a_table(field: str):
-    with pytest.raises(ConfigError, match=rf"^data\.{field} = 'x': task arithmetic does not read"):
-        load_task(dataclasses.replace(DataConfig(), **{field: "x"}))
 
 
 def test_supervised_training_needs_the_column_of_solutions(tmp_path: Path):

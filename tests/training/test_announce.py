@@ -1,4 +1,4 @@
-"""What a run says at its end; tests/test_train.py sees the lines of a whole run."""
+"""Tests the lines that a run prints at its end; test_train.py has the lines of a whole run."""
 
 import json
 from pathlib import Path

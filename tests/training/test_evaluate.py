@@ -1,4 +1,4 @@
-"""`--mode=eval`: which policy it takes, and that its figures are those of the training run."""
+"""Tests `--mode=eval`: the policy it takes, and that its figures equal the training run's."""
 
 import dataclasses
 import json
@@ -49,7 +49,7 @@ def copy(run: Path, tmp_path: Path) -> Path:
 
 
 def test_start_and_end_differ(run: Path):
-    """Or the tests below could not tell one policy from another."""
+    """The policies differ, so that the tests below can tell them apart."""
     assert recorded(run, 0) != recorded(run, 1)
 
 
@@ -92,14 +92,14 @@ def test_each_data_set_of_a_split_has_its_accuracies(
 def test_the_start_where_validation_found_none_better(
     run: Path, copy: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """No policy was kept as the best, though validation was looked at: the start was best."""
+    """No policy was kept as the best, because the start was better on validation."""
     record = evaluate_run(cases.config(), copy)
     assert "holds no run" not in capsys.readouterr().out
     assert record["source"] == "the start" and figures(record) == recorded(run, 0)
 
 
 def test_the_newest_checkpoint_where_validation_has_chosen_none(run: Path, copy: Path):
-    """It was looked at before the first iteration alone."""
+    """Validation was evaluated only before the first iteration."""
     file = copy / "checkpoints" / "3" / "meta" / "metadata"
     meta = json.loads(file.read_text())
     assert meta["evaluated"] == 3

@@ -1,4 +1,4 @@
-"""`--mode=export`: which checkpoint, and that what it writes is the policy itself."""
+"""Tests `--mode=export`: the checkpoint it takes, and that it writes the policy itself."""
 
 import dataclasses
 from pathlib import Path
@@ -105,7 +105,7 @@ def test_transformers_gives_the_prompts_of_an_export_the_ids_of_training(run):
 
 @pytest.mark.slow
 def test_an_export_of_the_tiny_start_answers_in_transformers_as_here(tmp_path):
-    """Greedily, as anybody asks: the prompt to the tokenizer, what it gives to the model."""
+    """Greedy decoding as any user does it: tokenize the prompt, call the model."""
     torch = pytest.importorskip("torch")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -1,4 +1,4 @@
-"""What several iterations in a row say about a run; tests/test_train.py has whole runs."""
+"""Tests what `Health` reports of several iterations in a row; test_train.py has whole runs."""
 
 from collections.abc import Sequence
 from pathlib import Path

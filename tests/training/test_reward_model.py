@@ -1,4 +1,4 @@
-"""`--mode=export` of a run with values of its own: a reward model that gives the same values."""
+"""Tests `--mode=export` of a run with learned values: the reward model gives the same values."""
 
 import dataclasses
 import json
@@ -37,7 +37,7 @@ from vinejax.training.export import export_run
 
 
 def exported(cfg: Config, model: Model, kept: Any, workdir: Path) -> Path:
-    """The reward model of a run whose only checkpoint keeps this."""
+    """The reward model of a run whose only checkpoint has this state."""
     record_run(cfg, check_workdir(cfg, workdir))
     with Checkpoints(workdir / "checkpoints", keep=2) as checkpoints:
         state = RunState(TrainState(jnp.int32(7), model.params, {}), kept)
@@ -132,7 +132,7 @@ def test_the_probe_as_a_reward_model(case: str, tmp_path: Path):
 
 
 def trained(cfg: Config, model: Model, seed: int) -> Params:
-    """All weights as they are, or, if the run trains adapters, such that change them."""
+    """All weights, or adapters that change the weights if the run trains adapters."""
     if not cfg.model.lora_rank:
         return model.params
     adapters = abstract_adapters(model.decoder, cfg.model)

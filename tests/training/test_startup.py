@@ -1,4 +1,4 @@
-"""What a run refuses to start with, in one line and before it has written anything."""
+"""Tests the errors of a start, one line each, before anything is written."""
 
 import dataclasses
 import datetime
@@ -55,7 +55,7 @@ def test_another_configuration_is_refused(run):
 def test_prompts_that_are_trained_on_are_said(
     run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
-    """Those of validation and test that are in train, too."""
+    """Prompts of validation and test that are in train, too, are counted in a warning."""
     load = cases.FewProblems.load
 
     def overlapping(task: Any, split: str) -> list[Problem]:
@@ -74,13 +74,6 @@ def test_prompts_that_are_trained_on_are_said(
     rule = "so accuracy there is not that on new ones"
     said = f"warning: test: 1 of 6 prompts are in train, too, {rule}: {name}\n"
     assert said in capsys.readouterr().out
-
-
-def test_a_data_path_that_no_task_reads_is_refused(tmp_path: Path):
-    cfg = dataclasses.replace(cases.config(), data=DataConfig(path=str(tmp_path)))
-    message = refusal(ConfigError, cfg, tmp_path / "run")
-    assert message.startswith(f"data.path = {str(tmp_path)!r}: task arithmetic makes its problems")
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
@@ -104,7 +97,7 @@ def test_a_run_with_a_row_of_meshes_goes_on(run, tmp_path: Path):
 
 
 def test_one_process_trains_in_a_workdir_and_others_may_read_it(run, tmp_path: Path):
-    """The second is refused before it writes; an evaluation leaves the record of the run alone."""
+    """The second start fails before it writes; an evaluation leaves the run's record unchanged."""
     cfg = cases.config(iterations=0, model={"path": str(run.workdir / "warmup")}, eval={"every": 0})
     with open_session(cfg, tmp_path, trains=True):
         before = contents(tmp_path)
@@ -143,7 +136,7 @@ def test_more_prompts_than_problems(run, tmp_path: Path):
     "section, field", [("data", "max_prompt_tokens"), ("sample", "max_tokens")]
 )
 def test_no_room_in_the_context(run, tmp_path: Path, section: str, field: str):
-    """Of a model that is there, or of one that would be trained first."""
+    """The context is that of a loaded model, or of one that would be trained first."""
     for path in (str(run.workdir / "warmup"), ""):
         cfg = cases.config(model={"path": path}, **{section: {field: 48}})
         message = refusal(ConfigError, cfg, tmp_path / "run")
@@ -235,7 +228,7 @@ def test_long_prompts_are_left_out_and_listed(
 
 
 class Graded(cases.FewProblems):
-    """Graded by the grader, with a few golds that nothing can read."""
+    """A task whose answers the grader compares, with a few golds that nothing can read."""
 
     def gold(self, problem: Problem) -> str | None:
         return BAD.get(int(problem.id.split("/")[1]), self.answer(problem.answer))
@@ -283,17 +276,26 @@ def test_golds_that_cannot_be_read_are_listed_and_not_trained_on(
         )
 
 
-@pytest.mark.parametrize(
-    "setting", [{"mode": "reference"}, {"workers": 3}, {"memory_mb": 9}, {"unreadable": "keep"}]
-)
-def test_settings_of_a_grader_that_the_task_never_asks(
-    run, tmp_path: Path, setting: dict[str, Any]
+def test_the_start_prints_a_note_for_each_field_without_effect(
+    run, tmp_path: Path, capsys: pytest.CaptureFixture
 ):
-    cfg = cases.config(model={"path": str(run.workdir / "warmup")}, grader=setting)
-    (field, value), workdir = *setting.items(), tmp_path / "run"
-    message = refusal(ConfigError, cfg, workdir)
-    rule = "task arithmetic has no `rewards`, so nothing reads it; leave it out"
-    assert message == f"grader.{field} = {value!r}: {rule}" and not workdir.exists()
+    """`env.observed` does not make rows longer for a task without an environment."""
+    idle = {
+        "env": {"observed": 99},
+        "grader": {"workers": 3},
+        "data": {"system": "Be brief.", "template_vars": ("brief=True",)},
+    }
+    cfg = cases.config(model={"path": str(run.workdir / "warmup")}, **idle)
+    with open_session(cfg, tmp_path / "eval") as session:
+        assert session.cfg.env.observed == 0
+    assert "note: " not in capsys.readouterr().out
+    with open_session(cfg, tmp_path / "run", trains=True):
+        lines = capsys.readouterr().out.splitlines()
+    noted = [line.removeprefix("note: ").split(" has no effect: ")[0] for line in lines]
+    fields = {"env.observed", "grader.workers", "data.system", "data.template_vars"}
+    assert set(noted) == fields and len(noted) == len(fields)
+    recorded = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
+    assert recorded["env"]["observed"] == 99
 
 
 def test_no_gold_that_can_be_read(run, tmp_path: Path):

@@ -1,4 +1,4 @@
-"""The whole loop on a tiny model: one run that many tests look at, and runs that must equal it."""
+"""Tests the loop on a tiny model: one run that many tests read, and runs that must equal it."""
 
 import json
 import math
@@ -90,7 +90,7 @@ def test_the_stable_names_are_there_and_make_sense(run):
 
 
 def test_an_iteration_starts_at_ratio_1(run):
-    """And its KL is measured from the start of the run, not of the iteration."""
+    """The KL is measured from the start of the run, not from that of the iteration."""
     stats = [update.sums for _, update in run.updates]
     assert max(abs(x.ratio / x.tokens - 1) for x in stats) > 1e-3
     for i in (0, 4, 8):
@@ -190,9 +190,9 @@ def test_the_best_policy_is_written_before_the_checkpoint_that_counts_it():
     stub: Any = SimpleNamespace(
         best=SimpleNamespace(wait=lambda: calls.append("best is written")),
         checkpoints=SimpleNamespace(save=lambda *given: calls.append("checkpoint")),
-        at=loop.Progress(),
+        progress=loop.Progress(),
     )
-    loop.Run._save(stub, RunState(TrainState(jnp.int32(0), {}, ())))
+    loop.TrainingRun._save(stub, RunState(TrainState(jnp.int32(0), {}, ())))
     assert calls == ["best is written", "checkpoint"]
 
 
@@ -201,17 +201,17 @@ def test_accuracies_of_other_settings_are_not_compared():
     stub: Any = SimpleNamespace(
         session=SimpleNamespace(cfg=cases.config()),
         log=SimpleNamespace(message=said.append),
-        at=loop.Progress(done=1, best_accuracy=0.5),
+        progress=loop.Progress(done=1, best_accuracy=0.5),
     )
-    loop.Run._judge_alike(stub)
-    assert stub.at.best_accuracy == -math.inf and "is chosen anew" in said.pop()
-    stub.at.best_accuracy, stub.session.cfg = 0.5, cases.config(eval={"every": 7})
-    loop.Run._judge_alike(stub)
-    assert stub.at.best_accuracy == 0.5 and not said
+    loop.TrainingRun._judge_alike(stub)
+    assert stub.progress.best_accuracy == -math.inf and "is chosen anew" in said.pop()
+    stub.progress.best_accuracy, stub.session.cfg = 0.5, cases.config(eval={"every": 7})
+    loop.TrainingRun._judge_alike(stub)
+    assert stub.progress.best_accuracy == 0.5 and not said
 
 
 def test_the_best_policy_is_kept(run):
-    """The first of those with the highest validation accuracy, if the start does not have it."""
+    """It is the first one with the highest validation accuracy, if the start does not have it."""
     found = [line["eval/pass_at_1"] for line in metrics(run.workdir, "eval")]
     best = found.index(max(found))
     assert len(set(found)) > 1 and best_of(run.workdir) == ([str(best)] if best else [])
@@ -291,10 +291,12 @@ def test_a_stop_saves_the_last_finished_iteration_and_nothing_is_lost(
             patch.setattr(*place, stand_in)
             loop.train(cfg, tmp_path)
         assert stop.value.exit_code == code
-        assert stop.value.kept == f"checkpoints/{done} is saved; the same command resumes there"
+        assert (
+            stop.value.next_start == f"checkpoints/{done} is saved; the same command resumes there"
+        )
         stopped = read_status(epath.Path(tmp_path))
         assert stopped is not None and (stopped.state, stopped.done) == ("stopped", done)
-        assert stopped.why == f"{stop.value}; {stop.value.kept}"
+        assert stopped.why == f"{stop.value}; {stop.value.next_start}"
         assert (tmp_path / f"checkpoints/{done}/checksums.0-of-1.json").exists()
     assert len(updates) == 6
     loop.train(cfg, tmp_path)
@@ -309,7 +311,7 @@ def test_a_stop_saves_the_last_finished_iteration_and_nothing_is_lost(
 def test_a_run_whose_updates_are_all_skipped_ends_with_their_batch(
     run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Gradients that are not finite: three iterations in a row, not three in all."""
+    """Three iterations in a row with gradients that are not finite end a run; others do not."""
     good, given, assigned = {0, 2}, [], base.assigned
 
     def of_nan(*args: Any):
@@ -342,7 +344,7 @@ def test_a_stop_in_the_first_iteration_saves_nothing(
     monkeypatch.setattr(loop, "evaluate", lambda *_: stopping.request(signal.SIGHUP) or 0.5)
     with pytest.raises(stopping.Stopped, match="SIGHUP") as stop:
         loop.train(cfg, tmp_path)
-    assert stop.value.kept.startswith("no iteration was finished")
+    assert stop.value.next_start.startswith("no iteration was finished")
     assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
@@ -392,7 +394,7 @@ def test_a_finished_run_is_left_as_it_is(run, tmp_path: Path, capsys: Any):
 def test_a_run_goes_back_to_the_checkpoint_before_a_damaged_one(
     run, tmp_path: Path, capfd: pytest.CaptureFixture[str], damage: str
 ):
-    """The newest has another bit or, with no checksums, a meta without a key or of another run."""
+    """The newest has a flipped bit or, without checksums, a meta with no key or of another run."""
     workdir = Path(shutil.copytree(run.workdir, tmp_path / "copy"))
     newest = workdir / "checkpoints/3"
     if damage == "flip":

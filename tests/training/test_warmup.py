@@ -1,4 +1,4 @@
-"""Supervised warm-up: its loss, its batches, its folder and what it refuses."""
+"""Tests the supervised warm-up: its loss, its batches, its folder and its errors."""
 
 import dataclasses
 import json
@@ -188,7 +188,7 @@ def test_warm_up_of_a_given_model(warmed: Path, tmp_path: Path):
 
 
 def test_a_run_that_must_not_exist_may_still_warm_up(tmp_path: Path):
-    """resume=False refuses a folder with a run in it, not the one that it has just begun."""
+    """resume=False is an error for a folder with a run, but not for the run that just began."""
     cfg = cases.config(resume=False, sft={"steps": 0})
     open_session(cfg, tmp_path)
     with pytest.raises(WorkdirError, match="holds a run"):

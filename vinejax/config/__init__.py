@@ -1,4 +1,4 @@
-"""Configurations: files and the command line to settings, and what is refused.
+"""Configurations: reads files and the command line into settings, and checks them.
 
 Config files import from here: `default`, `from_file` and the settings' classes.
 """

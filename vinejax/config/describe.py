@@ -1,4 +1,4 @@
-"""Fields in words: `--help FIELD` and `--mode=config`."""
+"""Describes fields in words, for `--help FIELD` and `--mode=config`."""
 
 import ast
 import inspect
@@ -20,8 +20,8 @@ INDENT = "    "
 def describe(name: str) -> str:
     """The type, range, default and meaning of a field, or of all fields of a section.
 
-    The meaning is the comment at the field in the source. Raises ConfigError, naming the nearest,
-    for what is neither.
+    The meaning is the comment at the field in the source. Raises ConfigError for any other name; it
+    names the nearest field.
     """
     sections = {field: kind for field, kind in get_type_hints(Config).items() if _is_section(kind)}
     sections |= {x: kind for x in section_names() if (kind := section_of(x))}
@@ -44,7 +44,7 @@ def describe(name: str) -> str:
 def print_config(cfg: Config, workdir: str) -> None:
     """`--mode=config`: prints every field as a run would use it, and the default where it differs.
 
-    Where a field says 'method', it is the method's own choice that is printed.
+    A field that says 'method' is printed with the method's own choice.
     """
     method = method_of(cfg)
     defaults = dict(flatten(method.with_settings(Config(method=cfg.method))))
@@ -84,8 +84,8 @@ def _kind(hint: Any) -> str:
 
 
 def _comments(kind: type) -> dict[str, str]:
-    """The comments at the fields of a class: the lines above one, then that at its end."""
-    found: dict[str, str] = {}
+    """Field -> its comments in the source: the lines above it, then the one behind it."""
+    by_field: dict[str, str] = {}
     for part in reversed(kind.__mro__[:-1]):
         source = textwrap.dedent(inspect.getsource(part))
         lines = iter(source.splitlines(keepends=True))
@@ -103,8 +103,8 @@ def _comments(kind: type) -> dict[str, str]:
                     above.insert(0, comments[line].string)
                     line -= 1
                 own = [comments[node.end_lineno].string] if node.end_lineno in comments else []
-                found[node.target.id] = " ".join(text.strip("# ") for text in above + own)
-    return found
+                by_field[node.target.id] = " ".join(text.strip("# ") for text in above + own)
+    return by_field
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

@@ -1,40 +1,43 @@
-"""What a configuration and a task with an environment, or without one, ask of each other."""
+"""Fits a configuration to a task that has an environment, or that has none."""
+
+import dataclasses
 
 from vinejax.core.errors import ConfigError
-from vinejax.core.settings import Config, EnvConfig, flatten
+from vinejax.core.settings import Config, EnvConfig
 from vinejax.methods.base import Method
 from vinejax.tasks.base import StepRewarded, Task
 from vinejax.tasks.environment import MultiTurn
 
 
-def check_environment(cfg: Config, method: Method, task: Task) -> None:
-    """Refuses settings of environments for a task without one, and what a multi-turn task cannot.
+def with_environment(cfg: Config, task: Task) -> Config:
+    """The configuration with `env` at its defaults if the task has no environment to read it.
 
-    `cfg` is a configuration that its method was applied to. Raises ConfigError.
+    Else tokens of observations that never come would make rows longer.
+    """
+    if isinstance(task, MultiTurn):
+        return cfg
+    return dataclasses.replace(cfg, env=EnvConfig())
+
+
+def check_environment(cfg: Config, method: Method, task: Task) -> None:
+    """Raises ConfigError for a method or a setting that does not fit the task's turns.
+
+    `cfg` is a configuration that its method was applied to.
     """
     if not isinstance(task, MultiTurn):
-        _check_without(cfg, task)
+        if cfg.values.positions == "turns":
+            message = f"task {task.name} has no turns; leave it out"
+            raise ConfigError("values.positions", message, "'turns'")
         return
     if isinstance(task, StepRewarded):
-        rule = "its environment gives the rewards of turns: leave out `step_rewards` or `env`"
-        raise ConfigError("data.task", rule, repr(cfg.data.task))
+        message = "its environment gives the rewards of turns: leave out `step_rewards` or `env`"
+        raise ConfigError("data.task", message, repr(cfg.data.task))
     if method.has_own_sampling and "turns" not in method.flags:
-        rule = f"samples in a way of its own, and task {task.name} has turns; take another"
-        raise ConfigError("method", rule, repr(cfg.method))
+        message = f"samples in a way of its own, and task {task.name} has turns; take another"
+        raise ConfigError("method", message, repr(cfg.method))
     if cfg.reward.functions:
-        rule = f"must be () for task {task.name}, whose environment gives the rewards"
-        raise ConfigError("reward.functions", rule, repr(cfg.reward.functions))
+        message = f"must be () for task {task.name}, whose environment gives the rewards"
+        raise ConfigError("reward.functions", message, repr(cfg.reward.functions))
     if not cfg.env.observed:
-        rule = f"must be at least 1 for task {task.name}: what its environment says takes tokens"
-        raise ConfigError("env.observed", rule, "0")
-
-
-def _check_without(cfg: Config, task: Task) -> None:
-    defaults = dict(flatten(EnvConfig(), "env."))
-    for name, value in flatten(cfg.env, "env."):
-        if value != defaults[name]:
-            rule = f"task {task.name} has no environment; leave it out"
-            raise ConfigError(name, rule, repr(value))
-    if cfg.values.positions == "turns":
-        rule = f"task {task.name} has no turns; leave it out"
-        raise ConfigError("values.positions", rule, "'turns'")
+        message = f"must be at least 1 for task {task.name}: what its environment says takes tokens"
+        raise ConfigError("env.observed", message, "0")

@@ -1,8 +1,8 @@
-"""Config files to settings.
+"""Turns config files into settings.
 
-A config file is plain Python: `get_config()` starts from `default()`, a ConfigDict of
-`ml_collections` with every field of `core/settings.py`, and changes some. `from_dict` makes frozen
-dataclasses of the result.
+A config file is plain Python. Its `get_config()` starts from `default()`, a ConfigDict of
+`ml_collections` with every field of `core/settings.py`, and changes some fields. `from_dict` makes
+frozen dataclasses of the result.
 """
 
 import dataclasses
@@ -23,31 +23,31 @@ from vinejax.core.accessories import contributed, contributed_class
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.plugins import failure
 from vinejax.core.sections import Section
-from vinejax.core.settings import Config, flatten
+from vinejax.core.settings import RENAMED, Config, flatten
 from vinejax.methods import settings as method_settings
 
-# The settings of the methods of this package, by the names of their groups of fields.
-OF_METHODS: dict[str, type[Section]] = {
+# Name of a group of fields -> the settings' class, of the methods of this package.
+METHOD_SECTIONS: dict[str, type[Section]] = {
     kind.section: kind
     for kind in vars(method_settings).values()
     if isinstance(kind, type) and issubclass(kind, Section) and kind.section
 }
-CORE = {field.name for field in dataclasses.fields(Config)} - {"sections"}
+CORE_GROUPS = {field.name for field in dataclasses.fields(Config)} - {"sections"}
 
 
 def section_of(name: str) -> type[Section] | None:
-    """The class of a group of settings outside the core's; None if there is none of this name."""
-    return OF_METHODS.get(name) or contributed_class("SECTIONS", name)
+    """The class of a group of settings outside the core; None if no group has this name."""
+    return METHOD_SECTIONS.get(name) or contributed_class("SECTIONS", name)
 
 
 def section_names() -> list[str]:
-    """The names of all groups of settings outside the core's."""
-    return [*OF_METHODS, *contributed("SECTIONS")]
+    """The names of all groups of settings outside the core."""
+    return [*METHOD_SECTIONS, *contributed("SECTIONS")]
 
 
 @functools.cache
 def field_names() -> list[str]:
-    """The dotted names of all fields: the core's, those of methods, and those of accessories."""
+    """The dotted names of all fields, of the core, of methods and of accessories."""
     names = [name for name, _ in flatten(Config())]
     for section in section_names():
         if kind := section_of(section):
@@ -55,21 +55,21 @@ def field_names() -> list[str]:
     return names
 
 
-class Group(config_dict.ConfigDict):
-    """A group of fields, which says in words what is of the wrong type."""
+class FieldGroup(config_dict.ConfigDict):
+    """A group of fields; an error of type names the field, its value and the type it needs."""
 
     def __setitem__(self, name: str, value: Any) -> None:
         try:
             super().__setitem__(name, value)
         except TypeError:
             kind = type(self[name])
-            if isinstance(before := self.get_ref(name), Setting):
-                kind = before.get_type()
-            wanted = "a group of fields" if kind is Group else f"of type {kind.__name__}"
+            if isinstance(section_before := self.get_ref(name), Setting):
+                kind = section_before.get_type()
+            wanted = "a group of fields" if kind is FieldGroup else f"of type {kind.__name__}"
             raise TypeError(f"{name} = {value!r}: must be {wanted}") from None
 
 
-class Fields(Group):
+class Fields(FieldGroup):
     """The fields of `Config` as a ConfigDict, for config files and the command line to change."""
 
     # Attributes come before keys: without this property, `values` would be a mapping's method.
@@ -81,40 +81,40 @@ class Fields(Group):
         return super().__contains__(name) or section_of(name) is not None
 
     def __getitem__(self, name: str) -> Any:
-        """A field or group of fields; groups outside the core's become fields when asked for."""
-        if name not in CORE and name not in self.keys() and (kind := section_of(name)):
+        """A field or a group; a group outside the core is added when it is first asked for."""
+        if name not in CORE_GROUPS and name not in self.keys() and (kind := section_of(name)):
             self._add(kind)
         return super().__getitem__(name)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        """Sets a field; where it names a method of a user's own, its settings become fields.
+        """Sets a field. `method` also adds the settings of a user's own method as fields.
 
-        Those of a method of a user's own that was named before are no fields any more.
+        It removes the settings of the user's own method that was set before, if there was one.
         """
         if name != "method" or not isinstance(value, str):
             super().__setitem__(name, value)
             return
-        before = own_section(str(self.get("method") or ""))
+        section_before = own_section(str(self.get("method") or ""))
         super().__setitem__(name, value)
-        after = own_section(value)
-        if before is not after:
-            if before is not None:
+        section_after = own_section(value)
+        if section_before is not section_after:
+            if section_before is not None:
                 with self.unlocked():
-                    del self[before.section]
-            if after is not None:
-                self._add(after)
+                    del self[section_before.section]
+            if section_after is not None:
+                self._add(section_after)
 
     def _add(self, kind: type[Section]) -> None:
         with self.unlocked():
             super().__setitem__(kind.section, _settings(kind()))
 
-    # For type checkers, which could not know the fields of a field.
+    # Declared for type checkers, which cannot know the fields of a group.
     def __getattr__(self, attribute: str) -> Any:
         return super().__getattr__(attribute)
 
 
 def own_section(method: str) -> type[Section] | None:
-    """The settings of a method of a user's own; None without any, and for ours."""
+    """The class of the settings of a user's own method; None without settings, and for ours."""
     if "." not in method:
         return None
     from vinejax.methods.known import find_method
@@ -145,8 +145,8 @@ def default() -> Fields:
     return Fields(dict(_settings(Config()).items(preserve_field_references=True)))
 
 
-def _settings(group: Any) -> Group:
-    """The fields of a group, each a `Setting` or a group of its own."""
+def _settings(group: Any) -> FieldGroup:
+    """A group of fields as a ConfigDict: each field is a `Setting`, each subgroup a group."""
     hints = get_type_hints(type(group))
     fields = {}
     for name, value in vars(group).items():
@@ -159,13 +159,13 @@ def _settings(group: Any) -> Group:
         else:
             kind = type(value) if value is not None else get_args(hints[name])[0]
             fields[name] = Setting(value, kind)
-    return Group(fields)
+    return FieldGroup(fields)
 
 
 def fields_set(fields: config_dict.ConfigDict, prefix: str = "") -> set[str]:
     """Dotted names of the fields that were set, even if to their default.
 
-    A section that was replaced by a new section, such as `default().values`, has none.
+    A section that was replaced by a new one, such as `default().values`, counts as not set.
     """
     names = set()
     for name, value in fields.items(preserve_field_references=True):
@@ -183,9 +183,11 @@ def locate(path: str) -> tuple[str, list[str]]:
 
 
 def from_file(file: str, neighbour: str) -> Fields:
-    """The configuration of the file `neighbour`, a path from the folder of `file`, to change.
+    """The configuration of another config file, for a config file that changes a few fields of it.
 
-    A config file that differs from another in a few fields calls it with its own `__file__`.
+    Args:
+      file: the calling config file, its `__file__`.
+      neighbour: path of the other file, relative to the folder of `file`; it may have an argument.
     """
     path, arguments = locate(os.path.normpath(Path(file).parent / neighbour))
     return runpy.run_path(path)["get_config"](*arguments)
@@ -194,12 +196,13 @@ def from_file(file: str, neighbour: str) -> Fields:
 def load(path: str, name: str = "") -> Fields:
     """The configuration that a config file makes; the text after a colon in `path` is its argument.
 
-    Raises UserError, with the line, if the file is missing or fails; `name` stands for the path.
+    Raises UserError if the file is missing, or, with the line, if it fails. An error of a missing
+    file calls it `name`, by default its path.
     """
     file, arguments = locate(os.path.expanduser(path))
     if not Path(file).is_file():
-        rule = "is a folder, not a file" if Path(file).is_dir() else "no such file"
-        raise UserError(f"{name or path}: {rule}; see configs/")
+        message = "is a folder, not a file" if Path(file).is_dir() else "no such file"
+        raise UserError(f"{name or path}: {message}; see configs/")
     try:
         module = runpy.run_path(file)
         if "get_config" not in module:
@@ -241,11 +244,11 @@ def default_workdir(config: str) -> str:
 
 
 def from_dict(fields: config_dict.ConfigDict | dict[str, Any]) -> Config:
-    """The frozen form of a config file's result. Fields that are left out keep their default.
+    """The frozen form of a config file's result. Fields that are left out have their default.
 
-    `Config.sections` gets the groups that differ from their defaults. Raises ConfigError if a field
-    is unknown (the message names the nearest), of the wrong type, or not one of the allowed
-    strings.
+    `Config.sections` gets the groups that differ from their defaults. Raises ConfigError for a
+    field that is unknown (the message names the nearest), that has the wrong type, or whose text is
+    not one of the allowed ones.
     """
     if not isinstance(fields, (dict, config_dict.ConfigDict)):
         raise ConfigError("config", "must be a group of fields", repr(fields))
@@ -254,7 +257,7 @@ def from_dict(fields: config_dict.ConfigDict | dict[str, Any]) -> Config:
     core, sections = {}, {}
     for name, value in fields.items():
         kind = own if own and name == own.section else section_of(name)
-        if name in CORE or kind is None:
+        if name in CORE_GROUPS or kind is None:
             core[name] = value
         elif (settings := _dataclass_of(kind, f"{name}.", value)) != kind():
             sections[name] = settings
@@ -264,16 +267,18 @@ def from_dict(fields: config_dict.ConfigDict | dict[str, Any]) -> Config:
 def check_name(name: str, fields: Fields | None = None) -> None:
     """Raises ConfigError unless `name` is the dotted name of a field, such as `ppo.clip`.
 
-    `fields` may have those of a method of a user's own, too.
+    The fields of a user's own method count, too, if `fields` has them.
     """
-    found: Any = fields
+    field: Any = fields
     for part in name.split("."):
-        found = found.get(part) if isinstance(found, config_dict.ConfigDict) else None
-    if name not in field_names() and (found is None or isinstance(found, config_dict.ConfigDict)):
+        field = field.get(part) if isinstance(field, config_dict.ConfigDict) else None
+    if name not in field_names() and (field is None or isinstance(field, config_dict.ConfigDict)):
         raise _no_such_field(name)
 
 
 def _no_such_field(name: str) -> ConfigError:
+    if name in RENAMED:
+        return ConfigError(name, f"has a new name, {RENAMED[name]}; set that field instead")
     nearest = _nearest(name)
     if any(known.startswith(name + ".") for known in field_names()):
         return ConfigError(name, f"is a group of fields; set one of them, such as {nearest}")
@@ -281,9 +286,9 @@ def _no_such_field(name: str) -> ConfigError:
 
 
 def _nearest(name: str) -> str:
-    """The valid name that `name` goes on from, or is most like.
+    """The field that `name` extends (`ppo.clip` for `ppo.clip.low`), or else the most similar one.
 
-    `clip` means `ppo.clip`, so the last part counts twice.
+    The last part counts twice, so that `clip` finds `ppo.clip`.
     """
     leaf = name.rpartition(".")[2]
 
@@ -313,7 +318,7 @@ def _dataclass_of(kind: type, prefix: str, fields: Any) -> Any:
 
 
 def _typed(name: str, hint: Any, value: Any) -> Any:
-    """`value` as the declared type. Nothing converts but int to float and list to tuple."""
+    """`value` as the declared type. Only int to float and list to tuple are converted."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is dict:
         if not isinstance(value, (dict, config_dict.ConfigDict)):

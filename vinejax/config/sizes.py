@@ -1,8 +1,7 @@
-"""Refuses sizes whose arrays no host like this one could hold, before anything is allocated.
+"""Checks of sizes, before anything is allocated, against the memory of this host.
 
-Memory that the engine and the learner choose by themselves is not looked at here
-(`engine/memory.py`, `--mode=plan`): only sizes that no machine like this one could hold, or that
-nothing could use.
+Only sizes that no machine like this one could hold raise an error. The memory that the engine and
+the learner choose by themselves is computed elsewhere (`engine/memory.py`, `--mode=plan`).
 """
 
 import dataclasses
@@ -17,20 +16,20 @@ from vinejax.methods import sft
 from vinejax.methods.base import Method
 from vinejax.runtime.devices import host_memory
 
-# Bytes of the host for a sampled text, its branch, tokens, log-probabilities and characters.
-# Measured with tracemalloc in CPython 3.11: 180 for a branch, 7,140 for a result of 100 tokens.
+# Bytes on the host for a sampled text, and for each token of it: branch, tokens, log-probabilities
+# and characters. tracemalloc counts 180 for a branch and 7,140 for a result of 100 tokens (3.11).
 BRANCH_BYTES, TOKEN_BYTES = 600, 64
-ROW_BYTES = 29  # per token of a batch on the host: learner/batch.py
-WEIGHT_BYTES = 12  # of a new model: float32 weights, and Adam's two moments
-STEPS = 12  # reasoning steps that a solution is taken to have
-HOST_SHARE = 0.5  # of the host's memory, that any one of these may take
+ROW_BYTES = 29  # bytes per token of a batch on the host: learner/batch.py
+WEIGHT_BYTES = 12  # bytes per weight of a new model: float32, with Adam's two moments
+STEPS = 12  # assumed reasoning steps of a solution
+HOST_SHARE = 0.5  # largest share of the host's memory for any one of these arrays
 
 
 def check_sizes(cfg: Config, method: Method) -> None:
-    """Refuses a new model, or samples and rows of an iteration, that this host cannot hold.
+    """Raises ConfigError if this host cannot hold a new model, or an iteration's samples or rows.
 
-    A sample is taken to have a quarter of `sample.max_tokens` tokens, and a solution STEPS steps.
-    Raises ConfigError with the field and what it would take.
+    A sample is assumed to have a quarter of `sample.max_tokens` tokens, and a solution STEPS steps.
+    The error names the field and the memory that it would take.
     """
     if not cfg.model.path:
         _check_model(cfg)
@@ -50,34 +49,39 @@ def check_sizes(cfg: Config, method: Method) -> None:
     _check_rows("ppo.minibatch", cfg.ppo.minibatch, length, not method.is_policy_gradient)
 
 
-def check_answers(cfg: Config, method: Method, problems: dict[Any, list[Any]]) -> None:
-    """Refuses evaluations that this host cannot hold, and slots that could never be busy.
+def check_answers(cfg: Config, problems: dict[Any, list[Any]]) -> None:
+    """Raises ConfigError for evaluations whose answers this host cannot hold."""
+    _check_samples("eval.samples", _answers(cfg, problems), "answers of an evaluation", cfg)
 
-    `problems` are those of the splits that the run uses; train is never evaluated. Raises
-    ConfigError.
+
+def most_branches(cfg: Config, method: Method, problems: dict[Any, list[Any]]) -> int:
+    """An upper bound on the branches of a phase: an evaluation's, solutions or continuations."""
+    solutions = solutions_of(cfg, method)
+    each = cfg.sample.max_tokens * cfg.values.k if method.has_continuations else 1
+    return max(_answers(cfg, problems), solutions * each)
+
+
+def _answers(cfg: Config, problems: dict[Any, list[Any]]) -> int:
+    """The answers of the largest evaluation; `problems` are those of the splits of the run.
+
+    The train split is never evaluated.
     """
     evaluated = [found for split, found in problems.items() if split != "train"]
-    sizes = [len(found[: cfg.eval.problems]) for found in evaluated]
-    answers = max(sizes, default=0) * cfg.eval.samples
-    _check_samples("eval.samples", answers, "answers of an evaluation", cfg)
-    most = max(answers, solutions_of(cfg, method))
-    if method.has_continuations:
-        most = max(most, solutions_of(cfg, method) * cfg.sample.max_tokens * cfg.values.k)
-    if cfg.rollout.slots > max(most, 1024):
-        rule = f"no phase of this run can have more than {most:,} branches; lower it"
-        raise ConfigError("rollout.slots", rule, str(cfg.rollout.slots))
+    most = max((len(found[: cfg.eval.problems]) for found in evaluated), default=0)
+    return most * cfg.eval.samples
 
 
 def solutions_of(cfg: Config, method: Method) -> int:
-    """The largest number of solutions in an iteration, `rollout.prompts` problems at a time."""
+    """The largest number of solutions that `rollout.prompts` problems have in an iteration."""
     return cfg.rollout.prompts * method.settings.of(cfg).solutions_per_problem(cfg)
 
 
 def with_fitting_minibatch(cfg: Config, method: Method, shards: int) -> Config:
-    """The configuration with a minibatch of as many rows as an iteration has solutions, at most.
+    """The configuration with a minibatch of at most as many rows as an iteration has solutions.
 
-    Further rows would be empty, and as dear as others. Rows of a pass stay divisible by `shards`
-    and by `ppo.microbatch`. Methods that learn from a fixed set of solutions stay as they are.
+    More rows would be empty and would cost as much as others. The rows of a pass stay divisible by
+    `shards` and by `ppo.microbatch`. Methods that learn from a fixed set of solutions keep their
+    minibatch.
     """
     if not method.is_policy_gradient:
         return cfg
@@ -101,14 +105,14 @@ def _check_rows(field: str, rows: int, length: int, is_read: bool) -> None:
 def _check_host(field: str, value: int, taken: float, what: str) -> None:
     room = host_memory()
     if taken > HOST_SHARE * room:
-        rule = f"{what} take about {_gib(taken)} of memory, and this host has {_gib(room)}"
-        raise ConfigError(field, f"{rule}; lower it", str(value))
+        message = f"{what} take about {_gib(taken)} of memory, and this host has {_gib(room)}"
+        raise ConfigError(field, f"{message}; lower it", str(value))
 
 
 def _check_model(cfg: Config) -> None:
-    """Refuses a new model whose weights and moments alone are larger than the host's memory.
+    """Raises ConfigError if a new model's weights and moments alone exceed the host's memory.
 
-    Its devices may hold more; a model of that size is none to begin from nothing.
+    Devices may hold more than their host, but nobody trains a model of that size from nothing.
     """
     model = cfg.model
     kv_width = model.width // model.num_heads * model.num_kv_heads
@@ -120,9 +124,9 @@ def _check_model(cfg: Config) -> None:
     parts = {name: getattr(model, name) for name in ("width", "num_layers", "ffn")}
     defaults = {"width": 128, "num_layers": 4, "ffn": 512}
     field = max(parts, key=lambda name: parts[name] / defaults[name])
-    rule = f"a new model of {weights:,} weights takes {_gib(taken)} with its optimizer state"
-    rule += f", and this host has {_gib(room)}; lower it, or name a model in model.path"
-    raise ConfigError(f"model.{field}", rule, str(parts[field]))
+    message = f"a new model of {weights:,} weights takes {_gib(taken)} with its optimizer state"
+    message += f", and this host has {_gib(room)}; lower it, or name a model in model.path"
+    raise ConfigError(f"model.{field}", message, str(parts[field]))
 
 
 def _mean_tokens(cfg: Config) -> float:

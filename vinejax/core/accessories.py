@@ -1,4 +1,4 @@
-"""The names that accessories add to a configuration: methods, tasks and groups of settings.
+"""Names that accessories add to a configuration: methods, tasks and groups of settings.
 
 Accessories are the packages `vinejax/contrib/` and `vinejax/tools/`. The core imports nothing of
 theirs: it reads the tables of strings in their files names.py, and imports the module behind a name
@@ -20,15 +20,15 @@ def contributed(kind: Kind) -> Mapping[str, str]:
     """Name -> dotted path of a module or class, for one kind of names.
 
     `METHODS` are values of the field `method`, `TASKS` of `data.task`, `SECTIONS` groups of fields
-    with their classes, `OPTIONS` groups of fields with the modules that act on them. `HOOKS` are
-    what a run looks for: 'page', the class of `training.observer.Observer` that shows it to people,
-    and 'mesh_row', the function that chooses a row of `meshes` for devices that have none.
+    with their classes, `OPTIONS` groups of fields with the modules that act on them. `HOOKS` has
+    two names: 'page' is the subclass of `training.observer.Observer` that shows a run to people,
+    and 'mesh_row' the function that chooses a row of `meshes` for devices that have none.
     """
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for package in PACKAGES:
         names = _module(f"{package}.names")
-        found |= getattr(names, kind, {}) if names else {}
-    return found
+        paths |= getattr(names, kind, {}) if names else {}
+    return paths
 
 
 def contributed_module(kind: Kind, name: str) -> ModuleType | None:
@@ -40,8 +40,8 @@ def contributed_module(kind: Kind, name: str) -> ModuleType | None:
 def contributed_class(kind: Kind, name: str) -> Any:
     """The class or function of a contributed name; None where no accessory has the name."""
     module, _, leaf = contributed(kind).get(name, "").rpartition(".")
-    found = _module(module) if module else None
-    return getattr(found, leaf) if found else None
+    module_found = _module(module) if module else None
+    return getattr(module_found, leaf) if module_found else None
 
 
 def _module(path: str) -> ModuleType | None:

@@ -1,7 +1,7 @@
-"""Checks of the arguments that users pass to the library's functions of arrays.
+"""Checks the arguments that users pass to the library's functions of arrays.
 
-A compiled function broadcasts whatever it can, so that a wrong shape gives a wrong number in
-silence. `library` compares the arguments with the function's jaxtyping annotations.
+A compiled function broadcasts whatever it can, so that a wrong shape silently gives a wrong number.
+`library` compares the arguments with the function's jaxtyping annotations.
 """
 
 import functools
@@ -26,13 +26,13 @@ class Shown(str):
 
 
 def library(**bounds: tuple[int, str]) -> Callable[[F], F]:
-    """Decorates a function of arrays: lists become arrays, and wrong arguments are one line.
+    """Decorates a function of arrays: it converts lists to arrays and checks its arguments.
 
-    A bound such as `counts=(0, "M")` is the range of an argument's entries, both ends included; it
-    is looked at where the entries are known, and not while a function around it is compiled. `help`
-    shows the annotations in short.
+    A bound such as `counts=(0, "M")` is the range of an argument's entries, both ends included. It
+    is checked where the entries are known, so not while an outer function is compiled. `help` shows
+    the annotations in a short form.
 
-    The decorated function raises ValueError, which names itself and the argument.
+    The decorated function raises a ValueError of one line that names the function and the argument.
     """
 
     def decorate(function: F) -> F:
@@ -43,18 +43,18 @@ def library(**bounds: tuple[int, str]) -> Callable[[F], F]:
 
         @functools.wraps(function)
         def checked(*args: Any, **kwargs: Any) -> Any:
-            given = signature.bind(*args, **kwargs).arguments
-            left_out = [name for name in optional if given.get(name) is None]
+            bound = signature.bind(*args, **kwargs).arguments
+            left_out = [name for name in optional if bound.get(name) is None]
             arrays = {name: x for name, x in expected.items() if name not in left_out}
             try:
                 for name in arrays:
-                    given[name] = _as_array(name, given[name])
-                sizes = _check_arrays(given, arrays)
+                    bound[name] = _as_array(name, bound[name])
+                sizes = _check_arrays(bound, arrays)
                 for name, (least, letter) in bounds.items():
-                    _check_entries(name, given[name], least, sizes, letter)
+                    _check_entries(name, bound[name], least, sizes, letter)
             except ValueError as error:
                 raise ValueError(f"{function.__name__}: {error}") from error.__cause__
-            return function(**given)
+            return function(**bound)
 
         parameters = [
             x.replace(annotation=_shown(x.annotation)) for x in signature.parameters.values()
@@ -72,14 +72,14 @@ def check_params(params: Any) -> None:
     """ValueError unless `params` has a model's embedding and layers, as `load_pretrained` gives."""
     if not isinstance(params, dict) or not {"embed", "layers"} <= params.keys():
         found = ", ".join(params) if isinstance(params, dict) else type(params).__name__
-        rule = "a tree with 'embed' and 'layers', as load_pretrained gives it"
-        raise ValueError(f"params: expected {rule}, not {found or 'an empty one'}")
+        message = "a tree with 'embed' and 'layers', as load_pretrained gives it"
+        raise ValueError(f"params: expected {message}, not {found or 'an empty one'}")
 
 
 def _arrays(annotation: Any) -> list[Any]:
-    """The jaxtyping types of an annotation, for arrays of NumPy too; [] unless all parts are.
+    """The jaxtyping types of an annotation, made to accept NumPy's arrays as well as jax's.
 
-    None may be a part.
+    [] for an annotation with a part that is neither a jaxtyping type nor None.
     """
     parts = [x for x in get_args(annotation) or (annotation,) if x is not type(None)]
     if get_origin(annotation) is tuple or not all(getattr(x, "dim_str", "") for x in parts):
@@ -93,16 +93,18 @@ def _as_array(name: str, value: Any) -> jax.Array | np.ndarray:
     try:
         return jnp.asarray(value)
     except (TypeError, ValueError) as error:
-        rule = f"expected an array, or lists of equal lengths, not {type(value).__name__}"
-        raise ValueError(f"{name}: {rule}") from error
+        message = f"expected an array, or lists of equal lengths, not {type(value).__name__}"
+        raise ValueError(f"{name}: {message}") from error
 
 
-def _check_arrays(given: Mapping[str, Any], expected: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """Sizes by letter. Raises ValueError for the first argument that does not fit those before."""
+def _check_arrays(
+    arguments: Mapping[str, Any], expected: Mapping[str, list[Any]]
+) -> dict[str, Any]:
+    """Sizes by letter. Raises ValueError for the first argument that contradicts earlier ones."""
     sizes: dict[str, Any] = {}
     with jaxtyped("context"):  # within, a letter has one size
         for name, types in expected.items():
-            array = given[name]
+            array = arguments[name]
             fitting = next((x for x in types if isinstance(array, x)), None)
             if fitting is None:
                 known = ", ".join(f"{letter} = {size}" for letter, size in sizes.items())
@@ -117,7 +119,10 @@ def _check_arrays(given: Mapping[str, Any], expected: Mapping[str, list[Any]]) -
 def _check_entries(
     name: str, array: Any, least: int, sizes: Mapping[str, Any], letter: str
 ) -> None:
-    """Raises ValueError for an entry outside least .. the size of the letter (less 1: 'C-1')."""
+    """Raises ValueError for an entry outside `least` .. N, N being the letter's size.
+
+    'C-1' stands for the size of C less 1.
+    """
     if isinstance(array, Tracer) or not getattr(array, "is_fully_addressable", True):
         return
     most = sizes[letter.removesuffix("-1")] - letter.endswith("-1")
@@ -134,7 +139,7 @@ def _spelled(types: list[Any]) -> str:
 
 
 def _shown(annotation: Any) -> Any:
-    """An annotation in short: arrays as `_spelled`, 'number' for jaxtyping's scalars."""
+    """The short form of an annotation: arrays as `_spelled`, 'number' for jaxtyping's scalars."""
     if arrays := _arrays(annotation):
         return Shown(_spelled(arrays))
     if get_origin(annotation) is tuple:

@@ -1,7 +1,7 @@
-"""Errors for users: one line that says what is wrong, where, and what to do.
+"""Errors for users, each one line that says what is wrong, where, and what to do.
 
-The command line prints them without a traceback and exits with status 2 (`command.py`). Every other
-exception is a bug and keeps its traceback.
+The command line prints that line without a traceback and exits with status 2 (`command.py`). Every
+other exception is a bug and keeps its traceback.
 """
 
 import difflib
@@ -16,7 +16,7 @@ class ConfigError(UserError):
     """A field of the configuration is unknown, has the wrong type or is out of range."""
 
     def __init__(self, field: str, message: str, value: str = ""):
-        """`field` is dotted (`ppo.clip`); `value` is its value, as a user would type it."""
+        """`field` is a dotted name (`ppo.clip`), `value` its value as a user would type it."""
         super().__init__(f"{field} = {value}: {message}" if value else f"{field}: {message}")
         self.field = field
 

@@ -1,6 +1,6 @@
-"""Modules and functions that a user names by dotted path: a task, a method, a rule of credit.
+"""Finds modules and functions that a user names by dotted path: a task, a method, a credit rule.
 
-`listed` and `finite_number` read what such functions give.
+`listed` and `finite_number` read the results of such functions.
 """
 
 import functools
@@ -35,7 +35,7 @@ def find_module(name: str) -> ModuleType | None:
 
 @functools.cache
 def find_function(path: str) -> Callable[..., Any] | None:
-    """The function of this dotted path; None where there is none. Imports raise as above."""
+    """The function of this dotted path; None where there is none. Raises as `find_module` does."""
     name, _, function = path.rpartition(".")
     module = find_module(name) if name else None
     found = getattr(module, function, None)
@@ -43,7 +43,10 @@ def find_function(path: str) -> Callable[..., Any] | None:
 
 
 def function_of(field: str, path: str) -> Callable[..., Any] | None:
-    """As `find_function`; ConfigError for `field`, with file and line, where the module fails."""
+    """The function of this dotted path; None where there is none.
+
+    Raises ConfigError for `field`, with file and line, if the import of its module fails.
+    """
     try:
         return find_function(path)
     except Exception as error:
@@ -52,9 +55,9 @@ def function_of(field: str, path: str) -> Callable[..., Any] | None:
 
 
 def absence_of(path: str) -> str:
-    """Why `find_function` finds nothing at this dotted path, in words; its module can be imported.
+    """Why `find_function` finds nothing at this dotted path, in words.
 
-    'no such module', with the folders in which modules of a user's own are looked for.
+    The module is missing, or it can be imported and lacks the function.
     """
     name, _, function = path.rpartition(".")
     module = find_module(name) if name else None
@@ -65,7 +68,7 @@ def absence_of(path: str) -> str:
 
 
 def place_of(function: Callable[..., Any]) -> str:
-    """'FILE:LINE' where a function of a user's is defined; the file, or its name, if unknown."""
+    """'FILE:LINE' where a user's function is defined; its file, or its repr, without a line."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is not None:
         return f"{code.co_filename}:{code.co_firstlineno}"
@@ -76,9 +79,10 @@ def place_of(function: Callable[..., Any]) -> str:
 def called_within(
     seconds: float, name: str, function: Callable[..., Any], *arguments: Any
 ) -> tuple[list[Any], threading.Thread]:
-    """([the result] or, once so many seconds have passed, [], the thread `name` of the call).
+    """([the result of the call], its thread); [] instead if the call takes more than `seconds`.
 
-    The call is on a thread of its own, which can be left where it hangs. Raises what it raises.
+    The call runs on a daemon thread called `name`, which can be left behind if it hangs. Raises
+    what the call raises.
     """
     results: list[Any] = []
     errors: list[BaseException] = []
@@ -98,9 +102,10 @@ def called_within(
 
 
 def result_of(field: str, path: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a function of a user's gives, which `path`, the value of `field`, names or holds.
+    """The result of a user's function, which the setting `field` names by the dotted `path`.
 
-    Raises ConfigError, with the last line of its file, for any error but one for users.
+    Passes a UserError on. Raises ConfigError for any other error, with the last line of the
+    function's file that it passed through.
     """
     try:
         return function(*arguments)
@@ -112,9 +117,9 @@ def result_of(field: str, path: str, function: Callable[..., Any], *arguments: A
 
 
 def listed(found: Any) -> list[Any] | None:
-    """The entries of a list, tuple, array or iterator; None for anything else, a text or dict too.
+    """The entries of a list, tuple, array or iterator; None for anything else.
 
-    A set is refused, as its entries have no order.
+    Texts and dicts count as anything else, and so do sets, because their entries have no order.
     """
     if isinstance(found, str | bytes | Mapping | Set):
         return None
@@ -125,9 +130,9 @@ def listed(found: Any) -> list[Any] | None:
 
 
 def finite_number(found: Any) -> float | None:
-    """A number, or a scalar of an array library, as a float; None if it is neither, or not finite.
+    """A finite number, or a finite scalar of an array library, as a float; else None.
 
-    A text is no number, nor is an array with an axis, even of one entry.
+    A text is not a number, and neither is an array with an axis, even of one entry.
     """
     if isinstance(found, str | bytes) or getattr(found, "ndim", 0):
         return None
@@ -139,7 +144,7 @@ def finite_number(found: Any) -> float | None:
 
 
 def source_of(module: str) -> str | None:
-    """The file of a module, also of one whose import failed; None if it is not known."""
+    """The file of a module, even if its import failed; None if the file is unknown."""
     if module in sys.modules:
         return getattr(sys.modules[module], "__file__", None)
     try:
@@ -150,10 +155,10 @@ def source_of(module: str) -> str | None:
 
 
 def failure(error: BaseException, file: str | None) -> str:
-    """'FILE:LINE: KeyError: ...': the last line of this file that an error passed through.
+    """'FILE:LINE: KeyError: ...', with the last line of `file` that an error passed through.
 
-    The file alone if it passed through none, as an error of syntax; the last line of all if the
-    file is not known.
+    Only the file is named if the error passed through none of its lines, as a SyntaxError does.
+    Without a `file` the line is the last one of the traceback.
     """
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame for frame in frames if file in (None, frame.filename)]

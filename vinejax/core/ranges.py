@@ -1,11 +1,11 @@
-"""Types of settings with the range of their values; `config/checks.py` applies the rules."""
+"""Types of settings, each with the range of its values, which `config/checks.py` checks."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
 
 class Rule(NamedTuple):
-    """A condition on values other than None; `text` is for the error message."""
+    """A condition on values other than None; `text` completes the error message."""
 
     text: str
     holds: Callable[[Any], bool]
@@ -32,14 +32,14 @@ Shift = Annotated[float, Rule("must be from -1 to 1", lambda x: -1 <= x <= 1)]
 MaxRatio = Annotated[
     float, Rule("must be over 1, the mean ratio of a policy that has not moved", lambda x: x > 1)
 ]
-# JAX keeps 32 bits of a seed and drops the rest without a word.
+# JAX keeps 32 bits of a seed and silently drops the rest.
 Seed = Annotated[int, Rule("must be from 0 to 2**32 - 1", lambda x: 0 <= x < 2**32)]
 MeshSize = Annotated[
     int,
     Rule("must be at least 1, or -1 for whatever devices are left", lambda x: x >= 1 or x == -1),
 ]
 Port = Annotated[Count, Rule("must be at most 65535", lambda x: x <= 65535)]
-# Heartbeats get lost on a busy host, as while it compiles or allocates pinned memory.
+# A busy host misses heartbeats, for example while it compiles or allocates pinned memory.
 Heartbeat = Annotated[
     Count, Rule("must be at most 600, so that a dead host ends the others", lambda x: x <= 600)
 ]

@@ -1,4 +1,4 @@
-"""Groups of settings that the core's configuration does not have: a method's, or an accessory's.
+"""Groups of settings outside the core's configuration: those of a method or of an accessory.
 
 A class `CriticConfig(MethodSettings, section="critic")` with fields is such a group. Users name its
 fields `critic.lam` in configuration files and on the command line. `core/accessories.py` finds the
@@ -22,7 +22,7 @@ class Section:
     """A group of settings beside the core's; a subclass with a `section` is a frozen dataclass."""
 
     section: ClassVar[str] = ""
-    of_task: ClassVar[bool] = False  # only tasks whose `sections` name it read it
+    of_task: ClassVar[bool] = False  # whether only tasks whose `sections` name the group read it
 
     def __init_subclass__(cls, section: str = "") -> None:
         if section:
@@ -31,7 +31,7 @@ class Section:
 
     @classmethod
     def of(cls, cfg: Sections) -> Self:
-        """These settings in a configuration; the defaults where it has none of this class."""
+        """The settings of this class in a configuration; its defaults where there are none."""
         found = cfg.sections.get(cls.section)
         return found if type(found) is cls else cls()
 
@@ -42,10 +42,10 @@ class Section:
         return {f"{self.section}.{name}": value for name, value in found.items()}
 
     def check(self, cfg: Any) -> None:
-        """Raises ConfigError for a configuration that these settings do not fit."""
+        """Raises ConfigError if these settings do not fit the configuration."""
 
     def check_task(self, task: Any, problems: list[Any]) -> None:
-        """Raises ConfigError for a task, with its train problems, that they do not fit."""
+        """Raises ConfigError if these settings do not fit the task or its train problems."""
 
 
 class MethodSettings(Section):

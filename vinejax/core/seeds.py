@@ -1,6 +1,6 @@
 """Seeds: every random number of a run is derived from its purpose, never from earlier numbers.
 
-A restart, another order, another batch or another number of hosts thus draws the same numbers.
+The numbers are thus the same after a restart, in another order or batch, and on more hosts.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import numpy as np
 def row_seed(
     seed: int, iteration: int, problem: str, rollout: int = 0, state: int = 0, k: int = 0
 ) -> int:
-    """Stable 64-bit seed of one sampled row, the same on every host, in every process and order.
+    """The 64-bit seed of one sampled row, the same on every host, in every process and order.
 
     `state` 0 is a solution of the problem, c + 1 the continuations of its state s_c.
     """

@@ -1,13 +1,14 @@
-"""Every setting with its range and its default: the frozen dataclasses that the program reads.
+"""Every setting with its range and its default, as the frozen dataclasses that the program reads.
 
-Field names are stable: users type them after `--config.`. `config/load.py` makes these dataclasses
-from a config file; `config/checks.py` applies the rules below, and those that relate fields.
+Field names are stable, because users type them after `--config.`. `config/load.py` makes these
+dataclasses from a config file. `config/checks.py` checks the ranges, and whether fields fit
+together.
 """
 
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from vinejax.core.ranges import (
     AboveOne,
@@ -21,6 +22,7 @@ from vinejax.core.ranges import (
     Pair,
     Port,
     Positive,
+    Rule,
     Seed,
     Share,
     TokenIds,
@@ -31,7 +33,19 @@ from vinejax.core.ranges import (
 from vinejax.core.sections import MethodSettings as MethodSettings  # methods import it from here
 from vinejax.core.sections import Section
 
-PROJECTIONS = ("q", "k", "v", "out", "gate", "up", "down")  # that may have adapters
+# Old name of a field -> its name now. Setting an old name raises an error that has the new one; a
+# run with an old name on record is resumed as if it had the new one.
+RENAMED = {
+    "rollout.flat": "rollout.zero_variance",
+    "values.spread": "values.num_states",
+    "credit.lam": "credit.lambda_",
+    "credit.filter": "credit.baseline_lambda",
+}
+PROJECTIONS = ("q", "k", "v", "out", "gate", "up", "down")  # matrices that may have adapters
+Projections = Annotated[
+    tuple[str, ...],
+    Rule(f"must be some of {', '.join(PROJECTIONS)}", lambda x: x and set(x) <= set(PROJECTIONS)),
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +55,7 @@ class DataConfig:
     max_prompt_tokens: Count = 1512  # longer prompts are dropped at load, counted and listed
     chat_template: bool = False  # wrap prompts in the tokenizer's chat template (instruct models)
     system: str = ""  # with `chat_template`: the system message of problems without their own
-    # What the chat template reads besides: ('enable_thinking=False',). Values are Python's.
+    # Further variables of the chat template, with values of Python: ('enable_thinking=False',).
     template_vars: Variables = ()
     # Task `table`: columns by name, with dots into a column ('reward_model.ground_truth').
     question: str = "question"
@@ -59,14 +73,15 @@ class DataConfig:
 @dataclasses.dataclass(frozen=True)
 class RewardConfig:
     truncated: float = 0.0  # reward of a response or continuation that ran out of tokens
-    # Dotted paths of functions, whose weighted sum is the reward, and 'task' for the task's own;
-    # each is a metric, reward/<name>. (): the task's own alone. See tasks/rewards.py.
+    # Dotted paths of functions, and 'task' for the task's own reward. The reward is their weighted
+    # sum, and each is a metric, reward/<name>. (): the task's own. See tasks/rewards.py.
     functions: tuple[str, ...] = ()
     weights: tuple[float, ...] = ()  # one per function; (): all 1
-    # Last part of sample.max_tokens, over which a response loses up to 0.5; None: the method's.
+    # Share at the end of sample.max_tokens, over which a response loses up to 0.5; None: the
+    # method's own.
     overlong: BelowOne | None = None
-    # What divides a solution's reward less the mean of its group: the standard deviation of the
-    # group's rewards, that of all rewards of the iteration ('batch'), or nothing.
+    # Divisor of a solution's reward less the mean of its group: the standard deviation of the
+    # group's rewards, that of all rewards of the iteration ('batch'), or 1 ('none').
     scale: Literal["method", "group", "batch", "none"] = "method"
 
 
@@ -76,9 +91,10 @@ class GraderConfig:
 
     mode: Literal["strict", "reference"] = "strict"  # as a mathematician, or as VinePPO's code
     workers: Count | None = None  # processes; None: by the machine's cores, see docs/tasks.md
-    timeout_s: Positive = 5.0  # wall-clock time per pair; a pair that takes longer is wrong
+    timeout_s: Positive = 5.0  # seconds per pair of answers; a pair that takes longer is wrong
     memory_mb: Count = 2048  # address space of a worker
-    unreadable: Literal["drop", "keep"] = "drop"  # training problems whose answer no rule can read
+    # Training problems whose correct answer the grader cannot read.
+    unreadable: Literal["drop", "keep"] = "drop"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,20 +103,20 @@ class ModelConfig:
     # workdir of a run, whose best policy it then is. "": a new model of the sizes below, warmed up
     # by sft.
     path: str = ""
-    # The model's config.json, for `--mode=plan`, which then needs no weights. When weights are
-    # loaded, it is compared with theirs. "": not given.
+    # Path of the model's config.json, with which `--mode=plan` needs no weights. A run compares it
+    # with the architecture of the loaded weights. "": not given.
     architecture: str = ""
     # Precision of matrix products; auto: float32 on CPUs, where bfloat16 is slower, and bfloat16
     # elsewhere. Weights, norms, RoPE and logits are always float32.
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     attention: Literal["auto", "xla", "splash", "cudnn"] = "auto"  # splash: TPUs, cudnn: GPUs
-    # Results computed again in the backward pass: none, all but matrix products, or all.
+    # Activations computed again in the backward pass: none, all but matrix products, or all.
     remat: Literal["none", "dots", "full"] = "none"
-    # Adapters of this rank are trained in the place of all weights, which are kept in the compute
-    # dtype and are the reference model's, too (LoRA: docs/models.md). 0: off.
+    # Rank of the adapters that are trained in place of all weights (LoRA: docs/models.md). The
+    # weights then have the compute dtype and are those of the reference model, too. 0: off.
     lora_rank: Whole = 0
-    lora_alpha: Positive = 32.0  # what adapters add is scaled by lora_alpha / lora_rank
-    lora_targets: tuple[str, ...] = PROJECTIONS
+    lora_alpha: Positive = 32.0  # the product of adapters is scaled by lora_alpha / lora_rank
+    lora_targets: Projections = PROJECTIONS
     num_layers: Count = 4  # this and all below: sizes of the new model
     width: Count = 128
     num_heads: Count = 4
@@ -126,9 +142,10 @@ class SampleConfig:
     top_p: Share = 1.0
     top_k: Whole = 0  # 0: off
     max_tokens: Count = 1024
-    stop: tuple[str, ...] = ()  # texts; a special token such as '<|im_end|>' is one, too
+    stop: tuple[str, ...] = ()  # texts that end a response, also special tokens ('<|im_end|>')
     stop_ids: TokenIds = ()  # tokens that end a response, beside EOS; its text ends before them
-    # Texts lack all special tokens; False: BOS, EOS and the like, but not those such as '<think>'.
+    # Whether texts lack all special tokens; False: they lack BOS, EOS and the like, but not tokens
+    # such as '<think>'.
     skip_special_tokens: bool = False
 
 
@@ -136,27 +153,29 @@ class SampleConfig:
 class RolloutConfig:
     prompts: Count = 64  # problems per iteration
     per_prompt: Count = 8  # solutions per problem
-    # Groups of solutions whose rewards are all equal: kept; dropped before they are valued; or
-    # dropped, and further problems sampled until `prompts` groups are kept, or `rounds` are over.
-    flat: Literal["method", "keep", "drop", "resample"] = "method"
-    rounds: Count = 4  # flat 'resample': rounds of sampling per iteration, at most
+    # Groups of solutions whose rewards are all equal are kept; dropped before their states are
+    # valued; or dropped and replaced by further problems, until `prompts` groups are kept or
+    # `rounds` are over.
+    zero_variance: Literal["method", "keep", "drop", "resample"] = "method"
+    rounds: Count = 4  # zero_variance 'resample': rounds of sampling per iteration, at most
     slots: Count = 256  # branches decoded at once, over all devices
-    memory_gib: Positive | None = None  # for keys and values per device; None: part of free memory
-    # Of decoding. kernel: for TPUs, reads only columns that are in use; auto: it where it can be.
+    memory_gib: Positive | None = None  # keys and values per device; None: part of free memory
+    # Attention of decoding. 'kernel' is for TPUs and reads only columns in use; 'auto' is 'kernel'
+    # where that can run.
     attention: Literal["auto", "xla", "kernel"] = "auto"
     skip_repeats: bool = True  # a continuation is decoded from where it differs from its solution
 
 
 @dataclasses.dataclass(frozen=True)
 class EnvConfig:
-    """Tasks with an environment (tasks/environment.py); `sample.max_tokens` is of an episode."""
+    """Tasks with an environment (tasks/environment.py); `sample.max_tokens` bounds an episode."""
 
-    max_turns: Count | None = None  # of an episode; None: the task's
-    turn_tokens: Count | None = None  # of a turn; None: all that the episode has left
+    max_turns: Count | None = None  # turns of an episode; None: the task's own limit
+    turn_tokens: Count | None = None  # tokens of a turn; None: all that the episode has left
     observed: Whole = 0  # tokens of an episode's observations, beside `sample.max_tokens`
-    timeout_s: Positive = 60.0  # wall-clock time of `reset` and `step`; a longer one ends the run
-    workers: Count = 1  # environments that are stepped at once, by threads
-    check_every: Count = 16  # of so many continuations one is checked by repeating its actions
+    timeout_s: Positive = 60.0  # seconds of a `reset` or `step`; a longer call ends the run
+    workers: Count = 1  # environments that are stepped in parallel, by threads
+    check_every: Count = 16  # one of so many continuations is checked by repeating its actions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,30 +191,32 @@ class ValuesConfig:
     every: Count = 5
     below: ZeroToOne = 0.9  # positions 'low_probability': tokens less likely than this
     merge: Count = 1  # keep every so many of the positions, and the prompt's end
-    spread: Count | None = None  # keep at most so many, evenly; None: all
+    num_states: Count | None = None  # keep at most so many, evenly spaced; None: all
     max_states: Whole | None = None  # s_0 and the first `max_states` others; None: all
     allocation: str = "method"
     k: Count = 9  # continuations per state
     threshold: NotNegative = 1.0  # allocation 'bisection': in standard errors of a difference
     reuse: bool = False  # a value uses all samples of the problem that pass through the state
     backup: bool = False  # with `reuse`: a sample counts with the value of the next state
-    # A learned value, mixed into baselines by credit.prior: 'probe', a regression on the policy's
-    # own hidden states (credit/probe.py); the dotted path of a function, with contrib/priors/;
+    # A learned value, mixed into baselines by credit.prior. 'probe' is a regression on the policy's
+    # hidden states (credit/probe.py); with contrib/priors/ it may be the dotted path of a function.
     # "": none.
     prior: str = ""
-    budget: Literal["left", "fresh"] = "left"  # what the trajectory has left, or max_tokens again
+    # Tokens of a continuation: those that the trajectory has left, or max_tokens anew.
+    budget: Literal["left", "fresh"] = "left"
     dedup: bool = True  # equal token prefixes of a problem share one estimate
 
 
 @dataclasses.dataclass(frozen=True)
 class CreditConfig:
-    mask: str = "method"  # which tokens are trained on: a name of credit/rules.py, or a dotted path
+    mask: str = "method"  # rule of the tokens to train on: see credit/rules.py, or a dotted path
     mask_above: ZeroToOne = 0.9  # mask 'low_probability': tokens at least as likely are left out
-    # mask 'top_entropy': share of an iteration's tokens, those of highest entropy, that are kept
+    # mask 'top_entropy': share of an iteration's tokens that are kept, those of highest entropy
     mask_share: Share = 0.2
-    lam: ZeroToOne = 0.0  # λ: a step leads to an average over its later values; 0: to the next
-    filter: ZeroToOne = 0.0  # w: its baseline is an average over earlier values; 0: of its state
-    prior: ZeroToOne | None = None  # μ: weight of `values.prior` in it; None: measured
+    lambda_: ZeroToOne = 0.0  # λ: a step leads to an average over its later values; 0: to the next
+    # w: the baseline of a step is an average over earlier values; 0: the value of its state
+    baseline_lambda: ZeroToOne = 0.0
+    prior: ZeroToOne | None = None  # μ: weight of `values.prior` in the baseline; None: measured
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,14 +230,14 @@ class PPOConfig:
     packing: bool = True  # episodes share rows of the longest one's length where they fit
     # With packing, episodes of a row that begin alike share these tokens, where attention can.
     share_prefixes: bool = True
-    # Least tokens of a packed row; None: the longest episode's. A row that holds all solutions of a
-    # problem computes its prompt once: raise it, and divide `microbatch` by as much.
+    # Least tokens of a packed row; None: those of the longest episode. A row with all solutions of
+    # a problem computes the prompt once: raise `row_tokens`, and divide `microbatch` by as much.
     row_tokens: Count | None = None
-    gamma: ZeroToOne = 1.0
-    # What advantages are whitened over; 'method': the method's own; VinePPO's code: 'minibatch'.
+    gamma: Share = 1.0
+    # Tokens over which advantages are whitened; VinePPO's code: 'minibatch'.
     whiten: Literal["method", "iteration", "minibatch", "none"] = "method"
     shift_mean: bool = True  # whitening subtracts the mean
-    # What the policy loss is a mean over; 'method' is the method's own.
+    # Mean that the policy loss is: see `learner.policy.token_weights`.
     reduction: Literal["method", "token", "sequence", "budget"] = "method"
     max_ratio: MaxRatio = 10.0  # an update with a greater mean probability ratio is skipped
     # The policy loss; 'method': the method's own, for most of them 'clip'. See docs/methods.md.
@@ -243,20 +264,20 @@ class PPOConfig:
 
 @dataclasses.dataclass(frozen=True)
 class EntropyConfig:
-    """What keeps the policy's entropy up."""
+    """The entropy bonus."""
 
-    coef: NotNegative = 0.0  # of the mean entropy of a token, subtracted from the loss
+    coef: NotNegative = 0.0  # weight of the mean entropy of a token, subtracted from the loss
 
 
 @dataclasses.dataclass(frozen=True)
 class KLConfig:
     coef: NotNegative = 1e-4  # 0: the KL is not measured, and the reference model has no pass
-    # A term of the loss (k3), or subtracted from the rewards of tokens (k1).
+    # Place of the KL: a term of the loss (k3), or subtracted from the rewards of tokens (k1).
     place: Literal["method", "loss", "reward"] = "method"
     # 'policy': the mean of the policy loss; 'token': mean over tokens; 'sequence': a sum over each
     # response, then the mean over responses (VinePPO's code).
     reduction: Literal["policy", "token", "sequence"] = "policy"
-    # KL per response, in nats, towards which `coef` is changed; None: `coef` stays as it is.
+    # KL per response, in nats, that `coef` follows; None: `coef` is constant.
     target: Positive | None = None
     horizon: Positive = (
         10_000.0  # with `target`: responses in which `coef` changes by a fifth, at most
@@ -299,20 +320,20 @@ class SFTConfig:
 
 @dataclasses.dataclass(frozen=True)
 class BudgetConfig:
-    """A limit of a run, to compare methods: nothing begins after it is reached."""
+    """The budget of a run, to compare methods: nothing starts after it is used up."""
 
-    # Solutions sampled; continuations do not count, of trees `rollout.per_prompt` each. None: no
-    # bound.
+    # Sampled solutions. Continuations do not count; a tree counts as `rollout.per_prompt` of them.
+    # None: no bound.
     episodes: Count | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class EvalConfig:
-    every: Whole = 10  # iterations; 0: only before the first and after the last
-    samples: Count = 16  # per problem: pass@1 is their mean, pass@k and maj@k use them all
+    every: Whole = 10  # iterations between evaluations; 0: only before the first, after the last
+    samples: Count = 16  # responses per problem: pass@1 is their mean, pass@k and maj@k use all
     temperature: NotNegative = 0.35
     top_p: Share = 0.9
-    problems: Count | None = None  # the first so many of a split; None: all
+    problems: Count | None = None  # number of the first problems of a split; None: all
 
 
 @dataclasses.dataclass(frozen=True)
@@ -324,7 +345,7 @@ class MeshConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TopologyConfig(MeshConfig):
-    """A row of `meshes`: how named devices are laid out, and how much they do at once."""
+    """A row of `meshes`: the layout of named devices, and how much they compute at once."""
 
     slots: Count | None = None  # replaces rollout.slots; None: as it is
     memory_gib: Positive | None = None  # replaces rollout.memory_gib; None: as it is
@@ -338,14 +359,14 @@ class DistributedConfig:
     JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID do."""
 
     port: Port = 8476  # port of the coordinator, where the platform does not fix it
-    timeout_s: Count = 300  # to wait for all hosts at the start
-    heartbeat_s: Heartbeat = 100  # a host whose process sends none for so long ends the others
-    silence_s: Count = 600  # without a chunk, a minibatch or a new stage, which a line then says
+    timeout_s: Count = 300  # seconds to wait for all hosts at the start
+    heartbeat_s: Heartbeat = 100  # seconds without a heartbeat of a host, which end the others
+    silence_s: Count = 600  # seconds without a chunk, minibatch or new stage, before a warning
 
 
 @dataclasses.dataclass(frozen=True)
 class OffloadConfig:
-    """Arrays that stay in the host's memory between uses, to save device memory."""
+    """Arrays that are in the host's memory between uses, to save device memory."""
 
     reference: bool = False  # the model that the KL is measured from
     optimizer: bool = False  # the optimizer's state, while text is sampled
@@ -353,16 +374,16 @@ class OffloadConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
-    every: Count = 10  # iterations; the last one is always saved
-    keep: Count = 2  # the newest so many
+    every: Count = 10  # iterations between checkpoints; the last one is always saved
+    keep: Count = 2  # number of the newest checkpoints that stay
 
 
 @dataclasses.dataclass(frozen=True)
 class LogConfig:
     vines: Whole = 16  # episodes per iteration that are written with their continuations' texts
     wandb: str = ""  # Weights & Biases project; "": off
-    wandb_name: str = ""  # of the run there; "": the name of the workdir
-    wandb_group: str = ""  # of runs there; "": none
+    wandb_name: str = ""  # name of the run in W&B; "": the name of the workdir
+    wandb_group: str = ""  # group of the run in W&B; "": none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -372,11 +393,11 @@ class Config:
     seed: Seed = 42
     resume: bool = True  # False: a workdir that already holds a run is an error
     profile: str = ""  # 'start:stop' iterations to trace with jax.profiler
-    # Name of the devices, such as 'v5e:16x16' or 'cpu:8': takes the mesh from that row of `meshes`.
-    # "": the row that the devices found match, if `meshes` has any, else `mesh`.
+    # Name of the devices, such as 'v5e:16x16' or 'cpu:8'; the mesh is that of this row of `meshes`.
+    # "": the row that matches the devices, or `mesh` if `meshes` is empty.
     topology: str = ""
-    # Folder or gs:// path of compiled programs, kept for the next start. 'auto': the user's cache
-    # folder, on several hosts `compiled` of the workdir. "" or 'none': they are not kept.
+    # Folder or gs:// path that keeps compiled programs for the next start. 'auto': the user's cache
+    # folder, or on several hosts `compiled` in the workdir. "" or 'none': none are kept.
     compile_cache: str = "auto"
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
@@ -407,7 +428,7 @@ class Config:
 def flatten(fields: Any, prefix: str = "") -> list[tuple[str, Any]]:
     """Dotted names and values of a configuration, in the order of its fields.
 
-    Those of `Config.sections` have the name of their section before them, and come last.
+    The fields of `Config.sections` come last, with the name of their section in front.
     """
     flat = []
     for name, value in vars(fields).items():

@@ -1,12 +1,12 @@
-"""Lengths that arrays are padded to, so that few programs are compiled."""
+"""Lengths that arrays are padded to, chosen so that few programs are compiled."""
 
 from collections.abc import Sequence
 
-FINE = 1024  # tokens of a row, from which padding costs more than another program
+FINE = 1024  # tokens of a row beyond which padding costs more than another program
 
 
 def bucket(length: int, least: int = 16) -> int:
-    """The next length of 16, 24, 32, 48, 64, 96 ...: few programs, at most a third of padding."""
+    """The next length of 16, 24, 32, 48, 64, 96, ...; at most a third of it is padding."""
     size = least
     while size < length:
         size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
@@ -24,8 +24,9 @@ def row_length(length: int) -> int:
 def packed_length(limit: int, longest: int) -> int:
     """T of packed rows whose longest sequence has `longest` tokens, and may have `limit`.
 
-    Full rows of any length cost alike, and few lengths mean few programs: it is at least half of T
-    for the limit, and between the two only lengths beyond FINE are told apart.
+    Full rows cost the same per token at any length, and fewer lengths mean fewer programs. T is
+    therefore the length for the limit, or half of it; between the two there are lengths beyond FINE
+    only.
     """
     whole = row_length(max(limit, longest))
     half = row_length(whole // 2)
@@ -33,8 +34,10 @@ def packed_length(limit: int, longest: int) -> int:
 
 
 def doubled(length: int, least: int = 16) -> int:
-    """The next length of `least`, 2 · `least`, 4 · `least`, ...: the fewest programs, where padding
-    costs little."""
+    """The next length of `least`, 2 · `least`, 4 · `least`, ..., for arrays whose padding is cheap.
+
+    So few lengths mean the fewest programs.
+    """
     size = least
     while size < length:
         size *= 2
@@ -45,9 +48,9 @@ def part(limits: Sequence[int], length: int, least: int = 32, halvings: int = 1)
     """The length to pad to: the shortest of L, L/2, ..., L/2^halvings that holds `length`.
 
     L is the bucket of the smallest of `limits` that holds `length`, or of `length` if none does. No
-    result is below `least`. Limits are the maximum lengths of each kind: lengths near one are
-    padded no more than in a bucket, and where lengths vary few programs are compiled, most of them
-    early.
+    result is below `least`. `limits` are the maximum lengths of each kind of sequence: lengths near
+    a limit are padded no more than in a bucket, and varying lengths compile few programs, most of
+    them early in a run.
     """
     sizes = [bucket(limit, least) for limit in limits]
     size = min((x for x in sizes if x >= length), default=bucket(length, least))

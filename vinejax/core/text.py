@@ -1,4 +1,4 @@
-"""Sampled ids to text, and the search for stop strings in it."""
+"""Decodes sampled ids to text, and finds stop strings in it."""
 
 import functools
 import weakref
@@ -10,19 +10,19 @@ if TYPE_CHECKING:
 else:  # transformers takes seconds to import, and most modules only need the name of the type
     Tokenizer = Any
 
-UNFINISHED = "\ufffd"  # decoded from a character whose last bytes are not yet there
+UNFINISHED = "\ufffd"  # the decoded form of a character whose last bytes are still missing
 
 
-# The ids that no text of a tokenizer shows, see `set_shown`; None where only the tokenizer itself
-# knows which are special. Kept, as a tokenizer makes the list anew whenever it is asked.
+# Tokenizer -> ids that its texts do not show, see `set_shown`; None where only the tokenizer itself
+# knows which ids are special. Cached, because a tokenizer makes the list anew for each call.
 _hidden: weakref.WeakKeyDictionary[Tokenizer, frozenset[int] | None] = weakref.WeakKeyDictionary()
 
 
 def set_shown(tokenizer: Tokenizer, ends: Collection[int] = (), skip_special: bool = False) -> None:
-    """Says which special tokens the texts of a tokenizer show from now on.
+    """Sets which special tokens the texts of a tokenizer show from now on.
 
-    Those with a role (BOS, EOS, PAD, UNK and the like) and those in `ends`, which end a response,
-    are never shown; others, such as `<think>`, are, unless `skip_special`.
+    Tokens with a role (BOS, EOS, PAD, UNK and the like) and those in `ends`, which end a response,
+    are never shown. Others, such as `<think>`, are shown unless `skip_special`.
     """
     if not hasattr(tokenizer, "added_tokens_decoder"):
         _hidden[tokenizer] = None
@@ -34,13 +34,16 @@ def set_shown(tokenizer: Tokenizer, ends: Collection[int] = (), skip_special: bo
 
 
 def special_tokens(tokenizer: Tokenizer) -> dict[str, int]:
-    """The id of each special token by its text; none of a tokenizer that does not list them."""
+    """Text -> id of each special token; {} for a tokenizer that does not list them."""
     added = getattr(tokenizer, "added_tokens_decoder", {})
     return {token.content: i for i, token in added.items() if token.special}
 
 
 def decode(tokenizer: Tokenizer, ids: list[int]) -> str:
-    """Text of token ids as `set_shown` says, with all spaces; unknown ids give ''."""
+    """Decodes token ids, with the special tokens that `set_shown` chose and with all spaces.
+
+    Unknown ids give ''.
+    """
     if tokenizer not in _hidden:
         set_shown(tokenizer)
     hidden = _hidden[tokenizer]
@@ -67,7 +70,7 @@ def added(prefix_text: str, text: str) -> str:
 
 
 def response_text(tokenizer: Tokenizer, prompt: list[int], tokens: list[int]) -> str:
-    """The text of a response's first tokens, up to where the text of a branch after them begins."""
+    """The text of a response's first tokens, up to where the text of a branch from there begins."""
     if not tokens:
         return ""
     text = continuation_text(tokenizer, prompt, decode(tokenizer, prompt), tokens)
@@ -84,11 +87,11 @@ def token_text(tokenizer: Tokenizer) -> Callable[[int], str]:
     return functools.cache(lambda i: decode(tokenizer, [*anchor, i])[before:])
 
 
-class Cut(NamedTuple):
-    """A continuation, cut at the first stop string if it has one."""
+class StopCut(NamedTuple):
+    """A continuation, cut at its first stop string if it has one."""
 
-    kept: int  # number of tokens, including the one that completes the stop string
-    text: str  # up to the stop string
+    num_tokens: int  # tokens of the continuation, with the one that completes the stop string
+    text: str  # text of the continuation up to the stop string
     overlap: int  # characters of the stop string that come before the continuation
     hit: bool  # whether there is a stop string
 
@@ -100,21 +103,21 @@ def cut_at_stop(
     ids: list[int],
     stop: tuple[str, ...],
     before: str = "",
-) -> Cut:
+) -> StopCut:
     """Cuts a continuation at the first stop string that ends in it.
 
     A stop string can begin in `before`, the text before the continuation (or its `tail`).
     """
 
     def first(text: str) -> int | None:
-        """Index of the first stop string, negative if it begins in `before`; None without one."""
+        """Index of the first stop string, negative if it begins in `before`; None without any."""
         starts = [(before + text).find(s, max(0, len(before) - len(s) + 1)) for s in stop]
         return min((start - len(before) for start in starts if start >= 0), default=None)
 
     text = continuation_text(tokenizer, prefix, prefix_text, ids)
     start = first(text)
     if start is None:
-        return Cut(len(ids), text, 0, False)
+        return StopCut(len(ids), text, 0, False)
     low, high = 1, len(ids)  # the least number of tokens whose text has a stop string: low .. high
     middle = high - 1  # first, as a sampled continuation mostly ends with its stop string
     while low < high:
@@ -125,7 +128,7 @@ def cut_at_stop(
         else:
             high, start, text = middle, start_in_part, part
         middle = (low + high) // 2
-    return Cut(low, text[: max(start, 0)], max(-start, 0), True)
+    return StopCut(low, text[: max(start, 0)], max(-start, 0), True)
 
 
 def tail(text: str, stop: tuple[str, ...]) -> str:

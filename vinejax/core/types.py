@@ -1,4 +1,4 @@
-"""Types that many files use: problems and episodes on the host, batches and states on devices.
+"""Types that many files share: problems and episodes on the host, batches and states on devices.
 
 Letters used in the whole package. Reinforcement learning: C reasoning steps, M Monte Carlo
 rollouts per state (the paper's K), B sequences, T tokens. The model's are in `model/decoder.py`.
@@ -13,8 +13,8 @@ import numpy as np
 
 from vinejax.core.seeds import row_seed as row_seed  # part of the public names
 
-# The least reward of a correct solution: graders give 1, and tasks give less for partial credit,
-# which counts as wrong in pass@1, in the choice of what to learn from, and in the report.
+# Graders give a correct solution 1. Less is partial credit of a task, which counts as wrong in
+# pass@1, in the choice of solutions to learn from, and in the report.
 CORRECT_REWARD = 1.0
 
 
@@ -28,7 +28,8 @@ class Problem:
     """One row of a data set; `answer` is the answer that the data set gives.
 
     `columns` has the whole row by the names of its columns, for reward functions, if the task
-    gives it; `context` the messages before the question, (role, text) each, for a chat template.
+    provides it. `context` has the messages before the question, (role, text) each, for a chat
+    template.
     """
 
     id: str
@@ -43,7 +44,7 @@ PromptedProblem = tuple[Problem, list[int]]  # a problem and the ids of its prom
 
 @dataclasses.dataclass(frozen=True)
 class Continuation:
-    """One Monte Carlo continuation of a state: its text after the state, and its return from there.
+    """One Monte Carlo continuation of a state: its text after the state, and its return.
 
     The return is the discounted sum of the rewards after the state, of steps and of the outcome.
     """
@@ -56,12 +57,12 @@ class Continuation:
 class Turn(NamedTuple):
     """A turn of an episode in an environment: what the policy said, and the answer."""
 
-    drawn: int  # response tokens up to the policy's last one of the turn
-    end: int  # and up to the end of the observation, where the next turn begins
+    drawn: int  # index of the response token after the policy's last one of the turn
+    end: int  # index of the response token after the observation, where the next turn begins
     action: str
-    observation: str  # without the markup of a chat
+    observation: str  # text of the environment, without the markup of a chat
     reward: float
-    key: str | None  # of the environment's state after it
+    key: str | None  # key of the environment's state after the turn
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,16 +89,16 @@ class Episode:
     step_ends: list[int]  # [C] index of the response token after each step
     step_rewards: list[float] | None = None  # [C] the steps' own, of tasks that reward steps
     reward_parts: dict[str, float] | None = None  # by `reward.functions`; None: there are none
-    penalty: float | None = None  # for its length; None: its rewards are not penalised
+    penalty: float | None = None  # penalty for the length; None: lengths are not penalised
     given: int = 0  # leading response tokens from elsewhere, or from another row: not trained on
-    turns: tuple[Turn, ...] = ()  # those that have ended, of tasks with an environment
-    nodes: list[int] | None = None  # of the tree that it is a leaf of; the last C are the steps
+    turns: tuple[Turn, ...] = ()  # finished turns, of tasks with an environment
+    nodes: list[int] | None = None  # path in the tree to this leaf; the last C nodes are the steps
     scored: list[float] | None = None  # the response's log-probs by the prefill of its trunk
     values: np.ndarray | None = None  # f32[C] V(s_0) .. V(s_{C-1})
     is_state: np.ndarray | None = None  # bool[C] steps that begin at a state; others have A = 0
     value_counts: np.ndarray | None = None  # i32[C] returns behind each value; 0: none was sampled
     value_errors: np.ndarray | None = None  # f32[C] standard error of each value
-    reused: np.ndarray | None = None  # i32[C] of the returns, those not of the state's own draws
+    reused: np.ndarray | None = None  # i32[C] returns that are not of the state's own draws
     continuations: tuple[tuple[Continuation, ...], ...] = ()  # [C][M]
 
     @property
@@ -131,7 +132,7 @@ class Episode:
         return rewards
 
 
-Array = Any  # NumPy's on the host, jax's on the devices; no type that checkers know is both
+Array = Any  # NumPy's on the host, jax's on devices; type checkers know no type for both
 
 
 class Batch(NamedTuple):
@@ -147,9 +148,9 @@ class Batch(NamedTuple):
     advantages: Array  # f32[B, T]
     old_logprobs: Array  # f32[B, T] log-probabilities, in nats, by the policy that sampled
     ref_logprobs: Array  # f32[B, T] by the reference model
-    # i32[B, T] of packed rows that share prefixes: one past the last place that sees each token.
+    # i32[B, T] one past the last place that sees each token, in packed rows that share prefixes.
     seen_until: Array | None = None
-    # What an update reads besides, where it is configured (learner/sampler_correction.py):
+    # Inputs of an update that are None unless configured (learner/sampler_correction.py):
     weights: Array | None = None  # f32[B, T] factor of a token's policy loss; None: 1
     loss_extra: Array | None = None  # [B, T] numbers that a method's credit has for its loss
 
@@ -175,13 +176,13 @@ class Rollout(NamedTuple):
     episodes: list[Episode]
     batch: Batch
     steps: StepLayout
-    values: np.ndarray | None = None  # f32[B, T] learned ones, before each token, or a tracker's
-    hidden: np.ndarray | None = None  # f32[S, R] the policy's at all states, if the method asks
-    prediction: Any = None  # the probe's `Prediction` of all states, if the method has one
+    values: np.ndarray | None = None  # f32[B, T] learned values before each token, or a tracker's
+    hidden: np.ndarray | None = None  # f32[S, R] hidden states of the policy at all states
+    prediction: Any = None  # the probe's `Prediction` of all states, if the method has a probe
     weight: float = 1.0  # μ of `values`, where they are mixed into a baseline
-    entropy: np.ndarray | None = None  # f32[B, T] the policy's before each token, if it was asked
-    kl_coef: float | None = None  # in this iteration, if it changes; None: `kl.coef`
-    number: int = 0  # of the iteration, for schedules
+    entropy: np.ndarray | None = None  # f32[B, T] the policy's entropy before each token
+    kl_coef: float | None = None  # coefficient of this iteration if it changes; None: `kl.coef`
+    number: int = 0  # number of the iteration, for schedules
 
 
 class TrainState(NamedTuple):
@@ -196,5 +197,5 @@ class RunState(NamedTuple):
     """Everything that a run changes: the policy, and what is kept between iterations."""
 
     policy: TrainState
-    kept: Any = None  # by the method: see `methods.stages.MethodState`
-    options: Any = None  # dict of arrays, by `methods/adaptive_kl.py`; None: nothing is kept
+    kept: Any = None  # the state of the method: see `methods.stages.MethodState`
+    options: Any = None  # dict of arrays, the state of `methods/adaptive_kl.py`; None: it has none

@@ -99,16 +99,16 @@ def low_probability(episode: Episode, text_of: TextOf, values: ValuesConfig) -> 
 def positions_of(
     rule: PositionsRule, episode: Episode, text_of: TextOf, values: ValuesConfig
 ) -> list[int]:
-    """The positions of a rule, thinned by `values.merge` and `values.spread`.
+    """The positions of a rule, thinned by `values.merge` and `values.num_states`.
 
     In an episode that began in mid-solution the end of the given tokens takes the place of the
     prompt's end, and earlier positions are dropped. A position before a token of an observation is
     dropped too, because the policy decides nothing there.
 
     Both fields keep the prompt's end if the rule returned it. Of the other N positions `merge` k
-    keeps every k-th. `spread` n keeps at most n, evenly spaced in their list: numbers
-    ⌊i·(N + 1) / (n + 1)⌋ for i = 1..n, counted from 1. `spread` biases the policy gradient, because
-    N depends on the tokens after a token, and with N the state whose value is its baseline.
+    keeps every k-th. `num_states` n keeps at most n, evenly spaced in their list: numbers
+    ⌊i·(N + 1) / (n + 1)⌋ for i = 1..n, counted from 1. `num_states` biases the policy gradient,
+    because N depends on the tokens after a token, and with N the state whose value is its baseline.
     """
     first = episode.given
     positions = list(rule(episode, text_of, values)) if len(episode.response) > first else []
@@ -120,11 +120,11 @@ def positions_of(
 
 
 def thinned(positions: list[int], values: ValuesConfig) -> list[int]:
-    """Positions after the prompt's end, thinned by `values.merge` and `values.spread`."""
+    """Positions after the prompt's end, thinned by `values.merge` and `values.num_states`."""
     positions = positions[values.merge - 1 :: values.merge]
-    if values.spread is None or len(positions) <= values.spread:
+    if values.num_states is None or len(positions) <= values.num_states:
         return positions
-    n, count = values.spread, len(positions) + 1
+    n, count = values.num_states, len(positions) + 1
     return [positions[i * count // (n + 1) - 1] for i in range(1, n + 1)]
 
 

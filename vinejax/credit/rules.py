@@ -163,24 +163,14 @@ RESULTS: dict[str, tuple[tuple[str, ...], Callable[..., Any]]] = {
 }
 
 
-def check_rules(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
-    """Raises ConfigError for unknown rules, fields that no chosen rule reads, and rules that clash.
+def check_rules(cfg: Config) -> None:
+    """Raises ConfigError for unknown rules and for rules that do not fit together.
 
-    `is_set(field, value)` tells whether the user set the field.
+    `cfg` is a configuration that its method was applied to.
     """
     rules, values = chosen_rules(cfg), cfg.values
     for field, name in rules.items():
         check_rule(field, name)
-    fields = {"values": values, "credit": cfg.credit}
-    for field, of_rule, readers in READ_BY:
-        section, _, leaf = field.partition(".")
-        value, name = getattr(fields[section], leaf), rules[of_rule]
-        if is_set(field, value) and name in TABLES[of_rule] and name not in readers:
-            names = " or ".join(map(repr, readers))
-            message = (
-                f"is read by {of_rule} = {names} alone, and this run has {name!r}; leave it out"
-            )
-            raise ConfigError(field, message, repr(value))
     if values.backup and not values.reuse:
         raise ConfigError("values.backup", "needs values.reuse = True", repr(values.backup))
     if values.reuse and values.budget != "left":
@@ -189,12 +179,14 @@ def check_rules(cfg: Config, is_set: Callable[[str, Any], bool]) -> None:
         )
         raise ConfigError("values.reuse", message, repr(values.reuse))
     _check_roles(cfg, rules)
-    undivided = rules["values.positions"] == "steps" and values.merge == 1 and values.spread is None
+    undivided = (
+        rules["values.positions"] == "steps" and values.merge == 1 and values.num_states is None
+    )
     one_to_one = undivided and rules["values.allocation"] != "bisection" and not values.backup
     if cfg.ppo.gamma != 1 and not one_to_one:
         message = (
             "must be 1 unless every step of the task has a value of its own: values.positions ="
-            " 'steps', no merge, spread, bisection or backup"
+            " 'steps', no merge, num_states, bisection or backup"
         )
         raise ConfigError("ppo.gamma", message, repr(cfg.ppo.gamma))
 
@@ -204,7 +196,9 @@ def _check_roles(cfg: Config, rules: Mapping[str, str]) -> None:
 
     Bisection looks ahead: its interpolated values know later returns, so they are not averaged.
     """
-    averages = {f"credit.{name}": getattr(cfg.credit, name) for name in ("lam", "filter")}
+    averages = {
+        f"credit.{name}": getattr(cfg.credit, name) for name in ("lambda_", "baseline_lambda")
+    }
     for name, value in (averages | {"values.prior": cfg.values.prior}).items():
         if value and rules["values.allocation"] == "bisection":
             message = (
@@ -212,9 +206,3 @@ def _check_roles(cfg: Config, rules: Mapping[str, str]) -> None:
                 " leave it out"
             )
             raise ConfigError(name, message, repr(value))
-    if cfg.credit.prior is not None and not cfg.values.prior:
-        raise ConfigError(
-            "credit.prior", "needs values.prior; leave it out", repr(cfg.credit.prior)
-        )
-    if cfg.credit.filter and not cfg.ppo.gamma:
-        raise ConfigError("credit.filter", "must be 0 for ppo.gamma = 0", repr(cfg.credit.filter))

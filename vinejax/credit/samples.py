@@ -8,8 +8,8 @@ compared with it.
 
 Whether a sample passes through a state is decided before the state, and says nothing of what
 follows. The mean is therefore unbiased, provided that the existence of the state is decided before
-it as well (`values.spread` looks ahead). Two neighbouring states share samples. Their errors are
-therefore correlated, and V(s_{c+1}) - V(s_c) has less variance.
+it as well (`values.num_states` looks ahead). Two neighbouring states share samples. Their errors
+are therefore correlated, and V(s_{c+1}) - V(s_c) has less variance.
 
 In an environment, too, equal tokens are one state, because the observations of a problem's samples
 are a function of their tokens. All samples that pass a state need the same horizon

@@ -3,7 +3,7 @@
 from collections.abc import Generator, Iterable
 from typing import Any
 
-from vinejax.core.text import Cut, Tokenizer, added, cut_at_stop, decode, tail
+from vinejax.core.text import StopCut, Tokenizer, added, cut_at_stop, decode, tail
 from vinejax.engine.branches import BranchSet, Grown
 from vinejax.engine.collect import DecodedBranch
 from vinejax.engine.decode import EOS, STOP
@@ -46,7 +46,7 @@ class Reader:
         They are in the order of their numbers, and the same on every host.
         """
         by_branch: dict[int, DecodedBranch] = {}
-        cuts: dict[int, Any] = {}  # `Cut` of each branch of this host; None: cut short
+        cuts: dict[int, Any] = {}  # `StopCut` of each branch of this host; None: cut short
         for branch in decoded:
             by_branch[branch.branch] = branch
             if self._reads_all or is_mine(branch.branch):
@@ -59,10 +59,10 @@ class Reader:
             if cut is None:
                 cut_short.append(by_branch[i])
             elif i not in cuts:
-                yield self._first + i, self._grown(by_branch[i], Cut(*cut))
+                yield self._first + i, self._grown(by_branch[i], StopCut(*cut))
         return cut_short
 
-    def _cut(self, decoded: DecodedBranch) -> Cut | None:
+    def _cut(self, decoded: DecodedBranch) -> StopCut | None:
         """The part of a branch to keep; None if its text lacks the stop string that ended it."""
         branch = self._branch_set.branches[decoded.branch]
         prefix = self._branch_set.trunks[branch.trunk][: branch.position]
@@ -74,7 +74,7 @@ class Reader:
         inner = tokens[:-1] if decoded.ended == EOS else tokens
         cut = cut_at_stop(self._tokenizer, prefix, text, inner, self._stop, before)
         if decoded.ended == EOS and not cut.hit:
-            return cut._replace(kept=len(tokens))
+            return cut._replace(num_tokens=len(tokens))
         return None if decoded.ended == STOP and not cut.hit else cut
 
     def _text(self, trunk: int, end: int) -> str:
@@ -83,11 +83,11 @@ class Reader:
             self._texts[trunk, end] = decode(self._tokenizer, self._branch_set.trunks[trunk][:end])
         return self._texts[trunk, end]
 
-    def _grown(self, decoded: DecodedBranch, cut: Cut) -> Grown:
-        self._stats.useful_tokens += cut.kept
+    def _grown(self, decoded: DecodedBranch, cut: StopCut) -> Grown:
+        self._stats.useful_tokens += cut.num_tokens
         finish = "eos" if decoded.ended == EOS else "length"
         if cut.hit:
             finish = "stop"
-        kept = slice(cut.kept)
+        kept = slice(cut.num_tokens)
         tokens, logprobs = decoded.tokens[kept].tolist(), decoded.logprobs[kept].tolist()
         return Grown(tokens, logprobs, cut.text, finish, cut.overlap)

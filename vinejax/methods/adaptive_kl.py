@@ -34,9 +34,14 @@ def adapted(coef: float, found: float, target: float, share: float) -> float:
     return coef * (1.0 + error * share)
 
 
+def has_target(cfg: Config) -> bool:
+    """Whether the coefficient follows a target; one of 0 stays 0, and no KL is measured."""
+    return cfg.kl.target is not None and cfg.kl.coef > 0
+
+
 def composed(method: Method, cfg: Config) -> Method:
     """The method, with a coefficient that follows `kl.target` if there is one."""
-    if cfg.kl.target is None:
+    if not has_target(cfg):
         return method
     score = functools.partial(_with_coefficient, method.score)
     return dataclasses.replace(method, score=score, update=_following)
@@ -44,7 +49,7 @@ def composed(method: Method, cfg: Config) -> Method:
 
 def fresh(cfg: Config) -> dict[str, np.ndarray] | None:
     """The coefficient before the first iteration, float64 []; None for a run without a target."""
-    return None if cfg.kl.target is None else {KEPT: np.array(cfg.kl.coef, np.float64)}
+    return {KEPT: np.array(cfg.kl.coef, np.float64)} if has_target(cfg) else None
 
 
 def _with_coefficient(

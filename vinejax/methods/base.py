@@ -30,7 +30,7 @@ OF_CLIPPED = ("kl", "ppo.clip", "ppo.clip_high", "ppo.epochs", "ppo.gamma", "ppo
 OF_CLIPPED += ("ppo.shift_mean", "ppo.reduction", "ppo.max_ratio", "ppo.loss", "ppo.dual_clip")
 OF_CLIPPED += ("ppo.correction", "ppo.correction_min", "ppo.correction_max")
 OF_CLIPPED += ("entropy", "ppo.mask_truncated", "ppo.row_tokens")
-OF_CLIPPED += ("rollout.flat", "reward.overlong")
+OF_CLIPPED += ("rollout.zero_variance", "reward.overlong")
 # Fields of a probability ratio, which policy gradients with a loss without one do not read.
 OF_RATIO = ("ppo.clip", "ppo.clip_high", "ppo.max_ratio")
 # Options of rewards that a method reads if its credit does: `credit.assign.rewards_with_kl`,
@@ -53,7 +53,7 @@ DEFAULTS: Mapping[str, Any] = {
     "values.positions": "steps",  # where states are: see credit/rules.py
     "values.allocation": "uniform",  # how many continuations each has
     "credit.mask": "none",  # which tokens are trained on
-    "rollout.flat": "keep",  # what becomes of groups whose rewards are all equal
+    "rollout.zero_variance": "keep",  # what becomes of groups whose rewards are all equal
     "reward.overlong": 0.0,
     "reward.scale": "method",  # by the kind of `credit.assign.against_group`
     "kl.place": "loss",

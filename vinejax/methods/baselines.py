@@ -73,13 +73,13 @@ DR_GRPO = Method(
 Source: https://arxiv.org/abs/2503.20783.
 """,
 )
-# Three of DAPO's parts are options of all methods, with its own defaults: `rollout.flat`
+# Three of DAPO's parts are options of all methods, with its own defaults: `rollout.zero_variance`
 # (group_filter.py), `reward.overlong` (rollout/overlong.py) and `ppo.clip_high`.
 DAPO = Method(
     standardised,
     defaults={
         "ppo.clip_high": 0.28,
-        "rollout.flat": "resample",
+        "rollout.zero_variance": "resample",
         "reward.overlong": 0.2,
         "reward.scale": "group",
     },

@@ -1,7 +1,7 @@
 """VinePPO's credit with averages over steps, and with a learned value, in the place of bare values.
 
-    A_c = Q_c - b_c    Q_c: what step c leads to, by `credit.lam`; b_c: its baseline, by
-                       `credit.filter`, and by a learned value of weight μ
+    A_c = Q_c - b_c    Q_c: what step c leads to, by `credit.lambda_`; b_c: its baseline, by
+                       `credit.baseline_lambda`, and by a learned value of weight μ
 
 `rl.by_role.role_advantages` has the equations.
 """
@@ -18,7 +18,7 @@ from vinejax.rl.by_role import role_advantages
 
 def has_roles(cfg: Config) -> bool:
     """Whether the configuration asks for averages over steps, or for a learned value."""
-    return bool(cfg.credit.lam or cfg.credit.filter or cfg.values.prior)
+    return bool(cfg.credit.lambda_ or cfg.credit.baseline_lambda or cfg.values.prior)
 
 
 def step_credit(rollout: Rollout, cfg: Config) -> Credit:
@@ -34,8 +34,8 @@ def credit_by_role(rollout: Rollout, cfg: Config) -> Credit:
         steps.values,
         steps.rewards,
         steps.num_steps,
-        cfg.credit.lam,
-        cfg.credit.filter,
+        cfg.credit.lambda_,
+        cfg.credit.baseline_lambda,
         cfg.ppo.gamma,
         steps.counts > 0,
         learned,

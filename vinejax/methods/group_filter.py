@@ -1,4 +1,4 @@
-"""`rollout.flat`: what becomes of groups of solutions whose rewards are all equal.
+"""`rollout.zero_variance`: what becomes of groups of solutions whose rewards are all equal.
 
 Rewards are those of solutions and their steps, without penalties. 'drop' leaves the groups out;
 'resample', DAPO's dynamic sampling (https://arxiv.org/abs/2503.14476, section 3.2), samples further
@@ -24,10 +24,10 @@ class NoGroupLeft(Exception):
 
 
 def composed(method: Method, cfg: Config) -> Method:
-    """The method, without the groups that `rollout.flat` leaves out; `cfg` is resolved."""
-    if cfg.rollout.flat == "keep":
+    """The method, without the groups that `rollout.zero_variance` leaves out; `cfg` is resolved."""
+    if cfg.rollout.zero_variance == "keep":
         return method
-    resamples = cfg.rollout.flat == "resample"
+    resamples = cfg.rollout.zero_variance == "resample"
     return dataclasses.replace(
         method,
         sample=functools.partial(_resampled if resamples else _dropped, method),

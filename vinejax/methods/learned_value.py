@@ -89,7 +89,13 @@ class LearnedValue(MethodState):
     def learned(self, kept: Any, rollout: Rollout, cfg: Config) -> tuple[Any, dict[str, float]]:
         """What is kept after the labels of a rollout `with_prior`, and metrics of its values."""
         (states, found), steps = rollout.prediction, rollout.steps
-        of_values = steps.values, steps.rewards, steps.counts > 0, cfg.credit.filter, cfg.ppo.gamma
+        of_values = (
+            steps.values,
+            steps.rewards,
+            steps.counts > 0,
+            cfg.credit.baseline_lambda,
+            cfg.ppo.gamma,
+        )
         baseline, is_known = (np.asarray(x)[steps.counts >= 0] for x in role_baselines(*of_values))
         metrics = probe.metrics(states, self.rule.chosen(kept, found), rollout.weight)
         return self.rule.updated(kept, states, found, baseline, is_known), metrics

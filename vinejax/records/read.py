@@ -8,7 +8,7 @@ from typing import NamedTuple
 from etils import epath
 
 from vinejax.records import formats
-from vinejax.runtime.stages import number_field
+from vinejax.runtime.log import number_field
 from vinejax.runtime.status import Status, read_status
 from vinejax.runtime.workdir import is_remote
 

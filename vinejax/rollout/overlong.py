@@ -28,14 +28,14 @@ def penalties(lengths: Sequence[int], cfg: Config) -> list[float]:
 def penalised_episodes(episodes: list[Episode], cfg: Config) -> list[Episode]:
     """The episodes with their penalties, if `reward.overlong` is above 0.
 
-    Where `rollout.flat` replaces groups without spread, groups without spread that only fill up
-    the batch get no penalty, because their rewards would then differ by the penalty alone.
+    Where `rollout.zero_variance` replaces groups without spread, groups without spread that only
+    fill up the batch get no penalty, because their rewards would then differ by the penalty alone.
     """
     if not cfg.reward.overlong or not episodes:
         return episodes
     by_episode = penalties([episode.length for episode in episodes], cfg)
     is_penalised = [True] * len(episodes)
-    if cfg.rollout.flat != "keep":
+    if cfg.rollout.zero_variance != "keep":
         is_penalised = has_spread(episodes).tolist()
     return [
         dataclasses.replace(episode, penalty=penalty) if penalise else episode

@@ -1,10 +1,10 @@
 """Checkpoints: one folder per iteration, written in the background, found again on resume.
 
-A checkpoint of a run has three items, `params`, `optimizer` (the optimizer state and the step) and
-`meta` (JSON), so that inference loads the weights alone; `kept` and `options` have what the method
-and its options keep between iterations, if they do. Orbax writes into a temporary folder and
-renames it, so an interrupted save is ignored. Checksums of its files follow (`checksums.py`), and
-are compared before anything is restored. Every process of a run makes every call.
+A checkpoint of a run has three items, so that inference loads the weights alone: `params`,
+`optimizer` (the optimizer state and the step) and `meta` (JSON). The items `kept` and `options`
+have the state of the method and of its options, if there is any. Orbax writes into a temporary
+folder and renames it, so an interrupted save is ignored. Checksums of the files are written next
+(`checksums.py`) and compared before anything is restored. Every process of a run makes every call.
 """
 
 import contextlib
@@ -30,21 +30,21 @@ from vinejax.runtime.distributed import exchange, is_writer, process_place
 from vinejax.runtime.remedies import MAKE_ROOM
 
 Args = ocp.args
-Found = TypeVar("Found")
+Restored = TypeVar("Restored")
 
 
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
 class DamagedError(WorkdirError):
-    """A checkpoint that is not as it was saved, so that an earlier one may be used instead."""
+    """A checkpoint differs from what was saved; an earlier one may be used instead."""
 
 
 class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
     """The checkpoints `<folder>/<iteration>/`, of which the newest `keep` stay.
 
     A context manager; leaving it waits for the save in progress. A thread waits for each save and
-    then writes its checksums, so that a save costs the caller the copy to host memory alone.
+    then writes its checksums, so that the caller waits for the copy to host memory only.
     """
 
     def __init__(self, folder: str | os.PathLike, keep: int):
@@ -55,9 +55,9 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
           keep: how many of the newest stay.
         """
         self.folder = epath.Path(folder)
-        self._damaged: set[int] = set()  # iterations whose checkpoint the next save replaces
-        self._saving: threading.Thread | None = None
-        self._failure: Exception | None = None  # of the save in the background
+        self._damaged_iterations: set[int] = set()  # the next save replaces their checkpoints
+        self._save_thread: threading.Thread | None = None
+        self._failure: Exception | None = None  # error of the save in the background
         options = ocp.CheckpointManagerOptions(preservation_policy=policies.LatestN(keep))
         logging.getLogger("absl").addFilter(_is_wanted)  # once, however often it is called
         try:
@@ -75,41 +75,43 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
 
     def has(self, iteration: int) -> bool:
         """Whether there is a checkpoint of the iteration, or one that is being saved."""
-        return iteration in self._manager.all_steps() and iteration not in self._damaged
+        return iteration in self._manager.all_steps() and iteration not in self._damaged_iterations
 
     def save(self, iteration: int, state: RunState, meta: dict[str, Any]) -> None:
         """Starts to save; the arrays may be donated as soon as this returns.
 
-        A checkpoint of the same iteration stays as it is, because a run repeats itself exactly,
-        unless `newest` has found it damaged. Later checkpoints are deleted: they are of an earlier
-        process, which had got further. Raises WorkdirError if this save, or the save before,
+        An existing checkpoint of the same iteration stays, because a run repeats itself exactly,
+        unless `newest` has found it damaged. Later checkpoints are deleted: they are left from an
+        earlier process that had got further. Raises WorkdirError if this save, or the previous one,
         cannot be written.
         """
         self._save(iteration, _trees(state), meta)
 
     def save_params(self, iteration: int, params: PyTree, meta: dict[str, Any]) -> None:
-        """Saves weights alone, which are not trained further; else like `save`."""
+        """Saves weights without an optimizer state; else like `save`."""
         self._save(iteration, {"params": params}, meta)
 
     def restore(self, iteration: int, like: RunState) -> tuple[RunState, dict[str, Any]]:
         """The state and `meta` as they were saved.
 
         `like` has arrays or `jax.ShapeDtypeStruct`s with the dtypes and shardings of the result.
-        Raises DamagedError if its files are not as they were saved, WorkdirError if there is no
-        such checkpoint or it has other shapes. A checkpoint without checksums is reported in a
-        line, and may raise DamagedError for other shapes too.
+        Raises DamagedError if the files differ from what was saved, WorkdirError if there is no
+        such checkpoint or if it has other shapes. A line reports a checkpoint without checksums,
+        which may raise DamagedError for other shapes, too.
         """
         items = self._restore(iteration, _trees(like))
         policy = TrainState(params=items["params"], **items["optimizer"])
-        kept = None
+        method_state = None
         if like.kept is not None:
-            kept = type(like.kept)(**{name: items["kept"][name] for name in like.kept._fields})
-            self._check_shapes(iteration, kept._asdict(), like.kept._asdict())
+            method_state = type(like.kept)(
+                **{name: items["kept"][name] for name in like.kept._fields}
+            )
+            self._check_shapes(iteration, method_state._asdict(), like.kept._asdict())
         options = None
         if like.options is not None:
             options = {name: items["options"][name] for name in like.options}
             self._check_shapes(iteration, options, like.options)
-        return RunState(policy, kept, options), items["meta"]
+        return RunState(policy, method_state, options), items["meta"]
 
     def meta(self, iteration: int) -> dict[str, Any]:
         """The meta of a checkpoint, without reading any array."""
@@ -121,7 +123,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         return items["params"], items["meta"]
 
     def restore_kept(self, iteration: int, like: dict[str, Any]) -> dict[str, Any]:
-        """The parts of what the method keeps that `like` has, read without the others."""
+        """The parts of the method's state that `like` has, read without the others."""
         self._compare(iteration, ["kept"])
         like = jax.tree.map(_abstract, like)
         each = ocp.checkpoint_utils.construct_restore_args(like)
@@ -129,15 +131,15 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         with ocp.PyTreeCheckpointer() as reader:
             return reader.restore(self.folder / str(iteration) / "kept", args=args)
 
-    def newest(self, restore: Callable[[int], Found]) -> Found | None:
-        """What `restore` gives for the newest checkpoint that is not damaged, None without any.
+    def newest(self, restore: Callable[[int], Restored]) -> Restored | None:
+        """The result of `restore` for the newest undamaged checkpoint; None without a checkpoint.
 
-        `restore` takes an iteration. Each checkpoint for which it raises DamagedError is reported
-        in a line, stays where it is, and is replaced by the next save of its iteration. Raises
-        WorkdirError if all are damaged.
+        `restore` takes an iteration. A line reports each checkpoint for which it raises
+        DamagedError. That checkpoint stays where it is until the next save of its iteration
+        replaces it. Raises WorkdirError if all are damaged.
         """
         failed: list[DamagedError] = []
-        while untried := sorted(set(self._manager.all_steps()) - self._damaged):
+        while untried := sorted(set(self._manager.all_steps()) - self._damaged_iterations):
             try:
                 return restore(untried[-1])
             except DamagedError as error:
@@ -145,17 +147,17 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
                 if is_writer():
                     print(f"vinejax: {error}; the checkpoint before it is used", file=sys.stderr)
             _collect_quietly()
-            self._damaged.add(untried[-1])
+            self._damaged_iterations.add(untried[-1])
             self._manager.reload()  # another process may have saved one meanwhile
         if failed:
-            rule = "no checkpoint is left; restore one from a copy, or choose another --workdir"
-            raise WorkdirError(f"{self.folder}: {rule} ({failed[0]})") from failed[0]
+            message = "no checkpoint is left; restore one from a copy, or choose another --workdir"
+            raise WorkdirError(f"{self.folder}: {message} ({failed[0]})") from failed[0]
         return None
 
     def check_newest(self) -> bool:
         """Whether the newest checkpoint, if there is one, is as it was saved.
 
-        A damaged one is reported in a line, and the next save of its iteration replaces it.
+        A line reports a damaged one, which the next save of its iteration replaces.
         """
         self._finish()
         iteration = self.latest()
@@ -165,7 +167,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             items = [path.name for path in (self.folder / str(iteration)).iterdir()]
             self._compare(iteration, items)
         except DamagedError as error:
-            self._damaged.add(iteration)
+            self._damaged_iterations.add(iteration)
             if is_writer():
                 print(f"vinejax: {error}; the next one replaces it", file=sys.stderr)
             return False
@@ -199,10 +201,10 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         return WorkdirError(f"{self.folder}: cannot be written ({_brief(error)})")
 
     def _finish(self) -> None:
-        """Waits for the thread of the save before, if there is one."""
-        if self._saving is not None:
-            self._saving.join()
-            self._saving = None
+        """Waits for the thread of the previous save, if there is one."""
+        if self._save_thread is not None:
+            self._save_thread.join()
+            self._save_thread = None
 
     def _seal(self, iteration: int) -> None:
         """Waits for a save, then writes its checksums; runs in a thread of its own."""
@@ -216,19 +218,19 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
     def _save(self, iteration: int, trees: dict[str, Any], meta: dict[str, Any]) -> None:
         self.wait()
         steps = self._manager.all_steps()
-        if iteration in steps and iteration not in self._damaged:
+        if iteration in steps and iteration not in self._damaged_iterations:
             return
         items = {name: Args.StandardSave(tree) for name, tree in trees.items()}
         args = Args.Composite(**items, meta=Args.JsonSave(meta))
         try:
             for stale in [step for step in steps if step >= iteration]:
                 self._manager.delete(stale)
-            self._damaged -= {step for step in steps if step >= iteration}
+            self._damaged_iterations -= {step for step in steps if step >= iteration}
             self._manager.save(iteration, args=args, force=True)
         except (OSError, ValueError) as error:
             raise self._unwritable(error) from error
-        self._saving = threading.Thread(target=self._seal, args=(iteration,), name="checksums")
-        self._saving.start()
+        self._save_thread = threading.Thread(target=self._seal, args=(iteration,), name="checksums")
+        self._save_thread.start()
 
     def _restore(self, iteration: int, like: dict[str, Any]) -> Any:
         folder = self.folder / str(iteration)
@@ -246,10 +248,10 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             raise
         except Exception as error:  # Orbax raises many kinds, a bare Exception among them
             if is_checked:
-                rule = "is of another model or method; choose another --workdir"
-                raise WorkdirError(f"{folder}: {rule} ({_brief(error)})") from error
-            rule = f"is damaged, or of another model ({_brief(error)})"
-            raise DamagedError(f"{folder}: {rule}") from error
+                message = "is of another model or method; choose another --workdir"
+                raise WorkdirError(f"{folder}: {message} ({_brief(error)})") from error
+            message = f"is damaged, or of another model ({_brief(error)})"
+            raise DamagedError(f"{folder}: {message}") from error
 
     def _compare(self, iteration: int, items: list[str]) -> bool:
         """Whether the checkpoint has checksums. Raises DamagedError unless `items` match them."""
@@ -261,34 +263,34 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
                 damage = find_damage(folder, recorded, items, *process_place())
         except (OSError, ValueError) as error:
             recorded, damage = None, _brief(error)
-        found = exchange([damage, recorded is not None])  # all hosts have to decide alike
-        damage = next((damage for damage, _ in found if damage), None)
+        of_hosts = exchange([damage, recorded is not None])  # all hosts have to decide alike
+        damage = next((damage for damage, _ in of_hosts if damage), None)
         if damage:
             raise DamagedError(f"{folder}: is damaged ({damage})")
-        has_checksums = all(is_there for _, is_there in found)
+        has_checksums = all(is_there for _, is_there in of_hosts)
         if not has_checksums and is_writer():
-            rule = "has no checksums (its process died before it wrote them)"
-            print(f"vinejax: {folder}: {rule}; it is used as it is", file=sys.stderr)
+            message = "has no checksums (its process died before it wrote them)"
+            print(f"vinejax: {folder}: {message}; it is used as it is", file=sys.stderr)
         return has_checksums
 
-    def _check_shapes(self, iteration: int, kept: dict[str, Any], like: dict[str, Any]) -> None:
+    def _check_shapes(self, iteration: int, restored: dict[str, Any], like: dict[str, Any]) -> None:
         """Raises WorkdirError unless the shapes are equal: Orbax does not compare NumPy arrays."""
         for name, wanted in like.items():
-            saved = kept[name]
+            saved = restored[name]
             if isinstance(wanted, np.ndarray) and saved.shape != wanted.shape:
                 folder = self.folder / str(iteration)
-                rule = f"keeps {name} of shape {saved.shape}, and this data needs {wanted.shape}"
+                message = f"keeps {name} of shape {saved.shape}, and this data needs {wanted.shape}"
                 raise WorkdirError(
-                    f"{folder}: {rule}; restore the data, or choose another --workdir"
+                    f"{folder}: {message}; restore the data, or choose another --workdir"
                 )
 
 
 def find_policy(workdir: epath.Path, policy: str) -> tuple[str, int] | None:
     """(folder of the workdir, iteration) of the checkpoint with a run's policy; None without one.
 
-    `policy` 'last' is the newest checkpoint, 'best' the checkpoint with the best accuracy on
-    validation. If there is no 'best' because nothing was evaluated yet, it is the newest; if there
-    is none because the start was better than all evaluated checkpoints, None.
+    `policy` 'last' is the newest checkpoint, 'best' the one with the best accuracy on validation.
+    'best' is the newest while nothing was evaluated, and None if the start was better than all
+    evaluated checkpoints.
     """
     folders = ("best", "checkpoints") if policy == "best" else ("checkpoints",)
     for name in folders:
@@ -305,7 +307,7 @@ def find_policy(workdir: epath.Path, policy: str) -> tuple[str, int] | None:
 
 
 def find_trained(workdir: epath.Path, policy: str) -> tuple[str, int] | None:
-    """As `find_policy`, but the newest checkpoint if the start was better than all of them."""
+    """Like `find_policy`, but the newest checkpoint if the start was better than all of them."""
     return find_policy(workdir, policy) or find_policy(workdir, "last")
 
 
@@ -354,7 +356,7 @@ def _brief(error: Exception) -> str:
 def _is_wanted(record: logging.LogRecord) -> bool:
     """Whether to show a message of the logger that Orbax uses.
 
-    Orbax logs its errors with tracebacks and raises them as well; we say them in a line.
+    Orbax logs its errors with tracebacks and raises them as well; we print one line for each.
     """
     is_of_orbax = f"{os.sep}orbax{os.sep}" in record.pathname
     return not is_of_orbax or logging.getLogger("absl").isEnabledFor(logging.INFO)

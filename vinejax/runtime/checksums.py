@@ -1,9 +1,9 @@
-"""Checksums of the files of a checkpoint, written after them and compared before they are read.
+"""Checksums of the files of a checkpoint, written after the files and compared before a restore.
 
-Orbax stores arrays without checksums, so that a flipped bit can be restored as another weight. A
+Orbax stores arrays without checksums, so a flipped bit would be restored as another weight. A
 complete checkpoint has files `checksums.<i>-of-<n>.json`, one from each of the n processes that
-saved it: each has the BLAKE2b digests of every n-th file of the folder, the iteration that was
-saved, so that a copy under another number is noticed, and a digest of itself.
+saved it. Each file has the BLAKE2b digests of every n-th file of the folder, a digest of itself and
+the number of the iteration, by which a copy under another number is noticed.
 """
 
 import hashlib
@@ -19,12 +19,12 @@ from vinejax.runtime.workdir import write_atomic
 
 NAME = re.compile(r"checksums\.(\d+)-of-(\d+)\.json")
 CHUNK = 1 << 22  # bytes read at once
-THREADS = 8  # files that are read at once, before a restore; hashing releases Python's lock
-DIGEST = 16  # bytes: chance changes are found, forgeries are not the aim
+THREADS = 8  # files that are read in parallel before a restore; hashing releases Python's lock
+DIGEST = 16  # bytes; enough for accidental changes, and forgeries are not the aim
 
 
-class Recorded(NamedTuple):
-    """What the checksum files of a checkpoint say."""
+class ChecksumRecord(NamedTuple):
+    """The content of all checksum files of a checkpoint."""
 
     iteration: int
     files: dict[str, str]  # path from the checkpoint's folder -> digest
@@ -41,21 +41,21 @@ def write_checksums(folder: epath.Path, iteration: int, part: int = 0, parts: in
     write_atomic(folder / f"checksums.{part}-of-{parts}.json", json.dumps(record, indent=0))
 
 
-def read_checksums(folder: epath.Path) -> Recorded | None:
+def read_checksums(folder: epath.Path) -> ChecksumRecord | None:
     """All digests of a checkpoint; None if the checksum file of any process is missing.
 
     Raises ValueError, which names the file, if a checksum file is damaged.
     """
-    found = {path.name: path for path in folder.iterdir() if NAME.fullmatch(path.name)}
-    matches = [match for name in found if (match := NAME.fullmatch(name))]
+    paths = {path.name: path for path in folder.iterdir() if NAME.fullmatch(path.name)}
+    matches = [match for name in paths if (match := NAME.fullmatch(name))]
     parts = max((int(match[2]) for match in matches), default=0)
     names = [f"checksums.{part}-of-{parts}.json" for part in range(parts)]
-    if not names or any(name not in found for name in names):
+    if not names or any(name not in paths for name in names):
         return None
     iterations, files = set(), {}
     for name in names:
         try:
-            record = json.loads(found[name].read_bytes())
+            record = json.loads(paths[name].read_bytes())
             is_whole = record["digest"] == _own_digest(record["iteration"], record["files"])
         except (ValueError, KeyError, TypeError, RecursionError):
             is_whole = False
@@ -65,24 +65,28 @@ def read_checksums(folder: epath.Path) -> Recorded | None:
         files |= record["files"]
     if len(iterations) > 1:
         raise ValueError(f"{names[0]} and others are of several iterations")
-    return Recorded(iterations.pop(), files)
+    return ChecksumRecord(iterations.pop(), files)
 
 
 def find_damage(
-    folder: epath.Path, recorded: Recorded, items: Collection[str], part: int = 0, parts: int = 1
+    folder: epath.Path,
+    recorded: ChecksumRecord,
+    items: Collection[str],
+    part: int = 0,
+    parts: int = 1,
 ) -> str | None:
     """The first difference between what was saved and what is there; None if there is none.
 
     Args:
       folder: the checkpoint.
       recorded: its checksums.
-      items: the items that will be read; files in the folders of others are not looked at.
+      items: the items that will be read; files of other items are not compared.
       part: number of the calling process.
       parts: number of the processes that divide the files between them.
     """
     if str(recorded.iteration) != folder.name:
         return f"it was saved as {recorded.iteration}"
-    used = [name for name in sorted(recorded.files) if "/" not in name or _item(name) in items]
+    names = [name for name in sorted(recorded.files) if "/" not in name or _item(name) in items]
 
     def compare(name: str) -> str | None:
         try:
@@ -92,7 +96,7 @@ def find_damage(
         return None if digest == recorded.files[name] else f"{name} is not as it was saved"
 
     with ThreadPoolExecutor(THREADS) as pool:
-        return next((damage for damage in pool.map(compare, used[part::parts]) if damage), None)
+        return next((damage for damage in pool.map(compare, names[part::parts]) if damage), None)
 
 
 def _item(name: str) -> str:

@@ -1,6 +1,6 @@
-"""The clock of chat templates, which stands, so that a run's prompts stay as they were.
+"""The clock of chat templates, which stands still, so that the prompts of a run never change.
 
-A template that asks what day it is would change the prompts of a run at midnight, and on resuming.
+A template that asks for the date would otherwise change the prompts at midnight and on resuming.
 """
 
 import datetime
@@ -11,32 +11,34 @@ from vinejax.core.errors import WorkdirError
 from vinejax.runtime.distributed import exchange, is_writer
 from vinejax.runtime.workdir import write_atomic
 
-FILE = "prompt_time"  # in the workdir of a run whose template has asked
+FILE = "prompt_time"  # in the workdir of a run whose template has asked for the time
 
 
 class Clock:
-    """A time that stands: that of the first prompt, or as pinned."""
+    """A fixed time: the pinned one, or the time of the first prompt."""
 
     def __init__(self):
         self._time: datetime.datetime | None = None
         self.was_asked = False
 
     def note_asked(self) -> None:
-        """Notes that a template asks for the time; a line says so the first time."""
+        """Notes that a template asks for the time, and prints a line the first time."""
         if not self.was_asked and is_writer():
-            rule = "all prompts of the run have that of its start"
-            print(f"warning: the chat template asks for the time; {rule}, {self.time:%Y-%m-%d %X}")
+            message = "all prompts of the run have that of its start"
+            print(
+                f"warning: the chat template asks for the time; {message}, {self.time:%Y-%m-%d %X}"
+            )
         self.was_asked = True
 
     @property
     def time(self) -> datetime.datetime:
-        """The pinned time; that of this call if there is none."""
+        """The fixed time; without one, the time of this call becomes it."""
         if self._time is None:
             self._time = datetime.datetime.now()
         return self._time
 
     def pin(self, workdir: epath.Path) -> None:
-        """Sets it to the time that the workdir has on record, or to now, the same on all hosts.
+        """Fixes the time that the workdir has on record, else the current one, on all hosts alike.
 
         Every host calls it. Raises WorkdirError if the record is damaged.
         """
@@ -46,8 +48,8 @@ class Clock:
         try:
             self._time = datetime.datetime.fromisoformat(text.strip())
         except ValueError:
-            rule = "holds no time; put a copy of it back, or choose another --workdir"
-            raise WorkdirError(f"{file}: {rule}") from None
+            message = "holds no time; put a copy of it back, or choose another --workdir"
+            raise WorkdirError(f"{file}: {message}") from None
         self.was_asked = False
 
     def keep(self, workdir: epath.Path) -> None:
@@ -56,4 +58,4 @@ class Clock:
             write_atomic(workdir / FILE, self.time.isoformat() + "\n")
 
 
-CLOCK = Clock()  # of the process, whose templates are all of one run
+CLOCK = Clock()  # one per process, because a process has the templates of one run only

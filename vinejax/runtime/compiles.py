@@ -4,23 +4,23 @@ from typing import NamedTuple
 
 import jax
 
-_COMPILED = "/jax/core/compile/backend_compile_duration"  # or was loaded from the compile cache
+_COMPILED = "/jax/core/compile/backend_compile_duration"  # also sent for a program that is loaded
 _LOADED = "/jax/compilation_cache/cache_hits"
 
 
 class Compiles(NamedTuple):
-    """Programs that were made ready to run."""
+    """Counts of the programs that were made ready to run."""
 
     programs: int  # compiled, or loaded from the compile cache
-    loaded: int  # those of them that were loaded
-    seconds: float  # of compiling and loading, without tracing
+    loaded: int  # programs that were loaded from the compile cache
+    seconds: float  # time of compiling and loading, without tracing
 
-    def since(self, before: "Compiles") -> "Compiles":
-        """What was added since an earlier count."""
+    def since(self, earlier: "Compiles") -> "Compiles":
+        """The counts since an earlier one."""
         return Compiles(
-            self.programs - before.programs,
-            self.loaded - before.loaded,
-            self.seconds - before.seconds,
+            self.programs - earlier.programs,
+            self.loaded - earlier.loaded,
+            self.seconds - earlier.seconds,
         )
 
 

@@ -26,26 +26,28 @@ def found_devices() -> list[Any]:
         with _without_tpu():
             return jax.devices()
     except (RuntimeError, AssertionError) as error:  # the latter where no plugin has the platform
-        asked = os.environ.get("JAX_PLATFORMS", "")
+        platforms = os.environ.get("JAX_PLATFORMS", "")
         reason = " ".join(str(error).split()) or "no such platform is installed"
         remedy = "unset it, or see README for what to install"
         raise UserError(
-            f"JAX_PLATFORMS={asked}: jax finds no device: {reason}; {remedy}"
+            f"JAX_PLATFORMS={platforms}: jax finds no device: {reason}; {remedy}"
         ) from error
 
 
 @contextlib.contextmanager
 def _without_tpu() -> Iterator[None]:
-    """Tells libtpu, if there is no TPU, what else it looks for in vain and in five lines.
+    """Without a TPU, sets the variables that libtpu would else look for in vain, in five lines.
 
-    Afterwards the environment is as it was: `num_hosts` reads it too.
+    Afterwards the environment is as it was, because `num_hosts` reads it, too.
     """
-    told = {} if has_tpu() else {name: x for name, x in NO_TPU.items() if name not in os.environ}
-    os.environ.update(told)
+    variables = (
+        {} if has_tpu() else {name: x for name, x in NO_TPU.items() if name not in os.environ}
+    )
+    os.environ.update(variables)
     try:
         yield
     finally:
-        for name in told:
+        for name in variables:
             del os.environ[name]
 
 
@@ -55,10 +57,10 @@ def host_memory() -> int:
 
 
 def with_dtype(cfg: Config) -> Config:
-    """The configuration with the compute dtype that these devices have in the place of 'auto'.
+    """The configuration with the compute dtype that 'auto' means on these devices.
 
-    So it is recorded, as a run that went on on devices of another kind would change it. Raises
-    UserError if there are no devices.
+    The run's record has that dtype, so that a resume on devices of another kind cannot change it.
+    Raises UserError if there are no devices.
     """
     dtype = cfg.model.dtype_on(found_devices()[0].platform)
     return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, compute_dtype=dtype))
@@ -67,8 +69,8 @@ def with_dtype(cfg: Config) -> Config:
 def on_devices(cfg: Config) -> Config:
     """The configuration with the mesh and the other values of the row for the devices found.
 
-    It is the row of `meshes` that `topology` names or, without a name, that the devices match. If
-    `meshes` is empty, or `mesh` is set and no topology is named, nothing changes.
+    The row of `meshes` is the one that `topology` names or, without a name, the one that matches
+    the devices. Nothing changes if `meshes` is empty, or if `mesh` is set and no topology is named.
 
     Raises ConfigError if the topology has no row or is not what the devices are, or if there are
     rows and the devices match none; UserError if there are no devices, or the number of hosts is
@@ -80,17 +82,17 @@ def on_devices(cfg: Config) -> Config:
     row = match_topology(kind, len(devices), cfg.meshes)
     if cfg.topology:
         if match_topology(kind, len(devices), [cfg.topology]) is None:
-            rule = f"is not what was found, {len(devices)} x {kind}; leave it empty"
-            raise ConfigError("topology", rule, repr(cfg.topology))
+            message = f"is not what was found, {len(devices)} x {kind}; leave it empty"
+            raise ConfigError("topology", message, repr(cfg.topology))
         return with_row(cfg, cfg.topology)
     if not cfg.meshes or cfg.mesh != MeshConfig():
         return cfg
     if row is None:
-        rule = (
+        message = (
             f"none of {', '.join(cfg.meshes)} is what was found, {len(devices)} x {kind}; "
             "add a row, or set mesh.data, mesh.fsdp or mesh.tensor (-1: all devices)"
         )
-        raise ConfigError("meshes", rule)
+        raise ConfigError("meshes", message)
     return with_row(cfg, row)
 
 
@@ -105,8 +107,8 @@ def with_row(cfg: Config, topology: str) -> Config:
         if cfg.mesh != MeshConfig():
             return cfg
         known = f"rows are {', '.join(cfg.meshes)}" if cfg.meshes else "there are none"
-        rule = f"has no row in `meshes` ({known}); add one, or set mesh.fsdp and mesh.tensor"
-        raise ConfigError("topology", rule, repr(topology))
+        message = f"has no row in `meshes` ({known}); add one, or set mesh.fsdp and mesh.tensor"
+        raise ConfigError("topology", message, repr(topology))
     row = cfg.meshes[topology]
     mesh = MeshConfig(row.data, row.fsdp, row.tensor)
     slots = row.slots or cfg.rollout.slots

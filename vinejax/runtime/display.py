@@ -16,18 +16,16 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from vinejax.runtime.stages import number_field
-
-# The metrics of a training iteration that are shown, and their labels.
+# Metric -> label, of the metrics that the line of an iteration shows.
 HEADLINE = {
     "reward/mean": "reward",
     "values/mean": "value",
     "actor/kl": "kl",
     "perf/tokens_per_s": "tokens/s",
 }
-SHOWN_AS = {"eval": "validation"}  # stages; others are shown by their own names
-MOST_NUMBERS = 4  # per line; metrics.jsonl has them all
-SPEED_S = 86_400.0  # speed is that of the last day: an iteration can outlast rich's 30 seconds
+SHOWN_AS = {"eval": "validation"}  # stage -> name on the screen, where it is another one
+MOST_NUMBERS = 4  # numbers in a line at most; metrics.jsonl has all of them
+SPEED_S = 86_400.0  # window of the estimated speed: iterations can outlast rich's 30 seconds
 
 
 class Display:
@@ -38,9 +36,9 @@ class Display:
     """
 
     def __init__(self, total_iterations: int, finished: int = 0):
-        """`finished` iterations are those of earlier processes."""
+        """`finished` is the number of iterations that earlier processes have done."""
         self.total = total_iterations
-        self.recorded = time.monotonic()  # when the last record came
+        self.recorded_at = time.monotonic()  # time of the last record
         console = Console(highlight=False, force_jupyter=False)
         self.bars = Progress(
             "{task.description}",
@@ -80,7 +78,7 @@ class Display:
 
     def record(self, iteration: int, step: int, stage: str, metrics: Mapping[str, float]) -> None:
         """Shows a record of metrics.jsonl: its place, some numbers, and the time since the last."""
-        seconds, self.recorded = time.monotonic() - self.recorded, time.monotonic()
+        seconds, self.recorded_at = time.monotonic() - self.recorded_at, time.monotonic()
         parts = [f"{label} {text}" for label, text in headline(stage, metrics)]
         parts.append(f"{seconds:.1f} s")
         if stage == "train":
@@ -88,7 +86,7 @@ class Display:
             place = f"iteration {iteration + 1}/{self.total}"
             if seconds_left := self.bars.tasks[0].time_remaining:
                 parts.append(f"eta {format_duration(seconds_left)}")
-        elif number_field(stage) == "step":
+        elif stage == "sft":  # it has no iterations
             place = f"{stage} step {step}"
         else:
             place = f"{SHOWN_AS.get(stage, stage)} after {iteration}"

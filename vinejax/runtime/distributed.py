@@ -1,10 +1,11 @@
-"""Several hosts, one program: how they find each other, agree, and exchange results.
+"""Several hosts, one program: how hosts find each other, agree, and exchange results.
 
-One process per host. All run the same Python in the same order, take the same decisions from the
-same seeds, and call the functions below together. Host work that is worth dividing (detokenising,
-grading) is divided by item number: see `is_mine`. The first host alone writes: see `is_writer`.
+Each host has one process. All run the same Python in the same order, take the same decisions from
+the same seeds, and call the functions below together. Host work that is worth dividing
+(detokenising, grading) is divided by item number: see `is_mine`. Only the first host writes: see
+`is_writer`.
 
-When a host dies, jax ends the others with SIGABRT as soon as its heartbeat is missed. They get no
+When a host dies, jax ends the others with SIGABRT as soon as they miss its heartbeat. They get no
 exception, so the launcher has to find out which host died first (tpu/launch.sh).
 """
 
@@ -26,17 +27,17 @@ from vinejax.core.settings import DistributedConfig
 METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/"
 WORKERS = "worker-network-endpoints"  # a comma-separated list, on VMs with TPUs
 METADATA_TIMEOUT_S = 3
-MERCY_S = 60  # jax waits this much longer for absent hosts, so that our one-line message is first
+JAX_EXTRA_S = 60  # jax waits this much longer for absent hosts, so that our line comes first
 TPU_DEVICES = ("/dev/accel0", "/dev/vfio/0")
 
 
 def num_hosts() -> int:
-    """The number of processes of this program, by the environment. Asks no device.
+    """The number of processes of this program, found in the environment without asking a device.
 
-    It reads JAX_NUM_PROCESSES, TPU_WORKER_HOSTNAMES (set by GKE or the user), the metadata of a TPU
-    VM, Slurm's and Open MPI's variables. jax detects the same clusters, but only inside
-    `jax.distributed.initialize`, which raises for a lone process and waits for hosts that are not
-    there: whether to call it has to be known before. `check_hosts` catches a wrong answer.
+    The sources are JAX_NUM_PROCESSES, TPU_WORKER_HOSTNAMES (set by GKE or the user), the metadata
+    of a TPU VM, and the variables of Slurm and Open MPI. jax detects the same clusters, but only
+    inside `jax.distributed.initialize`, which raises for a lone process and waits for hosts that do
+    not exist; whether to call it has to be known before. `check_hosts` catches a wrong answer.
     """
     environ = os.environ
     if "JAX_NUM_PROCESSES" in environ:
@@ -60,19 +61,19 @@ def has_tpu() -> bool:
 def initialize(cfg: DistributedConfig) -> None:
     """Connects to the other hosts, if there are any. Call it before anything asks a device.
 
-    Raises UserError if the environment names the hosts in part, or the first host does not answer
-    in time. If another host is missing, all end with a line and exit code 2: jax waits in a call
-    that no exception leaves, and would end in a stack trace of C++.
+    Raises UserError if the environment names only some of the hosts, or if the first host does not
+    answer in time. If another host is missing, all processes print a line and exit with code 2: jax
+    waits in a call that no exception leaves, and would end with a stack trace of C++.
     """
     hosts = num_hosts()
     if hosts == 1:
         return
     import jax
 
-    named = _named_hosts(hosts, cfg.port)
-    if named.get("process_id"):
-        _wait_for(named["coordinator_address"], cfg.timeout_s)
-    place = named.get("coordinator_address", "the first host")
+    arguments = _named_hosts(hosts, cfg.port)
+    if arguments.get("process_id"):
+        _wait_for(arguments["coordinator_address"], cfg.timeout_s)
+    place = arguments.get("coordinator_address", "the first host")
     print(f"vinejax: {hosts} hosts meet at {place}, within {cfg.timeout_s} s", file=sys.stderr)
     os.environ.setdefault("JAX_COORDINATOR_PORT", str(cfg.port))
     absent = threading.Timer(cfg.timeout_s, _give_up, (hosts, cfg.timeout_s))
@@ -80,31 +81,33 @@ def initialize(cfg: DistributedConfig) -> None:
     absent.start()
     try:
         jax.distributed.initialize(
-            **named,
-            initialization_timeout=cfg.timeout_s + MERCY_S,
+            **arguments,
+            initialization_timeout=cfg.timeout_s + JAX_EXTRA_S,
             heartbeat_timeout_seconds=cfg.heartbeat_s,
             shutdown_timeout_seconds=cfg.timeout_s,
         )
     except (RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
-        rule = f"cannot join the {hosts} hosts: {reason}"
-        raise UserError(f"{socket.gethostname()}: {rule}") from error
+        message = f"cannot join the {hosts} hosts: {reason}"
+        raise UserError(f"{socket.gethostname()}: {message}") from error
     finally:
         absent.cancel()
 
 
 def _give_up(hosts: int, timeout_s: int) -> None:
     """Ends this process, which has waited for the others in vain."""
-    rule = f"not all of {hosts} hosts came within {timeout_s} s (distributed.timeout_s)"
+    message = f"not all of {hosts} hosts came within {timeout_s} s (distributed.timeout_s)"
     remedy = "start the same command on each, at most that long after one another"
-    print(f"vinejax: error: {socket.gethostname()}: {rule}; {remedy}", file=sys.stderr, flush=True)
+    print(
+        f"vinejax: error: {socket.gethostname()}: {message}; {remedy}", file=sys.stderr, flush=True
+    )
     leave(2, at_once=True)
 
 
 def check_hosts() -> None:
-    """Checks that jax connected as many processes as the environment names (`num_hosts()`).
+    """Raises UserError unless jax has connected as many processes as the environment names.
 
-    Raises UserError if not: unconnected processes would each be the first and write the files.
+    Unconnected processes would each count as the first one and write the files.
     """
     import jax
 
@@ -118,8 +121,11 @@ def check_hosts() -> None:
 
 
 def leave(status: int, at_once: bool = False) -> NoReturn:
-    """Ends this process; on several hosts without a normal exit, which would wait for the others,
-    while they wait for this host. `at_once` does so on one host too."""
+    """Ends this process.
+
+    On several hosts it skips the normal exit, which would wait for the other hosts while they wait
+    for this one. `at_once` skips it on one host, too.
+    """
     if at_once or num_hosts() > 1:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -169,9 +175,9 @@ def exchange(value: object) -> list[Any]:
 
 
 def start_maximum(number: int) -> Any:
-    """The maximum of a number over all hosts: i32[], computed after all that devices have begun.
+    """The maximum of a number over all hosts, i32[], computed behind all programs started so far.
 
-    All hosts make the same calls. Reading the result waits for it.
+    All hosts make the same calls. Reading the result waits for the programs.
     """
     import jax
     import numpy as np
@@ -198,15 +204,15 @@ def _maximum_program() -> tuple[Any, Any, Any]:
 
 
 def shared_work(results: dict[int, Any]) -> dict[int, Any]:
-    """The results of all hosts by item number, given those of this host; values as in JSON."""
+    """The results of all hosts by item number; `results` has those of this host, valid in JSON."""
     parts = exchange(list(results.items()))
     return {i: value for part in parts for i, value in part}
 
 
 def barrier(name: str, facts: object = None) -> None:
-    """Waits for all hosts, which must call it with the same `name` and `facts` of the same repr.
+    """Waits until all hosts have called it.
 
-    Raises RuntimeError if a host called it with another name or other facts.
+    Raises RuntimeError if a host called it with another `name`, or with `facts` of another repr.
     """
     import jax
     from jax.experimental.multihost_utils import sync_global_devices

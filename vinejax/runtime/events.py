@@ -1,8 +1,9 @@
-"""TensorBoard's events, written by the file writer inside tensorboardX's `SummaryWriter`.
+"""Writes TensorBoard's events with the file writer inside tensorboardX's `SummaryWriter`.
 
-`SummaryWriter` hands events to a thread. On a full disk the thread dies with a traceback, and a run
-then waits forever to put its eleventh event into the thread's queue; here it ends with one line.
-tensorboardX imports torch, where that is installed, in two seconds: it is imported by a run alone.
+`SummaryWriter` itself hands events to a thread. On a full disk that thread dies with a traceback,
+and a run would wait forever to put its eleventh event into the thread's queue. With the file writer
+the run ends with one line. Only a run imports tensorboardX, because that imports torch, if it is
+installed, which takes two seconds.
 """
 
 import math
@@ -14,7 +15,7 @@ from etils import epath
 
 from vinejax.runtime.workdir import is_remote
 
-UPLOAD_S = 30  # between two uploads to an object store, each of the whole file
+UPLOAD_S = 30  # seconds between two uploads to an object store, each of the whole file
 
 
 class Events:
@@ -25,7 +26,7 @@ class Events:
 
         Args:
           folder: made if it is absent.
-          purge: the step from which on TensorBoard forgets the events of earlier files; None: none.
+          purge: the first step whose events in earlier files TensorBoard drops; None: no step.
           suffix: of the file's name, after the time in seconds.
         """
         from tensorboardX.event_file_writer import EventsWriter
@@ -45,7 +46,7 @@ class Events:
         from tensorboardX.summary import scalar
 
         for name, value in values.items():
-            if math.isfinite(value):  # TensorBoard draws no others
+            if math.isfinite(value):  # TensorBoard cannot draw other values
                 summary = scalar(name, value)
                 self._writer.write_event(Event(wall_time=time.time(), step=at, summary=summary))
         if time.monotonic() - self._flushed >= self._every_s:

@@ -1,4 +1,4 @@
-"""Arrays spread over hosts as NumPy arrays, and as an npz file for a person to inspect."""
+"""Gathers arrays that are spread over hosts into NumPy arrays, and writes them to npz files."""
 
 from typing import Any, cast
 
@@ -11,9 +11,9 @@ from vinejax.runtime.distributed import is_writer
 
 
 def save_arrays(file: epath.Path, tree: Any) -> None:
-    """Writes the arrays of a tree into an npz file, named by their paths in the tree.
+    """Writes the arrays of a tree to an npz file, named by their paths in the tree.
 
-    All hosts call it, because an array may have parts on each; the writer writes.
+    All hosts call it, because an array may have parts on each host; only the first host writes.
     """
     arrays: dict[str, Any] = {
         jax.tree_util.keystr(path, simple=True, separator="."): whole_array(x)

@@ -15,24 +15,24 @@ from vinejax.core.errors import WorkdirError
 from vinejax.runtime.workdir import is_remote
 
 FILE = ".lock"  # of the workdir; it stays when the lock is released
-TAKEN = (errno.EWOULDBLOCK, errno.EACCES)  # what flock says of a lock that another process holds
-MOMENT_S = 0.05  # far longer than `is_locked` takes
+TAKEN = (errno.EWOULDBLOCK, errno.EACCES)  # errors of flock if another process has the lock
+MOMENT_S = 0.05  # seconds before the second try; `is_locked` takes far less
 
 
 class WorkdirLock(contextlib.AbstractContextManager["WorkdirLock"]):
     """The right to train in a workdir, held until the context manager exits or the process ends.
 
     The operating system keeps the lock (flock) and releases it when the process dies, however it
-    dies. The file names the holder for whoever is refused. A remote workdir, such as `gs://`, and a
-    file system without locks have none; a line says so for the latter.
+    dies. The file names the holder, for the error of another process. A remote workdir, such as
+    `gs://`, has no lock, and neither has a file system without locks, which a line reports.
     """
 
     def __init__(self, workdir: epath.Path, is_wanted: bool = True):
-        """Takes nothing yet. `is_wanted` False, for hosts that do not write: `take` does nothing.
+        """Takes nothing yet.
 
         Args:
           workdir: an absolute path; the folder need not exist.
-          is_wanted: whether `take` takes the lock at all.
+          is_wanted: whether `take` takes the lock; False for hosts that do not write.
         """
         self._workdir = workdir
         self._is_wanted = is_wanted and not is_remote(workdir)
@@ -44,9 +44,9 @@ class WorkdirLock(contextlib.AbstractContextManager["WorkdirLock"]):
     def take(self, make: bool = True) -> None:
         """Takes the lock unless this object holds it already.
 
-        Without `make` a workdir that has no lock file is left as it is, so that a run that is then
-        refused for another reason leaves no file. Raises WorkdirError, naming host and process of
-        the holder, if another process has the lock.
+        Without `make` a workdir that has no lock file is left as it is, so that a run that then
+        fails for another reason leaves no file. Raises WorkdirError, which names the host and the
+        process of the holder, if another process has the lock.
         """
         path = self._workdir / FILE
         if not self._is_wanted or self._file is not None or not (make or path.exists()):
@@ -56,16 +56,16 @@ class WorkdirLock(contextlib.AbstractContextManager["WorkdirLock"]):
                 self._workdir.mkdir(parents=True, exist_ok=True)
             file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
-            rule = f"cannot be used as a file ({error.strerror}); choose another --workdir"
-            raise WorkdirError(f"{path}: {rule}") from error
+            message = f"cannot be used as a file ({error.strerror}); choose another --workdir"
+            raise WorkdirError(f"{path}: {message}") from error
         try:
             _lock(file)
         except OSError as error:
             holder = _read_holder(file)
             os.close(file)
             if error.errno in TAKEN:
-                rule = f"{holder} is training there; wait for it, end it, or choose another"
-                raise WorkdirError(f"{self._workdir}: {rule} --workdir") from error
+                message = f"{holder} is training there; wait for it, end it, or choose another"
+                raise WorkdirError(f"{self._workdir}: {message} --workdir") from error
             print(
                 f"{path}: this file system has no locks ({error}): start one run", file=sys.stderr
             )
@@ -74,8 +74,10 @@ class WorkdirLock(contextlib.AbstractContextManager["WorkdirLock"]):
         _write_holder(file)
 
     def release(self) -> None:
-        """Gives the lock back. Closing is enough, and the file has to stay: were it removed, two
-        processes could each lock a file of this name."""
+        """Releases the lock by closing its file.
+
+        The file stays, because otherwise two processes could each lock a file of this name.
+        """
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -84,7 +86,7 @@ class WorkdirLock(contextlib.AbstractContextManager["WorkdirLock"]):
 def is_locked(workdir: epath.Path) -> bool:
     """Whether a process has the lock of a workdir; False where there are no locks.
 
-    To find out, it takes the lock for a moment, shared with other processes that ask.
+    It tries to take the lock for a moment, shared with other processes that call this function.
     """
     if is_remote(workdir):
         return False
@@ -102,7 +104,7 @@ def is_locked(workdir: epath.Path) -> bool:
 
 
 def _lock(file: int) -> None:
-    """Takes the lock; the second try is for `is_locked`, which may have it for a moment."""
+    """Takes the lock, with a second try in case `is_locked` has it for a moment."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

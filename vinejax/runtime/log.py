@@ -1,4 +1,4 @@
-"""The record of a run: metrics.jsonl, TensorBoard events, W&B, episodes, and the display."""
+"""Records a run: metrics.jsonl, TensorBoard events, W&B, episodes, and the display."""
 
 import contextlib
 import importlib
@@ -17,21 +17,33 @@ from vinejax.core.errors import ConfigError
 from vinejax.core.settings import LogConfig
 from vinejax.runtime.display import Display
 from vinejax.runtime.events import Events
-from vinejax.runtime.stages import is_training, number_field
 from vinejax.runtime.watchdog import sign
 from vinejax.runtime.workdir import is_remote, write_atomic
 
 LISTED = 8  # numbers in a message
 
+# Stages of a run, each with records of its own. 'train' is an iteration of the method. 'sft' is
+# supervised training, which has no iterations. 'eval' and 'test' are evaluations.
+
+
+def number_field(stage: str) -> str:
+    """The field that numbers a stage's records: optimizer steps of 'sft', else iterations."""
+    return "step" if stage == "sft" else "iteration"
+
+
+def is_training(stage: str) -> bool:
+    """Whether the stage changes the policy, so that a resumed run records it again in order."""
+    return stage in ("train", "sft")
+
 
 class RunLog:
-    """Writes and shows the measurements of a run. Use it as a context manager.
+    """Writes and shows the measurements of a run; a context manager.
 
     Only the writing process writes and shows; in the others every method does nothing.
 
-    `timings` holds `timing_s/<stage>`, the seconds spent in each stage since the last record; the
-    caller adds them to the next record. (JAX returns before it has computed: a stage has to fetch a
-    result for its time to mean something.)
+    `timings` has `timing_s/<stage>`, the seconds spent in each stage since the last record, which
+    the caller adds to the next record. JAX returns before it has computed, so a stage has to fetch
+    a result for its time to mean something.
     """
 
     def __init__(
@@ -42,17 +54,22 @@ class RunLog:
         is_writer: bool = True,
         resumed_at: int | None = None,
     ):
-        """Starts the W&B run, if there is one; all else is opened on entering the context.
+        """Starts the W&B run, if there is one; entering the context opens the rest.
 
-        The time left is estimated from `total_iterations`. `resumed_at` is the first iteration that
-        this process will train, 0 for a new run: what an earlier process recorded from there on is
-        dropped, because it will be recorded again. None: it does not train, and nothing is dropped.
-
-        Lines of metrics.jsonl that cannot be read are dropped, which is said; the file as it was
-        is kept as metrics.jsonl.damaged. Said too are iterations before `resumed_at` that have no
-        record, and files of episodes that end in mid-line.
+        Lines of metrics.jsonl that cannot be read are dropped. A printed line reports them, and
+        metrics.jsonl.damaged keeps the file as it was. Printed lines also report iterations before
+        `resumed_at` without a record, and files of episodes that end in mid-line.
 
         Raises ConfigError if `cfg.wandb` is set and the package is not installed.
+
+        Args:
+          workdir: the folder of the run.
+          cfg: settings of the log.
+          total_iterations: iterations of the whole run, for the estimate of the time left.
+          is_writer: whether this process writes and shows.
+          resumed_at: the first iteration that this process will train, 0 for a new run. Records of
+            an earlier process from there on are dropped, because they will come again. None: the
+            process does not train, and nothing is dropped.
         """
         self.timings: dict[str, float] = {}
         self._workdir = workdir
@@ -77,7 +94,7 @@ class RunLog:
             return
         self._display.close()
         for events in self._events.values():
-            # What ends the run says more than that its last events cannot be written either.
+            # The error that ends the run says more than an error of its last events.
             with contextlib.suppress(OSError) if exception[0] else contextlib.nullcontext():
                 events.close()
         if self._wandb is not None:
@@ -87,10 +104,11 @@ class RunLog:
         """Records numbers in metrics.jsonl, TensorBoard and W&B, and shows some of them.
 
         Args:
-          iteration: the iteration that was trained, from 0; for other stages how many were trained.
+          iteration: number of the trained iteration, from 0; for other stages the number of
+            trained iterations.
           step: optimizer updates so far.
           stage: 'train', 'eval', 'test' or 'sft'.
-          values: numbers, also NumPy or JAX scalars; in the file null if not finite.
+          values: numbers, also NumPy or JAX scalars; the file has null for those not finite.
         """
         self.timings = {}
         if not self._is_writer:
@@ -106,7 +124,7 @@ class RunLog:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Shows `name` as the current stage, and adds the time it takes to `timings`."""
+        """Shows `name` as the current stage, and adds its time to `timings`."""
         start = time.monotonic()
         self._stages.append(name)
         self._display.stage(name)
@@ -138,13 +156,13 @@ class RunLog:
             self._display.message(text)
 
     def _events_of(self, stage: str, at: int) -> Events:
-        """TensorBoard events of a stage, in a folder of its own, whose first event is at `at`."""
+        """The TensorBoard events of a stage, in a folder of its own; the first event is at `at`."""
         if stage not in self._events:
             # TensorBoard forgets what an earlier process wrote from `purge` on: see `_MetricsFile`.
             purge = at if number_field(stage) == "step" else self._resumed_at
             if purge is not None and not is_training(stage):
                 purge += 1
-            # File names hold the second, in which another process may have started too.
+            # File names have the time in seconds, and another process may start in the same one.
             suffix = f".{uuid.uuid4().hex[:8]}"
             folder = self._workdir / "tensorboard" / stage
             self._events[stage] = Events(folder, purge, suffix)
@@ -152,12 +170,12 @@ class RunLog:
 
 
 class _MetricsFile:
-    """The file metrics.jsonl, in which a resumed run has each record once."""
+    """The file metrics.jsonl, which has each record once even after a run was resumed."""
 
     def __init__(self, path: epath.Path, resumed_at: int | None):
         self._path = path
-        self._earlier: set[tuple[str, int]] = set()  # records of earlier processes
-        self.remarks: list[str] = []  # lines for people on what was missing or damaged
+        self._earlier: set[tuple[str, int]] = set()  # places of records by earlier processes
+        self.remarks: list[str] = []  # lines for people about missing or damaged records
 
         def comes_again(stage: str, at: int) -> bool:
             if resumed_at is None or number_field(stage) == "step":
@@ -169,14 +187,16 @@ class _MetricsFile:
             self._repair()
             again = {place for place in self._drop(comes_again) if place[0] == "train"}
             if again:
-                rule = f"iterations on record without a checkpoint, done again: {len(again)}"
-                self.remarks.append(f"{path}: {rule}")
+                message = f"iterations on record without a checkpoint, done again: {len(again)}"
+                self.remarks.append(f"{path}: {message}")
             self._earlier = {_place(json.loads(line)) for line in self._lines()}
         missing = {("train", i) for i in range(resumed_at or 0)} - self._earlier
         if missing:
             first, last = min(missing)[1], max(missing)[1]
-            rule = f"iterations that are done without a record: {len(missing)}, {first} to {last}"
-            self.remarks.append(f"{path}: {rule}")
+            message = (
+                f"iterations that are done without a record: {len(missing)}, {first} to {last}"
+            )
+            self.remarks.append(f"{path}: {message}")
 
     def append(self, line: dict[str, object]) -> None:
         """Writes a record; replaces an earlier process's record of the same stage and number."""
@@ -201,7 +221,7 @@ class _MetricsFile:
         return self._path.read_bytes().splitlines(keepends=True)
 
     def _repair(self) -> None:
-        """Drops lines that are no records: a crash cut the last one off, a disk damaged others."""
+        """Drops lines that are not records, such as a last line that a crash cut off."""
         lines = self._lines()
         bad = [i for i, line in enumerate(lines) if not _is_record(line)]
         if not bad:
@@ -213,12 +233,12 @@ class _MetricsFile:
             copy = self._path.with_name(self._path.name + ".damaged")
             copy.write_bytes(b"".join(lines))
             numbers = ", ".join(str(i + 1) for i in bad[:LISTED]) + (", ..." * (len(bad) > LISTED))
-            rule = f"{len(bad)} of {len(lines)} lines cannot be read and are dropped ({numbers})"
-            self.remarks.append(f"{self._path}: {rule}; as it was: {copy.name}")
+            message = f"{len(bad)} of {len(lines)} lines cannot be read and are dropped ({numbers})"
+            self.remarks.append(f"{self._path}: {message}; as it was: {copy.name}")
         write_atomic(self._path, kept.decode())
 
     def _drop(self, is_stale: Callable[[str, int], bool]) -> set[tuple[str, int]]:
-        """Rewrites the file without stale lines; returns the places that these had."""
+        """Rewrites the file without stale lines; returns the places of these lines."""
         lines = self._lines()
         places = [_place(json.loads(line)) for line in lines]
         stale = {place for place in places if is_stale(*place)}
@@ -238,12 +258,12 @@ def _is_record(line: bytes) -> bool:
 
 
 def _cut_episodes(folder: epath.Path, resumed_at: int | None) -> list[str]:
-    """A line for each file of episodes that ends in mid-line, of iterations that are done."""
+    """A line for each finished iteration whose file of episodes ends in mid-line."""
     if is_remote(folder) or not resumed_at:
         return []
     files = [folder / f"{iteration}.jsonl" for iteration in range(resumed_at)]
-    rule = "ends in mid-line; the report leaves that line out"
-    return [f"{file}: {rule}" for file in files if file.exists() and _is_cut(file)]
+    message = "ends in mid-line; the report leaves that line out"
+    return [f"{file}: {message}" for file in files if file.exists() and _is_cut(file)]
 
 
 def _is_cut(file: epath.Path) -> bool:
@@ -282,8 +302,8 @@ def _start_wandb(workdir: epath.Path, cfg: LogConfig) -> Any:
     try:
         wandb = importlib.import_module("wandb")
     except ImportError as error:
-        rule = f"wandb cannot be imported ({error}): pip install 'vinejax[wandb]'"
-        raise ConfigError("log.wandb", rule, repr(cfg.wandb)) from error
+        message = f"wandb cannot be imported ({error}): pip install 'vinejax[wandb]'"
+        raise ConfigError("log.wandb", message, repr(cfg.wandb)) from error
     file = workdir / "wandb_id"
     if not file.exists():
         write_atomic(file, uuid.uuid4().hex[:8])
@@ -297,7 +317,7 @@ def _start_wandb(workdir: epath.Path, cfg: LogConfig) -> Any:
         resume="allow",
         config=json.loads(record.read_text())["config"] if record.exists() else None,
     )
-    # W&B's own step counter cannot go back, as a run does that resumes at its last checkpoint.
+    # W&B's own step counter cannot go back, but a run that resumes at a checkpoint does.
     run.define_metric("*", step_metric="iteration")
     run.define_metric("sft/*", step_metric="step")
     return run

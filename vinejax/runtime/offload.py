@@ -1,4 +1,4 @@
-"""Moves arrays to the memory of the hosts while the devices need the memory for other arrays."""
+"""Moves arrays to the hosts' memory while the devices need theirs for other arrays."""
 
 from typing import Any, TypeVar
 

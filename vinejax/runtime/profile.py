@@ -11,8 +11,8 @@ from etils import epath
 def profiler(span: str, folder: epath.Path) -> Iterator[Callable[[int], None]]:
     """Traces the iterations start <= i < stop of `span` = 'start:stop' ('': none) into `folder`.
 
-    Yields a function to call with the number of each iteration before it starts. A trace still
-    open on leaving the context is closed.
+    Yields a function to call with the number of each iteration before it starts. Leaving the
+    context closes a trace that is still open.
     """
     start, stop = map(int, span.split(":")) if span else (-1, -1)
     is_open = False

@@ -1,4 +1,4 @@
-"""Errors of the machine, not of the program: what a user can do about them, in one line."""
+"""Remedies, in one line each, for errors of the machine: full disks, permissions, memory."""
 
 import errno
 import re
@@ -16,7 +16,7 @@ PROGRAM = re.compile(r"executable_name='(?:jit_)?([\w.]+)'")
 
 
 def remedy(error: Exception) -> str | None:
-    """What is wrong, and what helps, if the file system or a device's memory is at its end."""
+    """The cause and the remedy of an error of the file system or of device memory; else None."""
     if isinstance(error, OSError) and error.errno in OF_FILES:
         where = error.filename or "a file of the workdir"
         return f"{where}: {error.strerror}; {OF_FILES[error.errno]}"

@@ -1,7 +1,7 @@
-"""How a run stands: `status.json`, which its process writes as iterations end, and when it ends.
+"""The status of a run, `status.json`: its process writes it after iterations and at its end.
 
-A process that is killed writes nothing. Whoever reads the file sees it all the same: the lock of
-the workdir is free, or the last sign is too old.
+A killed process writes nothing. A reader of the file notices all the same, because the lock of the
+workdir is free or the last status is too old.
 """
 
 import dataclasses
@@ -22,14 +22,14 @@ State = Literal["running", "finished", "stopped", "failed", "lost"]
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """What is known of a run. `lost` is never written: see `read_status`."""
+    """The status of a run. The state `lost` is never written: see `read_status`."""
 
     state: State
-    done: int  # iterations
-    total: int  # iterations, those of the configuration
-    at: float  # when it was written, in seconds since 1970
-    patience_s: float = 0.0  # of a running one: seconds after which it should have been renewed
-    why: str = ""  # it stopped or failed
+    done: int  # finished iterations
+    total: int  # iterations of the configuration
+    at: float  # time of writing, in seconds since 1970
+    patience_s: float = 0.0  # seconds within which a running process renews the status
+    why: str = ""  # reason for which the run stopped or failed
     host: str = dataclasses.field(default_factory=socket.gethostname)
     pid: int = dataclasses.field(default_factory=os.getpid)
 
@@ -39,15 +39,15 @@ def write_status(workdir: epath.Path, status: Status) -> None:
 
 
 def read_status(workdir: epath.Path) -> Status | None:
-    """How the run in a workdir stands; None if no process has written it, or the file is damaged.
+    """The status of the run in a workdir; None without a file, or for a damaged one.
 
-    A run whose last status is 'running' is `lost` if no process has the lock of the workdir. The
-    processes of another host, and those that train in a remote workdir, may hold a lock that cannot
-    be seen from here: they are lost once they have been silent for `patience_s` seconds.
+    A run whose last status is 'running' is `lost` if no process has the lock of the workdir. A
+    process of another host, or one that trains in a remote workdir, may hold a lock that cannot be
+    seen from here. Such a run is lost after `patience_s` seconds without a new status.
     """
     try:
-        found: dict[str, Any] = json.loads((workdir / FILE).read_text(encoding="utf-8"))
-        status = Status(**found)
+        record: dict[str, Any] = json.loads((workdir / FILE).read_text(encoding="utf-8"))
+        status = Status(**record)
         is_silent = time.time() - status.at > status.patience_s
     except (OSError, ValueError, TypeError):
         return None

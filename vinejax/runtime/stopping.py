@@ -1,10 +1,10 @@
-"""Requests to stop: a signal sets a flag, and loops look at it between chunks and minibatches.
+"""Requests to stop: a signal sets a flag, which loops poll between chunks and minibatches.
 
-An exception that a signal handler raises can come anywhere, also where a library swallows it, and
-leaves half a result. Here the handlers do nothing: Python writes the signals' numbers to a pipe,
-and a thread reads them, also while the main thread is in a compiled program. While something is
-kept for the next start (`deferred`), the thread sets the flag, `Watch.look` raises Stopped in the
-main thread, and the run saves; otherwise the process ends at once.
+A signal handler that raises can interrupt any line, even one in a library that swallows the
+exception, and leaves half a result. Here the handlers do nothing. Python writes the numbers of
+signals to a pipe, and a thread reads them, even while the main thread is in a compiled program.
+Within `deferred`, the thread sets the flag, `Watch.look` raises Stopped in the main thread, and the
+run saves its state for the next start. Outside it, the process ends at once.
 """
 
 import contextlib
@@ -18,21 +18,21 @@ from typing import Any
 from vinejax.runtime.watchdog import sign
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-SHOW_CURSOR = b"\x1b[?25h"  # which the bars of a run hide
+SHOW_CURSOR = b"\x1b[?25h"  # the bars of a run hide the cursor
 
 
 class Stopped(Exception):
-    """The run was asked to stop. `exit_code` is what a shell reports for the signal."""
+    """A request to stop the run. `exit_code` is the status that a shell reports for the signal."""
 
     def __init__(self, number: int):
         """`number` is the signal's."""
         super().__init__(f"stopped by {signal.Signals(number).name}")
         self.exit_code = 128 + number
-        self.kept = ""  # what the next start goes on from
+        self.next_start = ""  # a phrase that says where the next start goes on
 
 
 class _Request:
-    """The state of the module: what was asked for, and whether it is put off."""
+    """The state of the module: the signal that came, and whether the stop is deferred."""
 
     number = 0  # of the first signal; 0: none
     is_deferred = False
@@ -40,10 +40,10 @@ class _Request:
 
 
 def listen() -> None:
-    """Takes SIGTERM, SIGINT and SIGHUP, except those that this process was started to ignore.
+    """Handles SIGTERM, SIGINT and SIGHUP, except those that this process was started to ignore.
 
-    Call it in the main thread, after libraries that set handlers of their own. Further calls only
-    set the handlers again.
+    Call it in the main thread, after libraries that set handlers of their own. A further call only
+    sets the handlers again.
     """
     for number in SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
@@ -59,7 +59,7 @@ def listen() -> None:
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Within, a request to stop waits for the next `Watch.look`, which raises Stopped.
+    """A context in which a request to stop waits for the next `Watch.look`, which raises Stopped.
 
     A second SIGINT (Ctrl-C) ends the process at once nevertheless.
     """
@@ -86,25 +86,25 @@ def request(number: int) -> None:
 
 
 class Watch:
-    """Looks for a request to stop, once per step of a loop.
+    """Polls for a request to stop, once per step of a loop.
 
-    On several hosts all make the same calls, and all stop at the same step if one is asked to: each
-    call starts a maximum over the hosts, behind the programs that have been started so far, and
-    reads that of the call before, so that the devices never wait for the hosts.
+    On several hosts all make the same calls, and all stop at the same step if one gets a request.
+    Each call starts a maximum over the hosts behind the programs started so far, and reads the
+    maximum of the previous call, so that the devices never wait for the hosts.
 
-    CPU devices run programs concurrently, and the transport between hosts then mixes up their
-    collectives. There a call with a `result` waits for it and for the maximum; a call without one
-    does nothing.
+    CPU devices run programs concurrently, and the transport between hosts would then mix up their
+    collectives. There a call with a `result` waits for the result and for the maximum, and a call
+    without one does nothing.
     """
 
     def __init__(self):
-        self._before: Any = None
+        self._previous: Any = None
 
     def look(self, result: Any = None) -> None:
-        """Raises Stopped if a request has come. A sign of life, for the watchdog.
+        """Raises Stopped if a request has come; gives the watchdog a sign of life.
 
-        `result` are arrays of the step that was just started, one from each of its programs. The
-        call waits for those of the step before: the host is at most one step ahead of the devices.
+        `result` has an array of each program of the step that was just started. The call waits for
+        the arrays of the previous step, so the host is at most one step ahead of the devices.
         """
         import jax
 
@@ -113,10 +113,10 @@ class Watch:
         sign()
         if not _Request.is_deferred:
             return
-        before, self._before = self._before, result
+        previous, self._previous = self._previous, result
         if jax.process_count() == 1:
-            if before is not None:
-                jax.block_until_ready(before)
+            if previous is not None:
+                jax.block_until_ready(previous)
             number = _Request.number
         elif jax.default_backend() == "cpu":
             if result is None:
@@ -124,14 +124,14 @@ class Watch:
             jax.block_until_ready(result)
             number = int(start_maximum(_Request.number))
         else:
-            self._before = start_maximum(_Request.number)
-            number = 0 if before is None else int(before)
+            self._previous = start_maximum(_Request.number)
+            number = 0 if previous is None else int(previous)
         if number:
             raise Stopped(number)
 
 
 def _do_nothing(*_: object) -> None:
-    """Stands for the default action of a signal; its number is in the pipe already."""
+    """Replaces the default action of a signal, whose number is in the pipe already."""
 
 
 def _read(pipe: int) -> None:

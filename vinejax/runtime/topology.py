@@ -1,7 +1,7 @@
 """Accelerators by name: 'v5e:16x16', 'v5p:4x4x4', 'h100:8', 'cpu:8'. Sizes count chips.
 
-The peaks of a chip, the shapes of slices, and the number of their hosts. Nothing here asks a device
-or imports jax; `tpu/renting.py` adds what the scripts there need to rent a slice.
+The tables have the peaks of chips, the shapes of slices and their numbers of hosts. Nothing here
+asks a device or imports jax. `tpu/renting.py` adds what its scripts need to rent a slice.
 """
 
 import dataclasses
@@ -19,25 +19,25 @@ Shape = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """Peaks of one chip as its maker states them; no program reaches all of them at once."""
+    """Peaks of one chip as its maker states them; no program reaches all of them together."""
 
-    hbm_gib: float  # GiB (2^30) that a program may use, less than a TPU carries; of a GPU: all
+    hbm_gib: float  # GiB (2^30) for programs: less than a TPU has in all, all of a GPU's
     bf16_tflops: float  # 10^12 dense bfloat16 operations per second
     hbm_gb_s: float  # 10^9 bytes per second from and to memory
     link_gb_s: float  # 10^9 bytes per second out of the chip over all its links, one direction
-    links: int = 1  # of a TPU: to its neighbours in two or three dimensions
-    clock_ghz: float = 0.0  # of a TPU: 10^9 cycles per second, by its peak and its matrix units
+    links: int = 1  # links of a TPU to its neighbours in two or three dimensions
+    clock_ghz: float = 0.0  # 10^9 cycles per second of a TPU, from its peak and its matrix units
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """Properties of all slices of one kind of chip."""
+    """Properties shared by all slices of one kind of chip."""
 
     chip: Chip
     device_kinds: tuple[str, ...]  # patterns of jax's `device_kind`
-    rent: tuple[str, int] = ("", 1)  # accelerator type: its prefix, and its count per chip
-    shapes: tuple[Shape, ...] = ()  # TPU slices on offer, without multiples of a 4x4x4 cube
-    largest: int = 0  # chips of the largest slice made of 4x4x4 cubes; 0 if there are no cubes
+    rent: tuple[str, int] = ("", 1)  # prefix of the accelerator type, and its count per chip
+    shapes: tuple[Shape, ...] = ()  # offered TPU slices, without multiples of a 4x4x4 cube
+    largest: int = 0  # chips of the largest slice made of 4x4x4 cubes; 0 without cubes
 
     @property
     def dims(self) -> int:
@@ -76,14 +76,14 @@ KINDS = {
     "cpu": Kind(Chip(4, 0.1, 10, 1), ("cpu",)),
 }
 
-# The second is the older name; jax refuses to have both set.
+# The second one is the older name; jax raises if both are set.
 GPU_SHARE_VARIABLES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 GPU_SHARE = 0.75  # docs.jax.dev/en/latest/gpu_memory_allocation.html
 
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """Chips that one run uses together; made by `parse_topology`, which checks the shape."""
+    """The chips of one run; made by `parse_topology`, which checks the shape."""
 
     name: str  # 'v5p:4x4x4'
     kind: str  # a key of KINDS
@@ -91,7 +91,7 @@ class Topology:
 
     @property
     def chip(self) -> Chip:
-        """The chip with the memory that programs get, on a GPU the share that jax takes."""
+        """The chip with the memory that programs get: on a GPU the share that jax reserves."""
         chip = KINDS[self.kind].chip
         if self.is_tpu or self.kind == "cpu":
             return chip
@@ -154,17 +154,17 @@ def parse_topology(name: str) -> Topology:
     """
     parts = re.fullmatch(r"([a-z][a-z0-9]*):([1-9]\d*(?:x[1-9]\d*)*)", name)
     if not parts:
-        rule = "write a kind and its chips, like 'v5e:16x16', 'v5p:4x4x4', 'h100:8' or 'cpu:8'"
-        raise ConfigError("topology", rule, repr(name))
+        message = "write a kind and its chips, like 'v5e:16x16', 'v5p:4x4x4', 'h100:8' or 'cpu:8'"
+        raise ConfigError("topology", message, repr(name))
     kind = parts[1]
     shape = tuple(map(int, parts[2].split("x")))
     if kind not in KINDS:
         close = difflib.get_close_matches(kind, KINDS, n=1, cutoff=0.4)
         meant = f"; did you mean {close[0]!r}?" if close else ";"
-        rule = f"unknown kind {kind!r}{meant} Known: {', '.join(KINDS)}"
-        raise ConfigError("topology", rule, repr(name))
-    if rule := _shape_error(KINDS[kind], shape):
-        raise ConfigError("topology", f"{kind} {rule}", repr(name))
+        message = f"unknown kind {kind!r}{meant} Known: {', '.join(KINDS)}"
+        raise ConfigError("topology", message, repr(name))
+    if message := _shape_error(KINDS[kind], shape):
+        raise ConfigError("topology", f"{kind} {message}", repr(name))
     return Topology(name, kind, shape)
 
 
@@ -197,8 +197,11 @@ def match_topology(device_kind: str, num_devices: int, names: Iterable[str]) -> 
 
 
 def find_topology(device_kind: str, num_devices: int) -> Topology | None:
-    """The topology of `num_devices` devices of jax's `device_kind`; None if no kind is known for
-    them, or nobody offers so many. Of shapes with as many chips it is the one that is rented."""
+    """The topology of `num_devices` devices of jax's `device_kind`.
+
+    None if the kind is unknown or if nobody offers so many. Of several shapes with as many chips it
+    is the one that can be rented.
+    """
     for name, kind in KINDS.items():
         if any(fnmatch.fnmatchcase(device_kind, pattern) for pattern in kind.device_kinds):
             shapes = [shape for shape in kind.shapes if math.prod(shape) == num_devices]
@@ -214,7 +217,7 @@ def find_topology(device_kind: str, num_devices: int) -> Topology | None:
 
 
 def _shape_error(kind: Kind, shape: Shape) -> str:
-    """The reason why a shape is refused, to be read after the name of the kind; '' if it is not."""
+    """The reason why a kind has no such shape, to be read after its name; '' if it has."""
     if len(shape) != kind.dims:
         example = "x".join(["4"] * kind.dims)
         count = {1: "one number", 2: "two numbers", 3: "three numbers"}[kind.dims]
@@ -237,7 +240,7 @@ def _shape_error(kind: Kind, shape: Shape) -> str:
 
 
 def _rented_shape(chips: int) -> Shape | None:
-    """The shape in 4x4x4 cubes that the accelerator type of `chips` chips rents: nearest to a cube.
+    """The shape in 4x4x4 cubes that is rented for so many chips: the one nearest to a cube.
 
     Other shapes with as many chips have the same accelerator type and cannot be rented by it.
     """

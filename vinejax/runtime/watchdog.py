@@ -1,7 +1,7 @@
-"""The watchdog: a run that gives no sign of life says so, and where, instead of hanging silently.
+"""The watchdog prints a line when a run shows no progress, and where, instead of hanging silently.
 
-If one of several processes hangs, the others wait for it. Each writes its last sign to a file in
-the workdir, so that the line can name the processes that are behind the others.
+If one of several processes hangs, the others wait for it. Each writes its last heartbeat to a file
+in the workdir, so that the line can name the processes that are behind the others.
 """
 
 import dataclasses
@@ -15,35 +15,35 @@ from etils import epath
 
 from vinejax.runtime.workdir import write_atomic
 
-FOLDER = "alive"  # of the workdir: a file for each process, if there are several
-LOOKS = 10  # in the time after which a process counts as silent
+FOLDER = "alive"  # in the workdir: a file for each process, if there are several
+POLLS = 10  # polls within the time after which a process counts as silent
 STDERR = 2  # file descriptor; sys.stderr may be no file
 
 
 @dataclasses.dataclass
 class Signs:
-    """How far a process is. Processes of one run give the same signs in the same order."""
+    """The last heartbeat of a process; all processes of a run have them in the same order."""
 
     host: str
-    stage: str  # that began last
-    count: int
+    stage: str  # stage that began last
+    count: int  # heartbeats so far
 
 
-OWN = Signs(socket.gethostname(), "start", 0)
+OWN_SIGNS = Signs(socket.gethostname(), "start", 0)
 
 
 def sign(stage: str | None = None) -> None:
-    """Gives a sign of life: a chunk of decoding, a minibatch, or the stage of this name begins."""
-    OWN.count += 1
-    OWN.stage = stage or OWN.stage
+    """Records a heartbeat: a chunk of decoding, a minibatch, or the stage of this name begins."""
+    OWN_SIGNS.count += 1
+    OWN_SIGNS.stage = stage or OWN_SIGNS.stage
 
 
 class Watchdog:
-    """Looks for signs of life, in a thread; a context manager, entered before the first sign.
+    """Polls the heartbeats in a thread; a context manager, entered before the first heartbeat.
 
-    After `silence_s` seconds without one, and again after as many more, it prints a line to
-    standard error. faulthandler adds where each thread is, also while one holds Python's lock. It
-    ends nothing: a long compilation looks the same.
+    After `silence_s` seconds without a heartbeat, and again after as many more, it prints a line to
+    standard error. faulthandler adds where each thread is, even while a thread holds Python's lock.
+    The watchdog ends no process, because a long compilation looks like a hang.
     """
 
     def __init__(self, workdir: epath.Path, silence_s: float, process: int = 0, processes: int = 1):
@@ -63,54 +63,54 @@ class Watchdog:
         faulthandler.cancel_dump_traceback_later()
 
     def _watch(self) -> None:
-        count, looks = -1, 0  # number of signs, and looks since it last changed
-        while not self._ended.wait(self._silence_s / LOOKS):
+        count, polls = -1, 0  # heartbeats, and polls since their number changed
+        while not self._ended.wait(self._silence_s / POLLS):
             self._write()
-            looks += 1
-            if OWN.count != count:
-                count, looks = OWN.count, 0
+            polls += 1
+            if OWN_SIGNS.count != count:
+                count, polls = OWN_SIGNS.count, 0
                 faulthandler.dump_traceback_later(self._silence_s, repeat=True, file=STDERR)
-            elif looks % LOOKS == 0:
-                line = self.line(looks * self._silence_s / LOOKS)
+            elif polls % POLLS == 0:
+                line = self.line(polls * self._silence_s / POLLS)
                 print(f"vinejax: warning: {line}", file=sys.stderr, flush=True)
 
     def line(self, silent_s: float) -> str:
         """The warning after `silent_s` seconds of silence."""
-        said = f"no sign of life for {silent_s:.0f} s in stage {OWN.stage!r}"
+        silence = f"no sign of life for {silent_s:.0f} s in stage {OWN_SIGNS.stage!r}"
         if self._processes == 1:
-            return f"{said}; it may be compiling, or a device or the grader hangs"
-        seen = self._read()
-        missing = [str(i) for i in range(self._processes) if i not in seen]
+            return f"{silence}; it may be compiling, or a device or the grader hangs"
+        signs_seen = self._read()
+        missing = [str(i) for i in range(self._processes) if i not in signs_seen]
         if missing:
-            return f"{said}; nothing was ever heard of process {', '.join(missing)}"
-        least = min(signs.count for signs in seen.values())
+            return f"{silence}; nothing was ever heard of process {', '.join(missing)}"
+        least = min(signs.count for signs in signs_seen.values())
         behind = [
             f"process {i} on host {signs.host}, in stage {signs.stage!r}"
-            for i, signs in seen.items()
+            for i, signs in signs_seen.items()
             if signs.count == least
         ]
         if len(behind) == self._processes:
-            return f"{said}; all processes are as far: devices or the network between them hang"
-        return f"{said}; behind the others: {', '.join(behind)}"
+            return f"{silence}; all processes are as far: devices or the network between them hang"
+        return f"{silence}; behind the others: {', '.join(behind)}"
 
     def _write(self) -> None:
-        """Notes the last sign of this process where the others see it."""
+        """Writes the last heartbeat of this process where the others can read it."""
         if self._processes == 1:
             return
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            note = json.dumps(dataclasses.asdict(OWN))
+            note = json.dumps(dataclasses.asdict(OWN_SIGNS))
             write_atomic(self._folder / f"{self._process}.json", note)
-        except OSError:  # on a full disk the run's own writes end it
+        except OSError:  # on a full disk the run's own writes end the run
             return
 
     def _read(self) -> dict[int, Signs]:
-        """The last signs of all processes that have given one."""
-        seen = {}
+        """Process -> its last heartbeat, of all processes that have written one."""
+        signs_seen = {}
         for process in range(self._processes):
             try:
                 note = (self._folder / f"{process}.json").read_text(encoding="utf-8")
-                seen[process] = Signs(**json.loads(note))
+                signs_seen[process] = Signs(**json.loads(note))
             except (OSError, ValueError, TypeError):
                 continue
-        return seen
+        return signs_seen

@@ -1,4 +1,4 @@
-"""The folder of a run: its configuration, and whether another configuration may continue it."""
+"""The folder of a run: records its configuration, and checks who may continue the run."""
 
 import contextlib
 import dataclasses
@@ -17,14 +17,13 @@ from etils import epath
 from vinejax.core.accessories import contributed_class
 from vinejax.core.errors import WorkdirError
 from vinejax.core.sections import MethodSettings, Section
-from vinejax.core.settings import Config, as_tree
-from vinejax.runtime.contents import check_contents
+from vinejax.core.settings import RENAMED, Config, as_tree
 from vinejax.version import __version__
 
-REVISION = ".revision"  # file beside the package in a `git archive`
+REVISION = ".revision"  # file beside the package, in a `git archive`
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "transformers", "numpy")
-# Fields that may change between two starts of one run. All that a row of `meshes` sets is among
-# them: the record holds the values for the devices of the last start, and the next start is
+# Fields that may change between two starts of one run. They include all fields that a row of
+# `meshes` sets: the record has the values for the devices of the last start, and the next start is
 # compared before its own devices are known.
 FREE_FIELDS = {
     *("iterations", "resume", "profile", "topology", "compile_cache"),
@@ -36,7 +35,7 @@ FREE_FIELDS = {
 }
 FREE_GROUPS = ("log.", "eval.", "bench.", "checkpoint.", "budget.")
 FREE_GROUPS += ("mesh.", "meshes.", "distributed.", "offload.", "plan.")
-# Fields that runs have on record and that are gone, with the one value that all runs have now.
+# Removed field, which old runs have on record -> the one value with which a run can go on.
 REMOVED = {
     "train.on": "solutions",
     "values.shrink": 0.0,
@@ -53,7 +52,17 @@ REMOVED = {
     "critic.warmup_iterations": 0,
 }
 LISTED = 8  # changed fields in a message
-PATHS = ("model.path", "data.path")  # compared as folders, which can have several names
+FOLDERS = (
+    *("checkpoints", "best", "episodes", "tensorboard", "warmup", "eval", "credit", "export"),
+    *("alive", "adapters", "vines"),
+)
+FILES = (
+    *("config.json", "metrics.jsonl", "report.html", "status.json", "wandb_id", "prompt_time"),
+    *("dropped_problems.json", "dropped_examples.json"),
+)
+OF_A_RUN = ("checkpoints", "best", "metrics.jsonl", "episodes")  # a run with these has config.json
+TRAINED = b'"stage": "train"'  # part of the record of an iteration in metrics.jsonl
+PATHS = ("model.path", "data.path")  # compared as folders, because a folder has several names
 
 
 def check_workdir(cfg: Config, path: str | os.PathLike) -> epath.Path:
@@ -61,20 +70,46 @@ def check_workdir(cfg: Config, path: str | os.PathLike) -> epath.Path:
 
     `~` at the start is the home folder.
 
-    Raises WorkdirError if the folder holds a run with another configuration, or any run while
-    `cfg.resume` is False; if a part of that run is missing or of the wrong kind, see
-    `check_contents`; or if the folder cannot be made or written.
+    Raises WorkdirError if the folder has a run of another configuration, an incomplete run
+    (`check_contents`), or any run while `cfg.resume` is False; and if it cannot be made or written.
     """
     folder = resolved_folder(path)
     if not is_remote(folder):
         there = next(parent for parent in (folder, *folder.parents) if parent.exists())
         if not there.is_dir() or not os.access(there, os.W_OK):
-            rule = "is not a folder" if not there.is_dir() else "is not writable"
-            raise WorkdirError(f"{folder}: {there} {rule}; choose another --workdir")
+            message = "is not a folder" if not there.is_dir() else "is not writable"
+            raise WorkdirError(f"{folder}: {there} {message}; choose another --workdir")
     with _usable(folder):
-        check_contents(folder, is_remote(folder))
+        check_contents(folder)
         _check_same_run(cfg, folder / "config.json")
     return folder
+
+
+def check_contents(folder: epath.Path) -> None:
+    """Raises WorkdirError for a workdir that was changed from outside, so that no run can go on.
+
+    Such a workdir has a file in the place of a folder or the reverse, lacks `config.json` beside
+    the files of a run, or lacks `checkpoints/` beside metrics of iterations. An object store has no
+    folders, so only `config.json` is checked there.
+    """
+    if not is_remote(folder):
+        for name in (*FOLDERS, *FILES):
+            path = folder / name
+            if path.exists() and path.is_dir() != (name in FOLDERS):
+                kind = "a file" if name in FOLDERS else "a folder"
+                message = f"is {kind}, and a run needs the name; move it away"
+                raise WorkdirError(f"{path}: {message}, or choose another --workdir")
+    if not (folder / "config.json").exists():
+        found = [name for name in OF_A_RUN if (folder / name).exists()]
+        if found:
+            message = f"is missing, so nothing tells which run {found[0]} is of; put it back"
+            raise WorkdirError(f"{folder / 'config.json'}: {message}, or choose another --workdir")
+    metrics = folder / "metrics.jsonl"
+    if is_remote(folder) or (folder / "checkpoints").exists() or not metrics.exists():
+        return
+    if TRAINED in metrics.read_bytes():
+        message = "is missing, and metrics.jsonl has iterations; put it back, or move metrics.jsonl"
+        raise WorkdirError(f"{folder / 'checkpoints'}: {message} away to begin anew")
 
 
 def record_run(cfg: Config, folder: epath.Path) -> None:
@@ -96,8 +131,8 @@ def record_run(cfg: Config, folder: epath.Path) -> None:
 def check_shared(folder: epath.Path) -> None:
     """Raises WorkdirError unless this host sees the record that the first host has written."""
     if not (folder / "config.json").exists():
-        rule = "is not what the first host writes to; use gs:// or a folder that all hosts share"
-        raise WorkdirError(f"{folder}: {rule}, as --workdir")
+        message = "is not what the first host writes to; use gs:// or a folder that all hosts share"
+        raise WorkdirError(f"{folder}: {message}, as --workdir")
 
 
 @contextlib.contextmanager
@@ -105,8 +140,8 @@ def _usable(folder: epath.Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ImportError) as error:  # a client library may be missing for gs://
-        rule = f"cannot be used ({error}); choose another --workdir"
-        raise WorkdirError(f"{folder}: {rule}") from error
+        message = f"cannot be used ({error}); choose another --workdir"
+        raise WorkdirError(f"{folder}: {message}") from error
 
 
 def resolved_folder(path: str | os.PathLike) -> epath.Path:
@@ -123,7 +158,8 @@ def is_remote(path: epath.Path) -> bool:
 def write_atomic(path: epath.Path, content: str | bytes) -> None:
     """Writes a whole file; if the process dies meanwhile, the old file stays as it was.
 
-    An object store shows no object before it is whole, and would copy it to rename it.
+    In an object store the file is written directly: an object appears only when it is complete, and
+    a rename would copy it.
     """
     content = content.encode() if isinstance(content, str) else content
     if is_remote(path):
@@ -137,7 +173,7 @@ def write_atomic(path: epath.Path, content: str | bytes) -> None:
 def git_revision() -> str | None:
     """Revision of the checkout that this package runs from, with `-dirty` if edited, or None.
 
-    In an unpacked `git archive` it is the commit that git wrote into it, edited or not.
+    In an unpacked `git archive` it is the commit that git wrote there, without a check for edits.
     """
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():  # git would answer for a checkout around this folder
@@ -178,41 +214,45 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
     if not cfg.resume:
         raise WorkdirError(f"{file.parent}: holds a run; set resume=True, or choose --workdir")
     try:
-        recorded = flatten_names(json.loads(file.read_text(encoding="utf-8"))["config"])
+        old_settings = recorded_settings(json.loads(file.read_text(encoding="utf-8"))["config"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        rule = "is damaged; put a copy of it back, or choose another --workdir"
-        raise WorkdirError(f"{file}: {rule}") from error
-    cfg = _with_recorded_sections(cfg, recorded)
+        message = "is damaged; put a copy of it back, or choose another --workdir"
+        raise WorkdirError(f"{file}: {message}") from error
+    cfg = _with_recorded_sections(cfg, old_settings)
     # A field that was added after the run had its default.
     unset = Config(sections={name: type(x)() for name, x in cfg.sections.items()})
-    recorded = flatten_names(as_tree(unset)) | recorded
+    old_settings = flatten_names(as_tree(unset)) | old_settings
     changes = []
     for name, value in flatten_names(as_tree(cfg)).items():
-        if name in FREE_FIELDS or name.startswith(FREE_GROUPS) or recorded[name] == value:
+        if name in FREE_FIELDS or name.startswith(FREE_GROUPS) or old_settings[name] == value:
             continue
-        if name == "model.compute_dtype" and "auto" in (recorded[name], value):
+        if name == "model.compute_dtype" and "auto" in (old_settings[name], value):
             continue  # not for training (`with_dtype`): the run may have trained on other devices
-        if name in PATHS and _is_same_folder(recorded[name], value):
+        if name in PATHS and _is_same_folder(old_settings[name], value):
             continue
-        changes.append(f"{name} was {json.dumps(recorded[name])} and is now {json.dumps(value)}")
+        changes.append(
+            f"{name} was {json.dumps(old_settings[name])} and is now {json.dumps(value)}"
+        )
     for name, value in REMOVED.items():
-        if recorded.get(name, value) != value:
-            rule = f"{name} was {json.dumps(recorded[name])}, and there is no such field any more"
-            raise WorkdirError(f"{file}: {rule}; choose another --workdir")
+        if old_settings.get(name, value) != value:
+            message = (
+                f"{name} was {json.dumps(old_settings[name])}, and there is no such field any more"
+            )
+            raise WorkdirError(f"{file}: {message}; choose another --workdir")
     if changes:
         more = f", and {len(changes) - LISTED} more fields" if len(changes) > LISTED else ""
-        rule = "set it back" if len(changes) == 1 else "set them back"
+        message = "set it back" if len(changes) == 1 else "set them back"
         listed = ", ".join(changes[:LISTED]) + more
         anew = f"where --config.model.path={file.parent} starts from the weights of this run"
         raise WorkdirError(
-            f"{file}: {listed}; {rule} to resume, or choose another --workdir, {anew}"
+            f"{file}: {listed}; {message} to resume, or choose another --workdir, {anew}"
         )
 
 
-def _with_recorded_sections(cfg: Config, recorded: Iterable[str]) -> Config:
+def _with_recorded_sections(cfg: Config, old_settings: Iterable[str]) -> Config:
     """The configuration with the defaults of every accessory's group that the record has."""
     sections: dict[str, Section] = {}
-    for name in dict.fromkeys(field.partition(".")[0] for field in recorded):
+    for name in dict.fromkeys(field.partition(".")[0] for field in old_settings):
         kind = contributed_class("SECTIONS", name)
         if kind is not None and not issubclass(kind, MethodSettings):
             sections[name] = kind()
@@ -222,6 +262,11 @@ def _with_recorded_sections(cfg: Config, recorded: Iterable[str]) -> Config:
 def _is_same_folder(path: str, other: str) -> bool:
     """Whether two names are one folder of this machine; hub names and remote paths are not."""
     return all(map(os.path.isdir, (path, other))) and os.path.samefile(path, other)
+
+
+def recorded_settings(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings that a run has on record, by dotted names; old names are replaced."""
+    return {RENAMED.get(name, name): value for name, value in flatten_names(config).items()}
 
 
 def flatten_names(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The totals of a run, counted alike for every method, and the rest of its budget."""
+"""The totals of a run, counted in the same way for every method, and the rest of its budget."""
 
 import dataclasses
 import math
@@ -8,24 +8,24 @@ from vinejax.core.settings import Config
 from vinejax.core.shapes import packed_length
 from vinejax.core.types import Episode
 
-NO_BOUND = 2**62  # stands for a bound that is not set
+NO_BOUND = 2**62  # a bound that no run reaches, where none is set
 
 
 @dataclasses.dataclass(frozen=True)
-class Spent:
+class RunTotals:
     """Totals since the start of a run, over all processes that continued it."""
 
-    prompts: int = 0  # problems drawn, each time anew
-    episodes: int = 0  # solutions sampled from them
-    tokens: int = 0  # decoded, of solutions and continuations, not of evaluation
-    updates: int = 0  # gradient steps of the policy that were tried
+    prompts: int = 0  # problems drawn; a problem counts each time
+    episodes: int = 0  # solutions sampled for these problems
+    tokens: int = 0  # tokens decoded for solutions and continuations, not for evaluation
+    updates: int = 0  # gradient steps of the policy, also the skipped ones
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # by stage
 
-    def plus(self, **more: int) -> "Spent":
+    def plus(self, **more: int) -> "RunTotals":
         """A copy with these counts added."""
         return dataclasses.replace(self, **{k: getattr(self, k) + x for k, x in more.items()})
 
-    def timed(self, timings: Mapping[str, float]) -> "Spent":
+    def timed(self, timings: Mapping[str, float]) -> "RunTotals":
         """A copy with `timing_s/<stage>` added to the seconds of each stage."""
         seconds = dict(self.seconds)
         for name, x in timings.items():
@@ -39,10 +39,10 @@ class Spent:
         return counts | {f"timing_s/total_{stage}": x for stage, x in self.seconds.items()}
 
 
-def left(cfg: Config, spent: Spent) -> int:
+def left(cfg: Config, spent: RunTotals) -> int:
     """The rest of the run's budget, in whole groups of `rollout.per_prompt` episodes.
 
-    Without a budget it is a number that no run reaches.
+    Without a budget it is NO_BOUND.
     """
     if cfg.budget.episodes is None:
         return NO_BOUND
@@ -50,10 +50,10 @@ def left(cfg: Config, spent: Spent) -> int:
 
 
 def num_updates(cfg: Config) -> int:
-    """Updates of the policy in a policy-gradient run: its learning rate decays over them.
+    """The policy's updates in a policy-gradient run, over which its learning rate decays.
 
-    A method that samples in rounds is assumed to need one round per iteration: with more, the
-    budget ends the run before the rate is 0.
+    A method that samples in rounds is assumed to need one round per iteration. If it needs more,
+    the budget ends the run before the rate is 0.
     """
     groups = (cfg.budget.episodes or NO_BOUND) // cfg.rollout.per_prompt
     full, rest = divmod(groups, cfg.rollout.prompts)
@@ -63,13 +63,13 @@ def num_updates(cfg: Config) -> int:
 
 
 def longest_sequence(cfg: Config, context: int) -> int:
-    """The most tokens of a prompt with its response: the sum of the limits, at most the context."""
+    """The most tokens of a prompt with its response: the sum of the limits, or the context."""
     response = cfg.sample.max_tokens + cfg.env.observed
     return min(cfg.data.max_prompt_tokens + response, context)
 
 
 def packed_tokens(cfg: Config, context: int, episodes: Sequence[Episode]) -> int:
-    """Tokens of packed rows that hold any of the episodes, at least `ppo.row_tokens`."""
+    """Tokens of a packed row that holds any of the episodes, at least `ppo.row_tokens`."""
     longest = max(len(episode.tokens) for episode in episodes)
     return max(packed_length(longest_sequence(cfg, context), longest), cfg.ppo.row_tokens or 0)
 

@@ -13,19 +13,19 @@ from vinejax.session.session import Session
 from vinejax.statistics.accuracy import accuracy_metrics, pass_at_1
 from vinejax.tasks.base import Split
 
-SAME_DRAWS = -1  # the iteration of every evaluation: all draw the same random numbers
+SAME_DRAWS = -1  # iteration number of all evaluations, which so draw the same random numbers
 
 
-class Solved(NamedTuple):
+class SolvedProblems(NamedTuple):
     """Problems with their graded responses, n each."""
 
     problems: list[PromptedProblem]
     solutions: list[list[Grown]]  # [P][n]
     rewards: np.ndarray  # f32[P, n]
-    parts: list[list[dict[str, float] | None]]  # [P][n] by reward function
+    parts: list[list[dict[str, float] | None]]  # [P][n] reward function -> its reward
 
 
-def solve(session: Session, params: Params, split: Split) -> Solved:
+def solve(session: Session, params: Params, split: Split) -> SolvedProblems:
     """The problems of a split, with `eval.samples` responses to each.
 
     A response that the budget cut is graded like any other, as in the evaluation of VinePPO's code.
@@ -35,13 +35,13 @@ def solve(session: Session, params: Params, split: Split) -> Solved:
     sampler = session.sampler_of(engine, cfg, SAME_DRAWS)
     sampled = sampler.responses(params, problems, cfg.eval.samples)
     engine.release()
-    return Solved(problems, *sampled)
+    return SolvedProblems(problems, *sampled)
 
 
-def metrics_of(session: Session, solved: Solved) -> dict[str, float]:
+def metrics_of(session: Session, solved: SolvedProblems) -> dict[str, float]:
     """The accuracies, the mean response length and the fraction of responses that were cut.
 
-    The accuracies of each data set follow, under its name.
+    A split of several data sets also has the accuracies on each of them.
     """
     solutions = solved.solutions
     answers = [[session.task.answer(grown.text) for grown in group] for group in solutions]
@@ -56,11 +56,12 @@ def metrics_of(session: Session, solved: Solved) -> dict[str, float]:
 
 
 def metrics_by_source(
-    session: Session, solved: Solved, answers: list[list[str | None]]
+    session: Session, solved: SolvedProblems, answers: list[list[str | None]]
 ) -> dict[str, float]:
-    """The accuracies on each data set of a split, '<name>/pass_at_1'; {} if the split is of one.
+    """The accuracies on each data set of a split, '<name>/pass_at_1'; {} for a single data set.
 
-    As in verl the column `data_source` of a problem names its data set; without it the task does.
+    As in verl, the column `data_source` of a problem names its data set. Without that column the
+    name is the task's.
     """
     sets: dict[str, list[int]] = {}
     for i, (problem, _) in enumerate(solved.problems):

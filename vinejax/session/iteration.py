@@ -1,4 +1,4 @@
-"""The context of one iteration: what all methods draw, count and record."""
+"""The context of one iteration, in which all methods draw, count and record."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -19,24 +19,24 @@ from vinejax.rollout.sampler import Sampler
 from vinejax.runtime.compiles import Compiles, compiles
 from vinejax.runtime.log import RunLog
 from vinejax.session import metrics
-from vinejax.session.budget import Spent, left
+from vinejax.session.budget import RunTotals, left
 from vinejax.session.session import Session
 from vinejax.tasks.graded import GradingStats
 from vinejax.tasks.rewards import TrainerState
 
 
 class Solutions(NamedTuple):
-    """The result of sampling: problems, and their solutions."""
+    """The result of sampling: problems and their solutions."""
 
     problems: list[PromptedProblem]
-    episodes: list[Episode]  # to learn from
-    sampled: list[Episode]  # these, and those that were discarded
+    episodes: list[Episode]  # solutions to learn from
+    sampled: list[Episode]  # all sampled solutions, with the discarded ones
 
 
-class Before(NamedTuple):
-    """Counters at the start of an iteration, from which its own figures are computed."""
+class StartCounters(NamedTuple):
+    """Counters at the start of an iteration, which its own figures are differences from."""
 
-    spent: Spent
+    spent: RunTotals
     engine: Any  # a mark of `EngineStats`
     grading: GradingStats
     compiles: Compiles
@@ -45,7 +45,7 @@ class Before(NamedTuple):
 class Iteration:
     """One iteration of a run."""
 
-    def __init__(self, session: Session, log: RunLog, number: int, spent: Spent):
+    def __init__(self, session: Session, log: RunLog, number: int, spent: RunTotals):
         """`number` counts iterations from 0; `spent` has the run's totals before this one."""
         self.session = session
         self.log = log
@@ -53,8 +53,10 @@ class Iteration:
         self.spent = spent
         self.metrics: dict[str, Any] = {}
         self.sampler: Sampler = session.sampler(number)
-        self.failed_batch: Any = None  # a batch of the updates if all of them were skipped
-        self.before = Before(spent, session.engine.stats.mark(), session.graded.stats, compiles())
+        self.failed_batch: Any = None  # a batch of the updates, if all updates were skipped
+        self.at_start = StartCounters(
+            spent, session.engine.stats.mark(), session.graded.stats, compiles()
+        )
         session.graded.state = TrainerState(number, self.cfg.iterations)
 
     @property
@@ -69,8 +71,8 @@ class Iteration:
 
     @property
     def drawn(self) -> int:
-        """Number of problems that `draw` has given in this iteration."""
-        return self.spent.prompts - self.before.spent.prompts
+        """The number of problems that `draw` has returned in this iteration."""
+        return self.spent.prompts - self.at_start.spent.prompts
 
     @property
     def can_draw(self) -> bool:
@@ -78,9 +80,9 @@ class Iteration:
         return self.drawn < len(self.session.problems["train"]) and self.left > 0
 
     def draw(self, count: int | None, weights: np.ndarray | None = None) -> list[PromptedProblem]:
-        """`count` train problems (None: all), drawn by `weights` if given, within the budget.
+        """`count` train problems (None: all) within the budget, drawn with `weights` if given.
 
-        Another call in the same iteration gives further problems.
+        Another call in the same iteration returns further problems.
         """
         first, last = self.drawn, None if count is None else self.drawn + count
         problems = draw(self.session.problems["train"], last, self.cfg.seed, self.number, weights)
@@ -89,13 +91,13 @@ class Iteration:
         return problems
 
     def sample(self, params: Params, problems: list[PromptedProblem]) -> list[Episode]:
-        """Graded solutions of the problems, which count as spent."""
+        """Graded solutions of the problems, counted in the budget."""
         episodes = self.sampler.solutions(params, problems, self.left)
         self.count_solutions(len(episodes))
         return episodes
 
     def count_solutions(self, number: int) -> None:
-        """Counts solutions as spent."""
+        """Counts solutions in the budget."""
         self.spent = self.spent.plus(episodes=number)
 
     def sample_train(self, params: Params, count: int | None) -> list[Episode]:
@@ -110,11 +112,11 @@ class Iteration:
         return episodes
 
     def shown(self, episodes: list[Episode]) -> list[Episode]:
-        """The episodes that are written to a file: the first `rollout.prompts` problems'."""
+        """The episodes that are written to a file, of the first `rollout.prompts` problems."""
         return episodes[: self.cfg.rollout.prompts * self.cfg.rollout.per_prompt]
 
     def num_minibatches(self, episodes: list[Episode]) -> int:
-        """Minibatches of an epoch: those that one row per solution from the prompt would make."""
+        """Minibatches of an epoch: as many as one row per solution from the prompt would fill."""
         problems = len({episode.problem_id for episode in episodes})
         return math.ceil(problems * self.cfg.rollout.per_prompt / self.cfg.ppo.minibatch)
 
@@ -130,7 +132,7 @@ class Iteration:
         batches: Iterator[Any],
         total: int,
     ) -> tuple[TrainState, list[Update]]:
-        """Updates on the `total` batches, which are counted."""
+        """Updates the policy on `total` batches, and counts the updates."""
         last: Any = None
 
         def noted(batch: Any) -> Any:
@@ -152,20 +154,20 @@ class Iteration:
         return policy, updates
 
     def note_updates(self, updates: Sequence[Update], batch: Any) -> None:
-        """Keeps `batch`, one of those that the updates were on, if all updates were skipped.
+        """Keeps `batch`, one of the updates' batches, if all updates were skipped.
 
-        Losses or gradients are then not finite: the ratio guard never skips all updates, since the
-        ratio of the first one is 1.
+        Losses or gradients are then not finite: the ratio guard never skips all updates, because
+        the ratio of the first one is 1.
         """
         is_failed = bool(updates) and num_accepted(updates) == 0
         self.failed_batch = batch if is_failed else None
 
     def record_sampling(self, sampled: list[Episode]) -> None:
-        """Takes the metrics of all solutions that were sampled, also of those left out."""
+        """Adds the metrics of all sampled solutions, with the discarded ones."""
         self.metrics |= metrics.episode_metrics(sampled) | self.sampler.metrics(sampled)
 
     def record_episodes(self, episodes: list[Episode], credit: Credit | None = None) -> None:
-        """Writes the episodes to learn from to a file; takes the metrics of values and sampling.
+        """Writes the episodes to learn from to a file; adds the metrics of values and sampling.
 
         `credit` has a row for each episode.
         """
@@ -183,20 +185,20 @@ class Iteration:
             session.graded.failure,
         )
         self.log.episodes(self.number, rows)
-        stats = session.engine.stats.minus(self.before.engine)
-        grading = session.graded.stats.minus(self.before.grading)
+        stats = session.engine.stats.minus(self.at_start.engine)
+        grading = session.graded.stats.minus(self.at_start.grading)
         self.metrics |= metrics.value_metrics(episodes, by_step)
         self.metrics |= metrics.engine_metrics(stats, episodes, self.log.timings)
         self.metrics |= metrics.grading_metrics(grading)
         self.spent = self.spent.plus(tokens=stats.decoded_tokens)
 
-    def record(self, step: int) -> Spent:
+    def record(self, step: int) -> RunTotals:
         """Writes the iteration's line of metrics; returns the run's new totals.
 
         `step` counts the policy's updates.
         """
         self.spent = self.spent.timed(self.log.timings)
-        made = compiles().since(self.before.compiles)
+        made = compiles().since(self.at_start.compiles)
         compiled = {"perf/compiles": made.programs, "perf/compile_s": made.seconds}
         values = self.metrics | self.log.timings | compiled | self.spent.metrics()
         self.log.metrics(self.number, step, "train", values)

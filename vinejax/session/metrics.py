@@ -15,7 +15,7 @@ from vinejax.tasks.graded import GradingStats
 
 
 def episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Rewards, lengths and steps of all solutions but those of resets, if there are others.
+    """Rewards, lengths and steps of the solutions; those of resets count only if all are resets.
 
     The leaves of a tree were all sampled from the prompt, whatever is given in their rows.
     """
@@ -44,19 +44,19 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
 
 
 def part_means(parts: Iterable[Mapping[str, float] | None]) -> dict[str, float]:
-    """'reward/<name>' -> mean of what that reward function gave, over all that it judged."""
-    given: dict[str, list[float]] = {}
-    for one in parts:
-        for name, value in (one or {}).items():
-            given.setdefault(f"reward/{name}", []).append(value)
-    return {name: float(np.mean(values)) for name, values in given.items()}
+    """'reward/<name>' -> mean reward of that function, over all responses that it judged."""
+    by_name: dict[str, list[float]] = {}
+    for rewards in parts:
+        for name, value in (rewards or {}).items():
+            by_name.setdefault(f"reward/{name}", []).append(value)
+    return {name: float(np.mean(values)) for name, values in by_name.items()}
 
 
 def value_metrics(episodes: Sequence[Episode], by_step: np.ndarray | None) -> dict[str, Any]:
-    """Mean, standard error and reuse of the values that were sampled, and of their advantages.
+    """Mean, standard error and reuse of the sampled values, and the error of their advantages.
 
-    `by_step` is f32[episodes, C]. The variance of an advantage is computed as the sum of its two
-    values' variances, which is too much where these share samples (`values.reuse`).
+    `by_step` is f32[episodes, C]. The variance of an advantage is computed as the sum of the
+    variances of its two values, which is too much if they share samples (`values.reuse`).
     """
     if by_step is None or any(episode.values is None for episode in episodes):
         return {}
@@ -103,12 +103,12 @@ def logprob_diff(episodes: Sequence[Episode], batch: Batch) -> dict[str, Any]:
 
 
 def by_eighth(name: str, total: np.ndarray, tokens: np.ndarray) -> dict[str, Any]:
-    """Means over the tokens of each eighth of the responses; those without a token are left out."""
+    """Means over the tokens of each eighth of the responses; an eighth without tokens has none."""
     return {f"by_eighth/{name}/{n + 1}": total[n] / tokens[n] for n in np.flatnonzero(tokens)}
 
 
 def update_metrics(updates: Sequence[Update], has_kl: bool = True) -> dict[str, Any]:
-    """Means over the tokens of all updates; the norm is a mean over the updates made.
+    """Means over the tokens of all updates; the norm is a mean over the accepted updates.
 
     Without `has_kl` the KL to the reference model was not measured.
     """
@@ -135,14 +135,14 @@ def engine_metrics(
 ) -> dict[str, Any]:
     """Tokens, steps and memory of the iteration's sampling, of solutions and of continuations."""
     # Episodes that share a state share its continuations.
-    drawn = {id(group): len(group) for e in episodes for group in e.continuations}
+    group_sizes = {id(group): len(group) for e in episodes for group in e.continuations}
     seconds = timings["timing_s/rollout"] + timings.get("timing_s/value", 0.0)
     tokens = (
         f"{kind}_tokens" for kind in ("decoded", "restarted", "repeated", "useful", "prefill")
     )
     counted = [*tokens, "decode_steps", "slot_utilisation", "queued_utilisation"]
     return {
-        "values/rollouts": sum(drawn.values()),
+        "values/rollouts": sum(group_sizes.values()),
         **{f"rollout/{name}": getattr(stats, name) for name in counted},
         "rollout/cache_gib": stats.cache_bytes / 2**30,
         "rollout/compiles": stats.compiles,
@@ -154,7 +154,7 @@ def engine_metrics(
 
 
 def grading_metrics(stats: GradingStats) -> dict[str, Any]:
-    """Counts of the iteration's grading, over all hosts, and its seconds, the slowest host's.
+    """Counts of the iteration's grading over all hosts, and the seconds of the slowest host.
 
     These seconds are also part of the seconds of the stages that sample.
     """

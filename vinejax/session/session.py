@@ -1,4 +1,4 @@
-"""A run's fixed parts, which training and evaluation both need: task, problems, model, mesh."""
+"""The fixed parts of a run, which training and evaluation share: task, problems, model, mesh."""
 
 import contextlib
 import dataclasses
@@ -26,12 +26,12 @@ from vinejax.tasks.graded import GradedTask
 
 @dataclasses.dataclass(frozen=True)
 class Session(contextlib.AbstractContextManager["Session"]):
-    """A run's fixed parts. The context manager closes the grader and releases the workdir's lock.
+    """The fixed parts of a run; leaving the context closes the grader and releases the lock.
 
-    In `cfg` every field that says 'method' has the method's own choice (`Method.resolve`).
-    `start` has the weights that the policy starts from, which are also the reference model's. With
-    `offload.reference` they are in the host's memory until `load_reference` brings them. Where
-    adapters are trained (`model.lora_rank`), they are in the compute dtype and below the adapters.
+    In `cfg`, fields that said 'method' have the method's own choice (`Method.resolve`). `start` has
+    the weights that the policy starts from, which are also those of the reference model. With
+    `offload.reference` these weights are in the host's memory until `load_reference` moves them to
+    the devices. Below trained adapters (`model.lora_rank`) they have the compute dtype.
     """
 
     cfg: Config
@@ -53,7 +53,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             self.lock.release()
 
     def load_reference(self) -> Params:
-        """The start's weights, on the devices while the caller holds them."""
+        """The start's weights on the devices, where they stay while the caller holds them."""
         return to_device(self.start)
 
     @property
@@ -62,14 +62,14 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return self.start if self.cfg.model.lora_rank else None
 
     def fresh_params(self) -> Params:
-        """What is trained, before the first update: the start's weights, or fresh adapters."""
+        """The parameters before the first update: the start's weights, or fresh adapters."""
         if self.base is None:
             return self.load_reference()
         rank, targets = self.cfg.model.lora_rank, tuple(self.cfg.model.lora_targets)
         return fresh_adapters(self.model, self.mesh, rank, targets, self.cfg.seed)
 
     def weights(self, trained: Params) -> Params:
-        """The policy's weights: those that are trained, with those below if they are adapters."""
+        """The policy's weights: the trained ones, or the base with the trained adapters."""
         return weights_of(trained, self.base)
 
     @functools.cached_property
@@ -84,11 +84,11 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return self._make_engine(dataclasses.replace(self.cfg.sample, **chosen))
 
     def sampler(self, iteration: int) -> Sampler:
-        """Solutions and continuations of an iteration."""
+        """The sampler of an iteration's solutions and continuations."""
         return self.sampler_of(self.engine, self.cfg, iteration)
 
     def sampler_of(self, engine: Engine, cfg: Config, iteration: int) -> Sampler:
-        """Solutions and continuations by an engine and settings."""
+        """The sampler of an iteration, with another engine and other settings."""
         kind = TurnSampler if isinstance(self.task, MultiTurn) else Sampler
         return kind(engine, self.graded, cfg, iteration)
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from vinejax.core.errors import ConfigError
-from vinejax.core.settings import Config, GraderConfig, RewardConfig, flatten
+from vinejax.core.settings import Config, GraderConfig, RewardConfig
 from vinejax.core.text import Tokenizer
 from vinejax.core.types import Problem
 from vinejax.grading import Grader
@@ -67,32 +67,8 @@ def default_workers() -> int:
     return min(max(cores // 2, MIN_WORKERS), MAX_WORKERS)
 
 
-def check_grader(task: Task, cfg: GraderConfig) -> None:
-    """Raises ConfigError for a field of `grader` that is set but that the task never reads.
-
-    Only the grader of a `BatchGraded` task reads these fields. `unreadable` needs a task that is
-    `WithGold` as well.
-    """
-    for name, value in flatten(cfg):
-        missing = "" if isinstance(task, BatchGraded) else "rewards"
-        if name == "unreadable" and not isinstance(task, WithGold):
-            missing = missing or "gold"
-        if name == "mode" and isinstance(task, OwnRules) and value != GraderConfig().mode:
-            message = f"task {task.name} scores by its own rules; leave it out"
-            raise ConfigError("grader.mode", message, repr(value))
-        if missing and value != getattr(GraderConfig(), name):
-            message = f"task {task.name} has no `{missing}`, so nothing reads it; leave it out"
-            raise ConfigError(f"grader.{name}", message, repr(value))
-
-
 def configure(task: Task, cfg: Config) -> None:
-    """Passes the settings of accessories to a task; raises ConfigError if they do not suit it."""
-    reads = task.sections if isinstance(task, Configured) else ()
-    for name, settings in cfg.sections.items():
-        if settings.of_task and name not in reads:
-            field, value = next(iter(settings.changed().items()), (name, settings))
-            message = f"task {task.name} does not read it; leave it out"
-            raise ConfigError(field, message, repr(value))
+    """Gives a task its settings of accessories. Raises ConfigError if they do not suit it."""
     if isinstance(task, Configured):
         task.configure(cfg)
 

@@ -124,8 +124,13 @@ def _render(
 
 
 def template_variables(tokenizer: Tokenizer, data: DataConfig) -> dict[str, Any]:
-    """`data.template_vars` by name; ConfigError for a name that the chat template does not read."""
+    """`data.template_vars` by name; none without a chat template, which reads them.
+
+    Raises ConfigError for one that the chat template does not read.
+    """
     variables = {}
+    if not data.chat_template:
+        return variables
     for setting in data.template_vars:
         name, _, value = setting.partition("=")
         if not re.search(rf"\b{name}\b", str(tokenizer.chat_template)):
@@ -210,9 +215,9 @@ def load_problems(
 ) -> tuple[list[tuple[Problem, list[int]]], list[str]]:
     """(the problems with their prompts' token ids, the ids of problems with too long prompts).
 
-    A problem without a system message gets `data.system`. A prompt of more than `LONGEST_TOKEN`
-    characters per allowed token is too long, and is not encoded: a hundred megabytes would take
-    minutes.
+    With a chat template a problem without a system message gets that of `data.system`. A prompt of
+    more than `LONGEST_TOKEN` characters per allowed token counts as too long without being encoded:
+    to encode a hundred megabytes would take minutes.
 
     Raises DataError if no problem is left, or if two problems have the same id, from which the
     random numbers of a rollout are derived. Raises ConfigError if the chat template cannot make a
@@ -235,7 +240,7 @@ def load_problems(
         if problem.context and not as_chat:
             message = f"must be True: problem {problem.id} has messages before its question"
             raise ConfigError("data.chat_template", message, "False")
-        if data.system and "system" not in dict(problem.context):
+        if as_chat and data.system and "system" not in dict(problem.context):
             context = (("system", data.system), *problem.context)
             problem = dataclasses.replace(problem, context=context)
         text = task.prompt(problem)

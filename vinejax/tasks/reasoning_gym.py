@@ -112,7 +112,9 @@ class ReasoningGym:
             message = f"no right answer is known; {problem.columns['data_set']} has no solutions"
             raise DataError(f"{self.path} {problem.id}", None, message)
         worked, _, _ = problem.columns["metadata"].get(WORKED, "").rpartition(MARKER)
-        instructions = self._data.template + self._data.system
+        instructions = self._data.template
+        if self._data.chat_template:
+            instructions += self._data.system
         if "<answer>" in instructions:
             return f"{worked}<answer>{problem.answer}</answer>"
         if "\\boxed" in instructions:

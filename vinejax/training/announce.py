@@ -1,4 +1,4 @@
-"""What a run says when it begins and when it has ended."""
+"""The lines that a run prints when it begins and when it has ended."""
 
 import os
 from typing import Any
@@ -18,7 +18,7 @@ EXPORT = "next: the same command with --mode=export makes a Hugging Face folder 
 
 
 def head_line(session: Session, params: Params) -> str:
-    """The method, the task, the model and its size, the devices, and where the run is written."""
+    """The method, the task, the model and its size, the devices and the workdir."""
     cfg = session.cfg
     trees = params, session.start
     trained, of_model = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in trees)
@@ -34,7 +34,7 @@ def head_line(session: Session, params: Params) -> str:
 
 
 def start_line(cfg: Config, done: int) -> str:
-    """Where a process begins, and why its first minutes are slow."""
+    """The iteration at which a process begins, and why its first minutes are slow."""
     slow = "programs are compiled when they are first needed"
     if done == 0:
         return f"begins: {cfg.iterations} iterations; {slow}"
@@ -43,26 +43,26 @@ def start_line(cfg: Config, done: int) -> str:
     return f"resumes after iteration {done} of {cfg.iterations}, from checkpoints/{done}; {slow}"
 
 
-def programs_line(done: Compiles) -> str:
-    """What it took to make the programs of the first iteration ready, and where they are kept."""
+def programs_line(compiles: Compiles) -> str:
+    """The programs of the first iteration: their number, their time, and where they are kept."""
     folder = jax.config.values["jax_compilation_cache_dir"]
-    compiled = done.programs - done.loaded
-    seconds = format_duration(done.seconds)
+    compiled = compiles.programs - compiles.loaded
+    seconds = format_duration(compiles.seconds)
     if not folder:
-        rule = "not kept for the next start (compile_cache)"
-        return f"programs: {compiled} compiled in {seconds}, {rule}"
-    if not done.loaded:
+        message = "not kept for the next start (compile_cache)"
+        return f"programs: {compiled} compiled in {seconds}, {message}"
+    if not compiles.loaded:
         return f"programs: {compiled} compiled in {seconds}, kept for the next start in {folder}"
-    found = f"{done.loaded} of {done.programs} found in {folder}"
+    found = f"{compiles.loaded} of {compiles.programs} found in {folder}"
     return f"programs: {found}, {compiled} compiled, {seconds} together"
 
 
 def end_lines(workdir: epath.Path) -> list[str]:
-    """Lines for a run that has ended: accuracy at the start and the end, and the next command."""
+    """Lines for a run that has ended: accuracies at its start and end, and the next command."""
     records, parts = read_run(workdir).records, []
     for split, name in SPLITS.items():
-        found: list[Any] = [r.values[name] for r in records if name in r.values]
-        if len(found) > 1:
-            parts.append(f"{split} pass@1 {found[0]:.3f} to {found[-1]:.3f}")
+        accuracies: list[Any] = [r.values[name] for r in records if name in r.values]
+        if len(accuracies) > 1:
+            parts.append(f"{split} pass@1 {accuracies[0]:.3f} to {accuracies[-1]:.3f}")
     has_trained = any(r.stage in ("eval", "test") and r.position > 0 for r in records)
     return [", ".join(parts)] * bool(parts) + [EXPORT] * has_trained

@@ -12,16 +12,16 @@ from vinejax.runtime.checkpoint import find_policy, restore_policy
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.log import RunLog
 from vinejax.runtime.workdir import write_atomic
-from vinejax.session.evaluation import Solved, metrics_of, solve
+from vinejax.session.evaluation import SolvedProblems, metrics_of, solve
 from vinejax.session.session import Session
 from vinejax.tasks.base import Split
 from vinejax.training.startup import open_session
 
-PREFIXES = {"validation": "eval", "test": "test"}  # of the metrics' names
+PREFIXES = {"validation": "eval", "test": "test"}  # split -> prefix of its metrics' names
 
 
 def evaluate(session: Session, policy: TrainState, split: Split, done: int, log: RunLog) -> float:
-    """Evaluate the policy after `done` iterations and record it; returns pass@1."""
+    """Evaluates the policy after `done` iterations and records the metrics; returns pass@1."""
     name = PREFIXES[split]
     with log.stage(name):
         solved = solve(session, session.weights(policy.params), split)
@@ -32,7 +32,7 @@ def evaluate(session: Session, policy: TrainState, split: Split, done: int, log:
 
 
 def evaluate_run(cfg: Config, path: str | os.PathLike) -> dict[str, Any]:
-    """`--mode=eval`: evaluates the workdir's best policy by validation on the test split.
+    """`--mode=eval`: evaluates the policy that validation chose on the test split.
 
     Prints the figures, and writes them and every response to `<workdir>/eval/`.
     """
@@ -56,7 +56,7 @@ def evaluate_run(cfg: Config, path: str | os.PathLike) -> dict[str, Any]:
     return record
 
 
-def _write_evaluation(workdir: epath.Path, solved: Solved, record: dict[str, Any]) -> None:
+def _write_evaluation(workdir: epath.Path, solved: SolvedProblems, record: dict[str, Any]) -> None:
     problems, solutions, rewards, _ = solved
     folder = workdir / "eval"
     folder.mkdir(parents=True, exist_ok=True)

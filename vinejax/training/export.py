@@ -1,4 +1,4 @@
-"""`--mode=export`: the policy of a run as a Hugging Face folder, and its value as another."""
+"""`--mode=export`: writes the policy of a run as a Hugging Face folder, and its value model too."""
 
 import functools
 import os
@@ -18,18 +18,19 @@ from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.workdir import check_workdir
 from vinejax.training.start_weights import WARM_UP, Trained, load_trained, load_weights
 
-FOLDER, ADAPTERS, REWARD_MODEL = "export", "adapters", "reward_model"  # of the workdir
+FOLDER, ADAPTERS, REWARD_MODEL = "export", "adapters", "reward_model"  # folders of the workdir
 
 
 def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> epath.Path:
-    """Write a checkpoint's weights, in the float32 they were trained in, to `<workdir>/export`.
+    """Writes a checkpoint's weights, in the float32 of training, to `<workdir>/export`.
 
-    `policy` 'best' is the checkpoint with the best validation accuracy, or the newest where none
-    was better than the start; 'last' is the newest. Architecture and tokenizer are those that the
-    run started from. Adapters are merged into the weights, and are also written by themselves, for
-    PEFT, to `<workdir>/adapters`. The newest checkpoint's critic, or probe, is written to
-    `<workdir>/reward_model`, see `save_reward_model`. Returns the folder of the policy; raises
-    WorkdirError without a checkpoint.
+    `policy` 'best' is the checkpoint with the best validation accuracy, or the newest if none was
+    better than the start; 'last' is the newest. Architecture and tokenizer are those of the model
+    that the run started from. Adapters are merged into the weights, and are also written by
+    themselves, for PEFT, to `<workdir>/adapters`. The newest checkpoint's critic or probe is
+    written to `<workdir>/reward_model` (`save_reward_model`).
+
+    Returns the folder of the policy. Raises WorkdirError without a checkpoint.
     """
     workdir, cfg = check_workdir(cfg, path), on_devices(cfg)
     checkpoint = find_trained(workdir, policy)
@@ -37,13 +38,13 @@ def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> ep
         raise WorkdirError(f"{workdir}: holds no checkpoint to export; --mode=train makes one")
     trained = load_trained(workdir, workdir / checkpoint[0], make_mesh(cfg.mesh))
     save_pretrained(workdir / FOLDER, trained.model, trained.params, trained.tokenizer)
-    written = [workdir / FOLDER]
+    folders = [workdir / FOLDER]
     if trained.adapters is not None:
         start = _start(trained, workdir)
-        written.append(workdir / ADAPTERS)
-        save_adapters(written[1], trained.model, trained.adapters, trained.settings, start)
+        folders.append(workdir / ADAPTERS)
+        save_adapters(folders[1], trained.model, trained.adapters, trained.settings, start)
     if is_writer():
-        print(f"{trained.source} is now in {' and '.join(map(str, written))}")
+        print(f"{trained.source} is now in {' and '.join(map(str, folders))}")
     source = _export_reward_model(cfg, workdir)
     if source and is_writer():
         print(f"the values of {source} are now in {workdir / REWARD_MODEL}")
@@ -57,14 +58,17 @@ def _start(trained: Trained, workdir: epath.Path) -> str:
 
 
 def _export_reward_model(cfg: Config, workdir: epath.Path) -> str | None:
-    """Writes the newest checkpoint's critic or probe; returns its name, None if it has neither."""
+    """Writes the newest checkpoint's critic or probe; returns the checkpoint's name.
+
+    Without a critic or a probe nothing is written, and the result is None.
+    """
     state, newest = method_of(cfg).state, find_policy(workdir, "last")
     if newest is None or not (state.has_critic or HIDDEN in state.reads(cfg)):
         return None
     name, iteration = newest
     trained = load_trained(workdir, workdir / name, mesh := make_mesh(cfg.mesh))
     params = trained.params
-    if state.has_critic and trained.adapters is not None:  # its own are on the start's weights
+    if state.has_critic and trained.adapters is not None:  # the critic's are on the start's weights
         params = load_weights(_start(trained, workdir), mesh)[1]
     with Checkpoints(workdir / name, keep=1) as checkpoints:
         restore = functools.partial(checkpoints.restore_kept, iteration)

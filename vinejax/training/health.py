@@ -1,4 +1,4 @@
-"""Whether a run can still learn, judged by several iterations in a row."""
+"""Watches whether a run can still learn, over several iterations in a row."""
 
 import math
 
@@ -9,27 +9,27 @@ from vinejax.runtime.host_arrays import save_arrays
 from vinejax.runtime.log import RunLog
 from vinejax.session.iteration import Iteration
 
-MOST_FAILED = 3  # iterations in a row in which updates were tried and none was made
-SAME_REWARD = 5  # iterations in a row with one reward for all solutions, after which a line says so
+MOST_FAILED = 3  # iterations in a row whose updates were all skipped
+SAME_REWARD = 5  # iterations in a row with one reward for all solutions, before a warning
 
 
 class Health:
-    """Counts, since the start of the process, iterations in a row that taught nothing."""
+    """Counts iterations in a row, since the start of the process, that taught nothing."""
 
     def __init__(self, workdir: epath.Path, log: RunLog):
         self._workdir = workdir
         self._log = log
         self._failed = 0
         self._same = 0
-        self._reward = math.nan  # of all solutions of the last iteration
-        self._not_finite: list[str] = []  # metrics, in the first iteration that had such
+        self._reward = math.nan  # the reward of all solutions of the last iteration
+        self._not_finite: list[str] = []  # metrics that were not finite when one was first found
 
     def look(self, iteration: Iteration) -> None:
-        """Takes note of a finished iteration; all hosts call it.
+        """Counts a finished iteration; all hosts call it.
 
-        Prints a line if no reward has varied for `SAME_REWARD` iterations, and for a metric that is
-        not finite. Raises DivergedError after `MOST_FAILED` iterations whose updates were all
-        skipped; the batch of the last is in a file.
+        Prints a line if no reward has varied for `SAME_REWARD` iterations, and for metrics that are
+        not finite. After `MOST_FAILED` iterations whose updates were all skipped, writes the batch
+        of the last one to a file and raises DivergedError.
         """
         self._look_at_rewards(iteration)
         self._look_at_numbers(iteration)
@@ -37,9 +37,9 @@ class Health:
         if self._failed == MOST_FAILED:
             file = self._workdir / "not_finite.npz"
             save_arrays(file, iteration.failed_batch)
-            these = f"all updates of {MOST_FAILED} iterations in a row were skipped"
-            why = f"losses or gradients are not finite; the batch of the last is in {file}"
-            raise DivergedError(f"iteration {iteration.number + 1}: {these}: {why}")
+            failure = f"all updates of {MOST_FAILED} iterations in a row were skipped"
+            reason = f"losses or gradients are not finite; the batch of the last is in {file}"
+            raise DivergedError(f"iteration {iteration.number + 1}: {failure}: {reason}")
 
     def _look_at_rewards(self, iteration: Iteration) -> None:
         if iteration.metrics.get("reward/std") != 0:  # or the method has no rewards

@@ -1,4 +1,4 @@
-"""The loop: iterations, evaluations and checkpoints of a run, in order."""
+"""The loop of a run: its iterations, evaluations and checkpoints, in order."""
 
 import dataclasses
 import math
@@ -21,7 +21,7 @@ from vinejax.runtime.offload import to_host
 from vinejax.runtime.profile import profiler
 from vinejax.runtime.stopping import Stopped, deferred
 from vinejax.runtime.watchdog import Watchdog
-from vinejax.session.budget import Spent, left
+from vinejax.session.budget import RunTotals, left
 from vinejax.session.iteration import Iteration
 from vinejax.session.session import Session
 from vinejax.tasks.base import Split
@@ -34,25 +34,25 @@ from vinejax.training.startup import open_session
 
 @dataclasses.dataclass
 class Progress:
-    """How far a run is; a checkpoint holds it beside the state."""
+    """The progress of a run, which a checkpoint has beside the state."""
 
-    done: int = 0  # iterations
-    best_accuracy: float = -math.inf  # on the validation split
-    evaluated: int = 0  # iterations that were done at the last evaluation on validation
-    judged_by: str = ""  # the settings with which `best_accuracy` was measured
-    spent: Spent = Spent()
+    done: int = 0  # finished iterations
+    best_accuracy: float = -math.inf  # best accuracy on the validation split
+    evaluated: int = 0  # finished iterations at the last evaluation on validation
+    judged_by: str = ""  # settings with which `best_accuracy` was measured
+    spent: RunTotals = RunTotals()
 
 
 def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
-    """Train from the start, or from the newest checkpoint, to `cfg.iterations` or the budget's end.
+    """Trains from the start or the newest checkpoint to `cfg.iterations` or the budget's end.
 
-    Returns the workdir, which then holds checkpoints, metrics, episodes and `report.html`. Raises
-    Stopped after a request to stop, with a checkpoint of the last iteration that was finished.
+    Returns the workdir, which then has checkpoints, metrics, episodes and `report.html`. After a
+    request to stop, saves the last finished iteration and raises Stopped.
     """
     try:
         return _train(cfg, path)
     except Stopped:
-        barrier("stopped")  # a host that ends while others still save would end them
+        barrier("stopped")  # a host that exits while others still save would end the others
         raise
 
 
@@ -63,37 +63,45 @@ def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
         Checkpoints(session.workdir / "best", keep=1) as best,
         profiler(cfg.profile, session.workdir / "profile") as profile,
     ):
-        state, at = resume(session, checkpoints)
+        state, progress = resume(session, checkpoints)
         best.check_newest()
         workdir = session.workdir
+        process, processes = process_place()
         with (
-            RunLog(workdir, cfg.log, cfg.iterations, is_writer(), at.done) as log,
-            Watchdog(workdir, cfg.distributed.silence_s, *process_place()),
+            RunLog(workdir, cfg.log, cfg.iterations, is_writer(), progress.done) as log,
+            Watchdog(workdir, cfg.distributed.silence_s, process, processes),
             deferred(),
         ):
             log.message(head_line(session, state.policy.params))
-            log.message(start_line(cfg, at.done))
-            watched = workdir, cfg.iterations, at.done, log.message, is_writer()
-            with observer_class()(*watched) as page:
-                run = Run(session, log, checkpoints, best, page, state, at)
+            log.message(start_line(cfg, progress.done))
+            with observer_class()(
+                workdir,
+                total=cfg.iterations,
+                done=progress.done,
+                say=log.message,
+                is_writer=is_writer(),
+            ) as page:
+                training = TrainingRun(session, log, checkpoints, best, page, state, progress)
                 try:
-                    run.to_the_end(profile)
+                    training.run(profile)
                 except Stopped as stop:
-                    stop.kept = run.keep()
+                    stop.next_start = training.keep()
                     raise
                 except DivergedError as error:
-                    raise DivergedError(f"{error}; {run.remedy()}") from None
+                    raise DivergedError(f"{error}; {training.remedy()}") from None
                 report = page.finish()
             if is_writer():
-                for line in (*([f"report: {report}"] if report else []), *end_lines(workdir)):
+                if report:
+                    log.message(f"report: {report}")
+                for line in end_lines(workdir):
                     log.message(line)
-        barrier("the end")  # a host that ends while others are at work would end them
+        barrier("the end")  # a host that exits while others still work would end the others
     return workdir
 
 
 @dataclasses.dataclass(eq=False)
-class Run:
-    """A run between two starts: its iterations, evaluations and checkpoints, in order."""
+class TrainingRun:
+    """A run in this process: its iterations, evaluations and checkpoints, in order."""
 
     session: Session
     log: RunLog
@@ -101,44 +109,47 @@ class Run:
     best: Checkpoints
     page: Observer
     state: RunState
-    at: Progress
+    progress: Progress
     spare: RunState | None = None  # a copy of the state while an iteration consumes it
     is_first: bool = True  # no iteration of this process has ended
 
     def __post_init__(self):
         self.health = Health(self.session.workdir, self.log)
 
-    def to_the_end(self, profile: Callable[[int], None]) -> None:
+    def run(self, profile: Callable[[int], None]) -> None:
         """Trains; `profile` is called with the number of each iteration before it."""
-        cfg, at = self.session.cfg, self.at
+        cfg, progress = self.session.cfg, self.progress
         self.page.renew()
         self._judge_alike()
-        if at.done == 0:
+        if progress.done == 0:
             self._evaluate("test")
-            at.best_accuracy = self._evaluate("validation")
+            progress.best_accuracy = self._evaluate("validation")
         while True:
             self._finish_iteration()
-            if is_over(cfg, at):
+            if is_over(cfg, progress):
                 break
             self.page.renew()
-            profile(at.done)
+            profile(progress.done)
             self._train_iteration()
-        if at.done > 0:
+        if progress.done > 0:
             self._evaluate("test")
         self._wait()
 
     def _judge_alike(self) -> None:
-        """Forgets a best accuracy that was measured with other settings than this start's."""
-        at, settings = self.at, repr(dataclasses.replace(self.session.cfg.eval, every=0))
-        if at.done > 0 and at.judged_by != settings:
-            at.best_accuracy = -math.inf
-            rule = "are not those of the accuracies so far: the best policy is chosen anew"
-            self.log.message(f"eval.samples, temperature, top_p or problems {rule}")
-        at.judged_by = settings
+        """Forgets the best accuracy if it was measured with settings other than this start's."""
+        progress = self.progress
+        settings = repr(dataclasses.replace(self.session.cfg.eval, every=0))
+        if progress.done > 0 and progress.judged_by != settings:
+            progress.best_accuracy = -math.inf
+            fields = "eval.samples, temperature, top_p or problems"
+            self.log.message(
+                f"{fields} have changed since the accuracies so far: the best policy is chosen anew"
+            )
+        progress.judged_by = settings
 
     def keep(self) -> str:
-        """Saves the last finished iteration; returns what the next start begins with, in words."""
-        done = self.at.done
+        """Saves the last finished iteration; returns a phrase on where the next start begins."""
+        done = self.progress.done
         if done == 0:
             return "no iteration was finished; the same command begins again"
         self._save(self.spare or self.state)
@@ -146,7 +157,7 @@ class Run:
         return f"checkpoints/{done} is saved; the same command resumes there"
 
     def remedy(self) -> str:
-        """What to do about weights that have diverged."""
+        """A phrase that says what to do about weights that have diverged."""
         rate = (
             f"lower optimizer.learning_rate, which is {self.session.cfg.optimizer.learning_rate:g}"
         )
@@ -155,17 +166,17 @@ class Run:
         return f"{rate}; model.path={self.session.workdir} starts from the best policy until here"
 
     def _train_iteration(self) -> None:
-        cfg, at = self.session.cfg, self.at
+        cfg, progress = self.session.cfg, self.progress
         method = self.session.method
-        iteration = Iteration(self.session, self.log, at.done, at.spent)
-        if not self.checkpoints.has(at.done) and at.done > 0:
-            self.spare = copied(self.state)
+        iteration = Iteration(self.session, self.log, progress.done, progress.spent)
+        if not self.checkpoints.has(progress.done) and progress.done > 0:
+            self.spare = host_copy(self.state)
         # `policy_gradient` in methods/base.py, unless the method's METHOD names another function.
         state = method.iteration(method, iteration, self.state)
-        at.spent = iteration.record(int(state.policy.step))
-        at.done += 1
-        self.page.done = at.done
-        self.state, self.spare = parked(cfg, state), None
+        progress.spent = iteration.record(int(state.policy.step))
+        progress.done += 1
+        self.page.done = progress.done
+        self.state, self.spare = offloaded(cfg, state), None
         if self.is_first:
             self.log.message(programs_line(compiles()))
         self.is_first = False
@@ -173,48 +184,50 @@ class Run:
         self.health.look(iteration)
 
     def _finish_iteration(self) -> None:
-        """Validates and saves, if due; after a stop in between the next start does it."""
-        cfg, at = self.session.cfg, self.at
-        if at.done == 0:
+        """Validates and saves, if due. After a stop in between, the next start does both."""
+        cfg, progress = self.session.cfg, self.progress
+        if progress.done == 0:
             return
-        if is_due(cfg.eval.every, cfg, at) and at.evaluated < at.done:
+        if is_due(cfg.eval.every, cfg, progress) and progress.evaluated < progress.done:
             accuracy = self._evaluate("validation")
-            at.evaluated = at.done
-            if accuracy > at.best_accuracy:
-                at.best_accuracy = accuracy
-                self.best.save_params(at.done, self.state.policy.params, {"pass_at_1": accuracy})
-        if is_due(cfg.checkpoint.every, cfg, at):
+            progress.evaluated = progress.done
+            if accuracy > progress.best_accuracy:
+                progress.best_accuracy = accuracy
+                self.best.save_params(
+                    progress.done, self.state.policy.params, {"pass_at_1": accuracy}
+                )
+        if is_due(cfg.checkpoint.every, cfg, progress):
             self._save(self.state)
 
     def _evaluate(self, split: Split) -> float:
-        return evaluate(self.session, self.state.policy, split, self.at.done, self.log)
+        return evaluate(self.session, self.state.policy, split, self.progress.done, self.log)
 
     def _save(self, state: RunState) -> None:
         # The checkpoint counts the evaluation as done: after a kill before `best/` is written, no
         # later start would write it.
         self.best.wait()
-        self.checkpoints.save(self.at.done, state, dataclasses.asdict(self.at))
+        self.checkpoints.save(self.progress.done, state, dataclasses.asdict(self.progress))
 
     def _wait(self) -> None:
-        """Waits for saves in progress, during which no signal but a second Ctrl-C ends the run."""
+        """Waits for saves in progress; meanwhile only a second Ctrl-C ends the run."""
         self.checkpoints.wait()
         self.best.wait()
 
 
-def is_over(cfg: Config, at: Progress) -> bool:
+def is_over(cfg: Config, progress: Progress) -> bool:
     """Whether all iterations are done, or the budget is used up."""
-    return at.done >= cfg.iterations or left(cfg, at.spent) < 1
+    return progress.done >= cfg.iterations or left(cfg, progress.spent) < 1
 
 
-def is_due(every: int, cfg: Config, at: Progress) -> bool:
-    """Whether a job is due that runs after `every` iterations (0: never) and after the last."""
-    return is_over(cfg, at) or (every > 0 and at.done % every == 0)
+def is_due(every: int, cfg: Config, progress: Progress) -> bool:
+    """Whether a job is due that runs every `every` iterations (0: never) and after the last."""
+    return is_over(cfg, progress) or (every > 0 and progress.done % every == 0)
 
 
-def parked(cfg: Config, state: RunState) -> RunState:
-    """The state between updates: with `offload.optimizer` devices keep only the policy's weights.
+def offloaded(cfg: Config, state: RunState) -> RunState:
+    """The state between updates; with `offload.optimizer` only the policy's weights on devices.
 
-    `to_device` brings the rest back.
+    `to_device` moves the rest back.
     """
     if not cfg.offload.optimizer:
         return state
@@ -222,15 +235,16 @@ def parked(cfg: Config, state: RunState) -> RunState:
     return state._replace(policy=policy, kept=to_host(state.kept))
 
 
-def copied(state: RunState) -> RunState:
-    """A copy of the state in host memory, which the updates of an iteration leave alone."""
+def host_copy(state: RunState) -> RunState:
+    """A copy of the state in host memory, which the updates of an iteration do not consume."""
     return state._replace(policy=to_host(state.policy), kept=to_host(state.kept))
 
 
 def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progress]:
     """The state and progress of the newest checkpoint, or those before the first iteration.
 
-    A damaged checkpoint is reported, and the one before it used. Raises WorkdirError if all are.
+    A line reports a damaged checkpoint, and the one before it is used. Raises WorkdirError if all
+    are damaged.
     """
     cfg = session.cfg
     policy = fresh_state(session.fresh_params(), make_optimizer(cfg.optimizer, 1), session.mesh)
@@ -240,15 +254,15 @@ def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progre
         state, meta = checkpoints.restore(done, fresh)
         folder = checkpoints.folder / str(done)
         try:
-            spent = Spent(**meta["spent"])
+            spent = RunTotals(**meta["spent"])
             evaluated, judged_by = meta["evaluated"], meta.get("judged_by", "")
-            at = Progress(meta["done"], meta["best_accuracy"], evaluated, judged_by, spent)
+            progress = Progress(meta["done"], meta["best_accuracy"], evaluated, judged_by, spent)
         except (KeyError, TypeError, AttributeError) as error:
             raise DamagedError(f"{folder}: is damaged (its meta lacks {error})") from error
-        if at.done != done:
-            raise DamagedError(f"{folder}: is damaged (it was saved as {at.done})")
-        return state, at
+        if progress.done != done:
+            raise DamagedError(f"{folder}: is damaged (it was saved as {progress.done})")
+        return state, progress
 
-    state, at = checkpoints.newest(restored) or (fresh, Progress())
-    barrier("resume", at.done)
-    return parked(cfg, state), at
+    state, progress = checkpoints.newest(restored) or (fresh, Progress())
+    barrier("resume", progress.done)
+    return offloaded(cfg, state), progress

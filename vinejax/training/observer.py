@@ -1,4 +1,4 @@
-"""What watches a run from outside its loop, such as the page that people read meanwhile."""
+"""Watches a run from outside its loop, as the page does that people read meanwhile."""
 
 import contextlib
 import os
@@ -10,9 +10,9 @@ from vinejax.core.accessories import contributed_class
 
 
 class Observer(contextlib.AbstractContextManager["Observer"]):
-    """Watches a run; a context manager around its loop. This one shows nothing.
+    """Watches a run; a context manager around its loop. This class shows nothing.
 
-    Where the loop ends with an exception, `__exit__` gets it.
+    `__exit__` gets the exception with which the loop ends, if there is one.
     """
 
     def __init__(
@@ -23,7 +23,10 @@ class Observer(contextlib.AbstractContextManager["Observer"]):
         say: Callable[[str], None],
         is_writer: bool = True,
     ):
-        """`total` and `done` count iterations; `say` prints a line. Only the writer writes."""
+        """`total` and `done` count iterations, and `say` prints a line.
+
+        Without `is_writer`, as on all hosts but the first, nothing is written.
+        """
         self.done = done
 
     def __exit__(self, *_: object) -> None:
@@ -37,5 +40,5 @@ class Observer(contextlib.AbstractContextManager["Observer"]):
 
 
 def observer_class() -> type[Observer]:
-    """The class that shows runs to people, if the tools are there."""
+    """The class that shows runs to people; without the tools, `Observer`."""
     return contributed_class("HOOKS", "page") or Observer

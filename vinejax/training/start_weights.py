@@ -1,8 +1,9 @@
-"""The weights that a policy starts from: of a Hugging Face folder, of a run, or of adapters.
+"""Loads the weights that a policy starts from: a Hugging Face folder, a run, or adapters.
 
-`model.path` may name the workdir of a run. Then the weights are those of its policy that validation
-chose, and architecture and tokenizer those of the folder that the run itself started from. It may
-name a folder of PEFT's with adapters, which are added to the model that they were trained on.
+`model.path` may name the workdir of a run. Then the weights are those of the policy that validation
+chose there; architecture and tokenizer are those of the folder that the run itself started from.
+`model.path` may also name a folder of PEFT's with adapters, which are added to the model that they
+were trained on.
 """
 
 import dataclasses
@@ -28,13 +29,13 @@ from vinejax.runtime.checkpoint import find_trained, restore_policy
 from vinejax.runtime.distributed import is_writer
 from vinejax.runtime.workdir import resolved_folder
 
-WARM_UP = "warmup"  # of the workdir of a run without `model.path`: its start
+WARM_UP = "warmup"  # folder of the start, in the workdir of a run without `model.path`
 
 
 def load_weights(
     path: str, mesh: Mesh, dtype: str = "float32"
 ) -> tuple[Decoder, Params, Tokenizer]:
-    """Model, parameters and tokenizer of `model.path`; a line says which checkpoint they are from.
+    """Model, parameters and tokenizer of `model.path`; for a run, prints the checkpoint's name.
 
     Raises ModelError for a run without a checkpoint, and what `load_pretrained`, `read_adapters`
     and `restore_policy` raise.
@@ -57,14 +58,14 @@ def load_weights(
 
 
 class Trained(NamedTuple):
-    """What a run has trained."""
+    """The result of a run."""
 
     model: Decoder
     params: Params  # all weights
     tokenizer: Tokenizer
     source: str  # the checkpoint's name
-    settings: ModelConfig  # of the run
-    adapters: Params | None  # those that are added to the weights that the run started from
+    settings: ModelConfig  # the run's settings `model`
+    adapters: Params | None  # adapters on the weights that the run started from
 
 
 def load_trained(
@@ -93,7 +94,7 @@ def load_trained(
 
 
 def model_folder(path: str) -> str:
-    """The Hugging Face folder of `model.path`; for a run or adapters, of what they started from.
+    """The Hugging Face folder of `model.path`; for a run or adapters, the folder of their start.
 
     Raises ModelError for a run whose record is damaged.
     """
@@ -110,9 +111,9 @@ def _start_folder(run: epath.Path) -> str:
 
 def _settings_of(run: epath.Path) -> ModelConfig:
     try:
-        recorded: dict[str, Any] = _read(run / "config.json")["config"]["model"]
-        recorded["lora_targets"] = tuple(recorded["lora_targets"])  # JSON has no tuples
-        return ModelConfig(**recorded)
+        settings: dict[str, Any] = _read(run / "config.json")["config"]["model"]
+        settings["lora_targets"] = tuple(settings["lora_targets"])  # JSON has no tuples
+        return ModelConfig(**settings)
     except (ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{run}: the config.json of this run is damaged") from error
 
@@ -124,7 +125,7 @@ def _run_at(path: str) -> epath.Path | None:
     try:
         return folder if file.exists() and "git_revision" in _read(file) else None
     except (OSError, ValueError, TypeError, ImportError, RecursionError):
-        return None  # `find_folder` says what is wrong
+        return None  # `find_folder` raises for it
 
 
 def _read(file: epath.Path) -> Any:

@@ -1,4 +1,4 @@
-"""The start of a run: loads and checks its parts, then opens the workdir."""
+"""Starts a run: loads and checks its parts, then opens the workdir."""
 
 import contextlib
 import json
@@ -8,10 +8,12 @@ from typing import Any
 from etils import epath
 from jax.sharding import Mesh
 
-from vinejax.config.environments import check_environment
+from vinejax.config.effect import without_effect
+from vinejax.config.environments import check_environment, with_environment
 from vinejax.config.sizes import (
     check_answers,
     check_sizes,
+    most_branches,
     with_fitting_minibatch,
 )
 from vinejax.core.errors import ConfigError, DataError
@@ -36,7 +38,7 @@ from vinejax.runtime.offload import to_host
 from vinejax.runtime.workdir import check_shared, check_workdir, record_run, write_atomic
 from vinejax.session.session import Session
 from vinejax.tasks.base import Split, Task, load_task
-from vinejax.tasks.graded import GradedTask, check_grader, configure
+from vinejax.tasks.graded import GradedTask, configure
 from vinejax.tasks.prompts import load_problems
 from vinejax.tasks.spelling import warn_unspelled
 from vinejax.training.start_weights import load_weights
@@ -53,25 +55,20 @@ def open_session(
     splits: tuple[Split, ...] = SPLITS,
     trains: bool = False,
 ) -> Session:
-    """Load all parts, then open the workdir, so that a run that cannot start leaves no file.
+    """Loads all parts, then opens the workdir, so that a run that cannot start leaves no file.
 
-    Without `model.path` a fresh model is trained by supervised warm-up first. Only the problems of
-    `splits` are loaded. Problems with long prompts, or with an answer in the data set that the
-    grader cannot read, are counted on the screen and listed in dropped_problems.json.
+    Without `model.path` a supervised warm-up trains a fresh model first. Only the problems of
+    `splits` are loaded. Printed lines count the problems whose prompt is too long, or whose correct
+    answer the grader cannot read; dropped_problems.json lists them.
 
-    `trains`: the process trains here and holds the workdir's lock. If False, the record of an
+    With `trains` the process trains here and holds the workdir's lock. Otherwise the record of an
     existing run is not changed, and another process may train meanwhile.
 
-    Raises ConfigError when the model's context leaves no room for the prompts, or for the response;
-    WorkdirError when the workdir cannot be used or, with `trains`, another process has its lock.
+    Raises ConfigError if the model's context has no room for the prompts or for the response;
+    WorkdirError if the workdir cannot be used or, with `trains`, another process has its lock.
     """
     method = method_of(cfg)
-    cfg = method.with_settings(cfg)
-    cfg = with_dtype(cfg) if trains else cfg
-    workdir, task = check_workdir(cfg, path), load_task(cfg.data)
-    check_grader(task, cfg.grader)
-    configure(task, cfg)
-    cfg = on_devices(cfg)
+    cfg, workdir, task = checked_parts(cfg, method, path, trains)
     use_compile_cache(cfg.compile_cache, workdir)
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(WorkdirLock(workdir, is_writer()))
@@ -81,8 +78,8 @@ def open_session(
         CLOCK.pin(workdir)
         mesh = make_mesh(cfg.mesh)
         check_rows(mesh, rows_per_pass(cfg, method))
+        as_set, cfg = cfg, with_environment(cfg, task)
         check_sizes(cfg, method)
-        as_set = cfg
         cfg = method.resolve(fitted(cfg, method, mesh, say=trains and is_writer()))
         check_environment(cfg, method, task)
         model, start, tokenizer = load_start(as_set, task, workdir, mesh, lock)
@@ -91,8 +88,8 @@ def open_session(
             model = with_single_rows(model, cfg)
         graded = stack.enter_context(GradedTask(task, cfg.grader, cfg.reward))
         problems, dropped = prompted_problems(cfg, method, graded, tokenizer, splits)
-        check_answers(cfg, method, problems)
         if trains:
+            print_notes(as_set, method, task, problems)
             lock.take()
         if is_writer():
             record_session(as_set, workdir, dropped, anew=trains)
@@ -103,23 +100,39 @@ def open_session(
     return Session(cfg, run, workdir, task, graded, mesh, model, start, tokenizer, problems, lock)
 
 
+def checked_parts(
+    cfg: Config, method: Method, path: str | os.PathLike, trains: bool
+) -> tuple[Config, epath.Path, Task]:
+    """(the configuration on the devices of this process, the workdir, the task with its settings).
+
+    Raises WorkdirError, ConfigError or UserError for those that cannot be used. Writes nothing.
+    """
+    cfg = method.with_settings(cfg)
+    cfg = with_dtype(cfg) if trains else cfg
+    workdir, task = check_workdir(cfg, path), load_task(cfg.data)
+    configure(task, cfg)
+    return on_devices(cfg), workdir, task
+
+
 def fitted(cfg: Config, method: Method, mesh: Mesh, say: bool) -> Config:
-    """`with_fitting_minibatch`; with `say` a line reports a change of the minibatch."""
-    found = with_fitting_minibatch(cfg, method, num_shards(mesh))
-    rows, given = found.ppo.minibatch, cfg.ppo.minibatch
-    if rows != given and say:
+    """The configuration of `with_fitting_minibatch`; `say` prints a line if that changes it."""
+    fitting = with_fitting_minibatch(cfg, method, num_shards(mesh))
+    rows, as_set = fitting.ppo.minibatch, cfg.ppo.minibatch
+    if rows != as_set and say:
         count = cfg.rollout.prompts * cfg.rollout.per_prompt
-        print(f"ppo.minibatch = {given}: an iteration has {count} solutions; it is taken as {rows}")
-    return found
+        print(
+            f"ppo.minibatch = {as_set}: an iteration has {count} solutions; it is taken as {rows}"
+        )
+    return fitting
 
 
 def load_start(
     cfg: Config, task: Task, workdir: epath.Path, mesh: Mesh, lock: WorkdirLock
 ) -> tuple[Decoder, Params, Tokenizer]:
-    """The model that the policy starts from, after a supervised warm-up if it has no `model.path`.
+    """The model that the policy starts from; without `model.path`, after a supervised warm-up.
 
-    Raises ConfigError when its context has no room for the prompts or responses of `cfg`, or if it
-    is not of `model.architecture`.
+    Raises ConfigError if its context has no room for the prompts or responses of `cfg`, or if its
+    architecture is not `model.architecture`.
     """
     dtype = cfg.model.dtype_on(platform_of(mesh)) if cfg.model.lora_rank else "float32"
     if cfg.model.path:
@@ -130,19 +143,31 @@ def load_start(
         model, start, tokenizer = load_pretrained(folder, dtype, mesh)
     check_context(cfg, model.cfg.context, model.cfg.context_reason)
     if max(cfg.sample.stop_ids, default=0) >= model.cfg.vocab_size:
-        rule = f"the model's token ids are below {model.cfg.vocab_size}"
-        raise ConfigError("sample.stop_ids", rule, repr(cfg.sample.stop_ids))
+        message = f"the model's token ids are below {model.cfg.vocab_size}"
+        raise ConfigError("sample.stop_ids", message, repr(cfg.sample.stop_ids))
     if cfg.model.architecture:
         check_architecture(cfg.model.architecture, model)
     model = model.computing(cfg.model)
     use_kernel(cfg.rollout.attention, platform_of(mesh), model.cfg.head_dim)  # or ConfigError
-    return model, to_host(start) if cfg.offload.reference else start, tokenizer
+    if cfg.offload.reference and not cfg.model.lora_rank:  # else it is a part of the policy
+        start = to_host(start)
+    return model, start, tokenizer
+
+
+def print_notes(
+    cfg: Config, method: Method, task: Task, problems: dict[Split, list[PromptedProblem]]
+) -> None:
+    """Prints a line for each field that is set and has no effect; `cfg` is as the user set it."""
+    if is_writer():
+        most = most_branches(cfg, method, problems)
+        for field, reason in without_effect(cfg, method, task, most):
+            print(f"note: {field} has no effect: {reason}")
 
 
 def record_session(
     cfg: Config, workdir: epath.Path, dropped: dict[Split, list[dict[str, Any]]], anew: bool
 ) -> None:
-    """Writes the record of this start, and the problems that were dropped, if there are any.
+    """Writes the record of this start, and the list of dropped problems if there are any.
 
     Without `anew` the record of an earlier start stays as it is.
     """
@@ -155,7 +180,7 @@ def record_session(
 
 
 def rows_per_pass(cfg: Config, method: Method) -> dict[str, int]:
-    """Setting -> rows of one forward and backward pass, for all kinds of updates in a run."""
+    """Setting -> rows of a forward and backward pass that it sets, for all updates of a run."""
     if cfg.ppo.microbatch is not None:
         return {"ppo.microbatch": cfg.ppo.microbatch}
     rows = {"ppo.minibatch": cfg.ppo.minibatch}
@@ -165,9 +190,9 @@ def rows_per_pass(cfg: Config, method: Method) -> dict[str, int]:
 
 
 def check_context(cfg: Config, context: int, why: str = "") -> None:
-    """ConfigError unless the model's context has room for prompts, and for responses.
+    """Raises ConfigError unless the model's context has room for prompts and for responses.
 
-    `why` is the reason if it is shorter than the checkpoint claims.
+    `why` is the reason for a context that is shorter than the checkpoint claims.
     """
     for field, value in (
         ("data.max_prompt_tokens", cfg.data.max_prompt_tokens),
@@ -187,16 +212,16 @@ def prompted_problems(
 ) -> tuple[dict[Split, list[PromptedProblem]], dict[Split, list[dict[str, Any]]]]:
     """(the problems of each split with prompt ids, records of problems left out or unreadable).
 
-    Problems with too long prompts are left out of every split. Problems with an answer in the data
-    set that the grader cannot read are left out of train, unless `grader.unreadable` is 'keep';
-    validation and test keep them, so that their sizes are those of the data.
+    Problems with too long prompts are left out of every split. Problems whose correct answer the
+    grader cannot read are left out of train, unless `grader.unreadable` is 'keep'. Validation and
+    test keep them, so that their sizes are those of the data.
 
-    Raises ConfigError when an iteration draws more problems than there are to train on, or where
-    the settings of an accessory do not fit the task; DataError when no answer of a split can be
-    read.
+    Raises ConfigError if an iteration draws more problems than there are to train on, if this host
+    cannot hold the answers of an evaluation, or if the settings of an accessory do not fit the
+    task; DataError if no answer of a split can be read.
     """
-    kept: dict[Split, list[PromptedProblem]] = {}
-    listed: dict[Split, list[dict[str, Any]]] = {}
+    prompted: dict[Split, list[PromptedProblem]] = {}
+    records: dict[Split, list[dict[str, Any]]] = {}
     for split in splits:
         problems, too_long = _short_prompts(cfg, graded.task, tokenizer, split)
         graded.check_functions(problems[0][0])
@@ -212,27 +237,28 @@ def prompted_problems(
             raise DataError(f"{graded.task.name} {split}", None, message)
         reason = {"reason": "the gold cannot be read", "left_out": leave_out}
         unreadable = [{"id": name, "gold": gold} | reason for name, gold in golds.items()]
-        kept[split], listed[split] = problems, too_long + unreadable
+        prompted[split], records[split] = problems, too_long + unreadable
     if is_writer():
-        _say_shared(kept)
+        _say_shared(prompted)
     draws = "train" in splits and method is not sft.METHOD
-    if draws and len(kept["train"]) < cfg.rollout.prompts:
-        rule = f"the train split has only {len(kept['train'])} problems; lower it"
-        raise ConfigError("rollout.prompts", rule, str(cfg.rollout.prompts))
+    if draws and len(prompted["train"]) < cfg.rollout.prompts:
+        few = f"the train split has only {len(prompted['train'])} problems; lower it"
+        raise ConfigError("rollout.prompts", few, str(cfg.rollout.prompts))
+    check_answers(cfg, prompted)
     for settings in cfg.sections.values():
-        settings.check_task(graded.task, [problem for problem, _ in kept.get("train", [])])
-    return kept, listed
+        settings.check_task(graded.task, [problem for problem, _ in prompted.get("train", [])])
+    return prompted, records
 
 
 def _say_shared(problems: dict[Split, list[PromptedProblem]]) -> None:
-    """Warns of each split with prompts that are also trained on: its accuracy is partly memory."""
+    """Warns of each split that shares prompts with train: its accuracy is partly memory."""
     trained = {tuple(ids) for _, ids in problems.get("train", [])}
-    for split, found in problems.items():
-        shared = [problem.id for problem, ids in found if tuple(ids) in trained]
+    for split, prompted in problems.items():
+        shared = [problem.id for problem, ids in prompted if tuple(ids) in trained]
         if split != "train" and shared:
             some = ", ".join(shared[:LISTED]) + (", ..." if len(shared) > LISTED else "")
-            rule = f"{len(shared)} of {len(found)} prompts are in train, too"
-            print(f"warning: {split}: {rule}, so accuracy there is not that on new ones: {some}")
+            message = f"{len(shared)} of {len(prompted)} prompts are in train, too"
+            print(f"warning: {split}: {message}, so accuracy there is not that on new ones: {some}")
 
 
 def _unreadable(graded: GradedTask, problems: list[Problem]) -> dict[str, str | None]:
@@ -248,14 +274,16 @@ def _short_prompts(
 ) -> tuple[list[PromptedProblem], list[dict[str, Any]]]:
     """The problems whose prompt is not too long, and a record of each of the others."""
     limit = cfg.data.max_prompt_tokens
-    kept, dropped = load_problems(task, tokenizer, split, cfg.data)
-    warn_unspelled(tokenizer, [task.prompt(problem) for problem, _ in kept], f"{split} prompts")
-    rule = f"more than data.max_prompt_tokens = {limit} tokens"
+    short, dropped = load_problems(task, tokenizer, split, cfg.data)
+    warn_unspelled(tokenizer, [task.prompt(problem) for problem, _ in short], f"{split} prompts")
+    length = f"more than data.max_prompt_tokens = {limit} tokens"
     if dropped and is_writer():
-        total = len(kept) + len(dropped)
-        print(f"{split}: {len(dropped)} of {total} prompts have {rule} and are left out: {DROPPED}")
-    reason = {"reason": f"the prompt has {rule}", "left_out": True}
-    return kept, [{"id": name} | reason for name in dropped]
+        total = len(short) + len(dropped)
+        print(
+            f"{split}: {len(dropped)} of {total} prompts have {length} and are left out: {DROPPED}"
+        )
+    reason = {"reason": f"the prompt has {length}", "left_out": True}
+    return short, [{"id": name} | reason for name in dropped]
 
 
 def _say_unreadable(

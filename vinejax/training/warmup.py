@@ -1,7 +1,7 @@
 """The supervised warm-up: a start for reinforcement learning, from the task's worked solutions.
 
-`--mode=sft` runs it, and so does a run without `model.path` before anything else. The loss is that
-of `learner/likelihood.py`, on the response alone, EOS included.
+`--mode=sft` runs it, and a run without `model.path` runs it first. The loss is that of
+`learner/likelihood.py`, over the tokens of the response and EOS.
 """
 
 import os
@@ -88,12 +88,12 @@ def train_supervised(
 ) -> Params:
     """The parameters after `sft.steps` updates.
 
-    A loss is recorded after the next update was started, so that no device waits for the host.
+    Each loss is recorded after the next update has started, so that no device waits for the host.
     """
     objective = sft_objective(model, cfg)
     optimizer = sft_optimizer(cfg, cfg.sft.steps)
     state = fresh_state(params, optimizer, mesh)
-    loss = None  # of the update before
+    loss = None  # loss of the previous update
     with log.stage("sft"):
         for step, batch in enumerate(batches_of(examples, cfg)):
             state, update = update_step(objective, optimizer, state, objective.pack(batch))
@@ -107,17 +107,17 @@ def train_supervised(
 
 
 def warm_up(cfg: Config, path: str | os.PathLike) -> epath.Path:
-    """`--mode=sft`: fine-tune `model.path`, or a fresh model, into `<workdir>/warmup`.
+    """`--mode=sft`: fine-tunes `model.path`, or a fresh model, into `<workdir>/warmup`.
 
-    A warm-up that is there already is used as it is, which is said. Returns the folder. Raises
+    An existing warm-up is used as it is, and a printed line says so. Returns the folder. Raises
     WorkdirError if another process trains in the workdir, or if a run that started from
     `model.path` is there.
     """
     cfg = with_dtype(cfg)
     workdir, task, cfg = check_workdir(cfg, path), load_task(cfg.data), on_devices(cfg)
     if cfg.model.path and read_status(workdir) is not None:
-        rule = "holds a run that began without supervised training; choose another --workdir"
-        raise WorkdirError(f"{workdir}: {rule}")
+        message = "holds a run that began without supervised training; choose another --workdir"
+        raise WorkdirError(f"{workdir}: {message}")
     use_compile_cache(cfg.compile_cache, workdir)
     with WorkdirLock(workdir, is_writer()) as lock:
         lock.take(make=False)
@@ -136,7 +136,7 @@ def is_warm(workdir: epath.Path) -> bool:
 def warm_start(
     cfg: Config, task: Task, workdir: epath.Path, mesh: Mesh, lock: WorkdirLock
 ) -> epath.Path:
-    """As `warm_up`, in a workdir that has been checked; takes its lock if there is to train."""
+    """Like `warm_up`, in a workdir that was checked; takes its lock before it trains."""
     folder = workdir / WARM_UP
     is_there = is_warm(workdir)
     barrier("warm-up", is_there)

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from contrib.code.test_sandbox import kernel_only
 from helpers.data import path
-from helpers.refusals import refuses
 
 from vinejax.config.checks import check_config
+from vinejax.config.effect import without_effect
 from vinejax.contrib.code import cases as code_tests
 from vinejax.contrib.code import task as code
 from vinejax.contrib.code.asserts import read_asserts
@@ -25,6 +25,7 @@ from vinejax.core.errors import ConfigError, DataError
 from vinejax.core.settings import Config, DataConfig, GraderConfig
 from vinejax.core.types import Problem
 from vinejax.grading import Grader
+from vinejax.methods.known import find_method
 from vinejax.tasks.arithmetic import make as make_arithmetic
 from vinejax.tasks.base import load_task
 from vinejax.tasks.graded import GradedTask, configure
@@ -314,8 +315,9 @@ def test_solutions(tmp_path: Path):
 def test_only_this_task_reads_its_settings():
     arithmetic = make_arithmetic(DataConfig())
     configure(arithmetic, Config())
-    with refuses("code.partial"):
-        configure(arithmetic, Config(sections={"code": CodeConfig(partial=True)}))
+    cfg = Config(sections={"code": CodeConfig(partial=True)})
+    notes = dict(without_effect(cfg, find_method("vineppo"), arithmetic, 0))
+    assert notes.keys() == {"code.partial"}
     with pytest.raises(ConfigError, match="data.path"):
         load_task(DataConfig(task="vinejax.contrib.code.task"))
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from helpers import turn_cases as cases
 from helpers.contrib.packages import stand_in
-from helpers.refusals import refuses
 
 from vinejax.contrib.environments.openenv import OpenEnvTask, action_field, text_of
 from vinejax.core.errors import ConfigError, UserError
@@ -108,8 +107,6 @@ def test_what_a_server_must_have(package: None):
     ]:
         with pytest.raises(ConfigError, match=f"^data.path = '{address}': .*{words}"):
             task_of(address)
-    with refuses("data.free_steps"):
-        task_of("http://here", free_steps=2)
     assert text_of({"board": "x o", "done": False, "metadata": {"a": "b"}}) == "x o"
     assert text_of({"board": "x", "turn": "o"}) == '{"board": "x", "turn": "o"}'
     assert text_of({"cells": [1, 2]}) == '{"cells": [1, 2]}'

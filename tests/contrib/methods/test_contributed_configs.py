@@ -57,7 +57,11 @@ def test_choices_that_records_may_leave_open():
     for name in METHODS:
         record = find_method(name)
         cfg = record.resolve(from_dict({"method": name}))
-        assert (cfg.rollout.flat, cfg.reward.overlong, cfg.kl.place) == ("keep", 0.0, "loss"), name
+        assert (cfg.rollout.zero_variance, cfg.reward.overlong, cfg.kl.place) == (
+            "keep",
+            0.0,
+            "loss",
+        ), name
         assert (cfg.reward.scale == "method") == ("reward.scale" not in record.reads)
         assert set(record.defaults) <= set(DEFAULTS) | {field for field, _ in flatten(Config())}
 
@@ -70,7 +74,6 @@ ONE = {"per_prompt": 1}
     [
         ({"method": "drpo", "ppo": {"clip": 0.1}}, "ppo.clip"),
         ({"method": "opmd", "ppo": {"max_ratio": 5.0}}, "ppo.max_ratio"),
-        ({"method": "opmd", "ppo": {"dual_clip": 3.0}}, "ppo.dual_clip"),
         ({"method": "opmd", "ppo": {"loss": "sapo"}}, "ppo.loss"),
         ({"method": "inpo", "kl": {"coef": 0.1}}, "kl.coef"),
         ({"method": "d3s", "d3s": {"tokens": 0.0}}, "d3s.tokens"),
@@ -86,7 +89,7 @@ ONE = {"per_prompt": 1}
         ),
         ({"method": "single_stream", "single_stream": {"explore": 0.0}}, "single_stream.explore"),
         ({"single_stream": {"start_count": 4.0}}, "single_stream.start_count"),
-        ({"rollout": {"flat": "resample"}, "reset": {"source": "gold"}}, "reset.source"),
+        ({"rollout": {"zero_variance": "resample"}, "reset": {"source": "gold"}}, "reset.source"),
     ],
 )
 def test_what_is_refused(fields: dict[str, Any], field: str):

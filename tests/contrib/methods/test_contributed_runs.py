@@ -47,12 +47,13 @@ def test_a_run_that_dies_after_every_stage(method: str, start: str, tmp_path: Pa
 
 def test_a_prior_by_a_function_is_restored_with_the_policy(start: str, tmp_path: Path):
     values = method_runs.PROBED | {"k": 1, "prior": "helpers.contrib.priors.by_length"}
-    sections = {"values": values, "credit": {"lam": 0.7, "filter": 0.5}}
+    sections = {"values": values, "credit": {"lambda_": 0.7, "baseline_lambda": 0.5}}
     method_runs.check_learned_value(start, tmp_path, sections)
 
 
 def test_a_tree_with_options_of_the_core_trains(start: str, tmp_path: Path):
-    sections = {"rollout": {"flat": "resample"}, "reward": {"overlong": 0.5}, "kl": {"coef": 0.1}}
+    sections = {"rollout": {"zero_variance": "resample"}, "reward": {"overlong": 0.5}}
+    sections |= {"kl": {"coef": 0.1}}
     lines = method_runs.run("treepo", start, tmp_path, iterations=2, **SMALL["treepo"], **sections)
     trained = [line for line in lines if line["stage"] == "train"]
     assert len(trained) == 2 and trained[-1]["total/updates"] > 0

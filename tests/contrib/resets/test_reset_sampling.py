@@ -13,6 +13,7 @@ from helpers.vine_cases import MAX_TOKENS, PROMPT, FakeEngine, credit_by_step, r
 from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict
 from vinejax.contrib.resets.reset_sampler import ResetSampler, known_solutions
+from vinejax.contrib.resets.settings import ResetConfig
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config, SampleConfig
 from vinejax.core.types import Episode, Problem
@@ -23,6 +24,7 @@ from vinejax.methods.known import find_method
 from vinejax.rollout.sampler import Start
 from vinejax.session.metrics import episode_metrics
 from vinejax.tasks.base import Split
+from vinejax.tasks.doors import DoorsTask
 from vinejax.training.startup import prompted_problems
 
 WORKED = "\n2+3=5\n5-1=4\n#### 4"
@@ -157,6 +159,12 @@ def test_a_gold_solution_ends_where_the_policy_would_have_to_stop():
     engine.sample_config = SampleConfig(stop=("=4", "\n5"))
     cut = gold_response(prompt)
     assert cases.tokenizer().decode(cut) == "\n2+3=5\n5"
+
+
+def test_an_environment_has_no_resets():
+    with pytest.raises(ConfigError) as error:
+        ResetConfig(source="gold").check_task(DoorsTask(), [])
+    assert error.value.field == "reset.source"
 
 
 def test_a_task_without_worked_solutions_is_refused():

@@ -73,7 +73,7 @@ def test_estimators_have_nothing_of_the_runs_own_method():
 @pytest.mark.parametrize("method", ["vineppo", "ppo", "grpo", "dapo", "tempo", "dr_grpo"])
 def test_the_run_of_a_session_can_be_measured(method: str):
     """A session's configuration has the method's choices in the place of 'method'."""
-    others = {"spread": 2} if method == "vineppo" else {}
+    others = {"num_states": 2} if method == "vineppo" else {}
     as_set = cases.config(method=method, values={"k": 9, "max_states": None} | others)
     found = chosen_estimators(with_open_choices(applied(as_set), as_set), True)
     assert set(found) == set(chosen_estimators(as_set, True))

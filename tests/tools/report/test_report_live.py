@@ -89,7 +89,7 @@ def test_a_running_page_reloads_itself_and_the_last_one_does_not(run: pathlib.Pa
 )
 def test_the_page_says_why_a_run_ended(run: pathlib.Path, error: Exception, shown: str):
     if isinstance(error, stopping.Stopped):
-        error.kept = "checkpoints/6 is saved"
+        error.next_start = "checkpoints/6 is saved"
     with pytest.raises(type(error)), LivePage(epath.Path(run), 8, 6, never) as page:
         page.renew()
         raise error

@@ -285,6 +285,6 @@ METHOD = Method(
     iteration=iteration_with_first_values,
     state=Tracker(),
     settings=SingleStreamConfig,
-    ignores=("rollout.flat", "reward.overlong"),
+    ignores=("rollout.zero_variance", "reward.overlong"),
     defaults={"ppo.clip_high": 0.28},
 )

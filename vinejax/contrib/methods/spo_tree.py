@@ -64,7 +64,7 @@ METHOD = Method(
     sample=tree_solutions(levels, once=True),
     settings=SPOTreeConfig,
     reads=("credit",),
-    ignores=("credit.lam", "credit.filter"),
+    ignores=("credit.lambda_", "credit.baseline_lambda"),
     defaults={"ppo.whiten": "iteration", "credit.mask": "low_probability"},
     flags={"trees"},
 )

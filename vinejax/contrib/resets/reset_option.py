@@ -26,8 +26,8 @@ def composed(method: Method, cfg: Config) -> Method:
     if not method.is_policy_gradient or method.has_own_sampling:
         rule = f"must be 'none' for method = {cfg.method!r}, which samples in a way of its own"
         raise ConfigError("reset.source", rule, repr(source))
-    if method.resolve(cfg).rollout.flat == "resample":
-        rule = "must be 'none' with rollout.flat = 'resample', which samples from prompts alone"
+    if method.resolve(cfg).rollout.zero_variance == "resample":
+        rule = "must be 'none' with rollout.zero_variance = 'resample', which samples from prompts"
         raise ConfigError("reset.source", rule, repr(source))
     return dataclasses.replace(method, sample=functools.partial(_with_resets, method.sample))
 

@@ -89,7 +89,7 @@ class ResetSampler(Sampler):
         response = encode_response(tokenizer, self.graded.task.solution(problem))
         if stop:
             text = decode(tokenizer, prompt)
-            response = response[: cut_at_stop(tokenizer, prompt, text, response, stop).kept]
+            response = response[: cut_at_stop(tokenizer, prompt, text, response, stop).num_tokens]
         room = self.engine.model.cfg.context - len(prompt)
         return response[: min(self.cfg.sample.max_tokens, room)]
 

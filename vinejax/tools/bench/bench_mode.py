@@ -95,7 +95,7 @@ def with_open_choices(applied: Config, as_set: Config) -> Config:
         kl=as_set.kl,
         reward=as_set.reward,
         ppo=dataclasses.replace(applied.ppo, **choices),
-        rollout=dataclasses.replace(applied.rollout, flat=as_set.rollout.flat),
+        rollout=dataclasses.replace(applied.rollout, zero_variance=as_set.rollout.zero_variance),
     )
 
 

@@ -38,8 +38,8 @@ from vinejax.tools.bench.truth import SolutionState, values_at
 RUN = "run"  # the estimator that the configuration itself sets
 EXACT = "exact"  # `bench.truth` continuations of every state
 # Values by role: the noisier single values are, the more of them an average should take.
-ROLES_K1 = {"values.k": 1, "credit.lam": 0.7, "credit.filter": 0.3}
-ROLES_K3 = {"values.k": 3, "credit.lam": 0.4, "credit.filter": 0.3}
+ROLES_K1 = {"values.k": 1, "credit.lambda_": 0.7, "credit.baseline_lambda": 0.3}
+ROLES_K3 = {"values.k": 3, "credit.lambda_": 0.4, "credit.baseline_lambda": 0.3}
 ESTIMATORS: dict[str, dict[str, Any]] = {
     RUN: {},
     "rloo": {"method": "rloo"},
@@ -48,13 +48,13 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "vineppo_k1": {"values.k": 1},
     "vineppo_k3": {"values.k": 3},
     "vineppo_k9": {},
-    "spread": {"values.spread": 4},
+    "spread": {"values.num_states": 4},
     "bisection": {"values.allocation": "bisection"},
     "reuse": {"values.reuse": True},
     "bisection_reuse": {"values.allocation": "bisection", "values.reuse": True},
     "recommended": {
         "values.k": 3,
-        "values.spread": 8,
+        "values.num_states": 8,
         "values.reuse": True,
         "values.backup": True,
     },
@@ -69,7 +69,7 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
 # Sections and fields that have their defaults in every estimator but RUN: those that only some
 # methods read, and options that the reference gradient, which is of rewards alone, does not have.
 SHARED = {name for method in METHODS.values() for name in method.reads}
-SHARED |= {"rollout.flat", "rollout.rounds", "reward.overlong", "ppo.mask_truncated"}
+SHARED |= {"rollout.zero_variance", "rollout.rounds", "reward.overlong", "ppo.mask_truncated"}
 
 
 def nowhere(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:

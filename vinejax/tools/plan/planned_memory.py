@@ -70,7 +70,7 @@ class MemoryParts:
         parts["reference"] = self.reference
         if offload.optimizer and rollout:
             parts["optimizer"] = 0
-        if offload.reference and stage != "score":
+        if offload.reference and not case.cfg.model.lora_rank and stage != "score":
             parts["reference"] = 0
         if rollout:
             parts |= {"decode copy": self.decode_copy, "trunk KV": self.trunk_kv}
@@ -134,7 +134,8 @@ def decode_copy_bytes(case: Case) -> int:
 def train_length(case: Case) -> int:
     """T of the training batches that hold the longest sequence."""
     longest = longest_sequence(case.cfg, case.model.cfg.context)
-    return row_length(max(longest, case.cfg.ppo.row_tokens or 0))
+    least = (case.cfg.ppo.row_tokens or 0) if case.cfg.ppo.packing else 0
+    return row_length(max(longest, least))
 
 
 def usual_length(case: Case) -> int:

@@ -57,7 +57,7 @@ class LivePage(Observer):
             return
         self._is_over = True
         if isinstance(error, Stopped):
-            why = f"{error}; {error.kept}" if error.kept else str(error)
+            why = f"{error}; {error.next_start}" if error.next_start else str(error)
             self._try(lambda: self._write("stopped", why))
         else:
             self._try(lambda: self._write("failed", _reason(error)))

@@ -41,7 +41,7 @@ def first_counts(
     Without solutions it sets α = β = ½ instead, which the first reward outweighs.
     """
     share = (jnp.float32(totals) + 0.5) / (samples + 1)
-    return pseudo_counts * share, pseudo_counts * (1 - share)
+    return jnp.float32(pseudo_counts * share), jnp.float32(pseudo_counts * (1 - share))
 
 
 @jax.jit

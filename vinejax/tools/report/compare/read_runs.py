@@ -11,7 +11,7 @@ from vinejax.core.errors import UserError
 from vinejax.core.settings import Config, as_tree
 from vinejax.records import formats
 from vinejax.records.read import finite_number, read_run
-from vinejax.runtime.workdir import flatten_names
+from vinejax.runtime.workdir import flatten_names, recorded_settings
 from vinejax.tools.report.learning_curve import EvaluationPoint, learning_curve
 
 Settings = dict[str, object]  # dotted name of a field -> its value
@@ -64,7 +64,7 @@ def _read_run(folder: epath.Path, name: str) -> ComparedRun:
     tests = [r.values.get("test/pass_at_1") for r in run.records if r.stage == "test"]
     revision = run.config.get("git_revision") or ""
     # A field that was added after the run had its default.
-    settings = flatten_names(as_tree(Config())) | flatten_names(config)
+    settings = flatten_names(as_tree(Config())) | recorded_settings(config)
     return ComparedRun(
         name=name,
         settings=settings,
