@@ -9,14 +9,17 @@ from helpers.paths import CONFIGS, REPO
 
 from vinejax.config import sizes
 from vinejax.config.checks import check_config
+from vinejax.config.effect import without_effect
 from vinejax.config.environments import check_environment
 from vinejax.config.load import default, fields_set, from_dict, from_file
 from vinejax.contrib.names import METHODS
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config, flatten
 from vinejax.methods.base import DEFAULTS
+from vinejax.methods.compose import method_of
 from vinejax.methods.known import find_method
 from vinejax.session.budget import num_updates
+from vinejax.tasks.arithmetic import Arithmetic
 from vinejax.tasks.doors import DoorsTask
 
 TINY = sorted(path.name for path in (CONFIGS / "contrib").glob("tiny_*.py"))
@@ -96,6 +99,20 @@ def test_what_is_refused(fields: dict[str, Any], field: str):
     with pytest.raises(ConfigError) as error:
         check_config(from_dict(fields))
     assert error.value.field == field and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"method": "opmd", "ppo": {"dual_clip": 3.0}}, "ppo.dual_clip"),
+        ({"code": {"partial": True}}, "code.partial"),
+    ],
+)
+def test_what_has_no_effect_gets_a_note(fields: dict[str, Any], field: str):
+    cfg = from_dict(fields)
+    check_config(cfg)
+    notes = without_effect(cfg, method_of(cfg), Arithmetic(), most_branches=10**6)
+    assert field in [name for name, _ in notes]
 
 
 def test_trees_of_tokens_have_no_turns():
