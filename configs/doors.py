@@ -1,7 +1,7 @@
 """VinePPO in an environment, where one of four moves decides: vinejax/tasks/doors.py.
 
     python -m vinejax.main --config=configs/doors.py
-    python -m vinejax.main --config=configs/doors.py:gigpo
+    python -m vinejax.main --config=configs/doors.py:grpo
 
 A run begins with a warm-up on demonstrations, of about a minute on two CPU cores, after which half
 of the episodes are right. The state before each move is valued by continuations, whose environments

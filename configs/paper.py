@@ -36,12 +36,13 @@ from vinejax.config import default
 from vinejax.core.errors import UserError
 
 # What differs from the settings that all runs share, which are in `get_config`.
+TASKS = {
+    "math": {"data.task": "vinejax.tasks.math", "iterations": 1000},
+    "gsm8k": {"data.task": "vinejax.tasks.gsm8k", "iterations": 650},
+}
 # For plans, tokens of a prompt with its template: GSM8K's questions have 64 on average and
 # OlympiadBench's 104 (the tokenizer of Mistral 7B); MATH was not at hand.
-TASKS = {
-    "math": {"data.task": "vinejax.tasks.math", "iterations": 1000, "plan.prompt_tokens": 150},
-    "gsm8k": {"data.task": "vinejax.tasks.gsm8k", "iterations": 650, "plan.prompt_tokens": 100},
-}
+PROMPT_TOKENS = {"math": 150, "gsm8k": 100}
 MODELS = {
     "rho": {"ppo.microbatch": 16, "mesh.data": -1},
     "deepseek": {"ppo.microbatch": 8, "mesh.fsdp": -1},
@@ -104,4 +105,6 @@ def get_config(run=""):
         EXCEPTIONS.get((model, method), {}),
     ):
         cfg.update_from_flattened_dict(fields)
+    if "plan" in cfg:  # settings of vinejax/tools
+        cfg.plan.prompt_tokens = PROMPT_TOKENS[task]
     return cfg

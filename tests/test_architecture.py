@@ -76,7 +76,9 @@ def own_imports() -> Iterator[tuple[str, int, str]]:
 
 
 def test_every_file_has_a_room():
-    assert {room_of(name) for name in NAMES} - {"__init__"} == set(ROOMS)
+    """Those of the accessories may be gone."""
+    rooms = {room_of(name) for name in NAMES} - {"__init__"}
+    assert rooms | set(ACCESSORIES) == set(ROOMS)
 
 
 def test_imports_point_down():

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from helpers.paths import REPO
+from helpers.refusals import refuses
 from ml_collections import config_dict
 
 from vinejax.config.checks import check_config
@@ -73,30 +74,30 @@ def test_lists_become_tuples_and_none_unsets():
 
 
 @pytest.mark.parametrize(
-    ("fields", "field", "message"),
+    ("fields", "field"),
     [
-        ({"ppo": {"clpi": 0.1}}, "ppo.clpi", "nearest one is ppo.clip"),
-        ({"clip": 0.1}, "clip", "nearest one is ppo.clip"),
-        ({"ppo.clip": 0.1}, "ppo.clip", "no such field"),
-        ({"iteration": 3}, "iteration", "nearest one is iterations"),
-        ({"eval": {"sample": 1}}, "eval.sample", "nearest one is eval.samples"),
-        ({"values": {"k": True}}, "values.k", "values.k = True: must be of type int"),
-        ({"values": {"k": 3.0}}, "values.k", "values.k = 3.0: must be of type int"),
-        ({"values": {"k": None}}, "values.k", "must be of type int"),
-        ({"values": {"max_states": "3"}}, "values.max_states", "int or None"),
-        ({"kl": {"coef": True}}, "kl.coef", "must be of type float"),
-        ({"resume": 1}, "resume", "resume = 1: must be of type bool"),
-        ({"profile": None}, "profile", "must be of type str"),
-        ({"sample": {"stop": "###"}}, "sample.stop", "must be a tuple: ('###',)"),
-        ({"sample": {"stop": ("a", 3)}}, "sample.stop", "must be of type str"),
-        ({"ppo": 3}, "ppo", "must be a group of fields"),
+        ({"ppo": {"clpi": 0.1}}, "ppo.clpi"),
+        ({"clip": 0.1}, "clip"),
+        ({"ppo.clip": 0.1}, "ppo.clip"),
+        ({"iteration": 3}, "iteration"),
+        ({"eval": {"sample": 1}}, "eval.sample"),
+        ({"values": {"k": True}}, "values.k"),
+        ({"values": {"k": 3.0}}, "values.k"),
+        ({"values": {"k": None}}, "values.k"),
+        ({"values": {"max_states": "3"}}, "values.max_states"),
+        ({"kl": {"coef": True}}, "kl.coef"),
+        ({"resume": 1}, "resume"),
+        ({"profile": None}, "profile"),
+        ({"sample": {"stop": "###"}}, "sample.stop"),
+        ({"sample": {"stop": ("a", 3)}}, "sample.stop"),
+        ({"ppo": 3}, "ppo"),
     ],
 )
-def test_wrong_fields_are_named(fields: dict, field: str, message: str):
+def test_wrong_fields_are_named(fields: dict, field: str):
     with pytest.raises(ConfigError) as error:
         from_dict(fields)
     assert error.value.field == field
-    assert message in str(error.value) and str(error.value).startswith(field)
+    assert str(error.value).startswith(field)
     assert "\n" not in str(error.value)
 
 
@@ -162,9 +163,7 @@ def test_an_old_name_is_told_the_new_one(old: str, new: str):
 @pytest.mark.parametrize("weight", [math.nan, -math.inf])
 def test_every_number_of_a_list_is_finite(weight: float):
     cfg = changed(reward__functions=("math.sqrt", "math.exp"), reward__weights=(1.0, weight))
-    with pytest.raises(
-        ConfigError, match=r"^reward\.weights = \(1\.0, .*: must be a finite number"
-    ):
+    with refuses("reward.weights"):
         check_config(cfg)
 
 
@@ -172,7 +171,7 @@ def test_check_name():
     check_name("ppo.clip")
     with pytest.raises(ConfigError, match=r"ppo: is a group of fields.*ppo\."):
         check_name("ppo")
-    with pytest.raises(ConfigError, match=r"^ppo\.clip\.low: no such field.*ppo\.clip$"):
+    with refuses("ppo.clip.low"):
         check_name("ppo.clip.low")
 
 
@@ -308,19 +307,19 @@ def test_every_number_and_choice_is_checked():
 
 
 @pytest.mark.parametrize(
-    ("fields", "field", "rule"),
+    ("fields", "field"),
     [
-        ({"method": "restem", "ppo__clip": 0.1}, "ppo.clip", "is not read by method = 'restem'"),
-        ({"method": "sft", "kl__coef": 0.1}, "kl.coef", "is not read by method = 'sft'"),
-        ({"method": "dpo_positive", "ppo__loss": "sapo"}, "ppo.loss", "is not read by method"),
-        ({"method": "sft", "ppo__correction": "none"}, "ppo.correction", "is not read by method"),
-        ({"method": "restem", "entropy__coef": 0.1}, "entropy.coef", "is not read by method"),
-        ({"ppo__correction_min": 3.0}, "ppo.correction_min", "less than ppo.correction_max = 3.0"),
-        ({"profile": "9:12", "iterations": 9}, "profile", "start < iterations"),
+        ({"method": "restem", "ppo__clip": 0.1}, "ppo.clip"),
+        ({"method": "sft", "kl__coef": 0.1}, "kl.coef"),
+        ({"method": "dpo_positive", "ppo__loss": "sapo"}, "ppo.loss"),
+        ({"method": "sft", "ppo__correction": "none"}, "ppo.correction"),
+        ({"method": "restem", "entropy__coef": 0.1}, "entropy.coef"),
+        ({"ppo__correction_min": 3.0}, "ppo.correction_min"),
+        ({"profile": "9:12", "iterations": 9}, "profile"),
     ],
 )
-def test_fields_that_do_not_fit_are_refused(fields: dict[str, Any], field: str, rule: str):
-    with pytest.raises(ConfigError, match=rule) as error:
+def test_fields_that_do_not_fit_are_refused(fields: dict[str, Any], field: str):
+    with pytest.raises(ConfigError) as error:
         check_config(changed(**fields))
     assert error.value.field == field
 
@@ -328,7 +327,7 @@ def test_fields_that_do_not_fit_are_refused(fields: dict[str, Any], field: str, 
 def test_what_a_chat_template_reads_goes_with_one():
     chat = {"data__chat_template": True, "data__system": "Be brief."}
     check_config(changed(**chat, data__template_vars=("thinking=False", "budget=")))
-    with pytest.raises(ConfigError, match=r"^data\.template_vars = \('a',\): must be 'name=value'"):
+    with refuses("data.template_vars"):
         check_config(changed(**chat, data__template_vars=("a",)))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from helpers import loop_cases as cases
 from helpers.paths import REPO
+from helpers.refusals import refuses
 
 from vinejax.config import sizes
 from vinejax.config.load import default, from_dict
@@ -56,14 +57,14 @@ def test_what_no_host_holds_is_refused(field: str, value: int, other: dict[str, 
 def test_too_many_continuations_are_of_k():
     cfg: Any = default()
     cfg.values.max_states, cfg.values.prior, cfg.values.k = None, "probe", 10**6
-    with pytest.raises(ConfigError, match="^values.k = 1000000: .* continuations take about"):
+    with refuses("values.k"):
         check_sizes(from_dict(cfg))
 
 
 def test_rows_of_methods_with_a_fixed_set_of_solutions_are_refused():
     cfg: Any = default()
     cfg.method, cfg.ppo.minibatch = "restem", 10**9
-    with pytest.raises(ConfigError, match="^ppo.minibatch = 1000000000: 1,000,000,000 rows of"):
+    with refuses("ppo.minibatch"):
         check_sizes(from_dict(cfg))
 
 
@@ -84,7 +85,7 @@ def test_an_upper_bound_on_the_branches_of_a_phase():
 
 def test_answers_that_no_host_holds():
     problems = {"test": [None] * 512}
-    with pytest.raises(ConfigError, match="20,480,000 answers of an evaluation") as error:
+    with pytest.raises(ConfigError) as error:
         sizes.check_answers(config(eval__samples=40_000), problems)
     assert error.value.field == "eval.samples"
     few = {"train": [None] * 512, "test": [None]}

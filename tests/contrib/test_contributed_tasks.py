@@ -1,11 +1,10 @@
-"""Contributed tasks by their names: each refuses free steps, which are of generated problems."""
+"""Contributed tasks by their names: each is found, and none has free steps."""
 
 import pytest
 
 from vinejax.contrib.names import TASKS
-from vinejax.core.errors import ConfigError
 from vinejax.core.settings import DataConfig
-from vinejax.tasks.base import load_task
+from vinejax.tasks.base import WithFreeSteps, load_task
 
 PATHS = {  # of extras, a path of each
     "vinejax.tasks.textarena": "FrozenLake-v0",
@@ -17,10 +16,9 @@ ELSEWHERE = {"vinejax.tasks.openenv", "vinejax.tasks.verifiers"}  # need a serve
 
 @pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")  # of extras
 @pytest.mark.parametrize("name", sorted(set(TASKS) - ELSEWHERE))
-def test_a_task_without_free_steps_refuses_them(name: str, tmp_path):
+def test_a_task_is_found_by_its_name_and_has_no_free_steps(name: str, tmp_path):
     if name in PATHS:
         pytest.importorskip(name.rpartition(".")[2])
     path = PATHS.get(name, str(tmp_path))
-    with pytest.raises(ConfigError) as error:
-        load_task(DataConfig(task=name, path=path, free_steps=2))
-    assert error.value.field == "data.free_steps"
+    task = load_task(DataConfig(task=name, path=path, free_steps=2))
+    assert not isinstance(task, WithFreeSteps)

@@ -49,7 +49,7 @@ def grow(model: Model, sampling: SampleConfig, **settings: Any) -> tuple[list[Gr
     return engine.grow(model.params, TRUNKS, BRANCHES, BUDGETS), engine
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gqa", "mha", "window"])
 def test_a_drain_has_the_tokens_of_the_phase(name: str, tiny: Model, moves: list[Any]):
     fields, sampling = SAMPLED_MODELS[name]

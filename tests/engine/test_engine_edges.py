@@ -127,6 +127,7 @@ def test_nothing_to_grow(tiny):
     assert engine.stats == EngineStats()
 
 
+@pytest.mark.slow
 def test_the_context_is_the_last_limit(tiny):
     trunk = [4] * 96
     branches = [Branch(0, at, seed) for at in (96, 95, 90) for seed in range(4)]
@@ -337,6 +338,7 @@ def test_counts(tiny, grown):
     assert 0 < since.cache_bytes < taken, "a phase of one branch takes less"
 
 
+@pytest.mark.slow
 def test_a_trunk_of_several_rows_is_prefilled_once(tiny):
     engine = tiny_engine(tiny, skip_repeats=False)
     engine.grow(tiny.params, TRUNKS, [Branch(1, 5, seed) for seed in range(40)], 4)
@@ -352,6 +354,7 @@ def test_slots_take_the_next_branch_at_once(tiny):
     assert engine.stats.decode_steps == len(found[0].tokens)
 
 
+@pytest.mark.slow
 def test_other_lengths_in_the_same_buckets_compile_nothing(tiny):
     engine = tiny_engine(tiny, skip_repeats=False)
     engine.grow(tiny.params, TRUNKS, BRANCHES, 16)

@@ -100,6 +100,7 @@ def test_more_continuations_take_no_more_memory(tiny):
 # --- slots are busy while there is work ---
 
 
+@pytest.mark.slow
 def test_no_slot_waits_while_branches_do(tiny):
     """No branch ends before its budget."""
     model = random_model(tokenizer=tiny.tokenizer, vocab_size=20, seed=5)
@@ -172,6 +173,7 @@ def test_a_stream_gives_branches_as_they_end(whole, tiny):
     assert engine.stats.useful_tokens == sum(len(grown.tokens) for grown in seen.values())
 
 
+@pytest.mark.slow
 def test_a_loop_that_is_left_early_leaves_nothing_behind(whole, tiny):
     engine = engine_of(tiny, chunk=2)
     engine.grow(tiny.params, TRUNKS, BRANCHES[:1], 1)  # weights and automaton stay

@@ -148,6 +148,7 @@ def grow(model: Model, num_pages: int | None) -> tuple[list[Grown], Engine]:
     return stream.in_order(), engine
 
 
+@pytest.mark.slow
 def test_branches_that_wait_for_pages_have_the_same_tokens(model: Model, small_blocks: None):
     """With stop strings, accepted prefixes, waiting items, and lost tokens of several chunks.
 

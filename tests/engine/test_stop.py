@@ -110,6 +110,7 @@ def grow(model: Model, stop: tuple[str, ...] = (), **fields):
     return engine.grow(model.params, [trunk], branches), engine.stats
 
 
+@pytest.mark.slow
 def test_the_device_ends_a_branch_at_its_stop_string(stories, give_table):
     found, stats = grow(stories, ("he",))
     assert {x.finish for x in found} >= {"stop"}
@@ -174,6 +175,7 @@ def test_a_response_ends_at_a_stop_id_as_at_eos_and_before_its_text(stories):
         assert cut.text == (one.text.partition(",")[0] if comma in one.tokens else one.text)
 
 
+@pytest.mark.slow
 def test_a_branch_that_was_ended_by_mistake_goes_on(stories, give_table):
     """A wrong table ends branches at a token in the middle; the text decides, so results agree."""
     found, stats = grow(stories, ("he",))

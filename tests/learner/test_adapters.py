@@ -18,7 +18,7 @@ from vinejax.model.lora import merge_adapters, with_adapters
 from vinejax.model.sharding import make_mesh
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("microbatch", [2, None])
 def test_the_gradient_is_that_of_the_merged_model(microbatch: int | None):
     cfg = methods.config("vineppo", ppo={"microbatch": microbatch})

@@ -100,7 +100,7 @@ def test_the_largest_array_does_not_depend_on_the_vocabulary():
     assert largest_array(lowered_score, model_of(V, chunk=None)) == B * T * V
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("lower", [lowered_train_step, lowered_sft, lowered_dpo, lowered_critic])
 def test_logits_are_never_whole(lower: Callable[[Decoder], Lowered]):
     assert largest_array(lower, model_of(V)) == B * T * T

@@ -191,6 +191,7 @@ def test_the_warm_up(events: list[Event]):
     assert [step for step, _ in records] == [20, 40, 45]
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_a_host_that_waits(monkeypatch: pytest.MonkeyPatch):
     records, params = supervised(41)
 

@@ -162,7 +162,7 @@ def test_episodes_of_a_row_do_not_see_each_other():
 
 
 # test_methods.py packs every kind of batch over a mesh.
-@pytest.mark.first(2)
+@pytest.mark.first
 @pytest.mark.parametrize("method", ("vineppo", "critic", "dpo_positive", "restem"))
 def test_packing_changes_no_gradient(method: str):
     expected, sums = methods.gradient_and_sums(method, 2)
@@ -192,7 +192,7 @@ def minibatch() -> Batch:
     return cases.with_arrays_of_chance(batch, rng)
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", REDUCTIONS)
 def test_reductions_count_episodes(fields: dict[str, Any]):
     batch = minibatch()
@@ -208,6 +208,7 @@ def test_reductions_count_episodes(fields: dict[str, Any]):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 1e-5, 1e-6), found, sums)
 
 
+@pytest.mark.slow
 def test_pairs_equal_those_of_single_rows():
     """The reference is DPO-Positive's loss of scores from rows with one solution each."""
     rows = methods.batch()
@@ -249,6 +250,7 @@ class Counted(PolicyObjective):
 PASSES: list[int] = []
 
 
+@pytest.mark.slow
 def test_passes_without_tokens_are_not_made():
     objective = Counted(
         model=cases.model(), temperature=0.6, loss=clipped_loss, microbatch=1, packed=True

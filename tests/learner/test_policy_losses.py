@@ -11,7 +11,7 @@ from helpers.applied import applied
 from vinejax.methods.known import find_method
 
 
-@pytest.mark.first(2)  # a loss of tokens and one of solutions; tests/rl has all of them
+@pytest.mark.slow
 @pytest.mark.parametrize("name", loss_cases.NAMES)
 def test_gradients_in_packed_microbatches_are_those_of_plain_loops(name: str):
     objective = loss_cases.objective(name, cases.model(), microbatch=4)

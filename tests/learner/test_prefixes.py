@@ -10,9 +10,9 @@ import pytest
 from helpers import eight_devices
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
+from helpers.refusals import refuses
 
 from vinejax.config.checks import check_config
-from vinejax.core.errors import ConfigError
 from vinejax.core.types import Batch, Episode
 from vinejax.learner.batch import collate
 from vinejax.learner.likelihood import Likelihood
@@ -199,7 +199,7 @@ def objective_of(name: str, **fields: Any) -> tuple[Objective, Any, Any]:
 OBJECTIVES = [("sequence", 1), ("token", 4), ("critic", 1), ("budget", 4), ("likelihood", 1)]
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "size"), [*OBJECTIVES, ("sequence", 4)])
 def test_gradients_are_those_of_single_rows(name: str, size: int):
     objective, params, rows = objective_of(name, microbatch=size, packed=True, shared=True)
@@ -257,5 +257,5 @@ def test_where_prefixes_are_shared():
     assert not chosen(True, model, "cpu", packing=False) and not chosen(False, model, "cpu")
     plainly = dataclasses.replace(model, compute=Compute(attention="xla"))
     assert chosen(True, plainly, "tpu") and chosen(True, mixed, "tpu")
-    with pytest.raises(ConfigError, match=r"^ppo.row_tokens = 64: needs ppo.packing"):
+    with refuses("ppo.row_tokens"):
         check_config(cases.config(ppo={"row_tokens": 64, "packing": False}))

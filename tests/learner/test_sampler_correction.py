@@ -124,6 +124,7 @@ def expected_gradient(temperature: float, correction: str) -> np.ndarray:
     return np.concatenate([np.asarray(x).ravel() for x in jax.tree.leaves(grads)])
 
 
+@pytest.mark.slow
 def test_corrections_bring_the_gradient_of_a_wrong_sampler_nearer_to_the_true_one():
     true = expected_gradient(TEMPERATURE, "none")
     kinds = ("none", "token_truncate", "sequence_mask", "sequence_truncate")

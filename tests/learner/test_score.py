@@ -132,6 +132,7 @@ def hidden_after(params, tokens, positions, segment_ids):
     return cases.model().hidden(params, tokens, positions, segment_ids)[0]
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     "passes", [Passes(2), Passes(4, packed=True), Passes(4, True, shared=True)]
 )

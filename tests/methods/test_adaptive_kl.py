@@ -62,7 +62,7 @@ def test_the_coefficient_follows_the_target(monkeypatch: pytest.MonkeyPatch):
     assert float(state.options[KEPT]) == pytest.approx(0.2 * (1 + error * 0.1), rel=1e-6)
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [True, False])
 def test_a_coefficient_of_the_rows_is_that_of_the_objective(packed: bool):
     """In the same program for all coefficients, in microbatches."""

@@ -134,7 +134,7 @@ def test_prefill_gives_no_mask(monkeypatch: pytest.MonkeyPatch, window: int | No
     }  # fmt: skip
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("windows", [(6, 6), ()])
 def test_a_model_on_unpacked_rows(monkeypatch: pytest.MonkeyPatch, windows: tuple[int, ...]):
     """Hidden states and gradients of all weights are the same with lengths and with a mask."""

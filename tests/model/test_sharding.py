@@ -156,7 +156,7 @@ def test_a_run_and_the_engine_refuse_the_same_models(heads, kv_heads, ffn, what)
     ],
 )
 def test_a_mesh_that_does_not_fit_is_refused(sizes):
-    with pytest.raises(ConfigError, match=rf"^mesh: .* {NUM_DEVICES} device") as error:
+    with pytest.raises(ConfigError) as error:
         make_mesh(MeshConfig(**sizes))
     assert error.value.field == "mesh"
     assert "\n" not in str(error.value)

@@ -12,6 +12,7 @@ import optax
 import pytest
 from etils import epath
 from helpers import loop_cases as cases
+from helpers.refusals import refuses
 
 from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict
@@ -84,7 +85,7 @@ def test_what_is_left_out_is_counted_and_listed(
 def test_the_method_refuses_an_optimizer_that_it_does_not_read():
     check_config(from_dict({"method": "sft", "sft": {"learning_rate": 1e-4}}))
     check_config(from_dict({"method": "restem", "optimizer": {"b2": 0.95}}))
-    with pytest.raises(ConfigError, match="optimizer.b2 = 0.95: is not read by method = 'sft'"):
+    with refuses("optimizer.b2"):
         check_config(from_dict({"method": "sft", "optimizer": {"b2": 0.95}}))
 
 

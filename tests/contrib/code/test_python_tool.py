@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from contrib.code.test_sandbox import kernel_only
+from helpers.refusals import refuses
 
 from vinejax.contrib.code.python_tool import PythonTool
 from vinejax.contrib.code.settings import CodeConfig
@@ -94,7 +95,7 @@ def test_what_is_refused(task: PythonTool):
     for fields in given:
         with pytest.raises(ConfigError, match=r"^code\.(partial|steps) = .*no tests and no steps"):
             task.configure_sandbox(CodeConfig(sandbox="none", **fields), GraderConfig())
-    with pytest.raises(ConfigError, match=r"^data.path = '': name a data set"):
+    with refuses("data.path"):
         load_task(DataConfig(task="vinejax.contrib.code.python_tool"))
 
 

@@ -183,7 +183,7 @@ def test_a_task_without_worked_solutions_is_refused():
     for task in (Unworked(), Empty()):
         load(config(), task, "train")
         load(config(source="gold"), task, "test")
-        with pytest.raises(ConfigError, match="no worked solutions") as error:
+        with pytest.raises(ConfigError) as error:
             load(config(source="gold"), task, "train")
         assert error.value.field == "reset.source"
     load(config(source="gold"), Task(), "train")
@@ -423,10 +423,10 @@ def test_a_state_that_a_reset_shares_with_its_source_is_sampled_once():
 
 
 @pytest.mark.parametrize(
-    ("fields", "field", "message"),
+    ("fields", "field"),
     [
-        ({"method": "dapo", "reset": {"source": "gold"}}, "reset.source", "must be 'none'"),
-        ({"method": "treepo", "reset": {"source": "gold"}}, "reset.source", "must be 'none'"),
+        ({"method": "dapo", "reset": {"source": "gold"}}, "reset.source"),
+        ({"method": "treepo", "reset": {"source": "gold"}}, "reset.source"),
         (
             {
                 "method": "single_stream",
@@ -434,30 +434,25 @@ def test_a_state_that_a_reset_shares_with_its_source_is_sampled_once():
                 "reset": {"source": "gold"},
             },
             "reset.source",
-            "must be 'none'",
         ),
-        ({"method": "restem", "reset": {"source": "gold"}}, "reset.source", "must be 'none'"),
-        ({"method": "sft", "reset": {"source": "both"}}, "reset.source", "must be 'none'"),
-        ({"method": "dpo_positive", "reset": {"source": "both"}}, "reset.source", "of its own"),
-        ({"reset": {"source": "tree"}}, "reset.source", "'gold' or 'solved'"),
-        ({"reset": {"at": "edge"}}, "reset.at", "needs reset.source other than 'none'"),
-        ({"reset": {"source": "both", "share": 0.5}}, "reset.share", "needs reset.source = 'gold'"),
-        ({"reset": {"source": "gold", "target": 0.3}}, "reset.target", "or reset.at = 'edge'"),
-        ({"reset": {"source": "both", "k": 3}}, "reset.k", "needs reset.at = 'edge'"),
-        ({"reset": {"source": "gold", "share": 1.5}}, "reset.share", "from 0 to 1"),
-        ({"reset": {"source": "both", "at": "edge", "k": 0}}, "reset.k", "at least 1"),
-        (
-            {"reset": {"source": "solved"}, "values": {"reuse": True}},
-            "values.reuse",
-            "must be False for reset.source = 'solved'",
-        ),
+        ({"method": "restem", "reset": {"source": "gold"}}, "reset.source"),
+        ({"method": "sft", "reset": {"source": "both"}}, "reset.source"),
+        ({"method": "dpo_positive", "reset": {"source": "both"}}, "reset.source"),
+        ({"reset": {"source": "tree"}}, "reset.source"),
+        ({"reset": {"at": "edge"}}, "reset.at"),
+        ({"reset": {"source": "both", "share": 0.5}}, "reset.share"),
+        ({"reset": {"source": "gold", "target": 0.3}}, "reset.target"),
+        ({"reset": {"source": "both", "k": 3}}, "reset.k"),
+        ({"reset": {"source": "gold", "share": 1.5}}, "reset.share"),
+        ({"reset": {"source": "both", "at": "edge", "k": 0}}, "reset.k"),
+        ({"reset": {"source": "solved"}, "values": {"reuse": True}}, "values.reuse"),
     ],
 )
-def test_what_is_refused(fields: dict[str, Any], field: str, message: str):
+def test_what_is_refused(fields: dict[str, Any], field: str):
     with pytest.raises(ConfigError) as error:
         check_config(from_dict(fields))
     assert error.value.field == field
-    assert message in str(error.value) and "\n" not in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_what_goes_with_resets():
