@@ -24,4 +24,4 @@ def loss(chosen: jax.Array, rejected: jax.Array, own: DPOConfig) -> jax.Array:
     return dpo_positive(chosen, rejected, zero, zero, own.beta, own.penalty)
 
 
-METHOD = dataclasses.replace(pair_method(loss, DPOConfig), about=__doc__)
+METHOD = dataclasses.replace(pair_method(loss, DPOConfig), about=__doc__ or "")

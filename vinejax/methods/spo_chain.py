@@ -23,5 +23,5 @@ METHOD = Method(
         "values.positions": "low_probability",
         "credit.mask": "low_probability",
     },
-    about=__doc__,
+    about=__doc__ or "",
 )
