@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from vinejax.contrib.code.sandbox.runner import encode
 from vinejax.contrib.code.sandbox.sandbox import Sandbox
-from vinejax.core.settings import CodeConfig
+from vinejax.contrib.code.settings import CodeConfig
 
 
 def core_seconds() -> float:
