@@ -10,9 +10,7 @@ import pytest
 from helpers import eight_devices
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
-from helpers.refusals import refuses
 
-from vinejax.config.checks import check_config
 from vinejax.core.types import Batch, Episode
 from vinejax.learner.batch import collate
 from vinejax.learner.likelihood import Likelihood
@@ -257,5 +255,3 @@ def test_where_prefixes_are_shared():
     assert not chosen(True, model, "cpu", packing=False) and not chosen(False, model, "cpu")
     plainly = dataclasses.replace(model, compute=Compute(attention="xla"))
     assert chosen(True, plainly, "tpu") and chosen(True, mixed, "tpu")
-    with refuses("ppo.row_tokens"):
-        check_config(cases.config(ppo={"row_tokens": 64, "packing": False}))
