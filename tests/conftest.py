@@ -26,6 +26,7 @@ MOST_WORKERS = 8  # a process of tests takes up to 3 GiB
 
 # Files whose tests take minutes, to be begun first: else one of them is left at the end, alone.
 LONGEST = (
+    "training/test_train.py",  # makes the run that other files read
     "system/test_hosts.py",
     "system/test_method_runs.py",
     "tools/plan/test_aot.py",

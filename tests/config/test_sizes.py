@@ -104,10 +104,10 @@ def test_a_minibatch_has_no_rows_without_a_solution(minibatch, microbatch, shard
 
 
 def test_the_record_keeps_the_minibatch_as_it_was_set(
-    finished_run: cases.Run, tmp_path: Path, capsys: pytest.CaptureFixture
+    tmp_path: Path, capsys: pytest.CaptureFixture
 ):
     """The same command can resume, because the record has the minibatch as it was set."""
-    path = {"path": str(finished_run.workdir / "warmup")}
+    path = {"path": str(REPO / "configs/tiny_start")}
     cfg = cases.config(ppo={"minibatch": 400, "microbatch": 4}, model=path)
     for _ in range(2):
         with open_session(cfg, tmp_path, trains=True) as session:
