@@ -32,8 +32,8 @@ def check_config(cfg: Config, set_fields: Collection[str] = ()) -> None:
 
     Args:
       cfg: the configuration as the user set it.
-      set_fields: names of the fields that were set, as `config.load.fields_set` lists them. One
-        that the method does not read is an error even at its default.
+      set_fields: names of the fields that were set, as `config.load.fields_set` lists them. A set
+        field that the method does not read is an error even at its default.
     """
     _check_rules(cfg)
     method = find_method(cfg.method)
@@ -69,7 +69,7 @@ def _check_rules(section: Any, prefix: str = "") -> None:
         elif any(isinstance(x, float) and not math.isfinite(x) for x in entries):
             raise ConfigError(dotted, "must be a finite number", repr(value))
         elif value is not None:
-            parts = (hint, *get_args(hint))  # of `Count`, or of `Count | None`
+            parts = (hint, *get_args(hint))  # the hint is `Count` or `Count | None`
             rules = [rule for part in parts for rule in getattr(part, "__metadata__", ())]
             for rule in rules:
                 if not rule.holds(value):
@@ -111,7 +111,7 @@ def _check_sections(cfg: Config, method: Method, set_fields: Collection[str]) ->
 
 
 def _first_change(settings: Section, field: str | None) -> tuple[str, Any]:
-    """(name, value) of the first field that differs from its default; without any, of `field`."""
+    """Name and value of the first field that was changed; if none was, those of `field`."""
     values = dict(flatten(settings, f"{settings.section}."))
     name = next(iter(settings.changed()), field or next(iter(values)))
     return name, values[name]

@@ -1,6 +1,6 @@
-"""Settings without effect: a field that is set and that nothing reads beside the other settings.
+"""Settings without effect: fields that are set, but unread because of the other settings.
 
-Such a field changes nothing, so a run does not stop at it: the start prints a note for each.
+A run with such fields does not stop. It prints a note for each of them at its start.
 """
 
 import itertools
@@ -34,7 +34,7 @@ class Need(NamedTuple):
     """The condition under which fields have an effect."""
 
     fields: tuple[str, ...]
-    holds: Callable[[Config], Any]  # of a configuration that its method was applied to
+    holds: Callable[[Config], Any]  # called with the result of `method.resolve`
     words: str
 
 
@@ -44,7 +44,7 @@ LOSS_OF_FIELD = {  # field of `ppo` -> the one `ppo.loss` that reads it
     "cispo_clip": "cispo",
     "sapo_tau": "sapo",
 }
-FEW_SLOTS = 1024  # a number of `rollout.slots` that is not worth a note, however few are used
+FEW_SLOTS = 1024  # so many `rollout.slots` get no note, even if few of them are used
 GRADER = tuple(name for name, _ in flatten(GraderConfig(), "grader."))
 NEEDS = (
     Need(
@@ -170,6 +170,6 @@ def _unread_by_task(cfg: Config, task: Task) -> Idle:
 
 
 def _beyond_use(cfg: Config, most_branches: int) -> Idle:
-    """`rollout.slots`, where it has more slots than branches could ever fill."""
+    """`rollout.slots`, if no phase of the run has enough branches to fill them."""
     if cfg.rollout.slots > max(most_branches, FEW_SLOTS):
         yield "rollout.slots", f"no phase of this run has more than {most_branches:,} branches"

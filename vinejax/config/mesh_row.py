@@ -5,7 +5,7 @@ from vinejax.core.settings import Config
 
 
 def with_row_for_devices(cfg: Config) -> Config:
-    """The configuration with a row that the tools propose, if it has rows and none that fits.
+    """The configuration with a row that the tools propose, if no row of `meshes` fits.
 
     Without the tools the configuration stays as it is, and `on_devices` raises ConfigError. Raises
     what `tools.plan.propose.with_row_for_devices` raises.

@@ -55,14 +55,14 @@ def check_answers(cfg: Config, problems: dict[Any, list[Any]]) -> None:
 
 
 def most_branches(cfg: Config, method: Method, problems: dict[Any, list[Any]]) -> int:
-    """An upper bound on the branches of a phase: an evaluation's, solutions or continuations."""
+    """An upper bound on the branches of any phase: evaluation, solutions or continuations."""
     solutions = solutions_of(cfg, method)
     each = cfg.sample.max_tokens * cfg.values.k if method.has_continuations else 1
     return max(_answers(cfg, problems), solutions * each)
 
 
 def _answers(cfg: Config, problems: dict[Any, list[Any]]) -> int:
-    """The answers of the largest evaluation; `problems` are those of the splits of the run.
+    """The number of answers of the largest evaluation; `problems` has the problems of each split.
 
     The train split is never evaluated.
     """

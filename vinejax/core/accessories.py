@@ -17,12 +17,12 @@ Kind = Literal["METHODS", "TASKS", "SECTIONS", "OPTIONS", "HOOKS"]
 
 @functools.cache
 def contributed(kind: Kind) -> Mapping[str, str]:
-    """Name -> dotted path of a module or class, for one kind of names.
+    """Maps the names of one kind to the dotted paths of modules, classes or functions.
 
-    `METHODS` are values of the field `method`, `TASKS` of `data.task`, `SECTIONS` groups of fields
-    with their classes, `OPTIONS` groups of fields with the modules that act on them. `HOOKS` has
-    two names: 'page' is the subclass of `training.observer.Observer` that shows a run to people,
-    and 'mesh_row' the function that chooses a row of `meshes` for devices that have none.
+    `METHODS` has values of the field `method`, and `TASKS` values of `data.task`. `SECTIONS` maps
+    groups of fields to their classes, `OPTIONS` to the modules that act on them. `HOOKS` has two
+    names: 'page' is the subclass of `training.observer.Observer` that shows a run to people, and
+    'mesh_row' is the function that proposes a row of `meshes` if none fits the devices.
     """
     paths: dict[str, str] = {}
     for package in PACKAGES:

@@ -65,12 +65,12 @@ def continuation_text(
 
 
 def added(prefix_text: str, text: str) -> str:
-    """What `text`, the text of some ids, adds to `prefix_text`, the text of the first of these."""
+    """The end of `text` after `prefix_text`, the text of the first of the ids of `text`."""
     return text[len(prefix_text.rstrip(UNFINISHED)) :]
 
 
 def response_text(tokenizer: Tokenizer, prompt: list[int], tokens: list[int]) -> str:
-    """The text of a response's first tokens, up to where the text of a branch from there begins."""
+    """The text of `tokens`, the first of a response, without an incomplete last character."""
     if not tokens:
         return ""
     text = continuation_text(tokenizer, prompt, decode(tokenizer, prompt), tokens)
@@ -78,9 +78,9 @@ def response_text(tokenizer: Tokenizer, prompt: list[int], tokens: list[int]) ->
 
 
 def token_text(tokenizer: Tokenizer) -> Callable[[int], str]:
-    """A function from an id to the text that it adds in the middle of a text.
+    """A function that gives the text that a token, by its id, adds in the middle of a text.
 
-    '' for ids that texts do not show and for ids that the tokenizer lacks.
+    It gives '' for ids that texts do not show and for ids that the tokenizer lacks.
     """
     anchor = list(tokenizer.encode("a", add_special_tokens=False))[-1:]
     before = len(decode(tokenizer, anchor))
@@ -132,7 +132,7 @@ def cut_at_stop(
 
 
 def tail(text: str, stop: tuple[str, ...]) -> str:
-    """The end of a response so far, in which a stop string can have begun."""
+    """The end of a text, just long enough for a stop string that is completed later."""
     text = text.rstrip(UNFINISHED)  # the text of the next token starts there
     longest = max(map(len, stop), default=1) - 1
     return text[max(len(text) - longest, 0) :]
