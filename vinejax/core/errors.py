@@ -16,7 +16,7 @@ class ConfigError(UserError):
     """A field of the configuration is unknown, has the wrong type or is out of range."""
 
     def __init__(self, field: str, message: str, value: str = ""):
-        """`field` is a dotted name (`ppo.clip`), `value` its value as a user would type it."""
+        """`field` is a dotted name (`ppo.clip`); `value` is its value as a user would type it."""
         super().__init__(f"{field} = {value}: {message}" if value else f"{field}: {message}")
         self.field = field
 
@@ -44,7 +44,7 @@ class RoomError(UserError, ValueError):
 
 
 class DivergedError(UserError, FloatingPointError):
-    """Logits are not finite, or, in several iterations, the gradients of all updates."""
+    """Logits are not finite, or all updates of several iterations in a row were skipped."""
 
 
 def nearest_hint(name: str, known: Iterable[str]) -> str:

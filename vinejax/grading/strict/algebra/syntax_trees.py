@@ -1,4 +1,4 @@
-"""Expression trees, which the parser builds and the evaluator and the comparison read.
+"""Expression trees. The parser builds them; the evaluator and the comparison read them.
 
 Trees are frozen, hashable and compared by value. A number keeps its written form, because a long
 decimal may be the printed form of another number (`numbers.rounds_to`). `a - b` is a sum with a
@@ -13,7 +13,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A rational number, and the text as which it was written."""
+    """A rational number, and how it was written."""
 
     value: Fraction
     shown: str

@@ -59,7 +59,7 @@ class Sequence(Read):
 class Collection(Read):
     """Several nodes; `kind` is 'set' (in braces), 'list', 'union', 'intersection' or 'difference'.
 
-    `joiner` says whether the items of a list are joined by "and" or "or", or by commas alone ("").
+    `joiner` says whether the items of a list are joined by "and" or "or", or only by commas ("").
     """
 
     kind: str
@@ -69,7 +69,7 @@ class Collection(Read):
 
 @dataclass(frozen=True)
 class Matrix(Read):
-    """A matrix as rows of nodes; `bars`: it is written as a determinant."""
+    """A matrix as rows of nodes; with `bars` it is written as a determinant."""
 
     rows: tuple[tuple["Node", ...], ...]
     bars: bool = False
