@@ -54,7 +54,7 @@ def check_config(cfg: Config, set_fields: Collection[str] = ()) -> None:
 
 
 def _check_rules(section: Any, prefix: str = "") -> None:
-    """Raises ConfigError for the first value out of its field's range, or not finite."""
+    """Raises ConfigError for the first value that is not finite or outside its field's range."""
     for name, hint in get_type_hints(type(section), include_extras=True).items():
         value, dotted = getattr(section, name), prefix + name
         entries = value if isinstance(value, tuple) else (value,)
@@ -79,7 +79,7 @@ def _check_rules(section: Any, prefix: str = "") -> None:
 def _check_method(
     cfg: Config, method: Method, is_set: Callable[[str, Any], bool], set_fields: Collection[str]
 ) -> None:
-    """Raises ConfigError for fields that the method does not read, and for too small groups."""
+    """Raises ConfigError for fields that the method does not read, or if groups are too small."""
     for name, value in flatten(dataclasses.replace(cfg, sections={})):
         names = {name.partition(".")[0], name}
         reads_it = names & set(method.reads) or (name in MASK_FIELDS and method.is_policy_gradient)
@@ -118,7 +118,7 @@ def _first_change(settings: Section, field: str | None) -> tuple[str, Any]:
 
 
 def not_read(field: str, value: Any, method: str) -> ConfigError:
-    """The error for a field that the run's method does not read; it names the methods that do."""
+    """The error for a field that `method` does not read; it names the methods that read it."""
     names = {field, field.partition(".")[0]}
     owners = [
         name
@@ -133,7 +133,7 @@ Refusal = tuple[object, str, str]  # (whether the field is wrong, its dotted nam
 
 
 def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
-    """Checks of sampling and of batches."""
+    """Yields the checks of sampling and of batches."""
     ppo, group = cfg.ppo, cfg.rollout.per_prompt
     yield (
         cfg.sample.temperature <= 0,
@@ -160,7 +160,7 @@ def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
 
 
 def _of_loss(cfg: Config, method: Method) -> Iterator[Refusal]:
-    """Checks of the policy loss and of the bounds of its correction."""
+    """Yields the checks of the policy loss and of the bounds of its correction."""
     ppo = cfg.ppo
     has_own = ppo.loss != "method" and method.resolve(Config()).ppo.loss == "method"
     message = f"must be 'method' for method = {cfg.method!r}, which has a loss of its own"
@@ -171,7 +171,7 @@ def _of_loss(cfg: Config, method: Method) -> Iterator[Refusal]:
 
 
 def _of_model(cfg: Config, method: Method) -> Iterator[Refusal]:
-    """Checks of a new model's sizes, of the profile and of the log."""
+    """Yields the checks of a new model's sizes, of the profile and of the log."""
     model = cfg.model
     is_missing = model.architecture and not Path(model.architecture).expanduser().is_file()
     yield is_missing, "model.architecture", "no such file"

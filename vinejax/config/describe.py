@@ -69,7 +69,7 @@ def _fields(kind: type, prefix: str, only: str = "") -> list[str]:
 
 
 def _kind(hint: Any) -> str:
-    """A type hint in words: 'int, must be at least 1; or none'."""
+    """A type hint in words, such as 'int, must be at least 1; or none'."""
     if (rule := next(iter(getattr(hint, "__metadata__", ())), None)) is not None:
         assert isinstance(rule, Rule)
         return f"{_kind(hint.__origin__)}, {rule.text}"

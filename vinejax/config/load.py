@@ -47,7 +47,7 @@ def section_names() -> list[str]:
 
 @functools.cache
 def field_names() -> list[str]:
-    """The dotted names of all fields, of the core, of methods and of accessories."""
+    """The dotted names of all fields, including those of methods and of accessories."""
     names = [name for name, _ in flatten(Config())]
     for section in section_names():
         if kind := section_of(section):
@@ -124,7 +124,7 @@ def own_section(method: str) -> type[Section] | None:
 
 
 class Setting(config_dict.FieldReference):
-    """A field's value, of type `kind`; `is_set` tells whether it was set after `default()`."""
+    """The value of a field, with its type; `is_set` says whether it was set after `default()`."""
 
     def __init__(self, value: Any, kind: type):
         super().__init__(value, kind)
@@ -146,7 +146,7 @@ def default() -> Fields:
 
 
 def _settings(group: Any) -> FieldGroup:
-    """A group of fields as a ConfigDict: each field is a `Setting`, each subgroup a group."""
+    """A ConfigDict of a group of fields, in which fields are `Setting`s and subgroups groups."""
     hints = get_type_hints(type(group))
     fields = {}
     for name, value in vars(group).items():
@@ -318,7 +318,7 @@ def _dataclass_of(kind: type, prefix: str, fields: Any) -> Any:
 
 
 def _typed(name: str, hint: Any, value: Any) -> Any:
-    """`value` as the declared type. Only int to float and list to tuple are converted."""
+    """`value` if it has the type `hint`. An int may become a float, and a list a tuple."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is dict:
         if not isinstance(value, (dict, config_dict.ConfigDict)):

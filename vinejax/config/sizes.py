@@ -1,4 +1,4 @@
-"""Checks of sizes, before anything is allocated, against the memory of this host.
+"""Checks sizes against the memory of this host before anything is allocated.
 
 Only sizes that no machine like this one could hold raise an error. The memory that the engine and
 the learner choose by themselves is computed elsewhere (`engine/memory.py`, `--mode=plan`).
@@ -72,7 +72,7 @@ def _answers(cfg: Config, problems: dict[Any, list[Any]]) -> int:
 
 
 def solutions_of(cfg: Config, method: Method) -> int:
-    """The largest number of solutions that `rollout.prompts` problems have in an iteration."""
+    """The largest number of solutions of all `rollout.prompts` problems in an iteration."""
     return cfg.rollout.prompts * method.settings.of(cfg).solutions_per_problem(cfg)
 
 
@@ -110,7 +110,7 @@ def _check_host(field: str, value: int, taken: float, what: str) -> None:
 
 
 def _check_model(cfg: Config) -> None:
-    """Raises ConfigError if a new model's weights and moments alone exceed the host's memory.
+    """Raises ConfigError if a new model's weights and moments exceed the host's memory.
 
     Devices may hold more than their host, but nobody trains a model of that size from nothing.
     """

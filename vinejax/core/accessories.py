@@ -32,20 +32,20 @@ def contributed(kind: Kind) -> Mapping[str, str]:
 
 
 def contributed_module(kind: Kind, name: str) -> ModuleType | None:
-    """The module that a contributed name stands for; None where no accessory has the name."""
+    """The module that a contributed name stands for; None if no accessory has the name."""
     path = contributed(kind).get(name)
     return _module(path) if path else None
 
 
 def contributed_class(kind: Kind, name: str) -> Any:
-    """The class or function of a contributed name; None where no accessory has the name."""
+    """The class or function that a contributed name stands for; None for unknown names."""
     module, _, leaf = contributed(kind).get(name, "").rpartition(".")
     module_found = _module(module) if module else None
     return getattr(module_found, leaf) if module_found else None
 
 
 def _module(path: str) -> ModuleType | None:
-    """The module of this dotted path; None if it, or a package above it, was deleted."""
+    """The module of this dotted path; None if the module or a package above it is missing."""
     try:
         return importlib.import_module(path)
     except ModuleNotFoundError as error:

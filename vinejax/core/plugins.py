@@ -19,9 +19,9 @@ from vinejax.core.errors import ConfigError, UserError
 
 
 def find_module(name: str) -> ModuleType | None:
-    """The module of this dotted path; None where there is none.
+    """The module of this dotted path, or None if there is no such module.
 
-    An error while an existing module is imported is passed on.
+    Raises any error with which the import of an existing module fails.
     """
     if not all(part.isidentifier() for part in name.split(".")):
         return None
@@ -35,7 +35,7 @@ def find_module(name: str) -> ModuleType | None:
 
 @functools.cache
 def find_function(path: str) -> Callable[..., Any] | None:
-    """The function of this dotted path; None where there is none. Raises as `find_module` does."""
+    """The function of this dotted path, or None. Raises what `find_module` raises."""
     name, _, function = path.rpartition(".")
     module = find_module(name) if name else None
     found = getattr(module, function, None)
@@ -43,7 +43,7 @@ def find_function(path: str) -> Callable[..., Any] | None:
 
 
 def function_of(field: str, path: str) -> Callable[..., Any] | None:
-    """The function of this dotted path; None where there is none.
+    """The function of this dotted path, or None if there is no such function.
 
     Raises ConfigError for `field`, with file and line, if the import of its module fails.
     """
@@ -55,9 +55,9 @@ def function_of(field: str, path: str) -> Callable[..., Any] | None:
 
 
 def absence_of(path: str) -> str:
-    """Why `find_function` finds nothing at this dotted path, in words.
+    """The reason, in words, why `find_function` finds nothing at this dotted path.
 
-    The module is missing, or it can be imported and lacks the function.
+    Either the module is missing, or it has no such function.
     """
     name, _, function = path.rpartition(".")
     module = find_module(name) if name else None
@@ -119,7 +119,7 @@ def result_of(field: str, path: str, function: Callable[..., Any], *arguments: A
 def listed(found: Any) -> list[Any] | None:
     """The entries of a list, tuple, array or iterator; None for anything else.
 
-    Texts and dicts count as anything else, and so do sets, because their entries have no order.
+    None also for texts and dicts, and for sets, because their entries have no order.
     """
     if isinstance(found, str | bytes | Mapping | Set):
         return None

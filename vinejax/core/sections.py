@@ -36,7 +36,7 @@ class Section:
         return found if type(found) is cls else cls()
 
     def changed(self) -> dict[str, Any]:
-        """The fields that differ from their defaults, by dotted names."""
+        """The values of the fields that differ from their defaults, by dotted names."""
         unset = vars(type(self)())
         found = {name: value for name, value in vars(self).items() if value != unset[name]}
         return {f"{self.section}.{name}": value for name, value in found.items()}
@@ -49,7 +49,7 @@ class Section:
 
 
 class MethodSettings(Section):
-    """The settings of one method."""
+    """The base class of the settings of a method."""
 
     def solutions_per_problem(self, cfg: Any) -> int:
         """The largest number of solutions per problem in an iteration."""

@@ -77,7 +77,7 @@ class RewardConfig:
     # sum, and each is a metric, reward/<name>. (): the task's own. See tasks/rewards.py.
     functions: tuple[str, ...] = ()
     weights: tuple[float, ...] = ()  # one per function; (): all 1
-    # Share at the end of sample.max_tokens, over which a response loses up to 0.5; None: the
+    # Last share of sample.max_tokens, along which a response's penalty grows to 0.5; None: the
     # method's own.
     overlong: BelowOne | None = None
     # A solution's reward less the mean of its group is divided by the standard deviation of the
@@ -125,7 +125,7 @@ class ModelConfig:
     context: Count = 256
 
     def dtype_on(self, platform: str) -> str:
-        """`compute_dtype`, with 'auto' as it is on a platform ('tpu', 'gpu' or 'cpu')."""
+        """`compute_dtype`, or what 'auto' means on the platform ('tpu', 'gpu' or 'cpu')."""
         if self.compute_dtype != "auto":
             return self.compute_dtype
         return "float32" if platform == "cpu" else "bfloat16"
@@ -258,7 +258,7 @@ class PPOConfig:
 
     @property
     def pass_rows(self) -> int:
-        """Rows of a pass over all devices if rows are not packed."""
+        """The rows of one pass, over all devices, if rows are not packed."""
         return self.microbatch or self.minibatch
 
 
@@ -308,7 +308,7 @@ class OptimizerConfig:
 class SFTConfig:
     """Supervised fine-tuning: `--mode=sft`, and method 'sft', whose iterations are epochs.
 
-    Neither reads `optimizer`.
+    Neither mode nor method reads `optimizer`.
     """
 
     steps: Whole = 300  # updates of `--mode=sft`
@@ -320,7 +320,7 @@ class SFTConfig:
 
 @dataclasses.dataclass(frozen=True)
 class BudgetConfig:
-    """The budget of a run, to compare methods: nothing starts after it is used up."""
+    """The budget of a run, to compare methods. No iteration starts after it is used up."""
 
     # Sampled solutions. Continuations do not count; a tree counts as `rollout.per_prompt` of them.
     # None: no bound.
@@ -345,7 +345,7 @@ class MeshConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TopologyConfig(MeshConfig):
-    """A row of `meshes`: the layout of named devices, and how much they compute at once."""
+    """A row of `meshes`: the mesh for devices of one name, and how much they compute at once."""
 
     slots: Count | None = None  # replaces rollout.slots; None: as it is
     memory_gib: Positive | None = None  # replaces rollout.memory_gib; None: as it is
@@ -355,8 +355,8 @@ class TopologyConfig(MeshConfig):
 
 @dataclasses.dataclass(frozen=True)
 class DistributedConfig:
-    """Runs on several hosts. TPU VMs, GKE and Slurm name the hosts themselves; elsewhere
-    JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID do."""
+    """Runs on several hosts. TPU VMs, GKE and Slurm name the hosts themselves. Elsewhere
+    set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."""
 
     port: Port = 8476  # port of the coordinator, where the platform does not fix it
     timeout_s: Count = 300  # seconds to wait for all hosts at the start
@@ -366,7 +366,7 @@ class DistributedConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OffloadConfig:
-    """Arrays that are in the host's memory between uses, to save device memory."""
+    """Which arrays are moved to the host's memory between uses, to save device memory."""
 
     reference: bool = False  # the model that the KL is measured from
     optimizer: bool = False  # the optimizer's state, while text is sampled
@@ -443,7 +443,7 @@ def flatten(fields: Any, prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def as_tree(cfg: Config) -> dict[str, Any]:
-    """A configuration as nested dicts; `Config.sections` stand beside the core's groups."""
+    """A configuration as nested dicts, with `Config.sections` beside the core's groups."""
     tree = dataclasses.asdict(cfg)
     return tree | tree.pop("sections")
 

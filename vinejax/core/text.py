@@ -13,8 +13,8 @@ else:  # transformers takes seconds to import, and most modules only need the na
 UNFINISHED = "\ufffd"  # the decoded form of a character whose last bytes are still missing
 
 
-# Tokenizer -> ids that its texts do not show, see `set_shown`; None where only the tokenizer itself
-# knows which ids are special. Cached, because a tokenizer makes the list anew for each call.
+# For each tokenizer the ids that its texts do not show (`set_shown`); None if only the tokenizer
+# itself knows which ids are special. Cached, because a tokenizer makes the list anew for each call.
 _hidden: weakref.WeakKeyDictionary[Tokenizer, frozenset[int] | None] = weakref.WeakKeyDictionary()
 
 
@@ -34,7 +34,7 @@ def set_shown(tokenizer: Tokenizer, ends: Collection[int] = (), skip_special: bo
 
 
 def special_tokens(tokenizer: Tokenizer) -> dict[str, int]:
-    """Text -> id of each special token; {} for a tokenizer that does not list them."""
+    """The id of each special token, by its text; {} for a tokenizer that does not list them."""
     added = getattr(tokenizer, "added_tokens_decoder", {})
     return {token.content: i for i, token in added.items() if token.special}
 
@@ -110,7 +110,7 @@ def cut_at_stop(
     """
 
     def first(text: str) -> int | None:
-        """Index of the first stop string, negative if it begins in `before`; None without any."""
+        """The index of the first stop string, negative if it begins in `before`; else None."""
         starts = [(before + text).find(s, max(0, len(before) - len(s) + 1)) for s in stop]
         return min((start - len(before) for start in starts if start >= 0), default=None)
 

@@ -171,7 +171,7 @@ class StepLayout(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """An iteration's episodes, and arrays with row b for episode b; further rows are empty."""
+    """An iteration's episodes, and arrays whose row b is for episode b. Other rows are empty."""
 
     episodes: list[Episode]
     batch: Batch
@@ -185,7 +185,7 @@ class Rollout(NamedTuple):
 
 
 class TrainState(NamedTuple):
-    """A model in training: everything that one update of it changes."""
+    """The state of a model in training, which every update changes."""
 
     step: jax.Array  # i32[] optimizer updates applied
     params: Any
@@ -193,8 +193,8 @@ class TrainState(NamedTuple):
 
 
 class RunState(NamedTuple):
-    """Everything that a run changes: the policy, and what is kept between iterations."""
+    """The state of a run: the policy, and everything else that is kept between iterations."""
 
     policy: TrainState
-    kept: Any = None  # the state of the method: see `methods.stages.MethodState`
+    kept: Any = None  # the method's state (`methods.stages.MethodState`)
     options: Any = None  # dict of arrays, the state of `methods/adaptive_kl.py`; None: it has none

@@ -101,7 +101,7 @@ def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
 
 @dataclasses.dataclass(eq=False)
 class TrainingRun:
-    """A run in this process: its iterations, evaluations and checkpoints, in order."""
+    """A run in this process, which calls iterations, evaluations and checkpoints in order."""
 
     session: Session
     log: RunLog
@@ -220,7 +220,7 @@ def is_over(cfg: Config, progress: Progress) -> bool:
 
 
 def is_due(every: int, cfg: Config, progress: Progress) -> bool:
-    """Whether a job is due that runs every `every` iterations (0: never) and after the last."""
+    """Whether a job is due now that runs every `every` iterations (0: never) and at the end."""
     return is_over(cfg, progress) or (every > 0 and progress.done % every == 0)
 
 

@@ -30,7 +30,7 @@ class Observer(contextlib.AbstractContextManager["Observer"]):
         self.done = done
 
     def __exit__(self, *_: object) -> None:
-        """Takes note of the end of the loop."""
+        """Called when the loop has ended; this class does nothing."""
 
     def renew(self) -> None:
         """Called at the start, and when an iteration or an evaluation has ended."""

@@ -1,4 +1,4 @@
-"""LaTeX as a string: boxes, balanced braces, and one spelling for each symbol and command.
+"""Works on LaTeX as text: finds boxes and braces, and gives each command one spelling.
 
 `clean_answer` rewrites an answer in the small dialect that the parsers of this package read: no
 delimiters, sizes or spacing commands, `\\frac` for every kind of fraction, sets in
@@ -259,7 +259,7 @@ def _script(match: re.Match[str]) -> str:
 
 
 def _layout(s: str) -> str:
-    """Drop colours and emphasis; write intervals, number sets and signs in one way."""
+    """Drop colours and emphasis; write intervals, number sets and signs uniformly."""
     if match := _EMPHASIS.fullmatch(s):
         s = match.group(2)
     s = _NO_DELIMITER.sub("", _COLOUR.sub("", s))

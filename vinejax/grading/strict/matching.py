@@ -163,7 +163,7 @@ def _values(node: Collection) -> list[Node]:
 
 
 def _with_shared_name(node: Collection) -> Nodes[Node]:
-    """The items of `n = 1, 2, 3` as n = 1, n = 2, n = 3; other lists are unchanged."""
+    """The items of a list, where `n = 1, 2, 3` becomes n = 1, n = 2, n = 3."""
     first, *rest = node.items or (nodes.Raw(""),)
     value = relations.named_value(first)
     if not value or any(isinstance(item, nodes.Relation) for item in rest):

@@ -1,4 +1,4 @@
-"""Computes the value of a tree at a point, exactly if it is rational, else to a number of bits.
+"""Computes values of trees at a point: rational values exactly, others to a number of bits.
 
 Sizes are bounded before a number is computed: a tower of powers or a factorial raises `TooLarge`
 instead of filling the memory.
@@ -29,7 +29,7 @@ class TooLarge(ArithmeticError):
 
 
 class Undefined(ArithmeticError):
-    """Raised where a tree has no value: division by zero, log of zero, infinity in arithmetic."""
+    """Raised where a tree has no value, as after division by zero or a log of zero."""
 
 
 class Evaluator:
@@ -232,7 +232,7 @@ def _bounded(value: Fraction) -> Fraction:
 
 
 def _exact_power(base: Fraction, exponent: Fraction) -> Fraction | None:
-    """base**exponent if the root is rational, as in 4^{1/2}; else None."""
+    """base**exponent if it is rational, as 4^{1/2} is; else None."""
     index, n = exponent.denominator, exponent.numerator
     if base < 0 or index > 64 or max(abs(n), base.numerator, base.denominator) > 10**15:
         return None

@@ -41,7 +41,7 @@ _WRAPPERS = {"\\overline", "\\mathbb", "\\bar", "\\dot", "\\mathrm"}
 
 
 class Malformed(ValueError):
-    """Raised for text that is not a formula of the supported subset, or exceeds the bounds."""
+    """Raised for text that is not a supported formula, or exceeds the bounds."""
 
 
 def tokenise(text: str) -> list[tuple[str, str]]:
@@ -92,7 +92,7 @@ class _Parser:
         return self.tokens[self.at - 1][1]
 
     def accept(self, *expected: str) -> bool:
-        """Whether the next token is one of `expected`; if so, takes it."""
+        """Takes the next token if it is one of `expected`; returns whether it was."""
         accepted = self.peek() in expected
         self.at += accepted
         return accepted
@@ -284,7 +284,7 @@ class _Parser:
         return trees.Call("root", (radicand, index))
 
     def function(self, name: str) -> Tree:
-        """Reads `\\sin^2 2x` or `\\log_2 8`; the argument ends before an operator or function."""
+        """Reads `\\sin^2 2x` or `\\log_2 8`. The argument ends before an operator or a function."""
         power: Tree | None = None
         base: Tree | None = None
         if name == "lg":

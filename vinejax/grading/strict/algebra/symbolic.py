@@ -48,7 +48,7 @@ def _readings(a: Tree, b: Tree) -> Iterator[frozenset[str]]:
 
 
 def is_infinite(tree: Tree) -> int:
-    """1 for infinity, -1 for minus infinity, 0 for any other tree."""
+    """Returns 1 for infinity, -1 for minus infinity, and 0 for any other tree."""
     if tree == trees.INFINITY:
         return 1
     return -is_infinite(tree.inner) if isinstance(tree, trees.Negative) else 0
@@ -198,7 +198,7 @@ def real_value(tree: Tree) -> Any:
 
 
 def _fraction(value: evaluate.Value, places: int) -> Fraction:
-    """The real part of `value` as a Fraction, truncated to `places` decimals if it is mpmath's."""
+    """The real part of `value` as a Fraction; a number of mpmath is cut to `places` decimals."""
     if isinstance(value, Fraction):
         return value
     return Fraction(int(value.real * 10**places), 10**places)

@@ -78,12 +78,12 @@ REALS = Symbol("mathbb:R")  # the set of real numbers
 
 
 def number(value: int | Fraction) -> Number:
-    """A number that was computed and not written: it is shown as `str(value)`."""
+    """The node of a computed number, whose written form is `str(value)`."""
     return Number(Fraction(value), str(value))
 
 
 def nodes_of(tree: Tree) -> Iterator[Tree]:
-    """The tree and all its subtrees."""
+    """Yields the tree and all its subtrees."""
     stack = [tree]
     while stack:
         node = stack.pop()

@@ -1,6 +1,6 @@
 """Reads an answer from the outside in: lists and relations, then brackets, then formulas.
 
-`read_answer` never raises: text that it does not understand is a `Raw`, equal only to itself.
+`read_answer` never raises. Text that it cannot read becomes a `Raw`, which equals only itself.
 """
 
 import re
@@ -131,7 +131,7 @@ def _joined(s: str, members: tuple[Node, ...], joiner: str) -> nodes.Collection:
 
 
 def _restricts(node: Node) -> bool:
-    """Whether a node is an inequality, or several joined by `and` or `or`, without an equation."""
+    """Whether a node is one inequality, or some with `and` or `or`, but without an equation."""
     if isinstance(node, nodes.Collection):
         return node.kind in ("union", "intersection") and node.joiner != ""
     return isinstance(node, nodes.Relation) and "=" not in node.ops

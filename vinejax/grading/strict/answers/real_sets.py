@@ -1,4 +1,4 @@
-"""Sets of real numbers: inequalities, unions and differences as intervals from left to right."""
+"""Turns inequalities, unions and differences of real sets into intervals from left to right."""
 
 import itertools
 import math
@@ -16,7 +16,7 @@ _ONE_BOUND = (("<",), ("<=",))  # `|x| < 3` restricts x, `1 < |x| < 3` restricts
 
 
 class _Span(NamedTuple):
-    """An interval with numeric ends, Fractions or infinite, in the order of real numbers."""
+    """An interval with ends that are Fractions or infinite; ends can be compared by `<`."""
 
     low: tuple[Any, bool]  # the number, and whether the end is open
     high: tuple[Any, bool]  # the number, and whether the end is closed
@@ -159,7 +159,7 @@ def _inequality(sides: tuple[Node, ...], opening: str, closing: str) -> list[Seq
 
 
 def _distance(side: Node, other: Node) -> tuple[Node, Node] | None:
-    """c - r and c + r if `side` is `|x - c|` and `other` is a constant r; else None."""
+    """The nodes c - r and c + r if `side` is `|x - c|` and `other` a constant r; else None."""
     match side, other:
         case nodes.Formula(tree=trees.Call("abs", (inner,))), nodes.Formula(tree=radius):
             names = variables(inner)
