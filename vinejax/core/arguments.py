@@ -29,8 +29,8 @@ def library(**bounds: tuple[int, str]) -> Callable[[F], F]:
     """Decorates a function of arrays: it converts lists to arrays and checks its arguments.
 
     A bound such as `counts=(0, "M")` is the range of an argument's entries, both ends included. It
-    is checked where the entries are known, so not while an outer function is compiled. `help` shows
-    the annotations in a short form.
+    is not checked while an outer function is compiled, because the entries are not known then.
+    `help` shows the annotations in a short form.
 
     The decorated function raises a ValueError of one line that names the function and the argument.
     """

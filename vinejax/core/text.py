@@ -65,7 +65,7 @@ def continuation_text(
 
 
 def added(prefix_text: str, text: str) -> str:
-    """The end of `text` after `prefix_text`, the text of the first of the ids of `text`."""
+    """The part of `text` after `prefix_text`, which may end in an incomplete character."""
     return text[len(prefix_text.rstrip(UNFINISHED)) :]
 
 
@@ -132,7 +132,7 @@ def cut_at_stop(
 
 
 def tail(text: str, stop: tuple[str, ...]) -> str:
-    """The end of a text, just long enough for a stop string that is completed later."""
+    """The end of a text, in which a stop string may have begun that later tokens complete."""
     text = text.rstrip(UNFINISHED)  # the text of the next token starts there
     longest = max(map(len, stop), default=1) - 1
     return text[max(len(text) - longest, 0) :]

@@ -1,4 +1,4 @@
-"""`--mode=export`: writes the policy of a run as a Hugging Face folder, and its value model too."""
+"""`--mode=export`: writes the policy of a run, and its value model, as Hugging Face folders."""
 
 import functools
 import os

@@ -35,7 +35,7 @@ WARM_UP = "warmup"  # folder of the start, in the workdir of a run without `mode
 def load_weights(
     path: str, mesh: Mesh, dtype: str = "float32"
 ) -> tuple[Decoder, Params, Tokenizer]:
-    """Model, parameters and tokenizer of `model.path`; for a run, prints the checkpoint's name.
+    """Model, parameters and tokenizer at `path`. For a run, prints the name of its checkpoint.
 
     Raises ModelError for a run without a checkpoint, and what `load_pretrained`, `read_adapters`
     and `restore_policy` raise.
@@ -94,7 +94,7 @@ def load_trained(
 
 
 def model_folder(path: str) -> str:
-    """The Hugging Face folder at `model.path`, or that a run or adapters there started from.
+    """The Hugging Face folder `path`, or the one that the run or adapters at `path` started from.
 
     Raises ModelError for a run whose record is damaged.
     """

@@ -120,7 +120,7 @@ def _collection(a: Node, b: Node) -> bool:
 
 
 def _disagree(a: Collection, b: Collection) -> bool:
-    """Whether one list has `and`, the other `or`, and an item is no plain value of an unknown."""
+    """Whether one list has `and`, the other `or`, and not all items are plain values."""
     if {a.joiner, b.joiner} != {"and", "or"}:
         return False
     for item in (*a.items, *b.items):

@@ -131,7 +131,7 @@ def _joined(s: str, members: tuple[Node, ...], joiner: str) -> nodes.Collection:
 
 
 def _restricts(node: Node) -> bool:
-    """Whether a node is one inequality, or some with `and` or `or`, but without an equation."""
+    """Whether a node is an inequality, or inequalities joined by `and` or `or`."""
     if isinstance(node, nodes.Collection):
         return node.kind in ("union", "intersection") and node.joiner != ""
     return isinstance(node, nodes.Relation) and "=" not in node.ops
