@@ -20,15 +20,15 @@ INDENT = "    "
 def describe(name: str) -> str:
     """The type, range, default and meaning of a field, or of all fields of a section.
 
-    The meaning is the comment at the field in the source. For any other name it
-    raises ConfigError with the nearest field.
+    The meaning is the comment at the field in the source. For any other name, ConfigError is raised
+    with the nearest field.
     """
     sections = {field: kind for field, kind in get_type_hints(Config).items() if _is_section(kind)}
     sections |= {x: kind for x in section_names() if (kind := section_of(x))}
     section, _, leaf = name.rpartition(".")
     if name in sections:
         about = sections[name].__doc__ or ""
-        if about.startswith(sections[name].__name__ + "("):  # it has no docstring
+        if about.startswith(sections[name].__name__ + "("):  # the class has no docstring
             about = ""
         lines = [*_wrapped(" ".join(about.split()), ""), ""]
         return "\n".join(lines + _fields(sections[name], f"{name}.")).strip()

@@ -107,7 +107,7 @@ class Episode:
 
     @property
     def is_drawn(self) -> np.ndarray:
-        """bool[T] Whether the policy drew each response token: it is neither given nor observed."""
+        """bool[T] Whether the policy drew each response token, and it was not given or observed."""
         drawn = np.arange(len(self.response)) >= self.given
         for turn in self.turns:
             drawn[turn.drawn : turn.end] = False

@@ -199,7 +199,7 @@ def _box(text: str, end: int) -> str | None:
 
 
 def inside_boxes(text: str) -> str:
-    """The contents of the last boxes; an unclosed box ends with `text`. Without boxes, `text`."""
+    """The contents of the last boxes, or `text` without any. An unclosed box ends with `text`."""
     for _ in range(MAX_BOXES):
         boxes = list(_BOX.finditer(text))
         if not boxes:

@@ -103,7 +103,7 @@ def _same_constant(a: Tree, b: Tree, counted: frozenset[str]) -> bool:
         x, y = measure.pair(a, b)
         if _near(x, y, bits) or max(abs(x), abs(y)) * 2 ** (bits // 2) > 1:
             return _near(x, y, bits), measure.span
-        # Both are tiny. More bits make rounding errors smaller, but not numbers.
+        # Both are tiny. More bits make rounding errors smaller, but not exact differences.
         x2, y2 = evaluate.Evaluator({}, 4 * bits, counted).pair(a, b)
         return abs(x2 - y2) * 2**bits < abs(x - y), measure.span
 

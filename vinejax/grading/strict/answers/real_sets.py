@@ -143,7 +143,7 @@ def _of_relation(node: nodes.Relation) -> list[Sequence] | None:
 
 
 def _inequality(sides: tuple[Node, ...], opening: str, closing: str) -> list[Sequence] | None:
-    """All x with sides[0] < sides[1] if a side is x or |x - c|, else None; "[", "]" mean <=."""
+    """The x with sides[0] < sides[1], or <= for "[" and "]"; None if no side is x or |x - c|."""
     for side, other, inside in ((sides[0], sides[1], True), (sides[1], sides[0], False)):
         if distance := _distance(side, other):
             low, high = distance

@@ -35,7 +35,7 @@ _CHANGES = re.compile(
     r"\d|\b(?:negative|minus|less|fewer|more|greater|least|most|than|under|over|below|above|between"
     r"|times|plus|half|double|triple|twice|inverse|opposite|reciprocal|to|if|repeating|recurring)\b"
 )
-# Words that change the number after them: a loss, a relation, a doubt, or 'of' (see the list).
+# Words that change the number after them: a loss, a relation, a doubt, or most words with 'of'.
 CHANGES_NEXT = re.compile(
     r"\b(?:loss|lost|losing|down|decreas|declin|drop|fall|fell|reduc|debt|deficit|ow(?:e|ing)|root"
     r"|square|cube|log|divi[ds]|multipl|negat|mod|next|previous|increas|rais|(?:by|from|with|near|past"
