@@ -32,8 +32,8 @@ def check_config(cfg: Config, set_fields: Collection[str] = ()) -> None:
 
     Args:
       cfg: the configuration as the user set it.
-      set_fields: names of the fields that were set, as `config.load.fields_set` lists them. One
-        that the method does not read is an error even at its default.
+      set_fields: names of the fields that were set, as `config.load.fields_set` lists them. A set
+        field that the method does not read is an error even at its default.
     """
     _check_rules(cfg)
     method = find_method(cfg.method)
@@ -54,7 +54,7 @@ def check_config(cfg: Config, set_fields: Collection[str] = ()) -> None:
 
 
 def _check_rules(section: Any, prefix: str = "") -> None:
-    """Raises ConfigError for the first value out of its field's range, or not finite."""
+    """Raises ConfigError for the first value that is not finite or outside its field's range."""
     for name, hint in get_type_hints(type(section), include_extras=True).items():
         value, dotted = getattr(section, name), prefix + name
         entries = value if isinstance(value, tuple) else (value,)
@@ -69,7 +69,7 @@ def _check_rules(section: Any, prefix: str = "") -> None:
         elif any(isinstance(x, float) and not math.isfinite(x) for x in entries):
             raise ConfigError(dotted, "must be a finite number", repr(value))
         elif value is not None:
-            parts = (hint, *get_args(hint))  # of `Count`, or of `Count | None`
+            parts = (hint, *get_args(hint))  # the hint is `Count` or `Count | None`
             rules = [rule for part in parts for rule in getattr(part, "__metadata__", ())]
             for rule in rules:
                 if not rule.holds(value):
@@ -79,7 +79,7 @@ def _check_rules(section: Any, prefix: str = "") -> None:
 def _check_method(
     cfg: Config, method: Method, is_set: Callable[[str, Any], bool], set_fields: Collection[str]
 ) -> None:
-    """Raises ConfigError for fields that the method does not read, and for too small groups."""
+    """Raises ConfigError for fields that the method does not read, or if groups are too small."""
     for name, value in flatten(dataclasses.replace(cfg, sections={})):
         names = {name.partition(".")[0], name}
         reads_it = names & set(method.reads) or (name in MASK_FIELDS and method.is_policy_gradient)
@@ -111,14 +111,14 @@ def _check_sections(cfg: Config, method: Method, set_fields: Collection[str]) ->
 
 
 def _first_change(settings: Section, field: str | None) -> tuple[str, Any]:
-    """(name, value) of the first field that differs from its default; without any, of `field`."""
+    """Name and value of the first field that was changed; if none was, those of `field`."""
     values = dict(flatten(settings, f"{settings.section}."))
     name = next(iter(settings.changed()), field or next(iter(values)))
     return name, values[name]
 
 
 def not_read(field: str, value: Any, method: str) -> ConfigError:
-    """The error for a field that the run's method does not read; it names the methods that do."""
+    """The error for a field that `method` does not read; it names the methods that read it."""
     names = {field, field.partition(".")[0]}
     owners = [
         name
@@ -133,7 +133,7 @@ Refusal = tuple[object, str, str]  # (whether the field is wrong, its dotted nam
 
 
 def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
-    """Checks of sampling and of batches."""
+    """Yields the checks of sampling and of batches."""
     ppo, group = cfg.ppo, cfg.rollout.per_prompt
     yield (
         cfg.sample.temperature <= 0,
@@ -160,7 +160,7 @@ def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
 
 
 def _of_loss(cfg: Config, method: Method) -> Iterator[Refusal]:
-    """Checks of the policy loss and of the bounds of its correction."""
+    """Yields the checks of the policy loss and of the bounds of its correction."""
     ppo = cfg.ppo
     has_own = ppo.loss != "method" and method.resolve(Config()).ppo.loss == "method"
     message = f"must be 'method' for method = {cfg.method!r}, which has a loss of its own"
@@ -171,7 +171,7 @@ def _of_loss(cfg: Config, method: Method) -> Iterator[Refusal]:
 
 
 def _of_model(cfg: Config, method: Method) -> Iterator[Refusal]:
-    """Checks of a new model's sizes, of the profile and of the log."""
+    """Yields the checks of a new model's sizes, of the profile and of the log."""
     model = cfg.model
     is_missing = model.architecture and not Path(model.architecture).expanduser().is_file()
     yield is_missing, "model.architecture", "no such file"

@@ -20,15 +20,15 @@ INDENT = "    "
 def describe(name: str) -> str:
     """The type, range, default and meaning of a field, or of all fields of a section.
 
-    The meaning is the comment at the field in the source. Raises ConfigError for any other name; it
-    names the nearest field.
+    The meaning is the comment at the field in the source. For any other name, ConfigError is raised
+    with the nearest field.
     """
     sections = {field: kind for field, kind in get_type_hints(Config).items() if _is_section(kind)}
     sections |= {x: kind for x in section_names() if (kind := section_of(x))}
     section, _, leaf = name.rpartition(".")
     if name in sections:
         about = sections[name].__doc__ or ""
-        if about.startswith(sections[name].__name__ + "("):  # the signature: it has no docstring
+        if about.startswith(sections[name].__name__ + "("):  # the class has no docstring
             about = ""
         lines = [*_wrapped(" ".join(about.split()), ""), ""]
         return "\n".join(lines + _fields(sections[name], f"{name}.")).strip()
@@ -58,7 +58,7 @@ def _is_section(kind: Any) -> bool:
 
 
 def _fields(kind: type, prefix: str, only: str = "") -> list[str]:
-    """Lines on the fields of a dataclass, or on the one called `only`."""
+    """Lines that describe the fields of a dataclass, or only the field called `only`."""
     lines = []
     hints, defaults, comments = get_type_hints(kind, include_extras=True), kind(), _comments(kind)
     for name, value in vars(defaults).items():
@@ -69,7 +69,7 @@ def _fields(kind: type, prefix: str, only: str = "") -> list[str]:
 
 
 def _kind(hint: Any) -> str:
-    """A type hint in words: 'int, must be at least 1; or none'."""
+    """A type hint in words, such as 'int, must be at least 1; or none'."""
     if (rule := next(iter(getattr(hint, "__metadata__", ())), None)) is not None:
         assert isinstance(rule, Rule)
         return f"{_kind(hint.__origin__)}, {rule.text}"
@@ -84,7 +84,7 @@ def _kind(hint: Any) -> str:
 
 
 def _comments(kind: type) -> dict[str, str]:
-    """Field -> its comments in the source: the lines above it, then the one behind it."""
+    """Maps each field to its comments in the source, from above the field and from behind it."""
     by_field: dict[str, str] = {}
     for part in reversed(kind.__mro__[:-1]):
         source = textwrap.dedent(inspect.getsource(part))

@@ -1,6 +1,6 @@
-"""Settings without effect: a field that is set and that nothing reads beside the other settings.
+"""Settings without effect: fields that are set, but unread because of the other settings.
 
-Such a field changes nothing, so a run does not stop at it: the start prints a note for each.
+A run with such fields does not stop. It prints a note for each of them at its start.
 """
 
 import itertools
@@ -31,10 +31,10 @@ Idle = Iterator[
 
 
 class Need(NamedTuple):
-    """The condition under which fields have an effect."""
+    """A condition without which `fields` have no effect; `words` states it for people."""
 
     fields: tuple[str, ...]
-    holds: Callable[[Config], Any]  # of a configuration that its method was applied to
+    holds: Callable[[Config], Any]  # called with the result of `method.resolve`
     words: str
 
 
@@ -44,7 +44,7 @@ LOSS_OF_FIELD = {  # field of `ppo` -> the one `ppo.loss` that reads it
     "cispo_clip": "cispo",
     "sapo_tau": "sapo",
 }
-FEW_SLOTS = 1024  # a number of `rollout.slots` that is not worth a note, however few are used
+FEW_SLOTS = 1024  # so many `rollout.slots` get no note, even if few of them are used
 GRADER = tuple(name for name, _ in flatten(GraderConfig(), "grader."))
 NEEDS = (
     Need(
@@ -102,7 +102,7 @@ NEEDS = (
 
 
 def without_effect(cfg: Config, method: Method, task: Task, most_branches: int) -> Idle:
-    """(field, reason) of each field that differs from its default and has no effect in a run.
+    """Yields (field, reason) for each field that was changed and has no effect in the run.
 
     `cfg` is the configuration as the user set it; `most_branches` is the largest number of branches
     that a phase of the run can have.
@@ -124,7 +124,7 @@ def without_effect(cfg: Config, method: Method, task: Task, most_branches: int) 
 
 
 def _beside_others(applied: Config) -> Idle:
-    """The fields of `NEEDS` whose condition does not hold."""
+    """Yields the fields of `NEEDS` whose condition does not hold."""
     for need in NEEDS:
         if not need.holds(applied):
             for field in need.fields:
@@ -132,7 +132,7 @@ def _beside_others(applied: Config) -> Idle:
 
 
 def _of_other_rules(applied: Config) -> Idle:
-    """The fields of `READ_BY` that the chosen rules of credit do not read."""
+    """Yields the fields of `READ_BY` that the chosen rules of credit do not read."""
     rules = chosen_rules(applied)
     for field, of_rule, readers in READ_BY:
         name = rules[of_rule]
@@ -142,7 +142,7 @@ def _of_other_rules(applied: Config) -> Idle:
 
 
 def _unread_by_task(cfg: Config, task: Task) -> Idle:
-    """The fields that only tasks of another kind read."""
+    """Yields the fields that only tasks of another kind read."""
     if not isinstance(task, WithFreeSteps):
         yield "data.free_steps", f"task {task.name} has no free steps to count"
     reads = task.reads if isinstance(task, WithColumns) else ()
@@ -170,6 +170,6 @@ def _unread_by_task(cfg: Config, task: Task) -> Idle:
 
 
 def _beyond_use(cfg: Config, most_branches: int) -> Idle:
-    """`rollout.slots`, where it has more slots than branches could ever fill."""
+    """Yields `rollout.slots` if no phase of the run has enough branches to fill them."""
     if cfg.rollout.slots > max(most_branches, FEW_SLOTS):
         yield "rollout.slots", f"no phase of this run has more than {most_branches:,} branches"

@@ -12,7 +12,7 @@ from vinejax.tasks.environment import MultiTurn
 def with_environment(cfg: Config, task: Task) -> Config:
     """The configuration with `env` at its defaults if the task has no environment to read it.
 
-    Else tokens of observations that never come would make rows longer.
+    With other values, rows would keep room for observations that never come.
     """
     if isinstance(task, MultiTurn):
         return cfg
@@ -22,7 +22,7 @@ def with_environment(cfg: Config, task: Task) -> Config:
 def check_environment(cfg: Config, method: Method, task: Task) -> None:
     """Raises ConfigError for a method or a setting that does not fit the task's turns.
 
-    `cfg` is a configuration that its method was applied to.
+    `cfg` is the result of `method.resolve`.
     """
     if not isinstance(task, MultiTurn):
         if cfg.values.positions == "turns":

@@ -26,7 +26,7 @@ from vinejax.core.sections import Section
 from vinejax.core.settings import RENAMED, Config, flatten
 from vinejax.methods import settings as method_settings
 
-# Name of a group of fields -> the settings' class, of the methods of this package.
+# The settings' classes of this package's methods, by the names of their groups of fields.
 METHOD_SECTIONS: dict[str, type[Section]] = {
     kind.section: kind
     for kind in vars(method_settings).values()
@@ -47,7 +47,7 @@ def section_names() -> list[str]:
 
 @functools.cache
 def field_names() -> list[str]:
-    """The dotted names of all fields, of the core, of methods and of accessories."""
+    """The dotted names of all fields, including those of methods and of accessories."""
     names = [name for name, _ in flatten(Config())]
     for section in section_names():
         if kind := section_of(section):
@@ -56,7 +56,7 @@ def field_names() -> list[str]:
 
 
 class FieldGroup(config_dict.ConfigDict):
-    """A group of fields; an error of type names the field, its value and the type it needs."""
+    """A group of fields; its TypeErrors name the field, the value and the type that is needed."""
 
     def __setitem__(self, name: str, value: Any) -> None:
         try:
@@ -87,9 +87,9 @@ class Fields(FieldGroup):
         return super().__getitem__(name)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        """Sets a field. `method` also adds the settings of a user's own method as fields.
+        """Sets a field. Setting `method` to a user's own method also adds the method's settings.
 
-        It removes the settings of the user's own method that was set before, if there was one.
+        The settings of a user's own method that was set before are removed.
         """
         if name != "method" or not isinstance(value, str):
             super().__setitem__(name, value)
@@ -114,7 +114,7 @@ class Fields(FieldGroup):
 
 
 def own_section(method: str) -> type[Section] | None:
-    """The class of the settings of a user's own method; None without settings, and for ours."""
+    """The settings' class of a user's method; None if it has none, or is in this package."""
     if "." not in method:
         return None
     from vinejax.methods.known import find_method
@@ -124,7 +124,7 @@ def own_section(method: str) -> type[Section] | None:
 
 
 class Setting(config_dict.FieldReference):
-    """A field's value, of type `kind`; `is_set` tells whether it was set after `default()`."""
+    """The value of a field, with its type; `is_set` says whether it was set after `default()`."""
 
     def __init__(self, value: Any, kind: type):
         super().__init__(value, kind)
@@ -146,7 +146,7 @@ def default() -> Fields:
 
 
 def _settings(group: Any) -> FieldGroup:
-    """A group of fields as a ConfigDict: each field is a `Setting`, each subgroup a group."""
+    """A ConfigDict of a group of fields, in which fields are `Setting`s and subgroups groups."""
     hints = get_type_hints(type(group))
     fields = {}
     for name, value in vars(group).items():
@@ -177,7 +177,7 @@ def fields_set(fields: config_dict.ConfigDict, prefix: str = "") -> set[str]:
 
 
 def locate(path: str) -> tuple[str, list[str]]:
-    """(config file, arguments of its `get_config`): text after a colon in `path` is an argument."""
+    """The config file, and the arguments of its `get_config`: the text after a colon, if any."""
     file, colon, argument = path.partition(":")
     return file, [argument] if colon else []
 
@@ -196,8 +196,8 @@ def from_file(file: str, neighbour: str) -> Fields:
 def load(path: str, name: str = "") -> Fields:
     """The configuration that a config file makes; the text after a colon in `path` is its argument.
 
-    Raises UserError if the file is missing, or, with the line, if it fails. An error of a missing
-    file calls it `name`, by default its path.
+    Raises UserError if the file is missing, or if it fails; the error then names the line. For a
+    missing file the error says `name`, by default the path.
     """
     file, arguments = locate(os.path.expanduser(path))
     if not Path(file).is_file():
@@ -222,7 +222,7 @@ def load(path: str, name: str = "") -> Fields:
 def override(fields: Fields, values: Mapping[str, Any]) -> None:
     """Sets fields by their dotted names, such as `ppo.clip`.
 
-    Raises ConfigError for a name that is no field's, and a value of another type.
+    Raises ConfigError if no field has the name, or if a value has the wrong type.
     """
     for name, value in values.items():
         check_name(name, fields)
@@ -238,17 +238,17 @@ def override(fields: Fields, values: Mapping[str, Any]) -> None:
 
 
 def default_workdir(config: str) -> str:
-    """runs/<config file>, with the argument that `config` has after a colon, if any."""
+    """'runs/tiny' for the config file 'configs/tiny.py', 'runs/tiny_x' for 'configs/tiny.py:x'."""
     file, _, argument = config.partition(":")
     return f"runs/{Path(file).stem}" + (argument and "_" + re.sub(r"\W+", "_", argument))
 
 
 def from_dict(fields: config_dict.ConfigDict | dict[str, Any]) -> Config:
-    """The frozen form of a config file's result. Fields that are left out have their default.
+    """The `Config` with the values of a config file. Fields that are left out have their default.
 
     `Config.sections` gets the groups that differ from their defaults. Raises ConfigError for a
-    field that is unknown (the message names the nearest), that has the wrong type, or whose text is
-    not one of the allowed ones.
+    field that is unknown (the message names the nearest field), that has the wrong type, or whose
+    text is not allowed.
     """
     if not isinstance(fields, (dict, config_dict.ConfigDict)):
         raise ConfigError("config", "must be a group of fields", repr(fields))
@@ -267,7 +267,7 @@ def from_dict(fields: config_dict.ConfigDict | dict[str, Any]) -> Config:
 def check_name(name: str, fields: Fields | None = None) -> None:
     """Raises ConfigError unless `name` is the dotted name of a field, such as `ppo.clip`.
 
-    The fields of a user's own method count, too, if `fields` has them.
+    The fields of a user's own method are also accepted if `fields` has them.
     """
     field: Any = fields
     for part in name.split("."):
@@ -318,7 +318,7 @@ def _dataclass_of(kind: type, prefix: str, fields: Any) -> Any:
 
 
 def _typed(name: str, hint: Any, value: Any) -> Any:
-    """`value` as the declared type. Only int to float and list to tuple are converted."""
+    """`value` if it has the type `hint`. An int may become a float, and a list a tuple."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is dict:
         if not isinstance(value, (dict, config_dict.ConfigDict)):
@@ -337,7 +337,7 @@ def _typed(name: str, hint: Any, value: Any) -> Any:
         if value not in parts:
             raise ConfigError(name, "must be " + " or ".join(map(repr, parts)), repr(value))
         return value
-    kinds = parts or (hint,)  # of `int | None`, or of `int`
+    kinds = parts or (hint,)  # the hint is `int | None` or `int`
     if type(value) is int and float in kinds:
         return float(value)
     # isinstance would let True pass for 1.

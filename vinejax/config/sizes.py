@@ -1,4 +1,4 @@
-"""Checks of sizes, before anything is allocated, against the memory of this host.
+"""Checks sizes against the memory of this host before anything is allocated.
 
 Only sizes that no machine like this one could hold raise an error. The memory that the engine and
 the learner choose by themselves is computed elsewhere (`engine/memory.py`, `--mode=plan`).
@@ -55,14 +55,14 @@ def check_answers(cfg: Config, problems: dict[Any, list[Any]]) -> None:
 
 
 def most_branches(cfg: Config, method: Method, problems: dict[Any, list[Any]]) -> int:
-    """An upper bound on the branches of a phase: an evaluation's, solutions or continuations."""
+    """An upper bound on the branches of any phase: evaluation, solutions or continuations."""
     solutions = solutions_of(cfg, method)
     each = cfg.sample.max_tokens * cfg.values.k if method.has_continuations else 1
     return max(_answers(cfg, problems), solutions * each)
 
 
 def _answers(cfg: Config, problems: dict[Any, list[Any]]) -> int:
-    """The answers of the largest evaluation; `problems` are those of the splits of the run.
+    """The number of answers of the largest evaluation; `problems` has the problems of each split.
 
     The train split is never evaluated.
     """
@@ -72,7 +72,7 @@ def _answers(cfg: Config, problems: dict[Any, list[Any]]) -> int:
 
 
 def solutions_of(cfg: Config, method: Method) -> int:
-    """The largest number of solutions that `rollout.prompts` problems have in an iteration."""
+    """The largest number of solutions of all `rollout.prompts` problems in an iteration."""
     return cfg.rollout.prompts * method.settings.of(cfg).solutions_per_problem(cfg)
 
 
@@ -110,7 +110,7 @@ def _check_host(field: str, value: int, taken: float, what: str) -> None:
 
 
 def _check_model(cfg: Config) -> None:
-    """Raises ConfigError if a new model's weights and moments alone exceed the host's memory.
+    """Raises ConfigError if a new model's weights and moments exceed the host's memory.
 
     Devices may hold more than their host, but nobody trains a model of that size from nothing.
     """

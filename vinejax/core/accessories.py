@@ -17,12 +17,12 @@ Kind = Literal["METHODS", "TASKS", "SECTIONS", "OPTIONS", "HOOKS"]
 
 @functools.cache
 def contributed(kind: Kind) -> Mapping[str, str]:
-    """Name -> dotted path of a module or class, for one kind of names.
+    """Maps the names of one kind to the dotted paths of modules, classes or functions.
 
-    `METHODS` are values of the field `method`, `TASKS` of `data.task`, `SECTIONS` groups of fields
-    with their classes, `OPTIONS` groups of fields with the modules that act on them. `HOOKS` has
-    two names: 'page' is the subclass of `training.observer.Observer` that shows a run to people,
-    and 'mesh_row' the function that chooses a row of `meshes` for devices that have none.
+    `METHODS` has values of the field `method`, and `TASKS` values of `data.task`. `SECTIONS` maps
+    groups of fields to their classes, `OPTIONS` to the modules that act on them. `HOOKS` has two
+    names: 'page' is the subclass of `training.observer.Observer` that shows a run to people, and
+    'mesh_row' is the function that proposes a row of `meshes` if none fits the devices.
     """
     paths: dict[str, str] = {}
     for package in PACKAGES:
@@ -32,20 +32,20 @@ def contributed(kind: Kind) -> Mapping[str, str]:
 
 
 def contributed_module(kind: Kind, name: str) -> ModuleType | None:
-    """The module that a contributed name stands for; None where no accessory has the name."""
+    """The module that a contributed name stands for; None if no accessory has the name."""
     path = contributed(kind).get(name)
     return _module(path) if path else None
 
 
 def contributed_class(kind: Kind, name: str) -> Any:
-    """The class or function of a contributed name; None where no accessory has the name."""
+    """The class or function that a contributed name stands for; None for unknown names."""
     module, _, leaf = contributed(kind).get(name, "").rpartition(".")
     module_found = _module(module) if module else None
     return getattr(module_found, leaf) if module_found else None
 
 
 def _module(path: str) -> ModuleType | None:
-    """The module of this dotted path; None if it, or a package above it, was deleted."""
+    """The module of this dotted path; None if the module or a package above it is missing."""
     try:
         return importlib.import_module(path)
     except ModuleNotFoundError as error:

@@ -29,8 +29,8 @@ def library(**bounds: tuple[int, str]) -> Callable[[F], F]:
     """Decorates a function of arrays: it converts lists to arrays and checks its arguments.
 
     A bound such as `counts=(0, "M")` is the range of an argument's entries, both ends included. It
-    is checked where the entries are known, so not while an outer function is compiled. `help` shows
-    the annotations in a short form.
+    is not checked while an outer function is compiled, because the entries are not known then.
+    `help` shows the annotations in a short form.
 
     The decorated function raises a ValueError of one line that names the function and the argument.
     """
@@ -69,7 +69,7 @@ def library(**bounds: tuple[int, str]) -> Callable[[F], F]:
 
 
 def check_params(params: Any) -> None:
-    """ValueError unless `params` has a model's embedding and layers, as `load_pretrained` gives."""
+    """Raises ValueError unless `params` has `embed` and `layers`, as `load_pretrained` gives."""
     if not isinstance(params, dict) or not {"embed", "layers"} <= params.keys():
         found = ", ".join(params) if isinstance(params, dict) else type(params).__name__
         message = "a tree with 'embed' and 'layers', as load_pretrained gives it"
@@ -79,7 +79,7 @@ def check_params(params: Any) -> None:
 def _arrays(annotation: Any) -> list[Any]:
     """The jaxtyping types of an annotation, made to accept NumPy's arrays as well as jax's.
 
-    [] for an annotation with a part that is neither a jaxtyping type nor None.
+    The list is empty for an annotation with a part that is neither a jaxtyping type nor None.
     """
     parts = [x for x in get_args(annotation) or (annotation,) if x is not type(None)]
     if get_origin(annotation) is tuple or not all(getattr(x, "dim_str", "") for x in parts):
@@ -100,7 +100,7 @@ def _as_array(name: str, value: Any) -> jax.Array | np.ndarray:
 def _check_arrays(
     arguments: Mapping[str, Any], expected: Mapping[str, list[Any]]
 ) -> dict[str, Any]:
-    """Sizes by letter. Raises ValueError for the first argument that contradicts earlier ones."""
+    """The size of each letter. Raises ValueError for the first argument that does not fit."""
     sizes: dict[str, Any] = {}
     with jaxtyped("context"):  # within, a letter has one size
         for name, types in expected.items():
@@ -119,9 +119,9 @@ def _check_arrays(
 def _check_entries(
     name: str, array: Any, least: int, sizes: Mapping[str, Any], letter: str
 ) -> None:
-    """Raises ValueError for an entry outside `least` .. N, N being the letter's size.
+    """Raises ValueError for an entry below `least` or above the size that `letter` stands for.
 
-    'C-1' stands for the size of C less 1.
+    The letter 'C-1' stands for the size of C less 1.
     """
     if isinstance(array, Tracer) or not getattr(array, "is_fully_addressable", True):
         return
@@ -133,13 +133,13 @@ def _check_entries(
 
 
 def _spelled(types: list[Any]) -> str:
-    """`int [B, C]` for the jaxtyping types of one argument."""
+    """The jaxtyping types of one argument in a short form, such as `int [B, C]`."""
     shapes = [x.dim_str.replace("*shape", "...").replace(" ", ", ") for x in types]
     return DTYPES[types[0].dtype.__name__] + " | ".join(f"[{shape}]" for shape in shapes)
 
 
 def _shown(annotation: Any) -> Any:
-    """The short form of an annotation: arrays as `_spelled`, 'number' for jaxtyping's scalars."""
+    """The short form of an annotation: 'int [B, C]' for an array, 'number' for a scalar."""
     if arrays := _arrays(annotation):
         return Shown(_spelled(arrays))
     if get_origin(annotation) is tuple:

@@ -9,14 +9,14 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """The base class of these errors; `str()` gives the line."""
+    """The base class of the errors for users; its `str()` is the line."""
 
 
 class ConfigError(UserError):
     """A field of the configuration is unknown, has the wrong type or is out of range."""
 
     def __init__(self, field: str, message: str, value: str = ""):
-        """`field` is a dotted name (`ppo.clip`), `value` its value as a user would type it."""
+        """`field` is a dotted name (`ppo.clip`); `value` is its value as a user would type it."""
         super().__init__(f"{field} = {value}: {message}" if value else f"{field}: {message}")
         self.field = field
 
@@ -25,7 +25,7 @@ class DataError(UserError):
     """A data file is missing or one of its lines cannot be used."""
 
     def __init__(self, file: str, line: int | None, message: str):
-        """`line` counts from 1; None means the whole file."""
+        """`line` counts from 1; None if the error concerns the whole file."""
         super().__init__(f"{file}: {message}" if line is None else f"{file}:{line}: {message}")
         self.file = file
         self.line = line
@@ -44,10 +44,10 @@ class RoomError(UserError, ValueError):
 
 
 class DivergedError(UserError, FloatingPointError):
-    """Logits are not finite, or, in several iterations, the gradients of all updates."""
+    """Logits are not finite, or all updates of several iterations in a row were skipped."""
 
 
 def nearest_hint(name: str, known: Iterable[str]) -> str:
-    """'; the nearest is ...' with the known name that is most like `name`, or '' if none is."""
+    """The hint '; the nearest is X', where X is most like `name`; '' if no name is similar."""
     nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; the nearest is {nearest[0]!r}" if nearest else ""

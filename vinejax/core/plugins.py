@@ -19,9 +19,9 @@ from vinejax.core.errors import ConfigError, UserError
 
 
 def find_module(name: str) -> ModuleType | None:
-    """The module of this dotted path; None where there is none.
+    """The module of this dotted path, or None if there is no such module.
 
-    An error while an existing module is imported is passed on.
+    Raises any error with which the import of an existing module fails.
     """
     if not all(part.isidentifier() for part in name.split(".")):
         return None
@@ -35,7 +35,7 @@ def find_module(name: str) -> ModuleType | None:
 
 @functools.cache
 def find_function(path: str) -> Callable[..., Any] | None:
-    """The function of this dotted path; None where there is none. Raises as `find_module` does."""
+    """The function of this dotted path, or None. Raises what `find_module` raises."""
     name, _, function = path.rpartition(".")
     module = find_module(name) if name else None
     found = getattr(module, function, None)
@@ -43,7 +43,7 @@ def find_function(path: str) -> Callable[..., Any] | None:
 
 
 def function_of(field: str, path: str) -> Callable[..., Any] | None:
-    """The function of this dotted path; None where there is none.
+    """The function of this dotted path, or None if there is no such function.
 
     Raises ConfigError for `field`, with file and line, if the import of its module fails.
     """
@@ -55,9 +55,9 @@ def function_of(field: str, path: str) -> Callable[..., Any] | None:
 
 
 def absence_of(path: str) -> str:
-    """Why `find_function` finds nothing at this dotted path, in words.
+    """The reason, in words, why `find_function` finds nothing at this dotted path.
 
-    The module is missing, or it can be imported and lacks the function.
+    Either the module is missing, or it has no such function.
     """
     name, _, function = path.rpartition(".")
     module = find_module(name) if name else None
@@ -68,7 +68,7 @@ def absence_of(path: str) -> str:
 
 
 def place_of(function: Callable[..., Any]) -> str:
-    """'FILE:LINE' where a user's function is defined; its file, or its repr, without a line."""
+    """'FILE:LINE' where a function is defined; if the line is unknown, its file or its repr."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is not None:
         return f"{code.co_filename}:{code.co_firstlineno}"
@@ -79,10 +79,10 @@ def place_of(function: Callable[..., Any]) -> str:
 def called_within(
     seconds: float, name: str, function: Callable[..., Any], *arguments: Any
 ) -> tuple[list[Any], threading.Thread]:
-    """([the result of the call], its thread); [] instead if the call takes more than `seconds`.
+    """A list with the call's result, empty if it takes more than `seconds`, and the call's thread.
 
-    The call runs on a daemon thread called `name`, which can be left behind if it hangs. Raises
-    what the call raises.
+    The call runs on a daemon thread called `name`, which the caller can leave behind if the call
+    hangs. Raises what the call raises.
     """
     results: list[Any] = []
     errors: list[BaseException] = []
@@ -104,8 +104,8 @@ def called_within(
 def result_of(field: str, path: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """The result of a user's function, which the setting `field` names by the dotted `path`.
 
-    Passes a UserError on. Raises ConfigError for any other error, with the last line of the
-    function's file that it passed through.
+    Passes a UserError on. Raises ConfigError for any other error, and names the last line of the
+    function's file in the traceback.
     """
     try:
         return function(*arguments)
@@ -119,7 +119,7 @@ def result_of(field: str, path: str, function: Callable[..., Any], *arguments: A
 def listed(found: Any) -> list[Any] | None:
     """The entries of a list, tuple, array or iterator; None for anything else.
 
-    Texts and dicts count as anything else, and so do sets, because their entries have no order.
+    None also for texts and dicts, and for sets, because their entries have no order.
     """
     if isinstance(found, str | bytes | Mapping | Set):
         return None
@@ -149,16 +149,16 @@ def source_of(module: str) -> str | None:
         return getattr(sys.modules[module], "__file__", None)
     try:
         spec = importlib.util.find_spec(module)
-    except Exception:  # a package above it fails, too
+    except Exception:  # the import of a package above it also fails
         return None
     return spec.origin if spec else None
 
 
 def failure(error: BaseException, file: str | None) -> str:
-    """'FILE:LINE: KeyError: ...', with the last line of `file` that an error passed through.
+    """The text 'FILE:LINE: KeyError: ...', with the last line of `file` in the error's traceback.
 
-    Only the file is named if the error passed through none of its lines, as a SyntaxError does.
-    Without a `file` the line is the last one of the traceback.
+    Only the file is named if the traceback has no line of it, as for a SyntaxError. Without a
+    `file` the line is the last one of the traceback.
     """
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame for frame in frames if file in (None, frame.filename)]

@@ -5,13 +5,13 @@ from typing import Annotated, Any, NamedTuple
 
 
 class Rule(NamedTuple):
-    """A condition on values other than None; `text` completes the error message."""
+    """A condition that a setting must fulfil unless it is None; `text` is the error message."""
 
     text: str
     holds: Callable[[Any], bool]
 
 
-# Every float must be finite besides.
+# Besides these rules, every float must be finite.
 Count = Annotated[int, Rule("must be at least 1", lambda x: x >= 1)]
 Counts = Annotated[
     tuple[int, ...],

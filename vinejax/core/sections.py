@@ -1,4 +1,4 @@
-"""Groups of settings outside the core's configuration: those of a method or of an accessory.
+"""Groups of settings outside the core's configuration, which methods and accessories define.
 
 A class `CriticConfig(MethodSettings, section="critic")` with fields is such a group. Users name its
 fields `critic.lam` in configuration files and on the command line. `core/accessories.py` finds the
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, Self, dataclass_transform
 
 
 class Sections(Protocol):
-    """A configuration, as far as a section of it is concerned."""
+    """The part of a configuration that a `Section` reads."""
 
     @property
     def sections(self) -> dict[str, Any]: ...
@@ -19,7 +19,7 @@ class Sections(Protocol):
 @dataclass_transform(frozen_default=True)
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """A group of settings beside the core's; a subclass with a `section` is a frozen dataclass."""
+    """A group of settings; a `section` in its header makes a subclass a frozen dataclass."""
 
     section: ClassVar[str] = ""
     of_task: ClassVar[bool] = False  # whether only tasks whose `sections` name the group read it
@@ -31,12 +31,12 @@ class Section:
 
     @classmethod
     def of(cls, cfg: Sections) -> Self:
-        """The settings of this class in a configuration; its defaults where there are none."""
+        """The configuration's settings of this class, or the defaults if it has none."""
         found = cfg.sections.get(cls.section)
         return found if type(found) is cls else cls()
 
     def changed(self) -> dict[str, Any]:
-        """The fields that differ from their defaults, by dotted names."""
+        """The values of the fields that differ from their defaults, by dotted names."""
         unset = vars(type(self)())
         found = {name: value for name, value in vars(self).items() if value != unset[name]}
         return {f"{self.section}.{name}": value for name, value in found.items()}
@@ -49,7 +49,7 @@ class Section:
 
 
 class MethodSettings(Section):
-    """The settings of one method."""
+    """The base class of the settings of a method."""
 
     def solutions_per_problem(self, cfg: Any) -> int:
         """The largest number of solutions per problem in an iteration."""

@@ -13,7 +13,7 @@ def row_seed(
 ) -> int:
     """The 64-bit seed of one sampled row, the same on every host, in every process and order.
 
-    `state` 0 is a solution of the problem, c + 1 the continuations of its state s_c.
+    `state` is 0 for a solution of the problem, and c + 1 for continuations of its state s_c.
     """
     text = f"{seed}/{iteration}/{problem}/{rollout}/{state}/{k}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
@@ -22,6 +22,6 @@ def row_seed(
 def host_rng(seed: int, iteration: int, purpose: str, epoch: int = 0) -> np.random.Generator:
     """Random numbers on the host for one purpose, such as the order of minibatches.
 
-    Their seed is `row_seed` with `purpose` as the problem.
+    Their seed is that of `row_seed` for a problem called `purpose` and the rollout `epoch`.
     """
     return np.random.default_rng(row_seed(seed, iteration, purpose, rollout=epoch))

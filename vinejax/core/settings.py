@@ -65,8 +65,8 @@ class DataConfig:
     # Tasks `table` and `reasoning_gym`: the prompt, or with `chat_template` the user's message.
     template: str = "{question}\n"
     size: Count | None = None  # train problems that `reasoning_gym` draws; None: 5,000
-    # Length of a problem: the free lines of bifurcation, the sub-expressions beyond one of
-    # free_order, the numbers beyond two of countdown. None: the task's own mixture.
+    # Length of a problem: free lines (bifurcation), sub-expressions after the first (free_order)
+    # or numbers after the second (countdown). None: the task's own mixture.
     free_steps: Whole | None = None
 
 
@@ -77,11 +77,11 @@ class RewardConfig:
     # sum, and each is a metric, reward/<name>. (): the task's own. See tasks/rewards.py.
     functions: tuple[str, ...] = ()
     weights: tuple[float, ...] = ()  # one per function; (): all 1
-    # Share at the end of sample.max_tokens, over which a response loses up to 0.5; None: the
+    # Last share of sample.max_tokens, along which a response's penalty grows to 0.5; None: the
     # method's own.
     overlong: BelowOne | None = None
-    # Divisor of a solution's reward less the mean of its group: the standard deviation of the
-    # group's rewards, that of all rewards of the iteration ('batch'), or 1 ('none').
+    # A solution's reward less the mean of its group is divided by the standard deviation of the
+    # group's rewards, by that of all rewards of the iteration ('batch'), or by 1 ('none').
     scale: Literal["method", "group", "batch", "none"] = "method"
 
 
@@ -125,7 +125,7 @@ class ModelConfig:
     context: Count = 256
 
     def dtype_on(self, platform: str) -> str:
-        """`compute_dtype`, with 'auto' as it is on a platform ('tpu', 'gpu' or 'cpu')."""
+        """`compute_dtype`, or what 'auto' means on the platform ('tpu', 'gpu' or 'cpu')."""
         if self.compute_dtype != "auto":
             return self.compute_dtype
         return "float32" if platform == "cpu" else "bfloat16"
@@ -168,14 +168,14 @@ class RolloutConfig:
 
 @dataclasses.dataclass(frozen=True)
 class EnvConfig:
-    """Tasks with an environment (tasks/environment.py); `sample.max_tokens` bounds an episode."""
+    """For tasks with an environment (tasks/environment.py). `sample.max_tokens` limits episodes."""
 
     max_turns: Count | None = None  # turns of an episode; None: the task's own limit
     turn_tokens: Count | None = None  # tokens of a turn; None: all that the episode has left
     observed: Whole = 0  # tokens of an episode's observations, beside `sample.max_tokens`
     timeout_s: Positive = 60.0  # seconds of a `reset` or `step`; a longer call ends the run
     workers: Count = 1  # environments that are stepped in parallel, by threads
-    check_every: Count = 16  # one of so many continuations is checked by repeating its actions
+    check_every: Count = 16  # one of this many continuations is checked by repeating its actions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,15 +183,15 @@ class ValuesConfig:
     """Monte Carlo values: where the states are, what is sampled at each, and what is a value.
 
     `positions` and `allocation` are names of credit/rules.py or dotted paths of functions;
-    'method' is the method's own. docs/credit.md has the equations.
+    'method' is the method's own choice. docs/credit.md has the equations.
     """
 
     positions: str = "method"
     # positions 'tokens': a state every n tokens; 'low_probability': before every n-th unlikely one
     every: Count = 5
     below: ZeroToOne = 0.9  # positions 'low_probability': tokens less likely than this
-    merge: Count = 1  # keep every so many of the positions, and the prompt's end
-    num_states: Count | None = None  # keep at most so many, evenly spaced; None: all
+    merge: Count = 1  # n: keep every n-th position, and the prompt's end
+    num_states: Count | None = None  # keep at most this many, evenly spaced; None: all
     max_states: Whole | None = None  # s_0 and the first `max_states` others; None: all
     allocation: str = "method"
     k: Count = 9  # continuations per state
@@ -202,18 +202,18 @@ class ValuesConfig:
     # hidden states (credit/probe.py); with contrib/priors/ it may be the dotted path of a function.
     # "": none.
     prior: str = ""
-    # Tokens of a continuation: those that the trajectory has left, or max_tokens anew.
+    # Token limit of a continuation: what its solution has left, or again all of max_tokens.
     budget: Literal["left", "fresh"] = "left"
     dedup: bool = True  # equal token prefixes of a problem share one estimate
 
 
 @dataclasses.dataclass(frozen=True)
 class CreditConfig:
-    mask: str = "method"  # rule of the tokens to train on: see credit/rules.py, or a dotted path
+    mask: str = "method"  # rule for the tokens to train on: credit/rules.py or a dotted path
     mask_above: ZeroToOne = 0.9  # mask 'low_probability': tokens at least as likely are left out
     # mask 'top_entropy': share of an iteration's tokens that are kept, those of highest entropy
     mask_share: Share = 0.2
-    lambda_: ZeroToOne = 0.0  # λ: a step leads to an average over its later values; 0: to the next
+    lambda_: ZeroToOne = 0.0  # λ: a step's target averages later values; 0: the next value
     # w: the baseline of a step is an average over earlier values; 0: the value of its state
     baseline_lambda: ZeroToOne = 0.0
     prior: ZeroToOne | None = None  # μ: weight of `values.prior` in the baseline; None: measured
@@ -237,7 +237,7 @@ class PPOConfig:
     # Tokens over which advantages are whitened; VinePPO's code: 'minibatch'.
     whiten: Literal["method", "iteration", "minibatch", "none"] = "method"
     shift_mean: bool = True  # whitening subtracts the mean
-    # Mean that the policy loss is: see `learner.policy.token_weights`.
+    # How tokens are averaged in the policy loss: see `learner.policy.token_weights`.
     reduction: Literal["method", "token", "sequence", "budget"] = "method"
     max_ratio: MaxRatio = 10.0  # an update with a greater mean probability ratio is skipped
     # The policy loss; 'method': the method's own, for most of them 'clip'. See docs/methods.md.
@@ -247,8 +247,8 @@ class PPOConfig:
     gspo_clip: Pair = (3e-4, 4e-4)  # below and above 1, of a solution's mean ratio
     cispo_clip: Pair = (1.0, 4.0)  # below and above 1, of a token's weight
     sapo_tau: Pair = (1.0, 1.05)  # sharpness of the gate for positive advantages, and for others
-    # Weight of the policy loss by learner / sampler, the ratio of a token or a whole solution:
-    # outside its bounds it is the nearer bound or 0.
+    # The policy loss is weighted by the probability ratio learner / sampler of a token or a whole
+    # solution. Outside the bounds the weight is the nearer bound ('truncate') or 0 ('mask').
     correction: Literal[
         "none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"
     ] = "sequence_mask"
@@ -258,7 +258,7 @@ class PPOConfig:
 
     @property
     def pass_rows(self) -> int:
-        """Rows of a pass over all devices if rows are not packed."""
+        """The rows of one pass, over all devices, if rows are not packed."""
         return self.microbatch or self.minibatch
 
 
@@ -288,7 +288,7 @@ class KLConfig:
 class OptimizerConfig:
     """`adafactor` keeps a row and a column of second moments per matrix and no first moment.
 
-    It does not read `b1`, `b2` and `eps`.
+    `adafactor` does not read `b1`, `b2` and `eps`.
     """
 
     name: Literal["adamw", "adafactor"] = "adamw"
@@ -308,7 +308,7 @@ class OptimizerConfig:
 class SFTConfig:
     """Supervised fine-tuning: `--mode=sft`, and method 'sft', whose iterations are epochs.
 
-    Neither reads `optimizer`.
+    Neither mode nor method reads `optimizer`.
     """
 
     steps: Whole = 300  # updates of `--mode=sft`
@@ -320,7 +320,7 @@ class SFTConfig:
 
 @dataclasses.dataclass(frozen=True)
 class BudgetConfig:
-    """The budget of a run, to compare methods: nothing starts after it is used up."""
+    """The budget of a run, to compare methods. No iteration starts after it is used up."""
 
     # Sampled solutions. Continuations do not count; a tree counts as `rollout.per_prompt` of them.
     # None: no bound.
@@ -345,7 +345,7 @@ class MeshConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TopologyConfig(MeshConfig):
-    """A row of `meshes`: the layout of named devices, and how much they compute at once."""
+    """A row of `meshes`: the mesh for devices of one name, and how much they compute at once."""
 
     slots: Count | None = None  # replaces rollout.slots; None: as it is
     memory_gib: Positive | None = None  # replaces rollout.memory_gib; None: as it is
@@ -355,8 +355,8 @@ class TopologyConfig(MeshConfig):
 
 @dataclasses.dataclass(frozen=True)
 class DistributedConfig:
-    """Runs on several hosts. TPU VMs, GKE and Slurm name the hosts themselves; elsewhere
-    JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID do."""
+    """Runs on several hosts. TPU VMs, GKE and Slurm name the hosts themselves. Elsewhere
+    set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."""
 
     port: Port = 8476  # port of the coordinator, where the platform does not fix it
     timeout_s: Count = 300  # seconds to wait for all hosts at the start
@@ -366,7 +366,7 @@ class DistributedConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OffloadConfig:
-    """Arrays that are in the host's memory between uses, to save device memory."""
+    """Which arrays are moved to the host's memory between uses, to save device memory."""
 
     reference: bool = False  # the model that the KL is measured from
     optimizer: bool = False  # the optimizer's state, while text is sampled
@@ -443,7 +443,7 @@ def flatten(fields: Any, prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def as_tree(cfg: Config) -> dict[str, Any]:
-    """A configuration as nested dicts; `Config.sections` stand beside the core's groups."""
+    """A configuration as nested dicts, with `Config.sections` beside the core's groups."""
     tree = dataclasses.asdict(cfg)
     return tree | tree.pop("sections")
 

@@ -6,7 +6,7 @@ FINE = 1024  # tokens of a row beyond which padding costs more than another prog
 
 
 def bucket(length: int, least: int = 16) -> int:
-    """The next length of 16, 24, 32, 48, 64, 96, ...; at most a third of it is padding."""
+    """The first of 16, 24, 32, 48, 64, 96, ... that is at least `length` and at least `least`."""
     size = least
     while size < length:
         size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
@@ -14,7 +14,7 @@ def bucket(length: int, least: int = 16) -> int:
 
 
 def row_length(length: int) -> int:
-    """T of rows of `length` tokens: a bucket, or beyond FINE one of four lengths per doubling."""
+    """The length to pad `length` to: a bucket, or beyond FINE one of four lengths per doubling."""
     if length <= FINE:
         return bucket(length, least=32)
     step = 1 << ((length - 1).bit_length() - 3)
@@ -22,11 +22,11 @@ def row_length(length: int) -> int:
 
 
 def packed_length(limit: int, longest: int) -> int:
-    """T of packed rows whose longest sequence has `longest` tokens, and may have `limit`.
+    """The length of packed rows. The longest sequence has `longest` tokens and may have `limit`.
 
-    Full rows cost the same per token at any length, and fewer lengths mean fewer programs. T is
-    therefore the length for the limit, or half of it; between the two there are lengths beyond FINE
-    only.
+    Full rows cost the same per token at any length, and fewer lengths mean fewer programs. The
+    result is therefore the length for the limit, or about half of it. Lengths between the two are
+    used only beyond FINE.
     """
     whole = row_length(max(limit, longest))
     half = row_length(whole // 2)
@@ -36,7 +36,7 @@ def packed_length(limit: int, longest: int) -> int:
 def doubled(length: int, least: int = 16) -> int:
     """The next length of `least`, 2 · `least`, 4 · `least`, ..., for arrays whose padding is cheap.
 
-    So few lengths mean the fewest programs.
+    There are few such lengths, so few programs are compiled.
     """
     size = least
     while size < length:

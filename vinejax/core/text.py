@@ -13,8 +13,8 @@ else:  # transformers takes seconds to import, and most modules only need the na
 UNFINISHED = "\ufffd"  # the decoded form of a character whose last bytes are still missing
 
 
-# Tokenizer -> ids that its texts do not show, see `set_shown`; None where only the tokenizer itself
-# knows which ids are special. Cached, because a tokenizer makes the list anew for each call.
+# For each tokenizer the ids that its texts do not show (`set_shown`); None if only the tokenizer
+# itself knows which ids are special. Cached, because a tokenizer makes the list anew for each call.
 _hidden: weakref.WeakKeyDictionary[Tokenizer, frozenset[int] | None] = weakref.WeakKeyDictionary()
 
 
@@ -34,7 +34,7 @@ def set_shown(tokenizer: Tokenizer, ends: Collection[int] = (), skip_special: bo
 
 
 def special_tokens(tokenizer: Tokenizer) -> dict[str, int]:
-    """Text -> id of each special token; {} for a tokenizer that does not list them."""
+    """The id of each special token, by its text; {} for a tokenizer that does not list them."""
     added = getattr(tokenizer, "added_tokens_decoder", {})
     return {token.content: i for i, token in added.items() if token.special}
 
@@ -65,12 +65,12 @@ def continuation_text(
 
 
 def added(prefix_text: str, text: str) -> str:
-    """What `text`, the text of some ids, adds to `prefix_text`, the text of the first of these."""
+    """The part of `text` after `prefix_text`, which may end in an incomplete character."""
     return text[len(prefix_text.rstrip(UNFINISHED)) :]
 
 
 def response_text(tokenizer: Tokenizer, prompt: list[int], tokens: list[int]) -> str:
-    """The text of a response's first tokens, up to where the text of a branch from there begins."""
+    """The text of `tokens`, the first of a response, without an incomplete last character."""
     if not tokens:
         return ""
     text = continuation_text(tokenizer, prompt, decode(tokenizer, prompt), tokens)
@@ -78,9 +78,9 @@ def response_text(tokenizer: Tokenizer, prompt: list[int], tokens: list[int]) ->
 
 
 def token_text(tokenizer: Tokenizer) -> Callable[[int], str]:
-    """A function from an id to the text that it adds in the middle of a text.
+    """A function that gives the text that a token, by its id, adds in the middle of a text.
 
-    '' for ids that texts do not show and for ids that the tokenizer lacks.
+    It gives '' for ids that texts do not show and for ids that the tokenizer lacks.
     """
     anchor = list(tokenizer.encode("a", add_special_tokens=False))[-1:]
     before = len(decode(tokenizer, anchor))
@@ -110,7 +110,7 @@ def cut_at_stop(
     """
 
     def first(text: str) -> int | None:
-        """Index of the first stop string, negative if it begins in `before`; None without any."""
+        """The index of the first stop string, negative if it begins in `before`; else None."""
         starts = [(before + text).find(s, max(0, len(before) - len(s) + 1)) for s in stop]
         return min((start - len(before) for start in starts if start >= 0), default=None)
 
@@ -132,7 +132,7 @@ def cut_at_stop(
 
 
 def tail(text: str, stop: tuple[str, ...]) -> str:
-    """The end of a response so far, in which a stop string can have begun."""
+    """The end of a text, in which a stop string may have begun that later tokens complete."""
     text = text.rstrip(UNFINISHED)  # the text of the next token starts there
     longest = max(map(len, stop), default=1) - 1
     return text[max(len(text) - longest, 0) :]

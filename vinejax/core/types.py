@@ -13,7 +13,7 @@ import numpy as np
 
 from vinejax.core.seeds import row_seed as row_seed  # part of the public names
 
-# Graders give a correct solution 1. Less is partial credit of a task, which counts as wrong in
+# Graders give a correct solution 1. A smaller reward is partial credit, which counts as wrong in
 # pass@1, in the choice of solutions to learn from, and in the report.
 CORRECT_REWARD = 1.0
 
@@ -55,9 +55,9 @@ class Continuation:
 
 
 class Turn(NamedTuple):
-    """A turn of an episode in an environment: what the policy said, and the answer."""
+    """A turn of an episode in an environment: what the policy and the environment said."""
 
-    drawn: int  # index of the response token after the policy's last one of the turn
+    drawn: int  # index of the response token after the policy's tokens of the turn
     end: int  # index of the response token after the observation, where the next turn begins
     action: str
     observation: str  # text of the environment, without the markup of a chat
@@ -70,10 +70,10 @@ class Episode:
     """One sampled solution. Token ids are the sampled ones: they are never decoded and re-encoded.
 
     States are s_0 (the prompt's end), s_1, ..., s_C: s_c is the prompt and the first
-    `step_ends[c - 1]` response tokens. s_C is terminal and has no entry in `values`. The first
-    `given` response tokens of an episode that began in mid-solution have log-probability 0: its s_0
-    is after these, and no step ends there or before. The observations of an environment are tokens
-    of the response, with log-probability 0, and belong to the step before them.
+    `step_ends[c - 1]` response tokens. s_C is terminal and has no entry in `values`. If an episode
+    began in mid-solution, its first `given` response tokens have log-probability 0, s_0 is the
+    state after them, and all steps end later. The observations of an environment are tokens of the
+    response, with log-probability 0, and belong to the step before them.
 
     `Sampler` fills all fields down to `given`, `step_rewards` for tasks that reward steps.
     `fill_values` adds the others, for methods with Monte Carlo values.
@@ -85,20 +85,20 @@ class Episode:
     logprobs: list[float]  # the sampler's, one per response token
     text: str  # the response as graded: ends before a stop string
     finished: bool  # False when the token budget cut it
-    reward: float  # the outcome's, which comes with the last step
+    reward: float  # reward of the outcome, which comes with the last step
     step_ends: list[int]  # [C] index of the response token after each step
-    step_rewards: list[float] | None = None  # [C] the steps' own, of tasks that reward steps
+    step_rewards: list[float] | None = None  # [C] for tasks that reward steps
     reward_parts: dict[str, float] | None = None  # by `reward.functions`; None: there are none
     penalty: float | None = None  # penalty for the length; None: lengths are not penalised
     given: int = 0  # leading response tokens from elsewhere, or from another row: not trained on
     turns: tuple[Turn, ...] = ()  # finished turns, of tasks with an environment
     nodes: list[int] | None = None  # path in the tree to this leaf; the last C nodes are the steps
-    scored: list[float] | None = None  # the response's log-probs by the prefill of its trunk
+    scored: list[float] | None = None  # log-probs of the response by the engine's prefill
     values: np.ndarray | None = None  # f32[C] V(s_0) .. V(s_{C-1})
     is_state: np.ndarray | None = None  # bool[C] steps that begin at a state; others have A = 0
     value_counts: np.ndarray | None = None  # i32[C] returns behind each value; 0: none was sampled
     value_errors: np.ndarray | None = None  # f32[C] standard error of each value
-    reused: np.ndarray | None = None  # i32[C] returns that are not of the state's own draws
+    reused: np.ndarray | None = None  # i32[C] returns of each value not sampled at its state
     continuations: tuple[tuple[Continuation, ...], ...] = ()  # [C][M]
 
     @property
@@ -107,7 +107,7 @@ class Episode:
 
     @property
     def is_drawn(self) -> np.ndarray:
-        """bool[T] the response tokens that the policy drew: neither given nor observed."""
+        """bool[T] Whether the policy drew each response token, and it was not given or observed."""
         drawn = np.arange(len(self.response)) >= self.given
         for turn in self.turns:
             drawn[turn.drawn : turn.end] = False
@@ -115,17 +115,17 @@ class Episode:
 
     @property
     def length(self) -> int:
-        """The response's tokens without those of observations: what `sample.max_tokens` bounds."""
+        """The number of response tokens outside observations, which `sample.max_tokens` bounds."""
         return len(self.response) - sum(turn.end - turn.drawn for turn in self.turns)
 
     @property
     def outcome(self) -> float:
-        """The outcome's reward less the penalty: what the policy learns from."""
+        """The outcome's reward less the penalty for the length; the policy is trained on it."""
         return self.reward - (self.penalty or 0.0)
 
     @property
     def rewards(self) -> list[float]:
-        """[C] the reward of each step: its own, and in the last also `outcome`."""
+        """[C] the reward of each step, from `step_rewards`; the last also includes `outcome`."""
         rewards = list(self.step_rewards or [0.0] * len(self.step_ends))
         if rewards:
             rewards[-1] += self.outcome
@@ -136,7 +136,7 @@ Array = Any  # NumPy's on the host, jax's on devices; type checkers know no type
 
 
 class Batch(NamedTuple):
-    """Episodes made rectangular. Entry t of every per-token array belongs to `tokens[:, t]`.
+    """Episodes padded to equal lengths. Entry t of every per-token array belongs to `tokens[:, t]`.
 
     Arrays are NumPy's on the host and jax's in a compiled program.
     """
@@ -166,12 +166,12 @@ class StepLayout(NamedTuple):
 
     @property
     def is_step(self) -> np.ndarray:
-        """bool[B, C] False past a row's last step."""
+        """bool[B, C] Whether a row has a step with this index."""
         return np.arange(self.rewards.shape[1]) < self.num_steps[:, None]
 
 
 class Rollout(NamedTuple):
-    """An iteration's episodes, and arrays with row b for episode b; further rows are empty."""
+    """An iteration's episodes, and arrays whose row b is for episode b. Other rows are empty."""
 
     episodes: list[Episode]
     batch: Batch
@@ -181,11 +181,11 @@ class Rollout(NamedTuple):
     prediction: Any = None  # the probe's `Prediction` of all states, if the method has a probe
     weight: float = 1.0  # μ of `values`, where they are mixed into a baseline
     entropy: np.ndarray | None = None  # f32[B, T] the policy's entropy before each token
-    kl_coef: float | None = None  # coefficient of this iteration if it changes; None: `kl.coef`
+    kl_coef: float | None = None  # this iteration's, if it is adapted; None: `kl.coef`
 
 
 class TrainState(NamedTuple):
-    """A model in training: everything that one update of it changes."""
+    """The state of a model in training, which every update changes."""
 
     step: jax.Array  # i32[] optimizer updates applied
     params: Any
@@ -193,8 +193,8 @@ class TrainState(NamedTuple):
 
 
 class RunState(NamedTuple):
-    """Everything that a run changes: the policy, and what is kept between iterations."""
+    """The state of a run: the policy, and everything else that is kept between iterations."""
 
     policy: TrainState
-    kept: Any = None  # the state of the method: see `methods.stages.MethodState`
+    kept: Any = None  # the method's state (`methods.stages.MethodState`)
     options: Any = None  # dict of arrays, the state of `methods/adaptive_kl.py`; None: it has none

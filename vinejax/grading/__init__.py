@@ -44,7 +44,7 @@ def grade_response(
 ) -> bool:
     """Whether the answer in a response equals `gold`, the data set's answer.
 
-    In mode 'strict' `gold` is a bare answer, which `extract_answer` of the response must equal. In
+    In mode 'strict' `gold` is a bare answer, and the result of `extract_answer` must equal it. In
     mode 'reference' VinePPO's rules extract answers from both sides: `gold` is a worked solution or
     a bare answer (`reference_answers`), and `problem`, the problem's text, tells whether answers
     are 'separated by commas'. Time limit and errors are as for `grade`.
@@ -58,7 +58,7 @@ def grade_response(
 
 
 def readable(answer: str, mode: Mode = "strict", style: Style = "math") -> bool:
-    """Whether the grader can read `answer`, within 5 seconds: see `Grader.readable_many`."""
+    """Whether the grader can read `answer` within 5 seconds (see `Grader.readable_many`)."""
     return shared_grader(mode, style).readable_many([answer])[0].correct
 
 

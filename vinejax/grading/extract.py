@@ -4,9 +4,9 @@
 `extract_math_answer` in `src/treetune/tasks/math_answer_exctraction.py` and
 `src/treetune/tasks/gsm8k.py` of McGill-NLP/VinePPO.
 
-`extract_answer` differs from these: it takes one candidate, the last, and none of the thinking;
+`extract_answer` differs from these: it takes only the last candidate, and none from the thinking;
 boxes or announced formulas joined by 'and' or commas are one list; `\\boxed 5` and `\\fbox{5}` are
-boxes, and one that never closes counts unless it is a word; formulas and numbers are taken whole,
+boxes, and an unclosed box counts unless it holds a word; formulas and numbers are taken whole,
 without a sign that is a minus ('3-5' gives 5); `####` counts only for GSM8K.
 """
 
@@ -68,8 +68,8 @@ _RUN = re.compile(
     rf"{_TERM}(?:(?:\s*(?:[-−+*/×·^]|\\(?:times|cdot|div)(?![A-Za-z])|[xX](?=\s*10\s?\^))\s*"
     rf"|\s+mod\s+){_TERM}|\s+(?=\\(?!\()|[√π]|(?:[kcm]?m|in|ft|yd|mi)(?:\^|[²³])){_TERM})*(?:{_SCALE})?"
 )
-# What makes a number part of a formula: a power, a root, a product, a function, a variable; no
-# units of a letter (5m), and no 3D.
+# Signs that a number is part of a formula: a power, root, product, function or variable. Units of
+# one letter (5m) and 3D are not such signs.
 _BOUND = re.compile(
     r"[\^{}√π×·⁰¹²³⁴-⁹₀-₉¼-¾⅐-⅞]|\\[A-Za-z]|\d[eE][-+]?\d|\d\s?\*\*?\d|[A-Za-z\d)]_[A-Za-z\d]"
     rf"|[\w./+*−-]\(|\||\.\d+\.\.|{_FUNCTION}\s|\smod\s|negative\s|{_SCALE}|\A{_PAIR}"
@@ -82,7 +82,7 @@ _FORMULA = re.compile(
 )
 _MAX_TAIL = 1000  # characters after an announcement
 _MAX_PHRASES = 20  # announcements examined, starting with the last
-_MAX_WORDS = 3  # beside a number in an answer: '5 square feet and'
+_MAX_WORDS = 3  # words beside a number in an answer: '5 square feet and'
 _MAX_RUN = 200  # characters on each side of the last number
 # More backslashes in a row than any answer has; patterns that start with one take quadratic time.
 _BACKSLASHES = re.compile(r"\\{9,}")
@@ -94,7 +94,7 @@ _REFERENCE_AND = re.compile(r"\\text\{\s*and\s*\}")
 def extract_answer(text: str, style: Style = "math") -> str | None:
     """The last answer in a response, without its box, dollar signs and full stop, or None.
 
-    Only what follows `</think>` counts (nothing, if thinking does not end), and of that the last
+    Only the text after `</think>` counts (none if thinking does not end), and in it only the last
     `<answer>`, unless a box follows it. The answer is the first of these that exists: the text
     after the last `####` (style 'gsm8k' only); the last box and the boxes joined to it, or the
     contents of a last box that never closes; the text after the last 'final answer is' that
@@ -135,8 +135,8 @@ def extract_answer(text: str, style: Style = "math") -> str | None:
 def marked_answer(text: str) -> str | None:
     """The last answer that a response marks as such, however many lines it has, or None.
 
-    Of what follows `</think>` it is the last `<answer>`, unless a box follows that, else the last
-    box and the boxes joined to it, else the text after the last `####`. Never raises.
+    In the text after `</think>` this is the last `<answer>` if no box follows it; else the last
+    box and the boxes joined to it; else the text after the last `####`. Never raises.
     """
     text = after_thinking(text)
     tagged = _tagged(text)
@@ -156,7 +156,7 @@ def after_thinking(text: str) -> str:
 
 
 def _tagged(text: str) -> str:
-    """The contents of the last `<answer>` that has any; '' if there is none, or a box follows."""
+    """The contents of the last non-empty `<answer>`; '' if there is none, or a box follows it."""
     for tag in reversed([*_TAG.finditer(text)] if "<" in text else []):
         if not PLACEHOLDER.fullmatch(tag[1]):
             return "" if last_boxes(text[tag.end() :]) else tag[1]
@@ -164,7 +164,7 @@ def _tagged(text: str) -> str:
 
 
 def _broken_box(text: str) -> str | None:
-    """The contents of an unclosed last box, up to the end of its formula; None for a mere word."""
+    """The contents of an unclosed box, up to the formula's end; None if they are only a word."""
     boxes = list(_OPEN_BOX.finditer(text))
     rest = _undressed(_FORMULA_END.split(text[boxes[-1].end() :], 1)[0]) if boxes else ""
     return rest if re.search(r"[\d\\]", rest) else None
@@ -197,7 +197,7 @@ def _words(text: str) -> int | None:
 
 
 def _undressed(text: str) -> str:
-    """Drop dollar signs and punctuation at both ends; `.5` keeps its point, 0.33... its dots."""
+    """Drop dollar signs and punctuation at both ends, but no point of `.5` or dots of `0.33...`."""
     text = re.sub(r"^[\s*$,;:]*(?:\.(?!\d)[\s*$,;:]*)?", "", text)
     bare = text.rstrip(" \t\n*$,;:.").strip()
     goes_on = text.startswith("..", len(bare)) and re.search(r"\.\d+\Z", bare)
@@ -242,7 +242,7 @@ def _formulas_at_start(tail: str) -> str:
 
 
 def _last_spans(sentence: str) -> str:
-    """The last `$..$` and the spans joined to it by 'and' or 'or', with commas; '' without any."""
+    """The last `$..$` and those joined to it by 'and' or 'or', with commas; '' if there is none."""
     spans = list(_SPAN.finditer(sentence))
     contents, joined = [], False
     for i, span in enumerate(reversed(spans)):
@@ -287,8 +287,8 @@ def _last_number(text: str) -> str | None:
 def extract_reference(text: str, problem: str = "") -> list[str]:
     """The normalised answers that VinePPO's code finds in a MATH response or solution, if any.
 
-    `problem`, the problem's text, matters only if it says 'separated by commas': then an answer
-    without brackets is split. Source: `extract_math_answer`.
+    If `problem`, the problem's text, says 'separated by commas', an answer without brackets is
+    split at its commas. Source: `extract_math_answer`.
     """
     answers = []
     for candidate in _reference_candidates(text):

@@ -1,4 +1,4 @@
-"""The lines that a run prints when it begins and when it has ended."""
+"""Makes the lines that a run prints at its beginning and its end."""
 
 import os
 from typing import Any
@@ -18,7 +18,7 @@ EXPORT = "next: the same command with --mode=export makes a Hugging Face folder 
 
 
 def head_line(session: Session, params: Params) -> str:
-    """The method, the task, the model and its size, the devices and the workdir."""
+    """A line with the method, the task, the model and its size, the devices and the workdir."""
     cfg = session.cfg
     trees = params, session.start
     trained, of_model = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in trees)
@@ -34,7 +34,7 @@ def head_line(session: Session, params: Params) -> str:
 
 
 def start_line(cfg: Config, done: int) -> str:
-    """The iteration at which a process begins, and why its first minutes are slow."""
+    """A line with the iteration at which this process begins, and why it begins slowly."""
     slow = "programs are compiled when they are first needed"
     if done == 0:
         return f"begins: {cfg.iterations} iterations; {slow}"
@@ -44,7 +44,7 @@ def start_line(cfg: Config, done: int) -> str:
 
 
 def programs_line(compiles: Compiles) -> str:
-    """The programs of the first iteration: their number, their time, and where they are kept."""
+    """How many programs the first iteration compiled or found, the time, and their folder."""
     folder = jax.config.values["jax_compilation_cache_dir"]
     compiled = compiles.programs - compiles.loaded
     seconds = format_duration(compiles.seconds)

@@ -1,4 +1,4 @@
-"""`--mode=export`: writes the policy of a run as a Hugging Face folder, and its value model too."""
+"""`--mode=export`: writes the policy of a run, and its value model, as Hugging Face folders."""
 
 import functools
 import os
@@ -26,8 +26,8 @@ def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> ep
 
     `policy` 'best' is the checkpoint with the best validation accuracy, or the newest if none was
     better than the start; 'last' is the newest. Architecture and tokenizer are those of the model
-    that the run started from. Adapters are merged into the weights, and are also written by
-    themselves, for PEFT, to `<workdir>/adapters`. The newest checkpoint's critic or probe is
+    that the run started from. Adapters are merged into the weights, and also written separately,
+    for PEFT, to `<workdir>/adapters`. The newest checkpoint's critic or probe is
     written to `<workdir>/reward_model` (`save_reward_model`).
 
     Returns the folder of the policy. Raises WorkdirError without a checkpoint.
@@ -68,7 +68,7 @@ def _export_reward_model(cfg: Config, workdir: epath.Path) -> str | None:
     name, iteration = newest
     trained = load_trained(workdir, workdir / name, mesh := make_mesh(cfg.mesh))
     params = trained.params
-    if state.has_critic and trained.adapters is not None:  # the critic's are on the start's weights
+    if state.has_critic and trained.adapters is not None:  # a critic's fit the start's weights
         params = load_weights(_start(trained, workdir), mesh)[1]
     with Checkpoints(workdir / name, keep=1) as checkpoints:
         restore = functools.partial(checkpoints.restore_kept, iteration)

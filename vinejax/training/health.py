@@ -1,4 +1,4 @@
-"""Watches whether a run can still learn, over several iterations in a row."""
+"""Warns of a run that has learned nothing for several iterations in a row, or ends it."""
 
 import math
 
@@ -9,26 +9,26 @@ from vinejax.runtime.host_arrays import save_arrays
 from vinejax.runtime.log import RunLog
 from vinejax.session.iteration import Iteration
 
-MOST_FAILED = 3  # iterations in a row whose updates were all skipped
+MOST_FAILED = 3  # iterations in a row whose updates were all skipped, before an error
 SAME_REWARD = 5  # iterations in a row with one reward for all solutions, before a warning
 
 
 class Health:
-    """Counts iterations in a row, since the start of the process, that taught nothing."""
+    """Counts the iterations in a row from which this process has learned nothing."""
 
     def __init__(self, workdir: epath.Path, log: RunLog):
         self._workdir = workdir
         self._log = log
         self._failed = 0
         self._same = 0
-        self._reward = math.nan  # the reward of all solutions of the last iteration
+        self._reward = math.nan  # the one reward of all solutions of the last iteration
         self._not_finite: list[str] = []  # metrics that were not finite when one was first found
 
     def look(self, iteration: Iteration) -> None:
         """Counts a finished iteration; all hosts call it.
 
-        Prints a line if no reward has varied for `SAME_REWARD` iterations, and for metrics that are
-        not finite. After `MOST_FAILED` iterations whose updates were all skipped, writes the batch
+        Prints a line if all rewards of `SAME_REWARD` iterations were equal, or if a metric is not
+        finite. After `MOST_FAILED` iterations whose updates were all skipped, writes the batch
         of the last one to a file and raises DivergedError.
         """
         self._look_at_rewards(iteration)

@@ -34,7 +34,7 @@ from vinejax.training.startup import open_session
 
 @dataclasses.dataclass
 class Progress:
-    """The progress of a run, which a checkpoint has beside the state."""
+    """The progress of a run, which a checkpoint stores together with the state."""
 
     done: int = 0  # finished iterations
     best_accuracy: float = -math.inf  # best accuracy on the validation split
@@ -44,7 +44,7 @@ class Progress:
 
 
 def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
-    """Trains from the start or the newest checkpoint to `cfg.iterations` or the budget's end.
+    """Trains until `cfg.iterations` or the budget's end, from the newest checkpoint if any.
 
     Returns the workdir, which then has checkpoints, metrics, episodes and `report.html`. After a
     request to stop, saves the last finished iteration and raises Stopped.
@@ -101,7 +101,7 @@ def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
 
 @dataclasses.dataclass(eq=False)
 class TrainingRun:
-    """A run in this process: its iterations, evaluations and checkpoints, in order."""
+    """A run in this process, which calls iterations, evaluations and checkpoints in order."""
 
     session: Session
     log: RunLog
@@ -117,7 +117,7 @@ class TrainingRun:
         self.health = Health(self.session.workdir, self.log)
 
     def run(self, profile: Callable[[int], None]) -> None:
-        """Trains; `profile` is called with the number of each iteration before it."""
+        """Trains. Before each iteration it calls `profile` with the iteration's number."""
         cfg, progress = self.session.cfg, self.progress
         self.page.renew()
         self._judge_alike()
@@ -136,7 +136,7 @@ class TrainingRun:
         self._wait()
 
     def _judge_alike(self) -> None:
-        """Forgets the best accuracy if it was measured with settings other than this start's."""
+        """Forgets the best accuracy if the settings of evaluations have changed since then."""
         progress = self.progress
         settings = repr(dataclasses.replace(self.session.cfg.eval, every=0))
         if progress.done > 0 and progress.judged_by != settings:
@@ -184,7 +184,7 @@ class TrainingRun:
         self.health.look(iteration)
 
     def _finish_iteration(self) -> None:
-        """Validates and saves, if due. After a stop in between, the next start does both."""
+        """Validates and saves, if due. If a run stops before this, its next start does it."""
         cfg, progress = self.session.cfg, self.progress
         if progress.done == 0:
             return
@@ -203,8 +203,8 @@ class TrainingRun:
         return evaluate(self.session, self.state.policy, split, self.progress.done, self.log)
 
     def _save(self, state: RunState) -> None:
-        # The checkpoint counts the evaluation as done: after a kill before `best/` is written, no
-        # later start would write it.
+        # The checkpoint counts the evaluation as done. If the run were killed before `best/` is
+        # written, no later start would write it.
         self.best.wait()
         self.checkpoints.save(self.progress.done, state, dataclasses.asdict(self.progress))
 
@@ -220,14 +220,14 @@ def is_over(cfg: Config, progress: Progress) -> bool:
 
 
 def is_due(every: int, cfg: Config, progress: Progress) -> bool:
-    """Whether a job is due that runs every `every` iterations (0: never) and after the last."""
+    """Whether a job is due now that runs every `every` iterations (0: never) and at the end."""
     return is_over(cfg, progress) or (every > 0 and progress.done % every == 0)
 
 
 def offloaded(cfg: Config, state: RunState) -> RunState:
-    """The state between updates; with `offload.optimizer` only the policy's weights on devices.
+    """The state between updates. `offload.optimizer` moves all but the weights to the host.
 
-    `to_device` moves the rest back.
+    `to_device` moves these arrays back.
     """
     if not cfg.offload.optimizer:
         return state
@@ -243,8 +243,8 @@ def host_copy(state: RunState) -> RunState:
 def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progress]:
     """The state and progress of the newest checkpoint, or those before the first iteration.
 
-    A line reports a damaged checkpoint, and the one before it is used. Raises WorkdirError if all
-    are damaged.
+    A damaged checkpoint is reported, and the one before it is used. Raises WorkdirError if all
+    checkpoints are damaged.
     """
     cfg = session.cfg
     policy = fresh_state(session.fresh_params(), make_optimizer(cfg.optimizer, 1), session.mesh)

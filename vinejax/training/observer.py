@@ -1,4 +1,4 @@
-"""Watches a run from outside its loop, as the page does that people read meanwhile."""
+"""The base of classes that watch a run, such as the page that shows it to people."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ from vinejax.core.accessories import contributed_class
 
 
 class Observer(contextlib.AbstractContextManager["Observer"]):
-    """Watches a run; a context manager around its loop. This class shows nothing.
+    """A context manager around the loop of a run, which it watches. This class shows nothing.
 
     `__exit__` gets the exception with which the loop ends, if there is one.
     """
@@ -25,12 +25,12 @@ class Observer(contextlib.AbstractContextManager["Observer"]):
     ):
         """`total` and `done` count iterations, and `say` prints a line.
 
-        Without `is_writer`, as on all hosts but the first, nothing is written.
+        Without `is_writer`, nothing is written; only the first host is the writer.
         """
         self.done = done
 
     def __exit__(self, *_: object) -> None:
-        """Takes note of the end of the loop."""
+        """Called when the loop has ended; this class does nothing."""
 
     def renew(self) -> None:
         """Called at the start, and when an iteration or an evaluation has ended."""

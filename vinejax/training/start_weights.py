@@ -35,7 +35,7 @@ WARM_UP = "warmup"  # folder of the start, in the workdir of a run without `mode
 def load_weights(
     path: str, mesh: Mesh, dtype: str = "float32"
 ) -> tuple[Decoder, Params, Tokenizer]:
-    """Model, parameters and tokenizer of `model.path`; for a run, prints the checkpoint's name.
+    """Model, parameters and tokenizer at `path`. For a run, prints the name of its checkpoint.
 
     Raises ModelError for a run without a checkpoint, and what `load_pretrained`, `read_adapters`
     and `restore_policy` raise.
@@ -58,7 +58,7 @@ def load_weights(
 
 
 class Trained(NamedTuple):
-    """The result of a run."""
+    """A policy that a run has trained."""
 
     model: Decoder
     params: Params  # all weights
@@ -71,9 +71,9 @@ class Trained(NamedTuple):
 def load_trained(
     run: epath.Path, checkpoints: epath.Path, mesh: Mesh, dtype: str = "float32"
 ) -> Trained:
-    """A run's newest policy in `checkpoints`.
+    """The newest policy of `run` in the folder `checkpoints`.
 
-    Adapters are added to the weights that the run itself started from.
+    If the run trains adapters, they are added to the weights that it started from.
     """
     settings = _settings_of(run)
     if not settings.lora_rank:
@@ -94,7 +94,7 @@ def load_trained(
 
 
 def model_folder(path: str) -> str:
-    """The Hugging Face folder of `model.path`; for a run or adapters, the folder of their start.
+    """The Hugging Face folder `path`, or the one that the run or adapters at `path` started from.
 
     Raises ModelError for a run whose record is damaged.
     """
@@ -119,13 +119,13 @@ def _settings_of(run: epath.Path) -> ModelConfig:
 
 
 def _run_at(path: str) -> epath.Path | None:
-    """The absolute path of the workdir, if a path names one."""
+    """The absolute path of the workdir that `path` names; None if it names none."""
     folder = resolved_folder(path)
     file = folder / "config.json"
     try:
         return folder if file.exists() and "git_revision" in _read(file) else None
     except (OSError, ValueError, TypeError, ImportError, RecursionError):
-        return None  # `find_folder` raises for it
+        return None  # `find_folder` raises for such a path
 
 
 def _read(file: epath.Path) -> Any:

@@ -74,7 +74,7 @@ def open_session(
         lock = stack.enter_context(WorkdirLock(workdir, is_writer()))
         if trains:
             lock.take(make=False)
-        barrier("start", as_tree(cfg))  # all have read the workdir: it may be written
+        barrier("start", as_tree(cfg))  # all hosts have read the workdir, so it may be written
         CLOCK.pin(workdir)
         mesh = make_mesh(cfg.mesh)
         check_rows(mesh, rows_per_pass(cfg, method))
@@ -95,7 +95,7 @@ def open_session(
             record_session(as_set, workdir, dropped, anew=trains)
         barrier("workdir", problems)
         check_shared(workdir)
-        stack.pop_all()  # from here on the session closes them
+        stack.pop_all()  # from here on the session closes the parts
     run = composed(method, cfg)
     return Session(cfg, run, workdir, task, graded, mesh, model, start, tokenizer, problems, lock)
 
@@ -103,9 +103,9 @@ def open_session(
 def checked_parts(
     cfg: Config, method: Method, path: str | os.PathLike, trains: bool
 ) -> tuple[Config, epath.Path, Task]:
-    """(the configuration on the devices of this process, the workdir, the task with its settings).
+    """The configuration for the devices of this process, the workdir, and the configured task.
 
-    Raises WorkdirError, ConfigError or UserError for those that cannot be used. Writes nothing.
+    Raises WorkdirError, ConfigError or UserError if one cannot be used. Writes nothing.
     """
     cfg = method.with_settings(cfg)
     cfg = with_dtype(cfg) if trains else cfg
@@ -115,7 +115,7 @@ def checked_parts(
 
 
 def fitted(cfg: Config, method: Method, mesh: Mesh, say: bool) -> Config:
-    """The configuration of `with_fitting_minibatch`; `say` prints a line if that changes it."""
+    """The configuration after `with_fitting_minibatch`; with `say`, prints any change."""
     fitting = with_fitting_minibatch(cfg, method, num_shards(mesh))
     rows, as_set = fitting.ppo.minibatch, cfg.ppo.minibatch
     if rows != as_set and say:
@@ -129,16 +129,16 @@ def fitted(cfg: Config, method: Method, mesh: Mesh, say: bool) -> Config:
 def load_start(
     cfg: Config, task: Task, workdir: epath.Path, mesh: Mesh, lock: WorkdirLock
 ) -> tuple[Decoder, Params, Tokenizer]:
-    """The model that the policy starts from; without `model.path`, after a supervised warm-up.
+    """Model, weights and tokenizer that the policy starts from, if need be after a warm-up.
 
-    Raises ConfigError if its context has no room for the prompts or responses of `cfg`, or if its
-    architecture is not `model.architecture`.
+    Raises ConfigError if the model's context has no room for the prompts or responses of `cfg`, or
+    if its architecture is not `model.architecture`.
     """
     dtype = cfg.model.dtype_on(platform_of(mesh)) if cfg.model.lora_rank else "float32"
     if cfg.model.path:
         model, start, tokenizer = load_weights(cfg.model.path, mesh, dtype)
     else:
-        check_context(cfg, cfg.model.context)  # before it is trained
+        check_context(cfg, cfg.model.context)  # before the model is trained
         folder = warm_start(cfg, task, workdir, mesh, lock)
         model, start, tokenizer = load_pretrained(folder, dtype, mesh)
     check_context(cfg, model.cfg.context, model.cfg.context_reason)
@@ -149,7 +149,7 @@ def load_start(
         check_architecture(cfg.model.architecture, model)
     model = model.computing(cfg.model)
     use_kernel(cfg.rollout.attention, platform_of(mesh), model.cfg.head_dim)  # or ConfigError
-    if cfg.offload.reference and not cfg.model.lora_rank:  # else it is a part of the policy
+    if cfg.offload.reference and not cfg.model.lora_rank:  # else the policy needs it
         start = to_host(start)
     return model, start, tokenizer
 
@@ -169,7 +169,7 @@ def record_session(
 ) -> None:
     """Writes the record of this start, and the list of dropped problems if there are any.
 
-    Without `anew` the record of an earlier start stays as it is.
+    Without `anew`, an existing record of an earlier start stays as it is.
     """
     CLOCK.keep(workdir)
     if not anew and (workdir / "config.json").exists():
@@ -180,7 +180,7 @@ def record_session(
 
 
 def rows_per_pass(cfg: Config, method: Method) -> dict[str, int]:
-    """Setting -> rows of a forward and backward pass that it sets, for all updates of a run."""
+    """Maps each setting that gives the rows of an update's pass to this number of rows."""
     if cfg.ppo.microbatch is not None:
         return {"ppo.microbatch": cfg.ppo.microbatch}
     rows = {"ppo.minibatch": cfg.ppo.minibatch}
@@ -210,7 +210,7 @@ def prompted_problems(
     tokenizer: Tokenizer,
     splits: tuple[Split, ...],
 ) -> tuple[dict[Split, list[PromptedProblem]], dict[Split, list[dict[str, Any]]]]:
-    """(the problems of each split with prompt ids, records of problems left out or unreadable).
+    """The problems of each split with prompt ids, and records of left out or unreadable ones.
 
     Problems with too long prompts are left out of every split. Problems whose correct answer the
     grader cannot read are left out of train, unless `grader.unreadable` is 'keep'. Validation and
@@ -251,7 +251,7 @@ def prompted_problems(
 
 
 def _say_shared(problems: dict[Split, list[PromptedProblem]]) -> None:
-    """Warns of each split that shares prompts with train: its accuracy is partly memory."""
+    """Warns of each split that shares prompts with train, as it then also measures memory."""
     trained = {tuple(ids) for _, ids in problems.get("train", [])}
     for split, prompted in problems.items():
         shared = [problem.id for problem, ids in prompted if tuple(ids) in trained]
@@ -262,7 +262,7 @@ def _say_shared(problems: dict[Split, list[PromptedProblem]]) -> None:
 
 
 def _unreadable(graded: GradedTask, problems: list[Problem]) -> dict[str, str | None]:
-    """`GradedTask.unreadable` of all problems, in order; each host checks a part of them."""
+    """`GradedTask.unreadable` of `problems`, in their order. Each host checks some of them."""
     numbers = {problem.id: i for i, problem in enumerate(problems)}
     unreadable = graded.unreadable([problem for i, problem in enumerate(problems) if is_mine(i)])
     golds = shared_work({numbers[name]: gold for name, gold in unreadable.items()})
@@ -272,7 +272,7 @@ def _unreadable(graded: GradedTask, problems: list[Problem]) -> dict[str, str | 
 def _short_prompts(
     cfg: Config, task: Task, tokenizer: Tokenizer, split: Split
 ) -> tuple[list[PromptedProblem], list[dict[str, Any]]]:
-    """The problems whose prompt is not too long, and a record of each of the others."""
+    """The problems whose prompts are not too long, and a record of each other problem."""
     limit = cfg.data.max_prompt_tokens
     short, dropped = load_problems(task, tokenizer, split, cfg.data)
     warn_unspelled(tokenizer, [task.prompt(problem) for problem, _ in short], f"{split} prompts")

@@ -1,4 +1,4 @@
-"""The supervised warm-up: a start for reinforcement learning, from the task's worked solutions.
+"""The supervised warm-up, which trains a start for RL on the task's worked solutions.
 
 `--mode=sft` runs it, and a run without `model.path` runs it first. The loss is that of
 `learner/likelihood.py`, over the tokens of the response and EOS.
@@ -39,7 +39,7 @@ LOG_EVERY = 20  # steps
 
 
 def fresh_model(cfg: Config, task: Task, mesh: Mesh) -> tuple[Decoder, Params, Tokenizer]:
-    """A model of the configured sizes with random weights, on the tokenizer that the task ships.
+    """A model of the configured sizes with random weights, and the tokenizer of its task.
 
     Raises ConfigError for a task without a tokenizer, or for sizes that the mesh does not divide.
     """
@@ -53,7 +53,7 @@ def fresh_model(cfg: Config, task: Task, mesh: Mesh) -> tuple[Decoder, Params, T
 
 
 def fresh_sizes(sizes: ModelConfig, tokenizer: Tokenizer) -> DecoderConfig:
-    """The architecture of a fresh model of the configured sizes on this tokenizer."""
+    """The architecture of a new model with the configured sizes, for this tokenizer."""
     bos: Any = tokenizer.bos_token_id
     eos: Any = tokenizer.eos_token_id
     return DecoderConfig(
@@ -71,7 +71,7 @@ def fresh_sizes(sizes: ModelConfig, tokenizer: Tokenizer) -> DecoderConfig:
 
 
 def batches_of(examples: list[Episode], cfg: Config) -> Iterator[Batch]:
-    """`sft.steps` batches of one shape, epoch after epoch, each epoch in its own order."""
+    """Yields `sft.steps` batches of one shape; each epoch has its own order of examples."""
     longest = max(len(example.tokens) for example in examples)
     epoch, order = 0, []
     for _ in range(cfg.sft.steps):
@@ -109,7 +109,7 @@ def train_supervised(
 def warm_up(cfg: Config, path: str | os.PathLike) -> epath.Path:
     """`--mode=sft`: fine-tunes `model.path`, or a fresh model, into `<workdir>/warmup`.
 
-    An existing warm-up is used as it is, and a printed line says so. Returns the folder. Raises
+    An existing warm-up is used as it is, and a line reports that. Returns the folder. Raises
     WorkdirError if another process trains in the workdir, or if a run that started from
     `model.path` is there.
     """
@@ -136,7 +136,7 @@ def is_warm(workdir: epath.Path) -> bool:
 def warm_start(
     cfg: Config, task: Task, workdir: epath.Path, mesh: Mesh, lock: WorkdirLock
 ) -> epath.Path:
-    """Like `warm_up`, in a workdir that was checked; takes its lock before it trains."""
+    """Does what `warm_up` does in a workdir that was checked; takes `lock` before training."""
     folder = workdir / WARM_UP
     is_there = is_warm(workdir)
     barrier("warm-up", is_there)

@@ -4,9 +4,9 @@
         verdicts = grader.grade_many([("\\frac{1}{2}", "0.5"), ("x+1", "1+x")])
 
 Cheap pairs (equal strings, plain numbers, all that the mode decides without sympy) are answered
-here; the others go to workers that start on first use and stay. A worker has one pair at a time, so
-each pair has the full time limit. Signals and threads, which other graders use, cannot interrupt a
-hanging sympy, and a process that runs JAX must not be forked.
+here. Other pairs go to workers, which start on first use and stay. A worker has one pair at a
+time, so each pair has the full time limit. Signals and threads, which other graders use, cannot
+interrupt a hanging sympy, and a process that runs JAX must not be forked.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ ALARM_SLACK_S = 10.0  # a worker ends itself this long after the pool should hav
 class Verdict:
     """`correct` is False unless the comparison finished ('ok') and found the answers equal.
 
-    `score` is 1 for a correct answer, else its partial credit: 0, but by rules of `score_many`.
+    `score` is 1 for a correct answer, else its partial credit, which only `score_many` gives.
 
     Example:
       >>> vinejax.Verdict(correct=True)
@@ -60,7 +60,7 @@ class GraderStats:
     compared: int = 0  # pairs that workers compared
     timeouts: int = 0
     errors: int = 0
-    started: int = 0  # workers, replacements included
+    started: int = 0  # workers that were started, also as replacements
 
 
 class Grader(contextlib.AbstractContextManager["Grader"]):
@@ -116,16 +116,16 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
             self._finalizer()
 
     def _own_new_workers(self) -> None:
-        """Start without workers; also in a forked child, whose parent owns the existing workers."""
+        """Begin with no workers, also in a forked child, whose parent owns the existing workers."""
         self._live: list[WorkerProcess] = []
         self._dying: list[tuple[WorkerProcess, float]] = []
         self._pid = os.getpid()
         arguments = (self._live, self._dying, self._pid, self.grace_s)
-        # Also ends the workers with the interpreter, if nobody closes the grader.
+        # This also ends the workers when the interpreter ends, if nobody closes the grader.
         self._finalizer = weakref.finalize(self, _end_all, *arguments)
 
     def grade_many(self, pairs: Iterable[tuple[str | None, str]]) -> list[Verdict]:
-        """The verdicts on pairs (prediction, gold) of answers, bare or in their box, in order.
+        """The verdicts on pairs (prediction, gold) of answers, in order. Answers may be boxed.
 
         A prediction of None is wrong. No text in a pair can raise an exception. Raises UserError
         when workers cannot be started at all, ValueError after `close`.
@@ -135,9 +135,9 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
     def readable_many(self, golds: Iterable[str]) -> list[Verdict]:
         """Verdicts that are `correct` for the data set's answers (`golds`) that can be read.
 
-        Mode 'strict' reads numbers, formulas, structures of these and words, but no text that only
-        the same text could equal. In mode 'reference' VinePPO's extraction must find answers, none
-        of them blank. An answer that takes too long to read is not readable.
+        Mode 'strict' reads words, numbers, formulas and structures of these, but no text that could
+        only equal itself. In mode 'reference' VinePPO's extraction must find answers, and none of
+        them may be blank. An answer that takes too long to read is not readable.
         """
         if self.mode == "reference" and self.style == "gsm8k":
             return [Verdict(bool(gold.strip())) for gold in golds]
@@ -150,8 +150,8 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
     def score_many(self, items: Iterable[tuple[str | None, str]]) -> list[float]:
         """The scores of answers, from 0 to 1, by the rules of their data sets, in order.
 
-        An item is an answer and its entry, packed as `gym.score` takes it. Of an answer that is
-        None, that takes too long or on which the rule fails, the score is 0.
+        An item is an answer and its entry, packed as `gym.score` takes it. The score is 0 if an
+        answer is None or takes too long, or if the rule fails on it.
         """
         jobs: list[Job | bool] = [
             False if answer is None else ("score", answer, entry) for answer, entry in items
@@ -159,7 +159,7 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
         return [verdict.score for verdict in self._grade(jobs)]
 
     def _job(self, prediction: str | None, gold: str) -> Job | bool:
-        """The job of comparing a pair, or its verdict where comparing strings is enough."""
+        """The job that compares a pair, or the verdict if a comparison of strings is enough."""
         if prediction is None:
             return False
         if self.mode == "strict":
@@ -223,7 +223,7 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
                     verdicts[job] = verdict
                     self._remember(job, verdict)
         except BaseException:
-            # Also Ctrl-C: the late reply of a busy worker must not meet the next pair.
+            # Also for Ctrl-C: a worker's late reply must not be taken for that on another pair.
             _end_all(self._live, self._dying, self._pid, self.grace_s)
             raise
         self.stats.compared += len(jobs)
@@ -276,7 +276,7 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
         job, worker.job = worker.job, None
         worker.graded += 1
         if worker.graded >= self.recycle:
-            self._lose(worker, "error")  # it holds no job that the error could be about
+            self._lose(worker, "error")  # it has no job, so the status is not used
         status = "error" if "error" in reply else "ok"
         score = reply.get("score", 0.0)
         return [(job, Verdict(score >= 1, status, score if score < 1 else 0.0))]
@@ -284,7 +284,7 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
     def _lose(
         self, worker: WorkerProcess, status: Literal["timeout", "error"]
     ) -> list[tuple[Job, Verdict]]:
-        """Take a worker out of service; the verdict on its job, if it has one, gets the status."""
+        """End a worker. Returns its job, if it has one, with a verdict that has the status."""
         self._live.remove(worker)
         worker.terminate()
         self._dying.append((worker, time.monotonic() + self.grace_s))
@@ -295,7 +295,7 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
         return [] if worker.job is None else [(worker.job, Verdict(False, status))]
 
     def _remember(self, job: Job, verdict: Verdict) -> None:
-        """Keep a verdict or a timeout, which would recur; not an error, which may not recur."""
+        """Cache a verdict, also a timeout, but no error, which may not recur, and no long job."""
         if verdict.status == "error" or sum(map(characters_of, job[1:])) > LONGEST_CACHED:
             return
         self._verdicts[job] = verdict

@@ -1,8 +1,8 @@
 """Scores answers by the rules of reasoning-gym's data sets, in a process of its own.
 
-Its scorers evaluate answers as Python (`n_queens`) or by sympy's parser, which does the same
-(`simple_integration`), so no answer is scored where a run trains. An entry, which may hold any
-object, crosses as a pickle in base64; only the workers of a grader open it.
+The package's scorers evaluate answers as Python (`n_queens`) or by sympy's parser, which does the
+same (`simple_integration`), so no answer is scored in a process that trains. An entry, which may
+hold any object, is sent as a pickle in base64, and only a grader's workers unpickle it.
 """
 
 import base64
@@ -17,7 +17,7 @@ import sys
 from typing import Any
 
 PACKAGE = "reasoning_gym"
-READS = ("os.listdir", "os.scandir")  # what imports do
+READS = ("os.listdir", "os.scandir")  # events of imports
 HARMFUL = ("os.", "subprocess.", "socket.", "shutil.", "ctypes.", "pty.", "signal.")
 
 _is_scoring = False
@@ -27,7 +27,7 @@ _is_scoring = False
 def data_set(spec: str) -> Any:
     """The data set of a JSON list: name, config, size and seed.
 
-    Raises ValueError, TypeError or AssertionError for one that the package does not have.
+    Raises ValueError, TypeError or AssertionError for a list that the package does not accept.
     """
     name, config, size, seed = json.loads(spec)
     gym = importlib.import_module(PACKAGE)
@@ -44,10 +44,10 @@ def data_set(spec: str) -> Any:
 
 
 def score(answer: str, packed: str) -> float:
-    """The score of an answer from 0 to 1 by the rule of its data set, 0 if the rule fails on it.
+    """The score of an answer, from 0 to 1, by the rule of its data set; 0 if the rule fails.
 
-    `packed` is (spec of the data set, entry). Call it only in a process that can be killed, after
-    `guard`.
+    `packed` is (spec of the data set, entry), pickled and in base64. Call this function only after
+    `guard`, in a process that can be killed.
     """
     global _is_scoring
     spec, entry = pickle.loads(base64.b64decode(packed))
@@ -57,7 +57,7 @@ def score(answer: str, packed: str) -> float:
         value = float(scorer.score_answer(answer, entry))
     except MemoryError:
         raise
-    except Exception:  # some check the form of an answer by failing
+    except Exception:  # some scorers raise for an answer of the wrong form
         return 0.0
     finally:
         _is_scoring = False
@@ -65,10 +65,10 @@ def score(answer: str, packed: str) -> float:
 
 
 def guard() -> None:
-    """Imports the package, and from then on refuses what no scorer needs while one runs.
+    """Imports the package, and from then on refuses harmful operations while a scorer runs.
 
-    Refused are writing files, starting processes, the network, and changes of the system. It holds
-    against an answer that happens to be a command, not against an attacker.
+    These are writing files, starting processes, the network, and changes of the system. The guard
+    stops an answer that happens to be a command, but no attacker.
     """
     importlib.import_module(PACKAGE)
     sys.addaudithook(_refuse)

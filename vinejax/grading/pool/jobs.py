@@ -1,9 +1,9 @@
 """Comparison jobs and their verdicts: a cheap verdict in any process, a full verdict in a worker.
 
-A job is (kind, prediction, gold); `gold` is the data set's answer. The kind is a mode: in 'strict'
-both are strings, in 'reference' tuples of strings, the answers that VinePPO's rules extract from
-each side. A prediction of None asks whether `gold`, a string, can be read. Or it is 'score', of an
-answer by the rule of a data set, of which `gold` is the entry (`gym.py`).
+A job is (kind, prediction, gold); `gold` is the data set's answer. The kind can be a mode. In
+'strict' both answers are strings, in 'reference' tuples of the answers that VinePPO's rules extract
+from each side. A prediction of None asks whether `gold`, a string, can be read. The kind 'score' is
+for an answer that the rule of its data set scores; `gold` is then the packed entry (`gym.py`).
 """
 
 from typing import Any, Literal

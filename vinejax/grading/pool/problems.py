@@ -1,8 +1,8 @@
 """The process that makes a data set's problems: `python -m vinejax.grading.pool.problems`.
 
 It reads {"path", "size", "seed"} and writes a list of entries, or a text that says what is wrong.
-Some data sets depend on the order of Python's sets, so it is started with PYTHONHASHSEED=0 and
-gives the same at every start, and none of what they import or print reaches the caller.
+Some data sets depend on the order of Python's sets, so this process is started with
+PYTHONHASHSEED=0 to make the same problems each time. What they import and print stays in it.
 """
 
 import base64
@@ -16,18 +16,18 @@ from typing import Any
 
 from vinejax.grading.pool.gym import data_set
 
-# In the metadata of data sets with many right answers: one of them.
+# Keys of one right answer in the metadata of data sets with several.
 EXAMPLES = ("possible_answer", "example_answer", "example_correct_answer")
 
 
 def main() -> None:
-    """Reads what is asked for from standard input and answers on standard output."""
+    """Reads a request from standard input and answers on standard output."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # some data sets print
     asked = json.loads(sys.stdin.read())
     try:
         found = entries_of(asked["path"], asked["size"], asked["seed"])
-    except Exception as error:  # of the package, or of the YAML file
+    except Exception as error:  # an error of the package, or of the YAML file
         found = " ".join(f"{type(error).__name__}: {error}".split())
     json.dump(found, replies)
     replies.close()

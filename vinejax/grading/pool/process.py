@@ -11,14 +11,14 @@ from vinejax.grading.pool.environment import child_environment
 from vinejax.grading.pool.jobs import Job
 
 MODULE = "vinejax.grading.pool.worker"
-STARTUP_S = 120.0  # importing sympy on a machine that is busy with other things
+STARTUP_S = 120.0  # limit for importing sympy on a busy machine
 
 
 class WorkerProcess:
     """A worker, started as a module and not forked: it needs no `__main__` guard or copied memory.
 
     `job` is its current job; `deadline`, in the time of `time.monotonic`, is when that job, or the
-    start, must be over. `fileno` makes it selectable.
+    start, must be over. `fileno` lets a selector wait for it.
     """
 
     def __init__(self, settings: dict[str, Any]):
@@ -28,7 +28,7 @@ class WorkerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=child_environment(),
-            # A signal to the run's group is for the run, which then still waits for its verdicts.
+            # Signals to the run's process group must not end workers: the run needs their verdicts.
             start_new_session=True,
         )
         assert self.process.stdin and self.process.stdout

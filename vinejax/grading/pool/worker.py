@@ -1,8 +1,8 @@
 """The process that compares answers: `python -m vinejax.grading.pool.worker`, run by the pool.
 
-It reads and writes one JSON object per line. The first line that it reads is the settings, the
-first that it writes says that everything is imported. Then it reads jobs of `jobs.py` as {"kind",
-"prediction", "gold"} and writes {"score"} or {"error"}. It imports neither jax nor transformers.
+It reads and writes one JSON object per line. The first line that it reads has the settings. The
+first line that it writes says that the imports are done. Then it reads jobs of `jobs.py` as
+{"kind", "prediction", "gold"} and writes {"score"} or {"error"}. It never imports jax.
 The pool kills a worker that takes too long; if the pool has died by then, an alarm ends the worker.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from vinejax.grading.pool import gym
 from vinejax.grading.pool.jobs import full_verdict
 
-# Compared before a worker is ready, so that the limit of the first real pair pays for no import.
+# Pairs to compare before a worker is ready, so that the first real pair waits for no import.
 WARM_UP = {"strict": ("\\frac{x}{2}", "0.5x"), "reference": (["\\frac{x}{2}"], ["0.5x"])}
 
 
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def start(settings: dict[str, Any]) -> None:
-    """Sets the limits, and imports what jobs of each kind need, mostly by comparing one pair."""
+    """Sets the limits, and compares a pair of each mode to import what its jobs need."""
     limit = settings["memory_mb"] * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -53,7 +53,7 @@ def start(settings: dict[str, Any]) -> None:
 
 
 def serve(jobs: BinaryIO, replies: BinaryIO, compare: Callable[..., float], alarm_s: float) -> None:
-    """Answers jobs one by one, an exception as an error; lack of memory ends the process."""
+    """Answers jobs one by one, with the error if one fails. Exits if memory runs out."""
     for line in jobs:
         job = json.loads(line)
         signal.setitimer(signal.ITIMER_REAL, alarm_s)

@@ -35,7 +35,7 @@ def reference_answers(response: str, gold: str, problem: str = "") -> tuple[list
 
     VinePPO's grader is only given solutions and extracts answers from both sides. The same is done
     here if `gold` is a solution. A bare `gold` such as '90^\\circ', without a box or a sentence, is
-    itself the answer, and then so is a bare response.
+    itself the answer. In this case a bare response is also taken as the answer.
     """
     if not _is_bare(gold):
         return extract_reference(response, problem), extract_reference(gold, problem)
@@ -44,12 +44,12 @@ def reference_answers(response: str, gold: str, problem: str = "") -> tuple[list
 
 
 def bare_answers(answer: str) -> list[str]:
-    """The list of answers that VinePPO's grader makes of one answer, which is bare or in a box."""
+    """The list of answers that VinePPO's grader reads in one answer, which is bare or boxed."""
     return extract_reference(answer) if "boxed{" in answer else split_reference(answer)
 
 
 def _is_bare(text: str) -> bool:
-    """Whether a text is an answer and no more: no box, no phrase, no three words in a row."""
+    """Whether a text is only an answer, without a box, a phrase or three words in a row."""
     stripped = text.strip()
     if not stripped or any(mark in stripped for mark in _BOXED_OR_SAID):
         return False
@@ -125,7 +125,7 @@ def _float(text: str) -> float | None:
 
 
 def _number(text: str) -> float | None:
-    """The value of a number without its commas; '23%' and '23\\%' are 0.23, other texts None."""
+    """The value of a number without its commas; '23%' and '23\\%' are 0.23. Else None."""
     text = text.replace(",", "")
     number = _float(text)
     if number is None and text.endswith("%"):
@@ -187,7 +187,7 @@ def _equal_equations(prediction: str, gold: str, symbolic: Symbolic) -> bool:
 
 
 def symbolic_equal(prediction: str, gold: str) -> bool:
-    """Whether sympy finds two LaTeX formulas equal. Slow, and without a limit of its own."""
+    """Whether sympy finds two LaTeX formulas equal. It is slow, without a time limit."""
     from vinejax.grading.reference import symbolic as sympy_side
 
     try:

@@ -15,7 +15,7 @@ _TRAILING_T = re.compile(r"(\d)\s*t$")
 # Only the last digit before the point is looked at: the same matches, without rescanning a run.
 _POINT_ZERO_INSIDE = re.compile(r"(?<=\d)\.0+([^\d])")
 _POINT_ZERO_AT_END = re.compile(r"(?<=\d)\.0+$")
-_UNCHANGED = re.compile(r"-?[0-9]+(?:,[0-9]+)*")  # most answers; all passes leave it as it is
+_UNCHANGED = re.compile(r"-?[0-9]+(?:,[0-9]+)*")  # most answers; no pass changes them
 _WHOLE = re.compile(r"-?[1-9][0-9]*|0")
 
 
@@ -50,7 +50,7 @@ def _layout_and_units(text: str) -> str:
 
 
 def _without_trailing_text(text: str) -> str:
-    """Drop the first `\\text{` and all after it, taken for a unit, if the text ends in a brace."""
+    """Drop the part from the first `\\text{` on, as a unit, if the text ends in a brace."""
     start = text.find("\\text{")
     if start < 0 or not text.endswith("}"):
         return text
@@ -73,7 +73,7 @@ def _symbols(text: str) -> str:
 
 
 def _without_mbox(text: str) -> str:
-    """Drop every `\\mbox{...}` up to the next closing brace, whatever is nested in it."""
+    """Drop every `\\mbox{...}` up to the next closing brace, even if the braces are nested."""
     kept, position = [], 0
     while (start := text.find("\\mbox{", position)) >= 0:
         end = text.find("}", start)
@@ -85,7 +85,7 @@ def _without_mbox(text: str) -> str:
 
 
 def _brace_argument(text: str, command: str) -> str:
-    """Put the argument of `\\sqrt2` or of a final `\\sqrt x`, digits and letters, in braces."""
+    """Put braces around digits or letters in `\\sqrt2` or a final `\\sqrt x` (`command` `sqrt`)."""
     text = re.sub(rf"\\{command}(-?[0-9.a-zA-Z]+)", rf"\\{command}{{\1}}", text)
     return re.sub(rf"\\{command}\s+(\w+)$", rf"\\{command}{{\1}}", text)
 

@@ -4,7 +4,7 @@ VinePPO's grader turns LaTeX into text (pylatexenc), and gives the text to sympy
 which builds Python code from it and runs `eval`. Here the first half is the same, so that
 implicit products, mixed numbers and factorials are read alike: sympy's own token transformations
 make the code. But the code is never run. It is parsed to a syntax tree, and `_Builder` walks the
-tree: numbers, symbols, `+ - * / ** or`, factorials and the functions listed below, nothing else.
+tree. It knows numbers, symbols, `+ - * / ** or`, factorials and the functions listed below.
 Attributes, subscripts, comprehensions, string operations, keywords and other names are `Refused`,
 and so is a text or number beyond the limits below. Call this in a process that can be killed,
 because `simplify` has no time limit.
@@ -30,9 +30,9 @@ from pylatexenc.latex2text import LatexNodes2Text
 from sympy.parsing import sympy_parser as sp
 
 LONGEST_TEXT = 2000
-MAX_DIGITS = 300  # in a number as written
-MAX_BITS = 50_000  # in the result of a power
-LARGEST_POWER = 200  # exponent of anything that is not a number
+MAX_DIGITS = 300  # digits of a number as written
+MAX_BITS = 50_000  # bits of the result of a power
+LARGEST_POWER = 200  # exponent of a base that is not a rational number
 LARGEST_FACTORIAL = 1000
 
 # VinePPO's own guards: it gives sympy no such text, because sympy may hang on it.
@@ -62,7 +62,7 @@ def latex_to_text(latex: str) -> str:
     latex = latex.replace("\\tfrac", "\\frac").replace("\\dfrac", "\\frac")
     try:
         text = LatexNodes2Text().latex_to_text(latex.replace("\\frac", " \\frac"))
-    # A `\\sqrt` with nothing behind it, a matrix with an empty row.
+    # For example a `\\sqrt` with nothing behind it, or a matrix with an empty row.
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise Refused("no LaTeX") from error
     for symbol, name in _UNICODE.items():
@@ -97,7 +97,7 @@ def nearly_equal(a: str, b: str) -> bool:
 
 
 def build_formula(text: str, implicit: bool = True) -> Any:
-    """The sympy expression of a text; `implicit`: `2x` is a product. Raises Refused."""
+    """The sympy expression of a text; with `implicit`, `2x` is a product. Raises Refused."""
     if len(text) > LONGEST_TEXT or _LONG_EXPONENT.search(text):
         raise Refused("too long")
     if re.search(rf"[0-9]{{{MAX_DIGITS + 1}}}", text):
@@ -107,7 +107,7 @@ def build_formula(text: str, implicit: bool = True) -> Any:
         try:
             code = sp.stringify_expr(text, {}, _names(), _IMPLICIT if implicit else _EXPLICIT)
             return _Builder().visit(ast.parse(code.strip(), mode="eval").body)
-        # The Python tokenizer and parser, on text that is no formula, and the tables of `_Builder`.
+        # Errors of Python's tokenizer and parser for other texts, and of look-ups in `_Builder`.
         except (SyntaxError, TokenError, LookupError, RecursionError, MemoryError) as error:
             raise Refused("not a formula") from error
 
@@ -121,7 +121,7 @@ def _names() -> dict[str, Any]:
 
 
 class _Builder(ast.NodeVisitor):
-    """Builds a sympy expression from a syntax tree; refuses nodes that are not listed here."""
+    """Builds a sympy expression from a syntax tree; refuses nodes that have no method here."""
 
     def generic_visit(self, node: ast.AST) -> Any:
         raise Refused(type(node).__name__)
@@ -150,7 +150,7 @@ class _Builder(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> Any:
         """A call of a listed function, or one that the tokenizer writes, such as `Symbol('x')`.
 
-        It writes `Function('f')(x)` for a letter before a bracket that is not read as a product.
+        A letter before a bracket that is not read as a product becomes `Function('f')(x)`.
         """
         match node:
             case ast.Call(keywords=[_, *_]):

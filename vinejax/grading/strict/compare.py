@@ -3,11 +3,11 @@
 Values are exact: 0.333 is not a third, 3.14 is not pi. Only a decimal of ten or more significant
 digits is taken for the number that it was printed from. Conventions: a percentage equals its
 number with or without the sign; a unit, a degree mark or a name (`x =`) that only one side has is
-ignored, but two units or names must agree; lists and sets have no order, tuples have one; the
+ignored, but two units or names must agree; the order counts in tuples, not in lists and sets; the
 brackets of an interval count; a number in a base equals only the same digits in the same base.
 
 Nothing is ever run as code: answers are read by the parsers of this package and by nothing else.
-`equal_strict` bounds every size before it computes; the pool limits its time all the same.
+`equal_strict` limits every size before it computes; the worker pool also limits its time.
 """
 
 import re
@@ -19,7 +19,7 @@ MAX_CHARACTERS = 20_000
 
 _QUICK = re.compile(r"\\left|\\right|\\!|[\s$]|\.$")
 _QUICK_SEPARATOR = re.compile(r"(?<=\d)(?:\{,\}|\\,)(?=\d{3}(?!\d))")
-# What is no number, whatever is deleted in it: `$5$ $6$`, `1, 234`, `5\left6`, `2e - 1`.
+# Texts that are no number even without the gap: `$5$ $6$`, `1, 234`, `5\left6`, `2e - 1`.
 _GAP = r"(?:[\s$]|\\left|\\right)+"
 _APART = re.compile(rf"[\d,]{_GAP}[\d,eE]|[eE]{_GAP}[\d+-]")
 # Numbers whose commas may separate thousands or list items. A group that begins with 0, as in
@@ -30,7 +30,7 @@ _COMMA_DECIMAL = re.compile(r"-?(?:0,\d+|\d+,\d\d(?:\d\d+)?)")  # 1,5 is a list,
 
 
 def cheap_strict(prediction: str, gold: str) -> bool | None:
-    """The verdict on equal strings and plain numbers; None for pairs that need a parser."""
+    """Whether two strings or plain numbers are equal; None for pairs that need a parser."""
     if not prediction.strip() or not gold.strip():
         return False
     if len(prediction) > MAX_CHARACTERS or len(gold) > MAX_CHARACTERS:
@@ -43,7 +43,7 @@ def cheap_strict(prediction: str, gold: str) -> bool | None:
 
 
 def _quick(text: str) -> str:
-    """A text without dollar signs, bracket sizes and separators; adjacent numbers stay apart."""
+    """`text` without dollar signs, bracket sizes and separators, but with gaps between numbers."""
     s = text.strip().strip("$").strip()
     if _APART.search(s):
         return s
@@ -63,7 +63,7 @@ def equal_strict(prediction: str, gold: str) -> bool:
     from vinejax.grading.strict.matching import same_answer
 
     def same(x: str, y: str, thousands: bool = True) -> bool:
-        """Whether two cleaned answers are equal; `thousands`: `1,000` in `x` is one number."""
+        """Whether two cleaned answers are equal; with `thousands`, `1,000` in `x` is one number."""
         sides = reader.read_answer(x, thousands), reader.read_answer(y)
         return same_answer(*map(write_out_dots, sides))
 
@@ -91,7 +91,7 @@ def readable_strict(answer: str) -> bool:
     """Whether a data set's answer (bare, in dollar signs or in a box) can be read.
 
     True for words, a number, a formula, and a tuple, list, set, matrix or relation of these. False
-    for an answer that could only be compared as a string: one that is empty or has unclosed
+    for an answer that could only be compared as a string, because it is empty or has unclosed
     brackets or unknown commands. Never raises, and takes bounded time.
     """
     if len(answer) > MAX_CHARACTERS:

@@ -1,4 +1,4 @@
-"""LaTeX as a string: boxes, balanced braces, and one spelling for each symbol and command.
+"""Works on LaTeX as text: finds boxes and braces, and gives each command one spelling.
 
 `clean_answer` rewrites an answer in the small dialect that the parsers of this package read: no
 delimiters, sizes or spacing commands, `\\frac` for every kind of fraction, sets in
@@ -20,21 +20,21 @@ _JOINT = re.compile(
     r"(?:\\(?:text|mbox|mathrm)\s*\{|\\q?quad|and\b|or\b|[\s,;&*${}]|\\[()\[\],;!: ])*+"
 )
 _MARKER = re.compile(r"\.?[ \t]*\n[ \t]*(?:[-•]|\(?[a-z\d]{1,3}[.)])(?=\s)")
-# What names a box: `x =`, which is kept; 'the larger is' or 'Case 1:', if the first words agree.
+# The name of a box, `x =`, which is kept, or a label such as 'the larger is' or 'Case 1:'.
 _LABEL = re.compile(
     r"(?:(?<![A-Za-z\\])(?P<name>(?:\\[a-z]+|[A-Za-z]|[A-Z]{2,3})(?:_\{?\w+\}?)?'*(?:\(\w\))?\s*=\s*)"
     r"|(?:\A|[.,;:\n]|\band\b|\bor\b)[\s*-]*(?:(?:and|or)\s+)?"
     r"(?P<words>(?:[\w()-]+ ){1,5}?(?:is|equals)|[A-Za-z]+ [\w()]+:))\s*(?:\\[(\[]|\$)*\s*\Z"
 )
 MAX_JOINT = 200  # characters between two boxes of one answer
-# The contents of a placeholder: `\boxed{}`, `\boxed{your answer}`, between <answer> and </answer>.
+# The contents of placeholders such as `\boxed{}`, `\boxed{your answer}`, <answer>...</answer>.
 PLACEHOLDER = re.compile(
     r"(?i)(?:\\(?:text|mbox|mathrm)\s*\{|\\[lc]?dots|\\q?quad|\b(?:your|the|final|answer|here|and)\b"
     r"|[\s{}.…?_]|\\[,;:! ])*+"
 )
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _SPACES = re.compile(r"\s*")
-MAX_BOXES = 4  # nested in each other
+MAX_BOXES = 4  # boxes nested in each other
 
 _COMMAND_OF = r"""times ×✕, cdot ·⋅∙, pi π, sqrt √, infty ∞, le ≤, ge ≥, ne ≠, approx ≈, pm ±, mp ∓,
     cup ∪, cap ∩, in ∈, emptyset ∅, ldots …"""
@@ -89,7 +89,7 @@ _SPACED = re.compile(r"(?<![\d.,])\d{1,3}(?: \d{3})+(?:\.\d+)?(?![\d.]|\s*[/\d])
 # Normalised data sets lose one of the two backslashes of a row break: `3\1\-2`.
 _ROWS = re.compile(r"\\\\(?:\[[^\]]*\])?|\\cr\b|\\(?=[-+\d.&])|\\(?=[A-Za-z](?![A-Za-z]))")
 _OPENING, _CLOSING = "([{" + SET_OPEN + OPEN, ")]}" + SET_CLOSE + CLOSE
-# Brackets, and whatever a separator may start with.
+# Brackets, and characters that a separator may start with.
 _BRACKETS = re.compile(
     rf"[()\[\]{{}}{SET_OPEN}{SET_CLOSE}{OPEN}{CLOSE}\\{marks.SEPARATORS}=<>!&{ROW}:]"
 )
@@ -133,7 +133,7 @@ def group_end(text: str, start: int) -> int:
 
 
 def is_balanced(text: str) -> bool:
-    """Whether every brace closes and equally many brackets open and close, as in `[0, 1)`."""
+    """Whether all braces match, and as many brackets open as close, of any kind (`[0, 1)`)."""
     braces = brackets = 0
     for match in _BRACE.finditer(text):
         braces += (match.group() == "{") - (match.group() == "}")
@@ -149,7 +149,7 @@ def last_boxes(text: str) -> str | None:
 
     Boxes are joined if only `and`, `or`, punctuation within a sentence, a list's marker or a name
     (`y =`, which is kept) stand between them, or if both have labels such as 'the larger is'. Equal
-    contents count once, and placeholders such as `\\boxed{}` never. None if the last is unclosed.
+    contents appear once, placeholders such as `\\boxed{}` never. None if the last box is unclosed.
     """
     boxes = list(_BOX.finditer(text))
     while boxes and (last := _box(text, boxes[-1].end())) is not None:
@@ -177,7 +177,7 @@ def last_boxes(text: str) -> str | None:
 
 
 def _are_joined(between: str, first: re.Match[str] | None, second: re.Match[str] | None) -> bool:
-    """Whether two boxes are one answer, by the text between them and their labels."""
+    """Whether two boxes form one answer, judged by the text between them and by their labels."""
     joint = between[: second.start(second.lastgroup or 0)] if second else between
     if not _JOINT.fullmatch(_MARKER.sub(",", joint)):
         return False
@@ -192,14 +192,14 @@ def _box(text: str, end: int) -> str | None:
     if start < len(text) and text[start] == "{":
         close = group_end(text, start)
         return None if close < 0 else text[start + 1 : close]
-    # Without braces TeX takes one token; people mean what stands before the dollar sign.
+    # Without braces TeX takes one token; people mean all of the text before the dollar sign.
     line = text[start:].split("\n")[0]
     bare = line.split("$")[0] if "$" in line else (line.split() or [""])[0]
     return bare.strip().rstrip(".,;") or None
 
 
 def inside_boxes(text: str) -> str:
-    """The contents of the last boxes, or `text` if it has none; an unclosed box runs to the end."""
+    """The contents of the last boxes, or `text` without any. An unclosed box ends with `text`."""
     for _ in range(MAX_BOXES):
         boxes = list(_BOX.finditer(text))
         if not boxes:
@@ -212,7 +212,7 @@ def inside_boxes(text: str) -> str:
 
 
 def clean_answer(text: str) -> str:
-    """Rewrite an answer in the dialect that the parsers read; the module docstring describes it."""
+    """Rewrite an answer in the parsers' dialect, which the module's docstring describes."""
     s = inside_boxes(text)
     if _JSON_LIST.fullmatch(s):
         s = ", ".join(map(_unquoted, re.findall(_QUOTED, s)))
@@ -238,7 +238,7 @@ def clean_answer(text: str) -> str:
 
 
 def _aside(match: re.Match[str]) -> str:
-    """Drop the brackets of a unit or `(approximately)`, and the repetition of a number in words."""
+    """Drop a number's repetition in words, or the brackets of a unit or of `(approximately)`."""
     said = quantities.spoken_number(match[1].strip(OPEN + CLOSE))
     if said is not None and said == numbers.read_rational(match.string[: match.start()].strip()):
         return ""
@@ -246,7 +246,7 @@ def _aside(match: re.Match[str]) -> str:
 
 
 def _unquoted(item: str) -> str:
-    """The text of an item of a list in JSON."""
+    """The text of a quoted item of a JSON list."""
     item = item[1:-1]
     if not re.search(r"\\[A-Za-tv-z]", item.replace("\\\\", "")):
         item = item.replace("\\\\", "\\")
@@ -259,7 +259,7 @@ def _script(match: re.Match[str]) -> str:
 
 
 def _layout(s: str) -> str:
-    """Drop colours and emphasis; write intervals, number sets and signs in one way."""
+    """Drop colours and emphasis; write intervals, number sets and signs uniformly."""
     if match := _EMPHASIS.fullmatch(s):
         s = match.group(2)
     s = _NO_DELIMITER.sub("", _COLOUR.sub("", s))

@@ -1,4 +1,4 @@
-"""Characters that mark structure in a cleaned answer; cleaning drops them from its input.
+"""Characters that mark structure in a cleaned answer. `clean_answer` drops them from its input.
 
 Words stand in OPEN..CLOSE, sets in SET_OPEN..SET_CLOSE, and rows of matrices end in ROW. AND and OR
 replace the words 'and' and 'or', which separate items as commas do.

@@ -1,7 +1,7 @@
-"""Whether two nodes are the same answer: the rules of mode 'strict', symmetric in both sides.
+"""The rules of mode 'strict' for whether two nodes are the same answer, in either order.
 
-Rules of answers come first, then those of formulas with the words beside them, then pairs of items
-of two lists, in order or in any order.
+The first rules are for answers of every kind. Then follow the rules for formulas and the words
+beside them, and the rules for the items of two lists, in order or in any order.
 """
 
 import functools
@@ -18,13 +18,13 @@ from vinejax.grading.strict.answers import measures, nodes, reader, real_sets, r
 from vinejax.grading.strict.answers.nodes import Collection, Formula, Node, source_key
 from vinejax.grading.strict.english import units, words
 
-# Characters in all pairs of items of two lists; longer lists must match in order. A character costs
-# up to 0.1 ms, and no comparison may take a second.
+# The most characters in all pairs of items of two lists; longer lists must match in order. A
+# character costs up to 0.1 ms, and no comparison may take more than a second.
 MAX_PAIRED = 10_000
 
 
 def same_answer(a: Node, b: Node) -> bool:
-    """Whether a mathematician would take one answer for the other: `(B) 12` is also `B`, or 12."""
+    """Whether a mathematician would accept one answer for the other, as `B` or 12 for `(B) 12`."""
     return _same(a, b) or _same_choice(a, b)
 
 
@@ -59,14 +59,14 @@ def _same(a: Node, b: Node) -> bool:
 
 
 def _based(node: Node) -> tuple[str, int] | None:
-    """Digits and base of a number in a base, also of a formula such as `2a_{16}`; else None."""
+    """Digits and base of a number in a base, or of a formula such as `2a_{16}`; else None."""
     if isinstance(node, nodes.Based):
         return node.digits, node.base
     return numbers.read_based(node.source.upper()) if isinstance(node, Formula) else None
 
 
 def _same_choice(a: Node, b: Node) -> bool:
-    """Whether two choices have the same letter, or a choice has the wording of the other answer."""
+    """Whether two choices have the same letter, or the wording of one is the other answer."""
     x, y = reader.read_choice(a.source), reader.read_choice(b.source)
     if x and y:
         return x[0] == y[0] and (x[1] is None or y[1] is None or _same(x[1], y[1]))
@@ -76,7 +76,7 @@ def _same_choice(a: Node, b: Node) -> bool:
 
 def _same_text(a: Node, b: Node) -> bool:
     if isinstance(a, nodes.Raw) and isinstance(b, nodes.Raw):
-        # Neither was understood: only equal words make them equal.
+        # No parser could read them, so they are equal only if their words are.
         wordy = all(re.fullmatch(r"[^\\^_{}|]*", n.source) for n in (a, b))
         return wordy and words.same_words(a.source, b.source)
     if words.same_words(a.source, b.source):
@@ -101,7 +101,7 @@ def _collection(a: Node, b: Node) -> bool:
         if _named(a) != _named(b):
             if _named(a) and _named(b):  # x = 1, y = 2 against a = 1, b = 2
                 return _in_any_order(a.items, b.items)
-            # x = 1, y = 2 against 1, 2: the order says which is which.
+            # x = 1, y = 2 against 1, 2: values are matched in order.
             return _in_order(_values(a), _values(b))
         by_noun = _by_noun(a, b)
         if by_noun is not None:
@@ -120,7 +120,7 @@ def _collection(a: Node, b: Node) -> bool:
 
 
 def _disagree(a: Collection, b: Collection) -> bool:
-    """Whether one list has `and`, the other `or`, and the items are not values of one unknown."""
+    """Whether one list has `and`, the other `or`, and not all items are plain values."""
     if {a.joiner, b.joiner} != {"and", "or"}:
         return False
     for item in (*a.items, *b.items):
@@ -134,7 +134,7 @@ def _disagree(a: Collection, b: Collection) -> bool:
 
 
 def _by_noun(a: Collection, b: Collection) -> bool | None:
-    """Whether two lists of counts agree, such as 5 boys, 3 girls; None if an item has no noun."""
+    """Whether lists of counts such as `5 boys, 3 girls` agree; None if an item has no noun."""
     x, y = ({units.nouns(i.unit): i for i in n.items if isinstance(i, Formula)} for n in (a, b))
     if not len(x) == len(a.items) == len(b.items) == len(y) or frozenset() in (*x, *y):
         return None
@@ -149,11 +149,11 @@ def _repeats(node: Collection) -> bool:
 
 
 def _named(node: Collection) -> tuple[str, ...]:
-    """The sorted names in `x = 1, y = 2` if they all differ; () for other lists."""
+    """The sorted names of a list such as `x = 1, y = 2` if all differ; () for other lists."""
     pairs = [relations.named_value(item) for item in node.items]
     names = [source_key(pair[0].source) for pair in pairs if pair]
     if len({name.partition("_")[0] for name in names}) == 1:
-        return ()  # x_1 = 2, x_2 = 5: roots, in any order
+        return ()  # x_1 = 2, x_2 = 5 are roots and have no order
     return tuple(sorted(names)) if len(set(names)) == len(node.items) > 1 else ()
 
 
@@ -163,7 +163,7 @@ def _values(node: Collection) -> list[Node]:
 
 
 def _with_shared_name(node: Collection) -> Nodes[Node]:
-    """The items of `n = 1, 2, 3` as n = 1, n = 2, n = 3; other lists are unchanged."""
+    """The items of a list, where `n = 1, 2, 3` becomes n = 1, n = 2, n = 3."""
     first, *rest = node.items or (nodes.Raw(""),)
     value = relations.named_value(first)
     if not value or any(isinstance(item, nodes.Relation) for item in rest):
@@ -202,7 +202,7 @@ def _relation(a: Node, b: Node) -> bool:
 
 
 def _names_others(name: Node, values: Node) -> bool:
-    """Whether the names in `a = 1, b = 2` differ from those in a tuple such as `(x, y)`."""
+    """Whether the names in `a = 1, b = 2` are not the names in the tuple `name`, as `(x, y)`."""
     names = _named(values) if isinstance(values, Collection) else ()
     if not names or not isinstance(name, nodes.Sequence):
         return False
@@ -225,7 +225,7 @@ def _matrix(a: Node, b: Node) -> bool:
 
 
 def _ratio(a: Node, b: Node) -> bool:
-    """Whether ratios are proportional, times of day equal, or a ratio equals a quotient."""
+    """Whether two ratios are proportional or the same time, or a ratio equals a quotient."""
     if isinstance(a, nodes.Ratio) and isinstance(b, nodes.Ratio):
         if not units.same_unit(a.unit, b.unit) or len(a.parts) != len(b.parts):
             return False
@@ -242,7 +242,7 @@ def _ratio(a: Node, b: Node) -> bool:
 
 
 def _is_clock(a: Node, b: Node) -> bool:
-    """Whether both nodes look like times of day, or one must be a time: 8:05, 2:30 PM."""
+    """Whether both nodes look like times of day, or one must be a time, as 8:05 or 2:30 PM."""
     sources = [node.source.strip() for node in (a, b)]
     if any(isinstance(node, nodes.Ratio) and node.unit for node in (a, b)):
         return True
@@ -255,7 +255,7 @@ def _is_clock(a: Node, b: Node) -> bool:
 
 
 def _same_formula(a: Formula, b: Formula) -> bool:
-    """Whether two formulas are equal in value, unit and description."""
+    """Whether two formulas have equal values, units and descriptions."""
     if a.prefix and b.prefix and words.text_key(a.prefix) != words.text_key(b.prefix):
         return False
     if not _same_description(a, b):
@@ -280,9 +280,9 @@ def _same_formula(a: Formula, b: Formula) -> bool:
 
 
 def _same_description(a: Formula, b: Formula) -> bool:
-    """False if words other than units tell two formulas apart: `n` even, `n` odd."""
+    """False if words other than units distinguish the formulas, as in `n even` and `n odd`."""
     if any(isinstance(node.tree, trees.Symbol) and variables(node.tree) for node in (a, b)):
-        return units.nouns(a.unit) == units.nouns(b.unit)  # \triangle ABC: a name in the words
+        return units.nouns(a.unit) == units.nouns(b.unit)  # \triangle ABC has a name in its words
     return units.same_description(a.unit, b.unit)
 
 
@@ -302,8 +302,8 @@ def _in_order(a: Nodes[Node], b: Nodes[Node]) -> bool:
 def _in_any_order(a: Nodes[Node], b: Nodes[Node]) -> bool:
     """Whether every item of `a` has a partner of its own in `b`.
 
-    Partners are found by augmenting paths: equality is not transitive (5% is 5 and 0.05), so that
-    the first match may have to give way.
+    Equality is not transitive (5% is 5 and 0.05), so the first match of an item may be wrong.
+    Augmenting paths find the partners.
     """
     if len(a) != len(b):
         return False
@@ -334,7 +334,7 @@ def _same_members(a: Nodes[Node], b: Nodes[Node]) -> bool:
 
 
 def _unpaired(a: Nodes[Node], b: Nodes[Node]) -> list[Node]:
-    """The items of `a` that remain when equal texts and plain numbers of both are paired off."""
+    """The items of `a` that are left after equal texts and equal numbers of both are paired."""
     partners = Counter(map(_identity, b))
     left = []
     for item in a:
@@ -357,7 +357,7 @@ def _is_affordable(a: Nodes[Node], b: Nodes[Node]) -> bool:
 
 
 def _size(node: Node) -> int:
-    """The number of characters to compare; for a collection, in all pairs of its items."""
+    """The characters to compare; in a collection, each item counts once for every item."""
     if isinstance(node, Collection):
         return len(node.items) * sum(map(_size, node.items))
     if isinstance(node, nodes.Sequence):

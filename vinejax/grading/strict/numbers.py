@@ -5,7 +5,7 @@ import struct
 from fractions import Fraction
 
 MAX_DIGITS = 2000  # beyond this, numbers are compared as text
-LONG_DECIMAL = 10  # significant digits from which a decimal is read as a printed double
+LONG_DECIMAL = 10  # a decimal with this many digits or more is read as a printed double
 DOUBLE = Fraction(1, 10**15)  # relative error of a few operations in float64
 
 _DECIMAL = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?")
@@ -18,7 +18,7 @@ _BASE = re.compile(r"[{(]?([0-9A-Z.]+)[})]?_\{?(\d{1,2})\}?")
 
 
 def read_decimal(text: str) -> Fraction | None:
-    """The exact value of an integer, a decimal or `1e3`; None for others or too many digits."""
+    """The exact value of an integer or decimal, also `1e3`; None for other or very long texts."""
     if len(text) > MAX_DIGITS:
         return None
     match = _DECIMAL.fullmatch(text)
@@ -51,7 +51,7 @@ def read_rational(text: str) -> Fraction | None:
 def same_number(a: Fraction, b: Fraction, a_text: str, b_text: str) -> bool:
     """Whether two numbers are equal, or one is a long decimal that the other rounds to.
 
-    Of two decimals, the longer must be what floating-point arithmetic prints for the other.
+    If both are decimals, floating-point arithmetic must print the longer one for the other.
     """
     if a == b or (read_decimal(a_text) is None) != (read_decimal(b_text) is None):
         return a == b or rounds_to(a, b_text) or rounds_to(b, a_text)
@@ -59,7 +59,7 @@ def same_number(a: Fraction, b: Fraction, a_text: str, b_text: str) -> bool:
 
 
 def _prints(value: Fraction, short: str, shown: str) -> bool:
-    """Whether `shown` is the decimal `short` with the error of float64 or float32 arithmetic."""
+    """Whether float64 or float32 arithmetic may print the decimal `short` as `shown`."""
     digits, most = significant_digits(shown), significant_digits(short)
     if digits in (16, 17) and most <= 15 and rounds_to(value, shown):
         return True
@@ -71,8 +71,8 @@ def _prints(value: Fraction, short: str, shown: str) -> bool:
 def rounds_to(value: Fraction, shown: str) -> bool:
     """Whether `value` rounds to `shown`, a decimal of at least LONG_DECIMAL digits.
 
-    Shorter decimals are never approximations: 0.333 is not a third. Of 16 and 17 digits, as in a
-    printed double, the last are the rounding of its computation; of more, the last may be off by 1.
+    Shorter decimals are never approximations: 0.333 is not a third. With 16 or 17 digits, as in a
+    printed double, `shown` may have a relative error DOUBLE. With more, the last may be off by 1.
     """
     exact, digits = read_decimal(shown), significant_digits(shown)
     if exact is None or digits < LONG_DECIMAL:
@@ -98,7 +98,7 @@ def join_thousands(text: str) -> str:
 def _join(match: re.Match[str]) -> str:
     before = match.string[: match.start()].rstrip("+- ")[-1:]
     after = match.string[match.end() :].lstrip(" ")[:1]
-    # A pair fills its brackets: (-36,104] is an interval, [1,200] is no number.
+    # Within brackets the commas stay: (-36,104] is an interval, [1,200] is no number.
     pair = before and before in "([\u2983" and after and after in ")]\u2984"
     return match.group() if pair else match.group().replace(",", "")
 

@@ -1,4 +1,4 @@
-"""Computes the value of a tree at a point, exactly if it is rational, else to a number of bits.
+"""Computes values of trees at a point: rational values exactly, others to a number of bits.
 
 Sizes are bounded before a number is computed: a tower of powers or a factorial raises `TooLarge`
 instead of filling the memory.
@@ -16,8 +16,8 @@ import mpmath
 from vinejax.grading.strict.algebra import syntax_trees as trees
 from vinejax.grading.strict.algebra.syntax_trees import Tree
 
-MAX_BITS = 60_000  # in an exact number
-MAX_MAGNITUDE = 20_000  # binary exponent, in absolute value
+MAX_BITS = 60_000  # bits of an exact number
+MAX_MAGNITUDE = 20_000  # largest binary exponent, in absolute value
 MAX_FACTORIAL = 5_000
 
 _FLAT = ("tanh", "coth")
@@ -29,11 +29,11 @@ class TooLarge(ArithmeticError):
 
 
 class Undefined(ArithmeticError):
-    """Raised where a tree has no value: division by zero, log of zero, infinity in arithmetic."""
+    """Raised where a tree has no value, as after division by zero or a log of zero."""
 
 
 class Evaluator:
-    """Values of trees at `point`, a value for every variable, to `bits` bits.
+    """Computes values of trees to `bits` bits at `point`, which has a value for every variable.
 
     `counted` is a subset of {"deg", "pct", "log"}, the notations that are taken literally: a degree
     mark is pi/180, a per cent sign 1/100, and a log without a base is decimal. Otherwise the two
@@ -139,7 +139,7 @@ class Evaluator:
         return self.mp.power(x, y)
 
     def check(self, size: Value, shift: int = 0) -> None:
-        """Raises TooLarge if a result would have a binary exponent past size * 2**shift."""
+        """Raises TooLarge if size * 2**shift, the largest exponent of a result, is too large."""
         if shift > 40 or size * 2 ** max(0, int(shift)) > MAX_MAGNITUDE:
             raise TooLarge
 
@@ -232,7 +232,7 @@ def _bounded(value: Fraction) -> Fraction:
 
 
 def _exact_power(base: Fraction, exponent: Fraction) -> Fraction | None:
-    """base**exponent if the root is rational, as in 4^{1/2}; else None."""
+    """base**exponent if it is rational, as 4^{1/2} is; else None."""
     index, n = exponent.denominator, exponent.numerator
     if base < 0 or index > 64 or max(abs(n), base.numerator, base.denominator) > 10**15:
         return None

@@ -34,18 +34,18 @@ _GREEK = set(
     Omega ell hbar emptyset odot circ prime max min oplus perp parallel triangle angle""".split()
 )
 _STOP = {"+", "-", ")", "}", "]", ",", "/", "%", "\\pm", "\\mp", "\\rfloor", "\\rceil"}
-_STOP |= {"\\over", "\\choose", ""}  # "" is the end
+_STOP |= {"\\over", "\\choose", ""}  # "" is the end of the text
 _PRODUCT = {"*", "\\cdot", "\\times"}
 _OF_SEVERAL = {"max", "min", "gcd", "lcm"}
 _WRAPPERS = {"\\overline", "\\mathbb", "\\bar", "\\dot", "\\mathrm"}
 
 
 class Malformed(ValueError):
-    """Raised for text that is not a formula of the supported subset, or exceeds the bounds."""
+    """Raised for text that is not a supported formula, or exceeds the bounds."""
 
 
 def tokenise(text: str) -> list[tuple[str, str]]:
-    """The kind and the text of each token; raises Malformed at the first unknown character."""
+    """The kind and the text of each token. Raises Malformed at the first unknown character."""
     tokens, at = [], 0
     while at < len(text):
         match = _TOKEN.match(text, at)
@@ -76,7 +76,7 @@ class _Parser:
         self.tokens = tokens
         self.at = 0
         self.depth = 0
-        self.bars = False  # inside |..|, where a bar closes instead of opening
+        self.bars = False  # inside |..|, where the next bar closes the first one
 
     def peek(self, ahead: int = 0) -> str:
         at = self.at + ahead
@@ -92,7 +92,7 @@ class _Parser:
         return self.tokens[self.at - 1][1]
 
     def accept(self, *expected: str) -> bool:
-        """Whether the next token is one of `expected`; if so, takes it."""
+        """Takes the next token if it is one of `expected`; returns whether it was."""
         accepted = self.peek() in expected
         self.at += accepted
         return accepted
@@ -140,7 +140,7 @@ class _Parser:
                 tree = self.join(tree, self.deeper(self.power))
 
     def ends_factor(self) -> bool:
-        """Whether the next token begins no factor."""
+        """Whether the next token cannot begin a factor."""
         if self.kind() == "text":
             return False
         return self.peek() in _STOP or (self.peek() == "|" and self.bars)
@@ -151,7 +151,7 @@ class _Parser:
         return self.deeper(self.power)
 
     def join(self, left: Tree, right: Tree) -> Tree:
-        """Joins adjacent factors: to a mixed number if they look like one, else to a product."""
+        """The mixed number that two adjacent factors look like, or else their product."""
         last = left.factors[-1] if isinstance(left, trees.Product) else left
         is_word = isinstance(last, trees.Symbol) and last.name[0] == "'"
         if isinstance(right, trees.Number) and (isinstance(last, trees.Number) or is_word):
@@ -196,7 +196,7 @@ class _Parser:
         return tree
 
     def argument(self) -> Tree:
-        """Reads an argument of a command such as \\frac: a group, or as in TeX one token."""
+        """Reads an argument of a command such as \\frac: a group, or one token as in TeX."""
         if self.peek() == "{":
             return self.atom()
         if self.kind() == "num" and len(self.peek()) > 1:
@@ -230,7 +230,7 @@ class _Parser:
         return trees.Call("abs", (tree,)) if token == "|" else tree
 
     def symbol(self, name: str) -> Tree:
-        """Reads the primes and the subscript of a variable; a bare e or i is the constant."""
+        """Reads the primes and subscripts after a name; e and i without these are constants."""
         while self.peek() in ("_", "'") and self.kind() == "op":
             name += self.subscript() if self.take() == "_" else "'"
         return trees.Symbol(name)
@@ -284,7 +284,7 @@ class _Parser:
         return trees.Call("root", (radicand, index))
 
     def function(self, name: str) -> Tree:
-        """Reads `\\sin^2 2x` or `\\log_2 8`; the argument ends before an operator or function."""
+        """Reads `\\sin^2 2x` or `\\log_2 8`. The argument ends before an operator or a function."""
         power: Tree | None = None
         base: Tree | None = None
         if name == "lg":

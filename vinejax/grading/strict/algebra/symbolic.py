@@ -1,9 +1,9 @@
 """Decides whether two trees are the same function of their variables, or multiples of each other.
 
-Rational constants are compared exactly, all else by its values at fixed points: an identity holds
-at all points, and different answers practically never agree to a hundred digits, or to more digits
-where the numbers in them are very small or large. This needs no simplifier, so it takes
-milliseconds and always ends.
+Rational constants are compared exactly, and other trees by their values at fixed points. Equal
+trees agree at all points, and others practically never agree to a hundred digits. More digits are
+compared where the numbers in the trees are very small or large. No simplifier is needed, so that a
+comparison takes milliseconds and always ends.
 """
 
 import itertools
@@ -22,7 +22,7 @@ from vinejax.grading.strict.algebra.syntax_trees import Tree, nodes_of, variable
 CONSTANT_BITS = 500  # for constants: 150 digits
 POINT_BITS = 240
 POINTS = 10
-ENOUGH = 3  # points at which both sides have a value
+ENOUGH = 3  # least number of points at which both sides have a value
 SLACK = 40  # last bits that rounding may have changed
 # Bits needed per bit of span: sin x differs from x by x^3/6, whose exponent is three times that.
 DEPTH = 4
@@ -34,7 +34,7 @@ _FAILURES = (ArithmeticError, ValueError, TypeError, KeyError, RecursionError)
 
 
 def _readings(a: Tree, b: Tree) -> Iterator[frozenset[str]]:
-    """The values of `Evaluator.counted` to try: all notations in the trees, then all subsets."""
+    """Sets `counted` for `Evaluator`: first all notations in the trees, then all subsets."""
     present = set()
     for node in itertools.chain(nodes_of(a), nodes_of(b)):
         match node:
@@ -48,7 +48,7 @@ def _readings(a: Tree, b: Tree) -> Iterator[frozenset[str]]:
 
 
 def is_infinite(tree: Tree) -> int:
-    """1 for infinity, -1 for minus infinity, 0 for any other tree."""
+    """Returns 1 for infinity, -1 for minus infinity, and 0 for any other tree."""
     if tree == trees.INFINITY:
         return 1
     return -is_infinite(tree.inner) if isinstance(tree, trees.Negative) else 0
@@ -57,7 +57,7 @@ def is_infinite(tree: Tree) -> int:
 def same_value(a: Tree, b: Tree, counting: frozenset[str] = frozenset()) -> bool:
     """Whether two trees have the same value for all values of their variables.
 
-    `counting`: notations that are always taken literally, see `Evaluator.counted`.
+    The notations in `counting` are always taken literally (`counted` of `Evaluator`).
     """
     if a == b:
         return True
@@ -86,9 +86,9 @@ def _same(a: Tree, b: Tree, counted: frozenset[str]) -> bool:
 def _confirmed(
     near: Callable[[int], tuple[bool, int]], compared: tuple[Tree, Tree], bits: int
 ) -> bool:
-    """The verdict of `near(bits)`; True is confirmed with more bits if the span needs them.
+    """Whether `near` finds the trees equal, with more bits than `bits` if the span needs them.
 
-    `e^x + 10^{-70}` is `e^x` to 240 bits, and no longer to 1,200.
+    For example, `e^x + 10^{-70}` equals `e^x` to 240 bits, but not to 1,200.
     """
     verdict, span = near(bits)
     if not verdict or DEPTH * span <= bits - SLACK:
@@ -103,7 +103,7 @@ def _same_constant(a: Tree, b: Tree, counted: frozenset[str]) -> bool:
         x, y = measure.pair(a, b)
         if _near(x, y, bits) or max(abs(x), abs(y)) * 2 ** (bits // 2) > 1:
             return _near(x, y, bits), measure.span
-        # Both are tiny: noise, which shrinks with more bits, or numbers, which do not.
+        # Both are tiny. More bits make rounding errors smaller, but not exact differences.
         x2, y2 = evaluate.Evaluator({}, 4 * bits, counted).pair(a, b)
         return abs(x2 - y2) * 2**bits < abs(x - y), measure.span
 
@@ -147,7 +147,7 @@ def _near(x: Any, y: Any, bits: int, floor: int = 0) -> bool:
 
 
 def _points(names: list[str]) -> Iterator[dict[str, Fraction]]:
-    """Fixed rational points; every second is positive, where roots and logarithms are real."""
+    """Fixed rational points. Every second one is positive, so that roots and logs are real."""
     generator = random.Random(" ".join(names))
     for index in range(POINTS):
         yield {
@@ -162,8 +162,8 @@ def _sample(
 ) -> tuple[list[tuple[Any, Any]], int]:
     """Pairs of values of both trees at several points, and the largest span.
 
-    The points are those where both values are real, or all if there are too few. Raises Undefined
-    if too few points have values.
+    The points are those where both values are real, or all points if those are too few or a tree
+    has the unit i. Raises Undefined if too few points have values.
     """
     real, other, span = [], [], 0
     for point in _points(names):
@@ -198,14 +198,14 @@ def real_value(tree: Tree) -> Any:
 
 
 def _fraction(value: evaluate.Value, places: int) -> Fraction:
-    """The real part of `value` as a Fraction, truncated to `places` decimals if it is mpmath's."""
+    """The real part of `value` as a Fraction; a number of mpmath is cut to `places` decimals."""
     if isinstance(value, Fraction):
         return value
     return Fraction(int(value.real * 10**places), 10**places)
 
 
 def as_rational(tree: Tree) -> trees.Number | None:
-    """The rational number that a tree equals at all points; None if it varies or is too long."""
+    """The rational number that equals the tree at all points; None if there is no short one."""
     names = sorted(variables(tree))
     try:
         values = [

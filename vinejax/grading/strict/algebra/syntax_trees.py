@@ -1,4 +1,4 @@
-"""Expression trees, which the parser builds and the evaluator and the comparison read.
+"""Expression trees. The parser builds them; the evaluator and the comparison read them.
 
 Trees are frozen, hashable and compared by value. A number keeps its written form, because a long
 decimal may be the printed form of another number (`numbers.rounds_to`). `a - b` is a sum with a
@@ -13,7 +13,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A rational number, and the text as which it was written."""
+    """A rational number, and how it was written."""
 
     value: Fraction
     shown: str
@@ -78,12 +78,12 @@ REALS = Symbol("mathbb:R")  # the set of real numbers
 
 
 def number(value: int | Fraction) -> Number:
-    """A number that was computed and not written: it is shown as `str(value)`."""
+    """The node of a computed number, whose written form is `str(value)`."""
     return Number(Fraction(value), str(value))
 
 
 def nodes_of(tree: Tree) -> Iterator[Tree]:
-    """The tree and all its subtrees."""
+    """Yields the tree and all its subtrees."""
     stack = [tree]
     while stack:
         node = stack.pop()

@@ -1,8 +1,8 @@
 """Conditions behind an answer, which one side may leave out: `x^2, x > 0`, `2k for integers k`.
 
-A condition restricts a variable of the answer, or gives a reason for it ('since x > 0'). An answer
-that is itself a set of numbers (`x > 5, x \\ne 7`), the value at a point and the pieces of a
-function have none.
+A condition restricts a variable of the answer, or gives a reason for it ('since x > 0'). Answers
+have no condition if they are a set of numbers (`x > 5, x \\ne 7`), the value at a point or the
+pieces of a function.
 """
 
 import re
@@ -29,7 +29,7 @@ _INDICES = set("ijklmnpqrst")  # letters that one expects for an integer
 
 
 def same_but_for_conditions(a: str, b: str, same: Callable[[str, str], bool]) -> bool:
-    """Whether two cleaned answers are equal when a condition that only one has is left out.
+    """Whether two cleaned answers are equal without a condition that only one of them has.
 
     A variable that stands for an integer may have another name on the other side.
     """
@@ -48,7 +48,7 @@ def same_but_for_conditions(a: str, b: str, same: Callable[[str, str], bool]) ->
 
 
 def _split(s: str) -> tuple[str, set[str], str] | None:
-    """The value, the variables that stand for integers, and the rest of the condition.
+    """The value, its variables that stand for integers, and the other restrictions as text.
 
     None for an answer without a condition, and for the pieces of a function.
     """
@@ -89,7 +89,7 @@ def _parts(value: str, condition: str, word: str = "") -> tuple[str, set[str], s
 
 
 def _free(node: Node) -> set[str] | None:
-    """The variables of a value; None if a node is a set of numbers or no value."""
+    """The variables of a node; None for a node without a value, such as an inequality."""
     match node:
         case nodes.Formula(tree=tree):
             return variables(tree)

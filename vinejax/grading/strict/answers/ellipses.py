@@ -1,4 +1,4 @@
-"""Lists with dots: `1, 2, \\ldots, 10` stands for all its terms where they are a progression."""
+"""Lists with dots: `1, 2, \\ldots, 10` stands for all terms if they form a progression."""
 
 import dataclasses
 import re
@@ -8,8 +8,8 @@ from vinejax.grading.strict.algebra import evaluate, symbolic
 from vinejax.grading.strict.algebra.syntax_trees import number
 from vinejax.grading.strict.answers.nodes import Collection, Formula, Node, Relation, Sequence
 
-MAX_TERMS = 1000  # written out; of longer progressions only the start is compared
-MAX_PARTS = 4  # sets of a union and sides of a relation
+MAX_TERMS = 1000  # terms that are written out; of longer progressions only the start is compared
+MAX_PARTS = 4  # sets of a union, or sides of a relation
 
 _OF_SETS = ("union", "intersection", "difference")
 _DOTS = re.compile(r"\s*\\ldots\s*")
@@ -19,9 +19,9 @@ def write_out_dots(node: Node) -> Node:
     """Replaces the dots of a list, set or tuple by the terms that they stand for.
 
     Also replaces dots in the sides of a relation and in the sets of a union, intersection or
-    difference. The terms before the dots define an arithmetic progression by two terms, an
-    arithmetic or geometric progression by three; a whole number before a larger number counts up to
-    it. A progression without a numeric end keeps its first terms and the dots.
+    difference. Two terms before the dots define an arithmetic progression, three terms an
+    arithmetic or geometric one. After a single whole number the dots count up by 1, to a larger
+    number. A progression without a numeric end keeps its first terms and the dots.
     """
     if isinstance(node, Relation) and len(node.sides) <= MAX_PARTS:
         return dataclasses.replace(node, sides=tuple(map(write_out_dots, node.sides)))

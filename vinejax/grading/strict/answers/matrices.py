@@ -1,4 +1,4 @@
-"""Reads matrices, also sums, products and multiples of them, and determinants as formulas."""
+"""Reads matrices, and their sums, products and multiples. Determinants become formulas."""
 
 import re
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from vinejax.grading.strict.answers.nodes import Collection, Formula, Matrix, No
 from vinejax.grading.strict.marks import CLOSE, MATRIX, MATRIX_END, OPEN, ROW
 
 MAX_CELLS = 3000
-MAX_MATRICES = 8  # in one expression
+MAX_MATRICES = 8  # matrices in one expression
 MAX_PRODUCT = 36  # cells of a matrix that is multiplied
 MAX_ORDER = 4  # rows of a determinant that is expanded
 
@@ -26,7 +26,7 @@ _GROUP, _SUM = re.compile(r"\([^()]*\)|\{[^{}]*\}"), re.compile(r"(?<=.)[-+]")
 _ONE = re.compile(r"\\begin\s*\{(\w+)\*?\}(?:(?!\\begin|\\end).)*\\end\s*\{\1\*?\}", re.DOTALL)
 _ARRAY_SPEC = re.compile(r"^\s*(?:\[\w\])?\{[lcr|@{}\s]*\}")
 _ROW, _CELL = re.compile(ROW), re.compile("&")
-# A matrix in an expression: its number between two marks, then perhaps ^T.
+# In an expression a matrix is replaced by its number between two marks; ^T may follow.
 _MARK = MATRIX + "{}" + MATRIX_END
 _POWER = r"(?:\s*\^\s*(?:T|\\top|\{\s*(?:T|\\top|\\mathbb:T)\s*\}))"
 _FACTOR = re.compile(
@@ -129,7 +129,7 @@ def _formulas(node: Node | None) -> Cells | None:
 
 
 def _product(s: str, at: int, grids: list[Cells | None]) -> tuple[Cells | None, int]:
-    """The product of adjacent matrices from index `at` on, or None, and the index after them."""
+    """The product (or None) of the adjacent matrices from index `at` on, and the index after."""
     result: Cells | None = None
     while factor := _FACTOR.match(s, at):
         grid, at = grids[int(factor.group(1))], factor.end()

@@ -1,4 +1,4 @@
-"""Units that convert into each other, measures in two units, and times of day."""
+"""Reads and converts units, measures in two units (`6 feet 2 inches`), and times of day."""
 
 import operator
 import re
@@ -33,7 +33,7 @@ _NOON = {"noon": 12 * 60, "midnight": 0}
 
 
 def unit_scale(unit: str) -> tuple[str, Fraction] | None:
-    """The base unit of a unit, also of area, volume or rate, and its size in it; or None."""
+    """The base unit of `unit`, and how many base units it has; None for an unknown unit."""
     match = re.fullmatch(r"([a-z]+)(?:/([a-z]+))?([23]?)", unit)
     if not match or any(u and u not in _SCALES for u in match.group(1, 2)):
         return None
@@ -63,7 +63,7 @@ def compound_measure(s: str) -> Formula | None:
 
 
 def unit_as_factor(tree: Tree, unit: str, other: Tree) -> Tree | None:
-    """`5 kg` as 5 * 1000 * g if `other` has the variable g; None if no variable is such a unit."""
+    """The tree of `5 kg` as 5 * 1000 * g if `other` has the variable g; else None."""
     letters = variables(other)
     letter = unit.strip(OPEN + CLOSE + " ")
     if letter in units.LETTERS & letters:

@@ -48,7 +48,7 @@ class Ratio(Read):
 
 @dataclass(frozen=True)
 class Sequence(Read):
-    """A tuple, point, vector or interval: ordered, with its brackets."""
+    """A tuple, point, vector or interval, whose items have an order, with its brackets."""
 
     opening: str
     items: tuple["Node", ...]
@@ -59,7 +59,7 @@ class Sequence(Read):
 class Collection(Read):
     """Several nodes; `kind` is 'set' (in braces), 'list', 'union', 'intersection' or 'difference'.
 
-    `joiner` says whether the items of a list are joined by "and" or "or", or by commas alone ("").
+    `joiner` says whether the items of a list are joined by "and" or "or", or only by commas ("").
     """
 
     kind: str
@@ -69,7 +69,7 @@ class Collection(Read):
 
 @dataclass(frozen=True)
 class Matrix(Read):
-    """A matrix as rows of nodes; `bars`: it is written as a determinant."""
+    """A matrix as rows of nodes; with `bars` it is written as a determinant."""
 
     rows: tuple[tuple["Node", ...], ...]
     bars: bool = False
@@ -87,7 +87,7 @@ Node = Raw | Text | Formula | Based | Ratio | Sequence | Collection | Matrix | R
 
 
 def open_lists(members: list[Node]) -> tuple[Node, ...]:
-    """The members, with every list among them replaced by its items."""
+    """The members, where the items of a list take the place of the list."""
     flat: list[Node] = []
     for node in members:
         if isinstance(node, Collection) and node.kind == "list":
@@ -98,6 +98,6 @@ def open_lists(members: list[Node]) -> tuple[Node, ...]:
 
 
 def source_key(source: str) -> str:
-    """A source without spaces and braces that mean nothing: `x ^{2}` becomes `x^2`."""
+    """A source without meaningless spaces and braces, so that `x ^{2}` becomes `x^2`."""
     bare = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", source).rstrip(".")
     return re.sub(r"([_^])\{(\w)\}(?!\d)", r"\1\2", bare)

@@ -1,6 +1,6 @@
 """Reads an answer from the outside in: lists and relations, then brackets, then formulas.
 
-`read_answer` never raises: text that it does not understand is a `Raw`, equal only to itself.
+`read_answer` never raises. Text that it cannot read becomes a `Raw`, which equals only itself.
 """
 
 import re
@@ -46,7 +46,7 @@ _PREFIX = re.compile(rf"{OPEN}([^{CLOSE}]*){CLOSE}\s*:?\s*([^{OPEN}{CLOSE}]+)")
 
 
 def read_answer(text: str, thousands: bool = True) -> Node:
-    """The structure of a cleaned answer; `thousands`: whether 1,000 is one number."""
+    """The node of a cleaned answer; with `thousands`, `1,000` is one number."""
     return _read(numbers.join_thousands(text) if thousands else text, 0)
 
 
@@ -95,7 +95,7 @@ def _unwrap(s: str) -> str:
 
 
 def _restated(s: str, depth: int) -> Node | None:
-    """The set in `x < 2 : (-\\infty, 2)`, which states it twice; None for other texts."""
+    """The set that a text such as `x < 2 : (-\\infty, 2)` states twice; None for other texts."""
     parts = latex.split_outside_brackets(s, _COLON)[0]
     if len(parts) != 2 or not _SET.search(parts[1]):
         return None
@@ -123,7 +123,7 @@ def _list(s: str, depth: int) -> Node | None:
 
 
 def _joined(s: str, members: tuple[Node, ...], joiner: str) -> nodes.Collection:
-    """A list; inequalities joined by `or` become a union, by `and` an intersection."""
+    """A list of the members; inequalities with `or` become a union, with `and` an intersection."""
     joined = nodes.Collection(s, "list", members, joiner)
     if not joiner or not all(map(_restricts, members)) or real_sets.subject_of(joined) in ("", "?"):
         return joined
@@ -131,7 +131,7 @@ def _joined(s: str, members: tuple[Node, ...], joiner: str) -> nodes.Collection:
 
 
 def _restricts(node: Node) -> bool:
-    """Whether a node is an inequality, or several joined by `and` or `or`, without an equation."""
+    """Whether a node is an inequality, or inequalities joined by `and` or `or`."""
     if isinstance(node, nodes.Collection):
         return node.kind in ("union", "intersection") and node.joiner != ""
     return isinstance(node, nodes.Relation) and "=" not in node.ops
@@ -267,7 +267,7 @@ def _leaf(s: str, depth: int) -> Node:
 
 
 def _said(s: str) -> Node:
-    """The node of words: a number in words, a named set of numbers, or a text."""
+    """The node that words stand for: a number, a named set of numbers, or a text."""
     count = quantities.spoken_number(s.strip(OPEN + CLOSE))
     if count is not None:
         return nodes.Formula(s, number(count))
@@ -278,7 +278,7 @@ def _said(s: str) -> Node:
 
 
 def _splits(s: str, unit: re.Match[str] | None) -> list[tuple[str, str, str]]:
-    """Ways to divide a text into words before, formula and words after; the most likely first."""
+    """Ways to split a text into (words before, formula, words after), the most likely first."""
     before = _PREFIX.fullmatch(s)
     if words.changes_meaning(s) or before and words.CHANGES_NEXT.search(before[1].casefold()):
         return [("", s, "")]

@@ -1,4 +1,4 @@
-"""Sets of real numbers: inequalities, unions and differences as intervals from left to right."""
+"""Turns inequalities, unions and differences of real sets into intervals from left to right."""
 
 import itertools
 import math
@@ -12,14 +12,14 @@ from vinejax.grading.strict.answers.nodes import Node, Sequence, source_key
 
 MAX_INTERVALS = 60
 _BRACKETS = {"<": "()", "<=": "[]"}
-_ONE_BOUND = (("<",), ("<=",))  # |x| < 3 is about x, 1 < |x| < 3 about |x|
+_ONE_BOUND = (("<",), ("<=",))  # `|x| < 3` restricts x, `1 < |x| < 3` restricts |x|
 
 
 class _Span(NamedTuple):
-    """An interval with numeric ends, Fractions or infinite, in the order of real numbers."""
+    """An interval with ends that are Fractions or infinite; ends can be compared by `<`."""
 
-    low: tuple[Any, bool]  # with whether it is open
-    high: tuple[Any, bool]  # with whether it is closed
+    low: tuple[Any, bool]  # the number, and whether the end is open
+    high: tuple[Any, bool]  # the number, and whether the end is closed
     interval: Sequence
 
 
@@ -27,9 +27,9 @@ def as_intervals(node: Node) -> list[Sequence] | None:
     """The intervals of `x < 2`, `-2 <= x <= 7`, `x != 3`, `|x| > 1`, or of sets of these.
 
     Intervals with numeric ends are sorted and merged. None for other nodes, and for intersections
-    and differences of sets without numeric ends. Inequalities with commas alone between them hold
+    and differences of sets without numeric ends. Inequalities that are separated by commas hold
     at the same time, unless no number satisfies all (`x < 1, x > 2`). A list of intervals is their
-    union unless two of them touch or overlap.
+    union; it gives None if two of them touch or overlap.
     """
     intervals = _intervals(node)
     if intervals is None or len(intervals) > MAX_INTERVALS:
@@ -106,7 +106,7 @@ def _of_collection(node: nodes.Collection) -> list[Sequence] | None:
 
 
 def _points(items: tuple[Node, ...]) -> list[Sequence] | None:
-    """The numbers of a set as intervals of one point each; None if an item is no bare formula."""
+    """The items of a set as intervals of one point; None if an item is not a formula alone."""
     bare = all(isinstance(item, nodes.Formula) and not item.prefix + item.unit for item in items)
     return [_interval("[", point, point, "]") for point in items] if bare else None
 
@@ -143,7 +143,7 @@ def _of_relation(node: nodes.Relation) -> list[Sequence] | None:
 
 
 def _inequality(sides: tuple[Node, ...], opening: str, closing: str) -> list[Sequence] | None:
-    """Where sides[0] < sides[1], one being x or |x - c|; else None. Brackets "[", "]" mean <=."""
+    """The x with sides[0] < sides[1], or <= for "[" and "]"; None if no side is x or |x - c|."""
     for side, other, inside in ((sides[0], sides[1], True), (sides[1], sides[0], False)):
         if distance := _distance(side, other):
             low, high = distance
@@ -159,7 +159,7 @@ def _inequality(sides: tuple[Node, ...], opening: str, closing: str) -> list[Seq
 
 
 def _distance(side: Node, other: Node) -> tuple[Node, Node] | None:
-    """c - r and c + r if `side` is `|x - c|` and `other` is a constant r; else None."""
+    """The nodes c - r and c + r if `side` is `|x - c|` and `other` a constant r; else None."""
     match side, other:
         case nodes.Formula(tree=trees.Call("abs", (inner,))), nodes.Formula(tree=radius):
             names = variables(inner)
@@ -185,7 +185,7 @@ _ALL = _interval("(", _MINUS_INFINITE, _INFINITE, ")")
 
 
 def _less_point(base: Sequence, point: Node) -> list[Sequence]:
-    """The two intervals that are left of `base` without an inner point."""
+    """The two intervals that remain of `base` when the inner point `point` is removed."""
     below = _interval(base.opening, base.items[0], point, ")")
     return [below, _interval("(", point, base.items[1], base.closing)]
 
@@ -220,7 +220,7 @@ def _merge(spans: list[_Span]) -> list[_Span]:
 
 
 def _common(parts: list[list[Sequence]]) -> list[Sequence] | None:
-    """The intersection of sets; None if there are several and their ends are not numbers."""
+    """The intersection of one or more sets; None if several sets have ends that are no numbers."""
     if len(parts) == 1:
         return parts[0]
     shared = [_Span((-math.inf, True), (math.inf, False), _ALL)]
@@ -233,7 +233,7 @@ def _common(parts: list[list[Sequence]]) -> list[Sequence] | None:
 
 
 def _difference(base: list[Sequence], removed: list[Sequence]) -> list[Sequence] | None:
-    """The difference of two sets; None without numeric ends, except for an interval and a point."""
+    """The difference of two sets; None without numeric ends, unless `removed` is one point."""
     gaps = _spans(removed)
     if gaps is None or _spans(base) is None:
         if len(base) != 1 or len(removed) != 1 or removed[0].items[0] is not removed[0].items[1]:

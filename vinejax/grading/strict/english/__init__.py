@@ -1,4 +1,4 @@
-"""Words in answers, as text: spoken numbers and money (quantities), units, words, choices.
+"""Reads words in answers: numbers in words, money, units and the letters of choices.
 
-Read `words.py` first; nothing here imports formulas or nodes.
+Read `words.py` first. These modules work on text, not on formulas or nodes.
 """

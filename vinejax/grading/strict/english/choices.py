@@ -1,4 +1,4 @@
-"""Multiple choice answers: a letter, alone or with the wording of the choice."""
+"""Reads multiple-choice answers: a letter, with or without the wording of the choice."""
 
 import re
 
@@ -29,7 +29,7 @@ _DENIED = re.compile(
 
 
 def split_choice(source: str) -> tuple[str, str] | None:
-    """The letter and the wording, or '', of `(C)`, `C`, `(C) blue`, `C. 12`; else None.
+    """The letter and the wording (may be '') of `(C)`, `C`, `(C) blue` or `C. 12`; else None.
 
     An answer that names a second letter or denies the first is no choice.
     """

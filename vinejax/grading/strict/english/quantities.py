@@ -1,7 +1,7 @@
-"""Rewrites numbers from everyday notation to the notation that the parsers read, text to text.
+"""Rewrites numbers in a text from everyday notation to the notation that the parsers read.
 
-Money, millions, ordinals, per cent, degrees with minutes, temperatures, repeating decimals, and
-bases in words. Each pass is a pattern that is linear in the text; none of them raises.
+These are money, millions, ordinals, per cent, degrees with minutes, temperatures, repeating
+decimals, and bases in words. Each pass takes time linear in the text, and none of them raises.
 """
 
 import re
@@ -41,7 +41,7 @@ _FUNCTION_OF = re.compile(
     r"(?:\s+of)?(?:\s+the)?\b[\s~]*\}?\s*"
     r"(?P<number>-?\d[\d.]*|\\[dt]?frac\{\d+\}\{\d+\}|\\pi|[a-z])(?=[\s$.)}]*(?:$|,))"
 )
-# 300 K; any other bare letter is a variable.
+# K in `300 K` is kelvin; any other letter outside \text is a variable.
 _KELVIN = re.compile(r"(?<=\d)(?:\s|~|\\[ ,;])+K(?=[\s$.]*$)")
 _APOSTROPHES = re.compile(r"(?<![\w.,'}])[1-9]\d{0,2}(?:'\d{3})+(?![\d'\"])")  # 1'234'567
 _POINTS_BETWEEN = re.compile(r"(?<![\w.,])[1-9]\d{0,2}(?:\.\d{3}){2,}(?!\d|\.\d)")  # 1.234.567
@@ -120,8 +120,8 @@ def plain_quantities(s: str) -> str:
 
 
 def _part(match: re.Match[str]) -> str:
-    """Rewrite the fraction word of `7 thousandths` as a factor. `2 third`, which lacks the plural,
-    and `7 quarters`, which may be coins, are unchanged."""
+    """Rewrite the fraction word of `7 thousandths` as a factor. No change to `2 third`, which lacks
+    the plural, and to `7 quarters`, which may be coins."""
     before = match.string[max(0, match.start() - 3) : match.start()]
     count = re.search(r"(?<![\d.,/}])\d+\Z", before)
     number, below = int(count.group()) if count else 0, _BELOW[match["scale"]]
@@ -131,7 +131,7 @@ def _part(match: re.Match[str]) -> str:
 
 
 def _times(factor: str, match: re.Match[str]) -> str:
-    """The factor for a word, before `\\text{` if text follows, as in `\\text{million years}`."""
+    """The factor for a word; `\\text{million years}` becomes the factor and `\\text{years}`."""
     opened = match["open"].strip(" ~,;\\\n\t")
     if "{" in opened:
         return factor if match["close"] else f"{factor}\\{opened}"
@@ -144,7 +144,7 @@ def _power(match: re.Match[str]) -> str:
 
 
 def _minus(match: re.Match[str]) -> str:
-    """Rewrite `negative 5` as `-5`; a `\\text{` that does not close after the word stays."""
+    """Rewrite `negative 5` as `-5`; an opening `\\text{` stays unless its brace closes at once."""
     if match["close"] and not match["open"]:
         return match.group()
     opened = "" if match["close"] else match["open"] or ""
@@ -152,7 +152,7 @@ def _minus(match: re.Match[str]) -> str:
 
 
 def _without_ending(match: re.Match[str]) -> str:
-    """Drop the ending of `3rd` if it fits the number, with the braces around the ending."""
+    """Drop the ending of `3rd`, and the braces around the ending, if it fits the number."""
     digits = re.search(r"\d+$", match.string[max(0, match.start() - 4) : match.start()])
     number = int(digits.group()) if digits else 0
     last = 0 if number % 100 in (11, 12, 13) else number % 10
@@ -168,7 +168,7 @@ def _temperature(match: re.Match[str]) -> str:
 
 
 def _repeating(match: re.Match[str]) -> str:
-    """Rewrite 0.1666... as 0.1\\overline{6}; no change if the digits show no period."""
+    """Rewrite 0.1666... as 0.1\\overline{6}; no change if no block of digits repeats."""
     whole, digits = match.groups()
     for length in range(1, len(digits) // 2 + 1):
         block, times = digits[-length:], 3 if length == 1 else 2

@@ -1,4 +1,4 @@
-"""Units of measure, and the other words beside a number."""
+"""Compares units of measure, and the other words beside a number."""
 
 import re
 
@@ -34,14 +34,14 @@ _PLURALS = {"people", "men", "women", "children", "mice", "dice"}  # without an 
 
 
 def unit_key(text: str) -> str:
-    """A unit of measure in one spelling; '' for counted things and other descriptions."""
+    """The standard spelling of a unit; '' for counted things and other descriptions."""
     bare = _MARKERS.sub(" ", text).strip()
     low = _CAPITALS.get(bare) or _plain(text)
     power = "2" if re.search(r"square|\bsq\b|\^ *2", low) else ""
     power = "3" if re.search(r"cubic|\bcu\b|\^ *3", low) else power
     spoken = re.findall(r"[a-z]+(?:\.m\b\.?)?", low)
     if len(set(spoken) - _POWERS) > 1:
-        spoken = [w for w in spoken if w != "in"]  # beside other words it is no inch
+        spoken = [w for w in spoken if w != "in"]  # beside other words `in` is no inch
     names = [NAMES[w] for w in spoken if w in NAMES]
     if len(names) > 1 and names[-1] in ("celsius", "fahrenheit"):
         names = names[-1:]  # degrees Celsius
@@ -55,7 +55,7 @@ def same_unit(a: str, b: str) -> bool:
 
 
 def same_description(a: str, b: str) -> bool:
-    """False if the words beside two numbers differ in sense: `5 miles north`, `5 miles south`.
+    """False if words beside two numbers contradict, as in `5 miles north` and `5 miles south`.
 
     Units are ignored, and so are counted nouns, which are plurals: `210 ways` and
     `210 combinations` are the same number.
@@ -69,7 +69,7 @@ def _description(text: str) -> set[str]:
 
 
 def nouns(text: str) -> frozenset[str]:
-    """The words beside a number except units and fillers, in the singular: the things it counts."""
+    """The things that a number counts: the words beside it, in the singular, without units."""
     return frozenset(re.sub(r"(?<=[^s])s$", "", w) for w in _spoken(text))
 
 
@@ -79,5 +79,5 @@ def _spoken(text: str) -> set[str]:
 
 
 def _plain(text: str) -> str:
-    """A text in lower case, without markers and articles."""
+    """A text in lower case, without markers, articles and words such as `about`."""
     return _FILLERS.sub("", _MARKERS.sub(" ", text).casefold())

@@ -1,4 +1,4 @@
-"""Words in answers: text answers, joiners, and what may stand beside a number."""
+"""Finds and compares words in answers: whole texts, `and` and `or`, words beside a number."""
 
 import re
 
@@ -35,7 +35,7 @@ _CHANGES = re.compile(
     r"\d|\b(?:negative|minus|less|fewer|more|greater|least|most|than|under|over|below|above|between"
     r"|times|plus|half|double|triple|twice|inverse|opposite|reciprocal|to|if|repeating|recurring)\b"
 )
-# Words before a number that change it: a loss, a relation, a doubt, 'of' after no known quantity.
+# Words that change the number after them: a loss, a relation, a doubt, or most words with 'of'.
 CHANGES_NEXT = re.compile(
     r"\b(?:loss|lost|losing|down|decreas|declin|drop|fall|fell|reduc|debt|deficit|ow(?:e|ing)|root"
     r"|square|cube|log|divi[ds]|multipl|negat|mod|next|previous|increas|rais|(?:by|from|with|near|past"
@@ -48,7 +48,7 @@ _APPLIED = re.compile(
     r"\b(?:half|double|twice|triple|root|the square|the cube|reciprocal|opposite|than|after|before)"
     r"(?: of)?(?: the)?$"
 )
-# Words after a number that say something of it: 'is too large', but not 'is the answer'.
+# Words that judge the number before them: 'is too large', but not 'is the answer'.
 JUDGES_LAST = re.compile(
     r"\b(?:fails?|does|would|could|might)\b|\b(?:is|was)\b"
     r"(?!\s+(?:the|our|my)?\s*(?:(?:correct|right|final|only|desired)\b\s*)?"
@@ -62,7 +62,7 @@ _RUN = re.compile(
 )
 
 
-# A noun in `18 eggs`, while `2 xyz`, which has no vowel, is a product.
+# The noun of `18 eggs`; `2 xyz`, which has no vowel, is a product.
 _COUNTED = re.compile(r"(?<=\d\s)(?=[a-z]*[aeiou])[a-z]{3,4}(?![A-Za-z])")
 _UNIT_BEFORE = re.compile(rf"{CLOSE}\s*(?:/|\\cdot)\s*$")  # \text{ m}/\text{s}
 # 5\text{m}, 2\pi\text{m}^2 at the end of an answer or of an item
@@ -76,7 +76,7 @@ _HYPHEN = re.compile(rf"(?<=[A-Za-z]){CLOSE}\s*-\s*{OPEN}(?=[A-Za-z])")
 
 
 def is_changed(before: str) -> bool:
-    """Whether the last words before a number deny it, or make it a function's argument."""
+    """Whether the last words before a number deny it, or apply a function to it, as `half of`."""
     last = " ".join(before.lower().split()[-4:])
     return bool(_DENIALS.search(last) or _APPLIED.search(last))
 
@@ -101,7 +101,7 @@ def mark_words(s: str) -> str:
 
 
 def _joint_of(text: str) -> str:
-    """The mark of `and` or `or` in a text between two items, as a word or a mark; else a comma."""
+    """AND or OR if the text between two items has this mark or its word; else a comma."""
     return next((m for name, m in {OR: OR, AND: AND, **_JOINERS}.items() if name in text), ",")
 
 
@@ -117,7 +117,7 @@ def _mark_one(match: re.Match[str]) -> str:
             and _UNIT_AFTER.match(match.string, match.end())
         ):
             return f"{OPEN}{inner}{CLOSE}"
-        # A space separates it from a command before it.
+        # A space separates the text from a command before it.
         return " " * before[-1:].isalpha() + _mark_text(inner)
     before = match.string[max(0, match.start() - 2) : match.start()].strip()
     if run == "min" and before[-1:].isdigit() and not match.string.startswith("(", match.end()):
@@ -133,7 +133,7 @@ def _mark_one(match: re.Match[str]) -> str:
 
 
 def _mark_text(inner: str) -> str:
-    """Rewrite the contents of a text command: bare if they are mathematics, else as words."""
+    """The contents of a text command: unchanged if they are mathematics, else marked as words."""
     inner = inner.replace("~", " ")
     core = inner.strip()
     if not core:
@@ -167,18 +167,18 @@ def _mark_text(inner: str) -> str:
 def changes_meaning(text: str) -> bool:
     """Whether words beside a number change its value: `not 5`, `at least 5`, `5 to 6`."""
     texts = (re.sub(r"\^\{?-?\d\}?", "", t) for t in re.findall(rf"{OPEN}([^{CLOSE}]*)", text))
-    # A power of a unit is no number.
+    # The exponent of a unit does not change the value.
     return any(_CHANGES.search(t) or _DENIALS.search(t) for t in map(str.casefold, texts))
 
 
 def denies(text: str) -> bool:
-    """Whether a text says no to something: `not`, `anything but`; NO is a segment."""
+    """Whether a text denies something, as `not` or `anything but` does; `NO` is a line segment."""
     said = text.replace(f"{OPEN}NO{CLOSE}", "")
     return OPEN in said and _DENIALS.search(said.casefold()) is not None
 
 
 def text_key(text: str) -> str:
-    """A text without a leading article, case, spaces, and punctuation at the ends."""
+    """A text in lower case, without leading article, spaces, and punctuation at the ends."""
     bare = re.sub(rf"[\s{OPEN}{CLOSE}{{}}]+", " ", text).strip(" .,;:!?\"'()").casefold()
     key = re.sub(r"^(?:an?|the) (?=\S{2})", "", bare).replace(" ", "")
     return _SYNONYMS.get(key, key)
