@@ -19,7 +19,7 @@ class CodeConfig(Section, section="code"):
     steps: Literal["lines", "blocks"] = "lines"  # steps of code; blank lines separate 'blocks'
 
     def check(self, cfg: Any) -> None:
-        """Raises ConfigError for a sandbox without its address or command, and the reverse."""
+        """Raises ConfigError if `url` or `command` is missing, or set but unread by the sandbox."""
         needs = {"command": "the command up to python3", "http": "the address, with /run_code"}
         for sandbox, words in needs.items():
             field = "url" if sandbox == "http" else sandbox

@@ -25,12 +25,12 @@ from vinejax.methods.baselines import GRPO
 
 
 def score(u: float, entropy: float, first: float, weight: float) -> float:
-    """An episode branches where this score, u - w·(H - H_1), is at most τ."""
+    """The score u - w·(H - H_1). An episode branches if it is at most τ."""
     return u - weight * (entropy - first)
 
 
 def growth(cfg: Config) -> TurnGrowth:
-    """The rule of growth in the module's docstring, for a configuration."""
+    """The rule in the module's docstring that says which episodes branch."""
     settings, wanted = ARPOConfig.of(cfg), cfg.rollout.per_prompt
 
     def branches(place: TurnPlace, rng: np.random.Generator) -> int:

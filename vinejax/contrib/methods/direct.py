@@ -25,14 +25,14 @@ from vinejax.methods.credit_by_role import step_credit
 from vinejax.methods.learned_value import LearnedValue
 from vinejax.methods.stages import monte_carlo
 
-MOST_STEPS = 2**16  # in a solution, as segment and step are packed into one integer
+MOST_STEPS = 2**16  # limit of a solution's steps, which lets one integer hold segment and step
 
 
 def step_numbered_credit(rollout: Rollout, cfg: Config) -> Credit:
-    """VinePPO's credit, with the number of each token's step for the loss.
+    """VinePPO's credit. For the loss, `loss_extra` has the number of each token's step.
 
-    Tokens of an observation get the number of the step before it, so that a step which goes on
-    after the observation stays one segment.
+    Tokens of an observation get the number of the step before the observation. A step that goes on
+    after the observation therefore stays one segment.
     """
     steps = np.maximum.accumulate(rollout.steps.step_ids, axis=1)
     return step_credit(rollout, cfg)._replace(loss_extra=steps)

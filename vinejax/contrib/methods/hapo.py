@@ -31,7 +31,7 @@ from vinejax.methods.stages import ENTROPY, MethodState
 
 
 class Entropies(MethodState):
-    """A state that keeps nothing, and has the scoring pass keep the entropy before each token."""
+    """A state without data, which asks the scoring pass for the entropy before each token."""
 
     def reads(self, cfg: Config) -> Set[str]:
         return {ENTROPY}
@@ -51,7 +51,7 @@ def token_group_credit(rollout: Rollout, cfg: Config) -> Credit:
 
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """The clipped loss with bounds by entropy: `equations.entropy_weights.entropy_clip`."""
+    """The clipped loss of `equations.entropy_weights.entropy_clip`, with h̃ as `loss_extra`."""
     by_token, clipped = entropy_clip(
         logprobs,
         batch.old_logprobs,

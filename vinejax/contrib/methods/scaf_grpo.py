@@ -34,7 +34,7 @@ from vinejax.tasks.prompts import encode_prompt, template_variables
 def solutions_with_hints(
     iteration: Iteration, state: RunState, drawn: list[PromptedProblem]
 ) -> Solutions:
-    """Solutions; in a group without a right one, a right one with a hint replaces the last."""
+    """Solutions. In a group with no right solution, a right one with a hint replaces the last."""
     sampled, settings = solutions(iteration, state, drawn), ScafConfig.of(iteration.cfg)
     episodes, problems = list(sampled.episodes), {p.id: p for p, _ in sampled.problems}
     wrong_groups = [
@@ -66,13 +66,13 @@ def solutions_with_hints(
 
 
 def first_right(tiers: Sequence[int], tried: Sequence[Episode]) -> int | None:
-    """The number of the first right episode of the lowest tier that has one; None without any."""
+    """The index of the first right episode of the lowest tier with one; None if all are wrong."""
     right = [(tier, i) for i, tier in enumerate(tiers) if is_correct(tried[i].reward)]
     return min(right)[1] if right else None
 
 
 def hint_starts(iteration: Iteration, problem: Problem) -> list[tuple[int, Start]]:
-    """(tier, start) of each hint of a problem, without hints that make the prompt too long."""
+    """(tier, start) for each hint of a problem, except hints with which the prompt is too long."""
     cfg, session, settings = iteration.cfg, iteration.session, ScafConfig.of(iteration.cfg)
     variables = template_variables(session.tokenizer, cfg.data)
     starts: list[tuple[int, Start]] = []
@@ -93,9 +93,9 @@ def hint_starts(iteration: Iteration, problem: Problem) -> list[tuple[int, Start
 
 
 def hints_of(task: Task, problem: Problem, column: str) -> list[tuple[int, str]]:
-    """(tier, hint) of each hint of a problem, vague ones first.
+    """(tier, hint) for each hint of a problem, from vague to plain.
 
-    Raises DataError if the column that `scaf.column` names has no list of tiers.
+    Raises DataError if `column` (setting `scaf.column`) does not have a list of tiers.
     """
     if not column:
         lines = task.solution(problem).strip().splitlines()

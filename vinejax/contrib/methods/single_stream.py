@@ -52,8 +52,8 @@ from vinejax.rollout.sampler import Sampler
 from vinejax.session.iteration import Iteration
 from vinejax.session.session import Session
 
-# The iteration that seeds the solutions for first values. No iteration of the loop has this number,
-# so no solution that is trained on is part of the value that it is compared with.
+# The iteration number in the seeds of the solutions for the tracker's initial values. The loop has
+# no iteration of this number, so these solutions differ from all solutions that are trained on.
 BEFORE_THE_FIRST = -1
 
 
@@ -66,18 +66,18 @@ class ValueTracker(NamedTuple):
 
     alpha: np.ndarray  # f32[P] weighted sum of rewards, with pseudo-counts
     beta: np.ndarray  # f32[P] weighted sum of 1 - reward, with pseudo-counts
-    lengths: np.ndarray  # i32[P] tokens of the problem's last response; 0: not drawn yet
+    lengths: np.ndarray  # i32[P] number of tokens of the last response; 0: not drawn yet
     tokens: np.ndarray  # i32[P, N] last responses, padded to N = `sample.max_tokens`
-    logprobs: np.ndarray  # f32[P, N] their log-probabilities under the policy that sampled
+    logprobs: np.ndarray  # f32[P, N] log-probabilities of `tokens`, from when they were sampled
 
 
 def fresh_tracker(cfg: Config, problems: int) -> ValueTracker:
-    """The tracker of a run without start samples, in which every value is ½."""
+    """The tracker of a run without start samples. In this tracker every value is ½."""
     return first_tracker(cfg, np.zeros((problems, 0), np.float32))
 
 
 def first_tracker(cfg: Config, rewards: np.ndarray) -> ValueTracker:
-    """The tracker before the first draw, with values from `rewards`, f32[problems, samples]."""
+    """The tracker before the first draw; its values come from `rewards`, f32[problems, samples]."""
     problems, samples = rewards.shape
     totals, count = rewards.sum(axis=1), SingleStreamConfig.of(cfg).start_count
     alpha, beta = map(np.asarray, first_counts(totals, samples, count))
@@ -91,8 +91,8 @@ def sampled_tracker(
 ) -> ValueTracker:
     """The tracker before the first draw, from `single_stream.start_samples` solutions per problem.
 
-    Problems are sampled `rollout.prompts` at a time. `progress` is called with the number of
-    finished solutions and the number of all.
+    A call of the sampler gets `rollout.prompts` problems. `progress` is called with the number of
+    finished solutions and the number of all solutions.
     """
     cfg, problems = session.cfg, session.problems["train"]
     samples = SingleStreamConfig.of(cfg).start_samples
@@ -110,19 +110,19 @@ def sampled_tracker(
 
 
 def problem_weights(tracker: ValueTracker, cfg: Config) -> np.ndarray:
-    """The weights of problems in the draw, f32[problems]."""
+    """The weights with which problems are drawn, f32[problems]."""
     values = tracked_values(tracker.alpha, tracker.beta)
     return np.asarray(draw_weights(values, SingleStreamConfig.of(cfg).explore))
 
 
 def weighted_draw(iteration: Iteration, state: RunState) -> list[PromptedProblem]:
-    """Draws problems with weights by the uncertainty of their values."""
+    """Draws problems, more often those whose values are uncertain (near ½)."""
     weights = problem_weights(state.kept, iteration.cfg)
     return iteration.draw(iteration.cfg.rollout.prompts, weights)
 
 
 def iteration_with_first_values(method: Method, iteration: Iteration, state: RunState) -> RunState:
-    """An iteration of a policy gradient; the first one begins by sampling first values."""
+    """A policy-gradient iteration. The first one also samples the tracker's initial values."""
     if iteration.number == 0:
         with iteration.log.stage("rollout"):
             params = iteration.session.weights(state.policy.params)
@@ -158,7 +158,7 @@ class Tracker(MethodState):
     def learn(
         self, iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit
     ) -> RunState:
-        """The state with the rewards of the rollout counted."""
+        """The state, with a tracker that has counted the rewards of the rollout."""
         problems, model = iteration.session.problems["train"], iteration.session.model
         params = iteration.session.weights(state.policy.params)
         tracker, found = count_rollout(state.kept, problems, rollout, model, params, iteration.cfg)
@@ -188,7 +188,7 @@ def count_rollout(
     params: Params,
     cfg: Config,
 ) -> tuple[ValueTracker, dict[str, float]]:
-    """Counts a rollout: (tracker with its rewards, responses and log-probabilities, metrics).
+    """(tracker updated with the rollout's rewards, responses and log-probabilities, metrics).
 
     `params` are the weights that sampled the rollout, which has one solution per problem.
     `problems` is the train split, in the tracker's order. Raises ConfigError for a reward outside
@@ -243,7 +243,7 @@ def drift_since(
 
 
 def _last_response(tracker: ValueTracker, place: int, episode: Episode) -> Episode:
-    """The response that the problem of `episode` had at its last draw, as an episode to score."""
+    """The tracker's last response to the problem of `episode`, as an episode that can be scored."""
     n = tracker.lengths[place]
     return dataclasses.replace(
         episode,

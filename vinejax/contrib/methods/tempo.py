@@ -21,7 +21,7 @@ from vinejax.rl.advantages import group_advantages
 
 
 def prefix_differences(rollout: Rollout, cfg: Config) -> Credit:
-    """The advantages in the module's docstring; a state s_t is the first t tokens."""
+    """The advantages in the module's docstring, where s_t is the first t tokens of a solution."""
     episodes, mask = rollout.episodes, rollout.batch.mask
     rewards, groups = rewards_with_kl(rollout, cfg), group_numbers(episodes)
     by = scale_of(cfg) or "group"

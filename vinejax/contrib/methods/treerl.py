@@ -27,13 +27,13 @@ from vinejax.methods.base import Method
 def surprising_tokens(
     wave: int, paths: Sequence[TreePath], cfg: Config, rng: np.random.Generator
 ) -> list[Shoot]:
-    """Grows T branches in place of the N least likely tokens of each tree, L times (EPTree).
+    """In each of L waves, draws T branches in place of each tree's N least likely tokens (EPTree).
 
     M = `rollout.per_prompt` trees begin as one solution each; N, T and L are `treerl.forks`,
-    `branches` and `rounds`. A place branches once.
+    `branches` and `rounds`. A token is replaced in one wave only.
 
-    Here the first token of a tree's first solution is never drawn again. The authors' code may draw
-    it again; it leaves out tokens after the words of a conclusion and near the length limit.
+    Here the first token of a path is never replaced. The authors' code may replace it; that code
+    leaves out tokens after the words of a conclusion and near the length limit.
     """
     settings = TreeRLConfig.of(cfg)
     if wave == 0:

@@ -1,4 +1,4 @@
-"""The option of a run that makes a user's function the learned value of a method."""
+"""The option of a run in which a user's function is the learned value of the method."""
 
 import dataclasses
 from collections.abc import Callable, Set
@@ -33,7 +33,7 @@ def composed(method: Method, cfg: Config) -> Method:
 
 
 class FunctionPrior(LearnedValue):
-    """The state of a method with a user's function, which keeps the scaling of its numbers."""
+    """A method's state for a user's function; it keeps the scaling of the function's numbers."""
 
     rule = platt
 
