@@ -1,4 +1,4 @@
-"""VinePPO's credit with averages over steps, and with a learned value, in place of single values.
+"""VinePPO's credit, generalised: averages over steps and a learned value replace single values.
 
     A_c = Q_c - b_c    Q_c: the result of step c, an average by `credit.lambda_`
                        b_c: its baseline, an average by `credit.baseline_lambda`, mixed with a

@@ -2,10 +2,10 @@
 
     loss of a solution: -logπ, mean over its tokens
 
-`rollout.per_prompt` solutions of every problem, or of `restem.problems`, are sampled, and the first
-`restem.keep` right ones of each kept, for at most `restem.epochs`; the first validation (every
-`restem.eval_every` updates) that is no better than the last ends the iteration with the policy
-before it.
+An iteration samples `rollout.per_prompt` solutions of every problem, or of `restem.problems`, and
+keeps the first `restem.keep` right ones of each. It trains on these for up to `restem.epochs`, with
+a validation every `restem.eval_every` updates. The first validation that is no better than the one
+before it ends the iteration, whose result is the policy of the better validation.
 
 Source: https://arxiv.org/abs/2312.06585, and VinePPO's code, `trainers/restem_trainer.py` and
 `episode_generators/math_restem_episode_generator.py`.

@@ -3,9 +3,9 @@
     loss: -logπ
 
 The loss is that of `learner/likelihood.py`, on the tokens of the response with EOS. The rate is
-`sft.learning_rate`, and the settings `optimizer.*` are not read. `--mode=sft`, which trains for
-`sft.steps`, and a run without `model.path`, which trains its start, use the same functions
-(`training/warmup.py`).
+`sft.learning_rate`, and the settings `optimizer.*` are not read. `training/warmup.py` uses the same
+functions for `--mode=sft`, which trains for `sft.steps`, and for a run without `model.path`, which
+first trains its start.
 """
 
 import dataclasses

@@ -6,7 +6,7 @@
 
 A first solution is sampled alone. H_1 is the entropy of its first turn, and mean H the mean of its
 later turns. Then n·σ(β·(H_1 - mean H)) of the problem's n solutions begin at the prompt, and the
-others branch off these. Nothing branches off the first solution. l counts the last waves of turns
+rest branch off these. Nothing branches off the first solution. l counts the last waves of turns
 without a gap after which the problem branched.
 
 Source: https://arxiv.org/abs/2510.14545; its code, RUC-NLPIR/ARPO, `verl_aepo_entropy`.

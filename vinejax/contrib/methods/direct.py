@@ -2,13 +2,13 @@
 
     loss of a step: ½·(Σ_t log(π/π_old)_t - A_c / β)²    A_c: VinePPO's
 
-This is VinePPO with another loss, without a ratio and a clip. A step with A_c = 0 is kept at its
-old probability.
+This is VinePPO with another loss, which has no ratio and no clip. A step with A_c = 0 is held at
+its old probability.
 
 Source: https://arxiv.org/abs/2412.18279.
 
-Departs: V is the value of π by Monte Carlo, in the paper that of π_ref by a critic; the loss is a
-mean over tokens, in the paper over steps.
+Departs: V is the value of π by Monte Carlo; in the paper it is that of π_ref by a critic. The loss
+is a mean over tokens; in the paper it is a mean over steps.
 """
 
 import jax

@@ -4,7 +4,7 @@
 
 Source: https://arxiv.org/abs/2501.12599; `rl.losses.opmd`.
 
-Departs: the mean is over tokens, not over solutions, which is a factor per minibatch.
+Departs: the mean is over tokens, not solutions, so losses differ by a factor per minibatch.
 """
 
 import jax

@@ -3,14 +3,14 @@
     A = (r - mean r) / (std r + 1e-8)
     all wrong: one solution is replaced by a right one with a hint of the lowest possible tier
 
-Hints are a column of the data. It has tiers, from vague to plain, and each tier is a list of hints
-that grow. Without a column there is one tier, the data's solution cut after each line but the last.
-The hint stays in the prompt of the solution that replaces another.
+Hints are a column of the data, a list of tiers from vague to plain. Each tier is a list of hints in
+which later hints say more. Without a column there is one tier, which has the data's solution cut
+after each line but the last. The hint stays in the prompt of the solution that replaces another.
 
 Source: https://arxiv.org/abs/2510.19807; dvlab-research/Scaf-GRPO at 1085db5.
 
-Departs: the std is that of the population, in the code of the sample; hints are tried from the
-start, in the code after 50 steps.
+Departs: the std is that of the population; the code takes that of the sample. Hints are tried from
+the start; the code tries them after 50 steps.
 """
 
 import dataclasses

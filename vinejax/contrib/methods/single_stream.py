@@ -11,14 +11,14 @@ At the start α + β is `start_count` and v is ½. With `start_samples` = n, v i
 where S is the sum of the rewards of n solutions. These solutions count as tokens and not as
 episodes.
 
-The tracker has α and β of every train problem, and its last response with the log-probabilities at
-which it was sampled. That takes 12 + 8·`sample.max_tokens` bytes per problem, on every host and in
+For every train problem the tracker has α, β, and the last response with the log-probabilities from
+when it was sampled. These take 12 + 8·`sample.max_tokens` bytes per problem, on every host and in
 every checkpoint.
 
 Source: https://arxiv.org/abs/2509.13232; `equations/value_tracker.py` has the equations.
 
-Departs: D is between the policies that sampled, in the code between the policies after updates; α
-and β begin at 4, in the code at ½; `ppo.max_ratio` replaces a clip at ratio 10.
+Departs: D compares the policies that sampled; the code compares the policies after updates. α and β
+begin at 4; the code begins at ½. `ppo.max_ratio` replaces a clip at ratio 10.
 """
 
 import dataclasses

@@ -6,8 +6,8 @@
 Source: https://arxiv.org/abs/2506.11902; THUDM/TreeRL at f0edbea;
 `equations.tree_values.treerl_rewards`.
 
-Departs: all leaves are trained on, in the code 16 of 30; the loss is a mean over tokens, there per
-response. There ε_high is 0.26, and over-long or repeating text earns -1.
+Departs: all leaves are trained on; the code trains on 16 of 30. The loss is a mean over tokens; the
+code's is one per response. The code's ε_high is 0.26, and its over-long or repeating text earns -1.
 """
 
 from collections.abc import Sequence

@@ -13,7 +13,7 @@ class ResetConfig(Section, section="reset"):
     """Solutions that begin in the middle of a known solution: contrib/resets/reset_sampler.py."""
 
     # The known solution. 'gold': the data set's. 'solved': a right one of the iteration, where the
-    # pass rate is below `target`. 'failed': a wrong one, where it is above. 'both': as in each case.
+    # pass rate is below `target`. 'failed': a wrong one, where it is above. 'both': either.
     source: Literal["none", "gold", "solved", "failed", "both"] = "none"
     # The number of given tokens: random, or at the edge where the pass rate crosses `target`.
     at: Literal["uniform", "edge"] = "uniform"

@@ -2,8 +2,7 @@
 
 Turns are drawn in waves, each with one turn of every episode that is not over. After a wave a
 method's rule, which gets the entropies of the turns so far, says how many new episodes branch off
-each episode. A new episode begins with a copy of the old one's turns, log-probabilities and
-environment.
+each episode. A new episode begins with copies of the turns and the environment of the old one.
 """
 
 import dataclasses
