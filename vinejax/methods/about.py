@@ -83,7 +83,7 @@ def needs_of(method: Method) -> list[str]:
 
 
 def help_lines() -> list[str]:
-    """A paragraph per method: its name and title, its equation, and what it needs."""
+    """The lines of a paragraph per method, with name, title, equation and needs."""
     lines = []
     for name in method_names():
         title, needs, equation, _, _ = about(name)

@@ -40,7 +40,7 @@ def has_target(cfg: Config) -> bool:
 
 
 def composed(method: Method, cfg: Config) -> Method:
-    """The method with a coefficient that follows `kl.target`, if the run has a target."""
+    """The method, whose KL coefficient follows `kl.target` if the run has a target."""
     if not has_target(cfg):
         return method
     score = functools.partial(_with_coefficient, method.score)

@@ -67,7 +67,7 @@ OPEN = ("method", None)  # values that leave a field to the method
 
 
 def policy_gradient(method: "Method", iteration: Iteration, state: RunState) -> RunState:
-    """One iteration of VinePPO, or of any method that replaces a stage.
+    """The state after one iteration of VinePPO, or of a method that replaces some of its stages.
 
     VinePPO samples continuations of every step in `values`, and its credit is the difference of the
     values after and before each step (`methods/vineppo.py`).
@@ -167,7 +167,7 @@ class Method:
     def assign(self, rollout: Rollout, cfg: Config) -> Credit:
         """The credit of a rollout, whitened over the iteration if `ppo.whiten` is 'iteration'.
 
-        Raises ConfigError, with file and line, if a user's method fails or returns something else.
+        Raises ConfigError, with file and line, if a user's method fails or returns no Credit.
         """
         assert self.credit is not None, "the method has no advantages"
         if "." not in cfg.method:

@@ -32,7 +32,7 @@ PRIOR = "prior_function"  # the option of a `values.prior` that is the dotted pa
 def method_of(cfg: Config) -> Method:
     """The method that `cfg.method` names, changed by the contributed options that are set.
 
-    Raises ConfigError as `find_method` does, and for an option that does not fit the method.
+    Raises the errors of `find_method`, and ConfigError if an option does not fit the method.
     """
     method = find_method(cfg.method)
     for name in options_of(cfg):

@@ -38,7 +38,7 @@ def composed(method: Method, cfg: Config) -> Method:
 def _unless_all_left_out(
     iterate: Callable[..., RunState], method: Method, iteration: Iteration, state: RunState
 ) -> RunState:
-    """The state after an iteration of the method; the unchanged state if no group is left."""
+    """The state after an iteration of the method, or the given state if no group is left."""
     try:
         return iterate(method, iteration, state)
     except NoGroupLeft:
@@ -85,9 +85,8 @@ def resampled(
 ) -> Solutions:
     """Solutions in as many groups as `first` has problems; groups with spread come first.
 
-    Spread means that the rewards are not all equal. While too few groups have spread, `further`
-    samples another round, up to `rounds` with `first` and only if `can_draw`. If groups with spread
-    are still too few, groups without spread fill their places.
+    Spread means that rewards are not all equal. While too few groups have spread, `further` samples
+    another round, up to `rounds` rounds including `first`, and only if `can_draw()` is true.
     """
     all_rounds = [first]
     wanted, spread, flat = len(first.problems), *divided(first.episodes)

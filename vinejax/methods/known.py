@@ -36,7 +36,7 @@ METHODS: dict[str, Method] = {
 
 
 def method_names() -> list[str]:
-    """The names of all methods: the package's own, then the contributed ones."""
+    """The names of all methods, first those of the core and then the contributed methods."""
     return [*METHODS, *contributed("METHODS")]
 
 

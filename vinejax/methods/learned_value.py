@@ -37,7 +37,7 @@ from vinejax.session.session import Session
 
 
 class LearnedValue(MethodState):
-    """The probe of a run with `values.prior` = 'probe'."""
+    """A `MethodState` that keeps the probe if `values.prior` is 'probe'."""
 
     rule: ClassVar[ModuleType] = probe  # the module that fits the value and predicts with it
 
@@ -136,7 +136,7 @@ def probe_features(rollout: Rollout, kept: Probe, cfg: Config) -> np.ndarray:
 
 
 def states_of(rollout: Rollout, cfg: Config, features: np.ndarray) -> ProbeStates:
-    """The states of a rollout with their features, in the order of `state_numbers`."""
+    """The states of a rollout, in the order of `state_numbers`, with these features."""
     episodes, steps = rollout.episodes, rollout.steps
     row, step, _ = state_places(rollout).T
     # With λ = 1 and values of 0 an advantage is the solution's return from the step on.

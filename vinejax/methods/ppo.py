@@ -166,7 +166,7 @@ class CriticObjective(Objective):
 
 
 def critic_objective(model: Decoder, cfg: Config) -> CriticObjective:
-    """The objective of PPO's critic by the settings of `cfg`."""
+    """The objective of PPO's critic with the settings of `cfg`."""
     size, packed, shared = passes_for(cfg, cfg.ppo.minibatch, model.mesh)
     return CriticObjective(
         model=model, microbatch=size, packed=packed, shared=shared, clip=CriticConfig.of(cfg).clip
@@ -187,7 +187,7 @@ def critic_metrics(updates: list[Update]) -> dict[str, float]:
 
 
 class Critic(MethodState):
-    """The critic's train state, kept between iterations."""
+    """A `MethodState` that keeps the critic's train state between iterations."""
 
     has_critic = True
     scores = True

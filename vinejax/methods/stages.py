@@ -110,12 +110,12 @@ def solutions(iteration: Iteration, state: RunState, problems: list[PromptedProb
 
 
 def no_values(iteration: Iteration, state: RunState, sampled: Solutions) -> list[Episode]:
-    """The episodes unchanged, for methods without values of states."""
+    """The sampled episodes unchanged, for methods without values of states."""
     return sampled.episodes
 
 
 def monte_carlo(iteration: Iteration, state: RunState, sampled: Solutions) -> list[Episode]:
-    """The episodes with V(s) of every state, estimated from continuations of the state."""
+    """The episodes with V(s) of every state s, estimated from continuations that start at s."""
     stats = iteration.session.engine.stats
     calls = stats.calls
     params = iteration.session.weights(state.policy.params)

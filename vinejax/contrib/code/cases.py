@@ -20,9 +20,9 @@ from vinejax.contrib.code.asserts import read_asserts
 def tests_of(value: Any, row: dict[str, Any], question: str) -> dict[str, Any]:
     """The tests in a column's `value`, in one of the forms in the module's docstring.
 
-    `value` has the form of APPS, TACO, LiveCodeBench, MBPP or HumanEval; any other form raises
-    ValueError. The name of the function to call is `fn_name` of the tests or of the row, or else
-    `entry_point` or `metadata.func_name` of the row.
+    Raises ValueError unless `value` is as in APPS, TACO, LiveCodeBench, MBPP or HumanEval. The name
+    of the function to call is `fn_name`, of the tests or the row, or the row's `entry_point` or
+    `metadata.func_name`.
     """
     value = _unpacked_value(value)
     entry = _entry(value, row)

@@ -72,7 +72,7 @@ class ProgramsTask(Code, CharacterTask):
 
 
 def _read(question: str) -> tuple[list[str], list[str]]:
-    """The operators and numbers that a question asks for."""
+    """(operators, numbers) of the program that a question asks for."""
     parts = [part.split() for part in question.split(", ")]
     return [WORDS[word] for word, _ in parts], [number for _, number in parts]
 

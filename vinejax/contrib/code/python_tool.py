@@ -71,7 +71,7 @@ class Tool:
         return Observation(f"\n<output>\n{output}\n{OUTPUT}\n")
 
     def recall(self, turn: Turn) -> None:
-        """Does nothing, because a turn leaves no state."""
+        """Does nothing, because turns do not change the state of a `Tool`."""
 
     def fork(self) -> "Tool":
         return copy.copy(self)
@@ -110,11 +110,11 @@ class PythonTool(Table):
         return Tool(self)
 
     def answer(self, text: str) -> str | None:
-        """The answer of the last turn."""
+        """The answer in the last turn of an episode's text."""
         return super().answer(text.rpartition(OUTPUT)[2])
 
     def failure(self, problem: Problem, response: str) -> dict[str, str] | None:
-        """None, because there are no tests."""
+        """Returns None, because this task has no tests."""
         return None
 
     def run(self, source: str) -> str:

@@ -36,7 +36,7 @@ Span = tuple[int, int]
 
 
 class FencedBlock(NamedTuple):
-    """A fenced block of a response, as spans of its characters."""
+    """The spans of a fenced block, as indices of characters of the response."""
 
     outer: Span  # the block with its fences
     inner: Span  # the block without its fences
@@ -75,7 +75,7 @@ class Code(RowTask):
         self._sandbox.configure(code, grader)
 
     def _pair(self, row: dict[str, Any]) -> tuple[ContextQuestion, str]:
-        """(question, JSON of the tests) of a row."""
+        """((context, question), JSON of the tests) of a row of the data."""
         context, question = chat_of(row, self._data.question)
         tests = tests_of(column(row, self._data.answer), row, question)
         return (context, question), json.dumps(tests)
@@ -175,7 +175,7 @@ class Code(RowTask):
         return result
 
     def _blocks(self, text: str) -> list[FencedBlock]:
-        """The fenced blocks of a response; the last one may lack its closing fence."""
+        """The fenced blocks of a response. The last block may lack its closing fence."""
         fences = [match.span() for match in FENCE.finditer(text)]
         if self._begins_inside:
             fences.insert(0, (0, 0))

@@ -126,7 +126,7 @@ def _failure(program_input: str, expected: str, got: str) -> Failure:
 
 
 def same_output(out: str, expected: str) -> bool:
-    """Whether two outputs are equal line by line without trailing blanks, or word by word.
+    """Whether two outputs have equal lines, apart from trailing blanks, or equal words in them.
 
     Two words are also equal if both are numbers, one of them has a point or an exponent, and they
     differ by TOLERANCE at most.
@@ -156,7 +156,7 @@ def _near(number: float, wanted: float) -> bool:
 
 
 def _is_expected_result(value: Any, expected: Any) -> bool:
-    """Whether a call returned the expected value, which APPS may wrap in a list of one."""
+    """Whether a call returned `expected`, or the only item of the list `expected` (APPS)."""
     if _same_json(value, expected):
         return True
     return isinstance(expected, list) and len(expected) == 1 and _same_json(value, expected[0])

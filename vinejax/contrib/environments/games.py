@@ -52,11 +52,11 @@ class Game:
         self._is_over = False
 
     def begin(self, seed: int) -> str:
-        """Starts the episode of a seed, and returns its first text."""
+        """Starts the episode with this seed, and returns the environment's first text."""
         raise NotImplementedError
 
     def act(self, action: str) -> Observation:
-        """Takes an action."""
+        """The observation after an action, the text of the policy's turn."""
         raise NotImplementedError
 
     def draw_anew(self, seed: int) -> None:
@@ -126,7 +126,7 @@ class GameTask(TurnTask):
     reads = ("size", "template")
 
     def __init__(self, data: DataConfig):
-        """Raises ConfigError without the package, or if the environment does not start."""
+        """Raises ConfigError if the package is missing or the environment does not start."""
         self.name = self.extra
         self.path = data.path
         self._data = data

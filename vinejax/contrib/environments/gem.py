@@ -18,7 +18,7 @@ GAMES = "game:"
 
 
 class Gem(SteppedGame):
-    """An episode of GEM."""
+    """An episode of a game of GEM."""
 
     def begin(self, seed: int) -> str:
         if not self.name.startswith(GAMES):

@@ -29,7 +29,7 @@ class SteppedGame(Game):
     _game: Any
 
     def observation_of(self, result: Any) -> Observation:
-        """The Observation for a result of `step`.
+        """The `Observation` for a result of the environment's `step`.
 
         `result` is (observation, reward, terminated, truncated, information).
         """

@@ -23,7 +23,7 @@ COMMON_FIELDS = ("metadata", "done", "reward")  # fields that all actions or obs
 
 
 class Remote(Game):
-    """A session of a server."""
+    """A session of an OpenEnv server, which is an episode."""
 
     _session: Any = None
 
@@ -50,12 +50,12 @@ class Remote(Game):
         return Observation(text, float(result.reward or 0), bool(result.done))
 
     def close(self) -> None:
-        """Ends the session."""
+        """Ends the session at the server."""
         self._session.close()
 
 
 class OpenEnvTask(GameTask):
-    """A server's environment as a task."""
+    """The environment of an OpenEnv server as a task."""
 
     package = extra = "openenv"
     example = "http://127.0.0.1:8000"

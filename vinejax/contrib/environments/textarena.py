@@ -17,7 +17,7 @@ from vinejax.tasks.environment import Observation
 
 
 class Arena(Game):
-    """An episode of a game."""
+    """An episode of a game of TextArena."""
 
     _game: Any
     _seen = ""  # all text that the game has shown
@@ -38,7 +38,7 @@ class Arena(Game):
         return Observation("", float(rewards[0]), done=True)
 
     def _news(self, action: str) -> str:
-        """The new text of the game; all of its text if the beginning has changed."""
+        """The game's text since the last call; all of its text if the earlier text has changed."""
         _, shown = self._game.get_observation()
         if not isinstance(shown, str):  # names that end in -raw show messages
             texts = [text for _, text, _ in shown]
@@ -49,7 +49,7 @@ class Arena(Game):
 
 
 class ArenaTask(GameTask):
-    """A game as a task."""
+    """A game of TextArena as a task."""
 
     package = extra = "textarena"
     example = "FrozenLake-v0"

@@ -116,7 +116,7 @@ class Verifiers(Game):
             self._loop.close()
 
     def _next_message(self) -> str | None:
-        """The next message to the agent; None once the run is over."""
+        """The environment's next message to the policy; None once the episode is over."""
         assert self._loop is not None
         self._message = self._loop.create_future()
         either = asyncio.wait({self._run, self._message}, return_when=asyncio.FIRST_COMPLETED)
@@ -141,7 +141,7 @@ class Verifiers(Game):
         return await self._reply
 
     def new_trace(self, task: Any) -> Any:
-        """A new trace, which begins with the task's messages."""
+        """A new trace (verifiers' record of a conversation), with the task's first messages."""
         lib = library()
         about = lib.TraceTask(type=type(task).__name__, data=task.data)
         trace = lib.Trace(task=about, agent=lib.AgentInfo(config=lib.AgentConfig()))
@@ -154,7 +154,7 @@ class Verifiers(Game):
 
 
 class Seat:
-    """The policy in the place of the environment's agent."""
+    """The policy, with the interface that the environment expects of its agent."""
 
     def __init__(self, game: Verifiers):
         self._game = game
@@ -209,7 +209,7 @@ class VerifiersTask(GameTask):
     copies = False
 
     def load(self, split: Split) -> list[Problem]:
-        """Raises ConfigError if the taskset has too few tasks."""
+        """The tasks of a split. Raises ConfigError if the taskset has none left for this split."""
         counts = {name: len(seeds_of(name, self._data.size)) for name in ORDER}
         first = sum(counts[name] for name in ORDER[: ORDER.index(split)])
         last = None if split == "train" and self._data.size is None else first + counts[split]

@@ -76,7 +76,7 @@ def entropy_credit(rollout: Rollout, cfg: Config) -> Credit:
 
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """The clipped loss with a gradient above the clip: `rl.ratio_losses.clip_with_gradient`."""
+    """The loss of `rl.ratio_losses.clip_with_gradient`, which keeps a gradient above the clip."""
     old, advantages, clip = batch.old_logprobs, batch.advantages, objective.clip
     return PolicyLoss(
         loss=clip_with_gradient(logprobs, old, advantages, clip),

@@ -26,7 +26,7 @@ def less_shifted_mean(rollout: Rollout, cfg: Config) -> Credit:
 
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """REINFORCE's loss, without a probability ratio: `rl.losses.reinforce`."""
+    """The loss of `rl.losses.reinforce`, which has no probability ratio."""
     return PolicyLoss(losses.reinforce(logprobs, batch.advantages))
 
 

@@ -39,7 +39,7 @@ def step_numbered_credit(rollout: Rollout, cfg: Config) -> Credit:
 
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """The loss of each step: `equations.sequence_losses.advantage_regression`."""
+    """The loss of each step, as `equations.sequence_losses.advantage_regression` defines it."""
     settings: DirectConfig = objective.method_settings
     steps = batch.segment_ids * MOST_STEPS + batch.loss_extra + 1
     return PolicyLoss(

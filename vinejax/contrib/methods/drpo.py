@@ -24,7 +24,7 @@ from vinejax.methods.base import OF_RATIO, Method
 
 
 def decoupled_credit(rollout: Rollout, cfg: Config) -> Credit:
-    """The weights in the module's docstring, times the size of the group."""
+    """The advantages A = n·w in the module's docstring."""
     settings, episodes = DRPOConfig.of(cfg), rollout.episodes
     right = np.array([is_correct(episode.reward) for episode in episodes])
     lengths = np.array([episode.length for episode in episodes]) / cfg.sample.max_tokens

@@ -38,7 +38,7 @@ class Entropies(MethodState):
 
 
 def token_group_credit(rollout: Rollout, cfg: Config) -> Credit:
-    """The advantages A in the module's docstring, and h̃ for the loss."""
+    """The advantages A in the module's docstring, with h̃ as `loss_extra` for the loss."""
     assert rollout.entropy is not None, "the scoring pass keeps entropies for this method"
     episodes = rollout.episodes
     lengths = np.array([episode.is_drawn.sum() for episode in episodes])

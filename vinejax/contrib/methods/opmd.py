@@ -18,7 +18,7 @@ from vinejax.rl import losses
 
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """The loss of online policy mirror descent: `rl.losses.opmd`."""
+    """The loss of online policy mirror descent, as `rl.losses.opmd` defines it."""
     settings: OPMDConfig = objective.method_settings
     return PolicyLoss(
         losses.opmd(

@@ -139,7 +139,7 @@ def tracker_credit(rollout: Rollout, cfg: Config) -> Credit:
 
 
 class Tracker(MethodState):
-    """The state of the method, which keeps the values of all train problems."""
+    """The `MethodState` that keeps a `ValueTracker` of all train problems."""
 
     scores = True
 
@@ -150,7 +150,7 @@ class Tracker(MethodState):
         return fresh_tracker(session.cfg, len(session.problems["train"]))
 
     def valued(self, iteration: Iteration, kept: ValueTracker, rollout: Rollout) -> Rollout:
-        """The rollout with the problem's value at all tokens."""
+        """The rollout, in which all tokens of a row have the tracked value of the row's problem."""
         problems = iteration.session.problems["train"]
         values = values_before(kept, problems, rollout.episodes, rollout.batch)
         return rollout._replace(values=values)
@@ -224,8 +224,8 @@ def drift_since(
 ) -> np.ndarray:
     """The drift of the policy on each problem since its last response, f32[episodes], in nats.
 
-    It is 0 for a problem that was not drawn before. The last responses are scored with `params`, in
-    the shapes of the rollout's rows where these are long enough, so that few programs are compiled.
+    The drift is 0 for a problem that was not drawn before. The last responses are scored with
+    `params`, if possible in the shape of the rollout's rows, so that few programs are compiled.
     """
     drift = np.zeros(len(places), np.float32)
     known = np.flatnonzero(tracker.lengths[places])
@@ -270,7 +270,7 @@ def _places(problems: list[PromptedProblem], episodes: list[Episode]) -> np.ndar
 
 
 def _countable_rewards(episodes: list[Episode], cfg: Config) -> np.ndarray:
-    """The rewards of solutions, f32[episodes]; raises ConfigError for one outside [0, 1]."""
+    """The rewards of solutions, f32[episodes]. Raises ConfigError if one is outside [0, 1]."""
     rewards = solution_rewards(episodes)
     for episode, reward in zip(episodes, rewards, strict=True):
         if not 0 <= reward <= 1:

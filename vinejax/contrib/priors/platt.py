@@ -37,7 +37,7 @@ class Scaling(NamedTuple):
 
 
 def fresh_scaling() -> Scaling:
-    """The scaling before the first iteration."""
+    """The empty sums before the first iteration."""
     return Scaling(np.zeros((3, BINS)), np.zeros((2, 3)))
 
 
@@ -97,7 +97,7 @@ def updated(
 
 
 def _fit(bins: np.ndarray) -> np.ndarray:
-    """The (a, b) that minimise Σ n·(cross entropy of y) + ½·((a - 1)² + b²).
+    """The array (a, b) that minimises Σ n·(cross entropy of y) + ½·((a - 1)² + b²).
 
     Each step minimises a quadratic upper bound, so that no step increases the objective (Böhning
     and Lindsay, 1988).

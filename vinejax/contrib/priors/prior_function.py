@@ -34,7 +34,7 @@ FIELD, PROBE = "values.prior", "probe"
 
 
 class CutSolution(NamedTuple):
-    """A solution that is cut at a state."""
+    """A solution, of which only the tokens up to a state are left."""
 
     problem: Problem
     ids: list[int]  # token ids of the response up to the state
@@ -56,8 +56,8 @@ def find_prior(values: ValuesConfig) -> RewardFunction | None:
 def function_values(session: Session, rollout: Rollout, cfg: Config) -> np.ndarray:
     """The function's number for each state, f64[S], in the order of `state_places`.
 
-    Raises UserError, one line with function and states, if the function fails, takes more than
-    `prior_function.timeout_s` for a batch, or returns anything but numbers from 0 to 1.
+    Raises UserError, with a line that names function and states, if the function fails, takes more
+    than `prior_function.timeout_s` for a batch, or returns anything but numbers from 0 to 1.
     """
     states = list(_cut_solutions(session, rollout))
     firsts: dict[tuple[str, str], int] = {}  # index of the first of equal texts
@@ -73,7 +73,7 @@ def function_values(session: Session, rollout: Rollout, cfg: Config) -> np.ndarr
 
 
 def batch_values(cfg: Config, session: Session, batch: Sequence[CutSolution]) -> list[float]:
-    """The function's numbers for a batch of cut solutions; raises as `function_values` does."""
+    """The function's numbers for a batch. Raises the same errors as `function_values`."""
     prior, task = find_prior(cfg.values), session.task
     assert prior is not None
     call, names = (

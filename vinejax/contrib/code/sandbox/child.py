@@ -74,7 +74,7 @@ def readable_paths(library):
 
 
 def send(replies, reply):
-    """Writes a reply."""
+    """Writes a reply, its length before it, to the descriptor `replies`."""
     data = json.dumps(reply).encode()
     runner.write(replies, b"%010d" % len(data) + data)
 
@@ -106,10 +106,9 @@ def run(message, limit_s, requests, rules, library):
 
 
 def watch(process, watched, requests, deadline):
-    """Waits for the end of `process` and returns its status.
+    """The status of `process` at its end; kills it after `deadline` or for too many threads.
 
-    Kills it after the deadline or if it has too many threads. If the pool's process has died, this
-    process exits, and so `process` dies, too.
+    If the process of the pool has died, this process exits, and then `process` dies, too.
     """
     poll = select.poll()
     poll.register(watched, select.POLLIN)

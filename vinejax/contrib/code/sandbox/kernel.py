@@ -116,7 +116,7 @@ def _drop_root(needed: str) -> None:
 
 @functools.cache
 def seccomp_filter(machine: str) -> bytes:
-    """The seccomp filter for a machine of MACHINES, as instructions of 8 bytes each."""
+    """The seccomp filter for a machine in MACHINES, as instructions of 8 bytes each."""
     column, arch = MACHINES[machine]
     code = [(LOAD, 0, 0, 4), (IF_EQUAL, 1, 0, arch), (RETURN, 0, 0, KILL), (LOAD, 0, 0, 0)]
 

@@ -27,7 +27,7 @@ SLACK_S = 30.0  # time that an answer may take beyond the limit of the program
 
 
 class Command:
-    """Runs each message by a command that ends in an interpreter, such as 'bwrap ... python3'."""
+    """Runs each message with a command that ends in an interpreter, as 'bwrap ... python3' does."""
 
     def __init__(self, command: Sequence[str]):
         self._command = [*command, "-s", "-S", "-B", "-c", PROGRAM]
@@ -88,7 +88,7 @@ def _output_until(process: subprocess.Popen, deadline: float) -> Outcome:
 
 
 class Service:
-    """Runs each message by a service that takes the requests of SandboxFusion's `/run_code`."""
+    """Sends each message to a service with the interface of SandboxFusion's `/run_code`."""
 
     def __init__(self, url: str, memory_mb: int):
         self._url, self._memory_mb = url, memory_mb

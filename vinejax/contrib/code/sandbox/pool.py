@@ -88,7 +88,7 @@ class Child:
 
 
 def _end(process: subprocess.Popen) -> None:
-    """Kills a process with its session, and closes its pipes; a second call does nothing."""
+    """Kills a process and its session, and closes its pipes. A second call does nothing."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -46,8 +46,7 @@ print(json.dumps(seen))
 def first_success(run: Callable[..., Outcome], memory_mb: int, is_kernel: bool) -> str:
     """A description of the first harm that a program in the sandbox could do; '' if none.
 
-    A sandbox in which a harmless program fails also gives a description. Only the kernel's sandbox
-    (`is_kernel`) must forbid forks.
+    The failure of a harmless program is described, too. A fork is harm only with `is_kernel`.
     """
     plain = run("print(6 * 7)")
     if plain.out.split() != ["42"] or plain.status != "ok":

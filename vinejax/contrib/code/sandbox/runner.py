@@ -38,7 +38,7 @@ import bisect, collections, functools, heapq, itertools, math, random, re, strin
 
 
 def main():
-    """Runs the job on descriptor 0 as the program `__main__`."""
+    """Reads the job from descriptor 0 and runs it as the module `__main__`."""
     job = json.loads(read(0, int(read(0, HEADER))))
     for name, value in job["limits"].items():
         kind = getattr(resource, name)

@@ -28,7 +28,7 @@ class TreePath:
 
 
 class Shoot(NamedTuple):
-    """Branches that a wave draws at one place of a tree."""
+    """A plan to draw branches at one place of a tree in the next wave."""
 
     parent: int | None  # number of the path from which the branches leave; None: the prompt
     position: int  # number of the parent's tokens before the branches

@@ -59,7 +59,7 @@ def sample_trees(
 
 
 class _Forest:
-    """The trees of an iteration's problems."""
+    """The trees of the problems of an iteration, which grow wave by wave."""
 
     def __init__(self, sampler: Sampler, problems: list[PromptedProblem]):
         self.paths: list[list[TreePath]] = [[] for _ in problems]  # paths of each problem
@@ -106,7 +106,7 @@ class _Forest:
         return [] if shoot.parent is None else self.paths[n][shoot.parent].tokens[: shoot.position]
 
     def _room(self, prompt: list[int]) -> int:
-        """The largest number of tokens of a response to this prompt."""
+        """The largest number of tokens that a response to this prompt may have."""
         return min(self._cfg.sample.max_tokens, self._engine.model.cfg.context - len(prompt))
 
     def _path(self, n: int, shoot: Shoot, grown: Grown, wave: int) -> TreePath:

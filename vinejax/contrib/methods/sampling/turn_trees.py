@@ -30,7 +30,7 @@ class TurnPlace(NamedTuple):
 
 
 class TurnGrowth(NamedTuple):
-    """A method's rule of growth. No problem gets more solutions than `rollout.per_prompt`."""
+    """A method's rule for new solutions, of which a problem gets at most `rollout.per_prompt`."""
 
     # (turn entropies of each solution so far, all of which are over) -> number of new solutions
     # that begin at the prompt
@@ -122,7 +122,7 @@ class _Waves(Turns):
         self._streaks[name] = self._streaks[name] + 1 if len(self.plays) > before else 0
 
     def _begin(self, numbers: list[int]) -> None:
-        """Adds plays from the prompt to a problem whose plays are all over."""
+        """Adds plays that begin at the prompt, for a problem whose plays `numbers` are all over."""
         if lack := self._lack(numbers):
             wanted = self._brancher.growth.roots([self._entropies(i) for i in numbers])
             new = range(len(numbers), len(numbers) + min(max(wanted, 1), lack))
