@@ -126,7 +126,7 @@ class Code(RowTask):
         return problem.answer if has_readable_tests(problem.answer) else None
 
     def reward(self, problem: Problem, response: str) -> float:
-        """1.0 if the program passes all tests, else 0.0; with `code.partial` the share passed."""
+        """1.0 if the program passes all tests, else 0.0. With `code.partial`, the share passed."""
         with grading.Grader(workers=1) as grader:
             return self.rewards([(problem, response)], grader)[0]
 

@@ -88,7 +88,7 @@ def write(descriptor, data):
 
 
 def reply_of(scope, name, arguments):
-    """JSON of the 'value' or 'error' of a call of the function, or `Solution` method, `name`."""
+    """JSON with the 'value' or 'error' of a call of `name`, which may be in `Solution`."""
     try:
         function = scope[name] if name in scope else getattr(scope["Solution"](), name)
         positional, named = arguments
