@@ -80,7 +80,7 @@ def test_fields_and_a_config_of_ones_own(tmp_path: Path, trained: list[tuple[Con
         (
             "few.py",
             {"critic.lam": 1.0},
-            r"^critic\.lam = 1\.0: is read by method = 'ppo' or 'poad'",
+            r"^critic\.lam = 1\.0: is read by method = 'ppo'",
         ),
         (default(), {}, r"^workdir: name the folder of the run"),
         (Config(), {"iterations": 1}, r"^iterations: a Config takes no overrides"),
@@ -104,7 +104,7 @@ def test_the_records_of_a_finished_run(finished_run: cases.Run):
     for split, name in (("validation", "eval/pass_at_1"), ("test", "test/pass_at_1")):
         values = [record[name] for record in records if name in record]
         assert (found.start_accuracy[split], found.final_accuracy[split]) == (values[0], values[-1])
-    assert found.iterations == 3 and found.report.exists()
+    assert found.iterations == 3
     iterations, rewards = found.curve("reward/mean")
     assert iterations == [0, 1, 2]
     assert rewards == [record["reward/mean"] for record in records if "reward/mean" in record]

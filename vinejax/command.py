@@ -240,7 +240,10 @@ def run() -> None:
     """
     try:
         define_flags()
-        app.run(main, flags_parser=parse_flags)
+        try:
+            app.run(main, flags_parser=parse_flags)
+        finally:
+            sys.stdout.flush()  # here, where a reader that has ended is no error
     except (UserError, flags.Error) as error:
         print("vinejax: error:", " ".join(str(error).split()), file=sys.stderr)
         distributed.leave(2)

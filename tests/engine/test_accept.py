@@ -182,7 +182,7 @@ def test_no_number_draws_by_logits_that_are_not_finite():
 # --- a phase ---
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mha", "gqa", "window", "mqa"])
 def test_tokens_are_those_of_decoding_everything(name: str, tiny: Model):
     """EOS, budgets and the trunks' ends occur in accepted prefixes; slots are fewer than branches.

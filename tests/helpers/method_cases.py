@@ -44,8 +44,6 @@ def kinds_of_update(methods: Iterable[str]) -> list[str]:
 
 
 PROGRAMS = [*kinds_of_update(METHODS), "critic"]
-# The loss of methods that learn from pairs, and their settings.
-PAIRS: dict[str, Any] = {"dpo_positive": (dpo_positive.loss, dpo_positive.DPOConfig())}
 LENGTHS = [(4, 9), (2, 3), (4, 6), (5, 7), (3, 10), (2, 3), (4, 1), (6, 8)]
 REWARDS = [1.0, 0.0, 0.0, 1.0, 0.25, 0.0, 0.0, 0.0]  # two groups of four
 
@@ -182,8 +180,8 @@ def gradient_and_sums(
         rows = (batch(), Targets(values() + 0.1, given.returns))
         objective = CriticObjective(model=model, microbatch=microbatch, clip=0.2)
         return result(objective, place(critic_params()), rows)
-    if method in PAIRS:
-        loss, own = PAIRS[method]
+    if method == "dpo_positive":
+        loss, own = dpo_positive.loss, dpo_positive.DPOConfig()
         objective = PairObjective(
             model=model, microbatch=microbatch, temperature=0.8, loss=loss, own=own
         )

@@ -36,6 +36,7 @@ def test_the_gradient_is_that_of_the_merged_model(microbatch: int | None):
     assert sums.tokens == rows().mask.sum()
 
 
+@pytest.mark.slow
 def test_an_update_changes_the_adapters_alone():
     base, trained = cases.params(), adapters()
     mesh, optimizer = make_mesh(MeshConfig(1, 1, 1)), optax.adam(1e-2)

@@ -210,7 +210,7 @@ def test_reference_scores_of_pairs_are_those_of_each_minibatch():
     chosen, rejected = cases.random_episodes(lengths), cases.random_episodes(lengths, seed=1)
     pairs = list(zip(chosen, rejected, strict=True))
     iteration = fake_iteration(cfg)
-    reference = of_pairs._scores(iteration, pairs, iteration.session.load_reference())
+    reference = of_pairs._reference_scores(iteration, pairs)
     batches = list(of_pairs._pair_batches(iteration, pairs, reference, epochs=2))
     assert len(batches) == 4 and of_pairs.longest_pair(pairs) <= batches[0].tokens.shape[1]
     passes = passes_for(cfg, cfg.ppo.minibatch, None)._replace(shared=False)

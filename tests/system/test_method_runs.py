@@ -49,7 +49,7 @@ def test_the_sampler_of_a_deep_model_in_bfloat16_is_a_little_off(tmp_path: Path)
     assert 0.5 < found["weight"] < 1.5 and found["weight"] != 1 and found["masked"] < 0.1
 
 
-@pytest.mark.first
+@pytest.mark.slow
 @pytest.mark.parametrize("method", dict.fromkeys(("grpo", *METHODS)))
 def test_one_iteration(method: str, start: str, tmp_path: Path):
     sampled = {"restem": 8, "dpo_positive": 8}.get(method, 4)

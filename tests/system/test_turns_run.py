@@ -13,6 +13,8 @@ from vinejax.learner import update
 from vinejax.tasks.doors import DoorsTask
 from vinejax.training.loop import train
 
+pytestmark = pytest.mark.slow
+
 
 def config(**sections: Any) -> Config:
     """One iteration of a model that has learned to say arms."""

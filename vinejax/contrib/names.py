@@ -18,13 +18,10 @@ METHODS = {
     "scaf_grpo": "vinejax.contrib.methods.scaf_grpo",
     "unlikely": "vinejax.contrib.methods.unlikely",
     "drpo": "vinejax.contrib.methods.drpo",
-    "trpa": "vinejax.contrib.methods.trpa",
-    "p3o": "vinejax.contrib.methods.p3o",
     "hapo": "vinejax.contrib.methods.hapo",
     "opmd": "vinejax.contrib.methods.opmd",
     "asymre": "vinejax.contrib.methods.asymre",
     "single_stream": "vinejax.contrib.methods.single_stream",
-    "inpo": "vinejax.contrib.methods.inpo",
 }
 # Paths under `vinejax.tasks`, as `data.task` names them, and the modules that they stand for.
 TASKS = {
@@ -50,12 +47,10 @@ SECTIONS = {
     "scaf": "vinejax.contrib.methods.settings.ScafConfig",
     "unlikely": "vinejax.contrib.methods.settings.UnlikelyConfig",
     "drpo": "vinejax.contrib.methods.settings.DRPOConfig",
-    "trpa": "vinejax.contrib.methods.settings.TRPAConfig",
     "hapo": "vinejax.contrib.methods.settings.HAPOConfig",
     "opmd": "vinejax.contrib.methods.settings.OPMDConfig",
     "asymre": "vinejax.contrib.methods.settings.AsymREConfig",
     "single_stream": "vinejax.contrib.methods.settings.SingleStreamConfig",
-    "inpo": "vinejax.contrib.methods.settings.INPOConfig",
     "code": "vinejax.contrib.code.settings.CodeConfig",
     "reset": "vinejax.contrib.resets.settings.ResetConfig",
     "prior_function": "vinejax.contrib.priors.settings.PriorFunctionConfig",

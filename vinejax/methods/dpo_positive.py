@@ -22,4 +22,4 @@ def loss(chosen: jax.Array, rejected: jax.Array, own: DPOConfig) -> jax.Array:
     return dpo_positive(chosen, rejected, zero, zero, own.beta, own.penalty)
 
 
-METHOD = pair_method(loss, DPOConfig, __doc__ or "")
+METHOD = pair_method(loss, __doc__ or "")

@@ -1,7 +1,6 @@
 """Learning from pairs of a right and a wrong solution of the same problem, as DPO-Positive does.
 
-The margin of a pair is measured from an anchor, the log-probabilities by the reference model or by
-a mixture of it with the policy that sampled.
+The margin of a pair is measured from the log-probabilities by the reference model.
 
 Source of the pairing: VinePPO's code, `trainers/dpo_positive_trainer.py` and
 `episode_generators/math_dpo_positive_episode_generator.py`.
@@ -12,7 +11,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,27 +34,23 @@ from vinejax.learner.update import (
     with_total_steps,
 )
 from vinejax.methods.base import OF_CLIPPED, Method
-from vinejax.methods.settings import PairConfig
+from vinejax.methods.settings import DPOConfig
 from vinejax.model.decoder import Params
 from vinejax.rl.segments import segment_totals
 from vinejax.session.iteration import Iteration
 
 Pair = tuple[Episode, Episode]  # (chosen, rejected)
-# (log-ratio of each chosen solution to the anchor, the same of each rejected one, the method's
-# settings) -> loss of each pair
-PairLoss = Callable[[jax.Array, jax.Array, Any], jax.Array]
-# (the method's settings, the reference model's log-probabilities, the sampling policy's) -> anchor
-Anchor = Callable[[Any, np.ndarray, np.ndarray], np.ndarray]
+# (log-ratio of each chosen solution to the reference model, the same of each rejected one, the
+# method's settings) -> loss of each pair
+PairLoss = Callable[[jax.Array, jax.Array, DPOConfig], jax.Array]
 
 
-def pair_method(
-    loss: PairLoss, settings: type[PairConfig], about: str, anchor: Anchor | None = None
-) -> Method:
-    """The method with this loss of pairs; an `anchor` of None is the reference model."""
+def pair_method(loss: PairLoss, about: str) -> Method:
+    """The method with this loss of pairs."""
     return Method(
         None,
-        iteration=functools.partial(learn_from_pairs, loss, anchor),
-        settings=settings,
+        iteration=functools.partial(learn_from_pairs, loss),
+        settings=DPOConfig,
         ignores=OF_CLIPPED,
         flags={"groups", "paired_rows"},
         about=about,
@@ -63,14 +58,12 @@ def pair_method(
 
 
 def learn_from_pairs(
-    loss: PairLoss, anchor: Anchor | None, method: Method, iteration: Iteration, state: RunState
+    loss: PairLoss, method: Method, iteration: Iteration, state: RunState
 ) -> RunState:
     """One iteration: samples, pairs right with wrong solutions, learns to prefer the right."""
     cfg, session = iteration.cfg, iteration.session
-    own = method.settings.of(cfg)
-    assert isinstance(own, PairConfig)
-    params = session.weights(state.policy.params)
-    episodes = iteration.sample_train(params, own.problems)
+    own = DPOConfig.of(cfg)
+    episodes = iteration.sample_train(session.weights(state.policy.params), own.problems)
     iteration.record_sampling(episodes)
     iteration.record_episodes(iteration.shown(episodes))
     pairs = make_pairs(episodes, own.pairs, cfg.seed)
@@ -90,23 +83,21 @@ def learn_from_pairs(
     optimizer = make_optimizer(cfg.optimizer, total)
     policy = fresh_state(state.policy.params, optimizer, session.mesh)
     with iteration.log.stage("score"):
-        anchors = _scores(iteration, pairs, session.load_reference())
-        if anchor is not None:
-            old = _scores(iteration, pairs, params)
-            anchors = [anchor(own, *scores) for scores in zip(anchors, old, strict=True)]
-    batches = _pair_batches(iteration, pairs, anchors, own.epochs)
+        scores = _reference_scores(iteration, pairs)
+    batches = _pair_batches(iteration, pairs, scores, own.epochs)
     policy, updates = iteration.train(objective, optimizer, policy, batches, total)
     iteration.metrics |= pair_metrics(updates)
     return RunState(with_total_steps(state.policy, policy))
 
 
-def _scores(iteration: Iteration, pairs: list[Pair], params: Params) -> list[np.ndarray]:
-    """f32[T] log-probabilities of each pair by these weights, laid out as by `collate_groups`.
+def _reference_scores(iteration: Iteration, pairs: list[Pair]) -> list[np.ndarray]:
+    """f32[T] log-probabilities of each pair by the reference model, laid out by `collate_groups`.
 
     They are all computed before the updates. Between two updates the host would have to wait for
     the update before it and for the scores.
     """
     cfg, session, found = iteration.cfg, iteration.session, []
+    params = session.load_reference()
     size, longest = cfg.ppo.minibatch, longest_pair(pairs)
     passes = passes_for(cfg, size, session.mesh)._replace(shared=False)
     for start in range(0, len(pairs), size):
@@ -118,14 +109,14 @@ def _scores(iteration: Iteration, pairs: list[Pair], params: Params) -> list[np.
 
 
 def _pair_batches(
-    iteration: Iteration, pairs: list[Pair], anchors: list[np.ndarray], epochs: int
+    iteration: Iteration, pairs: list[Pair], scores: list[np.ndarray], epochs: int
 ) -> Iterator[Batch]:
-    """The minibatches of all epochs, with the anchors in `ref_logprobs`."""
+    """The minibatches of all epochs, with the reference model's scores."""
     cfg, size, longest = iteration.cfg, iteration.cfg.ppo.minibatch, longest_pair(pairs)
     for epoch in range(epochs):
         for chosen in shuffled_lists([*range(len(pairs))], size, cfg.seed, iteration.number, epoch):
             batch = collate_groups([pairs[i] for i in chosen], size, longest)
-            batch.ref_logprobs[: len(chosen)] = [anchors[i] for i in chosen]
+            batch.ref_logprobs[: len(chosen)] = [scores[i] for i in chosen]
             yield batch
 
 
@@ -133,7 +124,7 @@ class PairSums(NamedTuple):
     """Sums of the loss and its terms over the minibatch's pairs."""
 
     loss: Float[Array, ""]
-    margin: Float[Array, ""]  # log-ratio to the anchor, chosen less rejected, in nats
+    margin: Float[Array, ""]  # log-ratio to the reference, chosen less rejected, in nats
     ordered: Float[Array, ""]  # pairs with a positive margin
     pairs: Float[Array, ""]
 
@@ -167,15 +158,15 @@ class PairObjective(Objective):
 
     temperature: float
     loss: PairLoss
-    own: Any  # the method's settings; hashable
+    own: DPOConfig
 
     def loss_over(self, rows: Batch) -> tuple[Batch, Loss]:
-        """`rows` must have the anchor's log-probabilities, as those of the reference model."""
+        """`rows` must have the reference model's log-probabilities."""
         count = jnp.maximum(_ends_chosen(rows.segment_ids).sum(), 1)
 
         def loss(params: Params, batch: Batch) -> tuple[jax.Array, PairSums]:
             logprobs, _ = token_logprobs(self.model, params, batch, self.temperature)
-            # Differences to the anchor are summed: the difference of two sums over a
+            # Differences to the reference are summed: the difference of two sums over a
             # solution would lose digits in float32, and the penalty would multiply the error.
             moved = jnp.where(batch.mask, logprobs - batch.ref_logprobs, 0.0)
             totals = segment_totals(moved, batch.segment_ids)

@@ -3,19 +3,8 @@
 Every configuration is read with these classes, so this module imports nothing of the methods.
 """
 
-import dataclasses
-
 from vinejax.core.ranges import Count, NotNegative, Positive, ZeroToOne
 from vinejax.core.sections import MethodSettings
-
-
-@dataclasses.dataclass(frozen=True)
-class PairConfig(MethodSettings):
-    """Solutions per problem: `rollout.per_prompt`."""
-
-    problems: Count | None = None  # sampled per iteration; None: the whole train split
-    pairs: Count = 64  # per problem, at most; an update takes ppo.minibatch of them
-    epochs: Count = 3
 
 
 class CriticConfig(MethodSettings, section="critic"):
@@ -41,6 +30,11 @@ class RestEMConfig(MethodSettings, section="restem"):
     eval_every: Count = 500
 
 
-class DPOConfig(PairConfig, section="dpo"):
+class DPOConfig(MethodSettings, section="dpo"):
+    """Solutions per problem: `rollout.per_prompt`."""
+
+    problems: Count | None = None  # sampled per iteration; None: the whole train split
+    pairs: Count = 64  # per problem, at most; an update takes ppo.minibatch of them
+    epochs: Count = 3
     beta: Positive = 0.1
     penalty: NotNegative = 50.0  # λ: of a correct solution that is less likely than at the start

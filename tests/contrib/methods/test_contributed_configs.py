@@ -78,7 +78,6 @@ ONE = {"per_prompt": 1}
         ({"method": "drpo", "ppo": {"clip": 0.1}}, "ppo.clip"),
         ({"method": "opmd", "ppo": {"max_ratio": 5.0}}, "ppo.max_ratio"),
         ({"method": "opmd", "ppo": {"loss": "sapo"}}, "ppo.loss"),
-        ({"method": "inpo", "kl": {"coef": 0.1}}, "kl.coef"),
         ({"method": "asymre", "asymre": {"shift": 2.0}}, "asymre.shift"),
         ({"method": "asymre", "reward": {"scale": "group"}}, "reward.scale"),
         ({"method": "treepo", "reward": {"scale": "none"}}, "reward.scale"),

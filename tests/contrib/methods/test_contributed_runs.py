@@ -16,7 +16,6 @@ from vinejax.training.loop import train
 pytestmark = pytest.mark.slow
 
 SMALL: dict[str, Any] = {
-    "inpo": {"inpo": {"problems": 8, "epochs": 1, "pairs": 4}},
     "spo_tree": {"spo_tree": {"branching": (3, 2), "segment": 4}},
     "treepo": {"treepo": {"segment": 8}},
     "single_stream": {"rollout": {"prompts": 12, "per_prompt": 1}},
@@ -25,16 +24,13 @@ SMALL: dict[str, Any] = {
 
 @pytest.mark.parametrize("method", METHODS)
 def test_one_iteration(method: str, start: str, tmp_path: Path):
-    sampled = {"inpo": 8, "single_stream": 12}.get(method, 4)
-    per_prompt = 1 if method == "single_stream" else 3
+    sampled, per_prompt = (12, 1) if method == "single_stream" else (4, 3)
     given = method, start, tmp_path, sampled, SMALL.get(method, {})
     method_runs.check_one_iteration(*given, per_prompt, is_tree=method in TREES)
 
 
-@pytest.mark.parametrize("name", ["inpo", "scaf_grpo"])
-def test_its_config_trains_for_three_iterations(name: str, tmp_path: Path):
-    more = {"inpo": {"inpo.problems": 16}}.get(name, {})
-    method_runs.check_config_file(f"contrib/tiny_{name}.py", tmp_path, **more)
+def test_the_config_of_scaf_grpo_trains_for_three_iterations(tmp_path: Path):
+    method_runs.check_config_file("contrib/tiny_scaf_grpo.py", tmp_path)
 
 
 @pytest.mark.parametrize("method", ["single_stream", "spo_tree"])

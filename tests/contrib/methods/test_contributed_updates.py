@@ -1,6 +1,5 @@
 """Losses, advantages and gradients of contributed methods, as tests/learner has the core's."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import eight_devices
@@ -8,7 +7,6 @@ from helpers import loop_cases as cases
 from helpers import method_cases as methods
 from helpers.applied import applied, policy_objective
 
-from vinejax.contrib.methods import inpo
 from vinejax.contrib.names import METHODS
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
@@ -16,25 +14,16 @@ from vinejax.learner.batch import collate, step_layout
 from vinejax.methods.known import find_method
 from vinejax.rl.losses import opmd
 
-methods.PAIRS["inpo"] = (inpo.loss, inpo.INPOConfig(eta=0.5))
 PROGRAMS = [
     name for name in methods.kinds_of_update([*methods.PROGRAMS[:-1], *METHODS]) if name in METHODS
 ]
-
-DEVICES = """
-from helpers import method_cases, over_devices
-from vinejax.contrib.methods import inpo
-
-method_cases.PAIRS["inpo"] = (inpo.loss, inpo.INPOConfig(eta=0.5))
-over_devices.check(PROGRAMS)
-"""
 
 
 @pytest.mark.slow
 def test_devices_packing_microbatches_and_chunks_change_no_method():
     """Of each kind of update that the core's methods do not have."""
-    assert {"opmd", "asymre", "inpo"} <= set(PROGRAMS)
-    program = DEVICES.replace("PROGRAMS", repr(PROGRAMS))
+    assert {"opmd", "asymre"} <= set(PROGRAMS)
+    program = f"from helpers import over_devices\n\nover_devices.check({PROGRAMS!r})"
     assert eight_devices.printed("-c", program) == PROGRAMS
 
 
@@ -59,17 +48,6 @@ def test_opmd_equals_the_loop():
         moved = (logprobs - old)[b][at].sum()
         whole = -(advantages * logprobs)[b][at].sum() + 0.35 * moved**2
         np.testing.assert_allclose(found[b].sum(), whole, rtol=1e-4, atol=1e-6)
-
-
-def test_the_step_of_a_game_by_hand():
-    """Its anchor makes of three differences, 0.8, 0.2 and 0.5, the one that is drawn to 1 / 2η."""
-    own = inpo.INPOConfig(eta=0.5)
-    ref, old = np.array([0.3, 0.1], np.float32), np.array([0.7, 0.2], np.float32)
-    chosen, rejected = np.array([1.0, 0.2], np.float32) - inpo.anchor(own, ref, old)
-    np.testing.assert_allclose(chosen - rejected, 0.4, atol=1e-6)
-    np.testing.assert_allclose(
-        inpo.loss(jnp.asarray(chosen), jnp.asarray(rejected), own), 0.36, atol=1e-6
-    )
 
 
 def test_means_of_groups_are_the_baselines_of_opmd_and_asymre():

@@ -1,14 +1,8 @@
-"""Rewards and weights in a group, compared with the authors' formulas and with loops."""
-
-import math
+"""Rewards and weights in a group, compared with the authors' formulas."""
 
 import numpy as np
 
-from vinejax.contrib.methods.equations.group_weights import (
-    decoupled_weights,
-    preference_weights,
-    unlikely_rewards,
-)
+from vinejax.contrib.methods.equations.group_weights import decoupled_weights, unlikely_rewards
 from vinejax.rl.advantages import group_advantages
 
 # --- unlikely_rewards
@@ -44,40 +38,3 @@ def test_a_group_of_one_kind_weighs_nothing():
 def test_tiny_temperatures_do_not_overflow():
     found = decoupled_weights([-0.2, -9.0, -0.3], [True, False, False], [0.5, 0.1, 0.1], 1e-4, 1e-4)
     np.testing.assert_allclose(found, [1.0, 0.0, -1.0], atol=1e-12)
-
-
-# --- preference_weights
-
-
-def test_preferences_by_hand():
-    ratios = np.array([-0.5, -0.8, -0.6, -1.2]) - [-0.6, -0.7, -0.6, -1.0]
-    found = preference_weights([1, 1, 2, 3], [0] * 4, ratios, 0.1, 2.5)
-    np.testing.assert_allclose(found, [0.04875, 0.05, -0.0401, -0.05865], atol=2e-6)
-
-
-def preference_loss(levels, groups, ratios, beta, anisotropy) -> float:
-    losses = []
-    for i, level in enumerate(levels):
-        for j, other in enumerate(levels):
-            if groups[i] == groups[j] and level < other:
-                h = beta * (anisotropy if level == 1 else 1.0) * (ratios[i] - ratios[j])
-                losses.append(math.log1p(math.exp(-h)))
-    return float(np.mean(losses)) if losses else 0.0
-
-
-def test_preferences_are_minus_the_gradient():
-    """The weights equal central differences of a loop over pairs."""
-    rng = np.random.default_rng(0)
-    for _ in range(30):
-        levels, groups = rng.integers(1, 4, 7), rng.integers(0, 3, 7)
-        ratios, e = rng.normal(size=7), 1e-5
-        found = preference_weights(levels, groups, ratios, 0.7, 2.5)
-        for i, moved in enumerate(np.eye(7) * e):
-            above = preference_loss(levels, groups, ratios + moved, 0.7, 2.5)
-            below = preference_loss(levels, groups, ratios - moved, 0.7, 2.5)
-            np.testing.assert_allclose(found[i], (below - above) / (2 * e), atol=1e-8)
-
-
-def test_equal_levels_give_nothing():
-    assert not preference_weights([2, 2], [0, 0], [1.0, -1.0], 0.1, 2.5).any()
-    assert not preference_weights([1, 2], [0, 1], [1.0, -1.0], 0.1, 2.5).any()

@@ -1,10 +1,10 @@
-"""Losses of whole solutions and steps, compared with formulas by hand and in packed rows."""
+"""The loss of whole steps, compared with a formula by hand and in packed rows."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from vinejax.contrib.methods.equations.sequence_losses import advantage_regression, sequence_clip
+from vinejax.contrib.methods.equations.sequence_losses import advantage_regression
 
 # Two rows; steps of 2 and 3 tokens in the first, with a token off the mask between, and of 1 and 4.
 IDS = jnp.array([[1, 1, 2, 3, 3, 3, 0], [4, 5, 5, 5, 5, 0, 0]])
@@ -71,42 +71,3 @@ def test_steps_of_packed_rows_equal_a_loop():
         assert not np.asarray(off).any()
         np.testing.assert_allclose(found, expected, rtol=1e-5)
         np.testing.assert_allclose(gradient, true, atol=1e-5)
-
-
-# --- sequence_clip
-
-
-def test_a_solution_is_clipped_as_a_whole():
-    @jax.jit
-    def results(logprobs, old, advantages, by_segment):
-        def formula(x):
-            total = 0.0
-            for n, places in enumerate(OWNERS):
-                a, ratio = by_segment[n], jnp.exp(sum(x[place] - old[place] for place in places))
-                total += jnp.maximum(-a * ratio, -a * jnp.clip(ratio, 0.8, 1.28))
-            return total
-
-        def loss(x):
-            each, clipped = sequence_clip(x, old, advantages, MASK, (0.2, 0.28), IDS)
-            means = [each[place] / len(places) for places in OWNERS for place in places]
-            return sum(means), (each, clipped)
-
-        return jax.value_and_grad(loss, has_aux=True)(logprobs), jax.value_and_grad(formula)(
-            logprobs
-        )
-
-    any_clipped = False
-    for seed in range(20):
-        logprobs, old, advantages = random_case(seed)
-        ((found, (each, clipped)), gradient), (expected, true) = results(
-            logprobs, old, spread(advantages), advantages
-        )
-        np.testing.assert_allclose(found, expected, atol=1e-5)
-        np.testing.assert_allclose(gradient, true, atol=1e-5)
-        each, clipped = np.asarray(each), np.asarray(clipped)
-        for places in OWNERS:
-            marks = {bool(clipped[place]) for place in places}
-            assert len(marks) == 1
-            np.testing.assert_allclose([each[p] for p in places], each[places[0]], rtol=1e-6)
-            any_clipped |= marks.pop()
-    assert any_clipped

@@ -100,7 +100,7 @@ def test_all_that_a_run_can_have():
 def test_what_may_read_log_probabilities():
     cfg = cases.config()
     assert not any(map(reads_logprobs, chosen_estimators(cfg, True).values()))
-    for method in ("mymethods.fading", "unlikely", "trpa"):
+    for method in ("mymethods.fading", "unlikely", "drpo"):
         assert reads_logprobs(dataclasses.replace(cfg, method=method))
 
 

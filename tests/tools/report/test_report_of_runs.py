@@ -5,16 +5,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from etils import epath
 from helpers import loop_cases as cases
 
+import vinejax
 from vinejax.learner import update
 from vinejax.learner.update import update_step
 from vinejax.runtime import stopping
+from vinejax.runtime.status import read_status
 from vinejax.training import loop
 
 
 def test_a_finished_run_has_its_page(finished_run: cases.Run):
     assert (finished_run.workdir / "report.html").stat().st_size > 10_000
+    assert vinejax.run(finished_run.workdir).report.exists()
+    status = read_status(epath.Path(finished_run.workdir))
+    assert status is not None and (status.state, status.done) == ("finished", 3)
 
 
 @pytest.mark.slow
@@ -28,8 +34,10 @@ def test_the_page_says_why_a_run_stopped(
     monkeypatch.setattr(update, "update_step", interrupted)
     with pytest.raises(stopping.Stopped) as stop:
         loop.train(cases.config(model={"path": start}, iterations=1), tmp_path)
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert f"{stop.value}; {stop.value.next_start}" in page
+    why = f"{stop.value}; {stop.value.next_start}"
+    assert why in (tmp_path / "report.html").read_text(encoding="utf-8")
+    status = read_status(epath.Path(tmp_path))
+    assert status is not None and (status.state, status.done, status.why) == ("stopped", 0, why)
 
 
 @pytest.mark.slow

@@ -21,7 +21,6 @@ from vinejax.core.ranges import (
 )
 from vinejax.core.sections import MethodSettings
 from vinejax.core.settings import Config
-from vinejax.methods.settings import PairConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,11 +109,6 @@ class DRPOConfig(MethodSettings, section="drpo"):
     tau: Positive = 1.0  # τ, nats: a smaller one gives more to the likeliest wrong solution
 
 
-class TRPAConfig(MethodSettings, section="trpa"):
-    beta: Positive = 0.1  # β, preference per nat of the mean log-ratio
-    anisotropy: Positive = 2.5  # factor of β in pairs whose better solution is right
-
-
 class HAPOConfig(MethodSettings, section="hapo"):
     quantile: ZeroToOne = 0.8  # quantile of log H above which a token's entropy is high
 
@@ -142,8 +136,3 @@ class SingleStreamConfig(MethodSettings, section="single_stream"):
         if not 0 <= cfg.reward.truncated <= 1:
             message = f"must be from 0 to 1 for method = {cfg.method!r}: rewards are successes"
             raise ConfigError("reward.truncated", message, repr(cfg.reward.truncated))
-
-
-class INPOConfig(PairConfig, section="inpo"):
-    eta: Positive = 0.0075  # η; the target of h is 1 / (2η) nats
-    ratio: ZeroToOne = 1 / 3  # τ/η, the reference model's part of the anchor

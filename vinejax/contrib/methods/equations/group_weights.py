@@ -1,4 +1,4 @@
-"""Rewards and weights of a group's solutions by their length, likelihood or preference level."""
+"""Rewards and weights of a group's solutions by their length or likelihood."""
 
 from collections.abc import Sequence
 
@@ -61,33 +61,3 @@ def decoupled_weights(
         share = np.exp(score[kind] - score[kind].max())
         weights[kind] = sign * share / share.sum()
     return weights
-
-
-def preference_weights(
-    levels: Numbers, groups: Numbers, log_ratios: Numbers, beta: float, anisotropy: float
-) -> np.ndarray:
-    """The negative gradient, -∂L/∂ℓ, of the preference loss over pairs with different levels.
-
-        L = mean of -log σ(β_i·(ℓ_i - ℓ_j)) over pairs with level i < level j in the same group
-        β_i = β·a where level i is 1, the best, β elsewhere
-
-    Args:
-      levels: int [B], preference levels from 1; a lower level is preferred.
-      groups: int [B], the group of each solution.
-      log_ratios: [B], ℓ, mean over tokens of log π/π_ref, in nats.
-      beta: β.
-      anisotropy: a.
-
-    Returns:
-      float64 [B], with the sum 0; 0 for a solution without a pair.
-
-    Source: TRPA, XueruiSu/Trust-Region-Preference-Approximation at f372585,
-    `core_algos.compute_pairwise_policy_loss`.
-    """
-    level, group, ratio = (np.asarray(x) for x in (levels, groups, log_ratios))
-    is_pair = (group[:, None] == group) & (level[:, None] < level)
-    scale = beta * np.where(level == 1, anisotropy, 1.0)[:, None]
-    # σ(-h) = (1 - tanh(h / 2)) / 2, which cannot overflow.
-    falling = 0.5 * (1 - np.tanh(0.5 * scale * (ratio[:, None] - ratio)))
-    pull = np.where(is_pair, scale * falling, 0.0)
-    return (pull.sum(axis=1) - pull.sum(axis=0)) / max(int(is_pair.sum()), 1)

@@ -1,4 +1,4 @@
-"""Losses of whole solutions or steps, as one number per token.
+"""The loss of whole steps, as one number per token.
 
 As in `rl/losses.py`, the learner takes the means. Rows may hold several solutions (packing).
 """
@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Int, Real, ScalarLike
 
-from vinejax.rl.losses import is_clipped, ppo_clip
 from vinejax.rl.segments import segment_totals
 
 
@@ -43,30 +42,3 @@ def advantage_regression(
     tokens = jnp.maximum(segment_totals(mask.astype(jnp.int32), segment_ids), 1)
     total = segment_totals(moved, segment_ids)
     return moved * (0.5 * total - target) + jnp.where(mask, 0.5 * target**2 / tokens, 0.0)
-
-
-@jax.jit
-def sequence_clip(
-    logprobs: Real[Array, "B T"],
-    old_logprobs: Real[Array, "B T"],
-    advantages: Real[Array, "B T"],
-    mask: Bool[Array, "B T"],
-    clip: tuple[ScalarLike, ScalarLike],
-    segment_ids: Int[Array, "B T"],
-) -> tuple[Float32[Array, "B T"], Bool[Array, "B T"]]:
-    """The clipped loss of whole solutions, and where it is clipped.
-
-        L = max(-A·ρ, -A·clip(ρ, 1 - ε_low, 1 + ε_high))    ρ = π(y) / π_old(y), not per token
-
-    Args and shapes: as `rl.losses.ppo_clip`; mask is the tokens of solutions, and segment_ids the
-    number of each token's solution in its row, a segment of `rl.segments`.
-
-    Returns:
-      (float32, bool), [B, T]: the solution's loss, and whether it is clipped, at each token.
-
-    Source: the separate clip of P3O, https://arxiv.org/abs/2310.00212, section 4.2.
-    """
-    moved = jnp.where(mask, jnp.float32(logprobs) - jnp.float32(old_logprobs), 0.0)
-    total = segment_totals(moved, segment_ids)
-    old = jnp.zeros_like(total)  # `total` is a log-ratio already
-    return ppo_clip(total, old, advantages, clip), is_clipped(total, old, advantages, clip)
