@@ -1,6 +1,6 @@
-"""The names of contributed methods, tasks, groups of settings and options.
+"""The modules of contributed methods, tasks, groups of settings and options, by name.
 
-`vinejax/core/accessories.py` reads these tables. A value is imported when its name is asked for.
+`vinejax/core/accessories.py` reads these tables. A module is imported only when it is needed.
 """
 
 METHODS = {
@@ -23,7 +23,7 @@ METHODS = {
     "asymre": "vinejax.contrib.methods.asymre",
     "single_stream": "vinejax.contrib.methods.single_stream",
 }
-# `data.task` also takes the dotted path of a module; these are shorter.
+# Paths under `vinejax.tasks`, as `data.task` names them, and the modules that they stand for.
 TASKS = {
     "vinejax.tasks.code": "vinejax.contrib.code.task",
     "vinejax.tasks.programs": "vinejax.contrib.code.programs",

@@ -1,5 +1,5 @@
 """Methods: one module each, with its equation, its source and its record `METHOD`.
 
-`base.py` says what a method is; `vineppo.py` is the one that the package is named for; `known.py`
-finds a method by its name.
+`base.py` defines what a method is. `vineppo.py` has the method that gave the package its name.
+`known.py` finds a method by name.
 """

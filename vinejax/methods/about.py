@@ -26,7 +26,7 @@ HEAD = "| `method` | needs | equation | departs from its source |\n|---|---|---|
 
 
 class About(NamedTuple):
-    """The parts of the text about a method, each a single line; '' for a part it lacks."""
+    """The parts of the text about a method, each on one line. A missing part is ''."""
 
     title: str
     needs: str
@@ -36,7 +36,7 @@ class About(NamedTuple):
 
 
 def about(name: str) -> About:
-    """The text about a method of the package, in its parts."""
+    """The parts of the text about the method of the package with this name."""
     method = known_method(name)
     assert method is not None, name
     paragraphs = inspect.cleandoc(text_of(name, method)).split("\n\n")
@@ -59,8 +59,8 @@ def about(name: str) -> About:
 def text_of(name: str, method: Method) -> str:
     """The text about a method.
 
-    It is the docstring of a contributed method's module. For a method of the core it is `about` in
-    the record, or else the docstring of the module that defines its credit or its iteration.
+    For a contributed method this is the docstring of its module. For a method of the core it is
+    `about` in the record, or else the docstring of the module with its credit or its iteration.
     """
     if module := contributed_module("METHODS", name):
         return module.__doc__ or ""
@@ -69,7 +69,7 @@ def text_of(name: str, method: Method) -> str:
 
 
 def needs_of(method: Method) -> list[str]:
-    """What a method needs beside solutions and their rewards, and its defaults of two settings."""
+    """What a method needs besides solutions and rewards, and its defaults of two settings."""
     needs = {
         "groups": "groups" in method.flags,
         "trees": "trees" in method.flags,
@@ -83,7 +83,7 @@ def needs_of(method: Method) -> list[str]:
 
 
 def help_lines() -> list[str]:
-    """A paragraph per method: its name and title, its equation, and what it needs."""
+    """The lines of a paragraph per method, with name, title, equation and needs."""
     lines = []
     for name in method_names():
         title, needs, equation, _, _ = about(name)
@@ -93,8 +93,8 @@ def help_lines() -> list[str]:
 
 
 def table(names: Iterable[str], configs: Path, page: Path) -> str:
-    """The table of these methods in a page; their names link to their files in `configs`."""
-    # In reverse order, so that the first file by name is the one that a method keeps.
+    """The table of these methods for `page`. Names link to configuration files in `configs`."""
+    # Reversed, so that of several files for one method the first by name remains.
     files = {_method_of(path): path for path in sorted(configs.glob("tiny*.py"), reverse=True)}
     rows = []
     for name in names:
@@ -109,7 +109,7 @@ def table(names: Iterable[str], configs: Path, page: Path) -> str:
 
 
 def _method_of(path: Path) -> str:
-    """The method that a configuration file sets; a file that sets none has the default."""
+    """The method that a configuration file sets, or the default method if it sets none."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "cfg.method":
             return ast.literal_eval(node.value)

@@ -24,23 +24,23 @@ from vinejax.methods.stages import updated
 from vinejax.rl.losses import kl
 from vinejax.session.iteration import Iteration
 
-MOST = 0.2  # of the relative error
+MOST = 0.2  # largest absolute value of the error e
 KEPT = "adaptive_kl"  # name of the coefficient in `RunState.options`
 
 
 def adapted(coef: float, found: float, target: float, share: float) -> float:
-    """The next coefficient; `found` is the KL per response, `share` is n / horizon."""
+    """The next coefficient. `found` is the KL per response, and `share` is n / horizon."""
     error = min(max(found / target - 1.0, -MOST), MOST)
     return coef * (1.0 + error * share)
 
 
 def has_target(cfg: Config) -> bool:
-    """Whether the coefficient follows a target. A coefficient of 0 stays 0 and follows none."""
+    """Whether the coefficient follows a target. A coefficient of 0 always stays 0."""
     return cfg.kl.target is not None and cfg.kl.coef > 0
 
 
 def composed(method: Method, cfg: Config) -> Method:
-    """The method with a coefficient that follows `kl.target`, if the run has a target."""
+    """The method, whose KL coefficient follows `kl.target` if the run has a target."""
     if not has_target(cfg):
         return method
     score = functools.partial(_with_coefficient, method.score)
@@ -60,7 +60,7 @@ def _with_coefficient(
 
 
 def _following(iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
-    """The state after updates with this iteration's coefficient; it holds the next one."""
+    """The state after updates with this iteration's coefficient, and with the next coefficient."""
     cfg, batch, count = iteration.cfg, rollout.batch, len(rollout.episodes)
     assert cfg.kl.target is not None and rollout.kl_coef is not None
     estimate = np.asarray(kl(batch.old_logprobs, batch.ref_logprobs, kind="k1"))
@@ -75,10 +75,10 @@ def _following(iteration: Iteration, state: RunState, rollout: Rollout, credit: 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdaptiveObjective(PolicyObjective):
-    """A policy loss whose rows bring the coefficient of the KL, f32[B, T].
+    """A policy loss that gets the coefficient of the KL with its rows, as f32[B, T].
 
-    The coefficient is no field of the objective, because fields are constants of the compiled
-    program, which every new coefficient would compile again.
+    The coefficient is not a field, because fields are constants of the compiled program. A new
+    coefficient would then need a new compilation.
     """
 
     def rows_of(self, batch: Batch, rollout: Rollout) -> tuple[Batch, np.ndarray]:
@@ -91,9 +91,9 @@ class AdaptiveObjective(PolicyObjective):
 
 
 def adaptive(objective: PolicyObjective) -> PolicyObjective:
-    """The objective as one whose rows bring the coefficient.
+    """The objective, changed to get the coefficient with its rows.
 
-    An objective without KL is returned unchanged: the KL is in the reward then.
+    An objective with `kl_coef` 0 is returned unchanged, because the KL is then in the reward.
     """
     if not objective.kl_coef:
         return objective

@@ -1,7 +1,7 @@
 """A method as a record, and the iteration that all policy gradients share.
 
-Each method has a module of its own beside this one: its docstring has the equation and the source,
-`METHOD` the record. docs/methods.md has an example of a method of a user's own.
+Each method has a module of its own beside this one. The module's docstring has the equation and the
+source, and its `METHOD` is the record. docs/methods.md has an example of a user's own method.
 """
 
 import dataclasses
@@ -25,49 +25,49 @@ from vinejax.methods.stages import MethodState, monte_carlo, no_values
 from vinejax.model.decoder import Decoder
 from vinejax.session.iteration import Iteration, Solutions
 
-# Fields that only the iteration of a policy gradient reads: methods with another iteration ignore
-# them.
+# Fields that only the iteration of a policy gradient reads. Methods with another iteration ignore
+# these fields.
 OF_CLIPPED = ("kl", "ppo.clip", "ppo.clip_high", "ppo.epochs", "ppo.gamma", "ppo.whiten")
 OF_CLIPPED += ("ppo.shift_mean", "ppo.reduction", "ppo.max_ratio", "ppo.loss", "ppo.dual_clip")
 OF_CLIPPED += ("ppo.correction", "ppo.correction_min", "ppo.correction_max")
 OF_CLIPPED += ("entropy", "ppo.mask_truncated", "ppo.row_tokens")
 OF_CLIPPED += ("rollout.zero_variance", "reward.overlong")
-# Fields of the probability ratio: policy gradients whose loss has no ratio ignore them.
+# Fields of the probability ratio, which policy gradients without a ratio in the loss ignore.
 OF_RATIO = ("ppo.clip", "ppo.clip_high", "ppo.max_ratio")
 # Options that a method reads if its credit calls `rewards_with_kl` or `token_rewards` (OF_TOKENS),
-# or `against_group` (OF_GROUPS), all of credit/assign.py.
+# or `against_group` (OF_GROUPS). These functions are in credit/assign.py.
 OF_TOKENS = ("kl.place",)
 OF_GROUPS = ("kl.place", "reward.scale")
 
 Flag = Literal[
     "groups",  # the credit compares a solution with the others of its problem
     "logprobs",  # the credit reads the log-probabilities of the batch
-    "unmeasured",  # `--mode=credit` cannot measure it, because it lacks something the credit reads
+    "unmeasured",  # `--mode=credit` lacks something that the method's credit reads
     "trees",  # `sample` draws trees of solutions
     "turns",  # the method's own `sample` works in environments, too
     "paired_rows",  # a row of a batch holds a pair of sequences
 ]
 
-# What a field means whose value is 'method', or None where the field may be None. The `defaults` of
-# a method come first.
+# The values of fields that a configuration leaves to the method, by 'method' or None. A method's
+# `defaults` take precedence over these.
 DEFAULTS: Mapping[str, Any] = {
     "ppo.whiten": "none",  # 'iteration', 'minibatch' or 'none'
     "ppo.reduction": "token",  # see `learner.policy.token_weights`
     "ppo.clip_high": None,  # None: `ppo.clip`
     "ppo.loss": "clip",  # 'method' for a method with a loss of its own
     "values.positions": "steps",  # where states are: see credit/rules.py
-    "values.allocation": "uniform",  # how many continuations each has
+    "values.allocation": "uniform",  # how many continuations each state has
     "credit.mask": "none",  # which tokens are trained on
-    "rollout.zero_variance": "keep",  # what becomes of groups whose rewards are all equal
+    "rollout.zero_variance": "keep",  # treatment of groups with equal rewards: group_filter.py
     "reward.overlong": 0.0,
-    "reward.scale": "method",  # by the kind of `credit.assign.against_group`
+    "reward.scale": "method",  # as the kind in `credit.assign.against_group` says
     "kl.place": "loss",
 }
 OPEN = ("method", None)  # values that leave a field to the method
 
 
 def policy_gradient(method: "Method", iteration: Iteration, state: RunState) -> RunState:
-    """One iteration of VinePPO, or of any method that replaces a stage.
+    """The state after one iteration of VinePPO, or of a method that replaces some of its stages.
 
     VinePPO samples continuations of every step in `values`, and its credit is the difference of the
     values after and before each step (`methods/vineppo.py`).
@@ -88,10 +88,10 @@ def update(iteration: Iteration, state: RunState, rollout: Rollout, credit: Cred
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A method: its stages, its loss, and the defaults of settings that are left to the method.
+    """A method: its stages, its loss, and its defaults for settings that are left to the method.
 
-    A record without arguments but `credit` is a clipped policy gradient on one policy. Every stage
-    is a function whose first two arguments are the iteration and the run's state.
+    With `credit` as its only argument, a record is a policy gradient with the clipped loss. Each
+    stage except `credit` is a function whose first arguments are the iteration and the run's state.
     """
 
     # The advantages of all tokens (VinePPO's: `vine` in methods/vineppo.py). None: the method has
@@ -99,24 +99,24 @@ class Method:
     credit: Callable[[Rollout, Config], Credit] | None
     # The problems of an iteration.
     draw: Callable[[Iteration, RunState], list[PromptedProblem]] = stages.draw
-    # Their solutions.
+    # The solutions of these problems.
     sample: Callable[[Iteration, RunState, list[PromptedProblem]], Solutions] = stages.solutions
-    # The episodes, with values of their states if the method samples any.
+    # The episodes, with values of their states if the method estimates values by sampling.
     values: Callable[[Iteration, RunState, Solutions], list[Episode]] = no_values
     # The episodes as a batch with log-probabilities; see `stages.scored` for its arguments.
     score: Callable[..., Rollout] = stages.scored
     # The state after the updates of what the run trains.
     update: Callable[[Iteration, RunState, Rollout, Credit], RunState] = update
-    # (log-probabilities [B, T], batch, objective) -> loss per token. `ppo.loss` replaces the
-    # clipped one alone.
+    # (log-probabilities [B, T], batch, objective) -> loss per token. Only a method with the clipped
+    # loss lets `ppo.loss` replace it.
     loss: Callable[[jax.Array, Batch, PolicyObjective], PolicyLoss] = clipped_loss
-    state: MethodState = MethodState()  # what is kept between iterations
+    state: MethodState = MethodState()  # handles what the method keeps between iterations
     iteration: Callable[["Method", Iteration, RunState], RunState] = policy_gradient
-    settings: type[MethodSettings] = MethodSettings  # the method's own
-    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # over `DEFAULTS`
+    settings: type[MethodSettings] = MethodSettings  # section of the method's own settings
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # before `DEFAULTS`
     flags: Set[Flag] = frozenset()
-    reads: tuple[str, ...] = ()  # sections and fields that it reads and most methods do not
-    ignores: tuple[str, ...] = ()  # sections and fields that other methods read, and not this one
+    reads: tuple[str, ...] = ()  # sections and fields that this method reads and most do not
+    ignores: tuple[str, ...] = ()  # sections and fields that others read and this method does not
     about: str = ""  # title, equation, source and departures; "": the docstring of its module
 
     def __post_init__(self) -> None:
@@ -125,26 +125,26 @@ class Method:
 
     @property
     def is_policy_gradient(self) -> bool:
-        """Whether its iterations assign credit to tokens, as those of `policy_gradient` do."""
+        """Whether the method assigns credit to tokens, as `policy_gradient` does."""
         return self.credit is not None
 
     @property
     def has_continuations(self) -> bool:
-        """Whether values of states are sampled."""
+        """Whether the method estimates values of states by sampling."""
         return self.values is not no_values
 
     @property
     def has_own_values(self) -> bool:
-        """Whether values of states come from a function of the method's own."""
+        """Whether the method has its own function for sampled values of states."""
         return self.values not in (no_values, monte_carlo)
 
     @property
     def has_own_sampling(self) -> bool:
-        """Whether problems or solutions come in another way than one by one from the prompt."""
+        """Whether the method has its own function for drawing problems or sampling solutions."""
         return self.sample is not stages.solutions or self.draw is not stages.draw
 
     def reads_reference(self, cfg: Config) -> bool:
-        """Whether log-probabilities by the reference model are needed; a user's method may."""
+        """Whether the reference model must score; assumed of every method of a user."""
         return bool(cfg.kl.coef) or "logprobs" in self.flags or "." in cfg.method
 
     def with_settings(self, cfg: Config) -> Config:
@@ -155,11 +155,11 @@ class Method:
         return dataclasses.replace(cfg, sections=cfg.sections | own)
 
     def resolve(self, cfg: Config) -> Config:
-        """The configuration with the method's choice in every field that is left to the method."""
+        """The configuration, in which the method has set all fields that were left to it."""
         chosen = {**DEFAULTS, "ppo.loss": "clip" if self.loss is clipped_loss else "method"}
         chosen |= self.defaults
         if cfg.ppo.loss != "method" and (reduction := LOSSES[cfg.ppo.loss].reduction):
-            chosen["ppo.reduction"] = reduction  # a loss that the user named has its own
+            chosen["ppo.reduction"] = reduction  # a loss that the user named has its own reduction
         chosen["ppo.clip_high"] = chosen["ppo.clip_high"] or cfg.ppo.clip
         left_open = {name: x for name, x in chosen.items() if field_of(cfg, name) in OPEN}
         return with_fields(self.with_settings(cfg), left_open)
@@ -167,7 +167,7 @@ class Method:
     def assign(self, rollout: Rollout, cfg: Config) -> Credit:
         """The credit of a rollout, whitened over the iteration if `ppo.whiten` is 'iteration'.
 
-        Raises ConfigError, with file and line, if a user's method fails or returns something else.
+        Raises ConfigError, with file and line, if a user's method fails or returns no Credit.
         """
         assert self.credit is not None, "the method has no advantages"
         if "." not in cfg.method:
@@ -183,7 +183,7 @@ class Method:
         return assigned(credit, rollout, cfg)
 
     def objective(self, model: Decoder, cfg: Config) -> PolicyObjective:
-        """The objective of the policy's updates; `cfg` is resolved."""
+        """The objective of the policy's updates; `cfg` must come from `resolve`."""
         ppo = cfg.ppo
         passes = passes_for(cfg, ppo.minibatch, model.mesh)
         named = LOSSES["clip" if ppo.loss == "method" else ppo.loss]

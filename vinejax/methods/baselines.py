@@ -1,6 +1,6 @@
-"""Baselines: GRPO, RLOO, Dr. GRPO, DAPO and REINFORCE++, which have no values of states.
+"""Baselines without values of states: GRPO, RLOO, Dr. GRPO, DAPO and REINFORCE++.
 
-Each is a credit function and a record, and the record's text has the equation and the source.
+Each baseline is a credit function and a record, whose `about` has the equation and the source.
 """
 
 import numpy as np
@@ -12,22 +12,22 @@ from vinejax.methods.base import OF_GROUPS, OF_TOKENS, Method
 
 
 def standardised(rollout: Rollout, cfg: Config) -> Credit:
-    """(r - mean) / (std + 1e-8) over the problem's solutions."""
+    """The advantages (r - mean r) / (std r + 1e-8), over the problem's solutions."""
     return against_group(rollout, "grpo", cfg)
 
 
 def leave_one_out(rollout: Rollout, cfg: Config) -> Credit:
-    """r - mean of the problem's other solutions."""
+    """The advantages r - (mean of r over the problem's other solutions)."""
     return against_group(rollout, "rloo", cfg)
 
 
 def less_mean(rollout: Rollout, cfg: Config) -> Credit:
-    """r - mean of the problem's solutions."""
+    """The advantages r - (mean of r over the problem's solutions)."""
     return against_group(rollout, "mean", cfg)
 
 
 def return_to_go(rollout: Rollout, cfg: Config) -> Credit:
-    """The sum of the rewards from each token on, before whitening."""
+    """The discounted sum of the rewards from each token on, before whitening."""
     no_values = np.zeros(rollout.batch.mask.shape, np.float32)
     advantages, _ = token_estimates(rollout, cfg, no_values, 1.0)
     return Credit(advantages)
@@ -73,7 +73,7 @@ DR_GRPO = Method(
 Source: https://arxiv.org/abs/2503.20783.
 """,
 )
-# Three of DAPO's parts are options of all methods, with its own defaults: `rollout.zero_variance`
+# Three parts of DAPO are options of all methods. DAPO sets their defaults: `rollout.zero_variance`
 # (group_filter.py), `reward.overlong` (rollout/overlong.py) and `ppo.clip_high`.
 DAPO = Method(
     standardised,

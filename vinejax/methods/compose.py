@@ -1,8 +1,8 @@
 """The method of a run: its record, with stages that the options of the run wrap.
 
-It is composed once, when the run starts, so no stage asks which options are set. An option is a
-function `composed(method, cfg)` that returns the method with other stages. It has a module of its
-own, here or in `vinejax/contrib/`.
+The record is composed once, when the run starts, so no stage asks which options are set. An option
+is a module, here or in `vinejax/contrib/`, with a function `composed(method, cfg)` that returns the
+method with other stages.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ PRIOR = "prior_function"  # the option of a `values.prior` that is the dotted pa
 def method_of(cfg: Config) -> Method:
     """The method that `cfg.method` names, changed by the contributed options that are set.
 
-    Raises ConfigError as `find_method` does, and for an option that does not fit the method.
+    Raises the errors of `find_method`, and ConfigError if an option does not fit the method.
     """
     method = find_method(cfg.method)
     for name in options_of(cfg):
@@ -57,7 +57,7 @@ def composed(method: Method, cfg: Config) -> Method:
     """The method that `method_of` returned, with the stages of a run; `cfg` is resolved.
 
     `sample` also filters and penalises solutions. `score` keeps the outputs that the method's state
-    reads. `update` also updates that state, and follows `kl.target`. All are timed and recorded.
+    reads. `update` also updates this state, and follows `kl.target`. All four stages are timed.
     """
     if not method.is_policy_gradient:
         return method
@@ -85,10 +85,10 @@ def fresh_run(session: Session, policy: TrainState) -> RunState:
 def staged(
     name: str, stage: Callable[..., Any], after: Callable[..., None] | None = None
 ) -> Callable[..., Any]:
-    """The stage, timed as `timing_s/<name>`, with `after` called at its end.
+    """A function that runs `stage`, times it as `timing_s/<name>`, and then calls `after`.
 
-    `stage` takes the iteration, the run's state and the results of the stages before it. `after`
-    takes the iteration, the result of `stage` and the results of the stages before it.
+    `stage` takes the iteration, the run's state and the results of earlier stages. `after` takes
+    the iteration, the result of `stage` and the results of earlier stages.
     """
 
     def timed(iteration: Iteration, state: RunState, *earlier: Any) -> Any:
@@ -104,7 +104,7 @@ def staged(
 def _sample(
     method: Method, iteration: Iteration, state: RunState, problems: list[PromptedProblem]
 ) -> Solutions:
-    """The method's solutions with the penalties of overlong ones."""
+    """The method's solutions, in which overlong solutions have their penalties."""
     found = method.sample(iteration, state, problems)
     return found._replace(episodes=penalised_episodes(found.episodes, iteration.cfg))
 
@@ -112,7 +112,7 @@ def _sample(
 def _score(
     method: Method, iteration: Iteration, state: RunState, episodes: list[Episode]
 ) -> Rollout:
-    """The scored rollout with the values of the method's state."""
+    """The scored rollout with the values that the method's state adds."""
     rollout = method.score(iteration, state, episodes)
     return method.state.valued(iteration, state.kept, rollout)
 
@@ -120,7 +120,7 @@ def _score(
 def _update(
     method: Method, iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit
 ) -> RunState:
-    """The state after the updates of what the method keeps, and of the policy after that."""
+    """The state after updates, first of what the method keeps and then of the policy."""
     # Stops the run if hosts have sampled different solutions, before they update together.
     barrier("train", [(episode.tokens, episode.rewards) for episode in rollout.episodes])
     state = method.state.learn(iteration, state, rollout, credit)

@@ -1,4 +1,4 @@
-"""VinePPO's credit with averages over steps, and with a learned value, in place of single values.
+"""VinePPO's credit, generalised: averages over steps and a learned value replace single values.
 
     A_c = Q_c - b_c    Q_c: the result of step c, an average by `credit.lambda_`
                        b_c: its baseline, an average by `credit.baseline_lambda`, mixed with a
@@ -23,12 +23,12 @@ def has_roles(cfg: Config) -> bool:
 
 
 def step_credit(rollout: Rollout, cfg: Config) -> Credit:
-    """`vine`, or `credit_by_role` where the configuration `has_roles`."""
+    """The credit of `credit_by_role` if `has_roles(cfg)`, else that of `vine`."""
     return credit_by_role(rollout, cfg) if has_roles(cfg) else vine(rollout, cfg)
 
 
 def credit_by_role(rollout: Rollout, cfg: Config) -> Credit:
-    """The advantages above; a step that does not begin at a state has advantage 0."""
+    """The advantages in the module's docstring; 0 for a step that does not begin at a state."""
     steps = rollout.steps
     learned = None if rollout.values is None else before_steps(rollout.values, steps)
     by_step = role_advantages(

@@ -17,7 +17,7 @@ from vinejax.rl.losses import dpo_positive
 
 
 def loss(chosen: jax.Array, rejected: jax.Array, own: DPOConfig) -> jax.Array:
-    """The loss of each pair, f32[pairs], from log-ratios to the reference model in nats."""
+    """The loss of each pair, f32[pairs]. `chosen` and `rejected` are log(π/π_ref) in nats."""
     zero = jnp.zeros_like(chosen)
     return dpo_positive(chosen, rejected, zero, zero, own.beta, own.penalty)
 

@@ -1,8 +1,8 @@
 """`rollout.zero_variance`: the treatment of groups of solutions whose rewards are all equal.
 
 Rewards here are those of solutions and their steps, without penalties. 'drop' removes such groups.
-'resample' samples further problems in their place, in a bounded number of rounds; it is DAPO's
-dynamic sampling (https://arxiv.org/abs/2503.14476, section 3.2).
+'resample' replaces them by groups of further problems, in a bounded number of rounds. This is the
+dynamic sampling of DAPO (https://arxiv.org/abs/2503.14476, section 3.2).
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ def composed(method: Method, cfg: Config) -> Method:
 def _unless_all_left_out(
     iterate: Callable[..., RunState], method: Method, iteration: Iteration, state: RunState
 ) -> RunState:
-    """The state after an iteration of the method; the unchanged state if no group is left."""
+    """The state after an iteration of the method, or the given state if no group is left."""
     try:
         return iterate(method, iteration, state)
     except NoGroupLeft:
@@ -59,7 +59,7 @@ def _dropped(
 def _resampled(
     method: Method, iteration: Iteration, state: RunState, problems: list[PromptedProblem]
 ) -> Solutions:
-    """The method's solutions; further problems replace groups without spread."""
+    """The method's solutions. Groups of further problems replace groups of equal rewards."""
 
     def further() -> Solutions:
         return method.sample(iteration, state, method.draw(iteration, state))
@@ -83,10 +83,10 @@ def resampled(
     rounds: int,
     can_draw: Callable[[], bool],
 ) -> Solutions:
-    """As many groups as the first round has problems, groups with spread first.
+    """Solutions in as many groups as `first` has problems; groups with spread come first.
 
-    `further` samples another round while there are too few groups with spread, fewer than `rounds`
-    rounds with the first, and problems to draw (`can_draw`). Groups without spread then fill up.
+    Spread means that rewards are not all equal. While too few groups have spread, `further` samples
+    another round, up to `rounds` rounds including `first`, and only if `can_draw()` is true.
     """
     all_rounds = [first]
     wanted, spread, flat = len(first.problems), *divided(first.episodes)
@@ -103,7 +103,7 @@ def resampled(
 
 
 def divided(episodes: list[Episode]) -> tuple[list[list[Episode]], list[list[Episode]]]:
-    """(the groups with spread, the others), each in the order in which they first come."""
+    """(the groups with spread, the groups without), each in the order of first episodes."""
     groups, spread = group_numbers(episodes), has_spread(episodes)
     both: tuple[list[list[Episode]], list[list[Episode]]] = ([], [])
     for number in dict.fromkeys(groups.tolist()):

@@ -1,4 +1,4 @@
-"""Methods by name: those of this folder, those that accessories contribute, or a user's own."""
+"""Finding methods by name: of this folder, contributed by accessories, or a user's own."""
 
 import dataclasses
 
@@ -36,12 +36,12 @@ METHODS: dict[str, Method] = {
 
 
 def method_names() -> list[str]:
-    """The names of all methods: the package's own, then the contributed ones."""
+    """The names of all methods, first those of the core and then the contributed methods."""
     return [*METHODS, *contributed("METHODS")]
 
 
 def known_method(name: str) -> Method | None:
-    """The core's or the contributed method of that name; None for any other name."""
+    """The core's or contributed method with this name; None for any other name."""
     if name in METHODS:
         return METHODS[name]
     module = contributed_module("METHODS", name)
@@ -49,16 +49,16 @@ def known_method(name: str) -> Method | None:
 
 
 def all_methods() -> dict[str, Method]:
-    """Every method by name, for documents and help; imports the contributed ones."""
+    """Every core and contributed method by name. Imports the modules of contributed methods."""
     found = {name: known_method(name) for name in method_names()}
     return {name: method for name, method in found.items() if method}
 
 
 def find_method(name: str) -> Method:
-    """The method that the setting `method` names: a known one, or METHOD of a user's module.
+    """The method with this name, or the METHOD of a user's module with this dotted path.
 
-    Raises ConfigError for any other name, with the most similar known name, and for a user's module
-    that fails, with its file and line.
+    Raises ConfigError for an unknown name, with the most similar known name, and for a user's
+    module that fails, with its file and line.
     """
     if method := known_method(name):
         return method
@@ -82,7 +82,7 @@ def find_method(name: str) -> Method:
 
 
 def _check_settings(name: str, kind: type[MethodSettings]) -> None:
-    """Raises ConfigError for settings of a user's method that no configuration could hold."""
+    """Raises ConfigError if a configuration cannot hold a user's settings of the type `kind`."""
     taken = {field.name for field in dataclasses.fields(Config)} | set(contributed("SECTIONS"))
     taken |= {method.settings.section for method in METHODS.values()} - {""}
     without = [

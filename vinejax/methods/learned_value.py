@@ -1,8 +1,8 @@
 """A learned value that is mixed into the baselines of VinePPO: `values.prior`.
 
-It is the state of methods with VinePPO's credit. Without a prior it keeps nothing and changes no
-credit. In either case it logs the metrics of `credit/gain.py`. The value is the probe's
-(`credit/probe.py`). An option may replace it by a subclass whose `rule` has the same functions.
+`LearnedValue` is the state of methods with VinePPO's credit. Without a prior it keeps nothing and
+changes no credit. In either case it logs the metrics of `credit/gain.py`. The learned value is that
+of the probe (`credit/probe.py`). A subclass may have another `rule` with the same functions.
 """
 
 import dataclasses
@@ -37,9 +37,9 @@ from vinejax.session.session import Session
 
 
 class LearnedValue(MethodState):
-    """The probe of a run with `values.prior` = 'probe'."""
+    """A `MethodState` that keeps the probe if `values.prior` is 'probe'."""
 
-    rule: ClassVar[ModuleType] = probe  # the module that fits the value and predicts
+    rule: ClassVar[ModuleType] = probe  # the module that fits the value and predicts with it
 
     def keeps(self, cfg: Config) -> bool:
         return bool(cfg.values.prior)
@@ -51,11 +51,11 @@ class LearnedValue(MethodState):
         return self.fresh_prior(session.model, session.cfg) if self.keeps(session.cfg) else None
 
     def fresh_prior(self, model: Decoder, cfg: Config) -> Any:
-        """The value before the first iteration."""
+        """The fitted value (`kept`) before the first iteration."""
         return probe.fresh_probe(min(model.cfg.width, MAX_STATE_WIDTH))
 
     def features(self, session: Session, rollout: Rollout, kept: Any, cfg: Config) -> np.ndarray:
-        """f64[S, P] the features of each state, from which its value is computed."""
+        """The features from which each state's value is computed, f64[S, P]."""
         return probe_features(rollout, kept, cfg)
 
     def valued(self, iteration: Iteration, kept: Any, rollout: Rollout) -> Rollout:
@@ -74,11 +74,11 @@ class LearnedValue(MethodState):
         return state._replace(kept=kept)
 
     def with_prior(self, session: Session, rollout: Rollout, kept: Any, cfg: Config) -> Rollout:
-        """The rollout with v before the first token of each step that begins at a state."""
+        """The rollout with the learned value v at the first token of each step that has a state."""
         states = states_of(rollout, cfg, self.features(session, rollout, kept, cfg))
         prediction = Prediction(states, self.rule.predictions(kept, states))
         found = self.rule.chosen(kept, prediction.by_strength)
-        # The values of one host, because others may round differently.
+        # All hosts take the values of one host, because hosts may round differently.
         v = shared_work({0: found.tolist()} if is_writer() else {})[0]
         values = np.zeros(rollout.batch.tokens.shape, np.float32)
         row, last = np.nonzero(state_numbers(rollout.steps))
@@ -87,7 +87,7 @@ class LearnedValue(MethodState):
         return rollout._replace(values=values, weight=weight, hidden=None, prediction=prediction)
 
     def learned(self, kept: Any, rollout: Rollout, cfg: Config) -> tuple[Any, dict[str, float]]:
-        """(the value after a rollout `with_prior`, metrics of the values it had)."""
+        """(the value fitted after a rollout of `with_prior`, metrics of the values that it has)."""
         (states, found), steps = rollout.prediction, rollout.steps
         baselines = role_baselines(
             steps.values,
@@ -103,7 +103,7 @@ class LearnedValue(MethodState):
     def reward_model(
         self, cfg: Config, model: Decoder, params: Params, restore: Callable[[Any], Any]
     ) -> RewardModel | None:
-        """The policy's layers up to the hidden states that the probe reads, with the probe."""
+        """The policy's layers up to those whose hidden states the probe reads, and the probe."""
         if HIDDEN not in self.reads(cfg):
             return None
         kept = Probe(**restore(self.fresh_prior(model, cfg)._asdict()))
@@ -125,7 +125,7 @@ class LearnedValue(MethodState):
 
 
 def probe_features(rollout: Rollout, kept: Probe, cfg: Config) -> np.ndarray:
-    """f64[S, P] φ of the states of a rollout with `hidden`."""
+    """The probe's features of a rollout's states, f64[S, P]; the rollout must have `hidden`."""
     assert rollout.hidden is not None, "the probe reads the policy's hidden states"
     row, _, used = state_places(rollout).T
     rewards, groups = solution_rewards(rollout.episodes), group_numbers(rollout.episodes)
@@ -136,7 +136,7 @@ def probe_features(rollout: Rollout, kept: Probe, cfg: Config) -> np.ndarray:
 
 
 def states_of(rollout: Rollout, cfg: Config, features: np.ndarray) -> ProbeStates:
-    """The states of a rollout with their features, in the order of `state_numbers`."""
+    """The states of a rollout, in the order of `state_numbers`, with these features."""
     episodes, steps = rollout.episodes, rollout.steps
     row, step, _ = state_places(rollout).T
     # With λ = 1 and values of 0 an advantage is the solution's return from the step on.

@@ -58,19 +58,19 @@ from vinejax.session.session import Session
 
 
 class Targets(NamedTuple):
-    """The values that a critic's update needs beside its batch."""
+    """The arrays that an update of the critic needs besides the batch."""
 
-    old_values: Array  # f32[B, T] by the critic, before the updates of the iteration
+    old_values: Array  # f32[B, T] values by the critic before the iteration's updates
     returns: Array  # f32[B, T]
 
 
 class CriticSums(NamedTuple):
-    """Sums of a critic's terms over the minibatch's response tokens."""
+    """Sums of the critic's loss and metrics over the minibatch's response tokens."""
 
     loss: Float[jax.Array, ""]
     value: Float[jax.Array, ""]
-    error: Float[jax.Array, ""]  # squared, value to return
-    clipped: Float[jax.Array, ""]  # values further than the clip from the old value
+    error: Float[jax.Array, ""]  # squared difference of value and return
+    clipped: Float[jax.Array, ""]  # number of values further than `clip` from the old value
     tokens: Float[jax.Array, ""]
 
 
@@ -79,8 +79,8 @@ def fresh_critic(
 ) -> Params:
     """A new critic: {backbone: `start` without the output matrix, head: {kernel, bias}}.
 
-    `start` has all weights, or fresh adapters. The head's kernel [D] is `head_scale` times draws
-    from N(0, 1 / (D + 1)), and its bias [] is 0.
+    `start` is the whole model, or only fresh adapters. The head's kernel [D] is `head_scale` times
+    draws from N(0, 1 / (D + 1)), and its bias [] is 0.
     """
     width = model.cfg.width
 
@@ -93,17 +93,17 @@ def fresh_critic(
 
 
 def critic_weights(critic: Params, base: Params | None) -> Params:
-    """A critic with all weights; `base` has the weights below adapters, if the critic has any."""
+    """A critic with all weights; `base` has the frozen weights if the critic has adapters."""
     backbone = weights_of(critic["backbone"], base)
     backbone = {name: x for name, x in backbone.items() if name != "head"}  # the output matrix
     return critic | {"backbone": backbone}
 
 
 def token_values(model: Decoder, critic: Params, batch: Batch) -> Float[jax.Array, "B T"]:
-    """V of the state before each token, entry t belonging to `tokens[:, t]`; entry 0 is 0."""
+    """V of the state before each token. Entry t belongs to `tokens[:, t]`, and entry 0 is 0."""
     where = (batch.tokens, batch.positions, batch.segment_ids)
     x, _ = model.hidden(critic["backbone"], *where, seen_until=batch.seen_until)
-    # The final norm and one output column: a decoder with a vocabulary of one.
+    # The final norm and one output column are those of a decoder with a vocabulary of size 1.
     cfg = dataclasses.replace(model.cfg, tied_head=False, logit_softcap=None)
     output = critic["backbone"] | {"head": critic["head"]["kernel"][:, None]}
     after = dataclasses.replace(model, cfg=cfg).logits(output, x)[..., 0] + critic["head"]["bias"]
@@ -117,12 +117,12 @@ def _values(model: Decoder, critic: Params, batch: Batch) -> Float[jax.Array, "B
 
 
 def critic_values(model: Decoder, critic: Params, batch: Batch, passes: Passes) -> np.ndarray:
-    """f32[B, T] V before each response token, 0 elsewhere, by a critic with all weights."""
+    """V before each response token, f32[B, T], 0 elsewhere; `critic` must have all weights."""
     return run_passes(functools.partial(_values, model, critic), batch, passes, model.mesh)
 
 
 def make_critic_optimizer(cfg: Config, num_updates: int) -> optax.GradientTransformation:
-    """An optimizer like the policy's, with `critic.learning_rate`."""
+    """An optimizer like the policy's, but with the learning rate `critic.learning_rate`."""
     settings = dataclasses.replace(cfg.optimizer, learning_rate=CriticConfig.of(cfg).learning_rate)
     return make_optimizer(settings, num_updates)
 
@@ -166,7 +166,7 @@ class CriticObjective(Objective):
 
 
 def critic_objective(model: Decoder, cfg: Config) -> CriticObjective:
-    """The objective of PPO's critic by the settings of `cfg`."""
+    """The objective of PPO's critic with the settings of `cfg`."""
     size, packed, shared = passes_for(cfg, cfg.ppo.minibatch, model.mesh)
     return CriticObjective(
         model=model, microbatch=size, packed=packed, shared=shared, clip=CriticConfig.of(cfg).clip
@@ -174,7 +174,7 @@ def critic_objective(model: Decoder, cfg: Config) -> CriticObjective:
 
 
 def critic_metrics(updates: list[Update]) -> dict[str, float]:
-    """Means over the tokens of the iteration; `grad_norm` is the mean over the applied updates."""
+    """Means over the iteration's tokens; `critic/grad_norm` is a mean over applied updates."""
     total = jax.tree.map(float, total_sums(updates))
     tokens = max(total.tokens, 1.0)
     return {
@@ -187,7 +187,7 @@ def critic_metrics(updates: list[Update]) -> dict[str, float]:
 
 
 class Critic(MethodState):
-    """The critic's train state, kept between iterations."""
+    """A `MethodState` that keeps the critic's train state between iterations."""
 
     has_critic = True
     scores = True
@@ -196,7 +196,7 @@ class Critic(MethodState):
         return True
 
     def fresh(self, session: Session) -> TrainState:
-        """A copy of the start, or adapters that change nothing yet, with a new head."""
+        """A copy of the start, or adapters without effect yet, with a new head."""
         cfg, mesh = session.cfg, session.mesh
         scale = CriticConfig.of(cfg).head_scale
         weights = fresh_critic(session.model, session.fresh_params(), cfg.seed, mesh, scale)
@@ -213,7 +213,7 @@ class Critic(MethodState):
     def learn(
         self, iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit
     ) -> RunState:
-        """The state with the critic after updates on the minibatches of the policy's updates."""
+        """The state with the critic updated on the same minibatches as the policy will be."""
         cfg, model = iteration.cfg, iteration.session.model
         critic = to_device(state.kept)
         objective = critic_objective(model, cfg)
@@ -230,7 +230,7 @@ class Critic(MethodState):
     def reward_model(
         self, cfg: Config, model: Decoder, params: Params, restore: Callable[[Any], Any]
     ) -> RewardModel:
-        """The critic; only a critic with adapters needs `params`, the weights below them."""
+        """The critic as a reward model. `params`, the frozen weights, matter only with adapters."""
         mesh, lora = model.mesh or make_mesh(cfg.mesh), cfg.model
         start = abstract_adapters(model, lora) if lora.lora_rank else params
         like = jax.eval_shape(lambda start: fresh_critic(model, start, cfg.seed, mesh), start)
@@ -243,7 +243,7 @@ class Critic(MethodState):
 
 
 def estimated(rollout: Rollout, cfg: Config) -> Credit:
-    """Generalised advantage estimates on the critic's values, and the returns for the critic."""
+    """Generalised advantage estimates from the critic's values, and returns for its update."""
     assert rollout.values is not None, "PPO's credit needs the critic's values"
     lam = CriticConfig.of(cfg).lam
     advantages, returns = token_estimates(rollout, cfg, rollout.values, lam)

@@ -30,7 +30,7 @@ from vinejax.session.iteration import Iteration, Solutions
 
 
 class ProbeState(LearnedValue):
-    """The probe, whatever `values.prior` says."""
+    """The probe as state, which is kept whatever `values.prior` says."""
 
     def keeps(self, cfg: Config) -> bool:
         return True
@@ -39,7 +39,7 @@ class ProbeState(LearnedValue):
 def with_states(
     iteration: Iteration, state: RunState, problems: list[PromptedProblem]
 ) -> Solutions:
-    """Solutions with states one token after the ends of steps; no state has continuations."""
+    """Solutions with states at `values.positions`. No state has continuations."""
     sampled = solutions(iteration, state, problems)
     episodes, _ = divide_at_states(sampled.episodes, iteration.cfg, iteration.session.tokenizer)
     placed = []
@@ -51,7 +51,7 @@ def with_states(
 
 
 def probed(rollout: Rollout, cfg: Config) -> Credit:
-    """The advantages above."""
+    """The advantages in the module's docstring."""
     assert rollout.values is not None, "the credit needs the probe's values"
     steps, lam = rollout.steps, ProbeConfig.of(cfg).lam
     v = before_steps(rollout.values, steps)

@@ -2,10 +2,10 @@
 
     loss of a solution: -logπ, mean over its tokens
 
-`rollout.per_prompt` solutions of every problem, or of `restem.problems`, are sampled, and the first
-`restem.keep` right ones of each kept, for at most `restem.epochs`; the first validation (every
-`restem.eval_every` updates) that is no better than the last ends the iteration with the policy
-before it.
+An iteration samples `rollout.per_prompt` solutions of every problem, or of `restem.problems`, and
+keeps the first `restem.keep` right ones of each. It trains on these for up to `restem.epochs`, with
+a validation every `restem.eval_every` updates. The first validation that is no better than the one
+before it ends the iteration, whose result is the policy of the better validation.
 
 Source: https://arxiv.org/abs/2312.06585, and VinePPO's code, `trainers/restem_trainer.py` and
 `episode_generators/math_restem_episode_generator.py`.
@@ -37,7 +37,7 @@ from vinejax.session.iteration import Iteration
 
 
 def restem(method: Method, iteration: Iteration, state: RunState) -> RunState:
-    """One iteration: samples, keeps right solutions, trains the start's weights on them."""
+    """The state after one iteration, which trains the start on right solutions of the policy."""
     cfg, session, own = iteration.cfg, iteration.session, RestEMConfig.of(iteration.cfg)
     params = session.weights(state.policy.params)
     episodes = iteration.sample_train(params, own.problems)
@@ -69,7 +69,7 @@ def restem(method: Method, iteration: Iteration, state: RunState) -> RunState:
 
 
 def keep_correct(episodes: list[Episode], per_problem: int) -> list[Episode]:
-    """The first `per_problem` correct episodes of each problem."""
+    """The first `per_problem` correct episodes of each problem, without empty responses."""
     counts: dict[str, int] = {}
     kept = []
     for episode in episodes:
@@ -89,10 +89,9 @@ def climb(
     accuracy: Callable[[Params], float],
     base: Params | None = None,
 ) -> tuple[TrainState, list[float], list[float]]:
-    """Trains until an evaluation on validation is no better than the evaluation before it.
+    """Trains until the accuracy on validation is no better than at the evaluation before.
 
-    `accuracy` takes the weights, or the adapters, that are trained. `base` is that of
-    `update_step`.
+    `accuracy` takes the trained weights or adapters. `base` is passed on to `update_step`.
 
     Returns (the best evaluated state, the loss of each update, the accuracy at each evaluation).
     The policy is evaluated before the first update, after every `restem.eval_every` updates and

@@ -3,9 +3,9 @@
     loss: -logπ
 
 The loss is that of `learner/likelihood.py`, on the tokens of the response with EOS. The rate is
-`sft.learning_rate`, and the settings `optimizer.*` are not read. `--mode=sft`, which trains for
-`sft.steps`, and a run without `model.path`, which trains its start, use the same functions
-(`training/warmup.py`).
+`sft.learning_rate`, and the settings `optimizer.*` are not read. `training/warmup.py` uses the same
+functions for `--mode=sft`, which trains for `sft.steps`, and for a run without `model.path`, which
+first trains its start.
 """
 
 import dataclasses
@@ -34,11 +34,11 @@ from vinejax.tasks.base import Task
 from vinejax.tasks.prompts import encode_response, load_problems
 from vinejax.tasks.spelling import warn_unspelled
 
-LEFT_OUT = "dropped_examples.json"  # of the workdir
+LEFT_OUT = "dropped_examples.json"  # file in the workdir
 
 
 def supervised(method: Method, iteration: Iteration, state: RunState) -> RunState:
-    """One iteration: an epoch over the worked solutions of the data set."""
+    """The state after one iteration, an epoch over the data set's worked solutions."""
     cfg, session = iteration.cfg, iteration.session
     context = session.model.cfg.context
     examples, left_out = worked_examples(session.task, session.tokenizer, cfg, context)
@@ -56,10 +56,10 @@ def supervised(method: Method, iteration: Iteration, state: RunState) -> RunStat
 def worked_examples(
     task: Task, tokenizer: Tokenizer, cfg: Config, context: int
 ) -> tuple[list[Episode], list[dict[str, str]]]:
-    """(the train split as episodes with the worked solutions, records of problems left out).
+    """(the train split's worked solutions as episodes, records of problems left out).
 
-    A problem is left out if its prompt is too long, or if its solution does not fit the context
-    after the prompt. Raises DataError if none fits.
+    A problem is left out if its prompt is too long, or if prompt and solution do not fit the
+    context. Raises DataError if all problems are left out.
     """
     limit = min(cfg.data.max_prompt_tokens, context - 1)
     data = dataclasses.replace(cfg.data, max_prompt_tokens=limit)
@@ -85,7 +85,7 @@ def worked_examples(
 
 
 def list_left_out(left_out: list[dict[str, str]], kept: int, workdir: epath.Path) -> None:
-    """Prints the number of solutions left out, and lists them in the workdir, once."""
+    """Prints how many solutions are left out and writes their list, if it does not exist yet."""
     file = workdir / LEFT_OUT
     if left_out and is_writer() and not file.exists():
         count, total = len(left_out), len(left_out) + kept
@@ -101,7 +101,7 @@ def sft_objective(model: Decoder, cfg: Config) -> Likelihood:
 
 
 def sft_optimizer(cfg: Config, num_updates: int) -> optax.GradientTransformation:
-    """AdamW at `sft.learning_rate`; all other settings of the optimizer have their defaults."""
+    """AdamW with rate and warm-up of `sft`; other optimizer settings have their defaults."""
     schedule = dataclasses.replace(
         OptimizerConfig(),
         learning_rate=cfg.sft.learning_rate,

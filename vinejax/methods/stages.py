@@ -1,7 +1,7 @@
 """The stages of a policy-gradient iteration, and what a method keeps between two iterations.
 
-`base.policy_gradient` calls the stages in order. A method replaces the stages in which it differs
-from VinePPO's, and `compose.py` wraps them with the options of a run.
+`base.policy_gradient` calls the stages in order. A method replaces those stages in which it differs
+from VinePPO. `compose.py` wraps the stages with the options of a run.
 """
 
 import itertools
@@ -48,28 +48,28 @@ HIDDEN, ENTROPY = "hidden", "entropy"  # what a scoring pass may keep beside log
 
 
 class MethodState:
-    """What a method keeps between iterations in `RunState.kept`; by default nothing.
+    """The data that a method keeps between iterations in `RunState.kept`; by default none.
 
     `RunState.kept` is None or a NamedTuple of pytrees of arrays, because checkpoints hold it. It is
     replaced and never changed in place. With `offload.optimizer` its arrays are in host memory
     between updates, and `to_device` brings them back.
     """
 
-    has_critic: ClassVar[bool] = False  # what is kept is a second model that is trained
-    scores: ClassVar[bool] = False  # `valued` runs a forward pass of its own
+    has_critic: ClassVar[bool] = False  # `RunState.kept` is a second model, which is trained
+    scores: ClassVar[bool] = False  # `valued` or `learn` runs a further forward pass
 
     def keeps(self, cfg: Config) -> bool:
-        """Whether anything is kept."""
+        """Whether `RunState.kept` holds anything."""
         return False
 
     def fresh(self, session: Session) -> Any:
-        """What is kept before the first iteration."""
+        """The value of `RunState.kept` before the first iteration."""
         return None
 
     def reads(self, cfg: Config) -> Set[str]:
-        """Which further outputs of the scoring pass the method reads: `HIDDEN`, `ENTROPY` or both.
+        """The further outputs of the scoring pass that the method reads, of `HIDDEN` and `ENTROPY`.
 
-        They are in `Rollout.hidden` and `Rollout.entropy`.
+        The rollout has these outputs as `Rollout.hidden` and `Rollout.entropy`.
         """
         return frozenset()
 
@@ -77,21 +77,21 @@ class MethodState:
         """Raises UserError if the values of this problem's states cannot be computed."""
 
     def valued(self, iteration: Iteration, kept: Any, rollout: Rollout) -> Rollout:
-        """The scored rollout with the values that the method's credit reads, if it reads any."""
+        """The scored rollout, with any values of states that the method's credit reads."""
         return rollout
 
     def learn(
         self, iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit
     ) -> RunState:
-        """The state with what the method learned from the rollout; the policy's updates follow."""
+        """The state with an updated `kept`. This is called before the policy is updated."""
         return state
 
     def reward_model(
         self, cfg: Config, model: Decoder, params: Params, restore: Callable[[Any], Any]
     ) -> RewardModel | None:
-        """What is kept, as a reward model for `--mode=export`; None if it is none.
+        """`RunState.kept` as a reward model for `--mode=export`; None if it is no reward model.
 
-        `params` are the policy's weights or, for a critic with adapters, the weights below them.
+        `params` are the policy's weights or, for a critic with adapters, its frozen weights.
         `restore` takes a dict from fields of `RunState.kept` to arrays or shapes, and returns the
         same dict with the checkpoint's arrays.
         """
@@ -99,7 +99,7 @@ class MethodState:
 
 
 def draw(iteration: Iteration, state: RunState) -> list[PromptedProblem]:
-    """The `rollout.prompts` problems of an iteration; another call returns further problems."""
+    """`rollout.prompts` problems for an iteration. Each call returns further problems."""
     return iteration.draw(iteration.cfg.rollout.prompts)
 
 
@@ -110,12 +110,12 @@ def solutions(iteration: Iteration, state: RunState, problems: list[PromptedProb
 
 
 def no_values(iteration: Iteration, state: RunState, sampled: Solutions) -> list[Episode]:
-    """The episodes unchanged, for methods without values of states."""
+    """The sampled episodes unchanged, for methods without values of states."""
     return sampled.episodes
 
 
 def monte_carlo(iteration: Iteration, state: RunState, sampled: Solutions) -> list[Episode]:
-    """The episodes with V(s) of every state, estimated from continuations of the state."""
+    """The episodes with V(s) of every state s, estimated from continuations that start at s."""
     stats = iteration.session.engine.stats
     calls = stats.calls
     params = iteration.session.weights(state.policy.params)
@@ -133,9 +133,9 @@ def scored(
 ) -> Rollout:
     """The episodes as a batch with log-probabilities of the policy and the reference, in nats.
 
-    `keep` names the further outputs of the pass that are kept: `HIDDEN`, `ENTROPY`. Without
-    `has_reference`, and before the first update, the reference model's log-probabilities are the
-    policy's.
+    `keep` names the further outputs of the pass to keep, `HIDDEN` or `ENTROPY`. Without
+    `has_reference`, and before the first update, the log-probabilities of the policy stand for
+    those of the reference model.
     """
     session, temperature = iteration.session, iteration.cfg.sample.temperature
     batch, steps, passes = laid_out(iteration, episodes)
@@ -150,7 +150,7 @@ def scored(
 
 
 def laid_out(iteration: Iteration, episodes: list[Episode]) -> tuple[Batch, StepLayout, Passes]:
-    """(a batch of whole minibatches with the episodes, the layout of their steps, its passes)."""
+    """(the episodes as a batch of whole minibatches, the layout of their steps, the passes)."""
     cfg, session = iteration.cfg, iteration.session
     passes = passes_for(cfg, cfg.ppo.minibatch, session.mesh)
     longest = packed_tokens(cfg, session.model.cfg.context, episodes) if passes.packed else 0
@@ -162,7 +162,7 @@ def laid_out(iteration: Iteration, episodes: list[Episode]) -> tuple[Batch, Step
 class PassOutputs(NamedTuple):
     """The outputs of the policy's scoring pass; None for outputs that were not requested."""
 
-    logprobs: np.ndarray | None  # f32[B, T]; None: computed later, with the reference model's
+    logprobs: np.ndarray | None  # f32[B, T]; None: `with_logprobs` will compute them
     hidden: np.ndarray | None  # f32[S, R] the policy's hidden states at all states
     entropy: np.ndarray | None  # f32[B, T]
 
@@ -177,9 +177,9 @@ def passed(
     passes: Passes,
     keep: Set[str],
 ) -> PassOutputs:
-    """The outputs of the policy's passes that `keep` names, in as few passes as possible.
+    """The outputs of the policy that `keep` names, computed in as few passes as possible.
 
-    Log-probabilities that prefill has computed are not computed again.
+    Log-probabilities that the engine's prefill has computed are not computed again.
     """
     logprobs, hidden, entropy = prefill_scores(batch, episodes), None, None
     if HIDDEN in keep:
@@ -197,9 +197,9 @@ def passed(
 
 
 def reference_of(session: Session, state: RunState) -> Params | None:
-    """The reference model's weights; they are on the devices while the caller holds them.
+    """The reference model's weights, which stay on the devices while the caller holds them.
 
-    None before the first update, when the policy's weights are the same.
+    Returns None before the first update, when the policy still has the same weights.
     """
     return None if int(state.policy.step) == 0 else session.load_reference()
 
@@ -211,7 +211,7 @@ def updated(
     credit: Credit,
     objective: PolicyObjective,
 ) -> RunState:
-    """The state after `ppo.epochs` over the rollout."""
+    """The state after the policy's updates in `ppo.epochs` epochs over the rollout."""
     cfg, session = iteration.cfg, iteration.session
     total = num_updates(cfg)
     optimizer = make_optimizer(cfg.optimizer, total)
@@ -231,7 +231,7 @@ def updated(
 
 
 def minibatches_of(iteration: Iteration, rollout: Rollout, rows: Any) -> Iterator[Any]:
-    """The minibatches of all epochs, of arrays [B, ...]."""
+    """The minibatches of all `ppo.epochs` epochs; `rows` is a pytree of arrays [B, ...]."""
     ppo, size = iteration.cfg.ppo, iteration.minibatch_rows(rollout.episodes)
     epochs = (
         minibatches(rows, size, iteration.cfg.seed, iteration.number, epoch)

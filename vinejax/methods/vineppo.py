@@ -19,7 +19,7 @@ from vinejax.rl.advantages import step_advantages, token_advantages
 
 
 def vine(rollout: Rollout, cfg: Config) -> Credit:
-    """The advantages above; `credit_by_role.py` has those with averages and learned values."""
+    """The advantages in the module's docstring (`credit_by_role.py` has generalised ones)."""
     steps = rollout.steps
     by_step = step_advantages(steps.values, steps.rewards, steps.num_steps, cfg.ppo.gamma)
     return Credit(token_advantages(by_step, steps.step_ids), by_step=by_step)

@@ -1,8 +1,8 @@
 """Assertions of a data set as tests whose expected values stay outside the sandbox.
 
-An assertion has calls of the solution with constant arguments, and an expression of their results.
-The sandbox makes the calls. This process evaluates the expression over plain data, so that neither
-an `__eq__` of the solution nor an early exit decides about a test.
+An assertion has calls of the solution with constant arguments, and an expression over the results
+of these calls. The sandbox makes the calls. This process evaluates the expression over plain data,
+so that neither an `__eq__` of the solution nor an early exit can make a test pass.
 """
 
 import ast
@@ -52,11 +52,11 @@ UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
 
 
 class Assertion(NamedTuple):
-    """An expression over results of calls, which have the names 'result 0', 'result 1', ..."""
+    """An expression over the results of calls; the results are named 'result 0', 'result 1'..."""
 
-    source: str  # text in the data
+    source: str  # text of the assertion
     calls: tuple[Call, ...]
-    shown: tuple[str, ...]  # texts of the calls, to be shown
+    shown: tuple[str, ...]  # texts of the calls
     condition: ast.expr
 
     def holds(self, results: Sequence[Any]) -> bool:
@@ -70,11 +70,11 @@ class Assertion(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def read_asserts(source: str, entry: str) -> tuple[Assertion, ...]:
-    """The assertions of a text, or of its function `check(candidate)`, whose candidate is `entry`.
+    """The assertions of a text, or of its function `check(candidate)`, if it has this function.
 
-    Without a `check` every function that is not in FUNCTIONS belongs to the solution. Raises
-    ValueError for a text without assertions, and for a statement that is more than an assertion on
-    constants and results.
+    The candidate is the solution's function `entry`. Without `check`, every function that is not in
+    FUNCTIONS belongs to the solution. Raises ValueError for a text without assertions, and for a
+    statement that is neither an assertion for `evaluate` nor idle.
     """
     try:
         statements: Sequence[ast.stmt] = ast.parse(source).body
@@ -101,7 +101,7 @@ def read_asserts(source: str, entry: str) -> tuple[Assertion, ...]:
 
 
 def _is_idle(statement: ast.stmt) -> bool:
-    """Whether a statement tests nothing: a docstring, `pass`, an import, METADATA."""
+    """Whether a statement tests nothing, as a docstring, `pass`, an import or METADATA."""
     if isinstance(statement, ast.Assign):
         return all(isinstance(x, ast.Name) and x.id == "METADATA" for x in statement.targets)
     if isinstance(statement, ast.Expr):
@@ -124,7 +124,7 @@ def _assertion(statement: ast.Assert, renamed: Mapping[str, str] | None) -> Asse
 
 
 class _Calls(ast.NodeTransformer):
-    """Replaces each call of the solution by a name."""
+    """Replaces each call of the solution by the name of its result."""
 
     def __init__(self, renamed: Mapping[str, str] | None):
         self._renamed = renamed
@@ -155,11 +155,11 @@ class Unreadable(ValueError):
 
 
 def evaluate(node: ast.expr, named: Mapping[str, Any]) -> Any:
-    """The value of an expression over `named` and constants.
+    """The value of an expression over constants and the values in `named`.
 
-    Raises Unreadable for an expression of another kind, and the expression's own errors. Results
-    are multiplied only if they are numbers, and never formatted or raised to a power, because a
-    program could choose them so that they fill the memory.
+    Raises Unreadable for an expression of another kind, and the expression's own errors. Values in
+    `named` come from a program, which could choose them to fill the memory. They are therefore
+    multiplied only if they are numbers, and never raised to a power or used to format a text.
     """
 
     def value(inner: ast.expr) -> Any:

@@ -1,4 +1,4 @@
-"""Reading the tests of programs in the forms that data sets use.
+"""Reading the tests of programs from the formats of data sets.
 
 The answer of a problem is the JSON of its tests, in one of three forms:
 
@@ -18,10 +18,11 @@ from vinejax.contrib.code.asserts import read_asserts
 
 
 def tests_of(value: Any, row: dict[str, Any], question: str) -> dict[str, Any]:
-    """The tests in a column in the form of APPS, TACO, LiveCodeBench, MBPP or HumanEval.
+    """The tests in a column's `value`, in one of the forms in the module's docstring.
 
-    The name of the function to call is `fn_name`, with the tests or in the row, `entry_point`, or
-    `metadata.func_name`. Raises ValueError for any other form.
+    Raises ValueError unless `value` is as in APPS, TACO, LiveCodeBench, MBPP or HumanEval. The name
+    of the function to call is `fn_name`, of the tests or the row, or the row's `entry_point` or
+    `metadata.func_name`.
     """
     value = _unpacked_value(value)
     entry = _entry(value, row)
@@ -54,7 +55,7 @@ def tests_of(value: Any, row: dict[str, Any], question: str) -> dict[str, Any]:
 
 
 def _unpacked_value(value: Any) -> Any:
-    """The value of a column, with JSON parsed, also where LiveCodeBench has compressed it."""
+    """The value of a column. JSON is parsed, also if LiveCodeBench has compressed it."""
     if not isinstance(value, str):
         return value
     if value.lstrip()[:1] in ("{", "["):
@@ -66,7 +67,7 @@ def _unpacked_value(value: Any) -> Any:
         packed = zlib.decompress(base64.b64decode(value, validate=True))
     except (ValueError, zlib.error):
         return value
-    # A pickle of one text, whose opcodes are read and never executed.
+    # `packed` is a pickle of one text. Its opcodes are read and never executed.
     texts = [x for _, x, _ in pickletools.genops(packed) if isinstance(x, str)]
     return json.loads(texts[0])
 
@@ -97,14 +98,14 @@ def _is_case(case: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """An input or output as a text; a list has its lines."""
+    """An input or output as a text. A list contains the lines of the text."""
     return value if isinstance(value, str) else "\n".join(map(str, value))
 
 
 def _arguments_and_result(given_input: Any, output: Any) -> tuple[list[Any], Any]:
-    """(arguments, result) of a call, given as values, or as JSON texts with a line per argument.
+    """(arguments, result) of a call. If the input is a text, it has JSON with a line per argument.
 
-    If the arguments are values, a text is the result itself: APPS expects '321' as a text.
+    The output is then JSON, too. Otherwise both are values, and a text output stays a text.
     """
     if isinstance(given_input, str):
         arguments = [json.loads(line) for line in given_input.splitlines() if line.strip()]
@@ -121,12 +122,12 @@ def _json(output: Any) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def tests_in(answer: str) -> dict[str, Any]:
-    """The tests of a problem's answer."""
+    """The tests in a problem's answer, parsed from JSON."""
     return json.loads(answer)
 
 
 def has_readable_tests(answer: str) -> bool:
-    """Whether all tests can be run with their expected values outside the sandbox."""
+    """Whether the expected values of all tests can be compared outside the sandbox."""
     tests = tests_in(answer)
     try:
         return "asserts" not in tests or bool(read_asserts(tests["asserts"], tests["entry"]))

@@ -9,7 +9,7 @@ from vinejax.tasks.graded import default_workers
 
 
 class CodeSandbox:
-    """A sandbox that is made at the first use; several threads may use it."""
+    """A sandbox that is made at the first use. Several threads may use it."""
 
     def __init__(self) -> None:
         self.code, self.limits = CodeConfig(), GraderConfig()
@@ -22,7 +22,7 @@ class CodeSandbox:
         self.get().check()
 
     def get(self) -> Sandbox:
-        """The sandbox, with the settings that were in force at the first call."""
+        """The sandbox, with the settings at the time of the first call."""
         limits = self.limits
         with self._lock:
             if self._made is None:

@@ -1,7 +1,7 @@
-"""Generated programs of four lines, the smallest task that learns from running code.
+"""Generated programs of four lines, the smallest task whose rewards come from running code.
 
     times 7, minus 3    the prompt
-    x=int(input())      the response, a program that runs on two numbers
+    x=int(input())      the response, a program that is tested with two inputs
     x*=7
     x-=3
     print(x)
@@ -33,7 +33,7 @@ def program(symbols: list[str], numbers: list[str]) -> str:
 
 
 def answer_to(x: int, symbols: list[str], numbers: list[str]) -> int:
-    """What the program prints for a number."""
+    """The number that the program prints for the input `x`."""
     for symbol, number in zip(symbols, map(int, numbers), strict=True):
         x = {"+": x + number, "-": x - number, "*": x * number}[symbol]
     return x
@@ -63,7 +63,7 @@ class ProgramsTask(Code, CharacterTask):
         return f"{problem.question}\n"
 
     def solution(self, problem: Problem) -> str:
-        """A demonstration."""
+        """A demonstration, in which operators may be wrong."""
         rng, (symbols, numbers) = rng_of(problem.question), _read(problem.question)
         for i, symbol in enumerate(symbols):
             others = [x for x in WORDS.values() if x != symbol]
@@ -72,7 +72,7 @@ class ProgramsTask(Code, CharacterTask):
 
 
 def _read(question: str) -> tuple[list[str], list[str]]:
-    """The operators and numbers that a question asks for."""
+    """(operators, numbers) of the program that a question asks for."""
     parts = [part.split() for part in question.split(", ")]
     return [WORDS[word] for word, _ in parts], [number for _, number in parts]
 

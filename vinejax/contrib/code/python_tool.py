@@ -11,11 +11,11 @@ r"""Problems of any table, with Python as a tool: turns that end with </tool> ru
 `data.path`, `data.question` and `data.answer` are the same as for the task `table`, and so is the
 reward of the last turn's answer. `data.template` or `data.system` must say that there is a tool.
 
-The observation is what a program prints, then the value of an expression at its end. It has the
-first `MOST` characters of these, or the last line of an error. Every program starts anew in the
-sandbox of `code.sandbox`, within `grader.timeout_s` and `grader.memory_mb`.
+The observation is what a program prints, then the value of an expression at its end, cut after
+`MOST` characters. If the program fails, the last line of its error follows. Every program starts
+anew in the sandbox of `code.sandbox`, within `grader.timeout_s` and `grader.memory_mb`.
 
-The state of an episode is its text alone. It is restored without running the programs again,
+The state of an episode is only its text. Restoring an episode does not run its programs again,
 because their outputs could differ.
 """
 
@@ -52,7 +52,7 @@ if last is not None:
 
 
 class Tool:
-    """An episode, whose turns change nothing but its text."""
+    """An episode, whose turns change only its text."""
 
     problem: Problem
 
@@ -71,7 +71,7 @@ class Tool:
         return Observation(f"\n<output>\n{output}\n{OUTPUT}\n")
 
     def recall(self, turn: Turn) -> None:
-        """Does nothing, because a turn leaves no state."""
+        """Does nothing, because turns do not change the state of a `Tool`."""
 
     def fork(self) -> "Tool":
         return copy.copy(self)
@@ -97,7 +97,7 @@ class PythonTool(Table):
     def configure_sandbox(self, code: CodeConfig, grader: GraderConfig) -> None:
         """Takes the settings of a run.
 
-        Raises ConfigError if the sandbox fails a probe, and for a setting that tests need.
+        Raises ConfigError if the sandbox fails a probe, and for settings that only tests use.
         """
         for field in ("partial", "steps"):
             value = getattr(code, field)
@@ -110,15 +110,15 @@ class PythonTool(Table):
         return Tool(self)
 
     def answer(self, text: str) -> str | None:
-        """The answer of the last turn."""
+        """The answer in the last turn of an episode's text."""
         return super().answer(text.rpartition(OUTPUT)[2])
 
     def failure(self, problem: Problem, response: str) -> dict[str, str] | None:
-        """None, because there are no tests."""
+        """Returns None, because this task has no tests."""
         return None
 
     def run(self, source: str) -> str:
-        """The output of a program, with the reason if it failed."""
+        """The output of a program; if the program failed, the reason follows."""
         fenced = FENCED.match(source)
         program = PROGRAM.format(source=fenced[1] if fenced else source.strip())
         found = self._sandbox.get().run(program)
@@ -133,7 +133,7 @@ class PythonTool(Table):
         return f"{output}\n{reason:.{MOST}}".lstrip("\n")
 
     def turn_reward(self, problem: Problem, text: str) -> float:
-        """The reward of a last turn, in the grading mode of the run."""
+        """The reward for the episode's last turn, `text`, in the grading mode of the run."""
         with self._grading:  # because a grader takes one call at a time
             if self._grader is None:
                 cfg = self._sandbox.limits

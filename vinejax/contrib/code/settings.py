@@ -7,7 +7,7 @@ from vinejax.core.sections import Section
 
 
 class CodeConfig(Section, section="code"):
-    """Tasks `code`, `programs` and `python_tool`, which run programs within the limits grader.*."""
+    """Settings of `code`, `programs` and `python_tool`; `grader.*` has the limits of programs."""
 
     of_task: ClassVar[bool] = True
     # Place where programs run: confined by the kernel, by `command`, by a service, or not at all.
@@ -19,7 +19,7 @@ class CodeConfig(Section, section="code"):
     steps: Literal["lines", "blocks"] = "lines"  # steps of code; blank lines separate 'blocks'
 
     def check(self, cfg: Any) -> None:
-        """Raises ConfigError for a sandbox without its address or command, and the reverse."""
+        """Raises ConfigError if `url` or `command` is missing, or set but unread by the sandbox."""
         needs = {"command": "the command up to python3", "http": "the address, with /run_code"}
         for sandbox, words in needs.items():
             field = "url" if sandbox == "http" else sandbox

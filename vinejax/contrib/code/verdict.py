@@ -1,4 +1,4 @@
-"""Whether a program passes its tests: it runs in a sandbox, and its outputs are compared here."""
+"""Tests of programs, which run in a sandbox; this process compares their outputs."""
 
 import json
 import math
@@ -11,14 +11,14 @@ from vinejax.contrib.code.sandbox.pool import Outcome
 from vinejax.contrib.code.sandbox.runner import decode, encode
 from vinejax.contrib.code.sandbox.sandbox import Sandbox
 
-TOLERANCE = 1e-6  # for printed numbers with a point, and for floats that a call returns
+TOLERANCE = 1e-6  # for printed decimal numbers, and for floats that a call returns
 SHOWN = 2000  # largest number of characters of each part of a `Failure`
 
-Failure = dict[str, str]  # a failed test, to be shown: 'input', 'expected' and 'got'
+Failure = dict[str, str]  # texts about a failed test: 'input', 'expected' and 'got'
 
 
 class TestOutcome(NamedTuple):
-    """The number of tests that passed, of all tests, and the first that failed."""
+    """The number of tests that passed, the number of all tests, and the first that failed."""
 
     passed: int
     total: int
@@ -27,7 +27,7 @@ class TestOutcome(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A test by calls, which passes if `holds` is true of their results."""
+    """A test that makes calls, and passes if `holds` returns True for their results."""
 
     calls: Sequence[Call]
     input: str
@@ -36,11 +36,11 @@ class Check(NamedTuple):
 
 
 def run_tests(answer: str, code: str, sandbox: Sandbox, all_of_them: bool) -> TestOutcome:
-    """Runs a program on the tests of a problem's answer.
+    """The outcome of a program on the tests in a problem's answer.
 
-    A program that reads standard input runs once per test, and without `all_of_them` until one
-    test fails. One run of a program makes all calls. Raises ValueError for tests that are not
-    readable (`has_readable_tests`).
+    A program that reads standard input runs once per test, and without `all_of_them` only until a
+    test fails. Tests by calls need only one run. Raises ValueError for tests that are not readable
+    (`has_readable_tests`).
     """
     tests = tests_in(answer)
     if "stdin" in tests:
@@ -101,7 +101,7 @@ def _outcome_of_calls(checks: Sequence[Check], code: str, sandbox: Sandbox) -> T
 
 
 def _values_in(lines: Sequence[str]) -> tuple[list[Any], str]:
-    """(values that calls returned, first error) from their lines of JSON."""
+    """(values that calls returned, first error or ''), read from a line of JSON per call."""
     values = []
     for line in lines:
         try:
@@ -115,7 +115,7 @@ def _values_in(lines: Sequence[str]) -> tuple[list[Any], str]:
 
 
 def _reason(outcome: Outcome) -> str:
-    """The end of a program in words: the last line of its error output, or its status."""
+    """Why a program ended, as the last line of its error output or as its status."""
     last = (outcome.err.strip().splitlines() or [""])[-1]
     return last if last and outcome.status.startswith("exit") else outcome.status
 
@@ -126,7 +126,7 @@ def _failure(program_input: str, expected: str, got: str) -> Failure:
 
 
 def same_output(out: str, expected: str) -> bool:
-    """Whether two outputs are equal line by line without trailing blanks, or word by word.
+    """Whether two outputs have equal lines, apart from trailing blanks, or equal words in them.
 
     Two words are also equal if both are numbers, one of them has a point or an exponent, and they
     differ by TOLERANCE at most.
@@ -156,14 +156,14 @@ def _near(number: float, wanted: float) -> bool:
 
 
 def _is_expected_result(value: Any, expected: Any) -> bool:
-    """Whether a call returned the expected value, which APPS may wrap in a list of one."""
+    """Whether a call returned `expected`, or the only item of the list `expected` (APPS)."""
     if _same_json(value, expected):
         return True
     return isinstance(expected, list) and len(expected) == 1 and _same_json(value, expected[0])
 
 
 def _same_json(value: Any, expected: Any) -> bool:
-    """Whether a value equals JSON, in which tuples are lists and keys are texts."""
+    """Whether a value equals `expected` from JSON, where tuples are lists and keys are texts."""
     if isinstance(value, list | tuple) and isinstance(expected, list):
         return len(value) == len(expected) and all(map(_same_json, value, expected))
     if isinstance(value, dict) and isinstance(expected, dict):

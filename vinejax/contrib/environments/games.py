@@ -5,12 +5,12 @@ training and a tenth as many, at most 500, for each held-out split. The prompt i
 then the environment's first text.
 
 A problem's seed makes its start, such as the cards or the board. The seed of the iteration makes
-the noise after the start. Libraries may draw from the global generators of Python and NumPy: a call
-begins with the generators' states after the last call of its episode, and restores the other states
-at its end. Therefore calls wait for one another.
+the noise after the start. Libraries may draw from the global generators of Python and NumPy. A call
+therefore begins with the states that these generators had after the episode's last call. At its end
+the call restores the states from before it. Only one call runs at a time.
 
-A call that raises ends its episode like one that is out of turns, with `reward.truncated`. Each
-such error is printed once.
+A call that raises an error ends its episode as if no turns were left, with `reward.truncated`. Each
+different error is printed once.
 """
 
 import contextlib
@@ -30,37 +30,37 @@ from vinejax.tasks.base import Split, check_package
 from vinejax.tasks.environment import Environment, EnvStart, Observation, TurnTask
 from vinejax.tasks.splits import seeds_of
 
-# Actions tried at the start of a run, to see whether a copy of a game goes on as a repetition does.
+# Actions tried at the start of a run, to test whether a copy of a game acts like its repetition.
 PROBE_ACTIONS = ("[1]", "[0 1]", "1", "[up]", "[1 2 3 4]")
 START_S = 60.0  # time limit of a call with these actions
 
-_LOCK = threading.RLock()  # for the global generators
+_LOCK = threading.RLock()  # held while the global generators have an episode's states
 _printed_errors: set[str] = set()
 
 
 class Game:
-    """An episode in an environment of another library; subclasses have `begin` and `act`.
+    """An episode in an environment of another library. Subclasses define `begin` and `act`.
 
-    Its attributes hold all of its state, so that a copy of them is a copy of the episode.
+    The attributes hold the episode's whole state, so that copying the object copies the episode.
     """
 
     def __init__(self, name: str, copies: bool = True):
-        """Without `copies` the game has no `fork`, because a copy differs from a repetition."""
+        """Without `copies`, `fork` is None, because a copy may differ from a repetition."""
         self.name = name
         self.fork = self._copy if copies else None
-        self._states: Any = None  # states of the generators after the last call
+        self._states: Any = None  # states of the global generators after the last call
         self._is_over = False
 
     def begin(self, seed: int) -> str:
-        """Starts the episode of a seed, and returns its first text."""
+        """Starts the episode with this seed, and returns the environment's first text."""
         raise NotImplementedError
 
     def act(self, action: str) -> Observation:
-        """Takes an action."""
+        """The observation after an action, the text of the policy's turn."""
         raise NotImplementedError
 
     def draw_anew(self, seed: int) -> None:
-        """Seeds the noise to come; subclasses also seed an environment's own generators."""
+        """Seeds the noise to come. Subclasses also seed the generators of the environment."""
         random.seed(seed)
         np.random.seed(seed)
 
@@ -78,18 +78,18 @@ class Game:
         return cut if self._is_over else self._guarded(lambda: self.act(action)) or cut
 
     def start(self, seed: int) -> str:
-        """The first text of a seed. Raises what the environment raises."""
+        """The first text of the episode with this seed. Errors of the environment pass through."""
         with self._swapped_generators():
             self.draw_anew(seed)
             return self.begin(seed)
 
     def _copy(self) -> "Game":
-        """A copy of the episode, which meets the same noise."""
+        """A copy of the episode, with the same states of its random generators."""
         with self._swapped_generators():
             return copy.deepcopy(self)
 
     def _guarded(self, function: Callable[[], Any]) -> Any:
-        """Calls the function with the episode's generators; None if it raises."""
+        """The function's result with the episode's generator states; None if it raises an error."""
         try:
             with self._swapped_generators():
                 return function()
@@ -115,7 +115,7 @@ class Game:
 
 
 class GameTask(TurnTask):
-    """The seeds of one environment as a task; subclasses have the names and `game`."""
+    """The seeds of one environment as a task. Subclasses set the names below and `game`."""
 
     package: str  # name of the package to import
     extra: str  # extra of setup.py that installs it
@@ -126,7 +126,7 @@ class GameTask(TurnTask):
     reads = ("size", "template")
 
     def __init__(self, data: DataConfig):
-        """Raises ConfigError without the package, or if the environment does not start."""
+        """Raises ConfigError if the package is missing or the environment does not start."""
         self.name = self.extra
         self.path = data.path
         self._data = data
@@ -152,7 +152,7 @@ class GameTask(TurnTask):
         return self._data.template.replace("{question}", problem.question)
 
     def _agree(self) -> bool:
-        """Whether a copy of an episode goes on like the episode and like a repetition of it."""
+        """Whether an episode, its repetition and its copy give the same answers to actions."""
         start = EnvStart(Problem("start", self.path, "", {"seed": 0}), 1)
         games = [Environment(self, start, START_S) for _ in range(2)]
         for game in games:

@@ -1,6 +1,6 @@
 """Games of GEM.
 
-`data.path` is an id of its registry, such as 'game:GuessTheNumber-v0-easy'. The observation is the
+`data.path` is an id of GEM's registry, such as 'game:GuessTheNumber-v0-easy'. An observation is the
 text of a step with GEM's suffix, and the rewards are those of the steps. GEM's other environments
 run or evaluate the model's text in the training process, so they raise an error.
 
@@ -18,7 +18,7 @@ GAMES = "game:"
 
 
 class Gem(SteppedGame):
-    """An episode of GEM."""
+    """An episode of a game of GEM."""
 
     def begin(self, seed: int) -> str:
         if not self.name.startswith(GAMES):

@@ -4,7 +4,7 @@
 is the turn's text. In a discrete space it is the last whole number in the turn; without a number in
 range the observation says which numbers are possible, and the turn is lost.
 
-An observation that is a text stays as it is, and any other one is printed. If the environment can
+A text observation stays as it is; any other one is converted by `str`. If the environment can
 draw itself in characters, the drawing stands before it, with highlighted characters in brackets.
 
 Source: https://gymnasium.farama.org, 1.0 and later.
@@ -19,7 +19,7 @@ import numpy as np
 from vinejax.contrib.environments.games import Game, GameTask
 from vinejax.tasks.environment import Observation
 
-DRAWING = "ansi"  # the mode of rendering
+DRAWING = "ansi"  # Gymnasium's render mode that draws in characters
 HIGHLIGHTED = re.compile(r"\x1b\[[0-9;]+m(.*?)\x1b\[0m", re.DOTALL)
 
 
@@ -29,7 +29,7 @@ class SteppedGame(Game):
     _game: Any
 
     def observation_of(self, result: Any) -> Observation:
-        """The Observation for a result of `step`.
+        """The `Observation` for a result of the environment's `step`.
 
         `result` is (observation, reward, terminated, truncated, information).
         """
@@ -38,12 +38,12 @@ class SteppedGame(Game):
         return Observation(f"\n{self.text_of(seen, about)}\n", float(reward), bool(is_over), cut)
 
     def text_of(self, seen: Any, about: dict[str, Any]) -> str:
-        """The text for an observation with its information."""
+        """The text that shows the observation `seen`; `about` is the step's information."""
         raise NotImplementedError
 
 
 class Gym(SteppedGame):
-    """An episode of Gymnasium."""
+    """An episode of an environment of Gymnasium."""
 
     def begin(self, seed: int) -> str:
         gymnasium = importlib.import_module("gymnasium")

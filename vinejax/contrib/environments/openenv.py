@@ -1,10 +1,10 @@
 """Environments of an OpenEnv server, through its client.
 
 `data.path` is the server's address, such as 'http://127.0.0.1:8000'. An episode is a session, which
-starts with the problem's seed. The turn becomes the only text field of the server's action. The
-policy reads the only text field of the observation, or the whole observation as JSON if there are
-several or none. A continuation is a session in which the actions are repeated, so the server must
-allow a session per live episode or continuation. An error of the server ends the run.
+starts with the problem's seed. An action must have one text field, which gets the policy's turn. If
+an observation has one text field, the policy reads this field, else the whole observation as JSON.
+A continuation is a new session that repeats the actions, so the server must allow one session per
+live episode and continuation. An error of the server ends the run.
 
 Source: https://github.com/meta-pytorch/OpenEnv, openenv-core 0.3.
 """
@@ -23,7 +23,7 @@ COMMON_FIELDS = ("metadata", "done", "reward")  # fields that all actions or obs
 
 
 class Remote(Game):
-    """A session of a server."""
+    """A session of an OpenEnv server, which is an episode."""
 
     _session: Any = None
 
@@ -50,12 +50,12 @@ class Remote(Game):
         return Observation(text, float(result.reward or 0), bool(result.done))
 
     def close(self) -> None:
-        """Ends the session."""
+        """Ends the session at the server."""
         self._session.close()
 
 
 class OpenEnvTask(GameTask):
-    """A server's environment as a task."""
+    """The environment of an OpenEnv server as a task."""
 
     package = extra = "openenv"
     example = "http://127.0.0.1:8000"
@@ -65,7 +65,7 @@ class OpenEnvTask(GameTask):
 
 @functools.cache
 def action_field(address: str) -> str:
-    """The name of the only text field of an action. Raises ValueError for several or none."""
+    """The name of an action's only text field. Raises ValueError if there is not exactly one."""
     with urllib.request.urlopen(f"{address.rstrip('/')}/schema", timeout=60) as reply:
         fields = json.load(reply)["action"]["properties"]
     texts = [name for name, of in fields.items() if of.get("type") == "string"]

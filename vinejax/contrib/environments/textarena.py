@@ -1,9 +1,9 @@
 """Games of TextArena for one player.
 
 `data.path` is a name of TextArena's registry, such as 'FrozenLake-v0'; a suffix chooses what the
-policy sees. The game answers text that is no legal move. An observation is the game's new text:
-its earlier text and its echo of the action are left out, because the sequence has them already. The
-game gives a reward at the end.
+policy sees. The game itself answers text that is no legal move. An observation is the game's new
+text. The game's earlier text and its echo of the action are left out, because the sequence already
+has them. The game gives a reward at the end.
 
 Source: https://github.com/LeonGuertler/TextArena, 0.7.4.
 """
@@ -17,7 +17,7 @@ from vinejax.tasks.environment import Observation
 
 
 class Arena(Game):
-    """An episode of a game."""
+    """An episode of a game of TextArena."""
 
     _game: Any
     _seen = ""  # all text that the game has shown
@@ -38,7 +38,7 @@ class Arena(Game):
         return Observation("", float(rewards[0]), done=True)
 
     def _news(self, action: str) -> str:
-        """The new text of the game; all of its text if the beginning has changed."""
+        """The game's text since the last call; all of its text if the earlier text has changed."""
         _, shown = self._game.get_observation()
         if not isinstance(shown, str):  # names that end in -raw show messages
             texts = [text for _, text, _ in shown]
@@ -49,7 +49,7 @@ class Arena(Game):
 
 
 class ArenaTask(GameTask):
-    """A game as a task."""
+    """A game of TextArena as a task."""
 
     package = extra = "textarena"
     example = "FrozenLake-v0"

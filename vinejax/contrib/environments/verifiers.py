@@ -1,13 +1,13 @@
-"""Environments of verifiers, driven without its model server.
+"""Environments of the library verifiers, run without the library's model server.
 
 `data.path` is the id of a taskset, with settings if it has any: 'textarena game=Hangman-v0'. A
-problem is one of its tasks. The first tasks are the test split, then come validation and training.
+problem is one task of it. The first tasks are the test split, then come validation and training.
 The prompt has the task's system message and prompt.
 
-An episode is the environment's coroutine `run` on an event loop of its own, with the policy as its
+An episode is the environment's coroutine `run` on a separate event loop, with the policy as its
 agent. Where the environment asks the agent for a turn or a reply, the coroutine waits for the
-policy. At the end the functions of task and environment compute the reward. A coroutine has no
-copy, so continuations repeat the actions.
+policy. At the end the functions of task and environment compute the reward. A coroutine cannot be
+copied, so continuations repeat the actions.
 
 Environments with several agents, tools, stop conditions, judges, or rewards that read a running
 sandbox raise an error.
@@ -41,7 +41,7 @@ def library() -> Any:
 
 @functools.cache
 def environment_at(path: str) -> Any:
-    """The environment that a `data.path` names."""
+    """The environment that `path`, in the form of `data.path`, names."""
     name, *settings = path.split()
     pairs = [setting.split("=", 1) for setting in settings]
     config = library().resolve_env_config({"taskset": {"id": name, **dict(pairs)}})
@@ -50,7 +50,7 @@ def environment_at(path: str) -> Any:
 
 @functools.cache
 def task_at(path: str, place: int) -> Any:
-    """The task at an index of the taskset."""
+    """The task at index `place` of the taskset that `path` names."""
     (task,) = itertools.islice(environment_at(path).taskset, place, place + 1)
     return task
 
@@ -61,7 +61,7 @@ def seats_of(env: Any) -> list[str]:
 
 
 def check(env: Any, task: Any) -> None:
-    """Raises ValueError for an environment that needs more than the policy's texts."""
+    """Raises ValueError if the environment needs anything besides the texts of one policy."""
     rewards = [inspect.signature(function).parameters for function in task.hooks("reward")]
     needs = {
         "has several agents": len(seats_of(env)) != 1,
@@ -80,7 +80,7 @@ def check(env: Any, task: Any) -> None:
 
 
 class Verifiers(Game):
-    """An episode of an environment."""
+    """An episode of an environment of verifiers."""
 
     _loop: asyncio.AbstractEventLoop | None = None
 
@@ -116,7 +116,7 @@ class Verifiers(Game):
             self._loop.close()
 
     def _next_message(self) -> str | None:
-        """The next message to the agent; None once the run is over."""
+        """The environment's next message to the policy; None once the episode is over."""
         assert self._loop is not None
         self._message = self._loop.create_future()
         either = asyncio.wait({self._run, self._message}, return_when=asyncio.FIRST_COMPLETED)
@@ -124,7 +124,7 @@ class Verifiers(Game):
         return self._message.result() if self._message.done() else self._run.result()
 
     async def _play(self, env: Any, task: Any) -> None:
-        """Plays the environment's whole episode."""
+        """Runs the environment's whole episode, with the policy in the place of its agent."""
         lib, (seat,) = library(), seats_of(env)
         agents = types.SimpleNamespace(**{seat: Seat(self)})
         await env.setup(agents)
@@ -141,7 +141,7 @@ class Verifiers(Game):
         return await self._reply
 
     def new_trace(self, task: Any) -> Any:
-        """A new trace, which begins with the task's messages."""
+        """A new trace (verifiers' record of a conversation), with the task's first messages."""
         lib = library()
         about = lib.TraceTask(type=type(task).__name__, data=task.data)
         trace = lib.Trace(task=about, agent=lib.AgentInfo(config=lib.AgentConfig()))
@@ -154,20 +154,20 @@ class Verifiers(Game):
 
 
 class Seat:
-    """The policy in the place of the environment's agent."""
+    """The policy, with the interface that the environment expects of its agent."""
 
     def __init__(self, game: Verifiers):
         self._game = game
 
     async def run(self, task: Any, **_: Any) -> Any:
-        """Has a conversation of one reply."""
+        """The trace of a conversation with a single reply."""
         async with self.interaction(task) as interaction:
             await interaction.turn()
         return interaction.trace
 
     @contextlib.asynccontextmanager
     async def interaction(self, task: Any, **_: Any) -> AsyncIterator["Interaction"]:
-        """A conversation, which is scored at its end."""
+        """A conversation with the policy; its trace is scored when the context ends."""
         trace = self._game.new_trace(task)
         await task.setup(trace, None)
         yield Interaction(self._game, trace)
@@ -183,7 +183,7 @@ class Interaction:
         self._game, self.trace = game, trace
 
     async def turn(self, message: str | None = None) -> Any:
-        """The policy's reply to a message, or its first text."""
+        """The policy's reply to `message`; without one, to the texts so far. Empty after a stop."""
         lib = library()
         if self.trace.stop_condition is not None:
             return lib.Segment(messages=[], terminated=True)
@@ -209,7 +209,7 @@ class VerifiersTask(GameTask):
     copies = False
 
     def load(self, split: Split) -> list[Problem]:
-        """Raises ConfigError if the taskset has too few tasks."""
+        """The tasks of a split. Raises ConfigError if the taskset has none left for this split."""
         counts = {name: len(seeds_of(name, self._data.size)) for name in ORDER}
         first = sum(counts[name] for name in ORDER[: ORDER.index(split)])
         last = None if split == "train" and self._data.size is None else first + counts[split]

@@ -6,7 +6,7 @@
 
 A first solution is sampled alone. H_1 is the entropy of its first turn, and mean H the mean of its
 later turns. Then n·σ(β·(H_1 - mean H)) of the problem's n solutions begin at the prompt, and the
-others branch off these. Nothing branches off the first solution. l counts the last waves of turns
+rest branch off these. Nothing branches off the first solution. l counts the last waves of turns
 without a gap after which the problem branched.
 
 Source: https://arxiv.org/abs/2510.14545; its code, RUC-NLPIR/ARPO, `verl_aepo_entropy`.
@@ -35,17 +35,17 @@ from vinejax.rl.ratio_losses import clip_with_gradient
 
 
 def share_from_prompt(root: float, tools: float, beta: float) -> float:
-    """The share of solutions that begin at the prompt, σ(β·(H_1 - mean H))."""
+    """The share of solutions that begin at the prompt, σ(`beta`·(`root` - `tools`))."""
     return 1 / (1 + math.exp(-beta * (root - tools)))
 
 
 def score(u: float, rise: float, streak: int, settings: AEPOConfig) -> float:
-    """An episode branches where this score, (u + w·(H - H_1))·(1 - c·l), is at least τ."""
+    """The score max(1 - c·l, 0)·(u + w·(H - H_1)). An episode branches if it is at least τ."""
     return (u + settings.weight * rise) * max(1 - settings.penalty * streak, 0.0)
 
 
 def growth(cfg: Config) -> TurnGrowth:
-    """The rule of growth in the module's docstring, for a configuration."""
+    """The rule in the module's docstring that says which episodes branch."""
     settings, wanted = AEPOConfig.of(cfg), cfg.rollout.per_prompt
 
     def roots(entropies: Sequence[list[float]]) -> int:
@@ -53,7 +53,7 @@ def growth(cfg: Config) -> TurnGrowth:
             return wanted if entropies else 1
         root, *later = entropies[0] or [0.0]
         share = share_from_prompt(root, float(np.mean(later or [root])), settings.beta)
-        return int(wanted * share)  # without the first solution
+        return int(wanted * share)  # does not count the first solution
 
     def branches(place: TurnPlace, rng: np.random.Generator) -> int:
         if place.solutions == 1:
@@ -76,7 +76,7 @@ def entropy_credit(rollout: Rollout, cfg: Config) -> Credit:
 
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """The clipped loss with a gradient above the clip: `rl.ratio_losses.clip_with_gradient`."""
+    """The loss of `rl.ratio_losses.clip_with_gradient`, which keeps a gradient above the clip."""
     old, advantages, clip = batch.old_logprobs, batch.advantages, objective.clip
     return PolicyLoss(
         loss=clip_with_gradient(logprobs, old, advantages, clip),

@@ -1,10 +1,10 @@
 """ARPO: GRPO on episodes that branch after the answer to an uncertain turn.
 
-    branches if u - w·(H - H_1) ≤ τ    u: uniform; H: of the turn; H_1: of the episode's first turn
+    branches if u - w·(H - H_1) ≤ τ    u: uniform; H, H_1: entropy of the last, the first turn
     A: `grpo`'s
 
-Half of the solutions begin at the prompt. The others branch off them. If too few have branched by
-the end, the missing ones begin at the prompt, too.
+Half of the solutions begin at the prompt, and the others branch off this half. If there are too few
+branches in the end, the missing solutions begin at the prompt, too.
 
 Source: https://arxiv.org/abs/2507.19849; RUC-NLPIR/ARPO, `vllm_rollout_with_tools.py`.
 
@@ -25,12 +25,12 @@ from vinejax.methods.baselines import GRPO
 
 
 def score(u: float, entropy: float, first: float, weight: float) -> float:
-    """An episode branches where this score, u - w·(H - H_1), is at most τ."""
+    """The score u - w·(H - H_1). An episode branches if it is at most τ."""
     return u - weight * (entropy - first)
 
 
 def growth(cfg: Config) -> TurnGrowth:
-    """The rule of growth in the module's docstring, for a configuration."""
+    """The rule in the module's docstring that says which episodes branch."""
     settings, wanted = ARPOConfig.of(cfg), cfg.rollout.per_prompt
 
     def branches(place: TurnPlace, rng: np.random.Generator) -> int:

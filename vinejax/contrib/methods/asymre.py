@@ -19,14 +19,14 @@ from vinejax.rl.advantages import group_advantages
 
 
 def less_shifted_mean(rollout: Rollout, cfg: Config) -> Credit:
-    """A = r - (mean r over the problem's solutions + shift)."""
+    """The advantages A = r - (mean of r over the problem's solutions + `asymre.shift`)."""
     rewards = rewards_with_kl(rollout, cfg)
     advantages = group_advantages(rewards, group_numbers(rollout.episodes), "mean")
     return per_solution(rollout, np.asarray(advantages) - np.float32(AsymREConfig.of(cfg).shift))
 
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """REINFORCE's loss, without a probability ratio: `rl.losses.reinforce`."""
+    """The loss of `rl.losses.reinforce`, which has no probability ratio."""
     return PolicyLoss(losses.reinforce(logprobs, batch.advantages))
 
 

@@ -11,9 +11,9 @@ from vinejax.session.iteration import Iteration, Solutions
 
 
 def branching_solutions(growth: Callable[[Config], TurnGrowth]) -> Callable[..., Solutions]:
-    """The sampling stage of a method whose episodes branch by a rule.
+    """The sampling stage of a method whose episodes branch by the rule `growth`.
 
-    In tasks without turns it samples plain solutions.
+    In tasks without turns this stage samples solutions that do not branch.
     """
 
     def sample(iteration: Iteration, state: RunState, problems: list[PromptedProblem]) -> Solutions:

@@ -2,13 +2,13 @@
 
     loss of a step: ½·(Σ_t log(π/π_old)_t - A_c / β)²    A_c: VinePPO's
 
-This is VinePPO with another loss, without a ratio and a clip. A step with A_c = 0 is kept at its
-old probability.
+This is VinePPO with another loss, which has no ratio and no clip. A step with A_c = 0 is held at
+its old probability.
 
 Source: https://arxiv.org/abs/2412.18279.
 
-Departs: V is the value of π by Monte Carlo, in the paper that of π_ref by a critic; the loss is a
-mean over tokens, in the paper over steps.
+Departs: V is the value of π by Monte Carlo; in the paper it is that of π_ref by a critic. The loss
+is a mean over tokens; in the paper it is a mean over steps.
 """
 
 import jax
@@ -25,21 +25,21 @@ from vinejax.methods.credit_by_role import step_credit
 from vinejax.methods.learned_value import LearnedValue
 from vinejax.methods.stages import monte_carlo
 
-MOST_STEPS = 2**16  # in a solution, as segment and step are packed into one integer
+MOST_STEPS = 2**16  # limit of a solution's steps, which lets one integer hold segment and step
 
 
 def step_numbered_credit(rollout: Rollout, cfg: Config) -> Credit:
-    """VinePPO's credit, with the number of each token's step for the loss.
+    """VinePPO's credit. For the loss, `loss_extra` has the number of each token's step.
 
-    Tokens of an observation get the number of the step before it, so that a step which goes on
-    after the observation stays one segment.
+    Tokens of an observation get the number of the step before the observation. A step that goes on
+    after the observation therefore stays one segment.
     """
     steps = np.maximum.accumulate(rollout.steps.step_ids, axis=1)
     return step_credit(rollout, cfg)._replace(loss_extra=steps)
 
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """The loss of each step: `equations.sequence_losses.advantage_regression`."""
+    """The loss of each step, as `equations.sequence_losses.advantage_regression` defines it."""
     settings: DirectConfig = objective.method_settings
     steps = batch.segment_ids * MOST_STEPS + batch.loss_extra + 1
     return PolicyLoss(

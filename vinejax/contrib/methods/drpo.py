@@ -8,7 +8,7 @@ A short right solution gains the most. A long one gains less, but is never made 
 
 Source: https://arxiv.org/abs/2510.04474; Optimization-AI/DRPO at 405f702.
 
-Departs: s is that of π_old; the KL is `kl.coef`'s, in the paper a bound on the KL to π_old.
+Departs: s is by π_old; the KL is that of `kl.coef`; the paper bounds the KL to π_old instead.
 """
 
 import numpy as np
@@ -24,7 +24,7 @@ from vinejax.methods.base import OF_RATIO, Method
 
 
 def decoupled_credit(rollout: Rollout, cfg: Config) -> Credit:
-    """The weights in the module's docstring, times the size of the group."""
+    """The advantages A = n·w in the module's docstring."""
     settings, episodes = DRPOConfig.of(cfg), rollout.episodes
     right = np.array([is_correct(episode.reward) for episode in episodes])
     lengths = np.array([episode.length for episode in episodes]) / cfg.sample.max_tokens

@@ -3,13 +3,13 @@
     A = z(r in the problem) + ω·z(G in turns from one state)    G_t = r_t + γ·G_{t+1}
     z = (x - mean) / (std of the sample + 1e-6) or, with `gigpo.norm` 'mean', x - mean
 
-Two turns of a problem begin in one state if the environment's keys are equal, or without keys its
-last texts. γ is `ppo.gamma`. In a task without turns an episode is one turn.
+Two turns of a problem begin in one state if the environment's keys are equal, or, without keys, if
+its last texts are equal. γ is `ppo.gamma`. In a task without turns an episode is one turn.
 
 Source: https://arxiv.org/abs/2505.10978; langfengQ/verl-agent, `gigpo/core_gigpo.py`.
 
-Departs: the authors' γ is 0.95; here an episode's start is a state of its own, also if the episode
-comes back to it.
+Departs: the authors' γ is 0.95; here an episode's start is a state of its own, even if the episode
+returns to it.
 """
 
 import numpy as np

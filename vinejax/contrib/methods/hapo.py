@@ -31,14 +31,14 @@ from vinejax.methods.stages import ENTROPY, MethodState
 
 
 class Entropies(MethodState):
-    """A state that keeps nothing, and has the scoring pass keep the entropy before each token."""
+    """A state without data, which asks the scoring pass for the entropy before each token."""
 
     def reads(self, cfg: Config) -> Set[str]:
         return {ENTROPY}
 
 
 def token_group_credit(rollout: Rollout, cfg: Config) -> Credit:
-    """The advantages A in the module's docstring, and h̃ for the loss."""
+    """The advantages A in the module's docstring, with h̃ as `loss_extra` for the loss."""
     assert rollout.entropy is not None, "the scoring pass keeps entropies for this method"
     episodes = rollout.episodes
     lengths = np.array([episode.is_drawn.sum() for episode in episodes])
@@ -51,7 +51,7 @@ def token_group_credit(rollout: Rollout, cfg: Config) -> Credit:
 
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """The clipped loss with bounds by entropy: `equations.entropy_weights.entropy_clip`."""
+    """The clipped loss of `equations.entropy_weights.entropy_clip`, with h̃ as `loss_extra`."""
     by_token, clipped = entropy_clip(
         logprobs,
         batch.old_logprobs,

@@ -4,7 +4,7 @@
 
 Source: https://arxiv.org/abs/2501.12599; `rl.losses.opmd`.
 
-Departs: the mean is over tokens, not over solutions, which is a factor per minibatch.
+Departs: the mean is over tokens, not solutions, so losses differ by a factor per minibatch.
 """
 
 import jax
@@ -18,7 +18,7 @@ from vinejax.rl import losses
 
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """The loss of online policy mirror descent: `rl.losses.opmd`."""
+    """The loss of online policy mirror descent, as `rl.losses.opmd` defines it."""
     settings: OPMDConfig = objective.method_settings
     return PolicyLoss(
         losses.opmd(

@@ -3,14 +3,14 @@
     A = (r - mean r) / (std r + 1e-8)
     all wrong: one solution is replaced by a right one with a hint of the lowest possible tier
 
-Hints are a column of the data. It has tiers, from vague to plain, and each tier is a list of hints
-that grow. Without a column there is one tier, the data's solution cut after each line but the last.
-The hint stays in the prompt of the solution that replaces another.
+Hints are a column of the data, a list of tiers from vague to plain. Each tier is a list of hints in
+which later hints say more. Without a column there is one tier, which has the data's solution cut
+after each line but the last. The hint stays in the prompt of the solution that replaces another.
 
 Source: https://arxiv.org/abs/2510.19807; dvlab-research/Scaf-GRPO at 1085db5.
 
-Departs: the std is that of the population, in the code of the sample; hints are tried from the
-start, in the code after 50 steps.
+Departs: the std is that of the population; the code takes that of the sample. Hints are tried from
+the start; the code tries them after 50 steps.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ from vinejax.tasks.prompts import encode_prompt, template_variables
 def solutions_with_hints(
     iteration: Iteration, state: RunState, drawn: list[PromptedProblem]
 ) -> Solutions:
-    """Solutions; in a group without a right one, a right one with a hint replaces the last."""
+    """Solutions. In a group with no right solution, a right one with a hint replaces the last."""
     sampled, settings = solutions(iteration, state, drawn), ScafConfig.of(iteration.cfg)
     episodes, problems = list(sampled.episodes), {p.id: p for p, _ in sampled.problems}
     wrong_groups = [
@@ -66,13 +66,13 @@ def solutions_with_hints(
 
 
 def first_right(tiers: Sequence[int], tried: Sequence[Episode]) -> int | None:
-    """The number of the first right episode of the lowest tier that has one; None without any."""
+    """The index of the first right episode of the lowest tier with one; None if all are wrong."""
     right = [(tier, i) for i, tier in enumerate(tiers) if is_correct(tried[i].reward)]
     return min(right)[1] if right else None
 
 
 def hint_starts(iteration: Iteration, problem: Problem) -> list[tuple[int, Start]]:
-    """(tier, start) of each hint of a problem, without hints that make the prompt too long."""
+    """(tier, start) for each hint of a problem, except hints with which the prompt is too long."""
     cfg, session, settings = iteration.cfg, iteration.session, ScafConfig.of(iteration.cfg)
     variables = template_variables(session.tokenizer, cfg.data)
     starts: list[tuple[int, Start]] = []
@@ -93,9 +93,9 @@ def hint_starts(iteration: Iteration, problem: Problem) -> list[tuple[int, Start
 
 
 def hints_of(task: Task, problem: Problem, column: str) -> list[tuple[int, str]]:
-    """(tier, hint) of each hint of a problem, vague ones first.
+    """(tier, hint) for each hint of a problem, from vague to plain.
 
-    Raises DataError if the column that `scaf.column` names has no list of tiers.
+    Raises DataError if `column` (setting `scaf.column`) does not have a list of tiers.
     """
     if not column:
         lines = task.solution(problem).strip().splitlines()

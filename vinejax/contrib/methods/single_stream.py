@@ -11,14 +11,14 @@ At the start α + β is `start_count` and v is ½. With `start_samples` = n, v i
 where S is the sum of the rewards of n solutions. These solutions count as tokens and not as
 episodes.
 
-The tracker has α and β of every train problem, and its last response with the log-probabilities at
-which it was sampled. That takes 12 + 8·`sample.max_tokens` bytes per problem, on every host and in
+For every train problem the tracker has α, β, and the last response with the log-probabilities from
+when it was sampled. These take 12 + 8·`sample.max_tokens` bytes per problem, on every host and in
 every checkpoint.
 
 Source: https://arxiv.org/abs/2509.13232; `equations/value_tracker.py` has the equations.
 
-Departs: D is between the policies that sampled, in the code between the policies after updates; α
-and β begin at 4, in the code at ½; `ppo.max_ratio` replaces a clip at ratio 10.
+Departs: D compares the policies that sampled; the code compares the policies after updates. α and β
+begin at 4; the code begins at ½. `ppo.max_ratio` replaces a clip at ratio 10.
 """
 
 import dataclasses
@@ -52,8 +52,8 @@ from vinejax.rollout.sampler import Sampler
 from vinejax.session.iteration import Iteration
 from vinejax.session.session import Session
 
-# The iteration that seeds the solutions for first values. No iteration of the loop has this number,
-# so no solution that is trained on is part of the value that it is compared with.
+# The iteration number in the seeds of the solutions for the tracker's initial values. The loop has
+# no iteration of this number, so these solutions differ from all solutions that are trained on.
 BEFORE_THE_FIRST = -1
 
 
@@ -66,18 +66,18 @@ class ValueTracker(NamedTuple):
 
     alpha: np.ndarray  # f32[P] weighted sum of rewards, with pseudo-counts
     beta: np.ndarray  # f32[P] weighted sum of 1 - reward, with pseudo-counts
-    lengths: np.ndarray  # i32[P] tokens of the problem's last response; 0: not drawn yet
+    lengths: np.ndarray  # i32[P] number of tokens of the last response; 0: not drawn yet
     tokens: np.ndarray  # i32[P, N] last responses, padded to N = `sample.max_tokens`
-    logprobs: np.ndarray  # f32[P, N] their log-probabilities under the policy that sampled
+    logprobs: np.ndarray  # f32[P, N] log-probabilities of `tokens`, from when they were sampled
 
 
 def fresh_tracker(cfg: Config, problems: int) -> ValueTracker:
-    """The tracker of a run without start samples, in which every value is ½."""
+    """The tracker of a run without start samples. In this tracker every value is ½."""
     return first_tracker(cfg, np.zeros((problems, 0), np.float32))
 
 
 def first_tracker(cfg: Config, rewards: np.ndarray) -> ValueTracker:
-    """The tracker before the first draw, with values from `rewards`, f32[problems, samples]."""
+    """The tracker before the first draw; its values come from `rewards`, f32[problems, samples]."""
     problems, samples = rewards.shape
     totals, count = rewards.sum(axis=1), SingleStreamConfig.of(cfg).start_count
     alpha, beta = map(np.asarray, first_counts(totals, samples, count))
@@ -91,8 +91,8 @@ def sampled_tracker(
 ) -> ValueTracker:
     """The tracker before the first draw, from `single_stream.start_samples` solutions per problem.
 
-    Problems are sampled `rollout.prompts` at a time. `progress` is called with the number of
-    finished solutions and the number of all.
+    A call of the sampler gets `rollout.prompts` problems. `progress` is called with the number of
+    finished solutions and the number of all solutions.
     """
     cfg, problems = session.cfg, session.problems["train"]
     samples = SingleStreamConfig.of(cfg).start_samples
@@ -110,19 +110,19 @@ def sampled_tracker(
 
 
 def problem_weights(tracker: ValueTracker, cfg: Config) -> np.ndarray:
-    """The weights of problems in the draw, f32[problems]."""
+    """The weights with which problems are drawn, f32[problems]."""
     values = tracked_values(tracker.alpha, tracker.beta)
     return np.asarray(draw_weights(values, SingleStreamConfig.of(cfg).explore))
 
 
 def weighted_draw(iteration: Iteration, state: RunState) -> list[PromptedProblem]:
-    """Draws problems with weights by the uncertainty of their values."""
+    """Draws problems, more often those whose values are uncertain (near ½)."""
     weights = problem_weights(state.kept, iteration.cfg)
     return iteration.draw(iteration.cfg.rollout.prompts, weights)
 
 
 def iteration_with_first_values(method: Method, iteration: Iteration, state: RunState) -> RunState:
-    """An iteration of a policy gradient; the first one begins by sampling first values."""
+    """A policy-gradient iteration. The first one also samples the tracker's initial values."""
     if iteration.number == 0:
         with iteration.log.stage("rollout"):
             params = iteration.session.weights(state.policy.params)
@@ -139,7 +139,7 @@ def tracker_credit(rollout: Rollout, cfg: Config) -> Credit:
 
 
 class Tracker(MethodState):
-    """The state of the method, which keeps the values of all train problems."""
+    """The `MethodState` that keeps a `ValueTracker` of all train problems."""
 
     scores = True
 
@@ -150,7 +150,7 @@ class Tracker(MethodState):
         return fresh_tracker(session.cfg, len(session.problems["train"]))
 
     def valued(self, iteration: Iteration, kept: ValueTracker, rollout: Rollout) -> Rollout:
-        """The rollout with the problem's value at all tokens."""
+        """The rollout, in which all tokens of a row have the tracked value of the row's problem."""
         problems = iteration.session.problems["train"]
         values = values_before(kept, problems, rollout.episodes, rollout.batch)
         return rollout._replace(values=values)
@@ -158,7 +158,7 @@ class Tracker(MethodState):
     def learn(
         self, iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit
     ) -> RunState:
-        """The state with the rewards of the rollout counted."""
+        """The state, with a tracker that has counted the rewards of the rollout."""
         problems, model = iteration.session.problems["train"], iteration.session.model
         params = iteration.session.weights(state.policy.params)
         tracker, found = count_rollout(state.kept, problems, rollout, model, params, iteration.cfg)
@@ -188,7 +188,7 @@ def count_rollout(
     params: Params,
     cfg: Config,
 ) -> tuple[ValueTracker, dict[str, float]]:
-    """Counts a rollout: (tracker with its rewards, responses and log-probabilities, metrics).
+    """(tracker updated with the rollout's rewards, responses and log-probabilities, metrics).
 
     `params` are the weights that sampled the rollout, which has one solution per problem.
     `problems` is the train split, in the tracker's order. Raises ConfigError for a reward outside
@@ -224,8 +224,8 @@ def drift_since(
 ) -> np.ndarray:
     """The drift of the policy on each problem since its last response, f32[episodes], in nats.
 
-    It is 0 for a problem that was not drawn before. The last responses are scored with `params`, in
-    the shapes of the rollout's rows where these are long enough, so that few programs are compiled.
+    The drift is 0 for a problem that was not drawn before. The last responses are scored with
+    `params`, if possible in the shape of the rollout's rows, so that few programs are compiled.
     """
     drift = np.zeros(len(places), np.float32)
     known = np.flatnonzero(tracker.lengths[places])
@@ -243,7 +243,7 @@ def drift_since(
 
 
 def _last_response(tracker: ValueTracker, place: int, episode: Episode) -> Episode:
-    """The response that the problem of `episode` had at its last draw, as an episode to score."""
+    """The tracker's last response to the problem of `episode`, as an episode that can be scored."""
     n = tracker.lengths[place]
     return dataclasses.replace(
         episode,
@@ -270,7 +270,7 @@ def _places(problems: list[PromptedProblem], episodes: list[Episode]) -> np.ndar
 
 
 def _countable_rewards(episodes: list[Episode], cfg: Config) -> np.ndarray:
-    """The rewards of solutions, f32[episodes]; raises ConfigError for one outside [0, 1]."""
+    """The rewards of solutions, f32[episodes]. Raises ConfigError if one is outside [0, 1]."""
     rewards = solution_rewards(episodes)
     for episode, reward in zip(episodes, rewards, strict=True):
         if not 0 <= reward <= 1:

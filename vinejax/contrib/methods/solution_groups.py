@@ -1,4 +1,4 @@
-"""Helpers of methods that weigh the solutions of a problem by more than their rewards."""
+"""Functions for methods whose solution weights depend on more than the rewards."""
 
 import numpy as np
 
@@ -7,13 +7,13 @@ from vinejax.credit.assign import group_numbers
 
 
 def members_of(episodes: list[Episode]) -> list[np.ndarray]:
-    """The numbers of the episodes of each group, i64[size] per group."""
+    """For each group, the indices of its members in `episodes`, i64[group size]."""
     groups = group_numbers(episodes)
     return [np.flatnonzero(groups == group) for group in np.unique(groups)]
 
 
 def token_means(rollout: Rollout, x: Array) -> np.ndarray:
-    """The mean of x, [B, T], over each solution's trained tokens: f64[episodes], 0 without any."""
+    """Each solution's mean of x, [B, T], over its trained tokens; 0 if there are none."""
     mask = np.asarray(rollout.batch.mask)[: len(rollout.episodes)]
     totals = np.where(mask, np.asarray(x)[: len(mask)], 0.0).sum(axis=1, dtype=np.float64)
     return totals / np.maximum(mask.sum(axis=1), 1)

@@ -29,8 +29,8 @@ def levels(
 ) -> list[Shoot]:
     """Grows b_0 branches at the prompt, and b_l at the end of every segment of level l - 1.
 
-    A segment has `spo_tree.segment` tokens; on the last level it goes on to the end of the
-    solution. b is `spo_tree.branching`.
+    b is `spo_tree.branching`. A segment has `spo_tree.segment` tokens, except for segments of the
+    last level, which go on to the end of the solution.
     """
     settings = SPOTreeConfig.of(cfg)
     branching = settings.branching
@@ -43,7 +43,7 @@ def levels(
 
 
 def node_differences(rollout: Rollout, cfg: Config) -> Credit:
-    """The advantage of each node, V(node) - V(its parent).
+    """The advantage V(node) - V(parent) of each node, normalised as `spo_tree.normalise` says.
 
     With `spo_tree.drop` the mask leaves out nodes that do not change the value.
     """

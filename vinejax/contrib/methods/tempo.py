@@ -3,11 +3,11 @@
     A_t = (r - mean r + V(s_{t+1}) - V(s_t)) / (std r + 1e-8)
     V(s): mean r of the solutions that begin with s
 
-`equations/shared_starts.py` has the differences. The method samples nothing but the solutions.
+`equations/shared_starts.py` computes the differences. The method samples only the solutions.
 
 Source: https://arxiv.org/abs/2509.18314; fatebreaker/tempo at 0a1c273, verl with this advantage.
 
-Departs: the std is that of the population, in the code of the sample, + 1e-6; ε_high is 0.28 there.
+Departs: the std is that of the population; the code has that of the sample + 1e-6, and ε_high 0.28.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ from vinejax.rl.advantages import group_advantages
 
 
 def prefix_differences(rollout: Rollout, cfg: Config) -> Credit:
-    """The advantages in the module's docstring; a state s_t is the first t tokens."""
+    """The advantages in the module's docstring, where s_t is the first t tokens of a solution."""
     episodes, mask = rollout.episodes, rollout.batch.mask
     rewards, groups = rewards_with_kl(rollout, cfg), group_numbers(episodes)
     by = scale_of(cfg) or "group"

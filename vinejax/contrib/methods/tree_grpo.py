@@ -1,11 +1,11 @@
-"""Tree-GRPO: a leaf's reward, standardised in its tree plus among all leaves of the problem.
+"""Tree-GRPO: a leaf's reward, standardised in its tree and among all leaves of the problem.
 
     A = z(r in its tree) + z(r in the problem)    z = (r - mean) / (std + 1e-6)
 
 Source: https://arxiv.org/abs/2509.21240, whose steps are the turns of an agent; AMAP-ML/Tree-GRPO
 at 90b1709; `equations.shared_starts.two_level_advantages`.
 
-Departs: there is no dual clip of 3; the KL's weight is `kl.coef`, in the code 0.001.
+Departs: there is no dual clip of 3; the KL's weight is `kl.coef`; in the code it is 0.001.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from vinejax.methods.base import Method
 def random_steps(
     wave: int, paths: Sequence[TreePath], cfg: Config, rng: np.random.Generator
 ) -> list[Shoot]:
-    """Grows k branches at N random step ends of each tree, L times.
+    """In each of L waves, grows k branches at each of N random step ends of each tree.
 
     M = `rollout.per_prompt` trees begin as one solution each; N, k and L are `tree_grpo.forks`,
     `branches` and `rounds`.

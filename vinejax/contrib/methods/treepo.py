@@ -27,18 +27,18 @@ from vinejax.methods.base import Method
 def fixed_width(
     wave: int, paths: Sequence[TreePath], cfg: Config, rng: np.random.Generator
 ) -> list[Shoot]:
-    """Grows segments; their open ends branch until `rollout.per_prompt` leaves exist.
+    """Grows segments, and branches at their open ends until w = `rollout.per_prompt` leaves exist.
 
-        n = min(w - finished, d·(open + finished in the last wave))    w = `rollout.per_prompt`
+        n = min(w - finished, d·(open + finished in the last wave))    branches of a wave
 
     The first wave has a random number of branches, 2 to 8, at the prompt. Later waves divide n
     branches evenly over the open ends; d = `treepo.divisor`. If no end is open and leaves are
     missing, each missing leaf begins at a random segment boundary of a random finished path.
 
     The authors' code differs in three points. It begins d copies at each such boundary, and takes
-    the finished paths in the order of how they ended. It gives the remainder of the division to the
-    last path, where here the first paths get one branch more. It can divide by the probabilities of
-    the paths.
+    finished paths in the order of how they ended. It gives the remainder of the division to the
+    last open end; here each of the first open ends gets one branch of it. It can divide branches by
+    the probabilities of the paths.
     """
     settings = TreePOConfig.of(cfg)
     segment, wanted = settings.segment, cfg.rollout.per_prompt

@@ -6,8 +6,8 @@
 Source: https://arxiv.org/abs/2506.11902; THUDM/TreeRL at f0edbea;
 `equations.tree_values.treerl_rewards`.
 
-Departs: all leaves are trained on, in the code 16 of 30; the loss is a mean over tokens, there per
-response. There ε_high is 0.26, and over-long or repeating text earns -1.
+Departs: all leaves are trained on; the code trains on 16 of 30. The loss is a mean over tokens; the
+code's is one per response. The code's ε_high is 0.26, and its over-long or repeating text earns -1.
 """
 
 from collections.abc import Sequence
@@ -27,13 +27,13 @@ from vinejax.methods.base import Method
 def surprising_tokens(
     wave: int, paths: Sequence[TreePath], cfg: Config, rng: np.random.Generator
 ) -> list[Shoot]:
-    """Grows T branches in place of the N least likely tokens of each tree, L times (EPTree).
+    """In each of L waves, draws T branches in place of each tree's N least likely tokens (EPTree).
 
     M = `rollout.per_prompt` trees begin as one solution each; N, T and L are `treerl.forks`,
-    `branches` and `rounds`. A place branches once.
+    `branches` and `rounds`. A token is replaced in one wave only.
 
-    Here the first token of a tree's first solution is never drawn again. The authors' code may draw
-    it again; it leaves out tokens after the words of a conclusion and near the length limit.
+    Here the first token of a path is never replaced. The authors' code may replace it; that code
+    leaves out tokens after the words of a conclusion and near the length limit.
     """
     settings = TreeRLConfig.of(cfg)
     if wave == 0:

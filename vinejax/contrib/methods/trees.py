@@ -14,8 +14,8 @@ from vinejax.session.iteration import Iteration, Solutions
 def tree_solutions(growth: Growth, once: bool = False) -> Callable[..., Solutions]:
     """The sampling stage of a method whose trees grow by the rule `growth`.
 
-    With `once` a node that several leaves share is trained on in the first of them alone. A problem
-    counts as `rollout.per_prompt` solutions, however many leaves its tree has.
+    With `once` a node that several leaves share is trained on only in the first of these leaves. A
+    problem counts as `rollout.per_prompt` solutions, however many leaves its trees have.
     """
 
     def sample(iteration: Iteration, state: RunState, problems: list[PromptedProblem]) -> Solutions:
@@ -30,7 +30,7 @@ def tree_solutions(growth: Growth, once: bool = False) -> Callable[..., Solution
 def by_problem(
     episodes: Sequence[Episode],
 ) -> Iterator[tuple[list[list[int]], list[float]]]:
-    """Yields (nodes of every leaf, rewards of the leaves), one problem after another."""
+    """Yields, for each problem, (node numbers of every leaf, reward of every leaf)."""
     leaves_of: dict[str, list[int]] = {}
     for i, episode in enumerate(episodes):
         leaves_of.setdefault(episode.problem_id, []).append(i)
@@ -40,7 +40,7 @@ def by_problem(
 
 
 def per_node(rollout: Rollout, values: Sequence[Sequence[float]]) -> Credit:
-    """The credit from one advantage per node of every leaf.
+    """Credit that gives each token the advantage of its node; `values` has them for every leaf.
 
     The steps of an episode are the last nodes of its leaf; the nodes before them are `given`.
     """

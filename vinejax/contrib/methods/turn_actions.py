@@ -1,4 +1,4 @@
-"""Moves, the turns of an episode, for methods with credit of turns."""
+"""Moves, which are the turns of an episode, for methods that assign credit to turns."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,15 +10,15 @@ from vinejax.credit.assign import Credit
 
 
 class Move(NamedTuple):
-    """A turn of an episode; the last one may have been cut."""
+    """A turn of an episode. The last turn may have been truncated."""
 
-    end: int  # response tokens before the next turn
-    reward: float  # sum of the rewards of its steps; in the last move also the outcome
-    anchor: tuple[str, bool]  # (text, is it a key?) of the state before: its key, or the last text
+    end: int  # number of response tokens before the next turn
+    reward: float  # sum of the rewards of the turn's steps; the last move's includes the outcome
+    anchor: tuple[str, bool]  # state before: (its key, True), or (the last observation, False)
 
 
 def moves_of(episode: Episode) -> list[Move]:
-    """The moves of an episode; a response without turns is one move."""
+    """The moves of an episode. A response without turns is one move."""
     ends, anchors = [], [("", False)]
     for turn in episode.turns:
         ends.append(turn.end)
@@ -33,7 +33,7 @@ def moves_of(episode: Episode) -> list[Move]:
 
 
 def per_move(rollout: Rollout, by_move: Sequence[np.ndarray]) -> Credit:
-    """The credit from one advantage per move of each episode."""
+    """Credit that gives each token the advantage of its move."""
     mask = np.asarray(rollout.batch.mask)
     advantages = np.zeros(mask.shape, np.float32)
     for row, (episode, values) in enumerate(zip(rollout.episodes, by_move, strict=True)):

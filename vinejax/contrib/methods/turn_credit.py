@@ -2,12 +2,12 @@
 
     A = (R - mean R) / (std R + 1e-8) + w·c    c_t = Σ_{i≥t} r_i·γ^(i-t) / Σ_{j≤i} γ^(i-j)
 
-R is the reward of the whole solution, and r_i the reward of turn i without the outcome. With γ = 0
+R is the reward of the whole solution. r_i is the reward of turn i without the outcome. With γ = 0
 a turn keeps its own reward.
 
 Source: PrimeIntellect-ai/prime-rl, pull request 3282; w = 0.2 and γ = 0: NVIDIA-NeMo/RL, 3543.
 
-Departs: in prime-rl A is c alone.
+Departs: in prime-rl A = c.
 """
 
 from vinejax.contrib.methods.equations.turn_returns import shared_rewards

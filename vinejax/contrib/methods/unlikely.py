@@ -1,7 +1,7 @@
 """Unlikeliness reward: GRPO in which likely right solutions earn less than rare ones.
 
     A = (r' - mean r') / (std r' + 1e-6)    r'_i = r_i·(1 - β·k_i / n)    std of the sample
-    k_i: solutions of the n with a lower mean log-probability
+    k_i: number of the n solutions with a lower mean log-probability
 
 GRPO makes likely solutions likelier. Here rare right solutions gain the most, which is meant to
 raise pass@k.

@@ -8,10 +8,10 @@ has seen no label of the run, so nothing needs cross-fitting. Labels are the pro
 (`credit/probe.py`), clipped to 0 and 1.
 
 The weight μ of v in a baseline b comes from least squares over the states of earlier iterations. It
-is the coefficient of v - m in the regression of G - b on (m - b, v - m), where m is the mean label.
-The term m - b takes what a constant explains, because the mean alone lowers the variance of a noisy
-b as well. A function without information gets a of about 0, and so v of about m. `DOUBT` then keeps
-the weight of its noise near 0.
+is the coefficient of v - m in the regression of G - b on (m - b, v - m), where G is the solution's
+return and m the mean label. The term m - b absorbs what a constant explains, because a constant can
+also lower the variance of a noisy b. For a function without information, a is about 0 and v about
+m. `DOUBT` then keeps μ near 0.
 
 Source: Platt, "Probabilistic outputs for support vector machines", 1999. Arrays are NumPy's, in
 float64, and equal on every host.
@@ -24,32 +24,32 @@ import numpy as np
 from vinejax.credit.probe import KEPT, ProbeStates, labels
 
 BINS = 64  # number of bins of x, in which labels are added up
-WIDEST = 7.0  # largest |x|, so that p is from 0.0009 to 0.9991
-STEPS = 500  # steps of the fit, on 64 numbers
-DOUBT = 10.0  # term added to Σ (v - m)²; 200 states whose v differ by 0.22 have about that sum
+WIDEST = 7.0  # bound of |x|, which keeps p between 0.0009 and 0.9991
+STEPS = 500  # steps of the fit of a and b
+DOUBT = 10.0  # ridge added to Σ (v - m)²; as large as this sum over 200 states with |v - m| = 0.22
 
 
 class Scaling(NamedTuple):
-    """The sums that a run keeps between iterations; their weights decay by `KEPT` per iteration."""
+    """Sums over states, kept between iterations; each iteration multiplies old sums by `KEPT`."""
 
     bins: np.ndarray  # f64[3, BINS] Σ n, Σ n·y and Σ n·x over the states in a bin of x
     products: np.ndarray  # f64[2, 3] Σ of (m - b, v - m) times (m - b, v - m, G - b)
 
 
 def fresh_scaling() -> Scaling:
-    """The scaling before the first iteration."""
+    """The empty sums before the first iteration."""
     return Scaling(np.zeros((3, BINS)), np.zeros((2, 3)))
 
 
 def logits(numbers: np.ndarray) -> np.ndarray:
-    """The feature of `ProbeStates`, x for each number p, within `WIDEST`: f64[S] to f64[S, 1]."""
+    """x for each number p, clipped to ±`WIDEST`: the features of `ProbeStates`, f64[S, 1]."""
     least = 1 / (1 + np.exp(WIDEST))
     p = np.clip(numbers, least, 1 - least)
     return np.log(p / (1 - p))[:, None]
 
 
 def predictions(scaling: Scaling, states: ProbeStates) -> np.ndarray:
-    """The values v of all states, f64[1, S]."""
+    """The values v of all states as a single row, f64[1, S]."""
     a, b = _fit(scaling.bins)
     return _sigmoid(a * states.features.T + b)
 
@@ -60,13 +60,13 @@ def chosen(scaling: Scaling, predicted: np.ndarray) -> np.ndarray:
 
 
 def mean_label(scaling: Scaling) -> float:
-    """The mean of the labels of earlier iterations; ½ before the second."""
+    """The mean of the labels of earlier iterations; ½ in the first iteration."""
     count, total, _ = scaling.bins.sum(axis=1)
     return float(total / count) if count > 0 else 0.5
 
 
 def weight_of(scaling: Scaling) -> float:
-    """The weight μ from earlier iterations; 0 before the third, as the first has no scaled v."""
+    """The weight μ from earlier iterations; 0 in the first two, as the first has no fitted v."""
     square, cross = scaling.products[:, :2], scaling.products[:, 2]
     coefficients = np.linalg.solve(square + np.diag([1e-6, DOUBT]), cross)
     return float(np.clip(coefficients[1], 0.0, 1.0))
@@ -81,7 +81,7 @@ def updated(
 ) -> Scaling:
     """The scaling after an iteration.
 
-    `baseline` has the baselines without v, f64[S], and `is_known` says where there was one.
+    `baseline` has the baselines without v, f64[S]; `is_known` says which states had a baseline.
     """
     x = states.features[:, 0]
     label, weight = labels(states)
@@ -97,7 +97,7 @@ def updated(
 
 
 def _fit(bins: np.ndarray) -> np.ndarray:
-    """The (a, b) that minimise Σ n·(cross entropy of y) + ½·((a - 1)² + b²).
+    """The array (a, b) that minimises Σ n·(cross entropy of y) + ½·((a - 1)² + b²).
 
     Each step minimises a quadratic upper bound, so that no step increases the objective (Böhning
     and Lindsay, 1988).

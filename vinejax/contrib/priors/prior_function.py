@@ -2,10 +2,10 @@
 
 The function is called like a reward function (`tasks/rewards.py`), with arguments by name, for
 solutions that are cut at a state. It gets `prompts`, and the responses up to the state as
-`completions`; a function of one solution gets `response`. It returns the chance of success from the
-state on, from 0 to 1, as a reward model or a judge does.
+`completions`, or `response` if it takes one solution. It returns the probability, from 0 to 1, that
+a solution which continues from the state succeeds.
 
-It must judge each text by itself, because another text of the call can be a later state of the same
+The function must judge each text by itself, because a call can have several states of the same
 solution. The first host calls it for all hosts, once per different text.
 """
 
@@ -34,7 +34,7 @@ FIELD, PROBE = "values.prior", "probe"
 
 
 class CutSolution(NamedTuple):
-    """A solution that is cut at a state."""
+    """A solution, of which only the tokens up to a state are left."""
 
     problem: Problem
     ids: list[int]  # token ids of the response up to the state
@@ -43,9 +43,9 @@ class CutSolution(NamedTuple):
 
 
 def find_prior(values: ValuesConfig) -> RewardFunction | None:
-    """The function that `values.prior` names; None without one.
+    """The function that `values.prior` names; None if the setting names no function.
 
-    Raises ConfigError for a path without a function, and with file and line if its module fails.
+    Raises ConfigError if nothing is found at the path, and with file and line if a module fails.
     """
     path = values.prior
     if path in ("", PROBE):
@@ -56,8 +56,8 @@ def find_prior(values: ValuesConfig) -> RewardFunction | None:
 def function_values(session: Session, rollout: Rollout, cfg: Config) -> np.ndarray:
     """The function's number for each state, f64[S], in the order of `state_places`.
 
-    Raises UserError, one line with function and states, if the function fails, takes more than
-    `prior_function.timeout_s` for a batch, or returns anything but numbers from 0 to 1.
+    Raises UserError, with a line that names function and states, if the function fails, takes more
+    than `prior_function.timeout_s` for a batch, or returns anything but numbers from 0 to 1.
     """
     states = list(_cut_solutions(session, rollout))
     firsts: dict[tuple[str, str], int] = {}  # index of the first of equal texts
@@ -73,7 +73,7 @@ def function_values(session: Session, rollout: Rollout, cfg: Config) -> np.ndarr
 
 
 def batch_values(cfg: Config, session: Session, batch: Sequence[CutSolution]) -> list[float]:
-    """The function's numbers for a batch of cut solutions; raises as `function_values` does."""
+    """The function's numbers for a batch. Raises the same errors as `function_values`."""
     prior, task = find_prior(cfg.values), session.task
     assert prior is not None
     call, names = (
@@ -97,7 +97,7 @@ def batch_values(cfg: Config, session: Session, batch: Sequence[CutSolution]) ->
 def _too_slow(
     prior: RewardFunction, seconds: float, names: Sequence[str], thread: threading.Thread
 ) -> UserError:
-    """The error of a call that takes more than `seconds`, with the line where its thread is."""
+    """The error for a call that takes more than `seconds`; it names the line that runs now."""
     file = source_of(prior.path.rpartition(".")[0])
     lines = traceback.extract_stack(sys._current_frames().get(thread.ident or 0))
     line = next((f"{file}:{x.lineno}" for x in reversed(lines) if x.filename == file), "")
@@ -106,7 +106,7 @@ def _too_slow(
 
 
 def _cut_solutions(session: Session, rollout: Rollout) -> Iterator[CutSolution]:
-    """Yields the solutions of a rollout cut at their states, in the order of `state_places`."""
+    """Yields a rollout's solutions, cut at each of their states, in the order of `state_places`."""
     problems = {problem.id: problem for problem, _ in session.problems["train"]}
     for row, step, used in state_places(rollout).tolist():
         episode = rollout.episodes[row]

@@ -1,4 +1,4 @@
-"""The option of a run that makes a user's function the learned value of a method."""
+"""The option of a run in which a user's function is the learned value of the method."""
 
 import dataclasses
 from collections.abc import Callable, Set
@@ -23,7 +23,7 @@ from vinejax.tasks.base import Task
 def composed(method: Method, cfg: Config) -> Method:
     """The method with the function that `values.prior` names as its learned value.
 
-    Raises ConfigError for a path without a function, and for a function whose module fails.
+    Raises ConfigError if `values.prior` names no function, or if its module fails.
     """
     if find_prior(cfg.values) is None:
         raise ConfigError("prior_function", "needs a function's path as values.prior; leave it out")
@@ -33,7 +33,7 @@ def composed(method: Method, cfg: Config) -> Method:
 
 
 class FunctionPrior(LearnedValue):
-    """The state of a method with a user's function, which keeps the scaling of its numbers."""
+    """A method's state for a user's function; it keeps the scaling of the function's numbers."""
 
     rule = platt
 
@@ -46,7 +46,7 @@ class FunctionPrior(LearnedValue):
     def features(
         self, session: Session, rollout: Rollout, kept: Scaling, cfg: Config
     ) -> np.ndarray:
-        """The logits of the function's numbers, f64[S, 1]; raises as `function_values` does."""
+        """Logits of the function's numbers, f64[S, 1]. Raises the errors of `function_values`."""
         return platt.logits(function_values(session, rollout, cfg))
 
     def check_problem(self, cfg: Config, task: Task, problem: Problem) -> None:

@@ -15,18 +15,18 @@ does not cross it, the search ends at 0 or n.
 
 Source: BASS (OpenReview r2D0XuzX63, without code) has the binary search over prefixes of a right
 solution. OmegaPRM (https://arxiv.org/abs/2406.06592) finds the first error of a wrong solution in
-the same way. Both make training data from the result; here solutions that are trained on begin at
-the length that the search finds.
+the same way. Both make training data from the result. Here the search finds the length after which
+solutions begin that are trained on.
 """
 
 from collections.abc import Mapping
 
 
 def next_probe(rates: Mapping[int, float], length: int, target: float, rises: bool) -> int | None:
-    """The length j, 1 <= j < `length`, whose pass rate the search needs next; None at its end.
+    """The prefix length j, 0 < j < `length`, to measure next; None if the search has ended.
 
-    `rates` are the pass rates so far, by length. `length` is n >= 2 of the module's docstring, and
-    `rises` is True for a right solution.
+    `rates` maps the lengths measured so far to their pass rates. `length` is the solution's number
+    of tokens, and `rises` is True for a right solution.
     """
     low, high = _bracket(rates, length, target, rises)
     return (low + high) // 2 if high - low > 1 else None
@@ -35,9 +35,9 @@ def next_probe(rates: Mapping[int, float], length: int, target: float, rises: bo
 def edge(rates: Mapping[int, float], length: int, target: float, rises: bool) -> int:
     """The length that a finished search has found.
 
-    It is the one of the two neighbouring lengths whose rate is nearer to the target. At equal
-    distances it is the shorter one, which leaves more to the policy. 0 and `length` do not count,
-    because they give nothing or leave nothing.
+    Of the two neighbouring lengths, this is the length whose rate is nearer to the target. At equal
+    distances it is the shorter length, which leaves more to the policy. 0 and `length` are never
+    returned, because they give the policy no tokens or leave it none.
     """
     ends = {j for j in _bracket(rates, length, target, rises) if 0 < j < length}
     return min(ends, key=lambda j: (abs(rates[j] - target), j))
@@ -46,7 +46,7 @@ def edge(rates: Mapping[int, float], length: int, target: float, rises: bool) ->
 def _bracket(
     rates: Mapping[int, float], length: int, target: float, rises: bool
 ) -> tuple[int, int]:
-    """The (low, high) of the bisection after these rates; equal if a rate is the target."""
+    """(low, high) of the bisection after these rates. They are equal if a rate equals `target`."""
     low, high = 0, length
     while high - low > 1:
         middle = (low + high) // 2

@@ -16,9 +16,9 @@ Sample = Callable[[Iteration, RunState, list[PromptedProblem]], Solutions]
 
 
 def composed(method: Method, cfg: Config) -> Method:
-    """The method with a sampling stage that has resets, if `reset.source` asks for them.
+    """The method with a sampling stage that has resets, if `reset.source` asks for resets.
 
-    Raises ConfigError for a method that samples in a way of its own.
+    Raises ConfigError if the method has its own way to sample, or resamples groups.
     """
     source = ResetConfig.of(cfg).source
     if source == "none":

@@ -1,21 +1,21 @@
 """Resets: groups of solutions that begin after the first tokens of a known solution.
 
-The given tokens are the known solution's ids. The policy goes on from there, and the loss is on the
-policy's tokens alone (`Episode.given`). All `rollout.per_prompt` solutions of a group begin alike,
-so methods that compare solutions compare equals. The whole text is graded, and it has at most
-`sample.max_tokens` tokens with the given ones. Nothing is kept between iterations.
+The given tokens are the known solution's ids. The policy continues after them, and only the tokens
+of the policy enter the loss (`Episode.given`). All `rollout.per_prompt` solutions of a group begin
+with the same tokens, so that methods can compare them. The whole text is graded, and has at most
+`sample.max_tokens` tokens including the given tokens. Nothing is kept between iterations.
 
 Sources and departures:
 - 'gold': DR-PO (https://arxiv.org/abs/2404.08495) draws one solution per problem, after a random
   number of tokens of the data set's solution. Here a whole group begins after that number. DR-PO's
   code (Cornell-RL/drpo) is PPO with a critic and a KL in the reward, and it whitens advantages over
-  given tokens as well. Here the run's method stays, with its KL, and with its whitening over the
+  given tokens as well. Here the run's method keeps its own KL, and whitens advantages over the
   policy's tokens.
 - 'solved', 'failed', 'both': in Prefix Sampling (https://arxiv.org/abs/2605.05112) groups that
   mostly fail begin like an earlier right solution, and groups that mostly pass like an earlier
-  wrong one, so that half of the solutions pass. Here the earlier solution is one of the same
+  wrong solution, so that half of the solutions pass. Here the earlier solution comes from the same
   iteration, and the reset groups are added to the groups from the prompt.
-- at 'edge': BASS and OmegaPRM, see edge.py.
+- `reset.at` 'edge': BASS and OmegaPRM; see edge.py.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ from vinejax.tasks.prompts import encode_response
 
 
 class KnownSolution(NamedTuple):
-    """A known solution, like which others begin; its response has at least two tokens."""
+    """A known solution, whose first tokens begin other solutions; it has at least two tokens."""
 
     problem: Problem
     prompt: list[int]
@@ -49,7 +49,7 @@ class ResetSampler(Sampler):
     def solutions(
         self, params: Params, problems: list[PromptedProblem], most_groups: int
     ) -> list[Episode]:
-        """Graded episodes in groups of `rollout.per_prompt`, with a group for every problem.
+        """Graded episodes in groups of `rollout.per_prompt`; every problem has at least one group.
 
         With `reset.source` 'gold' some of these groups are resets. With 'solved', 'failed' and
         'both' resets follow as further groups, up to `most_groups` groups in all.
@@ -69,7 +69,7 @@ class ResetSampler(Sampler):
         return episodes + (self.episodes(params, starts) if starts else [])
 
     def metrics(self, episodes: Sequence[Episode]) -> dict[str, Any]:
-        """The metrics of resets: number of groups, mean share of given tokens, pass rate."""
+        """The metrics of resets: number of groups, mean share of given tokens, and pass rate."""
         resets = [episode for episode in episodes if episode.given]
         groups = {(e.problem_id, *e.response[: e.given]) for e in resets}
         if not resets:
@@ -81,7 +81,7 @@ class ResetSampler(Sampler):
         }
 
     def gold_response(self, problem: Problem, prompt: list[int]) -> list[int]:
-        """The tokens of the data set's solution that the policy itself could have written.
+        """The tokens of the data set's solution, up to where a response of the policy would end.
 
         They end at a stop string, at `sample.max_tokens` or at the end of the model's context.
         """
@@ -109,10 +109,10 @@ class ResetSampler(Sampler):
         return starts
 
     def _lengths(self, params: Params, known: list[KnownSolution]) -> list[int]:
-        """The number of tokens that each known solution gives, random or at the edge.
+        """The number of tokens given from each known solution, random or at the edge (`reset.at`).
 
-        A random number is uniform over 1 .. n - 1 of n tokens. A gold solution may also give 0, as
-        in DR-PO; the problem's only group then begins at the prompt.
+        For a solution of n tokens a random number is uniform over 1 .. n - 1, or over 0 .. n - 1
+        for a gold solution, as in DR-PO. With 0 the problem's group begins at the prompt.
         """
         if ResetConfig.of(self.cfg).at == "edge":
             return self._edges(params, known)
@@ -125,7 +125,7 @@ class ResetSampler(Sampler):
         return lengths
 
     def _edges(self, params: Params, known: list[KnownSolution]) -> list[int]:
-        """The edge of each known solution; every wave samples one more pass rate per solution."""
+        """The edge of each known solution. Each wave measures one more pass rate per solution."""
         reset = ResetConfig.of(self.cfg)
         rates: list[dict[int, float]] = [{} for _ in known]
         while True:
@@ -163,9 +163,9 @@ def known_solutions(
 ) -> list[KnownSolution]:
     """The known solutions of the problems that get a reset.
 
-    A problem with a pass rate below `reset.target` has a right solution (sources 'solved' and
-    'both'), and one above it a wrong solution ('failed' and 'both'). Problems without such a
-    solution are left out. The choice among several depends on (seed, iteration, problem) only.
+    A problem with a pass rate below `reset.target` gets a right solution (sources 'solved' and
+    'both'). A problem above the target gets a wrong solution ('failed', 'both'). Problems without
+    such a solution are left out. The choice depends only on (seed, iteration, problem).
     """
     groups: dict[str, list[Episode]] = {problem.id: [] for problem, _ in problems}
     for episode in episodes:

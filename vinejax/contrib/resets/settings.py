@@ -10,10 +10,10 @@ from vinejax.tasks.environment import MultiTurn
 
 
 class ResetConfig(Section, section="reset"):
-    """Solutions that begin in the middle of a known solution: contrib/resets/reset_sampler.py."""
+    """Settings of resets, solutions that begin within a known solution (`reset_sampler.py`)."""
 
-    # The known solution: 'gold' is the data set's; 'solved' is a right one of the iteration, if the
-    # problem's pass rate is below `target`; 'failed' is a wrong one, if it is above; 'both'.
+    # The known solution. 'gold': the data set's. 'solved': a right one of the iteration, where the
+    # pass rate is below `target`. 'failed': a wrong one, where it is above. 'both': either.
     source: Literal["none", "gold", "solved", "failed", "both"] = "none"
     # The number of given tokens: random, or at the edge where the pass rate crosses `target`.
     at: Literal["uniform", "edge"] = "uniform"
@@ -22,9 +22,9 @@ class ResetConfig(Section, section="reset"):
     k: Count = 4  # continuations per pass rate of the search for the edge
 
     def check(self, cfg: Any) -> None:
-        """Raises ConfigError for settings that nothing reads, and for biased reuse.
+        """Raises ConfigError for settings that nothing reads, and for a biased `values.reuse`.
 
-        `values.reuse` would be biased, because solutions are chosen by their rewards.
+        Reuse would be biased where known solutions are chosen by their rewards.
         """
         is_known = self.source not in ("none", "gold")
         needs = {
@@ -45,7 +45,7 @@ class ResetConfig(Section, section="reset"):
             raise ConfigError("values.reuse", message, "True")
 
     def check_task(self, task: Any, problems: list[Problem]) -> None:
-        """Raises ConfigError for an environment, and for 'gold' without worked solutions."""
+        """Raises ConfigError for a multi-turn task, and for 'gold' without worked solutions."""
         name = task.name
         if self.source != "none" and isinstance(task, MultiTurn):
             message = f"must be 'none' for task {name}, whose episodes begin in their environment"

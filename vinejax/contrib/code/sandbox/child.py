@@ -1,6 +1,6 @@
-"""The process that forks a confined process per solution: `python -s -S -B child.py`, by its path.
+"""The process that forks a confined process per solution, run as `python -s -S -B child.py`.
 
-It imports the standard library and no other package, because a solution inherits its memory. A
+It imports no package beyond the standard library, because a solution inherits its memory. A
 request on standard input is ten digits of a time limit in milliseconds, ten digits of a length, and
 a message for `runner.py`. The reply is ten digits of a length and a JSON object. The first reply
 says that the process is ready, or why it cannot confine solutions.
@@ -23,9 +23,9 @@ import runner  # pyright: ignore[reportMissingImports]
 
 OUTPUT = 4 * 2**20  # largest number of bytes of standard output, and of standard error
 MOST_THREADS = 64  # largest number of threads of a solution
-POLL_S = 0.02  # time between two looks at a solution
-# Modules imported before the fork: solutions use them, or they need libraries from outside the
-# folder of the standard library.
+POLL_S = 0.02  # time between two checks of a solution
+# Modules that are imported before the fork, because solutions often use them, or because they need
+# libraries from outside the folder of the standard library.
 WARM = """array ast bisect collections copy ctypes dataclasses datetime decimal enum fractions
 functools hashlib heapq itertools math numbers operator queue random re statistics string
 threading time typing bz2 lzma zlib sqlite3 unicodedata uuid"""
@@ -33,7 +33,7 @@ threading time typing bz2 lzma zlib sqlite3 unicodedata uuid"""
 
 def main():
     """Answers requests until standard input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # because the pool handles Ctrl-C
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process of the pool handles Ctrl-C
     requests, replies = os.dup(0), os.dup(1)
     for descriptor in (0, 1, 2):
         os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
@@ -63,7 +63,7 @@ def main():
 
 
 def readable_paths(library):
-    """(files, folders, folders to list) of the standard library, without installed packages."""
+    """(files, folders, [folder to list]) of the standard library, without installed packages."""
     inside = [
         entry.path
         for entry in os.scandir(library)
@@ -74,7 +74,7 @@ def readable_paths(library):
 
 
 def send(replies, reply):
-    """Writes a reply."""
+    """Writes a reply, its length before it, to the descriptor `replies`."""
     data = json.dumps(reply).encode()
     runner.write(replies, b"%010d" % len(data) + data)
 
@@ -82,8 +82,8 @@ def send(replies, reply):
 def run(message, limit_s, requests, rules, library):
     """Runs a message in a process of its own, and returns {'status', 'out', 'err'}.
 
-    `status` is 'ok', 'timeout', 'threads' or 'exit N', where N is negative for a signal. No process
-    of the message is left.
+    `status` is 'ok', 'timeout', 'threads' or 'exit N', where N is negative for a signal. The
+    process of the message has ended when this function returns.
     """
     files = [os.memfd_create(name) for name in ("stdin", "stdout", "stderr")]
     with open(files[0], "wb", closefd=False) as stdin:
@@ -106,9 +106,9 @@ def run(message, limit_s, requests, rules, library):
 
 
 def watch(process, watched, requests, deadline):
-    """Waits for the end of a process, and kills it after the deadline or with too many threads.
+    """The status of `process` at its end; kills it after `deadline` or for too many threads.
 
-    If the pool has died, this process exits, and the other one dies with it.
+    If the process of the pool has died, this process exits, and then `process` dies, too.
     """
     poll = select.poll()
     poll.register(watched, select.POLLIN)
@@ -128,7 +128,7 @@ def watch(process, watched, requests, deadline):
 
 
 def be_solution(files, parent, rules, library):
-    """The forked process: confines itself, runs the message and never returns."""
+    """Runs in the forked process: confines it, runs the message in it, and never returns."""
     status = 1
     try:
         os.setsid()

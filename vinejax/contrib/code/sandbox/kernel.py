@@ -1,8 +1,8 @@
 """Confinement of the calling process by the kernel: no capabilities, Landlock, then seccomp.
 
-After `confine` a process opens files for reading only, below the paths of its `ruleset`. It can
-start threads and no process, and it has no call that makes a socket or a signal to another process.
-None of it needs root. `child.py` runs this file without the package, so it imports none of it.
+After `confine` a process can open only files below paths of its `ruleset`, and only for reading.
+It can start threads but no process, and cannot make a socket or signal another process. Confinement
+does not need root. `child.py` runs this file without the package, so it imports nothing from there.
 
 Sources: man 7 landlock, man 2 seccomp, linux/landlock.h, asm/unistd_64.h, asm-generic/unistd.h.
 """
@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column of CALLS, audit arch
 
-# Allowed calls: name, number on x86_64, number on aarch64. Every other call gives ENOSYS, on which
+# Allowed calls: name, number on x86_64, number on aarch64. Every other call gives ENOSYS, so that
 # libc falls back to an older call.
 CALLS = """
 read 0 63, write 1 64, close 3 57, stat 4 -, fstat 5 80, lstat 6 -, poll 7 -, lseek 8 62,
@@ -35,7 +35,7 @@ pselect6 270 72, ppoll 271 73, set_robust_list 273 99, dup3 292 24, pipe2 293 59
 getrandom 318 278, membarrier 324 283, statx 332 291, rseq 334 293, faccessat2 439 439
 """
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-WRITES |= 0o20000000  # the part of O_TMPFILE that O_DIRECTORY lacks
+WRITES |= 0o20000000  # the bit of O_TMPFILE that is not in O_DIRECTORY
 THREADS = (0x3D0F00, 0x7D0F00)  # flags of clone for a thread, in glibc and in musl
 # Calls allowed by an argument: numbers, the argument's index, and its allowed values.
 EQUAL = {
@@ -52,17 +52,17 @@ ALLOW, KILL, EPERM, ENOSYS = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050026
 SET_DEATH_SIGNAL, KEEP_CAPS, SET_SECCOMP, NO_NEW_PRIVS = 1, 8, 22, 38  # of prctl
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # calls of Landlock on every machine
 READ_FILE, READ_DIR = 1 << 2, 1 << 3  # rights of Landlock
-DAC_OVERRIDE = 1 << 1  # the capability to read files of others
+DAC_OVERRIDE = 1 << 1  # the capability to read files of other users
 FIRST_UID, NUM_UIDS = 61184, 4000  # user ids of systemd's dynamic services, which own no file
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def ruleset(files: Iterable[str], folders: Iterable[str], listed: Iterable[str]) -> int:
-    """The descriptor of a ruleset for `confine`: files to read, folders to read, folders to list.
+    """The descriptor of a Landlock ruleset, the argument of `confine`.
 
-    Raises OSError where the kernel has no Landlock (older than 5.13, or switched off at boot) or
-    the machine is none of MACHINES.
+    It lets a process read `files`, read and list `folders`, and list `listed`. Raises OSError if
+    the kernel has no Landlock (before 5.13, or off at boot) or the machine is not in MACHINES.
     """
     if platform.system() != "Linux" or platform.machine() not in MACHINES:
         raise OSError(f"no rules for {platform.system()} on {platform.machine()}")
@@ -83,10 +83,10 @@ def ruleset(files: Iterable[str], folders: Iterable[str], listed: Iterable[str])
 
 
 def confine(rules: int, needed: str) -> None:
-    """Confines this process, which must have one thread, for good.
+    """Confines this process permanently. The process must have a single thread.
 
-    Root becomes a user who owns nothing. `needed` is a folder that must stay readable. The process
-    dies with the thread that forked it. Raises OSError if a call of the kernel fails.
+    Root becomes a user who owns no file. `needed` is a folder that must stay readable. The process
+    is killed when the thread that forked it ends. Raises OSError if a call of the kernel fails.
     """
     if os.geteuid() == 0:
         _drop_root(needed)
@@ -107,8 +107,8 @@ def _drop_root(needed: str) -> None:
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
     except OSError:
-        pass  # in a container without these users root goes on, without capabilities
-    # Only this capability reads an interpreter in root's home. Landlock still holds for it.
+        pass  # a container may lack these users; the process then stays root without capabilities
+    # An interpreter in root's home is readable only with this capability. Landlock still applies.
     kept = 0 if os.access(needed, os.R_OK | os.X_OK) else DAC_OVERRIDE
     header, sets = struct.pack("Ii", 0x20080522, 0), struct.pack("6I", kept, kept, 0, 0, 0, 0)
     _checked_result(LIBC.capset(header, sets))
@@ -116,7 +116,7 @@ def _drop_root(needed: str) -> None:
 
 @functools.cache
 def seccomp_filter(machine: str) -> bytes:
-    """The seccomp filter for a machine of MACHINES, as instructions of 8 bytes each."""
+    """The seccomp filter for a machine in MACHINES, as instructions of 8 bytes each."""
     column, arch = MACHINES[machine]
     code = [(LOAD, 0, 0, 4), (IF_EQUAL, 1, 0, arch), (RETURN, 0, 0, KILL), (LOAD, 0, 0, 0)]
 
@@ -138,7 +138,7 @@ def seccomp_filter(machine: str) -> bytes:
 
 
 def _checked_result(result: int) -> int:
-    """The result of a call of libc. Raises OSError if the call failed."""
+    """The `result` of a call of libc. Raises OSError if the call failed."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -1,6 +1,6 @@
-"""Sandboxes of others: a command in front of an interpreter, or a service.
+"""Sandboxes that other software provides: a command before an interpreter, or a service.
 
-Both get the text of `runner.py` as the program and its message as standard input.
+Both run the text of `runner.py` as the program and get its message as standard input.
 """
 
 import contextlib
@@ -21,19 +21,19 @@ from vinejax.core.errors import ConfigError
 
 PROGRAM = Path(__file__).with_name("runner.py").read_text(encoding="utf-8")
 OUTPUT = 4 * 2**20  # largest number of bytes of standard output and error together
-ATTEMPTS = 3  # attempts at a request
+ATTEMPTS = 3  # largest number of attempts at a request
 PAUSE_S = 1.0  # pause before the second attempt; twice that before the third
 SLACK_S = 30.0  # time that an answer may take beyond the limit of the program
 
 
 class Command:
-    """Runs each message by a command that ends in an interpreter, such as 'bwrap ... python3'."""
+    """Runs each message with a command that ends in an interpreter, as 'bwrap ... python3' does."""
 
     def __init__(self, command: Sequence[str]):
         self._command = [*command, "-s", "-S", "-B", "-c", PROGRAM]
 
     def run(self, message: bytes, limit_s: float) -> Outcome:
-        """Runs a message, then kills all processes of its session."""
+        """The outcome of a message; at the end all processes of its session are killed."""
         with tempfile.TemporaryFile() as stdin:
             stdin.write(message)
             stdin.seek(0)
@@ -60,7 +60,7 @@ class Command:
 
 
 def _output_until(process: subprocess.Popen, deadline: float) -> Outcome:
-    """The outcome of a process that is watched until it ends, times out or writes too much."""
+    """The outcome of a process, once it has ended, timed out or written too much."""
     texts = {process.stdout: b"", process.stderr: b""}
     status = ""
     with selectors.DefaultSelector() as selector:
@@ -88,13 +88,13 @@ def _output_until(process: subprocess.Popen, deadline: float) -> Outcome:
 
 
 class Service:
-    """Runs each message by a service that takes the requests of SandboxFusion's `/run_code`."""
+    """Sends each message to a service with the interface of SandboxFusion's `/run_code`."""
 
     def __init__(self, url: str, memory_mb: int):
         self._url, self._memory_mb = url, memory_mb
 
     def run(self, message: bytes, limit_s: float) -> Outcome:
-        """Runs a message. Raises ConfigError if the service gives no answer."""
+        """The outcome of a message. Raises ConfigError if the service gives no usable answer."""
         payload = {
             "code": PROGRAM,
             "language": "python",

@@ -1,4 +1,4 @@
-"""A pool of the processes of `child.py`, which fork confined solutions."""
+"""A pool of processes that run `child.py` and fork a confined process per solution."""
 
 import contextlib
 import json
@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 from vinejax.contrib.code.sandbox.runner import HEADER
 
 CHILD = Path(__file__).with_name("child.py")
-START_S = 60.0  # time limit of a child's start, on a machine that is busy with other things
+START_S = 60.0  # time limit of a child's start; long, because the machine may be busy
 SLACK_S = 10.0  # time that a child may take beyond the limit of a solution
 
 
 class Outcome(NamedTuple):
-    """The status of a program that ran, and the ends of its outputs."""
+    """The status of a program that ran, its output, and the end of its error output."""
 
     status: str  # 'ok', 'timeout', 'threads', 'flood', 'exit N'; 'lost': the sandbox itself failed
     out: str
@@ -29,11 +29,11 @@ class Outcome(NamedTuple):
 
 
 class SandboxRefusal(Exception):
-    """Says why this machine cannot have the sandbox."""
+    """The sandbox cannot run on this machine; the message says why."""
 
 
 class Child:
-    """One process of `child.py`, which exchanges frames with this process."""
+    """A process that runs `child.py` and gets messages from this process by pipes."""
 
     def __init__(self):
         self._process = subprocess.Popen(
@@ -55,7 +55,7 @@ class Child:
             raise SandboxRefusal(answer["fatal"])
 
     def run(self, message: bytes, limit_s: float) -> Outcome:
-        """Runs a message for `runner.py`. Raises EOFError or TimeoutError if the child fails."""
+        """The outcome of a message. Raises EOFError or TimeoutError if the child fails."""
         assert self._process.stdin
         try:
             self._process.stdin.write(b"%010d%010d" % (1000 * limit_s, len(message)) + message)
@@ -83,12 +83,12 @@ class Child:
         return parts
 
     def end(self) -> None:
-        """Kills the process, and with it any solution that it forked."""
+        """Kills the process and any solution that it forked."""
         _end(self._process)
 
 
 def _end(process: subprocess.Popen) -> None:
-    """Kills a process with its session, and closes its pipes; a second call does nothing."""
+    """Kills a process and its session, and closes its pipes. A second call does nothing."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -100,7 +100,7 @@ def _end(process: subprocess.Popen) -> None:
 
 
 class Pool:
-    """At most `size` children, which start when needed; as many threads may call `run` at once."""
+    """At most `size` children, started when needed. Up to `size` calls of `run` work at once."""
 
     def __init__(self, size: int):
         self._idle: queue.LifoQueue[Child | None] = queue.LifoQueue()
@@ -109,7 +109,7 @@ class Pool:
             self._idle.put(None)
 
     def run(self, message: bytes, limit_s: float) -> Outcome:
-        """Runs a message in an idle child. Raises SandboxRefusal if no child can start."""
+        """The outcome of a message in an idle child. Raises SandboxRefusal if no child starts."""
         child = self._idle.get()
         try:
             child = child or Child()
@@ -125,7 +125,7 @@ class Pool:
             self._idle.put(child)
 
     def close(self) -> None:
-        """Ends all children as soon as they are idle."""
+        """Waits until all children are idle, and ends them."""
         for child in [self._idle.get() for _ in range(self._size)]:
             if child:
                 child.end()

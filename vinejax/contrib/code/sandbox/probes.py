@@ -1,4 +1,4 @@
-"""Probes of a sandbox: a program in it tries to do harm, and this process looks for success."""
+"""Probes of a sandbox: a program in the sandbox tries to do harm, and we check whether it can."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vinejax.contrib.code.sandbox.pool import Outcome
 
-# A program that tries every kind of harm, and prints what only it can see.
+# A program that tries every kind of harm, and prints those results that only it can see.
 PROGRAM = """
 import json, os, signal, socket
 aim, seen = json.loads(input()), {}
@@ -44,9 +44,9 @@ print(json.dumps(seen))
 
 
 def first_success(run: Callable[..., Outcome], memory_mb: int, is_kernel: bool) -> str:
-    """The first harm that a program in the sandbox could do, in words; '' if none.
+    """A description of the first harm that a program in the sandbox could do; '' if none.
 
-    A program that only computes must run. Sandboxes other than the kernel's may let it fork.
+    The failure of a harmless program is described, too. A fork is harm only with `is_kernel`.
     """
     plain = run("print(6 * 7)")
     if plain.out.split() != ["42"] or plain.status != "ok":

@@ -1,13 +1,13 @@
 """The program that runs a solution in any sandbox, and the encoding of values on its pipes.
 
-It is started with this text alone (`python -c`), or in a process that `child.py` forked, so it
-imports nothing of the package. Descriptor 0 has ten digits, the length of the job, then the job as
-a JSON object, then the solution's own standard input. A job has `source`, `limits` and perhaps
-`calls`.
+The program starts from this text by `python -c`, or in a process that `child.py` forked, so it
+imports nothing of the package. Descriptor 0 has the length of the job in ten digits, then the job
+as a JSON object, then the solution's own standard input. A job has `source`, `limits` and `calls`,
+which may be null.
 
 With calls, descriptor 1 gets a line of JSON per call and nothing that the solution prints. Without
-calls it gets what the solution prints. The other side trusts none of this output: it knows the
-expected values, and compares.
+calls it gets what the solution prints. The process outside the sandbox does not trust this output,
+but compares it with the expected values.
 """
 
 import atexit
@@ -21,9 +21,9 @@ import sys
 import threading
 import types
 
-HEADER = 10  # digits of a length
+HEADER = 10  # number of digits of a length
 MOST_ITEMS = 10**6  # largest number of items taken from an iterator
-# Imports that problems like LeetCode's, whose answers are called, take for granted.
+# Names that solutions of problems like LeetCode's, in which functions are called, do not import.
 PRELUDE = """
 from typing import *
 from collections import *
@@ -38,7 +38,7 @@ import bisect, collections, functools, heapq, itertools, math, random, re, strin
 
 
 def main():
-    """Runs the job on descriptor 0 as the program `__main__`."""
+    """Reads the job from descriptor 0 and runs it as the module `__main__`."""
     job = json.loads(read(0, int(read(0, HEADER))))
     for name, value in job["limits"].items():
         kind = getattr(resource, name)
@@ -70,7 +70,7 @@ def main():
 
 
 def read(descriptor, size):
-    """Exactly `size` bytes; EOFError if there are fewer."""
+    """Exactly `size` bytes from a descriptor. Raises EOFError if there are fewer."""
     parts = []
     while size:
         part = os.read(descriptor, size)
@@ -88,7 +88,7 @@ def write(descriptor, data):
 
 
 def reply_of(scope, name, arguments):
-    """Makes a call: JSON of its 'value' or 'error'. The function may be a method of `Solution`."""
+    """JSON with the 'value' or 'error' of a call of `name`, which may be in `Solution`."""
     try:
         function = scope[name] if name in scope else getattr(scope["Solution"](), name)
         positional, named = arguments
@@ -98,7 +98,7 @@ def reply_of(scope, name, arguments):
 
 
 def encode(value):
-    """A value as JSON; an object with one key is a value of a type that JSON lacks."""
+    """A value as JSON data. A dict with one key stands for a value of a type that JSON lacks."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
@@ -123,8 +123,8 @@ def encode(value):
 def decode(data):
     """The value that `encode` turned into `data`, with plain types.
 
-    An iterator becomes an iterator, and an object of another type one that equals nothing. Raises
-    ValueError or TypeError for data that `encode` does not make.
+    An iterable becomes an iterator. An object of an unknown type becomes an object that equals no
+    other object. Raises ValueError or TypeError for data that `encode` does not make.
     """
     if isinstance(data, list):
         return [decode(item) for item in data]
@@ -144,8 +144,8 @@ def decode(data):
 def finish(status):
     """Ends a forked process as an interpreter would: joins threads, calls exit functions, flushes.
 
-    `os._exit` alone would lose output that is not flushed, and a normal exit would take down the
-    interpreter, which is slow.
+    Without this, `os._exit` would lose output that is not flushed. A normal exit would be slow,
+    because it finalizes the interpreter.
     """
     try:
         for thread in threading.enumerate():

@@ -16,7 +16,7 @@ from vinejax.core.errors import ConfigError
 
 A = TypeVar("A")
 B = TypeVar("B")
-FILE_BYTES = 4 * 2**20  # largest size of an output
+FILE_BYTES = 4 * 2**20  # largest size of a file that a program writes, such as its output
 REMEDY = (
     "choose code.sandbox='command' with code.command (bwrap, nsjail, docker or runsc and its "
     "interpreter), 'http' with code.url, or, for code that you trust, 'none'"
@@ -24,7 +24,7 @@ REMEDY = (
 
 
 class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
-    """A context manager that runs programs, `workers` at a time; several threads may use it.
+    """A context manager that runs programs, `workers` at a time. Several threads may use it.
 
     `timeout_s` limits the wall-clock time of a program, and `memory_mb` its address space. The
     first program starts the first process.
@@ -52,18 +52,18 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
         self.close()
 
     def close(self) -> None:
-        """Ends all processes after the programs that they are running."""
+        """Waits for the programs that are running, and ends all processes."""
         self._threads.shutdown(cancel_futures=True)
         self._way.close()
 
     def run(
         self, source: str, stdin: str = "", calls: Sequence[tuple[str, Any]] | None = None
     ) -> Outcome:
-        """Runs a program with this standard input.
+        """The outcome of a program with this standard input.
 
-        With `calls`, pairs (function, arguments encoded by `runner.encode`), the program is a
-        module, and `out` has a line of JSON per call. Raises ConfigError if this machine cannot
-        have the sandbox.
+        `calls` are pairs (function, arguments encoded by `runner.encode`). With calls the program
+        runs as a module, and `out` has a line of JSON per call. Raises ConfigError if the sandbox
+        does not work on this machine.
         """
         limits = {
             "RLIMIT_AS": self.memory_mb * 2**20,
@@ -81,13 +81,13 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
             raise self._refused(f"cannot be used here: {reason}") from None
 
     def run_all(self, function: Callable[[A], B], items: Iterable[A]) -> list[B]:
-        """The results of a function that calls `run`, for all items, in their order."""
+        """The results of `function` for all items, in order, from `workers` threads."""
         return list(self._threads.map(function, items))
 
     def check(self) -> None:
-        """Raises ConfigError, with the remedy, if a probe does harm or if no program runs.
+        """Raises ConfigError if a probe does harm or a harmless program does not run.
 
-        The sandbox 'none' has no probes.
+        The sandbox 'none' is not probed.
         """
         if self.kind == "none":
             return

@@ -1,4 +1,4 @@
-"""Weights, clip bounds and choices of tokens by the entropy before each token."""
+"""Advantages and clip bounds that depend on the entropy of the policy before each token."""
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +11,14 @@ LEAST = 1e-8  # nats, lower bound of an entropy, so that its logarithm is finite
 
 
 def relative_entropy(entropy: np.ndarray, mask: np.ndarray, quantile: float) -> np.ndarray:
-    """The entropy before every token relative to the other tokens, from -1 to 1.
+    """The entropy before each token, scaled to [-1, 1] by comparison with all tokens of the mask.
 
         h = (log H - Q(log H)) / σ    σ² = mean (log H - Q)²
         h̃ = h / max h where h > 0,  h / |min h| elsewhere
 
     Args:
       entropy: f32[B, T], H before each token, in nats.
-      mask: bool [B, T], tokens that are compared.
+      mask: bool [B, T], the tokens that are compared.
       quantile: Q is this quantile of log H over the mask.
 
     Returns:
@@ -45,7 +45,7 @@ def entropy_clip(
     relative: Real[Array, "*shape"],
     clip: tuple[Real[Array, ""] | float, Real[Array, ""] | float],
 ) -> tuple[Float32[Array, "*shape"], Bool[Array, "*shape"]]:
-    """The clipped loss with bounds and advantages by entropy, and where it is clipped.
+    """The clipped loss with bounds and advantages that depend on entropy, and where it is clipped.
 
         L = max(-A'·ρ, -A'·clip(ρ, 1 - ε_low', 1 + ε_high'))
         ε_low' = ε_low·(1 - h̃) where h̃ ≤ 0    ε_high' = ε_high·(1 + h̃) where h̃ > 0
@@ -73,7 +73,7 @@ def entropy_clip(
 def token_group_advantages(
     rewards: np.ndarray, lengths: np.ndarray, groups: np.ndarray
 ) -> np.ndarray:
-    """Advantage of each solution over its group, with weights by the number of tokens.
+    """Advantage of each solution over its group, whose mean weighs solutions by their tokens.
 
         A_i = (r_i - mean r) / (std r + 1e-6)    mean and std over all tokens of the group
 
@@ -104,7 +104,7 @@ def uncertain_advantages(
 
     Args:
       advantages, entropy: [B, T].
-      mask: bool [B, T], tokens of the mean and the std.
+      mask: bool [B, T], the tokens over which the mean and the std are taken.
       weight: α.
 
     Returns:

@@ -1,6 +1,6 @@
-"""Advantages of solutions over solutions with which they share a beginning.
+"""Advantages of solutions over other solutions that begin with the same tokens.
 
-The letters are those of `tree_values.py`, and so is the form in which leaves describe a tree. Two
+The letters L and D, and the way in which leaves describe a tree, are those of `tree_values.py`. Two
 solutions with a long common beginning are good baselines for each other, because the difference of
 their rewards is due to the text after the fork.
 """
@@ -23,8 +23,8 @@ def ancestor_advantages(
         average:     A_i = mean of a_d over the d that count
         group_size:  A_i = Σ_d |G_d|·a_d / Σ_d |G_d| over the d that count
 
-    A depth d counts if d = 0 or |G_d| > 1. For a leaf at depth n < D no d >= n counts, because no
-    other leaf has its own node. If there is only one leaf, A = r.
+    A depth d counts if d = 0 or |G_d| > 1. For a leaf at depth n no d >= n counts, because a
+    leaf shares its last node with no other leaf. If there is only one leaf, A = r.
 
     Args:
       paths: [L] node numbers of each leaf, from below the root.
@@ -55,16 +55,16 @@ def ancestor_advantages(
 
 
 def two_level_advantages(rewards: Sequence[float], trees: Sequence[int]) -> np.ndarray:
-    """Advantage of every leaf in its tree plus its advantage among all leaves of the prompt.
+    """The sum of each leaf's advantage within its tree and among all leaves of the prompt.
 
         A_i = z(r_i in its tree) + z(r_i in the prompt)    z = (r - mean) / (std + 1e-6)
 
-    The std is that of the sample. A group of one has no such std; there the mean is replaced by 0
-    and the std by 1, so that z = r / (1 + 1e-6).
+    The std is that of the sample, which a group of one leaf does not have. In such a group, 0 takes
+    the place of the mean and 1 that of the std, so that z = r / (1 + 1e-6).
 
     Args:
       rewards: [L], one per leaf.
-      trees: int [L], any integers that are equal for the leaves of a tree.
+      trees: int [L], the number of each leaf's tree.
 
     Returns:
       float32 [L]. z is exactly 0 in groups of two or more whose rewards are all equal.
@@ -80,7 +80,7 @@ def two_level_advantages(rewards: Sequence[float], trees: Sequence[int]) -> np.n
 
 
 def _standardised(rewards: Sequence[float], groups: Sequence[int]) -> np.ndarray:
-    """The z of every reward in its group, f64[L], as `two_level_advantages` defines it."""
+    """The standardised reward z, f64[L]; `two_level_advantages` defines it for each group."""
     members: dict[int, list[float]] = {}
     for reward, group in zip(rewards, groups, strict=True):
         members.setdefault(group, []).append(reward)
@@ -105,9 +105,9 @@ def fork_differences(
         δ_t = V(s_{t+1}) - V(s_t)    V(s) = mean reward of the solutions that begin with s
 
     s_t is the first t tokens of a solution, and s_0 the prompt alone. δ_t is exactly 0 where all
-    solutions that begin with s_t have the same next token. Over the tokens of a solution δ adds up
-    to V(whole) - V(s_0). V(whole) is the mean reward of the solutions that begin with the whole
-    one: itself, its equals, and longer ones.
+    solutions that begin with s_t have the same next token. Over the n tokens of a solution, δ adds
+    up to V(s_n) - V(s_0). V(s_n) is a mean over the solution itself, equal solutions, and longer
+    solutions that begin with it.
 
     Args:
       responses: [L] token ids of each solution.
@@ -126,7 +126,7 @@ def fork_differences(
     if len(rewards) != len(responses):
         raise ValueError(f"{len(responses)} responses have {len(rewards)} rewards: give one each")
     differences: list[list[float]] = [[] for _ in responses]
-    # The solutions with the same first t tokens, and V(s_t), until all have ended.
+    # Pairs (solutions with the same first t tokens, V(s_t)); empty once all solutions have ended.
     groups = [(list(range(len(responses))), exact_mean(rewards))] if responses else []
     t = 0
     while groups:

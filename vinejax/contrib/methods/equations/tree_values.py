@@ -1,7 +1,7 @@
 """Credit on trees of solutions: the values of nodes, and the differences along edges.
 
-All solutions of a problem hang under one root, the prompt. What `sampling/tree_paths.py` calls the
-trees of a problem are the parts below the root's children. Two letters have one meaning here and in
+All solutions of a problem are in one tree, whose root is the prompt. `sampling/tree_paths.py` calls
+the subtrees below this root the trees of the problem. Two letters have the same meaning here and in
 `shared_starts.py`:
 
     L  leaves: whole solutions, each with one reward
@@ -24,7 +24,7 @@ ROUNDING = 1e-8  # largest difference between values that counts as 0
 
 
 def node_values(paths: Sequence[Sequence[int]], rewards: Sequence[float]) -> dict[Node, float]:
-    """Value of every node, from the rewards of the leaves.
+    """The value of every node, computed from the rewards of the leaves.
 
         V(leaf) = its reward    V(node) = 1/n · Σ_c V(c)    c = 1..n the children of the node
 
@@ -35,7 +35,7 @@ def node_values(paths: Sequence[Sequence[int]], rewards: Sequence[float]) -> dic
       rewards: [L], one per leaf.
 
     Returns:
-      V by node number, and of the root by None; empty without leaves.
+      {node number: V}, with the key None for the root; empty if there are no leaves.
 
     Raises:
       ValueError: if `paths` is not a tree whose leaves have no children, or if there are not L
@@ -48,7 +48,7 @@ def node_values(paths: Sequence[Sequence[int]], rewards: Sequence[float]) -> dic
     for path, reward in zip(paths, rewards, strict=True):
         values[path[-1] if path else None] = float(reward)
     children = _children(paths)
-    # `children` has a node before those below it, so in reverse its children have their values.
+    # `children` lists a node before its descendants. In reverse, children get their values first.
     for node in reversed(children):
         values[node] = exact_mean([values[child] for child in children[node]])
     return values
@@ -77,8 +77,8 @@ def edge_advantages(
       ValueError: for any other `kind`, and where `node_values` raises it.
 
     Source: SPO-tree, https://arxiv.org/abs/2505.23564; AIFrameResearch/SPO at b9fc6a2,
-    `tree_episode_generator.py`. Its 'rloo' leaves nothing out despite the name: V(parent) is the
-    mean over all children, with the child of the edge.
+    `tree_episode_generator.py`. Despite its name, 'rloo' leaves no child out: V(parent) is the
+    mean over all children, including the child at the edge's end.
     """
     if kind not in ("rloo", "grpo"):
         raise ValueError(f"unknown kind {kind!r}: use 'rloo' or 'grpo'")
@@ -96,7 +96,7 @@ def edge_advantages(
 def is_informative_edge(
     paths: Sequence[Sequence[int]], rewards: Sequence[float]
 ) -> list[list[bool]]:
-    """Whether an edge changes the value. SPO-tree trains on such edges only.
+    """Whether each edge changes the value. SPO-tree trains only on edges that change the value.
 
         A + BoK(V(child)) - BoK(V(parent)) ≠ 0    BoK(v) = 1 - (1 - v)^k,  k = 4
 
@@ -114,7 +114,7 @@ def is_informative_edge(
       ValueError: where `node_values` raises it.
 
     Source: AIFrameResearch/SPO at b9fc6a2, `tree_episode_generator.py`, where this is the default.
-    Its comparison has no tolerance for rounding.
+    The comparison in that code has no tolerance for rounding.
     """
     return [[abs(edge) > ROUNDING for edge in row] for row in edge_advantages(paths, rewards)]
 
@@ -124,30 +124,30 @@ def treerl_rewards(
     rewards: Sequence[float],
     selected: Sequence[bool] | None = None,
 ) -> list[list[float]]:
-    """Reward of the tokens of every node: its value plus its gain over its parent.
+    """The reward of each node's tokens, the node's value plus its gain over the parent's value.
 
         R_i = r_i - mean_{j≠i} r_j
         V(n) = Σ_i R_i / (N·√S)    i = 1..N the leaves under n,  S of which are selected
         local(n) = V(n) - V(parent)
         reward(n) = local(n) + V(n)
 
-    If |local(n)| < 1e-8, the local term of the node before n on the path takes its place; that term
-    may have been replaced in the same way. The local term of the root is 0.
+    If |local(n)| < 1e-8, local(parent) takes its place. The parent's term may have been replaced in
+    the same way. The local term of the root is 0.
 
     Args:
       paths: [L] node numbers of each leaf, from below the root.
       rewards: [L], one per leaf, r.
-      selected: bool [L], leaves that are trained on; None for all.
+      selected: bool [L], whether each leaf is trained on; None if all leaves are.
 
     Returns:
       [L] lists with one number per node of the leaf's path; the lists of leaves that are not
-      selected are empty. A single leaf has no others to be compared with, so its numbers are 0.
+      selected are empty. If there is only one leaf, its numbers are 0.
 
     Raises:
       ValueError: where `node_values` raises it, or if `selected` has not L entries.
 
     Source: TreeRL, https://arxiv.org/abs/2506.11902; THUDM/TreeRL at f0edbea, with the setting
-    'sqrt' of `scripts/treerl-qw14b.sh`. Its code raises an error for a single leaf.
+    'sqrt' of `scripts/treerl-qw14b.sh`. The code of TreeRL raises an error for a single leaf.
     """
     is_selected = [True] * len(paths) if selected is None else selected
     num_leaves = len(rewards)
@@ -167,7 +167,7 @@ def treerl_rewards(
 
 
 def _local_plus_value(path: Sequence[int], values: dict[Node, float]) -> list[float]:
-    """The sum local(n) + V(n) of each node of a path, as `treerl_rewards` defines it."""
+    """The sum local(n) + V(n) for each node of a path; `treerl_rewards` defines both terms."""
     rewards: list[float] = []
     local = 0.0
     for parent, node in _edges(path):
@@ -181,9 +181,9 @@ def _local_plus_value(path: Sequence[int], values: dict[Node, float]) -> list[fl
 def numbers_under(
     paths: Sequence[Sequence[int]], numbers: Sequence[float]
 ) -> dict[Node, list[float]]:
-    """The numbers of the leaves under every node, from one number per leaf.
+    """For every node, the list of the numbers that the leaves under this node have in `numbers`.
 
-    A leaf is under its own node. Raises ValueError where `node_values` does.
+    A leaf is under its own node. Raises ValueError if `node_values` would for these arguments.
     """
     _children(paths)  # raises ValueError for paths that are not a tree
     under: dict[Node, list[float]] = {}
@@ -194,14 +194,14 @@ def numbers_under(
 
 
 def exact_mean(numbers: Sequence[float]) -> float:
-    """The mean, equal in any order, and exactly the number itself where all are equal."""
+    """The mean, whatever the order of the numbers. Equal numbers give exactly their value."""
     if all(number == numbers[0] for number in numbers):
         return float(numbers[0])
     return math.fsum(numbers) / len(numbers)
 
 
 def exact_std(numbers: Sequence[float], ddof: int = 0) -> float:
-    """The standard deviation with the denominator n - ddof, equal in any order."""
+    """The standard deviation, with denominator n - `ddof`, whatever the order of the numbers."""
     mean = exact_mean(numbers)
     squares = math.fsum((number - mean) ** 2 for number in numbers)
     return math.sqrt(squares / (len(numbers) - ddof))
@@ -213,7 +213,7 @@ def _edges(path: Sequence[int]) -> list[tuple[Node, int]]:
 
 
 def _children(paths: Sequence[Sequence[int]]) -> dict[Node, list[int]]:
-    """The children of every inner node; the entry of a node comes before entries of nodes below.
+    """The children of every inner node. The entry of a node comes before those of its descendants.
 
     Raises ValueError if the paths are not a tree whose leaves have no children.
     """

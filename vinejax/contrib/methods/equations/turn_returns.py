@@ -29,18 +29,18 @@ def returns_to_go(rewards: Numbers, gamma: float) -> np.ndarray:
 def group_scores(
     values: Numbers, groups: Sequence[Hashable], has_std: bool = True, eps: float = 1e-6
 ) -> np.ndarray:
-    """Each value compared with the values of its group.
+    """The standardised difference of each value from the mean of its group.
 
-        (x - mean x) / (std x + ε)    std of the sample; without `has_std` no division
+        (x - mean x) / (std x + ε)    std of the sample; no division if not `has_std`
 
     Args:
       values: [n] of any real dtype.
-      groups: [n], equal for the members of a group, in any order.
+      groups: [n], the group of each value; the members of a group need not be adjacent.
       has_std: whether differences are divided by the std.
       eps: ε.
 
     Returns:
-      float64 [n], exactly 0 in groups whose values are all equal and in groups of one.
+      float64 [n], exactly 0 in groups with one member and where all values of a group are equal.
 
     Source: GiGPO, https://arxiv.org/abs/2505.10978, equations 3 and 6.
     """
@@ -67,7 +67,7 @@ def action_estimates(
     Args:
       rewards: [B, T], reward for token t.
       values: [B, T], value of the state before token t.
-      actions: int [B, T], the action of each token; -1 for a token without one, which is skipped.
+      actions: int [B, T], the action of each token; tokens with -1 have no action and are skipped.
       gamma: γ.
       lam: λ.
 
@@ -92,13 +92,13 @@ def action_estimates(
 
 
 def shared_rewards(rewards: Numbers, gamma: float) -> np.ndarray:
-    """Rewards of turns, each divided among its turn and the turns before.
+    """Credit of turns, in which each turn's reward is divided among this turn and earlier turns.
 
         c_t = Σ_{i≥t} r_i·γ^(i-t) / Σ_{j≤i} γ^(i-j)
 
     Args:
       rewards: [n], one per turn of the episode.
-      gamma: γ; with 0 a turn keeps its reward, with 1 all turns up to it get equal parts.
+      gamma: γ; with 0 a turn keeps its reward, with 1 it and all earlier turns get equal parts.
 
     Returns:
       float64 [n], with the same sum as the rewards.

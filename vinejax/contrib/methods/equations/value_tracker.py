@@ -1,9 +1,9 @@
-"""Single-stream policy optimization: the value of a problem from one solution at a time.
+"""Single-stream policy optimization: values of problems, updated after every single solution.
 
 Letters in addition to those of `rl/advantages.py`:
 
     P  problems
-    α  weighted sum of a problem's rewards, β of 1 - reward, both with pseudo-counts
+    α  weighted sum of a problem's rewards r, with a pseudo-count; β: the same for 1 - r
     v  value of a problem: the expected reward of a solution by the current policy
     D  drift of the policy on a problem since its last draw
     ρ  weight that the earlier rewards of a problem keep at its next draw
@@ -25,20 +25,20 @@ MOST_RETENTION = 0.96  # upper bound of ρ
 def first_counts(
     totals: Real[Array, "P"], samples: ScalarLike, pseudo_counts: ScalarLike
 ) -> tuple[Float32[Array, "P"], Float32[Array, "P"]]:
-    """The first α and β of problems, from solutions of the policy that a run starts from.
+    """The initial α and β of problems, from solutions by the policy with which a run starts.
 
         α = N·(S + ½) / (n + 1)    β = N·(n - S + ½) / (n + 1)
 
     Args:
-      totals: [P], S, sum of the rewards of a problem's solutions.
-      samples: n, number of solutions per problem; with 0 every value is ½.
+      totals: [P], S, the sum of the rewards of each problem's solutions.
+      samples: n, number of solutions per problem; with 0, v = ½ for every problem.
       pseudo_counts: N, sum of α and β.
 
     Returns:
-      float32 [P], float32 [P].
+      (α, β), each float32 [P].
 
     Source: the paper, equation 6; the authors' code, lines 365-372, with N = 1 / (1 - 0.875) = 8.
-    Without solutions the code sets α = β = ½ instead, which the first reward outweighs.
+    Without solutions the authors' code sets α = β = ½, and then the first reward dominates v.
     """
     share = (jnp.float32(totals) + 0.5) / (samples + 1)
     return jnp.float32(pseudo_counts * share), jnp.float32(pseudo_counts * (1 - share))
@@ -58,7 +58,7 @@ def mean_drift(
 
     Args:
       now: [B, T], log-probabilities of each problem's last response under the current policy.
-      then: [B, T], the same under the policy that sampled it.
+      then: [B, T], their log-probabilities under the policy that sampled them.
       mask: bool [B, T], tokens of the response.
 
     Returns:
@@ -67,9 +67,9 @@ def mean_drift(
     Source: the authors' code, lines 286-287. The paper, section 4.1, names the KL between the
     current policy and the policy that last acted on the problem. The mean of absolute differences
     is at least the estimate of that KL from the same tokens. The authors' code compares the
-    policies after the updates of the two iterations. Here the compared policies are those that
-    sampled, as in the paper's algorithm 1: the rewards are theirs, and `then` needs no further
-    forward pass.
+    policies after the updates of the two iterations. Here, as in the paper's algorithm 1, we
+    compare the policies that sampled the solutions. The rewards belong to these policies, and
+    `then` needs no further forward pass.
     """
     distance = jnp.where(mask, jnp.abs(now - then), 0.0)
     return jnp.sum(distance, axis=1) / jnp.maximum(jnp.sum(mask, axis=1), 1)
@@ -79,7 +79,7 @@ def mean_drift(
 def retention(drift: Float32[Array, "B"]) -> Float32[Array, "B"]:
     """The retention ρ = clip(2^(-D / 0.06), 0.875, 0.96).
 
-    Source: the paper, section 4.1; the authors' code, lines 289-292, has the three numbers.
+    Source: the paper, section 4.1. The three numbers are from the authors' code, lines 289-292.
     """
     return jnp.clip(2.0 ** (-drift / HALVING_DRIFT), LEAST_RETENTION, MOST_RETENTION)
 
@@ -91,7 +91,7 @@ def updated_counts(
     rewards: Float32[Array, "B"],
     drift: Float32[Array, "B"],
 ) -> tuple[Float32[Array, "B"], Float32[Array, "B"]]:
-    """The counts after a solution, α ← ρ·α + r and β ← ρ·β + 1 - r.
+    """The counts (α, β) after a further solution, α ← ρ·α + r and β ← ρ·β + 1 - r.
 
     The advantages of the iteration use the old counts.
 
@@ -103,7 +103,7 @@ def updated_counts(
 
 @jax.jit
 def draw_weights(values: Float32[Array, "P"], explore: ScalarLike) -> Float32[Array, "P"]:
-    """The weights of problems in a draw, w = √(v·(1 - v)) + ε.
+    """The weights w = √(v·(1 - v)) + ε with which problems are drawn; `explore` is ε.
 
     Source: the paper, equation 11; the authors' code, lines 381-390, with ε = 0.05.
     """

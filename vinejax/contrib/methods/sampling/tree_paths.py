@@ -1,8 +1,8 @@
 """Trees of solutions: sampled paths, and the nodes between the places where paths fork.
 
 A path has the tokens that one branch of the engine drew, and all tokens before them. A node is the
-piece of a path between two forks. The prompt is the root and no node. A leaf is a path that no
-other path continues at its end; it is a solution, whole or cut short.
+piece of a path between two forks. The prompt is the root and not a node. A leaf is a path that no
+other path continues at its end. Each leaf is a solution, which may be truncated.
 """
 
 import dataclasses
@@ -12,45 +12,45 @@ from typing import NamedTuple
 
 @dataclasses.dataclass(frozen=True)
 class TreePath:
-    """The tokens of a response after the prompt, the last of them drawn by one branch."""
+    """The response tokens of a path. One branch of the engine drew those from `start` on."""
 
     tokens: list[int]
     logprobs: list[float]  # the sampler's log-probability of every token
-    parent: int | None  # number of the path from which it branches off; None: the prompt
+    parent: int | None  # number of the path from which this one branches off; None: the prompt
     start: int  # number of tokens shared with the parent; more than the parent's own `start`
-    wave: int  # number of the wave that drew it
+    wave: int  # number of the wave that drew the path
     is_over: bool  # whether EOS, a stop string or `sample.max_tokens` ended it
     text: str = ""
     finished: bool = False  # whether EOS or a stop string ended it
-    # The task's steps of a path that is over, and their rewards if the task gives any.
+    # Ends of the task's steps, once the path is over, and their rewards if the task gives any.
     step_ends: list[int] = dataclasses.field(default_factory=list)
     step_rewards: list[float] | None = None
 
 
 class Shoot(NamedTuple):
-    """Branches that a wave draws at one place of a tree."""
+    """A plan to draw branches at one place of a tree in the next wave."""
 
-    parent: int | None  # number of the path from which they branch off; None: the prompt
-    position: int  # number of the path's tokens before the branches
+    parent: int | None  # number of the path from which the branches leave; None: the prompt
+    position: int  # number of the parent's tokens before the branches
     count: int  # number of branches
-    budget: int | None = None  # token limit of each branch; None: the rest of the response's
+    budget: int | None = None  # token limit of each branch; None: only that of the response
 
 
 class TreeLeaf(NamedTuple):
     """A leaf with the nodes from the root to it."""
 
-    number: int  # number of its path
+    number: int  # number of the leaf's path
     nodes: list[int]
     ends: list[int]  # number of response tokens up to the end of each node
 
 
 def open_ends(paths: Sequence[TreePath]) -> list[int]:
-    """The numbers of the leaves that are not over."""
+    """The numbers of the leaves that are not over (`TreePath.is_over`)."""
     return [leaf for leaf in _leaves(paths) if not paths[leaf].is_over]
 
 
 def trees(paths: Sequence[TreePath]) -> list[list[int]]:
-    """The numbers of the paths of each tree: one from the prompt and all that branch off it."""
+    """The numbers of each tree's paths. A tree has one path from the prompt and its branches."""
     of_tree: dict[int, list[int]] = {}
     root_of: list[int] = []
     for i, path in enumerate(paths):
@@ -60,7 +60,7 @@ def trees(paths: Sequence[TreePath]) -> list[list[int]]:
 
 
 def attached_shoot(paths: Sequence[TreePath], shoot: Shoot) -> Shoot:
-    """The same shoot with the path as its parent that drew the token before the place."""
+    """The same shoot. Its parent becomes the path that drew the token before `shoot.position`."""
     parent, position = shoot.parent, shoot.position
     while parent is not None and position <= paths[parent].start:
         parent = paths[parent].parent

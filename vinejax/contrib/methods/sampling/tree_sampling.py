@@ -1,7 +1,7 @@
 """Sampling of trees of solutions, for methods that branch in the middle of solutions.
 
-A method's growth rule says where the branches of the next wave begin, and a wave is one call of the
-engine. Every leaf becomes an episode whose steps are the nodes of the tree.
+Trees grow in waves, each of which is one call of the engine. A method's growth rule says where the
+branches of the next wave begin. Every leaf becomes an episode whose steps are the leaf's nodes.
 """
 
 import dataclasses
@@ -28,9 +28,9 @@ from vinejax.rollout.sampler import Sampler, Solution, whole_text
 from vinejax.runtime.distributed import is_mine, shared_work
 from vinejax.tasks.rewards import Reward
 
-# (number of the wave from 0, the paths so far, Config, random numbers) -> the branches of the wave.
-# Without branches the tree is complete. A path that a branch's budget ended, and that no other path
-# continues, is a truncated solution.
+# (number of the wave from 0, a problem's paths so far, Config, random generator) -> the branches of
+# the wave. If there are none, the problem's trees are complete. A path that ended with its budget,
+# and that no other path continues, is a truncated solution.
 Growth = Callable[[int, Sequence[TreePath], Config, np.random.Generator], list[Shoot]]
 
 
@@ -44,7 +44,7 @@ def sample_trees(
     """The leaves of every problem's trees as graded episodes, one problem after another.
 
     `Episode.nodes` has the nodes from the prompt to the leaf. With `once` every node is trained on
-    once, because nodes that a leaf shares with an earlier leaf are `given`.
+    once, because the nodes that a leaf shares with earlier leaves count as given tokens.
     """
     forest = _Forest(sampler, problems)
     for wave in itertools.count():
@@ -59,7 +59,7 @@ def sample_trees(
 
 
 class _Forest:
-    """The trees of an iteration's problems."""
+    """The trees of the problems of an iteration, which grow wave by wave."""
 
     def __init__(self, sampler: Sampler, problems: list[PromptedProblem]):
         self.paths: list[list[TreePath]] = [[] for _ in problems]  # paths of each problem
@@ -71,7 +71,7 @@ class _Forest:
     def grow(self, params: Params, shoots: list[tuple[int, Shoot]], wave: int) -> None:
         """Draws the branches of one wave and adds them to the trees.
 
-        `shoots` are pairs (number of the problem, shoot).
+        `shoots` has pairs (number of the problem, shoot).
         """
         seeds = [itertools.count(len(paths)) for paths in self.paths]
         trunks, branches, budgets, places = [], [], [], []
@@ -102,11 +102,11 @@ class _Forest:
             self.paths[n].append(path)
 
     def _tokens_before(self, n: int, shoot: Shoot) -> list[int]:
-        """The tokens of the response before the branches of a shoot."""
+        """The response tokens of problem `n` that come before the branches of a shoot."""
         return [] if shoot.parent is None else self.paths[n][shoot.parent].tokens[: shoot.position]
 
     def _room(self, prompt: list[int]) -> int:
-        """The largest number of tokens of a response to this prompt."""
+        """The largest number of tokens that a response to this prompt may have."""
         return min(self._cfg.sample.max_tokens, self._engine.model.cfg.context - len(prompt))
 
     def _path(self, n: int, shoot: Shoot, grown: Grown, wave: int) -> TreePath:
@@ -129,7 +129,7 @@ class _Forest:
     def _steps(
         self, drawn: list[tuple[int, TreePath]]
     ) -> dict[int, tuple[list[int], list[float] | None]]:
-        """The task's steps (ends, rewards) of the paths that are over, by index in `drawn`."""
+        """{index in `drawn`: (ends, rewards) of the task's steps}, for the paths that are over."""
         solutions = {}
         for i, (n, path) in enumerate(drawn):
             if is_mine(i) and path.is_over:
@@ -162,8 +162,8 @@ class _Forest:
         start = leaf.ends[given - 1] if given else 0
         ends, rewards = leaf.ends[given:], None
         if path.step_rewards is not None:
-            # The reward of a step goes to the node in which the step ends. The reward of a given
-            # step goes to the first node that is not given.
+            # The reward of a step goes to the node in which the step ends. If that node is given,
+            # the reward goes to the first node that is not given.
             rewards = rewards_between(ends, path.step_ends, path.step_rewards)
         return Episode(
             problem_id=problem.id,

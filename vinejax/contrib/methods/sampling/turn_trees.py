@@ -1,9 +1,8 @@
 """Solutions of several turns that branch off one another after an observation.
 
-Turns are drawn in waves; a wave is one turn of every episode that goes on. After a wave a method's
-rule, which knows the policy's entropy in the turns so far, says from which episodes others branch
-off. A new episode begins with all turns so far, their log-probabilities, and a copy of the
-environment.
+Turns are drawn in waves, each with one turn of every episode that is not over. After a wave a
+method's rule, which gets the entropies of the turns so far, says how many new episodes branch off
+each episode. A new episode begins with copies of the turns and the environment of the old one.
 """
 
 import dataclasses
@@ -23,27 +22,28 @@ from vinejax.rollout.turns import Turns, TurnSampler
 
 
 class TurnPlace(NamedTuple):
-    """A place where others may branch off an episode: after the observation of its last turn."""
+    """A place where new episodes may branch off an episode, after its last observation."""
 
-    entropies: list[float]  # entropies of its turns so far, from `entropies`
-    solutions: int  # number of the problem's solutions that have begun
-    streak: int  # number of last waves in a row after which the problem branched
+    entropies: list[float]  # entropies of the episode's turns so far (function `entropies`)
+    solutions: int  # number of solutions of the problem that have begun
+    streak: int  # number of latest waves in a row after each of which the problem branched
 
 
 class TurnGrowth(NamedTuple):
-    """A method's rule of growth. No problem gets more solutions than `rollout.per_prompt`."""
+    """A method's rule for new solutions, of which a problem gets at most `rollout.per_prompt`."""
 
-    # (entropies of the turns of a problem's solutions, all over) -> solutions from the prompt
+    # (turn entropies of each solution so far, all of which are over) -> number of new solutions
+    # that begin at the prompt
     roots: Callable[[Sequence[list[float]]], int]
-    # (place, random numbers) -> solutions that branch off there
+    # (place, random generator) -> number of new solutions that branch off at the place
     branches: Callable[[TurnPlace, np.random.Generator], int]
     tokens: int  # number of a turn's first tokens whose entropy counts
 
 
 def entropies(play: Play, tokens: int, vocabulary: int) -> list[float]:
-    """The mean of -log π over the first tokens of each finished turn, divided by log V.
+    """For each finished turn, the mean of -log π over its first `tokens` tokens, divided by log V.
 
-    It is an unbiased estimate of the mean entropy of π before these tokens.
+    The mean is an unbiased estimate of the entropy of π at these tokens. V is `vocabulary`.
     """
     estimates, start = [], 0
     for turn in play.turns:
@@ -55,14 +55,14 @@ def entropies(play: Play, tokens: int, vocabulary: int) -> list[float]:
 
 @dataclasses.dataclass(eq=False)
 class BranchingSampler(TurnSampler):
-    """A sampler of `rollout.per_prompt` solutions per problem, which may branch off others."""
+    """A sampler of `rollout.per_prompt` solutions per problem, which may branch off one another."""
 
     growth: TurnGrowth
 
     def solutions(
         self, params: Params, problems: list[PromptedProblem], most_groups: int
     ) -> list[Episode]:
-        """Episodes as from `TurnSampler.solutions`, in the order in which a problem's begin."""
+        """Episodes as from `TurnSampler.solutions`; a problem's are in their order of starting."""
         wanted = self.cfg.rollout.per_prompt
         first = range(min(self.growth.roots([]), wanted))
         plays = self.start_plays([(problem, first) for problem, _ in problems])
@@ -76,12 +76,12 @@ class BranchingSampler(TurnSampler):
 
 
 class _Waves(Turns):
-    """The episodes of a phase, sampled wave by wave."""
+    """The episodes of a sampling phase, sampled wave by wave."""
 
     def __init__(self, sampler: BranchingSampler, plays: list[Play], executor: ThreadPoolExecutor):
         super().__init__(sampler, plays, executor)
         self._brancher, self._waves = sampler, 0
-        self._wave: list[int] = [*range(len(plays))]  # plays whose turns are drawn
+        self._wave: list[int] = [*range(len(plays))]  # plays of the current wave
         self._of_problems: dict[str, list[int]] = {}  # plays of each problem
         for i, play in enumerate(plays):
             self._of_problems.setdefault(play.problem.id, []).append(i)
@@ -89,13 +89,13 @@ class _Waves(Turns):
         self.max_plays = sampler.cfg.rollout.per_prompt * len(self._of_problems)
 
     def more(self) -> StreamInput | None:
-        """The next input as from `Turns.more`, empty while turns of the wave are drawn."""
+        """The input as from `Turns.more`; empty while turns of the current wave are unfinished."""
         if any(not (i in self._actions or self.plays[i].finish) for i in self._wave):
             return StreamInput([], [], [])
         return super().more()
 
     def next_plays(self, going_on: list[int]) -> list[int]:
-        """The plays of the next wave: these plays and the ones that begin."""
+        """The plays of the next wave, which are `going_on` and the plays that begin now."""
         self._wave = [*going_on]
         for name, numbers in self._of_problems.items():
             active = [i for i in numbers if i in going_on]
@@ -107,7 +107,7 @@ class _Waves(Turns):
         return self._wave
 
     def _branch(self, name: str, active: list[int]) -> None:
-        """Adds the plays that branch off a problem's active plays."""
+        """Adds the plays that branch off the `active` plays of the problem with id `name`."""
         sampler, numbers, before = self._brancher, self._of_problems[name], len(self.plays)
         rng = host_rng(sampler.cfg.seed, sampler.iteration, f"branch {name}", self._waves)
         for i in active:
@@ -122,7 +122,7 @@ class _Waves(Turns):
         self._streaks[name] = self._streaks[name] + 1 if len(self.plays) > before else 0
 
     def _begin(self, numbers: list[int]) -> None:
-        """Adds plays from the prompt to a problem whose plays are all over."""
+        """Adds plays that begin at the prompt, for a problem whose plays `numbers` are all over."""
         if lack := self._lack(numbers):
             wanted = self._brancher.growth.roots([self._entropies(i) for i in numbers])
             new = range(len(numbers), len(numbers) + min(max(wanted, 1), lack))
