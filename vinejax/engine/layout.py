@@ -20,7 +20,7 @@ class CacheLayout:
 
     @property
     def spec(self) -> Spec:
-        """Splits rows, slots and pages over the shards, and KV heads over the tensor axis."""
+        """Splits rows, slots or pages over the shards, and KV heads over the tensor axis."""
         split_over = {"b": ROWS, "k": TENSOR}
         return Spec(*(split_over.get(axis) for axis in self.axes))
 
@@ -38,13 +38,13 @@ class CacheLayout:
         return jnp.einsum(f"bskh->{self.axes}", x)
 
     def take(self, cache: jax.Array, sequences: Int[Array, " M"]) -> jax.Array:
-        """The cache of these sequences alone, in this order."""
+        """The cache with only these sequences, in this order."""
         return jnp.take(cache, sequences, axis=self.axes.index("b"))
 
     def write(
         self, cache: jax.Array, sequences: Int[Array, " B"], x: Float[Array, "B T K H"]
     ) -> jax.Array:
-        """The cache with the first T columns of these sequences replaced.
+        """The cache with the first T columns of these sequences replaced by x.
 
         Sequence numbers past the last one are dropped.
         """
@@ -83,7 +83,7 @@ class SeparateKV:
     layout: CacheLayout = dataclasses.field(default=WINDOW, metadata=dict(static=True))
 
     def with_rows(self, rows: Int[Array, " B"], k: jax.Array, v: jax.Array) -> "SeparateKV":
-        """The layer with new keys and values [B, T, K, H] in `rows`; row numbers from W on drop."""
+        """The layer with new keys and values [B, T, K, H] in `rows`; rows >= W are ignored."""
         keys, values = self.layout.write(self.keys, rows, k), WINDOW.write(self.values, rows, v)
         return dataclasses.replace(self, keys=keys, values=values)
 

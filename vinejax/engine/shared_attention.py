@@ -1,11 +1,12 @@
-"""The attention of decoding over trunks and own tokens: two parts of a softmax, merged exactly.
+"""Attention of decoding, which merges softmax parts over a trunk and over a slot's own tokens.
 
-Letters of this folder: those of the model (`model/decoder.py`) keep their meaning, with one token
+Letters of this folder: the model's letters (`model/decoder.py`) keep their meaning, with one token
 per sequence. B slots, each with one sequence; S key positions, here columns; K KV heads; G query
 heads per KV head; H head width; V vocabulary. Further letters: W rows of a shard's window, E lanes
 per row, Q entries of a shard's queue, A states of the stop strings' automaton, Z shards.
 
-A part of a softmax is (unnormalised mix of values [..., H], max [..., 1], sum [..., 1]), float32.
+A part of a softmax is three float32 arrays: an unnormalised mix of values [..., H], and the maximum
+and the sum [..., 1].
 """
 
 from typing import NamedTuple
@@ -69,7 +70,7 @@ def softmax_part(scores: Float[Array, "B K G S"], layout: CacheLayout, values: j
 
 @jax.named_scope("trunk")
 def trunk_part(q: HeadQueries, trunks: SeparateKV, lanes: Lanes, rule: AttentionRule) -> Part:
-    """Attention of each slot over the columns of its trunk that it may see.
+    """The softmax part of each slot over those columns of its trunk that the slot may see.
 
     The queries of all slots on a row are multiplied in one matrix product, so the row is read once.
     Only queries and results are gathered, as they are small; keys and values are not.
@@ -97,7 +98,7 @@ def trunk_part(q: HeadQueries, trunks: SeparateKV, lanes: Lanes, rule: Attention
 def join(a: Part, b: Part) -> Part:
     """The softmax part over the columns of both parts, by log-sum-exp."""
     top = jnp.maximum(a[1], b[1])
-    safe = jnp.where(jnp.isfinite(top), top, 0.0)  # a query may see no column of both parts
+    safe = jnp.where(jnp.isfinite(top), top, 0.0)  # a query may see no column of either part
     scale_a, scale_b = jnp.exp(a[1] - safe), jnp.exp(b[1] - safe)
     return a[0] * scale_a + b[0] * scale_b, top, a[2] * scale_a + b[2] * scale_b
 

@@ -1,7 +1,7 @@
-"""The parts that both decoding kernels share (`kernels.py`): an online softmax, block by block.
+"""The code that both decoding kernels (`kernels.py`) share, of an online softmax block by block.
 
-Each step of the grid computes its items in order, the live blocks of its own groups. Meanwhile the
-next block is copied from HBM. Scratch arrays are in VMEM and SMEM.
+Each step of the grid computes in order its items, which are the live blocks of its groups. While an
+item is computed, the next one is copied from HBM. Scratch arrays are in VMEM and SMEM.
 """
 
 import functools
@@ -48,8 +48,8 @@ class Items(NamedTuple):
 class Scratch(NamedTuple):
     """The memory of a core. `acc`, `top` and `total` are the softmax of the current group.
 
-    A group known only at run time cannot index arrays with a row per query. Queries are therefore
-    copied to arrays by group first, and results are copied from such arrays last.
+    A group that is known only at run time cannot index an array with a row per query. A step
+    therefore begins by copying queries to an array by group, and ends by copying results from one.
     """
 
     kv: Ref  # [2, K, BLOCK, W] current block and next block
@@ -132,10 +132,10 @@ def copy_block(
 ) -> None:  # fmt: skip
     """Starts or awaits the copy of item i, which begins at column `first` of its source.
 
-    The copy covers the columns up to the last visible one, rounded up to a PIECE. Sizes are static,
-    so it consists of copies whose lengths are powers of two that add up to this number. A choice of
-    one copy among all lengths would take twice as long to issue, because copies that are not chosen
-    are issued, too, without effect.
+    The copy covers the columns up to the last visible one, rounded up to a PIECE. As sizes must be
+    static, several copies are made, whose lengths are powers of two with this number as their sum.
+    A choice of one copy among all lengths would take twice as long to issue, because copies that
+    are not chosen are issued, too, without effect.
     """
     group, source, buffer = items.group[i], items.source[i], i & 1
     piece = min(PIECE, BLOCK)
@@ -155,7 +155,7 @@ def copy_block(
 
 
 def start_core(step: GridStep, scratch: Scratch, copy: Copy) -> None:
-    """Starts the first copy of a core."""
+    """Starts the first copy of a core, before which `scratch.kv` is set to 0."""
 
     @pl.when(step.is_first)
     def _():
@@ -165,7 +165,7 @@ def start_core(step: GridStep, scratch: Scratch, copy: Copy) -> None:
 
 
 def for_each_item(step: GridStep, copy: Copy, compute: Callable[[jax.Array], None]) -> None:
-    """Calls `compute` with each item of the step after its copy, while the next one is copied."""
+    """Calls `compute` with each copied item of the step, while the next item is being copied."""
 
     def item(i: jax.Array, _: None) -> None:
         pl.when(i + 1 < step.core_end)(lambda: copy(i + 1, start))
@@ -187,7 +187,7 @@ def group_rows(group: int, scratch: Scratch) -> slice:
 
 
 def unpack_queries(q: Ref, scratch: Scratch, head_dim: int) -> None:
-    """Copies queries [groups * M, K * H] to an array by group, in float32."""
+    """Copies queries [groups * M, K * H] to `scratch.query`, in float32."""
     groups, _, _, width = scratch.query.shape
     rows = q[...].astype(jnp.float32)
     for group in range(groups):
