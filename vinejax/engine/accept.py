@@ -6,10 +6,10 @@ seed only. So the device can tell, without decoding, how many tokens of the draf
 and which other token it draws at the first place where it departs. Decoding begins after that
 token. With equal logits the tokens equal those of decoding everything.
 
-The token of each place, accepted or not, is drawn from a single distribution. This is the one of
-the prefill, except at the trunk's end and where the trunk's token would end the branch (EOS, a stop
-string, the budget). There, decoding draws the token. If one distribution accepted the trunk's token
-and another one drew its replacement, rounding would favour the trunk's token.
+The token of each place, accepted or not, is drawn from a single distribution. The prefill gives
+this distribution, except at the trunk's end and where the trunk's token would end the branch (EOS,
+a stop string, the budget). There decoding draws the token. If one distribution accepted the trunk's
+token and another one drew its replacement, rounding would favour the trunk's token.
 """
 
 import dataclasses
@@ -64,7 +64,7 @@ class SearchConfig:
 class SearchItems(NamedTuple):
     """The trunks of a prefill on one shard, and the items that may accept their tokens."""
 
-    first: jax.Array  # i32[B] least position of the trunk's items; its length if it has none
+    first: jax.Array  # i32[B] least position of the trunk's items; the trunk's length without items
     length: jax.Array  # i32[B] length of the trunk
     item: jax.Array  # i32[Q] items, grouped by trunk; Q for padding
     place: jax.Array  # i32[Q] index of the item's trunk among the B
@@ -238,7 +238,7 @@ def _departures(
     search_items: SearchItems,
     walk: _Walk,
 ) -> tuple[Int[Array, " Q"], Float[Array, " Q"]]:
-    """The tokens that items draw where they depart from their trunks, and log-probabilities.
+    """The tokens that items draw where they depart from trunks, and their log-probabilities.
 
     Both are in the order of `SearchItems.item`. Other items have zeros.
     """
@@ -304,7 +304,7 @@ class AcceptedPrefixes:
         self._started: list[RunningSearch] = []
 
     def add_branches(self, order: Sequence[Sequence[int]]) -> None:
-        """Adds branches and trunks that are new in the branch set; `order` lists the new items."""
+        """Adds new branches of the branch set, which `order` lists for each shard's queue."""
         branch_set, zeros = (
             self._branch_set,
             np.zeros(len(self._branch_set.branches) - len(self.count), np.int64),

@@ -58,7 +58,7 @@ class Cache(abc.ABC):
     def attention(self, step: DecodeStep) -> Attend:
         """The function that computes a layer's attention in this step.
 
-        It writes the new column and reads the visible columns, as a kernel does both at once.
+        In one call the function writes the new column and reads the visible ones, as a kernel does.
         """
 
     def give_back(self, ended: Bool[Array, " B"], age: Int[Array, " B"]) -> "Cache":
@@ -130,7 +130,7 @@ class Storage(abc.ABC):
     """The static part of a cache, which is hashable and a field of `Sizes`.
 
     A column is one position of one sequence, in all layers. The methods count columns, rows and
-    slots per shard. By default a slot has as many columns as the largest budget, all of them read.
+    slots per shard. By default a slot has as many columns as the largest budget, and all are read.
     """
 
     read_by_kernel: ClassVar[bool] = False  # if True, the compiler's cycle count lacks reads

@@ -1,10 +1,10 @@
 """Drains, which decode the last branches of a phase with fewer slots and rows.
 
 A decode step costs the same with idle slots as with busy ones, and the last branches of a phase end
-one by one. When at most a quarter of the slots are busy, a drain moves their branches, and the rows
-that these branches read, to smaller arrays, which a smaller program decodes. A drain can be
-followed by a smaller one. Pages are not moved, nor is a window that has no more rows than the
-drain. Tokens stay the same, as no draw depends on a slot.
+one by one. When at most a quarter of the slots are busy, a drain moves their branches and rows to
+smaller arrays, and a smaller program decodes them. A drain can be followed by a smaller drain.
+Pages are not moved, nor is a window that has no more rows than the drain. Tokens stay the same, as
+no draw depends on a slot.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Generates all text of the package: `Engine.grow(params, trunks, branches)`.
+"""The engine, which generates all text by `grow(params, trunks, branches)`.
 
 A trunk is a token sequence whose keys and values many branches read. A branch names a trunk, a
 position and a seed. It asks for a continuation after the first `position` tokens of the trunk.
@@ -244,10 +244,9 @@ class Engine:
     def _run(
         self, params: Params, branch_set: BranchSet, feed_queue: FeedQueue, first: int
     ) -> Generator[tuple[int, Grown], None, tuple[int, list[np.ndarray]]]:
-        """Yields the pairs of a phase, whose branches are numbered from `first`.
+        """Yields the pairs (number of a branch, Grown) of a phase; numbers begin at `first`.
 
-        Resumes branches that were cut short. Returns the number of branches and the trunks'
-        log-probabilities (`Stream.trunk_logprobs`).
+        Resumes branches that were cut short. Returns the number of branches and `trunk_logprobs`.
         """
         if not any(branch_set.trunks):
             return len(branch_set.branches), [np.zeros(0, np.float32)] * len(branch_set.trunks)
@@ -343,7 +342,7 @@ class Engine:
 
     @functools.cached_property
     def _automaton(self) -> tuple[np.ndarray, jax.Array]:
-        """The table of the stop strings' automaton, first on the host, then on the devices."""
+        """The table of the stop strings' automaton, as arrays on the host and on the devices."""
         stop, size = self.sample_config.stop, self.model.cfg.vocab_size
         texts = map(token_text(self.tokenizer), range(size)) if stop else [""] * size
         table = stop_table(stop, list(texts))

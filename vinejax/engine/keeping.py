@@ -206,7 +206,7 @@ class KeepingPhase(Phase):
         return np.where(is_other.any(axis=1), is_other.argmax(axis=1), len(ids))
 
     def _fill(self, all_entries: RowEntries) -> None:
-        """Writes trunks into rows. Trunks whose beginning may be overwritten are written early."""
+        """Writes trunks into rows, first the trunks whose beginnings could be overwritten."""
         all_missing: list[list[_MissingTokens]] = [[] for _ in all_entries]
         others: RowEntries = [[] for _ in all_entries]
         for shard, entries in enumerate(all_entries):

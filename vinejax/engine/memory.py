@@ -80,7 +80,7 @@ def fit_memory(
     model: Decoder, mesh: AnyMesh, memory: int, slots: int, rows: int, columns: int, width: int,
     storage: Storage,
 ) -> tuple[int, int]:  # fmt: skip
-    """The numbers of slots and rows, at most those given, that fit `memory` bytes per device.
+    """The numbers of slots and rows, reduced to fit `memory` bytes per device.
 
     A slot has up to `width` columns, and may wait for memory. First the rows are reduced to
     MIN_ROWS at least. Raises RoomError if one row and one slot of `width` columns do not fit.

@@ -195,7 +195,7 @@ class Phase:
         self._in_batches(copied, self._copy)
 
     def _entries(self, shard: int) -> list[RowEntry]:
-        """The jobs that enter rows now. No job enters before a whole batch, or all jobs, can."""
+        """The jobs that enter rows now. Jobs enter only if a whole batch, or all of them, fit."""
         waiting = self._waiting_jobs[shard]
         free = np.flatnonzero(self._row_left[shard] == 0).tolist()
         if len(free) < min(self._sizes.batch, len(waiting)):

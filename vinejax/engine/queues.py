@@ -35,7 +35,7 @@ def longer_queue(
     jobs: list[list[RowJob]],
     total: np.ndarray,
 ) -> Queue:
-    """The queue with the branches of further `jobs`, at the places that the jobs give.
+    """The queue with the branches of further `jobs` after the earlier items of each shard.
 
     `total`, i64[Z], is the sum of the budgets of all earlier items. A queue has room for one entry
     after its last item.

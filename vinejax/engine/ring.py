@@ -108,7 +108,7 @@ class Ring(Cache):
     def reserve(
         self, occupied: Bool[Array, " B"], age: Int[Array, " B"]
     ) -> tuple["Ring", Bool[Array, " B"]]:
-        """The same ring, and False: no slot waits, as there are columns for the largest budget."""
+        """The same ring, and False for all slots, as each has columns for the largest budget."""
         return self, jnp.zeros_like(occupied)
 
     def attention(self, step: DecodeStep) -> Attend:

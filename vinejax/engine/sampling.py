@@ -26,7 +26,7 @@ BITS = 30  # bits of a float in [0, 2) that are not always 0
 
 
 class Form(NamedTuple):
-    """The order in which a platform's devices read probabilities [B, V]. It changes no token."""
+    """The order in which a platform's devices read probabilities [B, V]. No token depends on it."""
 
     bits: int  # bits of a threshold that one pass settles; a divisor of BITS
     rows: int  # sequences per tile of memory; their blocks lie together to avoid a copy
@@ -35,7 +35,7 @@ class Form(NamedTuple):
     def sequences(self, B: int, V: int) -> int:
         """The number of sequences that are processed at a time: B, or a power of 2 that divides B.
 
-        They have at most `cached` probabilities together, unless one sequence alone has more.
+        Together they have at most `cached` probabilities, unless a single sequence has more.
         """
         if self.cached is None or B * V <= self.cached:
             return B

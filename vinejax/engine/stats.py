@@ -30,7 +30,7 @@ class EngineStats:
 
     @property
     def queued_utilisation(self) -> float:
-        """The fraction that produced a token, of the slot-steps while some branch waited.
+        """Of the slot-steps while some branch waited, the fraction that produced a token.
 
         A branch waits for a slot or for a page.
         """

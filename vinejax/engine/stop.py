@@ -75,7 +75,7 @@ def _letter_table(stop: tuple[str, ...], letters: dict[str, int]) -> np.ndarray:
 def first_states(table: np.ndarray, branch_set: BranchSet) -> list[int]:
     """The automaton's state at the start of each branch.
 
-    The state is that after the part of the branch's response that lies before the branch. After a
+    This is the state after the part of the branch's response that lies before the branch. After a
     stop string that is complete before the branch, the automaton continues in state 0.
     """
     ends: dict[tuple[int, int], int] = {}  # last position of a branch, by (trunk, response)

@@ -49,7 +49,7 @@ class Traces:
         self._begin = np.zeros((shards, slots), np.int64)  # step at which that item began
 
     def add(self, steps: HostSteps, step_counts: np.ndarray) -> EndedBranches:
-        """Adds a chunk of `step_counts`, i64[Z], steps; returns the branches that ended in it."""
+        """Adds the next chunk, of `step_counts` steps per shard; returns the ended branches."""
         slots, chunk = steps.item.shape[1:]
         self._keep(steps, step_counts)
         # Flat indices of steps: all steps of one slot, then those of the next slot.

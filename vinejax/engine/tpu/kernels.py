@@ -5,10 +5,9 @@ some lanes of a row, which read the row, or those of one slot, which read the sl
 the M queries sees its own range of columns, `first .. limit - 1`. A block has BLOCK columns. The
 live blocks of a group are those from the first to the last that some query sees. Each block is
 copied from the chip's memory (HBM) while the previous one is computed. Of the last block only the
-PIECEs with visible columns are copied.
-
-The kernel over rows runs first and returns softmax parts (`row_body.py`). The kernel over pages
-continues from these parts, returns the attention, and writes new columns in place (`page_body.py`).
+PIECEs with visible columns are copied. The kernel over rows runs first and returns softmax parts
+(`row_body.py`). The kernel over pages continues from these parts, returns the attention, and writes
+the step's new columns in place (`page_body.py`).
 
 Keys and values are side by side, [N, K, S, 2 * H]. One copy then fetches both, and heads of 64 fill
 the 128 lanes of a register. Letters beside those of `engine/shared_attention.py`: N groups, M
@@ -99,9 +98,9 @@ def _run(
     results: list[jax.ShapeDtypeStruct],
     scratch: list[Any],
 ) -> tuple[jax.Array, ...]:
-    """Runs a kernel and returns its results. The first one and `arrays` have rows by group.
+    """Runs a kernel and returns one or two results. The second one is the cache.
 
-    `arrays` begins with the queries. A second result is the cache, written in place.
+    `arrays`, of which the first has the queries, and the first result are ordered by group.
     """
     grid, scalars = call.grid, call.schedule[:-1]
     num_groups = len(arrays[0]) // call.queries
