@@ -369,16 +369,16 @@ class AcceptedPrefixes:
         self._started.append(RunningSearch(places, branches, search(on_mesh)))
 
     def num_accepted(self, branch: int) -> int:
-        """The number of a branch's accepted tokens, which are not decoded."""
+        """The number of tokens that a branch accepted, so that they are not decoded."""
         return int(self.count[branch])
 
     def take(self) -> list[RunningSearch]:
-        """The searches that began since the last call."""
+        """The searches that began since the last call of this method."""
         started, self._started = self._started, []
         return started
 
     def read(self, searches: list[RunningSearch]) -> None:
-        """Waits for the results of searches and stores them."""
+        """Waits for the results of searches and stores the results."""
         for places, branches, result in searches:
             *of_items, own_logprobs = map(np.asarray, jax.device_get(result))
             for shard, trunk, place in places:

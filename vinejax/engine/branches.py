@@ -1,4 +1,4 @@
-"""The engine's requests and results: branches and their continuations."""
+"""Branches, which are the engine's requests, and their continuations, which are its results."""
 
 import dataclasses
 import math
@@ -121,7 +121,7 @@ class BranchSet:
         return BranchSet(trunks, [*self.branches], [*self.budgets], self.longest, [*self.scored])
 
     def add(self, more: "BranchSet") -> None:
-        """Appends another set; its trunks and branches continue the numbering of this one."""
+        """Appends the trunks and branches of another set, numbered after those of this set."""
         first = len(self.trunks)
         self.branches += [dataclasses.replace(b, trunk=first + b.trunk) for b in more.branches]
         self.trunks += more.trunks
@@ -157,7 +157,7 @@ def check_sampling(cfg: SampleConfig, vocab_size: int) -> None:
 
 
 def check_branches(trunks: list[list[int]], branches: Sequence[Branch], cfg: DecoderConfig) -> None:
-    """Raises ValueError for a trunk that does not fit the model or a branch that fits no trunk."""
+    """Raises ValueError if a trunk does not fit the model or a branch does not fit its trunk."""
     for i, trunk in enumerate(trunks):
         if not trunk:
             raise ValueError(f"trunk {i} is empty")

@@ -19,7 +19,7 @@ from vinejax.engine.trace import HostSteps, Traces
 class DecodedBranch(NamedTuple):
     """A branch that has ended, with its decoded tokens.
 
-    `AcceptedPrefixes.with_prefix` adds the accepted tokens before them.
+    `AcceptedPrefixes.with_prefix` puts the accepted tokens before the decoded ones.
     """
 
     branch: int
@@ -87,7 +87,7 @@ class Collector:
         return map(DecodedBranch, branches, ended.tokens, ended.logprobs, outcomes)
 
     def _count(self, steps: HostSteps) -> np.ndarray:
-        """Adds the steps of a chunk to the counts; returns the steps of each shard, i64[Z]."""
+        """Counts a chunk's steps in the statistics; returns the number of each shard, i64[Z]."""
         slots = steps.item.shape[1]
         num_busy = (steps.item >= 0).sum(axis=1, dtype=np.int32)  # [Z, chunk]
         num_ended = (steps.ended != GOING).sum(axis=1, dtype=np.int32)

@@ -46,8 +46,8 @@ class PhaseArrays(NamedTuple):
 def drain_sizes(model: Decoder, mesh: AnyMesh, memory: int, sizes: Sizes) -> tuple[Sizes, ...]:
     """The shapes of a phase's drains, the largest first; none for a phase of few slots.
 
-    A drain that does not fit memory beside the phase is left out. `memory` is the limit of all keys
-    and values, in bytes per device.
+    A drain is left out if its arrays do not fit `memory` in addition to those of the phase.
+    `memory` is the limit of all keys and values, in bytes per device.
     """
     drains: list[Sizes] = []
     slots, least = sizes.slots, min_slots(model, sizes)
@@ -131,7 +131,7 @@ def _moved(
 
 @functools.partial(jax.jit, static_argnames="mesh")
 def _rows_of(mesh: Mesh, window: Window, chosen: Int[Array, "Z W"]) -> Window:
-    """A window of the chosen rows of each shard."""
+    """A window that has only the chosen rows of each shard."""
 
     def one_shard(window: Window, chosen: jax.Array) -> Window:
         return jax.tree.map(lambda x: WINDOW.take(x, chosen[0]), window)

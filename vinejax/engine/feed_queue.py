@@ -24,7 +24,7 @@ class FeedQueue:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether branches wait for a following phase; later input then waits, too."""
+        """Whether branches wait for a following phase. Later input must then wait, too."""
         return self._waiting_branches is not None
 
     def take(self) -> BranchSet | None:

@@ -1,4 +1,4 @@
-"""Turns decoded tokens into continuations: their texts, stop strings, and how each branch ended."""
+"""Turns decoded tokens into continuations, whose texts end before a stop string."""
 
 from collections.abc import Generator, Iterable
 from typing import Any
@@ -78,7 +78,7 @@ class Reader:
         return None if decoded.ended == STOP and not cut.hit else cut
 
     def _text(self, trunk: int, end: int) -> str:
-        """The text of a trunk's first `end` tokens, from a cache."""
+        """The text of a trunk's first `end` tokens, which is stored for further calls."""
         if (trunk, end) not in self._texts:
             self._texts[trunk, end] = decode(self._tokenizer, self._branch_set.trunks[trunk][:end])
         return self._texts[trunk, end]

@@ -1,4 +1,4 @@
-"""The memory layout of keys and values: the order of a cache's axes, and the arrays of a layer."""
+"""The memory layout of keys and values, as the order of axes and the arrays of a layer."""
 
 import dataclasses
 from typing import NamedTuple
@@ -29,12 +29,12 @@ class CacheLayout:
         return self.axes.index("s")
 
     def shape(self, sequences: int, kv_heads: int, columns: int, head_dim: int) -> list[int]:
-        """The shape of a cache of this many `sequences`: rows, slots or pages."""
+        """The shape of a cache of this many `sequences`, which are rows, slots or pages."""
         sizes = {"b": sequences, "k": kv_heads, "s": columns, "h": head_dim}
         return [sizes[axis] for axis in self.axes]
 
     def column(self, x: Float[Array, "B 1 K H"]) -> jax.Array:
-        """One new key or value per slot, as a cache of one column."""
+        """x, which has one new key or value per slot, as a cache of one column."""
         return jnp.einsum(f"bskh->{self.axes}", x)
 
     def take(self, cache: jax.Array, sequences: Int[Array, " M"]) -> jax.Array:
@@ -53,11 +53,11 @@ class CacheLayout:
         return cache.at[index].set(jnp.einsum(f"bskh->{self.axes}", x), mode="drop")
 
     def read(self, cache: jax.Array, sequences: Int[Array, " B"]) -> Float[Array, "B S K H"]:
-        """All columns of these sequences."""
+        """All columns of these sequences, with the axes in the order of the model."""
         return jnp.einsum(f"{self.axes}->bskh", self.take(cache, sequences))
 
     def to(self, layout: "CacheLayout", cache: jax.Array) -> jax.Array:
-        """A cache of this layout, converted to another layout."""
+        """`cache`, which has this layout, converted to another `layout`."""
         return jnp.einsum(f"{self.axes}->{layout.axes}", cache)
 
     def products(self, q: Float[Array, "B K G H"], keys: jax.Array) -> Float[Array, "B K G S"]:

@@ -56,14 +56,14 @@ class PhaseSize(NamedTuple):
 
 
 def cache_bytes(model: Decoder, mesh: AnyMesh, columns: int) -> int:
-    """Bytes per device of the keys and values of this many `columns` of slots or rows."""
+    """The bytes per device that this many `columns` of slots or rows take."""
     cfg, heads = model.cfg, num_kv_heads(model, mesh) // mesh.shape["tensor"]
     item_bytes = jnp.dtype(model.compute.dtype).itemsize
     return 2 * cfg.num_layers * heads * columns * cfg.head_dim * item_bytes
 
 
 def phase_bytes(model: Decoder, mesh: AnyMesh, sizes: Sizes) -> int:
-    """Bytes per device of a phase's window and cache."""
+    """The bytes per device that a phase's window and cache take."""
     of_slots = sizes.storage.columns(sizes.slots, sizes.width)
     return cache_bytes(model, mesh, sizes.rows * sizes.columns + of_slots)
 
@@ -195,7 +195,7 @@ def empty_caches(model: Decoder, mesh: Mesh, sizes: Sizes) -> tuple[Window, Wind
 
 
 def put_on_mesh(mesh: Mesh, spec: Spec, x: np.ndarray) -> jax.Array:
-    """Puts an array on the mesh; every host has the whole array."""
+    """Puts an array on the mesh. Every host must have the whole array."""
     return jax.make_array_from_callback(x.shape, NamedSharding(mesh, spec), lambda part: x[part])
 
 

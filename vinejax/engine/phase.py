@@ -1,4 +1,4 @@
-"""One phase of generation: the host's side of the loop.
+"""The host's side of one phase of generation.
 
 While the devices decode a chunk, the host reads the trace of the previous chunk, moves waiting jobs
 into rows that have become free, and yields the branches that have ended.
@@ -172,7 +172,7 @@ class Phase:
     # --- trunks into rows ---
 
     def _load(self) -> None:
-        """Moves waiting jobs into free rows."""
+        """Moves waiting jobs into free rows of all shards."""
         self._fill([self._entries(shard) for shard in range(len(self._waiting_jobs))])
 
     def _fill(self, all_entries: RowEntries) -> None:
@@ -351,7 +351,7 @@ class Phase:
     # --- decoding ---
 
     def _decode(self) -> StartedChunk:
-        """Starts the next chunk, in a drain if few enough branches are left."""
+        """Starts the next chunk, after a move to a drain if few enough branches are left."""
         old_slots = self._move_to_drain()
         # With several hosts a NumPy value is replicated; a jax array would belong to this host.
         trunks_wait = np.array(any(self._waiting_jobs) or self._feed_queue.is_open)

@@ -22,7 +22,7 @@ def make_queue(
 ) -> Queue:
     """The shards' branches on the mesh, in the order of their jobs, padded to `size` per shard.
 
-    `match` lists the automaton's state at the start of each branch; `size` is `Sizes.queue`.
+    `match` lists the automaton's state at the start of each branch. `size` is `Sizes.queue`.
     """
     return Queue(*(put_on_shards(mesh, x) for x in _fields(branch_set, match, jobs, size)))
 

@@ -34,7 +34,7 @@ class RingLayout(NamedTuple):
 
 
 class RingLayer(NamedTuple):
-    """A layer's blocks. A block is a cache of all slots in the ring's layout."""
+    """A layer's blocks. Each block has its columns of all slots, in the ring's layout."""
 
     keys: list[jax.Array]
     values: list[jax.Array]
@@ -190,7 +190,7 @@ def ring_part(
     rule: AttentionRule,
     layout: RingLayout,
 ) -> Part:
-    """Attention over a slot's own tokens in the ring: the columns of the last `age + 1` steps.
+    """The softmax part over a slot's own tokens, in the columns of the last `age + 1` steps.
 
     A block of which no slot sees a column is not read. Blocks are separate arrays because a slice
     of one array would be copied before it is read; `lax.cond` reads an array in place.

@@ -56,7 +56,7 @@ FORMS = {
 
 
 def _total(x: jax.Array, axis: str | None) -> jax.Array:
-    """Each sequence's sum over the whole vocabulary."""
+    """Each sequence's sum of x over the whole vocabulary."""
     x = jnp.sum(x, axis=-1)
     return x if axis is None else lax.psum(x, axis)
 
@@ -200,7 +200,7 @@ class DrawIntervals(NamedTuple):
 def _goals(
     weights: Float[Array, "B n"], cumulative: Float[Array, "B n"], index: Int[Array, " B"]
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(low, high, before) [B]: the goals for which `_first_past` returns this index."""
+    """(low, high, before) [B]. `_first_past` returns `index` if low <= goal < high."""
     reached = jnp.where(weights > 0, cumulative, 0.0)
     most = reached.max(axis=-1)
     is_earlier = jnp.arange(reached.shape[-1]) < index[:, None]

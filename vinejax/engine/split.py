@@ -52,7 +52,7 @@ def check_tensor(model: Decoder, mesh: AnyMesh) -> None:
 
 
 def num_kv_heads(model: Decoder, mesh: AnyMesh) -> int:
-    """The number of KV heads over the whole tensor axis, repetitions included.
+    """The number of KV heads over the whole tensor axis, including repeated heads.
 
     It is the least common multiple of the model's KV heads and the size of the axis. Both divide
     the number of query heads, and so does this number.
@@ -93,7 +93,7 @@ def vocab_axis(model: Decoder, mesh: AnyMesh) -> str | None:
 
 
 def weight_specs(model: Decoder, mesh: AnyMesh, weights: Weights) -> dict[str, Any]:
-    """A PartitionSpec for each of the weights (or their shapes) from `for_decoding`."""
+    """A PartitionSpec for each of the `weights`, which are arrays or shapes, of `for_decoding`."""
     turned = transposed(mesh)
 
     def of_end(path: KeyPath, _: object) -> Spec:

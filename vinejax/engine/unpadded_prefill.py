@@ -38,14 +38,14 @@ class CompactPlaces(NamedTuple):
 def without_padding(
     compact_places: CompactPlaces | None, x: Shaped[jax.Array, "B T *rest"]
 ) -> jax.Array:
-    """The entries of x at the places, [1, P, ...]; all of x if `compact_places` is None."""
+    """The entries of x at the P places, [1, P, ...]; x itself if `compact_places` is None."""
     return x if compact_places is None else x.reshape(-1, *x.shape[2:])[compact_places.source][None]
 
 
 def with_padding(
     compact_places: CompactPlaces | None, x: jax.Array
 ) -> Shaped[jax.Array, "B T *rest"]:
-    """The inverse of `without_padding`; 0 where there is no token."""
+    """The entries [B, T, ...] of the x that `without_padding` returned; 0 at padding."""
     return (
         x
         if compact_places is None
@@ -83,7 +83,7 @@ def in_groups(trunks: Sequence[Sequence[int]]) -> list[int]:
 
 
 def num_common(one: Sequence[int], other: Sequence[int]) -> int:
-    """The length of the common beginning of two sequences."""
+    """The number of tokens of the common beginning of two sequences."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((n for n, (x, y) in pairs if x != y), min(len(one), len(other)))
 
@@ -108,8 +108,7 @@ def fit_prefill(
 ) -> PrefillFit:
     """The number of places of a prefill, and how many of each shard's trunks fit these places.
 
-    The number is the least of `sizes` that fits all trunks, else the last of them. With `shares`
-    trunks that begin alike share places.
+    The smallest of `sizes` that fits all trunks is used, else the last.
     """
     if not sizes:
         return PrefillFit([len(of_shard) for of_shard in trunks], None)

@@ -1,4 +1,4 @@
-"""The window: the keys and values of the trunks that are resident on a shard.
+"""The window, which holds the keys and values of the trunks that are resident on a shard.
 
 A window has W rows of S columns. A prefill writes trunks into rows; decoding only reads them. A row
 can be copied, so that more slots read a trunk than one row has lanes. Trunks are padded on the
@@ -189,7 +189,7 @@ def _trunk_kv(
 def copy_rows(
     mesh: Mesh, window: Window, rows: WindowRows, source: Int[Array, " B"], entering: EnteringTrunks
 ) -> tuple[Window, WindowRows]:
-    """Copies the trunks of rows `source` into the rows that they enter."""
+    """Copies the trunks in the rows `source` into the rows that the trunks enter."""
 
     def one_shard(window: Window, rows: WindowRows, source: jax.Array, entering: EnteringTrunks):
         window = jax.tree.map(lambda x: x.at[entering.row].set(x[source], mode="drop"), window)

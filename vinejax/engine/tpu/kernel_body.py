@@ -101,14 +101,14 @@ def mix_width(head_dim: int) -> int:
     """The width of a query and of a mix inside the kernel.
 
     If a head fills whole registers, its keys and values are sliced from a block. Otherwise the
-    whole block serves as keys and as values. Queries are then 0 where the block has values, and
-    only the second half of a mix, over values, is used.
+    whole block serves both as keys and as values. Queries are then 0 at the block's values, and
+    only the second half of a mix, which is over values, is used.
     """
     return head_dim if head_dim % LANES == 0 else 2 * head_dim
 
 
 def current_step(grid: Grid, items: Items) -> GridStep:
-    """The current step; reads `program_id`, which must happen outside conditions and loops."""
+    """The current step. A kernel must call this function outside conditions and loops."""
     core, part = pl.program_id(0), pl.program_id(1)
     step = core * grid.parts + part
     return GridStep(
@@ -211,7 +211,7 @@ def attend(
     items: Items, scratch: Scratch, seen: Ref, i: jax.Array, group: jax.Array, head_dim: int,
     rule: AttentionRule,
 ) -> None:  # fmt: skip
-    """Adds item i to the running softmax of its group, which has the number `group` in the step."""
+    """Adds item i to the running softmax of its group, number `group` among the step's groups."""
     stacks, kv = scratch.stacks, scratch.kv[i & 1]
     bounds = jnp.concatenate([seen[group]] * stacks.heads, axis=0)  # [rows, LANES]
     column = items.block[i] * BLOCK + lax.broadcasted_iota(jnp.int32, (stacks.rows, BLOCK), 1)

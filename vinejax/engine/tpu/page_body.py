@@ -137,7 +137,7 @@ def _write(
 
 
 def _store(scratch: Scratch, group: jax.Array, head_dim: int) -> None:
-    """Writes a group's attention, the normalised mix, to its place in `scratch.result`."""
+    """Normalises a group's mix, and writes this attention to `scratch.result`."""
     for stack in range(scratch.stacks.count):
         total = scratch.total[stack][:, :1]
         scratch.acc[stack] = scratch.acc[stack] / jnp.where(total > 0, total, 1.0)

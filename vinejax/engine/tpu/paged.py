@@ -34,7 +34,7 @@ class PagedStorage(Storage):
         return -(-columns // BLOCK) * BLOCK
 
     def slot_bytes(self, slots: int, width: int, column_bytes: int) -> int:
-        """Bytes per slot if all slots together have `min_pages` pages."""
+        """The bytes per slot if all slots together have `min_pages` pages."""
         return -(-column_bytes * BLOCK * min_pages(slots, width) // slots)
 
     def fitted(self, slots: int, width: int, room: int) -> "PagedStorage":
@@ -134,7 +134,7 @@ class PagedCache(Cache):
 
 
 def held_pages(mean_tokens: float, width: int) -> float:
-    """Expected pages of a busy slot if branches have exponential lengths up to `width` tokens."""
+    """The expected pages of a busy slot, for exponential lengths of branches up to `width`."""
     return min(1 / -math.expm1(-BLOCK / mean_tokens), width // BLOCK)
 
 

@@ -61,7 +61,7 @@ def _begin(scratch: Scratch) -> None:
 
 
 def _store(scratch: Scratch, group: jax.Array, head_dim: int) -> None:
-    """Writes a group's complete softmax part to its place in `scratch.result`."""
+    """Writes the complete softmax part of a group to `scratch.result`."""
     heads, num_queries = scratch.kv.shape[1], scratch.result.shape[1]
     shape = part_shape(heads, head_dim)
     lane = lax.broadcasted_iota(jnp.int32, (num_queries, shape.lanes - shape.stats), 1)

@@ -22,7 +22,7 @@ class Stacks(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """The number of rows of a stack: its heads one after the other, with M rows each."""
+        """The number of rows of a stack, which are M rows for each of the stack's heads."""
         return self.heads * self.queries
 
     def place(self, head: int) -> tuple[int, slice]:
@@ -31,7 +31,7 @@ class Stacks(NamedTuple):
         return stack, slice(number * self.queries, (number + 1) * self.queries)
 
     def of_stack(self, stack: int) -> range:
-        """The heads of a stack."""
+        """The numbers of the heads of a stack."""
         return range(stack * self.heads, (stack + 1) * self.heads)
 
     def pick(self, by_head: list[jax.Array]) -> jax.Array:
