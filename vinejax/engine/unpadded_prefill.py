@@ -108,7 +108,7 @@ def fit_prefill(
 ) -> PrefillFit:
     """The number of places of a prefill, and how many of each shard's trunks fit these places.
 
-    The smallest of `sizes` that fits all trunks is used, else the last.
+    The smallest of `sizes` that fits all is used, else the last (`shares`: see `shared_tokens`).
     """
     if not sizes:
         return PrefillFit([len(of_shard) for of_shard in trunks], None)
@@ -124,7 +124,7 @@ def fit_prefill(
 def compact_places_of(
     trunks: Sequence[Sequence[int]], batch: int, length: int, places: int, shares: bool = True
 ) -> CompactPlaces:
-    """The places of a shard's trunks, as arrays on the host; `shares` is as in `fit_prefill`."""
+    """The places of a shard's trunks, as arrays on the host (`shares`: see `shared_tokens`)."""
     source, place = np.zeros(places, np.int32), np.full((batch, length), places, np.int32)
     end = 0
     shared = shared_tokens(trunks, shares)
