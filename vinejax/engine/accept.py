@@ -2,14 +2,14 @@
 
 The trunk's tokens after a branch's position serve as the draft. The hidden states of the trunk's
 prefill give the logits at all places of the draft, and a draw depends on its place and the branch's
-seed alone. So the device can tell, without decoding, how many tokens of the draft a branch draws,
+seed only. So the device can tell, without decoding, how many tokens of the draft a branch draws,
 and which other token it draws at the first place where it departs. Decoding begins after that
 token. With equal logits the tokens equal those of decoding everything.
 
-One distribution decides each place, whichever token is drawn there. It is the prefill's, except in
-two cases in which decoding decides: at the trunk's end, and where the trunk's token would end the
-branch (EOS, a stop string, the budget). If one distribution accepted the trunk's token and another
-one replaced it, rounding would favour that token.
+The token of each place, accepted or not, is drawn from a single distribution. The prefill gives
+this distribution, except at the trunk's end and where the trunk's token would end the branch (EOS,
+a stop string, the budget). There decoding draws the token. If one distribution accepted the trunk's
+token and another one drew its replacement, rounding would favour the trunk's token.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ from vinejax.engine.stats import EngineStats
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import on_shards, platform_of
 
-REACH = 64  # draft tokens after a trunk's last branch; most branches depart within them
+REACH = 64  # tokens that are kept after a branch as its draft; most branches depart earlier
 ITEMS = 512  # items that are compared at a time; divides the sizes of queues
 
 
@@ -64,9 +64,9 @@ class SearchConfig:
 class SearchItems(NamedTuple):
     """The trunks of a prefill on one shard, and the items that may accept their tokens."""
 
-    first: jax.Array  # i32[B] first position of an item; the trunk's length if it has no item
+    first: jax.Array  # i32[B] least position of the trunk's items; the trunk's length without items
     length: jax.Array  # i32[B] length of the trunk
-    item: jax.Array  # i32[Q] items of one trunk after those of the other; Q for padding
+    item: jax.Array  # i32[Q] items, grouped by trunk; Q for padding
     place: jax.Array  # i32[Q] index of the item's trunk among the B
 
 
@@ -90,10 +90,10 @@ def skip_repeats(
     tokens: Int[Array, "B T"],
     search_items: SearchItems,
 ) -> tuple[Queue, SearchResult]:
-    """Moves the items of trunks to where decoding begins: position, token, budget and match.
+    """The queue with items moved to where their decoding begins, and the result for the host.
 
     `hidden` are the trunks' final hidden states. No item may be in a slot already. An item that
-    ended with its last accepted token gets a budget of one further token, which is discarded.
+    ends with its last accepted token gets a budget of one further token, which is discarded.
     """
 
     def one_shard(
@@ -147,7 +147,7 @@ def _own_draws(
 ) -> tuple[DrawIntervals, Float[Array, "B T"]]:
     """The draw intervals and log-probabilities of the trunks' own tokens, at all B * T places.
 
-    Logits are computed only at places after some item's position; the other places have zeros.
+    Logits are computed from the least position of a trunk's items on. Other places have zeros.
     """
     model = split.own_part(config.model, config.mesh)
     axis = split.vocab_axis(config.model, config.mesh)
@@ -180,7 +180,7 @@ def _own_draws(
 
 
 class _Walk(NamedTuple):
-    """The progress of items along their trunks, by the prefill's logits."""
+    """How far items accept the tokens of their trunks, by the prefill's logits."""
 
     accepted: jax.Array  # i32[Q] number of the trunk's tokens that the item accepts
     match: jax.Array  # i32[Q] the automaton's state after these tokens
@@ -196,7 +196,7 @@ def _walk(
     tokens: jax.Array,
     search_items: SearchItems,
 ) -> _Walk:
-    """The walks of all items along their trunks, in the order of `SearchItems.item`."""
+    """How far items accept the tokens of their trunks, in the order of `SearchItems.item`."""
     T, num_items = tokens.shape[1], queue.position.shape[0]
     flat_tokens = tokens.reshape(-1)
 
@@ -238,7 +238,7 @@ def _departures(
     search_items: SearchItems,
     walk: _Walk,
 ) -> tuple[Int[Array, " Q"], Float[Array, " Q"]]:
-    """The tokens that departing items draw in place of the trunk's, and their log-probabilities.
+    """The tokens that items draw where they depart from trunks, and their log-probabilities.
 
     Both are in the order of `SearchItems.item`. Other items have zeros.
     """
@@ -294,7 +294,7 @@ class AcceptedPrefixes:
             (5, 0), np.int64
         )
         self._logprob = np.zeros(0, np.float32)
-        # Items before their search, by shard and trunk.
+        # Items that no search has examined yet, by shard and trunk.
         self._items: list[dict[int, list[int]]] = [{} for _ in order]
         # Per trunk: whether some branch of the same call or input may accept its trunk's tokens.
         self.may_accept: list[bool] = []
@@ -304,7 +304,7 @@ class AcceptedPrefixes:
         self._started: list[RunningSearch] = []
 
     def add_branches(self, order: Sequence[Sequence[int]]) -> None:
-        """Adds the set's new branches and trunks; `order` continues each shard's queue."""
+        """Adds new branches of the branch set, which `order` lists for each shard's queue."""
         branch_set, zeros = (
             self._branch_set,
             np.zeros(len(self._branch_set.branches) - len(self.count), np.int64),
@@ -334,9 +334,9 @@ class AcceptedPrefixes:
         queue: int,
         search: Callable[[SearchItems], SearchResult],
     ) -> None:
-        """Starts the search for the items of these trunks of each shard, if any are left.
+        """Starts a search for the items of each shard's `trunks`, unless they had one before.
 
-        `batch` is the number of trunks of a prefill, `queue` the length of a queue.
+        `batch` is the number of trunks of a prefill, and `queue` is the length of a queue.
         """
         shards = len(trunks)
         if not any(
@@ -369,16 +369,16 @@ class AcceptedPrefixes:
         self._started.append(RunningSearch(places, branches, search(on_mesh)))
 
     def num_accepted(self, branch: int) -> int:
-        """The number of a branch's accepted tokens, which are not decoded."""
+        """The number of tokens that a branch accepted, so that they are not decoded."""
         return int(self.count[branch])
 
     def take(self) -> list[RunningSearch]:
-        """The searches that began since the last call."""
+        """The searches that began since the last call of this method."""
         started, self._started = self._started, []
         return started
 
     def read(self, searches: list[RunningSearch]) -> None:
-        """Waits for the results of searches and stores them."""
+        """Waits for the results of searches and stores the results."""
         for places, branches, result in searches:
             *of_items, own_logprobs = map(np.asarray, jax.device_get(result))
             for shard, trunk, place in places:

@@ -1,4 +1,4 @@
-"""The engine's requests and results: branches and their continuations."""
+"""Branches, which are the engine's requests, and their continuations, which are its results."""
 
 import dataclasses
 import math
@@ -21,8 +21,8 @@ class Branch:
     """A request for a continuation after the first `position` tokens of trunk number `trunk`.
 
     A branch may continue a response that begins after the trunk's first `response` tokens. A stop
-    string can then begin in the trunk's part of that response. With None the response begins with
-    the branch.
+    string can then begin in the trunk's part of that response. If `response` is None, the response
+    begins with the branch.
 
     Example:
       >>> vinejax.Branch(trunk=0, position=9, seed=1)
@@ -52,8 +52,8 @@ class Grown:
 class StreamInput(NamedTuple):
     """Trunks and branches that enter a stream while it runs.
 
-    The trunk numbers in `branches` begin at 0, as in a separate call. The stream's pairs and its
-    `trunk_logprobs` continue the numbering of the branches and trunks that it received before.
+    The trunk numbers in `branches` begin at 0, as in a separate call. In the stream's pairs and in
+    its `trunk_logprobs`, new branches and trunks are numbered after all earlier ones.
     """
 
     trunks: Trunks
@@ -64,13 +64,13 @@ class StreamInput(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Feeder:
-    """The source of further trunks and branches for a running stream, with upper bounds.
+    """The source of further trunks and branches for a running stream, with limits on their number.
 
     The engine calls `more` after each chunk of decode steps, once it has yielded the branches that
-    ended in the chunk. `more` returns the input that enters the queue, which may be empty, or None
-    when there will be no further input. While no branch is being decoded, `more` must return a
-    branch or None. The bounds fix the shapes of the stream's phase. Input that does not fit waits
-    for a following phase.
+    ended in the chunk. `more` returns further input, which may be empty, or None if no more input
+    will come. While no branch is being decoded, `more` must return at least one branch, or None.
+    The limits determine the array shapes of a phase. Input that does not fit these shapes waits for
+    a following phase.
     """
 
     more: Callable[[], StreamInput | None]
@@ -84,7 +84,7 @@ StreamPairs = Generator[tuple[int, Grown], None, list[np.ndarray]]
 
 
 class Stream:
-    """The pairs (number of a branch, Grown) of `Engine.stream`, as branches end.
+    """Iterates over the pairs (number of a branch, Grown) of `Engine.stream`, as branches end.
 
     The engine computes nothing before the first pair is requested. Leaving the loop early frees the
     caches. A second loop computes everything again.
@@ -100,7 +100,7 @@ class Stream:
         self.trunk_logprobs = yield from self._grow()
 
     def in_order(self) -> list[Grown]:
-        """The continuations in the order of the branches; waits for the last one."""
+        """The continuations in the order of the branches, after all branches have ended."""
         by_branch = dict(self)
         return [by_branch[i] for i in range(len(by_branch))]
 
@@ -121,7 +121,7 @@ class BranchSet:
         return BranchSet(trunks, [*self.branches], [*self.budgets], self.longest, [*self.scored])
 
     def add(self, more: "BranchSet") -> None:
-        """Appends another set; its trunks and branches continue the numbering of this one."""
+        """Appends the trunks and branches of another set, numbered after those of this set."""
         first = len(self.trunks)
         self.branches += [dataclasses.replace(b, trunk=first + b.trunk) for b in more.branches]
         self.trunks += more.trunks
@@ -131,7 +131,7 @@ class BranchSet:
 
 
 def as_lists(trunks: Trunks) -> list[list[int]]:
-    """The trunks as lists of Python integers; raises ValueError for a trunk of anything else."""
+    """The trunks as lists of Python integers; raises ValueError if a trunk has other elements."""
     lists = []
     for i, trunk in enumerate(trunks):
         ids = np.asarray(trunk)
@@ -142,7 +142,7 @@ def as_lists(trunks: Trunks) -> list[list[int]]:
 
 
 def check_sampling(cfg: SampleConfig, vocab_size: int) -> None:
-    """Raises ValueError for numbers out of range and for invalid stop strings."""
+    """Raises ValueError if a number or a token id is out of range or a stop string is invalid."""
     if not (0 <= cfg.temperature < math.inf and 0 < cfg.top_p <= 1 and cfg.top_k >= 0):
         raise ValueError(f"{cfg}: must have temperature >= 0, 0 < top_p <= 1 and top_k >= 0")
     if cfg.max_tokens < 1:
@@ -157,7 +157,7 @@ def check_sampling(cfg: SampleConfig, vocab_size: int) -> None:
 
 
 def check_branches(trunks: list[list[int]], branches: Sequence[Branch], cfg: DecoderConfig) -> None:
-    """Raises ValueError for a trunk that does not fit the model or a branch that fits no trunk."""
+    """Raises ValueError if a trunk does not fit the model or a branch does not fit its trunk."""
     for i, trunk in enumerate(trunks):
         if not trunk:
             raise ValueError(f"trunk {i} is empty")
@@ -183,7 +183,7 @@ def check_branches(trunks: list[list[int]], branches: Sequence[Branch], cfg: Dec
 
 
 def budgets_of(branches: Sequence[Branch], max_tokens: MaxTokens, context: int) -> list[int]:
-    """The most tokens of each branch: its bound, or the rest of the context if that is smaller."""
+    """Each branch's budget: its `max_tokens`, or the rest of the context if that is smaller."""
     limits = np.asarray(max_tokens)
     if limits.size and limits.dtype.kind not in "iu":
         raise ValueError(f"max_tokens = {max_tokens!r} must be an integer, or one per branch")
@@ -203,9 +203,9 @@ def branch_set_of(
 ) -> BranchSet:
     """The checked branches, their budgets, and the tokens of each trunk that are needed.
 
-    A trunk that is `scored` needs all of its tokens, another trunk the tokens before its last
-    branch. The set also keeps `reach` tokens after each branch with a budget over 1, which the
-    branch may accept (`accept.py`). These tokens need not be computed.
+    A `scored` trunk needs all of its tokens, other trunks need those before their last branch.
+    After each branch with a budget over 1 the set also keeps the trunk's next `reach` tokens,
+    which the branch may accept (`accept.py`). These need not be computed.
 
     Raises ValueError for trunks and branches that do not fit the model of `cfg`.
     """

@@ -2,8 +2,8 @@
 
 `Ring` (`ring.py`) has columns that all slots share; XLA reads it. `PagedCache` (`tpu/paged.py`) has
 pages that each slot takes as it grows; kernels for TPU read it. Each is a pytree of arrays, which
-the compiled loop carries, and each has a `Storage`, the static part from which sizes follow.
-`memory.storage_for` chooses one of the two. No other code distinguishes them.
+the compiled loop carries. Each also has a static part, a `Storage`, which determines the sizes of
+the arrays. `memory.storage_for` chooses one of the two; no other code distinguishes them.
 """
 
 import abc
@@ -49,36 +49,36 @@ class Cache(abc.ABC):
     def reserve(
         self, occupied: Bool[Array, " B"], age: Int[Array, " B"]
     ) -> tuple["Cache", Bool[Array, " B"]]:
-        """Makes room for a step's new columns; slots have drawn `age` tokens.
+        """The cache with room for a step's new columns, and bool[B] the slots that must wait.
 
-        Also returns the occupied slots that must wait, bool[B]. These slots lose their columns.
+        Only occupied slots wait, and they lose their columns. Slots have drawn `age` tokens.
         """
 
     @abc.abstractmethod
     def attention(self, step: DecodeStep) -> Attend:
-        """The attention of a step: writes a layer's new column and reads the visible columns.
+        """The function that computes a layer's attention in this step.
 
-        Writing and reading are one call, since a kernel does both at once.
+        In one call the function writes the new column and reads the visible ones, as a kernel does.
         """
 
     def give_back(self, ended: Bool[Array, " B"], age: Int[Array, " B"]) -> "Cache":
-        """Frees the columns of slots whose branches have ended; slots have drawn `age` tokens."""
+        """The cache without the columns of ended branches, which have drawn `age` tokens."""
         return self
 
     @abc.abstractmethod
     def specs(self, slots: int) -> "Cache":
-        """A PartitionSpec for each array of the same cache with this many slots per shard."""
+        """A copy with a PartitionSpec for each array, as if a shard had this many slots."""
 
     def movable(self) -> "Cache":
-        """The arrays that change when slots are renumbered; by default all."""
+        """A cache of the arrays that change when slots are renumbered; by default, all arrays."""
         return self
 
     @abc.abstractmethod
     def take(self, slots: Int[Array, " M"]) -> "Cache":
-        """The movable arrays of these slots alone, renumbered from 0."""
+        """A cache of only these slots, renumbered from 0; applied to the result of `movable`."""
 
     def with_moved(self, moved: "Cache") -> "Cache":
-        """The cache with its movable arrays replaced."""
+        """The cache with its movable arrays replaced by those of `moved`."""
         return moved
 
 
@@ -93,7 +93,7 @@ class Sizes:
     width: int  # most columns of a slot
     queue: int  # entries of a shard's queue
     batch: int  # trunks per shard in one prefill
-    chunk: int  # most decode steps of one call
+    chunk: int  # most decode steps of one chunk
     storage: "Storage"
 
 
@@ -107,7 +107,7 @@ class Allocator:
     def cache(
         self, layout: CacheLayout, sequences: int, columns: int, per_head: int = 1
     ) -> jax.Array:
-        """One layer's cache of zeros, with `per_head` vectors of the head's width side by side."""
+        """A layer's cache of zeros. A head has `per_head` vectors of its width side by side."""
         heads, width = num_kv_heads(self.model, self.mesh), per_head * self.model.cfg.head_dim
         shape = layout.shape(num_shards(self.mesh) * sequences, heads, columns, width)
         return self._place(jnp.zeros(shape, self.model.compute.dtype), layout.spec)
@@ -118,7 +118,7 @@ class Allocator:
         return self._place(jnp.full((rows, *shape[1:]), value, jnp.int32), SHARDS)
 
     def counted(self, length: int) -> jax.Array:
-        """0 .. length - 1 on each shard."""
+        """An int32 array of the numbers 0 .. length - 1 on each shard."""
         numbers = jnp.arange(length, dtype=jnp.int32)
         return self._place(jnp.tile(numbers, num_shards(self.mesh)), SHARDS)
 
@@ -127,13 +127,13 @@ class Allocator:
 
 
 class Storage(abc.ABC):
-    """The static part of a cache: hashable, a field of `Sizes`.
+    """The static part of a cache, which is hashable and a field of `Sizes`.
 
-    A column is one position of one sequence, in all layers. Numbers are per shard. By default each
-    slot has as many columns as the largest budget, and a step reads all columns.
+    A column is one position of one sequence, in all layers. The methods count columns, rows and
+    slots per shard. By default a slot has as many columns as the largest budget, and all are read.
     """
 
-    read_by_kernel: ClassVar[bool] = False  # the compiler's cycle count lacks a kernel's reads
+    read_by_kernel: ClassVar[bool] = False  # if True, the compiler's cycle count lacks reads
 
     @property
     def on_cpu(self) -> bool:
@@ -142,19 +142,19 @@ class Storage(abc.ABC):
     # --- sizes
 
     def align(self, columns: int) -> int:
-        """The smallest possible number of columns of a row or slot that is at least `columns`."""
+        """The smallest number of columns, at least `columns`, that a row or slot can have."""
         return columns
 
     def slot_bytes(self, slots: int, width: int, column_bytes: int) -> int:
-        """Bytes per slot when memory is divided between rows and this many slots."""
+        """The bytes to count per slot when memory is divided between rows and `slots` slots."""
         return width * column_bytes
 
     def fitted(self, slots: int, width: int, room: int) -> "Storage":
-        """The storage of this many slots in memory for `room` columns."""
+        """The storage for `slots` slots of at most `width` columns in memory for `room` columns."""
         return self
 
     def columns(self, slots: int, width: int) -> int:
-        """Columns of all slots together."""
+        """The number of columns of all slots together."""
         return slots * width
 
     # --- arrays
@@ -171,33 +171,33 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def drain_rows(self, sizes: Sizes, slots: int) -> int:
-        """Rows of a drain with this many slots."""
+        """The number of rows of a drain (`drain.py`) with this many slots."""
 
     @abc.abstractmethod
     def drain_columns(self, sizes: Sizes, drain: Sizes) -> int:
-        """Columns of the arrays that the drain allocates beside those of the phase."""
+        """The number of columns that a drain allocates in addition to those of the phase."""
 
     # --- planning
 
     def columns_read(self, seen: float, columns: int) -> float:
-        """Columns that a step reads of a sequence of `columns`, of which `seen` are visible."""
+        """The number of columns that a step reads if it sees `seen` of a sequence's `columns`."""
         return columns
 
     def sequences_read(self, sizes: Sizes, busy: float) -> tuple[float, float]:
-        """Rows and slots that a step reads while `busy` slots are busy."""
+        """The numbers of rows and of slots that a step reads while `busy` slots are busy."""
         return sizes.rows, sizes.slots
 
     def usable_slots(self, sizes: Sizes, mean_tokens: float) -> int:
-        """Slots that can be busy at once if branches have `mean_tokens` tokens on average."""
+        """How many slots can be busy at once if branches have `mean_tokens` tokens on average."""
         return sizes.slots
 
     def smallest(self, sizes: Sizes) -> "Storage":
-        """The smallest storage with which a phase still has this many slots."""
+        """The smallest storage with which a phase can still have the slots of `sizes`."""
         return self
 
 
 def use_kernel(name: str, platform: str, head_dim: int) -> bool:
-    """Whether decoding's attention is a kernel; `name` is rollout.attention.
+    """Whether a kernel computes decoding's attention; `name` is the setting rollout.attention.
 
     On a CPU 'kernel' is interpreted, which is slow and serves tests. Raises ConfigError if 'kernel'
     is impossible on the platform or with the model.

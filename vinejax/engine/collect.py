@@ -1,7 +1,7 @@
 """Reads the trace of a chunk: the branches that ended in the chunk, and the counts of its steps.
 
-The host reads a trace while the devices decode the next chunk. To keep the devices busy, it must
-take less time than they do; benchmarks/collect.py measures it.
+The host reads a trace while the devices decode the next chunk. To keep the devices busy, reading
+must take less time than decoding; benchmarks/collect.py measures this time.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from vinejax.engine.trace import HostSteps, Traces
 class DecodedBranch(NamedTuple):
     """A branch that has ended, with its decoded tokens.
 
-    `AcceptedPrefixes.with_prefix` adds the accepted tokens before them.
+    `AcceptedPrefixes.with_prefix` puts the accepted tokens before the decoded ones.
     """
 
     branch: int
@@ -29,7 +29,7 @@ class DecodedBranch(NamedTuple):
 
 
 class Collector:
-    """Follows the branches of a phase from their traces.
+    """Follows the branches of a phase by the traces of its chunks.
 
     `order` lists the branches of each shard's queue. `num_accepted` returns the number of a
     branch's tokens before the decoded ones.
@@ -63,7 +63,7 @@ class Collector:
         self._traces.move(slots)
 
     def add(self, steps: HostSteps) -> Iterator[DecodedBranch]:
-        """The branches that ended in the next chunk, each once.
+        """Adds the steps of the next chunk, and returns the branches that ended in it.
 
         Raises DivergedError with the branch and its trunk if logits were not finite.
         """
@@ -80,14 +80,14 @@ class Collector:
                 "finite; the weights have diverged"
             )
         self._num_ended += sum(map(len, ended.tokens))
-        if not self.not_ended.any():  # decoded tokens of no branch belong to restarted branches
+        if not self.not_ended.any():  # any other decoded tokens are of restarted branches
             self._stats.restarted_tokens += self._num_decoded - self._num_ended
             self._num_decoded = self._num_ended = 0
         outcomes = ended.outcome.tolist()
         return map(DecodedBranch, branches, ended.tokens, ended.logprobs, outcomes)
 
     def _count(self, steps: HostSteps) -> np.ndarray:
-        """Adds the steps of a chunk to the counts; returns the steps of each shard, i64[Z]."""
+        """Counts a chunk's steps in the statistics; returns the number of each shard, i64[Z]."""
         slots = steps.item.shape[1]
         num_busy = (steps.item >= 0).sum(axis=1, dtype=np.int32)  # [Z, chunk]
         num_ended = (steps.ended != GOING).sum(axis=1, dtype=np.int32)

@@ -4,11 +4,11 @@ Every shard has a window of resident trunks, a queue of branches (its items) and
 runs its own loop over them; only the devices of one shard communicate (`split.py`). The arrays
 below are those of one shard. Globally, their first axis covers all shards, one after the other.
 
-A slot holds (item, row of the window, age, last token). Its first step passes token position - 1 of
-the trunk through the model, so no logits are stored with a trunk. Inside the loop a slot whose
-branch has ended takes the next item of a row that has a free lane. The slots' own tokens are in a
-cache (`cache.py`), which is a ring of columns that all slots share, or pages. A slot that waits for
-a page takes no part in a step.
+A slot holds (item, row of the window, age, last token). The first step of a branch passes the
+trunk's token position - 1 through the model, so no logits are stored with a trunk. Inside the loop
+a slot whose branch has ended takes the next item of a row that has a free lane. The slots' own
+tokens are in a cache (`cache.py`), which is a ring of columns that all slots share, or pages. A
+slot that waits for a page takes no part in a step.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ from vinejax.engine.window import Window, WindowRows
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import on_shards, platform_of
 
-GOING, LENGTH, EOS, STOP, NOT_FINITE = range(5)  # how a decode step left its branch
+GOING, LENGTH, EOS, STOP, NOT_FINITE = range(5)  # whether and how a step ended a branch
 # Kinds of commands that XLA puts into CUDA graphs: single kernels, and loops with their conditions.
 IN_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,WHILE,CONDITIONAL"
 
@@ -48,7 +48,7 @@ class DecodeConfig:
     sampling: SampleConfig  # only temperature, top-p and top-k are used
     eos_ids: tuple[int, ...]
     sizes: Sizes
-    drained_at: int = 0  # busy slots of a shard at which a chunk ends, if no item waits
+    drained_at: int = 0  # a chunk ends at this many busy slots of a shard, if no item waits
 
 
 class Queue(NamedTuple):
@@ -86,7 +86,7 @@ class Slots(NamedTuple):
 
 
 class ChunkSteps(NamedTuple):
-    """The steps of each slot in a chunk; without the last axis, one step."""
+    """The steps of each slot in a chunk. Arrays without the last axis describe a single step."""
 
     item: jax.Array  # i32[B, chunk] index in the queue; -1 where the slot was idle or waited
     token: jax.Array  # i32[B, chunk]
@@ -105,9 +105,9 @@ def chunk_program(platform: str) -> "jax.stages.Wrapped":
     """`decode_chunk`, compiled for the devices of a platform; `slots` and `rows` are donated.
 
     On a GPU the whole chunk, its loop included, is one CUDA graph. Without a graph the host would
-    launch each of the hundreds of kernels of a step, which take two microseconds. Drivers older
-    than CUDA 12.3 have no loops in graphs; XLA then leaves the loops out. The flag in XLA_FLAGS
-    takes precedence, for example for a profile, which names single kernels only without graphs.
+    launch the hundreds of kernels of a step one by one, each of which takes two microseconds.
+    Drivers older than CUDA 12.3 have no loops in graphs, so XLA leaves the loops out. The flag in
+    XLA_FLAGS takes precedence; a profile names single kernels only if it turns the graphs off.
     """
     flag, options = "xla_gpu_enable_command_buffer", {}
     if platform == "gpu" and flag not in os.environ.get("XLA_FLAGS", ""):
@@ -123,10 +123,10 @@ def chunk_program(platform: str) -> "jax.stages.Wrapped":
 def decode_chunk(
     config: DecodeConfig, inputs: ChunkInputs, slots: Slots, rows: WindowRows
 ) -> tuple[Slots, WindowRows, Trace]:
-    """Runs up to `sizes.chunk` decode steps, until the window has no items left.
+    """Runs up to `sizes.chunk` decode steps, or until the window has no items left.
 
-    While jobs wait for a row, runs up to half as many. A slot must have as many columns as the
-    largest budget (`sizes.width`), or a step would overwrite a column that is still read.
+    While jobs wait for a row, the limit is half as many steps. A slot must have as many columns as
+    the largest budget (`sizes.width`), or a step would overwrite a column that is still read.
     """
     chunk = config.sizes.chunk
 
@@ -165,12 +165,12 @@ def decode_chunk(
 
 
 def specs_of(slots: Slots, count: int) -> Slots:
-    """A PartitionSpec for each array of slots like these, with `count` slots per shard."""
+    """A PartitionSpec for each array of `slots`, as if a shard had `count` slots."""
     return jax.tree.map(lambda _: SHARDS, slots)._replace(cache=slots.cache.specs(count))
 
 
 def _on_row(slots: Slots, rows: WindowRows) -> Int[Array, "B W"]:
-    """1 where a busy slot reads the row, else 0."""
+    """An array that is 1 where a slot is busy and reads the row, and 0 elsewhere."""
     is_there = slots.row[:, None] == jnp.arange(rows.next.shape[0])
     return (is_there & (slots.item >= 0)[:, None]).astype(jnp.int32)
 
@@ -201,7 +201,7 @@ def _offers(
 def _refill(
     inputs: ChunkInputs, slots: Slots, rows: WindowRows, lanes: int
 ) -> tuple[Slots, WindowRows]:
-    """Idle slots take the next items: the n-th idle slot takes the n-th item that rows offer."""
+    """Gives items to idle slots. The n-th idle slot takes the n-th item that the rows offer."""
     idle = slots.item < 0
     order, offers = _offers(inputs, slots, rows, lanes)
     past = jnp.cumsum(offers)  # number of the first offer after those of a row
@@ -257,7 +257,7 @@ def _step(config: DecodeConfig, inputs: ChunkInputs, slots: Slots) -> tuple[Slot
 def after_token(
     stops: jax.Array, eos_ids: tuple[int, ...], match: Int[Array, " B"], token: Int[Array, " B"]
 ) -> tuple[Int[Array, " B"], Int[Array, " B"]]:
-    """The automaton's state after one more token, and GOING, or EOS or STOP if it ends the text.
+    """The automaton's state after `token`, and EOS or STOP if the token ends the text, else GOING.
 
     `match` is the state before the token, `stops` the automaton's table (`ChunkInputs.stops`).
     """
@@ -269,7 +269,7 @@ def after_token(
 
 
 def _with_room(queue: Queue, slots: Slots) -> tuple[Slots, Bool[Array, " B"]]:
-    """Makes room in the cache for a step; also returns the slots that take part in it, bool[B].
+    """The slots with room in the cache for a step, and bool[B] which slots take part in the step.
 
     Slots that wait for room return to the start of their items.
     """
@@ -285,9 +285,9 @@ def _with_room(queue: Queue, slots: Slots) -> tuple[Slots, Bool[Array, " B"]]:
 
 
 def uniforms(seed: jax.Array, index: Int[Array, " B"]) -> Float[Array, " B"]:
-    """The random number of each slot's next token, which has this `index` in its sequence.
+    """A uniform random number for each slot's next token, which has this `index` in its sequence.
 
-    Its key is folded from both halves of the branch's seed and from the index, and nothing else.
+    The number depends only on the two halves of the branch's seed and on the index.
     """
 
     def of_slot(seed: jax.Array, index: jax.Array) -> jax.Array:

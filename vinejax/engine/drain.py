@@ -1,10 +1,10 @@
-"""The drains of a phase: fewer slots and rows for its last branches.
+"""Drains, which decode the last branches of a phase with fewer slots and rows.
 
 A decode step costs the same with idle slots as with busy ones, and the last branches of a phase end
-one by one. When at most a quarter of the slots are busy, a drain moves their branches and the rows
-that they read together, and a smaller program decodes them. A drain can have a smaller drain. Pages
-are not moved, nor is a window that has no more rows than the drain. Tokens stay the same, as no
-draw depends on a slot.
+one by one. When at most a quarter of the slots are busy, a drain moves their branches and rows to
+smaller arrays, and a smaller program decodes them. A drain can be followed by a smaller drain.
+Pages are not moved, nor is a window that has no more rows than the drain. Tokens stay the same, as
+no draw depends on a slot.
 """
 
 import dataclasses
@@ -29,10 +29,10 @@ from vinejax.model.decoder import Decoder
 from vinejax.model.lora import kernel_shapes
 from vinejax.model.sharding import ROWS, AnyMesh, on_shards
 
-SHARE = 4  # slots of a phase / slots of its drain; also of a drain and its own drain
+SHARE = 4  # slots of a phase / slots of its drain; also of a drain / of the next one
 MIN_SLOTS = 96  # with fewer slots a drain saves less time than compiling its program takes
 MIN_DRAINED = 32  # fewest slots with which a drain has a drain
-LARGE = 2**25  # projection weights from which a CPU decodes longer than it compiles
+LARGE = 2**25  # number of projection weights from which small drains save time on CPUs
 
 
 class PhaseArrays(NamedTuple):
@@ -46,8 +46,8 @@ class PhaseArrays(NamedTuple):
 def drain_sizes(model: Decoder, mesh: AnyMesh, memory: int, sizes: Sizes) -> tuple[Sizes, ...]:
     """The shapes of a phase's drains, the largest first; none for a phase of few slots.
 
-    A drain that does not fit memory beside the phase is left out. `memory` is the limit of all keys
-    and values, in bytes per device.
+    A drain is left out if its arrays do not fit `memory` in addition to those of the phase.
+    `memory` is the limit of all keys and values, in bytes per device.
     """
     drains: list[Sizes] = []
     slots, least = sizes.slots, min_slots(model, sizes)
@@ -70,8 +70,8 @@ def drain_sizes(model: Decoder, mesh: AnyMesh, memory: int, sizes: Sizes) -> tup
 def min_slots(model: Decoder, sizes: Sizes) -> int:
     """The fewest slots with which a phase has a drain.
 
-    On a CPU each slot of a large model costs many products in every step. A few phases then save
-    the time that compiling took.
+    On a CPU each slot of a large model costs many products in every step. A drain then saves the
+    time of its compilation within a few phases.
     """
     kernels = kernel_shapes(model).values()
     weights = model.cfg.num_layers * sum(math.prod(x + y) for x, y in kernels)
@@ -131,7 +131,7 @@ def _moved(
 
 @functools.partial(jax.jit, static_argnames="mesh")
 def _rows_of(mesh: Mesh, window: Window, chosen: Int[Array, "Z W"]) -> Window:
-    """A window of the chosen rows of each shard."""
+    """A window that has only the chosen rows of each shard."""
 
     def one_shard(window: Window, chosen: jax.Array) -> Window:
         return jax.tree.map(lambda x: WINDOW.take(x, chosen[0]), window)
@@ -141,5 +141,5 @@ def _rows_of(mesh: Mesh, window: Window, chosen: Int[Array, "Z W"]) -> Window:
 
 
 def _chosen_first(chosen: Bool[Array, " N"], count: int) -> Int[Array, " M"]:
-    """The first `count` indices of an order in which the chosen ones come first."""
+    """The indices of the first `count` entries in an order that begins with the chosen ones."""
     return jnp.argsort(~chosen, stable=True)[:count].astype(jnp.int32)

@@ -1,8 +1,8 @@
-"""The one way to generate text: `grow(params, trunks, branches)`.
+"""The engine, which generates all text by `grow(params, trunks, branches)`.
 
-A trunk is a token sequence whose keys and values many branches read. A branch is (trunk, position,
-seed): a continuation that begins after `position` tokens of its trunk. Solutions, Monte Carlo
-continuations and evaluation answers are all branches.
+A trunk is a token sequence whose keys and values many branches read. A branch names a trunk, a
+position and a seed. It asks for a continuation after the first `position` tokens of the trunk.
+Solutions, Monte Carlo continuations and evaluation answers are all branches.
 
 `slot_assignment.py` decides which shard serves a branch. `phase.py` drives a phase from the host.
 `window.py` and `decode.py` hold the programs that the devices run. docs/engine.md explains how they
@@ -65,7 +65,7 @@ from vinejax.runtime.compiles import num_compiles
 
 
 class _DecodingCopy(NamedTuple):
-    """A decoding copy of the weights."""
+    """The copy of the weights that decoding reads (`split.for_decoding`)."""
 
     source: list[Any]  # the arrays from which the copy was made
     weights: split.Weights
@@ -90,17 +90,17 @@ class Engine:
       mesh: Has the axes data, fsdp and tensor; weights on other devices are moved to it. None: the
         model's mesh, or one device.
       slots: Branches that are decoded at once over all shards.
-      window_rows: Rows per shard. None: chosen by slots and branches.
+      window_rows: Rows per shard; each holds a trunk. None: chosen by slots and branches.
       chunk: Decode steps between two polls by the host. None: chosen by the largest budget.
       memory_gib: Limit of keys and values on one device. None: a part of its free memory. With
         little memory fewer trunks are resident at a time, then fewer slots are used.
       attention: The attention of decoding: 'xla', 'kernel' (for TPU; interpreted on a CPU) or
         'auto', which is the kernel where the platform and the model allow it.
-      limits: Maximum lengths of the kinds of trunk, in order: for example of prompts, then of
-        prompts with responses, whose branches have a `response`. With limits fewer programs are
-        compiled where lengths vary.
-      skip_repeats: Whether a branch begins where it first differs from its trunk. No effect at
-        temperature 0.
+      limits: Maximum lengths of the kinds of trunk, in ascending order. The last kind holds
+        responses, so that its branches have a `response`; an earlier kind holds, for example, only
+        prompts. With limits fewer programs are compiled if lengths vary.
+      skip_repeats: Whether decoding skips the tokens with which a branch repeats its trunk. No
+        effect at temperature 0.
 
     Example:
       >>> model, params, tokenizer = vinejax.load_pretrained("configs/tiny_start")
@@ -133,7 +133,7 @@ class Engine:
         self.model = model
         self.sample_config = sample_config
         self.tokenizer = tokenizer
-        # Decode programs depend on these settings alone.
+        # Decode programs depend on no other sampling settings.
         self._drawing = SampleConfig(
             sample_config.temperature, sample_config.top_p, sample_config.top_k, max_tokens=1
         )
@@ -175,12 +175,12 @@ class Engine:
         scored: bool = False,
         feed: Feeder | None = None,
     ) -> Stream:
-        """Pairs (i, Grown) as branches end, while the devices decode the others.
+        """The pairs (number of a branch, Grown), as branches end while others are decoded.
 
         A branch's budget is `max_tokens` (default: that of the sampling configuration), or the rest
         of the model's context if that is smaller. Branches of budget 0 come first, with no tokens
         and the finish 'length'. With `scored` the stream has the log-probabilities of all trunks'
-        own tokens once the loop has ended. They are those of `learner.score.score`: of the full
+        own tokens once the loop has ended. As in `learner.score.score`, they are those of the full
         softmax at the sampling temperature. With a `feed` further trunks and branches enter while
         the stream runs.
 
@@ -198,7 +198,7 @@ class Engine:
         return Stream(functools.partial(self._grow, params, branch_set, feed))
 
     def _checked(self, stream_input: StreamInput) -> BranchSet:
-        """The branches of a call, or of a feed's input; raises the ValueError of `stream`."""
+        """The checked branches of a call, or of a feed's input; raises ValueError for bad ones."""
         trunks, branches, max_tokens, scored = stream_input
         if max_tokens is None:
             max_tokens = self.sample_config.max_tokens
@@ -215,7 +215,7 @@ class Engine:
 
     @property
     def scores_as_learner(self) -> bool:
-        """Whether the prefill's scores serve the learner: float32, no sums over `tensor`."""
+        """Whether the learner can use prefill's log-probabilities: float32, `tensor` of size 1."""
         return self.model.compute.dtype == "float32" and self.mesh.shape["tensor"] == 1
 
     def release(self) -> None:
@@ -244,9 +244,9 @@ class Engine:
     def _run(
         self, params: Params, branch_set: BranchSet, feed_queue: FeedQueue, first: int
     ) -> Generator[tuple[int, Grown], None, tuple[int, list[np.ndarray]]]:
-        """Yields the branches of a phase, numbered from `first`; resumes those that it cut short.
+        """Yields the pairs (number of a branch, Grown) of a phase; numbers begin at `first`.
 
-        Returns the number of branches and f32[length] per trunk, like `Stream.trunk_logprobs`.
+        Resumes branches that were cut short. Returns the number of branches and `trunk_logprobs`.
         """
         if not any(branch_set.trunks):
             return len(branch_set.branches), [np.zeros(0, np.float32)] * len(branch_set.trunks)
@@ -262,7 +262,7 @@ class Engine:
         return len(branch_set.branches), logprobs
 
     def _phase(self, params: Params, branch_set: BranchSet, feed_queue: FeedQueue) -> Phase:
-        """A phase for these branches: its caches are allocated, but nothing is computed yet."""
+        """A phase for these branches, with allocated caches, before anything is computed."""
         memory = self._memory(params)
         jobs, sizes = self._assign(branch_set, memory, feed_queue.feed)
         branch_set = branch_set.within(sizes.columns)
@@ -320,7 +320,7 @@ class Engine:
         return jobs, dataclasses.replace(sizes, queue=queue_size(num_items), lanes=lanes)
 
     def _decoding(self, params: Params) -> split.Weights:
-        """The decoding copy of the weights, shared by all phases with the same arrays."""
+        """The decoding copy of the weights. A new one is made only if `params` are other arrays."""
         source = jax.tree.leaves(params)
         if self._decoding_copy is None or not self._decoding_copy.is_of(source):
             self._decoding_copy = None  # frees the old copy before the new one is made
@@ -330,7 +330,7 @@ class Engine:
         return self._decoding_copy.weights
 
     def _memory(self, params: Params) -> int:
-        """Bytes for keys and values on each device; measured once, as shapes depend on them."""
+        """The most bytes of keys and values on a device; measured once, as shapes depend on it."""
         if self.memory_gib is not None:
             return int(self.memory_gib * 2**30)
         if self._memory_bytes is None:
@@ -342,7 +342,7 @@ class Engine:
 
     @functools.cached_property
     def _automaton(self) -> tuple[np.ndarray, jax.Array]:
-        """The table of the stop strings' automaton (`stop_table`), on the host and the devices."""
+        """The table of the stop strings' automaton, as arrays on the host and on the devices."""
         stop, size = self.sample_config.stop, self.model.cfg.vocab_size
         texts = map(token_text(self.tokenizer), range(size)) if stop else [""] * size
         table = stop_table(stop, list(texts))
@@ -351,9 +351,9 @@ class Engine:
     def _go_on(
         self, params: Params, branch_set: BranchSet, cut_short: Sequence[DecodedBranch]
     ) -> Iterator[DecodedBranch]:
-        """Resumes branches that were cut short at a stop string that their text lacks.
+        """Resumes branches that were cut short (`Reader.read`), and yields them as they end.
 
-        A random number depends on the branch's seed and the token's index alone. Each branch
+        A random number depends only on the branch's seed and the token's index. Each branch
         therefore continues after its last token as if it had not been interrupted.
         """
         trunks, resumed, budgets = [], [], []

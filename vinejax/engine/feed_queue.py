@@ -1,8 +1,8 @@
 """The input that a caller adds to a stream while the stream runs.
 
-A phase takes input after each chunk of decode steps. This queue checks it, and keeps what the phase
-has no room for. No draw depends on the phase, the shard or the slot that decodes a branch, so the
-tokens equal those of a separate call.
+A phase takes input after each chunk of decode steps. This queue checks the input, and keeps input
+for which the phase has no room. No draw depends on the phase, the shard or the slot that decodes a
+branch, so the tokens equal those of a separate call.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class FeedQueue:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether branches wait for a following phase; later input then waits, too."""
+        """Whether branches wait for a following phase. Later input must then wait, too."""
         return self._waiting_branches is not None
 
     def take(self) -> BranchSet | None:
@@ -36,7 +36,7 @@ class FeedQueue:
         return self._check(added) if added and len(added.trunks) else None
 
     def hold(self, branch_set: BranchSet) -> None:
-        """Keeps branches for which the running phase has no room for a following phase."""
+        """Keeps branches for a following phase, since the running one has no room for them."""
         if self._waiting_branches is None:
             self._waiting_branches = branch_set
         else:

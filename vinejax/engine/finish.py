@@ -1,4 +1,4 @@
-"""Turns decoded tokens into continuations: their texts, stop strings, and how each branch ended."""
+"""Turns decoded tokens into continuations, whose texts end before a stop string."""
 
 from collections.abc import Generator, Iterable
 from typing import Any
@@ -14,8 +14,8 @@ from vinejax.runtime.distributed import is_mine, shared_work
 class Reader:
     """Detokenises the branches of a call as they end; each host reads its own branches.
 
-    In a stream with a feed every host reads all branches (`reads_all`): the feed's input depends on
-    the branches that have ended, and must be the same on all hosts.
+    With `reads_all` every host reads all branches. A stream with a feed needs this: its input
+    depends on the branches that have ended, and must be the same on all hosts.
     """
 
     def __init__(
@@ -40,10 +40,10 @@ class Reader:
     def read(
         self, decoded: Iterable[DecodedBranch]
     ) -> Generator[tuple[int, Grown], None, list[DecodedBranch]]:
-        """Yields pairs (branch, Grown): this host's branches as they end, then the other hosts'.
+        """Yields pairs (branch number, Grown), this host's as branches end, then the other hosts'.
 
-        Returns the branches that were cut short: their text lacks the stop string that ended them.
-        They are in the order of their numbers, and the same on every host.
+        Returns the branches that the device ended at a stop string that their text lacks. These
+        branches were cut short. They are sorted by number, and the same on every host.
         """
         by_branch: dict[int, DecodedBranch] = {}
         cuts: dict[int, Any] = {}  # `StopCut` of each branch of this host; None: cut short
@@ -63,7 +63,7 @@ class Reader:
         return cut_short
 
     def _cut(self, decoded: DecodedBranch) -> StopCut | None:
-        """The part of a branch to keep; None if its text lacks the stop string that ended it."""
+        """The part of a branch to keep; None if the branch was cut short (see `read`)."""
         branch = self._branch_set.branches[decoded.branch]
         prefix = self._branch_set.trunks[branch.trunk][: branch.position]
         text, before = self._text(branch.trunk, branch.position), ""
@@ -78,7 +78,7 @@ class Reader:
         return None if decoded.ended == STOP and not cut.hit else cut
 
     def _text(self, trunk: int, end: int) -> str:
-        """The text of a trunk's first `end` tokens, from a cache."""
+        """The text of a trunk's first `end` tokens, which is stored for further calls."""
         if (trunk, end) not in self._texts:
             self._texts[trunk, end] = decode(self._tokenizer, self._branch_set.trunks[trunk][:end])
         return self._texts[trunk, end]

@@ -1,10 +1,10 @@
 """A phase with a feed, whose rows keep the keys and values of a turn for the turns that follow.
 
 After a turn the feed returns a longer trunk: the old one, the tokens that were drawn, and the
-environment's answer. The phase compares tokens to find the row that has most of the trunk, even if
-the row was filled for another episode. It computes only the other tokens. A trunk that continues
-all tokens of a free row enters that row at once, before other jobs can. The number of tokens that
-an episode computes is therefore linear in its length, for any number of rows.
+environment's answer. The phase compares tokens to find the row that holds the longest beginning of
+the trunk, even if the row was filled for another episode, and computes only the tokens after this
+beginning. A trunk that continues all tokens of a free row enters that row before other jobs do. The
+tokens that are computed for an episode are therefore linear in its length, for any number of rows.
 
 A trunk is computed whole if no row has half of it, for example because the trunk had to wait and
 its beginning was overwritten. A trunk is also computed whole if it is scored or if branches may
@@ -38,7 +38,7 @@ MAX_PART = 128  # tokens of a part, each of whose queries attends to a whole row
 
 
 class _MissingTokens(NamedTuple):
-    """The missing tokens of a trunk that enters a row; row `source` has the first `columns`."""
+    """A trunk that enters a row; row `source` already holds the trunk's first `columns` tokens."""
 
     entry: RowEntry
     source: int
@@ -46,7 +46,7 @@ class _MissingTokens(NamedTuple):
 
 
 class KeepingPhase(Phase):
-    """A phase with a feed; it computes only the tokens of a trunk that no row of its shard has."""
+    """A phase with a feed. It computes only those tokens of a trunk that the rows lack."""
 
     def __init__(
         self,
@@ -67,19 +67,19 @@ class KeepingPhase(Phase):
         self._row_tokens = np.full((shards, sizes.rows, sizes.columns), -1, np.int32)
         self._row_lengths = np.zeros((shards, sizes.rows), np.int64)  # number of these tokens
         self._claims: RowEntries = [[] for _ in jobs]  # jobs with a row that is reserved for them
-        self._home: list[dict[int, int]] = [{} for _ in jobs]  # row with most tokens, by trunk
+        self._home: list[dict[int, int]] = [{} for _ in jobs]  # row to enter, if free, by trunk
 
     # --- the feed's input ---
 
     @property
     def _fills_rows_early(self) -> bool:
-        """False while the feed is open: following turns may enter the rows of ended ones."""
+        """False while the feed is open, so that a next turn can enter the row of an ended turn."""
         return not self._feed_queue.is_open
 
     def _admit(self) -> Iterator[DecodedBranch]:
-        """Adds the feed's input to the queue, or leaves it to a following phase.
+        """Adds the feed's input to the queue, or keeps the input for a following phase.
 
-        Yields the branches of budget 0, which have ended.
+        Yields the branches of budget 0, which end at once without tokens.
         """
         fed = self._feed_queue.take()
         if fed is None:
@@ -99,8 +99,8 @@ class KeepingPhase(Phase):
     def _jobs_of(self, more: BranchSet) -> list[list[RowJob]]:
         """The jobs of further branches, for each shard.
 
-        With a total work of 1 every branch gets a row: trunks that are equal now will differ after
-        their next turn.
+        The total work is set to 1, so that every branch gets a row of its own. Trunks that are
+        equal now will differ after their next turn.
         """
         work = self._collector.not_ended * self._longest_budget
         started = StartedPhase(
@@ -112,7 +112,7 @@ class KeepingPhase(Phase):
         return assign(more, len(self._waiting_jobs), self._sizes.rows, started)
 
     def _shard_of(self, more: BranchSet) -> dict[int, int]:
-        """The shard of each trunk that some row has tokens of: the shard with most of them."""
+        """For each trunk whose beginning some row holds, the shard that holds most of the trunk."""
         num_shards = len(self._row_tokens)
         if num_shards == 1:
             return {}
@@ -124,14 +124,14 @@ class KeepingPhase(Phase):
         return shard_of
 
     def _fits(self, more: BranchSet, jobs: list[list[RowJob]]) -> bool:
-        """Whether window, slots and queue have room for further branches."""
+        """Whether the window, the slots and the queue have room for further branches."""
         sizes, items = self._sizes, [sum(len(x.items) for x in of_shard) for of_shard in jobs]
         if more.longest > sizes.columns or max(more.budgets, default=0) > sizes.width:
             return False
         return bool((self._num_items + items).max() < sizes.queue)
 
     def _enqueue(self, more: BranchSet, jobs: list[list[RowJob]], trunk: int, branch: int) -> None:
-        """Puts further branches into the queue, and their jobs into the line for a row.
+        """Adds further branches to the queue. Their jobs wait for rows, or reserve rows at once.
 
         `trunk` and `branch` are the numbers of the first trunk and branch of `more` in
         `branch_set`.
@@ -150,7 +150,7 @@ class KeepingPhase(Phase):
         self._budgets += [sum(job.work for job in of_shard) for of_shard in jobs]
 
     def _wait(self, shard: int, jobs: list[RowJob]) -> None:
-        """Puts each job into the free row that its trunk continues, or into the line for a row."""
+        """Reserves for each job the free row that its trunk continues. Other jobs have to wait."""
         for job in jobs:
             if not self._is_whole(job.trunk):
                 columns = self._common(shard, self.branch_set.trunks[job.trunk])
@@ -169,8 +169,8 @@ class KeepingPhase(Phase):
     def _entries(self, shard: int) -> list[RowEntry]:
         """The jobs that enter rows now, including those with a reserved row.
 
-        Waiting jobs whose home row has become free come first. Among the entries, those that enter
-        their home row come last: other entries may have to copy the row's tokens before.
+        Waiting jobs whose home row has become free get rows first. In the result, jobs that enter
+        their home row are last, because other jobs may still copy tokens from these rows.
         """
         claims, self._claims[shard] = self._claims[shard], []
         free = set(np.flatnonzero(self._row_left[shard] == 0).tolist())
@@ -201,12 +201,12 @@ class KeepingPhase(Phase):
         return self.branch_set.scored[trunk] or self._accepted_prefixes.may_accept[trunk]
 
     def _common(self, shard: int, ids: list[int]) -> np.ndarray:
-        """i64[W] the number of the trunk's first tokens that each row has."""
+        """i64[W] for each row, the length of the beginning that its tokens share with `ids`."""
         is_other = self._row_tokens[shard, :, : len(ids)] != np.array(ids, np.int32)
         return np.where(is_other.any(axis=1), is_other.argmax(axis=1), len(ids))
 
     def _fill(self, all_entries: RowEntries) -> None:
-        """Computes missing tokens before the rows with the trunks' beginnings are overwritten."""
+        """Writes trunks into rows, first the trunks whose beginnings could be overwritten."""
         all_missing: list[list[_MissingTokens]] = [[] for _ in all_entries]
         others: RowEntries = [[] for _ in all_entries]
         for shard, entries in enumerate(all_entries):
@@ -232,9 +232,9 @@ class KeepingPhase(Phase):
         super()._fill(others)
 
     def _missing_tokens(self, shard: int, entry: RowEntry) -> _MissingTokens | None:
-        """The missing tokens of a trunk whose beginning a row holds.
+        """The missing tokens of an entering trunk, if a row holds the trunk's beginning.
 
-        None if the whole trunk must be computed, or no token of it.
+        Returns None if the whole trunk must be computed, or if a row holds the whole trunk.
         """
         ids, missing = self._tokens_of(entry), None
         if entry.source < 0 and not self._is_whole(entry.job.trunk):
@@ -247,7 +247,7 @@ class KeepingPhase(Phase):
         return missing
 
     def _after_part(self, missing: _MissingTokens) -> _MissingTokens | None:
-        """The missing tokens of a trunk after its next part; None if there are none."""
+        """The missing tokens of a trunk once its next part is computed; None if none are left."""
         columns = missing.columns + self._part_length
         is_over = columns >= len(self._tokens_of(missing.entry))
         return None if is_over else _MissingTokens(missing.entry, missing.entry.row, columns)
@@ -256,7 +256,7 @@ class KeepingPhase(Phase):
         return self._tokens_of(missing.entry)[missing.columns :][: self._part_length]
 
     def _compute_all(self, all_missing: list[list[_MissingTokens]]) -> None:
-        """Computes the next part of each trunk, in their order, as many at a time as fit."""
+        """Computes the next part of each trunk. A prefill takes as many parts, in order, as fit."""
         while any(all_missing):
             parts = [[*map(self._part, of_shard[: self._sizes.batch])] for of_shard in all_missing]
             fits = fit_prefill(parts, self._place_counts(self._part_length), shares=False)

@@ -1,4 +1,4 @@
-"""The memory layout of keys and values: the order of a cache's axes, and the arrays of a layer."""
+"""The memory layout of keys and values, as the order of axes and the arrays of a layer."""
 
 import dataclasses
 from typing import NamedTuple
@@ -20,7 +20,7 @@ class CacheLayout:
 
     @property
     def spec(self) -> Spec:
-        """Splits rows, slots and pages over the shards, and KV heads over the tensor axis."""
+        """Splits rows, slots or pages over the shards, and KV heads over the tensor axis."""
         split_over = {"b": ROWS, "k": TENSOR}
         return Spec(*(split_over.get(axis) for axis in self.axes))
 
@@ -29,22 +29,22 @@ class CacheLayout:
         return self.axes.index("s")
 
     def shape(self, sequences: int, kv_heads: int, columns: int, head_dim: int) -> list[int]:
-        """The shape of a cache of this many `sequences`: rows, slots or pages."""
+        """The shape of a cache of this many `sequences`, which are rows, slots or pages."""
         sizes = {"b": sequences, "k": kv_heads, "s": columns, "h": head_dim}
         return [sizes[axis] for axis in self.axes]
 
     def column(self, x: Float[Array, "B 1 K H"]) -> jax.Array:
-        """One new key or value per slot, as a cache of one column."""
+        """x, which has one new key or value per slot, as a cache of one column."""
         return jnp.einsum(f"bskh->{self.axes}", x)
 
     def take(self, cache: jax.Array, sequences: Int[Array, " M"]) -> jax.Array:
-        """The cache of these sequences alone, in this order."""
+        """The cache with only these sequences, in this order."""
         return jnp.take(cache, sequences, axis=self.axes.index("b"))
 
     def write(
         self, cache: jax.Array, sequences: Int[Array, " B"], x: Float[Array, "B T K H"]
     ) -> jax.Array:
-        """The cache with the first T columns of these sequences replaced.
+        """The cache with the first T columns of these sequences replaced by x.
 
         Sequence numbers past the last one are dropped.
         """
@@ -53,11 +53,11 @@ class CacheLayout:
         return cache.at[index].set(jnp.einsum(f"bskh->{self.axes}", x), mode="drop")
 
     def read(self, cache: jax.Array, sequences: Int[Array, " B"]) -> Float[Array, "B S K H"]:
-        """All columns of these sequences."""
+        """All columns of these sequences, with the axes in the order of the model."""
         return jnp.einsum(f"{self.axes}->bskh", self.take(cache, sequences))
 
     def to(self, layout: "CacheLayout", cache: jax.Array) -> jax.Array:
-        """A cache of this layout, converted to another layout."""
+        """`cache`, which has this layout, converted to another `layout`."""
         return jnp.einsum(f"{self.axes}->{layout.axes}", cache)
 
     def products(self, q: Float[Array, "B K G H"], keys: jax.Array) -> Float[Array, "B K G S"]:
@@ -83,7 +83,7 @@ class SeparateKV:
     layout: CacheLayout = dataclasses.field(default=WINDOW, metadata=dict(static=True))
 
     def with_rows(self, rows: Int[Array, " B"], k: jax.Array, v: jax.Array) -> "SeparateKV":
-        """The layer with new keys and values [B, T, K, H] in `rows`; row numbers from W on drop."""
+        """The layer with new keys and values [B, T, K, H] in `rows`; rows >= W are ignored."""
         keys, values = self.layout.write(self.keys, rows, k), WINDOW.write(self.values, rows, v)
         return dataclasses.replace(self, keys=keys, values=values)
 

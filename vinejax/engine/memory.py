@@ -1,4 +1,4 @@
-"""The engine's arrays, window and cache, and their sizes within a limit of memory."""
+"""Chooses a phase's shapes within a limit of memory, and allocates the window and the slots."""
 
 import dataclasses
 import functools
@@ -24,13 +24,13 @@ from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import AnyMesh, num_shards
 from vinejax.runtime.devices import host_memory
 
-HOST_SHARE = 0.25  # share of the host's memory, for all devices that do not report theirs
+HOST_SHARE = 0.25  # share of the host's memory, if its devices do not report their memory
 FREE_SHARE = 0.8  # share of a device's free memory; programs need the rest
 MIN_SLOTS = 8  # slots per shard in a phase of few branches
 MIN_ROWS = 8  # number to which rows are reduced before slots, if memory is short
 MIN_CHUNK = 8  # fewest decode steps between two polls by the host
 MAX_CHUNK = 64  # most decode steps between two polls by the host
-HOST_POLLS = 8  # while the longest branch decodes
+HOST_POLLS = 8  # polls by the host while the longest branch is decoded
 MAX_BATCH = 8  # trunks per prefill
 
 
@@ -40,8 +40,8 @@ class EngineSettings:
 
     slots: int  # number over all shards
     window_rows: int | None = None  # number per shard; None: chosen by slots and branches
-    chunk: int | None = None  # decode steps between two polls by the host; None: by the width
-    attention: str = "auto"  # an argument of `use_kernel`
+    chunk: int | None = None  # decode steps between two polls by the host; None: set by the width
+    attention: str = "auto"  # the `name` for `use_kernel`
     limits: tuple[int, ...] = ()  # most tokens of each kind of trunk in all phases (`shapes.part`)
     max_tokens: int | None = None  # largest budget in all phases; None: that of the phase
 
@@ -56,20 +56,20 @@ class PhaseSize(NamedTuple):
 
 
 def cache_bytes(model: Decoder, mesh: AnyMesh, columns: int) -> int:
-    """Bytes per device of the keys and values of this many `columns` of slots or rows."""
+    """The bytes per device that this many `columns` of slots or rows take."""
     cfg, heads = model.cfg, num_kv_heads(model, mesh) // mesh.shape["tensor"]
     item_bytes = jnp.dtype(model.compute.dtype).itemsize
     return 2 * cfg.num_layers * heads * columns * cfg.head_dim * item_bytes
 
 
 def phase_bytes(model: Decoder, mesh: AnyMesh, sizes: Sizes) -> int:
-    """Bytes per device of a phase's window and cache."""
+    """The bytes per device that a phase's window and cache take."""
     of_slots = sizes.storage.columns(sizes.slots, sizes.width)
     return cache_bytes(model, mesh, sizes.rows * sizes.columns + of_slots)
 
 
 def memory_to_use(mesh: Mesh) -> int:
-    """The limit of keys and values in bytes per device, unless the user sets one."""
+    """The default for the most bytes of keys and values on each device."""
     stats = mesh.local_devices[0].memory_stats() or {}
     if "bytes_limit" not in stats:
         return int(HOST_SHARE * host_memory() / len(mesh.local_devices))
@@ -80,10 +80,10 @@ def fit_memory(
     model: Decoder, mesh: AnyMesh, memory: int, slots: int, rows: int, columns: int, width: int,
     storage: Storage,
 ) -> tuple[int, int]:  # fmt: skip
-    """The most slots and rows, up to those given, that fit `memory` bytes per device.
+    """The numbers of slots and rows, reduced to fit `memory` bytes per device.
 
-    A slot has up to `width` columns, and may wait for them. Rows are reduced first, down to
-    MIN_ROWS. Raises RoomError if one row and one slot of `width` columns do not fit.
+    A slot has up to `width` columns, and may wait for memory. First the rows are reduced to
+    MIN_ROWS at least. Raises RoomError if one row and one slot of `width` columns do not fit.
     """
     row_bytes, whole = cache_bytes(model, mesh, columns), cache_bytes(model, mesh, width)
     if row_bytes + whole > memory:
@@ -101,7 +101,7 @@ def fit_memory(
 
 
 def storage_for(model: Decoder, platform: str, attention: str) -> Storage:
-    """The storage of the slots' keys and values; `attention` is an argument of `use_kernel`.
+    """The storage of the slots' keys and values; `attention` is the `name` for `use_kernel`.
 
     Raises the ConfigError of `use_kernel`.
     """
@@ -122,9 +122,9 @@ def sizes_of(
     """The shapes of a phase within `memory` bytes per device, and the bytes of its caches.
 
     A phase of few branches has fewer slots, as idle slots cost as much as busy ones. Branches are
-    assumed to be divided evenly over the shards. With a `feed` rows and queue also have room for
-    the most branches that it may return, as all are decoded together. Raises the RoomError of
-    `fit_memory` and the ConfigError of `use_kernel`.
+    assumed to be divided evenly over the shards. With a `feed` the queue also has room for all
+    branches that the feed may return, and the window for the most that it may return at once.
+    Raises the RoomError of `fit_memory` and the ConfigError of `use_kernel`.
     """
     storage = storage_for(model, platform, settings.attention)
     shards = num_shards(mesh)
@@ -172,13 +172,13 @@ def sizes_of(
 
 
 def queue_size(branches: int) -> int:
-    """The length of a shard's queue, with one entry after the last item for `decode._offers`."""
+    """The length of a shard's queue. `decode._offers` needs an entry after the last item."""
     return bucket(branches + 1, least=1024)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "mesh", "sizes"))
 def empty_caches(model: Decoder, mesh: Mesh, sizes: Sizes) -> tuple[Window, WindowRows, Slots]:
-    """An empty window and idle slots; every array has its own buffer."""
+    """An empty window, its rows without items, and idle slots. Each array has its own buffer."""
     new, storage, per_slot = Allocator(model, mesh), sizes.storage, sizes.slots
     window = Window([storage.window_layer(new, sizes) for _ in range(model.cfg.num_layers)])
     rows = WindowRows(*(new.numbers(sizes.rows) for _ in WindowRows._fields))
@@ -195,7 +195,7 @@ def empty_caches(model: Decoder, mesh: Mesh, sizes: Sizes) -> tuple[Window, Wind
 
 
 def put_on_mesh(mesh: Mesh, spec: Spec, x: np.ndarray) -> jax.Array:
-    """Puts an array on the mesh; every host has the whole array."""
+    """Puts an array on the mesh. Every host must have the whole array."""
     return jax.make_array_from_callback(x.shape, NamedSharding(mesh, spec), lambda part: x[part])
 
 

@@ -1,4 +1,4 @@
-"""One phase of generation: the host's side of the loop.
+"""The host's side of one phase of generation.
 
 While the devices decode a chunk, the host reads the trace of the previous chunk, moves waiting jobs
 into rows that have become free, and yields the branches that have ended.
@@ -85,7 +85,7 @@ class StartedChunk(NamedTuple):
 class Phase:
     """The decoding of all branches of `jobs`, a list of jobs per shard.
 
-    `KeepingPhase` also decodes the branches that `feed_queue` receives meanwhile.
+    `KeepingPhase` also decodes the branches that `feed_queue` receives while the phase runs.
     """
 
     _fills_rows_early = True  # whether rows are filled before the ended branches are yielded
@@ -122,7 +122,7 @@ class Phase:
         self._trunk_logprobs: list[tuple[int, jax.Array, int]] = []  # (trunk, batch, batch index)
 
     def run(self) -> Iterator[DecodedBranch]:
-        """The branches as they end, in no fixed order, while the devices decode the others.
+        """Yields branches as they end, in no fixed order, while the devices decode the others.
 
         Raises DivergedError with the branch and its trunk if logits are not finite. Raises Stopped
         before a chunk of decoding if the run received a signal to stop.
@@ -149,7 +149,7 @@ class Phase:
             previous = chunk
 
     def trunk_logprobs(self) -> list[np.ndarray]:
-        """f32[length] per trunk; f32[0] for a trunk that is not scored.
+        """The log-probabilities of each trunk's tokens, f32[length]; f32[0] if it is not scored.
 
         Raises DivergedError with the trunk if log-probabilities are not finite.
         """
@@ -166,13 +166,13 @@ class Phase:
         return by_trunk
 
     def _admit(self) -> Iterator[DecodedBranch]:
-        """Takes the feed's input and yields its branches of budget 0 (`KeepingPhase`)."""
+        """Yields nothing, as this phase has no feed. `KeepingPhase` takes the feed's input here."""
         return iter(())
 
     # --- trunks into rows ---
 
     def _load(self) -> None:
-        """Moves waiting jobs into free rows."""
+        """Moves waiting jobs into free rows of all shards."""
         self._fill([self._entries(shard) for shard in range(len(self._waiting_jobs))])
 
     def _fill(self, all_entries: RowEntries) -> None:
@@ -195,7 +195,7 @@ class Phase:
         self._in_batches(copied, self._copy)
 
     def _entries(self, shard: int) -> list[RowEntry]:
-        """The jobs that enter rows now: none before a whole batch, or all waiting jobs, fit."""
+        """The jobs that enter rows now. Jobs enter only if a whole batch, or all of them, fit."""
         waiting = self._waiting_jobs[shard]
         free = np.flatnonzero(self._row_left[shard] == 0).tolist()
         if len(free) < min(self._sizes.batch, len(waiting)):
@@ -214,11 +214,11 @@ class Phase:
         return entries
 
     def _row_for(self, shard: int, job: RowJob, free: list[int], holders: list[int]) -> int:
-        """The free row that a job enters; the rows `holders` have its trunk."""
+        """The free row that a job enters, if possible one of `holders`, which hold its trunk."""
         return next((row for row in holders if row in free), free[0])
 
     def _take(self, shard: int, row: int, job: RowJob) -> None:
-        """Reserves a row for a job, which enters it before the next chunk."""
+        """Reserves a row, which the job enters before the next chunk."""
         self._row_trunk[shard, row], self._row_left[shard, row] = job.trunk, len(job.items)
         self._row_served_from[shard, row] = self._num_chunks
 
@@ -232,9 +232,9 @@ class Phase:
         return self.branch_set.trunks[entry.job.trunk]
 
     def _prefill_all(self, computed: RowEntries) -> None:
-        """Computes the trunks of each shard, the longest first, as many at a time as fit.
+        """Computes the trunks of each shard, as many at a time as fit, the longest ones first.
 
-        Without padding, trunks that begin alike follow one another, so that they share tokens.
+        If padding is skipped, trunks that begin alike are computed together to share tokens.
         """
         batch, left = self._sizes.batch, computed
         if self._place_counts(self._sizes.columns):
@@ -250,13 +250,13 @@ class Phase:
             left = [of_shard[count:] for of_shard, count in pairs]
 
     def _place_counts(self, length: int) -> list[int]:
-        """The possible numbers of places of a shard's prefill; none if it computes padding."""
+        """The possible numbers of places of a shard's prefill; [] if padding is computed, too."""
         return place_counts(platform_of(self._mesh), self._sizes.batch, length)
 
     def _compact_places(
         self, trunks: list[list[list[int]]], length: int, num_places: int | None, shares: bool
     ) -> CompactPlaces | None:
-        """The places at which the trunks of all shards are computed; None: padding is computed."""
+        """The places at which trunks are computed; None if padding is computed, too."""
         if num_places is None:
             return None
         batch = self._sizes.batch
@@ -301,7 +301,7 @@ class Phase:
             return
 
         def search(search_items: SearchItems) -> SearchResult:
-            """Moves the items of these trunks to the places where their decoding begins."""
+            """Moves the items of these trunks past accepted tokens, and returns the result."""
             config, programs = self._programs.config, self._programs
             # A search computes as many logits at a time as a decode step.
             settings = SearchConfig(
@@ -330,7 +330,7 @@ class Phase:
         self._window, self._rows = copy_rows(self._mesh, window, rows, on_mesh, entering)
 
     def _entering(self, entries: RowEntries) -> EnteringTrunks:
-        """The jobs of one prefill or copy, [shards, trunks per prefill]; row W is padding."""
+        """The rows that trunks enter in a prefill or copy, and their items; row W is padding."""
         shape = (len(entries), self._sizes.batch)
         rows = np.full(shape, self._sizes.rows, np.int32)
         first, end, loaded = (np.zeros(shape, np.int32) for _ in range(3))
@@ -351,7 +351,7 @@ class Phase:
     # --- decoding ---
 
     def _decode(self) -> StartedChunk:
-        """Starts the next chunk, in a drain if few enough branches are left."""
+        """Starts the next chunk, after a move to a drain if few enough branches are left."""
         old_slots = self._move_to_drain()
         # With several hosts a NumPy value is replicated; a jax array would belong to this host.
         trunks_wait = np.array(any(self._waiting_jobs) or self._feed_queue.is_open)
@@ -365,7 +365,7 @@ class Phase:
         return StartedChunk(self._num_chunks - 1, self._accepted_prefixes.take(), old_slots, trace)
 
     def _move_to_drain(self) -> jax.Array | None:
-        """Moves the remaining branches to the smallest drain that has a slot for each."""
+        """Moves the branches to the smallest drain that fits, if any; returns their old slots."""
         if any(self._waiting_jobs) or self._feed_queue.is_open:
             return None
         remaining = self._collector.not_ended.max()
@@ -381,10 +381,10 @@ class Phase:
         return old_slots
 
     def _in_sizes(self, sizes: Sizes) -> DecodeConfig:
-        """The decode program of the phase, or of a drain, in these sizes.
+        """The settings of the decode program for the sizes of the phase or of a drain.
 
-        On one shard its chunks end early when the next drain can begin. Several shards change to a
-        drain together, so no chunk ends early.
+        On one shard a chunk ends early when the next drain can begin. Several shards move to a
+        drain together, so none of their chunks ends early.
         """
         drained_at = self._drains[0].slots if self._drains and len(self._waiting_jobs) == 1 else 0
         config = self._programs.config

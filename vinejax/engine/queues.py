@@ -1,4 +1,4 @@
-"""The shards' queues on the mesh: made before the first step, and extended by a feed's branches."""
+"""Makes the shards' queues on the mesh, and extends them by the branches of a feed."""
 
 import functools
 
@@ -22,7 +22,7 @@ def make_queue(
 ) -> Queue:
     """The shards' branches on the mesh, in the order of their jobs, padded to `size` per shard.
 
-    `match` lists the automaton's state at the start of each branch; `size` is `Sizes.queue`.
+    `match` lists the automaton's state at the start of each branch. `size` is `Sizes.queue`.
     """
     return Queue(*(put_on_shards(mesh, x) for x in _fields(branch_set, match, jobs, size)))
 
@@ -35,10 +35,10 @@ def longer_queue(
     jobs: list[list[RowJob]],
     total: np.ndarray,
 ) -> Queue:
-    """The queue with further branches, which begin at the first item of each shard's jobs.
+    """The queue with the branches of further `jobs` after the earlier items of each shard.
 
-    `total`, i64[Z], is the sum of the budgets of all earlier items. A queue has room for one more
-    entry than items.
+    `total`, i64[Z], is the sum of the budgets of all earlier items. A queue has room for one entry
+    after its last item.
     """
     counts = [sum(len(job.items) for job in of_shard) for of_shard in jobs]
     size = -(-(max(counts) + 1) // BLOCK) * BLOCK
@@ -75,7 +75,7 @@ def _fields(
 
 @functools.partial(jax.jit, static_argnames="mesh")
 def _written(mesh: Mesh, queue: Queue, block: Queue, place: Int[Array, " F"]) -> Queue:
-    """The queue with a block of entries at these places; places past its end are dropped."""
+    """The queue with a block of entries at these places, except places past the queue's end."""
 
     def one_shard(queue: Queue, block: Queue, place: jax.Array) -> Queue:
         return jax.tree.map(lambda old, new: old.at[place].set(new, mode="drop"), queue, block)

@@ -1,8 +1,8 @@
-"""The ring: columns that all slots share, read by XLA.
+"""The ring, a cache with columns that all slots share, which XLA reads.
 
-In a step all slots write the same column, with the number step modulo width. A slot sees the
-age + 1 newest columns. The columns are divided into blocks, each an array, so that a step can skip
-a block of which no slot sees a column.
+In a step all slots write the same column, whose number is the step modulo the width. A slot sees
+the age + 1 newest columns. The columns are divided into blocks, each an array, so that a step can
+skip a block of which no slot sees a column.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ class RingLayout(NamedTuple):
 
 
 class RingLayer(NamedTuple):
-    """A layer's blocks. A block is a cache of all slots in the ring's layout."""
+    """A layer's blocks. Each block has its columns of all slots, in the ring's layout."""
 
     keys: list[jax.Array]
     values: list[jax.Array]
@@ -42,7 +42,7 @@ class RingLayer(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RingStorage(Storage):
-    """The static part of a ring; its blocks and layouts follow from the platform."""
+    """The static part of a ring, from which the ring's blocks and layouts follow."""
 
     platform: str
     shares_heads: bool  # whether several query heads share keys and values
@@ -65,7 +65,7 @@ class RingStorage(Storage):
 
     @property
     def window_keys(self) -> CacheLayout:
-        """The layout of a window's keys; except on TPUs, also that of a ring's keys."""
+        """The layout of a window's keys and, except on TPUs, of a ring's keys."""
         return CacheLayout("bkhs") if self.platform == "cpu" and self.shares_heads else WINDOW
 
     def window_layer(self, new: Allocator, sizes: Sizes) -> SeparateKV:
@@ -95,7 +95,7 @@ class RingStorage(Storage):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Ring(Cache):
-    """The ring of one shard, or of all shards with their slots one shard after the other."""
+    """The ring of one shard, or of all shards, whose slots then follow one another."""
 
     layers: list[RingLayer]
     storage: RingStorage = dataclasses.field(metadata=dict(static=True))
@@ -108,7 +108,7 @@ class Ring(Cache):
     def reserve(
         self, occupied: Bool[Array, " B"], age: Int[Array, " B"]
     ) -> tuple["Ring", Bool[Array, " B"]]:
-        """The same ring; no slot waits, as each has as many columns as the largest budget."""
+        """The same ring, and False for all slots, as each has columns for the largest budget."""
         return self, jnp.zeros_like(occupied)
 
     def attention(self, step: DecodeStep) -> Attend:
@@ -152,7 +152,7 @@ class Ring(Cache):
 def ring_blocks(width: int, platform: str) -> int:
     """The number of blocks of a ring of `width` columns: one per 32 columns, from 1 to 8.
 
-    It is 1 on a GPU, where a condition inside a loop costs a round trip to the host.
+    On a GPU there is one block, since a condition in a loop costs a round trip to the host.
     """
     return 1 if platform == "gpu" else max(1, min(8, width // 32))
 
@@ -163,7 +163,7 @@ def write_column(
 ) -> list[jax.Array]:
     """The ring with the new key or value of every slot in the current column.
 
-    A column of every block is written, with its old content in all blocks except the current one.
+    One column of every block is written. All blocks but the current one get its old content.
     Choosing the block at run time would copy all blocks.
     """
     axis = layout.column_axis
@@ -190,7 +190,7 @@ def ring_part(
     rule: AttentionRule,
     layout: RingLayout,
 ) -> Part:
-    """Attention over a slot's own tokens in the ring: the columns of the last `age + 1` steps.
+    """The softmax part over a slot's own tokens, in the columns of the last `age + 1` steps.
 
     A block of which no slot sees a column is not read. Blocks are separate arrays because a slice
     of one array would be copied before it is read; `lax.cond` reads an array in place.

@@ -1,4 +1,4 @@
-"""Draws one token per sequence without sorting: temperature, top-k, top-p, inverse CDF.
+"""Draws one token per sequence with temperature, top-k and top-p, without sorting.
 
 Top-p keeps the smallest set of most probable tokens whose mass reaches p. Top-k keeps the k most
 probable tokens. All tokens that tie at the threshold are kept. Both filters need the largest
@@ -26,16 +26,16 @@ BITS = 30  # bits of a float in [0, 2) that are not always 0
 
 
 class Form(NamedTuple):
-    """The order in which a platform's devices read probabilities [B, V]; changes no token."""
+    """The order in which a platform's devices read probabilities [B, V]. No token depends on it."""
 
     bits: int  # bits of a threshold that one pass settles; a divisor of BITS
-    rows: int  # sequences per tile of memory, whose blocks lie together to avoid a copy
+    rows: int  # sequences per tile of memory; their blocks lie together to avoid a copy
     cached: int | None = None  # number of probabilities that are processed at a time; None: all
 
     def sequences(self, B: int, V: int) -> int:
         """The number of sequences that are processed at a time: B, or a power of 2 that divides B.
 
-        These sequences fit `cached` if a single one does.
+        Together they have at most `cached` probabilities, unless a single sequence has more.
         """
         if self.cached is None or B * V <= self.cached:
             return B
@@ -56,7 +56,7 @@ FORMS = {
 
 
 def _total(x: jax.Array, axis: str | None) -> jax.Array:
-    """Each sequence's sum over the whole vocabulary."""
+    """Each sequence's sum of x over the whole vocabulary."""
     x = jnp.sum(x, axis=-1)
     return x if axis is None else lax.psum(x, axis)
 
@@ -83,7 +83,7 @@ def log_softmax(logits: Float[Array, "B V"], axis: str | None = None) -> Float[A
 def take_token(
     x: Float[Array, "B V"], tokens: Int[Array, " B"], axis: str | None = None
 ) -> Float[Array, " B"]:
-    """Each sequence's entry at its token."""
+    """The entry of x at each sequence's token."""
     size = x.shape[-1]
     local = jnp.take_along_axis(x, (tokens % size)[:, None], axis=-1)[:, 0]
     return _from_place(local, tokens // size, axis)
@@ -119,7 +119,7 @@ def threshold(
 def _first_past(
     weights: Float[Array, "B n"], cumulative: Float[Array, "B n"], goal: Float[Array, " B"]
 ) -> Int[Array, " B"]:
-    """The first index at which the cumulative weight passes the goal."""
+    """For each sequence, the first index at which the cumulative weight passes the goal."""
     # A parallel cumulative sum is not monotone to the last bit. Over hundreds of blocks, a block of
     # weight 0 can raise it. Therefore only entries of positive weight may pass the goal.
     reached = jnp.where(weights > 0, cumulative, 0.0)
@@ -129,7 +129,7 @@ def _first_past(
 
 
 class _CdfSums(NamedTuple):
-    """Sums of weights for the search of the inverse CDF: over devices, then over blocks."""
+    """Sums of weights per device and per block, for the search of `inverse_cdf`."""
 
     of_places: Float[Array, "B places"]  # sum per device
     whole: Float[Array, "B places"]  # cumulative sum over devices
@@ -155,7 +155,7 @@ def _cdf_sums(weights: Float[Array, "B V"], axis: str | None, form: Form) -> _Cd
 
 
 def _before(cumulative: Float[Array, "B n"], index: Int[Array, " B"]) -> Float[Array, " B"]:
-    """The weight of all entries before this one."""
+    """The weight of all entries before the one at `index`, for each sequence."""
     sequences = jnp.arange(cumulative.shape[0])
     return jnp.where(index > 0, cumulative[sequences, index - 1], 0.0)
 
@@ -187,8 +187,8 @@ class DrawIntervals(NamedTuple):
     """The numbers u for which `inverse_cdf` draws a given token, per sequence.
 
     The last axis covers the stages of the search: devices, blocks, entries of a block. A stage
-    finds the token's entry if low <= goal < high. It then subtracts the weight before the entry
-    from the goal.
+    finds the token's entry if low <= goal < high. The next stage's goal is smaller by `before`, the
+    weight before this entry.
     """
 
     total: Float[Array, " B"]  # total weight; the first goal is u * total
@@ -200,7 +200,7 @@ class DrawIntervals(NamedTuple):
 def _goals(
     weights: Float[Array, "B n"], cumulative: Float[Array, "B n"], index: Int[Array, " B"]
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(low, high, before) [B]: the goals for which `_first_past` returns this index."""
+    """(low, high, before) [B]. `_first_past` returns `index` if low <= goal < high."""
     reached = jnp.where(weights > 0, cumulative, 0.0)
     most = reached.max(axis=-1)
     is_earlier = jnp.arange(reached.shape[-1]) < index[:, None]
@@ -232,7 +232,7 @@ def draw_intervals(
 
 
 def is_drawn(draws: DrawIntervals, u: Float[Array, " B"]) -> Bool[Array, " B"]:
-    """Whether `inverse_cdf` draws the token with the number u."""
+    """Whether `inverse_cdf` with u draws the token of `draws`, for each sequence."""
     goal, is_inside = u * draws.total, jnp.ones(u.shape, bool)
     for stage in range(draws.low.shape[-1]):
         is_inside &= (draws.low[:, stage] <= goal) & (goal < draws.high[:, stage])
@@ -247,7 +247,7 @@ def kept_probs(
     axis: str | None = None,
     form: Form = PLAIN,
 ) -> Float[Array, "B V"]:
-    """The probabilities; those outside top-k, then those outside top-p, are set to 0."""
+    """The probabilities, with 0 for tokens outside top-k and, of the others, outside top-p."""
     kept = probs
     if top_k:
         ones = jnp.ones_like(probs)
@@ -261,7 +261,7 @@ def kept_probs(
 
 
 def by_blocks(form: Form, run: Callable[..., Tree], *arrays: Shaped[Array, "B ..."]) -> Tree:
-    """Calls `run` with a block of sequences at a time; returns the joined results.
+    """Calls `run` with one block of sequences after another, and returns the joined results.
 
     Arrays and results have one entry per sequence. The first array is [B, V].
     """
@@ -286,8 +286,8 @@ def sample(
     """One token per sequence, and its log-probability under the whole temperature-scaled softmax.
 
     `u` is each sequence's uniform random number in [0, 1). The log-probability ignores top-p and
-    top-k, like the scorer's, so that the two can be compared. Temperature 0 takes the most probable
-    token (the first in a tie) and scores it at temperature 1.
+    top-k, as in `learner/score.py`, so that both can be compared. Temperature 0 takes the most
+    probable token (the first in a tie) and scores it at temperature 1.
     """
 
     def of_block(logits: Float[Array, "n V"], u: Float[Array, " n"]) -> tuple[jax.Array, jax.Array]:

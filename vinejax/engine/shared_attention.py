@@ -1,11 +1,11 @@
-"""The attention of decoding over trunks and own tokens: two parts of a softmax, merged exactly.
+"""Attention of decoding, which merges softmax parts over a trunk and over a slot's own tokens.
 
-Letters of this folder: those of the model (`model/decoder.py`) keep their meaning, with one token
+Letters of this folder: the model's letters (`model/decoder.py`) keep their meaning, with one token
 per sequence. B slots, each with one sequence; S key positions, here columns; K KV heads; G query
 heads per KV head; H head width; V vocabulary. Further letters: W rows of a shard's window, E lanes
 per row, Q entries of a shard's queue, A states of the stop strings' automaton, Z shards.
 
-A part of a softmax is (unnormalised mix of values [..., H], max [..., 1], sum [..., 1]), float32.
+A part of a softmax has three float32 arrays: mix of values [..., H], max [..., 1], sum [..., 1].
 """
 
 from typing import NamedTuple
@@ -31,7 +31,7 @@ class Queries(NamedTuple):
 
     @property
     def position(self) -> jax.Array:
-        """i32[B] the index, in its sequence, of the token that goes through the model."""
+        """i32[B] the index in the sequence of the token that the step passes through the model."""
         return self.visible + self.age
 
 
@@ -61,7 +61,7 @@ def assign_lanes(queries: Queries, rows: int, lanes: int) -> Lanes:
 
 
 def softmax_part(scores: Float[Array, "B K G S"], layout: CacheLayout, values: jax.Array) -> Part:
-    """The part of a softmax over these columns; its sum is 0 for a query that sees no column."""
+    """The softmax part over these columns, with the sum 0 for a query that sees no column."""
     top = jnp.max(scores, axis=-1, keepdims=True)
     weights = jnp.exp(scores - jnp.where(jnp.isfinite(top), top, 0.0))
     return layout.mix(weights, values), top, weights.sum(axis=-1, keepdims=True)
@@ -69,7 +69,7 @@ def softmax_part(scores: Float[Array, "B K G S"], layout: CacheLayout, values: j
 
 @jax.named_scope("trunk")
 def trunk_part(q: HeadQueries, trunks: SeparateKV, lanes: Lanes, rule: AttentionRule) -> Part:
-    """Attention of each slot over the columns of its trunk that it may see.
+    """The softmax part of each slot over those columns of its trunk that the slot may see.
 
     The queries of all slots on a row are multiplied in one matrix product, so the row is read once.
     Only queries and results are gathered, as they are small; keys and values are not.
@@ -95,15 +95,15 @@ def trunk_part(q: HeadQueries, trunks: SeparateKV, lanes: Lanes, rule: Attention
 
 
 def join(a: Part, b: Part) -> Part:
-    """The softmax part over the columns of both parts, by log-sum-exp."""
+    """The softmax part over the columns of a and of b, joined by log-sum-exp."""
     top = jnp.maximum(a[1], b[1])
-    safe = jnp.where(jnp.isfinite(top), top, 0.0)  # a query may see no column of both parts
+    safe = jnp.where(jnp.isfinite(top), top, 0.0)  # a query may see no column of either part
     scale_a, scale_b = jnp.exp(a[1] - safe), jnp.exp(b[1] - safe)
     return a[0] * scale_a + b[0] * scale_b, top, a[2] * scale_a + b[2] * scale_b
 
 
 @jax.named_scope("merge")
 def merge(a: Part, b: Part) -> Float[Array, "B *heads H"]:
-    """The attention over the columns of both parts; 0 for a query that sees no column."""
+    """The attention over the columns of a and of b; 0 for a query that sees no column."""
     mixed, _, total = join(a, b)
     return mixed / jnp.where(total > 0, total, 1.0)

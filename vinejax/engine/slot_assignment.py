@@ -1,4 +1,4 @@
-"""The host's plan of a phase: rows and lanes, and the branches that each shard decodes, in order.
+"""Plans a phase on the host: rows, lanes, and the order of the branches of each shard.
 
 A row job is a trunk with some of its branches. One row of one shard's window serves it.
 """
@@ -31,7 +31,7 @@ class RowJob:
 
 
 def window_shape(slots: int, trunks: int, branches: int) -> tuple[int, int]:
-    """Rows, and lanes per row, that keep the `slots` of a shard busy with `branches` on `trunks`.
+    """The rows, and lanes per row, with which `branches` on `trunks` keep a shard's `slots` busy.
 
     A row stays occupied until its longest branch ends, which takes about LONG_TAIL times the mean
     length. On average one in LONG_TAIL branches of the resident trunks is being decoded. The rows
@@ -45,7 +45,7 @@ def window_shape(slots: int, trunks: int, branches: int) -> tuple[int, int]:
 
 
 def lanes_per_row(slots: int, rows: int, min_lanes: int = 1) -> int:
-    """Lanes per row: LANES_PER_SLOT per slot over all rows; from 4 on, a multiple of 4."""
+    """The number of lanes per row with which all rows have LANES_PER_SLOT lanes per slot."""
     lanes = -(-LANES_PER_SLOT * slots // rows)
     if lanes >= 4:
         lanes = -(-lanes // 4) * 4
@@ -67,10 +67,10 @@ def assign(
     """The jobs of each shard, in the order in which they enter rows.
 
     Branches without a budget are left out. A scored trunk without a branch has a job of no items.
-    With a `phase` the jobs continue that phase, which has begun.
+    If `phase` is given, the jobs are added to that phase, which has begun.
 
-    Jobs with the most work come first, to a factor of 2. Among jobs of about equal work the longest
-    trunks come first, so that trunks which are prefilled together need little padding.
+    Jobs with the most work come first, where work counts as equal within a power of 2. Among equal
+    jobs the longest trunks come first, so that trunks in one prefill need little padding.
 
     A trunk with at least twice the mean work of a row (1.5 times with several shards) is divided
     into several jobs. Every shard gets about the same work, so that no row and no shard takes much
@@ -112,7 +112,7 @@ def assign(
 
 
 def _in_order(jobs: list[RowJob], lengths: Sequence[int], first: int) -> list[RowJob]:
-    """A shard's jobs in the order in which they enter rows; items are numbered from `first`."""
+    """A shard's jobs in the order in which they enter rows; `first` numbers their first item."""
     ordered = []
     for job in sorted(jobs, key=lambda x: (-x.work.bit_length(), -lengths[x.trunk])):
         ordered.append(dataclasses.replace(job, first=first))

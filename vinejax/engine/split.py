@@ -1,9 +1,9 @@
-"""Splits a model over the mesh for decoding: by hand, since every shard runs its own loop.
+"""Splits a model over the mesh for decoding, by hand, since every shard runs its own loop.
 
 A shard is the devices with one pair of coordinates (`data`, `fsdp`). Weights are replicated over
-shards and split over the tensor axis: query and KV heads, feed-forward units, the vocabulary. If
-the axis does not divide the KV heads, they are repeated until it does. If the axis does not divide
-the vocabulary, the vocabulary is not split.
+shards. The tensor axis splits query and KV heads, feed-forward units and the vocabulary. If the
+axis does not divide the KV heads, the KV heads are repeated until it does. If the axis does not
+divide the vocabulary, the vocabulary is not split.
 """
 
 import dataclasses
@@ -52,7 +52,7 @@ def check_tensor(model: Decoder, mesh: AnyMesh) -> None:
 
 
 def num_kv_heads(model: Decoder, mesh: AnyMesh) -> int:
-    """The number of KV heads over the whole tensor axis, repetitions included.
+    """The number of KV heads over the whole tensor axis, including repeated heads.
 
     It is the least common multiple of the model's KV heads and the size of the axis. Both divide
     the number of query heads, and so does this number.
@@ -78,22 +78,22 @@ def own_part(model: Decoder, mesh: Mesh) -> Decoder:
 
 
 def _on_cpu(mesh: AnyMesh) -> bool:
-    """Whether the mesh is of CPUs; False for a mesh that has only sizes."""
+    """Whether the mesh's devices are CPUs; False for an abstract mesh, which has no devices."""
     return isinstance(mesh, Mesh) and platform_of(mesh) == "cpu"
 
 
 def transposed(mesh: AnyMesh) -> tuple[str, ...]:
-    """The projections whose kernels are [outputs, inputs] in the decoding copy; on CPUs, all."""
+    """The names of the projections whose kernels are [outputs, inputs] in the decoding copy."""
     return PROJECTIONS if _on_cpu(mesh) else HEADS
 
 
 def vocab_axis(model: Decoder, mesh: AnyMesh) -> str | None:
-    """The mesh axis that splits the vocabulary; None if its size does not divide the vocabulary."""
+    """The mesh axis that splits the vocabulary; None if the vocabulary is not split."""
     return None if model.cfg.vocab_size % mesh.shape[TENSOR] else TENSOR
 
 
 def weight_specs(model: Decoder, mesh: AnyMesh, weights: Weights) -> dict[str, Any]:
-    """A PartitionSpec for each of the weights (or their shapes) from `for_decoding`."""
+    """A PartitionSpec for each of the `weights`, which are arrays or shapes, of `for_decoding`."""
     turned = transposed(mesh)
 
     def of_end(path: KeyPath, _: object) -> Spec:
@@ -116,14 +116,14 @@ def weight_specs(model: Decoder, mesh: AnyMesh, weights: Weights) -> dict[str, A
 
 @functools.partial(jax.jit, static_argnames=("model", "mesh"))
 def for_decoding(model: Decoder, mesh: AnyMesh, params: Params) -> Weights:
-    """The decoding copy: matrices in the compute dtype, a list of layers, split by `weight_specs`.
+    """The decoding copy of the weights, which is split as in `weight_specs`.
 
-    Adapters stay separate from their kernels: their sum would lose a change that is smaller than
-    half a unit in the last place of a kernel.
+    Matrices have the compute dtype, and the layers are a list. Adapters stay separate from their
+    kernels, since a sum would lose changes below half a unit in the last place of a kernel.
 
-    The kernels of q, k and v are [heads * H, D], biases [heads * H], lora_b [rank, heads * H]. KV
-    heads are repeated to fit `tensor`. On CPUs the kernels of all projections are [outputs,
-    inputs].
+    For q, k and v the kernels are [heads * H, D], the biases are [heads * H], and lora_b is [rank,
+    heads * H]. KV heads are repeated to fit `tensor`. On CPUs the kernels of all projections are
+    [outputs, inputs].
     """
     repeats = num_kv_heads(model, mesh) // model.cfg.num_kv_heads
     turned = transposed(mesh)
@@ -148,7 +148,7 @@ def for_decoding(model: Decoder, mesh: AnyMesh, params: Params) -> Weights:
 
 
 def abstract_weights(model: Decoder, mesh: AnyMesh, params: Params) -> Weights:
-    """The decoding copy as shapes with shardings; allocates nothing."""
+    """The shapes and shardings of the decoding copy, without an allocation."""
     shapes = jax.eval_shape(lambda params: for_decoding(model, mesh, params), params)
 
     def placed(x: jax.ShapeDtypeStruct, spec: Spec) -> jax.ShapeDtypeStruct:
@@ -163,7 +163,7 @@ def _gives_heads(path: KeyPath) -> bool:
 
 
 def readable(mesh: Mesh, tree: Tree) -> Tree:
-    """The outputs, replicated on every host, so that all hosts make the same decisions."""
+    """The arrays, replicated so that every host can read them and make the same decisions."""
     if not mesh.is_multi_process:
         return tree
     return lax.with_sharding_constraint(tree, NamedSharding(mesh, REPLICATED))
@@ -175,7 +175,7 @@ def embed(
 ) -> Float[Array, "*shape D"]:
     """The embeddings of tokens; each device along the mesh's `axis` holds part of the vocabulary.
 
-    With the axis None every device holds the whole vocabulary.
+    If `axis` is None, every device holds the whole vocabulary.
     """
     if axis is None:
         return model.embed(weights, tokens)

@@ -30,14 +30,14 @@ class EngineStats:
 
     @property
     def queued_utilisation(self) -> float:
-        """The fraction of slot-steps that produced a token while some branch waited.
+        """Of the slot-steps while some branch waited, the fraction that produced a token.
 
         A branch waits for a slot or for a page.
         """
         return self.queued_tokens / max(self.queued_slot_steps, 1)
 
     def mark(self) -> "EngineStats":
-        """A copy for `minus`; resets `cache_bytes`, so that earlier phases do not count."""
+        """A copy for `minus`. Sets `cache_bytes` to 0, so that earlier phases do not count."""
         earlier = dataclasses.replace(self)
         self.cache_bytes = 0
         return earlier

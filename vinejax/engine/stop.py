@@ -1,6 +1,6 @@
 """Stop strings on the device: an automaton over token texts.
 
-The host decides in the detokenised text whether a branch ended at a stop string (`core/text.py`).
+The host decides by the detokenised text whether a branch ended at a stop string (`core/text.py`).
 The device only ends branches early, so that slots do not decode past a stop string. It runs the
 automaton of Aho and Corasick (1975) with the vocabulary as its alphabet, with one table look-up per
 token.
@@ -23,9 +23,9 @@ def stop_table(stop: tuple[str, ...], texts: Sequence[str]) -> np.ndarray:
     is empty. A = 0 without stop strings. A character that is spread over several tokens leads to
     state 0. The device may therefore miss a stop string with such a character; the host does not.
 
-    A run of characters that no stop string contains is replaced by one such character. Tokens whose
-    texts are equal after that share a walk through the automaton, so a large vocabulary takes few
-    walks.
+    In the tokens' texts, a run of characters that no stop string contains is replaced by one such
+    character. Tokens whose texts are then equal share a walk through the automaton, so a large
+    vocabulary takes few walks.
     """
     if not stop:
         return np.zeros((0, len(texts)), np.int32)
@@ -50,7 +50,7 @@ def stop_table(stop: tuple[str, ...], texts: Sequence[str]) -> np.ndarray:
 
 
 def _letter_table(stop: tuple[str, ...], letters: dict[str, int]) -> np.ndarray:
-    """i32[A + 1, L + 1] the state after one more character; column L is for all other characters.
+    """i32[A + 1, L + 1] the state after a letter; column L is for characters outside `letters`.
 
     The last row belongs to HIT, whose index is -1. All of its entries are HIT.
     """
@@ -73,10 +73,10 @@ def _letter_table(stop: tuple[str, ...], letters: dict[str, int]) -> np.ndarray:
 
 
 def first_states(table: np.ndarray, branch_set: BranchSet) -> list[int]:
-    """The automaton's state at the start of each branch, after the response before the branch.
+    """The automaton's state at the start of each branch.
 
-    It equals the automaton's state when that response was sampled. After a stop string that is
-    complete before the branch, the automaton continues in state 0.
+    This is the state after the part of the branch's response that lies before the branch. After a
+    stop string that is complete before the branch, the automaton continues in state 0.
     """
     ends: dict[tuple[int, int], int] = {}  # last position of a branch, by (trunk, response)
     for b, budget in zip(branch_set.branches, branch_set.budgets, strict=True):

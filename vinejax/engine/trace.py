@@ -49,7 +49,7 @@ class Traces:
         self._begin = np.zeros((shards, slots), np.int64)  # step at which that item began
 
     def add(self, steps: HostSteps, step_counts: np.ndarray) -> EndedBranches:
-        """The branches that ended in the next chunk; `step_counts` has its steps, i64[Z]."""
+        """Adds the next chunk, of `step_counts` steps per shard; returns the ended branches."""
         slots, chunk = steps.item.shape[1:]
         self._keep(steps, step_counts)
         # Flat indices of steps: all steps of one slot, then those of the next slot.
@@ -75,7 +75,7 @@ class Traces:
         bounds = list(itertools.pairwise([0, *past.tolist()]))
 
         def gathered(steps: np.ndarray) -> list[np.ndarray]:
-            """Views of one gather; a copy for each branch would take twice as long."""
+            """Each branch's entries, as views of one array. Copies would take twice as long."""
             values = steps.reshape(-1).take(source)
             return [values[first:last] for first, last in bounds]
 
@@ -102,7 +102,7 @@ class Traces:
         )
 
     def _keep(self, steps: HostSteps, step_counts: np.ndarray) -> None:
-        """Adds the steps of the next chunk, in new and larger arrays if they do not fit."""
+        """Stores the steps of the next chunk, after a move to new arrays if there is no room."""
         if (self._num_steps + step_counts).max() > self._tokens.shape[2]:
             begin = np.where(self._item >= 0, self._begin, self._num_steps[:, None])
             dropped = begin.min(axis=1)  # number of steps that no unfinished branch needs

@@ -3,7 +3,7 @@
 On a CPU a padded position costs as much time as a token. Projections and logits are therefore
 computed for P places only, which hold the tokens of B trunks one after the other. Attention alone
 is computed for all B * T positions. Trunks with a common beginning share its places, except for its
-last token: the tokens after that one differ, and so do their log-probabilities.
+last token, because different tokens follow, which have different log-probabilities.
 
 SmolLM2-135M scores 64 solutions of eight word problems, half of whose tokens are prompts, in 0.51
 of the CPU time of a prefill without shared places and with logits of all positions (medians of
@@ -38,14 +38,14 @@ class CompactPlaces(NamedTuple):
 def without_padding(
     compact_places: CompactPlaces | None, x: Shaped[jax.Array, "B T *rest"]
 ) -> jax.Array:
-    """The entries of x at the places, [1, P, ...]; all of x if `compact_places` is None."""
+    """The entries of x at the P places, [1, P, ...]; x itself if `compact_places` is None."""
     return x if compact_places is None else x.reshape(-1, *x.shape[2:])[compact_places.source][None]
 
 
 def with_padding(
     compact_places: CompactPlaces | None, x: jax.Array
 ) -> Shaped[jax.Array, "B T *rest"]:
-    """The inverse of `without_padding`; 0 where there is no token."""
+    """The entries [B, T, ...] of the x that `without_padding` returned; 0 at padding."""
     return (
         x
         if compact_places is None
@@ -54,14 +54,14 @@ def with_padding(
 
 
 class PrefillFit(NamedTuple):
-    """The number of trunks that one prefill computes, and of the places that it needs."""
+    """The number of trunks that one prefill computes, and the number of its places."""
 
     counts: list[int]  # number of trunks per shard
     places: int | None  # number of places of a shard; None if all positions are computed
 
 
 def place_counts(platform: str, batch: int, length: int) -> list[int]:
-    """The possible numbers of places of a shard; none where padding is computed, too."""
+    """The possible numbers of places of a shard; [] if padding is computed, too."""
     skips_padding = platform == "cpu" and batch >= MIN_TRUNKS
     return [batch * length * share // 16 for share in SIZES] if skips_padding else []
 
@@ -83,13 +83,13 @@ def in_groups(trunks: Sequence[Sequence[int]]) -> list[int]:
 
 
 def num_common(one: Sequence[int], other: Sequence[int]) -> int:
-    """The length of the common beginning of two sequences."""
+    """The number of tokens of the common beginning of two sequences."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((n for n, (x, y) in pairs if x != y), min(len(one), len(other)))
 
 
 def shared_tokens(trunks: Sequence[Sequence[int]], shares: bool = True) -> list[tuple[int, int]]:
-    """For each trunk, an earlier trunk and the number of first tokens whose places it shares.
+    """For each trunk, the earlier trunk and the number of tokens with which it shares places.
 
     Without `shares` no trunk shares places.
     """
@@ -106,9 +106,9 @@ def shared_tokens(trunks: Sequence[Sequence[int]], shares: bool = True) -> list[
 def fit_prefill(
     trunks: Sequence[Sequence[Sequence[int]]], sizes: Sequence[int], shares: bool = True
 ) -> PrefillFit:
-    """The number of each shard's trunks that fit the smallest of `sizes` that holds all trunks.
+    """The number of places of a prefill, and how many of each shard's trunks fit these places.
 
-    If no size holds all, the last one is used. With `shares` trunks that begin alike share places.
+    The smallest of `sizes` that fits all is used, else the last (`shares`: see `shared_tokens`).
     """
     if not sizes:
         return PrefillFit([len(of_shard) for of_shard in trunks], None)
@@ -124,7 +124,7 @@ def fit_prefill(
 def compact_places_of(
     trunks: Sequence[Sequence[int]], batch: int, length: int, places: int, shares: bool = True
 ) -> CompactPlaces:
-    """The places of a shard's trunks, as arrays on the host; `shares` as for `fit_prefill`."""
+    """The places of a shard's trunks, as arrays on the host (`shares`: see `shared_tokens`)."""
     source, place = np.zeros(places, np.int32), np.full((batch, length), places, np.int32)
     end = 0
     shared = shared_tokens(trunks, shares)

@@ -1,4 +1,4 @@
-"""The window: the keys and values of the trunks that are resident on a shard.
+"""The window, which holds the keys and values of the trunks that are resident on a shard.
 
 A window has W rows of S columns. A prefill writes trunks into rows; decoding only reads them. A row
 can be copied, so that more slots read a trunk than one row has lanes. Trunks are padded on the
@@ -23,13 +23,13 @@ from vinejax.model.sharding import on_shards, platform_of
 
 
 class Window(NamedTuple):
-    """Keys and values of the resident trunks in each layer, in the form of the slots' cache."""
+    """Keys and values of the resident trunks in each layer, in the form that the cache needs."""
 
     layers: list[SeparateKV | JoinedKV]  # one of the two forms in all layers
 
 
 class WindowRows(NamedTuple):
-    """The items of each row that no slot has taken yet: next .. end - 1 in the queue."""
+    """The items of each row that no slot has taken yet: entries next .. end - 1 of the queue."""
 
     next: jax.Array  # i32[W]
     end: jax.Array  # i32[W]
@@ -44,7 +44,7 @@ class EnteringTrunks(NamedTuple):
 
 
 class KnownTrunk(NamedTuple):
-    """The first columns of trunks, which rows have already and a prefill need not compute."""
+    """The first columns of B trunks, which are in rows already and need not be computed."""
 
     row: jax.Array  # i32[B] row with these columns; the trunk may enter another row
     columns: jax.Array  # i32[B] number of these columns
@@ -52,7 +52,7 @@ class KnownTrunk(NamedTuple):
     def joined(
         self, layer: SeparateKV | JoinedKV, lengths: Int[Array, " B"], k: jax.Array, v: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """Keys and values [B, S, K, H] of the rows, with new ones [B, T, K, H] appended."""
+        """The rows' keys and values [B, S, K, H], with `k` and `v` after the known columns."""
         T, old = k.shape[1], layer.of_rows(self.row)
         trunk, last = jnp.arange(k.shape[0])[:, None], old[0].shape[1]
         places = jnp.where(jnp.arange(T) < lengths[:, None], self.positions(T), last)
@@ -94,12 +94,12 @@ def prefill(
 ) -> PrefillResult:
     """Computes B trunks and writes them into the rows that they enter.
 
-    `lengths` are those of the trunks, 0 for padding of the batch. Padding of tokens is on the
-    right. With a `temperature` also returns the log-probabilities of the trunks' own tokens: entry
-    t belongs to tokens[:, t], and entry 0 is 0. With `keeps_hidden` also returns the final hidden
-    states. With `known` columns `tokens` come after these columns and attend to them, too, and
-    whole rows are written; `temperature` and `keeps_hidden` must then be off. Tokens are computed
-    at their `compact_places`; with None all positions are computed.
+    `lengths` are the trunks' lengths, 0 for padding of the batch. Padding of tokens is on the
+    right. With a `temperature` the result has the log-probabilities of the trunks' own tokens, of
+    which entry t belongs to tokens[:, t] and entry 0 is 0. With `keeps_hidden` the result has the
+    final hidden states. `tokens` come after `known` columns and attend to these, too. Whole rows
+    are then written, and `temperature` and `keeps_hidden` must be off. Tokens are computed at their
+    `compact_places`; if these are None, all positions are computed.
     """
     part, axis = split.own_part(model, mesh), split.vocab_axis(model, mesh)
 
@@ -137,7 +137,7 @@ def prefill(
 
 
 def _serve(rows: WindowRows, entering: EnteringTrunks) -> WindowRows:
-    """Assigns new items to the rows that trunks enter."""
+    """The rows, with new items where trunks enter."""
     return jax.tree.map(
         lambda old, new: old.at[entering.row].set(new, mode="drop"), rows, entering.serves
     )
@@ -156,7 +156,7 @@ def _trunk_kv(
 ) -> tuple[list[tuple[jax.Array, jax.Array]], jax.Array]:
     """Each layer's keys and values [B, T, K, H], and the final hidden states without padding.
 
-    With `known` columns, keys and values are those of all S columns of the rows in `window`.
+    With `known` columns, keys and values have all S columns of the trunks' rows in `window`.
     """
     B, T = tokens.shape
     positions = jnp.broadcast_to(jnp.arange(T), (B, T)) if known is None else known.positions(T)
@@ -189,7 +189,7 @@ def _trunk_kv(
 def copy_rows(
     mesh: Mesh, window: Window, rows: WindowRows, source: Int[Array, " B"], entering: EnteringTrunks
 ) -> tuple[Window, WindowRows]:
-    """Copies the trunks of rows `source` into the rows that they enter."""
+    """Copies the trunks in the rows `source` into the rows that the trunks enter."""
 
     def one_shard(window: Window, rows: WindowRows, source: jax.Array, entering: EnteringTrunks):
         window = jax.tree.map(lambda x: x.at[entering.row].set(x[source], mode="drop"), window)

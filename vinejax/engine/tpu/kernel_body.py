@@ -1,7 +1,7 @@
-"""The parts that both decoding kernels share (`kernels.py`): an online softmax, block by block.
+"""The code that both decoding kernels (`kernels.py`) share, of an online softmax block by block.
 
-Each step of the grid computes its items in order, the live blocks of its own groups. Meanwhile the
-next block is copied from HBM. Scratch arrays are in VMEM and SMEM.
+Each step of the grid computes in order its items, which are the live blocks of its groups. While an
+item is computed, the next one is copied from HBM. Scratch arrays are in VMEM and SMEM.
 """
 
 import functools
@@ -48,8 +48,8 @@ class Items(NamedTuple):
 class Scratch(NamedTuple):
     """The memory of a core. `acc`, `top` and `total` are the softmax of the current group.
 
-    A group known only at run time cannot index arrays with a row per query. Queries are therefore
-    copied to arrays by group first, and results are copied from such arrays last.
+    A group that is known only at run time cannot index an array with a row per query. A step
+    therefore begins by copying queries to an array by group, and ends by copying results from one.
     """
 
     kv: Ref  # [2, K, BLOCK, W] current block and next block
@@ -101,14 +101,14 @@ def mix_width(head_dim: int) -> int:
     """The width of a query and of a mix inside the kernel.
 
     If a head fills whole registers, its keys and values are sliced from a block. Otherwise the
-    whole block serves as keys and as values. Queries are then 0 where the block has values, and
-    only the second half of a mix, over values, is used.
+    whole block serves both as keys and as values. Queries are then 0 at the block's values, and
+    only the second half of a mix, which is over values, is used.
     """
     return head_dim if head_dim % LANES == 0 else 2 * head_dim
 
 
 def current_step(grid: Grid, items: Items) -> GridStep:
-    """The current step; reads `program_id`, which must happen outside conditions and loops."""
+    """The current step. A kernel must call this function outside conditions and loops."""
     core, part = pl.program_id(0), pl.program_id(1)
     step = core * grid.parts + part
     return GridStep(
@@ -132,10 +132,10 @@ def copy_block(
 ) -> None:  # fmt: skip
     """Starts or awaits the copy of item i, which begins at column `first` of its source.
 
-    The copy covers the columns up to the last visible one, rounded up to a PIECE. Sizes are static,
-    so it consists of copies whose lengths are powers of two that add up to this number. A choice of
-    one copy among all lengths would take twice as long to issue, because copies that are not chosen
-    are issued, too, without effect.
+    The copy covers the columns up to the last visible one, rounded up to a PIECE. As sizes must be
+    static, several copies are made, whose lengths are powers of two with this number as their sum.
+    A choice of one copy among all lengths would take twice as long to issue, because copies that
+    are not chosen are issued, too, without effect.
     """
     group, source, buffer = items.group[i], items.source[i], i & 1
     piece = min(PIECE, BLOCK)
@@ -155,7 +155,7 @@ def copy_block(
 
 
 def start_core(step: GridStep, scratch: Scratch, copy: Copy) -> None:
-    """Starts the first copy of a core."""
+    """Starts the first copy of a core, before which `scratch.kv` is set to 0."""
 
     @pl.when(step.is_first)
     def _():
@@ -165,7 +165,7 @@ def start_core(step: GridStep, scratch: Scratch, copy: Copy) -> None:
 
 
 def for_each_item(step: GridStep, copy: Copy, compute: Callable[[jax.Array], None]) -> None:
-    """Calls `compute` with each item of the step after its copy, while the next one is copied."""
+    """Calls `compute` with each copied item of the step, while the next item is being copied."""
 
     def item(i: jax.Array, _: None) -> None:
         pl.when(i + 1 < step.core_end)(lambda: copy(i + 1, start))
@@ -187,7 +187,7 @@ def group_rows(group: int, scratch: Scratch) -> slice:
 
 
 def unpack_queries(q: Ref, scratch: Scratch, head_dim: int) -> None:
-    """Copies queries [groups * M, K * H] to an array by group, in float32."""
+    """Copies queries [groups * M, K * H] to `scratch.query`, in float32."""
     groups, _, _, width = scratch.query.shape
     rows = q[...].astype(jnp.float32)
     for group in range(groups):
@@ -211,7 +211,7 @@ def attend(
     items: Items, scratch: Scratch, seen: Ref, i: jax.Array, group: jax.Array, head_dim: int,
     rule: AttentionRule,
 ) -> None:  # fmt: skip
-    """Adds item i to the running softmax of its group, which has the number `group` in the step."""
+    """Adds item i to the running softmax of its group, number `group` among the step's groups."""
     stacks, kv = scratch.stacks, scratch.kv[i & 1]
     bounds = jnp.concatenate([seen[group]] * stacks.heads, axis=0)  # [rows, LANES]
     column = items.block[i] * BLOCK + lax.broadcasted_iota(jnp.int32, (stacks.rows, BLOCK), 1)

@@ -1,13 +1,13 @@
 """Pallas kernels for TPU: attention of groups of queries over the live blocks of their caches.
 
-A group is a set of queries that read the same columns together. Its queries are those of some lanes
-of a row, over the row, or those of one slot, over its pages. Each of the M queries sees its own
-range of columns, `first .. limit - 1`. A block has BLOCK columns. The live blocks of a group are
-those from the first to the last that some query sees. Each is copied from the memory of the chip
-(HBM) while the previous one is computed. Of the last block only the PIECEs with visible columns are
-copied. The kernel over rows runs first and returns softmax parts (`row_body.py`). The kernel over
-pages continues from these parts, returns the attention, and writes the step's new columns in place
-(`page_body.py`).
+A group is a set of queries that read the same columns together. These are either the queries of
+some lanes of a row, which read the row, or those of one slot, which read the slot's pages. Each of
+the M queries sees its own range of columns, `first .. limit - 1`. A block has BLOCK columns. The
+live blocks of a group are those from the first to the last that some query sees. Each block is
+copied from the chip's memory (HBM) while the previous one is computed. Of the last block only the
+PIECEs with visible columns are copied. The kernel over rows runs first and returns softmax parts
+(`row_body.py`). The kernel over pages continues from these parts, returns the attention, and writes
+the step's new columns in place (`page_body.py`).
 
 Keys and values are side by side, [N, K, S, 2 * H]. One copy then fetches both, and heads of 64 fill
 the 128 lanes of a register. Letters beside those of `engine/shared_attention.py`: N groups, M
@@ -75,7 +75,7 @@ def attend_pages(
     start: Float[Array, "queries lanes"],
     pool: Float[Array, "P K BLOCK W"],
 ) -> tuple[Float[Array, "queries flat"], jax.Array]:
-    """The attention over the parts `start` and each query's own columns, and the new pool.
+    """The attention over each query's own columns, merged with `start`, and the new pool.
 
     The source of a block is a page. `k` and `v` are written to column `end` - 1 of each group that
     has columns, in place if the pool is donated. The attention of a group without columns is 0.
@@ -98,9 +98,9 @@ def _run(
     results: list[jax.ShapeDtypeStruct],
     scratch: list[Any],
 ) -> tuple[jax.Array, ...]:
-    """Runs a kernel. `arrays`, the queries first, and the first result have rows by group.
+    """Runs a kernel and returns one or two results. The second one is the cache.
 
-    A second result is the cache, written in place.
+    `arrays`, of which the first has the queries, and the first result are ordered by group.
     """
     grid, scalars = call.grid, call.schedule[:-1]
     num_groups = len(arrays[0]) // call.queries
@@ -123,7 +123,7 @@ def _run(
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "arbitrary"),
             vmem_limit_bytes=VMEM_BYTES,
-            disable_bounds_checks=True,  # rows and pages are in range; 70 bundles a block
+            disable_bounds_checks=True,  # sources are in range; checks take 70 bundles a block
         ),
         interpret=call.interpret,
         name=body.__name__,
@@ -132,7 +132,7 @@ def _run(
 
 
 def _by_group(grid: Grid, x: jax.Array | jax.ShapeDtypeStruct) -> pl.BlockSpec:
-    """The spec of an array with rows by group; each step of the grid has its rows in VMEM."""
+    """The spec of an array with rows by group. A step of the grid has its own rows in VMEM."""
     others = (0,) * (len(x.shape) - 1)
 
     def index(core: jax.Array, part: jax.Array, *_: Ref) -> tuple[jax.Array | int, ...]:

@@ -1,4 +1,4 @@
-"""The body of the kernel over the slots' pages: attends, and writes the step's new columns."""
+"""The body of the kernel over the slots' pages, which also writes the step's new columns."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ class PageArguments(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Further memory of a core, for the softmax parts of rows and for the new columns."""
+    """Memory of a core beside `Scratch`, for the softmax parts of rows and the new columns."""
 
     starts: Ref  # [groups, M, lanes] softmax parts from which groups start
     new: Ref  # [groups, K, 1, W] keys and values of the new columns
@@ -56,7 +56,7 @@ def column_shapes(groups: int, queries: int, pool: Float[Array, "P K BLOCK W"]) 
 
 
 def page_body(grid: Grid, head_dim: int, rule: AttentionRule, *refs: Ref) -> None:
-    """One step of the grid. The source of a block is a page, which holds no other block."""
+    """Runs one step of the grid. The source of a block is a page, which holds only this block."""
     items, ref = Items(*refs[:6]), PageArguments(*refs[6:14])
     scratch, columns = Scratch(*refs[14:22]), Columns(*refs[22:])
     step = kernel.current_step(grid, items)
@@ -86,7 +86,7 @@ def page_body(grid: Grid, head_dim: int, rule: AttentionRule, *refs: Ref) -> Non
 
 
 def _unpack_columns(ref: PageArguments, scratch: Scratch, columns: Columns, head_dim: int) -> None:
-    """Copies new columns and softmax parts to arrays by group, in float32."""
+    """Copies new columns and softmax parts to the arrays of `columns`, in float32."""
     k, v = ref.k[...].astype(jnp.float32), ref.v[...].astype(jnp.float32)
     for group in range(columns.new.shape[0]):
         columns.starts[group] = ref.start[kernel.group_rows(group, scratch)]
@@ -97,7 +97,7 @@ def _unpack_columns(ref: PageArguments, scratch: Scratch, columns: Columns, head
 
 
 def _begin(scratch: Scratch, columns: Columns, group: jax.Array, head_dim: int) -> None:
-    """Sets the running softmax to the part over the trunk's row, for a new group."""
+    """Begins a group with the running softmax equal to the softmax part over the trunk's row."""
     heads = scratch.kv.shape[1]
     stats = part_shape(heads, head_dim).stats
     for head in range(heads):
@@ -113,7 +113,7 @@ def _begin(scratch: Scratch, columns: Columns, group: jax.Array, head_dim: int) 
 def _write(
     items: Items, scratch: Scratch, columns: Columns, new_pool: Ref, i: jax.Array, group: jax.Array
 ) -> None:
-    """Writes a group's new column to its last block, item i, and sends the tile to HBM."""
+    """Writes a group's new column to the group's last block, item i, and the tile to HBM."""
     buffer, rows = lax.rem(i, 2), columns.stage.shape[2]
     column = items.end[items.group[i]] - 1 - items.block[i] * BLOCK
     first = pl.multiple_of(lax.div(column, rows) * rows, rows)
@@ -137,7 +137,7 @@ def _write(
 
 
 def _store(scratch: Scratch, group: jax.Array, head_dim: int) -> None:
-    """Writes a group's attention, the normalised mix, to its place in `scratch.result`."""
+    """Normalises a group's mix, and writes this attention to `scratch.result`."""
     for stack in range(scratch.stacks.count):
         total = scratch.total[stack][:, :1]
         scratch.acc[stack] = scratch.acc[stack] / jnp.where(total > 0, total, 1.0)

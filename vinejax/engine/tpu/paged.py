@@ -1,4 +1,4 @@
-"""The paged cache: each slot has its own columns in pages, which kernels read and write.
+"""The paged cache, in which each slot has columns of its own in pages that kernels access.
 
 A slot that has drawn `age` tokens writes column `age` and sees the columns up to that one. Slots
 take pages as their branches grow, and return them when the branches end (`pages.py`).
@@ -34,13 +34,13 @@ class PagedStorage(Storage):
         return -(-columns // BLOCK) * BLOCK
 
     def slot_bytes(self, slots: int, width: int, column_bytes: int) -> int:
-        """Bytes per slot if all slots together have `min_pages` pages."""
+        """The bytes per slot if all slots together have `min_pages` pages."""
         return -(-column_bytes * BLOCK * min_pages(slots, width) // slots)
 
     def fitted(self, slots: int, width: int, room: int) -> "PagedStorage":
-        """A pool for all columns of the slots, or a number of whole sixteenths of it that fits.
+        """A pool for all columns of the slots or, if `room` is too small, of some sixteenths of it.
 
-        The pool has at least `min_pages`, or as many pages as there is room for.
+        The pool has at least `min_pages` pages, or as many as there is room for.
         """
         room = room // BLOCK
         whole = slots * (width // BLOCK)
@@ -70,18 +70,18 @@ class PagedStorage(Storage):
         return PagedCache(pool, pages, cores, interpret=platform_of(new.mesh) == "cpu")
 
     def drain_rows(self, sizes: Sizes, slots: int) -> int:
-        """All rows, without a move: a row that no slot reads costs nothing."""
+        """The number of all rows. None is left out, as a row that no slot reads costs nothing."""
         return sizes.rows
 
     def drain_columns(self, sizes: Sizes, drain: Sizes) -> int:
         return 0
 
     def columns_read(self, seen: float, columns: int) -> float:
-        """The visible columns and half a PIECE, on average, as whole PIECEs are read."""
+        """`seen` and half a PIECE, the mean excess of reading whole PIECEs; at most `columns`."""
         return min(seen + PIECE / 2, columns)
 
     def sequences_read(self, sizes: Sizes, busy: float) -> tuple[float, float]:
-        """The rows and slots of busy slots only; at most as many rows as slots are busy."""
+        """At most `busy` rows, and `busy` slots, as nothing is read for idle slots."""
         return min(sizes.rows, busy), busy
 
     def usable_slots(self, sizes: Sizes, mean_tokens: float) -> int:
@@ -94,7 +94,7 @@ class PagedStorage(Storage):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PagedCache(Cache):
-    """The pool and the pages of one shard, or of all shards, one after the other."""
+    """The pool and the pages of one shard, or of all shards, which then follow one another."""
 
     layers: list[JoinedKV]  # pool per layer
     pages: Pages
@@ -105,7 +105,7 @@ class PagedCache(Cache):
     def reserve(
         self, occupied: Bool[Array, " B"], age: Int[Array, " B"]
     ) -> tuple["PagedCache", Bool[Array, " B"]]:
-        """Slots that begin a block take a page; if too few are free, some slots return theirs."""
+        """Gives a page to slots that begin a block. If too few are free, some slots must wait."""
         pages, waits = take_pages(self.pages, occupied, age)
         return dataclasses.replace(self, pages=pages), waits
 
@@ -134,7 +134,7 @@ class PagedCache(Cache):
 
 
 def held_pages(mean_tokens: float, width: int) -> float:
-    """Expected pages of a busy slot if branches have exponential lengths up to `width` tokens."""
+    """The expected pages of a busy slot, for exponential lengths of branches up to `width`."""
     return min(1 / -math.expm1(-BLOCK / mean_tokens), width // BLOCK)
 
 
@@ -142,6 +142,6 @@ def min_pages(slots: int, width: int) -> int:
     """The fewest pages of a pool for `slots` slots of up to `width` columns.
 
     The slots hold this number on average if branches have width / LONG_TAIL tokens, the mean that
-    all shapes of a phase assume. It is at least the number of pages that one slot can hold.
+    all shapes of a phase assume. The pool has at least the pages that a single slot can hold.
     """
     return max(math.ceil(slots * held_pages(width / LONG_TAIL, width)), width // BLOCK)

@@ -1,4 +1,4 @@
-"""Pages: the memory of the keys and values of the slots' own tokens, for the kernel.
+"""Pages, which hold the keys and values of the slots' own tokens for the kernels.
 
 A shard has one pool of pages. A page has BLOCK columns in every layer. A slot takes a page when it
 begins a new block, and returns all its pages when its branch ends. Memory is therefore needed for
@@ -6,7 +6,7 @@ the tokens drawn so far, not for the largest budget of every slot.
 
 If a step needs more pages than are free, the branches with the fewest tokens return their pages and
 wait. Such a branch restarts in the same slot once a page is free. It draws the same tokens, as a
-draw depends on its place alone. The branch with the most tokens never waits, so all branches end.
+draw depends only on its place. The branch with the most tokens never waits, so all branches end.
 In the worst case all branches use up their budgets. The number of slots that decode to the end at a
 time is then the number of whole branches that fit the pages, about as many as a ring in the same
 memory would have.
@@ -25,7 +25,7 @@ from vinejax.engine.tpu.schedule import BLOCK
 class Pages(NamedTuple):
     """The P pages of a shard. A slot holds one page per block in which it has columns.
 
-    After `age` tokens these are its first ceil(age / BLOCK) blocks.
+    A slot that has drawn `age` tokens has columns in its first ceil(age / BLOCK) blocks.
     """
 
     of_slot: jax.Array  # i32[B, blocks] page of each block; undefined for blocks without columns
@@ -38,7 +38,7 @@ def take_pages(
 ) -> tuple[Pages, Bool[Array, " B"]]:
     """Takes pages for a step, which writes column `age` of each occupied slot.
 
-    Also returns the occupied slots that wait instead, bool[B]. These slots hold no pages.
+    Also returns bool[B] the occupied slots that wait instead. These slots hold no pages.
     """
     needs = occupied & (age % BLOCK == 0)
     waits = lax.cond(
@@ -57,7 +57,7 @@ def take_pages(
 
 
 def give_back(pages: Pages, chosen: Bool[Array, " B"], age: Int[Array, " B"]) -> Pages:
-    """Frees the pages of the chosen slots; slots have drawn `age` tokens."""
+    """Frees the pages of the chosen slots, each of which has drawn `age` tokens."""
     is_freed = chosen[:, None] & (jnp.arange(pages.of_slot.shape[1]) < _num_held(age)[:, None])
     place = pages.num_free + jnp.cumsum(is_freed) - 1
     place = jnp.where(is_freed.ravel(), place, pages.free.shape[0])
@@ -78,7 +78,7 @@ def _to_wait(
     needs: Bool[Array, " B"],
     age: Int[Array, " B"],
 ) -> Bool[Array, " B"]:
-    """The fewest slots whose wait lets the pages suffice, those with the fewest tokens first."""
+    """The slots that wait for pages: as few as possible, those with the fewest tokens first."""
     order = jnp.argsort(jnp.where(occupied, age, jnp.iinfo(jnp.int32).max))
     held, needed = jnp.where(occupied, _num_held(age), 0)[order], needs[order].astype(jnp.int32)
     # Free pages, and pages that the other slots need, if all slots before this one wait.

@@ -29,7 +29,7 @@ class LayerCalls(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """The columns that queries see: each query sees `first` .. `limit` - 1."""
+    """The columns, `first` .. `limit` - 1, that each query sees."""
 
     first: Int[Array, " n"]
     limit: Int[Array, " n"]
@@ -39,7 +39,7 @@ class RaggedAttention:
     """The attention of one decode step; layers with the same rule share schedules."""
 
     def __init__(self, step: DecodeStep, pages: Pages, cores: int, interpret: bool):
-        """`cores` is the number of cores of a device, `interpret` that of `KernelCall`."""
+        """`cores` is the number of a device's cores. `interpret` is a field of `KernelCall`."""
         self._step, self._pages = step, pages
         self._cores, self._interpret = cores, interpret
         self._calls: dict[AttentionRule, LayerCalls] = {}
@@ -48,7 +48,7 @@ class RaggedAttention:
         self, q: HeadQueries, k: Float[Array, "B 1 K H"], v: Float[Array, "B 1 K H"],
         trunks: JoinedKV, pool: JoinedKV, rule: AttentionRule,
     ) -> tuple[HeadQueries, JoinedKV]:  # fmt: skip
-        """A layer's attention, 0 for idle slots, and its pool with the slots' new columns."""
+        """A layer's attention, 0 for idle slots, and the layer's pool with the new columns."""
         if rule not in self._calls:
             self._calls[rule] = self._calls_for(rule, q, trunks.kv)
         calls, lanes = self._calls[rule], self._step.lanes
@@ -94,7 +94,7 @@ class RaggedAttention:
         self, rule: AttentionRule, q: HeadQueries, bounds: Bounds, sources: Int[Array, "N blocks"],
         max_items: int | None = None,
     ) -> KernelCall:  # fmt: skip
-        """A call for N groups of consecutive lanes (or slots), with G queries per lane."""
+        """A kernel call for N groups, each of consecutive lanes of a row or of one slot."""
         _, heads, per_head, head_dim = q.shape
         first, limit = (jnp.repeat(x.reshape(len(sources), -1), per_head, axis=1) for x in bounds)
         grid = grid_for(len(sources), first.shape[1], heads, head_dim, self._cores)
@@ -105,7 +105,7 @@ class RaggedAttention:
 def _num_groups(lanes: int, queries_per_head: int) -> int:
     """The smallest number of equal groups of a row's lanes with at most MAX_QUERIES queries each.
 
-    It is the number of lanes if a single lane has more queries.
+    If a single lane has more queries, each lane is a group.
     """
     return min(
         n

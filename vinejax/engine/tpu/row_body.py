@@ -1,4 +1,4 @@
-"""The body of the kernel over the window's rows: returns parts of a softmax, writes no cache."""
+"""The body of the kernel over the window's rows, which computes parts of a softmax."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ class RowArguments(NamedTuple):
 
 
 def row_body(grid: Grid, head_dim: int, rule: AttentionRule, *refs: Ref) -> None:
-    """One step of the grid. The source of a block is a row; block n begins at column n * BLOCK."""
+    """Runs a step of the grid. Blocks are in rows, where block n begins at column n * BLOCK."""
     items, ref, scratch = Items(*refs[:6]), RowArguments(*refs[6:10]), Scratch(*refs[10:])
     step = kernel.current_step(grid, items)
 
@@ -46,7 +46,7 @@ def row_body(grid: Grid, head_dim: int, rule: AttentionRule, *refs: Ref) -> None
 
 
 def _clear_results(scratch: Scratch, head_dim: int) -> None:
-    """Sets all results to the softmax part over no columns; groups without items keep it."""
+    """Sets all results to the softmax part over no columns, which empty groups keep."""
     heads = scratch.kv.shape[1]
     zeros = jnp.zeros(scratch.result.shape, jnp.float32)
     head = lax.broadcasted_iota(jnp.int32, zeros.shape, 2) - part_shape(heads, head_dim).stats
@@ -54,14 +54,14 @@ def _clear_results(scratch: Scratch, head_dim: int) -> None:
 
 
 def _begin(scratch: Scratch) -> None:
-    """Resets the running softmax to the part over no columns, for a new group."""
+    """Begins a group with the running softmax equal to the softmax part over no columns."""
     scratch.acc[...] = jnp.zeros_like(scratch.acc)
     scratch.top[...] = jnp.full_like(scratch.top, kernel.EMPTY)
     scratch.total[...] = jnp.zeros_like(scratch.total)
 
 
 def _store(scratch: Scratch, group: jax.Array, head_dim: int) -> None:
-    """Writes a group's complete softmax part to its place in `scratch.result`."""
+    """Writes the complete softmax part of a group to `scratch.result`."""
     heads, num_queries = scratch.kv.shape[1], scratch.result.shape[1]
     shape = part_shape(heads, head_dim)
     lane = lax.broadcasted_iota(jnp.int32, (num_queries, shape.lanes - shape.stats), 1)

@@ -1,8 +1,8 @@
 """The grid of a decoding kernel, and the schedule of the blocks that it reads (`kernels.py`).
 
-A group is a set of queries that read the same columns together: those of one slot, over its pages,
-or those of some lanes of a row, over the row. Letters as in `kernels.py`: N groups, M queries of a
-group.
+A group is a set of queries that read the same columns together: either those of one slot, which
+read the slot's pages, or those of some lanes of a row, which read the row. Letters are those of
+`kernels.py`: N groups, M queries of a group.
 """
 
 import math
@@ -21,7 +21,7 @@ OPERAND_BYTES = 2**20  # bytes of queries and results in VMEM at a time; Pallas 
 
 
 class Schedule(NamedTuple):
-    """The blocks that a step reads, for all layers with the same window. An item is one block."""
+    """The blocks that a decode step reads in layers with the same window; an item is a block."""
 
     first_item: jax.Array  # i32[steps + 1] first item of each step of the kernel's grid
     group: jax.Array  # i32[items] group of the item; entries after first_item[-1] are padding
@@ -33,7 +33,7 @@ class Schedule(NamedTuple):
 
 
 class PartShape(NamedTuple):
-    """The layout of a softmax part per query, f32[.., lanes], which one gather moves to the slots.
+    """The layout of an array f32[.., lanes] that has the softmax part of one query per row.
 
     The unnormalised mixes of the heads come first, one after the other. From lane `stats` on follow
     the maxima of the heads, then their sums. XLA would copy an array with an axis of heads.
@@ -44,7 +44,7 @@ class PartShape(NamedTuple):
 
 
 def part_shape(heads: int, head_dim: int) -> PartShape:
-    """The shape of a part over `heads` KV heads."""
+    """The layout of softmax parts with `heads` KV heads."""
     stats = _whole_registers(heads * head_dim)
     return PartShape(stats, stats + _whole_registers(2 * heads))
 
@@ -54,7 +54,7 @@ def _whole_registers(lanes: int) -> int:
 
 
 class Grid(NamedTuple):
-    """The steps of a kernel call: `cores` x `parts`, with `groups` groups in each.
+    """The `cores` x `parts` steps of a kernel call, each of which computes `groups` groups.
 
     The last groups may be padding without queries.
     """
@@ -70,7 +70,7 @@ class Grid(NamedTuple):
 
 
 def grid_for(num_groups: int, queries: int, heads: int, head_dim: int, cores: int) -> Grid:
-    """The grid with the fewest groups for `num_groups` groups of `queries` queries.
+    """The grid with the least padding for `num_groups` groups of `queries` queries.
 
     `heads` are KV heads. Arrays have one row per query, and the queries of a step fill whole
     registers.
@@ -98,7 +98,7 @@ def make_schedule(
     """The live blocks of groups whose queries see columns `first` .. `limit` - 1.
 
     `sources` are the rows or pages that hold the blocks of each group. At most `max_items` blocks
-    are live; with None, all blocks of all groups may be live.
+    are live; if it is None, all blocks of all groups may be live.
     """
     num_groups, num_blocks = sources.shape
     first, limit = (jnp.pad(x, ((0, grid.total - num_groups), (0, 0))) for x in (first, limit))

@@ -1,4 +1,4 @@
-"""Stacks of heads: several heads share a register if the queries of one head do not fill it."""
+"""Stacks of heads, which share a register if the queries of one head do not fill it."""
 
 from typing import NamedTuple
 
@@ -12,8 +12,8 @@ from vinejax.engine.tpu.schedule import SUBLANES
 class Stacks(NamedTuple):
     """Stacks of consecutive heads, whose queries are rows of one register and share a softmax.
 
-    All rows of a stack are multiplied by the keys, or values, of each of its heads. Only the rows
-    of the same head are used of each product.
+    All rows of a stack are multiplied by the keys, or values, of each of its heads. From each
+    product only the rows of that head are used.
     """
 
     count: int  # number of stacks
@@ -22,20 +22,20 @@ class Stacks(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """The number of rows of a stack: its heads one after the other, with M rows each."""
+        """The number of rows of a stack, which are M rows for each of the stack's heads."""
         return self.heads * self.queries
 
     def place(self, head: int) -> tuple[int, slice]:
-        """A head's stack, and its rows there."""
+        """The number of a head's stack, and the slice of the head's rows in the stack."""
         stack, number = divmod(head, self.heads)
         return stack, slice(number * self.queries, (number + 1) * self.queries)
 
     def of_stack(self, stack: int) -> range:
-        """The heads of a stack."""
+        """The numbers of the heads of a stack."""
         return range(stack * self.heads, (stack + 1) * self.heads)
 
     def pick(self, by_head: list[jax.Array]) -> jax.Array:
-        """[rows, n] each row from the array of its own head; `by_head` lists a stack's arrays."""
+        """An array [rows, n] that has each head's rows from this head's array in `by_head`."""
         picked = by_head[0]
         row = lax.broadcasted_iota(jnp.int32, picked.shape, 0)
         for number, x in enumerate(by_head[1:], 1):
