@@ -102,8 +102,7 @@ def with_open_choices(applied: Config, as_set: Config) -> Config:
 def chosen_estimators(cfg: Config, has_critic: bool) -> dict[str, Config]:
     """Maps the estimators in `bench.estimators` to their configurations.
 
-    If the setting is empty, the result has all estimators that can be measured. It then leaves out
-    'run', the run's own configuration, if another estimator has the same configuration.
+    An empty setting selects all that can be measured, but not 'run' if another one equals 'run'.
     """
     configs = {}
     for name in BenchConfig.of(cfg).estimators or ESTIMATORS:
@@ -222,9 +221,8 @@ def measure_ranking(
 ) -> tuple[dict[str, RankingScores], dict[str, float]]:
     """Maps sources of predicted values to the scores of their rankings; also returns counts.
 
-    The sources are few continuations and, if the run has a critic, the critic. The counts are those
-    of `NextSteps` and the margin. True values that differ by at most the margin, which is two
-    standard errors, are ties.
+    The sources are few continuations and, if the run has one, the critic. The counts are those of
+    `NextSteps`, and the margin, two standard errors, within which true values are ties.
     """
     session, cfg = parts.session, parts.session.cfg
     sampler = parts.sampler(cfg, 0)

@@ -134,10 +134,9 @@ def value_scores(
 def calibration(predicted: np.ndarray, truth: np.ndarray) -> list[CalibrationBin]:
     """Mean predicted and mean true values of S states, in bins of the predicted value.
 
-    The bins divide [0, 1] evenly. Predictions below 0 count in the first bin, and predictions above
-    1 in the last. A prediction is calibrated if E[V | v] = v. The mean of a few rollouts is
-    unbiased, E[v | V] = V, but it is not calibrated: high means are too high on average, and low
-    means are too low.
+    The bins divide [0, 1] evenly. Predictions outside [0, 1] count in the first or the last bin. A
+    prediction is calibrated if E[V | v] = v. The mean of a few rollouts is unbiased, E[v | V] = V,
+    but not calibrated: high means are too high on average, and low means are too low.
     """
     # Rounded, so that 0.7 in float32 falls into the bin that begins at 0.7.
     scaled = np.round(predicted * NUM_BINS, 5)
@@ -177,8 +176,7 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> Statistic:
 def mean_ranks(numbers: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """f64[S]: ranks, from 1, of S values, where value i occurs `weights[i]` times.
 
-    `numbers` i[S] are the values' indices among the sorted distinct values. Equal values have the
-    mean of their ranks.
+    `numbers` i[S] index the sorted distinct values. Equal values have the mean of their ranks.
     """
     counts = np.bincount(numbers, weights)
     return (np.cumsum(counts) - (counts - 1) / 2)[numbers]

@@ -33,7 +33,7 @@ FLOAT32 = 4
 
 
 class PlannedPhase(NamedTuple):
-    """The engine's calls in an iteration to sample solutions, or continuations, and their sizes."""
+    """The engine's calls in an iteration that sample solutions, or continuations, with sizes."""
 
     name: str  # 'rollout' for solutions, 'values' for their continuations
     trunks: int
@@ -94,7 +94,7 @@ def weight_bytes(case: Case) -> int:
 
 
 def trained_shapes(case: Case) -> Params:
-    """Shapes of the trained parameters, which are all weights or, if set, the adapters."""
+    """Shapes of the trained parameters: adapters if the run has them, else all weights."""
     if case.cfg.model.lora_rank:
         return abstract_adapters(case.model, case.cfg.model)
     return abstract_params(case.model)
@@ -150,10 +150,7 @@ def usual_length(case: Case) -> int:
 
 
 def kv_room(case: Case, resident: int) -> int:
-    """Bytes per chip for keys and values: `rollout.memory_gib`, or else a share of free memory.
-
-    `resident` bytes are not free.
-    """
+    """Bytes for keys and values: `rollout.memory_gib`, or a share of all but `resident` bytes."""
     if case.cfg.rollout.memory_gib is not None:
         return int(case.cfg.rollout.memory_gib * 2**30)
     return int(FREE_SHARE * max(case.limit - resident, 0))

@@ -145,8 +145,7 @@ class EstimatorRow(NamedTuple):
 class Column(NamedTuple):
     """A column of the table; `path` leads to the measure in a row of the record.
 
-    The measure is multiplied by `factor` and shown with three decimals, or with three significant
-    digits if `is_size`.
+    The measure times `factor` has three decimals or, with `is_size`, three significant digits.
     """
 
     title: str
@@ -229,8 +228,7 @@ def _estimators(record: JsonObject) -> Iterator[EstimatorRow]:
 def _facts(record: JsonObject, estimators: Sequence[EstimatorRow]) -> dict[str, str]:
     """Texts for the sentences above the figures, by name; '' for an unknown fact.
 
-    'repeats' is the maximum over estimators. 'fewer' names the estimators with fewer repeats, as in
-    'exact in 4'.
+    'repeats' is the maximum over estimators; 'fewer' names those with fewer, as in 'exact in 4'.
     """
     policy = record.get("policy")
     repeats = {e.name: m.value for e in estimators if (m := e.measures.get(REPEATS)) is not None}

@@ -94,15 +94,14 @@ class Chart(NamedTuple):
 
     @property
     def size(self) -> str:
-        """The CSS class for the chart's size: 'hero', 'side' or 'small'."""
+        """The CSS class for the size; accuracy has a chart for wide and one for narrow screens."""
         return {axes.HERO: "hero", axes.SIDE: "side"}.get(self.spec.size, "small")
 
 
 def charts(records: list[Record], temperatures: tuple[str, str] | None = None) -> list[Chart]:
     """The charts of the page that have points, in reading order.
 
-    The chart of accuracy is there twice, for wide and for narrow screens. Its note has the
-    `temperatures` of training and evaluation if they differ.
+    The chart of accuracy names the `temperatures` of training and evaluation if they differ.
     """
     names = {name for record in records for name in record.values}
     heroes = [_accuracy(names, size, temperatures) for size in (axes.HERO, axes.SIDE)]

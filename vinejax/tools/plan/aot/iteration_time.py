@@ -166,7 +166,7 @@ def _latency(program: PlannedProgram) -> float:
 
 
 def _stage(name: str, calls: dict[str, float], times: dict[str, CallTimes]) -> PlannedStage:
-    """The stage with `calls`, the number of calls per program, and `times`, those of one call."""
+    """The stage in which each program is called `calls` times; `times` are those of one call."""
     totals = {x: count * max(times[x].lower_bounds.values()) for x, count in calls.items()}
     longest = max(totals, key=totals.__getitem__)
     estimate, one_by_one = (

@@ -120,7 +120,7 @@ def plan_without_slots(case: Case, error: str) -> Plan:
 
 
 def least_bytes(program: PlannedProgram) -> int:
-    """A lower bound of a program's bytes per chip, of which temporaries are only gradients."""
+    """A lower bound of a program's bytes per chip, with gradients as the only temporaries."""
     without_temporaries = program.total - program.parts[TEMPORARIES]
     gradients = program.parts["weights"] if program.name == "train_step" else 0
     return without_temporaries + gradients
@@ -129,7 +129,7 @@ def least_bytes(program: PlannedProgram) -> int:
 def finished_plan(
     case: Case, phases: list[PlannedPhase], programs: list[PlannedProgram], notes: list[str]
 ) -> Plan:
-    """The plan of these programs, with the iteration's times and advice where one does not fit."""
+    """The plan with an iteration's times, and with advice for each program that does not fit."""
     too_large = [x for x in programs if x.total > case.limit]
     changes = {x.name: advise(case, program_phase(x.name, phases), x) for x in too_large}
     stages = iteration_stages(case, phases, {x.name: x for x in programs})
