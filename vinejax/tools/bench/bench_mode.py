@@ -102,7 +102,7 @@ def with_open_choices(applied: Config, as_set: Config) -> Config:
 def chosen_estimators(cfg: Config, has_critic: bool) -> dict[str, Config]:
     """Maps the estimators in `bench.estimators` to their configurations.
 
-    An empty setting selects all that can be measured, but not 'run' if another one equals 'run'.
+    An empty setting means all estimators that can be measured, without 'run' if another equals it.
     """
     configs = {}
     for name in BenchConfig.of(cfg).estimators or ESTIMATORS:

@@ -197,7 +197,7 @@ def needs_critic(cfg: Config) -> bool:
 def reads_logprobs(cfg: Config) -> bool:
     """Whether the configured method's credit may read log-probabilities of the batch.
 
-    We assume this of every method that a user has written.
+    The result is always True for a method that a user has written.
     """
     return "." in cfg.method or "logprobs" in method_of(cfg).flags
 
@@ -269,7 +269,7 @@ def predicted_values(
     """f64[S]: the values that the estimator of `cfg` gives to the states; nan for no value.
 
     A method that compares a solution with its group has one value for all states of the solution.
-    With RLOO it is the mean reward of the group's other solutions, else that of the whole group.
+    The value is the mean reward of the whole group or, with RLOO, of the group's other solutions.
     """
     method, episodes = method_of(cfg), estimated.episodes
     if method.has_continuations:

@@ -173,7 +173,7 @@ def error_draws(gradients: MeasuredGradients, g_squared: float) -> np.ndarray:
 
 
 def _draws(repeats: int) -> np.ndarray:
-    """i64[1 + draws, R]: numbers of repeats, drawn with replacement; row 0 has each repeat once."""
+    """i64[1 + draws, R]: indices of repeats, drawn with replacement; row 0 has each index once."""
     draws = resampled(np.random.default_rng(0), repeats, DRAWS)
     return np.concatenate([np.arange(repeats)[None], draws])
 

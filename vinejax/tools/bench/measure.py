@@ -66,7 +66,7 @@ def measure_gradients(
     reference: Reference,
     say: Callable[[str], None],
 ) -> tuple[dict[str, MeasuredRepeats], MeasuredSolutions]:
-    """Measures each estimator of `configs`; all of them get the same solutions, also returned.
+    """Measures all estimators of `configs` on the same solutions; returns results and solutions.
 
     Estimator 'exact' is measured only in the first `bench.exact` repeats.
     """

@@ -41,7 +41,7 @@ class NextStepChoice:
 
 
 class NextSteps(NamedTuple):
-    """The states with next steps to compare, and counts of the other states."""
+    """The states with next steps to compare, and counts of tried states and of those left out."""
 
     choices: list[NextStepChoice]
     tried: int  # states with sampled continuations

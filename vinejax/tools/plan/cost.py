@@ -247,7 +247,7 @@ def decode_steps(case: Case, phase: PlannedPhase) -> DecodeSteps:
         ends = mean * math.sqrt(sum(1 / n**2 for n in range(last + 1, busy + 1)))
         behind = math.hypot(spread, ends) * expected_largest(case.shards)
         begins.append(min(steps_until(mean, busy, last) + behind, until_end))
-        # Other shards go on meanwhile, and some of their last branches end.
+        # While a shard waits for slower shards, some of its last branches end.
         live_branches.append(last * math.exp(-behind / mean))
     spans = itertools.pairwise([*begins, until_end])
     return DecodeSteps(tuple(end - begin for begin, end in spans), tuple(live_branches))
