@@ -1,4 +1,4 @@
-"""`--mode=credit`: errors and costs of credit estimators, for a run's policy or a model."""
+"""`--mode=credit` measures errors and costs of credit estimators for a run's policy or a model."""
 
 import dataclasses
 import json
@@ -52,15 +52,15 @@ from vinejax.training.startup import open_session
 
 FOLDER = "credit"  # in the workdir
 WIDTH = 150  # columns of the tables, if the output is not a terminal
-RANKED_K = (1, 3, 9)  # continuations after each next step whose mean return is a prediction
+RANKED_K = (1, 3, 9)  # a prediction is the mean return of so many continuations after a next step
 
 
 def credit_bench(cfg: Config, path: str | os.PathLike) -> BenchResult:
     """Measures the estimators of `bench.estimators` and writes `<workdir>/credit/bench.json`.
 
-    The policy is the workdir's newest checkpoint, or the start if there is none. Raises ConfigError
-    for an estimator that cannot be measured, or too few reference solutions. If the workdir has a
-    `metrics.jsonl`, its report is made again and shows the record.
+    The policy is that of the workdir's newest checkpoint, or the run's start if there is none. If
+    the workdir has a `metrics.jsonl`, its report is made again and shows the record. Raises
+    ConfigError if an estimator cannot be measured, or if there are too few reference solutions.
     """
     if isinstance(load_task(cfg.data), MultiTurn):
         message = "its solutions have several turns, which --mode=credit does not measure"
@@ -81,10 +81,10 @@ def credit_bench(cfg: Config, path: str | os.PathLike) -> BenchResult:
 
 
 def with_open_choices(applied: Config, as_set: Config) -> Config:
-    """A session's configuration whose fields say 'method' again where the run's configuration does.
+    """The configuration `applied`, with the fields that a method may choose reset to `as_set`.
 
-    A session has replaced 'method' by the choices of the run's method. The method of an estimator
-    may make other choices.
+    A field with the value 'method' leaves a choice to the method. In `applied`, the configuration
+    of a session, the run's method has made its choices; an estimator's method may choose otherwise.
     """
     ppo = as_set.ppo
     choices = {name: getattr(ppo, name) for name in ("whiten", "loss", "reduction", "clip_high")}
@@ -100,9 +100,9 @@ def with_open_choices(applied: Config, as_set: Config) -> Config:
 
 
 def chosen_estimators(cfg: Config, has_critic: bool) -> dict[str, Config]:
-    """The configuration of each estimator in `bench.estimators`, or of all that the run can have.
+    """Maps the estimators in `bench.estimators` to their configurations.
 
-    Among all, the run's own setting is left out if another estimator equals it.
+    An empty setting means all estimators that can be measured, without 'run' if another equals it.
     """
     configs = {}
     for name in BenchConfig.of(cfg).estimators or ESTIMATORS:
@@ -122,7 +122,7 @@ def chosen_estimators(cfg: Config, has_critic: bool) -> dict[str, Config]:
 
 
 def check_sizes(cfg: Config) -> None:
-    """Raises ConfigError for too few solutions of the reference or rollouts of the truth.
+    """Raises ConfigError if `bench.reference` or `bench.truth` is too small.
 
     Each half of the reference needs two solutions of every problem. The variance of a true value
     needs two rollouts.
@@ -153,7 +153,7 @@ def fixed_parts(session: Session) -> tuple[FixedParts, str]:
 
 
 def measure(parts: FixedParts, policy: str, configs: dict[str, Config]) -> BenchResult:
-    """All measures of the estimators of `configs`."""
+    """Measures the estimators of `configs`; `policy` is the policy's source as text."""
     cfg = parts.session.cfg
     count = BenchConfig.of(cfg).reference
     _say(f"credit: {len(parts.problems)} problems, {count:,} reference solutions")
@@ -219,10 +219,10 @@ def measure_values(
 def measure_ranking(
     parts: FixedParts, solutions: MeasuredSolutions
 ) -> tuple[dict[str, RankingScores], dict[str, float]]:
-    """(scores of the ranking by each source of values, counts).
+    """Maps sources of predicted values to the scores of their rankings; also returns counts.
 
-    The sources are few continuations and, where the run has one, the critic. The counts are those
-    of `NextSteps` and the margin: true values within two standard errors of each other are ties.
+    The sources are few continuations and, if the run has one, the critic. The counts are those of
+    `NextSteps`, and the margin, two standard errors, within which true values are ties.
     """
     session, cfg = parts.session, parts.session.cfg
     sampler = parts.sampler(cfg, 0)
@@ -259,7 +259,7 @@ def measure_ranking(
 def critic_values_after(
     parts: FixedParts, cfg: Config, choices: Sequence[NextStepChoice]
 ) -> list[np.ndarray]:
-    """[S] f64[A]: the critic's value of the state after each next step."""
+    """For each choice, f64[A]: the critic's values of the states after the A next steps."""
     next_token = 0  # any token: the critic gives the value of the state before it
     rows = [
         partial_solution(choice, [*step.tokens, next_token])
@@ -272,7 +272,7 @@ def critic_values_after(
 
 
 def write_result(result: BenchResult, workdir: epath.Path) -> None:
-    """Prints the tables, writes the record, and shows it in the report of a run that has one."""
+    """Prints the tables and writes the record; if the workdir has a run, renews its report, too."""
     folder = workdir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "bench.json"

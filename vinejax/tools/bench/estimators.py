@@ -1,7 +1,7 @@
 """The estimators that the credit bench compares, and the credit that each gives to solutions.
 
-An estimator is a method with its options: fields that are set on top of the run's configuration.
-All estimators get the same solutions, so that they differ in their credit alone.
+An estimator is a method with options, given as fields that replace those of the run's
+configuration. All estimators get the same solutions, so only their credit differs.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ from vinejax.tools.bench.truth import SolutionState, values_at
 
 RUN = "run"  # the estimator that the configuration itself sets
 EXACT = "exact"  # `bench.truth` continuations of every state
-# Values by role: the noisier single values are, the more of them an average should take.
+# The noisier the single values are, the more of them an average by role should take.
 ROLES_K1 = {"values.k": 1, "credit.lambda_": 0.7, "credit.baseline_lambda": 0.3}
 ROLES_K3 = {"values.k": 3, "credit.lambda_": 0.4, "credit.baseline_lambda": 0.3}
 ESTIMATORS: dict[str, dict[str, Any]] = {
@@ -66,23 +66,23 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "spo_chain": {"method": "spo_chain"},
     EXACT: {},
 }
-# Sections and fields that have their defaults in every estimator but RUN: those that only some
-# methods read, and options that the reference gradient, which is of rewards alone, does not have.
+# Sections and fields that have their defaults in every estimator but RUN. Either only some methods
+# read them, or the reference gradient, which depends only on rewards, is computed without them.
 SHARED = {name for method in METHODS.values() for name in method.reads}
 SHARED |= {"rollout.zero_variance", "rollout.rounds", "reward.overlong", "ppo.mask_truncated"}
 
 
 def nowhere(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
-    """Allocates no continuations, for `probe_k0`, so that credit is the return less the prior."""
+    """Allocates no continuations, so the credit of `probe_k0` is the return less the prior."""
     return None
 
 
 class FixedParts(NamedTuple):
-    """The parts that all estimators share: policy, critic if the run has one, and problems."""
+    """The parts that all estimators share, such as the policy and the problems."""
 
     session: Session
     params: Params  # trained parameters of the policy: all weights, or adapters
-    critic: Params | None  # trained parameters of the critic
+    critic: Params | None  # trained parameters of the critic; None without a critic
     problems: list[PromptedProblem]
 
     @property
@@ -91,15 +91,15 @@ class FixedParts(NamedTuple):
         return self.session.weights(self.params)
 
     def sampler(self, cfg: Config, iteration: int) -> Sampler:
-        """A sampler with the session's engine and grader, and other settings."""
+        """A sampler with the session's engine and grader, and with the settings `cfg`."""
         return Sampler(self.session.engine, self.session.graded, cfg, iteration)
 
     def passes(self, cfg: Config) -> Passes:
-        """Forward and backward passes over a batch, as in training."""
+        """The division of a batch into forward and backward passes, as in training."""
         return passes_for(cfg, cfg.ppo.minibatch, self.session.mesh)
 
     def batch(self, cfg: Config, episodes: list[Episode], rows: int) -> Batch:
-        """The episodes as rows of the length that they have in training."""
+        """The episodes as a batch whose rows are as long as in training."""
         context, is_packed = self.session.model.cfg.context, self.passes(cfg).packed
         longest = packed_tokens(cfg, context, episodes) if is_packed else 0
         return collate(episodes, rows, longest)
@@ -107,7 +107,7 @@ class FixedParts(NamedTuple):
     def scored(
         self, cfg: Config, episodes: list[Episode], batch: Batch, needs_reference: bool = True
     ) -> Batch:
-        """The batch of the episodes with log-probabilities by policy and reference model."""
+        """The batch with log-probabilities by the policy and, if needed, by the reference model."""
         return with_logprobs(
             self.session.model,
             self.weights,
@@ -119,28 +119,28 @@ class FixedParts(NamedTuple):
         )
 
     def critic_values(self, cfg: Config, batch: Batch) -> np.ndarray:
-        """f32[B, T] the critic's values before each token."""
+        """f32[B, T]: the critic's value of the state before each token."""
         assert self.critic is not None
         weights = critic_weights(self.critic, self.session.base)
         return critic_values(self.session.model, weights, batch, self.passes(cfg))
 
 
 class EstimatedCredit(NamedTuple):
-    """The credit of an estimator for the solutions of a batch, and its cost."""
+    """The credit that an estimator gives to the solutions of a batch, and what the credit costs."""
 
     advantages: np.ndarray  # f32[B, T], 0 where a token is not trained on
-    episodes: list[Episode]  # the solutions, with Monte Carlo values if it has any
+    episodes: list[Episode]  # the solutions, with Monte Carlo values if the estimator has any
     critic: np.ndarray | None  # f32[B, T] a critic's values before each token
-    tokens: int  # decoded for the credit, without those of the solutions
-    seconds: float  # spent on the credit, without sampling the solutions
+    tokens: int  # tokens decoded for the credit, without those of the solutions
+    seconds: float  # time spent on the credit, without sampling the solutions
     prior_state: Any = None  # state of the prior after these solutions; None without a prior
 
 
 def estimator_config(cfg: Config, name: str) -> Config:
-    """The run's configuration with the fields of an estimator.
+    """The run's configuration with the fields of the estimator `name` and its method's choices.
 
-    Raises ConfigError if there is no estimator of this name, or if its method gives no credit to
-    solutions that are sampled one by one from the prompt.
+    Raises ConfigError if there is no estimator of this name, or if the bench cannot measure its
+    method, for instance because the method samples trees or has no advantages.
     """
     if name not in ESTIMATORS:
         known = ", ".join(ESTIMATORS)
@@ -172,7 +172,7 @@ def estimator_config(cfg: Config, name: str) -> Config:
 
 
 def _plain(cfg: Config) -> Config:
-    """The run's configuration with method 'vineppo' and default rules."""
+    """The run's configuration with method 'vineppo' and the defaults of the fields in SHARED."""
     defaults = Config()
     plain = {name: x for name, x in flatten(defaults) if {name, name.partition(".")[0]} & SHARED}
     sections = {name: section for name, section in cfg.sections.items() if name == "bench"}
@@ -190,14 +190,14 @@ def _with_fields(cfg: Config, fields: dict[str, Any]) -> Config:
 
 
 def needs_critic(cfg: Config) -> bool:
-    """Whether the configured method's values are a critic's."""
+    """Whether the configured method takes its values from a critic."""
     return method_of(cfg).state.has_critic
 
 
 def reads_logprobs(cfg: Config) -> bool:
     """Whether the configured method's credit may read log-probabilities of the batch.
 
-    A user's method always may.
+    The result is always True for a method that a user has written.
     """
     return "." in cfg.method or "logprobs" in method_of(cfg).flags
 
@@ -212,9 +212,9 @@ def estimate(
 ) -> EstimatedCredit:
     """The credit that the estimator of `cfg` gives to the solutions of a batch.
 
-    `batch` holds `episodes` in this order, with log-probabilities where the estimator
-    `reads_logprobs`. Advantages are not whitened. `prior_state` is the state of the estimator's
-    prior after earlier repeats.
+    `batch` holds `episodes` in this order, with log-probabilities if `reads_logprobs` is true for
+    `cfg`. The advantages are not whitened. `prior_state` is the state of the estimator's prior
+    after the earlier repeats.
     """
     session, method = parts.session, method_of(cfg)
     episodes = penalised_episodes(episodes, cfg)
@@ -246,7 +246,7 @@ def estimate(
 def _with_prior(
     parts: FixedParts, cfg: Config, rollout: Rollout, prior_state: Any
 ) -> tuple[Rollout, Any]:
-    """The rollout with the prior's values, and the state of the prior after learning from it."""
+    """The rollout with the prior's values, and the prior's state after it learned from them."""
     session, state = parts.session, method_of(cfg).state
     assert isinstance(state, LearnedValue)
     prior_state = prior_state or state.fresh_prior(session.model, cfg)
@@ -266,10 +266,10 @@ def _with_prior(
 def predicted_values(
     cfg: Config, estimated: EstimatedCredit, states: Sequence[SolutionState]
 ) -> np.ndarray:
-    """f64[S] values of states by the estimator of `cfg`; nan where it has none.
+    """f64[S]: the values that the estimator of `cfg` gives to the states; nan for no value.
 
-    A method that compares a solution with its group has one value for all states of the solution:
-    RLOO the mean reward of the other solutions, other methods the mean reward of the group.
+    A method that compares a solution with its group has one value for all states of the solution.
+    The value is the mean reward of the whole group or, with RLOO, of the group's other solutions.
     """
     method, episodes = method_of(cfg), estimated.episodes
     if method.has_continuations:

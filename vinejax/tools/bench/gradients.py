@@ -5,15 +5,15 @@ The policy gradient of the mean reward J over solutions y of fixed problems is
     g = ∇J = E[Σ_t A_t·∇log π(y_t)],
 
 and an estimator gives ĝ = 1/n·Σ_i Σ_t Â_it·∇log π(y_it) for a batch of n solutions. For an unbiased
-estimator E ĝ = g, and |ĝ - g|²/|g|² is its relative squared error, which falls as 1/n. Estimators
-that scale their advantages (GRPO) differ from g by a factor, which Adam takes out again. So every
-estimator is measured at the scale at which its mean has the reference's length along g:
+estimator E ĝ = g, and |ĝ - g|²/|g|² is its relative squared error, which falls as 1/n. The mean of
+an estimator that scales its advantages (GRPO) is g times a factor, to which Adam is invariant. So
+we rescale every estimator such that the component of its mean along g is as long as g:
 
     error  = E|ĝ|²·|g|² / (E ĝ·g)² - 1        cosine = E[ĝ·g / |ĝ|] / |g|
 
-More solutions remove all of the error but the squared bias |E ĝ|²·|g|²/(E ĝ·g)² - 1. All means are
-over repeats. Because g is not known, two independent references g₁ and g₂ from equally many
-solutions take its place: |g|² = g₁·g₂ and ĝ·g = ĝ·(g₁ + g₂)/2, whose noise has mean 0.
+With more solutions the error falls to the squared bias |E ĝ|²·|g|²/(E ĝ·g)² - 1. All means are
+over repeats. Because g is not known, we use two independent references g₁ and g₂ from equally many
+solutions, with |g|² ≈ g₁·g₂ and ĝ·g ≈ ĝ·(g₁ + g₂)/2. The noise of both has mean 0.
 """
 
 import dataclasses
@@ -67,13 +67,13 @@ def policy_gradients(
     passes: Passes,
     base: Params | None = None,
 ) -> Params:
-    """ĝ of E estimators on one batch: 1/`solutions`·Σ_b Σ_t A_ebt·∇log π(token t of row b).
+    """The gradients ĝ of E estimators: 1/`solutions`·Σ_b Σ_t A_ebt·∇log π(token t of row b).
 
     Args:
       batch: B rows; tokens outside its mask do not count.
       advantages: float32, one array per estimator.
       temperature: the sampling temperature, by which the logits are divided.
-      passes: forward and backward passes over the batch, as in training; their rows divide B.
+      passes: division of the batch into passes, as in training; B is a multiple of `passes.rows`.
         Packing rows changes the sums by rounding only.
       base: frozen weights, if `params` are adapters for them; else None.
 
@@ -106,7 +106,7 @@ def _products(model: Decoder, gradients: Params, references: Params) -> tuple[Ar
 def inner_products(
     model: Decoder, gradients: Params, references: Params
 ) -> tuple[np.ndarray, np.ndarray]:
-    """|ĝ|² f64[E] and ĝ·g_f f64[E, F] of E gradients and F references, as trees with these axes."""
+    """f64[E] |ĝ|² and f64[E, F] ĝ·g_f; the trees have leading axes of E gradients, F references."""
     squares, with_references = jax.device_get(_products(model, gradients, references))
     return np.asarray(squares, np.float64), np.asarray(with_references, np.float64)
 
@@ -119,14 +119,14 @@ class GradientError:
     """
 
     error: Measure
-    cosine: Measure  # 0 for a gradient of 0, as equal rewards give
+    cosine: Measure  # 0 for a gradient of 0, for instance where all rewards are equal
     scale: Measure  # E ĝ·g / |g|²: 1 for an unbiased estimator of unscaled advantages
-    bias: float | None  # squared, relative; noise may make it negative
+    bias: float | None  # the relative squared bias; noise may make it negative
     repeats: int
 
 
 class MeasuredGradients(NamedTuple):
-    """Squares and products of an estimator's R gradients."""
+    """Squares of an estimator's R gradients, and products with the references g₁ and g₂."""
 
     squares: list[float]  # [R] |ĝ|²
     products: list[float]  # [R] ĝ·(g₁ + g₂)/2
@@ -134,9 +134,9 @@ class MeasuredGradients(NamedTuple):
 
 
 def gradient_error(gradients: MeasuredGradients, g_squared: float) -> GradientError:
-    """The error of an estimator, where `g_squared` is g₁·g₂, above 0.
+    """The error of an estimator; `g_squared` is g₁·g₂ and must be positive.
 
-    Where the mean of ĝ·g is not positive, as it may be for few repeats, error and bias are None.
+    If the mean of ĝ·g is not positive, the bias is None and `error` is undefined.
     """
     draws = _draws(len(gradients.squares))
     squares, products = np.asarray(gradients.squares), np.asarray(gradients.products)
@@ -162,8 +162,8 @@ def gradient_error(gradients: MeasuredGradients, g_squared: float) -> GradientEr
 def error_draws(gradients: MeasuredGradients, g_squared: float) -> np.ndarray:
     """f64[1 + draws]: the relative squared error over all repeats, then over bootstrap draws.
 
-    Estimators with the same number of repeats have the same draws, so that ratios are paired. An
-    entry is nan where the mean of ĝ·g is not positive, which can happen with few repeats.
+    Estimators with the same number of repeats have the same draws, so their errors can be divided
+    draw by draw. An entry is nan where the mean of ĝ·g is not positive.
     """
     draws = _draws(len(gradients.squares))
     square = np.asarray(gradients.squares)[draws].mean(axis=1)
@@ -173,17 +173,17 @@ def error_draws(gradients: MeasuredGradients, g_squared: float) -> np.ndarray:
 
 
 def _draws(repeats: int) -> np.ndarray:
-    """i64[1 + draws, R]: repeats drawn with replacement; the first row has each repeat once."""
+    """i64[1 + draws, R]: indices of repeats, drawn with replacement; row 0 has each index once."""
     draws = resampled(np.random.default_rng(0), repeats, DRAWS)
     return np.concatenate([np.arange(repeats)[None], draws])
 
 
 def measure_of(draws: np.ndarray) -> Measure:
-    """The first of the draws, which is the sample itself, and the percentiles of the others.
+    """The value of the first draw, the sample itself, with the percentile interval of the others.
 
-    Undefined draws are those with the greatest errors, so they count as infinite, and an infinite
-    end of the interval becomes None. There is no interval if all draws are equal, as with one
-    repeat. The measure is undefined if the first draw is.
+    A draw that is nan counts as infinite, because it stands for a very large error. An infinite end
+    of the interval becomes None. There is no interval if all draws are equal, for instance with one
+    repeat. If the first draw is nan, the value is None, too.
     """
     if not np.isfinite(draws[0]):
         return Measure(None, None, None)

@@ -1,6 +1,6 @@
 """Bootstrap intervals over problems, for measures of the states of many solutions.
 
-Letters: S states, P problems.
+In shapes, S is the number of states and P the number of problems.
 """
 
 import dataclasses
@@ -10,13 +10,13 @@ import numpy as np
 
 from vinejax.statistics.bootstrap import percentile_interval, resampled
 
-# (weights f64[S]: how often each state counts) -> a measure of the states; None if undefined
+# Maps weights f64[S], how often each state counts, to a measure of the states; None if undefined
 Statistic = Callable[[np.ndarray], float | None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """A measure with the ends of its bootstrap interval; None where it is not defined."""
+    """A measure with the ends of its bootstrap interval; None for a number that is not defined."""
 
     value: float | None
     low: float | None
@@ -26,12 +26,12 @@ class Measure:
 class Bootstrap:
     """Percentile bootstrap over the problems of S states.
 
-    Each draw takes P problems with replacement, and all states of each. States are not drawn one by
-    one, because the states of a problem are not independent. The draws depend on `seed` and the
-    number of problems alone: two estimators measured at the same states have the same draws.
+    Each draw takes P problems with replacement, and all states of each drawn problem. States are
+    not drawn one by one, because the states of a problem are not independent. The draws depend only
+    on `seed` and P, so two estimators that are measured at the same states have the same draws.
 
-    Unlike `statistics.accuracy.bootstrap_interval`, which has one score per problem, problems have
-    different numbers of states here, and a measure need not be a mean.
+    `statistics.accuracy.bootstrap_interval` is for means of one score per problem. Here problems
+    have different numbers of states, and a measure need not be a mean.
     """
 
     def __init__(self, problems: Sequence[str], seed: int = 0, samples: int = 1000):
@@ -48,17 +48,17 @@ class Bootstrap:
     def measure(self, statistic: Statistic) -> Measure:
         """The statistic of all states, with its interval.
 
-        Draws for which the statistic is not defined are left out. There is no interval with fewer
-        than two problems, because one problem says nothing about others.
+        Draws for which the statistic is not defined are left out. With fewer than two problems the
+        interval is None, because one problem says nothing about other problems.
         """
         value = statistic(np.ones(len(self._numbers)))
         draws = [statistic(counts[self._numbers]) for counts in self._counts]
         return self._with_interval(value, draws)
 
     def mean(self, x: np.ndarray, is_counted: np.ndarray | None = None) -> Measure:
-        """The mean of x f64[S] over the states with `is_counted` bool[S], or over all states.
+        """The mean of `x` f64[S] over the states where `is_counted` bool[S] is true (None: all).
 
-        Every state counts alike, so problems with many states count more.
+        Every state has the same weight, so problems with many states count more.
         """
         counted = np.ones(len(x), bool) if is_counted is None else is_counted
         return self.ratio(np.where(counted, x, 0.0), counted)

@@ -30,18 +30,16 @@ from vinejax.tools.bench.worth import TrueSteps, credit_of_steps, joined, true_s
 
 @dataclasses.dataclass
 class MeasuredRepeats:
-    """The measurements of an estimator in its repeats."""
+    """The measurements of an estimator in its R repeats; `gradients.py` defines ĝ, g₁ and g₂."""
 
-    tokens: list[int] = dataclasses.field(
-        default_factory=list
-    )  # [R] decoded, without the solutions
-    seconds: list[float] = dataclasses.field(default_factory=list)  # [R] spent on credit
+    tokens: list[int] = dataclasses.field(default_factory=list)  # [R] tokens decoded for the credit
+    seconds: list[float] = dataclasses.field(default_factory=list)  # [R] seconds for the credit
     squares: list[float] = dataclasses.field(default_factory=list)  # [R] |ĝ|²
     products: list[float] = dataclasses.field(default_factory=list)  # [R] ĝ·(g₁ + g₂)/2
     first_estimate: EstimatedCredit | None = None  # from the first repeat
     gradient_sum: Params | None = None  # Σ_r ĝ_r
     prior_state: Any = None  # state of the prior after the last repeat; None without a prior
-    # One [S] per repeat with 'exact': the credit of the steps, whose true advantages are known.
+    # For each repeat with 'exact', [S]: the credit of the steps, whose true advantages are known.
     credit: list[np.ndarray] = dataclasses.field(default_factory=list)
 
     def gradients(self) -> MeasuredGradients:
@@ -55,7 +53,7 @@ class MeasuredSolutions(NamedTuple):
     """The solutions of the first repeat, and means over the solutions of all repeats."""
 
     episodes: list[Episode]  # the first repeat's
-    tokens: float  # decoded per solution
+    tokens: float  # decoded tokens per solution
     seconds: float  # sampling time per solution
     trained_tokens: float  # response tokens per solution
     truth: TrueSteps | None = None  # true advantages of steps, from the repeats with 'exact'
@@ -68,9 +66,9 @@ def measure_gradients(
     reference: Reference,
     say: Callable[[str], None],
 ) -> tuple[dict[str, MeasuredRepeats], MeasuredSolutions]:
-    """The repeats of each estimator of `configs`, and the solutions that all of them share.
+    """Measures all estimators of `configs` on the same solutions; returns results and solutions.
 
-    Estimator 'exact' takes part in the first `bench.exact` repeats only.
+    Estimator 'exact' is measured only in the first `bench.exact` repeats.
     """
     # Seeds of the bench's own: the policy was trained on the solutions of the run's seed.
     cfg = dataclasses.replace(cfg, seed=row_seed(cfg.seed, 0, "credit bench, solutions"))
@@ -116,9 +114,9 @@ def _measure_repeat(
     episodes: list[Episode],
     repeat: int,
 ) -> list[TrueSteps]:
-    """Adds the repeat whose solutions are `episodes` to the `repeats` of the estimators `configs`.
+    """Measures the estimators `configs` on the solutions `episodes`, and adds this to `repeats`.
 
-    Returns the true advantages of the steps of `episodes`; [] unless 'exact' is an estimator.
+    Returns the true advantages of the steps of `episodes`, or [] if `configs` has no 'exact'.
     """
     passes = parts.passes(cfg)
     batch = parts.batch(cfg, episodes, passes.rows)
@@ -152,7 +150,7 @@ def _measure_repeat(
 
 
 def steady(seconds: Sequence[float]) -> float:
-    """The median, without the first of several measurements, which includes compiling."""
+    """The median; with several measurements, without the first one, which includes compiling."""
     return statistics.median(seconds[1:] or seconds)
 
 
@@ -163,7 +161,7 @@ def _record(
     gradients: Params,
     reference: Reference,
 ) -> None:
-    """Adds one repeat to `repeats`, which are in the order of the gradients' leading axis."""
+    """Adds one repeat to each of `repeats`; gradient i belongs to the i-th of these estimators."""
     squares, products = inner_products(parts.session.model, gradients, reference.gradients)
     mean_products = products.mean(axis=1)
     for i, (name, record) in enumerate(repeats.items()):

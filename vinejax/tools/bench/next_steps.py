@@ -1,9 +1,10 @@
 """The next steps that a policy could take at states, and rollouts after each of them.
 
-    Q(s, a) = r(a) + γ · V(s after a)        if a ends the response: r(a) + the outcome's reward
+    Q(s, a) = r(a) + γ · V(s after a), or r(a) + the outcome's reward if a ends the response
 
-Source: the 1-of-5 ranking of VinePPO (`action_ranking_analyzer.py`), from 5 continuations of each
-state. `ranking.py` scores predictions of Q; docs/credit_bench.md lists the departures.
+Here a is a step from state s. In shapes, S is the number of states, and A that of next steps at a
+state. `ranking.py` scores predictions of Q. The source is the 1-of-5 ranking of VinePPO
+(`action_ranking_analyzer.py`); docs/credit_bench.md lists the differences.
 """
 
 import dataclasses
@@ -25,13 +26,13 @@ class NextStep(NamedTuple):
     """A step that the policy took at a state."""
 
     tokens: list[int]  # response tokens up to the step's end
-    reward: float  # the step's own reward, plus the outcome's if the response ends with it
-    is_last: bool  # whether the response ends with it
+    reward: float  # the step's own reward, plus the outcome's if the step ends the response
+    is_last: bool  # whether the step ends the response
 
 
 @dataclasses.dataclass(frozen=True)
 class NextStepChoice:
-    """A state and the different next steps that were drawn there, in the order of their draws."""
+    """A state and the different next steps that were drawn there, in the order of drawing."""
 
     state: SolutionState
     problem: Problem
@@ -40,12 +41,12 @@ class NextStepChoice:
 
 
 class NextSteps(NamedTuple):
-    """The states that were kept, and counts of all states."""
+    """The states with next steps to compare, and counts of tried states and of those left out."""
 
     choices: list[NextStepChoice]
     tried: int  # states with sampled continuations
-    few: int  # states not kept for fewer than `least` different next steps
-    decided: int  # states not kept because every next step ends the response
+    few: int  # states left out because they have fewer than `least` different next steps
+    decided: int  # states left out because every next step ends the response
 
 
 def sample_next_steps(
@@ -59,9 +60,9 @@ def sample_next_steps(
 ) -> NextSteps:
     """The different next steps in `draws` continuations of each state.
 
-    A continuation completes a solution; its next step ends where the first step of that solution
-    after the state ends. Steps are equal if their tokens are. States with fewer than `least`
-    different next steps are not kept.
+    The next step of a continuation is its first step after the state. Steps are equal if their
+    tokens are equal. States with fewer than `least` different next steps are left out, and also
+    states where every next step ends the response.
     """
     by_id = {problem.id: problem for problem, _ in problems}
     sampled_states = [
@@ -90,7 +91,7 @@ def sample_next_steps(
 def step_returns(
     sampler: Sampler, params: Params, choices: Sequence[NextStepChoice], count: int, purpose: str
 ) -> list[np.ndarray]:
-    """[S] f64[A, count]: r + γ · return of each next step, for each of `count` rollouts after it.
+    """For each choice, f64[A, count]: r + γ · return, for `count` rollouts after each next step.
 
     Rollouts for different purposes, such as 'truth' and 'prediction', share no random number. For a
     step that ends the response, all entries are the step's reward.
@@ -118,9 +119,9 @@ def step_returns(
 def step_values(
     choice: NextStepChoice, values_after: Sequence[ArrayLike], gamma: float
 ) -> np.ndarray:
-    """f64[A, ...]: r + γ · `values_after` for each next step, or r alone for a last step.
+    """f64[A, ...]: r + γ · `values_after` for each next step, or only r if it ends the response.
 
-    `values_after` [A][...] are values of the states after the steps, or returns from there.
+    `values_after` [A][...] are values of the states after the steps, or returns from these states.
     """
     rows = []
     for step, values in zip(choice.steps, values_after, strict=True):
@@ -130,7 +131,7 @@ def step_values(
 
 
 def _next_step(drawn: DrawnContinuation, used: int) -> NextStep:
-    """The first step of a continuation that begins after `used` response tokens."""
+    """The first step of a continuation from the state after `used` response tokens."""
     sample, num_tokens = drawn.sample, len(drawn.sample.tokens)
     first = next((i for i, end in enumerate(sample.ends) if end > used), None)
     if first is None or sample.ends[first] == num_tokens:
@@ -140,7 +141,7 @@ def _next_step(drawn: DrawnContinuation, used: int) -> NextStep:
 
 
 def partial_solution(choice: NextStepChoice, tokens: list[int]) -> Episode:
-    """A solution whose response so far is `tokens`, as one step."""
+    """An unfinished solution of the choice's problem, with `tokens` as a response of one step."""
     return Episode(
         problem_id=choice.problem.id,
         prompt=choice.prompt,

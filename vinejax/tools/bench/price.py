@@ -1,4 +1,4 @@
-"""w, the price of a trained token in sampled tokens, on this machine.
+"""Measures w, the price of a trained token in sampled tokens, on this machine.
 
 Step credit spends sampled tokens (continuations) to need fewer trained tokens (solutions). Whether
 that pays depends on w, so the bench measures w with the run's settings of sampling and training.
@@ -30,20 +30,20 @@ class Price(NamedTuple):
     """Seconds per sampled and per trained token, and their ratio."""
 
     sampled: float  # per decoded token
-    trained: float  # per response token, for scoring it and for updates in all epochs
+    trained: float  # per response token, for log-probabilities and for updates in all epochs
 
     @property
     def w(self) -> float:
-        """Sampled tokens that take as long as one trained token."""
+        """The number of sampled tokens that take as long as one trained token."""
         return self.trained / self.sampled
 
 
 def training_seconds(parts: FixedParts, cfg: Config, episodes: list[Episode]) -> float:
     """Median seconds of one iteration's training on the episodes, without compiling.
 
-    Training is all that follows credit: log-probabilities by the policy and, if it is read, by the
-    reference model, and `ppo.epochs` of updates. The policy stays as it is. Other arrays that a
-    loss may read are zeros, because the time does not depend on them.
+    Training computes log-probabilities by the policy and, if the method reads them, by the
+    reference model; then come `ppo.epochs` epochs of updates. `parts` keep the old policy. Other
+    arrays that a loss may read are zeros here, because the time does not depend on their values.
     """
     method = method_of(cfg)
 
@@ -61,9 +61,9 @@ def training_seconds(parts: FixedParts, cfg: Config, episodes: list[Episode]) ->
 def critic_training_seconds(parts: FixedParts, cfg: Config, episodes: list[Episode]) -> float:
     """Median seconds of one iteration's training of the critic, without compiling.
 
-    Training is `ppo.epochs` of updates on the policy's minibatches; computing the critic's values
-    counts as credit. The targets are the critic's own values, because the time does not depend on
-    them. The critic stays as it is.
+    Training is `ppo.epochs` epochs of updates on the policy's minibatches. Computing the critic's
+    values is not included. The targets here are the critic's own values, because the time does not
+    depend on the targets. `parts` keep the old critic.
     """
     assert parts.critic is not None
     batch = parts.batch(cfg, episodes, cfg.ppo.minibatch)
@@ -83,7 +83,7 @@ def _median_seconds(
     trained_by: tuple[Objective, optax.GradientTransformation],
     make_rows: Callable[[], Batch | tuple[Batch, Targets]],
 ) -> float:
-    """Median seconds of making the rows and of `ppo.epochs` of updates on them, from `params`."""
+    """Median seconds of `make_rows` and `ppo.epochs` epochs of updates that start at `params`."""
     objective, optimizer = trained_by
     seconds = []
     for _ in range(TIMES + 1):

@@ -1,12 +1,12 @@
 """How well predicted values rank the next steps that a policy could take at a state.
 
-At each of S states there are A different next steps, each with a predicted and a true value: the
-step's own reward plus γ times the value after it. `next_steps.py` samples steps and rollouts; the
-functions here take arrays, so that predictions may come from anywhere, such as a critic.
+At each of S states there are A different next steps, each with a predicted and a true value. The
+value of a step is its own reward plus γ times the value of the state after it. `next_steps.py`
+samples steps and rollouts. The functions here take arrays, so predictions can also be a critic's.
 
-Source: the 1-of-5 ranking of VinePPO (`action_ranking_analyzer.py`). Its code takes the prediction
-from the rollouts of the ground truth itself, counts ties as wrong and has no chance level. See
-docs/credit_bench.md.
+The source is the 1-of-5 ranking of VinePPO (`action_ranking_analyzer.py`). That code predicts with
+the rollouts of the ground truth, counts ties as wrong and has no chance level
+(docs/credit_bench.md).
 """
 
 import dataclasses
@@ -46,18 +46,18 @@ def ranking_scores(
         top          = mean over states of |P ∩ B| / |P|    P: steps predicted best
         chance       = mean over states of |B| / A          B: steps truly best
         above_chance = top - chance
-        ordered      = share of the pairs that are no tie in the truth and are predicted in the
-                       same order; a tie in the prediction counts 1/2, which is also its chance
+        ordered      = share of correctly ordered pairs, among all pairs that are no tie in the
+                       truth; a tie in the prediction counts as half a correct pair
 
-    Ties in the prediction are broken at random, and `top` is the expected score. All steps within
-    `margin` of the best are truly best. `chance` is `top` of a constant prediction. With the
-    default margin only equal values tie. Means of noisy returns differ by chance, however, unless
-    all returns are equal. A margin of some standard errors of the truth makes ties of steps whose
-    difference may be chance.
+    `top` is the expected score if ties in the prediction are broken at random. B has all steps
+    whose true value is within `margin` of the largest. `chance` is `top` of a constant prediction,
+    for which `ordered` would be 1/2. With the default margin only equal true values are ties.
+    Because true values are means of noisy returns, a margin of some standard errors is better: then
+    steps whose difference may be due to chance are ties.
 
     Args:
       predicted, truth: [S][A] values of the next steps.
-      problems: [S] ids.
+      problems: [S] ids of the states' problems.
       margin: the largest difference of true values that is a tie, at least 0.
 
     Raises ValueError if lengths differ, a state has no next step or a value is not finite.
@@ -87,10 +87,10 @@ def ranking_scores(
 
 
 def top_score(predicted: np.ndarray, truth: np.ndarray, margin: float = ROUNDING) -> float:
-    """|P ∩ B| / |P|: the chance that a random step of P is in B, for A steps of one state.
+    """|P ∩ B| / |P| for one state: the probability that a random step of P is in B.
 
-    P are the steps with the highest predicted value, B the steps with a true value within `margin`
-    of the highest.
+    P contains the steps with the highest predicted value. B contains the steps whose true value is
+    within `margin` of the highest.
     """
     is_predicted = predicted >= predicted.max() - ROUNDING
     is_best = truth >= truth.max() - margin
@@ -100,10 +100,10 @@ def top_score(predicted: np.ndarray, truth: np.ndarray, margin: float = ROUNDING
 def ordered_pairs(
     predicted: np.ndarray, truth: np.ndarray, margin: float = ROUNDING
 ) -> tuple[float, int]:
-    """The number of correctly ordered pairs of the A steps, and of pairs that are no tie in truth.
+    """The number of correctly ordered pairs of one state's steps, and of all pairs that count.
 
-    A pair whose true values differ by at most `margin` is a tie. A pair that is a tie only in the
-    prediction counts 1/2 as correct.
+    A pair counts if its true values differ by more than `margin`. If its predicted values are
+    equal, it is half a correct pair.
     """
     first, second = np.triu_indices(len(truth), k=1)
     true_difference = truth[first] - truth[second]

@@ -20,24 +20,24 @@ from vinejax.tools.bench.settings import BenchConfig
 from vinejax.tools.bench.truth import with_own_seed
 
 PER_PROMPT = 16  # solutions of a problem that are sampled at once
-ROWS = 1024  # of a batch, at least
+ROWS = 1024  # minimum rows of a batch
 
 
 class Reference(NamedTuple):
     """Two estimates g₁ and g₂ of the policy gradient, and their error."""
 
-    gradients: Params  # with a leading axis of 2
+    gradients: Params  # g₁ and g₂, along a leading axis of 2
     product: float  # g₁·g₂, whose expectation is |g|²
     error: float  # relative squared error of (g₁ + g₂)/2
-    solutions: int  # of both together
-    reward: float  # mean over the solutions
+    solutions: int  # number of solutions of both estimates together
+    reward: float  # mean reward of the solutions
 
 
 def sample_reference(parts: FixedParts, cfg: Config) -> Reference:
-    """Samples the reference; each of its estimates is from half of `bench.reference` solutions.
+    """Samples `bench.reference` solutions and estimates the gradient from each half of them.
 
-    An estimate is REINFORCE with the mean reward of the problem's other solutions as baseline. It
-    is unbiased and needs two solutions of every problem.
+    An estimate is REINFORCE with the mean reward of the problem's other solutions as baseline. This
+    is unbiased and needs at least two solutions of every problem.
     """
     halves = [_sample(parts, cfg, half) for half in (0, 1)]
     gradients = [_gradient(parts, cfg, episodes) for episodes in halves]
@@ -54,7 +54,7 @@ def sample_reference(parts: FixedParts, cfg: Config) -> Reference:
 
 
 def _sample(parts: FixedParts, cfg: Config, half: int) -> list[Episode]:
-    """Samples half of the solutions, at most `PER_PROMPT` of a problem at once."""
+    """Samples the solutions of half 0 or 1, at most `PER_PROMPT` of a problem at once."""
     session, problems = parts.session, parts.problems
     left = BenchConfig.of(cfg).reference // 2 // len(problems)
     seeded = with_own_seed(cfg, f"reference {half}")
@@ -70,7 +70,7 @@ def _sample(parts: FixedParts, cfg: Config, half: int) -> list[Episode]:
 
 
 def _gradient(parts: FixedParts, cfg: Config, episodes: list[Episode]) -> Params:
-    """ĝ of the episodes by RLOO, with a leading axis of 1."""
+    """The policy gradient estimated by RLOO from the episodes, with a leading axis of 1."""
     passes = parts.passes(cfg)
     advantages = np.asarray(
         group_advantages(solution_rewards(episodes), group_numbers(episodes), "rloo")

@@ -1,4 +1,4 @@
-"""The result of the credit bench: one record, as JSON and as tables for the terminal."""
+"""The result of the credit bench, as a JSON record and as tables for the terminal."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -24,21 +24,21 @@ BASELINE = "rloo"  # the estimator whose cost is 1, if it is measured
 
 @dataclasses.dataclass(frozen=True)
 class ResultRow:
-    """An estimator: the error of its gradient, its costs, and the errors of its values.
+    """An estimator's results: the error of its gradient, its costs, and the errors of its values.
 
-    A cost is that of reaching the baseline's error, over the baseline's own cost: error times
-    tokens, or error times seconds. It assumes errors without bias, which fall as 1 / solutions. The
-    ratio and the costs are None if no baseline is measured.
+    The cost to reach a given error is proportional to error times tokens, or error times seconds,
+    if errors have no bias and fall as 1 / solutions. A cost here is this product divided by the
+    baseline's. The ratio and the costs are None if the baseline is not measured.
     """
 
     gradient: GradientError
-    tokens: float  # generated per solution, continuations included
-    seconds: float  # per solution, for sampling, credit and training, a critic's included
+    tokens: float  # generated tokens per solution, continuations included
+    seconds: float  # time per solution to sample, assign credit and train, also a critic
     error_ratio: Measure | None  # error / the baseline's error
     token_cost: Measure | None
     second_cost: Measure | None
     values: ValueScores | None = None
-    worth: Measure | None = None  # of its credit; None without estimator 'exact'
+    worth: Measure | None = None  # see `worth.py`; None without estimator 'exact'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,9 +48,9 @@ class BenchResult:
     policy: str  # 'checkpoints/25', or 'the start'
     problems: int
     per_prompt: int
-    reward: float  # mean over the reference's solutions
+    reward: float  # mean reward of the reference's solutions
     reference_solutions: int
-    reference_error: float  # relative, squared
+    reference_error: float  # relative squared error of the reference gradient
     price: Price
     rows: dict[str, ResultRow]
     ranking: dict[str, RankingScores]  # by the source of predictions: 'K = 9', or 'critic'
@@ -65,7 +65,7 @@ def rows_of(
     values: dict[str, ValueScores],
     critic_seconds: dict[str, float],
 ) -> dict[str, ResultRow]:
-    """A row per estimator. `critic_seconds` are those of training critics, per solution."""
+    """Maps each estimator to its row. `critic_seconds` are for training critics, per solution."""
     count = len(solutions.episodes)
     tokens = {name: solutions.tokens + np.mean(t.tokens) / count for name, t in repeats.items()}
     trained = price.trained * solutions.trained_tokens
@@ -103,7 +103,7 @@ def rows_of(
 def _error_ratio(
     estimator: MeasuredRepeats, baseline: MeasuredRepeats, g_squared: float
 ) -> np.ndarray:
-    """f64[1 + draws]: error / baseline's error, over all repeats that both have, then per draw."""
+    """f64[1 + draws]: error / baseline's error, for all repeats that both have, then per draw."""
     repeats = len(estimator.squares)
     baseline_gradients = baseline.gradients()
     paired = baseline_gradients._replace(
@@ -116,13 +116,13 @@ def _error_ratio(
 
 
 def as_json(result: BenchResult) -> dict[str, Any]:
-    """The record as JSON: dataclasses become objects, and `price` also has w."""
+    """The result as a dict for JSON, in which `price` also has w."""
     record = dataclasses.asdict(result)
     return record | {"price": result.price._asdict() | {"w": result.price.w}}
 
 
 def print_result(result: BenchResult, console: Console) -> None:
-    """The tables: gradients with costs, values, ranking."""
+    """Prints the tables of gradients, costs, values and ranking."""
     solutions = result.problems * result.per_prompt
     console.print(
         f"{result.policy}: mean reward {result.reward:.3f}; gradients of {solutions} solutions of"
@@ -140,7 +140,7 @@ def print_result(result: BenchResult, console: Console) -> None:
 def _print(
     console: Console, title: str, rows: Mapping[str, Any], columns: dict[str, Callable[[Any], str]]
 ) -> None:
-    """Prints a table whose first column has the names of the rows; nothing without rows."""
+    """Prints a table whose first column has the names of the rows; prints nothing without rows."""
     style = {"title_justify": "left", "title_style": "bold", "padding": 0}
     table = Table(title=title, box=box.SIMPLE, **style)  # fits 80 columns
     table.add_column("predicted by" if columns is RANKING else "estimator")
@@ -153,7 +153,7 @@ def _print(
 
 
 def _shown(measure: Measure | None) -> str:
-    """'0.12' over '[0.10, 0.15]', with ∞ for an end that is None; '-' if it is undefined."""
+    """'0.12' above '[0.10, 0.15]', with ∞ for an end that is None; '-' for an undefined measure."""
     if measure is None or measure.value is None:
         return "-"
     if measure.low is None and measure.high is None:

@@ -9,11 +9,11 @@ class BenchConfig(Section, section="bench"):
 
     estimators: tuple[
         str, ...
-    ] = ()  # names of tools/bench/estimators.py; (): every one that the run can have
+    ] = ()  # names in tools/bench/estimators.py; (): all estimators that the run can have
     problems: Count = 32  # problems of the train split, the same in every repeat
     repeats: Count = 20  # batches of `rollout.per_prompt` solutions per problem
-    exact: Count = 4  # first repeats, in which estimator 'exact' is measured
-    reference: Count = 20_000  # solutions behind the reference gradient
+    exact: Count = 4  # number of repeats, from the first on, that measure estimator 'exact'
+    reference: Count = 20_000  # solutions from which the reference gradient is estimated
     truth: Count = 256  # rollouts whose mean return is a true value
     states: Count = 512  # states whose values are compared with true values
     ranked: Count = 128  # states whose next steps are ranked

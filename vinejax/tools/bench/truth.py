@@ -1,7 +1,8 @@
-"""The true values of states of sampled solutions: mean returns of independent rollouts.
+"""Estimates the true values of states of solutions as mean returns of independent rollouts.
 
-The rollouts have a seed of their own, derived from the run's seed and a purpose. They share no
-random number with the solutions and continuations that estimates are made of.
+The rollouts have their own seed, which is derived from the run's seed and a purpose. So they share
+no random number with the solutions and continuations from which estimators compute credit. In
+shapes, S is the number of states.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ from vinejax.model.decoder import Params
 from vinejax.rollout.sampler import Sampler, ValuedState
 from vinejax.tools.bench.value_error import NUM_PARTS
 
-MAX_BRANCHES = 1 << 14  # in one call of the engine, to bound the host's memory
+MAX_BRANCHES = 1 << 14  # continuations in one call of the engine, to bound the host's memory
 
 Item = TypeVar("Item")
 
@@ -27,12 +28,12 @@ class SolutionState(NamedTuple):
     """A state that a solution visits."""
 
     episode: int  # number of the solution
-    step: int  # c of s_c
-    used: int  # response tokens before it
+    step: int  # number c of the step that begins at the state s_c
+    used: int  # response tokens before the state
 
 
 def solution_states(episodes: Sequence[Episode]) -> list[SolutionState]:
-    """The states s_0 .. s_{C-1} of all episodes, at the beginnings of their steps."""
+    """The states at the beginnings of all steps of all episodes: s_0 .. s_{C-1} for C steps."""
     return [
         SolutionState(i, c, used)
         for i, episode in enumerate(episodes)
@@ -45,10 +46,10 @@ def choose_states(
 ) -> list[SolutionState]:
     """At most `count` different states of the episodes, spread over problems and positions.
 
-    Problems take turns. Within a problem the fifths of the solutions, by tokens, take turns. The
-    choice is random otherwise, and depends on `seed` alone. Equal token prefixes of a problem are
-    one state. The result is in the order of `solution_states`. Without `with_last` the state before
-    the last step of each solution is left out.
+    Problems take turns, and within a problem the NUM_PARTS parts of the solutions take turns.
+    Otherwise the choice is random, and `seed` determines it. Equal token prefixes of a problem are
+    one state. Unless `with_last`, the state before the last step of each solution is left out. The
+    result is in the order of `solution_states`.
     """
     different = {}
     for state in solution_states(episodes):
@@ -72,7 +73,7 @@ def choose_states(
 def positions_of_states(
     episodes: Sequence[Episode], states: Sequence[SolutionState]
 ) -> tuple[np.ndarray, list[str]]:
-    """f64[S]: share of the response's tokens before each state; and [S] problem ids."""
+    """f64[S], the share of the response's tokens before each state, and [S], its problem's id."""
     shares = [state.used / len(episodes[state.episode].response) for state in states]
     return np.array(shares), [episodes[state.episode].problem_id for state in states]
 
@@ -80,13 +81,13 @@ def positions_of_states(
 def values_at(
     episodes: Sequence[Episode], states: Sequence[SolutionState], max_states: int | None = None
 ) -> np.ndarray:
-    """f64[S]: the values that an estimator gave to the states; nan where it gave none.
+    """f64[S]: the values that an estimator gave to the states; nan for a state without a value.
 
-    `episodes` are the solutions of the states with `values` by the estimator. They may have other
-    steps, because a state is identified by its number of tokens. A state between two sampled states
-    has a value linear between their values, as in training. States before the first sampled state
-    have no value. Neither have states after s_0 and `max_states` others: their entries of `values`
-    only make advantages 0. Raises ValueError for an episode without values.
+    `episodes` are the solutions of the states, with the estimator's `values`. Their steps may
+    differ, because we find a state by its number of tokens. Between two sampled states, values are
+    interpolated linearly, as in training. States before the first sampled state have no value, and
+    neither have states after s_c with c = `max_states`, whose entries of `values` serve only to
+    make advantages 0. Raises ValueError for an episode without values.
     """
     values = np.full(len(states), np.nan)
     for s, state in enumerate(states):
@@ -112,7 +113,7 @@ def true_returns(
     states: Sequence[SolutionState],
     count: int,
 ) -> np.ndarray:
-    """f64[S, count]: returns of `count` rollouts of each state.
+    """f64[S, count]: returns of `count` rollouts from each state.
 
     States of a problem with equal token prefixes share their rollouts.
     """
@@ -138,10 +139,10 @@ def true_returns(
 
 
 def with_own_seed(cfg: Config, purpose: str) -> Config:
-    """The configuration with a seed for one purpose of the bench.
+    """The configuration with a seed for one purpose of the bench, and with `values.budget` 'left'.
 
-    A rollout may have as many tokens as its solution had left at the state, whatever
-    `values.budget` says for estimates.
+    So a rollout may have as many tokens as its solution had left at the state, also where the
+    estimators have another budget.
     """
     values = dataclasses.replace(cfg.values, budget="left")
     seed = row_seed(cfg.seed, 0, f"credit bench, {purpose}")
@@ -149,7 +150,7 @@ def with_own_seed(cfg: Config, purpose: str) -> Config:
 
 
 def for_purpose(sampler: Sampler, purpose: str) -> Sampler:
-    """The sampler with a seed for one purpose of the bench: see `with_own_seed`."""
+    """The sampler with the configuration `with_own_seed` for one purpose of the bench."""
     cfg = with_own_seed(sampler.cfg, purpose)
     return Sampler(sampler.engine, sampler.graded, cfg, sampler.iteration)
 
@@ -175,7 +176,7 @@ def _prefix(episode: Episode, used: int) -> Hashable:
 
 
 def _in_turns(items: Sequence[Item], group_of: Callable[[Item], Hashable]) -> list[Item]:
-    """The first item of each group, then the second of each, and so on; stable otherwise."""
+    """The items reordered: the first item of each group, then the second of each, and so on."""
     seen: Counter[Hashable] = Counter()
     turns = []
     for item in items:

@@ -1,12 +1,12 @@
-"""Errors of predicted values of states; the truth is a mean return of independent rollouts.
+"""Errors of predicted values of states, compared with mean returns of independent rollouts.
 
     d_s = v_s - t_s    v_s: predicted value of state s    t_s: mean return of n rollouts from s
 
-All functions here are pure functions of arrays. The rollouts of the truth must be independent of
-the prediction, as those of `truth.py` are. Then t_s = V(s) + e_s with E[e_s] = 0 and e_s
-independent of v_s. VinePPO's analyzers (`mc_value_prediction_analyzer.py`,
-`valnet_prediction_analyzer.py`) also compare with 256 fresh rollouts, and leave the noise of the
-rollouts in the error. See docs/credit_bench.md.
+All functions here are pure functions of arrays; S is the number of states. The rollouts must be
+independent of the prediction, as those of `truth.py` are. Then t_s = V(s) + e_s, where e_s has mean
+0 and is independent of v_s. VinePPO's analyzers (`mc_value_prediction_analyzer.py`,
+`valnet_prediction_analyzer.py`) also compare with 256 fresh rollouts, but their error includes the
+noise of the rollouts. See docs/credit_bench.md.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ NUM_PARTS = 5  # parts of a solution, for errors by position
 
 
 class Truth(NamedTuple):
-    """The values of S states by rollouts."""
+    """The values of S states, estimated by rollouts."""
 
     means: np.ndarray  # f64[S] mean return
     variances: np.ndarray  # f64[S] unbiased estimate of the variance of each mean
@@ -36,13 +36,13 @@ class CalibrationBin:
     low: float
     high: float
     states: int
-    prediction: float | None  # their mean predicted value; None without states
-    truth: float | None  # their mean true value; None without states
+    prediction: float | None  # mean predicted value of the states; None without states
+    truth: float | None  # mean true value of the states; None without states
 
 
 @dataclasses.dataclass(frozen=True)
 class ErrorPart:
-    """Errors at states in one part of the solutions: from share `low` to `high` of the tokens."""
+    """Errors at the states that lie between the shares `low` and `high` of a solution's tokens."""
 
     low: float
     high: float
@@ -57,7 +57,7 @@ class ValueScores:
 
     states: int
     problems: int
-    unpredicted: int  # states without a prediction, which count nowhere else
+    unpredicted: int  # states without a prediction, which no other field counts
     mae: Measure
     bias: Measure
     squared_error: Measure
@@ -68,11 +68,11 @@ class ValueScores:
 
 
 def truth_of(returns: ArrayLike) -> Truth:
-    """The mean returns of S states and their variances, from returns [S, n].
+    """The mean returns t of S states and the variances of these means, from returns R [S, n].
 
         Var(t) ≈ Σᵢ (Rᵢ - t)² / (n - 1) / n        for returns 0 and 1: t·(1 - t) / (n - 1)
 
-    Raises ValueError for other shapes, and for n = 1, which has no variance.
+    Raises ValueError for other shapes, and for n = 1, where the variance is undefined.
     """
     array = np.asarray(returns, np.float64)
     if array.ndim != 2 or array.shape[1] < 2:
@@ -92,18 +92,18 @@ def value_scores(
         bias          = mean d
         squared_error = mean (d² - Var(t))  unbiased for the mean of (v - V)²; can be negative
         truth_error   = √mean Var(t)
-        rank_correlation: Spearman's, of v and t
+        rank_correlation: Spearman's rank correlation of v and t
 
-    The bounds of the MAE: e has mean 0 and is independent of v, so that E|v - V - e| is at least
-    |v - V| by Jensen's inequality, and at most |v - V| + E|e|. Noise of the truth lowers the rank
-    correlation. It is None where predictions or true values are all equal, and its interval leaves
-    out draws in which they are.
+    The bounds of the MAE hold because e has mean 0 and is independent of v: E|v - V - e| is at
+    least |v - V| by Jensen's inequality, and at most |v - V| + E|e|. Noise of the truth lowers the
+    rank correlation. The rank correlation is None if all predictions, or all true values, are
+    equal. Its interval leaves out draws in which this is so.
 
     Args:
-      predicted: [S]; not a number where an estimator has no value for the state.
+      predicted: [S] predicted values; nan for a state without a prediction.
       truth: the truth for S states.
       positions: [S] share of the solution's tokens before the state, from 0 to below 1.
-      problems: [S] ids.
+      problems: [S] ids of the states' problems.
 
     Raises ValueError if lengths differ or a position is outside [0, 1).
     """
@@ -132,11 +132,11 @@ def value_scores(
 
 
 def calibration(predicted: np.ndarray, truth: np.ndarray) -> list[CalibrationBin]:
-    """Mean predicted and mean true value, from [S] of both, in bins of the predicted value.
+    """Mean predicted and mean true values of S states, in bins of the predicted value.
 
-    The bins divide [0, 1] evenly. Predictions below 0 count in the first bin, those above 1 in the
-    last. A prediction is calibrated if E[V | v] = v. The mean of few rollouts is unbiased,
-    E[v | V] = V, and yet not calibrated: high means are on average too high, low means too low.
+    The bins divide [0, 1] evenly. Predictions outside [0, 1] count in the first or the last bin. A
+    prediction is calibrated if E[V | v] = v. The mean of a few rollouts is unbiased, E[v | V] = V,
+    but not calibrated: high means are too high on average, and low means are too low.
     """
     # Rounded, so that 0.7 in float32 falls into the bin that begins at 0.7.
     scaled = np.round(predicted * NUM_BINS, 5)
@@ -153,11 +153,11 @@ def calibration(predicted: np.ndarray, truth: np.ndarray) -> list[CalibrationBin
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> Statistic:
-    """Spearman's rank correlation of `a` and `b`, [S] each; states have weights, [S] too.
+    """A function from weights of states, f64[S], to Spearman's rank correlation of `a` and `b` [S].
 
-        ρ = Σ (x - x̄)(y - ȳ) / √(Σ (x - x̄)² · Σ (y - ȳ)²)    x, y: ranks of a and b; equal
-                                                            values have the mean of theirs
-    None where either has no two distinct values.
+        ρ = Σ (x - x̄)(y - ȳ) / √(Σ (x - x̄)² · Σ (y - ȳ)²)    x, y: ranks of a and b
+
+    Equal values have the mean of their ranks. The result is None if all x or all y are equal.
     """
     numbers = [np.unique(x, return_inverse=True)[1] for x in (a, b)]
 
@@ -174,7 +174,7 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> Statistic:
 
 
 def mean_ranks(numbers: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """f64[S]: the ranks, from 1, of values that count `weights` [S] times each.
+    """f64[S]: ranks, from 1, of S values, where value i occurs `weights[i]` times.
 
     `numbers` i[S] index the sorted distinct values. Equal values have the mean of their ranks.
     """

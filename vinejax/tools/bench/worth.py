@@ -1,10 +1,10 @@
-"""The worth of a credit: the share of the signal of exact credit that a solution brings.
+"""The worth of a credit: a squared correlation of estimated and true advantages of steps.
 
-    worth = E[Â·A]² / (E[Â²]·E[A²])    over the steps of solutions, each with equal weight
+    worth = E[Â·A]² / (E[Â²]·E[A²])    where E is the mean over all steps of the solutions
 
-A is the true advantage of a step and Â the mean of the credit over the step's tokens. The worth is
-the squared uncentred correlation of the two. If the gradients of steps are independent, a batch
-with a credit of worth x has the signal over noise of x batches with exact credit.
+A is the true advantage of a step, and Â is the mean of the credit over the step's tokens. The worth
+is the square of their uncentred correlation. If the gradients of steps are independent, one batch
+with a credit of worth x has the same signal-to-noise ratio as x batches with exact credit.
 """
 
 from typing import NamedTuple
@@ -18,15 +18,15 @@ from vinejax.tools.bench.intervals import Bootstrap, Measure
 
 
 class TrueSteps(NamedTuple):
-    """True advantages of the steps of solutions, estimated by many continuations of each state."""
+    """True advantages of S steps of solutions, estimated by many continuations of each state."""
 
     advantages: np.ndarray  # f64[S]
-    variances: np.ndarray  # f64[S] of their errors
-    problems: list[str]  # [S]
+    variances: np.ndarray  # f64[S] variances of the errors of `advantages`
+    problems: list[str]  # [S] ids of the steps' problems
 
 
 def true_steps(steps: StepLayout, episodes: list[Episode], gamma: float) -> TrueSteps:
-    """The true steps of `episodes` with values by many continuations, in the layout `steps`."""
+    """The true advantages of the steps of `episodes`, whose values are by many continuations."""
     advantages = step_advantages(steps.values, steps.rewards, steps.num_steps, gamma)
     is_step = steps.is_step
     errors = np.zeros((*is_step.shape[:1], is_step.shape[1] + 1))
@@ -52,7 +52,7 @@ def credit_of_steps(advantages: np.ndarray, steps: StepLayout) -> np.ndarray:
 
 
 def worth_of(credit: np.ndarray, truth: TrueSteps) -> Measure:
-    """The worth of credit f64[S]; the errors of the truth, independent of it, are subtracted."""
+    """The worth of credit f64[S]; E[A²] is corrected for the variance of the errors of A."""
     product, square = credit * truth.advantages, credit**2
     signal = truth.advantages**2 - truth.variances
 

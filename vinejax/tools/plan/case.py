@@ -1,4 +1,4 @@
-"""The input of a plan: a configuration, a model without weights, and the chips of a topology."""
+"""The input of a plan: configuration, method, model without weights, and topology."""
 
 import dataclasses
 import functools
@@ -30,7 +30,7 @@ from vinejax.training.warmup import fresh_sizes
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A run to plan; made by `open_case`, which checks that its parts fit each other."""
+    """A run to plan. `open_case` makes it and checks that its parts are compatible."""
 
     cfg: Config  # with the topology's row of `meshes` and the choices of the method
     method: Method
@@ -45,7 +45,7 @@ class Case:
 
     @property
     def shards(self) -> int:
-        """Number of shards of the sequences: data x fsdp."""
+        """The number of shards into which sequences are divided, which is data · fsdp."""
         return self.cfg.mesh.data * self.cfg.mesh.fsdp
 
     @property
@@ -60,7 +60,7 @@ class Case:
 
     @property
     def pass_rows(self) -> int:
-        """Sequences in one pass of an update, over all shards."""
+        """The number of batch rows in one pass of an update, over all shards."""
         return passes_for(self.cfg, self.cfg.ppo.minibatch, self.mesh).rows
 
     @property
@@ -72,15 +72,15 @@ class Case:
 
     @property
     def limit(self) -> int:
-        """Bytes per chip that programs may use."""
+        """The bytes of memory per chip that a program may use."""
         return int(self.topology.chip.hbm_gib * 2**30)
 
 
 def open_case(cfg: Config) -> Case:
-    """The case of a configuration that names a topology.
+    """Makes the case of a configuration whose field `topology` is set.
 
     Raises ConfigError or ModelError if the topology is missing, unknown or without a row, if the
-    chips, heads or rows do not divide over the mesh, or if the model's sizes are not known.
+    mesh does not divide the chips, heads or rows, or if the model's sizes are not known.
     """
     if not cfg.topology:
         names = ", ".join(cfg.meshes) or "such as 'v5e:16x16'"
@@ -100,9 +100,9 @@ def open_case(cfg: Config) -> Case:
 
 
 def with_full_mesh(cfg: Config, topology: Topology) -> Config:
-    """The configuration with a mesh over all chips: a size of -1 takes all remaining chips.
+    """The configuration with a mesh over all chips, where a size of -1 becomes the remaining chips.
 
-    Raises ConfigError unless the sizes multiply to the number of chips.
+    Raises ConfigError if the product of the sizes is not the number of chips.
     """
     sizes = {name: getattr(cfg.mesh, name) for name in AXES}
     fixed_sizes = math.prod(size for size in sizes.values() if size != -1)
@@ -115,9 +115,9 @@ def with_full_mesh(cfg: Config, topology: Topology) -> Config:
 
 
 def model_sizes(cfg: Config) -> DecoderConfig:
-    """The sizes in `model.architecture`, in the folder `model.path`, or of a fresh model.
+    """The model's sizes from `model.architecture`, the folder `model.path`, or of a fresh model.
 
-    Raises ConfigError if `model.path` is a hub name, because the hub is not read.
+    Raises ConfigError if `model.path` is no folder with a config.json, such as a name on the hub.
     """
     if cfg.model.architecture:
         return read_architecture(cfg.model.architecture)

@@ -1,9 +1,9 @@
-"""FLOPs and bytes moved by each program, by arithmetic: per chip and call, for decoding per step.
+"""Computes FLOPs and moved bytes of each program per chip and call, or per decode step.
 
-FLOPs are those of the model: two per weight and token, and those of causal attention, of which a
-plain XLA attention takes twice as many. Bytes are weights, keys and values, and the operands and
-results of products. A compiler that fuses less moves more. XLA's own `cost_analysis` is not used,
-because it counts the body of a loop once.
+FLOPs are those of the model: two per weight and token, plus those of causal attention. A plain XLA
+attention needs twice as many for the latter. Bytes are those of weights, keys and values, and
+operands and results of products; with less fusion, a program moves more. We do not use XLA's
+`cost_analysis`, because it counts the body of a loop once.
 """
 
 import itertools
@@ -32,16 +32,16 @@ from vinejax.tools.plan.planned_memory import (
     weight_bytes,
 )
 
-# Products per weight in a pass over a microbatch. The backward pass computes the output matrix's
-# forward product again, because the logits of all tokens are not kept.
+# Number of products per weight in the parts of a pass over a microbatch. The backward pass computes
+# the logits again, because they are not kept for all tokens.
 FORWARD = 1
 BACKWARD = 2
 RECOMPUTED = 1
-PACKED = 0.95  # share of packed rows that is tokens, at least: benchmarks/README.md
+PACKED = 0.95  # least share of packed rows that tokens fill (benchmarks/README.md)
 
 
 class Cost(NamedTuple):
-    """Cost of a program per chip: FLOPs, and bytes from and to its memory."""
+    """Cost of a program per chip: FLOPs, and bytes read from and written to the chip's memory."""
 
     flops: float
     bytes: float
@@ -54,7 +54,7 @@ class Cost(NamedTuple):
 
 
 def token_products(case: Case) -> list[tuple[int, int]]:
-    """Inputs and outputs of each matrix product of one token in a layer."""
+    """(inputs, outputs) of each matrix by which a layer multiplies the vector of one token."""
     return [(math.prod(x), math.prod(y)) for x, y in kernel_shapes(case.model).values()]
 
 
@@ -66,14 +66,14 @@ def num_multiplied(case: Case, with_head: bool) -> int:
 
 
 def attention_flops(case: Case, visible: float) -> float:
-    """FLOPs of one query over all layers, each attending to `visible` positions or its window."""
+    """FLOPs of one token's attention in all layers, to `visible` positions or a layer's window."""
     cfg = case.model.cfg
     positions = sum(min(visible, cfg.window(i) or math.inf) for i in range(cfg.num_layers))
     return 4 * cfg.num_heads * cfg.head_dim * positions
 
 
 def forward_pass(case: Case, rows: float, length: int) -> Cost:
-    """The cost of a pass of `rows` sequences per shard through the layers, without the weights."""
+    """The cost of a pass of `rows` sequences per shard through all layers, without weight reads."""
     tokens = rows * length
     flops = 2 * num_multiplied(case, with_head=False) + attention_flops(case, length / 2)
     moved = case.item_bytes * sum(a + b for a, b in token_products(case))
@@ -82,21 +82,21 @@ def forward_pass(case: Case, rows: float, length: int) -> Cost:
 
 
 def output_pass(case: Case, rows: float, length: int) -> Cost:
-    """The products of `rows` sequences per shard with the output matrix, without reading it."""
+    """The cost to multiply `rows` sequences per shard by the output matrix, without its reads."""
     cfg = case.model.cfg
     tokens = rows * length
     flops = 2 * cfg.width * cfg.vocab_size
-    moved = 2 * FLOAT32 * cfg.vocab_size  # logits, written and read chunk by chunk
+    moved = 2 * FLOAT32 * cfg.vocab_size  # logits are written and read, chunk by chunk
     return Cost(tokens * flops / case.tensor, tokens * moved / case.tensor)
 
 
 def rounded_weights(case: Case) -> float:
-    """Bytes of the weights that a pass reads: compute dtype, replicated over fsdp."""
+    """Bytes per chip of the weights that a pass reads: in the compute dtype, gathered over fsdp."""
     return case.item_bytes * num_multiplied(case, with_head=True) / case.tensor
 
 
 def prefill_columns(phase: PlannedPhase) -> int:
-    """Columns of a prefill. A batch has trunks of similar lengths, here of the mean length."""
+    """The columns of a prefill of trunks that have the mean length."""
     return min(bucket(math.ceil(phase.mean_trunk)), phase.sizes.columns)
 
 
@@ -109,24 +109,24 @@ def prefill_cost(case: Case, phase: PlannedPhase) -> Cost:
 
 
 def columns_read(phase: PlannedPhase) -> tuple[float, float]:
-    """Columns that a decode step reads in a row of the window, and in a slot.
+    """The numbers of columns that a decode step reads in a row of the window, and in a slot.
 
-    Assumptions: branches begin at the end of their row, and a slot has drawn as many tokens as a
-    branch has on average. The second one holds for geometric lengths.
+    We assume that branches begin at the end of their row, and that the mean number of tokens drawn
+    so far in a busy slot is the mean length of a branch, as it is for geometric lengths.
     """
     sizes, read = phase.sizes, phase.sizes.storage.columns_read
     return read(phase.mean_trunk, sizes.columns), read(phase.tokens, sizes.width)
 
 
 def columns_bytes(case: Case, phase: PlannedPhase) -> float:
-    """Bytes of keys and values that a decode step reads, on average over the steps of a phase."""
+    """The mean bytes of keys and values that a decode step of a phase reads per chip."""
     sizes, (row_columns, slot_columns) = phase.sizes, columns_read(phase)
     rows, slots = sizes.storage.sequences_read(sizes, busy_slots(case, phase))
     return (rows * row_columns + slots * slot_columns) * cache_bytes(case.model, case.mesh, 1)
 
 
 def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
-    """The cost of a decode step, which gives every slot a token."""
+    """The cost of a decode step, which draws a token in every slot."""
     sizes = phase.sizes
     cfg = case.model.cfg
     visible = phase.mean_trunk + phase.tokens
@@ -140,10 +140,10 @@ def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
 
 
 class PlannedPasses(NamedTuple):
-    """The number of passes over a batch, in each of which every shard computes whole rows."""
+    """The number of passes over a batch, with packing and without."""
 
-    num_used: int  # passes that have tokens after packing; an update skips the others
-    num_all: int  # passes without packing
+    num_used: int  # passes that have tokens after packing; an update skips the remaining ones
+    num_all: int  # all passes, as many as without packing
 
     @property
     def share(self) -> float:
@@ -151,7 +151,7 @@ class PlannedPasses(NamedTuple):
 
 
 def planned_passes(case: Case, sequences: int) -> PlannedPasses:
-    """The passes over `sequences` sequences, each as long as a mean prompt and a mean response."""
+    """The passes over `sequences` rows that have a prompt and a response of mean lengths."""
     passes = passes_for(case.cfg, case.cfg.ppo.minibatch, case.mesh)
     rows, unpacked = sequences, math.ceil(sequences / passes.rows)
     if passes.packed:
@@ -171,7 +171,7 @@ def score_cost(case: Case) -> Cost:
 def update_cost(case: Case) -> Cost:
     """The cost of one update on a minibatch: passes over its microbatches, then the optimizer.
 
-    An update skips microbatches without a token. Each pass, forward and backward, writes and reads
+    Microbatches without tokens cost nothing. Each forward or backward pass writes and reads the
     gathered weights. The optimizer reads weights, gradients and its state in float32, and writes
     weights and state.
     """
@@ -188,7 +188,7 @@ def update_cost(case: Case) -> Cost:
 
 
 def useful_flops(case: Case) -> float:
-    """FLOPs of an iteration's updates on all chips, without padding and recomputation."""
+    """FLOPs of an iteration's updates on all chips, without those of padding and recomputation."""
     cfg = case.cfg
     length = mean_prompt_tokens(case) + mean_tokens(case)
     flops = 2 * num_multiplied(case, with_head=True) + attention_flops(case, length / 2)
@@ -197,10 +197,10 @@ def useful_flops(case: Case) -> float:
 
 
 def program_costs(case: Case, phases: list[PlannedPhase]) -> dict[str, Cost]:
-    """The cost of each program of an iteration, by its name; prefill is the main phase's."""
+    """Maps names of an iteration's programs to costs; 'prefill' is that of the main phase."""
     decodes = decode_programs(phases)
     costs = {
-        # It reads the weights and writes them in the compute dtype.
+        # The program reads the weights and writes them in the compute dtype.
         "decode copy": Cost(0, weight_bytes(case) + decode_copy_bytes(case)),
         "prefill": prefill_cost(case, main_phase(phases)),
         **{name: decode_cost(case, phase) for name, phase in decodes.items()},
@@ -213,28 +213,28 @@ def program_costs(case: Case, phases: list[PlannedPhase]) -> dict[str, Cost]:
 
 
 class DecodeSteps(NamedTuple):
-    """The decode steps of a wave on one shard, with an entry per shape of the phase."""
+    """The decode steps of a wave on one shard; the tuples have an entry per shape of the phase."""
 
-    steps: tuple[float, ...]
-    live_branches: tuple[float, ...]  # branches that have not ended when the steps begin
+    steps: tuple[float, ...]  # number of steps in the shape
+    live_branches: tuple[float, ...]  # branches that have not ended before the steps in the shape
 
 
 def usable_slots(phase: PlannedPhase) -> int:
-    """The slots of a shard that can be busy at once; with pages, those that get enough pages."""
+    """The number of a shard's slots that can be busy at once; the number of pages may limit it."""
     return phase.sizes.storage.usable_slots(phase.sizes, phase.tokens)
 
 
 def decode_steps(case: Case, phase: PlannedPhase) -> DecodeSteps:
-    """The steps of each wave of a phase, in all slots and in the slots of each drain.
+    """The decode steps of one wave of a phase, with all slots and with the slots of each drain.
 
-    Shards step together: first until the shard with the most branches left moves to the drain, then
-    until the last of all branches ends. The lengths of branches are taken as exponential. The
-    number of steps by which a shard reaches a drain later than the mean is taken as normal. Tokens
-    that are decoded again, after a branch gave its pages to a longer one, are not counted.
+    All shards make the same steps: they go to a drain when the slowest shard can, and stop when the
+    last branch ends. We assume exponential lengths of branches, and a normal distribution over
+    shards of the step at which a shard can go to a drain. Tokens that are decoded a second time,
+    because a branch gave its pages to a longer branch, are not counted.
     """
     branches, mean = phase.branches / (case.shards * phase.waves), phase.tokens
     busy = min(usable_slots(phase.in_shape(0)), math.ceil(branches))
-    # All slots are busy while branches wait; then no slot takes another branch.
+    # All slots are busy while branches wait for a slot. Afterwards, slots become free one by one.
     waiting = max(branches - busy, 0)
     filled, spread = waiting * mean / busy, mean * math.sqrt(waiting) / busy
     # The mean of the largest of many sums of a normal and an exponential number. With few shards
@@ -247,7 +247,7 @@ def decode_steps(case: Case, phase: PlannedPhase) -> DecodeSteps:
         ends = mean * math.sqrt(sum(1 / n**2 for n in range(last + 1, busy + 1)))
         behind = math.hypot(spread, ends) * expected_largest(case.shards)
         begins.append(min(steps_until(mean, busy, last) + behind, until_end))
-        # Other shards go on meanwhile, and some of their last branches end.
+        # While a shard waits for slower shards, some of its last branches end.
         live_branches.append(last * math.exp(-behind / mean))
     spans = itertools.pairwise([*begins, until_end])
     return DecodeSteps(tuple(end - begin for begin, end in spans), tuple(live_branches))
@@ -259,7 +259,7 @@ def expected_largest(count: int) -> float:
 
 
 def busy_slots(case: Case, phase: PlannedPhase) -> float:
-    """Slots of a shard that are busy, on average over the steps in the sizes of the phase."""
+    """The mean number of a shard's busy slots, over the decoding steps made with `phase.sizes`."""
     n = phase.shapes.index(phase.sizes)
     steps, live_branches = decode_steps(case, phase)
     tokens = (live_branches[n] - (*live_branches, 0.0)[n + 1]) * phase.tokens
@@ -267,9 +267,9 @@ def busy_slots(case: Case, phase: PlannedPhase) -> float:
 
 
 def calls_per_phase(case: Case, phase: PlannedPhase) -> dict[str, float]:
-    """The number of calls of each program in a phase of the engine; for decoding, of steps.
+    """Maps programs to their numbers of calls in a phase of the engine; for decoding, of steps.
 
-    'decode' counts steps in all slots, 'drain' steps in the slots of the first drain, and so on.
+    'decode' counts steps with all slots, 'drain' those with the slots of the first drain, etc.
     """
     trunks_per_shard = math.ceil(phase.trunks / case.shards)
     prefills = phase.waves * math.ceil(trunks_per_shard / phase.sizes.batch)
@@ -279,8 +279,8 @@ def calls_per_phase(case: Case, phase: PlannedPhase) -> dict[str, float]:
 
 
 def steps_until(mean: float, busy: int, left: int) -> float:
-    """Expected steps until only `left` of `busy` branches go on, if lengths are exponential.
+    """Expected steps until `left` of `busy` branches remain, if lengths are exponential.
 
-    While n branches go on, the next one ends after mean / n steps.
+    While n branches remain, the next end of a branch comes after `mean` / n steps on average.
     """
     return mean * sum(1 / n for n in range(left + 1, busy + 1))

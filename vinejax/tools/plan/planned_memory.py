@@ -1,4 +1,4 @@
-"""The phases of the engine, and bytes per chip of weights, optimizer and caches, by arithmetic."""
+"""Computes the engine's phases, and the bytes per chip of weights, optimizer and caches."""
 
 import dataclasses
 import math
@@ -33,28 +33,28 @@ FLOAT32 = 4
 
 
 class PlannedPhase(NamedTuple):
-    """The calls of the engine in an iteration for one purpose, with their expected sizes."""
+    """The engine's calls in an iteration that sample solutions, or continuations, with sizes."""
 
     name: str  # 'rollout' for solutions, 'values' for their continuations
     trunks: int
-    branches: int  # in all waves together
+    branches: int  # number of branches in all waves together
     trunk_tokens: int  # tokens of the longest possible trunk
     mean_trunk: float  # mean tokens of a trunk
     tokens: float  # mean tokens decoded per branch
     sizes: Sizes
-    shapes: tuple[Sizes, ...]  # sizes that it decodes in: `sizes`, then those of its drains
-    waves: int = 1  # calls of the engine, one after the other
+    shapes: tuple[Sizes, ...]  # the sizes with all slots, then those of the drains
+    waves: int = 1  # number of calls of the engine, one after the other
 
     def in_shape(self, n: int) -> "PlannedPhase":
-        """The phase with the sizes of its n-th shape."""
+        """The phase whose `sizes` are those of its n-th shape, from 0."""
         return self._replace(sizes=self.shapes[n])
 
 
 @dataclasses.dataclass(frozen=True)
 class MemoryParts:
-    """Bytes per chip. The first four are resident for the whole run unless they are offloaded."""
+    """Bytes per chip. The first four parts stay on the chip for the run unless offloaded."""
 
-    weights: int  # float32; in a run with adapters, the compute dtype
+    weights: int  # in float32 or, in a run with adapters, in the compute dtype
     optimizer: int
     reference: int
     critic: int  # with its optimizer state
@@ -63,7 +63,7 @@ class MemoryParts:
     suffix_kv: int
 
     def during(self, stage: str, case: Case) -> dict[str, int]:
-        """Bytes per chip during a stage, by the name of the part."""
+        """Maps names of the parts to their bytes per chip during a stage."""
         rollout = stage == "rollout"
         offload = case.cfg.offload
         parts = {"weights": self.weights, "optimizer": self.optimizer, "critic": self.critic}
@@ -79,23 +79,22 @@ class MemoryParts:
 
 
 def bytes_per_chip(shapes: Any) -> int:
-    """Bytes per chip of arrays, given by shapes with shardings."""
+    """Bytes per chip of arrays; `shapes` is a tree of ShapeDtypeStructs with shardings."""
     leaves = jax.tree.leaves(shapes)
     return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in leaves)
 
 
 def weight_bytes(case: Case) -> int:
-    """Bytes per chip of the sharded weights.
+    """Bytes per chip of the sharded weights, without adapters.
 
-    The weights are in float32. In a run with adapters they are in the compute dtype, and the
-    adapters are not counted.
+    The weights are in float32 or, in a run with adapters, in the compute dtype.
     """
     dtype = case.model.compute.dtype if case.cfg.model.lora_rank else None
     return bytes_per_chip(placed_shapes(case.mesh, abstract_params(case.model), dtype))
 
 
 def trained_shapes(case: Case) -> Params:
-    """Shapes of the trained parameters: all weights, or the adapters."""
+    """Shapes of the trained parameters: adapters if the run has them, else all weights."""
     if case.cfg.model.lora_rank:
         return abstract_adapters(case.model, case.cfg.model)
     return abstract_params(case.model)
@@ -107,7 +106,7 @@ def trained_bytes(case: Case) -> int:
 
 
 def optimizer_bytes(case: Case, shapes: Params) -> int:
-    """Bytes per chip of the optimizer's state for weights of these shapes."""
+    """Bytes per chip of the optimizer's state for parameters of these shapes."""
     optimizer = make_optimizer(case.cfg.optimizer, num_updates=1)
     state = jax.eval_shape(optimizer.init, shapes)
     shardings = state_shardings(shapes, optimizer, case.mesh).opt_state
@@ -132,16 +131,16 @@ def decode_copy_bytes(case: Case) -> int:
 
 
 def train_length(case: Case) -> int:
-    """T of the training batches that hold the longest sequence."""
+    """The row length of training batches that contain the longest possible sequence."""
     longest = longest_sequence(case.cfg, case.model.cfg.context)
     least = (case.cfg.ppo.row_tokens or 0) if case.cfg.ppo.packing else 0
     return row_length(max(longest, least))
 
 
 def usual_length(case: Case) -> int:
-    """T of the training batches of most iterations.
+    """The row length of training batches in most iterations.
 
-    A prompt has its mean length, and the longest solution `sample.max_tokens`.
+    We assume that the longest sequence is a prompt of mean length and `sample.max_tokens` tokens.
     """
     most = longest_sequence(case.cfg, case.model.cfg.context)
     usual = min(math.ceil(mean_prompt_tokens(case)) + case.cfg.sample.max_tokens, most)
@@ -151,17 +150,17 @@ def usual_length(case: Case) -> int:
 
 
 def kv_room(case: Case, resident: int) -> int:
-    """Bytes per chip for keys and values: `rollout.memory_gib`, or a share of the free memory."""
+    """Bytes for keys and values: `rollout.memory_gib`, or a share of all but `resident` bytes."""
     if case.cfg.rollout.memory_gib is not None:
         return int(case.cfg.rollout.memory_gib * 2**30)
     return int(FREE_SHARE * max(case.limit - resident, 0))
 
 
 def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
-    """The engine's calls of an iteration, for the longest possible sequences.
+    """The phases of an iteration, with sizes for the longest possible sequences.
 
-    `resident` bytes per chip are taken before keys and values. Raises ValueError if not even one
-    trunk and one slot fit.
+    `resident` bytes per chip are not available for keys and values. Raises ValueError if not even
+    one trunk and one slot fit.
     """
     cfg = case.cfg
     mean, mean_prompt = mean_tokens(case), mean_prompt_tokens(case)
@@ -203,12 +202,12 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
 
 
 def mean_tokens(case: Case) -> float:
-    """Expected tokens of a response: `plan.tokens`, or a quarter of `sample.max_tokens`."""
+    """Mean tokens of a response: `plan.tokens`, or else a quarter of `sample.max_tokens`."""
     return PlanConfig.of(case.cfg).tokens or max(case.cfg.sample.max_tokens / 4, 1)
 
 
 def mean_prompt_tokens(case: Case) -> float:
-    """Expected tokens of a prompt: `plan.prompt_tokens`, or half of `data.max_prompt_tokens`."""
+    """Mean tokens of a prompt: `plan.prompt_tokens`, or else half of `data.max_prompt_tokens`."""
     return PlanConfig.of(case.cfg).prompt_tokens or case.cfg.data.max_prompt_tokens / 2
 
 
@@ -219,16 +218,17 @@ def fixed_parts(case: Case) -> MemoryParts:
     if case.cfg.model.lora_rank:  # the reference is the weights below the adapters
         weights, reference = weights + trained, 0
     optimizer, critic = optimizer_bytes(case, trained_shapes(case)), 0
-    if case.method.state.has_critic:  # PPO's has no output matrix
+    if case.method.state.has_critic:  # PPO's critic has no output matrix
         shapes = {name: x for name, x in trained_shapes(case).items() if name != "head"}
         critic = bytes_per_chip(placed_shapes(case.mesh, shapes)) + optimizer_bytes(case, shapes)
     return MemoryParts(weights, optimizer, reference, critic, decode_copy_bytes(case), 0, 0)
 
 
 def memory_and_phases(case: Case) -> tuple[MemoryParts, list[PlannedPhase]]:
-    """The parts of memory, and the phases; keys and values are the largest of any phase.
+    """The parts of memory, and the phases of an iteration.
 
-    Raises ValueError if keys and values do not fit.
+    The memory for keys and values is that of the phase that needs most. Raises ValueError if not
+    even one trunk and one slot fit.
     """
     fixed = fixed_parts(case)
     phases = planned_phases(case, sum(fixed.during("rollout", case).values()))
@@ -237,32 +237,32 @@ def memory_and_phases(case: Case) -> tuple[MemoryParts, list[PlannedPhase]]:
 
 
 def kv_bytes(case: Case, sizes: Sizes) -> tuple[int, int]:
-    """Bytes per chip of keys and values in the window, and in the ring or the pool."""
+    """Bytes per chip of keys and values: those in the window, and those in the ring or pool."""
     window = sizes.rows * cache_bytes(case.model, case.mesh, sizes.columns)
     return window, phase_bytes(case.model, case.mesh, sizes) - window
 
 
 def main_phase(phases: list[PlannedPhase]) -> PlannedPhase:
-    """The phase whose programs are compiled: the last, which has the longest trunks."""
+    """The last phase, which has the longest trunks, and with whose sizes prefill is compiled."""
     return phases[-1]
 
 
 def call_name(n: int) -> str:
-    """The calls of a phase that decode in its n-th shape: 'decode', 'drain', 'drain 2', ..."""
+    """The name of decode calls with a phase's n-th shape: 'decode', 'drain', 'drain 2', ..."""
     return "decode" if n == 0 else "drain" if n == 1 else f"drain {n}"
 
 
 def decode_name(n: int, phase: PlannedPhase, phases: list[PlannedPhase]) -> str:
-    """The program that decodes a phase in its n-th shape.
+    """The name of the program that decodes with the n-th shape of `phase`, such as 'decode'.
 
-    The name of a phase that is not the main one follows: 'decode, rollout'.
+    For other phases than the main one, the phase's name is appended, as in 'decode, rollout'.
     """
     call = call_name(n)
     return call if phase.name == main_phase(phases).name else f"{call}, {phase.name}"
 
 
 def decode_programs(phases: list[PlannedPhase]) -> dict[str, PlannedPhase]:
-    """Maps the name of each program that decodes to a phase with the program's sizes."""
+    """Maps the name of each program that decodes to its phase with the program's sizes."""
     return {
         decode_name(n, phase, phases): phase.in_shape(n)
         for phase in reversed(phases)
@@ -271,7 +271,7 @@ def decode_programs(phases: list[PlannedPhase]) -> dict[str, PlannedPhase]:
 
 
 def program_phase(program: str, phases: list[PlannedPhase]) -> PlannedPhase:
-    """The phase whose sizes a program has; the main phase for a program that does not decode."""
+    """The phase with a program's sizes; the main phase for a program that does not decode."""
     decodes = decode_programs(phases)
     return decodes[program] if program in decodes else main_phase(phases)
 
@@ -282,11 +282,11 @@ def is_decode(program: str) -> bool:
 
 
 def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
-    """Estimated bytes per chip of temporaries of a program that was not compiled.
+    """Estimated bytes per chip of the temporaries of a program that was not compiled.
 
-    Temporaries are gradients, activations saved for the backward pass, the gathered weights of two
-    layers, the embedding and the head. Log-probabilities and their gradient add the logits of a
-    chunk twice and the gradient of the hidden states. Kernels never write attention's scores.
+    An update's temporaries are gradients, activations saved for the backward pass, the gathered
+    weights of two layers, embedding and output matrix and, for log-probabilities, two times the
+    logits of a chunk and the hidden states' gradient. Kernels do not write attention scores.
     """
     cfg = case.model.cfg
     sizes = phase.sizes
@@ -303,7 +303,7 @@ def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
     rounded = bytes_per_chip(placed_shapes(case.mesh, weights, case.model.compute.dtype))
     trained = trained_bytes(case)
     layer = 4 * rounded // cfg.num_layers * case.cfg.mesh.fsdp
-    # Embedding and output matrix: compute dtype, replicated over fsdp.
+    # Embedding and output matrix are in the compute dtype, and replicated over fsdp.
     ends = (1 if cfg.tied_head else 2) * case.item_bytes * cfg.vocab_size * cfg.width // tensor
     chunk = chunk_columns(tokens, -(-cfg.vocab_size // tensor))
     passed = layer + ends + FLOAT32 * tokens * (2 * chunk + cfg.width)

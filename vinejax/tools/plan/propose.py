@@ -1,7 +1,7 @@
-"""Chooses a row of `meshes` for a slice that has none in the configuration, by arithmetic alone.
+"""Chooses a row of `meshes` for a slice that has no row in the configuration.
 
-Memory is estimated as for a plan (`planned_memory.py`), temporaries included, and nothing is
-compiled. A row decides whether a run fits and how fast it is, not what it computes.
+Memory and temporaries are estimated as in `planned_memory.py`; nothing is compiled. A row decides
+whether a run fits and how fast it is, but not what the run computes.
 """
 
 import dataclasses
@@ -29,12 +29,12 @@ from vinejax.tools.plan.planned_memory import (
 )
 from vinejax.tools.plan.roofline import STAGE
 
-FILL = 0.85  # maximum share of a chip's memory for all parts and estimated temporaries
+FILL = 0.85  # maximum share of a chip's memory that all parts and temporaries may take
 COPY_SHARE = 1 / 8  # share of a chip's memory that the decoding copy should not exceed
-LANES = 128  # columns of the model's width that `fsdp` leaves on a chip, at least
+LANES = 128  # minimum number of columns of the model's width on a chip after splitting by `fsdp`
 # Slots per shard, tried in this order until the memory suffices.
 SLOTS = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 8)
-PASS_ROWS = 1  # rows that a shard could compute while a pass gathers all weights
+PASS_ROWS = 1  # the time to gather all weights in a pass, in rows that a shard computes meanwhile
 REMAT = ("dots", "full")  # tried in this order
 ENDLESS_GIB = 2.0**20
 GIB = 2**30
@@ -46,12 +46,12 @@ TO_CHANGE = "to change it, write it into the config; --mode=plan --config.topolo
 def with_row_for_devices(cfg: Config) -> Config:
     """The configuration with a row of `meshes` for the devices of this process.
 
-    If it has none, the function chooses one and prints it. The configuration stays as it is if it
-    has no rows at all or sets `mesh`, on CPUs, and on devices of an unknown kind or number, for
-    which `on_devices` raises.
+    If `meshes` has no such row, a row is chosen, printed and added. The configuration does not
+    change if `meshes` is empty, if `mesh` is set, if `topology` names other devices, on CPUs, and
+    for an unknown kind or number of devices, for which `on_devices` raises later.
 
-    Raises ConfigError if nothing fits by arithmetic, or if the model's sizes cannot be read, and
-    UserError if there are no devices, or the number of hosts is wrong (`check_hosts`).
+    Raises ConfigError if nothing fits by arithmetic, or if the model's sizes cannot be read. Raises
+    UserError if there are no devices, or if the number of hosts is wrong (`check_hosts`).
     """
     if not cfg.meshes or cfg.mesh != MeshConfig():
         return cfg
@@ -75,13 +75,13 @@ def with_row_for_devices(cfg: Config) -> Config:
 
 
 def with_proposed_row(cfg: Config, topology: Topology) -> Config:
-    """The configuration with the row of `propose_row`, which raises if there is none."""
+    """The configuration with the row of `propose_row`. Raises ConfigError if no mesh fits."""
     row = propose_row(cfg, topology)
     return dataclasses.replace(cfg, meshes={**cfg.meshes, topology.name: row})
 
 
 def row_text(cfg: Config, topology: str) -> str:
-    """The row of a topology as a line of a config file, without the fields that are not set."""
+    """The row of a topology as a line of a config file, which has only the fields that are set."""
     unset = TopologyConfig()
     fields = dataclasses.asdict(cfg.meshes[topology]).items()
     set_fields = ", ".join(f"{name}={x!r}" for name, x in fields if x != getattr(unset, name))
@@ -89,14 +89,14 @@ def row_text(cfg: Config, topology: str) -> str:
 
 
 def propose_row(cfg: Config, topology: Topology) -> TopologyConfig:
-    """The row for a topology, with a mesh on which everything fits.
+    """Chooses the row for a topology.
 
-    The mesh is the first such mesh, in the order of `_meshes`, on which the decoding copy takes at
-    most COPY_SHARE of a chip's memory, because every decode step reads the copy. If there is none,
-    it is the last mesh that fits, which has the largest `tensor`.
+    Among the meshes of `_meshes` on which the run fits, it takes the first one on which the
+    decoding copy of the weights, which every decode step reads, has at most COPY_SHARE of a chip's
+    memory. If no mesh is so, it takes the last one, which has the largest `tensor`.
 
-    Raises ConfigError for the field `topology` if no mesh fits by the estimates, and other
-    UserErrors if the model's sizes cannot be read (`case.open_case`).
+    Raises ConfigError for the field `topology` if the run fits on no mesh, and other UserErrors if
+    the model's sizes cannot be read (`case.open_case`).
     """
     best_row, attempts = None, []
     for mesh in _meshes(cfg, topology):
@@ -120,19 +120,19 @@ def propose_row(cfg: Config, topology: Topology) -> TopologyConfig:
 
 
 class Fit(NamedTuple):
-    """The outcome of the search on one mesh."""
+    """The result of the search for a row with a given mesh."""
 
     mesh: MeshConfig
-    row: TopologyConfig | None  # None if no row that was tried fits
-    needed: int  # bytes per chip of the chosen row, or of the smallest that was tried
+    row: TopologyConfig | None  # None if the run fits with no row that was tried
+    needed: int  # bytes per chip of the row or, if it is None, the fewest that could be reached
 
 
 def _meshes(cfg: Config, topology: Topology) -> Iterator[MeshConfig]:
-    """The meshes over all chips that divide heads, feed-forward columns and the rows of a pass.
+    """Yields meshes over all chips that divide heads, feed-forward columns and rows of a pass.
 
-    Meshes come in the order of `tensor`, because the larger it is, the more chips wait for each
-    other in every layer. `fsdp` is as large as possible with at least LANES columns of the model's
-    width on a chip. `data` takes the remaining chips.
+    The meshes have increasing sizes of `tensor`, because with a larger `tensor` more chips wait for
+    each other in every layer. `fsdp` is as large as possible with at least LANES columns of the
+    model's width on a chip. `data` takes the remaining chips.
     """
     sizes = model_sizes(cfg)
     for tensor in range(1, topology.chips + 1):
@@ -147,15 +147,15 @@ def _meshes(cfg: Config, topology: Topology) -> Iterator[MeshConfig]:
 
 
 def _pass_rows(cfg: Config) -> int:
-    """The most rows of a pass: a microbatch must divide the minibatches of PPO and of SFT."""
+    """The maximum rows of a pass, since a microbatch must divide minibatches of PPO and SFT."""
     return math.gcd(cfg.ppo.minibatch, cfg.sft.batch)
 
 
 def _fit(cfg: Config, topology: Topology, mesh: MeshConfig) -> Fit:
-    """The best row for this mesh, if one fits.
+    """The best row for this mesh, if the run fits with any.
 
-    It saves as many activations for the backward pass as possible; among rows that save as many it
-    computes the fewest batch rows, and then has the most slots.
+    The best row saves most activations for the backward pass. Among rows equal in this, it computes
+    the fewest batch rows per update. Among rows equal in both, it has the most slots.
     """
     shards, rows = mesh.data * mesh.fsdp, _pass_rows(cfg)
     axes = dataclasses.asdict(mesh)
@@ -195,7 +195,7 @@ def _case(cfg: Config, topology: Topology, row: TopologyConfig) -> Case:
 
 
 def _update_bytes(case: Case, memory: MemoryParts) -> int:
-    """Bytes per chip of the larger of two programs: log-probabilities, and updates."""
+    """Bytes per chip of 'score' or 'train_step', whichever program needs more."""
     phase = main_phase(planned_phases(_with_room(case, ENDLESS_GIB), 0))
     totals = []
     for name in ("score", "train_step"):
@@ -207,8 +207,8 @@ def _update_bytes(case: Case, memory: MemoryParts) -> int:
 def _decoding_bytes(case: Case, memory: MemoryParts, slots: int, may_cut: bool) -> int:
     """Bytes per chip while text is sampled with `slots` slots per shard.
 
-    The result is at least the whole chip if memory limits the main phase to fewer slots or, unless
-    `may_cut`, to fewer rows of the window.
+    The result is at least `case.limit` if memory limits the main phase to fewer slots or, unless
+    `may_cut` is true, to fewer rows of the window.
     """
     resident = sum(memory.during("rollout", case).values())
     try:
@@ -221,22 +221,22 @@ def _decoding_bytes(case: Case, memory: MemoryParts, slots: int, may_cut: bool) 
         return max(resident, case.limit)
     caches = 0
     for phase in phases:
-        fewest = phase.sizes.storage.smallest(phase.sizes)  # the least pool of pages
+        fewest = phase.sizes.storage.smallest(phase.sizes)  # the smallest pool of pages
         smallest = dataclasses.replace(phase.sizes, storage=fewest)
         caches = max(caches, phase_bytes(case.model, case.mesh, smallest))
     return resident + math.ceil(caches / UNIT) * UNIT + _spare(case, phases)
 
 
 def _spare(case: Case, phases: list[PlannedPhase]) -> int:
-    """Bytes per chip of the temporaries of prefill or decoding, whichever has more."""
+    """Bytes per chip of temporaries of prefill or decoding, whichever program has more."""
     phase = main_phase(phases)
     return max(temporaries_guess(case, name, phase) for name in ("prefill", "decode"))
 
 
 def _pool_gib(case: Case, memory: MemoryParts, limit: float) -> float | None:
-    """The `memory_gib` with which a chip stays within `limit` bytes; None if it does anyway.
+    """The `memory_gib` with which a chip uses at most `limit` bytes; None if it is not needed.
 
-    The setting is needed where a pool of pages would take all memory that it may have.
+    The setting is needed for a pool of pages that would otherwise take more memory.
     """
     resident = sum(memory.during("rollout", case).values())
     phases = planned_phases(case, resident)
@@ -246,6 +246,6 @@ def _pool_gib(case: Case, memory: MemoryParts, limit: float) -> float | None:
 
 
 def _with_room(case: Case, memory_gib: float) -> Case:
-    """The case with `memory_gib` for keys and values."""
+    """The case with the setting `rollout.memory_gib`, the memory for keys and values."""
     rollout = dataclasses.replace(case.cfg.rollout, memory_gib=memory_gib)
     return dataclasses.replace(case, cfg=dataclasses.replace(case.cfg, rollout=rollout))

@@ -1,7 +1,7 @@
-"""The memory of each program, and a lower bound of its time.
+"""Computes the memory of each program, and a lower bound of its time.
 
 The bound is the largest of the times that FLOPs, bytes and collectives take at the chip's peaks, as
-if they overlapped perfectly. The bound serves to compare changes of a run.
+if all three overlapped perfectly. It helps to compare settings of a run.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ from vinejax.tools.plan.planned_memory import (
 
 BOUNDS = ("compute", "memory", "interconnect")
 TEMPORARIES = "temporaries"
-# Program -> its stage, and the parts of memory that the compiler counts in its peak.
+# Maps a program to its stage, and to the parts of memory that the compiler's peak includes.
 STAGE = {
     "decode copy": ("rollout", ("weights", "decode copy")),
     "prefill": ("rollout", ("decode copy", "trunk KV")),
@@ -35,7 +35,7 @@ ABSENT = {"decode copy": ("trunk KV", "suffix KV")}  # program -> parts that do 
 
 
 def stage_of(program: str) -> tuple[str, tuple[str, ...]]:
-    """The entry of STAGE for a program."""
+    """The stage and the parts of a program in STAGE; all programs that decode are 'decode'."""
     return STAGE["decode" if is_decode(program) else program]
 
 
@@ -44,9 +44,9 @@ class PlannedProgram(NamedTuple):
 
     name: str
     cost: Cost  # per call; for decoding, per step
-    parts: dict[str, int]  # bytes while it runs, temporaries included
+    parts: dict[str, int]  # part of memory -> its bytes while the program runs
     compiled: dict[str, Any]  # the answer of `compiler.compile_program`; {} if not compiled
-    passes_made: float = 1.0  # share of an update's passes that have tokens, and are not skipped
+    passes_made: float = 1.0  # share of an update's passes that have tokens and are not skipped
 
     @property
     def total(self) -> int:
@@ -60,9 +60,9 @@ class PlannedProgram(NamedTuple):
 
     @property
     def collectives(self) -> list[Collective]:
-        """The collectives of a call, or for decoding of a step.
+        """The collectives of a call or, for decoding, of a step.
 
-        Those of skipped passes count by `passes_made`.
+        Counts and bytes of collectives in branches are multiplied by `passes_made`.
         """
         every = [Collective(**x) for x in self.compiled.get("collectives", [])]
         if is_decode(self.name):
@@ -75,9 +75,9 @@ class PlannedProgram(NamedTuple):
 
     @property
     def cycles(self) -> float:
-        """The compiler's cycles of a call, or for decoding of a step; 0 if they are unknown.
+        """The compiler's cycles of a call or, for decoding, of a step; 0 if they are unknown.
 
-        Those of skipped passes count by `passes_made`.
+        Cycles in branches are multiplied by `passes_made`.
         """
         cycles = Cycles(**self.compiled.get("cycles", {}))
         return (
@@ -88,15 +88,15 @@ class PlannedProgram(NamedTuple):
 
     @property
     def sent(self) -> float:
-        """Bytes that the collectives send, per call or decode step."""
+        """The bytes that a device sends in collectives, per call or decode step."""
         return sum(x.sent for x in self.collectives)
 
 
 def sending_seconds(chip: Chip, collectives: Iterable[Collective]) -> float:
-    """A lower bound of the seconds that a chip's links send, one collective after another.
+    """A lower bound of the seconds that collectives take on a chip's links, one after another.
 
-    A collective uses one link per ring that the compiler reports, or all links if the compiler
-    reports none. A line of chips is one ring, whose way back leads through the line.
+    A collective uses one link for each ring that the compiler reports, or all links if the compiler
+    reports no rings. Chips in a line form one ring, which goes back along the same line.
     """
     speed = chip.link_gb_s * 1e9
     return sum(
@@ -112,10 +112,10 @@ def plan_program(
     cost: Cost,
     compiled: dict[str, Any],
 ) -> PlannedProgram:
-    """A program with its parts of memory; temporaries are its bytes beside the known parts.
+    """A program with the bytes of its parts of memory; `phase` is its `program_phase`.
 
-    `phase` is the main phase, or for a program that decodes its phase in
-    `planned_memory.decode_programs`.
+    The bytes of temporaries are those that the compiler counts in addition to the known parts. If
+    the program was not compiled, they are estimated.
     """
     stage, included = stage_of(name)
     parts = memory.during(stage, case)
@@ -137,14 +137,14 @@ def plan_program(
 
 
 def program_seconds(case: Case, program: PlannedProgram) -> dict[str, float]:
-    """Lower bounds of the seconds of a program's call (or decode step), one for each of BOUNDS."""
+    """Lower bounds of the seconds of a program's call or decode step, one for each of BOUNDS."""
     return least_seconds(
         case, program.cost, sending_seconds(case.topology.chip, program.collectives)
     )
 
 
 def least_seconds(case: Case, cost: Cost, sending: float) -> dict[str, float]:
-    """The lower bounds for a program of this cost whose collectives take `sending` seconds."""
+    """One lower bound for each of BOUNDS, if the program's collectives take `sending` seconds."""
     chip = case.topology.chip
     return {
         "compute": cost.flops / (chip.bf16_tflops * 1e12),

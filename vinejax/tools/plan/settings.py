@@ -7,7 +7,7 @@ from vinejax.core.sections import Section
 class PlanConfig(Section, section="plan"):
     """The assumptions of `--mode=plan`, and its time limit."""
 
-    timeout_s: Count = 1800  # seconds to compile one program
-    prompt_tokens: Count | None = None  # average prompt; None: half of data.max_prompt_tokens
-    tokens: Count | None = None  # average response; None: a quarter of sample.max_tokens
-    steps: Count = 12  # average reasoning steps per response
+    timeout_s: Count = 1800  # maximum seconds to compile one program
+    prompt_tokens: Count | None = None  # mean prompt tokens; None: half of data.max_prompt_tokens
+    tokens: Count | None = None  # mean response tokens; None: a quarter of sample.max_tokens
+    steps: Count = 12  # mean reasoning steps per response

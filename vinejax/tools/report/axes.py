@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from vinejax.records import formats
 
-LEFT, RIGHT, TOP, BOTTOM = 44.0, 10.0, 12.0, 30.0  # room around the plot
+LEFT, RIGHT, TOP, BOTTOM = 44.0, 10.0, 12.0, 30.0  # margins around the plot, in pixels
 TINY = 1e-30  # an axis treats smaller values as zero
-MAX_TICKS = 7  # on a scale
+MAX_TICKS = 7  # maximum number of ticks of a logarithmic scale
 
 
 class Size(NamedTuple):
@@ -26,7 +26,7 @@ HERO = Size(776.0, 250.0, 8, 5)
 
 
 class Frame(NamedTuple):
-    """The box of a plot, its scales, and its ticks as (coordinate, label)."""
+    """The box of a plot, the ranges of its two axes, and their ticks as (coordinate, label)."""
 
     size: Size
     x_range: tuple[float, float]
@@ -61,10 +61,10 @@ def fit_frame(
     margin: float = 0.0,
     whole: bool = True,
 ) -> Frame:
-    """A frame around data at `positions`, ascending, whose values lie in `extent`.
+    """A frame around data at ascending x `positions`, whose values lie in the range `extent`.
 
-    `margin` is left free on both sides, in units of x: half the width of a bar. With `whole` the
-    ticks of x are whole numbers, for iterations.
+    `margin` is extra room at both ends of the x axis, in units of x, for instance half a bar. With
+    `whole` the ticks of x are whole numbers, such as iterations.
     """
     first, last = positions[0] - margin, positions[-1] + margin
     if first == last:  # a single position stands in the middle
@@ -96,9 +96,9 @@ def fit_square(values: Sequence[float], size: Size) -> Frame:
 
 
 class Scale(NamedTuple):
-    """A horizontal axis of a drawing of any width: places and ticks are in percent of its length.
+    """A horizontal axis of any length, on which places and ticks are percentages of the length.
 
-    `low` and `high` are the ends: values, or their decimal logarithms with `log`.
+    `low` and `high` are the values at its ends or, with `log`, their decimal logarithms.
     """
 
     low: float
@@ -107,7 +107,7 @@ class Scale(NamedTuple):
     ticks: list[tuple[float, str]]
 
     def place(self, value: float) -> float:
-        """The place of a value; the nearest end if it lies beyond the scale or has no logarithm."""
+        """The place of a value. Values beyond an end, or without a logarithm, are put at an end."""
         if self.log:
             value = math.log10(value) if value > TINY else self.low
         return min(100.0, max(0.0, round(_place(value, (self.low, self.high), 0.0, 100.0), 2)))
@@ -116,7 +116,7 @@ class Scale(NamedTuple):
 def fit_log_scale(values: Sequence[float]) -> Scale:
     """A logarithmic scale around positive values, with ticks at 1, 2 and 5 times powers of ten.
 
-    A scale too long for these has ticks at powers of ten alone.
+    If these would be more than MAX_TICKS, the ticks are at powers of ten.
     """
     low, high = math.log10(min(values)), math.log10(max(values))
     room = 0.06 * max(high - low, 0.3)
@@ -137,13 +137,13 @@ def fit_log_scale(values: Sequence[float]) -> Scale:
 
 
 def share_scale() -> Scale:
-    """The scale of a share, from 0 to 1, with ticks at its quarters."""
+    """A scale from 0 to 1, with ticks at the quarters."""
     ticks = [(100.0 * v, formats.tick_label(v)) for v in (0.0, 0.25, 0.5, 0.75, 1.0)]
     return Scale(0.0, 1.0, False, ticks)
 
 
 def svg_path(points: Sequence[tuple[float, float]]) -> str:
-    """An SVG path through the points; '' for fewer than two, which make no line."""
+    """An SVG path through the points; '' for fewer than two points."""
     if len(points) < 2:
         return ""
     return "M" + "L".join(f"{x:g} {y:g}" for x, y in points)
@@ -154,7 +154,7 @@ def _place(value: float | int, data: tuple[float, float], start: float, end: flo
 
 
 def _round_steps(low: float, high: float, count: int) -> list[float]:
-    """About `count` ticks around the range, at multiples of 1, 2, 2.5 or 5 times a power of ten."""
+    """About `count` ticks that enclose the range, with a step of 1, 2, 2.5 or 5 · a power of 10."""
     if high - low < max(1e-9 * max(abs(low), abs(high)), TINY):  # one value, up to rounding
         high = low + max(abs(low), 1.0)
     raw = (high - low) / count
@@ -165,7 +165,7 @@ def _round_steps(low: float, high: float, count: int) -> list[float]:
 
 
 def _decades(low: float, high: float) -> list[float]:
-    """Powers of ten that enclose the range, at most five, evenly spaced."""
+    """At most five powers of ten that enclose the range, with equal distances of exponents."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     last = max(last, first + 1)
     stride = -(-(last - first) // 4)

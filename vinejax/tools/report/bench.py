@@ -1,7 +1,7 @@
-"""The view of the credit bench: the error, the cost and the values of each estimator.
+"""The report's section about the credit bench: errors and costs of each estimator.
 
-The view shows the record that `--mode=credit` writes to `credit/bench.json`. docs/credit_bench.md
-defines the measures. Every field is checked where it is read, because the record may be damaged.
+It shows the record that `--mode=credit` writes to `credit/bench.json`. docs/credit_bench.md defines
+the measures. Every field is checked where it is read, because the record may be damaged.
 """
 
 import collections
@@ -13,14 +13,14 @@ from vinejax.records import formats
 from vinejax.records.read import JsonObject, finite_number
 from vinejax.tools.report import axes
 
-MAX_ROWS = 40  # estimators, and sources of predictions in the ranking
+MAX_ROWS = 40  # maximum number of estimators, and of sources of predictions in the ranking
 MAX_BINS = 40  # bins of a calibration
 MAX_CALIBRATIONS = 3
 # Estimators whose calibration is shown first; the others follow in the record's order.
 CALIBRATED_FIRST = ("run", "ppo", "vineppo_k9", "rloo", "vineppo_k1")
 SQUARE = axes.Size(290.0, 262.0, 4, 4)
 LARGEST_DOT = 8.0  # radius of the calibration's bin with the most states
-# An interval is cut at this factor beyond the outermost dots, so that it does not squeeze them.
+# A logarithmic scale reaches at most this factor beyond its dots, however long intervals are.
 WIDEST = 10.0
 MEANINGS = {
     "run": "the settings of this run",
@@ -46,9 +46,9 @@ MEANINGS = {
 
 
 class MeasureCell(NamedTuple):
-    """A measure with the ends of its 95% interval, if it has one of positive width.
+    """A measure with the ends of its 95% interval; None without an interval of positive width.
 
-    `high` is infinite where the bench's draws leave the upper end open.
+    `high` is infinite if the record has a lower end only.
     """
 
     value: float
@@ -57,10 +57,10 @@ class MeasureCell(NamedTuple):
 
 
 class Dot(NamedTuple):
-    """A row of a panel. `x`, `low` and `high` are places on its scale in percent.
+    """A row of a panel. `x`, `low` and `high` are places on the panel's scale in percent.
 
-    `side` is 'pos' or 'neg' if the whole interval lies below or above the panel's line, else ''.
-    `is_below` marks a value that a logarithmic scale cannot show, because it is not positive.
+    `side` is 'pos' if the whole interval lies below the panel's line, 'neg' if it lies above, else
+    ''. `is_below` marks a value that is not positive, which a logarithmic scale cannot show.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Dot(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One measure of all rows on one scale; `line` is the place of a reference line."""
+    """A figure with a measure of all rows on one scale; `line` is the place of a reference line."""
 
     title: str
     note: str
@@ -85,7 +85,7 @@ class Panel(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A number of the table and its interval, as text."""
+    """A number in the table and its interval, both as text."""
 
     value: str
     interval: str
@@ -99,7 +99,7 @@ class TableRow(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """Predicted against true values of an estimator; a dot is (x, y, radius, label) of one bin."""
+    """A plot of true over predicted values; a dot (x, y, radius, label) stands for one bin."""
 
     name: str
     frame: axes.Frame
@@ -110,7 +110,7 @@ class Calibration(NamedTuple):
 class BenchView(NamedTuple):
     facts: dict[str, str]  # see `_facts`
     panels: list[Panel]
-    meanings: list[tuple[str, str]]  # (estimator, what it is)
+    meanings: list[tuple[str, str]]  # (estimator, its description)
     table: list[TableRow]
     calibrations: list[Calibration]
     ranking: list[Panel]
@@ -143,9 +143,9 @@ class EstimatorRow(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column of the table: the measure's path in a row of the record, and a factor on it.
+    """A column of the table; `path` leads to the measure in a row of the record.
 
-    Numbers have three decimals, or with `is_size` three significant digits.
+    The measure times `factor` has three decimals or, with `is_size`, three significant digits.
     """
 
     title: str
@@ -177,7 +177,7 @@ FACTS = ("problems", "per_prompt", "reward", "reference_solutions", "reference_e
 
 
 def bench_view(record: JsonObject) -> BenchView | None:
-    """The view of a record; None if it has no estimator with a number."""
+    """The view of a record; None if no estimator in the record has a readable measure."""
     estimators = [estimator for estimator in _estimators(record) if estimator.measures]
     if not estimators:
         return None
@@ -195,10 +195,10 @@ def bench_view(record: JsonObject) -> BenchView | None:
 
 
 def read_measure(raw: object) -> MeasureCell | None:
-    """A number, or an object with `value` and perhaps `low` and `high`; None for anything else.
+    """Reads a number, or an object with `value` and perhaps `low` and `high`; else returns None.
 
-    An interval without width is left out: it comes from a single repeat, or from RLOO over itself.
-    A measure with a lower end alone gets an infinite upper end.
+    An interval of width 0, as that of RLOO's cost over itself, is left out. If there is a lower end
+    and `high` is null, the upper end is infinite.
     """
     fields = raw if isinstance(raw, dict) else {"value": raw}
     value, low, high = (finite_number(fields.get(key)) for key in ("value", "low", "high"))
@@ -226,9 +226,9 @@ def _estimators(record: JsonObject) -> Iterator[EstimatorRow]:
 
 
 def _facts(record: JsonObject, estimators: Sequence[EstimatorRow]) -> dict[str, str]:
-    """The policy and the numbers of the sentences above the figures; '' if unknown.
+    """Texts for the sentences above the figures, by name; '' for an unknown fact.
 
-    `repeats` is the maximum over estimators; `fewer` names those with fewer, such as 'exact in 4'.
+    'repeats' is the maximum over estimators; 'fewer' names those with fewer, as in 'exact in 4'.
     """
     policy = record.get("policy")
     repeats = {e.name: m.value for e in estimators if (m := e.measures.get(REPEATS)) is not None}
@@ -254,7 +254,7 @@ def _error_panel(estimators: Sequence[EstimatorRow]) -> Panel | None:
 
 
 def _cost_panels(estimators: Sequence[EstimatorRow]) -> Iterator[Panel]:
-    """The costs on one scale, so that seconds and tokens can be compared."""
+    """The panels of costs, which share a scale so that seconds and tokens can be compared."""
     costs = [m for e in estimators for path in COSTS if (m := e.measures.get(path)) is not None]
     scale = _log_scale([*costs, MeasureCell(1.0)]) if costs else None
     if scale is None:
@@ -269,7 +269,7 @@ def _cost_panels(estimators: Sequence[EstimatorRow]) -> Iterator[Panel]:
 
 
 def _log_scale(measures: Sequence[MeasureCell]) -> axes.Scale | None:
-    """A logarithmic scale for the positive measures; None if there are none."""
+    """A logarithmic scale for the positive measures; None if no measure is positive."""
     values = [m.value for m in measures if m.value > axes.TINY]
     if not values:
         return None
@@ -312,7 +312,7 @@ def _cell(estimator: EstimatorRow, column: Column) -> Cell:
 
 
 def _interval(measure: MeasureCell, show: Callable[[float], str]) -> str:
-    """'[0.44, 0.93]', or '' without an interval."""
+    """The interval as text, such as '[0.44, 0.93]'; '' without an interval."""
     if measure.low is None or measure.high is None:
         return ""
     high = show(measure.high) if math.isfinite(measure.high) else "∞"
@@ -327,7 +327,7 @@ def _calibrations(estimators: Sequence[EstimatorRow]) -> list[Calibration]:
 
 
 def _points(bins: Sequence[JsonObject]) -> Iterator[tuple[float, float, float]]:
-    """Mean prediction, mean true value and number of states of each bin that has states."""
+    """Yields mean prediction, mean true value and number of states of each bin with states."""
     for raw in bins:
         x, y, states = (finite_number(raw.get(key)) for key in ("prediction", "truth", "states"))
         if x is not None and y is not None and states is not None and states > 0:
@@ -351,7 +351,7 @@ def _calibration(name: str, points: Sequence[tuple[float, float, float]]) -> Cal
 
 
 def _ranking(raw: object) -> tuple[list[Panel], str]:
-    """The panels of the ranking, and a note on their sizes; no panels without numbers."""
+    """The panels of the ranking, and a note with the numbers of states and of next steps."""
     rows = {
         formats.clip(name, 40).text: scores
         for name, scores in list(_mapping(raw).items())[:MAX_ROWS]
@@ -384,7 +384,7 @@ def _mapping(raw: object) -> Mapping[str, object]:
 
 
 def _value_at(tree: object, path: str) -> object:
-    """The value at a path such as 'values/mae'; None where there is none."""
+    """The value at a path such as 'values/mae' in a tree; None if the tree lacks the path."""
     for key in path.split("/"):
         tree = _mapping(tree).get(key)
     return tree

@@ -1,4 +1,4 @@
-"""Builds `report.html` from a run's workdir: reads it, makes views, renders and writes them."""
+"""Builds `report.html` from the files of a run's workdir."""
 
 import base64
 import functools
@@ -35,7 +35,7 @@ FACTS = (
 
 
 class ScoreEnd(NamedTuple):
-    """A measure at the start or end of a run; `place` is (low, value, high) in percent of a bar."""
+    """A score at the start or end of a run; `place` is (low, value, high) in percent of a bar."""
 
     value: str
     interval: str
@@ -43,7 +43,7 @@ class ScoreEnd(NamedTuple):
 
 
 class Score(NamedTuple):
-    """A measure at the start and the end of a run; a single entry if it was taken only once."""
+    """A score such as test pass@1 at the start and the end of a run; one end if measured once."""
 
     title: str
     ends: list[ScoreEnd]
@@ -55,7 +55,7 @@ class Headline(NamedTuple):
 
 
 class Script(NamedTuple):
-    """An inline script, and the digest by which the page's policy allows this script alone."""
+    """An inline script, and its digest, with which the page's policy allows only this script."""
 
     code: Markup
     digest: str
@@ -64,8 +64,8 @@ class Script(NamedTuple):
 def build_report(workdir: str | os.PathLike) -> epath.Path:
     """Writes `<workdir>/report.html` and returns its path.
 
-    The page is one file of at most 4.5 MB, which loads nothing. The page of a running run reloads
-    itself; other pages run no script.
+    The page is one file of at most 4.5 MB, which loads no other file. The page of a running run
+    reloads itself; other pages have no script.
     """
     folder = epath.Path(workdir)
     file = folder / PAGE
@@ -74,7 +74,7 @@ def build_report(workdir: str | os.PathLike) -> epath.Path:
 
 
 def render_page(run: RunRecords) -> str:
-    """The page of a run as HTML, with as much of its episodes as fits `MAX_BYTES`."""
+    """The page of a run as HTML; LIMITS cut its episodes so that the page fits `MAX_BYTES`."""
     template = environment().get_template("report.html.j2")
     time = timing.time_chart(run.records)
     bench, comparison = bench_view(run.bench), comparison_view(run.comparison)
@@ -105,14 +105,14 @@ def render_page(run: RunRecords) -> str:
 
 
 def source_files(has_bench: bool, has_comparison: bool) -> str:
-    """The files of the workdir beside metrics.jsonl that the page is made of, as an enumeration."""
+    """Names the files from which the page is made besides metrics.jsonl, as in 'a, b and c'."""
     records = [("credit/bench.json", has_bench), (COMPARISON, has_comparison)]
     names = ["episodes/", "config.json", *(name for name, exists in records if exists)]
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def live_script(standing: Standing | None) -> Script | None:
-    """The script of a page that reloads itself, None for any other."""
+    """The script of a page that reloads itself; None if the page does not reload."""
     if standing is None or standing.reload_s is None:
         return None
     code = (FOLDER / "live.html.j2").read_text(encoding="utf-8")
@@ -122,9 +122,9 @@ def live_script(standing: Standing | None) -> Script | None:
 
 @functools.cache
 def environment(*folders: pathlib.Path) -> jinja2.Environment:
-    """The templates in these folders and in this one.
+    """The Jinja environment of the templates in `folders` and in this file's folder.
 
-    Autoescaping is on: a browser shows the text of a model and never interprets it.
+    Autoescaping is on, so a browser shows a model's text and never interprets it as HTML.
     """
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader([*folders, FOLDER]),
@@ -136,7 +136,7 @@ def environment(*folders: pathlib.Path) -> jinja2.Environment:
 
 
 def headline(records: list[Record], time: timing.TimeChart | None) -> Headline:
-    """The numbers at the top of the page: accuracies at start and end, and the costs of the run."""
+    """The numbers at the top of the page, such as accuracies at the start and end of the run."""
     scores = [
         _score("Test pass@1", "test/pass_at_1", records),
         _score("Validation pass@1", "eval/pass_at_1", records),
@@ -156,7 +156,7 @@ def headline(records: list[Record], time: timing.TimeChart | None) -> Headline:
 
 
 def resolved_settings(config: JsonObject) -> list[tuple[str, str]]:
-    """Dotted names and values: the resolved configuration, the versions and the git revision."""
+    """Names and values of the resolved configuration, the versions and the git revision."""
     flat = list(_printable(config.get("config")))
     flat += [(f"version of {name}", v) for name, v in _printable(config.get("versions"))]
     if config.get("git_revision"):
@@ -172,7 +172,7 @@ def temperatures(config: JsonObject) -> tuple[str, str] | None:
 
 
 def header_facts(config: JsonObject) -> list[tuple[str, str]]:
-    """Labels and values of the few settings that the header shows."""
+    """Labels and values of the facts in the page's header, such as the method and the seed."""
     flat = dict(resolved_settings(config))
     if flat.get("method", "vineppo") != "vineppo":
         flat.pop("values.k", None)
@@ -183,7 +183,7 @@ def header_facts(config: JsonObject) -> list[tuple[str, str]]:
 
 
 def _printable(tree: object) -> Iterator[tuple[str, str]]:
-    """Dotted names and values of a tree of JSON objects; nothing for any other value."""
+    """Yields dotted names and values of a tree of JSON objects; nothing if `tree` is no object."""
     if isinstance(tree, dict):
         for name, value in flatten_names(tree).items():
             yield (

@@ -1,22 +1,24 @@
-"""The view of a comparison of runs: curves, ends, settings that differ, groups two by two.
+"""Prepares a comparison of runs for a template: curves, results, settings, pairs of groups.
 
-It shows the record that `--mode=compare` writes, on a page of its own (`compare.html`) and in the
-report of a run whose workdir has one (`compare.json`). The fields of the record:
+`--mode=compare` writes the record of a comparison to `compare.json` and shows it in `compare.html`.
+The report of a run shows the record if the run's workdir has one. The fields of the record:
 
   task         dotted module of the task
-  runs         how many were compared
-  groups       runs that differ in their seed alone; per group `label`; `curves`: axis -> a list of
-               [place, accuracy, low, high] on the validation split; `validation` and `test`, at
-               the end; `totals`: 'iteration' or an axis -> its median over runs at the end
-  settings     [dotted name, [its value in each group]] for each setting that differs
-  pairs        every two groups: their labels `first` and `second`; `rows`, each with `axis` and
-               `at`, the place of the comparison ('test': at the ends), and the measures `first`,
-               `second`, `difference` and `improvement`; the measure `paired`, over test problems;
-               `has_other_problems`
+  runs         number of runs
+  groups       a list of objects, one for each group of runs that differ only in their seed:
+                 label, and the measures `validation` and `test` at the end of the runs
+                 curves   axis -> list of [place, accuracy, low, high] on the validation split
+                 totals   'iteration' or an axis -> its median over runs at the end
+  settings     [dotted name, [value in each group]] for each setting that differs
+  pairs        a list of objects, one for each pair of groups:
+                 labels `first` and `second`; measure `paired`, the difference on test problems
+                 rows   `axis` and place `at` of a comparison (axis 'test': at the end), with the
+                        measures `first`, `second`, `difference` and `improvement`
+                 has_other_problems   whether the groups were tested on different problems
   unevaluated  names of the runs without eval/test.jsonl
 
-A measure is {value, low, high}. low and high are null without an interval, and an undefined measure
-is null itself. The page leaves out a record that is damaged anywhere.
+A measure is an object {value, low, high}, or null if undefined. Without an interval, low and high
+are null. If any part of a record is damaged, the page leaves out the whole record.
 """
 
 import functools
@@ -27,7 +29,7 @@ from vinejax.records import formats
 from vinejax.records.read import JsonObject, finite_number
 from vinejax.tools.report import axes, curves
 
-AT_ENDS = "test"  # stands in the place of an axis
+AT_ENDS = "test"  # the `axis` of a row that compares test accuracies at the ends of runs
 OTHER_PROBLEMS = "evaluated on other problems"
 EVALUATE = "python -m vinejax.main --mode=eval --config=FILE --workdir=RUN"
 MAX_GROUPS = 40
@@ -43,27 +45,27 @@ _signed = functools.partial(formats.decimals, places=3, signed=True)
 
 
 class GroupRow(NamedTuple):
-    """A group at its end, as texts; `style` is the style of its curve."""
+    """The final results of a group as texts; `style` is the CSS class of the group's curve."""
 
     style: str
     label: str
     validation: str
     test: str
-    totals: list[str]  # iterations, then a total per axis
+    totals: list[str]  # the number of iterations, then the total on each axis
 
 
 class PairRow(NamedTuple):
-    """Two groups at one place, as texts."""
+    """The comparison of two groups at one place of an axis, as texts."""
 
     place: str
     first: str
     second: str
     difference: str
-    improvement: str  # probability that a run of the first is better
+    improvement: str  # probability that a run of the first group is better
 
 
 class RunPair(NamedTuple):
-    """Two groups compared. `paired` is over the test problems, '' if one was not evaluated."""
+    """The comparison of two groups; `paired` is '' if a group has no rewards of test problems."""
 
     first: str
     second: str
@@ -161,12 +163,12 @@ def _points(raw: object) -> list[curves.CurveMark]:
 
 
 def style_of(number: int) -> str:
-    """The class of the group `number`, from 0."""
+    """The CSS class of a group's curve; `number` counts groups from 0."""
     return f"curve-{number % STYLES + 1}"
 
 
 def axis_chart(axis: str, groups: Sequence[Any]) -> curves.Chart | None:
-    """The chart of an axis; None if all evaluations lie at one position of the axis."""
+    """The groups' curves over an axis; None if all evaluations are at one place of the axis."""
     marks = {
         curves.Curve(axis, _text(group["label"]), style_of(i)): _points(group["curves"][axis])
         for i, group in enumerate(groups)
@@ -191,7 +193,7 @@ def axis_chart(axis: str, groups: Sequence[Any]) -> curves.Chart | None:
 
 
 def _shown(raw: Any, show: Callable[[float], str]) -> str:
-    """'0.661 [0.630, 0.682]'; without an interval its value alone; an en dash for None."""
+    """A measure as '0.661 [0.630, 0.682]', or '0.661' without an interval; an en dash for None."""
     if raw is None:
         return "–"
     value, low, high = (raw[key] for key in ("value", "low", "high"))

@@ -1,7 +1,8 @@
-"""The charts of metrics: definitions of their curves, and coordinates of the curves' points.
+"""The charts of metrics: which curves they have, and the coordinates of the curves' points.
 
-A chart with at most `MAX_COLUMNS` positions draws every point. A longer chart draws the mean of
-equally long groups of positions over a band of their extremes, which keeps single spikes visible.
+A chart with at most `MAX_COLUMNS` positions shows every point. A longer chart divides the positions
+into groups of equal size, and shows a group's mean, with a band that reaches from its smallest to
+its largest value, so that single spikes stay visible.
 """
 
 import re
@@ -13,9 +14,9 @@ from vinejax.records.read import Record
 from vinejax.tools.report import axes
 
 MAX_COLUMNS = 120
-MAX_DOTS = 12  # points of a curve that has dots; a longer curve is a line alone
-Place = TypeVar("Place", int, float)  # a position on the axis
-# Metrics of all reward functions together; every other reward/ metric is of one function.
+MAX_DOTS = 12  # a curve with more points than this has no dots, only a line
+Place = TypeVar("Place", int, float)  # a position on the x axis
+# Metrics over all reward functions; every other metric reward/<name> belongs to one function.
 _TOTALS = ("reward/mean", "reward/std", "reward/steps")
 PASS_STYLES = (
     4  # classes of the template, `pass-1` to `pass-4`; the fifth curve gets `pass-1` again
@@ -23,7 +24,7 @@ PASS_STYLES = (
 
 
 class Curve(NamedTuple):
-    """One metric of the records of `stage`; with `band` also its `<key>_low` and `<key>_high`."""
+    """The metric `key` in records of `stage`; with `band` also metrics <key>_low and <key>_high."""
 
     key: str
     label: str
@@ -48,8 +49,8 @@ class ChartSpec(NamedTuple):
 class CurveMark(NamedTuple):
     """A point of a curve; `low` and `high` are the ends of the logged interval, or None.
 
-    For several points merged into one column `y` is their mean, `low` and `high` are their smallest
-    and largest value or interval end, `first` and `last` their positions.
+    If several points are merged into one, `y` is the mean of their values, `low` the smallest value
+    or interval end, and `high` the largest. `first` and `last` are the outermost positions.
     """
 
     x: float
@@ -72,7 +73,7 @@ class DrawnCurve(NamedTuple):
 
 
 class Hover(NamedTuple):
-    """A column of the plot, and the box of values shown while the pointer is over it."""
+    """A column of a plot, and the box of values shown while the pointer is over this column."""
 
     left: float
     width: float
@@ -93,14 +94,14 @@ class Chart(NamedTuple):
 
     @property
     def size(self) -> str:
-        """The CSS class of the chart; accuracy is drawn twice, for wide and for narrow screens."""
+        """The CSS class for the size; accuracy has a chart for wide and one for narrow screens."""
         return {axes.HERO: "hero", axes.SIDE: "side"}.get(self.spec.size, "small")
 
 
 def charts(records: list[Record], temperatures: tuple[str, str] | None = None) -> list[Chart]:
-    """Every chart of the page that has points, in reading order.
+    """The charts of the page that have points, in reading order.
 
-    The chart of accuracy names the `temperatures` of training and evaluation where they differ.
+    The chart of accuracy names the `temperatures` of training and evaluation if they differ.
     """
     names = {name for record in records for name in record.values}
     heroes = [_accuracy(names, size, temperatures) for size in (axes.HERO, axes.SIDE)]
@@ -110,7 +111,7 @@ def charts(records: list[Record], temperatures: tuple[str, str] | None = None) -
 
 
 def _accuracy(names: set[str], size: axes.Size, temperatures: tuple[str, str] | None) -> ChartSpec:
-    """Training reward and every logged pass@k and maj@k; pass@1 with its interval."""
+    """The chart of the training reward and of each logged pass@k and maj@k."""
     curves = [Curve("reward/mean", "training reward", "second")]
     matches = (re.fullmatch(r"eval/(pass|maj)_at_(\d+)", name) for name in names)
     num_passes = 0  # curves of pass@k with k > 1
@@ -137,7 +138,7 @@ def _accuracy(names: set[str], size: axes.Size, temperatures: tuple[str, str] | 
 
 
 def _rewards(names: set[str]) -> ChartSpec:
-    """The mean of each function of `reward.functions`."""
+    """The chart with the mean reward of each function in `reward.functions`."""
     parts = sorted(name for name in names if name.startswith("reward/") and name not in _TOTALS)
     curves = [
         Curve(name, name.removeprefix("reward/"), f"pass-{n % PASS_STYLES + 1}")
@@ -194,7 +195,7 @@ _HEALTH = (
 
 
 def draw_chart(spec: ChartSpec, records: list[Record]) -> Chart | None:
-    """A chart with its curves thinned to `MAX_COLUMNS`; None if none of them has a point."""
+    """A chart whose curves have at most `MAX_COLUMNS` points; None if no curve has a point."""
     points = {c: list(_points(c, records)) for c in spec.curves}
     if spec.log:  # zero has no logarithm
         points = {c: [p for p in marks if p.y > axes.TINY] for c, marks in points.items()}
@@ -230,13 +231,13 @@ def _points(curve: Curve, records: list[Record]) -> Iterable[CurveMark]:
 
 
 def column_groups(positions: list[Place]) -> list[list[Place]]:
-    """The positions in groups of equal size (the last may be smaller), one per column."""
+    """At most `MAX_COLUMNS` groups of positions, equal in size except perhaps for the last."""
     size = -(-len(positions) // MAX_COLUMNS)
     return [positions[i : i + size] for i in range(0, len(positions), size)]
 
 
 def _thin(points: list[CurveMark], columns: Sequence[Sequence[float]]) -> list[CurveMark]:
-    """Merges the points of each column; a point alone in its column stays as it is."""
+    """Merges the points of each column of positions into one; a single point does not change."""
     by_position = {p.first: p for p in points}
     merged = []
     for group in columns:
@@ -261,7 +262,7 @@ def _extent(spec: ChartSpec, merged: dict[Curve, list[CurveMark]]) -> tuple[floa
 
 
 def draw(curve: Curve, points: list[CurveMark], frame: axes.Frame, last: float) -> DrawnCurve:
-    """The curve through the points with its band; a curve without a line gets whiskers instead."""
+    """The curve through the points, with a band, or with whiskers if there is no line to draw."""
     places = [(frame.x(p.x), frame.y(p.y)) for p in points]
     bounded = [p for p in points if p.low is not None and p.high is not None]
     upper = [(frame.x(p.x), frame.y(p.high)) for p in bounded if p.high is not None]
@@ -288,7 +289,7 @@ def hovers(
     columns: list[list[Place]],
     frame: axes.Frame,
 ) -> list[Hover]:
-    """A readout per column of positions, with the points of all curves in it."""
+    """A hover for each column of positions, with the values of all curves in this column."""
     centres = [frame.x((group[0] + group[-1]) / 2) for group in columns]
     readouts = []
     for i, (group, x) in enumerate(zip(columns, centres, strict=True)):
@@ -309,7 +310,7 @@ def make_hover(
     dots: list[tuple[float, str]],
     lines: list[str],
 ) -> Hover:
-    """A readout whose box lies on the side of the pointer that has room for it."""
+    """A hover whose box lies on the side of `x` that has more room."""
     width = 6.2 * max(map(len, lines)) + 14
     box_left = x - 8 - width if x > (frame.left + frame.right) / 2 else x + 8
     left, right = column

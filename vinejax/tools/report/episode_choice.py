@@ -1,9 +1,9 @@
-"""Chooses and orders the solutions that the page shows of an iteration.
+"""Chooses and orders the solutions of an iteration that the report shows.
 
-The largest advantages among some hundred solutions are mostly luck: with K = 9 continuations per
-state an advantage has a standard error of about 0.2, and the largest of a thousand is three or four
-errors away from the truth. So the page begins with solutions of different problems whose credit is
-beyond luck and whose continuations were kept.
+The largest advantages among some hundred solutions are mostly due to chance. With K = 9
+continuations per state an advantage has a standard error of about 0.2, and the largest of a
+thousand errors is three or four times as large. So the report begins with solutions of different
+problems whose credit is significant and whose continuations were kept.
 """
 
 from collections import Counter
@@ -11,19 +11,19 @@ from collections import Counter
 from vinejax.records.read import JsonObject
 from vinejax.tools.report import rows
 
-# Threshold of `StepRow.certainty`. The largest certainty of n steps without any credit is near
-# sqrt(2 ln n), which is 2.9 for the 64 steps of 16 solutions whose continuations are kept.
+# Threshold of `StepRow.certainty`. If the true advantages of n steps are 0, their largest certainty
+# is near sqrt(2 ln n): 2.9 for the 64 steps of 16 solutions whose continuations are kept.
 CERTAIN = 3.0
-MAX_OPEN = 3  # solutions per iteration that the page shows opened
+MAX_OPEN = 3  # maximum number of solutions per iteration that the report shows expanded
 
 
 def choose_episodes(episodes: list[JsonObject], count: int) -> list[JsonObject]:
-    """At most `count` of the episodes, in the order of the page.
+    """At most `count` of the episodes, in the order in which the report shows them.
 
-    Episodes rank by their step with the most certain credit or, where no value has an error, by how
-    much advantages differ between steps. The best of each problem come first, then the second best,
-    and so on; equal solutions of a problem are last. Up to half of the choice are episodes whose
-    continuations were kept, and these are the first of the page.
+    Episodes are ranked by their largest certainty of a step or, if values have no errors, by the
+    range of their advantages. First come the best episodes of all problems, then the second best,
+    and so on; repeated solutions of a problem come last. Up to half of the places are for episodes
+    whose continuations were kept, and the report begins with these.
     """
     ranked = sorted(
         episodes,
@@ -48,10 +48,10 @@ def choose_episodes(episodes: list[JsonObject], count: int) -> list[JsonObject]:
 
 
 def count_open(episodes: list[JsonObject]) -> int:
-    """The number of chosen episodes, from the first on, that the page shows opened.
+    """The number of chosen episodes, from the first on, that the report shows expanded.
 
-    The number is at most MAX_OPEN. Where values have errors, it is the number of episodes with
-    certain credit and kept continuations, but at least one.
+    The number is at most MAX_OPEN. If values have errors, it is the number of episodes with kept
+    continuations and a certainty of at least CERTAIN, but at least one.
     """
     if not any(map(rows.certainty_of, episodes)):
         return min(MAX_OPEN, len(episodes))

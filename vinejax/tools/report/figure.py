@@ -1,7 +1,7 @@
-"""One solution as an SVG figure for a paper: its stem at V(s), steps, credit and continuations.
+"""Draws one solution as an SVG figure for a paper, with V(s), steps, credit and continuations.
 
-The figure is one file that needs no style sheet and no font. Colours and sizes are attributes, and
-text stays text.
+The figure is one file, which needs no style sheet and no font file. Colours and sizes are SVG
+attributes, and text is not converted to paths.
 """
 
 import os
@@ -25,11 +25,11 @@ STEM = (30.0, 170.0)  # left and right end of the axis of V(s)
 TEXT_LEFT = 200.0
 COLUMNS = 58  # characters of a line of text
 LINE = 15.0  # height of a line
-DOT, DOTS = 9.0, 32  # distance between the dots of continuations, and dots in a row
+DOT, DOTS = 9.0, 32  # distance between the dots of continuations, and number of dots in a row
 
 
 class FigureMark(NamedTuple):
-    """A dot for a continuation, filled if it ends correct."""
+    """A dot for a continuation; the dot is filled if the continuation is correct."""
 
     x: float
     y: float
@@ -37,9 +37,9 @@ class FigureMark(NamedTuple):
 
 
 class FigureRow(NamedTuple):
-    """The state before a step, then the step: its box from `top` to `bottom`.
+    """The state before a step, and the step itself, whose box reaches from `top` to `bottom`.
 
-    The stem goes from x `start` at the height `node` to x `end` at the node of the next row.
+    A line joins this state, at (`start`, `node`), to the next row's state, at x = `end`.
     """
 
     step: StepView
@@ -51,7 +51,7 @@ class FigureRow(NamedTuple):
     start: float | None
     end: float | None
     lines: list[tuple[float, str]]  # height of the base line, text
-    credit: str  # the advantage, '' if there is none
+    credit: str  # the advantage as text; '' if the solution has no advantages
 
 
 class Figure(NamedTuple):
@@ -66,7 +66,7 @@ class Figure(NamedTuple):
 
 
 def export_vine(workdir: str | os.PathLike, name: str) -> epath.Path:
-    """Writes the figure of `vine_svg` to `<workdir>/vines/<name>.svg` and returns its path."""
+    """Writes the figure of `vine_svg` to `<workdir>/vines/<name>.svg` and returns this path."""
     figure = vine_svg(workdir, name)
     file = epath.Path(workdir) / "vines" / f"{name}.svg"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -77,13 +77,12 @@ def export_vine(workdir: str | os.PathLike, name: str) -> epath.Path:
 def vine_svg(workdir: str | os.PathLike, name: str) -> str:
     """A solution of a run as an SVG figure of 720 units width.
 
-    `name` is s<iteration>-<line>, as in the links of the report, such as 's24-17'; lines of
-    `episodes/<iteration>.jsonl` count from 0. A box is coloured by its step's advantage, blue above
-    and orange below 0, in full colour from |A| = 1 on; filled dots are continuations that end
-    correct, beside the V(s) of the state that they were sampled from. The first 600 characters of a
-    step are shown, and the last line of the gold answer.
-
-    Raises UserError if the run has no such solution.
+    `name` is s<iteration>-<line>, as in the links of the report, such as 's24-17', where <line> is
+    the line number, from 0, in `episodes/<iteration>.jsonl`. The box of a step shows its first 600
+    characters. The colour of the box shows the step's advantage A: blue above 0, orange below 0,
+    and full colour from |A| = 1 on. The dots beside V(s) are the state's continuations; correct
+    ones are filled. Of the gold answer the last line is shown. Raises UserError if the run has no
+    such solution.
     """
     match = NAME.fullmatch(name)
     if not match:
@@ -100,7 +99,7 @@ def vine_svg(workdir: str | os.PathLike, name: str) -> str:
 
 
 def episode_svg(episode: JsonObject, iteration: int, name: str) -> str:
-    """The figure of `vine_svg` for an episode; `name` is the solution's name in it."""
+    """The figure of `vine_svg` for an episode; `name` is shown as the solution's name."""
     view = vine_view({iteration: [episode]}, LIMITS)
     assert view is not None, "there is an episode"
     template = environment().get_template("figure.html.j2")
@@ -125,7 +124,7 @@ def _figure(view: VineView) -> Figure:
 
 
 def _row(step: StepView, view: VineView, node: float) -> FigureRow:
-    """The row whose state stands at the height `node`, and its box under that."""
+    """The row of a step, whose state is at the height `node`, with the box of the step below."""
     value, dots, top = "", [], node
     if view.credit.values_by:
         value = f"V {step.value}" + (f" ± {step.error}" if step.error else "")
@@ -150,7 +149,7 @@ def _row(step: StepView, view: VineView, node: float) -> FigureRow:
 
 
 def _place(percent: float | None) -> float | None:
-    """The x of a place on the axis of V(s)."""
+    """The x coordinate of a place on the axis of V(s), given in percent; None for None."""
     return None if percent is None else round(STEM[0] + percent / 100 * (STEM[1] - STEM[0]), 1)
 
 

@@ -1,14 +1,13 @@
 """Statistics of few runs per task: interquartile mean, probability of improvement, intervals.
 
 The definitions are those of Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the
-Statistical Precipice" (arXiv 2108.13264), and of their library, rliable. Scores are a sequence
-with one array per task. Tasks may have different numbers of runs, where rliable expects one
-matrix. tests/tools/report/test_interquartile.py compares with numbers of rliable itself.
+Statistical Precipice" (arXiv 2108.13264), and of their library, rliable. Scores are a sequence with
+one array per task, so tasks may have different numbers of runs; rliable expects one matrix.
+tests/tools/report/test_interquartile.py compares our results with those of rliable.
 
-Intervals of means are percentiles of a stratified bootstrap: a draw takes n of the n runs of each
-task, with replacement, independently of other tasks. The tasks themselves are not drawn, so an
-interval says what other seeds would give on the same tasks. Equal scores and seeds give equal
-intervals.
+Intervals of means are percentiles of a stratified bootstrap. A draw takes n of the n runs of each
+task, with replacement, independently of other tasks. The tasks themselves are not resampled, so an
+interval is about other seeds on the same tasks. The result is deterministic for a given `seed`.
 """
 
 import math
@@ -20,7 +19,7 @@ from scipy.optimize import root_scalar
 
 from vinejax.statistics.bootstrap import percentile_interval, resampled
 
-DRAWS = 10_000  # of the bootstrap
+DRAWS = 10_000  # number of bootstrap draws
 Z = 1.959964  # the 97.5% quantile of the standard normal distribution
 Scores = Sequence[Sequence[float] | np.ndarray]  # per task, the scores of its runs [n]
 TaskDraws = list[np.ndarray]  # per task, [draws, n]
@@ -50,9 +49,9 @@ def iqm_interval(scores: Scores, seed: int = 0, draws: int = DRAWS) -> IntervalE
 
 
 def iqm_difference(x: Scores, y: Scores) -> IntervalEstimate:
-    """The difference of interquartile means, x minus y, with its interval.
+    """The interquartile mean of x minus that of y, with the interval of this difference.
 
-    The runs of x and y are drawn independently. Raises ValueError without scores of either.
+    The runs of x and y are drawn independently. Raises ValueError if x or y has no scores.
     """
     return _interval(lambda a, b: _middle_mean(a) - _middle_mean(b), [x, y])
 
@@ -63,9 +62,9 @@ def probability_of_improvement(x: Scores, y: Scores) -> float:
         P(X > Y) = (1 / M) Σₘ (1 / (Nₘ Kₘ)) Σᵢ Σⱼ S(xₘᵢ, yₘⱼ)
         S(x, y) = 1 if x > y, 1/2 if x = y, else 0
 
-    for M tasks with Nₘ runs of x and Kₘ of y. This is section 4.3 of the paper, rliable's
-    `probability_of_improvement`, and for each task Mann-Whitney's U over its largest value. Raises
-    ValueError unless x and y have the same number of tasks, each with scores.
+    Here task m of M tasks has Nₘ runs of x and Kₘ runs of y. This is section 4.3 of the paper and
+    rliable's `probability_of_improvement`. For one task it is Mann-Whitney's U divided by Nₘ Kₘ.
+    Raises ValueError if x and y have different numbers of tasks, or if a task has no scores.
     """
     runs_x, runs_y = _as_draws(x), _as_draws(y)
     if len(runs_x) != len(runs_y):
@@ -77,19 +76,19 @@ def probability_of_improvement(x: Scores, y: Scores) -> float:
 
 
 def improvement_interval(x: Scores, y: Scores) -> IntervalEstimate:
-    """The probability of improvement with an interval that has a width even where all runs agree.
+    """The probability of improvement, with an interval whose width is never 0.
 
-    For one task the interval is Newcombe's: all θ within 1.96 standard errors of the estimate. The
-    squared standard error is computed from θ and not from the estimate:
+    For one task it is Newcombe's interval, which contains every θ that is at most 1.96 standard
+    errors away from the estimate. The squared standard error is computed from θ:
 
         θ (1 - θ) / (N K) · (1 + ((N + K) / 2 - 1) · ((1 - θ) / (2 - θ) + θ / (1 + θ)))
 
-    The ends for the mean over tasks lie as far from it as the root of the summed squared distances
-    of the tasks' ends, over their number (Zou and Donner 2008). Source: Newcombe 2006, "Confidence
-    intervals for an effect size measure based on the Mann-Whitney statistic", part 2, method 5.
-    In simulations of three to ten runs the interval held θ in 90% to 97% of cases, for θ from 0.5
-    to 0.99. rliable takes percentiles of a bootstrap, which shrink to a point where every run of x
-    is above every run of y. Raises ValueError like `probability_of_improvement`.
+    For M tasks, the distance of an end from the mean is the root of the sum of the tasks' squared
+    distances, divided by M (Zou and Donner 2008). Source: Newcombe 2006, "Confidence intervals for
+    an effect size measure based on the Mann-Whitney statistic", part 2, method 5. In simulations of
+    three to ten runs the interval contained θ in 90% to 97% of cases, for θ from 0.5 to 0.99.
+    rliable uses a bootstrap, whose interval is a single point if every run of x is better than
+    every run of y. Raises ValueError in the cases of `probability_of_improvement`.
     """
     value = probability_of_improvement(x, y)
     below, above = [], []
@@ -118,7 +117,7 @@ def _newcombe(theta: float, n: int, k: int) -> tuple[float, float]:
 
 
 def _as_draws(scores: Scores) -> TaskDraws:
-    """The scores as a single draw, [1, n] per task. Raises ValueError for a task without scores."""
+    """The scores as one draw, [1, n] for each task. Raises ValueError for a task without scores."""
     arrays = [np.asarray(runs, np.float64) for runs in scores]
     if not arrays or any(array.ndim != 1 or array.size == 0 for array in arrays):
         shapes = [array.shape for array in arrays]
@@ -132,7 +131,7 @@ def _interval(
     seed: int = 0,
     draws: int = DRAWS,
 ) -> IntervalEstimate:
-    """A statistic of groups of scores with its interval; the tasks of a group are drawn apart."""
+    """A statistic of groups of scores with its interval; groups are resampled independently."""
     rng = np.random.default_rng(seed)
     scores_of = [_as_draws(scores) for scores in groups]
     drawn = [[runs[0][resampled(rng, runs.size, draws)] for runs in tasks] for tasks in scores_of]
@@ -141,7 +140,7 @@ def _interval(
 
 
 def _middle_mean(draws: TaskDraws) -> np.ndarray:
-    """The interquartile mean of every draw, f64[draws]."""
+    """f64[draws]: the interquartile mean of every draw."""
     pooled = np.sort(np.concatenate(draws, axis=1), axis=1)
     count = pooled.shape[1]
     cut = count // 4

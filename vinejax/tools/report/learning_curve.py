@@ -1,4 +1,4 @@
-"""Learning curves: validation accuracy over the episodes, tokens or seconds of training so far."""
+"""Learning curves of runs: validation accuracy over episodes, tokens or seconds of training."""
 
 import bisect
 import statistics
@@ -11,14 +11,14 @@ AXES = ("episodes", "tokens", "seconds")  # the axes over which methods are comp
 
 
 class EvaluationPoint(NamedTuple):
-    """An evaluation on the validation split, with its 95% interval and the run's totals by then.
+    """An evaluation on the validation split: accuracy, its 95% interval, and the run's totals then.
 
-    `episodes` counts the solutions that were sampled from problems. `tokens` counts all generated
-    tokens, continuations included. `seconds` is the time of training on the run's clock. None of
-    them includes evaluation.
+    `episodes` counts the sampled solutions of problems, without continuations. `tokens` counts all
+    generated tokens, with continuations. `seconds` is the time of training. None of these totals
+    includes evaluation.
     """
 
-    iteration: int  # iterations finished
+    iteration: int  # number of finished iterations
     accuracy: float
     low: float
     high: float
@@ -31,7 +31,7 @@ class EvaluationPoint(NamedTuple):
 def learning_curve(records: Sequence[Record]) -> list[EvaluationPoint]:
     """The evaluations of a run on its validation split, in order, from the records of its log.
 
-    An evaluation after iterations that have no record, as in a damaged log, is left out.
+    An evaluation is left out if the log has no record of the iteration before it.
     """
     totals = {r.position + 1: r.values for r in records if r.stage == "train"} | {0: {}}
     points = []
@@ -55,10 +55,10 @@ def learning_curve(records: Sequence[Record]) -> list[EvaluationPoint]:
 
 
 def accuracy_at(x: Sequence[float], accuracy: Sequence[float], at: float) -> float:
-    """The accuracy at the position `at`, linear between the two nearest evaluations.
+    """The accuracy at the position `at`, interpolated linearly between two evaluations.
 
-    `x` are the positions of the evaluations, ascending: episodes, tokens or seconds. Nothing is
-    extrapolated: raises ValueError outside their range.
+    `x` are the ascending positions of the evaluations, in episodes, tokens or seconds. Raises
+    ValueError if `at` is outside their range.
     """
     if not x or not x[0] <= at <= x[-1]:
         raise ValueError(f"no evaluations around {at:g}")
@@ -73,10 +73,10 @@ def accuracy_at(x: Sequence[float], accuracy: Sequence[float], at: float) -> flo
 def aligned(
     x: Sequence[Sequence[float]], accuracy: Sequence[Sequence[float]]
 ) -> list[tuple[float, list[float]]]:
-    """The curves of several runs as one: per evaluation a position and the runs' accuracies.
+    """For the n-th evaluation of all runs, the median position and the runs' accuracies.
 
-    Evaluations are matched by their number, as far as every run has them; a position is the median
-    over the runs.
+    The list ends with the last evaluation of the run that has the fewest evaluations. `x` are the
+    positions, and `accuracy` the accuracies, of each run's evaluations.
     """
     columns = zip(zip(*x, strict=False), zip(*accuracy, strict=False), strict=False)
     return [(statistics.median(places), list(scores)) for places, scores in columns]

@@ -1,4 +1,4 @@
-"""The page of a running run, written again when iterations end and when the run ends."""
+"""Writes the report of a running run, again and again as iterations end, and when it ends."""
 
 import os
 import time
@@ -13,17 +13,17 @@ from vinejax.runtime.workdir import write_atomic
 from vinejax.tools.report.build import PAGE, render_page
 from vinejax.training.observer import Observer
 
-SHARE = 0.02  # maximum share of the run's time that making pages takes
-# A run counts as lost if its page is this many times as old as the longest time between renewals.
+SHARE = 0.02  # maximum share of the run's time that is spent on making pages
+# A run counts as lost if its status is older than PATIENCE times the longest time between renewals.
 PATIENCE = 3.0
 MIN_PATIENCE_S = 60.0
-FIRST_PATIENCE_S = 1800.0  # before the end of the first iteration, which compiles
+FIRST_PATIENCE_S = 1800.0  # for the first iteration, which compiles
 
 
 class LivePage(Observer):
-    """Writes `report.html` and `status.json` of a run; a context manager around its loop.
+    """Writes `report.html` and `status.json` of a run, as a context manager around the run's loop.
 
-    If the loop ends with an exception, the page shows the reason: a stop by a signal, or the error.
+    If an exception ends the loop, the page shows the reason: a stop by a signal, or the error.
     """
 
     def __init__(
@@ -34,9 +34,9 @@ class LivePage(Observer):
         say: Callable[[str], None],
         is_writer: bool = True,
     ):
-        """`total` and `done` count iterations. Without `is_writer` nothing is written.
+        """`total` and `done` count iterations: all, and those finished. `is_writer` allows writing.
 
-        If the page cannot be written, the run goes on, and `say` gets a line with the reason.
+        If the page cannot be written, the run goes on, and `say` is called with the reason.
         """
         self._workdir = workdir
         self.done = done  # finished iterations; the loop counts them
@@ -63,7 +63,7 @@ class LivePage(Observer):
             self._try(lambda: self._write("failed", _reason(error)))
 
     def renew(self) -> None:
-        """Renews the heartbeat, and the page as often as `SHARE` of the run's time allows."""
+        """Renews the status; renews the page, too, if pages stay below SHARE of the run's time."""
         if not self._is_writer:
             return
         now = time.monotonic()
@@ -82,7 +82,7 @@ class LivePage(Observer):
         self._next_page = end + self._page_cost_s / SHARE
 
     def finish(self) -> epath.Path:
-        """Writes the page of the finished run; returns its path."""
+        """Writes the page of the finished run and returns the page's path."""
         self._is_over = True
         if self._is_writer:
             self._write("finished")
@@ -101,7 +101,7 @@ class LivePage(Observer):
         write_status(self._workdir, status)
 
     def _try(self, write: Callable[[], None]) -> None:
-        """Calls `write`. An error does not end the run; the first of several in a row is logged."""
+        """Calls `write`. Errors do not end the run; of errors in a row only the first is logged."""
         try:
             write()
             self._is_failing = False
@@ -113,5 +113,5 @@ class LivePage(Observer):
 
 
 def _reason(error: BaseException) -> str:
-    """The message of the error in one line, or the name of its class."""
+    """The message of an error as one line, or the name of its class if the message is empty."""
     return " ".join(str(error).split()) or type(error).__name__

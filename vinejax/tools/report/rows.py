@@ -1,6 +1,6 @@
-"""Reads the steps of an episode's row leniently; docs/metrics.md describes the fields.
+"""Reads the steps of an episode from its JSON object, whose fields docs/metrics.md describes.
 
-A field that is not a number counts as missing.
+If a field that should be a number is not one, it counts as missing.
 """
 
 import itertools
@@ -11,10 +11,10 @@ from vinejax.records.read import JsonObject, finite_number
 
 
 class StepRow(NamedTuple):
-    """The numbers of one step; None where the row has none.
+    """The numbers of one step; None for a number that the episode lacks.
 
-    `start` and `end` are the expected return before and after the step: the rewards of the steps
-    so far plus V(s). An advantage r + V(after) - V(before) is the distance between them.
+    `start` and `end` are the expected returns before and after the step, which are the sum of the
+    rewards so far plus V(s). Their difference `end` - `start` is the step's advantage.
     """
 
     raw: JsonObject
@@ -23,15 +23,15 @@ class StepRow(NamedTuple):
     reward: float  # the step's own reward, or 0
     start: float | None
     end: float | None
-    error: float | None  # standard error of `value`; None where no sample gave it
+    error: float | None  # standard error of `value`; None without samples at the state
     after_error: float | None  # standard error of V after the step; 0 after the last step
-    certainty: float  # |advantage| in standard errors of a chance difference; 0: unknown
+    certainty: float  # |advantage| over its standard error, see `_certainty`; 0 if unknown
 
     @property
     def advantage_error(self) -> float | None:
         """√(error² + after_error²), as in the metric values/advantage_error; None if unknown.
 
-        It is too large where the two states share samples (`values.reuse`).
+        This overestimates the error if the two states share samples (`values.reuse`).
         """
         if self.error is None or self.after_error is None:
             return None
@@ -39,14 +39,14 @@ class StepRow(NamedTuple):
 
 
 class SampledValue(NamedTuple):
-    """A mean of `count` returns and its standard error."""
+    """The number of returns of which a value is the mean, and the mean's standard error."""
 
     count: float
     error: float
 
 
 def read_steps(episode: JsonObject) -> list[StepRow]:
-    """The steps in the row of an episode, in order."""
+    """The steps of an episode, in order."""
     raw = steps_of(episode)
     rewards = [finite_number(step.get("reward")) or 0.0 for step in raw]
     so_far = [round(total, 9) for total in itertools.accumulate(rewards, initial=0.0)]
@@ -72,7 +72,7 @@ def read_steps(episode: JsonObject) -> list[StepRow]:
 
 
 def failed_test_of(episode: JsonObject) -> list[tuple[str, object]]:
-    """Names and values of the parts of the test that a program failed; [] if the row has none."""
+    """Names and values of the parts of the test that a program failed; [] if none is recorded."""
     failed = episode.get("failed_test")
     return list(failed.items()) if isinstance(failed, dict) else []
 
@@ -86,7 +86,7 @@ def continuations_of(step: JsonObject) -> list[JsonObject]:
 
 
 def range_of(value: object) -> tuple[int, int] | None:
-    """The range (first, end) in the row of a step; None for a value that is no such range."""
+    """The pair (first, end) from a list of two integers, 0 <= first <= end; else None."""
     if not isinstance(value, list) or len(value) != 2:
         return None
     first, end = value
@@ -107,22 +107,22 @@ def width_of(episode: JsonObject) -> float:
 
 
 def certainty_of(episode: JsonObject) -> float:
-    """The largest certainty of an episode's steps; 0 if it has none."""
+    """The largest certainty of an episode's steps; 0 if the episode has no steps."""
     return max((step.certainty for step in read_steps(episode)), default=0.0)
 
 
 def unfolds(episode: JsonObject) -> bool:
-    """Whether the continuations of some state were kept."""
+    """Whether the episode has the continuations of at least one state."""
     return any(map(continuations_of, steps_of(episode)))
 
 
 def identity_of(episode: JsonObject) -> str:
-    """A key that is equal for equal responses to one problem with equal advantages."""
+    """A key of an episode, made of its problem, response and advantages, to find repetitions."""
     return repr((episode.get("problem_id"), episode.get("response"), advantages_of(episode)))
 
 
 def values_by(episode: JsonObject) -> str:
-    """The source of V(s) of an episode: 'continuations', 'critic', or '' if no step has a V(s)."""
+    """The source of an episode's values V(s): 'critic', 'continuations', or '' without values."""
     if episode.get("values_by") == "critic":
         return "critic"
     is_valued = any(finite_number(step.get("value")) is not None for step in steps_of(episode))
@@ -130,7 +130,7 @@ def values_by(episode: JsonObject) -> str:
 
 
 def _sampled(step: JsonObject) -> SampledValue | None:
-    """V(s) with its count and error; None if it was not sampled here or the row has no errors."""
+    """Count and error of the value before a step; None without samples at this state or error."""
     count, error = finite_number(step.get("count")) or 0.0, finite_number(step.get("error"))
     return SampledValue(count, max(0.0, error)) if count > 0 and error is not None else None
 
@@ -138,14 +138,14 @@ def _sampled(step: JsonObject) -> SampledValue | None:
 def _certainty(
     advantage: float | None, before: SampledValue | None, after: SampledValue | None
 ) -> float:
-    """|A| in standard errors of the difference of two means whose true values are equal.
+    """|A| divided by its standard error under the hypothesis that the true advantage is 0.
 
         z = |A| / √(s² (1/n + 1/m))    s² = (n² e² + m² f²) / (n + m) + n m A² / (n + m)²
 
-    n and m are the counts, e and f the errors before and after the step, and s² the variance of all
-    returns taken together. The errors e and f alone understate luck: where all returns of a state
-    happen to be equal, a difference by chance has an error near 0. The outcome counts as one
-    return, so that the last step is not certain just because its end is known.
+    n and m are the counts before and after the step, e and f the errors, and s² is the variance of
+    the returns of both states together. We do not use √(e² + f²), because it is too small where all
+    returns of a state happen to be equal. The outcome counts as one return, so that the last step
+    is not certain only because the outcome is known.
     """
     if advantage is None or before is None or after is None:
         return 0.0

@@ -1,4 +1,4 @@
-"""The state of a run in words."""
+"""Describes the state of a run, such as 'Running', in a line of text."""
 
 import time
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from vinejax.records import formats
 from vinejax.runtime.status import Status, read_status
 
 MIN_RELOAD_S, MAX_RELOAD_S = 5.0, 60.0  # time between two reloads
-MAX_TEXT = 600  # characters of a reason
+MAX_TEXT = 600  # maximum characters of the reason why a run ended
 TITLES = {
     "running": "Running",
     "finished": "Finished",
@@ -20,24 +20,24 @@ TITLES = {
 
 
 class Standing(NamedTuple):
-    """The line at the top of the page; `reload_s` is None unless the page reloads itself."""
+    """The state of a run as the page's top line; `reload_s` is None if the page does not reload."""
 
     state: str
     title: str
     words: str
-    written: float  # in seconds since 1970
+    written: float  # when the status was written, in seconds since 1970
     patience_s: float
     reload_s: float | None
 
 
 def standing_line(workdir: epath.Path) -> str:
-    """The state of the run in a workdir, for a terminal; '' if no process has written it."""
+    """The state of the run in a workdir as a line for the terminal; '' without a status file."""
     standing = standing_of(read_status(workdir))
     return f"{standing.title}: {standing.words}" if standing else ""
 
 
 def standing_of(status: Status | None) -> Standing | None:
-    """The state line of a run; None if no process has written a status."""
+    """The standing of a run from its status; None without a status of a known state."""
     if status is None or status.state not in TITLES:
         return None
     state = status.state

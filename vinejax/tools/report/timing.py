@@ -1,4 +1,4 @@
-"""The chart of an iteration's time: one stacked bar per iteration, one colour per phase."""
+"""The chart of the time of iterations, with a stacked bar per iteration and a colour per phase."""
 
 import math
 import statistics
@@ -12,7 +12,7 @@ PHASES = ("rollout", "value", "score", "train")
 
 
 class PhaseView(NamedTuple):
-    """One colour of the stack: the SVG path of its bars, and its share of the time of the run."""
+    """One phase in the chart: the SVG path of its bars, and its share of the total time."""
 
     name: str
     bars: str
@@ -20,7 +20,7 @@ class PhaseView(NamedTuple):
 
 
 class CutBar(NamedTuple):
-    """A bar that is higher than the plot: the place of its top, and its seconds as text."""
+    """A bar that is higher than the plot: its left edge, its width, and its seconds as text."""
 
     x: float
     width: float
@@ -36,7 +36,7 @@ class TimeChart(NamedTuple):
 
 
 def time_chart(records: list[Record]) -> TimeChart | None:
-    """Mean seconds per phase over each group of iterations; None if no phase was timed."""
+    """The chart of mean seconds per phase and group of iterations; None if no phase was timed."""
     rows = {r.position: _seconds(r) for r in records if r.stage == "train"}
     rows = {position: seconds for position, seconds in rows.items() if any(seconds)}
     if not rows:
@@ -63,9 +63,9 @@ def time_chart(records: list[Record]) -> TimeChart | None:
 
 
 def highest_shown(heights: list[float]) -> float:
-    """The top of the axis: the height of the highest bar that is no outlier.
+    """The height of the highest bar that is no outlier, at which the axis ends.
 
-    An iteration that compiles takes many times as long as the others and would flatten them. Bars
+    An iteration that compiles takes many times as long as others, whose bars would be too low. Bars
     of more than three times the median are outliers if they are at most a fifth of all bars.
     """
     usual = [height for height in heights if height <= 3 * statistics.median(heights)]

@@ -1,9 +1,9 @@
-"""The view of sampled solutions, step by step: V(s) before and after every step, and advantages.
+"""The report's section of sampled solutions: their steps, advantages and values V(s) of states.
 
-A solution is drawn as a stem that runs downwards, at a horizontal position given by V(s), the value
-of the state by continuations or by a critic. Every state has a row of its own with its node, V(s)
-and continuations, into which it unfolds; between two states stands the step with its advantage.
-Methods without V(s) show steps and advantages alone, without a stem.
+A solution is drawn as a stem, a line from top to bottom. Each state is a node of the stem, whose
+horizontal position is V(s), estimated by continuations or a critic. A state has a row with its V(s)
+and its continuations, which the reader can expand. The step with its advantage stands between two
+states. For methods without V(s), the page shows steps and advantages without a stem.
 """
 
 import dataclasses
@@ -18,12 +18,12 @@ from vinejax.tools.report.episode_choice import choose_episodes, count_open
 
 
 class Limits(NamedTuple):
-    """Upper limits of the contents; the page uses the first of LIMITS with which it fits."""
+    """Maximum amounts that a page shows; the report uses the first of LIMITS for which it fits."""
 
     episodes: int  # per iteration
     steps: int  # per episode
     continuations: int  # per step
-    step_characters: int  # also of problems and answers
+    step_characters: int  # characters of a step, of a problem or of an answer
     continuation_characters: int
 
 
@@ -36,17 +36,17 @@ LIMITS = (
 )
 
 
-# The |A| of the deepest colour: that of a step that turns a sure success into a sure failure. It is
-# the same in every page and figure, so that the colours of two figures can be compared.
+# The |A| that is shown in full colour. A step that turns a sure success into a sure failure has it.
+# It is the same in every page and figure, so that the colours of two figures can be compared.
 FULL_CREDIT = 1.0
-SIZES = {"half": 0.5, "quarter": 0.25}  # filter -> the |A| that some step must reach
+SIZES = {"half": 0.5, "quarter": 0.25}  # filter -> minimum of a solution's largest |A|
 
 
 class VerdictView(NamedTuple):
     """How the page shows the grade of a solution or continuation.
 
-    `kind` is printed and is also a CSS class in report.html.j2: 'correct', 'wrong', 'cut' (the
-    token budget ended the text), or 'return' (the task rewards steps, so that the number does not
+    `kind` is shown as text and is a CSS class in report.html.j2: 'correct', 'wrong', 'cut' (the
+    token budget ended the text), or 'return' (the task also rewards steps, so a return does not
     tell whether the answer is right).
     """
 
@@ -64,17 +64,17 @@ class LeafView(NamedTuple):
 
 
 class PartView(NamedTuple):
-    """A piece of a step's text, and its author: policy, environment, or 'environment unread'."""
+    """A piece of a step's text, with its author."""
 
-    by: str
+    by: str  # 'policy', 'environment' or, if the policy did not read the text, 'environment unread'
     text: formats.Clipped
 
 
 @dataclasses.dataclass(frozen=True)
 class StepView:
-    """One reasoning step, and the state before it: V(s), its continuations and its node.
+    """One reasoning step, and the state before the step with V(s) and continuations.
 
-    `start` and `end` are positions of the stem in percent of the axis.
+    `start` and `end` are the positions of the states before and after the step, in percent.
     """
 
     number: int
@@ -82,9 +82,9 @@ class StepView:
     parts: list[PartView]  # pieces of the text by their authors, where the task has turns
     value: str
     reward: str  # the step's own reward; '' if no step on the page has one
-    is_filled: bool  # V(s) follows from other states, without a sample at this one
-    count: int  # returns whose mean is V(s)
-    reused: int  # returns among them from samples that only passed through the state
+    is_filled: bool  # whether V(s) was derived from other states, without samples at this one
+    count: int  # number of returns whose mean is V(s)
+    reused: int  # number of these returns from samples that only passed through the state
     error: str  # standard error of V(s)
     advantage: str
     advantage_error: str  # standard error of the advantage
@@ -101,11 +101,11 @@ class StepView:
 
 
 class SolutionView(NamedTuple):
-    """One episode; `low` and `high` are its smallest and largest advantage.
+    """One solution; `low` and `high` are its smallest and largest advantage.
 
-    `name` is the anchor of links to it. `kinds` are the CSS classes by which the page filters: the
-    problem's, 'right' or 'wrong', the names of the `SIZES` that its credit reaches, and 'certain'
-    if some advantage is larger than two of its standard errors.
+    `name` is the HTML anchor of the solution. `kinds` are CSS classes by which the page filters:
+    the problem's class, 'right' or 'wrong', the names of the `SIZES` that the largest |advantage|
+    reaches, and 'certain' if some |advantage| is larger than two of its standard errors.
     """
 
     name: str
@@ -117,7 +117,7 @@ class SolutionView(NamedTuple):
     given: formats.Clipped  # the given start of the response, which is not trained on
     response: formats.Clipped
     verdict: VerdictView
-    failed_test: list[tuple[str, formats.Clipped]]  # names and values of its parts
+    failed_test: list[tuple[str, formats.Clipped]]  # names and values of the test's parts
     steps: list[StepView]
     hidden_steps: int
     step_rewards: str  # the sum of the steps' own rewards; '' if no step on the page has one
@@ -128,7 +128,7 @@ class SolutionView(NamedTuple):
 
 
 class StemScale(NamedTuple):
-    """The ends of the stems' axis."""
+    """The axis of V(s), by which the stems are drawn, from `low` to `high`."""
 
     low: float
     high: float
@@ -138,7 +138,7 @@ class StemScale(NamedTuple):
         return formats.tick_label(round(self.low, 2)), formats.tick_label(round(self.high, 2))
 
     def place(self, value: float | None) -> float | None:
-        """The position of a value on the axis in percent; None for None."""
+        """The position of a value on the axis, in percent; None if the value is None."""
         if value is None:
             return None
         return round((value - self.low) / (self.high - self.low) * 100, 1)
@@ -149,14 +149,14 @@ class CreditView(NamedTuple):
 
     values_by: str  # 'continuations' or 'critic'; '' if states have no value
     has_advantages: bool
-    is_by_step: bool  # the steps of a solution can have different advantages
-    has_rewards: bool  # some step has a reward of its own that is not 0
-    has_errors: bool  # some advantage has a standard error
-    unfolds: bool  # some continuations were kept
+    is_by_step: bool  # whether steps of one solution have different advantages
+    has_rewards: bool  # whether some step has a reward of its own that is not 0
+    has_errors: bool  # whether some advantage has a standard error
+    unfolds: bool  # whether some continuations were kept
 
 
 class PageTerms(NamedTuple):
-    """The axis and the limits that all solutions of a page share."""
+    """The axis, the kinds of credit and the limits that all solutions of a page share."""
 
     scale: StemScale
     credit: CreditView
@@ -164,11 +164,11 @@ class PageTerms(NamedTuple):
 
 
 class IterationView(NamedTuple):
-    """One tab: the chosen solutions of an iteration, and figures of all its episodes."""
+    """A tab of the section: the chosen solutions of an iteration, and numbers on all episodes."""
 
     iteration: int
     solutions: list[SolutionView]
-    num_open: int  # solutions, from the first on, that are shown opened
+    num_open: int  # number of solutions, from the first on, that are shown expanded
     num_episodes: int
     mean_reward: float | None
 
@@ -181,7 +181,7 @@ class FilterOption(NamedTuple):
 
 
 class VineView(NamedTuple):
-    """All tabs of the section, with the axis and the kinds of credit of their solutions."""
+    """All tabs of the section, and what their solutions share: axis, kinds of credit, filters."""
 
     iterations: list[IterationView]
     scale: StemScale
@@ -191,7 +191,7 @@ class VineView(NamedTuple):
 
 
 def vine_view(episodes: dict[int, list[JsonObject]], limits: Limits) -> VineView | None:
-    """The view of episodes by iteration; None without episodes."""
+    """The view of `episodes`, which maps iterations to episodes; None without episodes."""
     shown_of = {i: choose_episodes(listed, limits.episodes) for i, listed in episodes.items()}
     all_shown = [episode for shown in shown_of.values() for episode in shown]
     if not all_shown:
@@ -216,7 +216,7 @@ def vine_view(episodes: dict[int, list[JsonObject]], limits: Limits) -> VineView
 
 
 def least_size(episodes: list[JsonObject], limits: Limits) -> int:
-    """Characters of the steps and continuations to be shown: a lower bound of the page's bytes."""
+    """A lower bound of the bytes that an iteration takes in the page: characters of its texts."""
     size = 0
     for episode in choose_episodes(episodes, limits.episodes):
         for step in rows.steps_of(episode)[: limits.steps]:
@@ -227,7 +227,7 @@ def least_size(episodes: list[JsonObject], limits: Limits) -> int:
 
 
 def verdict_of(reward: float | None, is_cut: bool) -> VerdictView:
-    """The grade for a reward; 'cut' for a text that is not correct and reached the token budget."""
+    """The grade for a reward. `is_cut` tells whether the token budget ended the text."""
     number = formats.three_digits(reward)
     if reward is not None and reward >= CORRECT_REWARD:
         return VerdictView("correct", "✓", number)
@@ -235,7 +235,7 @@ def verdict_of(reward: float | None, is_cut: bool) -> VerdictView:
 
 
 def _scale(episodes: list[JsonObject]) -> StemScale:
-    """The smallest axis that holds [0, 1] and every value and reward shown."""
+    """The shortest axis that contains [0, 1] and all values and rewards of the episodes."""
     places = [0.0, 1.0]
     for episode in episodes:
         stem = [place for step in rows.read_steps(episode) for place in (step.start, step.end)]
@@ -259,7 +259,7 @@ def _problem(episode: JsonObject) -> str:
 
 
 def _sizes(credit: CreditView) -> list[FilterOption]:
-    """The options of the filter by credit: credit beyond its error, and credit from a size on."""
+    """The options of the filter by credit: 'certain' if advantages have errors, and the SIZES."""
     if not credit.has_advantages:
         return []
     certain = (
@@ -341,7 +341,7 @@ def _step(index: int, step: rows.StepRow, terms: PageTerms) -> StepView:
 
 
 def _parts(raw: JsonObject, limit: int) -> list[PartView]:
-    """The pieces of a step's text by their authors; [] for a row of a task without turns."""
+    """The pieces of a step's text with their authors; [] if the task has no turns."""
     whole, observed = str(raw.get("text")), raw.get("observed")
     if not isinstance(observed, list):
         return []

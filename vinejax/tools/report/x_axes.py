@@ -1,7 +1,7 @@
-"""Charts along the response: metrics by eighth, in the first, the middle and the last iteration.
+"""Charts of metrics over the eighths of a response, in the first, a middle and the last iteration.
 
-They show where the policy is in doubt, where updates are clipped, and where sampler and scorer
-disagree.
+The charts show in which part of the response the policy is uncertain, updates are clipped, or the
+sampler's and the scorer's log-probabilities differ.
 """
 
 from vinejax.records.read import Record
@@ -22,7 +22,7 @@ LOGARITHMIC = ("logprob_diff",)
 
 
 def charts_along(records: list[Record]) -> list[curves.Chart]:
-    """A chart for each metric `by_eighth/<name>/<n>`; none for fewer than MIN_ITERATIONS."""
+    """A chart for each logged metric of TITLES; [] for fewer than MIN_ITERATIONS iterations."""
     trained = [record for record in records if record.stage == "train"]
     if len(trained) < MIN_ITERATIONS:
         return []
@@ -32,7 +32,7 @@ def charts_along(records: list[Record]) -> list[curves.Chart]:
 
 
 def _chart(name: str, records: list[Record]) -> curves.Chart | None:
-    """A chart whose positions are eighths, with a curve for each of the chosen iterations."""
+    """A chart of metric `name` over the eighths, with a curve for each of the records."""
     labels = [f"iteration {record.position}" for record in records]
     title, note = TITLES[name]
     spec = curves.ChartSpec(

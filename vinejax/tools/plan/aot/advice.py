@@ -1,4 +1,4 @@
-"""Settings to change when a program does not fit, computed from the parts of its memory."""
+"""Proposes changes of settings for a program whose memory does not fit on a chip."""
 
 import math
 
@@ -8,15 +8,15 @@ from vinejax.tools.plan.planned_memory import PlannedPhase
 from vinejax.tools.plan.roofline import TEMPORARIES, PlannedProgram, stage_of
 
 GIB = 2**30
-MIN_SLOTS = 8  # per shard: with fewer, a decode step mostly reads weights
-MIN_SHARE = 0.02  # share of the memory limit that a listed change frees, at least
+MIN_SLOTS = 8  # minimum slots per shard; with fewer slots, a decode step mostly reads weights
+MIN_SHARE = 0.02  # a change is listed only if it frees more than this share of the memory limit
 
 
 def advise(case: Case, phase: PlannedPhase | None, program: PlannedProgram) -> list[str]:
-    """Changes that free memory for a program that does not fit; sufficient changes first.
+    """Changes that free memory for a program that does not fit; sufficient changes come first.
 
-    Each line states the memory that the change frees per chip. A larger slice comes last.
-    `phase` is None if not even one slot fits.
+    Each line names a change and the memory that it frees per chip. The last line proposes a larger
+    slice. `phase` has the program's sizes; it is None if not even one slot fits.
     """
     over, parts = program.total - case.limit, program.parts
     stage, _ = stage_of(program.name)
@@ -30,7 +30,7 @@ def advise(case: Case, phase: PlannedPhase | None, program: PlannedProgram) -> l
     options = [(freed, text) for freed, text in options if freed > MIN_SHARE * case.limit]
     options.sort(key=lambda option: (option[0] < over, -option[0] if option[0] < over else 0))
     lines = [f"{text} frees {freed / GIB:.2f} GiB" for freed, text in options]
-    # The chips of a slice over which all memory is split evenly.
+    # The chips that suffice if the program's memory is split evenly over them.
     chips = math.ceil(case.topology.chips * program.total / case.limit)
     offered = sorted(math.prod(shape) for shape in KINDS[case.topology.kind].shapes)
     larger = next((size for size in offered if size >= chips), chips)
@@ -41,7 +41,7 @@ def advise(case: Case, phase: PlannedPhase | None, program: PlannedProgram) -> l
 def _size_options(
     case: Case, phase: PlannedPhase, program: PlannedProgram
 ) -> list[tuple[float, str]]:
-    """(bytes freed, the change) of each setting that makes the program itself smaller."""
+    """Pairs (bytes freed, change) for settings that determine the program's sizes."""
     name = program.name
     parts = program.parts
     cfg = case.cfg
@@ -68,7 +68,7 @@ def _size_options(
 def _cache_options(
     case: Case, phase: PlannedPhase, program: PlannedProgram
 ) -> list[tuple[float, str]]:
-    """(bytes freed, the change) of each setting that makes keys and values smaller."""
+    """Pairs (bytes freed, change) for settings of the memory for keys and values."""
     sizes, parts = phase.sizes, program.parts
     over = program.total - case.limit
     if sizes.storage.columns(sizes.slots, sizes.width) < sizes.slots * sizes.width:
@@ -84,7 +84,7 @@ def _cache_options(
 
 
 def _field_name(case: Case, name: str, section: str) -> str:
-    """Dotted name of the field of a setting, in the topology's row or in a section."""
+    """Dotted name of the field that sets `name`, in the topology's row or else in `section`."""
     row = case.cfg.meshes.get(case.topology.name)
     in_row = row is not None and getattr(row, name) is not None
     return f"meshes[{case.topology.name!r}].{name}" if in_row else f"{section}.{name}"

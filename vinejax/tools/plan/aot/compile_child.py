@@ -1,9 +1,9 @@
-"""Compiles one program of a case in a process of its own, and reports facts about the result.
+"""Compiles one program of a plan in a separate process, and reports facts about the result.
 
     python -m vinejax.tools.plan.aot.compile_child REQUEST.json ANSWER.json
 
 Compiling can run for minutes, take gigabytes or crash, and it fixes the number of devices of its
-process. So `compiler.py` starts this module in an environment made for it.
+process. So `compiler.py` runs this module in a new process with its own environment variables.
 """
 
 import json
@@ -45,7 +45,7 @@ def devices_of(case: Case) -> list[Any]:
 
 
 def compile_request(request: dict[str, Any]) -> dict[str, Any]:
-    """Compile times, memory and contents of `request['program']`, or 'error' if compiling fails."""
+    """Compiles `request['program']`; returns times, memory and contents, or 'error' on failure."""
     case = open_case(from_dict(request["config"]))
     devices = devices_of(case)
     mesh = mesh_over(tuple(case.mesh.shape[name] for name in AXES), devices)
@@ -72,7 +72,7 @@ def compile_request(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def compile_error(message: str) -> dict[str, Any]:
-    """The compiler's error: 'memory' with the bytes it needs, or the start of any other message."""
+    """The answer for an error: 'memory' with 'needs' and 'limit' in bytes, or a cut message."""
     for pattern in NEEDS:
         if sizes := pattern.search(message):
             needs, limit = (float(sizes[i]) * UNITS[sizes[i + 1]] for i in (1, 3))
@@ -81,7 +81,7 @@ def compile_error(message: str) -> dict[str, Any]:
 
 
 def memory_stats(compiled: Any) -> dict[str, int]:
-    """Bytes per device by kind; 'peak' includes the arguments."""
+    """Maps kinds of memory, such as 'temp', to bytes per device; 'peak' includes arguments."""
     stats = compiled.memory_analysis()
     kinds = ("argument", "output", "temp", "alias")
     memory = {kind: getattr(stats, f"{kind}_size_in_bytes") for kind in kinds}

@@ -1,4 +1,4 @@
-"""Compiles programs, each in a process of its own with a time limit (`compile_child.py`)."""
+"""Compiles each program in a separate process (`compile_child.py`) with a time limit."""
 
 import importlib.metadata
 import importlib.util
@@ -14,8 +14,8 @@ from typing import Any
 from vinejax.core.errors import ConfigError
 from vinejax.tools.plan.case import Case
 
-# Settings of libtpu on a machine without a TPU: several processes may load the library, it asks no
-# metadata server, and it writes no logs. libtpu reads the settings when a process loads it.
+# Environment variables for libtpu on a machine without a TPU: several processes may load libtpu, it
+# asks no metadata server, and it writes no logs. A process must have them when it loads libtpu.
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
@@ -26,11 +26,11 @@ ENVIRONMENT = {
     "TPU_STDERR_LOG_LEVEL": "3",
 }
 GATHERED = "Involuntary full rematerialization"  # the partitioner's warning: it replicates an array
-LINES = 3  # last lines shown of the output of a process that failed
+LINES = 3  # if a process failed, so many last lines of its output are shown
 
 
 def check_compiler(case: Case) -> str:
-    """A warning if libtpu is not the release that jax is made for, else ''.
+    """A warning if the installed jax requires another release of libtpu, else ''.
 
     Raises ConfigError if libtpu is needed and not installed.
     """
@@ -49,10 +49,10 @@ def check_compiler(case: Case) -> str:
 
 
 def compile_program(case: Case, config: dict[str, Any], name: str, timeout_s: float) -> dict:
-    """The answer of `compile_child.compile_request` about one program.
+    """The answer of `compile_child.compile_request` about one program, with 'gathered'.
 
-    'gathered' counts the warnings GATHERED. Where the program did not compile, 'error' is 'time',
-    'memory' (with 'needs' and 'limit' in bytes) or the message of the compiler.
+    'gathered' is the number of GATHERED warnings. If the program did not compile, 'error' is
+    'time', 'memory' (with 'needs' and 'limit' in bytes) or a message.
     """
     with tempfile.TemporaryDirectory(prefix="vinejax-plan-") as folder:
         request = Path(folder) / "request.json"

@@ -1,7 +1,7 @@
-"""Reads the text of a compiled program: collectives, copies, kernels, the compiler's cycles.
+"""Reads collectives, copies, kernels and estimated cycles from the text of a compiled program.
 
-Counts and bytes are per device and call. The body of a loop counts as often as the trip count of
-the loop says. If only the data decide that, as for decoding, the body counts once and is marked.
+Counts and bytes are per device and call. Instructions in a loop are multiplied by the loop's trip
+count. If the trip count depends on data, as in decoding, they count once and are marked.
 """
 
 import math
@@ -44,10 +44,10 @@ class Collective(NamedTuple):
     group: int  # devices that take part together
     count: float  # times per call
     sent: float  # bytes that a device sends in all `count` times
-    in_loop: bool  # `count` is per iteration of a loop whose trip count is unknown
-    source: str  # op_name: the operation of the program that it belongs to
-    in_branch: bool = False  # in a branch of a condition, which a call may not take
-    rings: int = 0  # rings that a device sends over at once, one link each; 0: unknown
+    in_loop: bool  # in a loop of unknown trip count; then `count` is for one trip of this loop
+    source: str  # the op_name in the text, which names the operation in the JAX program
+    in_branch: bool = False  # in a branch of a conditional, which a call may skip
+    rings: int = 0  # number of rings, each with one link, that a device sends over; 0: unknown
 
 
 class HloProgram(NamedTuple):
@@ -58,7 +58,7 @@ class HloProgram(NamedTuple):
 
 
 def parse_hlo(text: str | None) -> HloProgram:
-    """Parses the text of `compiled.as_text()`. Raises ValueError if it has no ENTRY computation."""
+    """Parses a text of `compiled.as_text()`. Raises ValueError for a text without ENTRY."""
     computations: dict[str, list[Instruction]] = {}
     entry, body = "", None
     for line in (text or "").splitlines():
@@ -76,7 +76,7 @@ def parse_hlo(text: str | None) -> HloProgram:
 
 
 def array_bytes(shape: str) -> list[int]:
-    """Bytes of each array in a shape or tuple of shapes."""
+    """Bytes of each array in the text of a shape or of a tuple of shapes."""
     sizes = []
     for kind, dims in _SHAPE.findall(shape):
         if kind in ITEM_BITS:
@@ -86,7 +86,7 @@ def array_bytes(shape: str) -> list[int]:
 
 
 def trip_count(program: HloProgram, loop: Instruction) -> int | None:
-    """The trip count of a while loop; None if only the data decide it."""
+    """The trip count of a while loop; None if it is not a constant in the text."""
     if match := _TRIPS.search(loop.arguments):
         return int(match[1])
     called = dict(_CALLED.findall(loop.arguments))
@@ -113,7 +113,7 @@ class PlacedInstruction(NamedTuple):
 
 
 def walk_instructions(program: HloProgram) -> Iterator[PlacedInstruction]:
-    """All instructions of the entry and of the computations it calls, in all branches."""
+    """Yields all instructions of the entry and of computations it calls, also in branches."""
 
     def visit(
         name: str, count: float, unknown: bool, fusion: Instruction | None, branch: bool
@@ -135,10 +135,10 @@ def walk_instructions(program: HloProgram) -> Iterator[PlacedInstruction]:
 
 
 def collectives(program: HloProgram) -> list[Collective]:
-    """Every collective of the program.
+    """All collectives of the program.
 
-    The TPU compiler splits one all-gather into several fusions, which overlap with other work and
-    share a channel. So a channel counts once among fusions.
+    The TPU compiler splits an all-gather into several fusions with the same channel, which overlap
+    with other work. So, of collectives in fusions with one kind and channel, only the first counts.
     """
     collectives = []
     seen = set()
@@ -181,7 +181,7 @@ def _collective(kind: str, step: PlacedInstruction) -> Collective:
 
 
 def group_size(arguments: str) -> int:
-    """Devices of a replica group, which is written in one of three ways; 2 for a permutation."""
+    """The number of devices in a replica group; 2 for a permutation, which has no groups."""
     groups = _GROUPS.search(arguments)
     if groups is None:
         return 2
@@ -194,7 +194,7 @@ def group_size(arguments: str) -> int:
 
 
 def totals_by_kind(collectives: list[Collective]) -> dict[str, tuple[float, float]]:
-    """Maps a kind of collective to its number and the bytes that a device sends."""
+    """Maps each kind of collective to (number of collectives, bytes that a device sends)."""
     total = {}
     for x in collectives:
         count, sent = total.get(x.kind, (0, 0))
@@ -203,10 +203,10 @@ def totals_by_kind(collectives: list[Collective]) -> dict[str, tuple[float, floa
 
 
 def large_copies(program: HloProgram, at_least: int) -> dict[str, int]:
-    """Maps the shape of copied or transposed arrays of at least `at_least` bytes to bytes per call.
+    """Maps shapes of copied or transposed arrays of `at_least` bytes or more to bytes per call.
 
     The compiler inserts such copies to change a memory layout. Copies in a loop count once per
-    trip, or once if the trip count is unknown. Copies inside fusions do not count, nor do moves
+    trip, or once if the trip count is unknown. Copies inside fusions are left out, and also copies
     between memories, which keep the layout.
     """
     total: dict[str, int] = defaultdict(int)
@@ -219,7 +219,7 @@ def large_copies(program: HloProgram, at_least: int) -> dict[str, int]:
 
 
 def _is_move(copy: Instruction, computation: list[Instruction]) -> bool:
-    """Whether source and result of a copy differ only in their memory, S(n)."""
+    """Whether source and result of a copy differ at most in their memory, written S(n)."""
     source = copy.arguments.split(")")[0].strip().lstrip("%")
     shapes = [copy.shape, *(x.shape for x in computation if x.name == source)]
     layouts = {_MEMORY.sub("", shape) for shape in shapes if "{" in shape}
@@ -229,16 +229,16 @@ def _is_move(copy: Instruction, computation: list[Instruction]) -> bool:
 class Cycles(NamedTuple):
     """The TPU compiler's estimate of a program's cycles.
 
-    The estimate has no waits for memory, no collectives and no bodies of Pallas kernels.
+    The estimate excludes waits for memory, collectives and the bodies of Pallas kernels.
     """
 
     always: float = 0.0  # cycles of a call outside branches and loops of unknown trip count
-    branches: float = 0.0  # cycles of a call in branches of conditions
+    branches: float = 0.0  # cycles of a call in branches of conditionals
     trip: float = 0.0  # cycles of one trip of the loops whose trip count is unknown
 
 
 def cycles(program: HloProgram) -> Cycles:
-    """Adds up the cycles of all instructions, those in loops as often as trip counts say."""
+    """Adds up the cycles of all instructions, in loops times their trip counts."""
     always = branches = trip = 0.0
     for step in walk_instructions(program):
         estimate = _CYCLES.search(step.instruction.arguments)
@@ -255,5 +255,5 @@ def cycles(program: HloProgram) -> Cycles:
 
 
 def count_kernels(program: HloProgram) -> int:
-    """Calls of Pallas kernels in the text of a program."""
+    """The number of calls of Pallas kernels in the text of a program."""
     return sum("tpu_custom_call" in x.arguments for xs in program.computations.values() for x in xs)

@@ -1,9 +1,8 @@
-"""The stages of an iteration: calls of each program, a lower bound of their time, and an estimate.
+"""Lower bounds and estimates of the time of an iteration's stages.
 
-The bound assumes that a program reads at the memory's peak and does nothing else meanwhile. The
-estimate is never less than the bound. It takes the compiler's cycles where they are known, and is
-then a range: at its lower end collectives hide behind the products of a pass, at its upper end they
-do not.
+The lower bound is the one of `roofline.py`. The estimate uses the compiler's cycles if they are
+known, and is never less than the bound. It is a range: at the lower end we assume that collectives
+overlap with the computation of a pass, at the upper end that they do not.
 """
 
 from typing import NamedTuple
@@ -27,7 +26,7 @@ from vinejax.tools.plan.planned_memory import (
 )
 from vinejax.tools.plan.roofline import PlannedProgram, least_seconds, sending_seconds, stage_of
 
-KERNEL_SPEED = 0.8  # assumed share of the memory's peak at which a kernel reads
+KERNEL_SPEED = 0.8  # assumed reading speed of a kernel, as a share of the memory's peak
 LATENCY_S = 10e-6  # assumed latency of a collective
 
 
@@ -35,19 +34,19 @@ class PlannedStage(NamedTuple):
     """A part of an iteration, with a lower bound and an estimate of its time."""
 
     name: str
-    calls: dict[str, float]  # program -> number of calls; for decoding, of steps
+    calls: dict[str, float]  # program -> number of calls, or of steps for decoding
     seconds: float  # lower bound
     bound: str  # the largest of BOUNDS for the program that takes most of the time
-    estimate: float  # seconds, by the compiler's cycles where they are known
-    one_by_one: float  # seconds if no collective hides behind the products of a pass
+    estimate: float  # seconds if collectives overlap with the computation of a pass
+    one_by_one: float  # seconds if they do not overlap
 
 
 class CallTimes(NamedTuple):
-    """Seconds of a program's call; for decoding, of a step."""
+    """Seconds of one call of a program or, for decoding, of one step."""
 
-    lower_bounds: dict[str, float]  # one for each of BOUNDS; the largest counts
-    estimate: float = 0.0  # by the compiler's cycles; 0: unknown
-    one_by_one: float = 0.0  # the same if no collective hides behind the products of a pass
+    lower_bounds: dict[str, float]  # one for each of BOUNDS; the time is at least the largest
+    estimate: float = 0.0  # by the compiler's cycles, with overlapping collectives; 0: unknown
+    one_by_one: float = 0.0  # the same if collectives do not overlap with computation
 
     @property
     def bound(self) -> str:
@@ -60,9 +59,9 @@ def iteration_stages(
 ) -> list[PlannedStage]:
     """The stages of one iteration.
 
-    The compiled prefill is that of the main phase, for the longest trunks. Scoring and updates are
-    compiled for the longest rows. For shorter trunks and rows, cycles and the bytes of activations
-    that are sent are taken to be the same per token.
+    The prefill was compiled for the main phase and its longest trunks, scoring and updates for the
+    longest rows. For shorter trunks and rows we assume the same number of cycles, and of bytes of
+    activations sent between devices, per token.
     """
     usual = usual_length(case) / train_length(case)
     sizes = {name: 1.0 if stage_of(name)[0] == "rollout" else usual for name in programs}
@@ -78,8 +77,8 @@ def iteration_stages(
         stages.append(_engine_stage(case, phase, phases, programs, calls, times))
     ppo = case.cfg.ppo
     episodes = case.cfg.rollout.prompts * case.cfg.rollout.per_prompt
-    # Log-probabilities by the policy and, if it is read, by the reference model. What the method's
-    # state scores, such as a critic's values, takes as long as one of these passes.
+    # Log-probabilities by the policy and, if the method reads them, by the reference model. Scores
+    # of the method's state, such as a critic's values, should take as long as one such pass.
     passes = 1.0 + case.method.reads_reference(case.cfg) + case.method.state.scores
     scored = {"score": passes * planned_passes(case, episodes).num_used}
     updates = float(ppo.epochs * -(-episodes // ppo.minibatch))
@@ -95,7 +94,7 @@ def _engine_stage(
     calls: dict[str, float],
     times: dict[str, CallTimes],
 ) -> PlannedStage:
-    """A phase of the engine with these calls; `times` has the times of the decoding copy."""
+    """The stage of a phase of the engine; `times` has the time of the program 'decode copy'."""
     main = main_phase(phases)
     size = phase.sizes.batch * prefill_columns(phase) / (main.sizes.batch * main.sizes.columns)
     sending = sending_seconds(case.topology.chip, programs["prefill"].collectives) * size
@@ -111,9 +110,9 @@ def _engine_stage(
 def _in_rows(case: Case, program: PlannedProgram, size: float) -> dict[str, float]:
     """Lower bounds of the seconds of a call with rows of `size` times the compiled length.
 
-    Collectives over `tensor` send activations, in proportion to the length. Those over the other
-    axes send weights and gradients. Where another axis is as large as `tensor`, the two cannot be
-    told apart, and all bytes count in full.
+    Collectives over the mesh axis `tensor` send activations, in proportion to the length, and
+    collectives over the other axes send weights and gradients. We tell them apart by the size of
+    the axis. If another axis is as large as `tensor`, no bytes are reduced.
     """
     mesh, sent = case.cfg.mesh, program.collectives
     if mesh.tensor not in (mesh.data, mesh.fsdp, case.shards):
@@ -132,17 +131,16 @@ def _call(
 
 
 def _step(case: Case, phase: PlannedPhase, program: PlannedProgram) -> CallTimes:
-    """The times of a decode step in the sizes of a phase.
+    """The times of a decode step with the sizes of a phase.
 
-    The estimate is the sum of the compiler's cycles, the reads of kernels and the transfers of
-    collectives. They do not overlap, because the next product waits for a collective's sum. The
-    compiler's cycles exclude three things:
+    The estimate is a sum of three times, which do not overlap, because each product waits for the
+    sum of the collective before it:
 
-    - kernels, which are assumed to read at KERNEL_SPEED of the peak and to compute meanwhile; by
-      their instructions computing takes no longer (benchmarks/kernel_bundles.py);
-    - collectives;
-    - waits for the weights: few slots are multiplied with weights in less time than it takes to
-      read the weights, so the time of a step is at least that of its reads.
+    - the compiler's cycles, but at least the time to read all weights and arrays, for which the
+      cycles do not wait;
+    - the reads of kernels at KERNEL_SPEED of the memory's peak; computing in a kernel takes no
+      longer than its reads (benchmarks/kernel_bundles.py);
+    - the transfers and latencies of collectives.
     """
     chip, seconds = case.topology.chip, _computing(case, program)
     sending = sending_seconds(chip, program.collectives)
@@ -158,7 +156,7 @@ def _step(case: Case, phase: PlannedPhase, program: PlannedProgram) -> CallTimes
 
 
 def _computing(case: Case, program: PlannedProgram) -> float:
-    """Seconds of the compiler's cycles of a call or decode step; 0 if they are not known."""
+    """Seconds of the compiler's cycles of a call or a decode step; 0 if they are unknown."""
     clock_ghz = case.topology.chip.clock_ghz
     return program.cycles / (clock_ghz * 1e9) if clock_ghz else 0.0
 
@@ -168,7 +166,7 @@ def _latency(program: PlannedProgram) -> float:
 
 
 def _stage(name: str, calls: dict[str, float], times: dict[str, CallTimes]) -> PlannedStage:
-    """A stage from the number of calls of each program and the `times` of one call."""
+    """The stage in which each program is called `calls` times; `times` are those of one call."""
     totals = {x: count * max(times[x].lower_bounds.values()) for x, count in calls.items()}
     longest = max(totals, key=totals.__getitem__)
     estimate, one_by_one = (

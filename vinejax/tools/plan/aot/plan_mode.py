@@ -1,7 +1,7 @@
-"""`--mode=plan`: memory and lower bounds of time of a run on a topology, before renting it.
+"""`--mode=plan` predicts memory and time of a run on a topology, without its devices.
 
-The TPU's own compiler compiles the programs of an iteration for the topology, on any machine.
-Nothing runs, no weights are read, and no network is used.
+On any machine, the TPU's compiler compiles the programs of an iteration for the topology. Nothing
+runs, no weights are read, and no network is used.
 """
 
 import json
@@ -76,7 +76,7 @@ def plan_run(cfg: Config, path: str | os.PathLike) -> bool:
 
 
 def make_plan(case: Case, config: dict[str, Any], console: Console) -> Plan:
-    """The plan of a run. Programs are compiled unless arithmetic shows that they cannot fit."""
+    """The plan of a run. Programs are compiled unless arithmetic shows that one cannot fit."""
     try:
         memory, phases = memory_and_phases(case)
     except ValueError as error:  # raised by the engine: not even one slot fits
@@ -109,7 +109,7 @@ def make_plan(case: Case, config: dict[str, Any], console: Console) -> Plan:
 
 
 def plan_without_slots(case: Case, error: str) -> Plan:
-    """The plan if a chip has no memory for the keys and values of a single slot."""
+    """The plan for a chip without enough memory for the keys and values of one slot."""
     memory = fixed_parts(case)
     parts = memory.during("rollout", case) | {TEMPORARIES: 0}
     decode = PlannedProgram("decode", Cost(0, 0), parts, {"error": error})
@@ -120,7 +120,7 @@ def plan_without_slots(case: Case, error: str) -> Plan:
 
 
 def least_bytes(program: PlannedProgram) -> int:
-    """A lower bound of a program's bytes per chip: arguments, results, and gradients of updates."""
+    """A lower bound of a program's bytes per chip, with gradients as the only temporaries."""
     without_temporaries = program.total - program.parts[TEMPORARIES]
     gradients = program.parts["weights"] if program.name == "train_step" else 0
     return without_temporaries + gradients
@@ -129,7 +129,7 @@ def least_bytes(program: PlannedProgram) -> int:
 def finished_plan(
     case: Case, phases: list[PlannedPhase], programs: list[PlannedProgram], notes: list[str]
 ) -> Plan:
-    """The plan with the times of an iteration, and advice for the programs that do not fit."""
+    """The plan with an iteration's times, and with advice for each program that does not fit."""
     too_large = [x for x in programs if x.total > case.limit]
     changes = {x.name: advise(case, program_phase(x.name, phases), x) for x in too_large}
     stages = iteration_stages(case, phases, {x.name: x for x in programs})

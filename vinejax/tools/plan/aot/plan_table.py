@@ -1,4 +1,4 @@
-"""The plan as tables on the screen, and as a dict for a JSON file."""
+"""Shows a plan as tables in the terminal, and converts it to a dict for a JSON file."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ class Plan(NamedTuple):
     case: Case
     phases: list[PlannedPhase]
     programs: list[PlannedProgram]
-    stages: list[PlannedStage]  # [] if programs are missing
+    stages: list[PlannedStage]  # [] if programs were not planned completely
     advice: dict[str, list[str]]  # program -> changes that would make it fit
     notes: list[str]
 
@@ -36,7 +36,7 @@ class Plan(NamedTuple):
         return not any(self.verdict(program) for program in self.programs)
 
     def verdict(self, program: PlannedProgram) -> str:
-        """The reason why a program does not fit or does not compile, or ''."""
+        """The reason why a program does not fit or does not compile; '' if it does."""
         if program.total > self.case.limit:
             return "does not fit in memory"
         if program.error == "time":
@@ -47,7 +47,7 @@ class Plan(NamedTuple):
 
 
 def print_plan(plan: Plan, console: Console) -> None:
-    """Prints the tables, the notes, and what to change for programs that do not fit."""
+    """Prints the tables, the notes, and changes for the programs that do not fit."""
     case = plan.case
     cfg = case.cfg
     mesh = cfg.mesh
@@ -83,7 +83,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def memory_table(plan: Plan) -> Table:
-    """GiB per chip of each part, while each program runs."""
+    """A table of the GiB per chip that each part of memory takes while each program runs."""
     table = _table("HBM per chip, GiB", "", *(program.name for program in plan.programs))
     for part in [*PARTS, TEMPORARIES]:
         sizes = [program.parts.get(part, 0) for program in plan.programs]
@@ -97,7 +97,7 @@ def memory_table(plan: Plan) -> Table:
 
 
 def program_table(plan: Plan) -> Table:
-    """Cost, collectives and lower bounds of time per call (for decoding, per step)."""
+    """A table of programs: cost, collectives and least times per call, or per decode step."""
     table = _table(
         "Per chip and call (decode: per step); least times in milliseconds",
         *("", "TFLOP", "GB", "GB sent", *BOUNDS, "bound"),
@@ -114,7 +114,7 @@ def program_table(plan: Plan) -> Table:
 
 
 def iteration_table(plan: Plan) -> Table:
-    """Calls of each stage of an iteration, the lower bound of its time, and the estimate."""
+    """A table of an iteration's stages: lower bound and estimate of the time, and the calls."""
     table = _table("Seconds of an iteration", "", "at least", "estimate", "bound", "calls")
     for stage in plan.stages:
         calls = ", ".join(f"{count:.0f} {name}" for name, count in stage.calls.items())
@@ -126,7 +126,7 @@ def iteration_table(plan: Plan) -> Table:
 
 
 def _range(stages: list[PlannedStage]) -> str:
-    """The estimate of all stages together: '1.5 to 2.9', or one number if both ends are equal."""
+    """The estimated seconds of all stages together, as '1.5 to 2.9', or '1.5' for equal ends."""
     low, high = sum(x.estimate for x in stages), sum(x.one_by_one for x in stages)
     return _between(f"{low:.1f}", f"{high:.1f}")
 
@@ -136,7 +136,7 @@ def _between(low: str, high: str) -> str:
 
 
 def utilisation_lines(plan: Plan) -> list[str]:
-    """The model FLOP/s utilisation of updates, for useful tokens alone; [] without updates."""
+    """A line with the updates' model FLOP/s utilisation, without padding; [] without updates."""
     chip = plan.case.topology.chip
     at_peak = useful_flops(plan.case) / (plan.case.topology.chips * chip.bf16_tflops * 1e12)
     for stage in plan.stages:
@@ -148,9 +148,9 @@ def utilisation_lines(plan: Plan) -> list[str]:
 
 
 def price_lines(plan: Plan) -> list[str]:
-    """The time of an iteration over that without values, and of a sampled over a trained token.
+    """Lines with two ratios of times; [] if no phase samples continuations for values.
 
-    [] without a stage of values.
+    The ratios are: an iteration over one without values, and a sampled over a trained token.
     """
     case, stages = plan.case, {stage.name: stage for stage in plan.stages}
     if "values" not in stages:
@@ -179,7 +179,7 @@ def _phase_as_json(phase: PlannedPhase) -> dict[str, Any]:
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
-    """The whole plan in bytes and seconds, not rounded."""
+    """The whole plan as a dict for JSON, in bytes and seconds, which are not rounded."""
     case = plan.case
     return {
         "topology": {

@@ -1,6 +1,6 @@
-"""Lowers the programs of an iteration for chips that this machine lacks.
+"""Lowers the programs of an iteration for chips that this machine does not have.
 
-Every argument is a shape with the sharding that a run on those chips would use.
+Every argument is a shape with the sharding that a run on these chips would use.
 """
 
 import dataclasses
@@ -32,11 +32,11 @@ from vinejax.model.sharding import num_shards, placed_shapes, platform_of
 from vinejax.tools.plan.case import Case
 from vinejax.tools.plan.planned_memory import PlannedPhase, is_decode, train_length
 
-UPDATES = 1000  # any number; the schedule of the learning rate needs one, and no shape does
+UPDATES = 1000  # any number, for the schedule of the learning rate; no shape depends on it
 
 
 class Lowering:
-    """Lowers the programs of a case for a mesh, and for the shapes of a phase of the engine."""
+    """Lowers the programs of a case for a mesh, with the sizes of a phase of the engine."""
 
     def __init__(self, case: Case, phase: PlannedPhase, mesh: Mesh):
         self.case = case
@@ -55,7 +55,7 @@ class Lowering:
         self.params = self.trained if self.base is None else with_adapters(self.base, self.trained)
 
     def lower(self, name: str) -> Lowered:
-        """Lowers the program called `name` for the phase. Raises KeyError for an unknown name."""
+        """Lowers the program with this name. Raises KeyError for an unknown name."""
         return {
             "decode copy": lambda: split.for_decoding.lower(self.model, self.mesh, self.params),
             "prefill": self._prefill,
@@ -141,7 +141,7 @@ class Lowering:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(self.mesh, spec))
 
     def _numbers(self, *shape: int) -> Any:
-        """The ShapeDtypeStruct of an int32 array whose first axis is split over the shards."""
+        """A ShapeDtypeStruct of an int32 array whose first axis is split over the shards."""
         return self._shape(shape, jnp.int32, split.SHARDS)
 
     def _weights(self) -> split.Weights:
@@ -160,7 +160,7 @@ class Lowering:
         return placed(cache, WINDOW.spec), placed(rows, split.SHARDS), slots
 
     def _batch(self, rows: int) -> Batch:
-        """The shapes of a batch on the host, which the training loop passes."""
+        """The shapes of a batch of host arrays, without shardings, as the training loop passes."""
         shape = (rows, train_length(self.case))
         integers, flags, floats = (
             cast(np.ndarray, jax.ShapeDtypeStruct(shape, kind))

@@ -1,4 +1,4 @@
-"""`--mode=compare`: reads runs, compares them, writes `compare.html` and `compare.json`."""
+"""`--mode=compare` compares runs and writes `compare.html` and `compare.json`."""
 
 import json
 import os
@@ -20,12 +20,11 @@ FILE = "compare.html"
 
 
 def compare_runs(paths: Sequence[str], folder: str | os.PathLike) -> epath.Path:
-    """Writes `compare.html` about the runs of the workdirs `paths` into `folder`; returns its path.
+    """Compares the runs of the workdirs `paths`; returns the path of `<folder>/compare.html`.
 
-    The numbers of the page go to `compare.json` beside it. If the folder is the workdir of a run,
-    the report of that run is made again, and shows the comparison.
-
-    Raises UserError as `read_runs` does, and if the folder cannot be written.
+    The numbers of the page go to `compare.json` in the same folder. If the folder is the workdir of
+    a run, the report of that run is made again and shows the comparison. Raises UserError if
+    `read_runs` does, or if the folder cannot be written.
     """
     runs = read.read_runs(paths)
     record = comparison_of(runs)
@@ -46,7 +45,7 @@ def compare_runs(paths: Sequence[str], folder: str | os.PathLike) -> epath.Path:
 
 
 def render_page(record: JsonObject, same: SameProblems | None = None) -> str:
-    """The page of a comparison as HTML, which loads nothing and runs no script."""
+    """The page of a comparison as HTML, which loads no other file and has no script."""
     view = comparison_view(record)
     assert view is not None, "a record of this program is whole"
     template = environment(pathlib.Path(__file__).parent).get_template("compare.html.j2")

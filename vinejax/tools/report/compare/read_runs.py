@@ -1,4 +1,4 @@
-"""Reads the runs that a page compares; raises UserError for runs that cannot be compared."""
+"""Reads the runs that `compare.html` compares."""
 
 import json
 import os
@@ -18,10 +18,10 @@ Settings = dict[str, object]  # dotted name of a field -> its value
 
 
 class ComparedRun(NamedTuple):
-    """The data of one run that a page shows.
+    """The data of one run.
 
-    `test` is pass@1 on the test split after the last iteration, if it was evaluated; `rewards` maps
-    a problem to the rewards in `eval/test.jsonl`, if `--mode=eval` wrote them.
+    `test` is pass@1 on the test split after the last iteration, or None. `rewards` maps a problem
+    to the rewards of its samples in `eval/test.jsonl`; None if `--mode=eval` has not written it.
     """
 
     name: str
@@ -33,9 +33,9 @@ class ComparedRun(NamedTuple):
 
 
 def read_runs(paths: Sequence[str]) -> list[ComparedRun]:
-    """The runs of the workdirs `paths`, with different names.
+    """Reads the runs of the workdirs `paths`, and gives them different names.
 
-    Raises UserError for fewer than two workdirs, one that is given twice, a folder that holds no
+    Raises UserError for fewer than two workdirs, a workdir that is given twice, a folder without a
     run, a run without an evaluation on the validation split, and runs of different tasks.
     """
     if len(paths) < 2:
@@ -76,7 +76,7 @@ def _read_run(folder: epath.Path, name: str) -> ComparedRun:
 
 
 def _rewards(file: epath.Path) -> dict[str, list[float]] | None:
-    """Rewards of all samples by problem; None without the file. UserError for a damaged file."""
+    """Maps problems to their samples' rewards, or None. Raises UserError for a damaged file."""
     if not file.exists():
         return None
     rewards: dict[str, list[float]] = {}
@@ -95,7 +95,7 @@ def _rewards(file: epath.Path) -> dict[str, list[float]] | None:
 
 
 def _names(folders: Sequence[epath.Path]) -> list[str]:
-    """The names of runs: as few last parts of the paths as tell all paths apart."""
+    """Names of the runs: the last n parts of each path, for the least n with different names."""
     parts = [os.fspath(folder).rstrip("/").split("/") for folder in folders]
     count = 1
     while len({tuple(path[-count:]) for path in parts}) < len(parts):

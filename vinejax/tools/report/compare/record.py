@@ -1,6 +1,6 @@
-"""The comparison of groups of runs as one JSON object, from which pages are made.
+"""Compares groups of runs; the result is a JSON object, from which pages are made.
 
-`tools/report/comparison.py` reads the object and describes its fields.
+`tools/report/comparison.py` reads this object and describes its fields.
 """
 
 import itertools
@@ -45,7 +45,7 @@ def _group(group: RunGroup) -> dict[str, Any]:
 
 
 def _pair(first: RunGroup, second: RunGroup) -> dict[str, Any]:
-    """Compares two groups on each axis, where the first of their runs ends, and by their tests."""
+    """Compares two groups by their tests, and on each axis at the place where a run ends first."""
     rows = []
     for axis in AXES:
         at = min(first.end(axis), second.end(axis))
@@ -58,7 +58,7 @@ def _pair(first: RunGroup, second: RunGroup) -> dict[str, Any]:
 
 
 def _scores_at(group: RunGroup, axis: str, at: float) -> list[float]:
-    """Validation accuracy of every run at a place, linear between two evaluations."""
+    """Validation accuracy of each run at the place `at` of an axis, interpolated linearly."""
     return [
         accuracy_at(
             [getattr(point, axis) for point in run.curve],
@@ -70,7 +70,7 @@ def _scores_at(group: RunGroup, axis: str, at: float) -> list[float]:
 
 
 def _row(first: list[float], second: list[float]) -> dict[str, Any]:
-    """A row of the comparison: scores of two groups. Intervals need two runs of each group."""
+    """Compares the scores of the runs of two groups; intervals need two runs in each group."""
     has_spread = min(len(first), len(second)) > 1
     difference = iqm_difference([first], [second])
     improvement = improvement_interval([first], [second])._asdict() if has_spread else None
@@ -87,12 +87,12 @@ def _over_seeds(scores: list[float]) -> dict[str, Any]:
 
 
 def _alone(value: float) -> dict[str, Any]:
-    """A measure without an interval."""
+    """A measure with the given value and without an interval."""
     return {"value": value, "low": None, "high": None}
 
 
 def _paired(first: RunGroup, second: RunGroup) -> dict[str, Any]:
-    """The difference of pass@1 on the same test problems, with an interval over problems."""
+    """The fields `paired` and `has_other_problems` of a pair, from rewards on test problems."""
     if first.rewards is None or second.rewards is None:
         return {"paired": None, "has_other_problems": False}
     if first.rewards.keys() != second.rewards.keys():

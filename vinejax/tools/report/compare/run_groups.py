@@ -1,4 +1,4 @@
-"""Groups of runs that differ only in their seed: a group's curve, totals and settings."""
+"""Groups runs that differ only in their seed, and computes curves and totals of the groups."""
 
 import os
 import statistics
@@ -19,7 +19,7 @@ IDLE_FIELDS = tuple(
 
 
 class CurvePoint(NamedTuple):
-    """An evaluation of a group: its place on an axis, and accuracy with an interval."""
+    """A point of a group's curve: the place on an axis, and the accuracy with an interval."""
 
     x: float
     accuracy: IntervalEstimate
@@ -36,18 +36,18 @@ class RunGroup(NamedTuple):
         return self.name if len(self.runs) == 1 else f"{self.name}, {len(self.runs)} seeds"
 
     def total(self, axis: str) -> float:
-        """The median over runs of the last evaluation's place on an axis."""
+        """The place of a run's last evaluation on an axis; the median over the runs."""
         return statistics.median(getattr(run.curve[-1], axis) for run in self.runs)
 
     def end(self, axis: str) -> float:
-        """Where the first of the runs ends on an axis: the place of its last evaluation."""
+        """The smallest place on an axis at which a run of the group has its last evaluation."""
         return min(getattr(run.curve[-1], axis) for run in self.runs)
 
     def curve(self, axis: str) -> list[CurvePoint]:
         """Validation accuracy at every evaluation that all runs have.
 
-        Several runs give the interquartile mean over runs with its interval over seeds, at the
-        median of the runs' places. A single run gives its accuracy with the interval over problems.
+        For several runs, a point has the interquartile mean over runs with its interval over seeds,
+        at the median of the runs' places. For one run, it has the run's interval over problems.
         """
         if len(self.runs) == 1:
             points = self.runs[0].curve
@@ -61,13 +61,13 @@ class RunGroup(NamedTuple):
 
     @property
     def test(self) -> list[float] | None:
-        """Test accuracies of the runs at their ends; None if a run has none."""
+        """Test accuracies of the runs after their last iterations; None if one is missing."""
         accuracies = [run.test for run in self.runs if run.test is not None]
         return accuracies if len(accuracies) == len(self.runs) else None
 
     @property
     def rewards(self) -> dict[str, list[float]] | None:
-        """Rewards by problem of the runs that `--mode=eval` evaluated; None if there are none."""
+        """Maps test problems to rewards, of all runs that `--mode=eval` evaluated; None without."""
         per_run = [run.rewards for run in self.runs if run.rewards is not None]
         pooled: dict[str, list[float]] = {}
         for rewards in per_run:
@@ -77,7 +77,7 @@ class RunGroup(NamedTuple):
 
 
 def group_runs(runs: Sequence[ComparedRun]) -> list[RunGroup]:
-    """The runs in groups, in the order of their first runs."""
+    """Groups runs whose settings are equal except for the seed; groups keep the order of runs."""
     groups: dict[str, list[ComparedRun]] = {}
     for run in runs:
         learnt_settings = {name: x for name, x in run.settings.items() if not _is_idle(name)}
@@ -90,7 +90,7 @@ def group_runs(runs: Sequence[ComparedRun]) -> list[RunGroup]:
 
 
 def differing_settings(groups: Sequence[RunGroup]) -> list[tuple[str, list[str]]]:
-    """Settings that differ between groups: the dotted name, and the value in each group."""
+    """Dotted name and values, one per group, of each setting that differs between groups."""
     settings = [group.runs[0].settings for group in groups]
     names = sorted({name for s in settings for name in s if not _is_idle(name)} - {"seed"})
     rows = [(name, [_shown(s.get(name)) for s in settings]) for name in names]
@@ -110,7 +110,7 @@ def _shown(value: object) -> str:
 
 
 def _names(groups: Sequence[Sequence[ComparedRun]]) -> list[str]:
-    """The common prefix of the names of a group's runs; the first run's name if not unique."""
+    """Names for the groups: a group's common prefix of names or, if not unique, its first name."""
     names = []
     for runs in groups:
         prefix = os.path.commonprefix([run.name for run in runs])

@@ -1,4 +1,4 @@
-"""Problems that several runs have sampled, with a solution of each run side by side."""
+"""Finds problems that several runs have sampled, and draws a solution of each run."""
 
 import itertools
 import statistics
@@ -16,11 +16,11 @@ from vinejax.tools.report.figure import episode_svg
 
 MAX_PROBLEMS = 4
 MAX_RUNS = 6
-MAX_ITERATIONS = 20  # iterations searched, from the last that the runs have in common
+MAX_ITERATIONS = 20  # iterations searched, backwards from the last that two runs have in common
 
 
 class RunSide(NamedTuple):
-    """A run's first solution of the problem, and how many of its solutions were right."""
+    """A run's first solution of a problem, and a text: how many of its solutions are right."""
 
     run: str
     right: str
@@ -40,21 +40,21 @@ class SameProblems(NamedTuple):
 
 
 class SharedSolution(NamedTuple):
-    """An episode, with its line in the file of its iteration."""
+    """An episode with its reward and with its line number, from 0, in its iteration's file."""
 
     line: int
     reward: float
     episode: JsonObject
 
 
-Sampled = dict[str, list[SharedSolution]]  # by problem
+Sampled = dict[str, list[SharedSolution]]  # problem -> its solutions
 
 
 def same_problems(folders: Sequence[epath.Path], names: Sequence[str]) -> SameProblems | None:
-    """The problems that two runs or more have sampled in the same, latest possible iteration.
+    """The problems that at least two runs have sampled in the last iteration with such problems.
 
     Problems whose mean rewards differ most between the runs come first. `folders` are the workdirs
-    of the runs `names`, of which the first `MAX_RUNS` are searched. None without such an iteration.
+    of the runs `names`; only the first `MAX_RUNS` are searched. None if no problem is found.
     """
     folders, names = folders[:MAX_RUNS], names[:MAX_RUNS]
     per_run = [_iterations(folder) for folder in folders]
@@ -84,7 +84,7 @@ def _iterations(folder: epath.Path) -> set[int]:
 
 
 def _solutions(folder: epath.Path, iteration: int) -> Sampled:
-    """The solutions of an iteration by problem; those without a reward are left out."""
+    """Maps problems to their solutions with a reward that a run has sampled in an iteration."""
     solutions: Sampled = {}
     for line, episode in enumerate(read_episodes(folder / "episodes" / f"{iteration}.jsonl")):
         reward = finite_number(episode.get("reward"))
@@ -95,7 +95,7 @@ def _solutions(folder: epath.Path, iteration: int) -> Sampled:
 
 
 def _difference(problem: str, sampled: Sequence[Sampled]) -> float:
-    """The largest difference of mean rewards between two runs."""
+    """The largest difference between two runs in the mean reward of a problem's solutions."""
     groups = [by_problem[problem] for by_problem in sampled if problem in by_problem]
     means = [statistics.fmean(solution.reward for solution in group) for group in groups]
     return max(means) - min(means)
