@@ -41,7 +41,7 @@ import signal
 import sys
 import textwrap
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from absl import app, flags, logging
@@ -203,18 +203,27 @@ def main(argv: list[str]) -> int:
         distributed.initialize(cfg.distributed)
         cfg = with_row_for_devices(cfg)
     stopping.listen()  # after jax, whose own handler of SIGTERM would replace ours
-    module, function = MODES[FLAGS.mode]
     options = {"policy": FLAGS.policy} if FLAGS.mode == "export" else {}
-    result = getattr(importlib.import_module(module), function)(cfg, workdir, **options)
+    result = function_of(FLAGS.mode)(cfg, workdir, **options)
     return int(result is False)  # a plan that does not fit
+
+
+def function_of(mode: str) -> Callable[..., Any]:
+    """The function of a mode. Raises UserError for a mode of the tools if they were deleted."""
+    module, name = MODES[mode]
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("vinejax.tools"):
+            raise
+        raise UserError(f"--mode={mode} needs vinejax/tools, which is not there") from error
 
 
 def read_runs(mode: str, runs: list[str]) -> int:
     """Runs a mode whose arguments are workdirs, and returns the exit status."""
     if FLAGS.config is not None:
         raise UserError(f"--mode={mode} reads the settings from the runs; leave out --config")
-    module, name = MODES[mode]
-    function = getattr(importlib.import_module(module), name)
+    function = function_of(mode)
     if mode == "compare":
         function(runs, os.path.expanduser(FLAGS.workdir or "."))
         return 0

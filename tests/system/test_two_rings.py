@@ -30,17 +30,22 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(core: Path, *arguments: str) -> str:
-    """The standard output of `python -m ...` in the copy, whose package it imports."""
-    done = subprocess.run(
+def done(core: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`python -m ...` after its end, in the copy, whose package it imports."""
+    return subprocess.run(
         [sys.executable, "-m", *arguments],
         cwd=core,
         env=os.environ | {"PYTHONPATH": str(core)},
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return done.stdout
+
+
+def run(core: Path, *arguments: str) -> str:
+    """The standard output of `python -m ...` in the copy; fails if the command does."""
+    result = done(core, *arguments)
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
+    return result.stdout
 
 
 def test_the_core_trains(core: Path):
@@ -49,6 +54,12 @@ def test_the_core_trains(core: Path):
     run(core, "vinejax.main", "--config=configs/tiny.py", "--workdir=run", *fields)
     assert (core / "run" / "metrics.jsonl").exists() and (core / "run" / "episodes").is_dir()
     assert not (core / "run" / "report.html").exists()  # the tools' page
+
+
+def test_a_mode_of_the_tools_is_refused_in_one_line(core: Path):
+    result = done(core, "vinejax.main", "--config=configs/tiny.py", "--mode=plan")
+    assert result.returncode == 2 and "--mode=plan needs vinejax/tools" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_the_cores_tests_are_collected_and_green(core: Path):
