@@ -42,7 +42,7 @@ Loss = Callable[[Params, Any], tuple[jax.Array, Any]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Objective(abc.ABC):
-    """The loss that an update minimises. Hashable, because compiled programs take it statically."""
+    """The loss that an update minimises. Hashable, as a static argument of jax.jit."""
 
     model: Decoder
     microbatch: int | None = None  # rows per forward and backward pass; None: the whole minibatch
@@ -220,7 +220,7 @@ def apply_gradients(
 ) -> tuple[TrainState, jax.Array, jax.Array]:
     """(state after one update, norm of the gradient, whether the update was made).
 
-    See `update_step`.
+    `update_step` says when an update is not made; `accept` is the objective's decision.
     """
     norm = optax.tree.norm(grads)
     accept = accept & jnp.isfinite(norm)

@@ -65,7 +65,7 @@ def causal_mask(length: int, window: ArrayLike | None) -> Bool[Array, "T S"]:
 def seen_from(
     positions: Int[Array, "*B T"], length: int, window: ArrayLike | None
 ) -> Bool[Array, "*B T S"]:
-    """The rows of a causal mask for queries at `positions`, over positions 0 .. length - 1."""
+    """`causal_mask` for queries only at `positions`, and for keys at 0 .. length - 1."""
     distance = positions[..., None] - jnp.arange(length)
     return distance >= 0 if window is None else (distance >= 0) & (distance < window)
 
@@ -99,7 +99,7 @@ def visibility_for(
 
 
 def in_window(positions: Int[Array, "*B T"], window: ArrayLike) -> Bool[Array, "*B T S"]:
-    """True where query t is fewer than `window` positions after place s."""
+    """True where positions[t] - positions[s] is less than `window`."""
     return positions[..., :, None] - positions[..., None, :] < window
 
 

@@ -209,7 +209,7 @@ class _ColumnSums(NamedTuple):
     token_logit: Float[Array, " T"]  # z_y
 
     def relative_to(self, top: jax.Array) -> "_ColumnSums":
-        """The same sums with exponents relative to `top`, which must be at least the maximum."""
+        """The same sums with `top`, which must be at least m, in the place of m."""
         shift = self.top - top
         scale = jnp.exp(shift)
         weighted = scale * (self.weighted + shift * self.total)
@@ -248,9 +248,9 @@ def _columns_of(table: jax.Array, first: Column, size: int, output: OutputLayer)
 
 
 def _local_columns(tokens: jax.Array, vocab: int, axis: str | None) -> jax.Array:
-    """i32[T]: the column of each token on this device.
+    """i32[T]: the index of each token's column among the `vocab` columns of this device.
 
-    A column outside 0 .. `vocab` - 1 belongs to another device.
+    If the index is outside 0 .. `vocab` - 1, another device has the column.
     """
     return tokens if axis is None else tokens - lax.axis_index(axis) * vocab
 

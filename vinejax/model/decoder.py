@@ -291,7 +291,7 @@ class Decoder:
         return params
 
     def ready(self, params: Params) -> Params:
-        """Cast the weights, and gather embedding and output matrix over `fsdp`, once per update.
+        """The cast weights, with embedding and output matrix gathered over `fsdp`, once per update.
 
         Layers are too large to stay gathered. A gradient with respect to the result is also the
         gradient with respect to `params`.

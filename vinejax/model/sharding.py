@@ -1,4 +1,4 @@
-"""The mesh, and the table that splits every weight over it.
+"""The mesh, and the table PARAM_SPECS, which says how mesh axes split each weight.
 
 The axis `data` splits sequences and replicates weights. The axis `fsdp` splits both sequences and
 weights. The axis `tensor` splits heads, feed-forward units and the vocabulary.

@@ -185,7 +185,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             raise self._failure
 
     def close(self) -> None:
-        """Waits for the save in progress. Raises WorkdirError if it cannot be written."""
+        """Waits for the save in progress. Raises WorkdirError if the save cannot be written."""
         self._finish()
         try:
             self._manager.close()

@@ -56,7 +56,7 @@ def use_compile_cache(setting: str, workdir: epath.Path) -> None:
 
 
 def _users_folder() -> epath.Path:
-    """<the user's cache folder>/vinejax/compiled/<kind of processor>.
+    """The folder <the user's cache folder>/vinejax/compiled/<kind of processor>.
 
     A program for a CPU uses the instructions of the CPU that compiled it, and machines with
     different processors can share a home folder.

@@ -124,7 +124,7 @@ class RunLog:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Shows `name` as the current stage, and adds its time to `timings`."""
+        """Shows `name` as the current stage; adds the duration of the context to `timings`."""
         start = time.monotonic()
         self._stages.append(name)
         self._display.stage(name)

@@ -207,7 +207,7 @@ def package_versions(packages: Iterable[str]) -> dict[str, str | None]:
 
 
 def _check_same_run(cfg: Config, file: epath.Path) -> None:
-    """Raises WorkdirError if `file` records a run that `cfg` does not continue."""
+    """Raises WorkdirError if `file` records a run that cannot continue with `cfg`."""
     if not file.exists():
         return
     if not cfg.resume:

@@ -58,7 +58,7 @@ class Source(NamedTuple):
 
 
 def by_path(params: Params) -> dict[ParamPath, Any]:
-    """The leaves of nested parameters by their paths of names."""
+    """Path -> leaf, for all leaves of nested parameters."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     return {tuple(key.key for key in path): leaf for path, leaf in leaves}
 
@@ -70,7 +70,7 @@ def abstract_params(model: Decoder) -> Params:
 
 
 def param_sources(model: Decoder) -> dict[ParamPath, Source]:
-    """The tensor and rows of each parameter in a checkpoint of the model's family."""
+    """Path of a parameter -> its tensor and rows in a checkpoint of the model's family."""
     cfg = model.cfg
     modules = MODULES | (SANDWICH if cfg.sandwich_norms else {})
     fused = FUSED_MODULES if FAMILIES[cfg.family].fused else {}

@@ -150,7 +150,7 @@ def read_header(file: epath.Path) -> list[StoredTensor]:
 
 @dataclasses.dataclass(frozen=True)
 class NewTensor:
-    """A tensor to write."""
+    """A tensor that is to be written to a file."""
 
     name: str
     dtype: np.dtype

@@ -174,7 +174,7 @@ def _check_numbers(
     sources: dict[ParamPath, Source],
     mesh: Mesh | None,
 ) -> None:
-    """Raise ModelError for the first tensor that is not finite, and for an embedding of zeros."""
+    """Raise ModelError for a tensor with numbers that are not finite, or an embedding of zeros."""
 
     facts = jax.device_get(_facts(loaded, mesh))
     for path, (is_finite, is_something) in facts.items():
