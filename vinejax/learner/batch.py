@@ -1,7 +1,7 @@
-"""Turns ragged episodes into rectangular batches, once per iteration, and batches into minibatches.
+"""Turns episodes of different lengths into batches, and batches into minibatches.
 
-A batch lies in host memory and is the same on every host. It takes 29 to 45 bytes per token of its
-rows, some megabytes in all. Compiled programs take a whole batch and lay it out over the devices
+A batch is in host memory and is the same on every host. It takes 29 to 45 bytes per token of its
+rows, in total some megabytes. Compiled programs take a whole batch and lay it out over the devices
 (`learner/update.py`). The host fetches log-probabilities and values as soon as they are computed.
 """
 
@@ -20,19 +20,19 @@ Item = TypeVar("Item")
 
 
 def collate(episodes: list[Episode], rows: int, longest: int = 0) -> Batch:
-    """The episodes as right-padded rows, with zeros as advantages and log-probabilities.
+    """A batch [B, T] with one episode per row, padded on the right.
 
-    T is the length of the longest episode, or `longest` if that is more, rounded up by
-    `shapes.row_length`. B is the number of episodes, rounded up to a multiple of `rows` by empty
-    rows. Masks are made from lengths, so the pad id may also be the EOS id.
+    Advantages and log-probabilities are zeros. T is `longest` or the length of the longest episode,
+    whichever is greater, rounded up by `shapes.row_length`. B is the number of episodes, rounded up
+    to a multiple of `rows`. Masks come from lengths, so the pad id may also be the EOS id.
     """
     return collate_groups([(episode,) for episode in episodes], rows, longest)
 
 
 def collate_groups(groups: Sequence[Sequence[Episode]], rows: int, longest: int = 0) -> Batch:
-    """Like `collate`, but with all episodes of a group in one row, as segments 1, 2, ...
+    """Like `collate`, but each row has all episodes of a group, as segments 1, 2, ...
 
-    `longest` counts the tokens of a whole group.
+    `longest` is a number of tokens of a whole group.
     """
     totals = [sum(len(episode.tokens) for episode in group) for group in groups]
     shape = (-(-len(groups) // rows) * rows, row_length(max(longest, *totals)))
@@ -62,9 +62,9 @@ def collate_groups(groups: Sequence[Sequence[Episode]], rows: int, longest: int 
 def token_rows(
     shape: tuple[int, ...], episodes: list[Episode], values: Sequence[Sequence[float]]
 ) -> np.ndarray:
-    """f32[B, T]: numbers of response tokens, laid out as the rows of a batch; 0 elsewhere.
+    """f32[B, T]: `values` at the places that response tokens have in a batch; 0 elsewhere.
 
-    `values` has the numbers of each episode, one per response token.
+    `values` has one number per response token for each episode.
     """
     rows = np.zeros(shape, np.float32)
     for row, (episode, numbers) in enumerate(zip(episodes, values, strict=True)):
@@ -73,19 +73,19 @@ def token_rows(
 
 
 def minibatch_rows(num_rows: int, count: int, minibatch: int) -> int:
-    """The size of a minibatch if `count` minibatches are to hold `num_rows` rows.
+    """The number of rows of a minibatch if `count` minibatches are to hold `num_rows` rows.
 
-    The size is `minibatch` if all rows are solutions from the prompt. Resets, and leaves of trees
-    beyond `rollout.per_prompt`, add rows. Then the size becomes a multiple of `minibatch`, while
-    the number of minibatches, over which the learning rate decays, stays the same. Few sizes are
-    possible, because each one means another compiled program; surplus rows are empty.
+    The result is `minibatch` if `num_rows` is at most count * minibatch. Resets, and leaves of
+    trees beyond `rollout.per_prompt`, add rows. Then the result is a multiple of `minibatch`, so
+    `count`, over which the learning rate decays, need not change. Only few multiples are possible,
+    because every size needs another compiled program. Surplus rows are empty.
     """
     multiple = -(-num_rows // (count * minibatch))
     return minibatch * (multiple if multiple == 1 else bucket(multiple, least=2))
 
 
 def step_layout(batch: Batch, episodes: list[Episode]) -> StepLayout:
-    """The layout of the episodes' steps. C is the largest number of steps, rounded up."""
+    """The `StepLayout` of a batch. Its axis C is the largest number of steps, rounded up."""
     shape = (batch.tokens.shape[0], doubled(max(len(e.step_ends) for e in episodes), least=64))
     rewards, values = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     counts = np.full(shape, -1, np.int32)
@@ -109,9 +109,9 @@ def step_layout(batch: Batch, episodes: list[Episode]) -> StepLayout:
 def shuffled_lists(
     items: list[Item], size: int, seed: int, iteration: int, epoch: int
 ) -> Iterator[list[Item]]:
-    """One epoch of `items` in shuffled lists of `size` items; the last list may be shorter.
+    """Yields all items once, in shuffled lists of `size` items. The last list may be shorter.
 
-    The order depends on (seed, iteration, epoch) only.
+    The order depends only on (seed, iteration, epoch).
     """
     rng = host_rng(seed, iteration, "shuffled", epoch)
     order = rng.permutation(len(items))
@@ -122,7 +122,7 @@ def shuffled_lists(
 def epochs_of(
     examples: list[Episode], epochs: int, size: int, seed: int, iteration: int
 ) -> Iterator[Batch]:
-    """The batches of all epochs, all of one shape. Empty rows fill the last batch of an epoch."""
+    """Yields the batches of all epochs, all of one shape. An epoch's last batch has empty rows."""
     longest = max(len(example.tokens) for example in examples)
     for epoch in range(epochs):
         for part in shuffled_lists(examples, size, seed, iteration, epoch):
@@ -130,7 +130,7 @@ def epochs_of(
 
 
 def strided_parts(rows: RowArrays, size: int) -> Iterator[RowArrays]:
-    """Arrays [B, ...] in n parts of `size` rows; the j-th part has rows j, j + n, j + 2n, ..."""
+    """Yields n parts of arrays [B, ...], of `size` rows. Part j has rows j, j + n, j + 2n, ..."""
     count = jax.tree.leaves(rows)[0].shape[0] // size
     for j in range(count):
         yield jax.tree.map(lambda x, j=j: x[j::count], rows)
@@ -139,7 +139,7 @@ def strided_parts(rows: RowArrays, size: int) -> Iterator[RowArrays]:
 def minibatches(
     rows: RowArrays, size: int, seed: int, iteration: int, epoch: int
 ) -> Iterator[RowArrays]:
-    """One epoch of shuffled minibatches; the order depends on (seed, iteration, epoch) only."""
+    """Yields minibatches of all rows, in an order that depends only on seed, iteration, epoch."""
     rng = host_rng(seed, iteration, "minibatches", epoch)
     order = rng.permutation(jax.tree.leaves(rows)[0].shape[0])
     for start in range(0, len(order), size):

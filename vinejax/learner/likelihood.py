@@ -14,10 +14,10 @@ from vinejax.model.decoder import Params
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Likelihood(Objective):
-    """Mean negative log-likelihood of the response tokens, EOS included.
+    """The mean negative log-likelihood of the response tokens, including EOS.
 
-    An update reports this mean alone. `reduction` is an argument of `token_weights`; VinePPO's code
-    has 'sequence' (`trainers/mle_trainer.py:621-645`).
+    An update reports only this mean. `reduction` is the argument of `token_weights`. VinePPO's code
+    uses 'sequence' (`trainers/mle_trainer.py:621-645`).
     """
 
     reduction: str = "token"

@@ -1,4 +1,4 @@
-"""AdamW or Adafactor with warm-up and decay, from optax's parts."""
+"""The optimizer: AdamW or Adafactor of optax, with warm-up and decay of the learning rate."""
 
 import functools
 import math
@@ -13,17 +13,17 @@ from jax.typing import ArrayLike
 
 from vinejax.core.settings import OptimizerConfig
 
-# Adafactor factors a matrix whose two longest sides have at least this length. The sides of a
-# projection to heads are the model's width and the width of a head. The axis of layers is no side.
+# Adafactor factors a matrix whose two longest sides have at least this length. For a
+# projection to heads they are the model's width and a head's width. The axis of layers is no side.
 LEAST_SIDE = 32
 
 
 def learning_rate(cfg: OptimizerConfig, num_updates: int) -> Callable[[ArrayLike], jax.Array]:
-    """Warm-up over `warmup_fraction` of all updates, then the decay of `schedule`.
+    """A function from the number of earlier updates to the learning rate of the next update.
 
-    Updates are counted from 1. In update n of the W warm-up updates, the factor on the peak rate is
-    n / W for `warmup` 'linear', and min(1, log(n + 1) / log(max(W, 2))) for 'log', DeepSpeed's
-    default, which VinePPO's code has.
+    Updates are counted from 1. The first W updates, `warmup_fraction` of all, are the warm-up. In
+    update n, the factor on the peak rate is n / W for `warmup` 'linear', and min(1, log(n + 1) /
+    log(max(W, 2))) for 'log', which is the default of DeepSpeed and of VinePPO's code.
 
     After the warm-up, x = (num_updates - n + 1) / (num_updates - W) is the fraction of updates that
     remain before update n. The factor on the peak rate is x for `schedule` 'linear',
@@ -47,13 +47,13 @@ def learning_rate(cfg: OptimizerConfig, num_updates: int) -> Callable[[ArrayLike
 
 @functools.partial(jax.jit, static_argnames=("cfg", "num_updates"))
 def rate_of_last(cfg: OptimizerConfig, num_updates: int, step: jax.Array) -> jax.Array:
-    """The learning rate, f32[], of the last of `step`, i32[], updates. One compiled program."""
+    """f32[]: the learning rate of update number `step`, i32[], by one compiled program."""
     return learning_rate(cfg, num_updates)(step - 1)
 
 
 @functools.cache  # one object for equal settings, so that jit finds the compiled step again
 def make_optimizer(cfg: OptimizerConfig, num_updates: int) -> optax.GradientTransformation:
-    """Clipping by the global norm, then AdamW or Adafactor, without decay of norms and biases."""
+    """AdamW or Adafactor after clipping by the global norm. Norms and biases have no decay."""
     clip = optax.clip_by_global_norm(cfg.max_grad_norm)
     rate = learning_rate(cfg, num_updates)
     if cfg.name == "adafactor":
@@ -66,17 +66,17 @@ def make_optimizer(cfg: OptimizerConfig, num_updates: int) -> optax.GradientTran
 
 
 def scale_by_adafactor() -> optax.GradientTransformation:
-    """Adafactor without a first moment, with the second moments of a matrix as an outer product.
+    """Adafactor without a first moment. The second moments of a matrix are an outer product.
 
-    Source: Shazeer and Stern (2018), algorithms 4 and 5. The moments decay by 1 - t^-0.8, and an
-    update whose root mean square exceeds 1 is divided by it.
+    Source: Shazeer and Stern (2018), algorithms 4 and 5. The moments decay by 1 - t^-0.8. An update
+    whose root mean square exceeds 1 is divided by its root mean square.
 
-    Departures from the paper:
+    Differences from the paper:
 
     - The step is not multiplied by the size of the weights, so that learning rates mean the same as
-      for AdamW. transformers' Trainer does so too.
+      for AdamW. transformers' Trainer does not multiply either.
     - Weights are stacked over layers, so the root mean square is over all layers of a matrix.
-    - Adapters are small and keep the moment of every number.
+    - Adapters are small, so their second moments are not factored.
     """
     unfactored = optax.scale_by_factored_rms(factored=False)
     return optax.chain(
@@ -86,10 +86,10 @@ def scale_by_adafactor() -> optax.GradientTransformation:
 
 
 def scale_by_factors() -> optax.GradientTransformation:
-    """`optax.scale_by_factored_rms` of each matrix by itself, for matrices stacked over layers.
+    """`optax.scale_by_factored_rms`, applied to each matrix of a stack over layers separately.
 
-    optax factors the two longest axes of an array. Where the axis of layers would be one of them,
-    the function is mapped over layers. Elsewhere mapping would not change the result.
+    optax factors over the two longest axes of an array. If the axis of layers would be one of the
+    two, the function is mapped over layers. For other arrays, mapping would not change the result.
     """
     factored = optax.scale_by_factored_rms(min_dim_size_to_factor=LEAST_SIDE)
 
@@ -108,10 +108,10 @@ def scale_by_factors() -> optax.GradientTransformation:
 
 
 def _layer_axes(params: optax.Params) -> tuple[Any, Any, int]:
-    """(axes of `params`, axes of the state, their size) that `scale_by_factors` maps over.
+    """(axes of `params`, axes of the state, axis size) for `jax.vmap` in `scale_by_factors`.
 
-    An axis is 0 for an array that is mapped over layers, and None for others. The size is the
-    number of layers, or 1 if no array is mapped.
+    An axis is 0 for an array that is mapped over layers, and None for any other array. The size is
+    the number of layers, or 1 if no array is mapped.
     """
 
     def is_mapped(path: KeyPath, x: jax.Array) -> bool:
@@ -138,5 +138,5 @@ def _is_matrix(params: optax.Params) -> optax.Params:
 
 
 def _by_name(params: optax.Params, is_chosen: Callable[[str], bool]) -> optax.Params:
-    """A tree like `params` of `is_chosen(name)`, with the last name in each parameter's path."""
+    """A tree like `params` with is_chosen(last name of the path) for each parameter."""
     return jax.tree_util.tree_map_with_path(lambda path, _: is_chosen(path[-1].key), params)

@@ -1,13 +1,13 @@
 """Packing: several episodes share a row, so that a pass computes few tokens of padding.
 
-On the host a row is one episode, or one pair of them; credit, minibatches and metrics count such
-rows. The learner packs a batch just before a compiled program takes it, and puts results per token
-back into the batch's own rows. Segment ids and positions keep the episodes of a packed row apart.
-Packing depends on the batch alone, so a resumed run repeats it.
+In a batch, a row is one episode or one pair of episodes. Credit, minibatches and metrics use these
+rows. The learner packs a batch just before a compiled program takes it, and moves results per token
+back to the rows of the batch. Segment ids and positions keep the episodes of a packed row apart.
+Packing depends only on the batch, so a resumed run packs in the same way.
 
-Packed rows have the length of the batch, which fits its longest episode, and a pass has as many
-rows as without packing, so that programs keep their shapes. Scoring then needs fewer passes. In an
-update the last passes are empty, and `update.gradients` skips them.
+Packed rows are as long as the rows of the batch, and a pass has as many rows as without packing, so
+programs have the same shapes. Scoring then needs fewer passes. In an update, the last passes are
+empty, and `update.gradients` skips them.
 """
 
 import dataclasses
@@ -30,9 +30,9 @@ MAX_PASSES = 16
 
 
 class Passes(NamedTuple):
-    """How the rows of a batch go through a model."""
+    """How a batch is divided into passes through a model."""
 
-    rows: int  # rows of one pass, over all devices
+    rows: int  # number of rows in one pass, over all devices
     packed: bool = False  # whether rows are packed
     shared: bool = False  # whether packed episodes share common first tokens: see `prefixes.py`
 
@@ -40,9 +40,9 @@ class Passes(NamedTuple):
 def passes_for(cfg: Config, rows: int, mesh: Mesh | AbstractMesh | None) -> Passes:
     """The passes over a batch of `rows` rows, a multiple of data x fsdp.
 
-    A pass has `ppo.microbatch` rows. If that is not set, a pass has all rows, or with packing the
-    smallest number of rows that makes at most `MAX_PASSES` equal passes and that data x fsdp
-    divides.
+    A pass has `ppo.microbatch` rows. If that is not set, a pass has all rows without packing. With
+    packing, it has the smallest number of rows that gives at most `MAX_PASSES` equal passes and is
+    a multiple of data x fsdp.
     """
     ppo = cfg.ppo
     shares = ppo.packing and ppo.share_prefixes
@@ -56,8 +56,8 @@ def passes_for(cfg: Config, rows: int, mesh: Mesh | AbstractMesh | None) -> Pass
 def with_sharing(cfg: Config, model: Decoder, platform: str) -> Config:
     """The configuration with `ppo.share_prefixes` on only if the model can share prefixes.
 
-    Sharing needs packed rows. The splash kernel keeps sequences apart, so a model whose attention
-    on the platform is by that kernel cannot share prefixes.
+    Sharing needs packed rows. In the splash kernel a sequence cannot see another sequence, so a
+    model that uses this kernel on the platform cannot share prefixes.
     """
     ppo, name = cfg.ppo, model.compute.attention
     kernel = KERNELS.get(platform) if name == "auto" else name
@@ -67,19 +67,19 @@ def with_sharing(cfg: Config, model: Decoder, platform: str) -> Config:
 
 
 def with_single_rows(model: Decoder, cfg: Config) -> Decoder:
-    """The model with `Compute.single_rows` set if no packing puts several sequences into a row.
+    """The model with `Compute.single_rows` set if `ppo.packing` is off.
 
-    Not for DPO, whose rows are pairs of sequences.
+    Must not be used for DPO, whose rows are pairs of sequences.
     """
     compute = dataclasses.replace(model.compute, single_rows=not cfg.ppo.packing)
     return dataclasses.replace(model, compute=compute)
 
 
 class Packing(NamedTuple):
-    """The places in packed rows of the tokens of a batch.
+    """The places that the tokens of a batch have in packed rows.
 
     The j-th of n passes has the packed rows j, j + n, j + 2n, ..., as in `update.gradients`. If two
-    rows share a token, only one of them has it, and the other has no place for it.
+    rows of the batch share a token, only the place of the first row's token is recorded.
     """
 
     batch_places: np.ndarray  # i64[tokens] index of each token in the batch's flattened rows
@@ -89,18 +89,18 @@ class Packing(NamedTuple):
     seen_until: np.ndarray | None = None  # i32[packed rows, T] as in `Batch`; None: nothing shared
 
     def pack(self, rows: Batch) -> Batch:
-        """The batch in packed rows."""
+        """The batch `rows` as a batch of packed rows."""
         packed = jax.tree.map(self.move, rows)
         return packed._replace(segment_ids=self.segment_ids, seen_until=self.seen_until)
 
     def move(self, x: Array) -> np.ndarray:
-        """An array [B, T], moved into packed rows; 0 where there is no token."""
+        """The numbers of an array [B, T] at their places in packed rows; 0 at other places."""
         packed = np.zeros(self.segment_ids.size, x.dtype)
         packed[self.packed_places] = np.asarray(x).reshape(-1)[self.batch_places]
         return packed.reshape(self.segment_ids.shape)
 
     def put_back(self, x: np.ndarray, rows: int) -> np.ndarray:
-        """An array over packed rows, moved back into the `rows` rows of the batch; else 0."""
+        """The numbers of packed rows at their places in `rows` batch rows; 0 at other places."""
         length = self.segment_ids.shape[1]
         batch_rows = np.zeros(rows * length, x.dtype)
         batch_rows[self.batch_places] = x.reshape(-1)[self.packed_places]
@@ -110,7 +110,7 @@ class Packing(NamedTuple):
 def packing_for(
     batch: Batch, passes: Passes, mesh: Mesh | None, total: int | None = None
 ) -> Packing:
-    """The packing of a batch for its passes. Rows that share prefixes must have one segment."""
+    """The packing of a batch for passes. With `passes.shared`, a row must have one segment."""
     forest = share_prefixes(batch) if passes.shared else None
     shards = 1 if mesh is None else num_shards(mesh)
     return pack_rows(batch.segment_ids, passes.rows, shards, total, forest)
@@ -123,14 +123,14 @@ def pack_rows(
     total: int | None = None,
     forest: Forest | None = None,
 ) -> Packing:
-    """Packs whole rows of a batch, so that the segments of a row stay together and in order.
+    """Packs rows of a batch as a whole: the segments of a row stay together and in order.
 
     Args:
       segment_ids: i32[B, T], 1, 2, ... in each row and 0 at padding.
       size: the number of rows in a pass.
-      shards: the number of shards of a pass, which get equally many packed rows.
+      shards: the number of shards. Each shard of a pass has the same number of packed rows.
       total: the number of rows in the result, a multiple of `size`; None: as few as possible.
-      forest: the bins of rows that share prefixes; None: rows share nothing.
+      forest: the places of rows that share prefixes; None: no rows share a prefix.
     """
     segment_ids = np.asarray(segment_ids)
     is_token = segment_ids > 0
@@ -161,9 +161,9 @@ def pack_rows(
 def first_fit(lengths: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
     """(i64[N] bin of each item, i64[N] start of each item in its bin) by first fit decreasing.
 
-    The algorithm takes the longest item first and puts each item into the first bin with room. It
-    needs at most 11/9 n + 6/9 bins, where n is the smallest possible number (Dósa, 2007). Items of
-    equal length keep their order, and empty items are in bin 0.
+    Bins have `room` tokens. The algorithm takes the longest item first and puts each item into the
+    first bin with enough room. It needs at most 11/9 n + 6/9 bins, where n is the smallest possible
+    number (Dósa, 2007). Items of equal length keep their order. Empty items are in bin 0.
     """
     bins, starts = np.zeros(lengths.size, np.int64), np.zeros(lengths.size, np.int64)
     used = np.zeros(lengths.size, np.int64)
@@ -178,9 +178,9 @@ def first_fit(lengths: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _places(passes: int, size: int, shards: int, total: int) -> np.ndarray:
-    """i64[passes * size]: the packed row of each bin. Bins are dealt out to passes and shards.
+    """i64[passes * size]: the packed row of each bin. Bins go to passes, then to shards, in turn.
 
-    The rows of a pass that belong to the same shard are consecutive. `total` is the number of all
+    In a pass, the rows of a shard are consecutive. `total` is the number of passes, including empty
     passes.
     """
     bins = np.arange(passes * size)
@@ -190,7 +190,7 @@ def _places(passes: int, size: int, shards: int, total: int) -> np.ndarray:
 
 
 def _segments_before(segment_ids: np.ndarray, bins: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """i64[B, 1]: the number of segments before those of each row in its packed row."""
+    """i64[B, 1]: the number of segments that precede each row in its packed row."""
     counts = segment_ids.max(axis=1)
     order = np.lexsort((starts, bins))
     running = np.cumsum(counts[order]) - counts[order]

@@ -1,4 +1,4 @@
-"""The objective of a policy update: a loss per token plus KL, and the sums that updates report."""
+"""The objective of policy updates, which consists of a policy loss, KL and an entropy bonus."""
 
 import dataclasses
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from vinejax.rl import losses
 from vinejax.rl.masked import whiten
 from vinejax.rl.segments import count_segments, part_of_segment, segment_totals
 
-EIGHTHS = 8  # number of equal parts of a response, for each of which updates also report sums
+EIGHTHS = 8  # number of equal parts of a response; updates also report sums over each part
 K3_MAX = 10.0  # VinePPO's code clamps k3 to [0, 10] per token (ppo_trainer.py)
 
 
@@ -39,7 +39,7 @@ class SumsByEighth(NamedTuple):
 
 
 class PolicySums(NamedTuple):
-    """Sums over the minibatch's response tokens."""
+    """Sums over the response tokens of a minibatch or microbatch."""
 
     loss: Float[Array, ""]  # policy loss, without KL and entropy bonus
     kl: Float[Array, ""]  # k3 with respect to the reference model
@@ -55,33 +55,33 @@ class PolicySums(NamedTuple):
 class PolicyObjective(Objective):
     """The loss of a policy-gradient method.
 
-        Σ_t w_t·L_t + kl_coef·Σ_t v_t·k3_t - entropy_coef·mean_t H_t    w: `token_weights`
+        Σ_t w_t·L_t + kl_coef·Σ_t v_t·k3_t - entropy_coef·mean_t H_t
 
-    `kl_reduction` chooses v. With 'policy', v is w. With 'token', the KL term is a mean over all
-    tokens. With 'sequence', it is a sum over each response, then a mean over responses, as in
-    VinePPO's code.
+    L is the policy loss, and w are the `token_weights`. `kl_reduction` chooses v. With 'policy', v
+    is w. With 'token', the KL term is a mean over all response tokens. With 'sequence', it is the
+    mean over responses of the sum over the response's tokens, as in VinePPO's code.
     """
 
     temperature: float
-    loss: Callable[..., PolicyLoss]  # (log-probabilities, Batch, objective), as `clipped_loss`
+    loss: Callable[..., PolicyLoss]  # its arguments are those of `clipped_loss`
     reduction: str = "token"
     whiten: str = "none"  # 'minibatch': the objective whitens the advantages of each minibatch
     shift_mean: bool = True
-    clip: tuple[float, float] = (0.2, 0.2)  # (low, high), or the two numbers that the loss has
+    clip: tuple[float, float] = (0.2, 0.2)  # (low, high), or the two parameters of another loss
     dual_clip: float | None = None
     entropy_coef: float = 0.0
     max_ratio: float = 10.0
-    kl_coef: float | jax.Array = 0.0  # an array while a program is traced, if it changes
+    kl_coef: float | jax.Array = 0.0  # if the coefficient changes, a traced array
     kl_reduction: str = "policy"
     max_tokens: int = 1  # token budget of a response, for the reduction 'budget'
     method_settings: Any = None  # settings of the method, for its loss; hashable
 
     def rows_of(self, batch: Batch, rollout: Rollout) -> Any:
-        """The arrays [B, ...] of an iteration; minibatches of them are arguments of `loss_over`."""
+        """The arrays [B, ...] of an iteration, whose minibatches `loss_over` takes."""
         return batch
 
     def loss_over(self, rows: Batch) -> tuple[tuple[Batch, jax.Array], Loss]:
-        """See `Objective`. `rows` must have advantages, old and reference log-probabilities."""
+        """See `Objective.loss_over`. `rows` must have advantages, old and reference logprobs."""
         if self.whiten == "minibatch":
             advantages = whiten(rows.advantages, rows.mask, shift_mean=self.shift_mean)
             rows = rows._replace(advantages=advantages)
@@ -106,7 +106,7 @@ class PolicyObjective(Objective):
     def _terms(
         self, params: Params, batch: Batch
     ) -> tuple[Float[Array, "B T"], Float[Array, "B T"], PolicySums]:
-        """(policy loss, k3 to the reference model, the sums over a microbatch)."""
+        """(policy loss per token, k3 to the reference model per token, sums over a microbatch)."""
         logprobs, entropy = token_logprobs(self.model, params, batch, self.temperature)
         # Outside the response, 0 replaces all arrays before any arithmetic: no NaN, no gradient.
         logprobs, old, advantages, ref = (
@@ -146,7 +146,7 @@ class PolicyObjective(Objective):
         return policy, k3, sums
 
     def accepts(self, sums: PolicySums) -> jax.Array | bool:
-        """Whether the mean probability ratio, if the loss has one, is at most `max_ratio`."""
+        """Whether the mean probability ratio is at most `max_ratio`, or the loss has no ratio."""
         if sums.clipped is None:
             return True
         return sums.ratio / jnp.maximum(sums.tokens, 1) <= self.max_ratio
@@ -165,12 +165,12 @@ def token_weights(
     """Weights w_t of a loss Σ w_t·L_t over a minibatch.
 
     Args:
-      mask: bool [B, T], response tokens.
-      segment_ids: int32 [B, T], the sequence, among those of the row, that each token belongs to.
+      mask: bool [B, T], True for response tokens.
+      segment_ids: int32 [B, T], the number, within its row, of the sequence of each token.
       reduction: 'token' gives 1 / (tokens of the minibatch). 'sequence' gives 1 / (tokens of the
         sequence · sequences with a response). 'budget' gives 1 / (max_tokens · sequences with a
         response).
-      max_tokens: the token budget of a response, which only 'budget' reads.
+      max_tokens: the token budget of a response, used only by 'budget'.
 
     Returns:
       float32 [B, T], 0 outside the mask.
@@ -188,7 +188,7 @@ def token_weights(
 
 
 def clipped_loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """PPO's clipped loss, which most methods have: see `rl.losses.ppo_clip`."""
+    """PPO's clipped loss, which most methods use: see `rl.losses.ppo_clip`."""
     old, advantages = batch.old_logprobs, batch.advantages
     clip, dual_clip = objective.clip, objective.dual_clip
     return PolicyLoss(

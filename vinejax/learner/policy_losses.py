@@ -1,4 +1,4 @@
-"""The policy losses that `ppo.loss` names, in the form of `PolicyObjective.loss`."""
+"""The policy losses that `ppo.loss` can name, as functions for `PolicyObjective.loss`."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,15 +14,15 @@ from vinejax.rl.losses import is_clipped, probability_ratio
 
 
 class NamedLoss(NamedTuple):
-    """A loss for any policy-gradient method."""
+    """A policy loss that any policy-gradient method can use."""
 
     function: Callable[[jax.Array, Batch, PolicyObjective], PolicyLoss]
     bounds: Callable[[PPOConfig], tuple[float, ...]]  # values of `PolicyObjective.clip`
-    reduction: str | None = None  # reduction that its authors have; None: that of the method
+    reduction: str | None = None  # the reduction of the loss's paper; None: the method's reduction
 
 
 def gspo(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """See `rl.ratio_losses.gspo`, which clips a solution as a whole."""
+    """The loss `rl.ratio_losses.gspo`, which clips all tokens of a solution together."""
     old, advantages, mask = batch.old_logprobs, batch.advantages, batch.mask
     mean = ratio_losses.shared_mean(logprobs - old, mask, batch.segment_ids)
     outside = is_clipped(mean, jnp.zeros_like(mean), advantages, objective.clip)
@@ -33,7 +33,7 @@ def gspo(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> Polic
 
 
 def cispo(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """See `rl.ratio_losses.cispo`."""
+    """The loss `rl.ratio_losses.cispo`. Tokens count as clipped if their ratio is clipped."""
     (low, high), old = objective.clip, batch.old_logprobs
     ratio = probability_ratio(logprobs, old)
     loss = ratio_losses.cispo(logprobs, old, batch.advantages, objective.clip)
@@ -41,7 +41,7 @@ def cispo(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> Poli
 
 
 def sapo(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """See `rl.ratio_losses.sapo`, which clips no token."""
+    """The loss `rl.ratio_losses.sapo`, which clips no token."""
     loss = ratio_losses.sapo(logprobs, batch.old_logprobs, batch.advantages, objective.clip)
     return PolicyLoss(loss, jnp.zeros_like(batch.mask))
 

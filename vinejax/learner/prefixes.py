@@ -1,4 +1,4 @@
-"""Shared prefixes: a layout in which a pass computes the common first tokens of rows only once.
+"""Lays out rows so that a pass computes their common first tokens only once.
 
 All solutions of a problem begin with its prompt. Leaves of a tree, and groups of a reset, also have
 the first tokens of a solution in common. When such rows are in one packed row, only the first of
@@ -9,10 +9,10 @@ A row may share the tokens before its first trained token, except the last of th
 of that last token predicts the first trained token, so the row keeps it, and each trained token
 still comes directly after the token that predicts it. Another row may train on shared tokens.
 
-In a packed row, a row is followed by the rows that share a part of it, the longest part first, and
-each of these is followed by its own such rows. So the positions that see a token are a run that
-begins at the token. One number per token, `seen_until`, is the end of this run. For a token that no
-other row shares, the run ends with the token's segment.
+In a packed row, each row is followed by the rows that share tokens with it, in decreasing order of
+the number of shared tokens. This holds recursively. So the positions that see a token are
+contiguous and begin at the token. The number `seen_until` of a token is the end of this range. For
+a token that no other row shares, the range ends with the token's segment.
 """
 
 from collections.abc import Callable
@@ -22,32 +22,32 @@ import numpy as np
 
 from vinejax.core.types import Batch
 
-# The number of rows on either side, in lexicographic order, that each row is compared with. It
-# bounds the time, which is 2 s for 14,000 rows.
+# Each row is compared with this number of rows before it, and after it, in lexicographic order. The
+# limit bounds the time of comparisons, which is 2 s for 14,000 rows.
 REACH = 512
 
-# row -> (i64[N] rows to compare it with, i64[N] number of leading tokens in common with each)
+# row -> (i64[N] nearby rows, i64[N] length of the common prefix of the row and each nearby row)
 CommonPrefixes = Callable[[int], tuple[np.ndarray, np.ndarray]]
 
 
 class Forest(NamedTuple):
-    """The places of rows in bins. A bin is a packed row that no pass has been chosen for yet.
+    """The places of rows in bins. A bin is a packed row that is not assigned to a pass yet.
 
-    A row's own tokens are those that it does not share.
+    A row's own tokens are the tokens that it does not share.
     """
 
     bins: np.ndarray  # i64[B] the bin of each row
-    starts: np.ndarray  # i64[B] place in the bin of the row's first own token
+    starts: np.ndarray  # i64[B] index, in its bin, of the row's first own token
     shared: np.ndarray  # i64[B] number of leading tokens that the row shares
-    seen_until: np.ndarray  # i32[B, T] one past the last place that sees an own token; otherwise 0
+    seen_until: np.ndarray  # i32[B, T] end of the range that sees an own token; 0 for other tokens
 
 
 def share_prefixes(batch: Batch) -> Forest:
-    """Bins of T tokens for the rows of a batch, which have one segment and padding on the right.
+    """Places the rows of a batch in bins of T tokens. A row must be one right-padded segment.
 
     The function places rows in groups with a common prefix, the group with the most tokens first.
-    Each row goes into the bin where it shares most tokens or, if it can share none, into the first
-    bin with room. Empty rows are in bin 0.
+    Each row goes into the bin where it can share the most tokens or, if it can share none, into the
+    first bin with enough room. Empty rows are in bin 0.
     """
     lengths = np.count_nonzero(batch.segment_ids, axis=1)
     is_trained = np.asarray(batch.mask)
@@ -65,10 +65,11 @@ def share_prefixes(batch: Batch) -> Forest:
 
 
 def common_prefixes(tokens: np.ndarray, lengths: np.ndarray, reach: int = REACH) -> CommonPrefixes:
-    """A function from a row to nearby rows and the lengths of their common prefixes with it.
+    """A function: row -> (nearby rows, lengths of their common prefixes with the row).
 
-    `tokens` are ids, i32[B, T]. Among lexicographically sorted rows, the length of the common
-    prefix of two rows is the minimum over the adjacent pairs between them.
+    `tokens` are ids, i32[B, T]. Nearby rows are the row and up to `reach` rows on either side in
+    lexicographic order. In this order, the length of the common prefix of two rows is the minimum
+    over all adjacent pairs of rows between them.
     """
     real = np.where(np.arange(tokens.shape[1]) < lengths[:, None], tokens, -1)
     keys = [row.tobytes() for row in real.astype(">i4")]
@@ -92,7 +93,7 @@ def common_prefixes(tokens: np.ndarray, lengths: np.ndarray, reach: int = REACH)
 
 
 class _RowPlaces(NamedTuple):
-    """The bin of each row and the tokens that it shares there; all arrays are i64[rows]."""
+    """The bin of each row, and the tokens that the row shares there. Arrays are i64[rows]."""
 
     bins: np.ndarray  # the bin of each row
     shared: np.ndarray  # number of leading tokens that the row shares
@@ -102,7 +103,7 @@ class _RowPlaces(NamedTuple):
 def _place(
     common: CommonPrefixes, lengths: np.ndarray, may_share: np.ndarray, room: int
 ) -> _RowPlaces:
-    """Chooses the bin of each row, where it shares at most `may_share` leading tokens."""
+    """Chooses a bin of `room` tokens for each row, which may share `may_share` first tokens."""
     count = lengths.size
     bins, parents = (np.full(count, -1) for _ in range(2))
     shared, used = (np.zeros(count, np.int64) for _ in range(2))
@@ -127,11 +128,11 @@ def _place(
 
 
 def _groups(common: CommonPrefixes, lengths: np.ndarray, may_share: np.ndarray) -> list[int]:
-    """The order in which rows are placed: group by group, the group with the most tokens first.
+    """All rows in the order to place them: group by group, the group with the most tokens first.
 
-    The rows of a group begin with all tokens that one of them may share. Only tokens of placed rows
-    can be shared, so the rows of a group that may share fewest tokens come first. Among equals, the
-    longest row comes first.
+    A group has a root row. The group's rows begin with all tokens that the root may share. Only
+    tokens of placed rows can be shared, so within a group the rows that may share the fewest tokens
+    come first. Among equal rows, the longest comes first.
     """
     count = lengths.size
     rank = may_share * count + np.arange(count)
@@ -145,7 +146,7 @@ def _groups(common: CommonPrefixes, lengths: np.ndarray, may_share: np.ndarray) 
 
 
 def _lay_out(places: _RowPlaces, lengths: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
-    """(i64[rows] place in its bin of each row's first own token, i32[rows, T] `seen_until`)."""
+    """(`starts`, i64[rows], `seen_until`, i32[rows, T]) of the `Forest` for rows in bins."""
     count = lengths.size
     starts, seen_until = np.zeros(count, np.int64), np.zeros((count, room), np.int32)
     children: list[list[int]] = [[] for _ in range(count)]
@@ -154,7 +155,7 @@ def _lay_out(places: _RowPlaces, lengths: np.ndarray, room: int) -> tuple[np.nda
             children[places.parents[row]].append(row)
 
     def lay(row: int, start: int) -> int:
-        """Places a row, and all rows that share a part of it, from `start` on; returns the end."""
+        """Places a row and the rows that share tokens with it from `start` on; returns the end."""
         first = places.shared[row]
         end = int(start + lengths[row] - first)
         starts[row] = start

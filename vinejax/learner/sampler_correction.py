@@ -1,4 +1,4 @@
-"""Importance weights of the policy loss, which correct for the difference of sampler and learner.
+"""Importance weights of the policy loss, which correct for differences of sampler and learner.
 
 Weights are constants of the rollout. The host computes them before it divides the rollout into
 minibatches, so that minibatches, packing and devices cannot change them.
@@ -15,11 +15,11 @@ from vinejax.rl.corrections import correction_weights
 def with_corrections(
     batch: Batch, is_sampled: np.ndarray, episodes: list[Episode], cfg: Config
 ) -> tuple[Batch, dict[str, float]]:
-    """(the batch with the weights that `ppo.correction` asks for, metrics).
+    """(the batch with importance weights as `ppo.correction` asks for, metrics of the weights).
 
     `is_sampled`, bool [B, T], selects the tokens that the sampler drew for each row. The weight of
-    a whole solution is over all of them, including tokens that the batch's mask leaves out of
-    training. Given tokens were not drawn for the row, and their log-probabilities are not known.
+    a whole solution depends on all these tokens, even if the batch's mask excludes some of them.
+    Given tokens are not selected, because they were not drawn and have no known log-probabilities.
     """
     ppo, metrics = cfg.ppo, {}
     if ppo.correction != "none":
@@ -33,7 +33,7 @@ def with_corrections(
                 batch.old_logprobs, sampler_logprobs, is_sampled, per, outside, low, high
             )
         )
-        # If all weights are 1, the update runs the program without weights, with the same bits.
+        # If all weights are 1, the update can use the program without weights. Results are equal.
         if (weights[is_sampled] != 1).any():
             batch = batch._replace(weights=weights)
         token_weights = weights[is_sampled] if is_sampled.any() else np.ones(1)

@@ -1,7 +1,7 @@
-"""Token log-probabilities: one function computes and shifts them for every policy.
+"""Computes log-probabilities, entropies and hidden states of the tokens of a batch.
 
-The current, the old and the reference policy all go through `token_logprobs` with the sampling
-temperature. So before the first update probability ratios are 1 and the KL is 0.
+`token_logprobs` computes the log-probabilities of the current, the old and the reference policy, at
+the sampling temperature. So before the first update, probability ratios are 1 and the KL is 0.
 """
 
 import functools
@@ -34,8 +34,8 @@ def token_logprobs(
     token before it, and its entry is 0. The first entry of a segment that shares its prefix has no
     meaning.
 
-    Logits are divided by `temperature`. A temperature of 0, argmax sampling, is scored at 1, as the
-    sampler does.
+    Logits are divided by `temperature`. For a temperature of 0, which means argmax sampling, they
+    are divided by 1, as in the sampler.
     """
     logprobs, entropy, _ = _logprobs_and_tapped(model, params, batch, temperature)
     return logprobs, entropy
@@ -44,7 +44,7 @@ def token_logprobs(
 def _logprobs_and_tapped(
     model: Decoder, params: Params, batch: Batch, temperature: float, tap: int | None = None
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Any]:
-    """`token_logprobs` and, with `tap`, the hidden states [B, T, D] after `tap` layers."""
+    """(results of `token_logprobs`, hidden states [B, T, D] after `tap` layers or None)."""
     x, tapped = model.hidden(
         params,
         batch.tokens,
@@ -59,7 +59,7 @@ def _logprobs_and_tapped(
 
 
 def shift_right(after: Float[Array, "B T"], positions: Int[Array, "B T"]) -> Float[Array, "B T"]:
-    """Moves entry t, which was computed for token t + 1, to index t + 1.
+    """Moves each entry of `after` to the next index, whose token it was computed for.
 
     The result is 0 at position 0, where a sequence begins.
     """
@@ -68,13 +68,13 @@ def shift_right(after: Float[Array, "B T"], positions: Int[Array, "B T"]) -> Flo
 
 @functools.partial(jax.jit, static_argnames=("model", "temperature"))
 def score(model: Decoder, params: Params, batch: Batch, temperature: float) -> Float[Array, "B T"]:
-    """Log-probabilities of the batch's tokens, 0 outside the mask."""
+    """The log-probabilities of the batch's tokens; 0 outside the mask."""
     logprobs, _ = token_logprobs(model, params, batch, temperature)
     return replicate(jnp.where(batch.mask, logprobs, 0.0), model.mesh)
 
 
 class NumberedStates(NamedTuple):
-    """Hidden states of those tokens of a pass that have a number."""
+    """The hidden states of the tokens of a pass that have a number, and these numbers."""
 
     number: Int[Array, " S"]  # number of each token, from 1; 0 at padding
     state: Float[Array, "S R"]  # hidden state of each token
@@ -94,10 +94,10 @@ def score_with_hidden(
 def hidden_states(
     model: Decoder, params: Params, batch: Batch, number: Array, most: int
 ) -> NumberedStates:
-    """Hidden states of the tokens with a `number` above 0, of which there are at most `most`.
+    """The hidden states of the tokens with a `number` above 0. There must be at most `most`.
 
-    The states are those after half of the layers, because the last layers serve to predict the next
-    token. The other half of the layers is not computed, since nothing reads its results.
+    The states are taken after half of the layers, because the last layers mainly serve to predict
+    the next token. The program does not compute the other half.
     """
     _, x = model.hidden(
         params,
@@ -118,15 +118,15 @@ def _numbered(model: Decoder, x: Float[Array, "B T D"], number: Array, most: int
 
 
 def num_tapped(model: Decoder) -> int:
-    """The number of layers before the hidden states that are taken."""
+    """The number of layers after which `hidden_states` takes the states."""
     return (model.cfg.num_layers + 1) // 2
 
 
 def narrow_states(hidden: Float[Array, "S D"]) -> Float32[Array, "S R"]:
-    """Hidden states with mean square 1, projected at random where they are wide.
+    """Hidden states scaled to mean square 1, with at most `MAX_STATE_WIDTH` numbers each.
 
-    States of more than R = `MAX_STATE_WIDTH` numbers are multiplied by `projection`, which depends
-    on D alone and keeps inner products but for noise.
+    States of more numbers are multiplied by the random matrix `projection`, which depends only on D
+    and approximately keeps inner products. R is the resulting width.
     """
     hidden, width = jnp.float32(hidden), hidden.shape[-1]
     hidden *= jax.lax.rsqrt(jnp.mean(hidden**2, axis=-1, keepdims=True) + 1e-6)
@@ -134,14 +134,14 @@ def narrow_states(hidden: Float[Array, "S D"]) -> Float32[Array, "S R"]:
 
 
 def projection(width: int) -> Float32[Array, "D R"]:
-    """The random matrix of `narrow_states`."""
+    """The random matrix by which `narrow_states` multiplies states of `width` numbers."""
     return jax.random.normal(jax.random.key(0), (width, MAX_STATE_WIDTH)) * width**-0.5
 
 
 def scores_of(
     model: Decoder, params: Params, batch: Batch, temperature: float, passes: Passes
 ) -> np.ndarray:
-    """`score` of the whole batch, f32[B, T], on the host."""
+    """The result of `score` for a whole batch, f32[B, T], as a NumPy array."""
     program = functools.partial(score, model, params, temperature=temperature)
     return run_passes(program, batch, passes, model.mesh)
 
@@ -154,7 +154,7 @@ def scores_and_hidden(
     temperature: float,
     passes: Passes,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`score_with_hidden` of the whole batch, (f32[B, T], f32[S, R]), on the host.
+    """(results of `scores_of`, results of `hidden_of`), from one forward pass per part.
 
     `number` is as for `hidden_of`.
     """
@@ -171,11 +171,11 @@ def scores_and_hidden(
 def hidden_of(
     model: Decoder, params: Params, batch: Batch, number: np.ndarray, passes: Passes
 ) -> np.ndarray:
-    """`hidden_states` of the whole batch, f32[S, R], on the host.
+    """The states of `hidden_states` for a whole batch, as a NumPy array f32[S, R].
 
-    `number`, i32[B, T], numbers S tokens from 1 and is 0 elsewhere. A row must not share a numbered
-    token with another row. It never shares its first trained token, the token before that one, and
-    all later tokens.
+    `number`, i32[B, T], numbers S tokens from 1 to S and is 0 elsewhere. A row must not share a
+    numbered token with another row. A row never shares its first trained token, the token before
+    that token, and all later tokens.
     """
     most = _most_numbered(batch, number, passes)
     program = functools.partial(hidden_states, model, params, most=most)
@@ -183,13 +183,13 @@ def hidden_of(
 
 
 def _most_numbered(batch: Batch, number: np.ndarray, passes: Passes) -> int:
-    """The maximum number of numbered tokens in a pass, rounded up to one of few sizes."""
+    """An upper bound of the numbered tokens in a pass, rounded up to one of few sizes."""
     total = int(np.count_nonzero(number))
     return doubled(min(total, passes.rows * batch.tokens.shape[1]), least=64)
 
 
 def _states_by_number(parts: Sequence[NumberedStates]) -> np.ndarray:
-    """f32[S, R]: the hidden states of all passes, in the order of their numbers."""
+    """f32[S, R]: the hidden states of all passes, in the order of the tokens' numbers."""
     numbers = np.concatenate([part.number for part in parts])
     states = np.concatenate([part.state for part in parts])[numbers > 0]
     hidden = np.zeros_like(states)
@@ -201,7 +201,7 @@ def _states_by_number(parts: Sequence[NumberedStates]) -> np.ndarray:
 def score_with_entropy(
     model: Decoder, params: Params, batch: Batch, temperature: float
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
-    """The results of `score`, and the entropies of the distributions of the tokens."""
+    """(results of `score`, entropy of each token's distribution), both 0 outside the mask."""
     logprobs, entropy = token_logprobs(model, params, batch, temperature)
     entropy = replicate(jnp.where(batch.mask, entropy, 0.0), model.mesh)
     return replicate(jnp.where(batch.mask, logprobs, 0.0), model.mesh), entropy
@@ -210,7 +210,7 @@ def score_with_entropy(
 def scores_and_entropy(
     model: Decoder, params: Params, batch: Batch, temperature: float, passes: Passes
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`score_with_entropy` of the whole batch, (f32[B, T], f32[B, T]), on the host."""
+    """The results of `score_with_entropy` for a whole batch, as NumPy arrays f32[B, T]."""
     program = functools.partial(score_with_entropy, model, params, temperature=temperature)
     packing, parts = _pass_results(program, batch, passes, model.mesh)
     logprobs, entropy = zip(*parts, strict=True)
@@ -221,10 +221,10 @@ def scores_and_entropy(
 def run_passes(
     program: Callable[[Batch], jax.Array], batch: Batch, passes: Passes, mesh: Mesh | None
 ) -> np.ndarray:
-    """The program's result for all rows, f32[B, T], on the host, from one pass after the other.
+    """Runs a program on a batch, one pass at a time; returns its results as f32[B, T] on the host.
 
-    B is a multiple of the rows of a pass. The function looks for a request to stop after it has
-    started each pass.
+    B must be a multiple of `passes.rows`. After it has started each pass, the function checks for a
+    request to stop.
     """
     packing, parts = _pass_results(program, batch, passes, mesh)
     return _batch_rows(parts, packing, batch.tokens.shape[0])
@@ -233,9 +233,9 @@ def run_passes(
 def _pass_results(
     program: Callable[..., Any], batch: Batch, passes: Passes, mesh: Mesh | None, *more: np.ndarray
 ) -> tuple[Packing | None, list[Any]]:
-    """(the packing if rows are packed, the results of all passes on the host).
+    """(the packing or None, the list of the results of all passes as NumPy arrays).
 
-    `more` are further arrays [B, T] for the program.
+    The packing is None if rows are not packed. `more` are further arrays [B, T] for the program.
     """
     packing, rows = None, (batch, *more)
     if passes.packed:
@@ -249,13 +249,13 @@ def _pass_results(
 
 
 def _batch_rows(parts: Sequence[np.ndarray], packing: Packing | None, rows: int) -> np.ndarray:
-    """The results of all passes as one array [B, T] over the B = `rows` rows of the batch."""
+    """The results of all passes as one array [B, T] in the order of the batch's `rows` rows."""
     rows_of_passes = np.stack(parts, axis=1).reshape(-1, parts[0].shape[-1])
     return rows_of_passes if packing is None else packing.put_back(rows_of_passes, rows)
 
 
 def prefill_scores(batch: Batch, episodes: list[Episode]) -> np.ndarray | None:
-    """Log-probabilities by the engine's prefill of the episodes, f32[B, T]; None if it has none."""
+    """f32[B, T]: log-probabilities from the engine's prefill; None if an episode lacks them."""
     scored = [episode.scored for episode in episodes if episode.scored is not None]
     if len(scored) < len(episodes):
         return None
@@ -272,11 +272,11 @@ def with_logprobs(
     passes: Passes,
     old: np.ndarray | None = None,
 ) -> Batch:
-    """The batch with log-probabilities by the policy that sampled it and by the reference model.
+    """The batch with log-probabilities of the policy that sampled it and of the reference model.
 
-    The policy's log-probabilities are `old` if the caller has them. If not, they come from the
-    engine's prefill of the episodes (`Episode.scored`), which saves a forward pass, or else from
-    `score`. If `reference` is None, the policy still is the reference model, and one array is both.
+    The policy's log-probabilities are `old`. If `old` is None, they come from the engine's prefill
+    of the episodes (`Episode.scored`), which saves a forward pass, or else from `score`. If
+    `reference` is None, the reference model has the same log-probabilities as the policy.
     """
     if old is None:
         old = prefill_scores(batch, episodes)

@@ -1,4 +1,4 @@
-"""One optimizer update for every objective: gradients over microbatches, and a guard.
+"""Optimizer updates for any objective, by gradients that are summed over microbatches.
 
 The loss of an objective is a sum that is already divided by the count of the whole minibatch, so
 microbatches and devices cannot change it. On a mesh, parameters, gradients and moments are laid out
@@ -36,13 +36,13 @@ from vinejax.model.sharding import (
 )
 from vinejax.runtime.stopping import Watch
 
-# (params, the rows of a microbatch) -> (its part of the minibatch's loss, sums to report)
+# (params, rows of a microbatch) -> (the microbatch's part of the loss, sums to report)
 Loss = Callable[[Params, Any], tuple[jax.Array, Any]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Objective(abc.ABC):
-    """The loss that an update minimises. Hashable, because compiled programs take it statically."""
+    """The loss that an update minimises. Hashable, as a static argument of jax.jit."""
 
     model: Decoder
     microbatch: int | None = None  # rows per forward and backward pass; None: the whole minibatch
@@ -51,16 +51,16 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def loss_over(self, rows: Any) -> tuple[Any, Loss]:
-        """(arrays [B, ...] to divide into microbatches, their loss) for a minibatch.
+        """(arrays [B, ...] to divide into microbatches, the loss function of a microbatch).
 
-        The method computes all that depends on the whole minibatch, such as its number of tokens.
+        `rows` are a minibatch. The method computes what depends on all of it, such as token counts.
         """
 
     def pack(self, rows: Any) -> Any:
-        """A minibatch for `update_step`, on the host, in packed rows if `packed`.
+        """A minibatch for `update_step`, in packed rows if `packed`. Runs on the host.
 
         `rows` is a batch, or a tuple of a batch and more arrays [B, T]. Shapes do not change. If
-        one pass has all rows, packing would save nothing, and the rows stay as they are.
+        one pass has all rows, packing would save nothing, so `rows` is returned unchanged.
         """
         batch = _batch_of(rows)
         total = batch.tokens.shape[0]
@@ -74,15 +74,15 @@ class Objective(abc.ABC):
         return packing.pack(batch), *jax.tree.map(packing.move, rows[1:])
 
     def cast(self, params: Params) -> Params:
-        """The weights in the form that all passes over microbatches read: see `Decoder.ready`."""
+        """The weights in the form that passes over microbatches use: see `Decoder.ready`."""
         return self.model.ready(params)
 
     def weights(self, trained: Params, base: Params | None) -> Params:
-        """All weights of the model: `trained`, which are adapters on `base` if that is given."""
+        """All weights of the model: `trained`, or `base` with the adapters `trained`."""
         return weights_of(trained, base)
 
     def accepts(self, sums: Any) -> jax.Array | bool:
-        """Whether to make an update with these sums. Its gradient must be finite in any case."""
+        """Whether to make an update with these sums. `update_step` also needs a finite gradient."""
         return True
 
 
@@ -102,14 +102,13 @@ def update_step(
     rows: Any,
     base: Params | None = None,
 ) -> tuple[TrainState, Update]:
-    """One update on one minibatch: arrays [B, ...], where B is a multiple of the microbatch.
+    """(the state after an update on a minibatch, the report of the update).
 
-    With `base`, the parameters of the state are adapters, and `base` are the weights below them,
-    which do not change.
+    `rows` are arrays [B, ...], where B is a multiple of the microbatch. With `base`, the parameters
+    of the state are adapters of the weights `base`, which do not change.
 
-    An update that the objective does not accept, or whose gradient is not finite, changes nothing,
-    not even the step of the schedule. VinePPO's code multiplies the loss by 0 instead, which leaves
-    NaN as NaN.
+    If the objective does not accept the update, or if the gradient is not finite, the state does
+    not change, not even its step. VinePPO's code multiplies the loss by 0, which leaves NaN as NaN.
     """
     grads, sums = gradients(objective, state.params, rows, base)
     mesh = objective.model.mesh
@@ -125,11 +124,11 @@ def train_on(
     base: Params | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> tuple[TrainState, list[Update]]:
-    """Makes one update per batch, in order; returns the state, and the reports on the host.
+    """Makes one update per batch, in order; returns the last state and all reports.
 
-    Each batch is an argument of `Objective.pack`. The host is one update ahead of the devices: it
-    makes a batch while they compute. The function calls `progress` with the number of updates so
-    far, and raises Stopped after a request to stop.
+    Each batch is an argument of `Objective.pack`. The host prepares a batch while the devices
+    compute the update before. The function calls `progress` with the number of updates so far, and
+    raises Stopped after a request to stop.
     """
     updates: list[Update] = []
     watch = Watch()
@@ -142,12 +141,12 @@ def train_on(
 
 
 def total_sums(updates: Sequence[Update]) -> Any:
-    """The sums of all updates, added up. All arrays are on the host."""
+    """The total of the `sums` of all updates, which must be on the host."""
     return jax.tree.map(lambda *x: np.sum(x, axis=0), *(update.sums for update in updates))
 
 
 def mean_norm(updates: Sequence[Update]) -> float:
-    """Mean gradient norm of the updates that were made; 0 if there are none."""
+    """The mean gradient norm of the updates that were made; 0 if no update was made."""
     norms = np.sum([update.grad_norm for update in updates], dtype=np.float32)
     return float(norms / np.float32(max(num_accepted(updates), 1)))
 
@@ -160,10 +159,10 @@ def num_accepted(updates: Sequence[Update]) -> int:
 def gradients(
     objective: Objective, params: Params, rows: Any, base: Params | None = None
 ) -> tuple[Params, Any]:
-    """(gradient for `params`, sums) of the objective over a minibatch, `microbatch` rows at a time.
+    """(gradient for `params`, sums) of the objective over the minibatch `rows`.
 
-    With `base`, the parameters are adapters, as in `update_step`. Microbatches without a token cost
-    no time; after packing, these are the last ones.
+    With `base`, `params` are adapters, as in `update_step`. The function skips microbatches without
+    tokens. After packing, the last microbatches have no tokens.
     """
     mesh = objective.model.mesh
     has_tokens = (_batch_of(rows).segment_ids > 0).any(axis=1)
@@ -199,14 +198,14 @@ def gradients(
 
 
 def _batch_of(rows: Any) -> Batch:
-    """The batch among the arrays of a minibatch, which may be the batch alone."""
+    """The batch in `rows`, which is a batch or a tuple that begins with a batch."""
     return rows if isinstance(rows, Batch) else rows[0]
 
 
 def _strided(x: jax.Array, size: int, mesh: Mesh | None) -> jax.Array:
-    """[B, ...] as n microbatches [n, size, ...]; the j-th one has rows j, j + n, j + 2n, ...
+    """`x` [B, ...] as n microbatches [n, size, ...]; number j has rows j, j + n, j + 2n, ...
 
-    In this order each device keeps its rows of the batch, and has some of them in every microbatch.
+    So each device keeps its rows of the batch, and every microbatch has rows of every device.
     """
     parts = x.reshape(size, -1, *x.shape[1:]).swapaxes(0, 1)
     return constrain(parts, mesh, None, ROWS, *[None] * (x.ndim - 1))
@@ -221,7 +220,7 @@ def apply_gradients(
 ) -> tuple[TrainState, jax.Array, jax.Array]:
     """(state after one update, norm of the gradient, whether the update was made).
 
-    See `update_step`.
+    `update_step` says when an update is not made; `accept` is the objective's decision.
     """
     norm = optax.tree.norm(grads)
     accept = accept & jnp.isfinite(norm)
@@ -237,9 +236,9 @@ def apply_gradients(
 def state_shardings(
     params: Params, optimizer: optax.GradientTransformation, mesh: AnyMesh
 ) -> TrainState:
-    """Shardings of a train state: parameters and moments by the table, other arrays replicated.
+    """The shardings of a train state. Parameters and moments are laid out by PARAM_SPECS.
 
-    The other arrays are counts, and the factors that Adafactor keeps instead of moments.
+    Other arrays are replicated. They are counts, and the factors of moments in Adafactor.
     """
     whole = NamedSharding(mesh, P())
     placed = param_shardings(mesh, params)
@@ -259,12 +258,12 @@ def state_shardings(
 
 @functools.partial(jax.jit, static_argnames=("optimizer", "mesh"))
 def fresh_state(params: Params, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
-    """The state before the first update, laid out over the mesh."""
+    """The train state before the first update, laid out over the mesh, with a copy of `params`."""
     copy = jax.tree.map(jnp.copy, params)  # updates donate their state
     state = TrainState(jnp.int32(0), copy, optimizer.init(params))
     return lax.with_sharding_constraint(state, state_shardings(params, optimizer, mesh))
 
 
 def with_total_steps(before: TrainState, after: TrainState) -> TrainState:
-    """`after` with the steps of `before` added, where its optimizer was a new one."""
+    """The state `after`, whose step counts from 0, with the step of `before` added to its step."""
     return after._replace(step=before.step + after.step)

@@ -36,7 +36,7 @@ Keys = Float[Array, "B T K H"]  # values have this shape too
 Mask = Bool[Array, "B T S"]  # True where query t sees position s; S < T only in blocks
 SegmentIds = Int[Array, "B T"]  # sequence of a packed row that each position belongs to
 Lengths = Int[Array, " B"]  # number of tokens in rows of one sequence, padded on the right
-Visibility = SegmentIds | Mask | Lengths  # positions that each query sees: `visibility_for`
+Visibility = SegmentIds | Mask | Lengths  # the forms of the result of `visibility_for`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class AttentionRule:
     window: int | None = None  # number of positions that a query sees, its own included
 
     def scores(self, products: jax.Array) -> jax.Array:
-        """The scores of the products q . k: scaled, and bounded if the model has a `softcap`."""
+        """The scores for products q . k: scaled and, if there is a `softcap`, bounded."""
         return softcap(products * self.scale, self.softcap)
 
 
@@ -58,14 +58,14 @@ def softcap(x: jax.Array, cap: float | None) -> jax.Array:
 
 
 def causal_mask(length: int, window: ArrayLike | None) -> Bool[Array, "T S"]:
-    """True where query t sees position s: its own and earlier positions, within its window."""
+    """True where query t sees position s, which is t or an earlier position in its window."""
     return seen_from(jnp.arange(length), length, window)
 
 
 def seen_from(
     positions: Int[Array, "*B T"], length: int, window: ArrayLike | None
 ) -> Bool[Array, "*B T S"]:
-    """The rows of a causal mask for queries at `positions`, over positions 0 .. length - 1."""
+    """`causal_mask` for queries only at `positions`, and for keys at 0 .. length - 1."""
     distance = positions[..., None] - jnp.arange(length)
     return distance >= 0 if window is None else (distance >= 0) & (distance < window)
 
@@ -83,8 +83,8 @@ def visibility_for(
     The form is segment ids for 'splash', lengths for 'cudnn' with `single_rows` (see `Compute`),
     and otherwise a mask.
 
-    Query t sees itself and the places s < t of its segment. If segments share prefixes, it sees the
-    places s < t with seen_until[s] > t. The window counts positions in the sequence.
+    Query t sees itself and the earlier places of its segment. If segments share prefixes, it sees
+    itself and the places s < t with seen_until[s] > t, and the window counts `positions`.
     """
     if kind == "splash":
         assert seen_until is None, "splash attention cannot share prefixes"
@@ -99,7 +99,7 @@ def visibility_for(
 
 
 def in_window(positions: Int[Array, "*B T"], window: ArrayLike) -> Bool[Array, "*B T S"]:
-    """True where query t is fewer than `window` positions after place s."""
+    """True where positions[t] - positions[s] is less than `window`."""
     return positions[..., :, None] - positions[..., None, :] < window
 
 
@@ -130,7 +130,7 @@ def attend_to_all(
     visible: Mask,
     rule: AttentionRule,
 ) -> Queries:
-    """`self_attention` for a block of queries, which computes the scores with all given keys."""
+    """`self_attention` without blocks: computes the scores of all queries with all keys."""
     B, T, N, H = q.shape
     K = k.shape[2]
     # All queries of a KV head are the rows of one matrix, with the axes B and K in front. In other
@@ -148,10 +148,10 @@ def attend_to_all(
 def splash_attention(
     q: Queries, k: Keys, v: Keys, segment_ids: SegmentIds | None, rule: AttentionRule
 ) -> Queries:
-    """`self_attention` with a mask that is causal within each segment, by the splash kernel.
+    """Attention by the splash kernel, which is causal and within each segment.
 
-    T must be a multiple of 128. The function pads head widths to a multiple of 128, which changes
-    no score.
+    T must be a multiple of 128. The function pads head widths to a multiple of 128, which does not
+    change the scores.
     """
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
@@ -182,11 +182,11 @@ def cudnn_attention(
     rule: AttentionRule,
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> Queries:
-    """`self_attention` by cuDNN's fused kernel; `implementation` 'xla' is for tests without a GPU.
+    """Attention by cuDNN's fused kernel. `implementation` 'xla' is for tests without a GPU.
 
-    With a mask, which becomes a bias [B, 1, T, T], the kernel computes all pairs. Without one, each
-    row holds one sequence, padded on the right, and the kernel skips keys after a query or outside
-    its window. With lengths, it also skips padding, whose outputs are 0.
+    If `visibility` is a mask, which becomes a bias [B, 1, T, T], the kernel computes all pairs. If
+    it is not, each row holds one right-padded sequence, and the kernel skips keys after a query or
+    outside its window. With lengths, the kernel also skips padding, where outputs are 0.
     """
     attend = functools.partial(
         jax.nn.dot_product_attention, scale=rule.scale, implementation=implementation
@@ -224,9 +224,9 @@ def choose_kind(
 ) -> str:
     """'xla', 'splash' or 'cudnn' for sequences of `length` tokens; `name` is model.attention.
 
-    'auto' is the kernel of the platform, or 'xla' if the model or the length rules the kernel out.
-    For a length that a named kernel cannot take, the result is 'xla' too, because short sequences
-    gain nothing from a kernel.
+    'auto' chooses the kernel of the platform, or 'xla' if the kernel cannot compute the model or
+    the length. If a named kernel cannot take the length, the result is also 'xla', because short
+    sequences gain nothing from a kernel.
     """
     kind = KERNELS.get(platform, "xla") if name == "auto" else name
     is_odd = kind == "splash" and length % LANES != 0
@@ -275,7 +275,7 @@ def attend_over_mesh(
     visibility: Visibility,
     rule: AttentionRule,
 ) -> Queries:
-    """Attention with rows split over `data` and `fsdp`, heads over `tensor`.
+    """Attention on a mesh, with rows split over `data` and `fsdp`, and heads over `tensor`.
 
     If `tensor` does not divide the KV heads, the function repeats them until it does.
     """

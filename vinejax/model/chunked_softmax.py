@@ -21,10 +21,10 @@ H,
     ∂z_v = g (1[v = y] - p_v) - h p_v (log p_v + H)        ∂r_v = ∂z_v cap'(r_v) / τ
     ∂x = Σ_v ∂r_v W_v                                      ∂W_v = Σ_tokens ∂r_v x
 
-Each chunk completes its part of ∂W, while ∂x is a float32 sum over chunks. Chunks of tokens would
-make ∂W the sum instead, which is larger in most updates, where a device has fewer tokens than
-columns. Matrix products have operands in the dtype of x and W, and accumulate in float32. All other
-arithmetic is in float32.
+Each chunk computes its own part of ∂W, while ∂x is a float32 sum over chunks. With chunks of
+tokens, ∂W would be the sum. In most updates ∂W is larger than ∂x, because a device has fewer tokens
+than columns. Matrix products have operands in the dtype of x and W, and accumulate in float32. All
+other arithmetic is in float32.
 
 `token_logprobs.py` calls both functions on every device of a mesh. Where the axis `tensor` splits
 the columns, the four numbers of its devices are joined like those of chunks.
@@ -54,12 +54,12 @@ LANES = 128  # columns of a TPU's registers; a chunk has a multiple of them
 
 @dataclasses.dataclass(frozen=True)
 class OutputLayer:
-    """The way from hidden states to logits. Hashable, because compiled programs hold it."""
+    """How to compute logits from hidden states. Hashable, as a static argument of programs."""
 
     name: str  # name of the output matrix: 'head' [D, V], or 'embed' [V, D] for a tied head
     softcap: float | None
     temperature: float  # above 0
-    chunk: int | None = None  # columns of a chunk; None: `chunk_columns`
+    chunk: int | None = None  # number of columns in a chunk; None: see `chunk_columns`
 
     @property
     def letters(self) -> str:
@@ -68,7 +68,7 @@ class OutputLayer:
 
     @property
     def vocab_axis(self) -> int:
-        """The axis of the output matrix that is the vocabulary."""
+        """The index of the vocabulary axis of the output matrix."""
         return self.letters.index("v")
 
     def logits(self, products: Float[Array, "T v"]) -> Float[Array, "T v"]:
@@ -104,7 +104,7 @@ def chunked_softmax(
     output: OutputLayer,
     axis: str | None = None,
 ) -> Softmax:
-    """log p of `tokens`, entropies and normalisers, by the module's equations.
+    """log p_y, H and L of the module's equations for each token, where y are the `tokens`.
 
     Args:
       x: hidden states after the final norm, in the dtype of the products.
@@ -201,7 +201,7 @@ def chunked_gradient(
 
 
 class _ColumnSums(NamedTuple):
-    """Four numbers per token over the columns so far, as in the module's equations."""
+    """The four numbers of the module's equations for each token, over some of the columns."""
 
     top: Float[Array, " T"]  # m
     total: Float[Array, " T"]  # s
@@ -209,7 +209,7 @@ class _ColumnSums(NamedTuple):
     token_logit: Float[Array, " T"]  # z_y
 
     def relative_to(self, top: jax.Array) -> "_ColumnSums":
-        """The same sums with exponents relative to `top`, which must be at least the maximum."""
+        """The same sums with `top`, which must be at least m, in the place of m."""
         shift = self.top - top
         scale = jnp.exp(shift)
         weighted = scale * (self.weighted + shift * self.total)
@@ -217,7 +217,7 @@ class _ColumnSums(NamedTuple):
 
 
 def _join(a: _ColumnSums, b: _ColumnSums) -> _ColumnSums:
-    """The sums over the columns of `a` and `b` together."""
+    """The sums over all columns of `a` and `b`."""
     top = jnp.maximum(a.top, b.top)
     joined = jax.tree.map(jnp.add, a.relative_to(top), b.relative_to(top))
     return joined._replace(top=top)
@@ -227,16 +227,16 @@ def _join(a: _ColumnSums, b: _ColumnSums) -> _ColumnSums:
 
 
 def _chunk(tokens: jax.Array, vocab: int, output: OutputLayer) -> int:
-    """The number of columns in a chunk, of the device's `vocab` columns."""
+    """The number of columns in a chunk, if the device has `vocab` columns."""
     return min(output.chunk or chunk_columns(tokens.size, vocab), vocab)
 
 
 def _over_chunks(
     vocab: int, chunk: int, step: Callable[[Column, int, Carry], Carry], start: Carry
 ) -> Carry:
-    """The last carry of step(first column, number of columns, carry), called for every chunk.
+    """Folds step(first column, number of columns, carry) over all chunks; returns the last carry.
 
-    The last chunk may be smaller.
+    The last chunk may be smaller than `chunk`.
     """
     count, remainder = divmod(vocab, chunk)
     end = lax.fori_loop(0, count, lambda i, carry: step(i * chunk, chunk, carry), start)
@@ -248,15 +248,15 @@ def _columns_of(table: jax.Array, first: Column, size: int, output: OutputLayer)
 
 
 def _local_columns(tokens: jax.Array, vocab: int, axis: str | None) -> jax.Array:
-    """i32[T]: the column of each token on this device.
+    """i32[T]: the index of each token's column among the `vocab` columns of this device.
 
-    A column outside 0 .. `vocab` - 1 belongs to another device.
+    If the index is outside 0 .. `vocab` - 1, another device has the column.
     """
     return tokens if axis is None else tokens - lax.axis_index(axis) * vocab
 
 
 def _is_token_column(tokens: jax.Array, first: Column, size: int) -> jax.Array:
-    """bool[T, v]: whether the token's own column is this column of the chunk."""
+    """bool[T, v]: whether the column of a token is the v-th column of the chunk at `first`."""
     return tokens[:, None] == first + jnp.arange(size)
 
 

@@ -11,13 +11,13 @@ from vinejax.core.settings import ModelConfig
 from vinejax.model.attention import KERNELS, AttentionRule, why_impossible
 from vinejax.model.rope import BY_LENGTH, Rope
 
-NO_WINDOW = 2**30  # positions: longer than any sequence
+NO_WINDOW = 2**30  # a window longer than any sequence
 
 
 class LayerFacts(NamedTuple):
     """Constants, besides weights, that may differ between the layers of a model.
 
-    The facts of all layers, stacked, have a leading axis L.
+    If the facts of all layers are stacked, each array has a leading axis L.
     """
 
     frequencies: jax.Array | np.ndarray  # f32[pairs] of the layer's RoPE
@@ -27,7 +27,7 @@ class LayerFacts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class DecoderConfig:
-    """The architecture. Hashable, so that jitted functions can take a model statically."""
+    """The architecture of a model. Hashable, so that it can be a static argument of jax.jit."""
 
     vocab_size: int
     num_layers: int
@@ -80,7 +80,7 @@ class DecoderConfig:
 
     @property
     def context_reason(self) -> str:
-        """The reason, in brackets, why the context is shorter than in the checkpoint; or ''."""
+        """The reason why `context` may be shorter than in the checkpoint, in brackets; else ''."""
         rope = self.rope.rope_type
         return f" (its rope_type = {rope!r} changes beyond)" if rope in BY_LENGTH else ""
 
@@ -101,9 +101,9 @@ class DecoderConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Compute:
-    """Choices that change speed, memory and rounding only. Hashable, like `DecoderConfig`.
+    """Choices that change only speed, memory and rounding, except `lora_scale`.
 
-    The exception is `lora_scale`, which changes results.
+    Hashable, like `DecoderConfig`. `lora_scale` changes the results.
     """
 
     dtype: str = "float32"  # dtype of matrix products; norms, RoPE, softmax and logits are float32

@@ -1,4 +1,4 @@
-"""The decoder: one Flax block for all families, scanned over layers, with attention passed in.
+"""The decoder: one Flax block for the layers of all families, which takes attention as a function.
 
 Letters of shapes and einsums, each with one meaning in the whole package:
 
@@ -56,7 +56,7 @@ Attend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, Any]]
 
 HEADS = ("q", "k", "v")  # projections whose outputs are heads
 SUM_PROJECTIONS = ("out", "down")  # projections that sum over heads, and over feed-forward units
-LORA_A, LORA_B = "lora_a", "lora_b"  # the factors of a projection's adapter: see model/lora.py
+LORA_A, LORA_B = "lora_a", "lora_b"  # names of the factors A and B of adapters: model/lora.py
 ENDS = ("embed", "head")  # weights outside the layers that are split over a mesh
 # Sums over `tensor` have one part per device. With at least this many parts, a sum is completed
 # before it is split by position. Otherwise the TPU's compiler sends the sum in pieces while it
@@ -79,7 +79,7 @@ REMAT = {
 
 
 def cast_matrices(params: Params, dtype: str) -> Params:
-    """Cast matrices and biases. Norms stay float32: they cost little, and rounding would hurt."""
+    """Parameters with matrices and biases in `dtype`. Norms stay float32, which costs little."""
 
     def cast(path: tuple[Any, ...], x: Any) -> Any:
         return x if path[-1].key == "scale" else x.astype(dtype)
@@ -88,7 +88,7 @@ def cast_matrices(params: Params, dtype: str) -> Params:
 
 
 def unstack_layers(params: Params, num_layers: int) -> list[Params]:
-    """The stacked layers as a list, for decoding: a scan over layers would copy the caches."""
+    """A list of the layers' parameters, for decoding, where a scan would copy the caches."""
     return [jax.tree.map(lambda x, i=i: x[i], params["layers"]) for i in range(num_layers)]
 
 
@@ -115,9 +115,9 @@ def times_transposed(
 ) -> Float[Array, "*rows outputs"]:
     """The product of rows and the transpose of a kernel; `settings` go to `jnp.matmul`.
 
-    With fewer than `few` rows, which then have one axis, the kernel is the first factor. XLA's CPU
-    backend copies the second factor of every product into blocks. For 16 rows and a kernel, that
-    takes longer than the product. The barrier keeps XLA from exchanging the factors.
+    With fewer than `few` rows, in a matrix `rows`, the kernel is the first factor. XLA's CPU
+    backend copies the second factor of every product into blocks. If that is the kernel, and there
+    are 16 rows, the copy takes longer than the product. The barrier keeps the order of factors.
     """
     if rows.shape[0] >= few:
         return jnp.matmul(rows, kernel.T, **settings)
@@ -133,7 +133,7 @@ class Projection(nn.Module):
     features: tuple[int, ...]
     bias: bool = False
     num_in: int = 1
-    sum_axis: str | None = None  # mesh axis that splits the kernel's rows, to sum the parts over
+    sum_axis: str | None = None  # mesh axis that splits the kernel's rows; the parts are summed
     flat: bool = True  # whether to multiply all of x as one matrix
     transposed: bool = False  # whether the kernel is [features, inputs], with one axis of each
     few_rows: int = 0  # argument `few` of `times_transposed`
@@ -187,7 +187,7 @@ class Block(nn.Module):
     def __call__(
         self, x: Hidden, positions: Ids, attend: Attend, facts: LayerFacts
     ) -> tuple[Hidden, Any]:
-        """The layer's output, and the second result of `attend`."""
+        """(the output of the layer, the second result of `attend`)."""
         cfg, compute = self.cfg, self.compute
         heads, kv_heads = (cfg.num_heads, cfg.head_dim), (cfg.num_kv_heads, cfg.head_dim)
 
@@ -291,7 +291,7 @@ class Decoder:
         return params
 
     def ready(self, params: Params) -> Params:
-        """Cast the weights, and gather embedding and output matrix over `fsdp`, once per update.
+        """The cast weights, with embedding and output matrix gathered over `fsdp`, once per update.
 
         Layers are too large to stay gathered. A gradient with respect to the result is also the
         gradient with respect to `params`.
@@ -338,11 +338,11 @@ class Decoder:
         seen_until: Ids | None = None,
         tap: int | None = None,
     ) -> tuple[Hidden, Any]:
-        """(final hidden states, None) of whole sequences.
+        """(final hidden states of whole sequences, a second result that is None by default).
 
-        The second result is (k, v) of all layers, both [L,B,T,K,H], with `keep_kv`, and the hidden
-        states [B,T,D] after `tap` layers with `tap`. Within its window, a position sees itself and
-        the earlier positions of its segment, or of `seen_until` if segments share prefixes.
+        With `keep_kv`, the second result is (k, v) of all layers, both [L,B,T,K,H]. With `tap`, it
+        is the hidden states [B,T,D] after `tap` layers. `attention.visibility_for` says which
+        positions a position sees.
         """
         cfg, mesh = self.cfg, self.mesh
         tokens, positions, segment_ids, seen_until = jax.tree.map(
@@ -417,7 +417,7 @@ class Decoder:
 
     @jax.named_scope("logits")
     def logits(self, params: Params, x: Float[Array, "*shape D"]) -> Float[Array, "*shape V"]:
-        """Float32 logits of the last hidden states, by the final norm and the output matrix."""
+        """The float32 logits of final hidden states `x`, before the final norm."""
         cfg, name = self.cfg, self.cfg.output_matrix
         x = self._normalised(params, x)
         head = self._gathered(name, params[name])
@@ -438,8 +438,8 @@ class Decoder:
     ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
         """(log-probability of each token, entropy of its distribution), both float32.
 
-        The distribution is softmax(logits(params, x) / temperature), of which only a part exists at
-        a time. `axis` is for a part of a model inside a `shard_map`: see `logprob_and_entropy`.
+        The distribution is softmax(logits(params, x) / temperature). Its logits are computed in
+        parts. `axis` is the argument of `logprob_and_entropy`.
         """
         name = self.cfg.output_matrix
         output = OutputLayer(name, self.cfg.logit_softcap, temperature, self.compute.vocab_chunk)

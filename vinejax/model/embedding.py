@@ -1,7 +1,7 @@
-"""Embeddings of whole sequences from a table that is split over the mesh.
+"""Looks up the embeddings of whole sequences in a table that is split over the mesh.
 
-The lookup is a `shard_map`. Without it, the compiler would gather the gradients of all rows on
-every device, or add up whole tables.
+The lookup is a `shard_map`. Otherwise the compiler would gather the gradients of all rows on every
+device, or add up the gradients of whole tables.
 """
 
 import functools
@@ -50,7 +50,7 @@ def _spec(table: jax.Array, mesh: Mesh) -> P:
 
 
 def _row_of_part(tokens: jax.Array, size: int, is_split: bool) -> tuple[jax.Array, jax.Array]:
-    """(row of each token among this device's `size` rows, whether the device has the row)."""
+    """(index of each token's row among the device's `size` rows, whether the row is there)."""
     row = tokens - lax.axis_index("tensor") * size if is_split else tokens
     return row, (row >= 0) & (row < size)
 
@@ -58,7 +58,7 @@ def _row_of_part(tokens: jax.Array, size: int, is_split: bool) -> tuple[jax.Arra
 def _lookup_gradient(
     mesh: Mesh, saved: tuple[jax.Array, jax.Array], g: Float[Array, "B T D"]
 ) -> tuple[jax.Array, None]:
-    """The gradient of the table, with its layout. Each device adds up its rows in float32."""
+    """The gradient of the table, laid out like the table. Devices sum their rows in float32."""
     table, tokens = saved
     V, D = table.shape
     spec = _spec(table, mesh)

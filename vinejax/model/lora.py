@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685), trained instead of the weights.
+"""Low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685), which are trained, not the weights.
 
 A projection with kernel W computes x W + s (x A) B, where s = alpha / rank, A has `rank` columns
 and B has `rank` rows. The adapters of a model are a separate tree, {layers {q {lora_a, lora_b},
@@ -23,17 +23,17 @@ from vinejax.model.sharding import param_shardings
 def fresh_adapters(
     model: Decoder, mesh: Mesh, rank: int, targets: tuple[str, ...], seed: int = 0
 ) -> Params:
-    """Float32 adapters {layers {target {lora_a, lora_b}}} that do not change the model.
+    """New float32 adapters {layers {target {lora_a, lora_b}}}, which do not change the outputs yet.
 
     lora_a [L, inputs..., rank] is uniform in +-1/sqrt(inputs), as in PEFT, and lora_b
-    [L, rank, outputs...] is 0. The table of `sharding.py` lays them out over the mesh.
+    [L, rank, outputs...] is 0. Adapters are laid out over the mesh by `sharding.PARAM_SPECS`.
     """
     tree = _draw(model, rank, targets, seed)
     return jax.lax.with_sharding_constraint(tree, param_shardings(mesh, tree))
 
 
 def abstract_adapters(model: Decoder, settings: ModelConfig) -> Params:
-    """The float32 shapes of the adapters, without allocating them."""
+    """The float32 ShapeDtypeStructs of the adapters that the settings ask for."""
     return jax.eval_shape(lambda: _draw(model, settings.lora_rank, settings.lora_targets, 0))
 
 
@@ -55,7 +55,7 @@ def _draw(model: Decoder, rank: int, targets: Collection[str], seed: int) -> Par
 
 
 def kernel_shapes(model: Decoder) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(sizes of the input axes, of the output axes) of each projection's kernel in one layer."""
+    """Projection -> (sizes of input axes, sizes of output axes) of its kernel in one layer."""
     cfg = model.cfg
     heads, kv_heads = (cfg.num_heads, cfg.head_dim), (cfg.num_kv_heads, cfg.head_dim)
     width, ffn = (cfg.width,), (cfg.ffn,)
@@ -71,7 +71,7 @@ def kernel_shapes(model: Decoder) -> dict[str, tuple[tuple[int, ...], tuple[int,
 
 
 def with_adapters(params: Params, adapters: Params | None) -> Params:
-    """The parameters of a model, with adapters beside their kernels and without a copy."""
+    """A tree of the same arrays, in which each projection has its adapter beside its kernel."""
     if adapters is None:
         return params
     layers = {
@@ -82,14 +82,14 @@ def with_adapters(params: Params, adapters: Params | None) -> Params:
 
 
 def weights_of(trained: Params, base: Params | None) -> Params:
-    """The weights of a model: `trained` if `base` is None, otherwise `base` with these adapters."""
+    """The weights of a model: `trained`, or `base` with the adapters `trained`."""
     return trained if base is None else with_adapters(base, trained)
 
 
 def merge_adapters(params: Params, scale: float) -> Params:
     """The parameters with W + scale A B, in the dtype of W, instead of W and an adapter.
 
-    Product and sum are computed in float32. Parameters without an adapter stay as they are.
+    Product and sum are computed in float32. Projections without an adapter do not change.
     """
 
     def merge(weights: Params) -> Params:

@@ -1,7 +1,7 @@
-"""Rotary position embedding: frequencies for the pairs of a head's channels, and the rotation.
+"""Rotary position embedding (RoPE): its frequencies, and the rotation of queries and keys.
 
-The host computes frequencies in float64, and programs hold them as float32 constants. The kinds
-are those of Hugging Face's `rope_type` (transformers, modeling_rope_utils.py), with these sources:
+The host computes frequencies in float64, and programs contain them as float32 constants. The kinds
+are those of Hugging Face's `rope_type` (transformers, modeling_rope_utils.py). Their sources are:
 linear (arXiv 2306.15595), yarn (2309.00071), longrope (2402.13753), llama3 (Llama 3.1), dynamic
 (NTK).
 """
@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-# Kinds whose frequencies are constant up to the length of pretraining, and beyond it depend on the
-# length of the whole sequence. There all keys of a cache would have to be rotated again.
+# Kinds whose frequencies depend on the length of the sequence if it exceeds the pretraining length.
+# We do not support such lengths: all keys of a cache would have to be rotated again.
 BY_LENGTH = ("dynamic", "longrope")
 
 
@@ -23,7 +23,7 @@ class Rope:
     """The parameters of RoPE, with the names and meanings of Hugging Face's `rope_parameters`.
 
     For a kind in BY_LENGTH, `max_position_embeddings` is the checkpoint's value, while
-    `DecoderConfig.context` is `original_max_position_embeddings`. For other kinds it is 0.
+    `DecoderConfig.context` is at most `original_max_position_embeddings`; else the field is 0.
     """
 
     rope_type: str = "default"
@@ -44,11 +44,11 @@ class Rope:
     long_factor: tuple[float, ...] = ()
 
     def rotary_dim(self, head_dim: int) -> int:
-        """The number of a head's channels that turn. They are the first ones."""
+        """The number of channels of a head that are rotated, which are the first channels."""
         return int(head_dim * self.partial_rotary_factor)
 
     def frequencies(self, head_dim: int) -> np.ndarray:
-        """Radians per position, f32[rotary_dim / 2]."""
+        """f32[rotary_dim / 2]: the angle per position, in radians, of each pair of channels."""
         dim = self.rotary_dim(head_dim)
         plain = self.rope_theta ** -(np.arange(0, dim, 2) / dim)
         if self.rope_type == "linear":
@@ -62,16 +62,16 @@ class Rope:
         return plain.astype(np.float32)
 
     def _llama3_share(self, plain: np.ndarray) -> np.ndarray:
-        """The share of each frequency that `factor` does not divide: 0 if slow, 1 if fast."""
+        """The share of each frequency that `factor` does not divide, from 0 (slow) to 1 (fast)."""
         turns = self.original_max_position_embeddings * plain / (2 * math.pi)
         low, high = self.low_freq_factor, self.high_freq_factor
         return np.clip((turns - low) / (high - low), 0, 1)
 
     def _yarn_share(self, dim: int) -> np.ndarray:
-        """The share of each frequency that `factor` does not divide, linear in the channel."""
+        """The share of each frequency that `factor` does not divide, a ramp over the channels."""
 
         def channel(turns: float) -> float:
-            """The channel that makes `turns` full turns within the original context."""
+            """The channel, as a real number, that makes `turns` turns in the original context."""
             span = self.original_max_position_embeddings / (turns * 2 * math.pi)
             return dim * math.log(span) / (2 * math.log(self.rope_theta))
 
@@ -106,9 +106,9 @@ def rotate(
     frequencies: Float[Array | np.ndarray, " pairs"],
     scale: Float[Array | np.ndarray, ""] | float = 1.0,
 ) -> Float[Array, "B T heads H"]:
-    """x with its first 2 * pairs channels rotated. As in Hugging Face, i pairs with i + pairs.
+    """x with its first 2 * pairs channels rotated. Channels i and i + pairs are a pair.
 
-    Angles are float32, because bfloat16 rounds position 257 to 256, which has quite other sines.
+    Angles are float32, because bfloat16 would round position 257 to 256.
     """
     angles = positions[..., None, None].astype(jnp.float32) * frequencies
     cos, sin = jnp.cos(angles) * scale, jnp.sin(angles) * scale

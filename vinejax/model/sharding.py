@@ -1,4 +1,4 @@
-"""The mesh, and the table that splits every weight over it.
+"""The mesh, and the table PARAM_SPECS, which says how mesh axes split each weight.
 
 The axis `data` splits sequences and replicates weights. The axis `fsdp` splits both sequences and
 weights. The axis `tensor` splits heads, feed-forward units and the vocabulary.
@@ -22,7 +22,7 @@ Axis = str | tuple[str, ...] | None  # the mesh axes that split one axis of an a
 Axes = Sequence[Axis]  # one entry per axis of an array, as in a PartitionSpec
 AnyMesh = Mesh | AbstractMesh  # for functions that only need the sizes of the axes
 AXES = ("data", "fsdp", "tensor")
-AUTO = (AxisType.Auto,) * len(AXES)  # not the default of newer versions of jax
+AUTO = (AxisType.Auto,) * len(AXES)  # types of the axes; newer versions of jax have others
 ROWS = ("data", "fsdp")  # axes that split sequences
 WHOLE = (ROWS, None, None)  # [B, T, D] where a matrix product needs all positions
 BY_POSITION = (ROWS, "tensor", None)  # [B, T, D] elsewhere, to save memory
@@ -53,8 +53,8 @@ _SPECS = {
     "out/lora_b": P(None, None, "fsdp"),  # [L, rank, D]
     "gate up/lora_b": P(None, None, "tensor"),  # [L, rank, F]
     "down/lora_b": P(None, None, None),  # [L, rank, D]
-    "head/kernel": P(None),  # [D], a critic's
-    "head/bias": P(),  # [], a critic's
+    "head/kernel": P(None),  # [D], of a critic
+    "head/bias": P(),  # [], of a critic
 }
 PARAM_SPECS = {
     f"{module}/{kind}".rstrip("/"): P(*spec)
@@ -87,7 +87,7 @@ def make_mesh(cfg: MeshConfig) -> Mesh:
 
 
 def mesh_over(sizes: tuple[int, ...], devices: list[Any]) -> Mesh:
-    """A mesh (data, fsdp, tensor) over the devices, where neighbours on an axis are wired.
+    """A mesh (data, fsdp, tensor) in which neighbours on an axis are physically connected.
 
     Unlike `jax.make_mesh`, the function may cut a side of the slice in two, as for 16 x 4 on
     v6e:8x8.
@@ -110,7 +110,7 @@ def with_auto_axes(mesh: Mesh) -> Mesh:
 
 
 def platform_of(mesh: Mesh) -> str:
-    """The platform of the mesh's devices, 'tpu', 'gpu' or 'cpu'. This host may have another one."""
+    """The platform of the mesh's devices, 'tpu', 'gpu' or 'cpu', which need not be the host's."""
     return mesh.devices.flat[0].platform
 
 
@@ -120,14 +120,14 @@ def num_shards(mesh: AnyMesh) -> int:
 
 
 def table_spec(path: tuple[Any, ...]) -> P:
-    """The entry of PARAM_SPECS for a parameter path of jax.tree_util; KeyError if there is none."""
+    """The entry of PARAM_SPECS for a path of jax.tree_util. Raises KeyError if there is none."""
     names = [key.key for key in path]
     pair = "/".join(names[-2:])
     return PARAM_SPECS[pair if pair in PARAM_SPECS else names[-1]]
 
 
 def drop_uneven_axes(spec: P, shape: tuple[int, ...], mesh: AnyMesh) -> P:
-    """The spec without the mesh axes that do not divide their axis of the shape."""
+    """The spec without those mesh axes that do not divide the axis of `shape` they would split."""
     entries = []
     for entry, size in zip(spec, shape, strict=True):
         kept: list[str] = []
@@ -139,7 +139,7 @@ def drop_uneven_axes(spec: P, shape: tuple[int, ...], mesh: AnyMesh) -> P:
 
 
 def tensor_only(spec: P) -> P:
-    """The spec with `tensor` alone, which is the layout of a weight while products use it."""
+    """The spec without `data` and `fsdp`: the layout of a weight while it is multiplied."""
     return P(*("tensor" if "tensor" in _names(entry) else None for entry in spec))
 
 
@@ -148,9 +148,9 @@ def _names(entry: Axis) -> tuple[str, ...]:
 
 
 def spec_for(path: tuple[Any, ...], shape: tuple[int, ...], mesh: AnyMesh) -> P:
-    """The spec of a parameter of this shape: the table's entry, as far as the shape allows.
+    """The entry of PARAM_SPECS for a parameter, without mesh axes that its shape does not allow.
 
-    `tensor` does not split KV heads, or a vocabulary, that it does not divide. If `tensor` and
+    So `tensor` does not split KV heads or a vocabulary that it does not divide. If `tensor` and
     `fsdp` cannot both split an axis, `fsdp` splits the last axis.
     """
     entry = table_spec(path)
@@ -168,7 +168,7 @@ def param_shardings(mesh: AnyMesh, params: Params) -> Params:
 
 
 def placed_shapes(mesh: AnyMesh, shapes: Params, dtype: str | None = None) -> Params:
-    """Shapes of parameters with the table's shardings, in their own dtype if `dtype` is None."""
+    """`shapes` with shardings by PARAM_SPECS, in `dtype` or, if it is None, in their own dtypes."""
 
     def placed(x: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(x.shape, dtype or x.dtype, sharding=sharding)
@@ -177,9 +177,9 @@ def placed_shapes(mesh: AnyMesh, shapes: Params, dtype: str | None = None) -> Pa
 
 
 def place_params(mesh: Mesh, params: Params) -> Params:
-    """Lay parameters out by the table, unless they already lie on this mesh.
+    """The parameters, laid out by PARAM_SPECS unless all of them are on this mesh already.
 
-    NumPy arrays stay on the host.
+    If all arrays are NumPy arrays, they stay on the host.
     """
 
     def is_there(x: object) -> bool:
@@ -195,9 +195,9 @@ def place_params(mesh: Mesh, params: Params) -> Params:
 
 
 def constrain(x: jax.Array, mesh: Mesh | None, *axes: Axis) -> jax.Array:
-    """x laid out over the mesh by P(*axes), as far as its shape allows.
+    """x laid out over the mesh by P(*axes), without mesh axes that its shape does not allow.
 
-    The result is x itself without a mesh, or on one device.
+    The result is x itself if there is no mesh, or only one device.
     """
     if mesh is None or mesh.size == 1:
         return x
@@ -206,12 +206,12 @@ def constrain(x: jax.Array, mesh: Mesh | None, *axes: Axis) -> jax.Array:
 
 
 def replicate(tree: Any, mesh: Mesh | None) -> Any:
-    """The arrays of a tree, replicated, so that every device and every host holds them whole."""
+    """The tree with replicated arrays, so that every device holds the whole of every array."""
     return jax.tree.map(lambda x: constrain(x, mesh, *[None] * x.ndim), tree)
 
 
 def as_params(tree: Any, mesh: Mesh | None) -> Any:
-    """A tree of parameters, or of gradients for parameters, laid out by the table."""
+    """A tree of parameters, or of gradients for parameters, laid out by PARAM_SPECS."""
     if mesh is None:
         return tree
     return jax.tree_util.tree_map_with_path(
@@ -231,7 +231,7 @@ def gather_over_fsdp(w: jax.Array, mesh: Mesh | None, spec: P) -> jax.Array:
 
 
 def on_shards(mesh: Mesh, function: Callable, in_specs: tuple, out_specs: tuple | P) -> Callable:
-    """The function that every device of the mesh runs on its own parts of the arguments."""
+    """A `shard_map` of a function, which every device runs on its parts of the arguments."""
     return jax.shard_map(
         function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
     )
@@ -240,8 +240,8 @@ def on_shards(mesh: Mesh, function: Callable, in_specs: tuple, out_specs: tuple 
 def sum_over_rows(part: jax.Array, spec: P) -> jax.Array:
     """The gradient of a weight, summed over all rows, inside a `shard_map` that splits rows.
 
-    `part` is the sum over the rows of a device, for its columns on `tensor`. `fsdp` splits the
-    result where it splits `spec`, the layout of the weight.
+    `part` is the sum over the rows of one device, for the device's part of the weight on `tensor`.
+    `spec` is the layout of the weight. `fsdp` splits the result on the same axis as the weight.
     """
     axes = [i for i, entry in enumerate(spec) if "fsdp" in _names(entry)]
     if not axes:
@@ -253,9 +253,9 @@ def sum_over_rows(part: jax.Array, spec: P) -> jax.Array:
 def constrain_with_gradient(
     x: jax.Array, mesh: Mesh | None, axes: Axes, *gradient_axes: Axes
 ) -> jax.Array:
-    """x laid out by `axes`, and its gradient by each of `gradient_axes`, one after the other.
+    """x laid out by `axes`, whose gradient is laid out by each of `gradient_axes` in turn.
 
-    A plain constraint would lay the gradient out by `axes` too, and so gather instead of split it.
+    `constrain` would lay out the gradient by `axes` as well, and so gather it instead of split it.
     """
     if mesh is None or mesh.size == 1:
         return x
@@ -276,8 +276,8 @@ def constrain_with_gradient(
 def check_heads(mesh: AnyMesh, num_heads: int, ffn: int) -> None:
     """Raise ConfigError for query heads or feed-forward units that `tensor` does not divide.
 
-    KV heads and vocabulary may have any size. Attention repeats KV heads that `tensor` does not
-    divide, and such a vocabulary is not split.
+    KV heads and vocabulary may have any size: attention repeats KV heads that `tensor` does not
+    divide, and a vocabulary that it does not divide is not split.
     """
     for name, size in (("query heads", num_heads), ("feed-forward columns", ffn)):
         if size % mesh.shape["tensor"]:
@@ -288,7 +288,7 @@ def check_heads(mesh: AnyMesh, num_heads: int, ffn: int) -> None:
 def check_rows(mesh: AnyMesh, sizes: Mapping[str, int]) -> None:
     """Raise ConfigError unless `data` times `fsdp` divides the number of rows in each pass.
 
-    `sizes` maps the setting that the error names to the number of rows in a pass.
+    `sizes` maps the name of a setting, for the error, to the number of rows in a pass.
     """
     parts = num_shards(mesh)
     for field, size in sizes.items():

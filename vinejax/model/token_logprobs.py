@@ -1,7 +1,7 @@
-"""The log-probability and entropy of each token, over a mesh, with a hand-written gradient.
+"""The log-probability and entropy of each token, on a mesh, with a hand-written gradient.
 
-`chunked_softmax.py` has the equations. They run in a `shard_map`, forward and backward. Without it,
-the compiler would add up the gradient of the output matrix over all devices for every chunk.
+The functions of `chunked_softmax.py` run in a `shard_map`, forward and backward. Otherwise, the
+compiler would add up the gradient of the output matrix over all devices for every chunk.
 
 Rows are split over `data` and `fsdp`, and the vocabulary over `tensor`. If `tensor` does not divide
 the vocabulary, it splits positions instead.
@@ -45,11 +45,11 @@ def logprob_and_entropy(
     Args:
       x: hidden states after the final norm, in the dtype of the products.
       table: the output matrix in the same dtype, laid out like a parameter or gathered over `fsdp`.
-      tokens: int32, the token at each position whose log-probability is computed.
-      output: how logits follow from `x` and `table`.
-      mesh: the mesh; None: one device, or a layout that the compiler chooses.
-      axis: only without `mesh` and inside a `shard_map`: the mesh axis that splits the columns of
-        the table. None: every device has all columns.
+      tokens: int32, for each position the token whose log-probability is computed.
+      output: how to compute logits from `x` and `table`.
+      mesh: the mesh; None: there is one device, or the compiler chooses the layout.
+      axis: inside a caller's `shard_map`, without `mesh`, the mesh axis that splits the columns of
+        the table; None: every device has all columns.
     """
     return _forward(x, table, tokens, output, mesh, axis)[0]
 
@@ -68,9 +68,9 @@ class _Layout(NamedTuple):
 def _layout(
     x: jax.Array, table: jax.Array, output: OutputLayer, mesh: Mesh | None
 ) -> _Layout | None:
-    """The layout over a mesh, or None, which leaves the layout to the compiler.
+    """The layout on a mesh. None means that the compiler chooses the layout.
 
-    The result is None without a mesh, and if the shards of the mesh do not divide the rows of `x`.
+    The result is None without a mesh of several devices, or if shards do not divide the rows of x.
     """
     if mesh is None or mesh.size == 1 or x.shape[0] % sharding.num_shards(mesh):
         return None

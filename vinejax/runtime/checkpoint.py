@@ -1,10 +1,10 @@
-"""Checkpoints: one folder per iteration, written in the background, found again on resume.
+"""Saves checkpoints in the background, one folder per iteration, and restores them.
 
-A checkpoint of a run has three items, so that inference loads the weights alone: `params`,
-`optimizer` (the optimizer state and the step) and `meta` (JSON). The items `kept` and `options`
-have the state of the method and of its options, if there is any. Orbax writes into a temporary
-folder and renames it, so an interrupted save is ignored. Checksums of the files are written next
-(`checksums.py`) and compared before anything is restored. Every process of a run makes every call.
+A checkpoint of a run has three items: `params`, `optimizer` (the optimizer state and the step) and
+`meta` (JSON). So inference can load only the weights. The items `kept` and `options` have the state
+of the method and of its options, if there is any. Orbax writes into a temporary folder and renames
+it, so an interrupted save is ignored. Then checksums of the files are written (`checksums.py`), and
+they are compared before any file is restored. Every process of a run makes the same calls.
 """
 
 import contextlib
@@ -37,22 +37,22 @@ NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
 class DamagedError(WorkdirError):
-    """A checkpoint differs from what was saved; an earlier one may be used instead."""
+    """A checkpoint differs from what was saved. `newest` then tries the checkpoint before it."""
 
 
 class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
-    """The checkpoints `<folder>/<iteration>/`, of which the newest `keep` stay.
+    """The checkpoints `<folder>/<iteration>/`, of which only the newest `keep` are retained.
 
-    A context manager; leaving it waits for the save in progress. A thread waits for each save and
-    then writes its checksums, so that the caller waits for the copy to host memory only.
+    This is a context manager, whose exit waits for the save in progress. A thread waits for each
+    save and then writes its checksums, so the caller only waits for the copy to host memory.
     """
 
     def __init__(self, folder: str | os.PathLike, keep: int):
         """Opens or creates `folder`, an absolute path. Raises WorkdirError if it cannot be used.
 
         Args:
-          folder: where the checkpoints are.
-          keep: how many of the newest stay.
+          folder: the folder that contains the checkpoints.
+          keep: the number of newest checkpoints to retain.
         """
         self.folder = epath.Path(folder)
         self._damaged_iterations: set[int] = set()  # the next save replaces their checkpoints
@@ -70,34 +70,33 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         self.close()
 
     def latest(self) -> int | None:
-        """Iteration of the newest complete checkpoint, None without one."""
+        """The iteration of the newest complete checkpoint; None if there is no checkpoint."""
         return self._manager.latest_step()
 
     def has(self, iteration: int) -> bool:
-        """Whether there is a checkpoint of the iteration, or one that is being saved."""
+        """Whether an undamaged checkpoint of the iteration exists or is being saved."""
         return iteration in self._manager.all_steps() and iteration not in self._damaged_iterations
 
     def save(self, iteration: int, state: RunState, meta: dict[str, Any]) -> None:
-        """Starts to save; the arrays may be donated as soon as this returns.
+        """Starts to save a checkpoint. After the call, the arrays may be donated.
 
-        An existing checkpoint of the same iteration stays, because a run repeats itself exactly,
-        unless `newest` has found it damaged. Later checkpoints are deleted: they are left from an
-        earlier process that had got further. Raises WorkdirError if this save, or the previous one,
-        cannot be written.
+        Nothing is saved if the iteration already has an undamaged checkpoint, which would be equal.
+        Otherwise the method deletes any later checkpoints, which an earlier process has left.
+        Raises WorkdirError if this checkpoint or the previous one cannot be written.
         """
         self._save(iteration, _trees(state), meta)
 
     def save_params(self, iteration: int, params: PyTree, meta: dict[str, Any]) -> None:
-        """Saves weights without an optimizer state; else like `save`."""
+        """Like `save`, but saves weights without an optimizer state."""
         self._save(iteration, {"params": params}, meta)
 
     def restore(self, iteration: int, like: RunState) -> tuple[RunState, dict[str, Any]]:
-        """The state and `meta` as they were saved.
+        """(the saved state, the saved `meta`) of a checkpoint.
 
         `like` has arrays or `jax.ShapeDtypeStruct`s with the dtypes and shardings of the result.
-        Raises DamagedError if the files differ from what was saved, WorkdirError if there is no
-        such checkpoint or if it has other shapes. A line reports a checkpoint without checksums,
-        which may raise DamagedError for other shapes, too.
+        Raises DamagedError if the files differ from what was saved, and WorkdirError if there is no
+        such checkpoint or if its shapes differ from `like`. If the checkpoint has no checksums, a
+        printed line says so, and other shapes may raise DamagedError instead.
         """
         items = self._restore(iteration, _trees(like))
         policy = TrainState(params=items["params"], **items["optimizer"])
@@ -114,16 +113,16 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         return RunState(policy, method_state, options), items["meta"]
 
     def meta(self, iteration: int) -> dict[str, Any]:
-        """The meta of a checkpoint, without reading any array."""
+        """The `meta` of a checkpoint. No array is read."""
         return self._restore(iteration, {})["meta"]
 
     def restore_params(self, iteration: int, like: PyTree) -> tuple[PyTree, dict[str, Any]]:
-        """The weights and `meta`, read without the other items."""
+        """(the saved weights, the saved `meta`) of a checkpoint. No other item is read."""
         items = self._restore(iteration, {"params": like})
         return items["params"], items["meta"]
 
     def restore_kept(self, iteration: int, like: dict[str, Any]) -> dict[str, Any]:
-        """The parts of the method's state that `like` has, read without the others."""
+        """The saved values of those parts of the method's state that `like` has."""
         self._compare(iteration, ["kept"])
         like = jax.tree.map(_abstract, like)
         each = ocp.checkpoint_utils.construct_restore_args(like)
@@ -134,9 +133,9 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
     def newest(self, restore: Callable[[int], Restored]) -> Restored | None:
         """The result of `restore` for the newest undamaged checkpoint; None without a checkpoint.
 
-        `restore` takes an iteration. A line reports each checkpoint for which it raises
-        DamagedError. That checkpoint stays where it is until the next save of its iteration
-        replaces it. Raises WorkdirError if all are damaged.
+        `restore` takes an iteration. If it raises DamagedError, a printed line reports the damaged
+        checkpoint, which stays until the next save of its iteration replaces it. Raises
+        WorkdirError if all checkpoints are damaged.
         """
         failed: list[DamagedError] = []
         while untried := sorted(set(self._manager.all_steps()) - self._damaged_iterations):
@@ -155,9 +154,9 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         return None
 
     def check_newest(self) -> bool:
-        """Whether the newest checkpoint, if there is one, is as it was saved.
+        """Whether the newest checkpoint is undamaged; True if there is no checkpoint.
 
-        A line reports a damaged one, which the next save of its iteration replaces.
+        A printed line reports a damaged checkpoint, which the next save of its iteration replaces.
         """
         self._finish()
         iteration = self.latest()
@@ -174,19 +173,19 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         return True
 
     def wait(self) -> None:
-        """Waits until the save in progress and its checksums are written; raises as `save` does."""
+        """Waits for the save in progress and its checksums. Raises WorkdirError if it fails."""
         self._finish()
         self.raise_failure()
 
     def raise_failure(self) -> None:
-        """Raises the error of a save in the background that has failed, if there is one."""
+        """Raises the error of the save in the background, if that save has failed."""
         if isinstance(self._failure, (OSError, ValueError)):
             raise self._unwritable(self._failure) from self._failure
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
-        """Waits for the save in progress. Raises WorkdirError if it cannot be written."""
+        """Waits for the save in progress. Raises WorkdirError if the save cannot be written."""
         self._finish()
         try:
             self._manager.close()
@@ -207,12 +206,12 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             self._save_thread = None
 
     def _seal(self, iteration: int) -> None:
-        """Waits for a save, then writes its checksums; runs in a thread of its own."""
+        """Waits for a save and then writes its checksums. A separate thread runs this method."""
         try:
             self._manager.wait_until_finished()
             folder = self.folder / str(iteration)
             write_checksums(folder, iteration, *process_place())
-        except Exception as error:  # raised in the main thread, at its next call
+        except Exception as error:  # `raise_failure` raises it in the main thread
             self._failure = error
 
     def _save(self, iteration: int, trees: dict[str, Any], meta: dict[str, Any]) -> None:
@@ -254,7 +253,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             raise DamagedError(f"{folder}: {message}") from error
 
     def _compare(self, iteration: int, items: list[str]) -> bool:
-        """Whether the checkpoint has checksums. Raises DamagedError unless `items` match them."""
+        """Whether the checkpoint has checksums. Raises DamagedError if `items` differ from them."""
         folder = self.folder / str(iteration)
         try:
             recorded = read_checksums(folder)
@@ -274,7 +273,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         return has_checksums
 
     def _check_shapes(self, iteration: int, restored: dict[str, Any], like: dict[str, Any]) -> None:
-        """Raises WorkdirError unless the shapes are equal: Orbax does not compare NumPy arrays."""
+        """Raises WorkdirError if the shapes of NumPy arrays differ, which Orbax does not check."""
         for name, wanted in like.items():
             saved = restored[name]
             if isinstance(wanted, np.ndarray) and saved.shape != wanted.shape:
@@ -286,11 +285,11 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
 
 
 def find_policy(workdir: epath.Path, policy: str) -> tuple[str, int] | None:
-    """(folder of the workdir, iteration) of the checkpoint with a run's policy; None without one.
+    """(folder in the workdir, iteration) of the checkpoint that `policy` names, or None.
 
-    `policy` 'last' is the newest checkpoint, 'best' the one with the best accuracy on validation.
-    'best' is the newest while nothing was evaluated, and None if the start was better than all
-    evaluated checkpoints.
+    'last' names the newest checkpoint, and 'best' the checkpoint with the best validation accuracy.
+    Before the first evaluation, 'best' names the newest checkpoint. If the initial policy was
+    better than all evaluated checkpoints, the result for 'best' is None.
     """
     folders = ("best", "checkpoints") if policy == "best" else ("checkpoints",)
     for name in folders:
@@ -307,14 +306,14 @@ def find_policy(workdir: epath.Path, policy: str) -> tuple[str, int] | None:
 
 
 def find_trained(workdir: epath.Path, policy: str) -> tuple[str, int] | None:
-    """Like `find_policy`, but the newest checkpoint if the start was better than all of them."""
+    """The result of `find_policy` or, if that is None, the newest checkpoint, if there is one."""
     return find_policy(workdir, policy) or find_policy(workdir, "last")
 
 
 def restore_policy(folder: epath.Path, like: PyTree) -> tuple[PyTree, str]:
-    """(the newest weights of a folder with checkpoints, its name and their iteration).
+    """(the newest weights in a folder of checkpoints, '<name of the folder>/<iteration>').
 
-    `folder` is one that `find_policy` has named, `like` as in `Checkpoints.restore`.
+    `like` has the shapes of the weights, as in `Checkpoints.restore`.
     """
     with Checkpoints(folder, keep=1) as checkpoints:
         newest = checkpoints.newest(lambda step: (checkpoints.restore_params(step, like)[0], step))
@@ -325,7 +324,7 @@ def restore_policy(folder: epath.Path, like: PyTree) -> tuple[PyTree, str]:
 
 
 def _trees(state: RunState) -> dict[str, Any]:
-    """The items of a checkpoint for a state, by their names."""
+    """Name of an item -> its arrays, for the checkpoint of a state, without `meta`."""
     policy = state.policy
     trees = {
         "params": policy.params,
@@ -339,7 +338,7 @@ def _trees(state: RunState) -> dict[str, Any]:
 
 
 def _abstract(leaf: object) -> jax.ShapeDtypeStruct | np.ndarray:
-    """Shape, dtype and sharding of an array; a NumPy array is restored on the host."""
+    """The shape, dtype and sharding of a jax array; any other leaf as a NumPy array."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
     if isinstance(leaf, jax.Array):
@@ -348,24 +347,24 @@ def _abstract(leaf: object) -> jax.ShapeDtypeStruct | np.ndarray:
 
 
 def _brief(error: Exception) -> str:
-    """The first line of an error message; both ends of a long one, as Orbax's can be pages."""
+    """The first line of an error message, cut in the middle to 300 characters if it is longer."""
     text = (str(error).strip() or type(error).__name__).splitlines()[0]
     return text if len(text) <= 300 else f"{text[:140]} ... {text[-150:]}"
 
 
 def _is_wanted(record: logging.LogRecord) -> bool:
-    """Whether to show a message of the logger that Orbax uses.
+    """Whether to show a log message. Messages of Orbax are shown only at absl's level INFO.
 
-    Orbax logs its errors with tracebacks and raises them as well; we print one line for each.
+    Orbax logs its errors with tracebacks and also raises them, and we print one line for each.
     """
     is_of_orbax = f"{os.sep}orbax{os.sep}" in record.pathname
     return not is_of_orbax or logging.getLogger("absl").isEnabledFor(logging.INFO)
 
 
 def _collect_quietly() -> None:
-    """Collects, with warnings silenced, the reads that Orbax leaves unfinished when one fails.
+    """Runs the garbage collector with warnings silenced, after Orbax has failed to read a file.
 
-    Left to the garbage collector, they would print warnings at an arbitrary later time.
+    Orbax then leaves other reads unfinished, whose warnings would appear at an arbitrary time.
     """
     hook, asyncio = sys.unraisablehook, logging.getLogger("asyncio")
     level = asyncio.level

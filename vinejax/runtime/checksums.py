@@ -1,9 +1,9 @@
-"""Checksums of the files of a checkpoint, written after the files and compared before a restore.
+"""Writes checksums of the files of a checkpoint, and compares them before a restore.
 
 Orbax stores arrays without checksums, so a flipped bit would be restored as another weight. A
 complete checkpoint has files `checksums.<i>-of-<n>.json`, one from each of the n processes that
-saved it. Each file has the BLAKE2b digests of every n-th file of the folder, a digest of itself and
-the number of the iteration, by which a copy under another number is noticed.
+saved it. Each file has the BLAKE2b digests of every n-th file of the folder, a digest of its own
+content, and the iteration. The iteration shows whether the folder was renamed or copied.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from vinejax.runtime.workdir import write_atomic
 NAME = re.compile(r"checksums\.(\d+)-of-(\d+)\.json")
 CHUNK = 1 << 22  # bytes read at once
 THREADS = 8  # files that are read in parallel before a restore; hashing releases Python's lock
-DIGEST = 16  # bytes; enough for accidental changes, and forgeries are not the aim
+DIGEST = 16  # bytes of a digest; enough to detect accidental changes, but not forgeries
 
 
 class ChecksumRecord(NamedTuple):
@@ -31,9 +31,9 @@ class ChecksumRecord(NamedTuple):
 
 
 def write_checksums(folder: epath.Path, iteration: int, part: int = 0, parts: int = 1) -> None:
-    """Writes the checksum file of one of the `parts` processes of a checkpoint that is complete.
+    """Writes the checksum file of process `part` of `parts` for a complete checkpoint.
 
-    Every process calls it, with its own number as `part`. Raises OSError.
+    Every process calls the function. Raises OSError if a file cannot be read or written.
     """
     names = sorted(_files(folder))[part::parts]
     files = {name: _digest(folder / name) for name in names}
@@ -44,7 +44,7 @@ def write_checksums(folder: epath.Path, iteration: int, part: int = 0, parts: in
 def read_checksums(folder: epath.Path) -> ChecksumRecord | None:
     """All digests of a checkpoint; None if the checksum file of any process is missing.
 
-    Raises ValueError, which names the file, if a checksum file is damaged.
+    Raises ValueError if a checksum file is damaged, or if the files are of several iterations.
     """
     paths = {path.name: path for path in folder.iterdir() if NAME.fullmatch(path.name)}
     matches = [match for name in paths if (match := NAME.fullmatch(name))]
@@ -75,14 +75,14 @@ def find_damage(
     part: int = 0,
     parts: int = 1,
 ) -> str | None:
-    """The first difference between what was saved and what is there; None if there is none.
+    """A description of the first damage in a checkpoint; None if there is no damage.
 
     Args:
       folder: the checkpoint.
-      recorded: its checksums.
+      recorded: the content of its checksum files.
       items: the items that will be read; files of other items are not compared.
-      part: number of the calling process.
-      parts: number of the processes that divide the files between them.
+      part: the number of the calling process.
+      parts: the number of processes, each of which compares a part of the files.
     """
     if str(recorded.iteration) != folder.name:
         return f"it was saved as {recorded.iteration}"
@@ -104,7 +104,7 @@ def _item(name: str) -> str:
 
 
 def _files(folder: epath.Path, prefix: str = "") -> list[str]:
-    """Paths of all files below a folder, with slashes, without the checksum files themselves."""
+    """The relative paths, with slashes, of all files below a folder except checksum files."""
     names = []
     for path in folder.iterdir():
         if path.is_dir():
@@ -123,6 +123,6 @@ def _digest(path: epath.Path) -> str:
 
 
 def _own_digest(iteration: int, files: dict[str, str]) -> str:
-    """The digest of a checksum file's content."""
+    """The digest of the other content of a checksum file, which the file itself records."""
     text = json.dumps([iteration, files], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=DIGEST).hexdigest()

@@ -1,6 +1,6 @@
-"""The clock of chat templates, which stands still, so that the prompts of a run never change.
+"""A clock with a fixed time for chat templates, so that the prompts of a run never change.
 
-A template that asks for the date would otherwise change the prompts at midnight and on resuming.
+Otherwise, a template that inserts the date would change the prompts at midnight and on resuming.
 """
 
 import datetime
@@ -15,14 +15,14 @@ FILE = "prompt_time"  # in the workdir of a run whose template has asked for the
 
 
 class Clock:
-    """A fixed time: the pinned one, or the time of the first prompt."""
+    """Gives a fixed time: the time that `pin` has set, or else the time of the first prompt."""
 
     def __init__(self):
         self._time: datetime.datetime | None = None
         self.was_asked = False
 
     def note_asked(self) -> None:
-        """Notes that a template asks for the time, and prints a line the first time."""
+        """Notes that a template has asked for the time. The first call prints a warning."""
         if not self.was_asked and is_writer():
             message = "all prompts of the run have that of its start"
             print(
@@ -32,15 +32,15 @@ class Clock:
 
     @property
     def time(self) -> datetime.datetime:
-        """The fixed time; without one, the time of this call becomes it."""
+        """The fixed time. If none is set yet, the first access sets it to the current time."""
         if self._time is None:
             self._time = datetime.datetime.now()
         return self._time
 
     def pin(self, workdir: epath.Path) -> None:
-        """Fixes the time that the workdir has on record, else the current one, on all hosts alike.
+        """Sets the time to the one that the workdir records or, without a record, to the current.
 
-        Every host calls it. Raises WorkdirError if the record is damaged.
+        All hosts call it and get the first host's time. Raises WorkdirError for a damaged record.
         """
         file = workdir / FILE
         now = datetime.datetime.now().isoformat()
@@ -58,4 +58,4 @@ class Clock:
             write_atomic(workdir / FILE, self.time.isoformat() + "\n")
 
 
-CLOCK = Clock()  # one per process, because a process has the templates of one run only
+CLOCK = Clock()  # one clock per process, because a process works on one run only

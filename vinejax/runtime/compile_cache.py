@@ -1,8 +1,8 @@
-"""Chooses the folder of jax's cache of compiled programs, which the next start loads.
+"""Chooses the folder of jax's persistent cache of compiled programs.
 
-jax finds a program by its text, its shapes, the devices and the versions of jax and XLA, so that
-runs with other seeds, tasks and workdirs share programs. On several hosts the first one writes and
-all read.
+jax finds a program by its text, its shapes, the devices and the versions of jax and XLA, so runs
+with different seeds, tasks and workdirs share programs. If there are several hosts, the first host
+writes programs to the cache, and all hosts read them.
 """
 
 import os
@@ -18,17 +18,17 @@ from vinejax.runtime.distributed import is_writer
 from vinejax.runtime.workdir import is_remote
 
 AUTO, OFF = "auto", ("", "none")  # values of `compile_cache` that name no folder
-LEAST_S = 0.1  # least seconds of compiling to be worth a file: reading from gs:// takes as long
-MOST_BYTES = 4 << 30  # limit of the folder in the user's home
+LEAST_S = 0.1  # minimum compile time in seconds of a cached program; reading gs:// takes as long
+MOST_BYTES = 4 << 30  # maximum size of all programs in the user's cache folder
 MIN_SECONDS = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"  # jax's own variable for `LEAST_S`
 
 
 def use_compile_cache(setting: str, workdir: epath.Path) -> None:
     """Sets the folder of compiled programs for this process, before the first one is compiled.
 
-    `setting` is `compile_cache`: a folder or gs:// path, or '' or 'none' for no cache. 'auto' is
-    jax's own setting (JAX_COMPILATION_CACHE_DIR, or set in Python) if there is one; otherwise it is
-    the user's cache folder or, on several hosts, `compiled` in the workdir, which all hosts share.
+    `setting` is the field `compile_cache`: a folder, a gs:// path, 'auto', or '' or 'none' for no
+    cache. 'auto' means the folder that jax.config has, such as from JAX_COMPILATION_CACHE_DIR. If
+    there is none, it means the user's cache folder or, on several hosts, `compiled` in the workdir.
 
     Raises ConfigError if a named folder cannot be written. If the folder of 'auto' cannot be
     written, a printed line says so, and programs are compiled at every start.
@@ -56,7 +56,7 @@ def use_compile_cache(setting: str, workdir: epath.Path) -> None:
 
 
 def _users_folder() -> epath.Path:
-    """<the user's cache folder>/vinejax/compiled/<kind of processor>.
+    """The folder <the user's cache folder>/vinejax/compiled/<kind of processor>.
 
     A program for a CPU uses the instructions of the CPU that compiled it, and machines with
     different processors can share a home folder.
@@ -76,7 +76,7 @@ def _instructions() -> str:
 
 
 def _fault_of(folder: epath.Path) -> str:
-    """The reason why a folder cannot be written, or ''. A remote folder is not checked."""
+    """The reason why a folder cannot be written; '' if it can be, or if the folder is remote."""
     if is_remote(folder):
         return ""
     folder = epath.Path(os.path.abspath(folder))
@@ -87,11 +87,11 @@ def _fault_of(folder: epath.Path) -> str:
 
 
 def _forget_oldest(folder: Path) -> None:
-    """Deletes the least recently read programs while all together exceed MOST_BYTES.
+    """Deletes the least recently used programs until the rest have at most MOST_BYTES.
 
-    jax's own limit is not used: a process that is killed while it writes an entry leaves one
-    without a time, after which jax writes no entry any more. Folders stay, such as that of XLA's
-    tuning on GPUs.
+    We do not use jax's own size limit. If a process is killed while it writes an entry, the entry
+    has no access time, and with the limit jax then never writes an entry again. Subfolders are not
+    deleted; XLA's results of tuning on GPUs are in one.
     """
     programs = []
     for file in folder.glob("*"):
@@ -99,7 +99,7 @@ def _forget_oldest(folder: Path) -> None:
             continue
         try:
             stat = file.stat()
-        except OSError:  # another process deletes them, too
+        except OSError:  # another process may have deleted the file
             continue
         programs.append((max(stat.st_atime, stat.st_mtime), stat.st_size, file))
     excess = sum(size for _, size, _ in programs) - MOST_BYTES

@@ -16,7 +16,7 @@ class Compiles(NamedTuple):
     seconds: float  # time of compiling and loading, without tracing
 
     def since(self, earlier: "Compiles") -> "Compiles":
-        """The counts since an earlier one."""
+        """The differences between these counts and `earlier` counts."""
         return Compiles(
             self.programs - earlier.programs,
             self.loaded - earlier.loaded,
@@ -45,10 +45,10 @@ jax.monitoring.register_event_listener(_on_event)
 
 
 def compiles() -> Compiles:
-    """The programs made ready since this module was imported."""
+    """The counts of programs made ready since this module was imported."""
     return _total
 
 
 def num_compiles() -> int:
-    """Programs compiled, or loaded from the compile cache, since this module was imported."""
+    """The number of programs compiled or loaded since this module was imported."""
     return _total.programs

@@ -1,4 +1,4 @@
-"""Fits the configuration to the devices of a run: mesh, slots, memory, microbatch and remat."""
+"""Chooses mesh, slots, memory, microbatch, remat and dtype for the devices of a run."""
 
 import contextlib
 import dataclasses
@@ -36,9 +36,9 @@ def found_devices() -> list[Any]:
 
 @contextlib.contextmanager
 def _without_tpu() -> Iterator[None]:
-    """Without a TPU, sets the variables that libtpu would else look for in vain, in five lines.
+    """On a machine without a TPU, sets environment variables that keep libtpu from printing lines.
 
-    Afterwards the environment is as it was, because `num_hosts` reads it, too.
+    The exit of the context removes the variables again, because `num_hosts` reads the environment.
     """
     variables = (
         {} if has_tpu() else {name: x for name, x in NO_TPU.items() if name not in os.environ}
@@ -52,29 +52,28 @@ def _without_tpu() -> Iterator[None]:
 
 
 def host_memory() -> int:
-    """Bytes of this machine's memory."""
+    """The size of this machine's memory in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def with_dtype(cfg: Config) -> Config:
-    """The configuration with the compute dtype that 'auto' means on these devices.
+    """The configuration with `model.compute_dtype` 'auto' replaced by the devices' dtype.
 
-    The run's record has that dtype, so that a resume on devices of another kind cannot change it.
-    Raises UserError if there are no devices.
+    The run records this dtype, so resuming on devices of another kind cannot change it. Raises
+    UserError if there are no devices.
     """
     dtype = cfg.model.dtype_on(found_devices()[0].platform)
     return dataclasses.replace(cfg, model=dataclasses.replace(cfg.model, compute_dtype=dtype))
 
 
 def on_devices(cfg: Config) -> Config:
-    """The configuration with the mesh and the other values of the row for the devices found.
+    """The configuration with the values of one row of `meshes`, such as the sizes of the mesh.
 
-    The row of `meshes` is the one that `topology` names or, without a name, the one that matches
-    the devices. Nothing changes if `meshes` is empty, or if `mesh` is set and no topology is named.
+    The row is the one that `topology` names. If `topology` is empty, it is the row that matches the
+    devices, and then nothing changes if `meshes` is empty or `mesh` is set.
 
-    Raises ConfigError if the topology has no row or is not what the devices are, or if there are
-    rows and the devices match none; UserError if there are no devices, or the number of hosts is
-    wrong: see `check_hosts`.
+    Raises ConfigError if `topology` does not match the devices, or if the row does not exist.
+    Raises UserError if there are no devices, or if the number of hosts is wrong (`check_hosts`).
     """
     devices = found_devices()
     check_hosts()
@@ -99,8 +98,8 @@ def on_devices(cfg: Config) -> Config:
 def with_row(cfg: Config, topology: str) -> Config:
     """The configuration with the values of the row of `meshes` for a topology.
 
-    Without a row the configuration is unchanged if `mesh` is set. Otherwise, and for a name that is
-    not a topology, raises ConfigError.
+    If there is no such row but `mesh` is set, the configuration is returned unchanged. Raises
+    ConfigError if there is neither, or if `topology` is not the name of a topology.
     """
     parse_topology(topology)
     if topology not in cfg.meshes:

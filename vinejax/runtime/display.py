@@ -1,6 +1,6 @@
-"""Shows the progress of a run: a line per record and message, in a terminal also progress bars.
+"""Shows the progress of a run in lines of text and, in a terminal, in progress bars.
 
-Lines and bars count finished iterations, as checkpoints do; metrics.jsonl numbers them from 0.
+Lines and bars show the number of finished iterations. metrics.jsonl numbers iterations from 0.
 """
 
 import sys
@@ -16,27 +16,27 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-# Metric -> label, of the metrics that the line of an iteration shows.
+# Metric -> label, for the metrics that the line of an iteration shows.
 HEADLINE = {
     "reward/mean": "reward",
     "values/mean": "value",
     "actor/kl": "kl",
     "perf/tokens_per_s": "tokens/s",
 }
-SHOWN_AS = {"eval": "validation"}  # stage -> name on the screen, where it is another one
-MOST_NUMBERS = 4  # numbers in a line at most; metrics.jsonl has all of them
-SPEED_S = 86_400.0  # window of the estimated speed: iterations can outlast rich's 30 seconds
+SHOWN_AS = {"eval": "validation"}  # stage -> name on the screen, if the two differ
+MOST_NUMBERS = 4  # maximum number of metrics in the line of an evaluation
+SPEED_S = 86_400.0  # window for the estimate of the speed; an iteration can exceed rich's 30 s
 
 
 class Display:
-    """One line per iteration, one per evaluation, and the messages, on standard output.
+    """Prints a line for each iteration, evaluation and message on standard output.
 
-    In a terminal two bars below them show the iterations of the run and the items of its stage,
-    with the time so far and the time left, estimated without the first iteration, which compiles.
+    In a terminal, two bars below the lines show the iterations of the run and the items of the
+    current stage, each with the elapsed time and an estimate of the remaining time.
     """
 
     def __init__(self, total_iterations: int, finished: int = 0):
-        """`finished` is the number of iterations that earlier processes have done."""
+        """`finished` is the number of iterations that earlier processes of the run finished."""
         self.total = total_iterations
         self.recorded_at = time.monotonic()  # time of the last record
         console = Console(highlight=False, force_jupyter=False)
@@ -54,7 +54,7 @@ class Display:
         self.items = self.bars.add_task("", visible=False)
 
     def open(self) -> None:
-        """Shows the bars, in a terminal."""
+        """Shows the bars if standard output is a terminal."""
         self.bars.start()
 
     def close(self) -> None:
@@ -63,13 +63,13 @@ class Display:
         self.bars.stop()
 
     def stage(self, name: str) -> None:
-        """Shows the name of the stage that begins; '' if no named stage runs."""
+        """Shows the name of the stage that begins; '' removes the bar of the last stage."""
         self.bars.remove_task(self.items)
         shown = SHOWN_AS.get(name, name)
         self.items = self.bars.add_task(shown, total=None, visible=bool(name))
 
     def progress(self, done: int, total: int) -> None:
-        """Shows that `done` of the `total` items of the stage are finished."""
+        """Shows that `done` of the `total` items of the current stage are finished."""
         self.bars.update(self.items, completed=done, total=total)
 
     def message(self, text: str) -> None:
@@ -77,7 +77,7 @@ class Display:
         self.bars.console.print(text, markup=False, emoji=False, soft_wrap=True)
 
     def record(self, iteration: int, step: int, stage: str, metrics: Mapping[str, float]) -> None:
-        """Shows a record of metrics.jsonl: its place, some numbers, and the time since the last."""
+        """Prints a line with a record's iteration or step, some metrics, and the elapsed time."""
         seconds, self.recorded_at = time.monotonic() - self.recorded_at, time.monotonic()
         parts = [f"{label} {text}" for label, text in headline(stage, metrics)]
         parts.append(f"{seconds:.1f} s")
@@ -86,7 +86,7 @@ class Display:
             place = f"iteration {iteration + 1}/{self.total}"
             if seconds_left := self.bars.tasks[0].time_remaining:
                 parts.append(f"eta {format_duration(seconds_left)}")
-        elif stage == "sft":  # it has no iterations
+        elif stage == "sft":  # supervised training has no iterations
             place = f"{stage} step {step}"
         else:
             place = f"{SHOWN_AS.get(stage, stage)} after {iteration}"
@@ -94,7 +94,7 @@ class Display:
 
 
 def headline(stage: str, metrics: Mapping[str, float]) -> list[tuple[str, str]]:
-    """(label, number) of the metrics to show: HEADLINE, or the first metrics of another stage."""
+    """(label, number) for the metrics in HEADLINE; for other stages, for their first metrics."""
     if stage == "train":
         labels = {name: label for name, label in HEADLINE.items() if name in metrics}
     else:
@@ -105,12 +105,12 @@ def headline(stage: str, metrics: Mapping[str, float]) -> list[tuple[str, str]]:
 
 
 def format_number(value: float) -> str:
-    """Three significant digits; from 1000 on whole numbers with commas."""
+    """The number with three significant digits or, from 1000 on, as an integer with commas."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def format_duration(seconds: float) -> str:
-    """A time in two units at most: 7s, 1m20s, 2h05m, 3d04h."""
+    """The duration as a text of at most two units, such as 7s, 1m20s, 2h05m or 3d04h."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"

@@ -1,9 +1,9 @@
-"""Several hosts, one program: how hosts find each other, agree, and exchange results.
+"""Connects the hosts of a run, and exchanges results and decisions between them.
 
-Each host has one process. All run the same Python in the same order, take the same decisions from
-the same seeds, and call the functions below together. Host work that is worth dividing
-(detokenising, grading) is divided by item number: see `is_mine`. Only the first host writes: see
-`is_writer`.
+Each host has one process. All processes run the same Python code with the same seeds, so they make
+the same decisions and call the functions below in the same order. Slow work of the host, such as
+detokenising and grading, is divided by item number (`is_mine`). Only the first host writes files
+(`is_writer`).
 
 When a host dies, jax ends the others with SIGABRT as soon as they miss its heartbeat. They get no
 exception, so the launcher has to find out which host died first (tpu/launch.sh).
@@ -27,17 +27,17 @@ from vinejax.core.settings import DistributedConfig
 METADATA = "http://metadata.google.internal/computeMetadata/v1/instance/attributes/"
 WORKERS = "worker-network-endpoints"  # a comma-separated list, on VMs with TPUs
 METADATA_TIMEOUT_S = 3
-JAX_EXTRA_S = 60  # jax waits this much longer for absent hosts, so that our line comes first
+JAX_EXTRA_S = 60  # jax waits this much longer for missing hosts, so that our message comes first
 TPU_DEVICES = ("/dev/accel0", "/dev/vfio/0")
 
 
 def num_hosts() -> int:
-    """The number of processes of this program, found in the environment without asking a device.
+    """The number of processes of this program, found without initialising devices.
 
     The sources are JAX_NUM_PROCESSES, TPU_WORKER_HOSTNAMES (set by GKE or the user), the metadata
-    of a TPU VM, and the variables of Slurm and Open MPI. jax detects the same clusters, but only
-    inside `jax.distributed.initialize`, which raises for a lone process and waits for hosts that do
-    not exist; whether to call it has to be known before. `check_hosts` catches a wrong answer.
+    of a TPU VM, and the variables of Slurm and Open MPI. jax can detect such clusters only inside
+    `jax.distributed.initialize`, which fails for a single process. So the number has to be known
+    before this function is called. `check_hosts` detects a wrong number.
     """
     environ = os.environ
     if "JAX_NUM_PROCESSES" in environ:
@@ -54,16 +54,16 @@ def num_hosts() -> int:
 
 
 def has_tpu() -> bool:
-    """Whether this machine has a TPU, by its device files."""
+    """Whether this machine has the device files of a TPU."""
     return any(Path(device).exists() for device in TPU_DEVICES)
 
 
 def initialize(cfg: DistributedConfig) -> None:
-    """Connects to the other hosts, if there are any. Call it before anything asks a device.
+    """Connects to the other hosts, if there are any. Must be called before jax uses a device.
 
     Raises UserError if the environment names only some of the hosts, or if the first host does not
-    answer in time. If another host is missing, all processes print a line and exit with code 2: jax
-    waits in a call that no exception leaves, and would end with a stack trace of C++.
+    answer in time. If another host is missing, all processes print a line and exit with code 2. jax
+    would wait in a call that no exception can leave, and end with a C++ stack trace.
     """
     hosts = num_hosts()
     if hosts == 1:
@@ -95,7 +95,7 @@ def initialize(cfg: DistributedConfig) -> None:
 
 
 def _give_up(hosts: int, timeout_s: int) -> None:
-    """Ends this process, which has waited for the others in vain."""
+    """Prints an error and ends this process, because some hosts have not connected in time."""
     message = f"not all of {hosts} hosts came within {timeout_s} s (distributed.timeout_s)"
     remedy = "start the same command on each, at most that long after one another"
     print(
@@ -107,7 +107,7 @@ def _give_up(hosts: int, timeout_s: int) -> None:
 def check_hosts() -> None:
     """Raises UserError unless jax has connected as many processes as the environment names.
 
-    Unconnected processes would each count as the first one and write the files.
+    Otherwise each unconnected process would act as the first host and write the files.
     """
     import jax
 
@@ -121,10 +121,10 @@ def check_hosts() -> None:
 
 
 def leave(status: int, at_once: bool = False) -> NoReturn:
-    """Ends this process.
+    """Ends this process with the exit code `status`.
 
-    On several hosts it skips the normal exit, which would wait for the other hosts while they wait
-    for this one. `at_once` skips it on one host, too.
+    With several hosts, or with `at_once`, the function skips Python's normal exit. The normal exit
+    would wait for the other hosts, while they wait for this host.
     """
     if at_once or num_hosts() > 1:
         sys.stdout.flush()
@@ -134,30 +134,30 @@ def leave(status: int, at_once: bool = False) -> NoReturn:
 
 
 def is_writer() -> bool:
-    """Whether this host writes the files and the screen."""
+    """Whether this host is the first one, which writes the files and prints."""
     import jax
 
     return jax.process_index() == 0
 
 
 def process_place() -> tuple[int, int]:
-    """(number of this process, number of all)."""
+    """(index of this process, number of all processes)."""
     import jax
 
     return jax.process_index(), jax.process_count()
 
 
 def is_mine(i: int) -> bool:
-    """Whether this host works on item `i` of a list that all hosts have."""
+    """Whether this host is to process item `i` of a list that all hosts have."""
     import jax
 
     return i % jax.process_count() == jax.process_index()
 
 
 def exchange(value: object) -> list[Any]:
-    """The values of all hosts, in the hosts' order. Values must be valid in JSON.
+    """A list of the values of all hosts, in the order of the hosts.
 
-    All hosts make the same calls in the same order.
+    A value must be valid in JSON. All hosts must make the same calls in the same order.
     """
     import jax
     import numpy as np
@@ -175,9 +175,9 @@ def exchange(value: object) -> list[Any]:
 
 
 def start_maximum(number: int) -> Any:
-    """The maximum of a number over all hosts, i32[], computed behind all programs started so far.
+    """Starts to compute the maximum of a number over all hosts; returns it as an array, i32[].
 
-    All hosts make the same calls. Reading the result waits for the programs.
+    Reading the result waits for all programs started so far. All hosts must make the same calls.
     """
     import jax
     import numpy as np
@@ -190,7 +190,7 @@ def start_maximum(number: int) -> Any:
 
 @functools.cache
 def _maximum_program() -> tuple[Any, Any, Any]:
-    """(a device of this host, a sharding with one number per host, the program)."""
+    """(a device of this host, a sharding with one number per host, a program for the maximum)."""
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -204,15 +204,15 @@ def _maximum_program() -> tuple[Any, Any, Any]:
 
 
 def shared_work(results: dict[int, Any]) -> dict[int, Any]:
-    """The results of all hosts by item number; `results` has those of this host, valid in JSON."""
+    """Item number -> result, from all hosts. `results` are this host's results, valid in JSON."""
     parts = exchange(list(results.items()))
     return {i: value for part in parts for i, value in part}
 
 
 def barrier(name: str, facts: object = None) -> None:
-    """Waits until all hosts have called it.
+    """Waits until all hosts have called this function.
 
-    Raises RuntimeError if a host called it with another `name`, or with `facts` of another repr.
+    Raises RuntimeError if the hosts differ in `name` or in the repr of `facts`.
     """
     import jax
     from jax.experimental.multihost_utils import sync_global_devices
@@ -230,7 +230,7 @@ def barrier(name: str, facts: object = None) -> None:
 
 
 def _named_hosts(hosts: int, port: int) -> dict[str, Any]:
-    """Arguments of `jax.distributed.initialize` that name the hosts; {} where jax detects them."""
+    """Arguments of `jax.distributed.initialize` from JAX_NUM_PROCESSES etc.; {} if it is unset."""
     if "JAX_NUM_PROCESSES" not in os.environ:
         return {}
     for name in ("JAX_COORDINATOR_ADDRESS", "JAX_PROCESS_ID"):
@@ -244,7 +244,7 @@ def _named_hosts(hosts: int, port: int) -> dict[str, Any]:
 
 
 def _wait_for(coordinator: str, timeout_s: int) -> None:
-    """Waits until the first host listens; jax would end the process instead of raising."""
+    """Waits until the first host listens. Raises UserError after `timeout_s` seconds."""
     host, _, port = coordinator.rpartition(":")
     deadline = time.monotonic() + timeout_s
     while True:
@@ -269,7 +269,7 @@ def _env_number(name: str) -> int:
 
 
 def _num_tpu_workers() -> int:
-    """Hosts of a TPU slice, from the metadata server of Google's VMs; 1 if it does not answer."""
+    """The number of hosts of a TPU slice by Google's metadata server; 1 if that does not answer."""
     request = urllib.request.Request(METADATA + WORKERS, headers={"Metadata-Flavor": "Google"})
     try:
         with urllib.request.urlopen(request, timeout=METADATA_TIMEOUT_S) as answer:

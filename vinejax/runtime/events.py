@@ -1,8 +1,8 @@
-"""Writes TensorBoard's events with the file writer inside tensorboardX's `SummaryWriter`.
+"""Writes TensorBoard's events with `EventsWriter`, the file writer of tensorboardX.
 
-`SummaryWriter` itself hands events to a thread. On a full disk that thread dies with a traceback,
-and a run would wait forever to put its eleventh event into the thread's queue. With the file writer
-the run ends with one line. Only a run imports tensorboardX, because that imports torch, if it is
+tensorboardX's `SummaryWriter` writes events in a thread. On a full disk the thread dies, and a run
+would wait forever for space in the thread's queue. With `EventsWriter` the run ends with an error
+of one line. tensorboardX is imported only in a run, because it imports torch, if torch is
 installed, which takes two seconds.
 """
 
@@ -15,19 +15,19 @@ from etils import epath
 
 from vinejax.runtime.workdir import is_remote
 
-UPLOAD_S = 30  # seconds between two uploads to an object store, each of the whole file
+UPLOAD_S = 30  # minimum seconds between two uploads of the whole file to an object store
 
 
 class Events:
-    """A file of events in a folder."""
+    """A TensorBoard file of events in a folder."""
 
     def __init__(self, folder: epath.Path, purge: int | None, suffix: str):
-        """Makes the file. Raises OSError.
+        """Creates the file. Raises OSError if that fails.
 
         Args:
-          folder: made if it is absent.
+          folder: the folder, which is created if it does not exist.
           purge: the first step whose events in earlier files TensorBoard drops; None: no step.
-          suffix: of the file's name, after the time in seconds.
+          suffix: the end of the file's name, after the time in seconds.
         """
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore
@@ -41,7 +41,7 @@ class Events:
             self._writer.write_event(Event(wall_time=time.time(), step=purge, session_log=start))
 
     def add(self, values: Mapping[str, float], at: int) -> None:
-        """Writes the values at a step, except those that are not finite. Raises OSError."""
+        """Writes the finite values of step `at`. Raises OSError if the file cannot be written."""
         from tensorboardX.proto.event_pb2 import Event  # pyright: ignore
         from tensorboardX.summary import scalar
 
@@ -54,5 +54,5 @@ class Events:
             self._flushed = time.monotonic()
 
     def close(self) -> None:
-        """Writes what is left. Raises OSError."""
+        """Writes the remaining events and closes the file. Raises OSError if writing fails."""
         self._writer.close()

@@ -11,9 +11,9 @@ from vinejax.runtime.distributed import is_writer
 
 
 def save_arrays(file: epath.Path, tree: Any) -> None:
-    """Writes the arrays of a tree to an npz file, named by their paths in the tree.
+    """Writes the arrays of a tree to an npz file, in which their names are their paths in the tree.
 
-    All hosts call it, because an array may have parts on each host; only the first host writes.
+    All hosts must call it, because every host may hold a part of an array. The first host writes.
     """
     arrays: dict[str, Any] = {
         jax.tree_util.keystr(path, simple=True, separator="."): whole_array(x)
@@ -25,7 +25,7 @@ def save_arrays(file: epath.Path, tree: Any) -> None:
 
 
 def whole_array(x: jax.Array | np.ndarray) -> np.ndarray:
-    """The whole array, gathered from all hosts. All hosts call it, in the same order."""
+    """`x` as a NumPy array, gathered from all hosts. All hosts must make the same calls."""
     if isinstance(x, jax.Array) and not x.is_fully_addressable:
         x = multihost_utils.process_allgather(x, tiled=True)
     return np.asarray(x)

@@ -1,4 +1,4 @@
-"""The lock of a workdir: one process at a time trains there."""
+"""The lock of a workdir, which lets only one process at a time train there."""
 
 import contextlib
 import errno
@@ -14,25 +14,25 @@ from etils import epath
 from vinejax.core.errors import WorkdirError
 from vinejax.runtime.workdir import is_remote
 
-FILE = ".lock"  # of the workdir; it stays when the lock is released
+FILE = ".lock"  # file in the workdir, which is not deleted when the lock is released
 TAKEN = (errno.EWOULDBLOCK, errno.EACCES)  # errors of flock if another process has the lock
-MOMENT_S = 0.05  # seconds before the second try; `is_locked` takes far less
+MOMENT_S = 0.05  # seconds before the second try; `is_locked` holds the lock for less time
 
 
 class WorkdirLock(contextlib.AbstractContextManager["WorkdirLock"]):
     """The right to train in a workdir, held until the context manager exits or the process ends.
 
-    The operating system keeps the lock (flock) and releases it when the process dies, however it
-    dies. The file names the holder, for the error of another process. A remote workdir, such as
-    `gs://`, has no lock, and neither has a file system without locks, which a line reports.
+    The operating system manages the lock (flock) and releases it whenever the process ends. The
+    file names the process that holds the lock, for the error messages of other processes. Remote
+    workdirs, such as gs:// paths, and file systems without flock have no lock.
     """
 
     def __init__(self, workdir: epath.Path, is_wanted: bool = True):
-        """Takes nothing yet.
+        """Prepares the lock without taking it.
 
         Args:
           workdir: an absolute path; the folder need not exist.
-          is_wanted: whether `take` takes the lock; False for hosts that do not write.
+          is_wanted: whether `take` is to take the lock; False on hosts that do not write.
         """
         self._workdir = workdir
         self._is_wanted = is_wanted and not is_remote(workdir)
@@ -44,9 +44,9 @@ class WorkdirLock(contextlib.AbstractContextManager["WorkdirLock"]):
     def take(self, make: bool = True) -> None:
         """Takes the lock unless this object holds it already.
 
-        Without `make` a workdir that has no lock file is left as it is, so that a run that then
-        fails for another reason leaves no file. Raises WorkdirError, which names the host and the
-        process of the holder, if another process has the lock.
+        If `make` is False and the workdir has no lock file, nothing happens, so that a run that
+        fails later leaves no file. Raises WorkdirError if another process has the lock. Prints a
+        line if the file system has no locks.
         """
         path = self._workdir / FILE
         if not self._is_wanted or self._file is not None or not (make or path.exists()):
@@ -76,7 +76,7 @@ class WorkdirLock(contextlib.AbstractContextManager["WorkdirLock"]):
     def release(self) -> None:
         """Releases the lock by closing its file.
 
-        The file stays, because otherwise two processes could each lock a file of this name.
+        The file is not deleted. Otherwise two processes could lock two files of the same name.
         """
         if self._file is not None:
             os.close(self._file)
@@ -84,9 +84,9 @@ class WorkdirLock(contextlib.AbstractContextManager["WorkdirLock"]):
 
 
 def is_locked(workdir: epath.Path) -> bool:
-    """Whether a process has the lock of a workdir; False where there are no locks.
+    """Whether a process has the lock of a workdir; False if the workdir cannot have a lock.
 
-    It tries to take the lock for a moment, shared with other processes that call this function.
+    The function takes the lock for a moment, in a mode that several callers can hold together.
     """
     if is_remote(workdir):
         return False
@@ -122,7 +122,7 @@ def _write_holder(file: int) -> None:
 
 
 def _read_holder(file: int) -> str:
-    """The holder's process and host, as far as the file says."""
+    """The process and host that hold the lock, or 'another process' if the file is unreadable."""
     try:
         found = json.loads(os.pread(file, 4096, 0))
         return f"process {int(found['pid'])} on host {found['host']}"

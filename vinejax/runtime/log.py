@@ -1,4 +1,4 @@
-"""Records a run: metrics.jsonl, TensorBoard events, W&B, episodes, and the display."""
+"""Records a run in metrics.jsonl, TensorBoard events, W&B and files of episodes, and shows it."""
 
 import contextlib
 import importlib
@@ -20,30 +20,30 @@ from vinejax.runtime.events import Events
 from vinejax.runtime.watchdog import sign
 from vinejax.runtime.workdir import is_remote, write_atomic
 
-LISTED = 8  # numbers in a message
+LISTED = 8  # maximum number of line numbers in a message
 
 # Stages of a run, each with records of its own. 'train' is an iteration of the method. 'sft' is
 # supervised training, which has no iterations. 'eval' and 'test' are evaluations.
 
 
 def number_field(stage: str) -> str:
-    """The field that numbers a stage's records: optimizer steps of 'sft', else iterations."""
+    """The field that numbers the records of a stage: 'step' for 'sft', otherwise 'iteration'."""
     return "step" if stage == "sft" else "iteration"
 
 
 def is_training(stage: str) -> bool:
-    """Whether the stage changes the policy, so that a resumed run records it again in order."""
+    """Whether the stage trains the policy. A resumed run repeats its later records in order."""
     return stage in ("train", "sft")
 
 
 class RunLog:
-    """Writes and shows the measurements of a run; a context manager.
+    """A context manager that writes and shows the measurements of a run.
 
-    Only the writing process writes and shows; in the others every method does nothing.
+    Only the process with `is_writer` writes and shows anything.
 
     `timings` has `timing_s/<stage>`, the seconds spent in each stage since the last record, which
-    the caller adds to the next record. JAX returns before it has computed, so a stage has to fetch
-    a result for its time to mean something.
+    the caller adds to the next record. JAX calls return before their results are computed. So the
+    time of a stage is only meaningful if the stage fetches a result.
     """
 
     def __init__(
@@ -54,22 +54,22 @@ class RunLog:
         is_writer: bool = True,
         resumed_at: int | None = None,
     ):
-        """Starts the W&B run, if there is one; entering the context opens the rest.
+        """Starts the W&B run, if `cfg` asks for one, and repairs the files of earlier processes.
 
-        Lines of metrics.jsonl that cannot be read are dropped. A printed line reports them, and
-        metrics.jsonl.damaged keeps the file as it was. Printed lines also report iterations before
-        `resumed_at` without a record, and files of episodes that end in mid-line.
+        The method drops unreadable lines of metrics.jsonl and prints their numbers. Unless only
+        the last line was cut off, it copies the old file to metrics.jsonl.damaged. It also reports
+        iterations before `resumed_at` without a record, and cut files of episodes.
 
         Raises ConfigError if `cfg.wandb` is set and the package is not installed.
 
         Args:
           workdir: the folder of the run.
           cfg: settings of the log.
-          total_iterations: iterations of the whole run, for the estimate of the time left.
+          total_iterations: the number of iterations of the whole run.
           is_writer: whether this process writes and shows.
-          resumed_at: the first iteration that this process will train, 0 for a new run. Records of
-            an earlier process from there on are dropped, because they will come again. None: the
-            process does not train, and nothing is dropped.
+          resumed_at: the first iteration that this process will train, 0 for a new run. Earlier
+            records of this and later iterations are dropped, because they will be repeated. None:
+            the process does not train, and no such record is dropped.
         """
         self.timings: dict[str, float] = {}
         self._workdir = workdir
@@ -104,11 +104,11 @@ class RunLog:
         """Records numbers in metrics.jsonl, TensorBoard and W&B, and shows some of them.
 
         Args:
-          iteration: number of the trained iteration, from 0; for other stages the number of
-            trained iterations.
-          step: optimizer updates so far.
+          iteration: for 'train', the index of the iteration, from 0; for other stages, the number
+            of finished iterations.
+          step: the number of optimizer updates so far.
           stage: 'train', 'eval', 'test' or 'sft'.
-          values: numbers, also NumPy or JAX scalars; the file has null for those not finite.
+          values: numbers, or NumPy or JAX scalars; numbers that are not finite become null.
         """
         self.timings = {}
         if not self._is_writer:
@@ -124,7 +124,7 @@ class RunLog:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Shows `name` as the current stage, and adds its time to `timings`."""
+        """Shows `name` as the current stage; adds the duration of the context to `timings`."""
         start = time.monotonic()
         self._stages.append(name)
         self._display.stage(name)
@@ -138,11 +138,11 @@ class RunLog:
             self.timings[key] = self.timings.get(key, 0.0) + time.monotonic() - start
 
     def progress(self, done: int, total: int) -> None:
-        """Shows in a terminal that `done` of `total` items of the current stage are finished."""
+        """Shows in a terminal that `done` of the `total` items of the stage are finished."""
         self._display.progress(done, total)
 
     def episodes(self, iteration: int, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Writes episodes/<iteration>.jsonl with one row per line, completely or not at all."""
+        """Writes the rows to episodes/<iteration>.jsonl, one per line, in one atomic operation."""
         if not self._is_writer:
             return
         folder = self._workdir / "episodes"
@@ -156,7 +156,7 @@ class RunLog:
             self._display.message(text)
 
     def _events_of(self, stage: str, at: int) -> Events:
-        """The TensorBoard events of a stage, in a folder of its own; the first event is at `at`."""
+        """The TensorBoard file of a stage, which the first call makes for events from `at` on."""
         if stage not in self._events:
             # TensorBoard forgets what an earlier process wrote from `purge` on: see `_MetricsFile`.
             purge = at if number_field(stage) == "step" else self._resumed_at
@@ -170,7 +170,7 @@ class RunLog:
 
 
 class _MetricsFile:
-    """The file metrics.jsonl, which has each record once even after a run was resumed."""
+    """The file metrics.jsonl, which contains each record only once, even if a run is resumed."""
 
     def __init__(self, path: epath.Path, resumed_at: int | None):
         self._path = path
@@ -180,7 +180,7 @@ class _MetricsFile:
         def comes_again(stage: str, at: int) -> bool:
             if resumed_at is None or number_field(stage) == "step":
                 return False
-            # The evaluation before iteration `resumed_at` may be repeated or not: see `append`.
+            # The evaluation before iteration `resumed_at` may or may not be repeated: see `append`.
             return at >= resumed_at if is_training(stage) else at > resumed_at
 
         if path.exists():
@@ -199,7 +199,7 @@ class _MetricsFile:
             self.remarks.append(f"{path}: {message}")
 
     def append(self, line: dict[str, object]) -> None:
-        """Writes a record; replaces an earlier process's record of the same stage and number."""
+        """Writes a record, in place of an earlier process's record of the same stage and number."""
         stage, at = _place(line)
         if (stage, at) in self._earlier:
             in_order = is_training(stage)  # all later records of the stage will come again too
@@ -217,11 +217,11 @@ class _MetricsFile:
                 file.write(text)
 
     def _lines(self) -> list[bytes]:
-        """The lines of the file with their ends. Only '\\n' ends a line."""
+        """The lines of the file, each with its '\\n'. Other line separators do not split lines."""
         return self._path.read_bytes().splitlines(keepends=True)
 
     def _repair(self) -> None:
-        """Drops lines that are not records, such as a last line that a crash cut off."""
+        """Removes lines that are not records, such as a last line that a crash cut off."""
         lines = self._lines()
         bad = [i for i, line in enumerate(lines) if not _is_record(line)]
         if not bad:
@@ -238,7 +238,7 @@ class _MetricsFile:
         write_atomic(self._path, kept.decode())
 
     def _drop(self, is_stale: Callable[[str, int], bool]) -> set[tuple[str, int]]:
-        """Rewrites the file without stale lines; returns the places of these lines."""
+        """Removes the records with is_stale(*place); returns the places of these records."""
         lines = self._lines()
         places = [_place(json.loads(line)) for line in lines]
         stale = {place for place in places if is_stale(*place)}
@@ -249,7 +249,7 @@ class _MetricsFile:
 
 
 def _is_record(line: bytes) -> bool:
-    """Whether a line of metrics.jsonl, with its end, is a record of a stage with its number."""
+    """Whether a line of metrics.jsonl is complete, with its '\\n', and has a stage and a number."""
     try:
         stage, at = _place(json.loads(line.decode()))
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -258,7 +258,7 @@ def _is_record(line: bytes) -> bool:
 
 
 def _cut_episodes(folder: epath.Path, resumed_at: int | None) -> list[str]:
-    """A line for each finished iteration whose file of episodes ends in mid-line."""
+    """A message for each finished iteration whose file of episodes ends within a line."""
     if is_remote(folder) or not resumed_at:
         return []
     files = [folder / f"{iteration}.jsonl" for iteration in range(resumed_at)]
@@ -274,13 +274,13 @@ def _is_cut(file: epath.Path) -> bool:
 
 
 def _place(line: dict) -> tuple[str, int]:
-    """(stage, iteration) of a record; for supervised training (stage, step)."""
+    """The place of a record, which is (stage, iteration), or (stage, step) for stage 'sft'."""
     stage = line["stage"]
     return stage, line[number_field(stage)]
 
 
 def _strict(value: object) -> object:
-    """The value for strict JSON: NumPy and JAX values as lists and numbers, NaN and infinity null.
+    """The value for strict JSON: arrays become lists or numbers, NaN and infinity become null.
 
     Raises TypeError for a value that JSON cannot express.
     """
@@ -298,7 +298,7 @@ def _strict(value: object) -> object:
 
 
 def _start_wandb(workdir: epath.Path, cfg: LogConfig) -> Any:
-    """Starts a W&B run, or continues that of an earlier process in `workdir`."""
+    """Starts a W&B run, or continues the W&B run that an earlier process started in `workdir`."""
     try:
         wandb = importlib.import_module("wandb")
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Moves arrays to the hosts' memory while the devices need theirs for other arrays."""
+"""Moves arrays to host memory and back, so that device memory is free for other arrays."""
 
 from typing import Any, TypeVar
 
@@ -8,7 +8,7 @@ Tree = TypeVar("Tree")  # a pytree of arrays
 
 
 def to_host(tree: Tree) -> Tree:
-    """The arrays in pinned host memory; each device's part lies on the device's own host.
+    """The arrays in pinned host memory. Each host holds the parts of its own devices.
 
     NumPy arrays stay as they are.
     """
@@ -16,7 +16,7 @@ def to_host(tree: Tree) -> Tree:
 
 
 def to_device(tree: Tree) -> Tree:
-    """The arrays in device memory; those that are there already stay as they are."""
+    """The arrays in device memory. Arrays that are already there, and NumPy arrays, do not move."""
     return _moved(tree, "device")
 
 

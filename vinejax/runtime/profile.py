@@ -9,10 +9,10 @@ from etils import epath
 
 @contextlib.contextmanager
 def profiler(span: str, folder: epath.Path) -> Iterator[Callable[[int], None]]:
-    """Traces the iterations start <= i < stop of `span` = 'start:stop' ('': none) into `folder`.
+    """Traces iterations start, ..., stop - 1 into `folder`, where `span` is 'start:stop'.
 
-    Yields a function to call with the number of each iteration before it starts. Leaving the
-    context closes a trace that is still open.
+    If `span` is '', nothing is traced. The context yields a function, which the caller must call
+    before each iteration with the iteration's number. A trace also ends with the context.
     """
     start, stop = map(int, span.split(":")) if span else (-1, -1)
     is_open = False

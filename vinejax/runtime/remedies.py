@@ -1,4 +1,4 @@
-"""Remedies, in one line each, for errors of the machine: full disks, permissions, memory."""
+"""Explains errors of the machine, such as full disks, permissions and memory, in one line."""
 
 import errno
 import re
@@ -16,7 +16,7 @@ PROGRAM = re.compile(r"executable_name='(?:jit_)?([\w.]+)'")
 
 
 def remedy(error: Exception) -> str | None:
-    """The cause and the remedy of an error of the file system or of device memory; else None."""
+    """The cause and remedy of a file system or device memory error; None for other errors."""
     if isinstance(error, OSError) and error.errno in OF_FILES:
         where = error.filename or "a file of the workdir"
         return f"{where}: {error.strerror}; {OF_FILES[error.errno]}"

@@ -1,7 +1,7 @@
-"""The status of a run, `status.json`: its process writes it after iterations and at its end.
+"""Writes and reads `status.json`, the status of a run, which the run renews after iterations.
 
-A killed process writes nothing. A reader of the file notices all the same, because the lock of the
-workdir is free or the last status is too old.
+A killed process cannot write its end. A reader recognises it, because the lock of the workdir is
+free or the last status is too old.
 """
 
 import dataclasses
@@ -16,20 +16,20 @@ from etils import epath
 from vinejax.runtime.lock import is_locked
 from vinejax.runtime.workdir import is_remote, write_atomic
 
-FILE = "status.json"  # of the workdir
+FILE = "status.json"  # in the workdir
 State = Literal["running", "finished", "stopped", "failed", "lost"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """The status of a run. The state `lost` is never written: see `read_status`."""
+    """The status of a run. The state 'lost' is never written; `read_status` may return it."""
 
     state: State
     done: int  # finished iterations
-    total: int  # iterations of the configuration
+    total: int  # iterations that the configuration asks for
     at: float  # time of writing, in seconds since 1970
     patience_s: float = 0.0  # seconds within which a running process renews the status
-    why: str = ""  # reason for which the run stopped or failed
+    why: str = ""  # reason why the run stopped or failed
     host: str = dataclasses.field(default_factory=socket.gethostname)
     pid: int = dataclasses.field(default_factory=os.getpid)
 
@@ -39,11 +39,11 @@ def write_status(workdir: epath.Path, status: Status) -> None:
 
 
 def read_status(workdir: epath.Path) -> Status | None:
-    """The status of the run in a workdir; None without a file, or for a damaged one.
+    """The status of the run in a workdir; None if the file is missing or damaged.
 
-    A run whose last status is 'running' is `lost` if no process has the lock of the workdir. A
-    process of another host, or one that trains in a remote workdir, may hold a lock that cannot be
-    seen from here. Such a run is lost after `patience_s` seconds without a new status.
+    If the last state is 'running' but no process has the lock of the workdir, the run's process has
+    died, and the result's state is 'lost'. The lock of a process on another host, or of a remote
+    workdir, cannot be seen. Such a run is lost after `patience_s` seconds without a new status.
     """
     try:
         record: dict[str, Any] = json.loads((workdir / FILE).read_text(encoding="utf-8"))

@@ -1,10 +1,10 @@
-"""Requests to stop: a signal sets a flag, which loops poll between chunks and minibatches.
+"""Handles requests to stop: a signal sets a flag that loops poll between chunks and minibatches.
 
-A signal handler that raises can interrupt any line, even one in a library that swallows the
-exception, and leaves half a result. Here the handlers do nothing. Python writes the numbers of
+A signal handler that raises an exception can interrupt any line, even in a library that ignores the
+exception and leaves a partial result. So our handlers do nothing. Python writes the numbers of
 signals to a pipe, and a thread reads them, even while the main thread is in a compiled program.
 Within `deferred`, the thread sets the flag, `Watch.look` raises Stopped in the main thread, and the
-run saves its state for the next start. Outside it, the process ends at once.
+run saves its state for the next start. Outside `deferred`, the thread ends the process at once.
 """
 
 import contextlib
@@ -22,19 +22,19 @@ SHOW_CURSOR = b"\x1b[?25h"  # the bars of a run hide the cursor
 
 
 class Stopped(Exception):
-    """A request to stop the run. `exit_code` is the status that a shell reports for the signal."""
+    """Raised after a request to stop. `exit_code` is 128 + the signal number, as in a shell."""
 
     def __init__(self, number: int):
-        """`number` is the signal's."""
+        """`number` is the number of the signal."""
         super().__init__(f"stopped by {signal.Signals(number).name}")
         self.exit_code = 128 + number
         self.next_start = ""  # a phrase that says where the next start goes on
 
 
 class _Request:
-    """The state of the module: the signal that came, and whether the stop is deferred."""
+    """The state of the module: the signal received, and whether a request to stop is deferred."""
 
-    number = 0  # of the first signal; 0: none
+    number = 0  # number of the first signal; 0: there was no signal
     is_deferred = False
     is_listening = False
 
@@ -42,8 +42,8 @@ class _Request:
 def listen() -> None:
     """Handles SIGTERM, SIGINT and SIGHUP, except those that this process was started to ignore.
 
-    Call it in the main thread, after libraries that set handlers of their own. A further call only
-    sets the handlers again.
+    Must be called in the main thread, after libraries have set their own handlers. Another call
+    only sets the handlers again.
     """
     for number in SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
@@ -61,7 +61,7 @@ def listen() -> None:
 def deferred() -> Iterator[None]:
     """A context in which a request to stop waits for the next `Watch.look`, which raises Stopped.
 
-    A second SIGINT (Ctrl-C) ends the process at once nevertheless.
+    Even in this context, a second SIGINT (Ctrl-C) ends the process at once.
     """
     _Request.number, _Request.is_deferred = 0, True
     try:
@@ -71,9 +71,9 @@ def deferred() -> Iterator[None]:
 
 
 def request(number: int) -> None:
-    """Asks to stop, as the signal of this number does.
+    """Requests a stop, as the signal with this number does.
 
-    Outside `deferred`, and for a second SIGINT, it ends the process.
+    The function ends the process outside `deferred`, and after a second SIGINT.
     """
     if not _Request.is_deferred:
         _leave(number, "nothing of this stage is kept; the same command does it again")
@@ -88,23 +88,23 @@ def request(number: int) -> None:
 class Watch:
     """Polls for a request to stop, once per step of a loop.
 
-    On several hosts all make the same calls, and all stop at the same step if one gets a request.
-    Each call starts a maximum over the hosts behind the programs started so far, and reads the
-    maximum of the previous call, so that the devices never wait for the hosts.
+    If one of several hosts gets a request, all hosts stop at the same step, so all must make the
+    same calls. Each call starts a program that computes the maximum of the hosts' signal numbers,
+    and reads the maximum of the previous call, so the devices never wait for the hosts.
 
-    CPU devices run programs concurrently, and the transport between hosts would then mix up their
-    collectives. There a call with a `result` waits for the result and for the maximum, and a call
-    without one does nothing.
+    CPU devices run programs concurrently, which would mix up the collectives of several hosts. So
+    on CPU a call with a `result` waits for the result and for the maximum, and a call without a
+    result does nothing.
     """
 
     def __init__(self):
         self._previous: Any = None
 
     def look(self, result: Any = None) -> None:
-        """Raises Stopped if a request has come; gives the watchdog a sign of life.
+        """Raises Stopped after a request to stop. Records a heartbeat for the watchdog.
 
-        `result` has an array of each program of the step that was just started. The call waits for
-        the arrays of the previous step, so the host is at most one step ahead of the devices.
+        `result` has an array of each program of the step that was just started. On one host, the
+        call waits for the previous `result`, so the host is at most one step ahead of the devices.
         """
         import jax
 
@@ -131,7 +131,7 @@ class Watch:
 
 
 def _do_nothing(*_: object) -> None:
-    """Replaces the default action of a signal, whose number is in the pipe already."""
+    """A signal handler that does nothing. Python has written the signal's number to the pipe."""
 
 
 def _read(pipe: int) -> None:
@@ -142,7 +142,7 @@ def _read(pipe: int) -> None:
 
 
 def _leave(number: int, what: str) -> None:
-    """Ends the process without unwinding, which no lock of the main thread can delay."""
+    """Prints a line and ends the process at once, without raising an exception."""
     if sys.stdout.isatty():
         os.write(1, SHOW_CURSOR)
     _say(f"stopped by {signal.Signals(number).name}; {what}")
@@ -150,5 +150,5 @@ def _leave(number: int, what: str) -> None:
 
 
 def _say(text: str) -> None:
-    with contextlib.suppress(OSError):  # a terminal that has gone
+    with contextlib.suppress(OSError):  # the terminal may be closed
         os.write(2, f"vinejax: {text}\n".encode())

@@ -1,7 +1,7 @@
-"""Accelerators by name: 'v5e:16x16', 'v5p:4x4x4', 'h100:8', 'cpu:8'. Sizes count chips.
+"""Names of accelerators, such as 'v5e:16x16', 'v5p:4x4x4', 'h100:8', 'cpu:8'. Sizes are in chips.
 
-The tables have the peaks of chips, the shapes of slices and their numbers of hosts. Nothing here
-asks a device or imports jax. `tpu/renting.py` adds what its scripts need to rent a slice.
+The tables have the peak rates of chips and the shapes of slices. This module does not import jax or
+use a device. `tpu/renting.py` has further facts about renting slices.
 """
 
 import dataclasses
@@ -19,13 +19,13 @@ Shape = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """Peaks of one chip as its maker states them; no program reaches all of them together."""
+    """The peak rates of one chip by its maker. No program reaches all of them together."""
 
-    hbm_gib: float  # GiB (2^30) for programs: less than a TPU has in all, all of a GPU's
+    hbm_gib: float  # GiB for programs; on a TPU less than the chip has, on a GPU all memory
     bf16_tflops: float  # 10^12 dense bfloat16 operations per second
     hbm_gb_s: float  # 10^9 bytes per second from and to memory
     link_gb_s: float  # 10^9 bytes per second out of the chip over all its links, one direction
-    links: int = 1  # links of a TPU to its neighbours in two or three dimensions
+    links: int = 1  # number of links of a TPU to its neighbours in two or three dimensions
     clock_ghz: float = 0.0  # 10^9 cycles per second of a TPU, from its peak and its matrix units
 
 
@@ -34,10 +34,10 @@ class Kind:
     """Properties shared by all slices of one kind of chip."""
 
     chip: Chip
-    device_kinds: tuple[str, ...]  # patterns of jax's `device_kind`
-    rent: tuple[str, int] = ("", 1)  # prefix of the accelerator type, and its count per chip
-    shapes: tuple[Shape, ...] = ()  # offered TPU slices, without multiples of a 4x4x4 cube
-    largest: int = 0  # chips of the largest slice made of 4x4x4 cubes; 0 without cubes
+    device_kinds: tuple[str, ...]  # patterns that jax's `device_kind` matches
+    rent: tuple[str, int] = ("", 1)  # prefix of `accelerator_type`, number to count per chip
+    shapes: tuple[Shape, ...] = ()  # shapes of offered TPU slices that are not made of 4x4x4 cubes
+    largest: int = 0  # chips in the largest slice of 4x4x4 cubes; 0: there are no such slices
 
     @property
     def dims(self) -> int:
@@ -83,7 +83,7 @@ GPU_SHARE = 0.75  # docs.jax.dev/en/latest/gpu_memory_allocation.html
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """The chips of one run; made by `parse_topology`, which checks the shape."""
+    """The chips of one run. `parse_topology` makes topologies and checks their shapes."""
 
     name: str  # 'v5p:4x4x4'
     kind: str  # a key of KINDS
@@ -91,7 +91,7 @@ class Topology:
 
     @property
     def chip(self) -> Chip:
-        """The chip with the memory that programs get: on a GPU the share that jax reserves."""
+        """The chip, where `hbm_gib` of a GPU is only the part of its memory that jax reserves."""
         chip = KINDS[self.kind].chip
         if self.is_tpu or self.kind == "cpu":
             return chip
@@ -103,7 +103,7 @@ class Topology:
 
     @property
     def devices(self) -> int:
-        """jax devices at run time: one per chip, also for the two cores of a v4 or v5p chip."""
+        """The number of jax devices at run time. A v4 or v5p chip with two cores is one device."""
         return self.chips
 
     @property
@@ -112,7 +112,7 @@ class Topology:
 
     @property
     def chips_per_host(self) -> int:
-        """A TPU VM drives 4 chips, or all 8 of a 2x4 slice of v5e or v6e; a GPU host drives 8."""
+        """The number of chips per host: up to 4 of a TPU, or 8 of a 2x4 slice; up to 8 of a GPU."""
         if self.kind == "cpu":
             return self.chips
         on_one = 8 if self.shape == (2, 4) or not self.is_tpu else 4
@@ -124,9 +124,9 @@ class Topology:
 
     @property
     def accelerator_type(self) -> str:
-        """Google's name for the slice, which counts TensorCores for v5p and v4, else chips.
+        """Google's name for the slice, with its number of TensorCores (v5p and v4) or of chips.
 
-        Raises ConfigError if it is not a TPU.
+        Raises ConfigError if the topology is not a TPU slice.
         """
         if not self.is_tpu:
             raise ConfigError("topology", "only TPUs have an accelerator type", repr(self.name))
@@ -135,10 +135,10 @@ class Topology:
 
     @property
     def compiler_options(self) -> dict[str, str | list[int]]:
-        """Arguments of `jax.experimental.topologies.get_topology_desc` beside the name.
+        """Further arguments of `jax.experimental.topologies.get_topology_desc`, besides the name.
 
-        With them the compiler lists the devices and hosts that the slice has at run time; without,
-        it assumes 2x2x1 chips per host, and two devices per v4 chip.
+        With these arguments, the compiler finds the same devices and hosts as at run time. By
+        default, it would assume 2x2x1 chips per host, and two devices per v4 chip.
         """
         if self.kind == "v4":
             return {"chip_config_name": "megacore"}
@@ -150,7 +150,7 @@ class Topology:
 def parse_topology(name: str) -> Topology:
     """The topology of a name such as 'v5e:16x16'.
 
-    Raises ConfigError if it is not a kind and a shape, or if nobody offers such a kind or shape.
+    Raises ConfigError if the name is not a kind and a shape, or if nobody offers this shape.
     """
     parts = re.fullmatch(r"([a-z][a-z0-9]*):([1-9]\d*(?:x[1-9]\d*)*)", name)
     if not parts:
@@ -171,7 +171,7 @@ def parse_topology(name: str) -> Topology:
 def gpu_share() -> float:
     """The share of a GPU's memory that jax takes at the start: 0.75 unless a variable sets it.
 
-    Raises UserError if the variable is not a number over 0 and at most 1.
+    Raises UserError if the variable is not a number above 0 and at most 1.
     """
     for name in GPU_SHARE_VARIABLES:
         if value := os.environ.get(name):
@@ -197,10 +197,10 @@ def match_topology(device_kind: str, num_devices: int, names: Iterable[str]) -> 
 
 
 def find_topology(device_kind: str, num_devices: int) -> Topology | None:
-    """The topology of `num_devices` devices of jax's `device_kind`.
+    """The topology of `num_devices` devices of jax's `device_kind`, or None.
 
-    None if the kind is unknown or if nobody offers so many. Of several shapes with as many chips it
-    is the one that can be rented.
+    The result is None if the kind is unknown, or if nobody offers this number of devices. If
+    several shapes have this number of chips, the result has the shape that can be rented.
     """
     for name, kind in KINDS.items():
         if any(fnmatch.fnmatchcase(device_kind, pattern) for pattern in kind.device_kinds):
@@ -217,7 +217,7 @@ def find_topology(device_kind: str, num_devices: int) -> Topology | None:
 
 
 def _shape_error(kind: Kind, shape: Shape) -> str:
-    """The reason why a kind has no such shape, to be read after its name; '' if it has."""
+    """The reason why `shape` is not offered, as a text after the kind's name; '' if it is."""
     if len(shape) != kind.dims:
         example = "x".join(["4"] * kind.dims)
         count = {1: "one number", 2: "two numbers", 3: "three numbers"}[kind.dims]
@@ -240,9 +240,10 @@ def _shape_error(kind: Kind, shape: Shape) -> str:
 
 
 def _rented_shape(chips: int) -> Shape | None:
-    """The shape in 4x4x4 cubes that is rented for so many chips: the one nearest to a cube.
+    """The shape of 4x4x4 cubes that one gets when renting `chips` chips; None if there is none.
 
-    Other shapes with as many chips have the same accelerator type and cannot be rented by it.
+    It is the shape nearest to a cube. Other shapes with this number of chips have the same
+    accelerator type, so they cannot be rented.
     """
     shapes = [
         (a, b, chips // (a * b))

@@ -1,7 +1,7 @@
-"""The watchdog prints a line when a run shows no progress, and where, instead of hanging silently.
+"""The watchdog prints a warning when a run makes no progress, with the stage and the line of code.
 
-If one of several processes hangs, the others wait for it. Each writes its last heartbeat to a file
-in the workdir, so that the line can name the processes that are behind the others.
+If one of several processes hangs, the others wait for it. Each process writes its last heartbeat to
+a file in the workdir, so that the warning can name the processes that are behind the others.
 """
 
 import dataclasses
@@ -15,14 +15,14 @@ from etils import epath
 
 from vinejax.runtime.workdir import write_atomic
 
-FOLDER = "alive"  # in the workdir: a file for each process, if there are several
-POLLS = 10  # polls within the time after which a process counts as silent
-STDERR = 2  # file descriptor; sys.stderr may be no file
+FOLDER = "alive"  # folder in the workdir with a file for each of several processes
+POLLS = 10  # number of polls in `silence_s` seconds
+STDERR = 2  # file descriptor of standard error; sys.stderr may not have one
 
 
 @dataclasses.dataclass
 class Signs:
-    """The last heartbeat of a process; all processes of a run have them in the same order."""
+    """The last heartbeat of a process. All processes of a run have the same order of heartbeats."""
 
     host: str
     stage: str  # stage that began last
@@ -33,17 +33,17 @@ OWN_SIGNS = Signs(socket.gethostname(), "start", 0)
 
 
 def sign(stage: str | None = None) -> None:
-    """Records a heartbeat: a chunk of decoding, a minibatch, or the stage of this name begins."""
+    """Records a heartbeat: a chunk of decoding, a minibatch, or the stage `stage` begins."""
     OWN_SIGNS.count += 1
     OWN_SIGNS.stage = stage or OWN_SIGNS.stage
 
 
 class Watchdog:
-    """Polls the heartbeats in a thread; a context manager, entered before the first heartbeat.
+    """A context manager that polls the heartbeats in a thread.
 
-    After `silence_s` seconds without a heartbeat, and again after as many more, it prints a line to
-    standard error. faulthandler adds where each thread is, even while a thread holds Python's lock.
-    The watchdog ends no process, because a long compilation looks like a hang.
+    After every `silence_s` seconds without a heartbeat, it prints a warning to standard error.
+    faulthandler adds the stack of each thread, even while a thread holds Python's global lock. The
+    watchdog does not end the process, because a long compilation looks like a hang.
     """
 
     def __init__(self, workdir: epath.Path, silence_s: float, process: int = 0, processes: int = 1):
@@ -75,7 +75,7 @@ class Watchdog:
                 print(f"vinejax: warning: {line}", file=sys.stderr, flush=True)
 
     def line(self, silent_s: float) -> str:
-        """The warning after `silent_s` seconds of silence."""
+        """The text of the warning after `silent_s` seconds without a heartbeat."""
         silence = f"no sign of life for {silent_s:.0f} s in stage {OWN_SIGNS.stage!r}"
         if self._processes == 1:
             return f"{silence}; it may be compiling, or a device or the grader hangs"
@@ -94,7 +94,7 @@ class Watchdog:
         return f"{silence}; behind the others: {', '.join(behind)}"
 
     def _write(self) -> None:
-        """Writes the last heartbeat of this process where the others can read it."""
+        """Writes this process's last heartbeat to its file, if there are several processes."""
         if self._processes == 1:
             return
         try:
@@ -105,7 +105,7 @@ class Watchdog:
             return
 
     def _read(self) -> dict[int, Signs]:
-        """Process -> its last heartbeat, of all processes that have written one."""
+        """Index of a process -> last heartbeat, for all processes that have written a file."""
         signs_seen = {}
         for process in range(self._processes):
             try:

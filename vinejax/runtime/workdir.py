@@ -1,4 +1,4 @@
-"""The folder of a run: records its configuration, and checks who may continue the run."""
+"""Records the configuration of a run in its folder, and checks who may continue the run."""
 
 import contextlib
 import dataclasses
@@ -35,7 +35,7 @@ FREE_FIELDS = {
 }
 FREE_GROUPS = ("log.", "eval.", "bench.", "checkpoint.", "budget.")
 FREE_GROUPS += ("mesh.", "meshes.", "distributed.", "offload.", "plan.")
-# Removed field, which old runs have on record -> the one value with which a run can go on.
+# Removed field -> the only recorded value with which an old run can be resumed.
 REMOVED = {
     "train.on": "solutions",
     "values.shrink": 0.0,
@@ -51,7 +51,7 @@ REMOVED = {
     "values.env_noise": "kept",
     "critic.warmup_iterations": 0,
 }
-LISTED = 8  # changed fields in a message
+LISTED = 8  # maximum number of changed fields in a message
 FOLDERS = (
     *("checkpoints", "best", "episodes", "tensorboard", "warmup", "eval", "credit", "export"),
     *("alive", "adapters", "vines"),
@@ -66,12 +66,11 @@ PATHS = ("model.path", "data.path")  # compared as folders, because a folder has
 
 
 def check_workdir(cfg: Config, path: str | os.PathLike) -> epath.Path:
-    """The absolute form of `path`, if this configuration may run there. Writes nothing.
+    """The absolute form of `path`, after checks that this configuration may run there.
 
-    `~` at the start is the home folder.
-
-    Raises WorkdirError if the folder has a run of another configuration, an incomplete run
-    (`check_contents`), or any run while `cfg.resume` is False; and if it cannot be made or written.
+    `~` at the start is the home folder. Nothing is written. Raises WorkdirError if the folder
+    cannot be made or written, if it has a run of another configuration or an incomplete run
+    (`check_contents`), or if it has any run and `cfg.resume` is False.
     """
     folder = resolved_folder(path)
     if not is_remote(folder):
@@ -86,11 +85,11 @@ def check_workdir(cfg: Config, path: str | os.PathLike) -> epath.Path:
 
 
 def check_contents(folder: epath.Path) -> None:
-    """Raises WorkdirError for a workdir that was changed from outside, so that no run can go on.
+    """Raises WorkdirError for a workdir that was changed so that no run can continue there.
 
-    Such a workdir has a file in the place of a folder or the reverse, lacks `config.json` beside
-    the files of a run, or lacks `checkpoints/` beside metrics of iterations. An object store has no
-    folders, so only `config.json` is checked there.
+    Such a workdir has a file in the place of a folder or the reverse, has files of a run but no
+    `config.json`, or has metrics of iterations but no `checkpoints/`. In an object store, which has
+    no folders, only `config.json` is checked.
     """
     if not is_remote(folder):
         for name in (*FOLDERS, *FILES):
@@ -113,7 +112,7 @@ def check_contents(folder: epath.Path) -> None:
 
 
 def record_run(cfg: Config, folder: epath.Path) -> None:
-    """Writes `config.json` into a folder that `check_workdir` returned, which is made if absent.
+    """Writes `config.json` into `folder`, and creates the folder if it does not exist.
 
     The file holds the configuration, the versions and the git revision of the latest start.
     """
@@ -129,7 +128,7 @@ def record_run(cfg: Config, folder: epath.Path) -> None:
 
 
 def check_shared(folder: epath.Path) -> None:
-    """Raises WorkdirError unless this host sees the record that the first host has written."""
+    """Raises WorkdirError if this host does not see the first host's `config.json`."""
     if not (folder / "config.json").exists():
         message = "is not what the first host writes to; use gs:// or a folder that all hosts share"
         raise WorkdirError(f"{folder}: {message}, as --workdir")
@@ -145,7 +144,7 @@ def _usable(folder: epath.Path) -> Iterator[None]:
 
 
 def resolved_folder(path: str | os.PathLike) -> epath.Path:
-    """The absolute form of a path, in which `~` is the home folder; remote paths as they are."""
+    """The absolute form of a local path, in which `~` is the home folder, or a remote path."""
     folder = epath.Path(os.path.expanduser(path))
     return folder if is_remote(folder) else epath.Path(os.path.abspath(folder))
 
@@ -156,10 +155,10 @@ def is_remote(path: epath.Path) -> bool:
 
 
 def write_atomic(path: epath.Path, content: str | bytes) -> None:
-    """Writes a whole file; if the process dies meanwhile, the old file stays as it was.
+    """Writes a whole file. If the process dies during the call, the old file is unchanged.
 
-    In an object store the file is written directly: an object appears only when it is complete, and
-    a rename would copy it.
+    In an object store, where an object appears only when it is complete, the file is written
+    directly. A rename would copy it.
     """
     content = content.encode() if isinstance(content, str) else content
     if is_remote(path):
@@ -171,9 +170,9 @@ def write_atomic(path: epath.Path, content: str | bytes) -> None:
 
 
 def git_revision() -> str | None:
-    """Revision of the checkout that this package runs from, with `-dirty` if edited, or None.
+    """The git commit of this package, with `-dirty` if files were edited; None if unknown.
 
-    In an unpacked `git archive` it is the commit that git wrote there, without a check for edits.
+    In an unpacked `git archive`, it is the recorded commit, and edits are not detected.
     """
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():  # git would answer for a checkout around this folder
@@ -191,7 +190,7 @@ def git_revision() -> str | None:
 
 
 def _archived_revision(file: Path) -> str | None:
-    """The commit in a file that git fills in on export; None if it is absent or not filled in."""
+    """The commit that `git archive` has written to `file`; None if there is no such commit."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
         text = file.read_text(encoding="utf-8").strip()
         return text if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", text) else None
@@ -199,7 +198,7 @@ def _archived_revision(file: Path) -> str | None:
 
 
 def package_versions(packages: Iterable[str]) -> dict[str, str | None]:
-    """Installed versions by package; None for those that are not installed."""
+    """Package -> installed version; None for a package that is not installed."""
     versions: dict[str, str | None] = dict.fromkeys(packages)
     for name in versions:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -208,7 +207,7 @@ def package_versions(packages: Iterable[str]) -> dict[str, str | None]:
 
 
 def _check_same_run(cfg: Config, file: epath.Path) -> None:
-    """Raises WorkdirError if `file` records a run that `cfg` does not continue."""
+    """Raises WorkdirError if `file` records a run that cannot continue with `cfg`."""
     if not file.exists():
         return
     if not cfg.resume:
@@ -250,7 +249,7 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
 
 
 def _with_recorded_sections(cfg: Config, old_settings: Iterable[str]) -> Config:
-    """The configuration with the defaults of every accessory's group that the record has."""
+    """`cfg` with default settings for each accessory that is on record and that `cfg` lacks."""
     sections: dict[str, Section] = {}
     for name in dict.fromkeys(field.partition(".")[0] for field in old_settings):
         kind = contributed_class("SECTIONS", name)
@@ -260,19 +259,19 @@ def _with_recorded_sections(cfg: Config, old_settings: Iterable[str]) -> Config:
 
 
 def _is_same_folder(path: str, other: str) -> bool:
-    """Whether two names are one folder of this machine; hub names and remote paths are not."""
+    """Whether both are paths of one local folder. Hub names and remote paths are not."""
     return all(map(os.path.isdir, (path, other))) and os.path.samefile(path, other)
 
 
 def recorded_settings(config: dict[str, Any]) -> dict[str, Any]:
-    """The settings that a run has on record, by dotted names; old names are replaced."""
+    """Dotted name -> recorded value, for all settings of a run. Old names are replaced by new."""
     return {RENAMED.get(name, name): value for name, value in flatten_names(config).items()}
 
 
 def flatten_names(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested dicts as one dict with dotted names, in order; tuples become lists, as in JSON.
+    """Nested dicts as one dict with dotted names, in order.
 
-    An empty dict stays a value.
+    Tuples become lists, as in JSON. An empty dict is kept as a value.
     """
     flat = {}
     for name, value in tree.items():

@@ -1,4 +1,4 @@
-"""The architecture of a model without its weights, from the config.json in `model.architecture`."""
+"""Reads the architecture of a model from the config.json that `model.architecture` names."""
 
 import os
 
@@ -33,7 +33,7 @@ def read_architecture(path: str | os.PathLike) -> DecoderConfig:
 def check_architecture(path: str | os.PathLike, model: Decoder) -> None:
     """Raise ModelError for the first size in which the config.json `path` and a model differ.
 
-    Without this check, a plan made from the file could describe another model than that of the run.
+    Without this check, a plan made from the file could describe another model than the run's.
     """
     declared_cfg = read_architecture(path)
     for ours, theirs in PLANNED_FIELDS.items():

@@ -1,4 +1,4 @@
-"""The model families: their fields of config.json, read with defaults, and written."""
+"""Reads and writes config.json for each model family, with the defaults of the family."""
 
 import dataclasses
 from typing import Any
@@ -21,12 +21,12 @@ class Family:
     head_dim_default: bool = True
     head_dim_field: bool = True  # whether the config class in transformers has a `head_dim` field
     fused: bool = False  # whether q, k and v are one tensor, and gate and up another
-    gemma: bool = False  # gelu, 1 + scale norms around both halves, scaled embedding, tied head
+    gemma: bool = False  # whether to use Gemma's activation, norms, embedding scale and tied head
     softcaps: tuple[tuple[str, float | None], ...] = ()  # (field, value if it is absent)
     qk_norm: bool = False
     qkv_bias: bool = False
-    biases: tuple[str, ...] = ()  # those of attention_bias and mlp_bias that configs have
-    windows: str = "none"  # layers with a window: 'all', 'switched' on by a field, in a 'pattern'
+    biases: tuple[str, ...] = ()  # the fields of attention_bias, mlp_bias that a config may have
+    windows: str = "none"  # layers with a window: 'none', 'all', 'switched' by a field, 'pattern'
     window: int | None = 4096  # value of `sliding_window` if it is absent; None: no window
     pattern: int = 0  # every `pattern`-th layer has full attention
     local_theta: float | None = None  # rope_theta of the layers with a window; None: rope_theta
@@ -78,7 +78,7 @@ SIZES = {  # our field -> Hugging Face's
 
 
 def parse_config(raw: dict[str, Any], file: str = "config.json") -> DecoderConfig:
-    """The architecture that a config.json describes. ModelError names an unsupported field."""
+    """The architecture that a config.json describes. Raises ModelError for unsupported fields."""
     read = FieldReader(file, raw)
     name = read.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
@@ -138,7 +138,7 @@ def parse_config(raw: dict[str, Any], file: str = "config.json") -> DecoderConfi
 
 
 def eos_ids(read: FieldReader) -> tuple[int, ...]:
-    """The ids in `eos_token_id` of a config.json or generation_config.json: one, or a list."""
+    """The ids in `eos_token_id` of a config.json or generation_config.json, sorted."""
     ids = read.get("eos_token_id", [])
     if not isinstance(ids, list):
         ids = [ids]
@@ -156,7 +156,7 @@ def _activation(read: FieldReader, family: Family) -> str:
 
 
 def _softcap(read: FieldReader, family: Family, field: str) -> float | None:
-    """The value of a Gemma cap: the family's default if the field is absent, None if it is null."""
+    """A soft-cap's value: None if `field` is null, the family's default if it is absent."""
     defaults = dict(family.softcaps)
     value = read.raw[field] if field in read.raw else defaults.get(field)
     if field not in defaults or value is None:
@@ -196,9 +196,9 @@ def _windows(read: FieldReader, family: Family, num_layers: int) -> tuple[int | 
 
 
 def config_json(cfg: DecoderConfig, dtype: str) -> dict[str, Any]:
-    """The config.json for `cfg`, checked by parsing it again.
+    """The content of config.json for `cfg`, in which `dtype` is the dtype of the weights.
 
-    Raises ModelError for an architecture that the family does not have.
+    Raises ModelError if parsing the content does not give `cfg` again.
     """
     family = FAMILIES[cfg.family]
     activations = {ours: theirs for theirs, ours in ACTIVATIONS.items()}

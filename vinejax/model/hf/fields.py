@@ -1,7 +1,7 @@
 """Checks the fields of a config.json, and records which of them are read.
 
-A field that is set (not None, False or empty), was not read and is not known to be harmless raises
-an error with its name, so that no property of a checkpoint is ignored.
+A field raises an error if it is set (not None, False or empty), was not read, and is not known to
+be harmless. So no property of a checkpoint is ignored.
 """
 
 import re
@@ -22,7 +22,7 @@ HARMLESS_NAMES = re.compile(
     """,
     re.VERBOSE,
 )
-# Other such fields: bookkeeping, and the settings of generation that old configs contain.
+# Other harmless fields: bookkeeping, and the settings of generation that old configs contain.
 HARMLESS = frozenset(
     """
     architectures model_type dtype torch_dtype transformers_version name_or_path auto_map use_cache
@@ -39,7 +39,7 @@ HARMLESS = frozenset(
 
 
 class FieldReader:
-    """The fields of one config.json. Every method but `fail` records that its field was read."""
+    """The fields of one config.json. Methods that return a field record that it was read."""
 
     def __init__(self, file: str, raw: dict[str, Any]):
         self.file, self.raw = file, raw
@@ -88,7 +88,7 @@ class FieldReader:
     def refuse_the_rest(self, harmless: Container[str]) -> None:
         """Raise ModelError for the first field that is set, was not read and is not harmless.
 
-        Fields that match `HARMLESS_NAMES` are harmless, too.
+        A field is harmless if it is in `harmless` or matches `HARMLESS_NAMES`.
         """
         for field in sorted(self.raw.keys() - self.seen):
             is_harmless = field in harmless or HARMLESS_NAMES.fullmatch(field)

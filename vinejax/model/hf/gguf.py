@@ -1,9 +1,9 @@
-"""Converts a GGUF file, the format of llama.cpp, to a Hugging Face folder by transformers.
+"""Converts a GGUF file, the format of llama.cpp, to a Hugging Face folder with transformers.
 
 transformers runs in a separate process, because it loads torch. Quantized weights become float32,
 so training starts from the rounded weights. transformers does not read `tokenizer.ggml.pre`, the
-pattern by which a tokenizer splits texts, and takes the pattern of GPT-2. For SmolLM2 that changes
-only spaces before digits.
+pattern by which a tokenizer splits texts, and uses GPT-2's pattern instead. For SmolLM2, only the
+tokens of spaces before digits differ.
 """
 
 import hashlib
@@ -33,8 +33,8 @@ t.AutoTokenizer.from_pretrained(folder, gguf_file=file).save_pretrained(out)
 def converted_folder(file: epath.Path) -> epath.Path:
     """The Hugging Face folder for a GGUF file, in the user's cache folder.
 
-    The first call converts the file. A changed file gets another folder. Raises ModelError as
-    `convert` does.
+    The first call for a file converts it. If the file changes, the next call converts it to another
+    folder. Raises ModelError as `convert` does.
     """
     stat = os.stat(file)
     made_from = f"{os.path.realpath(file)} {stat.st_size} {stat.st_mtime_ns}"
@@ -47,7 +47,7 @@ def converted_folder(file: epath.Path) -> epath.Path:
 
 
 def convert(file: epath.Path, folder: epath.Path) -> None:
-    """Write model and tokenizer of a GGUF file to a new folder, in float32.
+    """Write the model, in float32, and the tokenizer of a GGUF file to a new folder.
 
     Raises ModelError if packages are missing, or if transformers cannot read the file.
     """

@@ -1,4 +1,4 @@
-"""Finds a model: a local folder, a folder in an object store, a GGUF file, or a name on the hub."""
+"""Finds the folder of a model by a path, local or remote, or by a name on the Hugging Face hub."""
 
 import contextlib
 import os
@@ -19,11 +19,11 @@ WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 
 
 def find_folder(path: epath.PathLike) -> epath.Path:
-    """The folder of a model, given by a path, where `~` is the home folder, or by a hub name.
+    """The folder of the model that `path` names, which may be a path, also with `~`, or a hub name.
 
-    For a GGUF file it is the `converted_folder`. huggingface_hub downloads a model from the hub
-    once per host into its cache, which is safe between processes and respects HF_HUB_OFFLINE.
-    Raises ModelError if there is no such model.
+    For the path of a GGUF file, the result is `converted_folder(path)`. A model on the hub is
+    downloaded once per host into huggingface_hub's cache, which several processes can use safely.
+    HF_HUB_OFFLINE forbids downloads. Raises ModelError if there is no such model.
     """
     folder = epath.Path(os.path.expanduser(path))
     try:
@@ -58,9 +58,10 @@ def find_folder(path: epath.PathLike) -> epath.Path:
 
 @contextlib.contextmanager
 def local_copy(folder: epath.Path) -> Iterator[str]:
-    """A local path of a folder's files without weights, for libraries that cannot open gs:// paths.
+    """Yields a local path of a model's folder, for libraries that cannot open gs:// paths.
 
-    It is `folder` itself if that is local, or else a temporary copy that the context removes.
+    The path is `folder` itself if `folder` is local. Otherwise it is a temporary copy without the
+    weights, which exists as long as the context.
     """
     if "://" not in os.fspath(folder):
         yield os.fspath(folder)

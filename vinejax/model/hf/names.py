@@ -1,4 +1,4 @@
-"""Maps each parameter to a Hugging Face checkpoint: name of the tensor, rows, transposition.
+"""Maps each parameter to a tensor of a Hugging Face checkpoint, its rows and its transposition.
 
 The weight of a torch Linear is [outputs, inputs]. Here a kernel is [inputs, outputs], with heads on
 a separate axis. Phi-3 stacks the rows of q, k and v in one tensor, and the rows of gate and up in
@@ -46,7 +46,7 @@ SANDWICH = {
     "post_mlp_norm": "post_feedforward_layernorm",
 }
 FUSED_MODULES = {"self_attn.qkv_proj": ("q", "k", "v"), "mlp.gate_up_proj": ("gate", "up")}
-BLOCK_BYTES = 2**22  # maximum size of the part of a file that is in memory at a time
+BLOCK_BYTES = 2**22  # maximum size of the part of a file that is read at a time
 
 
 class Source(NamedTuple):
@@ -58,19 +58,19 @@ class Source(NamedTuple):
 
 
 def by_path(params: Params) -> dict[ParamPath, Any]:
-    """The leaves of nested parameters by their paths of names."""
+    """Path -> leaf, for all leaves of nested parameters."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     return {tuple(key.key for key in path): leaf for path, leaf in leaves}
 
 
-@functools.lru_cache(maxsize=16)  # a plan needs them many times
+@functools.lru_cache(maxsize=16)  # a plan needs the shapes many times
 def abstract_params(model: Decoder) -> Params:
-    """The float32 shapes of the parameters, unallocated. Callers must not change the result."""
+    """Float32 ShapeDtypeStructs of a model's parameters. Callers must not change the result."""
     return jax.eval_shape(lambda: dataclasses.replace(model, mesh=None).init(jax.random.key(0)))
 
 
 def param_sources(model: Decoder) -> dict[ParamPath, Source]:
-    """The tensor and rows of each parameter in a checkpoint of the model's family."""
+    """Path of a parameter -> its tensor and rows in a checkpoint of the model's family."""
     cfg = model.cfg
     modules = MODULES | (SANDWICH if cfg.sandwich_norms else {})
     fused = FUSED_MODULES if FAMILIES[cfg.family].fused else {}
@@ -96,9 +96,9 @@ def param_sources(model: Decoder) -> dict[ParamPath, Source]:
 
 
 def _matrix_axes(path: ParamPath, rank: int) -> tuple[slice, slice]:
-    """(axes that become the rows, axes that become the columns) of torch's matrix of a parameter.
+    """(axes of a parameter that are rows, axes that are columns) of its matrix in a checkpoint.
 
-    A vector has no columns.
+    For a vector, the second slice is empty.
     """
     if path == EMBED:
         return slice(0, 1), slice(1, 2)
@@ -109,7 +109,7 @@ def _matrix_axes(path: ParamPath, rank: int) -> tuple[slice, slice]:
 
 
 def torch_shape(path: ParamPath, shape: TensorShape) -> TensorShape:
-    """The shape in a checkpoint of a parameter of `shape`, without the axis L."""
+    """The shape in a checkpoint of a parameter whose `shape` does not include the axis L."""
     rows, columns = _matrix_axes(path, len(shape))
     matrix = math.prod(shape[rows]), math.prod(shape[columns])
     return matrix if shape[columns] else matrix[:1]
@@ -123,7 +123,7 @@ def torch_matrix(path: ParamPath, x: np.ndarray) -> np.ndarray:
 
 
 def _flat_range(shape: TensorShape, index: Index) -> tuple[int, int]:
-    """(start, stop) of `index` in the flattened axes. It must select whole axes after the first."""
+    """(start, stop) of `index` in the flattened axes. Only the first slice may select a part."""
     if not shape:
         return 0, 1
     start, stop, _ = index[0].indices(shape[0])
@@ -138,7 +138,7 @@ def read_part(
     index: Index,
     out: np.ndarray,
 ) -> None:
-    """Fill `out` with the part `index` of a parameter of `shape`, without the axis L."""
+    """Fill `out` with the part `index` of a parameter. `shape` does not include the axis L."""
     rows, columns = _matrix_axes(path, len(shape))
     first, last = _flat_range(shape[rows], index[rows])
     left, right = _flat_range(shape[columns], index[columns])
@@ -149,6 +149,6 @@ def read_part(
 
 
 def row_blocks(tensor: StoredTensor, first: int, last: int) -> list[tuple[int, int]]:
-    """Rows first .. last - 1 as (start, stop) of blocks. A block has BLOCK_BYTES or one row."""
+    """(start, stop) of blocks of rows first .. last - 1, each of at most BLOCK_BYTES or one row."""
     step = max(1, BLOCK_BYTES // (math.prod(tensor.shape[1:]) * tensor.dtype.itemsize))
     return [(start, min(start + step, last)) for start in range(first, last, step)]

@@ -1,9 +1,9 @@
 """Adapters in the format of PEFT: adapter_config.json and adapter_model.safetensors.
 
 Some torch Linears, such as Phi-3's, hold several projections. When adapters are written, such a
-Linear gets one adapter whose rank is the sum of the ranks, and whose B has a block per projection.
-Its alpha grows in proportion to the rank, so that alpha / rank stays the same. When the adapter of
-such a Linear is read, each of its projections gets an adapter with the projection's rows of B.
+Linear gets one adapter whose rank is the sum of the projections' ranks, and whose B has one block
+per projection. Its alpha grows in proportion to the rank, so that alpha / rank stays the same. When
+such an adapter is read, each projection of the Linear gets an adapter with its own rows of B.
 """
 
 import json
@@ -36,15 +36,15 @@ HARMLESS = frozenset(
     megatron_core ensure_weight_tying qalora_group_size
     """.split()
 )
-# Values of `init_lora_weights` that leave the base unchanged, unlike 'pissa' and others.
+# Values of `init_lora_weights` that leave the base model unchanged. 'pissa', for example, does not.
 INITS_WITH_PLAIN_BASE = (True, False, "gaussian", "eva", "orthogonal")
 
 
 def base_of(folder: epath.Path) -> str | None:
     """The model that the adapters in a folder belong to; None if the folder holds no adapters.
 
-    A folder with a config.json is a model. Raises ModelError if the adapters name no model, or
-    their own folder.
+    A folder with a config.json is itself a model. Raises ModelError if adapter_config.json names no
+    base model, or names its own folder.
     """
     if not (folder / CONFIG).exists() or (folder / "config.json").exists():
         return None
@@ -55,12 +55,12 @@ def base_of(folder: epath.Path) -> str | None:
 
 
 def read_adapters(folder: epath.Path, model: Decoder) -> Params:
-    """The adapters in a folder of PEFT's, for the model that they were trained on; on the host.
+    """Reads the adapters in a PEFT folder as NumPy arrays. `model` is their base model.
 
-    The result is {layers {target {lora_a, lora_b}}} in float32, as in `lora.py`. B contains PEFT's
-    scale, which is alpha / rank, or alpha / sqrt(rank) with `use_rslora`, so that a kernel becomes
-    W + A B. Layers without an adapter have zeros. Raises ModelError for missing, misshapen or
-    unsupported content.
+    The result is {layers {target {lora_a, lora_b}}} in float32, as in `lora.py`. B is multiplied by
+    PEFT's scale, which is alpha / rank, or alpha / sqrt(rank) with `use_rslora`, so that a kernel
+    becomes W + A B. Layers without an adapter get zeros. Raises ModelError for missing or
+    unsupported content and for wrong shapes.
     """
     scale_of, file = _scales(folder), folder / WEIGHTS
     if not file.exists():
@@ -97,7 +97,7 @@ def read_adapters(folder: epath.Path, model: Decoder) -> Params:
 
 
 def _scales(folder: epath.Path) -> Callable[[str, int], float]:
-    """A function from a module and its rank to the factor on A B.
+    """Reads adapter_config.json; returns a function (module, rank) -> factor on A B.
 
     Raises ModelError for settings that change more than this factor.
     """
@@ -122,7 +122,7 @@ def _scales(folder: epath.Path) -> Callable[[str, int], float]:
 
 
 def _matrix(stored: dict[str, StoredTensor], name: str, file: epath.Path) -> np.ndarray:
-    """A stored factor in float32. Raises ModelError if it is missing or no matrix."""
+    """The stored matrix `name` in float32. Raises ModelError if it is missing or not a matrix."""
     if name not in stored or len(stored[name].shape) != 2:
         raise ModelError(f"{file}: tensor {name} is missing, or is no matrix")
     tensor = stored[name]
@@ -132,10 +132,10 @@ def _matrix(stored: dict[str, StoredTensor], name: str, file: epath.Path) -> np.
 def save_adapters(
     path: epath.PathLike, model: Decoder, adapters: Params, settings: ModelConfig, base: str
 ) -> None:
-    """Write float32 adapters that `peft.PeftModel.from_pretrained` puts on the model `base`.
+    """Write float32 adapters that `peft.PeftModel.from_pretrained` adds to the model `base`.
 
-    PEFT needs a model as `base`. It cannot load adapters or the folder of a run as a base, unlike
-    `load_weights`. Every process of a run must call the function, and the first process writes.
+    `base` must be a model: unlike `load_weights`, PEFT can use neither adapters nor the folder of a
+    run as a base. Every process of a run must call the function, and the first process writes.
     """
     layers = jax.tree.map(whole_array, adapters["layers"])
     members = _members(model, layers)
@@ -171,7 +171,7 @@ def save_adapters(
 
 
 def _members(model: Decoder, layers: Params) -> dict[str, tuple[int, dict[str, int]]]:
-    """Torch module, with {} for the layer -> (number of rows, {projection: its first row})."""
+    """A dict: torch module, with {} for the layer -> (number of rows, {projection: first row})."""
     modules: dict[str, tuple[int, dict[str, int]]] = {}
     sources = _sources(model, layers)
     for part, source in sorted(sources.items(), key=lambda pair: pair[1].start):
@@ -180,7 +180,7 @@ def _members(model: Decoder, layers: Params) -> dict[str, tuple[int, dict[str, i
 
 
 def _sources(model: Decoder, projections: Container[str]) -> dict[str, Source]:
-    """The tensor and rows of each projection's kernel in a checkpoint of the model's family."""
+    """Projection -> tensor and rows of its kernel in a checkpoint of the model's family."""
     return {
         path[1]: source
         for path, source in param_sources(model).items()
@@ -189,7 +189,7 @@ def _sources(model: Decoder, projections: Container[str]) -> dict[str, Source]:
 
 
 def _module(source: Source) -> str:
-    """The torch module of a kernel, with {} for the layer."""
+    """The name of the torch module that holds a kernel, with {} for the layer."""
     return source.name.removesuffix(".weight")
 
 
@@ -201,7 +201,7 @@ def _matrices(adapter: Params, layer: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _blocks(rows: int, parts: list[tuple[int, np.ndarray]]) -> np.ndarray:
-    """[rows, sum of ranks]: a block matrix. Each part has its own rows and columns."""
+    """f32[rows, sum of ranks]: a block matrix of `parts`, which are (first row, block)."""
     joined = np.zeros((rows, sum(b.shape[1] for _, b in parts)), np.float32)
     column = 0
     for start, b in parts:

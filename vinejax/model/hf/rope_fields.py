@@ -1,4 +1,4 @@
-"""Reads and writes RoPE in config.json: `rope_theta` and `rope_scaling`, or `rope_parameters`."""
+"""Reads and writes the fields of config.json that describe RoPE, in their old and new forms."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,10 +25,10 @@ KINDS = ("full_attention", "sliding_attention")  # the kinds of layers
 def read_ropes(
     read: FieldReader, types: Sequence[str], theta: float, local_theta: float | None, head_dim: int
 ) -> tuple[Rope, Rope | None]:
-    """The RoPE of layers with full attention and, with `local_theta`, of layers with a window.
+    """(RoPE of layers with full attention, RoPE of layers with a window or None).
 
-    Raises ModelError for a `rope_type` outside `types`, for a missing field, for a field that the
-    type does not have, and for an impossible value.
+    The second is None if `local_theta` is. Raises ModelError for a `rope_type` outside `types`, a
+    missing field, a field that the type does not have, and an impossible value.
     """
     context = read.size("max_position_embeddings")
     parameters = read.get("rope_parameters")
@@ -51,7 +51,7 @@ def read_ropes(
 
 
 def _checked_object(read: FieldReader, value: object) -> Json:
-    """The fields of RoPE as a JSON object, {} if absent. Raises ModelError for any other value."""
+    """`value` if it is a JSON object, {} if it is None. Raises ModelError for any other value."""
     if value is not None and not isinstance(value, dict):
         raise ModelError(f"{read.file}: RoPE = {value!r} must be an object")
     return value or {}
@@ -60,9 +60,9 @@ def _checked_object(read: FieldReader, value: object) -> Json:
 def _parse_rope(
     file: str, fields: Json, types: Sequence[str], defaults: Json, head_dim: int, context: int
 ) -> Rope:
-    """The RoPE that one object of `fields` describes. Raises ModelError as `read_ropes` does.
+    """The RoPE that the JSON object `fields` describes. Raises ModelError as `read_ropes` does.
 
-    `defaults` are the values of three fields, for objects without them.
+    `defaults` has the values of three fields that `fields` may lack.
     """
     kind = fields.get("rope_type") or fields.get("type") or "default"
     kind = "longrope" if kind == "su" else kind  # name of longrope in the first Phi-3 files
@@ -101,7 +101,7 @@ def _parse_rope(
 
 
 def rope_json(rope: Rope, local_rope: Rope | None) -> Json:
-    """The fields of RoPE in config.json, in the older form, which transformers 4 and 5 read."""
+    """The fields of config.json for RoPE, in the old form that transformers 4 and 5 both read."""
     raw: Json = {"rope_theta": rope.rope_theta}
     if rope.partial_rotary_factor != 1:
         raw["partial_rotary_factor"] = rope.partial_rotary_factor

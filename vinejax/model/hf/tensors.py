@@ -3,9 +3,9 @@
 A file consists of 8 bytes with the length of a JSON header, the header (name -> dtype, shape, byte
 range), and the data.
 
-The `safetensors` library maps whole files, whose pages count as memory of the process: reading 512
-MB made it grow by 576 MB. It also needs all tensors at once to save them, and cannot open a gs://
-path. Here only the requested bytes are in memory.
+The `safetensors` library maps whole files into memory: when a process read 512 MB, its memory grew
+by 576 MB. To save a file, the library needs all tensors at once, and it cannot open a gs:// path.
+This module holds only the requested bytes in memory.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ DTYPES = {
 MAX_HEADER = 100 * 2**20  # maximum number of bytes in a header, as in the library
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-TEMPORARY = ".tmp"  # suffix of the name of a file until `put_in_place`
+TEMPORARY = ".tmp"  # suffix of a file's name until `put_in_place` renames the file
 CONVERT = (
     "import sys, transformers as t; a, b = sys.argv[1:]; "
     "t.AutoModelForCausalLM.from_pretrained(a, dtype='auto').save_pretrained(b); "
@@ -44,13 +44,13 @@ PICKLED_MESSAGE = (
 
 @dataclasses.dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in a file, which is read by rows."""
+    """A tensor in a file. The method `rows` reads a part of it."""
 
     name: str
     file: epath.Path
     dtype: np.dtype
     shape: tuple[int, ...]
-    start: int  # offset in the file of its first byte
+    start: int  # offset of the first byte of the tensor in the file
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Rows start .. stop - 1 of the first axis, in the stored dtype."""
@@ -65,10 +65,10 @@ class StoredTensor:
 
 
 def find_tensors(folder: epath.Path) -> dict[str, StoredTensor]:
-    """The tensors by name in a folder with one file, with several, or with an index of them.
+    """Name -> tensor, for all safetensors files of a folder, with or without an index.
 
     The function reads only headers. It raises ModelError for pickled weights, for a file that is
-    missing, incomplete or no safetensors file, and for a tensor that two files contain.
+    missing, incomplete or not a safetensors file, and for a tensor that two files contain.
     """
     index = folder / INDEX
     listed: dict[str, str] = {}
@@ -103,7 +103,7 @@ def find_tensors(folder: epath.Path) -> dict[str, StoredTensor]:
 
 
 def read_json(file: epath.Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises ModelError, which names the file, if there is none."""
+    """The JSON object in a file. Raises ModelError if the file cannot be read or holds none."""
     try:
         raw = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -116,7 +116,7 @@ def read_json(file: epath.Path) -> dict[str, Any]:
 
 
 def read_header(file: epath.Path) -> list[StoredTensor]:
-    """The tensors in a file. Raises ModelError unless the file has every byte of them."""
+    """The tensors in a safetensors file. Raises ModelError if the file is damaged or incomplete."""
     size = file.stat().length
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
@@ -150,7 +150,7 @@ def read_header(file: epath.Path) -> list[StoredTensor]:
 
 @dataclasses.dataclass(frozen=True)
 class NewTensor:
-    """A tensor to write."""
+    """A tensor that is to be written to a file."""
 
     name: str
     dtype: np.dtype
@@ -164,18 +164,18 @@ class NewTensor:
 
 
 class TemporaryFiles(NamedTuple):
-    """Complete files of weights with temporary names, which no program looks for."""
+    """Complete files of weights under temporary names. No program loads files of these names."""
 
     files: list[tuple[epath.Path, str]]  # (temporary path, final name)
     index: str  # text of the index; '' for none
 
 
 def write_temporary(folder: epath.Path, tensors: list[NewTensor], max_bytes: int) -> TemporaryFiles:
-    """Write tensors to new files beside those in the folder, which `put_in_place` replaces later.
+    """Write tensors to temporary files in the folder; `put_in_place` later replaces the old files.
 
     The tensors go into one file, or into several with an index if they have more than `max_bytes`.
-    The disk must have room for old and new files. If writing fails, the function removes the new
-    files.
+    The disk must have room for old and temporary files. If writing fails, the function removes the
+    temporary files.
     """
     parts: list[list[NewTensor]] = [[]]
     for tensor in tensors:
@@ -204,8 +204,8 @@ def write_temporary(folder: epath.Path, tensors: list[NewTensor], max_bytes: int
 def put_in_place(folder: epath.Path, temporary: TemporaryFiles) -> None:
     """Replace the folder's weights by the files that `write_temporary` has written.
 
-    The function removes the old files first, so that the folder never holds a mixture, and writes
-    the index last.
+    The function first removes the old files, so that the folder never holds both old and new files.
+    It writes the index last.
     """
     for old in [folder / INDEX, *folder.glob("model*.safetensors")]:
         old.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """Loads and saves Hugging Face folders: config.json, safetensors, tokenizer files.
 
-Weights are read one parameter at a time, and of each parameter only the ranges that this host's
-devices hold. They are written one tensor at a time. So the largest parameter bounds host memory.
+Weights are read one parameter at a time, and a host reads only the ranges that its devices hold.
+They are written one tensor at a time. So host memory is bounded by the largest parameter.
 """
 
 import dataclasses
@@ -44,9 +44,9 @@ def load_pretrained(
 
     `dtype` is the dtype of the parameters: float32, bfloat16 or float16.
 
-    Before it allocates memory on a device, the function raises ModelError for missing, misshapen or
-    unsupported content, ConfigError for heads that the mesh does not divide, and ValueError for a
-    mesh with axes other than data, fsdp and tensor. After loading, it raises ModelError for numbers
+    Before it allocates memory on a device, the function raises ModelError for missing, unsupported
+    or wrong content, ConfigError for heads that the mesh does not divide, and ValueError for a mesh
+    with axes other than data, fsdp and tensor. After loading, it raises ModelError for numbers
     that are not finite, and for an embedding of zeros.
 
     Example:
@@ -84,8 +84,8 @@ def load_model(folder: epath.Path) -> tuple[Decoder, Tokenizer]:
 def read_config(folder: epath.Path) -> tuple[DecoderConfig, str]:
     """(architecture in a folder's config.json, text of its generation_config.json or '').
 
-    EOS ids are the union of the ids in both files. Raises ModelError, which names the field, for
-    bad values.
+    The EOS ids are the union of the ids in both files. Raises ModelError for an unsupported field
+    or value.
     """
     file, generation = folder / "config.json", folder / GENERATION
     if not file.exists():
@@ -103,10 +103,10 @@ def read_config(folder: epath.Path) -> tuple[DecoderConfig, str]:
 
 
 def load_tokenizer(folder: epath.PathLike) -> Tokenizer:
-    """The tokenizer in the folder's tokenizer.json, with the chat template, read by transformers.
+    """The tokenizer of a folder, exactly as tokenizer.json describes it, with the chat template.
 
-    AutoTokenizer of transformers 5 rebuilds the tokenizers of some families. Such a tokenizer may
-    split a text differently than in the training of the model.
+    The function does not use AutoTokenizer. In transformers 5 that class rebuilds the tokenizers of
+    some families, and a rebuilt tokenizer may split a text differently than the original.
     """
     if not (epath.Path(folder) / "tokenizer.json").exists():
         raise ModelError(f"{folder}/tokenizer.json is missing")
@@ -123,7 +123,7 @@ def load_tokenizer(folder: epath.PathLike) -> Tokenizer:
 
 
 def load_params(folder: epath.Path, model: Decoder, dtype: str, mesh: Mesh | None) -> Params:
-    """The folder's weights as our stacked tree, laid out over the mesh by the sharding table.
+    """The weights in a folder as parameters of the model, laid out over the mesh by PARAM_SPECS.
 
     The function checks name, shape and size of every tensor before it allocates memory on a device.
     """
@@ -174,7 +174,7 @@ def _check_numbers(
     sources: dict[ParamPath, Source],
     mesh: Mesh | None,
 ) -> None:
-    """Raise ModelError for the first tensor that is not finite, and for an embedding of zeros."""
+    """Raise ModelError for a tensor with numbers that are not finite, or an embedding of zeros."""
 
     facts = jax.device_get(_facts(loaded, mesh))
     for path, (is_finite, is_something) in facts.items():
@@ -192,9 +192,9 @@ def _check_numbers(
 def _facts(
     params: dict[ParamPath, jax.Array], mesh: Mesh | None
 ) -> dict[ParamPath, tuple[jax.Array, jax.Array]]:
-    """(whether all numbers are finite, whether one is not 0) for each parameter.
+    """(whether all numbers are finite, whether any number is not 0) for each parameter.
 
-    The shape is [L] for a weight of layers, and [] for others.
+    Both arrays have shape [L] for a parameter of the layers, and [] for any other parameter.
     """
 
     def facts(path: ParamPath, x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -210,7 +210,7 @@ def _check_tensors(
     sources: dict[ParamPath, Source],
     cfg: DecoderConfig,
 ) -> None:
-    """Raise ModelError for the first tensor that is missing, misshapen or unknown."""
+    """Raise ModelError for the first tensor that is missing, unknown or of another shape."""
     shapes = {}
     for path, source in sources.items():
         layers = range(cfg.num_layers) if path[0] == "layers" else [None]
@@ -282,7 +282,7 @@ def _write_folder(
     tokenizer: Tokenizer,
     max_shard_bytes: int,
 ) -> None:
-    """Write config.json, weights, tokenizer and, if its text is not '', generation_config.json."""
+    """Write config.json, weights, tokenizer and, unless it is empty, `generation_config`."""
     if jax.process_index() > 0:
         for tensor in new_tensors:
             tensor.make()  # every process must take part in gathering the arrays
@@ -300,7 +300,7 @@ def _write_folder(
 
 
 class RewardModel(NamedTuple):
-    """A model with one value per token, for the text up to that token: V = norm(x)·kernel + bias.
+    """A model that computes a value V = norm(x)·kernel + bias of the text up to each token.
 
     x is the last hidden state of the token.
     """
@@ -309,7 +309,7 @@ class RewardModel(NamedTuple):
     params: Params
     kernel: np.ndarray  # f[D] weights of the value
     bias: float
-    # Number to add to V for each token of the response so far, if training included that feature.
+    # Number to add to V for each response token so far; 0 if the value was trained without it.
     per_token: float = 0.0
 
 
@@ -317,8 +317,8 @@ def save_reward_model(path: epath.PathLike, scorer: RewardModel, tokenizer: Toke
     """Write a folder that transformers' AutoModelForTokenClassification can load, with one label.
 
     `per_token` becomes the field `value_per_token` of config.json. Every process must call the
-    function. It raises the errors of `save_pretrained`, and ModelError for a family without such a
-    class.
+    function. It raises the errors of `save_pretrained`, and ModelError for a family that has no
+    model for token classification in transformers.
     """
     if scorer.model.cfg.family in NOT_A_CLASSIFIER:
         raise ModelError(
@@ -341,7 +341,7 @@ def save_reward_model(path: epath.PathLike, scorer: RewardModel, tokenizer: Toke
 
 
 def _check_params(model: Decoder, params: Params) -> None:
-    """Raise ModelError for a parameter that is missing, misshapen, unknown or no float."""
+    """Raise ModelError for a missing or unknown parameter, or one of a wrong shape or dtype."""
     leaves = by_path(params)
     expected = by_path(names.abstract_params(model))
     for path, x in expected.items():
@@ -371,7 +371,7 @@ def _save_tokenizer(folder: epath.Path, tokenizer: Tokenizer) -> None:
 
 
 def _new_tensors(model: Decoder, params: Params, dtype: str | None) -> list[NewTensor]:
-    """The tensors of the family's checkpoint. Each one fetches its parameters when it is made."""
+    """The tensors of a checkpoint to write. Each one gathers its parameters when it is made."""
     sources = names.param_sources(model)
     leaves = by_path(params)
     members: dict[str, list[ParamPath]] = {}  # tensor -> its parameters, in order of rows
