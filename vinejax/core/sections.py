@@ -6,9 +6,10 @@ class of a contributed group.
 """
 
 import dataclasses
-from typing import Any, ClassVar, Protocol, Self, dataclass_transform
+from typing import Any, ClassVar, Protocol, Self, dataclass_transform, runtime_checkable
 
 
+@runtime_checkable
 class Sections(Protocol):
     """The part of a configuration that a `Section` reads."""
 
