@@ -187,7 +187,7 @@ def from_file(file: str, neighbour: str) -> Fields:
 
     Args:
       file: the calling config file, its `__file__`.
-      neighbour: path of the other file, relative to the folder of `file`; it may have an argument.
+      neighbour: path of the other file, relative to the folder of `file`; `:argument` may follow.
     """
     path, arguments = locate(os.path.normpath(Path(file).parent / neighbour))
     return runpy.run_path(path)["get_config"](*arguments)

@@ -147,7 +147,7 @@ def _own_draws(
 ) -> tuple[DrawIntervals, Float[Array, "B T"]]:
     """The draw intervals and log-probabilities of the trunks' own tokens, at all B * T places.
 
-    Logits are computed from the least position of a trunk's items on. Other places have zeros.
+    A trunk's tokens are computed from the position of its first branch on. Other places have zeros.
     """
     model = split.own_part(config.model, config.mesh)
     axis = split.vocab_axis(config.model, config.mesh)

@@ -330,7 +330,7 @@ class Phase:
         self._window, self._rows = copy_rows(self._mesh, window, rows, on_mesh, entering)
 
     def _entering(self, entries: RowEntries) -> EnteringTrunks:
-        """The rows that trunks enter in a prefill or copy, and their items; row W is padding."""
+        """The row that each trunk of `entries` enters, and its part of the queue; W for padding."""
         shape = (len(entries), self._sizes.batch)
         rows = np.full(shape, self._sizes.rows, np.int32)
         first, end, loaded = (np.zeros(shape, np.int32) for _ in range(3))

@@ -200,7 +200,7 @@ class DrawIntervals(NamedTuple):
 def _goals(
     weights: Float[Array, "B n"], cumulative: Float[Array, "B n"], index: Int[Array, " B"]
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(low, high, before) [B]. `_first_past` returns `index` if low <= goal < high."""
+    """One stage of `DrawIntervals`, (low, high, before) [B]: the token's entry is at `index`."""
     reached = jnp.where(weights > 0, cumulative, 0.0)
     most = reached.max(axis=-1)
     is_earlier = jnp.arange(reached.shape[-1]) < index[:, None]

@@ -240,8 +240,8 @@ def on_shards(mesh: Mesh, function: Callable, in_specs: tuple, out_specs: tuple 
 def sum_over_rows(part: jax.Array, spec: P) -> jax.Array:
     """The gradient of a weight, summed over all rows, inside a `shard_map` that splits rows.
 
-    `part` is the sum over the rows of one device, for the device's part of the weight on `tensor`.
-    `spec` is the layout of the weight. `fsdp` splits the result on the same axis as the weight.
+    `part` is the sum over this device's rows, for its part of the weight on mesh axis `tensor`.
+    `spec` is the layout of the weight. The result is split over `fsdp` as the weight is.
     """
     axes = [i for i, entry in enumerate(spec) if "fsdp" in _names(entry)]
     if not axes:

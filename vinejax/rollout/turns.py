@@ -133,7 +133,7 @@ class TurnSampler(Sampler):
     def responses(
         self, params: Params, problems: list[PromptedProblem], per_problem: int
     ) -> Responses:
-        """`per_problem` episodes of each problem, with the text of both sides.
+        """`per_problem` episodes of each problem, whose texts have the turns and the observations.
 
         An episode that ran out of tokens or turns has the reward of its last action.
         """

@@ -37,7 +37,7 @@ def num_hosts() -> int:
     The sources are JAX_NUM_PROCESSES, TPU_WORKER_HOSTNAMES (set by GKE or the user), the metadata
     of a TPU VM, and the variables of Slurm and Open MPI. jax can detect such clusters only inside
     `jax.distributed.initialize`, which fails for a single process. So the number has to be known
-    before this function is called. `check_hosts` detects a wrong number.
+    before that call. `check_hosts` detects a wrong number.
     """
     environ = os.environ
     if "JAX_NUM_PROCESSES" in environ:

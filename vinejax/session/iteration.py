@@ -116,7 +116,7 @@ class Iteration:
         return episodes[: self.cfg.rollout.prompts * self.cfg.rollout.per_prompt]
 
     def num_minibatches(self, episodes: list[Episode]) -> int:
-        """The number of minibatches of an epoch, by one row for each solution from the prompt."""
+        """The number of minibatches of an epoch, as if a problem had `rollout.per_prompt` rows."""
         problems = len({episode.problem_id for episode in episodes})
         return math.ceil(problems * self.cfg.rollout.per_prompt / self.cfg.ppo.minibatch)
 

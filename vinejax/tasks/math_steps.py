@@ -168,7 +168,7 @@ def _sentences(masked: str, formulas: list[Span]) -> list[int]:
 
 
 def _formula_periods(text: str, formulas: list[Span], ends: list[int]) -> list[int]:
-    """Adds ends after formulas that end in a period, and joins other short parts (:117-162)."""
+    """Adds ends after formulas that end in a period; joins short parts that do not (:117-162)."""
     cuts = {end for start, end in formulas if text.endswith(TAILS, start, end)}
     return _join(
         sorted(cuts.union(ends)),

@@ -40,5 +40,5 @@ class Observer(contextlib.AbstractContextManager["Observer"]):
 
 
 def observer_class() -> type[Observer]:
-    """The class that shows runs to people; without the tools, `Observer`."""
+    """The class that shows runs to people; `Observer` if `vinejax.tools` is not installed."""
     return contributed_class("HOOKS", "page") or Observer

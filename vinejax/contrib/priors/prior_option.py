@@ -1,4 +1,4 @@
-"""The option of a run in which a user's function is the learned value of the method."""
+"""The option of a run that replaces the method's learned value by a user's function."""
 
 import dataclasses
 from collections.abc import Callable, Set

@@ -48,8 +48,8 @@ class Items(NamedTuple):
 class Scratch(NamedTuple):
     """The memory of a core. `acc`, `top` and `total` are the softmax of the current group.
 
-    A group that is known only at run time cannot index an array with a row per query. A step
-    therefore begins by copying queries to an array by group, and ends by copying results from one.
+    The kernel's queries and results have a row per query, which a group that is known only at run
+    time cannot index. A step therefore copies the queries to `query` first, and `result` out last.
     """
 
     kv: Ref  # [2, K, BLOCK, W] current block and next block

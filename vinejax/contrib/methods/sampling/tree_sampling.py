@@ -102,7 +102,7 @@ class _Forest:
             self.paths[n].append(path)
 
     def _tokens_before(self, n: int, shoot: Shoot) -> list[int]:
-        """The response tokens of problem `n` that come before the branches of a shoot."""
+        """The response tokens of problem `n` that come before the branches that `shoot` plans."""
         return [] if shoot.parent is None else self.paths[n][shoot.parent].tokens[: shoot.position]
 
     def _room(self, prompt: list[int]) -> int:

@@ -26,7 +26,7 @@ def named_value(node: Node) -> tuple[Node, Node] | None:
 
 
 def name_of(node: Node) -> str:
-    """The source of a side that only names a quantity; '' for any other side."""
+    """The source text of a relation's side, if the side only names a quantity; else ''."""
     return node.source.strip() if _is_name(node) else ""
 
 
