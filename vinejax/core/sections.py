@@ -6,7 +6,9 @@ class of a contributed group.
 """
 
 import dataclasses
-from typing import Any, ClassVar, Protocol, Self, dataclass_transform, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, dataclass_transform, runtime_checkable
+
+S = TypeVar("S", bound="Section")
 
 
 @runtime_checkable
@@ -31,7 +33,7 @@ class Section:
             dataclasses.dataclass(frozen=True)(cls)
 
     @classmethod
-    def of(cls, cfg: Sections) -> Self:
+    def of(cls: type[S], cfg: Sections) -> S:
         """The configuration's settings of this class, or the defaults if it has none."""
         found = cfg.sections.get(cls.section)
         return found if type(found) is cls else cls()
