@@ -84,7 +84,7 @@ FLAGS = flags.FLAGS
 
 
 class ConfigFile(flags.ArgumentParser):
-    """Runs a config file; unlike the parser of `ml_collections` it shows the file's errors."""
+    """Runs the config file, and shows its errors, which the parser of `ml_collections` hides."""
 
     overrides: dict[str, str] = {}  # name of a field -> its value on the command line
 
@@ -104,7 +104,7 @@ class ConfigFile(flags.ArgumentParser):
 
 
 class InWords:
-    """A mixin for parsers whose errors say in words which values they read."""
+    """A mixin for parsers of flags: the error for a wrong value says in words which are allowed."""
 
     words: str
 
@@ -144,7 +144,7 @@ def define_flags() -> None:
 
 
 def parse_flags(argv: list[str]) -> list[str]:
-    """Parses the command line and runs the config file; returns the other arguments.
+    """Parses the command line and runs the config file; returns the arguments that are no flags.
 
     Raises UserError if an override names no field or the config file fails, flags.Error if another
     flag is unknown or has a value of the wrong type.

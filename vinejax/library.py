@@ -57,7 +57,7 @@ def train(
 def _checked_config(
     config: str | os.PathLike | Fields | Config, overrides: Mapping[str, Any]
 ) -> tuple[Config, set[str]]:
-    """(the configuration, names of the fields that were set)."""
+    """(`config` with `overrides`, as a `Config`; names of the fields that were set)."""
     if isinstance(config, Config):
         if overrides:
             message = "a Config takes no overrides: dataclasses.replace gives a changed one"
@@ -131,7 +131,7 @@ class RunSummary:
     def curve(self, name: str) -> tuple[list[int], list[float]]:
         """(iterations, values) of the metric `name`, such as 'reward/mean' or 'eval/pass_at_1'.
 
-        Raises KeyError, naming the nearest, for a metric that the run has not recorded.
+        Raises a KeyError that names the nearest metric if the run has not recorded `name`.
         """
         records = [record for record in self.metrics if name in record]
         if not records:

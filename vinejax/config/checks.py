@@ -98,7 +98,7 @@ def _check_method(
 
 
 def _check_sections(cfg: Config, method: Method, set_fields: Collection[str]) -> None:
-    """Raises ConfigError for settings of other methods, and for sections that do not fit."""
+    """Raises ConfigError for settings of methods other than `method`, or that fail their check."""
     unset = {name.partition(".")[0]: name for name in set_fields}
     for section in {*cfg.sections, *(x for x in unset if section_of(x))}:
         kind = type(cfg.sections[section]) if section in cfg.sections else section_of(section)
@@ -111,7 +111,7 @@ def _check_sections(cfg: Config, method: Method, set_fields: Collection[str]) ->
 
 
 def _first_change(settings: Section, field: str | None) -> tuple[str, Any]:
-    """Name and value of the first field that was changed; if none was, those of `field`."""
+    """Name and value of the first field that is not at its default, or else of `field`."""
     values = dict(flatten(settings, f"{settings.section}."))
     name = next(iter(settings.changed()), field or next(iter(values)))
     return name, values[name]

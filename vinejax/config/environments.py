@@ -10,7 +10,7 @@ from vinejax.tasks.environment import MultiTurn
 
 
 def with_environment(cfg: Config, task: Task) -> Config:
-    """The configuration with `env` at its defaults if the task has no environment to read it.
+    """The configuration, with `env` at its defaults if the task has no environment.
 
     With other values, rows would keep room for observations that never come.
     """

@@ -114,7 +114,7 @@ class Fields(FieldGroup):
 
 
 def own_section(method: str) -> type[Section] | None:
-    """The settings' class of a user's method; None if it has none, or is in this package."""
+    """The settings' class of a user's method; None for a method of VineJAX or without settings."""
     if "." not in method:
         return None
     from vinejax.methods.known import find_method
@@ -146,7 +146,7 @@ def default() -> Fields:
 
 
 def _settings(group: Any) -> FieldGroup:
-    """A ConfigDict of a group of fields, in which fields are `Setting`s and subgroups groups."""
+    """A group of fields as a ConfigDict: its fields are `Setting`s, its subgroups `FieldGroup`s."""
     hints = get_type_hints(type(group))
     fields = {}
     for name, value in vars(group).items():
@@ -196,8 +196,8 @@ def from_file(file: str, neighbour: str) -> Fields:
 def load(path: str, name: str = "") -> Fields:
     """The configuration that a config file makes; the text after a colon in `path` is its argument.
 
-    Raises UserError if the file is missing, or if it fails; the error then names the line. For a
-    missing file the error says `name`, by default the path.
+    Raises UserError if the file is missing (the error names `name`, by default the path), or if
+    the file's code fails (the error names the line).
     """
     file, arguments = locate(os.path.expanduser(path))
     if not Path(file).is_file():
@@ -318,7 +318,7 @@ def _dataclass_of(kind: type, prefix: str, fields: Any) -> Any:
 
 
 def _typed(name: str, hint: Any, value: Any) -> Any:
-    """`value` if it has the type `hint`. An int may become a float, and a list a tuple."""
+    """`value` if it has the type `hint`, else ConfigError. Ints may become floats, lists tuples."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is dict:
         if not isinstance(value, (dict, config_dict.ConfigDict)):

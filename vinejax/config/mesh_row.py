@@ -5,10 +5,10 @@ from vinejax.core.settings import Config
 
 
 def with_row_for_devices(cfg: Config) -> Config:
-    """The configuration with a row that the tools propose, if it has rows but none that fits.
+    """The configuration. If `meshes` has rows but none that fits, vinejax/tools adds one.
 
-    Without the tools the configuration stays as it is, and `on_devices` raises ConfigError. Raises
-    what `tools.plan.propose.with_row_for_devices` raises.
+    Without vinejax/tools the configuration stays unchanged; then `on_devices` raises ConfigError.
+    Raises what `tools.plan.propose.with_row_for_devices` raises.
     """
     propose = contributed_class("HOOKS", "mesh_row") if cfg.meshes else None
     return propose(cfg) if propose else cfg

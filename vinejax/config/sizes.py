@@ -77,9 +77,9 @@ def solutions_of(cfg: Config, method: Method) -> int:
 
 
 def with_fitting_minibatch(cfg: Config, method: Method, shards: int) -> Config:
-    """The configuration with a minibatch of at most as many rows as an iteration has solutions.
+    """The configuration, with `ppo.minibatch` reduced if an iteration has fewer solutions.
 
-    More rows would be empty and would cost as much as others. The rows of a pass stay divisible by
+    Rows without a solution would cost as much as full rows. The reduced number is divisible by
     `shards` and by `ppo.microbatch`. Methods that learn from a fixed set of solutions keep their
     minibatch.
     """

@@ -32,7 +32,7 @@ def contributed(kind: Kind) -> Mapping[str, str]:
 
 
 def contributed_module(kind: Kind, name: str) -> ModuleType | None:
-    """The module that a contributed name stands for; None if no accessory has the name."""
+    """The module that a contributed name stands for; None if no accessory adds `name`."""
     path = contributed(kind).get(name)
     return _module(path) if path else None
 

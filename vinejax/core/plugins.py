@@ -104,8 +104,8 @@ def called_within(
 def result_of(field: str, path: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """The result of a user's function, which the setting `field` names by the dotted `path`.
 
-    Passes a UserError on. Raises ConfigError for any other error, and names the last line of the
-    function's file in the traceback.
+    A UserError of the function passes. For any other error, raises a ConfigError that names the
+    last line of the traceback in the function's file.
     """
     try:
         return function(*arguments)
@@ -155,10 +155,10 @@ def source_of(module: str) -> str | None:
 
 
 def failure(error: BaseException, file: str | None) -> str:
-    """The text 'FILE:LINE: KeyError: ...', with the last line of `file` in the error's traceback.
+    """The text 'FILE:LINE: KeyError: ...' of `error`; LINE is the traceback's last line in `file`.
 
-    Only the file is named if the traceback has no line of it, as for a SyntaxError. Without a
-    `file` the line is the last one of the traceback.
+    LINE is left out if the traceback has no line of `file`, as for a SyntaxError. If `file` is
+    None, FILE and LINE are those of the traceback's last line.
     """
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame for frame in frames if file in (None, frame.filename)]

@@ -22,7 +22,7 @@ class Sections(Protocol):
 @dataclass_transform(frozen_default=True)
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """A group of settings; a `section` in its header makes a subclass a frozen dataclass."""
+    """A group of settings. A subclass with `section=` in its header becomes a frozen dataclass."""
 
     section: ClassVar[str] = ""
     of_task: ClassVar[bool] = False  # whether only tasks whose `sections` name the group read it
@@ -34,7 +34,7 @@ class Section:
 
     @classmethod
     def of(cls: type[S], cfg: Sections) -> S:
-        """The configuration's settings of this class, or the defaults if it has none."""
+        """The settings of this class in `cfg`, or the defaults if `cfg` has none."""
         found = cfg.sections.get(cls.section)
         return found if type(found) is cls else cls()
 

@@ -345,7 +345,7 @@ class MeshConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TopologyConfig(MeshConfig):
-    """A row of `meshes`: the mesh for devices of one name, and how much they compute at once."""
+    """A row of `meshes`: the mesh for one type of device, and how much these compute at once."""
 
     slots: Count | None = None  # replaces rollout.slots; None: as it is
     memory_gib: Positive | None = None  # replaces rollout.memory_gib; None: as it is
@@ -454,7 +454,7 @@ def field_of(cfg: Config, name: str) -> Any:
 
 
 def with_fields(cfg: Config, fields: Mapping[str, Any]) -> Config:
-    """A copy of the configuration with these values, by dotted names such as 'ppo.clip'."""
+    """A copy of `cfg` with the values in `fields`, by dotted names such as 'ppo.clip'."""
     for name, value in fields.items():
         group, _, leaf = name.rpartition(".")
         if group:

@@ -14,7 +14,7 @@ def bucket(length: int, least: int = 16) -> int:
 
 
 def row_length(length: int) -> int:
-    """The length to pad `length` to: a bucket, or beyond FINE one of four lengths per doubling."""
+    """The length to pad to: a `bucket` up to FINE, beyond it one of four lengths per doubling."""
     if length <= FINE:
         return bucket(length, least=32)
     step = 1 << ((length - 1).bit_length() - 3)

@@ -70,7 +70,7 @@ def added(prefix_text: str, text: str) -> str:
 
 
 def response_text(tokenizer: Tokenizer, prompt: list[int], tokens: list[int]) -> str:
-    """The text of `tokens`, the first of a response, without an incomplete last character."""
+    """The text of `tokens`, with which a response begins, without an incomplete last character."""
     if not tokens:
         return ""
     text = continuation_text(tokenizer, prompt, decode(tokenizer, prompt), tokens)
@@ -132,7 +132,7 @@ def cut_at_stop(
 
 
 def tail(text: str, stop: tuple[str, ...]) -> str:
-    """The end of a text, in which a stop string may have begun that later tokens complete."""
+    """The end of a text: as much of it as can begin a stop string that later tokens complete."""
     text = text.rstrip(UNFINISHED)  # the text of the next token starts there
     longest = max(map(len, stop), default=1) - 1
     return text[max(len(text) - longest, 0) :]

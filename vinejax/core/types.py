@@ -107,7 +107,7 @@ class Episode:
 
     @property
     def is_drawn(self) -> np.ndarray:
-        """bool[T] Whether the policy drew each response token, and it was not given or observed."""
+        """bool[T] Which response tokens the policy drew; the others were given or observed."""
         drawn = np.arange(len(self.response)) >= self.given
         for turn in self.turns:
             drawn[turn.drawn : turn.end] = False
@@ -166,12 +166,12 @@ class StepLayout(NamedTuple):
 
     @property
     def is_step(self) -> np.ndarray:
-        """bool[B, C] Whether a row has a step with this index."""
+        """bool[B, C] Entry [b, c] tells whether row b has a step with index c."""
         return np.arange(self.rewards.shape[1]) < self.num_steps[:, None]
 
 
 class Rollout(NamedTuple):
-    """An iteration's episodes, and arrays whose row b is for episode b. Other rows are empty."""
+    """An iteration's episodes, and arrays whose row b is for episode b. Rows beyond are empty."""
 
     episodes: list[Episode]
     batch: Batch

@@ -20,7 +20,7 @@ class Seen(NamedTuple):
     total: float  # sum of the solution's rewards
 
     def totals(self, c: int) -> list[float]:
-        """The total rewards of the samples at state c; at the end, c = S, the solution's own."""
+        """The total reward of each sample at state c; at the end, c = S, only `total`."""
         if c == len(self.returns):
             return [self.total]
         return [self.earned[c] + x for x in self.returns[c]]

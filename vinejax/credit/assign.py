@@ -32,8 +32,8 @@ def assigned(credit: Credit, rollout: Rollout, cfg: Config) -> Credit:
     """The credit with its mask and its advantages by step, whitened if `ppo.whiten` says so.
 
     `ppo.whiten` 'iteration' whitens here, 'minibatch' in the loss. `by_step` is not whitened. A
-    token is trained on if the configured mask and the credit's own mask have it. All arrays are on
-    the host.
+    token is trained on if the configured mask rule and the mask in `credit` both select the token.
+    All arrays are on the host.
     """
     advantages, by_step = credit.advantages, credit.by_step
     mask = trained_tokens(rollout, cfg)
@@ -50,7 +50,7 @@ def assigned(credit: Credit, rollout: Rollout, cfg: Config) -> Credit:
 def trained_tokens(rollout: Rollout, cfg: Config) -> np.ndarray:
     """bool[B, T] the response tokens that the configured mask rule selects.
 
-    With `ppo.mask_truncated` responses that the token budget cut have none.
+    With `ppo.mask_truncated`, no tokens of responses that the token budget cut are selected.
     """
     mask = np.array(rollout.batch.mask)
     rule = find_rule("credit.mask", cfg)
@@ -117,12 +117,12 @@ def against_group(rollout: Rollout, kind: str, cfg: Config) -> Credit:
 
 
 def scale_of(cfg: Config) -> str | None:
-    """`reward.scale` for `group_advantages`; None, the scale of the kind, for 'method'."""
+    """The argument `scale` of `group_advantages`: `reward.scale`, or None if that is 'method'."""
     return None if cfg.reward.scale == "method" else cfg.reward.scale
 
 
 def per_solution(rollout: Rollout, advantages: Array) -> Credit:
-    """The credit in which all tokens of a solution have its entry of f32[episodes] `advantages`."""
+    """The credit in which every token of solution i has the advantage `advantages[i]`."""
     mask = rollout.batch.mask
     by_row = np.zeros(mask.shape[0], np.float32)
     by_row[: len(rollout.episodes)] = advantages
@@ -143,7 +143,7 @@ def token_estimates(
 ) -> tuple[Array, Array]:
     """(advantages, returns), f32[B, T]: `rl.advantages.gae` of `token_rewards`.
 
-    A time step goes from one token that the policy drew to the next, past observations in between.
+    A time step goes from a token that the policy drew to the next such token, past observations.
     """
     rewards, mask = token_rewards(rollout, cfg), np.asarray(rollout.batch.mask)
     if not any(episode.turns for episode in rollout.episodes):
@@ -173,7 +173,7 @@ def state_numbers(steps: StepLayout) -> np.ndarray:
 
 
 def state_places(rollout: Rollout) -> np.ndarray:
-    """i64[S, 3] (row, step, response tokens before it) of each state, as `state_numbers` counts."""
+    """i64[S, 3] row, step and response tokens before each state, ordered as in `state_numbers`."""
     starts = [[e.given, *e.step_ends] for e in rollout.episodes]
     row, step = np.nonzero(rollout.steps.counts >= 0)
     used = [starts[i][c] for i, c in zip(row, step, strict=True)]

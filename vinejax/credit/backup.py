@@ -42,7 +42,7 @@ class _Passage(NamedTuple):
 def backed_up_values(
     samples: Sequence[PassingSample], positions: Sequence[Sequence[int]]
 ) -> list[list[float]]:
-    """[solutions][S] V of the states after `positions` tokens; 0 where no other sample passes."""
+    """[solutions][S] V after `positions` tokens; 0 if only the state's own solution passes."""
     passages: dict[Visit, list[_Passage]] = {}
     nodes_of: dict[int, list[Visit]] = {}  # states of each solution
     for solution, visits, returns in samples:

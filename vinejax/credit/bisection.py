@@ -19,7 +19,7 @@ from vinejax.credit.allocation import Seen
 
 
 def bisection(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
-    """The continuations that the first state and the middles of halved spans lack of K returns."""
+    """[S] how many continuations each state to sample still needs for K returns; None to stop."""
     num_states = len(seen.returns)
     requests = [0] * num_states
     spans = [(0, num_states)] if num_states and _is_known(0, requests, seen, values) else []
@@ -33,7 +33,7 @@ def bisection(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
 
 
 def _is_known(c: int, requests: list[int], seen: Seen, values: ValuesConfig) -> bool:
-    """Whether state c has K returns; if not, requests those that it lacks."""
+    """Whether state c has K returns; sets `requests[c]` to the number of returns that c lacks."""
     requests[c] = max(0, values.k - len(seen.returns[c]))
     return not requests[c]
 
@@ -41,8 +41,8 @@ def _is_known(c: int, requests: list[int], seen: Seen, values: ValuesConfig) -> 
 def _differ(low: int, high: int, seen: Seen, values: ValuesConfig) -> bool:
     """Whether the values of two states differ by more than the threshold, in standard errors.
 
-    The difference is U_high - U_low, where U is the sum of the rewards before a state and its
-    value. Its standard error comes from the pooled variance of both states' returns, to which one
+    The difference is U_high - U_low, where U is a state's value plus the rewards before the
+    state. The standard error comes from the pooled variance of both states' returns, to which one
     return of 0 and one of 1 are added, so that a few equal returns do not count as certain. The
     solution's end has no error.
     """

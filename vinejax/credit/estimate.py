@@ -108,7 +108,7 @@ def interpolated(
 
 
 def back_filled(values: np.ndarray, first: int, rewards: np.ndarray, gamma: float) -> np.ndarray:
-    """f32[C] `values` for the steps from `first` on; elsewhere V such that r + γ·V' - V = 0.
+    """f32[C] `values`, of S steps from `first` on; at all other steps V such that r + γ·V' - V = 0.
 
     Source: VinePPO's `math_episode_generator_with_mc_advantages.py:667-732`, past `max_states`.
     """

@@ -36,7 +36,7 @@ SAMPLED_PRICE = 0.125  # price of a sampled token, in trained tokens
 
 
 def gain_metrics(rollout: Rollout, credit: Credit, cfg: Config) -> dict[str, float]:
-    """`credit/price` and `credit/gain` of credit by sampled values; no gain if all of it is 0."""
+    """`credit/price` and `credit/gain` of sampled credit; no `credit/gain` if all credit is 0."""
     if any(episode.values is None for episode in rollout.episodes):
         return {}
     steps = rollout.steps
@@ -64,13 +64,13 @@ def price_of(tokens: float) -> float:
 
 
 def surprise(rollout: Rollout) -> np.ndarray:
-    """f64[B, C] n_c of the equation above; 0 for steps without a state, which have no credit."""
+    """f64[B, C] n_c as the module defines it; 0 for steps without a state, which have no credit."""
     doubt = -np.expm1(np.asarray(rollout.batch.old_logprobs, np.float64))
     return sums_of_steps(doubt, rollout.steps) * (rollout.steps.counts >= 0)
 
 
 def tokens_left(steps: StepLayout) -> np.ndarray:
-    """f64[B, C] the number of the solution's tokens from each step on."""
+    """f64[B, C] the number of tokens from the start of each step to the end of its solution."""
     tokens = sums_of_steps(np.ones(steps.step_ids.shape), steps)
     return np.cumsum(tokens[:, ::-1], axis=1)[:, ::-1]
 

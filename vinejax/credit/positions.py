@@ -105,10 +105,10 @@ def positions_of(
     prompt's end, and earlier positions are dropped. A position before a token of an observation is
     dropped too, because the policy decides nothing there.
 
-    Both fields keep the prompt's end if the rule returned it. Of the other N positions `merge` k
-    keeps every k-th. `num_states` n keeps at most n, evenly spaced in their list: numbers
-    ⌊i·(N + 1) / (n + 1)⌋ for i = 1..n, counted from 1. `num_states` biases the policy gradient,
-    because N depends on the tokens after a token, and with N the state whose value is its baseline.
+    Both settings keep the prompt's end if `rule` returned it. Of later positions, `merge` = k
+    keeps every k-th. Of N that remain, `num_states` = n keeps at most n, evenly spaced: numbers
+    ⌊i·(N + 1) / (n + 1)⌋ for i = 1..n, counted from 1. `num_states` biases the policy gradient: the
+    state whose value is a token's baseline depends on N, and N on what follows the token.
     """
     first = episode.given
     positions = list(rule(episode, text_of, values)) if len(episode.response) > first else []
@@ -148,10 +148,10 @@ def with_steps_between(episode: Episode, positions: list[int]) -> Episode:
 def rewards_between(
     ends: Sequence[int], step_ends: Sequence[int], rewards: Sequence[float]
 ) -> list[float]:
-    """The rewards of steps that end at `step_ends`, summed over the larger steps with `ends`.
+    """The `rewards` of steps that end at `step_ends`, summed over larger steps that end at `ends`.
 
-    A step counts in the larger step in which it ends. Both lists are sorted, and no step ends after
-    the last of `ends`.
+    A reward counts in the larger step that contains the end of the reward's step. `ends` and
+    `step_ends` are sorted, and no step ends after the last of `ends`.
     """
     totals = np.zeros(len(ends))
     np.add.at(totals, np.searchsorted(ends, step_ends), rewards)

@@ -38,12 +38,12 @@ class Moments(NamedTuple):
     cross: np.ndarray  # f64[P] Σ n·y·φ
 
     def plus(self, other: "Moments", share: float = 1.0) -> "Moments":
-        """These sums plus `share` times the other sums."""
+        """The sums of `self` plus `share` times the sums of `other`."""
         return Moments(self.square + share * other.square, self.cross + share * other.cross)
 
 
 class Probe(NamedTuple):
-    """The state between iterations; its sums decay by the factor `KEPT` per iteration."""
+    """What is kept between iterations: sums that decay by the factor `KEPT` per iteration."""
 
     moments: Moments
     errors: np.ndarray  # f64[strengths] Σ (v - G)² of states whose problem was held out
@@ -118,7 +118,7 @@ def mean_label(probe: Probe) -> float:
 
 
 def read_out(probe: Probe) -> tuple[np.ndarray, float, float]:
-    """(f64[R] w, b, c) of v = h·w + b + c·p, fitted to all labels, with their mean as m."""
+    """(f64[R] w, b, c) of v = h·w + b + c·p, fitted to all labels; m is the mean label."""
     weights, m = chosen(probe, _solve(probe.moments)), mean_label(probe)
     hidden_weights, product_weights = np.split(weights[NUM_PLAIN:], 2)
     kernel = hidden_weights + m * product_weights
@@ -134,7 +134,7 @@ def updated(
 ) -> Probe:
     """The probe after an iteration.
 
-    `baseline` is f[S] the baselines without v, and `is_known` bool[S] whether a state has one.
+    `baseline` is f[S] baselines without v; `is_known` is bool[S], whether a state has a baseline.
     """
     label, weight = labels(states)
     moments = _moments(states.features, label, weight).plus(probe.moments, KEPT)
@@ -146,10 +146,10 @@ def updated(
 
 
 def metrics(states: ProbeStates, v: np.ndarray, weight: float) -> dict[str, float]:
-    """The squared error of v without the noise of labels, its weight, its calibration by tenths.
+    """The squared error of v without noise of the labels, the `weight` of v, and v's calibration.
 
-    E[(v - V̂)·(v - G)] = E[(v - V)²], as V̂ and G are independent draws at s. The calibration of a
-    tenth of the range from 0 to 1 is the mean of G - v over the states whose v lies in it.
+    E[(v - V̂)·(v - G)] = E[(v - V)²], as the sampled value V̂ and G are independent at s. For each
+    tenth of [0, 1], the calibration is the mean of G - v over states whose v lies in this tenth.
     """
     logged = {"value/weight": weight}
     is_sampled = states.count > 0

@@ -54,7 +54,7 @@ TABLES: dict[str, Mapping[str, Callable[..., Any]]] = {
 
 
 def chosen_rules(cfg: Config) -> dict[str, str]:
-    """{field: name of its rule}; the configuration has its method's defaults."""
+    """Maps each field of `TABLES` to its rule's name; `cfg` has the defaults of its method."""
     return {
         "values.positions": cfg.values.positions,
         "values.allocation": cfg.values.allocation,
@@ -78,8 +78,8 @@ def find_rule(field: str, cfg: Config) -> Callable[..., Any]:
 def check_rule(field: str, name: str) -> Callable[..., Any] | None:
     """The user's function with the path `name`; None if `name` is a built-in rule.
 
-    Raises ConfigError if no rule has this name or path, naming the nearest built-in rule, if the
-    function's module fails, and if the function cannot take the arguments.
+    Raises ConfigError if no rule has this name or path (the message may name a similar rule), if
+    the function's module fails, or if the function cannot take the arguments for `field`.
     """
     built_in = TABLES[field]
     if name in built_in:
@@ -194,7 +194,7 @@ def check_rules(cfg: Config) -> None:
 def _check_roles(cfg: Config, rules: Mapping[str, str]) -> None:
     """Raises ConfigError for credit by role that does not fit the rules or the discount.
 
-    Bisection looks ahead: its interpolated values know later returns, so they are not averaged.
+    Bisection interpolates values from later returns, so credit by role must not average them.
     """
     averages = {
         f"credit.{name}": getattr(cfg.credit, name) for name in ("lambda_", "baseline_lambda")

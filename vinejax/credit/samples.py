@@ -37,7 +37,7 @@ class Sample:
     def return_from(self, used: int, gamma: float) -> float:
         """r_0 + γ·r_1 + γ²·r_2 + ... of the steps that end after the first `used` tokens.
 
-        The last of them includes the outcome's reward. The division of a solution into steps may
+        The last reward includes the outcome's. The division of a solution into steps may
         depend on tokens after the first `used`.
         """
         later = [r for end, r in zip(self.ends, self.rewards, strict=True) if end > used]
@@ -55,7 +55,7 @@ class PassingSamples:
         positions: Sequence[Sequence[int]],
         gamma: float,
     ):
-        """Solution i belongs to `problems[i]`; its states follow `positions[i]` of its tokens."""
+        """Solution i belongs to `problems[i]`; before its states are `positions[i]` tokens."""
         self._solutions: dict[str, list[int]] = {}
         for i, problem in enumerate(problems):
             self._solutions.setdefault(problem, []).append(i)

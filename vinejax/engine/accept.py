@@ -62,7 +62,7 @@ class SearchConfig:
 
 
 class SearchItems(NamedTuple):
-    """The trunks of a prefill on one shard, and the items that may accept their tokens."""
+    """The trunks of a prefill on one shard, and the queue's items that may accept trunk tokens."""
 
     first: jax.Array  # i32[B] least position of the trunk's items; the trunk's length without items
     length: jax.Array  # i32[B] length of the trunk
@@ -147,7 +147,7 @@ def _own_draws(
 ) -> tuple[DrawIntervals, Float[Array, "B T"]]:
     """The draw intervals and log-probabilities of the trunks' own tokens, at all B * T places.
 
-    A trunk's tokens are computed from the position of its first branch on. Other places have zeros.
+    Padding has zeros, and so have a trunk's places before the position of its first branch.
     """
     model = split.own_part(config.model, config.mesh)
     axis = split.vocab_axis(config.model, config.mesh)
@@ -240,7 +240,7 @@ def _departures(
 ) -> tuple[Int[Array, " Q"], Float[Array, " Q"]]:
     """The tokens that items draw where they depart from trunks, and their log-probabilities.
 
-    Both are in the order of `SearchItems.item`. Other items have zeros.
+    Both are in the order of `SearchItems.item`. Items that do not depart have zeros.
     """
     model = split.own_part(config.model, config.mesh)
     axis = split.vocab_axis(config.model, config.mesh)
@@ -334,7 +334,7 @@ class AcceptedPrefixes:
         queue: int,
         search: Callable[[SearchItems], SearchResult],
     ) -> None:
-        """Starts a search for the items of each shard's `trunks`, unless they had one before.
+        """Starts a search for the items of each shard's `trunks`; no item is searched twice.
 
         `batch` is the number of trunks of a prefill, and `queue` is the length of a queue.
         """

@@ -51,7 +51,7 @@ class Cache(abc.ABC):
     ) -> tuple["Cache", Bool[Array, " B"]]:
         """The cache with room for a step's new columns, and bool[B] the slots that must wait.
 
-        Only occupied slots wait, and they lose their columns. Slots have drawn `age` tokens.
+        Only occupied slots wait. Slots that wait lose their columns. Slots have drawn `age` tokens.
         """
 
     @abc.abstractmethod
@@ -75,7 +75,7 @@ class Cache(abc.ABC):
 
     @abc.abstractmethod
     def take(self, slots: Int[Array, " M"]) -> "Cache":
-        """A cache of only these slots, renumbered from 0; applied to the result of `movable`."""
+        """A cache of only these slots, renumbered from 0. `self` is a result of `movable`."""
 
     def with_moved(self, moved: "Cache") -> "Cache":
         """The cache with its movable arrays replaced by those of `moved`."""
@@ -107,7 +107,7 @@ class Allocator:
     def cache(
         self, layout: CacheLayout, sequences: int, columns: int, per_head: int = 1
     ) -> jax.Array:
-        """A layer's cache of zeros. A head has `per_head` vectors of its width side by side."""
+        """A layer's cache of zeros, with `per_head` vectors side by side for each KV head."""
         heads, width = num_kv_heads(self.model, self.mesh), per_head * self.model.cfg.head_dim
         shape = layout.shape(num_shards(self.mesh) * sequences, heads, columns, width)
         return self._place(jnp.zeros(shape, self.model.compute.dtype), layout.spec)
@@ -130,7 +130,7 @@ class Storage(abc.ABC):
     """The static part of a cache, which is hashable and a field of `Sizes`.
 
     A column is one position of one sequence, in all layers. The methods count columns, rows and
-    slots per shard. By default a slot has as many columns as the largest budget, and all are read.
+    slots per shard. By default a slot has as many columns as the largest budget; all are read.
     """
 
     read_by_kernel: ClassVar[bool] = False  # if True, the compiler's cycle count lacks reads

@@ -59,7 +59,7 @@ class Collector:
         self.not_ended += [len(more) for more in order]
 
     def move(self, slots: np.ndarray) -> None:
-        """Renumbers slots from the next chunk on: slot i takes the branch of `slots[shard, i]`."""
+        """Renumbers slots before the next chunk: the new slot i is the old `slots[shard, i]`."""
         self._traces.move(slots)
 
     def add(self, steps: HostSteps) -> Iterator[DecodedBranch]:
@@ -87,7 +87,7 @@ class Collector:
         return map(DecodedBranch, branches, ended.tokens, ended.logprobs, outcomes)
 
     def _count(self, steps: HostSteps) -> np.ndarray:
-        """Counts a chunk's steps in the statistics; returns the number of each shard, i64[Z]."""
+        """Counts a chunk's steps in the statistics; returns the steps of each shard, i64[Z]."""
         slots = steps.item.shape[1]
         num_busy = (steps.item >= 0).sum(axis=1, dtype=np.int32)  # [Z, chunk]
         num_ended = (steps.ended != GOING).sum(axis=1, dtype=np.int32)

@@ -106,8 +106,8 @@ def chunk_program(platform: str) -> "jax.stages.Wrapped":
 
     On a GPU the whole chunk, its loop included, is one CUDA graph. Without a graph the host would
     launch the hundreds of kernels of a step one by one, each of which takes two microseconds.
-    Drivers older than CUDA 12.3 have no loops in graphs, so XLA leaves the loops out. The flag in
-    XLA_FLAGS takes precedence; a profile names single kernels only if it turns the graphs off.
+    Drivers older than CUDA 12.3 have no loops in graphs, so XLA leaves the loops out. A flag in
+    XLA_FLAGS takes precedence. A profile names single kernels only if graphs are turned off.
     """
     flag, options = "xla_gpu_enable_command_buffer", {}
     if platform == "gpu" and flag not in os.environ.get("XLA_FLAGS", ""):
@@ -183,7 +183,7 @@ def items_left(slots: Slots, rows: WindowRows) -> Int[Array, " W"]:
 def _offers(
     inputs: ChunkInputs, slots: Slots, rows: WindowRows, lanes: int
 ) -> tuple[Int[Array, " W"], Int[Array, " W"]]:
-    """The rows in the order in which slots take items, and the number of items that each offers.
+    """The rows in the order in which slots take their items, and the number that each row offers.
 
     A row offers at most as many items as it has free lanes. While jobs wait, the rows that were
     filled first come first, so that they become free. Otherwise the rows with the largest remaining
@@ -269,7 +269,7 @@ def after_token(
 
 
 def _with_room(queue: Queue, slots: Slots) -> tuple[Slots, Bool[Array, " B"]]:
-    """The slots with room in the cache for a step, and bool[B] which slots take part in the step.
+    """The slots, after their cache reserved room for a step, and bool[B] which slots make the step.
 
     Slots that wait for room return to the start of their items.
     """

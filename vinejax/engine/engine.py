@@ -330,7 +330,7 @@ class Engine:
         return self._decoding_copy.weights
 
     def _memory(self, params: Params) -> int:
-        """The most bytes of keys and values on a device; measured once, as shapes depend on it."""
+        """The most bytes of keys and values on a device; measured once, so that shapes stay."""
         if self.memory_gib is not None:
             return int(self.memory_gib * 2**30)
         if self._memory_bytes is None:

@@ -40,10 +40,10 @@ class Reader:
     def read(
         self, decoded: Iterable[DecodedBranch]
     ) -> Generator[tuple[int, Grown], None, list[DecodedBranch]]:
-        """Yields pairs (branch number, Grown), this host's as branches end, then the other hosts'.
+        """Yields pairs (branch number, Grown): this host's as they end, then those of other hosts.
 
-        Returns the branches that the device ended at a stop string that their text lacks. These
-        branches were cut short. They are sorted by number, and the same on every host.
+        Returns the branches that were cut short: the device ended them at a stop string, but their
+        text has none. The branches are sorted by number, and the same on every host.
         """
         by_branch: dict[int, DecodedBranch] = {}
         cuts: dict[int, Any] = {}  # `StopCut` of each branch of this host; None: cut short

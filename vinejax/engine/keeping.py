@@ -131,7 +131,7 @@ class KeepingPhase(Phase):
         return bool((self._num_items + items).max() < sizes.queue)
 
     def _enqueue(self, more: BranchSet, jobs: list[list[RowJob]], trunk: int, branch: int) -> None:
-        """Adds further branches to the queue. Their jobs wait for rows, or reserve rows at once.
+        """Adds the branches of `more` to the queue. Each job reserves a row at once, or waits.
 
         `trunk` and `branch` are the numbers of the first trunk and branch of `more` in
         `branch_set`.
@@ -150,7 +150,7 @@ class KeepingPhase(Phase):
         self._budgets += [sum(job.work for job in of_shard) for of_shard in jobs]
 
     def _wait(self, shard: int, jobs: list[RowJob]) -> None:
-        """Reserves for each job the free row that its trunk continues. Other jobs have to wait."""
+        """Reserves the free row that a job's trunk continues; a job without such a row waits."""
         for job in jobs:
             if not self._is_whole(job.trunk):
                 columns = self._common(shard, self.branch_set.trunks[job.trunk])
@@ -201,7 +201,7 @@ class KeepingPhase(Phase):
         return self.branch_set.scored[trunk] or self._accepted_prefixes.may_accept[trunk]
 
     def _common(self, shard: int, ids: list[int]) -> np.ndarray:
-        """i64[W] for each row, the length of the beginning that its tokens share with `ids`."""
+        """i64[W] for each row, the length of the beginning that the row shares with `ids`."""
         is_other = self._row_tokens[shard, :, : len(ids)] != np.array(ids, np.int32)
         return np.where(is_other.any(axis=1), is_other.argmax(axis=1), len(ids))
 
@@ -247,7 +247,7 @@ class KeepingPhase(Phase):
         return missing
 
     def _after_part(self, missing: _MissingTokens) -> _MissingTokens | None:
-        """The missing tokens of a trunk once its next part is computed; None if none are left."""
+        """What is missing after the next `_part_length` tokens are computed; None if nothing is."""
         columns = missing.columns + self._part_length
         is_over = columns >= len(self._tokens_of(missing.entry))
         return None if is_over else _MissingTokens(missing.entry, missing.entry.row, columns)
@@ -256,7 +256,7 @@ class KeepingPhase(Phase):
         return self._tokens_of(missing.entry)[missing.columns :][: self._part_length]
 
     def _compute_all(self, all_missing: list[list[_MissingTokens]]) -> None:
-        """Computes the next part of each trunk. A prefill takes as many parts, in order, as fit."""
+        """Computes the `_part` of each trunk, in order, in prefills of as many trunks as fit."""
         while any(all_missing):
             parts = [[*map(self._part, of_shard[: self._sizes.batch])] for of_shard in all_missing]
             fits = fit_prefill(parts, self._place_counts(self._part_length), shares=False)

@@ -82,8 +82,8 @@ def fit_memory(
 ) -> tuple[int, int]:  # fmt: skip
     """The numbers of slots and rows, reduced to fit `memory` bytes per device.
 
-    A slot has up to `width` columns, and may wait for memory. First the rows are reduced to
-    MIN_ROWS at least. Raises RoomError if one row and one slot of `width` columns do not fit.
+    A slot has up to `width` columns, and may wait for memory. If MIN_ROWS rows do not fit, slots
+    are reduced, too. Raises RoomError if one row and one slot of `width` columns do not fit.
     """
     row_bytes, whole = cache_bytes(model, mesh, columns), cache_bytes(model, mesh, width)
     if row_bytes + whole > memory:
@@ -123,7 +123,7 @@ def sizes_of(
 
     A phase of few branches has fewer slots, as idle slots cost as much as busy ones. Branches are
     assumed to be divided evenly over the shards. With a `feed` the queue also has room for all
-    branches that the feed may return, and the window for the most that it may return at once.
+    branches of the feed, and the window for the most branches that the feed returns at once.
     Raises the RoomError of `fit_memory` and the ConfigError of `use_kernel`.
     """
     storage = storage_for(model, platform, settings.attention)

@@ -149,7 +149,7 @@ class Phase:
             previous = chunk
 
     def trunk_logprobs(self) -> list[np.ndarray]:
-        """The log-probabilities of each trunk's tokens, f32[length]; f32[0] if it is not scored.
+        """The log-probabilities of each trunk's tokens, f32[length], or f32[0] if not scored.
 
         Raises DivergedError with the trunk if log-probabilities are not finite.
         """
@@ -195,7 +195,7 @@ class Phase:
         self._in_batches(copied, self._copy)
 
     def _entries(self, shard: int) -> list[RowEntry]:
-        """The jobs that enter rows now. Jobs enter only if a whole batch, or all of them, fit."""
+        """The jobs that enter rows now. Jobs enter only if a batch, or all waiting jobs, fit."""
         waiting = self._waiting_jobs[shard]
         free = np.flatnonzero(self._row_left[shard] == 0).tolist()
         if len(free) < min(self._sizes.batch, len(waiting)):
@@ -250,7 +250,7 @@ class Phase:
             left = [of_shard[count:] for of_shard, count in pairs]
 
     def _place_counts(self, length: int) -> list[int]:
-        """The possible numbers of places of a shard's prefill; [] if padding is computed, too."""
+        """`unpadded_prefill.place_counts` for this phase's batch, of trunks of `length` tokens."""
         return place_counts(platform_of(self._mesh), self._sizes.batch, length)
 
     def _compact_places(
@@ -330,7 +330,7 @@ class Phase:
         self._window, self._rows = copy_rows(self._mesh, window, rows, on_mesh, entering)
 
     def _entering(self, entries: RowEntries) -> EnteringTrunks:
-        """The row that each trunk of `entries` enters, and its part of the queue; W for padding."""
+        """The row of each entering trunk (W for padding), and the trunk's items in the queue."""
         shape = (len(entries), self._sizes.batch)
         rows = np.full(shape, self._sizes.rows, np.int32)
         first, end, loaded = (np.zeros(shape, np.int32) for _ in range(3))

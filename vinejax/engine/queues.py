@@ -75,7 +75,7 @@ def _fields(
 
 @functools.partial(jax.jit, static_argnames="mesh")
 def _written(mesh: Mesh, queue: Queue, block: Queue, place: Int[Array, " F"]) -> Queue:
-    """The queue with a block of entries at these places, except places past the queue's end."""
+    """The queue with the entries of `block` at each `place`; places past the end are dropped."""
 
     def one_shard(queue: Queue, block: Queue, place: jax.Array) -> Queue:
         return jax.tree.map(lambda old, new: old.at[place].set(new, mode="drop"), queue, block)

@@ -163,7 +163,7 @@ def write_column(
 ) -> list[jax.Array]:
     """The ring with the new key or value of every slot in the current column.
 
-    One column of every block is written. All blocks but the current one get its old content.
+    One column of every block is written: outside the current block, with its own old content.
     Choosing the block at run time would copy all blocks.
     """
     axis = layout.column_axis

@@ -119,7 +119,7 @@ def threshold(
 def _first_past(
     weights: Float[Array, "B n"], cumulative: Float[Array, "B n"], goal: Float[Array, " B"]
 ) -> Int[Array, " B"]:
-    """For each sequence, the first index at which the cumulative weight passes the goal."""
+    """For each sequence, the first index at which `cumulative` passes `goal`."""
     # A parallel cumulative sum is not monotone to the last bit. Over hundreds of blocks, a block of
     # weight 0 can raise it. Therefore only entries of positive weight may pass the goal.
     reached = jnp.where(weights > 0, cumulative, 0.0)
@@ -187,8 +187,8 @@ class DrawIntervals(NamedTuple):
     """The numbers u for which `inverse_cdf` draws a given token, per sequence.
 
     The last axis covers the stages of the search: devices, blocks, entries of a block. A stage
-    finds the token's entry if low <= goal < high. The next stage's goal is smaller by `before`, the
-    weight before this entry.
+    finds the token's entry if low <= goal < high, where the first goal is u * `total`. The next
+    stage's goal is smaller by `before`, the weight before this entry.
     """
 
     total: Float[Array, " B"]  # total weight; the first goal is u * total
@@ -200,7 +200,7 @@ class DrawIntervals(NamedTuple):
 def _goals(
     weights: Float[Array, "B n"], cumulative: Float[Array, "B n"], index: Int[Array, " B"]
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """One stage of `DrawIntervals`, (low, high, before) [B]: the token's entry is at `index`."""
+    """(low, high, before), each [B], of a `DrawIntervals` stage with the entry at `index`."""
     reached = jnp.where(weights > 0, cumulative, 0.0)
     most = reached.max(axis=-1)
     is_earlier = jnp.arange(reached.shape[-1]) < index[:, None]

@@ -22,7 +22,7 @@ SHARED_BY = 8  # branches of one trunk that can always be decoded at once
 
 @dataclasses.dataclass(frozen=True)
 class RowJob:
-    """Branches of one trunk that one row serves, in decreasing order of their budgets."""
+    """Branches that share a trunk and a row, in decreasing order of their budgets."""
 
     trunk: int
     items: list[int]  # branch numbers
@@ -45,7 +45,7 @@ def window_shape(slots: int, trunks: int, branches: int) -> tuple[int, int]:
 
 
 def lanes_per_row(slots: int, rows: int, min_lanes: int = 1) -> int:
-    """The number of lanes per row with which all rows have LANES_PER_SLOT lanes per slot."""
+    """The lanes per row with which all rows together have LANES_PER_SLOT lanes per slot."""
     lanes = -(-LANES_PER_SLOT * slots // rows)
     if lanes >= 4:
         lanes = -(-lanes // 4) * 4
@@ -112,7 +112,7 @@ def assign(
 
 
 def _in_order(jobs: list[RowJob], lengths: Sequence[int], first: int) -> list[RowJob]:
-    """A shard's jobs in the order in which they enter rows; `first` numbers their first item."""
+    """A shard's jobs in the order in which they enter rows; `first` is their first item."""
     ordered = []
     for job in sorted(jobs, key=lambda x: (-x.work.bit_length(), -lengths[x.trunk])):
         ordered.append(dataclasses.replace(job, first=first))

@@ -93,7 +93,7 @@ def vocab_axis(model: Decoder, mesh: AnyMesh) -> str | None:
 
 
 def weight_specs(model: Decoder, mesh: AnyMesh, weights: Weights) -> dict[str, Any]:
-    """A PartitionSpec for each of the `weights`, which are arrays or shapes, of `for_decoding`."""
+    """A PartitionSpec for each weight of the decoding copy; `weights` are its arrays or shapes."""
     turned = transposed(mesh)
 
     def of_end(path: KeyPath, _: object) -> Spec:
@@ -158,7 +158,7 @@ def abstract_weights(model: Decoder, mesh: AnyMesh, params: Params) -> Weights:
 
 
 def _gives_heads(path: KeyPath) -> bool:
-    """Whether a weight belongs to q, k or v and has their heads as its last axes."""
+    """Whether the last axes of a weight are the heads of q, k or v."""
     return len(path) > 1 and path[-2].key in HEADS and path[-1].key != LORA_A
 
 

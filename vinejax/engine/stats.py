@@ -37,7 +37,7 @@ class EngineStats:
         return self.queued_tokens / max(self.queued_slot_steps, 1)
 
     def mark(self) -> "EngineStats":
-        """A copy for `minus`. Sets `cache_bytes` to 0, so that earlier phases do not count."""
+        """A copy for `minus`. Then sets `self.cache_bytes` to 0, to count only later phases."""
         earlier = dataclasses.replace(self)
         self.cache_bytes = 0
         return earlier

@@ -50,7 +50,7 @@ def stop_table(stop: tuple[str, ...], texts: Sequence[str]) -> np.ndarray:
 
 
 def _letter_table(stop: tuple[str, ...], letters: dict[str, int]) -> np.ndarray:
-    """i32[A + 1, L + 1] the state after a letter; column L is for characters outside `letters`.
+    """i32[A + 1, L + 1] the state after one of the L `letters`; column L: other characters.
 
     The last row belongs to HIT, whose index is -1. All of its entries are HIT.
     """

@@ -92,9 +92,9 @@ class Traces:
         return ended
 
     def move(self, slots: np.ndarray) -> None:
-        """Renumbers slots from the next chunk on: slot i takes the branch of `slots[shard, i]`.
+        """Renumbers slots before the next chunk: the new slot i is the old `slots[shard, i]`.
 
-        `slots` are integers [Z, B]. The slots that are left out must be idle.
+        `slots` are integers [Z, B]. Old slots that `slots` lacks must be idle.
         """
         shards = np.arange(len(slots))[:, None]
         self._tokens, self._logprobs, self._item, self._begin = (
@@ -102,7 +102,7 @@ class Traces:
         )
 
     def _keep(self, steps: HostSteps, step_counts: np.ndarray) -> None:
-        """Stores the steps of the next chunk, after a move to new arrays if there is no room."""
+        """Stores the steps of the next chunk. If the arrays are full, new ones replace them."""
         if (self._num_steps + step_counts).max() > self._tokens.shape[2]:
             begin = np.where(self._item >= 0, self._begin, self._num_steps[:, None])
             dropped = begin.min(axis=1)  # number of steps that no unfinished branch needs

@@ -89,7 +89,7 @@ def num_common(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def shared_tokens(trunks: Sequence[Sequence[int]], shares: bool = True) -> list[tuple[int, int]]:
-    """For each trunk, the earlier trunk and the number of tokens with which it shares places.
+    """For each trunk, an earlier trunk, and the number of places that these two trunks share.
 
     Without `shares` no trunk shares places.
     """
@@ -108,7 +108,7 @@ def fit_prefill(
 ) -> PrefillFit:
     """The number of places of a prefill, and how many of each shard's trunks fit these places.
 
-    The smallest of `sizes` that fits all is used, else the last (`shares`: see `shared_tokens`).
+    `places` is the first of `sizes` that fits all, or the last. For `shares` see `shared_tokens`.
     """
     if not sizes:
         return PrefillFit([len(of_shard) for of_shard in trunks], None)

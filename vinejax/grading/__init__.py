@@ -45,7 +45,7 @@ def grade_response(
     """Whether the answer in a response equals `gold`, the data set's answer.
 
     In mode 'strict' `gold` is a bare answer, and the result of `extract_answer` must equal it. In
-    mode 'reference' VinePPO's rules extract answers from both sides: `gold` is a worked solution or
+    mode 'reference' VinePPO's rules extract answers from both texts: `gold` is a worked solution or
     a bare answer (`reference_answers`), and `problem`, the problem's text, tells whether answers
     are 'separated by commas'. Time limit and errors are as for `grade`.
 

@@ -164,7 +164,7 @@ def _tagged(text: str) -> str:
 
 
 def _broken_box(text: str) -> str | None:
-    """The contents of an unclosed box, up to the formula's end; None if they are only a word."""
+    """The contents of an unclosed box, up to the formula's end; None without a digit or `\\`."""
     boxes = list(_OPEN_BOX.finditer(text))
     rest = _undressed(_FORMULA_END.split(text[boxes[-1].end() :], 1)[0]) if boxes else ""
     return rest if re.search(r"[\d\\]", rest) else None
@@ -268,7 +268,7 @@ def _last_formula(text: str) -> str | None:
 def _last_number(text: str) -> str | None:
     """The last number of a text as written, or the formula that it is part of: `7.5e4`, `2^12`.
 
-    None if the words before it give it another value.
+    None if the words before the number change its value, as in 'half of 16'.
     """
     text = _METRES.sub("", text)
     last = next(reversed([*_NUMBER.finditer(text)]), None)
@@ -319,7 +319,7 @@ def _reference_candidates(text: str) -> list[str]:
 
 
 def _reference_boxes(text: str) -> list[str]:
-    """The text from each `boxed{` to its closing brace, which is kept if `%` follows [sic]."""
+    """The text in each `boxed{..}`, with the closing brace if a `%` follows that brace [sic]."""
     boxes = []
     for piece in text.split("boxed{")[1:]:
         depth = 0

@@ -40,9 +40,9 @@ class Passes(NamedTuple):
 def passes_for(cfg: Config, rows: int, mesh: Mesh | AbstractMesh | None) -> Passes:
     """The passes over a batch of `rows` rows, a multiple of data x fsdp.
 
-    A pass has `ppo.microbatch` rows. If that is not set, a pass has all rows without packing. With
-    packing, it has the smallest number of rows that gives at most `MAX_PASSES` equal passes and is
-    a multiple of data x fsdp.
+    A pass has `ppo.microbatch` rows. If this field is not set, packing decides: without packing, a
+    pass has all rows; with packing, a pass has the smallest number of rows that gives at most
+    `MAX_PASSES` equal passes and is a multiple of data x fsdp.
     """
     ppo = cfg.ppo
     shares = ppo.packing and ppo.share_prefixes
@@ -163,7 +163,7 @@ def first_fit(lengths: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
 
     Bins have `room` tokens. The algorithm takes the longest item first and puts each item into the
     first bin with enough room. It needs at most 11/9 n + 6/9 bins, where n is the smallest possible
-    number (Dósa, 2007). Items of equal length keep their order. Empty items are in bin 0.
+    number of bins (Dósa, 2007). Items of equal length keep their order. Empty items are in bin 0.
     """
     bins, starts = np.zeros(lengths.size, np.int64), np.zeros(lengths.size, np.int64)
     used = np.zeros(lengths.size, np.int64)

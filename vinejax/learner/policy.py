@@ -77,7 +77,7 @@ class PolicyObjective(Objective):
     method_settings: Any = None  # settings of the method, for its loss; hashable
 
     def rows_of(self, batch: Batch, rollout: Rollout) -> Any:
-        """The arrays [B, ...] of an iteration, whose minibatches `loss_over` takes."""
+        """The arrays [B, ...] of an iteration; `loss_over` takes a minibatch of these arrays."""
         return batch
 
     def loss_over(self, rows: Batch) -> tuple[tuple[Batch, jax.Array], Loss]:
@@ -146,7 +146,7 @@ class PolicyObjective(Objective):
         return policy, k3, sums
 
     def accepts(self, sums: PolicySums) -> jax.Array | bool:
-        """Whether the mean probability ratio is at most `max_ratio`, or the loss has no ratio."""
+        """Whether the mean probability ratio is at most `max_ratio`; True if the loss has none."""
         if sums.clipped is None:
             return True
         return sums.ratio / jnp.maximum(sums.tokens, 1) <= self.max_ratio

@@ -155,7 +155,7 @@ def _lay_out(places: _RowPlaces, lengths: np.ndarray, room: int) -> tuple[np.nda
             children[places.parents[row]].append(row)
 
     def lay(row: int, start: int) -> int:
-        """Places a row and the rows that share tokens with it from `start` on; returns the end."""
+        """Places, from `start` on, a row and the rows that share its tokens; returns the end."""
         first = places.shared[row]
         end = int(start + lengths[row] - first)
         starts[row] = start

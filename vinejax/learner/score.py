@@ -59,7 +59,7 @@ def _logprobs_and_tapped(
 
 
 def shift_right(after: Float[Array, "B T"], positions: Int[Array, "B T"]) -> Float[Array, "B T"]:
-    """Moves each entry of `after` to the next index, whose token it was computed for.
+    """Moves each entry of `after` to the next index, that of the token it was computed for.
 
     The result is 0 at position 0, where a sequence begins.
     """
@@ -175,7 +175,7 @@ def hidden_of(
 
     `number`, i32[B, T], numbers S tokens from 1 to S and is 0 elsewhere. A row must not share a
     numbered token with another row. A row never shares its first trained token, the token before
-    that token, and all later tokens.
+    that token, or any later token.
     """
     most = _most_numbered(batch, number, passes)
     program = functools.partial(hidden_states, model, params, most=most)

@@ -141,7 +141,7 @@ def train_on(
 
 
 def total_sums(updates: Sequence[Update]) -> Any:
-    """The total of the `sums` of all updates, which must be on the host."""
+    """The total of the `sums` of all updates. The updates must be on the host."""
     return jax.tree.map(lambda *x: np.sum(x, axis=0), *(update.sums for update in updates))
 
 
@@ -203,7 +203,7 @@ def _batch_of(rows: Any) -> Batch:
 
 
 def _strided(x: jax.Array, size: int, mesh: Mesh | None) -> jax.Array:
-    """`x` [B, ...] as n microbatches [n, size, ...]; number j has rows j, j + n, j + 2n, ...
+    """`x` [B, ...] as n microbatches [n, size, ...]; microbatch j has rows j, j + n, j + 2n, ...
 
     So each device keeps its rows of the batch, and every microbatch has rows of every device.
     """

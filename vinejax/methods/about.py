@@ -60,7 +60,7 @@ def text_of(name: str, method: Method) -> str:
     """The text about a method.
 
     For a contributed method this is the docstring of its module. For a method of the core it is
-    `about` in the record, or else the docstring of the module with its credit or its iteration.
+    `about` in the record, or else the docstring of the module of `credit` or `iteration`.
     """
     if module := contributed_module("METHODS", name):
         return module.__doc__ or ""

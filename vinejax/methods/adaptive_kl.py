@@ -60,7 +60,7 @@ def _with_coefficient(
 
 
 def _following(iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
-    """The state after updates with this iteration's coefficient, and with the next coefficient."""
+    """The state after updates with this iteration's coefficient, holding the next coefficient."""
     cfg, batch, count = iteration.cfg, rollout.batch, len(rollout.episodes)
     assert cfg.kl.target is not None and rollout.kl_coef is not None
     estimate = np.asarray(kl(batch.old_logprobs, batch.ref_logprobs, kind="k1"))
@@ -75,10 +75,10 @@ def _following(iteration: Iteration, state: RunState, rollout: Rollout, credit: 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdaptiveObjective(PolicyObjective):
-    """A policy loss that gets the coefficient of the KL with its rows, as f32[B, T].
+    """A policy loss that gets the KL's coefficient together with a batch's rows, as f32[B, T].
 
-    The coefficient is not a field, because fields are constants of the compiled program. A new
-    coefficient would then need a new compilation.
+    The coefficient is not a field, because fields are constants of the compiled program, and
+    each new coefficient would need a new compilation.
     """
 
     def rows_of(self, batch: Batch, rollout: Rollout) -> tuple[Batch, np.ndarray]:
@@ -91,7 +91,7 @@ class AdaptiveObjective(PolicyObjective):
 
 
 def adaptive(objective: PolicyObjective) -> PolicyObjective:
-    """The objective, changed to get the coefficient with its rows.
+    """The objective, changed to get the KL's coefficient together with a batch's rows.
 
     An objective with `kl_coef` 0 is returned unchanged, because the KL is then in the reward.
     """

@@ -144,7 +144,7 @@ class Method:
         return self.sample is not stages.solutions or self.draw is not stages.draw
 
     def reads_reference(self, cfg: Config) -> bool:
-        """Whether the reference model must score; assumed of every method of a user."""
+        """Whether the reference model must score solutions; True for every method of a user."""
         return bool(cfg.kl.coef) or "logprobs" in self.flags or "." in cfg.method
 
     def with_settings(self, cfg: Config) -> Config:

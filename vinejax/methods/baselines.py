@@ -27,7 +27,7 @@ def less_mean(rollout: Rollout, cfg: Config) -> Credit:
 
 
 def return_to_go(rollout: Rollout, cfg: Config) -> Credit:
-    """The discounted sum of the rewards from each token on, before whitening."""
+    """The discounted sum of the rewards of each token and all later tokens, not yet whitened."""
     no_values = np.zeros(rollout.batch.mask.shape, np.float32)
     advantages, _ = token_estimates(rollout, cfg, no_values, 1.0)
     return Credit(advantages)

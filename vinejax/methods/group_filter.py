@@ -103,7 +103,7 @@ def resampled(
 
 
 def divided(episodes: list[Episode]) -> tuple[list[list[Episode]], list[list[Episode]]]:
-    """(the groups with spread, the groups without), each in the order of first episodes."""
+    """(groups of unequal rewards, groups of equal rewards), in the order of first episodes."""
     groups, spread = group_numbers(episodes), has_spread(episodes)
     both: tuple[list[list[Episode]], list[list[Episode]]] = ([], [])
     for number in dict.fromkeys(groups.tolist()):

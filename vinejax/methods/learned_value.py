@@ -87,7 +87,7 @@ class LearnedValue(MethodState):
         return rollout._replace(values=values, weight=weight, hidden=None, prediction=prediction)
 
     def learned(self, kept: Any, rollout: Rollout, cfg: Config) -> tuple[Any, dict[str, float]]:
-        """(the value fitted after a rollout of `with_prior`, metrics of the values that it has)."""
+        """(the value fitted after `rollout`, metrics of the values that `with_prior` gave it)."""
         (states, found), steps = rollout.prediction, rollout.steps
         baselines = role_baselines(
             steps.values,
@@ -103,7 +103,7 @@ class LearnedValue(MethodState):
     def reward_model(
         self, cfg: Config, model: Decoder, params: Params, restore: Callable[[Any], Any]
     ) -> RewardModel | None:
-        """The policy's layers up to those whose hidden states the probe reads, and the probe."""
+        """The probe, on the policy's layers up to those whose hidden states the probe reads."""
         if HIDDEN not in self.reads(cfg):
             return None
         kept = Probe(**restore(self.fresh_prior(model, cfg)._asdict()))

@@ -93,8 +93,8 @@ def learn_from_pairs(
 def _reference_scores(iteration: Iteration, pairs: list[Pair]) -> list[np.ndarray]:
     """f32[T] log-probabilities of each pair by the reference model, laid out by `collate_groups`.
 
-    They are all computed before the updates. Between two updates the host would have to wait for
-    the update before it and for the scores.
+    They are all computed before the updates. If they were computed between updates, the host
+    would wait each time, for the previous update and for the scores.
     """
     cfg, session, found = iteration.cfg, iteration.session, []
     params = session.load_reference()
@@ -152,8 +152,8 @@ def longest_pair(pairs: list[Pair]) -> int:
 class PairObjective(Objective):
     """The mean loss over the pairs of a minibatch.
 
-    In each row, a segment with an odd id is a chosen solution, and the segment after it, with the
-    next id, the rejected solution of the same pair.
+    In each row, a segment with an odd id is a chosen solution. The next segment, whose id is one
+    higher, is the rejected solution of the same pair.
     """
 
     temperature: float
@@ -187,7 +187,7 @@ class PairObjective(Objective):
 
 
 def _ends_chosen(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T-1"]:
-    """Whether a position is the last of a chosen solution. (The last of a row never is.)"""
+    """Whether each position, except the last of a row, is the end of a chosen solution."""
     here, following = segment_ids[:, :-1], segment_ids[:, 1:]
     return (here % 2 == 1) & (following == here + 1)
 

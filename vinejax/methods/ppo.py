@@ -196,7 +196,7 @@ class Critic(MethodState):
         return True
 
     def fresh(self, session: Session) -> TrainState:
-        """A copy of the start, or adapters without effect yet, with a new head."""
+        """A copy of the start, or adapters that have no effect yet; both have a new head."""
         cfg, mesh = session.cfg, session.mesh
         scale = CriticConfig.of(cfg).head_scale
         weights = fresh_critic(session.model, session.fresh_params(), cfg.seed, mesh, scale)
@@ -213,7 +213,7 @@ class Critic(MethodState):
     def learn(
         self, iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit
     ) -> RunState:
-        """The state with the critic updated on the same minibatches as the policy will be."""
+        """The state with a critic updated on the minibatches that later update the policy."""
         cfg, model = iteration.cfg, iteration.session.model
         critic = to_device(state.kept)
         objective = critic_objective(model, cfg)
@@ -243,7 +243,7 @@ class Critic(MethodState):
 
 
 def estimated(rollout: Rollout, cfg: Config) -> Credit:
-    """Generalised advantage estimates from the critic's values, and returns for its update."""
+    """Generalised advantage estimates from the critic's values, and returns for critic updates."""
     assert rollout.values is not None, "PPO's credit needs the critic's values"
     lam = CriticConfig.of(cfg).lam
     advantages, returns = token_estimates(rollout, cfg, rollout.values, lam)

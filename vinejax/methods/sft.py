@@ -101,7 +101,7 @@ def sft_objective(model: Decoder, cfg: Config) -> Likelihood:
 
 
 def sft_optimizer(cfg: Config, num_updates: int) -> optax.GradientTransformation:
-    """AdamW with rate and warm-up of `sft`; other optimizer settings have their defaults."""
+    """AdamW with the rate and warm-up of `sft.*`, and defaults for all other settings."""
     schedule = dataclasses.replace(
         OptimizerConfig(),
         learning_rate=cfg.sft.learning_rate,

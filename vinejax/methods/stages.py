@@ -67,7 +67,7 @@ class MethodState:
         return None
 
     def reads(self, cfg: Config) -> Set[str]:
-        """The further outputs of the scoring pass that the method reads, of `HIDDEN` and `ENTROPY`.
+        """Which of the scoring pass's outputs `HIDDEN` and `ENTROPY` the method reads.
 
         The rollout has these outputs as `Rollout.hidden` and `Rollout.entropy`.
         """
@@ -83,7 +83,7 @@ class MethodState:
     def learn(
         self, iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit
     ) -> RunState:
-        """The state with an updated `kept`. This is called before the policy is updated."""
+        """The state with an updated `RunState.kept`; called before the policy is updated."""
         return state
 
     def reward_model(

@@ -184,8 +184,8 @@ def cudnn_attention(
 ) -> Queries:
     """Attention by cuDNN's fused kernel. `implementation` 'xla' is for tests without a GPU.
 
-    If `visibility` is a mask, which becomes a bias [B, 1, T, T], the kernel computes all pairs. If
-    it is not, each row holds one right-padded sequence, and the kernel skips keys after a query or
+    If `visibility` is a mask, which becomes a bias [B, 1, T, T], the kernel computes all pairs.
+    Otherwise, each row holds one right-padded sequence, and the kernel skips keys after a query or
     outside its window. With lengths, the kernel also skips padding, where outputs are 0.
     """
     attend = functools.partial(
@@ -277,7 +277,7 @@ def attend_over_mesh(
 ) -> Queries:
     """Attention on a mesh, with rows split over `data` and `fsdp`, and heads over `tensor`.
 
-    If `tensor` does not divide the KV heads, the function repeats them until it does.
+    If `tensor` does not divide the KV heads, the KV heads are repeated until it does.
     """
     if mesh is None or mesh.size == 1:
         return attend_on_device(kind, q, k, v, visibility, rule)

@@ -85,7 +85,7 @@ class DecoderConfig:
         return f" (its rope_type = {rope!r} changes beyond)" if rope in BY_LENGTH else ""
 
     def window(self, layer: int) -> int | None:
-        """The number of positions that a query of `layer` sees, its own included; None: all."""
+        """The number of positions, including its own, that a query of `layer` sees; None: all."""
         return self.windows[layer] if self.windows else None
 
     def layer_facts(self, layer: int) -> LayerFacts:

@@ -115,7 +115,7 @@ def times_transposed(
 ) -> Float[Array, "*rows outputs"]:
     """The product of rows and the transpose of a kernel; `settings` go to `jnp.matmul`.
 
-    With fewer than `few` rows, in a matrix `rows`, the kernel is the first factor. XLA's CPU
+    If `rows` is a matrix with fewer than `few` rows, the kernel is the first factor. XLA's CPU
     backend copies the second factor of every product into blocks. If that is the kernel, and there
     are 16 rows, the copy takes longer than the product. The barrier keeps the order of factors.
     """

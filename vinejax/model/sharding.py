@@ -120,14 +120,14 @@ def num_shards(mesh: AnyMesh) -> int:
 
 
 def table_spec(path: tuple[Any, ...]) -> P:
-    """The entry of PARAM_SPECS for a path of jax.tree_util. Raises KeyError if there is none."""
+    """The entry of PARAM_SPECS for a path of jax.tree_util. Raises KeyError if it has no entry."""
     names = [key.key for key in path]
     pair = "/".join(names[-2:])
     return PARAM_SPECS[pair if pair in PARAM_SPECS else names[-1]]
 
 
 def drop_uneven_axes(spec: P, shape: tuple[int, ...], mesh: AnyMesh) -> P:
-    """The spec without those mesh axes that do not divide the axis of `shape` they would split."""
+    """`spec` without the mesh axes whose sizes do not divide the axis of `shape` to be split."""
     entries = []
     for entry, size in zip(spec, shape, strict=True):
         kept: list[str] = []
@@ -168,7 +168,7 @@ def param_shardings(mesh: AnyMesh, params: Params) -> Params:
 
 
 def placed_shapes(mesh: AnyMesh, shapes: Params, dtype: str | None = None) -> Params:
-    """`shapes` with shardings by PARAM_SPECS, in `dtype` or, if it is None, in their own dtypes."""
+    """`shapes` with shardings by PARAM_SPECS, and with the dtype `dtype` unless it is None."""
 
     def placed(x: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(x.shape, dtype or x.dtype, sharding=sharding)
@@ -222,7 +222,7 @@ def as_params(tree: Any, mesh: Mesh | None) -> Any:
 def gather_over_fsdp(w: jax.Array, mesh: Mesh | None, spec: P) -> jax.Array:
     """A weight with the layout `spec`, gathered over `fsdp`, so that only `tensor` splits it.
 
-    Its gradient is the sum over all rows, with the layout `spec`.
+    The gradient of `w` is the sum over all rows, with the layout `spec`.
     """
     used = tuple(tensor_only(spec))
     # The two constraints on the gradient become one collective. With the last constraint alone, the
@@ -253,9 +253,9 @@ def sum_over_rows(part: jax.Array, spec: P) -> jax.Array:
 def constrain_with_gradient(
     x: jax.Array, mesh: Mesh | None, axes: Axes, *gradient_axes: Axes
 ) -> jax.Array:
-    """x laid out by `axes`, whose gradient is laid out by each of `gradient_axes` in turn.
+    """x laid out by `axes`; its gradient is laid out by each of `gradient_axes` in turn.
 
-    `constrain` would lay out the gradient by `axes` as well, and so gather it instead of split it.
+    `constrain` would lay out the gradient by `axes` too, which would gather the gradient.
     """
     if mesh is None or mesh.size == 1:
         return x

@@ -27,7 +27,7 @@ def episode_rows(
     test, that test, which `failure` finds.
 
     `step_advantages` and `critic_values` (V of the state before each step) are f32[B, C], one row
-    per episode, and None for a method without them.
+    per episode. They are None for a method that does not compute them.
     """
     by_id = {problem.id: problem for problem, _ in problems}
     for i, episode in enumerate(episodes):
@@ -57,7 +57,7 @@ def episode_rows(
 
 
 def _given_text(tokenizer: Tokenizer, episode: Episode) -> str:
-    """The text of the response tokens that the policy was given; "" without any."""
+    """The text of the response tokens that the policy did not sample; "" without such tokens."""
     return response_text(tokenizer, episode.prompt, episode.response[: episode.given])
 
 
@@ -68,7 +68,7 @@ def _steps(
     advantages: np.ndarray | None,
     with_texts: bool,
 ) -> list[dict[str, Any]]:
-    """The steps of an episode with V before and after each; V after the last step is 0.
+    """The steps of an episode with V before and after each step; V after the last step is 0.
 
     Fields that the method or the task does not fill are None.
     """

@@ -10,7 +10,7 @@ _UNUSUAL = re.compile(r"[^\n\t -~]+")
 
 
 class Clipped(NamedTuple):
-    """The start of a text, and the number of characters left out after it."""
+    """The start of a text, and the number of characters cut off its end."""
 
     text: str
     hidden: int = 0
@@ -28,16 +28,16 @@ def clip(text: object, limit: int) -> Clipped:
 
 
 def trimmed(clipped: Clipped) -> Clipped:
-    """The text without empty lines at its ends; a blank text stays as it is.
+    """`clipped` without empty lines at its ends; a blank text stays as it is.
 
-    A step may begin or end with the line end that separates it from its neighbour.
+    A step may begin or end with the line break between it and a neighbouring step.
     """
     bare = clipped.text.lstrip("\n") if clipped.hidden else clipped.text.strip("\n")
     return clipped._replace(text=bare) if bare.strip() else clipped
 
 
 def printable(text: str) -> str:
-    """Replaces characters that are invisible, reorder text or do not encode by visible symbols."""
+    """Puts visible symbols for characters that are invisible, reorder text or cannot be encoded."""
     return _UNUSUAL.sub(_pictures, text)
 
 
@@ -60,7 +60,7 @@ def two_decimals(value: float | None, signed: bool = False) -> str:
 
 
 def three_decimals(value: float | None) -> str:
-    """A number with three decimals; `three_digits` writes numbers from 1,000 on."""
+    """A number with three decimals or, if it is 1,000 or more, as `three_digits` writes it."""
     is_large = value is not None and abs(value) >= 1000
     return three_digits(value) if is_large else decimals(value, 3)
 
@@ -97,7 +97,7 @@ def tick_label(value: float | None) -> str:
 
 
 def tick_labels(values: Sequence[float]) -> list[str]:
-    """The labels of an axis: those of `tick_label`, or more digits where two would be equal."""
+    """The labels of an axis by `tick_label`, or all with more digits if two would be equal."""
     labels = [tick_label(value) for value in values]
     if len(set(labels)) == len(labels):
         return labels

@@ -136,7 +136,7 @@ def read_episodes(file: epath.Path) -> list[JsonObject]:
 
 
 def finite_number(value: object) -> float | None:
-    """The value as a float; None if it is null, NaN, huge, text or a bool, as a log may hold."""
+    """The value as a float; None for null, NaN, huge numbers, text and bools."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -154,7 +154,7 @@ def spread(items: Sequence[int], count: int) -> list[int]:
 
 
 def steady(items: Sequence[int], count: int) -> list[int]:
-    """At most `count` of the rising items: the multiples of 1, 2, 5, 10, 20 or so on, and the last.
+    """At most `count` of the rising items: the last, and the multiples of one of 1, 2, 5, 10, ...
 
     While items are added, the choice only grows, until it has to be thinned.
     """
@@ -166,7 +166,7 @@ def steady(items: Sequence[int], count: int) -> list[int]:
 
 
 def _object(path: epath.Path) -> JsonObject:
-    """The JSON object that a file holds; an empty one if it holds none."""
+    """The JSON object that a file holds; {} if the file is missing or holds no object."""
     objects = _parsed([path.read_bytes()]) if path.exists() else []
     return objects[0] if objects else {}
 
@@ -185,7 +185,7 @@ def _parsed(lines: Iterable[bytes]) -> list[JsonObject]:
 
 
 def _merge(merged: dict[tuple[str, int], dict[str, float]], lines: list[JsonObject]) -> None:
-    """Adds lines to `merged`, by stage and position; later values replace earlier ones."""
+    """Adds numbers of `lines` to `merged`, at (stage, position); later lines replace numbers."""
     for line in lines:
         stage = str(line.get("stage", "train"))
         position = finite_number(line.get(number_field(stage)))

@@ -31,7 +31,7 @@ def _next(x: Float32[Array, "B N"]) -> Float32[Array, "B N"]:
 def step_rewards(
     rewards: Shaped[Array, "B"] | Shaped[Array, "B C"], num_steps: Integer[Array, "B"], steps: int
 ) -> Float32[Array, "B C"]:
-    """Rewards of C = `steps` steps, 0 past `num_steps`; shape [B] is paid with the last step."""
+    """Rewards of C = `steps` steps, 0 past `num_steps`; `rewards` [B] belong to the last steps."""
     step = jnp.arange(steps)
     is_paid = step < num_steps[:, None]
     if rewards.ndim == 1:
@@ -172,7 +172,7 @@ def group_advantages(
 def _variance(
     rewards: Float32[Array, "B"], counted: Bool[Array, "B B"], ddof: int
 ) -> Float32[Array, "B"]:
-    """Variance, for each row of `counted`, of the rewards that it selects."""
+    """The variance of the rewards that each row of `counted` selects."""
     deviations = rewards - masked_mean(rewards, counted, axis=1)
     freedom = jnp.maximum(counted.sum(axis=1) - ddof, 1)
     return masked_sum(deviations**2, counted, axis=1) / freedom

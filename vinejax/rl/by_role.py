@@ -105,7 +105,7 @@ def role_baselines(
     filter: ScalarLike,
     gamma: ScalarLike,
 ) -> tuple[Float32[Array, "B C"], Bool[Array, "B C"]]:
-    """(b_c of `role_advantages`, whether a state up to s_c has a value); without one b_c is 0."""
+    """(b_c of `role_advantages`, whether any of s_0 .. s_c has a value; if none has, b_c is 0)."""
     filter, gamma = jnp.asarray(filter, jnp.float32), jnp.asarray(gamma, jnp.float32)
     undiscounted = jnp.where(gamma > 0, gamma, 1.0)  # no division by 0
 

@@ -26,7 +26,7 @@ ClipBounds = Sequence[ScalarLike]
 def shared_mean(
     x: PerToken, mask: Bool[Array, "B T"], segment_ids: Int[Array, "B T"] | None = None
 ) -> Float32[Array, "B T"]:
-    """Mean of x over the tokens of a solution, whose gradient at a token is that of its own x."""
+    """Each solution's mean of x. The gradient at a token is that of the token's own x."""
     x = jnp.where(mask, jnp.float32(x), 0.0)
     return x + lax.stop_gradient(masked_segment_means(x, mask, segment_ids) - x)
 

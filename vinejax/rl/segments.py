@@ -22,7 +22,7 @@ def running_sums(
     def add(
         left: tuple[jax.Array, jax.Array], right: tuple[jax.Array, jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
-        """Joins two neighbouring parts: the sum up to the last position of `right`, and its id."""
+        """Joins two neighbouring parts: the sum up to the end of `right`, and the id there."""
         (before, segment_before), (x, segment) = left, right
         # If the last ids of both parts are equal, no other segment lies between these positions.
         return x + jnp.where(segment_before == segment, before, 0), segment
@@ -43,7 +43,7 @@ def masked_segment_totals(
     mask: Bool[Array, "B T"],
     segment_ids: Int[Array, "B T"] | None = None,
 ) -> Float32[Array, "B T"]:
-    """Σ x over the positions in the segment of each position where `mask` is True.
+    """For each position, Σ x over the positions of its segment at which `mask` is True.
 
     Without `segment_ids` each row is one segment.
     """
@@ -59,7 +59,7 @@ def masked_segment_means(
     mask: Bool[Array, "B T"],
     segment_ids: Int[Array, "B T"] | None = None,
 ) -> Float32[Array, "B T"]:
-    """Mean of x over the positions of `masked_segment_totals`; 0 where there are none."""
+    """Mean of x over the positions that `masked_segment_totals` sums; 0 if there are none."""
     count = masked_segment_totals(mask, mask, segment_ids)
     return masked_segment_totals(x, mask, segment_ids) / jnp.maximum(count, 1.0)
 

@@ -28,8 +28,8 @@ def penalties(lengths: Sequence[int], cfg: Config) -> list[float]:
 def penalised_episodes(episodes: list[Episode], cfg: Config) -> list[Episode]:
     """The episodes with their penalties, if `reward.overlong` is above 0.
 
-    Where `rollout.zero_variance` replaces groups without spread, groups without spread that only
-    fill up the batch get no penalty, because their rewards would then differ by the penalty alone.
+    Unless `rollout.zero_variance` is 'keep', groups of equal rewards get no penalty, because the
+    penalty alone would make their rewards differ.
     """
     if not cfg.reward.overlong or not episodes:
         return episodes

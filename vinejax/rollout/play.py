@@ -38,7 +38,7 @@ class Play:
 
 
 class BranchTrunks(NamedTuple):
-    """The trunks of some branches."""
+    """Trunks, and the number of each branch's trunk among them."""
 
     trunks: list[list[int]]
     trunk_of_branch: list[int]  # trunk numbers, in the order of the branches
@@ -58,7 +58,7 @@ def outcome(play: Play, truncated: float | None) -> float:
 def play_steps(
     graded: GradedTask, tokenizer: Tokenizer, play: Play, truncated: float | None
 ) -> tuple[list[int], list[float]]:
-    """([C] step ends, [C] rewards of the steps without the outcome's).
+    """([C] ends of the steps, [C] rewards of the steps, excluding the outcome's reward).
 
     The task's `split` divides each turn into steps. The last step of a turn includes the
     observation.
@@ -87,12 +87,12 @@ def _is_outcome_the_last(play: Play, truncated: float | None) -> bool:
 
 
 def play_trunks(plays: Sequence[Play]) -> BranchTrunks:
-    """The plays' tokens as trunks; plays with equal tokens share one."""
+    """The plays' tokens as trunks; plays with equal tokens share a trunk."""
     numbers: dict[tuple[int, ...], int] = {}
     trunk_of_branch = [numbers.setdefault(tuple(play.tokens), len(numbers)) for play in plays]
     return BranchTrunks([list(tokens) for tokens in numbers], trunk_of_branch)
 
 
 def num_drawn(play: Play) -> int:
-    """The number of response tokens that are not of observations."""
+    """The number of response tokens outside observations."""
     return len(play.response) - sum(turn.end - turn.drawn for turn in play.turns)

@@ -225,7 +225,7 @@ class Sampler:
         return {}
 
     def prompt_starts(self, problems: list[PromptedProblem], per_problem: int) -> list[Start]:
-        """The prompts' ends as starts, with `per_problem` seeds each."""
+        """A start at the end of each problem's prompt, with the seeds of its solutions."""
         numbers = range(per_problem)
         return [
             Start(problem, prompt, given_tokens=[], seeds=self.seeds(problem, numbers))
@@ -325,8 +325,8 @@ class Sampler:
         Branch i continues `beginnings[i]`. A response that the budget cut is graded only if
         `truncated` is None.
 
-        Returns the continuations in the branches' order, the rewards of the graded ones by branch,
-        from all hosts, and the solutions that this host detokenised by branch.
+        Returns the continuations in the branches' order and, by branch number, the rewards of the
+        graded responses of all hosts and the solutions that this host detokenised.
         """
         texts: Texts = {}
         grown: dict[int, Grown] = {}
@@ -353,8 +353,8 @@ class Sampler:
 def solution_requests(starts: list[Start], max_tokens: int | None) -> BranchRequests:
     """A branch for each seed of each start; budgets as in `Sampler.graded_responses`.
 
-    Only a branch inside a response has the response's position: a branch at a prompt's end then
-    needs shorter rows of the engine.
+    `Branch.response` is None for a branch at a prompt's end, as such a branch then needs shorter
+    rows of the engine.
     """
     trunks = [start.prompt + start.given_tokens for start in starts]
     responses = [len(start.prompt) if start.given_tokens else None for start in starts]

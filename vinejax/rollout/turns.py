@@ -69,7 +69,7 @@ class Turns:
         return self._sampler.branches_of([self.plays[i] for i in entering], first_trunks)
 
     def read(self, stream: Stream, count: int) -> None:
-        """Reads a stream to its end; its first branches are the last `count` that entered."""
+        """Reads a stream to its end. The stream began with the last `count` entered turns."""
         first = len(self._play_of_branch) - count
         for branch, grown in stream:
             i = self._play_of_branch[first + branch]
@@ -86,7 +86,7 @@ class Turns:
     def more(self) -> StreamInput | None:
         """The turns after those that were drawn; None once all episodes are over.
 
-        It waits for the environments, so that timing has no influence on what enters.
+        Waits for all environments, so that timing has no influence on which turns enter.
         """
         answers = shared_work({i: future.result() for i, future in self._steps.items()})
         actions, self._actions, self._steps = self._actions, {}, {}
@@ -111,8 +111,8 @@ class Turns:
 class TurnSampler(Sampler):
     """A sampler of a multi-turn task, whose solutions are episodes in environments.
 
-    All solutions of a problem meet the same environment. Its seed is a function of the run's seed,
-    the iteration and the problem.
+    All solutions of a problem meet the same environment. The environment's seed is a function of
+    the run's seed, the iteration and the problem.
     """
 
     @property
@@ -227,7 +227,7 @@ class TurnSampler(Sampler):
         return self._repeated(play)
 
     def _repeated(self, play: Play) -> Environment:
-        """A new environment after all ended turns of an episode, which must answer as before."""
+        """A new environment after a replay of a play's ended turns, with the recorded answers."""
         environment, _ = self._new_environment(play.problem)
         environment.replay(play.turns)
         return environment
@@ -328,7 +328,7 @@ class TurnSampler(Sampler):
         return environments
 
     def _replayed(self, state: ValuedState, turns: Sequence[Turn]) -> Environment:
-        """A new environment of a state's episode after these turns."""
+        """A new environment of a state's episode, after a replay of these turns."""
         environment, first_text = self._new_environment(state.problem)
         if self._prompt(state.problem, first_text) != state.episode.prompt:
             recorded = decode(self.engine.tokenizer, state.episode.prompt)
@@ -339,7 +339,7 @@ class TurnSampler(Sampler):
     def _check_forks(self, plays: Sequence[Play]) -> None:
         """Replays every `env.check_every`-th continuation, if this host has it, from its start.
 
-        The replay finds a `fork` that shares state with other copies: its answers differ.
+        If a `fork` shares state with other copies, the answers of the replay differ.
         """
         for play in plays[:: self.cfg.env.check_every]:
             if play.environment is not None:
@@ -397,7 +397,7 @@ class TurnSampler(Sampler):
         )
 
     def branches_of(self, plays: Sequence[Play], trunks: BranchTrunks | None) -> StreamInput:
-        """The rest of each play's turn; without `trunks` each continues the play's own tokens."""
+        """The rest of each play's turn. Without `trunks`, the plays' own tokens are the trunks."""
         branch_trunks = trunks or play_trunks(plays)
         branches = []
         for play, trunk in zip(plays, branch_trunks.trunk_of_branch, strict=True):
@@ -500,7 +500,7 @@ class TurnSampler(Sampler):
 
 
 def _numbered(states: list[ValuedState], counts: list[int]) -> list[tuple[ValuedState, int]]:
-    """(state, k) of all continuations to be drawn; k counts on after the state's earlier ones."""
+    """(state, k) for each continuation to draw; k numbers all continuations of a state."""
     pairs = zip(states, counts, strict=True)
     return [(s, len(s.continuations) + k) for s, count in pairs for k in range(count)]
 

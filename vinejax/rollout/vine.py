@@ -142,7 +142,7 @@ class ProblemStates:
         return None if is_over else counts
 
     def count_new(self, counts: list[int]) -> None:
-        """Counts the newest `counts[s]` continuations of each state at all states they pass."""
+        """Counts the newest `counts[s]` continuations of `states[s]` at every state they pass."""
         if self._passing is None:
             return
         for state, count in zip(self.states, counts, strict=True):
@@ -184,7 +184,7 @@ class ProblemStates:
         return valued
 
     def _seen(self, i: int) -> Seen:
-        """The returns at the states of episode i, those of a state's own continuations first."""
+        """The returns at each state of episode i, first those of the state's own continuations."""
         returns = [
             [d.continuation.reward for d in self.states[s].continuations] for s in self._visits[i]
         ]

@@ -96,7 +96,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         `like` has arrays or `jax.ShapeDtypeStruct`s with the dtypes and shardings of the result.
         Raises DamagedError if the files differ from what was saved, and WorkdirError if there is no
         such checkpoint or if its shapes differ from `like`. If the checkpoint has no checksums, a
-        printed line says so, and other shapes may raise DamagedError instead.
+        printed line says so, and wrong shapes may raise DamagedError instead.
         """
         items = self._restore(iteration, _trees(like))
         policy = TrainState(params=items["params"], **items["optimizer"])
@@ -173,7 +173,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         return True
 
     def wait(self) -> None:
-        """Waits for the save in progress and its checksums. Raises WorkdirError if it fails."""
+        """Waits for the save in progress and its checksums. A failed save raises WorkdirError."""
         self._finish()
         self.raise_failure()
 
@@ -253,7 +253,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             raise DamagedError(f"{folder}: {message}") from error
 
     def _compare(self, iteration: int, items: list[str]) -> bool:
-        """Whether the checkpoint has checksums. Raises DamagedError if `items` differ from them."""
+        """Whether the checkpoint has checksums. Raises DamagedError if `items` do not match."""
         folder = self.folder / str(iteration)
         try:
             recorded = read_checksums(folder)
@@ -273,7 +273,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         return has_checksums
 
     def _check_shapes(self, iteration: int, restored: dict[str, Any], like: dict[str, Any]) -> None:
-        """Raises WorkdirError if the shapes of NumPy arrays differ, which Orbax does not check."""
+        """Raises WorkdirError if a NumPy array differs in shape from `like`: Orbax ignores that."""
         for name, wanted in like.items():
             saved = restored[name]
             if isinstance(wanted, np.ndarray) and saved.shape != wanted.shape:
@@ -306,7 +306,7 @@ def find_policy(workdir: epath.Path, policy: str) -> tuple[str, int] | None:
 
 
 def find_trained(workdir: epath.Path, policy: str) -> tuple[str, int] | None:
-    """The result of `find_policy` or, if that is None, the newest checkpoint, if there is one."""
+    """The result of `find_policy` for `policy` or, if that is None, for 'last'."""
     return find_policy(workdir, policy) or find_policy(workdir, "last")
 
 

@@ -38,9 +38,9 @@ class Clock:
         return self._time
 
     def pin(self, workdir: epath.Path) -> None:
-        """Sets the time to the one that the workdir records or, without a record, to the current.
+        """Sets the time to that recorded in the workdir or, without a record, to the current time.
 
-        All hosts call it and get the first host's time. Raises WorkdirError for a damaged record.
+        All hosts call `pin` and get the first one's time. Raises WorkdirError for a damaged record.
         """
         file = workdir / FILE
         now = datetime.datetime.now().isoformat()

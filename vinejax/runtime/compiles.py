@@ -16,7 +16,7 @@ class Compiles(NamedTuple):
     seconds: float  # time of compiling and loading, without tracing
 
     def since(self, earlier: "Compiles") -> "Compiles":
-        """The differences between these counts and `earlier` counts."""
+        """These counts minus the counts `earlier`."""
         return Compiles(
             self.programs - earlier.programs,
             self.loaded - earlier.loaded,

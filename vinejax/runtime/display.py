@@ -94,7 +94,7 @@ class Display:
 
 
 def headline(stage: str, metrics: Mapping[str, float]) -> list[tuple[str, str]]:
-    """(label, number) for the metrics in HEADLINE; for other stages, for their first metrics."""
+    """(label, number) of metrics: those in HEADLINE for 'train', the first for other stages."""
     if stage == "train":
         labels = {name: label for name, label in HEADLINE.items() if name in metrics}
     else:

@@ -230,7 +230,7 @@ def barrier(name: str, facts: object = None) -> None:
 
 
 def _named_hosts(hosts: int, port: int) -> dict[str, Any]:
-    """Arguments of `jax.distributed.initialize` from JAX_NUM_PROCESSES etc.; {} if it is unset."""
+    """Arguments of `jax.distributed.initialize` from JAX_NUM_PROCESSES etc.; {} without that."""
     if "JAX_NUM_PROCESSES" not in os.environ:
         return {}
     for name in ("JAX_COORDINATOR_ADDRESS", "JAX_PROCESS_ID"):

@@ -11,9 +11,9 @@ from vinejax.runtime.distributed import is_writer
 
 
 def save_arrays(file: epath.Path, tree: Any) -> None:
-    """Writes the arrays of a tree to an npz file, in which their names are their paths in the tree.
+    """Writes the arrays of a tree to an npz file. An array's name is its path in the tree.
 
-    All hosts must call it, because every host may hold a part of an array. The first host writes.
+    All hosts must take part, because every host may hold a part of an array. The first host writes.
     """
     arrays: dict[str, Any] = {
         jax.tree_util.keystr(path, simple=True, separator="."): whole_array(x)

@@ -32,7 +32,7 @@ def number_field(stage: str) -> str:
 
 
 def is_training(stage: str) -> bool:
-    """Whether the stage trains the policy. A resumed run repeats its later records in order."""
+    """Whether the stage trains the policy. A resumed run repeats the records of such a stage."""
     return stage in ("train", "sft")
 
 

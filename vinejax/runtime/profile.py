@@ -12,7 +12,7 @@ def profiler(span: str, folder: epath.Path) -> Iterator[Callable[[int], None]]:
     """Traces iterations start, ..., stop - 1 into `folder`, where `span` is 'start:stop'.
 
     If `span` is '', nothing is traced. The context yields a function, which the caller must call
-    before each iteration with the iteration's number. A trace also ends with the context.
+    before each iteration with the iteration's number. The exit of the context also ends the trace.
     """
     start, stop = map(int, span.split(":")) if span else (-1, -1)
     is_open = False

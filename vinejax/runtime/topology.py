@@ -112,7 +112,7 @@ class Topology:
 
     @property
     def chips_per_host(self) -> int:
-        """The number of chips per host: up to 4 of a TPU, or 8 of a 2x4 slice; up to 8 of a GPU."""
+        """Chips per host: at most 4 TPU chips (or 8 in a 2x4 slice), at most 8 GPUs."""
         if self.kind == "cpu":
             return self.chips
         on_one = 8 if self.shape == (2, 4) or not self.is_tpu else 4
@@ -217,7 +217,7 @@ def find_topology(device_kind: str, num_devices: int) -> Topology | None:
 
 
 def _shape_error(kind: Kind, shape: Shape) -> str:
-    """The reason why `shape` is not offered, as a text after the kind's name; '' if it is."""
+    """The reason why `shape` is not offered, as a text after the kind's name; '' if offered."""
     if len(shape) != kind.dims:
         example = "x".join(["4"] * kind.dims)
         count = {1: "one number", 2: "two numbers", 3: "three numbers"}[kind.dims]
@@ -240,7 +240,7 @@ def _shape_error(kind: Kind, shape: Shape) -> str:
 
 
 def _rented_shape(chips: int) -> Shape | None:
-    """The shape of 4x4x4 cubes that one gets when renting `chips` chips; None if there is none.
+    """The shape, made of 4x4x4 cubes, in which `chips` chips are rented; None if there is none.
 
     It is the shape nearest to a cube. Other shapes with this number of chips have the same
     accelerator type, so they cannot be rented.

@@ -22,7 +22,7 @@ class RunTotals:
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)  # by stage
 
     def plus(self, **more: int) -> "RunTotals":
-        """A copy with these counts added."""
+        """A copy in which each number of `more` is added to the field of its name."""
         return dataclasses.replace(self, **{k: getattr(self, k) + x for k, x in more.items()})
 
     def timed(self, timings: Mapping[str, float]) -> "RunTotals":
@@ -42,7 +42,7 @@ class RunTotals:
 def left(cfg: Config, spent: RunTotals) -> int:
     """The rest of the run's budget, in whole groups of `rollout.per_prompt` episodes.
 
-    Without a budget it is NO_BOUND.
+    The result is NO_BOUND if `cfg.budget.episodes` is None.
     """
     if cfg.budget.episodes is None:
         return NO_BOUND
@@ -50,10 +50,10 @@ def left(cfg: Config, spent: RunTotals) -> int:
 
 
 def num_updates(cfg: Config) -> int:
-    """The policy's updates in a policy-gradient run, over which its learning rate decays.
+    """How many updates a policy-gradient run makes; the learning rate decays over this number.
 
-    A method that samples in rounds is assumed to need one round per iteration. If it needs more,
-    the budget ends the run before the rate is 0.
+    A method that samples in rounds is assumed to need one round per iteration. If
+    it needs more rounds, the budget ends the run before the rate is 0.
     """
     groups = (cfg.budget.episodes or NO_BOUND) // cfg.rollout.per_prompt
     full, rest = divmod(groups, cfg.rollout.prompts)
@@ -63,13 +63,13 @@ def num_updates(cfg: Config) -> int:
 
 
 def longest_sequence(cfg: Config, context: int) -> int:
-    """The most tokens of a prompt with its response: the sum of the limits, or the context."""
+    """The most tokens of a prompt and its response: the sum of their limits, at most `context`."""
     response = cfg.sample.max_tokens + cfg.env.observed
     return min(cfg.data.max_prompt_tokens + response, context)
 
 
 def packed_tokens(cfg: Config, context: int, episodes: Sequence[Episode]) -> int:
-    """Tokens of a packed row that holds any of the episodes, at least `ppo.row_tokens`."""
+    """The length of a packed row: enough for every episode, and at least `ppo.row_tokens`."""
     longest = max(len(episode.tokens) for episode in episodes)
     return max(packed_length(longest_sequence(cfg, context), longest), cfg.ppo.row_tokens or 0)
 

@@ -17,7 +17,7 @@ SAME_DRAWS = -1  # iteration number of all evaluations, which so draw the same r
 
 
 class SolvedProblems(NamedTuple):
-    """Problems with their graded responses, n each."""
+    """Problems with n graded responses each."""
 
     problems: list[PromptedProblem]
     solutions: list[list[Grown]]  # [P][n]
@@ -41,7 +41,7 @@ def solve(session: Session, params: Params, split: Split) -> SolvedProblems:
 def metrics_of(session: Session, solved: SolvedProblems) -> dict[str, float]:
     """The accuracies, the mean response length and the fraction of responses that were cut.
 
-    A split of several data sets also has the accuracies on each of them.
+    If the split has several data sets, the result also has the accuracies on each data set.
     """
     solutions = solved.solutions
     answers = [[session.task.answer(grown.text) for grown in group] for group in solutions]
@@ -60,8 +60,8 @@ def metrics_by_source(
 ) -> dict[str, float]:
     """The accuracies on each data set of a split, '<name>/pass_at_1'; {} for a single data set.
 
-    As in verl, the column `data_source` of a problem names its data set. Without that column the
-    name is the task's.
+    As in verl, the column `data_source` of a problem names its data set. Without this column,
+    the data set has the name of the task.
     """
     sets: dict[str, list[int]] = {}
     for i, (problem, _) in enumerate(solved.problems):

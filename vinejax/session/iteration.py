@@ -34,7 +34,7 @@ class Solutions(NamedTuple):
 
 
 class StartCounters(NamedTuple):
-    """Counters at the start of an iteration, which its own figures are differences from."""
+    """Counters at the start of an iteration, to be subtracted from the counters at its end."""
 
     spent: RunTotals
     engine: Any  # a mark of `EngineStats`
@@ -46,7 +46,7 @@ class Iteration:
     """One iteration of a run."""
 
     def __init__(self, session: Session, log: RunLog, number: int, spent: RunTotals):
-        """`number` counts iterations from 0; `spent` has the run's totals before this one."""
+        """`number` counts iterations from 0, and `spent` are the totals before this iteration."""
         self.session = session
         self.log = log
         self.number = number
@@ -112,7 +112,7 @@ class Iteration:
         return episodes
 
     def shown(self, episodes: list[Episode]) -> list[Episode]:
-        """The episodes that are written to a file, of the first `rollout.prompts` problems."""
+        """The episodes of the first `rollout.prompts` problems, which are written to a file."""
         return episodes[: self.cfg.rollout.prompts * self.cfg.rollout.per_prompt]
 
     def num_minibatches(self, episodes: list[Episode]) -> int:
@@ -121,7 +121,7 @@ class Iteration:
         return math.ceil(problems * self.cfg.rollout.per_prompt / self.cfg.ppo.minibatch)
 
     def minibatch_rows(self, episodes: list[Episode]) -> int:
-        """Rows of a minibatch; `num_minibatches` minibatches together hold all episodes."""
+        """The rows of a minibatch, so that `num_minibatches` minibatches hold all episodes."""
         return minibatch_rows(len(episodes), self.num_minibatches(episodes), self.cfg.ppo.minibatch)
 
     def train(
@@ -154,16 +154,16 @@ class Iteration:
         return policy, updates
 
     def note_updates(self, updates: Sequence[Update], batch: Any) -> None:
-        """Keeps `batch`, one of the updates' batches, if all updates were skipped.
+        """Sets `failed_batch` to `batch`, the batch of one update, if all updates were skipped.
 
-        Losses or gradients are then not finite: the ratio guard never skips all updates, because
-        the ratio of the first one is 1.
+        Then losses or gradients are not finite. The ratio guard alone never skips all updates,
+        because the ratio of the first update is 1.
         """
         is_failed = bool(updates) and num_accepted(updates) == 0
         self.failed_batch = batch if is_failed else None
 
     def record_sampling(self, sampled: list[Episode]) -> None:
-        """Adds the metrics of all sampled solutions, with the discarded ones."""
+        """Adds the metrics of all sampled solutions, including discarded solutions."""
         self.metrics |= metrics.episode_metrics(sampled) | self.sampler.metrics(sampled)
 
     def record_episodes(self, episodes: list[Episode], credit: Credit | None = None) -> None:

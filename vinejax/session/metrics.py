@@ -15,9 +15,9 @@ from vinejax.tasks.graded import GradingStats
 
 
 def episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
-    """Rewards, lengths and steps of the solutions; those of resets count only if all are resets.
+    """Rewards, lengths and steps of `episodes`. Resets are left out unless all are resets.
 
-    The leaves of a tree were all sampled from the prompt, whatever is given in their rows.
+    Leaves of a tree are not resets, although their rows may have given tokens.
     """
     from_prompt = [e for e in episodes if not e.given or e.nodes is not None]
     episodes = from_prompt or episodes
@@ -44,7 +44,7 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
 
 
 def part_means(parts: Iterable[Mapping[str, float] | None]) -> dict[str, float]:
-    """'reward/<name>' -> mean reward of that function, over all responses that it judged."""
+    """'reward/<name>' -> mean reward by the function `name`, over the responses that it judged."""
     by_name: dict[str, list[float]] = {}
     for rewards in parts:
         for name, value in (rewards or {}).items():
@@ -55,8 +55,8 @@ def part_means(parts: Iterable[Mapping[str, float] | None]) -> dict[str, float]:
 def value_metrics(episodes: Sequence[Episode], by_step: np.ndarray | None) -> dict[str, Any]:
     """Mean, standard error and reuse of the sampled values, and the error of their advantages.
 
-    `by_step` is f32[episodes, C]. The variance of an advantage is computed as the sum of the
-    variances of its two values, which is too much if they share samples (`values.reuse`).
+    `by_step` has the advantages, f32[episodes, C]. The variance of an advantage is computed as the
+    sum of the variances of two values, and is too large if both share samples (`values.reuse`).
     """
     if by_step is None or any(episode.values is None for episode in episodes):
         return {}
@@ -85,7 +85,7 @@ def value_metrics(episodes: Sequence[Episode], by_step: np.ndarray | None) -> di
 
 
 def logprob_diff(episodes: Sequence[Episode], batch: Batch) -> dict[str, Any]:
-    """|sampler - learner| over response tokens, and the KL of the two: 0 but for rounding."""
+    """How log-probabilities of sampler and learner differ (mean, maximum, KL): only by rounding."""
     sampled = np.concatenate([np.asarray(e.logprobs, np.float32)[e.is_drawn] for e in episodes])
     scored = np.asarray(batch.old_logprobs)[np.asarray(batch.mask)]
     moved = scored - sampled if sampled.size else np.zeros(1)
@@ -103,14 +103,14 @@ def logprob_diff(episodes: Sequence[Episode], batch: Batch) -> dict[str, Any]:
 
 
 def by_eighth(name: str, total: np.ndarray, tokens: np.ndarray) -> dict[str, Any]:
-    """Means over the tokens of each eighth of the responses; an eighth without tokens has none."""
+    """Means over the tokens of each eighth of the responses, if the eighth has tokens."""
     return {f"by_eighth/{name}/{n + 1}": total[n] / tokens[n] for n in np.flatnonzero(tokens)}
 
 
 def update_metrics(updates: Sequence[Update], has_kl: bool = True) -> dict[str, Any]:
-    """Means over the tokens of all updates; the norm is a mean over the accepted updates.
+    """Means over the tokens of all updates; the gradient norm is a mean over accepted updates.
 
-    Without `has_kl` the KL to the reference model was not measured.
+    If `has_kl` is False, the KL to the reference model was not measured, and is left out.
     """
     total = total_sums(updates)
     tokens = max(total.tokens, 1.0)
@@ -133,7 +133,7 @@ def update_metrics(updates: Sequence[Update], has_kl: bool = True) -> dict[str, 
 def engine_metrics(
     stats: EngineStats, episodes: Sequence[Episode], timings: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Tokens, steps and memory of the iteration's sampling, of solutions and of continuations."""
+    """Tokens, steps and memory for the iteration's sampling of solutions and continuations."""
     # Episodes that share a state share its continuations.
     group_sizes = {id(group): len(group) for e in episodes for group in e.continuations}
     seconds = timings["timing_s/rollout"] + timings.get("timing_s/value", 0.0)

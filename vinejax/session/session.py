@@ -31,7 +31,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
     In `cfg`, fields that said 'method' have the method's own choice (`Method.resolve`). `start` has
     the weights that the policy starts from, which are also those of the reference model. With
     `offload.reference` these weights are in the host's memory until `load_reference` moves them to
-    the devices. Below trained adapters (`model.lora_rank`) they have the compute dtype.
+    the devices. If adapters are trained (`model.lora_rank`), `start` has the compute dtype.
     """
 
     cfg: Config
@@ -58,7 +58,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
     @property
     def base(self) -> Params | None:
-        """The weights below the adapters that are trained; None where all weights are trained."""
+        """The fixed weights to which adapters are added; None if all weights are trained."""
         return self.start if self.cfg.model.lora_rank else None
 
     def fresh_params(self) -> Params:
@@ -69,7 +69,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return fresh_adapters(self.model, self.mesh, rank, targets, self.cfg.seed)
 
     def weights(self, trained: Params) -> Params:
-        """The policy's weights: the trained ones, or the base with the trained adapters."""
+        """The policy's weights: `trained`, or `base` with the adapters `trained`."""
         return weights_of(trained, self.base)
 
     @functools.cached_property
@@ -79,7 +79,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
     @functools.cached_property
     def evaluator(self) -> Engine:
-        """The engine of evaluation: its own temperature and top-p, the rest as in training."""
+        """The engine of evaluation, which differs from `engine` only in temperature and top-p."""
         chosen = {"temperature": self.cfg.eval.temperature, "top_p": self.cfg.eval.top_p}
         return self._make_engine(dataclasses.replace(self.cfg.sample, **chosen))
 
@@ -88,7 +88,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return self.sampler_of(self.engine, self.cfg, iteration)
 
     def sampler_of(self, engine: Engine, cfg: Config, iteration: int) -> Sampler:
-        """The sampler of an iteration, with another engine and other settings."""
+        """The sampler of `iteration` that uses `engine` and the settings `cfg`."""
         kind = TurnSampler if isinstance(self.task, MultiTurn) else Sampler
         return kind(engine, self.graded, cfg, iteration)
 

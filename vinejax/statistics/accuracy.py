@@ -25,7 +25,7 @@ class PairedDifference(NamedTuple):
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
-    """Probability that k of the samples, drawn without replacement, include a correct one.
+    """Probability that k of n samples, drawn without replacement, include one of c correct ones.
 
         pass@k = 1 - C(n - c, k) / C(n, k)
 
@@ -49,7 +49,7 @@ def maj_at_k(rewards: ArrayLike, answers: Sequence[str | None]) -> float:
 
     Answers are compared as strings. Among equally frequent answers the first seen wins, and an
     answer is correct if its first occurrence is. Samples without an answer (None) do not vote,
-    unless no sample has one. In `majority_vote_acc` of VinePPO's code None votes like any answer.
+    unless all lack it. In `majority_vote_acc` of VinePPO's code None votes like any answer.
     Rewards and answers are [n], with n at least 1. Raises ValueError for other shapes.
     """
     scores = np.asarray(rewards, np.float64)
@@ -87,9 +87,9 @@ def paired_interval(
 
     Each draw takes the same problems of both runs, so that the difficulty of a problem cancels out.
     The interval is therefore narrower than the intervals of the two runs suggest. Both arguments
-    map a problem's id to the rewards of its samples, of which the runs may have different numbers.
+    map a problem's id to the rewards of its samples. Runs may differ in numbers of samples.
 
-    Raises ValueError if the runs have different problems, none, or a problem without samples.
+    Raises ValueError if the runs have different problems or none, or a problem lacks samples.
     """
     if unpaired := sorted(rewards_a.keys() ^ rewards_b.keys()):
         message = f"only one of the runs has {len(unpaired)} problems, such as {unpaired[0]}"

@@ -77,8 +77,8 @@ class AnswerSet(AnswerTask):
 def style_of(response: str) -> Style:
     """The style in which a response's answer is extracted: GSM8K's for '####' without a box.
 
-    A Markdown heading is not such a mark: lines follow it, and its text does not begin with a
-    number.
+    A '####' with further lines below and no number after it is a Markdown heading and does not
+    count.
     """
     _, marker, after = response.rpartition(MARKER)
     if not marker or "\\boxed" in response:

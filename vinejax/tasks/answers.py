@@ -12,7 +12,7 @@ def boxed_answer(solution: str) -> str | None:
     r"""The contents of the last \boxed{...} or \boxed 5 of a solution, and of boxes joined to it.
 
     None if there is no box, or if the last box is empty or never closed. The grader reads the boxes
-    of a response in the same way, but passes over an empty one.
+    of a response in the same way, but skips empty boxes.
     """
     return None if EMPTY_LAST.search(solution) else last_boxes(solution)
 

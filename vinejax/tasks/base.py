@@ -125,7 +125,7 @@ class WithFreeSteps(Protocol):
 
 @runtime_checkable
 class WithColumns(Protocol):
-    """A task that reads some of the fields `FIELDS` of `data`; the others have no effect on it."""
+    """A task that reads some of the fields `FIELDS` of `data`; other `FIELDS` have no effect."""
 
     reads: tuple[str, ...]  # names of the fields
 

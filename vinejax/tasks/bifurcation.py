@@ -96,7 +96,7 @@ class Bifurcation(GeneratedTask):
     name = "bifurcation"
 
     def draw(self, rng: np.random.Generator, free_steps: int) -> tuple[str, str]:
-        """Each section has a third of the free lines; the last has what rounding down leaves."""
+        """(question, solution); each section has a third of the free lines, rounded down or up."""
         lengths = [(free_steps + i) // 3 for i in range(3)]
         letters = "".join(f".{string.ascii_lowercase}"[length] for length in lengths)
         question = f"{rng.integers(10_000):04}{letters}"

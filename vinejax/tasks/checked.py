@@ -16,9 +16,9 @@ class CheckedTask:
 
     The task may return lists as tuples, arrays or iterators, and numbers as scalars of any library.
     A method raises UserError, in one line with file and line number, if the task's method fails or
-    returns something of another kind. Members that no protocol names are passed on unchecked.
+    its result does not fit the protocol. Members that no protocol names are passed on unchecked.
 
-    Raises UserError for a method that is no function, and for an attribute of another kind.
+    Raises UserError for a method that is no function, and for an attribute that does not fit.
     """
 
     def __init__(self, task: Any):

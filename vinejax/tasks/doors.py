@@ -62,7 +62,7 @@ class Doors:
         return Observation(self._entered("ab"[ARMS.index(arm)]))
 
     def fork(self) -> "Doors":
-        """A copy, which meets the same rooms."""
+        """A copy, which enters the same rooms after the same actions."""
         return copy.copy(self)
 
     def key(self) -> str:

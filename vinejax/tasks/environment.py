@@ -59,7 +59,7 @@ class MultiTurn(Protocol):
 
 
 class TurnTask:
-    """The base of multi-turn tasks: the other methods of `Task`, with one step per turn."""
+    """The base of multi-turn tasks: all methods of `Task` except `load` and `prompt`."""
 
     max_turns = 16
     ends_turn: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ class Environment:
     """An episode's environment with checked results.
 
     A method raises UserError, in one line with the problem and the turn, if the environment's
-    method fails or returns something of another kind. `reset` and `step` raise it as well if they
+    method fails or its result does not fit `TextEnv`. `reset` and `step` raise it as well if they
     take more than `timeout_s` seconds.
     """
 
@@ -146,7 +146,7 @@ class Environment:
         return Environment(self._task, self._start, self._timeout_s, copy, self._turn)
 
     def replay(self, turns: Iterable[Turn]) -> None:
-        """Takes the actions of recorded turns again; UserError if an answer differs."""
+        """Repeats or recalls recorded turns; UserError if an answer is not the recorded one."""
         recall = getattr(self._env, "recall", None)
         for turn in turns:
             if recall is not None:
@@ -186,7 +186,7 @@ class Environment:
             raise UserError(f"{self._where}: `{name}` failed: {reason}") from error
 
     def _in_time(self, name: str, *arguments: Any) -> Any:
-        """The result of a method, called on a thread of its own, which is left if it hangs."""
+        """The result of method `name`, called on a separate thread; UserError after `timeout_s`."""
         method = getattr(self._env, name)
         results, _ = called_within(
             self._timeout_s, f"environment {name}", self._call, name, method, *arguments

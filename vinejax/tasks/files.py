@@ -1,6 +1,6 @@
 """Rows of one data file: JSON, JSON Lines, Parquet, Arrow, CSV, TSV.
 
-All files except JSON are read row by row, so that repeated rows take no memory. A number that is
+All files except JSON are read row by row: rows that are not kept take no memory. A number that is
 not finite is a missing value, None. Every fault raises DataError with the file and, where possible,
 the line, or the row in a file without lines.
 """
@@ -74,7 +74,7 @@ def rows_in(file: Path, fields: tuple[str, ...], keep: Keep | None) -> NumberedR
 
 
 def _saved_rows(folder: Path) -> Iterator[tuple[int, Any]]:
-    """The rows of a data set that `save_to_disk` wrote, whose state file lists its data files."""
+    """The rows of the data files that are listed in the state file of a saved data set."""
     file = str(folder / STATE)
     try:
         names = [part["filename"] for part in _whole_json(file)["_data_files"]]
@@ -148,7 +148,7 @@ def _csv_rows(file: str) -> Iterator[tuple[int, Any]]:
 
 
 def _json_rows(file: str) -> Iterator[tuple[int, Any]]:
-    """The rows of a JSON file, numbered from 1, or by line if it has a row per line.
+    """The rows of a JSON file, numbered from 1, or by line if the file has a row per line.
 
     The file holds a list of objects; or an object with such a list, alone or under 'data'; or an
     object with a list per column; or one object, which is the only row.
@@ -201,7 +201,7 @@ def _lines(file: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _parse(text: bytes, file: str, line: int) -> Any:
-    """The value of a JSON text that begins on this line, with very long integers as texts."""
+    """The value of a JSON text that begins on line `line`; very long integers become texts."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         _check_names([name for name, _ in pairs], "fields", file, line)

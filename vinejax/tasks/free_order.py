@@ -47,7 +47,7 @@ def values_of(question: str) -> dict[str, int]:
 
 
 def reduction(values: dict[str, int]) -> str:
-    """The response with one line for each of `values`, in their order."""
+    """The response with one line for each item of `values`, in the order of the dict."""
     total, lines = 0, []
     for named, value in values.items():
         total = (total + value) % 10
@@ -61,7 +61,7 @@ class FreeOrder(GeneratedTask):
     name = "free_order"
 
     def draw(self, rng: np.random.Generator, free_steps: int) -> tuple[str, str]:
-        """A sum of sub-expressions of two digits, whose values are digits, with its reduction."""
+        """(a sum, its reduction). Sub-expressions have two digits, and one digit as their value."""
         parts = []
         for name in string.ascii_lowercase[: free_steps + 1]:
             smaller, larger = sorted(int(digit) for digit in rng.integers(10, size=2))

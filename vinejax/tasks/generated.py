@@ -42,7 +42,7 @@ def split_of(question: str) -> str:
 def numbers_of_free_steps(
     data: DataConfig, default: tuple[int, ...], low: int, high: int
 ) -> tuple[int, ...]:
-    """`(data.free_steps,)`, or `default` if it is None.
+    """`(data.free_steps,)`, or `default` if `data.free_steps` is None.
 
     Raises ConfigError for a number outside low .. high.
     """
@@ -104,7 +104,7 @@ class GeneratedTask(CharacterTask):
         raise DataError(f"{self.name} {split}", None, message)
 
     def split(self, text: str) -> list[int]:
-        """One step per line; the answer belongs to the last line before it."""
+        """One step per line; the answer belongs to the step of the line before the answer."""
         return split_steps(text, style="gsm8k")
 
     def answer(self, text: str) -> str | None:

@@ -57,7 +57,7 @@ class GradingStats:
 
 
 def default_workers() -> int:
-    """The number of grading processes of a run that does not set it.
+    """The number of grading processes of a run that does not set this number.
 
     It is half of the cores that this process may use, within MIN_WORKERS .. MAX_WORKERS. The other
     cores serve the devices.
@@ -124,7 +124,7 @@ class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
         return GradingStats(stats.pairs, stats.timeouts, stats.errors, self._seconds)
 
     def background(self) -> "BackgroundGrading":
-        """A grading of responses as they end, while the caller samples others."""
+        """A `BackgroundGrading`, which grades responses while the caller samples others."""
         return BackgroundGrading(self)
 
     def __call__(self, items: Sequence[tuple[Problem, str]]) -> list[float]:
@@ -231,7 +231,7 @@ class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
 class BackgroundGrading(contextlib.AbstractContextManager["BackgroundGrading"]):
     """Grades responses on a thread of its own as they end, while the caller samples others.
 
-    It is a context manager. Leaving it waits for the batch under way and drops the later ones.
+    It is a context manager. Leaving it waits for the current batch and drops later batches.
     """
 
     BATCH = 64  # responses: enough for all workers, few enough to finish before the last response
@@ -254,7 +254,7 @@ class BackgroundGrading(contextlib.AbstractContextManager["BackgroundGrading"]):
     def rewards(self) -> dict[int, Reward]:
         """The rewards of the responses of all hosts, by the number of the response.
 
-        Every host calls it after its last `add`. Raises what grading raised.
+        Every host must call `rewards` after its last `add`. Raises what grading raised.
         """
         self._submit()
         this_host = {

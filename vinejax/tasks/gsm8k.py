@@ -1,8 +1,8 @@
 """GSM8K: grade-school word problems with a worked solution and an integer answer.
 
 The prompt, the response format and, with grader.mode='reference', the comparison of answers are
-those of VinePPO's code (`src/treetune/tasks/gsm8k.py` of McGill-NLP/VinePPO). It compares strings
-after it has removed the commas of the prediction.
+those of VinePPO's code (`src/treetune/tasks/gsm8k.py` of McGill-NLP/VinePPO). That code
+compares strings after it has removed the commas of the prediction.
 
 There are two differences. Mode 'strict' compares answers as numbers, with the units and separators
 that people write. VineJAX chooses the 373 training rows of the validation split, because VinePPO's
@@ -68,7 +68,7 @@ class GSM8K(ReferenceTask):
         return self.answer(problem.answer)
 
     def strict_answer(self, response: str) -> str | None:
-        """The first line with text after the last '####'; None without one.
+        """The first line with text after the last '####'; None without such a line.
 
         Mode 'strict' reads '72.0', '$72' and '72 clips' as 72. Mode 'reference' requires equal text
         after the '####', except for commas in the response.

@@ -95,7 +95,7 @@ def _between(opener: str, closer: str, masked: str) -> list[Span]:
 
 
 def _inline(masked: str) -> list[Span]:
-    r"""Non-empty spans $...$; \$ is no delimiter, and the closing $ is the last of a run."""
+    r"""Non-empty spans $...$. \$ is no delimiter; of several $ in a row the last one closes."""
     spans, opener = [], INLINE_OPEN.search(masked)
     while opener and (closer := INLINE_CLOSE.search(masked, opener.start() + 2)):
         spans.append((opener.start(), closer.end()))
@@ -168,7 +168,7 @@ def _sentences(masked: str, formulas: list[Span]) -> list[int]:
 
 
 def _formula_periods(text: str, formulas: list[Span], ends: list[int]) -> list[int]:
-    """Adds ends after formulas that end in a period; joins short parts that do not (:117-162)."""
+    """Adds ends after formulas with a final period; joins short parts without one (:117-162)."""
     cuts = {end for start, end in formulas if text.endswith(TAILS, start, end)}
     return _join(
         sorted(cuts.union(ends)),
@@ -208,7 +208,7 @@ def _formula_lines(text: str, formulas: list[Span], ends: list[int]) -> list[int
 def _break_long(part: str, offset: int) -> list[int]:
     """The ends, plus `offset`, of the pieces of a part that is broken until none is too long.
 
-    Text after a break in a formula has only breaks of formulas. VinePPO's code (:330-417) stores
+    Text after a break in a formula is broken only as formulas are. VinePPO's code (:330-417) stores
     the range of that text relative to the broken piece, but compares it with offsets in the part.
     This function does the same.
     """
@@ -230,7 +230,7 @@ def _break_long(part: str, offset: int) -> list[int]:
 
 
 def _language_break(piece: str) -> int | None:
-    """The index of a break outside formulas, each counted as FORMULA characters (:223-290)."""
+    """The index of a break outside formulas; a formula counts as FORMULA characters (:223-290)."""
     masked, formulas = mask(piece)
     ends = [end for _, end in formulas]
     growth = [FORMULA - (end - start) for start, end in formulas]
@@ -246,10 +246,10 @@ def _language_break(piece: str) -> int | None:
 def _middle(
     piece: str, breaks: list[re.Pattern], side: int, measure: Callable[[int], int]
 ) -> int | None:
-    """The index at which to break a piece near its middle; None without one.
+    """The index at which to break a piece near its middle; None if there is no such index.
 
     The patterns `breaks` are tried in order. Of a pattern's matches only the one nearest to the
-    middle counts, the first in a tie. It must leave at least `side` characters on both sides.
+    middle counts, the first in a tie. A break must leave at least `side` characters on both sides.
     `measure` maps an index to its distance from the start.
     """
     middle = measure(len(piece)) / 2

@@ -74,7 +74,7 @@ def encode_prompt(
 def adds_bos(tokenizer: Tokenizer) -> bool:
     """Whether the tokenizer puts BOS in front of a text, as those of Llama and Gemma do.
 
-    Others have a BOS token and do not use it (GPT-2, Phi-3): their models never saw it there.
+    Tokenizers such as GPT-2's and Phi-3's have BOS, but their models never saw it in front.
     """
     bos: Any = tokenizer.bos_token_id
     return bos is not None and list(tokenizer.encode("", verbose=False))[:1] == [bos]
@@ -83,7 +83,7 @@ def adds_bos(tokenizer: Tokenizer) -> bool:
 def _render(
     tokenizer: Tokenizer, chat: Sequence[tuple[str, str]], variables: Mapping[str, Any]
 ) -> str:
-    """The chat in the template's form; ConfigError if it fails or leaves out a message."""
+    """The chat in the template's form; ConfigError if this fails or lacks a message."""
     field = "data.chat_template"
     if tokenizer.chat_template is None:
         raise ConfigError(field, "the tokenizer has no chat template", "True")
@@ -126,7 +126,7 @@ def _render(
 def template_variables(tokenizer: Tokenizer, data: DataConfig) -> dict[str, Any]:
     """`data.template_vars` by name; none without a chat template, which reads them.
 
-    Raises ConfigError for one that the chat template does not read.
+    Raises ConfigError for a variable that the chat template does not read.
     """
     variables = {}
     if not data.chat_template:
@@ -182,7 +182,7 @@ class ChatTurns(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, data: DataConfig) -> "ChatTurns":
-        """The markup of the tokenizer's template; ConfigError if it leaves out such a message."""
+        """The markup of the tokenizer's template; ConfigError if the message is left out."""
         variables = template_variables(tokenizer, data)
         action, observation = "vinejaxSaid", "vinejaxObserved"
         chat = [("user", "vinejaxAsked"), ("assistant", action), ("user", observation)]

@@ -105,7 +105,7 @@ class TrainerState:
 
 @dataclasses.dataclass
 class RewardCall:
-    """The arguments of a batch function beside problems and texts.
+    """The arguments of a function of many responses, except problems and texts.
 
     `log_metric(name, value)` logs the metric reward/<function>/<name>, the mean of its values.
     `log_extra` does nothing, because episodes have no extra columns.
@@ -153,7 +153,7 @@ class RewardFunction:
         return any(parameter.name in BATCH_PARAMETERS for parameter in self.parameters)
 
     def chosen(self, offered: dict[str, Any]) -> dict[str, Any]:
-        """The offered arguments that the function takes; UserError for one that is not offered."""
+        """The arguments in `offered` that the function takes; UserError if it requires another."""
         named = [x for x in self.parameters if x.kind not in (x.VAR_POSITIONAL, x.VAR_KEYWORD)]
         for parameter in named:
             if parameter.default is parameter.empty and parameter.name not in offered:
@@ -214,7 +214,7 @@ class RewardFunction:
     def _results(self, chosen: list[dict[str, Any]], places: list[str]) -> list[Any]:
         """The function's result for each set of arguments; async calls run at the same time.
 
-        `places` tell, in messages, what a call was for.
+        `places` has, for error messages, what each call is for.
         """
         assert self.function is not None
         results = []
@@ -313,7 +313,7 @@ def batch_arguments(
 
 
 def _as_in_column(problem: Problem, name: str, text: str) -> str | int | float:
-    """The number in column `name` if `text` was made from it, as TRL passes it; else `text`."""
+    """The number in column `name`, as TRL passes it, if `text` is that number; else `text`."""
     value = problem.columns.get(name)
     return value if isinstance(value, int | float) and written(value) == text else text
 
@@ -342,7 +342,7 @@ def find_rewards(cfg: RewardConfig) -> list[RewardFunction]:
 
 
 def function_at(field: str, path: str, other: str) -> Callable[..., Any]:
-    """The function with the dotted path that the setting `field` has.
+    """The function with the dotted path `path`, the value of the setting `field`.
 
     `other` is a further value that the setting allows; the message names it. Raises ConfigError for
     a path without a function, and for a module that fails, with its line.

@@ -33,9 +33,9 @@ def seeds_of(split: Split, size: int | None) -> range:
 class HeldOut:
     """The three splits; a missing validation or test split is held out of the train split.
 
-    `read(source)` returns the problems of a split of the data, and `has(source)` tells whether it
-    exists. A held-out split is a twentieth of the train rows, at most 500. A hash of their ids
-    selects them, so the split is the same on every machine and in every version.
+    `read(source)` returns the problems of a split of the data, and `has(source)` tells whether the
+    split exists. A held-out split is a twentieth of the train rows, at most 500. A hash of row ids
+    selects the rows, so the split is the same on every machine and in every version.
     """
 
     def __init__(self, read: Callable[[str], list[Problem]], has: Callable[[str], bool]):

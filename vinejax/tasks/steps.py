@@ -104,8 +104,8 @@ def _near_ends(
     """The ends of ids[first:] in linear time: each token is decoded after a few earlier tokens.
 
     These earlier tokens end where the text is complete. The text that a token adds must continue
-    `decoded` there. Returns None if it does not for PATIENCE tokens in a row. Examples are bytes
-    that never form a character, and a decoder that needs the whole text before a token.
+    `decoded` there. Returns None if PATIENCE tokens in a row fail in this, as happens with bytes
+    that never form a character, and with a decoder that needs the whole text before a token.
     """
     # ids[start:known_end] alone decode to `head` characters. decoded[:num_chars] is the text of all
     # tokens before `known_end`.
@@ -128,7 +128,7 @@ def _near_ends(
 def _whole_ends(
     tokenizer: Tokenizer, ids: list[int], first: int, head: int, decoded: str
 ) -> list[int]:
-    """The ends of ids[first:] by their definition, decoding every prefix."""
+    """The ends of ids[first:] as `token_ends` defines them, from decoding every prefix."""
     ends, num_chars = [], 0
     for end in range(first + 1, len(ids) + 1):
         text = decode(tokenizer, ids[:end])[head:]

@@ -112,7 +112,7 @@ class Table(RowTask, AnswerTask):
         return grading.extract_answer(text, style=style_of(text))
 
     def gold(self, problem: Problem) -> str | None:
-        """`bare_answer` of the row's answer; None if it is empty."""
+        """The row's answer, reduced by `bare_answer`; None if the result is empty."""
         return bare_answer(problem.answer) or None
 
 
@@ -163,7 +163,7 @@ def chat_of(row: Any, name: str) -> ContextQuestion:
 
 
 def answer_of(row: Any, name: str) -> str:
-    """The answer in a column, a text or a number, as a text by `written`.
+    """The answer in column `name`, a text or a number, as `written` writes it.
 
     Raises ValueError for anything else.
     """

@@ -34,7 +34,7 @@ def head_line(session: Session, params: Params) -> str:
 
 
 def start_line(cfg: Config, done: int) -> str:
-    """A line with the iteration at which this process begins, and why it begins slowly."""
+    """A line with the iteration at which this process begins, and why its start is slow."""
     slow = "programs are compiled when they are first needed"
     if done == 0:
         return f"begins: {cfg.iterations} iterations; {slow}"
@@ -44,7 +44,7 @@ def start_line(cfg: Config, done: int) -> str:
 
 
 def programs_line(compiles: Compiles) -> str:
-    """How many programs the first iteration compiled or found, the time, and their folder."""
+    """A line on the programs that the first iteration compiled or found: numbers, time, folder."""
     folder = jax.config.values["jax_compilation_cache_dir"]
     compiled = compiles.programs - compiles.loaded
     seconds = format_duration(compiles.seconds)

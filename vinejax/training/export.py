@@ -24,11 +24,11 @@ FOLDER, ADAPTERS, REWARD_MODEL = "export", "adapters", "reward_model"  # folders
 def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> epath.Path:
     """Writes a checkpoint's weights, in the float32 of training, to `<workdir>/export`.
 
-    `policy` 'best' is the checkpoint with the best validation accuracy, or the newest if none was
-    better than the start; 'last' is the newest. Architecture and tokenizer are those of the model
-    that the run started from. Adapters are merged into the weights, and also written separately,
-    for PEFT, to `<workdir>/adapters`. The newest checkpoint's critic or probe is
-    written to `<workdir>/reward_model` (`save_reward_model`).
+    `policy` 'last' is the newest checkpoint. 'best' is the checkpoint with the best validation
+    accuracy or, if no checkpoint was better than the start, the newest. Architecture and tokenizer
+    are those of the model that the run started from. Adapters are merged into the weights, and also
+    written separately, for PEFT, to `<workdir>/adapters`. The newest checkpoint's critic or probe
+    is written to `<workdir>/reward_model` (`save_reward_model`).
 
     Returns the folder of the policy. Raises WorkdirError without a checkpoint.
     """

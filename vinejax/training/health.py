@@ -25,11 +25,11 @@ class Health:
         self._not_finite: list[str] = []  # metrics that were not finite when one was first found
 
     def look(self, iteration: Iteration) -> None:
-        """Counts a finished iteration; all hosts call it.
+        """Counts a finished iteration; all hosts call `look`.
 
         Prints a line if all rewards of `SAME_REWARD` iterations were equal, or if a metric is not
-        finite. After `MOST_FAILED` iterations whose updates were all skipped, writes the batch
-        of the last one to a file and raises DivergedError.
+        finite. If all updates of `MOST_FAILED` iterations in a row were skipped, writes a batch of
+        the last iteration to a file and raises DivergedError.
         """
         self._look_at_rewards(iteration)
         self._look_at_numbers(iteration)

@@ -44,7 +44,7 @@ class Progress:
 
 
 def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
-    """Trains until `cfg.iterations` or the budget's end, from the newest checkpoint if any.
+    """Trains from the newest checkpoint, if any, until `cfg.iterations` or the budget's end.
 
     Returns the workdir, which then has checkpoints, metrics, episodes and `report.html`. After a
     request to stop, saves the last finished iteration and raises Stopped.
@@ -117,7 +117,7 @@ class TrainingRun:
         self.health = Health(self.session.workdir, self.log)
 
     def run(self, profile: Callable[[int], None]) -> None:
-        """Trains. Before each iteration it calls `profile` with the iteration's number."""
+        """Trains. Before each iteration, calls `profile` with the iteration's number."""
         cfg, progress = self.session.cfg, self.progress
         self.page.renew()
         self._judge_alike()
@@ -136,7 +136,7 @@ class TrainingRun:
         self._wait()
 
     def _judge_alike(self) -> None:
-        """Forgets the best accuracy if the settings of evaluations have changed since then."""
+        """Forgets `best_accuracy` if it was measured with different settings of evaluations."""
         progress = self.progress
         settings = repr(dataclasses.replace(self.session.cfg.eval, every=0))
         if progress.done > 0 and progress.judged_by != settings:
@@ -184,7 +184,7 @@ class TrainingRun:
         self.health.look(iteration)
 
     def _finish_iteration(self) -> None:
-        """Validates and saves, if due. If a run stops before this, its next start does it."""
+        """Validates and saves, if due. A run that stops before this does so at its next start."""
         cfg, progress = self.session.cfg, self.progress
         if progress.done == 0:
             return
@@ -225,7 +225,7 @@ def is_due(every: int, cfg: Config, progress: Progress) -> bool:
 
 
 def offloaded(cfg: Config, state: RunState) -> RunState:
-    """The state between updates. `offload.optimizer` moves all but the weights to the host.
+    """The state between iterations. `offload.optimizer` moves `opt_state` and `kept` to the host.
 
     `to_device` moves these arrays back.
     """
@@ -236,15 +236,15 @@ def offloaded(cfg: Config, state: RunState) -> RunState:
 
 
 def host_copy(state: RunState) -> RunState:
-    """A copy of the state in host memory, which the updates of an iteration do not consume."""
+    """A copy in host memory, made because the updates of an iteration consume `state` itself."""
     return state._replace(policy=to_host(state.policy), kept=to_host(state.kept))
 
 
 def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progress]:
     """The state and progress of the newest checkpoint, or those before the first iteration.
 
-    A damaged checkpoint is reported, and the one before it is used. Raises WorkdirError if all
-    checkpoints are damaged.
+    A damaged checkpoint is reported, and the checkpoint before it is used. Raises WorkdirError if
+    all checkpoints are damaged.
     """
     cfg = session.cfg
     policy = fresh_state(session.fresh_params(), make_optimizer(cfg.optimizer, 1), session.mesh)

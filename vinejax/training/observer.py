@@ -10,7 +10,7 @@ from vinejax.core.accessories import contributed_class
 
 
 class Observer(contextlib.AbstractContextManager["Observer"]):
-    """A context manager around the loop of a run, which it watches. This class shows nothing.
+    """A context manager that watches the loop of a run. This base class shows nothing.
 
     `__exit__` gets the exception with which the loop ends, if there is one.
     """
@@ -36,7 +36,7 @@ class Observer(contextlib.AbstractContextManager["Observer"]):
         """Called at the start, and when an iteration or an evaluation has ended."""
 
     def finish(self) -> os.PathLike[str] | None:
-        """Called when the run has finished; returns the file that shows it, if there is one."""
+        """Called when the run has finished; returns a file that shows the run, or None."""
 
 
 def observer_class() -> type[Observer]:

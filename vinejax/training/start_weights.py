@@ -73,7 +73,7 @@ def load_trained(
 ) -> Trained:
     """The newest policy of `run` in the folder `checkpoints`.
 
-    If the run trains adapters, they are added to the weights that it started from.
+    If the run trains adapters, they are merged into the weights that the run started from.
     """
     settings = _settings_of(run)
     if not settings.lora_rank:
@@ -94,7 +94,7 @@ def load_trained(
 
 
 def model_folder(path: str) -> str:
-    """The Hugging Face folder `path`, or the one that the run or adapters at `path` started from.
+    """The Hugging Face folder `path`, or the folder that the run or adapters there started from.
 
     Raises ModelError for a run whose record is damaged.
     """
@@ -119,7 +119,7 @@ def _settings_of(run: epath.Path) -> ModelConfig:
 
 
 def _run_at(path: str) -> epath.Path | None:
-    """The absolute path of the workdir that `path` names; None if it names none."""
+    """The absolute form of `path` if it is the workdir of a run; otherwise None."""
     folder = resolved_folder(path)
     file = folder / "config.json"
     try:

@@ -103,9 +103,9 @@ def open_session(
 def checked_parts(
     cfg: Config, method: Method, path: str | os.PathLike, trains: bool
 ) -> tuple[Config, epath.Path, Task]:
-    """The configuration for the devices of this process, the workdir, and the configured task.
+    """(configuration for the devices of this process, workdir, configured task).
 
-    Raises WorkdirError, ConfigError or UserError if one cannot be used. Writes nothing.
+    Raises WorkdirError, ConfigError or UserError if any part cannot be used. Writes nothing.
     """
     cfg = method.with_settings(cfg)
     cfg = with_dtype(cfg) if trains else cfg
@@ -129,10 +129,10 @@ def fitted(cfg: Config, method: Method, mesh: Mesh, say: bool) -> Config:
 def load_start(
     cfg: Config, task: Task, workdir: epath.Path, mesh: Mesh, lock: WorkdirLock
 ) -> tuple[Decoder, Params, Tokenizer]:
-    """Model, weights and tokenizer that the policy starts from, if need be after a warm-up.
+    """Model, weights and tokenizer that the policy starts from; a warm-up makes them if needed.
 
     Raises ConfigError if the model's context has no room for the prompts or responses of `cfg`, or
-    if its architecture is not `model.architecture`.
+    if the model does not have the architecture of `model.architecture`.
     """
     dtype = cfg.model.dtype_on(platform_of(mesh)) if cfg.model.lora_rank else "float32"
     if cfg.model.path:
@@ -180,7 +180,7 @@ def record_session(
 
 
 def rows_per_pass(cfg: Config, method: Method) -> dict[str, int]:
-    """Maps each setting that gives the rows of an update's pass to this number of rows."""
+    """Name of a setting -> rows per pass that it gives; `check_rows` checks these numbers."""
     if cfg.ppo.microbatch is not None:
         return {"ppo.microbatch": cfg.ppo.microbatch}
     rows = {"ppo.minibatch": cfg.ppo.minibatch}
@@ -210,11 +210,11 @@ def prompted_problems(
     tokenizer: Tokenizer,
     splits: tuple[Split, ...],
 ) -> tuple[dict[Split, list[PromptedProblem]], dict[Split, list[dict[str, Any]]]]:
-    """The problems of each split with prompt ids, and records of left out or unreadable ones.
+    """The problems of each split with prompt ids, and records of problems left out or unreadable.
 
     Problems with too long prompts are left out of every split. Problems whose correct answer the
     grader cannot read are left out of train, unless `grader.unreadable` is 'keep'. Validation and
-    test keep them, so that their sizes are those of the data.
+    test keep such problems, so that these splits have as many problems as the data.
 
     Raises ConfigError if an iteration draws more problems than there are to train on, if this host
     cannot hold the answers of an evaluation, or if the settings of an accessory do not fit the
@@ -251,7 +251,7 @@ def prompted_problems(
 
 
 def _say_shared(problems: dict[Split, list[PromptedProblem]]) -> None:
-    """Warns of each split that shares prompts with train, as it then also measures memory."""
+    """Warns of splits that share prompts with train, whose accuracy then also measures memory."""
     trained = {tuple(ids) for _, ids in problems.get("train", [])}
     for split, prompted in problems.items():
         shared = [problem.id for problem, ids in prompted if tuple(ids) in trained]
@@ -262,7 +262,7 @@ def _say_shared(problems: dict[Split, list[PromptedProblem]]) -> None:
 
 
 def _unreadable(graded: GradedTask, problems: list[Problem]) -> dict[str, str | None]:
-    """`GradedTask.unreadable` of `problems`, in their order. Each host checks some of them."""
+    """The result of `GradedTask.unreadable`, in the order of `problems`. Hosts share the work."""
     numbers = {problem.id: i for i, problem in enumerate(problems)}
     unreadable = graded.unreadable([problem for i, problem in enumerate(problems) if is_mine(i)])
     golds = shared_work({numbers[name]: gold for name, gold in unreadable.items()})

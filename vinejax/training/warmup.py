@@ -136,7 +136,7 @@ def is_warm(workdir: epath.Path) -> bool:
 def warm_start(
     cfg: Config, task: Task, workdir: epath.Path, mesh: Mesh, lock: WorkdirLock
 ) -> epath.Path:
-    """Does what `warm_up` does in a workdir that was checked; takes `lock` before training."""
+    """Like `warm_up`, for a workdir that is already checked. Takes `lock` before training."""
     folder = workdir / WARM_UP
     is_there = is_warm(workdir)
     barrier("warm-up", is_there)

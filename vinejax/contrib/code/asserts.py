@@ -74,7 +74,7 @@ def read_asserts(source: str, entry: str) -> tuple[Assertion, ...]:
 
     The candidate is the solution's function `entry`. Without `check`, every function that is not in
     FUNCTIONS belongs to the solution. Raises ValueError for a text without assertions, and for a
-    statement that is neither an assertion for `evaluate` nor idle.
+    statement that is neither an assertion for `evaluate` nor idle (`_is_idle`).
     """
     try:
         statements: Sequence[ast.stmt] = ast.parse(source).body
@@ -101,7 +101,7 @@ def read_asserts(source: str, entry: str) -> tuple[Assertion, ...]:
 
 
 def _is_idle(statement: ast.stmt) -> bool:
-    """Whether a statement tests nothing, as a docstring, `pass`, an import or METADATA."""
+    """Whether a statement is a constant, `pass`, an import or an assignment to METADATA."""
     if isinstance(statement, ast.Assign):
         return all(isinstance(x, ast.Name) and x.id == "METADATA" for x in statement.targets)
     if isinstance(statement, ast.Expr):

@@ -20,9 +20,9 @@ from vinejax.contrib.code.asserts import read_asserts
 def tests_of(value: Any, row: dict[str, Any], question: str) -> dict[str, Any]:
     """The tests in a column's `value`, in one of the forms in the module's docstring.
 
-    Raises ValueError unless `value` is as in APPS, TACO, LiveCodeBench, MBPP or HumanEval. The name
-    of the function to call is `fn_name`, of the tests or the row, or the row's `entry_point` or
-    `metadata.func_name`.
+    Raises ValueError unless `value` is as in APPS, TACO, LiveCodeBench, MBPP or HumanEval. The
+    function to call is named by `fn_name` in `value` or in `row`, or by `entry_point` or
+    `metadata.func_name` in `row`.
     """
     value = _unpacked_value(value)
     entry = _entry(value, row)
@@ -55,7 +55,7 @@ def tests_of(value: Any, row: dict[str, Any], question: str) -> dict[str, Any]:
 
 
 def _unpacked_value(value: Any) -> Any:
-    """The value of a column. JSON is parsed, also if LiveCodeBench has compressed it."""
+    """The value of a column, parsed if it is JSON, or JSON compressed as in LiveCodeBench."""
     if not isinstance(value, str):
         return value
     if value.lstrip()[:1] in ("{", "["):
@@ -103,9 +103,9 @@ def _text(value: Any) -> str:
 
 
 def _arguments_and_result(given_input: Any, output: Any) -> tuple[list[Any], Any]:
-    """(arguments, result) of a call. If the input is a text, it has JSON with a line per argument.
+    """(arguments, result) of a call. A text in `given_input` has one argument as JSON per line.
 
-    The output is then JSON, too. Otherwise both are values, and a text output stays a text.
+    A text in `output` is then read as JSON, too. If `given_input` is no text, nothing is parsed.
     """
     if isinstance(given_input, str):
         arguments = [json.loads(line) for line in given_input.splitlines() if line.strip()]

@@ -108,7 +108,7 @@ class Code(RowTask):
         return [0, *inner, len(text)]
 
     def answer(self, text: str) -> str | None:
-        """The code of the last fenced block of a response; None if there is none or it is blank.
+        """The code of the last fenced block of a response; None without a block or code.
 
         In a list, a block and its fences are indented. The code loses the indentation of the fence.
         """
@@ -190,7 +190,7 @@ def _shifted_bounds(bounds: Sequence[int], by: int) -> list[int]:
 
 
 def _first_text(row: Any, name: str) -> str:
-    """The text in column `name`, or the first text if there is a list, which may be JSON."""
+    """The text in column `name`. If the column has a list, also as JSON, the list's first text."""
     text = column(row, name)
     if isinstance(text, str) and text.startswith("["):
         text = json.loads(text)

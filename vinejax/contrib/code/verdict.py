@@ -126,7 +126,7 @@ def _failure(program_input: str, expected: str, got: str) -> Failure:
 
 
 def same_output(out: str, expected: str) -> bool:
-    """Whether two outputs have equal lines, apart from trailing blanks, or equal words in them.
+    """Whether two outputs have equal lines, apart from trailing blanks, or lines of equal words.
 
     Two words are also equal if both are numbers, one of them has a point or an exponent, and they
     differ by TOLERANCE at most.
@@ -156,14 +156,14 @@ def _near(number: float, wanted: float) -> bool:
 
 
 def _is_expected_result(value: Any, expected: Any) -> bool:
-    """Whether a call returned `expected`, or the only item of the list `expected` (APPS)."""
+    """Whether `value` equals `expected` or, as in APPS, the only item of the list `expected`."""
     if _same_json(value, expected):
         return True
     return isinstance(expected, list) and len(expected) == 1 and _same_json(value, expected[0])
 
 
 def _same_json(value: Any, expected: Any) -> bool:
-    """Whether a value equals `expected` from JSON, where tuples are lists and keys are texts."""
+    """Whether `value`, with tuples as lists and keys as texts as in JSON, equals `expected`."""
     if isinstance(value, list | tuple) and isinstance(expected, list):
         return len(value) == len(expected) and all(map(_same_json, value, expected))
     if isinstance(value, dict) and isinstance(expected, dict):

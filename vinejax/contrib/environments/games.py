@@ -45,7 +45,7 @@ class Game:
     """
 
     def __init__(self, name: str, copies: bool = True):
-        """Without `copies`, `fork` is None, because a copy may differ from a repetition."""
+        """Without `copies`, `fork` is None: a copied episode may differ from a repeated one."""
         self.name = name
         self.fork = self._copy if copies else None
         self._states: Any = None  # states of the global generators after the last call
@@ -89,7 +89,7 @@ class Game:
             return copy.deepcopy(self)
 
     def _guarded(self, function: Callable[[], Any]) -> Any:
-        """The function's result with the episode's generator states; None if it raises an error."""
+        """`function`'s result with the episode's generator states; None if `function` fails."""
         try:
             with self._swapped_generators():
                 return function()

@@ -5,7 +5,7 @@ is the turn's text. In a discrete space it is the last whole number in the turn;
 range the observation says which numbers are possible, and the turn is lost.
 
 A text observation stays as it is; any other one is converted by `str`. If the environment can
-draw itself in characters, the drawing stands before it, with highlighted characters in brackets.
+draw itself in characters, the drawing precedes the text, with highlighted characters in brackets.
 
 Source: https://gymnasium.farama.org, 1.0 and later.
 """

@@ -183,7 +183,7 @@ class Interaction:
         self._game, self.trace = game, trace
 
     async def turn(self, message: str | None = None) -> Any:
-        """The policy's reply to `message`; without one, to the texts so far. Empty after a stop."""
+        """The policy's reply to `message`, if given, or to the texts so far. Empty after a stop."""
         lib = library()
         if self.trace.stop_condition is not None:
             return lib.Segment(messages=[], terminated=True)
@@ -209,7 +209,7 @@ class VerifiersTask(GameTask):
     copies = False
 
     def load(self, split: Split) -> list[Problem]:
-        """The tasks of a split. Raises ConfigError if the taskset has none left for this split."""
+        """The tasks of a split. Raises ConfigError if no task is left for this split."""
         counts = {name: len(seeds_of(name, self._data.size)) for name in ORDER}
         first = sum(counts[name] for name in ORDER[: ORDER.index(split)])
         last = None if split == "train" and self._data.size is None else first + counts[split]

@@ -66,7 +66,7 @@ def solutions_with_hints(
 
 
 def first_right(tiers: Sequence[int], tried: Sequence[Episode]) -> int | None:
-    """The index of the first right episode of the lowest tier with one; None if all are wrong."""
+    """The first index of a right episode of the lowest possible tier; None if all are wrong."""
     right = [(tier, i) for i, tier in enumerate(tiers) if is_correct(tried[i].reward)]
     return min(right)[1] if right else None
 

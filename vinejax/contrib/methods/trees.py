@@ -40,9 +40,9 @@ def by_problem(
 
 
 def per_node(rollout: Rollout, values: Sequence[Sequence[float]]) -> Credit:
-    """Credit that gives each token the advantage of its node; `values` has them for every leaf.
+    """Credit that gives each token its node's advantage; `values` has the advantages per leaf.
 
-    The steps of an episode are the last nodes of its leaf; the nodes before them are `given`.
+    The steps of an episode are its leaf's last nodes; earlier nodes count in `Episode.given`.
     """
     by_step = np.zeros(rollout.steps.rewards.shape, np.float32)
     for row, (episode, leaf) in enumerate(zip(rollout.episodes, values, strict=True)):

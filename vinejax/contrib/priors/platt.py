@@ -42,7 +42,7 @@ def fresh_scaling() -> Scaling:
 
 
 def logits(numbers: np.ndarray) -> np.ndarray:
-    """x for each number p, clipped to ±`WIDEST`: the features of `ProbeStates`, f64[S, 1]."""
+    """x for each number p, as the features of `ProbeStates`, f64[S, 1]; |x| is at most `WIDEST`."""
     least = 1 / (1 + np.exp(WIDEST))
     p = np.clip(numbers, least, 1 - least)
     return np.log(p / (1 - p))[:, None]
@@ -55,7 +55,7 @@ def predictions(scaling: Scaling, states: ProbeStates) -> np.ndarray:
 
 
 def chosen(scaling: Scaling, predicted: np.ndarray) -> np.ndarray:
-    """The only row of `predictions`, f64[S]."""
+    """The only row of `predicted`, which comes from `predictions`, f64[S]."""
     return predicted[0]
 
 
@@ -66,7 +66,7 @@ def mean_label(scaling: Scaling) -> float:
 
 
 def weight_of(scaling: Scaling) -> float:
-    """The weight μ from earlier iterations; 0 in the first two, as the first has no fitted v."""
+    """The weight μ from earlier iterations; 0 in the first two, as iteration 1 has no fitted v."""
     square, cross = scaling.products[:, :2], scaling.products[:, 2]
     coefficients = np.linalg.solve(square + np.diag([1e-6, DOUBT]), cross)
     return float(np.clip(coefficients[1], 0.0, 1.0))
@@ -97,7 +97,7 @@ def updated(
 
 
 def _fit(bins: np.ndarray) -> np.ndarray:
-    """The array (a, b) that minimises Σ n·(cross entropy of y) + ½·((a - 1)² + b²).
+    """The array (a, b) that minimises Σ n·(cross entropy) + ½·((a - 1)² + b²) over the bins.
 
     Each step minimises a quadratic upper bound, so that no step increases the objective (Böhning
     and Lindsay, 1988).

@@ -50,7 +50,7 @@ class FunctionPrior(LearnedValue):
         return platt.logits(function_values(session, rollout, cfg))
 
     def check_problem(self, cfg: Config, task: Task, problem: Problem) -> None:
-        """Calls the function once. Raises UserError if it fails or returns no number."""
+        """Calls the user's function once. Raises UserError if it fails or returns no number."""
         prior = find_prior(cfg.values)
         assert prior is not None
         prior.check(problem, task.name, task.prompt)

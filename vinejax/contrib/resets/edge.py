@@ -36,8 +36,8 @@ def edge(rates: Mapping[int, float], length: int, target: float, rises: bool) ->
     """The length that a finished search has found.
 
     Of the two neighbouring lengths, this is the length whose rate is nearer to the target. At equal
-    distances it is the shorter length, which leaves more to the policy. 0 and `length` are never
-    returned, because they give the policy no tokens or leave it none.
+    distances it is the shorter length, which leaves more to the policy. The result is never
+    0, which would give the policy no tokens, nor `length`, which would leave it none.
     """
     ends = {j for j in _bracket(rates, length, target, rises) if 0 < j < length}
     return min(ends, key=lambda j: (abs(rates[j] - target), j))

@@ -125,7 +125,7 @@ class ResetSampler(Sampler):
         return lengths
 
     def _edges(self, params: Params, known: list[KnownSolution]) -> list[int]:
-        """The edge of each known solution. Each wave measures one more pass rate per solution."""
+        """The edge (`edge.py`) of each known solution; a wave measures one pass rate of each."""
         reset = ResetConfig.of(self.cfg)
         rates: list[dict[int, float]] = [{} for _ in known]
         while True:

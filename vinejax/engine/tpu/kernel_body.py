@@ -155,7 +155,7 @@ def copy_block(
 
 
 def start_core(step: GridStep, scratch: Scratch, copy: Copy) -> None:
-    """Starts the first copy of a core, before which `scratch.kv` is set to 0."""
+    """Sets `scratch.kv` to 0, then starts the first copy of a core."""
 
     @pl.when(step.is_first)
     def _():

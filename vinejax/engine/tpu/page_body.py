@@ -113,7 +113,7 @@ def _begin(scratch: Scratch, columns: Columns, group: jax.Array, head_dim: int) 
 def _write(
     items: Items, scratch: Scratch, columns: Columns, new_pool: Ref, i: jax.Array, group: jax.Array
 ) -> None:
-    """Writes a group's new column to the group's last block, item i, and the tile to HBM."""
+    """Writes a group's new column into the last block, item i, and the column's tile to HBM."""
     buffer, rows = lax.rem(i, 2), columns.stage.shape[2]
     column = items.end[items.group[i]] - 1 - items.block[i] * BLOCK
     first = pl.multiple_of(lax.div(column, rows) * rows, rows)
@@ -137,7 +137,7 @@ def _write(
 
 
 def _store(scratch: Scratch, group: jax.Array, head_dim: int) -> None:
-    """Normalises a group's mix, and writes this attention to `scratch.result`."""
+    """Divides a group's mix by its total, and writes the result to `scratch.result`."""
     for stack in range(scratch.stacks.count):
         total = scratch.total[stack][:, :1]
         scratch.acc[stack] = scratch.acc[stack] / jnp.where(total > 0, total, 1.0)

@@ -38,7 +38,7 @@ class PagedStorage(Storage):
         return -(-column_bytes * BLOCK * min_pages(slots, width) // slots)
 
     def fitted(self, slots: int, width: int, room: int) -> "PagedStorage":
-        """A pool for all columns of the slots or, if `room` is too small, of some sixteenths of it.
+        """A pool for all columns of the slots or, if `room` is too small, a part of such a pool.
 
         The pool has at least `min_pages` pages, or as many as there is room for.
         """

@@ -94,7 +94,7 @@ class RaggedAttention:
         self, rule: AttentionRule, q: HeadQueries, bounds: Bounds, sources: Int[Array, "N blocks"],
         max_items: int | None = None,
     ) -> KernelCall:  # fmt: skip
-        """A kernel call for N groups, each of consecutive lanes of a row or of one slot."""
+        """A kernel call for N groups. A group is one slot, or consecutive lanes of one row."""
         _, heads, per_head, head_dim = q.shape
         first, limit = (jnp.repeat(x.reshape(len(sources), -1), per_head, axis=1) for x in bounds)
         grid = grid_for(len(sources), first.shape[1], heads, head_dim, self._cores)

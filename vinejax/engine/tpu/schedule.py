@@ -21,7 +21,7 @@ OPERAND_BYTES = 2**20  # bytes of queries and results in VMEM at a time; Pallas 
 
 
 class Schedule(NamedTuple):
-    """The blocks that a decode step reads in layers with the same window; an item is a block."""
+    """The blocks that a step reads in layers with one attention rule; an item is a block."""
 
     first_item: jax.Array  # i32[steps + 1] first item of each step of the kernel's grid
     group: jax.Array  # i32[items] group of the item; entries after first_item[-1] are padding

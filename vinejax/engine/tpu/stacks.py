@@ -35,7 +35,7 @@ class Stacks(NamedTuple):
         return range(stack * self.heads, (stack + 1) * self.heads)
 
     def pick(self, by_head: list[jax.Array]) -> jax.Array:
-        """An array [rows, n] that has each head's rows from this head's array in `by_head`."""
+        """An array [rows, n] that takes a head's rows from the head's array in `by_head`."""
         picked = by_head[0]
         row = lax.broadcasted_iota(jnp.int32, picked.shape, 0)
         for number, x in enumerate(by_head[1:], 1):

@@ -135,7 +135,7 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
     def readable_many(self, golds: Iterable[str]) -> list[Verdict]:
         """Verdicts that are `correct` for the data set's answers (`golds`) that can be read.
 
-        Mode 'strict' reads words, numbers, formulas and structures of these, but no text that could
+        Mode 'strict' reads words, numbers, formulas and e.g. lists of these, but no text that could
         only equal itself. In mode 'reference' VinePPO's extraction must find answers, and none of
         them may be blank. An answer that takes too long to read is not readable.
         """
@@ -150,8 +150,8 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
     def score_many(self, items: Iterable[tuple[str | None, str]]) -> list[float]:
         """The scores of answers, from 0 to 1, by the rules of their data sets, in order.
 
-        An item is an answer and its entry, packed as `gym.score` takes it. The score is 0 if an
-        answer is None or takes too long, or if the rule fails on it.
+        Each of `items` is (answer, `packed` of `gym.score`). The score is 0 if the answer is None,
+        if scoring takes too long, or if the data set's rule raises an error.
         """
         jobs: list[Job | bool] = [
             False if answer is None else ("score", answer, entry) for answer, entry in items
@@ -284,7 +284,7 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
     def _lose(
         self, worker: WorkerProcess, status: Literal["timeout", "error"]
     ) -> list[tuple[Job, Verdict]]:
-        """End a worker. Returns its job, if it has one, with a verdict that has the status."""
+        """End a worker. Returns its job, if it has one, with a verdict of this `status`."""
         self._live.remove(worker)
         worker.terminate()
         self._dying.append((worker, time.monotonic() + self.grace_s))
@@ -295,7 +295,7 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
         return [] if worker.job is None else [(worker.job, Verdict(False, status))]
 
     def _remember(self, job: Job, verdict: Verdict) -> None:
-        """Cache a verdict, also a timeout, but no error, which may not recur, and no long job."""
+        """Cache the verdict, unless it is an error, which may not recur, or the job is long."""
         if verdict.status == "error" or sum(map(characters_of, job[1:])) > LONGEST_CACHED:
             return
         self._verdicts[job] = verdict

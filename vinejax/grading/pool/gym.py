@@ -25,9 +25,9 @@ _is_scoring = False
 
 @functools.cache
 def data_set(spec: str) -> Any:
-    """The data set of a JSON list: name, config, size and seed.
+    """The data set that `spec` describes, a JSON list of its name, config, size and seed.
 
-    Raises ValueError, TypeError or AssertionError for a list that the package does not accept.
+    Raises ValueError, TypeError or AssertionError for a list that reasoning-gym does not accept.
     """
     name, config, size, seed = json.loads(spec)
     gym = importlib.import_module(PACKAGE)
@@ -65,9 +65,9 @@ def score(answer: str, packed: str) -> float:
 
 
 def guard() -> None:
-    """Imports the package, and from then on refuses harmful operations while a scorer runs.
+    """Imports reasoning-gym. From then on, while `score` scores, harmful operations are refused.
 
-    These are writing files, starting processes, the network, and changes of the system. The guard
+    Harmful are writing files, starting processes, the network, and changes of the system. The guard
     stops an answer that happens to be a command, but no attacker.
     """
     importlib.import_module(PACKAGE)

@@ -40,7 +40,7 @@ def cheap_verdict(job: Job) -> bool | None:
 
 
 def characters_of(answer: Answer | None) -> int:
-    """The length of an answer, or of all answers of one side; 0 for None."""
+    """The number of characters of an answer, or of a tuple of answers together; 0 for None."""
     return sum(map(len, answer or ()))
 
 

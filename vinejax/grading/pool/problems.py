@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def entries_of(path: str, size: int, seed: int) -> list[dict[str, Any]]:
-    """`size` entries of a data set, or of the composite of a YAML file, as `_row` makes them."""
+    """`size` entries, as `_row` makes them, of the data set or the YAML file that `path` names."""
     name, config = path, {}
     if path.endswith((".yaml", ".yml")):
         name, config = "composite", _composite(path)

@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def start(settings: dict[str, Any]) -> None:
-    """Sets the limits, and compares a pair of each mode to import what its jobs need."""
+    """Sets the limits, and imports what each kind of job needs, before the first job."""
     limit = settings["memory_mb"] * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -53,7 +53,7 @@ def start(settings: dict[str, Any]) -> None:
 
 
 def serve(jobs: BinaryIO, replies: BinaryIO, compare: Callable[..., float], alarm_s: float) -> None:
-    """Answers jobs one by one, with the error if one fails. Exits if memory runs out."""
+    """Answers each job, with the error's name if the job fails. Exits if memory runs out."""
     for line in jobs:
         job = json.loads(line)
         signal.setitimer(signal.ITIMER_REAL, alarm_s)

@@ -33,8 +33,8 @@ class Undecided(Exception):
 def reference_answers(response: str, gold: str, problem: str = "") -> tuple[list[str], list[str]]:
     """The answers of a response and of `gold`, which is a worked solution or one bare answer.
 
-    VinePPO's grader is only given solutions and extracts answers from both sides. The same is done
-    here if `gold` is a solution. A bare `gold` such as '90^\\circ', without a box or a sentence, is
+    VinePPO's grader is given two solutions and extracts the answers of each. The same is done here
+    if `gold` is a solution. A bare `gold` such as '90^\\circ', without a box or a sentence, is
     itself the answer. In this case a bare response is also taken as the answer.
     """
     if not _is_bare(gold):
@@ -125,7 +125,7 @@ def _float(text: str) -> float | None:
 
 
 def _number(text: str) -> float | None:
-    """The value of a number without its commas; '23%' and '23\\%' are 0.23. Else None."""
+    """A number's value, commas ignored; 0.23 for '23%' and '23\\%'. None if `text` is no number."""
     text = text.replace(",", "")
     number = _float(text)
     if number is None and text.endswith("%"):

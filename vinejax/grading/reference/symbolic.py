@@ -71,7 +71,7 @@ def latex_to_text(latex: str) -> str:
 
 
 def is_allowed(text: str) -> bool:
-    """Whether VinePPO's grader gives this text to sympy: it has at most two unknown letters."""
+    """Whether VinePPO's grader gives this text to sympy. Three unknown letters, say, prevent it."""
     letters = text
     for word in _KNOWN_WORDS:
         letters = letters.replace(word, "")
@@ -114,7 +114,7 @@ def build_formula(text: str, implicit: bool = True) -> Any:
 
 @functools.cache
 def _names() -> dict[str, Any]:
-    """The names that VinePPO's parser knows; the tokenizer looks them up, nothing is run."""
+    """The names that VinePPO's parser knows. The tokenizer only looks names up and runs nothing."""
     known = {name: getattr(sympy, name) for name in sympy.__all__}
     kinds = types.BuiltinFunctionType
     return known | {k: v for k, v in vars(builtins).items() if isinstance(v, kinds)}

@@ -43,7 +43,7 @@ def cheap_strict(prediction: str, gold: str) -> bool | None:
 
 
 def _quick(text: str) -> str:
-    """`text` without dollar signs, bracket sizes and separators, but with gaps between numbers."""
+    """`text` without dollar signs, bracket sizes and separators; gaps between numbers stay."""
     s = text.strip().strip("$").strip()
     if _APART.search(s):
         return s

@@ -238,7 +238,7 @@ def clean_answer(text: str) -> str:
 
 
 def _aside(match: re.Match[str]) -> str:
-    """Drop a number's repetition in words, or the brackets of a unit or of `(approximately)`."""
+    """Drop a number's repetition in words, or the brackets around a unit or `approximately`."""
     said = quantities.spoken_number(match[1].strip(OPEN + CLOSE))
     if said is not None and said == numbers.read_rational(match.string[: match.start()].strip()):
         return ""

@@ -66,7 +66,7 @@ def _based(node: Node) -> tuple[str, int] | None:
 
 
 def _same_choice(a: Node, b: Node) -> bool:
-    """Whether two choices have the same letter, or the wording of one is the other answer."""
+    """Whether two choices agree, or one answer is the wording of the choice in the other."""
     x, y = reader.read_choice(a.source), reader.read_choice(b.source)
     if x and y:
         return x[0] == y[0] and (x[1] is None or y[1] is None or _same(x[1], y[1]))
@@ -163,7 +163,7 @@ def _values(node: Collection) -> list[Node]:
 
 
 def _with_shared_name(node: Collection) -> Nodes[Node]:
-    """The items of a list, where `n = 1, 2, 3` becomes n = 1, n = 2, n = 3."""
+    """The items of a list; if only the first has a name, as in `n = 1, 2, 3`, all get that name."""
     first, *rest = node.items or (nodes.Raw(""),)
     value = relations.named_value(first)
     if not value or any(isinstance(item, nodes.Relation) for item in rest):
@@ -202,7 +202,7 @@ def _relation(a: Node, b: Node) -> bool:
 
 
 def _names_others(name: Node, values: Node) -> bool:
-    """Whether the names in `a = 1, b = 2` are not the names in the tuple `name`, as `(x, y)`."""
+    """Whether `values`, such as `a = 1, b = 2`, has other names than the tuple `name`, `(x, y)`."""
     names = _named(values) if isinstance(values, Collection) else ()
     if not names or not isinstance(name, nodes.Sequence):
         return False
@@ -242,7 +242,7 @@ def _ratio(a: Node, b: Node) -> bool:
 
 
 def _is_clock(a: Node, b: Node) -> bool:
-    """Whether both nodes look like times of day, or one must be a time, as 8:05 or 2:30 PM."""
+    """Whether one node must be a time (8:05, 2:30 PM), or both look like times of day (8:15)."""
     sources = [node.source.strip() for node in (a, b)]
     if any(isinstance(node, nodes.Ratio) and node.unit for node in (a, b)):
         return True
@@ -334,7 +334,7 @@ def _same_members(a: Nodes[Node], b: Nodes[Node]) -> bool:
 
 
 def _unpaired(a: Nodes[Node], b: Nodes[Node]) -> list[Node]:
-    """The items of `a` that are left after equal texts and equal numbers of both are paired."""
+    """The items of `a` without a partner in `b` that is the same text or the same number."""
     partners = Counter(map(_identity, b))
     left = []
     for item in a:
@@ -357,7 +357,7 @@ def _is_affordable(a: Nodes[Node], b: Nodes[Node]) -> bool:
 
 
 def _size(node: Node) -> int:
-    """The characters to compare; in a collection, each item counts once for every item."""
+    """The number of characters to compare; each of n items in a collection counts n times."""
     if isinstance(node, Collection):
         return len(node.items) * sum(map(_size, node.items))
     if isinstance(node, nodes.Sequence):

@@ -156,7 +156,7 @@ def _activation(read: FieldReader, family: Family) -> str:
 
 
 def _softcap(read: FieldReader, family: Family, field: str) -> float | None:
-    """A soft-cap's value: None if `field` is null, the family's default if it is absent."""
+    """A soft-cap's value: None if `field` is null, the family's default if `field` is absent."""
     defaults = dict(family.softcaps)
     value = read.raw[field] if field in read.raw else defaults.get(field)
     if field not in defaults or value is None:

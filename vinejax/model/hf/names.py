@@ -50,7 +50,7 @@ BLOCK_BYTES = 2**22  # maximum size of the part of a file that is read at a time
 
 
 class Source(NamedTuple):
-    """The rows of a torch tensor that hold a parameter, or one layer's part of it."""
+    """The rows of a torch tensor that hold a parameter, or a parameter's part for one layer."""
 
     name: str  # name of the tensor, with {} for the layer
     shape: TensorShape  # shape of the whole tensor
@@ -149,6 +149,6 @@ def read_part(
 
 
 def row_blocks(tensor: StoredTensor, first: int, last: int) -> list[tuple[int, int]]:
-    """(start, stop) of blocks of rows first .. last - 1, each of at most BLOCK_BYTES or one row."""
+    """(start, stop) of blocks of rows first .. last - 1: of at most BLOCK_BYTES, or of one row."""
     step = max(1, BLOCK_BYTES // (math.prod(tensor.shape[1:]) * tensor.dtype.itemsize))
     return [(start, min(start + step, last)) for start in range(first, last, step)]

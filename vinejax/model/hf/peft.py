@@ -171,7 +171,7 @@ def save_adapters(
 
 
 def _members(model: Decoder, layers: Params) -> dict[str, tuple[int, dict[str, int]]]:
-    """A dict: torch module, with {} for the layer -> (number of rows, {projection: first row})."""
+    """Torch module, with {} for the layer's number -> (number of rows, {projection: first row})."""
     modules: dict[str, tuple[int, dict[str, int]]] = {}
     sources = _sources(model, layers)
     for part, source in sorted(sources.items(), key=lambda pair: pair[1].start):

@@ -192,7 +192,7 @@ def _check_numbers(
 def _facts(
     params: dict[ParamPath, jax.Array], mesh: Mesh | None
 ) -> dict[ParamPath, tuple[jax.Array, jax.Array]]:
-    """(whether all numbers are finite, whether any number is not 0) for each parameter.
+    """Parameter -> (whether all numbers are finite, whether any number is not 0).
 
     Both arrays have shape [L] for a parameter of the layers, and [] for any other parameter.
     """
@@ -210,7 +210,7 @@ def _check_tensors(
     sources: dict[ParamPath, Source],
     cfg: DecoderConfig,
 ) -> None:
-    """Raise ModelError for the first tensor that is missing, unknown or of another shape."""
+    """Raise ModelError for the first tensor that is missing, unknown or of a wrong shape."""
     shapes = {}
     for path, source in sources.items():
         layers = range(cfg.num_layers) if path[0] == "layers" else [None]
@@ -282,7 +282,7 @@ def _write_folder(
     tokenizer: Tokenizer,
     max_shard_bytes: int,
 ) -> None:
-    """Write config.json, weights, tokenizer and, unless it is empty, `generation_config`."""
+    """Write config.json, weights and tokenizer, and `generation_config` if that is not empty."""
     if jax.process_index() > 0:
         for tensor in new_tensors:
             tensor.make()  # every process must take part in gathering the arrays
@@ -371,7 +371,7 @@ def _save_tokenizer(folder: epath.Path, tokenizer: Tokenizer) -> None:
 
 
 def _new_tensors(model: Decoder, params: Params, dtype: str | None) -> list[NewTensor]:
-    """The tensors of a checkpoint to write. Each one gathers its parameters when it is made."""
+    """The tensors of a checkpoint to write. `NewTensor.make` gathers the parameters of a tensor."""
     sources = names.param_sources(model)
     leaves = by_path(params)
     members: dict[str, list[ParamPath]] = {}  # tensor -> its parameters, in order of rows

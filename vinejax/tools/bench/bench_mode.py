@@ -102,7 +102,7 @@ def with_open_choices(applied: Config, as_set: Config) -> Config:
 def chosen_estimators(cfg: Config, has_critic: bool) -> dict[str, Config]:
     """Maps the estimators in `bench.estimators` to their configurations.
 
-    An empty setting means all estimators that can be measured, without 'run' if another equals it.
+    If the setting is empty: all that can be measured, less 'run' if another has an equal Config.
     """
     configs = {}
     for name in BenchConfig.of(cfg).estimators or ESTIMATORS:
@@ -221,8 +221,8 @@ def measure_ranking(
 ) -> tuple[dict[str, RankingScores], dict[str, float]]:
     """Maps sources of predicted values to the scores of their rankings; also returns counts.
 
-    The sources are few continuations and, if the run has one, the critic. The counts are those of
-    `NextSteps`, and the margin, two standard errors, within which true values are ties.
+    The sources are few continuations and, in a run with a critic, the critic's values. The counts
+    are those of `NextSteps`, and the margin (two standard errors) of ties in true values.
     """
     session, cfg = parts.session, parts.session.cfg
     sampler = parts.sampler(cfg, 0)

@@ -137,7 +137,7 @@ class EstimatedCredit(NamedTuple):
 
 
 def estimator_config(cfg: Config, name: str) -> Config:
-    """The run's configuration with the fields of the estimator `name` and its method's choices.
+    """The run's configuration with the fields and the method's choices of estimator `name`.
 
     Raises ConfigError if there is no estimator of this name, or if the bench cannot measure its
     method, for instance because the method samples trees or has no advantages.
@@ -246,7 +246,7 @@ def estimate(
 def _with_prior(
     parts: FixedParts, cfg: Config, rollout: Rollout, prior_state: Any
 ) -> tuple[Rollout, Any]:
-    """The rollout with the prior's values, and the prior's state after it learned from them."""
+    """The rollout with values by the prior, and the prior's state after training on the rollout."""
     session, state = parts.session, method_of(cfg).state
     assert isinstance(state, LearnedValue)
     prior_state = prior_state or state.fresh_prior(session.model, cfg)

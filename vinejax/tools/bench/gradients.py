@@ -179,7 +179,7 @@ def _draws(repeats: int) -> np.ndarray:
 
 
 def measure_of(draws: np.ndarray) -> Measure:
-    """The value of the first draw, the sample itself, with the percentile interval of the others.
+    """The first of `draws`, the sample itself, with the percentile interval of all later draws.
 
     A draw that is nan counts as infinite, because it stands for a very large error. An infinite end
     of the interval becomes None. There is no interval if all draws are equal, for instance with one

@@ -64,7 +64,7 @@ class Bootstrap:
         return self.ratio(np.where(counted, x, 0.0), counted)
 
     def ratio(self, numerators: np.ndarray, denominators: np.ndarray) -> Measure:
-        """Σ numerators / Σ denominators over the states, [S] each; None for a denominator of 0."""
+        """Σ `numerators` / Σ `denominators`, both f64[S]; None if `denominators` sum to 0."""
         parts = (numerators, denominators)
         above, below = (np.bincount(self._numbers, x, self.num_problems) for x in parts)
         value = float(above.sum() / below.sum()) if below.sum() else None

@@ -114,7 +114,7 @@ def _measure_repeat(
     episodes: list[Episode],
     repeat: int,
 ) -> list[TrueSteps]:
-    """Measures the estimators `configs` on the solutions `episodes`, and adds this to `repeats`.
+    """Measures the estimators `configs` on the solutions `episodes`, adds results to `repeats`.
 
     Returns the true advantages of the steps of `episodes`, or [] if `configs` has no 'exact'.
     """
@@ -150,7 +150,7 @@ def _measure_repeat(
 
 
 def steady(seconds: Sequence[float]) -> float:
-    """The median; with several measurements, without the first one, which includes compiling."""
+    """The median of `seconds`; of several, the first is left out, because it includes compiling."""
     return statistics.median(seconds[1:] or seconds)
 
 
@@ -161,7 +161,7 @@ def _record(
     gradients: Params,
     reference: Reference,
 ) -> None:
-    """Adds one repeat to each of `repeats`; gradient i belongs to the i-th of these estimators."""
+    """Adds one repeat to each record in `repeats`; gradient i is for the i-th key of `repeats`."""
     squares, products = inner_products(parts.session.model, gradients, reference.gradients)
     mean_products = products.mean(axis=1)
     for i, (name, record) in enumerate(repeats.items()):

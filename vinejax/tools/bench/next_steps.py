@@ -119,7 +119,7 @@ def step_returns(
 def step_values(
     choice: NextStepChoice, values_after: Sequence[ArrayLike], gamma: float
 ) -> np.ndarray:
-    """f64[A, ...]: r + γ · `values_after` for each next step, or only r if it ends the response.
+    """f64[A, ...]: r + γ · `values_after` per next step; only r for a step that ends the response.
 
     `values_after` [A][...] are values of the states after the steps, or returns from these states.
     """

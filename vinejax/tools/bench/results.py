@@ -27,8 +27,8 @@ class ResultRow:
     """An estimator's results: the error of its gradient, its costs, and the errors of its values.
 
     The cost to reach a given error is proportional to error times tokens, or error times seconds,
-    if errors have no bias and fall as 1 / solutions. A cost here is this product divided by the
-    baseline's. The ratio and the costs are None if the baseline is not measured.
+    if errors have no bias and fall as 1 / solutions. A cost here is this product divided by that of
+    the baseline. `error_ratio` and both costs are None if the baseline is not measured.
     """
 
     gradient: GradientError
@@ -65,7 +65,7 @@ def rows_of(
     values: dict[str, ValueScores],
     critic_seconds: dict[str, float],
 ) -> dict[str, ResultRow]:
-    """Maps each estimator to its row. `critic_seconds` are for training critics, per solution."""
+    """Maps each estimator to its row. `critic_seconds`: seconds per solution to train a critic."""
     count = len(solutions.episodes)
     tokens = {name: solutions.tokens + np.mean(t.tokens) / count for name, t in repeats.items()}
     trained = price.trained * solutions.trained_tokens
@@ -103,7 +103,7 @@ def rows_of(
 def _error_ratio(
     estimator: MeasuredRepeats, baseline: MeasuredRepeats, g_squared: float
 ) -> np.ndarray:
-    """f64[1 + draws]: error / baseline's error, for all repeats that both have, then per draw."""
+    """f64[1 + draws]: error / error of `baseline`, over all common repeats, then per draw."""
     repeats = len(estimator.squares)
     baseline_gradients = baseline.gradients()
     paired = baseline_gradients._replace(

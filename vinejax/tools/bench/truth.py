@@ -46,7 +46,7 @@ def choose_states(
 ) -> list[SolutionState]:
     """At most `count` different states of the episodes, spread over problems and positions.
 
-    Problems take turns, and within a problem the NUM_PARTS parts of the solutions take turns.
+    Problems take turns, and within a problem NUM_PARTS equal ranges of position take turns.
     Otherwise the choice is random, and `seed` determines it. Equal token prefixes of a problem are
     one state. Unless `with_last`, the state before the last step of each solution is left out. The
     result is in the order of `solution_states`.
@@ -83,8 +83,8 @@ def values_at(
 ) -> np.ndarray:
     """f64[S]: the values that an estimator gave to the states; nan for a state without a value.
 
-    `episodes` are the solutions of the states, with the estimator's `values`. Their steps may
-    differ, because we find a state by its number of tokens. Between two sampled states, values are
+    `episodes` are the solutions of the states, with the estimator's `values`. Steps may differ
+    from `states`; we find a state by its number of tokens. Between two sampled states, values are
     interpolated linearly, as in training. States before the first sampled state have no value, and
     neither have states after s_c with c = `max_states`, whose entries of `values` serve only to
     make advantages 0. Raises ValueError for an episode without values.

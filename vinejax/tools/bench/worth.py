@@ -26,7 +26,7 @@ class TrueSteps(NamedTuple):
 
 
 def true_steps(steps: StepLayout, episodes: list[Episode], gamma: float) -> TrueSteps:
-    """The true advantages of the steps of `episodes`, whose values are by many continuations."""
+    """The true advantages of all steps of `episodes`, from values by many continuations."""
     advantages = step_advantages(steps.values, steps.rewards, steps.num_steps, gamma)
     is_step = steps.is_step
     errors = np.zeros((*is_step.shape[:1], is_step.shape[1] + 1))
@@ -38,7 +38,7 @@ def true_steps(steps: StepLayout, episodes: list[Episode], gamma: float) -> True
 
 
 def joined(parts: list[TrueSteps]) -> TrueSteps | None:
-    """The steps of all parts; None if there are none."""
+    """The steps of all `parts` together; None if `parts` is empty."""
     if not parts:
         return None
     advantages, variances, problems = zip(*parts, strict=True)

@@ -39,7 +39,7 @@ class Case:
 
     @functools.cached_property
     def mesh(self) -> AbstractMesh:
-        """The mesh without devices, which gives the sizes of its axes."""
+        """The run's mesh as an abstract mesh, which has sizes of axes but no devices."""
         mesh = self.cfg.mesh
         return AbstractMesh((mesh.data, mesh.fsdp, mesh.tensor), AXES, axis_types=AUTO)
 

@@ -82,7 +82,7 @@ def forward_pass(case: Case, rows: float, length: int) -> Cost:
 
 
 def output_pass(case: Case, rows: float, length: int) -> Cost:
-    """The cost to multiply `rows` sequences per shard by the output matrix, without its reads."""
+    """Cost to multiply `rows` sequences per shard by the output matrix, less reading the matrix."""
     cfg = case.model.cfg
     tokens = rows * length
     flops = 2 * cfg.width * cfg.vocab_size
@@ -197,7 +197,7 @@ def useful_flops(case: Case) -> float:
 
 
 def program_costs(case: Case, phases: list[PlannedPhase]) -> dict[str, Cost]:
-    """Maps names of an iteration's programs to costs; 'prefill' is that of the main phase."""
+    """Maps names of an iteration's programs to costs; the cost of 'prefill' is for `main_phase`."""
     decodes = decode_programs(phases)
     costs = {
         # The program reads the weights and writes them in the compute dtype.
@@ -225,7 +225,7 @@ def usable_slots(phase: PlannedPhase) -> int:
 
 
 def decode_steps(case: Case, phase: PlannedPhase) -> DecodeSteps:
-    """The decode steps of one wave of a phase, with all slots and with the slots of each drain.
+    """The decode steps of one wave, for each of `phase.shapes`: all slots, then fewer (drains).
 
     All shards make the same steps: they go to a drain when the slowest shard can, and stop when the
     last branch ends. We assume exponential lengths of branches, and a normal distribution over

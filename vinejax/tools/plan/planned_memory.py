@@ -33,7 +33,7 @@ FLOAT32 = 4
 
 
 class PlannedPhase(NamedTuple):
-    """The engine's calls in an iteration that sample solutions, or continuations, with sizes."""
+    """The engine's calls for all solutions, or for all continuations, of an iteration."""
 
     name: str  # 'rollout' for solutions, 'values' for their continuations
     trunks: int
@@ -46,7 +46,7 @@ class PlannedPhase(NamedTuple):
     waves: int = 1  # number of calls of the engine, one after the other
 
     def in_shape(self, n: int) -> "PlannedPhase":
-        """The phase whose `sizes` are those of its n-th shape, from 0."""
+        """This phase with `shapes[n]` as its `sizes`."""
         return self._replace(sizes=self.shapes[n])
 
 
@@ -237,13 +237,13 @@ def memory_and_phases(case: Case) -> tuple[MemoryParts, list[PlannedPhase]]:
 
 
 def kv_bytes(case: Case, sizes: Sizes) -> tuple[int, int]:
-    """Bytes per chip of keys and values: those in the window, and those in the ring or pool."""
+    """Bytes per chip of keys and values: in the trunks' window, in the branches' ring or pool."""
     window = sizes.rows * cache_bytes(case.model, case.mesh, sizes.columns)
     return window, phase_bytes(case.model, case.mesh, sizes) - window
 
 
 def main_phase(phases: list[PlannedPhase]) -> PlannedPhase:
-    """The last phase, which has the longest trunks, and with whose sizes prefill is compiled."""
+    """The last of `phases`: its trunks are the longest, and prefill is compiled for its `sizes`."""
     return phases[-1]
 
 
@@ -255,14 +255,14 @@ def call_name(n: int) -> str:
 def decode_name(n: int, phase: PlannedPhase, phases: list[PlannedPhase]) -> str:
     """The name of the program that decodes with the n-th shape of `phase`, such as 'decode'.
 
-    For other phases than the main one, the phase's name is appended, as in 'decode, rollout'.
+    If `phase` is not the main phase, the name of `phase` is appended, as in 'decode, rollout'.
     """
     call = call_name(n)
     return call if phase.name == main_phase(phases).name else f"{call}, {phase.name}"
 
 
 def decode_programs(phases: list[PlannedPhase]) -> dict[str, PlannedPhase]:
-    """Maps the name of each program that decodes to its phase with the program's sizes."""
+    """Maps the name of each decoding program to its phase, with the program's sizes as `sizes`."""
     return {
         decode_name(n, phase, phases): phase.in_shape(n)
         for phase in reversed(phases)

@@ -81,7 +81,7 @@ def with_proposed_row(cfg: Config, topology: Topology) -> Config:
 
 
 def row_text(cfg: Config, topology: str) -> str:
-    """The row of a topology as a line of a config file, which has only the fields that are set."""
+    """A config file's line with the row of a topology; fields that are not set are left out."""
     unset = TopologyConfig()
     fields = dataclasses.asdict(cfg.meshes[topology]).items()
     set_fields = ", ".join(f"{name}={x!r}" for name, x in fields if x != getattr(unset, name))
@@ -91,9 +91,9 @@ def row_text(cfg: Config, topology: str) -> str:
 def propose_row(cfg: Config, topology: Topology) -> TopologyConfig:
     """Chooses the row for a topology.
 
-    Among the meshes of `_meshes` on which the run fits, it takes the first one on which the
-    decoding copy of the weights, which every decode step reads, has at most COPY_SHARE of a chip's
-    memory. If no mesh is so, it takes the last one, which has the largest `tensor`.
+    The row is for the first mesh of `_meshes` on which the run fits and the decoding copy of the
+    weights, which every decode step reads, has at most COPY_SHARE of a chip's memory. If no mesh
+    has both properties, the row is for the last on which the run fits, with the largest `tensor`.
 
     Raises ConfigError for the field `topology` if the run fits on no mesh, and other UserErrors if
     the model's sizes cannot be read (`case.open_case`).
@@ -152,10 +152,10 @@ def _pass_rows(cfg: Config) -> int:
 
 
 def _fit(cfg: Config, topology: Topology, mesh: MeshConfig) -> Fit:
-    """The best row for this mesh, if the run fits with any.
+    """The best row for `mesh`, if the run fits with any row.
 
-    The best row saves most activations for the backward pass. Among rows equal in this, it computes
-    the fewest batch rows per update. Among rows equal in both, it has the most slots.
+    The best row saves most activations for the backward pass. Ties go to the row that
+    computes the fewest batch rows per update, further ties to the row with most slots.
     """
     shards, rows = mesh.data * mesh.fsdp, _pass_rows(cfg)
     axes = dataclasses.asdict(mesh)

@@ -35,7 +35,7 @@ ABSENT = {"decode copy": ("trunk KV", "suffix KV")}  # program -> parts that do 
 
 
 def stage_of(program: str) -> tuple[str, tuple[str, ...]]:
-    """The stage and the parts of a program in STAGE; all programs that decode are 'decode'."""
+    """The stage and memory parts that STAGE has for `program`, or for 'decode' if it decodes."""
     return STAGE["decode" if is_decode(program) else program]
 
 
@@ -50,7 +50,7 @@ class PlannedProgram(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The sum of the bytes of all parts."""
+        """The bytes of all parts of the program's memory together."""
         return sum(self.parts.values())
 
     @property

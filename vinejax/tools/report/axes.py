@@ -98,7 +98,7 @@ def fit_square(values: Sequence[float], size: Size) -> Frame:
 class Scale(NamedTuple):
     """A horizontal axis of any length, on which places and ticks are percentages of the length.
 
-    `low` and `high` are the values at its ends or, with `log`, their decimal logarithms.
+    `low` and `high` are the values at the axis ends or, with `log`, their decimal logarithms.
     """
 
     low: float

@@ -228,7 +228,7 @@ def _estimators(record: JsonObject) -> Iterator[EstimatorRow]:
 def _facts(record: JsonObject, estimators: Sequence[EstimatorRow]) -> dict[str, str]:
     """Texts for the sentences above the figures, by name; '' for an unknown fact.
 
-    'repeats' is the maximum over estimators; 'fewer' names those with fewer, as in 'exact in 4'.
+    'repeats' is the maximum over estimators; 'fewer' lists lower numbers: 'exact in 4'.
     """
     policy = record.get("policy")
     repeats = {e.name: m.value for e in estimators if (m := e.measures.get(REPEATS)) is not None}

@@ -55,7 +55,7 @@ class Headline(NamedTuple):
 
 
 class Script(NamedTuple):
-    """An inline script, and its digest, with which the page's policy allows only this script."""
+    """An inline script and its digest; the page's policy allows only a script of this digest."""
 
     code: Markup
     digest: str

@@ -39,7 +39,7 @@ class StepRow(NamedTuple):
 
 
 class SampledValue(NamedTuple):
-    """The number of returns of which a value is the mean, and the mean's standard error."""
+    """The number of returns averaged to a value, and the standard error of this mean."""
 
     count: float
     error: float
@@ -107,7 +107,7 @@ def width_of(episode: JsonObject) -> float:
 
 
 def certainty_of(episode: JsonObject) -> float:
-    """The largest certainty of an episode's steps; 0 if the episode has no steps."""
+    """The largest `_certainty` of an episode's steps; 0 if the episode has no steps."""
     return max((step.certainty for step in read_steps(episode)), default=0.0)
 
 
@@ -130,7 +130,7 @@ def values_by(episode: JsonObject) -> str:
 
 
 def _sampled(step: JsonObject) -> SampledValue | None:
-    """Count and error of the value before a step; None without samples at this state or error."""
+    """Count and error of the value before a step; None if the step has no samples or no error."""
     count, error = finite_number(step.get("count")) or 0.0, finite_number(step.get("error"))
     return SampledValue(count, max(0.0, error)) if count > 0 and error is not None else None
 

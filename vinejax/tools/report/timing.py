@@ -65,8 +65,8 @@ def time_chart(records: list[Record]) -> TimeChart | None:
 def highest_shown(heights: list[float]) -> float:
     """The height of the highest bar that is no outlier, at which the axis ends.
 
-    An iteration that compiles takes many times as long as others, whose bars would be too low. Bars
-    of more than three times the median are outliers if they are at most a fifth of all bars.
+    An iteration that compiles takes many times as long as others; its bar would dwarf all others.
+    Bars of more than three times the median are outliers if they are at most a fifth of all bars.
     """
     usual = [height for height in heights if height <= 3 * statistics.median(heights)]
     return max(usual) if 5 * (len(heights) - len(usual)) <= len(heights) else max(heights)

@@ -18,7 +18,7 @@ from vinejax.tools.report.episode_choice import choose_episodes, count_open
 
 
 class Limits(NamedTuple):
-    """Maximum amounts that a page shows; the report uses the first of LIMITS for which it fits."""
+    """Maximum amounts that a page shows; of LIMITS the first with which the page fits is used."""
 
     episodes: int  # per iteration
     steps: int  # per episode

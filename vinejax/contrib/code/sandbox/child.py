@@ -108,7 +108,7 @@ def run(message, limit_s, requests, rules, library):
 def watch(process, watched, requests, deadline):
     """The status of `process` at its end; kills it after `deadline` or for too many threads.
 
-    If the process of the pool has died, this process exits, and then `process` dies, too.
+    If the sender of the requests has died, this process exits, and then `process` dies, too.
     """
     poll = select.poll()
     poll.register(watched, select.POLLIN)

@@ -33,7 +33,7 @@ class Command:
         self._command = [*command, "-s", "-S", "-B", "-c", PROGRAM]
 
     def run(self, message: bytes, limit_s: float) -> Outcome:
-        """The outcome of a message; at the end all processes of its session are killed."""
+        """The outcome of a message; at the end all processes of the command are killed."""
         with tempfile.TemporaryFile() as stdin:
             stdin.write(message)
             stdin.seek(0)

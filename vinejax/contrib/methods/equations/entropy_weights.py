@@ -45,7 +45,7 @@ def entropy_clip(
     relative: Real[Array, "*shape"],
     clip: tuple[Real[Array, ""] | float, Real[Array, ""] | float],
 ) -> tuple[Float32[Array, "*shape"], Bool[Array, "*shape"]]:
-    """The clipped loss with bounds and advantages that depend on entropy, and where it is clipped.
+    """The loss with bounds and advantages that depend on entropy, and a mask of the clipped tokens.
 
         L = max(-A'·ρ, -A'·clip(ρ, 1 - ε_low', 1 + ε_high'))
         ε_low' = ε_low·(1 - h̃) where h̃ ≤ 0    ε_high' = ε_high·(1 + h̃) where h̃ > 0

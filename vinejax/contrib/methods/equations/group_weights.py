@@ -33,8 +33,8 @@ def decoupled_weights(
 ) -> np.ndarray:
     """Weights of the gradients of a group's mean log-probabilities.
 
-        right:  exp((1 - l_i) / Λ) / Σ over right solutions of the same
-        wrong:  -exp(s_i / τ) / Σ over wrong solutions of the same
+        right:  exp((1 - l_i) / Λ) / (Σ of exp((1 - l) / Λ) over right solutions)
+        wrong:  -exp(s_i / τ) / (Σ of exp(s / τ) over wrong solutions)
 
     The length of a right solution decides its share among the right ones. No right solution has a
     negative weight.

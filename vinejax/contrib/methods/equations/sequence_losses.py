@@ -25,7 +25,7 @@ def advantage_regression(
 
     Args:
       logprobs: [B, T], log-probability of each token under the current policy, in nats.
-      old_logprobs: [B, T], the same under the policy that sampled it.
+      old_logprobs: [B, T], log-probability of each token under the policy that sampled it.
       advantages: [B, T], the step's advantage at each of its tokens.
       mask: bool [B, T], tokens of solutions.
       beta: β, advantage per nat; a smaller one moves the policy further.

@@ -194,14 +194,14 @@ def numbers_under(
 
 
 def exact_mean(numbers: Sequence[float]) -> float:
-    """The mean, whatever the order of the numbers. Equal numbers give exactly their value."""
+    """The mean, the same for every order of `numbers`, and exact if all numbers are equal."""
     if all(number == numbers[0] for number in numbers):
         return float(numbers[0])
     return math.fsum(numbers) / len(numbers)
 
 
 def exact_std(numbers: Sequence[float], ddof: int = 0) -> float:
-    """The standard deviation, with denominator n - `ddof`, whatever the order of the numbers."""
+    """The standard deviation with denominator n - `ddof`, the same for every order of `numbers`."""
     mean = exact_mean(numbers)
     squares = math.fsum((number - mean) ** 2 for number in numbers)
     return math.sqrt(squares / (len(numbers) - ddof))

@@ -98,7 +98,7 @@ def shared_rewards(rewards: Numbers, gamma: float) -> np.ndarray:
 
     Args:
       rewards: [n], one per turn of the episode.
-      gamma: γ; with 0 a turn keeps its reward, with 1 it and all earlier turns get equal parts.
+      gamma: γ; with 0 a turn keeps its reward, with 1 all turns up to this turn get equal parts.
 
     Returns:
       float64 [n], with the same sum as the rewards.

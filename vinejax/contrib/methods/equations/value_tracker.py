@@ -58,7 +58,7 @@ def mean_drift(
 
     Args:
       now: [B, T], log-probabilities of each problem's last response under the current policy.
-      then: [B, T], their log-probabilities under the policy that sampled them.
+      then: [B, T], log-probabilities of the same responses under the policies that sampled them.
       mask: bool [B, T], tokens of the response.
 
     Returns:

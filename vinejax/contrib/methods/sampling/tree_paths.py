@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 @dataclasses.dataclass(frozen=True)
 class TreePath:
-    """The response tokens of a path. One branch of the engine drew those from `start` on."""
+    """The response tokens of a path. One branch of the engine drew `tokens[start:]`."""
 
     tokens: list[int]
     logprobs: list[float]  # the sampler's log-probability of every token
@@ -50,7 +50,7 @@ def open_ends(paths: Sequence[TreePath]) -> list[int]:
 
 
 def trees(paths: Sequence[TreePath]) -> list[list[int]]:
-    """The numbers of each tree's paths. A tree has one path from the prompt and its branches."""
+    """The numbers of each tree's paths: one path from the prompt, and all its descendants."""
     of_tree: dict[int, list[int]] = {}
     root_of: list[int] = []
     for i, path in enumerate(paths):
@@ -60,7 +60,7 @@ def trees(paths: Sequence[TreePath]) -> list[list[int]]:
 
 
 def attached_shoot(paths: Sequence[TreePath], shoot: Shoot) -> Shoot:
-    """The same shoot. Its parent becomes the path that drew the token before `shoot.position`."""
+    """`shoot`, with the path that drew the token before `shoot.position` as its parent."""
     parent, position = shoot.parent, shoot.position
     while parent is not None and position <= paths[parent].start:
         parent = paths[parent].parent

@@ -71,7 +71,7 @@ class _Forest:
     def grow(self, params: Params, shoots: list[tuple[int, Shoot]], wave: int) -> None:
         """Draws the branches of one wave and adds them to the trees.
 
-        `shoots` has pairs (number of the problem, shoot).
+        `shoots` has pairs (number of the problem, plan of branches at one place).
         """
         seeds = [itertools.count(len(paths)) for paths in self.paths]
         trunks, branches, budgets, places = [], [], [], []

@@ -62,7 +62,7 @@ class BranchingSampler(TurnSampler):
     def solutions(
         self, params: Params, problems: list[PromptedProblem], most_groups: int
     ) -> list[Episode]:
-        """Episodes as from `TurnSampler.solutions`; a problem's are in their order of starting."""
+        """Episodes as from `TurnSampler.solutions`; those of a problem in the order of starts."""
         wanted = self.cfg.rollout.per_prompt
         first = range(min(self.growth.roots([]), wanted))
         plays = self.start_plays([(problem, first) for problem, _ in problems])
@@ -95,7 +95,7 @@ class _Waves(Turns):
         return super().more()
 
     def next_plays(self, going_on: list[int]) -> list[int]:
-        """The plays of the next wave, which are `going_on` and the plays that begin now."""
+        """The numbers of the next wave's episodes: `going_on`, and the episodes that begin now."""
         self._wave = [*going_on]
         for name, numbers in self._of_problems.items():
             active = [i for i in numbers if i in going_on]
@@ -107,7 +107,7 @@ class _Waves(Turns):
         return self._wave
 
     def _branch(self, name: str, active: list[int]) -> None:
-        """Adds the plays that branch off the `active` plays of the problem with id `name`."""
+        """Adds episodes that branch off the episodes `active` of the problem with id `name`."""
         sampler, numbers, before = self._brancher, self._of_problems[name], len(self.plays)
         rng = host_rng(sampler.cfg.seed, sampler.iteration, f"branch {name}", self._waves)
         for i in active:
@@ -122,7 +122,7 @@ class _Waves(Turns):
         self._streaks[name] = self._streaks[name] + 1 if len(self.plays) > before else 0
 
     def _begin(self, numbers: list[int]) -> None:
-        """Adds plays that begin at the prompt, for a problem whose plays `numbers` are all over."""
+        """Adds episodes from the prompt of a problem whose episodes `numbers` are all over."""
         if lack := self._lack(numbers):
             wanted = self._brancher.growth.roots([self._entropies(i) for i in numbers])
             new = range(len(numbers), len(numbers) + min(max(wanted, 1), lack))

@@ -36,8 +36,8 @@ class Evaluator:
     """Computes values of trees to `bits` bits at `point`, which has a value for every variable.
 
     `counted` is a subset of {"deg", "pct", "log"}, the notations that are taken literally: a degree
-    mark is pi/180, a per cent sign 1/100, and a log without a base is decimal. Otherwise the two
-    marks change nothing, as people leave them out, and log is ln.
+    mark is pi/180, a per cent sign 1/100, and a log without a base is decimal. A mark that is
+    not in `counted` changes nothing, as people leave it out; without "log" there, log is ln.
 
     `span` is the largest binary exponent, in absolute value, of the rounded numbers so far: a sum
     of such numbers needs more bits than that to keep its smallest term.

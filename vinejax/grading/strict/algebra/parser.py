@@ -151,7 +151,7 @@ class _Parser:
         return self.deeper(self.power)
 
     def join(self, left: Tree, right: Tree) -> Tree:
-        """The mixed number that two adjacent factors look like, or else their product."""
+        """The mixed number that `left` and `right` look like, as in 2 1/3; else their product."""
         last = left.factors[-1] if isinstance(left, trees.Product) else left
         is_word = isinstance(last, trees.Symbol) and last.name[0] == "'"
         if isinstance(right, trees.Number) and (isinstance(last, trees.Number) or is_word):
@@ -230,7 +230,7 @@ class _Parser:
         return trees.Call("abs", (tree,)) if token == "|" else tree
 
     def symbol(self, name: str) -> Tree:
-        """Reads the primes and subscripts after a name; e and i without these are constants."""
+        """The symbol `name` with its primes and subscripts; a bare e or i is a constant."""
         while self.peek() in ("_", "'") and self.kind() == "op":
             name += self.subscript() if self.take() == "_" else "'"
         return trees.Symbol(name)

@@ -86,7 +86,7 @@ def _same(a: Tree, b: Tree, counted: frozenset[str]) -> bool:
 def _confirmed(
     near: Callable[[int], tuple[bool, int]], compared: tuple[Tree, Tree], bits: int
 ) -> bool:
-    """Whether `near` finds the trees equal, with more bits than `bits` if the span needs them.
+    """Whether `near` finds the trees equal, with over `bits` bits if the numbers' span needs them.
 
     For example, `e^x + 10^{-70}` equals `e^x` to 240 bits, but not to 1,200.
     """
@@ -135,7 +135,7 @@ def _rounds(tree: Tree, other: Tree, counted: frozenset[str]) -> bool:
 
 
 def _near(x: Any, y: Any, bits: int, floor: int = 0) -> bool:
-    """Whether two Fractions are equal, or other numbers agree in all but the last of `bits` bits.
+    """Whether x equals y; unless both are Fractions, the last few of `bits` bits may differ.
 
     The difference is relative to the larger magnitude, or to `floor` if that is greater.
     """
@@ -160,7 +160,7 @@ def _points(names: list[str]) -> Iterator[dict[str, Fraction]]:
 def _sample(
     a: Tree, b: Tree, names: list[str], counted: frozenset[str], bits: int
 ) -> tuple[list[tuple[Any, Any]], int]:
-    """Pairs of values of both trees at several points, and the largest span.
+    """Pairs of values of both trees at several points, and the largest `span` of `Evaluator`.
 
     The points are those where both values are real, or all points if those are too few or a tree
     has the unit i. Raises Undefined if too few points have values.
@@ -205,7 +205,7 @@ def _fraction(value: evaluate.Value, places: int) -> Fraction:
 
 
 def as_rational(tree: Tree) -> trees.Number | None:
-    """The rational number that equals the tree at all points; None if there is no short one."""
+    """The rational number that equals the tree at all points; None if no short number does."""
     names = sorted(variables(tree))
     try:
         values = [

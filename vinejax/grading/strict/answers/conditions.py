@@ -31,7 +31,7 @@ _INDICES = set("ijklmnpqrst")  # letters that one expects for an integer
 def same_but_for_conditions(a: str, b: str, same: Callable[[str, str], bool]) -> bool:
     """Whether two cleaned answers are equal without a condition that only one of them has.
 
-    A variable that stands for an integer may have another name on the other side.
+    A variable that stands for an integer may have different names in `a` and `b`.
     """
     x, y = _split(a), _split(b)
     if not x and not y:

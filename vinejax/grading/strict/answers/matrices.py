@@ -129,7 +129,7 @@ def _formulas(node: Node | None) -> Cells | None:
 
 
 def _product(s: str, at: int, grids: list[Cells | None]) -> tuple[Cells | None, int]:
-    """The product (or None) of the adjacent matrices from index `at` on, and the index after."""
+    """The product (or None) of the adjacent matrices from `s[at]` on, and the index behind them."""
     result: Cells | None = None
     while factor := _FACTOR.match(s, at):
         grid, at = grids[int(factor.group(1))], factor.end()

@@ -87,7 +87,7 @@ Node = Raw | Text | Formula | Based | Ratio | Sequence | Collection | Matrix | R
 
 
 def open_lists(members: list[Node]) -> tuple[Node, ...]:
-    """The members, where the items of a list take the place of the list."""
+    """The members, but instead of each member that is a list, its items."""
     flat: list[Node] = []
     for node in members:
         if isinstance(node, Collection) and node.kind == "list":

@@ -147,7 +147,7 @@ def _approximate(s: str, depth: int) -> Node | None:
 
 
 def _signs(s: str, depth: int) -> Node | None:
-    """The list of the two values of `a \\pm b`; None for other texts."""
+    """The list of a + b and a - b for `a \\pm b`; None for a text without such a sign."""
     if "\\pm" not in s and "\\mp" not in s:
         return None
     both = [

@@ -220,7 +220,7 @@ def _merge(spans: list[_Span]) -> list[_Span]:
 
 
 def _common(parts: list[list[Sequence]]) -> list[Sequence] | None:
-    """The intersection of one or more sets; None if several sets have ends that are no numbers."""
+    """The intersection of one or more sets; None if one of several has an end that is no number."""
     if len(parts) == 1:
         return parts[0]
     shared = [_Span((-math.inf, True), (math.inf, False), _ALL)]
@@ -233,7 +233,7 @@ def _common(parts: list[list[Sequence]]) -> list[Sequence] | None:
 
 
 def _difference(base: list[Sequence], removed: list[Sequence]) -> list[Sequence] | None:
-    """The difference of two sets; None without numeric ends, unless `removed` is one point."""
+    """`base` without `removed`; None if an end is no number, unless an interval loses one point."""
     gaps = _spans(removed)
     if gaps is None or _spans(base) is None:
         if len(base) != 1 or len(removed) != 1 or removed[0].items[0] is not removed[0].items[1]:

@@ -139,7 +139,7 @@ def _times(factor: str, match: re.Match[str]) -> str:
 
 
 def _power(match: re.Match[str]) -> str:
-    """Rewrite `5 squared` as `5^{2}`; a closing brace stays if it was opened before the match."""
+    """Rewrite `5 squared` as `5^{2}`; a closing brace stays unless the match also opens it."""
     return match["base"] + _POWERS[match["word"]] + ("" if match["open"] else match["close"] or "")
 
 
@@ -152,7 +152,7 @@ def _minus(match: re.Match[str]) -> str:
 
 
 def _without_ending(match: re.Match[str]) -> str:
-    """Drop the ending of `3rd`, and the braces around the ending, if it fits the number."""
+    """Drop the ending of `3rd`, with braces around it; the wrong ending of `3th` stays."""
     digits = re.search(r"\d+$", match.string[max(0, match.start() - 4) : match.start()])
     number = int(digits.group()) if digits else 0
     last = 0 if number % 100 in (11, 12, 13) else number % 10

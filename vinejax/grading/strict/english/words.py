@@ -76,7 +76,7 @@ _HYPHEN = re.compile(rf"(?<=[A-Za-z]){CLOSE}\s*-\s*{OPEN}(?=[A-Za-z])")
 
 
 def is_changed(before: str) -> bool:
-    """Whether the last words before a number deny it, or apply a function to it, as `half of`."""
+    """Whether the words before a number deny it or compute with it, as `not` and `half of` do."""
     last = " ".join(before.lower().split()[-4:])
     return bool(_DENIALS.search(last) or _APPLIED.search(last))
 
@@ -101,7 +101,7 @@ def mark_words(s: str) -> str:
 
 
 def _joint_of(text: str) -> str:
-    """AND or OR if the text between two items has this mark or its word; else a comma."""
+    """OR or AND if the text between two items has one of these marks or its word; else a comma."""
     return next((m for name, m in {OR: OR, AND: AND, **_JOINERS}.items() if name in text), ",")
 
 
@@ -185,6 +185,6 @@ def text_key(text: str) -> str:
 
 
 def same_words(a: str, b: str) -> bool:
-    """Whether two texts have the same `text_key`, which is not empty."""
+    """Whether two texts have the same `text_key`; False if that key is empty."""
     key = text_key(a)
     return bool(key) and key == text_key(b)

@@ -72,7 +72,7 @@ def compile_request(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def compile_error(message: str) -> dict[str, Any]:
-    """The answer for an error: 'memory' with 'needs' and 'limit' in bytes, or a cut message."""
+    """The answer for an error: 'memory' with 'needs' and 'limit' in bytes, or a short message."""
     for pattern in NEEDS:
         if sizes := pattern.search(message):
             needs, limit = (float(sizes[i]) * UNITS[sizes[i + 1]] for i in (1, 3))

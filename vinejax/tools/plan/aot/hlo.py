@@ -113,7 +113,7 @@ class PlacedInstruction(NamedTuple):
 
 
 def walk_instructions(program: HloProgram) -> Iterator[PlacedInstruction]:
-    """Yields all instructions of the entry and of computations it calls, also in branches."""
+    """Yields the instructions of the entry computation and of all it calls, also in branches."""
 
     def visit(
         name: str, count: float, unknown: bool, fusion: Instruction | None, branch: bool
@@ -138,7 +138,7 @@ def collectives(program: HloProgram) -> list[Collective]:
     """All collectives of the program.
 
     The TPU compiler splits an all-gather into several fusions with the same channel, which overlap
-    with other work. So, of collectives in fusions with one kind and channel, only the first counts.
+    with other work. So of fused collectives with equal kind and channel only the first counts.
     """
     collectives = []
     seen = set()
@@ -238,7 +238,7 @@ class Cycles(NamedTuple):
 
 
 def cycles(program: HloProgram) -> Cycles:
-    """Adds up the cycles of all instructions, in loops times their trip counts."""
+    """Adds up the cycles of all instructions; those in a loop count once per trip."""
     always = branches = trip = 0.0
     for step in walk_instructions(program):
         estimate = _CYCLES.search(step.instruction.arguments)

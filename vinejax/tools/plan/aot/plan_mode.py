@@ -76,7 +76,7 @@ def plan_run(cfg: Config, path: str | os.PathLike) -> bool:
 
 
 def make_plan(case: Case, config: dict[str, Any], console: Console) -> Plan:
-    """The plan of a run. Programs are compiled unless arithmetic shows that one cannot fit."""
+    """The plan of a run; compiles programs unless arithmetic shows that a program cannot fit."""
     try:
         memory, phases = memory_and_phases(case)
     except ValueError as error:  # raised by the engine: not even one slot fits

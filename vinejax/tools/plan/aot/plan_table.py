@@ -150,7 +150,7 @@ def utilisation_lines(plan: Plan) -> list[str]:
 def price_lines(plan: Plan) -> list[str]:
     """Lines with two ratios of times; [] if no phase samples continuations for values.
 
-    The ratios are: an iteration over one without values, and a sampled over a trained token.
+    The ratios: an iteration over an iteration without values, a sampled over a trained token.
     """
     case, stages = plan.case, {stage.name: stage for stage in plan.stages}
     if "values" not in stages:

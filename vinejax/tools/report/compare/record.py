@@ -45,7 +45,7 @@ def _group(group: RunGroup) -> dict[str, Any]:
 
 
 def _pair(first: RunGroup, second: RunGroup) -> dict[str, Any]:
-    """Compares two groups by their tests, and on each axis at the place where a run ends first."""
+    """Compares two groups by test accuracy, and on each axis where the first run of either ends."""
     rows = []
     for axis in AXES:
         at = min(first.end(axis), second.end(axis))

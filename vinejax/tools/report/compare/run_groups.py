@@ -36,7 +36,7 @@ class RunGroup(NamedTuple):
         return self.name if len(self.runs) == 1 else f"{self.name}, {len(self.runs)} seeds"
 
     def total(self, axis: str) -> float:
-        """The place of a run's last evaluation on an axis; the median over the runs."""
+        """The median over the runs of the place on `axis` of a run's last evaluation."""
         return statistics.median(getattr(run.curve[-1], axis) for run in self.runs)
 
     def end(self, axis: str) -> float:
@@ -47,7 +47,7 @@ class RunGroup(NamedTuple):
         """Validation accuracy at every evaluation that all runs have.
 
         For several runs, a point has the interquartile mean over runs with its interval over seeds,
-        at the median of the runs' places. For one run, it has the run's interval over problems.
+        at the median of the runs' places. For one run, the interval is over problems.
         """
         if len(self.runs) == 1:
             points = self.runs[0].curve
@@ -67,7 +67,7 @@ class RunGroup(NamedTuple):
 
     @property
     def rewards(self) -> dict[str, list[float]] | None:
-        """Maps test problems to rewards, of all runs that `--mode=eval` evaluated; None without."""
+        """Maps test problems to the rewards of all runs with `rewards`; None if no run has any."""
         per_run = [run.rewards for run in self.runs if run.rewards is not None]
         pooled: dict[str, list[float]] = {}
         for rewards in per_run:
@@ -110,7 +110,7 @@ def _shown(value: object) -> str:
 
 
 def _names(groups: Sequence[Sequence[ComparedRun]]) -> list[str]:
-    """Names for the groups: a group's common prefix of names or, if not unique, its first name."""
+    """Names for the groups: the common prefix of run names or, if not unique, the first name."""
     names = []
     for runs in groups:
         prefix = os.path.commonprefix([run.name for run in runs])

@@ -20,7 +20,7 @@ MAX_ITERATIONS = 20  # iterations searched, backwards from the last that two run
 
 
 class RunSide(NamedTuple):
-    """A run's first solution of a problem, and a text: how many of its solutions are right."""
+    """A run's first solution of a problem; `right` tells how many of the run's are right."""
 
     run: str
     right: str
@@ -84,7 +84,7 @@ def _iterations(folder: epath.Path) -> set[int]:
 
 
 def _solutions(folder: epath.Path, iteration: int) -> Sampled:
-    """Maps problems to their solutions with a reward that a run has sampled in an iteration."""
+    """Maps problems to a run's solutions in an iteration; solutions without reward are left out."""
     solutions: Sampled = {}
     for line, episode in enumerate(read_episodes(folder / "episodes" / f"{iteration}.jsonl")):
         reward = finite_number(episode.get("reward"))
