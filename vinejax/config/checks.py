@@ -160,7 +160,7 @@ def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
 
 
 def _of_loss(cfg: Config, method: Method) -> Iterator[Refusal]:
-    """Yields the checks of the policy loss and of the bounds of its correction."""
+    """Yields the checks of `ppo.loss` and of the bounds of `ppo.correction`."""
     ppo = cfg.ppo
     has_own = ppo.loss != "method" and method.resolve(Config()).ppo.loss == "method"
     message = f"must be 'method' for method = {cfg.method!r}, which has a loss of its own"

@@ -95,7 +95,7 @@ def standard_errors(returns: Sequence[Returns]) -> np.ndarray:
 def interpolated(
     means: np.ndarray, is_sampled: np.ndarray, earned: np.ndarray, total: float
 ) -> np.ndarray:
-    """f32[S] `means`, with states that were not sampled on the line between their neighbours.
+    """f32[S] `means`; a state without samples gets the value on the line between its neighbours.
 
     The neighbours are sampled states or the solution's end. The line is that of U = rewards before
     the state + V. For γ = 1 each step of a span therefore has the same advantage, and the sum of

@@ -365,7 +365,7 @@ class Phase:
         return StartedChunk(self._num_chunks - 1, self._accepted_prefixes.take(), old_slots, trace)
 
     def _move_to_drain(self) -> jax.Array | None:
-        """Moves the branches to the smallest drain that fits, if any; returns their old slots."""
+        """Moves the branches to the smallest fitting `_drains`, if any; returns their old slots."""
         if any(self._waiting_jobs) or self._feed_queue.is_open:
             return None
         remaining = self._collector.not_ended.max()

@@ -156,7 +156,7 @@ def _trunk_kv(
 ) -> tuple[list[tuple[jax.Array, jax.Array]], jax.Array]:
     """Each layer's keys and values [B, T, K, H], and the final hidden states without padding.
 
-    With `known` columns, keys and values have all S columns of the trunks' rows in `window`.
+    With `known`, keys and values are [B, S, K, H]: known columns of `window`, then computed ones.
     """
     B, T = tokens.shape
     positions = jnp.broadcast_to(jnp.arange(T), (B, T)) if known is None else known.positions(T)

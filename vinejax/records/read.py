@@ -109,7 +109,7 @@ class _Lines:
         self._file: tuple[int, int] | None = None  # a local file's inode and the bytes read
 
     def read(self) -> tuple[bool, list[JsonObject]]:
-        """(whether the objects are all of the file, the objects added since the last call).
+        """(whether the list has all objects of the file, not only the new ones; the list).
 
         A last line without a newline is read now, and read again when it is complete.
         """

@@ -249,7 +249,7 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
 
 
 def _with_recorded_sections(cfg: Config, old_settings: Iterable[str]) -> Config:
-    """`cfg` with default settings for each accessory that is on record and that `cfg` lacks."""
+    """`cfg` with defaults for recorded sections that it lacks, save those of methods."""
     sections: dict[str, Section] = {}
     for name in dict.fromkeys(field.partition(".")[0] for field in old_settings):
         kind = contributed_class("SECTIONS", name)

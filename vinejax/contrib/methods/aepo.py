@@ -40,7 +40,7 @@ def share_from_prompt(root: float, tools: float, beta: float) -> float:
 
 
 def score(u: float, rise: float, streak: int, settings: AEPOConfig) -> float:
-    """The score max(1 - c·l, 0)·(u + w·(H - H_1)). An episode branches if it is at least τ."""
+    """The score max(1 - c·l, 0)·(u + w·(H - H_1)). An episode branches from τ on."""
     return (u + settings.weight * rise) * max(1 - settings.penalty * streak, 0.0)
 
 

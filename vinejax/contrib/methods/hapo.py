@@ -2,7 +2,7 @@
 
     A = (r - mean r) / (std r + 1e-6) over tokens
     h̃: log H minus its 0.8-quantile, scaled to [-1, 1]
-    A·(1 + h̃) where h̃ > 0 and π/π_old has left [1 - ε/2, 1 + ε_high/2], or h̃ ≤ 0 and has not
+    A·(1 + h̃) where π/π_old is outside [1 - ε/2, 1 + ε_high/2] and h̃ > 0, or inside and h̃ ≤ 0
     clip: ε·(1 - h̃) where h̃ ≤ 0, ε_high·(1 + h̃) where h̃ > 0
 
 Source: https://arxiv.org/abs/2509.16591 (v2), equations 5 to 13; starriver030515/HAPO.

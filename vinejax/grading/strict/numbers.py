@@ -72,7 +72,7 @@ def rounds_to(value: Fraction, shown: str) -> bool:
     """Whether `value` rounds to `shown`, a decimal of at least LONG_DECIMAL digits.
 
     Shorter decimals are never approximations: 0.333 is not a third. With 16 or 17 digits, as in a
-    printed double, `shown` may have a relative error DOUBLE. From 16 on, the last may be off by 1.
+    printed double, the relative error may be DOUBLE. From 16 digits on, the last may be off by 1.
     """
     exact, digits = read_decimal(shown), significant_digits(shown)
     if exact is None or digits < LONG_DECIMAL:

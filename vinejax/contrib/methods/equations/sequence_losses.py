@@ -1,4 +1,4 @@
-"""The loss of whole steps, as one number per token.
+"""The loss of whole steps, split into parts: one number per token.
 
 As in `rl/losses.py`, the learner takes the means. Rows may hold several solutions (packing).
 """
