@@ -55,7 +55,7 @@ class FieldReader:
         value = self.raw.get(field)
         return otherwise if value is None else value
 
-    def size(self, field: str, otherwise: int | None = None, minimum: int = 1) -> int:
+    def size(self, field: str, otherwise: Any = None, minimum: int = 1) -> int:
         value = self.get(field, otherwise)
         if type(value) is not int or value < minimum:
             self.fail(field, "must be a positive integer" if minimum else "must be an integer")
