@@ -358,6 +358,9 @@ def test_slots_take_the_next_branch_at_once(tiny):
 def test_other_lengths_in_the_same_buckets_compile_nothing(tiny):
     engine = tiny_engine(tiny, skip_repeats=False)
     engine.grow(tiny.params, TRUNKS, BRANCHES, 16)
+    engine.grow(tiny.params, [[4] * 29, [5] * 18, [6] * 4], [Branch(2, 4, 0), Branch(0, 29, 7)], 9)
+    first = tiny_engine(tiny, skip_repeats=False, stop=("8",), max_tokens=5)
+    first.grow(tiny.params, TRUNKS, BRANCHES * 2)
     compiled, counted = num_compiles(), engine.stats.compiles
     engine.grow(tiny.params, [[4] * 32, [5] * 20, [6] * 3], [Branch(2, 3, 0), Branch(0, 32, 7)], 9)
     other = tiny_engine(tiny, skip_repeats=False, stop=("7",), max_tokens=5)
