@@ -67,9 +67,15 @@ def assign_credit(rollout: Rollout, cfg: Config, whiten: Any = None) -> Credit:
     return method_of(cfg).assign(rollout, cfg)
 
 
-def sampler(engine: Any, graded: GradedTask, cfg: Config, iteration: int = 0) -> Sampler:
+def sampler(
+    engine: Any,
+    graded: GradedTask,
+    cfg: Config,
+    iteration: int = 0,
+    kind: type[Sampler] = Sampler,
+) -> Sampler:
     """The sampler of an iteration."""
-    return Sampler(engine, graded, applied(cfg), iteration)
+    return kind(engine, graded, applied(cfg), iteration)
 
 
 def sample_episodes(
@@ -80,9 +86,10 @@ def sample_episodes(
     cfg: Config,
     iteration: int = 0,
     most: int = MANY,
+    kind: type[Sampler] = Sampler,
 ) -> list[Episode]:
     """Solutions of an iteration."""
-    return sampler(engine, graded, cfg, iteration).solutions(params, problems, most)
+    return sampler(engine, graded, cfg, iteration, kind).solutions(params, problems, most)
 
 
 def fill_values(
@@ -93,6 +100,8 @@ def fill_values(
     episodes: list[Episode],
     cfg: Config,
     iteration: int = 0,
+    kind: type[Sampler] = Sampler,
 ) -> list[Episode]:
     """The episodes with values of their states."""
-    return vine.fill_values(sampler(engine, graded, cfg, iteration), params, problems, episodes)
+    found = sampler(engine, graded, cfg, iteration, kind)
+    return vine.fill_values(found, params, problems, episodes)

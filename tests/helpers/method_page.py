@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from vinejax.config.describe import describe
 from vinejax.methods.about import about, table, text_of
 from vinejax.methods.known import known_method
 
@@ -26,3 +27,14 @@ def check_docstring(name: str) -> None:
     assert found.source or name == "sft"
     lines = text_of(name, method).splitlines()
     assert all(line.startswith("    ") for line in lines if line.startswith(" "))
+
+
+def check_help(names: Iterable[str]) -> str:
+    """Asserts that `--help method` has the titles and equations of methods; returns its text."""
+    text = describe("method")
+    flat = " ".join(text.split())
+    for name in names:
+        assert f"{name}: {about(name).title}" in flat
+        assert all(word in flat for word in about(name).equation.split())
+    assert max(map(len, text.splitlines())) <= 100
+    return text

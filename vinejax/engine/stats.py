@@ -30,7 +30,7 @@ class EngineStats:
 
     @property
     def queued_utilisation(self) -> float:
-        """Of the slot-steps while some branch waited, the fraction that produced a token.
+        """The fraction of the slot-steps during which some branch waited that produced a token.
 
         A branch waits for a slot or for a page.
         """
