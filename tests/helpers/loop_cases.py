@@ -90,6 +90,27 @@ def config(**sections: Any) -> Config:
     return from_dict(fields)
 
 
+def in_doors(**sections: Any) -> Config:
+    """A run of one iteration in the environment `doors`, whose episodes have turns."""
+    fields: dict[str, Any] = {
+        "iterations": 1,
+        "data": {"task": "vinejax.tasks.doors", "max_prompt_tokens": 12},
+        "sample": {"max_tokens": 12, "temperature": 1.0},
+        "env": {"observed": 16, "turn_tokens": 3},
+        "eval": {"every": 0, "samples": 1, "problems": 4},
+    }
+    return config(**fields | sections)
+
+
+def in_learned_doors(**sections: Any) -> Config:
+    """The same with values of turns, for a model that a warm-up has taught to say arms."""
+    fields: dict[str, Any] = {
+        "values": {"k": 2, "positions": "turns", "max_states": None},
+        "sft": {"steps": 150, "batch": 12, "learning_rate": 1e-2},
+    }
+    return in_doors(**fields | sections)
+
+
 def encode(text: str) -> list[int]:
     """Ids of a text within a sequence: without the BOS that begins one."""
     return list(tokenizer().encode(text, add_special_tokens=False))

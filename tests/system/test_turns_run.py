@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from helpers import loop_cases as cases
 
-from vinejax.core.settings import Config
 from vinejax.learner import update
 from vinejax.tasks.doors import DoorsTask
 from vinejax.training.loop import train
@@ -16,23 +15,9 @@ from vinejax.training.loop import train
 pytestmark = pytest.mark.slow
 
 
-def config(**sections: Any) -> Config:
-    """One iteration of a model that has learned to say arms."""
-    fields: dict[str, Any] = {
-        "iterations": 1,
-        "data": {"task": "vinejax.tasks.doors", "max_prompt_tokens": 12},
-        "sample": {"max_tokens": 12, "temperature": 1.0},
-        "env": {"observed": 16, "turn_tokens": 3},
-        "values": {"k": 2, "positions": "turns", "max_states": None},
-        "sft": {"steps": 150, "batch": 12, "learning_rate": 1e-2},
-        "eval": {"every": 0, "samples": 1, "problems": 4},
-    }
-    return cases.config(**fields | sections)
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Path(train(config(), tmp_path_factory.mktemp("doors")))
+    return Path(train(cases.in_learned_doors(), tmp_path_factory.mktemp("doors")))
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:
@@ -74,7 +59,7 @@ def test_a_run_that_was_interrupted_samples_the_same_episodes(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """With other slots, so that turns end in another order."""
-    cfg = config(model={"path": str(run / "warmup")})
+    cfg = cases.in_learned_doors(model={"path": str(run / "warmup")})
     cfg = dataclasses.replace(cfg, rollout=dataclasses.replace(cfg.rollout, slots=8))
     with monkeypatch.context() as patch:
         patch.setattr(update, "update_step", None)  # fails once episodes have their values

@@ -61,30 +61,24 @@ def test_a_tree_with_options_of_the_core_trains(start: str, tmp_path: Path):
 # --- turns
 
 
+DOORS = {"k": 9, "max_states": None}
+
+
 @pytest.fixture(scope="module")
 def doors(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The weights of a model that has learned to say arms."""
     workdir = tmp_path_factory.mktemp("doors")
-    train(in_doors(iterations=1, sft={"steps": 150, "batch": 12, "learning_rate": 1e-2}), workdir)
+    train(
+        cases.in_doors(sft={"steps": 150, "batch": 12, "learning_rate": 1e-2}, values=DOORS),
+        workdir,
+    )
     return workdir / "warmup"
-
-
-def in_doors(**sections: Any) -> Any:
-    fields: dict[str, Any] = {
-        "data": {"task": "vinejax.tasks.doors", "max_prompt_tokens": 12},
-        "sample": {"max_tokens": 12, "temperature": 1.0},
-        "env": {"observed": 16, "turn_tokens": 3},
-        "values": {"k": 9, "max_states": None},
-        "eval": {"every": 0, "samples": 1, "problems": 4},
-        "iterations": 1,
-    }
-    return cases.config(**fields | sections)
 
 
 @pytest.mark.parametrize("method", ["arpo", "aepo"])
 def test_methods_for_turns(method: str, doors: Path, tmp_path: Path):
     """All solutions are sampled, and those that branch off others save tokens."""
-    cfg = in_doors(method=method, model={"path": str(doors)})
+    cfg = cases.in_doors(method=method, model={"path": str(doors)}, values=DOORS)
     train(cfg, tmp_path)
     (line,) = [x for x in cases.read_lines(tmp_path / "metrics.jsonl") if x["stage"] == "train"]
     rows = cases.read_lines(tmp_path / "episodes" / "0.jsonl")

@@ -42,15 +42,6 @@ def test_the_page_says_why_a_run_stopped(
 
 @pytest.mark.slow
 def test_the_page_of_turns_shows_who_said_what(tmp_path: Path):
-    fields: dict[str, Any] = {
-        "iterations": 1,
-        "data": {"task": "vinejax.tasks.doors", "max_prompt_tokens": 12},
-        "sample": {"max_tokens": 12, "temperature": 1.0},
-        "env": {"observed": 16, "turn_tokens": 3},
-        "values": {"k": 2, "positions": "turns", "max_states": None},
-        "sft": {"steps": 150, "batch": 12, "learning_rate": 1e-2},
-        "eval": {"every": 0, "samples": 1, "problems": 4},
-    }
-    page = (Path(loop.train(cases.config(**fields), tmp_path)) / "report.html").read_text("utf-8")
+    page = (Path(loop.train(cases.in_learned_doors(), tmp_path)) / "report.html").read_text("utf-8")
     assert "<details open><summary>Prompt as sent" in page and "maj@" not in page
     assert '<small>environment</small><span class="words environment">' in page
