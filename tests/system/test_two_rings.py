@@ -16,6 +16,14 @@ COPIED = ("vinejax", "configs", "tests", "examples", "benchmarks", "docs")
 # Rooms whose tests hold names, settings and calls together, in seconds.
 TESTED = ("test_architecture.py", "config", "rl", "methods", "session")
 
+# Python runs this at its start, after a package that was installed with `pip install -e` has put a
+# finder of its modules into place, which would find the second ring in the checkout.
+SITECUSTOMIZE = """
+import sys
+
+sys.meta_path[:] = [x for x in sys.meta_path if not x.__module__.startswith("__editable__")]
+"""
+
 
 @pytest.fixture(scope="module")
 def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -26,6 +34,7 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(REPO / name, folder / name, ignore=without)
     for file in ("pyproject.toml", "README.md", "CONTRIBUTING.md", "requirements.txt", "setup.py"):
         shutil.copy(REPO / file, folder)
+    (folder / "sitecustomize.py").write_text(SITECUSTOMIZE)
     assert not [path for path in folder.rglob("*") if path.name in ACCESSORIES]
     return folder
 
