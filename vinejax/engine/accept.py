@@ -62,7 +62,10 @@ class SearchConfig:
 
 
 class SearchItems(NamedTuple):
-    """The trunks of a prefill on one shard, and the queue's items that may accept trunk tokens."""
+    """The trunks of a prefill on one shard, and the items that may accept tokens of these trunks.
+
+    An item is a branch in the shard's queue.
+    """
 
     first: jax.Array  # i32[B] least position of the trunk's items; the trunk's length without items
     length: jax.Array  # i32[B] length of the trunk
@@ -71,7 +74,10 @@ class SearchItems(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """The result of a search for the host; items are in the order of `SearchItems.item`."""
+    """The result of a search, which the host reads.
+
+    Arrays with one entry per item are in the order of `SearchItems.item`.
+    """
 
     count: jax.Array  # i32[Z * Q] number of accepted tokens, the departing token included
     token: jax.Array  # i32[Z * Q] last accepted token, or the token before the branch
@@ -90,10 +96,12 @@ def skip_repeats(
     tokens: Int[Array, "B T"],
     search_items: SearchItems,
 ) -> tuple[Queue, SearchResult]:
-    """The queue with items moved to where their decoding begins, and the result for the host.
+    """The queue after items have skipped the tokens that they accept, and the result for the host.
 
-    `hidden` are the trunks' final hidden states. No item may be in a slot already. An item that
-    ends with its last accepted token gets a budget of one further token, which is discarded.
+    An item is a branch in the queue. In the returned queue an item of `search_items` begins where
+    its decoding begins. None of these items may be in a slot already. `hidden` are the trunks'
+    final hidden states. An item that ends with its last accepted token gets a budget of one further
+    token, which is discarded.
     """
 
     def one_shard(
@@ -147,7 +155,8 @@ def _own_draws(
 ) -> tuple[DrawIntervals, Float[Array, "B T"]]:
     """The draw intervals and log-probabilities of the trunks' own tokens, at all B * T places.
 
-    Padding has zeros, and so have a trunk's places before the position of its first branch.
+    Both are 0 at padding, and at places before `SearchItems.first`, the least position of a trunk's
+    items.
     """
     model = split.own_part(config.model, config.mesh)
     axis = split.vocab_axis(config.model, config.mesh)
@@ -180,7 +189,10 @@ def _own_draws(
 
 
 class _Walk(NamedTuple):
-    """How far items accept the tokens of their trunks, by the prefill's logits."""
+    """For each item, the number of its trunk's tokens that it accepts, and what follows them.
+
+    The logits of the trunks' prefill decide which tokens an item accepts.
+    """
 
     accepted: jax.Array  # i32[Q] number of the trunk's tokens that the item accepts
     match: jax.Array  # i32[Q] the automaton's state after these tokens
@@ -196,7 +208,10 @@ def _walk(
     tokens: jax.Array,
     search_items: SearchItems,
 ) -> _Walk:
-    """How far items accept the tokens of their trunks, in the order of `SearchItems.item`."""
+    """Finds for each item how many of its trunk's tokens it accepts.
+
+    The items of the result are in the order of `SearchItems.item`.
+    """
     T, num_items = tokens.shape[1], queue.position.shape[0]
     flat_tokens = tokens.reshape(-1)
 
@@ -238,9 +253,9 @@ def _departures(
     search_items: SearchItems,
     walk: _Walk,
 ) -> tuple[Int[Array, " Q"], Float[Array, " Q"]]:
-    """The tokens that items draw where they depart from trunks, and their log-probabilities.
+    """For each item that departs from its trunk, the token drawn there and its log-probability.
 
-    Both are in the order of `SearchItems.item`. Items that do not depart have zeros.
+    Both arrays are in the order of `SearchItems.item`. They are 0 for items that do not depart.
     """
     model = split.own_part(config.model, config.mesh)
     axis = split.vocab_axis(config.model, config.mesh)
@@ -274,9 +289,9 @@ class RunningSearch(NamedTuple):
 class AcceptedPrefixes:
     """The accepted tokens of a phase's branches, on the host.
 
-    A search for a trunk's items runs when the shard computes the trunk for the first time, before
-    any of the items is in a slot. `order` lists the branches of each shard's queue. Unless
-    `is_enabled`, no branch accepts tokens.
+    A search for a trunk's branches runs when the shard computes the trunk for the first time,
+    before any of these branches is in a slot. `order` lists the branches of each shard's queue.
+    Unless `is_enabled`, no branch accepts tokens.
     """
 
     def __init__(
@@ -304,7 +319,10 @@ class AcceptedPrefixes:
         self._started: list[RunningSearch] = []
 
     def add_branches(self, order: Sequence[Sequence[int]]) -> None:
-        """Adds new branches of the branch set, which `order` lists for each shard's queue."""
+        """Adds the branches that were appended to the branch set.
+
+        For each shard, `order` lists the numbers of the new branches in the order of the queue.
+        """
         branch_set, zeros = (
             self._branch_set,
             np.zeros(len(self._branch_set.branches) - len(self.count), np.int64),
@@ -334,9 +352,10 @@ class AcceptedPrefixes:
         queue: int,
         search: Callable[[SearchItems], SearchResult],
     ) -> None:
-        """Starts a search for the items of each shard's `trunks`; no item is searched twice.
+        """Starts a search for those branches on `trunks` that no search has examined yet.
 
-        `batch` is the number of trunks of a prefill, and `queue` is the length of a queue.
+        `trunks` lists the trunks of each shard. `batch` is the number of trunks per shard in a
+        prefill, and `queue` is the length of a shard's queue.
         """
         shards = len(trunks)
         if not any(
@@ -369,7 +388,7 @@ class AcceptedPrefixes:
         self._started.append(RunningSearch(places, branches, search(on_mesh)))
 
     def num_accepted(self, branch: int) -> int:
-        """The number of tokens that a branch accepted, so that they are not decoded."""
+        """The number of a branch's tokens that were accepted and need not be decoded."""
         return int(self.count[branch])
 
     def take(self) -> list[RunningSearch]:
@@ -392,7 +411,7 @@ class AcceptedPrefixes:
                 self._stats.repeated_tokens += int(count.sum() - (ended != GOING).sum())
 
     def with_prefix(self, decoded: DecodedBranch) -> DecodedBranch:
-        """The branch with all of its tokens: the accepted ones, then the decoded ones."""
+        """The branch with its accepted tokens followed by its decoded tokens."""
         i = decoded.branch
         count = int(self.count[i])
         if not count:

@@ -64,13 +64,13 @@ class StreamInput(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Feeder:
-    """The source of further trunks and branches for a running stream, with limits on their number.
+    """The source of further trunks and branches for a running stream, and the limits of this input.
 
     The engine calls `more` after each chunk of decode steps, once it has yielded the branches that
     ended in the chunk. `more` returns further input, which may be empty, or None if no more input
     will come. While no branch is being decoded, `more` must return at least one branch, or None.
-    The limits determine the array shapes of a phase. Input that does not fit these shapes waits for
-    a following phase.
+    The limits (`branches`, `longest` and `at_once`) determine the array shapes of a phase. Input
+    that does not fit these shapes waits for a following phase.
     """
 
     more: Callable[[], StreamInput | None]
@@ -116,7 +116,10 @@ class BranchSet:
     scored: list[bool]  # whether the log-probabilities of a trunk's own tokens are wanted
 
     def within(self, columns: int) -> "BranchSet":
-        """A copy whose trunks are cut after `columns` tokens; `columns` is at least `longest`."""
+        """A copy whose trunks keep only their first `columns` tokens.
+
+        `columns` must be at least `longest`.
+        """
         trunks = [trunk[:columns] for trunk in self.trunks]
         return BranchSet(trunks, [*self.branches], [*self.budgets], self.longest, [*self.scored])
 
@@ -131,7 +134,7 @@ class BranchSet:
 
 
 def as_lists(trunks: Trunks) -> list[list[int]]:
-    """The trunks as lists of Python integers; raises ValueError if a trunk has other elements."""
+    """The trunks as lists of Python integers. Raises ValueError if an element is no integer."""
     lists = []
     for i, trunk in enumerate(trunks):
         ids = np.asarray(trunk)
@@ -142,7 +145,7 @@ def as_lists(trunks: Trunks) -> list[list[int]]:
 
 
 def check_sampling(cfg: SampleConfig, vocab_size: int) -> None:
-    """Raises ValueError if a number or a token id is out of range or a stop string is invalid."""
+    """Raises ValueError if `cfg` has a number or token id out of range or a bad stop string."""
     if not (0 <= cfg.temperature < math.inf and 0 < cfg.top_p <= 1 and cfg.top_k >= 0):
         raise ValueError(f"{cfg}: must have temperature >= 0, 0 < top_p <= 1 and top_k >= 0")
     if cfg.max_tokens < 1:
@@ -183,7 +186,11 @@ def check_branches(trunks: list[list[int]], branches: Sequence[Branch], cfg: Dec
 
 
 def budgets_of(branches: Sequence[Branch], max_tokens: MaxTokens, context: int) -> list[int]:
-    """Each branch's budget: its `max_tokens`, or the rest of the context if that is smaller."""
+    """The budget of each branch, which is the most tokens that it may have.
+
+    The budget is the branch's `max_tokens` or, if that is smaller, the number of tokens that the
+    context still has room for after the branch's position.
+    """
     limits = np.asarray(max_tokens)
     if limits.size and limits.dtype.kind not in "iu":
         raise ValueError(f"max_tokens = {max_tokens!r} must be an integer, or one per branch")
@@ -203,9 +210,10 @@ def branch_set_of(
 ) -> BranchSet:
     """The checked branches, their budgets, and the tokens of each trunk that are needed.
 
-    A `scored` trunk needs all of its tokens, other trunks need those before their last branch.
-    After each branch with a budget over 1 the set also keeps the trunk's next `reach` tokens,
-    which the branch may accept (`accept.py`). These need not be computed.
+    A `scored` trunk needs all of its tokens. Any other trunk needs only the tokens before the
+    position of its last branch. After each branch with a budget over 1 the set also keeps the
+    trunk's next `reach` tokens, which the branch may accept (`accept.py`). These further tokens
+    need not be computed.
 
     Raises ValueError for trunks and branches that do not fit the model of `cfg`.
     """

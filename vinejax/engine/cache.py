@@ -32,7 +32,7 @@ Attend = Callable[..., tuple[jax.Array, Any]]
 
 
 class DecodeStep(NamedTuple):
-    """The inputs of a decode step's attention that all layers share."""
+    """Those inputs of attention that are the same for all layers in a decode step."""
 
     number: Int[Array, ""]  # number of steps since the phase began
     queries: Queries
@@ -49,33 +49,44 @@ class Cache(abc.ABC):
     def reserve(
         self, occupied: Bool[Array, " B"], age: Int[Array, " B"]
     ) -> tuple["Cache", Bool[Array, " B"]]:
-        """The cache with room for a step's new columns, and bool[B] the slots that must wait.
+        """The cache with room for a step's new columns, and bool[B] whether each slot must wait.
 
-        Only occupied slots wait. Slots that wait lose their columns. Slots have drawn `age` tokens.
+        Each slot has drawn `age` tokens. If there is not enough room for all new columns, some
+        occupied slots must wait. A slot that waits loses all its columns.
         """
 
     @abc.abstractmethod
     def attention(self, step: DecodeStep) -> Attend:
         """The function that computes a layer's attention in this step.
 
-        In one call the function writes the new column and reads the visible ones, as a kernel does.
+        The function also writes the step's new columns, because a kernel writes the new columns and
+        reads the visible columns in one call.
         """
 
     def give_back(self, ended: Bool[Array, " B"], age: Int[Array, " B"]) -> "Cache":
-        """The cache without the columns of ended branches, which have drawn `age` tokens."""
+        """The cache after the slots whose branches `ended` have given back their columns.
+
+        Each slot has drawn `age` tokens.
+        """
         return self
 
     @abc.abstractmethod
     def specs(self, slots: int) -> "Cache":
-        """A copy with a PartitionSpec for each array, as if a shard had this many slots."""
+        """A copy with PartitionSpecs in place of arrays, for a cache of `slots` slots per shard."""
 
     def movable(self) -> "Cache":
-        """A cache of the arrays that change when slots are renumbered; by default, all arrays."""
+        """A cache of only those arrays that must be reordered when slots are renumbered.
+
+        By default these are all arrays.
+        """
         return self
 
     @abc.abstractmethod
     def take(self, slots: Int[Array, " M"]) -> "Cache":
-        """A cache of only these slots, renumbered from 0. `self` is a result of `movable`."""
+        """A cache of only these slots, which are renumbered from 0.
+
+        The method is called on a result of `movable`.
+        """
 
     def with_moved(self, moved: "Cache") -> "Cache":
         """The cache with its movable arrays replaced by those of `moved`."""
@@ -84,7 +95,7 @@ class Cache(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """The shapes of a phase, for which its programs are compiled."""
+    """The shapes of a phase of generation (`phase.py`), for which its programs are compiled."""
 
     slots: int  # per shard
     rows: int  # per shard
@@ -99,7 +110,7 @@ class Sizes:
 
 @dataclasses.dataclass(frozen=True)
 class Allocator:
-    """Allocates arrays for all shards; each array has its own buffer."""
+    """Allocates arrays that cover all shards. No two arrays share a buffer."""
 
     model: Decoder
     mesh: Mesh
@@ -113,7 +124,7 @@ class Allocator:
         return self._place(jnp.zeros(shape, self.model.compute.dtype), layout.spec)
 
     def numbers(self, *shape: int, value: int = 0) -> jax.Array:
-        """An int32 array filled with `value`, of this shape per shard."""
+        """An int32 array filled with `value`; its part on each shard has this `shape`."""
         rows = num_shards(self.mesh) * shape[0]
         return self._place(jnp.full((rows, *shape[1:]), value, jnp.int32), SHARDS)
 
@@ -130,7 +141,8 @@ class Storage(abc.ABC):
     """The static part of a cache, which is hashable and a field of `Sizes`.
 
     A column is one position of one sequence, in all layers. The methods count columns, rows and
-    slots per shard. By default a slot has as many columns as the largest budget; all are read.
+    slots per shard. By default each slot has as many columns as the largest budget, and each step
+    reads all columns.
     """
 
     read_by_kernel: ClassVar[bool] = False  # if True, the compiler's cycle count lacks reads
@@ -150,7 +162,10 @@ class Storage(abc.ABC):
         return width * column_bytes
 
     def fitted(self, slots: int, width: int, room: int) -> "Storage":
-        """The storage for `slots` slots of at most `width` columns in memory for `room` columns."""
+        """The storage for `slots` slots of at most `width` columns.
+
+        The memory has room for `room` columns of all slots together.
+        """
         return self
 
     def columns(self, slots: int, width: int) -> int:
@@ -161,7 +176,7 @@ class Storage(abc.ABC):
 
     @abc.abstractmethod
     def window_layer(self, new: Allocator, sizes: Sizes) -> SeparateKV | JoinedKV:
-        """An empty layer of the window that is read together with this cache."""
+        """One layer of an empty window, in the form that attention with this cache reads."""
 
     @abc.abstractmethod
     def empty(self, new: Allocator, sizes: Sizes) -> Cache:
@@ -180,7 +195,7 @@ class Storage(abc.ABC):
     # --- planning
 
     def columns_read(self, seen: float, columns: int) -> float:
-        """The number of columns that a step reads if it sees `seen` of a sequence's `columns`."""
+        """The number of a sequence's `columns` that a step reads if `seen` of them are visible."""
         return columns
 
     def sequences_read(self, sizes: Sizes, busy: float) -> tuple[float, float]:
@@ -197,10 +212,11 @@ class Storage(abc.ABC):
 
 
 def use_kernel(name: str, platform: str, head_dim: int) -> bool:
-    """Whether a kernel computes decoding's attention; `name` is the setting rollout.attention.
+    """Whether a kernel for TPU computes the attention of decoding.
 
-    On a CPU 'kernel' is interpreted, which is slow and serves tests. Raises ConfigError if 'kernel'
-    is impossible on the platform or with the model.
+    `name` is the setting rollout.attention. If it is 'kernel', a CPU interprets the kernel, which
+    is slow and serves tests. Raises ConfigError if `name` is 'kernel' and the kernel does not run
+    on the platform or with the model.
     """
     if name == "xla" or (name == "auto" and platform != "tpu"):
         return False

@@ -19,7 +19,7 @@ from vinejax.engine.trace import HostSteps, Traces
 class DecodedBranch(NamedTuple):
     """A branch that has ended, with its decoded tokens.
 
-    `AcceptedPrefixes.with_prefix` puts the accepted tokens before the decoded ones.
+    `AcceptedPrefixes.with_prefix` adds the tokens that the branch accepted from its trunk.
     """
 
     branch: int
@@ -31,8 +31,8 @@ class DecodedBranch(NamedTuple):
 class Collector:
     """Follows the branches of a phase by the traces of its chunks.
 
-    `order` lists the branches of each shard's queue. `num_accepted` returns the number of a
-    branch's tokens before the decoded ones.
+    `order` lists the branches of each shard's queue. `num_accepted` returns the number of tokens
+    that a branch accepted from its trunk (`accept.py`), which come before its decoded tokens.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Collector:
         self._num_decoded = self._num_ended = 0
 
     def add_branches(self, order: list[list[int]]) -> None:
-        """Follows further branches, which continue each shard's queue."""
+        """Follows further branches; `order` lists those appended to each shard's queue."""
         for of_shard, more in zip(self._order, order, strict=True):
             of_shard += more
         self.not_ended += [len(more) for more in order]
@@ -87,7 +87,7 @@ class Collector:
         return map(DecodedBranch, branches, ended.tokens, ended.logprobs, outcomes)
 
     def _count(self, steps: HostSteps) -> np.ndarray:
-        """Counts a chunk's steps in the statistics; returns the steps of each shard, i64[Z]."""
+        """Adds a chunk's steps to the statistics, and returns each shard's step count, i64[Z]."""
         slots = steps.item.shape[1]
         num_busy = (steps.item >= 0).sum(axis=1, dtype=np.int32)  # [Z, chunk]
         num_ended = (steps.ended != GOING).sum(axis=1, dtype=np.int32)

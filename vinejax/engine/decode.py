@@ -1,14 +1,15 @@
 """The compiled program of generation: a chunk of decode steps.
 
 Every shard has a window of resident trunks, a queue of branches (its items) and B slots. A shard
-runs its own loop over them; only the devices of one shard communicate (`split.py`). The arrays
+runs its own decode loop; only the devices of one shard communicate (`split.py`). The arrays
 below are those of one shard. Globally, their first axis covers all shards, one after the other.
 
-A slot holds (item, row of the window, age, last token). The first step of a branch passes the
-trunk's token position - 1 through the model, so no logits are stored with a trunk. Inside the loop
-a slot whose branch has ended takes the next item of a row that has a free lane. The slots' own
-tokens are in a cache (`cache.py`), which is a ring of columns that all slots share, or pages. A
-slot that waits for a page takes no part in a step.
+A slot holds its item, the item's row of the window, the number of tokens drawn (age), and the last
+token. The first step of a branch passes the trunk's token position - 1 through the model, so no
+logits are stored with a trunk. Inside the loop a slot whose branch has ended takes the next
+item of a row that has a free lane. The slots' own tokens are in a cache (`cache.py`), which is a
+ring of columns that all slots share, or pages. A slot that waits for a page takes no part in a
+step.
 """
 
 import dataclasses
@@ -52,7 +53,7 @@ class DecodeConfig:
 
 
 class Queue(NamedTuple):
-    """All items of a shard, in the order of its jobs."""
+    """All items (branches) of a shard, in the order of its row jobs (`slot_assignment.py`)."""
 
     position: jax.Array  # i32[Q] number of the trunk's tokens before the branch
     token: jax.Array  # i32[Q] last token before the branch
@@ -86,7 +87,10 @@ class Slots(NamedTuple):
 
 
 class ChunkSteps(NamedTuple):
-    """The steps of each slot in a chunk. Arrays without the last axis describe a single step."""
+    """What each slot drew in each step of a chunk.
+
+    The last axis covers the steps. Arrays without this axis describe a single step.
+    """
 
     item: jax.Array  # i32[B, chunk] index in the queue; -1 where the slot was idle or waited
     token: jax.Array  # i32[B, chunk]
@@ -106,8 +110,9 @@ def chunk_program(platform: str) -> "jax.stages.Wrapped":
 
     On a GPU the whole chunk, its loop included, is one CUDA graph. Without a graph the host would
     launch the hundreds of kernels of a step one by one, each of which takes two microseconds.
-    Drivers older than CUDA 12.3 have no loops in graphs, so XLA leaves the loops out. A flag in
-    XLA_FLAGS takes precedence. A profile names single kernels only if graphs are turned off.
+    Drivers older than CUDA 12.3 have no loops in graphs, so XLA leaves the loops out. If XLA_FLAGS
+    sets XLA's flag for graphs, that setting is used instead. A profile names single kernels only if
+    graphs are turned off.
     """
     flag, options = "xla_gpu_enable_command_buffer", {}
     if platform == "gpu" and flag not in os.environ.get("XLA_FLAGS", ""):
@@ -123,10 +128,11 @@ def chunk_program(platform: str) -> "jax.stages.Wrapped":
 def decode_chunk(
     config: DecodeConfig, inputs: ChunkInputs, slots: Slots, rows: WindowRows
 ) -> tuple[Slots, WindowRows, Trace]:
-    """Runs up to `sizes.chunk` decode steps, or until the window has no items left.
+    """Runs up to `sizes.chunk` decode steps, or up to half as many while jobs wait for a row.
 
-    While jobs wait for a row, the limit is half as many steps. A slot must have as many columns as
-    the largest budget (`sizes.width`), or a step would overwrite a column that is still read.
+    The chunk ends early if the window has no items left and at most `drained_at` slots are busy (0
+    while jobs wait). A slot must have as many columns as the largest budget (`sizes.width`), or a
+    step would overwrite a column that is still read.
     """
     chunk = config.sizes.chunk
 
@@ -165,29 +171,29 @@ def decode_chunk(
 
 
 def specs_of(slots: Slots, count: int) -> Slots:
-    """A PartitionSpec for each array of `slots`, as if a shard had `count` slots."""
+    """A copy with PartitionSpecs in place of arrays, for `count` slots per shard."""
     return jax.tree.map(lambda _: SHARDS, slots)._replace(cache=slots.cache.specs(count))
 
 
 def _on_row(slots: Slots, rows: WindowRows) -> Int[Array, "B W"]:
-    """An array that is 1 where a slot is busy and reads the row, and 0 elsewhere."""
+    """For each slot and row, 1 if the slot is busy and reads that row, and 0 otherwise."""
     is_there = slots.row[:, None] == jnp.arange(rows.next.shape[0])
     return (is_there & (slots.item >= 0)[:, None]).astype(jnp.int32)
 
 
 def items_left(slots: Slots, rows: WindowRows) -> Int[Array, " W"]:
-    """The number of unfinished items of each row, in slots or waiting for a slot."""
+    """For each row, the number of its items that are in a slot or wait for a slot."""
     return rows.end - rows.next + _on_row(slots, rows).sum(axis=0)
 
 
 def _offers(
     inputs: ChunkInputs, slots: Slots, rows: WindowRows, lanes: int
 ) -> tuple[Int[Array, " W"], Int[Array, " W"]]:
-    """The rows in the order in which slots take their items, and the number that each row offers.
+    """The order in which rows offer items to slots, and the number that each row offers.
 
-    A row offers at most as many items as it has free lanes. While jobs wait, the rows that were
-    filled first come first, so that they become free. Otherwise the rows with the largest remaining
-    sum of budgets come first, so that all rows end together.
+    A row offers at most as many items as it has free lanes. While jobs wait for rows, the rows that
+    were filled first come first, so that they become free. Otherwise the rows with the largest
+    remaining sum of budgets come first, so that all rows end together.
     """
     queue = inputs.queue
     room = jnp.minimum(rows.end - rows.next, lanes - _on_row(slots, rows).sum(axis=0))
@@ -225,7 +231,7 @@ def _refill(
 
 
 def _step(config: DecodeConfig, inputs: ChunkInputs, slots: Slots) -> tuple[Slots, ChunkSteps]:
-    """Draws one token for every busy slot; also returns the step's entry in the trace."""
+    """Draws one token for every busy slot; also returns what each slot drew."""
     queue, stops, cfg = inputs.queue, inputs.stops, config.sampling
     axis = split.vocab_axis(config.model, config.mesh)
     slots, busy = _with_room(queue, slots)
@@ -257,9 +263,10 @@ def _step(config: DecodeConfig, inputs: ChunkInputs, slots: Slots) -> tuple[Slot
 def after_token(
     stops: jax.Array, eos_ids: tuple[int, ...], match: Int[Array, " B"], token: Int[Array, " B"]
 ) -> tuple[Int[Array, " B"], Int[Array, " B"]]:
-    """The automaton's state after `token`, and EOS or STOP if the token ends the text, else GOING.
+    """The stop automaton's state after `token`, and whether the token ends the text.
 
-    `match` is the state before the token, `stops` the automaton's table (`ChunkInputs.stops`).
+    The second array has EOS or STOP if the token ends the text, and GOING otherwise. `match` is the
+    state before the token. `stops` is the automaton's table (`ChunkInputs.stops`).
     """
     is_eos = jnp.isin(token, jnp.array(eos_ids, jnp.int32))
     if not stops.shape[0]:
@@ -269,9 +276,9 @@ def after_token(
 
 
 def _with_room(queue: Queue, slots: Slots) -> tuple[Slots, Bool[Array, " B"]]:
-    """The slots, after their cache reserved room for a step, and bool[B] which slots make the step.
+    """The slots with room in their cache for a step, and bool[B] whether each slot decodes.
 
-    Slots that wait for room return to the start of their items.
+    A slot that must wait for room returns to the start of its item.
     """
     occupied = slots.item >= 0
     cache, waits = slots.cache.reserve(occupied, slots.age)
@@ -285,9 +292,10 @@ def _with_room(queue: Queue, slots: Slots) -> tuple[Slots, Bool[Array, " B"]]:
 
 
 def uniforms(seed: jax.Array, index: Int[Array, " B"]) -> Float[Array, " B"]:
-    """A uniform random number for each slot's next token, which has this `index` in its sequence.
+    """A uniform random number for each slot's next token.
 
-    The number depends only on the two halves of the branch's seed and on the index.
+    `index` is the index of that token in the slot's sequence. The number depends only on the index
+    and on the two halves of the branch's `seed`.
     """
 
     def of_slot(seed: jax.Array, index: jax.Array) -> jax.Array:
@@ -300,7 +308,7 @@ def uniforms(seed: jax.Array, index: Int[Array, " B"]) -> Float[Array, " B"]:
 def _forward(
     config: DecodeConfig, inputs: ChunkInputs, slots: Slots, queries: Queries
 ) -> tuple[Float[Array, "B V"], Cache]:
-    """The next-token logits of all slots, and the cache with their new columns."""
+    """The next-token logits of all slots, and the cache with the slots' new columns."""
     model, sizes, cache = split.own_part(config.model, config.mesh), config.sizes, slots.cache
     weights, window, B = inputs.weights, inputs.window, slots.item.shape[0]
     lanes = assign_lanes(queries, sizes.rows, sizes.lanes)

@@ -44,10 +44,11 @@ class PhaseArrays(NamedTuple):
 
 
 def drain_sizes(model: Decoder, mesh: AnyMesh, memory: int, sizes: Sizes) -> tuple[Sizes, ...]:
-    """The shapes of a phase's drains, the largest first; none for a phase of few slots.
+    """The shapes of a phase's drains, from the largest to the smallest.
 
-    A drain is left out if its arrays do not fit `memory` in addition to those of the phase.
-    `memory` is the limit of all keys and values, in bytes per device.
+    A phase of few slots has no drains. A drain is left out if its arrays do not fit `memory` in
+    addition to those of the phase. `memory` is the limit of all keys and values, in bytes per
+    device.
     """
     drains: list[Sizes] = []
     slots, least = sizes.slots, min_slots(model, sizes)
@@ -68,10 +69,10 @@ def drain_sizes(model: Decoder, mesh: AnyMesh, memory: int, sizes: Sizes) -> tup
 
 
 def min_slots(model: Decoder, sizes: Sizes) -> int:
-    """The fewest slots with which a phase has a drain.
+    """The least number of slots with which a phase has a drain.
 
-    On a CPU each slot of a large model costs many products in every step. A drain then saves the
-    time of its compilation within a few phases.
+    The number is smaller for a large model on a CPU. There each slot costs many products in every
+    step, so a drain saves the time of its compilation within a few phases.
     """
     kernels = kernel_shapes(model).values()
     weights = model.cfg.num_layers * sum(math.prod(x + y) for x, y in kernels)
@@ -81,9 +82,10 @@ def min_slots(model: Decoder, sizes: Sizes) -> int:
 def to_drain(
     mesh: Mesh, sizes: Sizes, drain: Sizes, arrays: PhaseArrays
 ) -> tuple[PhaseArrays, jax.Array]:
-    """The phase's arrays in the shapes of `drain`, and i32[Z, B] each slot's former number.
+    """The phase's arrays in the shapes of `drain`, and the former number of each slot.
 
-    Each shard may have at most `drain.slots` branches left, and no job may wait.
+    The former numbers are i32[Z, B]. Each shard may have at most `drain.slots` branches left, and
+    no job may wait for a row.
     """
     window, rows, slots = arrays
     cache = slots.cache
@@ -99,9 +101,9 @@ def to_drain(
 def _moved(
     mesh: Mesh, sizes: Sizes, drain: Sizes, rows: WindowRows, slots: Slots
 ) -> tuple[WindowRows, Slots, jax.Array, jax.Array]:
-    """Rows and slots in the shapes of the drain, and their former numbers within their shards.
+    """The rows and slots in the shapes of the drain, and the former numbers of both.
 
-    These numbers are i32[Z, W] for rows and i32[Z, B] for slots.
+    The former numbers count within a shard. They are i32[Z, W] for rows and i32[Z, B] for slots.
     """
 
     def one_shard(rows: WindowRows, slots: Slots) -> tuple[WindowRows, Slots, jax.Array, jax.Array]:
@@ -141,5 +143,5 @@ def _rows_of(mesh: Mesh, window: Window, chosen: Int[Array, "Z W"]) -> Window:
 
 
 def _chosen_first(chosen: Bool[Array, " N"], count: int) -> Int[Array, " M"]:
-    """The indices of the first `count` entries in an order that begins with the chosen ones."""
+    """The indices of `count` entries, in an order that begins with the chosen entries."""
     return jnp.argsort(~chosen, stable=True)[:count].astype(jnp.int32)

@@ -198,7 +198,10 @@ class Engine:
         return Stream(functools.partial(self._grow, params, branch_set, feed))
 
     def _checked(self, stream_input: StreamInput) -> BranchSet:
-        """The checked branches of a call, or of a feed's input; raises ValueError for bad ones."""
+        """The checked branches of a call or of a feed's input.
+
+        Raises ValueError for invalid branches or trunks.
+        """
         trunks, branches, max_tokens, scored = stream_input
         if max_tokens is None:
             max_tokens = self.sample_config.max_tokens
@@ -215,7 +218,10 @@ class Engine:
 
     @property
     def scores_as_learner(self) -> bool:
-        """Whether the learner can use prefill's log-probabilities: float32, `tensor` of size 1."""
+        """Whether the learner can use the log-probabilities that prefill computes.
+
+        This requires the compute dtype float32 and a `tensor` axis of size 1.
+        """
         return self.model.compute.dtype == "float32" and self.mesh.shape["tensor"] == 1
 
     def release(self) -> None:
@@ -244,9 +250,11 @@ class Engine:
     def _run(
         self, params: Params, branch_set: BranchSet, feed_queue: FeedQueue, first: int
     ) -> Generator[tuple[int, Grown], None, tuple[int, list[np.ndarray]]]:
-        """Yields the pairs (number of a branch, Grown) of a phase; numbers begin at `first`.
+        """Runs a phase and yields its pairs (number of a branch, Grown).
 
-        Resumes branches that were cut short. Returns the number of branches and `trunk_logprobs`.
+        Branches are numbered from `first`. Branches that were cut short (`Reader.read`) are
+        resumed. Returns the number of branches, and the log-probabilities of the trunks' own
+        tokens.
         """
         if not any(branch_set.trunks):
             return len(branch_set.branches), [np.zeros(0, np.float32)] * len(branch_set.trunks)
@@ -262,7 +270,7 @@ class Engine:
         return len(branch_set.branches), logprobs
 
     def _phase(self, params: Params, branch_set: BranchSet, feed_queue: FeedQueue) -> Phase:
-        """A phase for these branches, with allocated caches, before anything is computed."""
+        """Makes a phase for these branches and allocates its caches, but computes nothing yet."""
         memory = self._memory(params)
         jobs, sizes = self._assign(branch_set, memory, feed_queue.feed)
         branch_set = branch_set.within(sizes.columns)
@@ -285,7 +293,10 @@ class Engine:
     def _assign(
         self, branch_set: BranchSet, memory: int, feed: Feeder | None = None
     ) -> tuple[list[list[RowJob]], Sizes]:
-        """The shards' jobs and the shapes of the phase, within `memory` bytes per device."""
+        """The row jobs of each shard, and the shapes of the phase.
+
+        The phase's keys and values take at most `memory` bytes per device.
+        """
         has_responses = feed or any(branch.response is not None for branch in branch_set.branches)
         settings = EngineSettings(
             slots=self.slots,
@@ -320,7 +331,10 @@ class Engine:
         return jobs, dataclasses.replace(sizes, queue=queue_size(num_items), lanes=lanes)
 
     def _decoding(self, params: Params) -> split.Weights:
-        """The decoding copy of the weights. A new one is made only if `params` are other arrays."""
+        """The copy of the weights that decoding reads.
+
+        The copy of the previous call is reused if `params` has the same JAX arrays as in that call.
+        """
         source = jax.tree.leaves(params)
         if self._decoding_copy is None or not self._decoding_copy.is_of(source):
             self._decoding_copy = None  # frees the old copy before the new one is made
@@ -330,7 +344,11 @@ class Engine:
         return self._decoding_copy.weights
 
     def _memory(self, params: Params) -> int:
-        """The most bytes of keys and values on a device; measured once, so that shapes stay."""
+        """The most bytes of keys and values on a device.
+
+        Without `memory_gib` the free memory is measured once, so that the shapes of later phases do
+        not change with it.
+        """
         if self.memory_gib is not None:
             return int(self.memory_gib * 2**30)
         if self._memory_bytes is None:
@@ -342,7 +360,7 @@ class Engine:
 
     @functools.cached_property
     def _automaton(self) -> tuple[np.ndarray, jax.Array]:
-        """The table of the stop strings' automaton, as arrays on the host and on the devices."""
+        """The table of the stop strings' automaton, as a NumPy array and as a JAX array."""
         stop, size = self.sample_config.stop, self.model.cfg.vocab_size
         texts = map(token_text(self.tokenizer), range(size)) if stop else [""] * size
         table = stop_table(stop, list(texts))
@@ -354,7 +372,7 @@ class Engine:
         """Resumes branches that were cut short (`Reader.read`), and yields them as they end.
 
         A random number depends only on the branch's seed and the token's index. Each branch
-        therefore continues after its last token as if it had not been interrupted.
+        therefore continues after its last token as if decoding had never ended it.
         """
         trunks, resumed, budgets = [], [], []
         for n, decoded in enumerate(cut_short):

@@ -13,8 +13,8 @@ from vinejax.engine.branches import BranchSet, Feeder, StreamInput
 class FeedQueue:
     """The further input of a stream; `check` turns a caller's input into a set of branches.
 
-    Raises the errors of `check`. `next_branch_set` raises ValueError for a feeder that neither
-    returns a branch nor ends.
+    The methods that take input raise the errors of `check`. `next_branch_set` raises ValueError if
+    the feeder neither returns a branch nor ends the input.
     """
 
     def __init__(self, feed: Feeder | None, check: Callable[[StreamInput], BranchSet]):
@@ -36,14 +36,14 @@ class FeedQueue:
         return self._check(added) if added and len(added.trunks) else None
 
     def hold(self, branch_set: BranchSet) -> None:
-        """Keeps branches for a following phase, since the running one has no room for them."""
+        """Keeps branches for a following phase because the running phase has no room for them."""
         if self._waiting_branches is None:
             self._waiting_branches = branch_set
         else:
             self._waiting_branches.add(branch_set)
 
     def next_branch_set(self) -> BranchSet | None:
-        """The branches of the following phase; None if there are no more."""
+        """The branches of the following phase; None if no branches are left."""
         if (branch_set := self.take()) is not None:
             self.hold(branch_set)
         if self.is_open and not self.has_waiting:

@@ -12,10 +12,10 @@ from vinejax.runtime.distributed import is_mine, shared_work
 
 
 class Reader:
-    """Detokenises the branches of a call as they end; each host reads its own branches.
+    """Detokenises the branches of a call as they end; each host takes a part of the branches.
 
-    With `reads_all` every host reads all branches. A stream with a feed needs this: its input
-    depends on the branches that have ended, and must be the same on all hosts.
+    With `reads_all` every host detokenises all branches. A stream with a feed needs this, because
+    the feed's input depends on the branches that have ended, and must be the same on all hosts.
     """
 
     def __init__(
@@ -40,10 +40,13 @@ class Reader:
     def read(
         self, decoded: Iterable[DecodedBranch]
     ) -> Generator[tuple[int, Grown], None, list[DecodedBranch]]:
-        """Yields pairs (branch number, Grown): this host's as they end, then those of other hosts.
+        """Yields a pair (branch number, Grown) for each branch that was not cut short.
+
+        The branches that this host detokenises come as they end, and those of other hosts come
+        last.
 
         Returns the branches that were cut short: the device ended them at a stop string, but their
-        text has none. The branches are sorted by number, and the same on every host.
+        text has none. These branches are sorted by number, and the same on every host.
         """
         by_branch: dict[int, DecodedBranch] = {}
         cuts: dict[int, Any] = {}  # `StopCut` of each branch of this host; None: cut short
@@ -63,7 +66,7 @@ class Reader:
         return cut_short
 
     def _cut(self, decoded: DecodedBranch) -> StopCut | None:
-        """The part of a branch to keep; None if the branch was cut short (see `read`)."""
+        """The tokens and text of a branch that are kept; None if it was cut short (see `read`)."""
         branch = self._branch_set.branches[decoded.branch]
         prefix = self._branch_set.trunks[branch.trunk][: branch.position]
         text, before = self._text(branch.trunk, branch.position), ""
@@ -78,7 +81,7 @@ class Reader:
         return None if decoded.ended == STOP and not cut.hit else cut
 
     def _text(self, trunk: int, end: int) -> str:
-        """The text of a trunk's first `end` tokens, which is stored for further calls."""
+        """The text of a trunk's first `end` tokens; each text is decoded once and then stored."""
         if (trunk, end) not in self._texts:
             self._texts[trunk, end] = decode(self._tokenizer, self._branch_set.trunks[trunk][:end])
         return self._texts[trunk, end]

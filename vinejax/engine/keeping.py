@@ -38,7 +38,10 @@ MAX_PART = 128  # tokens of a part, each of whose queries attends to a whole row
 
 
 class _MissingTokens(NamedTuple):
-    """A trunk that enters a row; row `source` already holds the trunk's first `columns` tokens."""
+    """A trunk that enters a row, and whose first `columns` tokens need not be computed.
+
+    Row `source` holds the keys and values of these first tokens.
+    """
 
     entry: RowEntry
     source: int
@@ -73,11 +76,15 @@ class KeepingPhase(Phase):
 
     @property
     def _fills_rows_early(self) -> bool:
-        """False while the feed is open, so that a next turn can enter the row of an ended turn."""
+        """Whether rows are filled before the branches that ended are yielded.
+
+        This is False while the feed is open. Rows are then filled after the feed has returned the
+        next turns, so that a next turn can enter the row of the turn that ended.
+        """
         return not self._feed_queue.is_open
 
     def _admit(self) -> Iterator[DecodedBranch]:
-        """Adds the feed's input to the queue, or keeps the input for a following phase.
+        """Adds the feed's input to the queue or, if it does not fit, keeps it for a later phase.
 
         Yields the branches of budget 0, which end at once without tokens.
         """
@@ -97,10 +104,11 @@ class KeepingPhase(Phase):
                 yield DecodedBranch(i, np.zeros(0, np.int32), np.zeros(0, np.float32), LENGTH)
 
     def _jobs_of(self, more: BranchSet) -> list[list[RowJob]]:
-        """The jobs of further branches, for each shard.
+        """The row jobs of further branches, for each shard.
 
-        The total work is set to 1, so that every branch gets a row of its own. Trunks that are
-        equal now will differ after their next turn.
+        Branches on equal trunks have different trunks after their next turn, so every branch needs
+        a row of its own. The phase's total work is given to `assign` as 1, which makes a separate
+        job of every branch.
         """
         work = self._collector.not_ended * self._longest_budget
         started = StartedPhase(
@@ -112,7 +120,10 @@ class KeepingPhase(Phase):
         return assign(more, len(self._waiting_jobs), self._sizes.rows, started)
 
     def _shard_of(self, more: BranchSet) -> dict[int, int]:
-        """For each trunk whose beginning some row holds, the shard that holds most of the trunk."""
+        """For each trunk whose beginning is in a row, the shard with the longest such beginning.
+
+        The result is empty if there is only one shard.
+        """
         num_shards = len(self._row_tokens)
         if num_shards == 1:
             return {}
@@ -124,17 +135,17 @@ class KeepingPhase(Phase):
         return shard_of
 
     def _fits(self, more: BranchSet, jobs: list[list[RowJob]]) -> bool:
-        """Whether the window, the slots and the queue have room for further branches."""
+        """Whether further branches fit the window's columns, the slots' columns and the queue."""
         sizes, items = self._sizes, [sum(len(x.items) for x in of_shard) for of_shard in jobs]
         if more.longest > sizes.columns or max(more.budgets, default=0) > sizes.width:
             return False
         return bool((self._num_items + items).max() < sizes.queue)
 
     def _enqueue(self, more: BranchSet, jobs: list[list[RowJob]], trunk: int, branch: int) -> None:
-        """Adds the branches of `more` to the queue. Each job reserves a row at once, or waits.
+        """Adds the branches of `more` to the queue; their jobs reserve rows or wait for rows.
 
-        `trunk` and `branch` are the numbers of the first trunk and branch of `more` in
-        `branch_set`.
+        `trunk` and `branch` are the numbers that the first trunk and the first branch of `more`
+        have in `branch_set`.
         """
         order = [[i for job in of_shard for i in job.items] for of_shard in jobs]
         match = first_states(self._programs.table, more)
@@ -150,7 +161,11 @@ class KeepingPhase(Phase):
         self._budgets += [sum(job.work for job in of_shard) for of_shard in jobs]
 
     def _wait(self, shard: int, jobs: list[RowJob]) -> None:
-        """Reserves the free row that a job's trunk continues; a job without such a row waits."""
+        """Reserves a row for each job, or lets the job wait.
+
+        A job reserves a free row if the job's trunk begins with all tokens of that row. A job waits
+        if there is no such row or if its trunk must be computed whole.
+        """
         for job in jobs:
             if not self._is_whole(job.trunk):
                 columns = self._common(shard, self.branch_set.trunks[job.trunk])
@@ -169,6 +184,7 @@ class KeepingPhase(Phase):
     def _entries(self, shard: int) -> list[RowEntry]:
         """The jobs that enter rows now, including those with a reserved row.
 
+        A trunk's home row is the row that held the trunk's longest beginning when its job arrived.
         Waiting jobs whose home row has become free get rows first. In the result, jobs that enter
         their home row are last, because other jobs may still copy tokens from these rows.
         """
@@ -201,12 +217,16 @@ class KeepingPhase(Phase):
         return self.branch_set.scored[trunk] or self._accepted_prefixes.may_accept[trunk]
 
     def _common(self, shard: int, ids: list[int]) -> np.ndarray:
-        """i64[W] for each row, the length of the beginning that the row shares with `ids`."""
+        """For each row, the number of first tokens that the row shares with `ids`, i64[W]."""
         is_other = self._row_tokens[shard, :, : len(ids)] != np.array(ids, np.int32)
         return np.where(is_other.any(axis=1), is_other.argmax(axis=1), len(ids))
 
     def _fill(self, all_entries: RowEntries) -> None:
-        """Writes trunks into rows, first the trunks whose beginnings could be overwritten."""
+        """Writes trunks into rows.
+
+        Trunks whose beginnings are in rows come first, because writing the others could overwrite
+        these rows.
+        """
         all_missing: list[list[_MissingTokens]] = [[] for _ in all_entries]
         others: RowEntries = [[] for _ in all_entries]
         for shard, entries in enumerate(all_entries):
@@ -232,7 +252,7 @@ class KeepingPhase(Phase):
         super()._fill(others)
 
     def _missing_tokens(self, shard: int, entry: RowEntry) -> _MissingTokens | None:
-        """The missing tokens of an entering trunk, if a row holds the trunk's beginning.
+        """The missing tokens of an entering trunk if a row holds the trunk's beginning.
 
         Returns None if the whole trunk must be computed, or if a row holds the whole trunk.
         """
@@ -247,7 +267,7 @@ class KeepingPhase(Phase):
         return missing
 
     def _after_part(self, missing: _MissingTokens) -> _MissingTokens | None:
-        """What is missing after the next `_part_length` tokens are computed; None if nothing is."""
+        """The tokens that are still missing after the next `_part_length` tokens, or None."""
         columns = missing.columns + self._part_length
         is_over = columns >= len(self._tokens_of(missing.entry))
         return None if is_over else _MissingTokens(missing.entry, missing.entry.row, columns)
@@ -256,7 +276,10 @@ class KeepingPhase(Phase):
         return self._tokens_of(missing.entry)[missing.columns :][: self._part_length]
 
     def _compute_all(self, all_missing: list[list[_MissingTokens]]) -> None:
-        """Computes the `_part` of each trunk, in order, in prefills of as many trunks as fit."""
+        """Computes the next part (`_part`) of the missing tokens of each trunk.
+
+        The trunks are computed in order, and each prefill takes as many of them as fit.
+        """
         while any(all_missing):
             parts = [[*map(self._part, of_shard[: self._sizes.batch])] for of_shard in all_missing]
             fits = fit_prefill(parts, self._place_counts(self._part_length), shares=False)

@@ -14,13 +14,20 @@ from vinejax.model.sharding import ROWS
 
 @dataclasses.dataclass(frozen=True)
 class CacheLayout:
-    """The order of a cache's axes: b rows, slots or pages; k KV heads; s columns; h head width."""
+    """The order of a cache's axes, which is a string with one letter per axis.
+
+    The letters are: b for rows, slots or pages; k for KV heads; s for columns; h for the head
+    width.
+    """
 
     axes: str
 
     @property
     def spec(self) -> Spec:
-        """Splits rows, slots or pages over the shards, and KV heads over the tensor axis."""
+        """The PartitionSpec of a cache.
+
+        It splits rows, slots or pages over the shards, and KV heads over the tensor axis.
+        """
         split_over = {"b": ROWS, "k": TENSOR}
         return Spec(*(split_over.get(axis) for axis in self.axes))
 
@@ -38,7 +45,7 @@ class CacheLayout:
         return jnp.einsum(f"bskh->{self.axes}", x)
 
     def take(self, cache: jax.Array, sequences: Int[Array, " M"]) -> jax.Array:
-        """The cache with only these sequences, in this order."""
+        """A cache of only these `sequences` (rows, slots or pages), in the given order."""
         return jnp.take(cache, sequences, axis=self.axes.index("b"))
 
     def write(
@@ -46,7 +53,7 @@ class CacheLayout:
     ) -> jax.Array:
         """The cache with the first T columns of these sequences replaced by x.
 
-        Sequence numbers past the last one are dropped.
+        Entries of x are dropped if their sequence number is past the cache's last sequence.
         """
         places = {"b": sequences, "s": slice(x.shape[1])}
         index = tuple(places.get(axis, slice(None)) for axis in self.axes)
@@ -61,11 +68,11 @@ class CacheLayout:
         return jnp.einsum(f"{self.axes}->{layout.axes}", cache)
 
     def products(self, q: Float[Array, "B K G H"], keys: jax.Array) -> Float[Array, "B K G S"]:
-        """The product q . k of every query with every column, in float32."""
+        """The product q . k of each query with each column of its sequence, in float32."""
         return jnp.einsum(f"bkgh,{self.axes}->bkgs", q, keys, preferred_element_type=jnp.float32)
 
     def mix(self, weights: Float[Array, "B K G S"], values: jax.Array) -> Float[Array, "B K G H"]:
-        """The weighted sum of the values of all columns, in float32."""
+        """For each query, the weighted sum of its sequence's values, in float32."""
         weights, letters = weights.astype(values.dtype), f"bkgs,{self.axes}->bkgh"
         return jnp.einsum(letters, weights, values, preferred_element_type=jnp.float32)
 
@@ -83,7 +90,10 @@ class SeparateKV:
     layout: CacheLayout = dataclasses.field(default=WINDOW, metadata=dict(static=True))
 
     def with_rows(self, rows: Int[Array, " B"], k: jax.Array, v: jax.Array) -> "SeparateKV":
-        """The layer with new keys and values [B, T, K, H] in `rows`; rows >= W are ignored."""
+        """The layer with new keys and values [B, T, K, H] in `rows`.
+
+        They replace the first T columns. Row numbers of W or more are ignored.
+        """
         keys, values = self.layout.write(self.keys, rows, k), WINDOW.write(self.values, rows, v)
         return dataclasses.replace(self, keys=keys, values=values)
 
@@ -98,10 +108,10 @@ class JoinedKV(NamedTuple):
     kv: jax.Array  # [W, K, S, 2 * H] in a window, [P, K, BLOCK, 2 * H] in a pool
 
     def with_rows(self, rows: Int[Array, " B"], k: jax.Array, v: jax.Array) -> "JoinedKV":
-        """The same as `SeparateKV.with_rows`."""
+        """Does the same as `SeparateKV.with_rows`."""
         return JoinedKV(WINDOW.write(self.kv, rows, jnp.concatenate([k, v], axis=-1)))
 
     def of_rows(self, rows: Int[Array, " B"]) -> tuple[jax.Array, jax.Array]:
-        """The same as `SeparateKV.of_rows`."""
+        """Does the same as `SeparateKV.of_rows`."""
         k, v = jnp.split(WINDOW.read(self.kv, rows), 2, axis=-1)
         return k, v

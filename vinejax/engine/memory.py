@@ -47,7 +47,7 @@ class EngineSettings:
 
 
 class PhaseSize(NamedTuple):
-    """The number and lengths of a phase's trunks and branches, over all shards."""
+    """The numbers and the largest lengths of a phase's trunks and branches, over all shards."""
 
     trunks: int
     branches: int
@@ -56,7 +56,7 @@ class PhaseSize(NamedTuple):
 
 
 def cache_bytes(model: Decoder, mesh: AnyMesh, columns: int) -> int:
-    """The bytes per device that this many `columns` of slots or rows take."""
+    """The bytes per device of `columns` columns, with keys and values of all layers."""
     cfg, heads = model.cfg, num_kv_heads(model, mesh) // mesh.shape["tensor"]
     item_bytes = jnp.dtype(model.compute.dtype).itemsize
     return 2 * cfg.num_layers * heads * columns * cfg.head_dim * item_bytes
@@ -69,7 +69,7 @@ def phase_bytes(model: Decoder, mesh: AnyMesh, sizes: Sizes) -> int:
 
 
 def memory_to_use(mesh: Mesh) -> int:
-    """The default for the most bytes of keys and values on each device."""
+    """The most bytes of keys and values per device if the user sets no limit."""
     stats = mesh.local_devices[0].memory_stats() or {}
     if "bytes_limit" not in stats:
         return int(HOST_SHARE * host_memory() / len(mesh.local_devices))
@@ -82,8 +82,9 @@ def fit_memory(
 ) -> tuple[int, int]:  # fmt: skip
     """The numbers of slots and rows, reduced to fit `memory` bytes per device.
 
-    A slot has up to `width` columns, and may wait for memory. If MIN_ROWS rows do not fit, slots
-    are reduced, too. Raises RoomError if one row and one slot of `width` columns do not fit.
+    A slot has up to `width` columns. With a paged `storage` a slot may have to wait for pages. Rows
+    are reduced first. Slots are reduced, too, if MIN_ROWS rows do not fit beside all slots. Raises
+    RoomError if one row and one slot of `width` columns do not fit.
     """
     row_bytes, whole = cache_bytes(model, mesh, columns), cache_bytes(model, mesh, width)
     if row_bytes + whole > memory:
@@ -172,7 +173,10 @@ def sizes_of(
 
 
 def queue_size(branches: int) -> int:
-    """The length of a shard's queue. `decode._offers` needs an entry after the last item."""
+    """The length of a shard's queue for this many branches.
+
+    There is room for an entry after the last item, because `decode._offers` reads this entry.
+    """
     return bucket(branches + 1, least=1024)
 
 

@@ -1,5 +1,7 @@
 """The host's side of one phase of generation.
 
+A phase decodes a set of branches with arrays of fixed shapes, in chunks of decode steps.
+
 While the devices decode a chunk, the host reads the trace of the previous chunk, moves waiting jobs
 into rows that have become free, and yields the branches that have ended.
 """
@@ -50,7 +52,7 @@ HALVINGS = 2  # a prefill's arrays have all, half or a quarter of the window's c
 
 
 class PhasePrograms(NamedTuple):
-    """The arguments of compiled programs that stay the same during a phase."""
+    """Those arguments of the compiled programs that are given when a phase begins."""
 
     config: DecodeConfig
     drains: tuple[Sizes, ...]  # shapes for the last branches (`drain.py`)
@@ -63,7 +65,7 @@ class PhasePrograms(NamedTuple):
 
 
 class RowEntry(NamedTuple):
-    """A job that is entering a row."""
+    """A row job that is entering a row of the window."""
 
     row: int
     job: RowJob
@@ -83,7 +85,7 @@ class StartedChunk(NamedTuple):
 
 
 class Phase:
-    """The decoding of all branches of `jobs`, a list of jobs per shard.
+    """The decoding of all branches of `jobs`, which has a list of row jobs per shard.
 
     `KeepingPhase` also decodes the branches that `feed_queue` receives while the phase runs.
     """
@@ -124,8 +126,8 @@ class Phase:
     def run(self) -> Iterator[DecodedBranch]:
         """Yields branches as they end, in no fixed order, while the devices decode the others.
 
-        Raises DivergedError with the branch and its trunk if logits are not finite. Raises Stopped
-        before a chunk of decoding if the run received a signal to stop.
+        Raises DivergedError if logits are not finite; its message names the branch and the trunk.
+        Raises Stopped before a chunk of decoding if the run received a signal to stop.
         """
         watch = Watch()
         start = time.perf_counter()
@@ -149,9 +151,10 @@ class Phase:
             previous = chunk
 
     def trunk_logprobs(self) -> list[np.ndarray]:
-        """The log-probabilities of each trunk's tokens, f32[length], or f32[0] if not scored.
+        """For each trunk, the log-probabilities f32[length] of its own tokens.
 
-        Raises DivergedError with the trunk if log-probabilities are not finite.
+        A trunk that is not scored has f32[0]. Raises DivergedError, whose message names the trunk,
+        if log-probabilities are not finite.
         """
         by_trunk = [np.zeros(0, np.float32)] * len(self.branch_set.trunks)
         for trunk, batch, place in self._trunk_logprobs:
@@ -176,7 +179,7 @@ class Phase:
         self._fill([self._entries(shard) for shard in range(len(self._waiting_jobs))])
 
     def _fill(self, all_entries: RowEntries) -> None:
-        """Copies resident trunks into their new rows, then prefills the other trunks."""
+        """Copies the trunks that are already in the window, then prefills the other trunks."""
         resident, computed, copied = [], [], []
         for entries in all_entries:
             resident.append([entry for entry in entries if entry.source >= 0])
@@ -195,7 +198,11 @@ class Phase:
         self._in_batches(copied, self._copy)
 
     def _entries(self, shard: int) -> list[RowEntry]:
-        """The jobs that enter rows now. Jobs enter only if a batch, or all waiting jobs, fit."""
+        """The jobs that enter rows now.
+
+        There are none unless the free rows suffice for a whole prefill batch or for all waiting
+        jobs.
+        """
         waiting = self._waiting_jobs[shard]
         free = np.flatnonzero(self._row_left[shard] == 0).tolist()
         if len(free) < min(self._sizes.batch, len(waiting)):
@@ -214,16 +221,19 @@ class Phase:
         return entries
 
     def _row_for(self, shard: int, job: RowJob, free: list[int], holders: list[int]) -> int:
-        """The free row that a job enters, if possible one of `holders`, which hold its trunk."""
+        """The free row that a job enters.
+
+        If possible, this is one of `holders`, the rows that already hold the job's trunk.
+        """
         return next((row for row in holders if row in free), free[0])
 
     def _take(self, shard: int, row: int, job: RowJob) -> None:
-        """Reserves a row, which the job enters before the next chunk."""
+        """Reserves a row for a job, which enters this row before the next chunk."""
         self._row_trunk[shard, row], self._row_left[shard, row] = job.trunk, len(job.items)
         self._row_served_from[shard, row] = self._num_chunks
 
     def _in_batches(self, entries: RowEntries, run: Callable[[RowEntries], None]) -> None:
-        """Calls `run` with successive batches of each shard's entries."""
+        """Calls `run` once for each batch, with the next entries of every shard."""
         size = self._sizes.batch
         for start in range(0, max(map(len, entries)), size):
             run([of_shard[start : start + size] for of_shard in entries])
@@ -232,7 +242,7 @@ class Phase:
         return self.branch_set.trunks[entry.job.trunk]
 
     def _prefill_all(self, computed: RowEntries) -> None:
-        """Computes the trunks of each shard, as many at a time as fit, the longest ones first.
+        """Computes the trunks of each shard, as many per prefill as fit, the longest first.
 
         If padding is skipped, trunks that begin alike are computed together to share tokens.
         """
@@ -250,13 +260,16 @@ class Phase:
             left = [of_shard[count:] for of_shard, count in pairs]
 
     def _place_counts(self, length: int) -> list[int]:
-        """`unpadded_prefill.place_counts` for this phase's batch, of trunks of `length` tokens."""
+        """The result of `unpadded_prefill.place_counts` for trunks of `length` tokens."""
         return place_counts(platform_of(self._mesh), self._sizes.batch, length)
 
     def _compact_places(
         self, trunks: list[list[list[int]]], length: int, num_places: int | None, shares: bool
     ) -> CompactPlaces | None:
-        """The places at which trunks are computed; None if padding is computed, too."""
+        """The places (`unpadded_prefill.py`) at which the trunks' tokens are computed.
+
+        Returns None if `num_places` is None, which means that padding is computed, too.
+        """
         if num_places is None:
             return None
         batch = self._sizes.batch
@@ -301,7 +314,10 @@ class Phase:
             return
 
         def search(search_items: SearchItems) -> SearchResult:
-            """Moves the items of these trunks past accepted tokens, and returns the result."""
+            """Lets items of the queue skip the tokens that they accept from these trunks.
+
+            Returns the result of the search.
+            """
             config, programs = self._programs.config, self._programs
             # A search computes as many logits at a time as a decode step.
             settings = SearchConfig(
@@ -351,7 +367,7 @@ class Phase:
     # --- decoding ---
 
     def _decode(self) -> StartedChunk:
-        """Starts the next chunk, after a move to a drain if few enough branches are left."""
+        """Starts the next chunk. If few enough branches are left, they first move to a drain."""
         old_slots = self._move_to_drain()
         # With several hosts a NumPy value is replicated; a jax array would belong to this host.
         trunks_wait = np.array(any(self._waiting_jobs) or self._feed_queue.is_open)
@@ -365,7 +381,11 @@ class Phase:
         return StartedChunk(self._num_chunks - 1, self._accepted_prefixes.take(), old_slots, trace)
 
     def _move_to_drain(self) -> jax.Array | None:
-        """Moves the branches to the smallest fitting `_drains`, if any; returns their old slots."""
+        """Moves the branches to the smallest of `_drains` that has room for them.
+
+        Returns the former number of each slot, or None without a move. There is no move if no drain
+        has room, if a job waits for a row, or if the feed is open.
+        """
         if any(self._waiting_jobs) or self._feed_queue.is_open:
             return None
         remaining = self._collector.not_ended.max()
@@ -381,7 +401,7 @@ class Phase:
         return old_slots
 
     def _in_sizes(self, sizes: Sizes) -> DecodeConfig:
-        """The settings of the decode program for the sizes of the phase or of a drain.
+        """The settings of the decode program with `sizes`, those of the phase or of a drain.
 
         On one shard a chunk ends early when the next drain can begin. Several shards move to a
         drain together, so none of their chunks ends early.
@@ -391,7 +411,7 @@ class Phase:
         return dataclasses.replace(config, sizes=sizes, drained_at=drained_at)
 
     def _collect(self, chunk: StartedChunk) -> list[DecodedBranch]:
-        """The branches that ended in a chunk, from its trace."""
+        """Waits for the trace of a chunk, and returns the branches that ended in the chunk."""
         start = time.perf_counter()
         old_slots, (steps, left) = jax.tree.map(
             np.asarray, jax.device_get((chunk.old_slots, chunk.trace))

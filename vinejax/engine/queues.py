@@ -37,8 +37,8 @@ def longer_queue(
 ) -> Queue:
     """The queue with the branches of further `jobs` after the earlier items of each shard.
 
-    `total`, i64[Z], is the sum of the budgets of all earlier items. A queue has room for one entry
-    after its last item.
+    `total`, i64[Z], is the sum of the budgets of all earlier items. The entry after the last item
+    is written, too, because it holds the sum of all budgets.
     """
     counts = [sum(len(job.items) for job in of_shard) for of_shard in jobs]
     size = -(-(max(counts) + 1) // BLOCK) * BLOCK
@@ -57,7 +57,10 @@ def longer_queue(
 def _fields(
     branch_set: BranchSet, match: list[int], jobs: list[list[RowJob]], size: int
 ) -> list[np.ndarray]:
-    """The fields of a `Queue` on the host, [Z, size]; entries after the last item are padding."""
+    """The fields of a `Queue` as NumPy arrays [Z, size].
+
+    Entries after the last item of a shard are padding.
+    """
     shape = (len(jobs), size)
     position, token, budget, matches = np.ones((4, *shape), np.int32)
     seed = np.zeros((*shape, 2), np.uint32)
@@ -75,7 +78,10 @@ def _fields(
 
 @functools.partial(jax.jit, static_argnames="mesh")
 def _written(mesh: Mesh, queue: Queue, block: Queue, place: Int[Array, " F"]) -> Queue:
-    """The queue with the entries of `block` at each `place`; places past the end are dropped."""
+    """The queue after each entry of `block` was written at its `place` in the queue.
+
+    Entries with a place past the queue's end are dropped.
+    """
 
     def one_shard(queue: Queue, block: Queue, place: jax.Array) -> Queue:
         return jax.tree.map(lambda old, new: old.at[place].set(new, mode="drop"), queue, block)

@@ -1,8 +1,8 @@
 """The ring, a cache with columns that all slots share, which XLA reads.
 
-In a step all slots write the same column, whose number is the step modulo the width. A slot sees
-the age + 1 newest columns. The columns are divided into blocks, each an array, so that a step can
-skip a block of which no slot sees a column.
+In a step all slots write the same column, whose number is the step modulo the width. A slot
+that has drawn `age` tokens sees the age + 1 newest columns. The columns are divided into blocks.
+Each block is a separate array, so that a step can skip a block of which no slot sees a column.
 """
 
 import dataclasses
@@ -34,7 +34,10 @@ class RingLayout(NamedTuple):
 
 
 class RingLayer(NamedTuple):
-    """A layer's blocks. Each block has its columns of all slots, in the ring's layout."""
+    """The blocks of one layer, in the ring's layout.
+
+    Each block has a part of the ring's columns, for all slots.
+    """
 
     keys: list[jax.Array]
     values: list[jax.Array]
@@ -95,7 +98,10 @@ class RingStorage(Storage):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Ring(Cache):
-    """The ring of one shard, or of all shards, whose slots then follow one another."""
+    """The ring of one shard or of all shards.
+
+    In a ring of all shards, the slots of all shards follow one another on one axis.
+    """
 
     layers: list[RingLayer]
     storage: RingStorage = dataclasses.field(metadata=dict(static=True))
@@ -108,7 +114,10 @@ class Ring(Cache):
     def reserve(
         self, occupied: Bool[Array, " B"], age: Int[Array, " B"]
     ) -> tuple["Ring", Bool[Array, " B"]]:
-        """The same ring, and False for all slots, as each has columns for the largest budget."""
+        """The same ring, and False for all slots.
+
+        No slot waits, because every slot has as many columns as the largest budget.
+        """
         return self, jnp.zeros_like(occupied)
 
     def attention(self, step: DecodeStep) -> Attend:
@@ -150,9 +159,10 @@ class Ring(Cache):
 
 
 def ring_blocks(width: int, platform: str) -> int:
-    """The number of blocks of a ring of `width` columns: one per 32 columns, from 1 to 8.
+    """The number of blocks of a ring, which has one block per 32 of its `width` columns.
 
-    On a GPU there is one block, since a condition in a loop costs a round trip to the host.
+    The number is at least 1 and at most 8. On a GPU there is one block, since a condition in a loop
+    costs a round trip to the host.
     """
     return 1 if platform == "gpu" else max(1, min(8, width // 32))
 
@@ -163,8 +173,8 @@ def write_column(
 ) -> list[jax.Array]:
     """The ring with the new key or value of every slot in the current column.
 
-    One column of every block is written: outside the current block, with its own old content.
-    Choosing the block at run time would copy all blocks.
+    One column of every block is written. Blocks other than the current one get their own old column
+    again, because choosing the block at run time would copy all blocks.
     """
     axis = layout.column_axis
     block = ring[0].shape[axis]
@@ -190,7 +200,7 @@ def ring_part(
     rule: AttentionRule,
     layout: RingLayout,
 ) -> Part:
-    """The softmax part over a slot's own tokens, in the columns of the last `age + 1` steps.
+    """The softmax part over the columns of the last `age + 1` steps, for each slot.
 
     A block of which no slot sees a column is not read. Blocks are separate arrays because a slice
     of one array would be copied before it is read; `lax.cond` reads an array in place.

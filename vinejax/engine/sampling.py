@@ -26,7 +26,10 @@ BITS = 30  # bits of a float in [0, 2) that are not always 0
 
 
 class Form(NamedTuple):
-    """The order in which a platform's devices read probabilities [B, V]. No token depends on it."""
+    """The order in which a platform's devices read probabilities [B, V].
+
+    The order affects only the speed; the same tokens are drawn.
+    """
 
     bits: int  # bits of a threshold that one pass settles; a divisor of BITS
     rows: int  # sequences per tile of memory; their blocks lie together to avoid a copy
@@ -138,7 +141,7 @@ class _CdfSums(NamedTuple):
     blocks: Float[Array, "tiles n rows BLOCK"]  # weights, with `rows` sequences in a tile
 
     def inside(self, block: Int[Array, " B"]) -> Float[Array, "B BLOCK"]:
-        """The weights in one block of each sequence."""
+        """For each sequence, the weights in its block number `block`."""
         rows, sequences = self.blocks.shape[2], jnp.arange(block.shape[0])
         return self.blocks[sequences // rows, block, sequences % rows]
 
@@ -155,7 +158,7 @@ def _cdf_sums(weights: Float[Array, "B V"], axis: str | None, form: Form) -> _Cd
 
 
 def _before(cumulative: Float[Array, "B n"], index: Int[Array, " B"]) -> Float[Array, " B"]:
-    """The weight of all entries before the one at `index`, for each sequence."""
+    """For each sequence, the total weight of the entries before entry `index`."""
     sequences = jnp.arange(cumulative.shape[0])
     return jnp.where(index > 0, cumulative[sequences, index - 1], 0.0)
 
@@ -184,11 +187,12 @@ def inverse_cdf(
 
 
 class DrawIntervals(NamedTuple):
-    """The numbers u for which `inverse_cdf` draws a given token, per sequence.
+    """For each sequence, the numbers u for which `inverse_cdf` draws a given token.
 
-    The last axis covers the stages of the search: devices, blocks, entries of a block. A stage
-    finds the token's entry if low <= goal < high, where the first goal is u * `total`. The next
-    stage's goal is smaller by `before`, the weight before this entry.
+    The last axis covers the stages of the search: devices, blocks, entries of a block. Each stage
+    looks for the entry at which the cumulative weight passes a goal. In the first stage the goal is
+    u * `total`. The stage finds the token's entry if low <= goal < high. The next stage's goal is
+    smaller by `before`, the weight before this entry.
     """
 
     total: Float[Array, " B"]  # total weight; the first goal is u * total
@@ -200,7 +204,10 @@ class DrawIntervals(NamedTuple):
 def _goals(
     weights: Float[Array, "B n"], cumulative: Float[Array, "B n"], index: Int[Array, " B"]
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(low, high, before), each [B], of a `DrawIntervals` stage with the entry at `index`."""
+    """The fields (low, high, before), each [B], of one stage of `DrawIntervals`.
+
+    The token's entry in this stage is at `index`.
+    """
     reached = jnp.where(weights > 0, cumulative, 0.0)
     most = reached.max(axis=-1)
     is_earlier = jnp.arange(reached.shape[-1]) < index[:, None]
@@ -247,7 +254,10 @@ def kept_probs(
     axis: str | None = None,
     form: Form = PLAIN,
 ) -> Float[Array, "B V"]:
-    """The probabilities, with 0 for tokens outside top-k and, of the others, outside top-p."""
+    """The probabilities, with 0 for the tokens that top-k or top-p removes.
+
+    Top-k is applied first. Top-p then refers to the tokens that top-k keeps.
+    """
     kept = probs
     if top_k:
         ones = jnp.ones_like(probs)

@@ -31,12 +31,18 @@ class Queries(NamedTuple):
 
     @property
     def position(self) -> jax.Array:
-        """i32[B] the index in the sequence of the token that the step passes through the model."""
+        """The index, i32[B], of the token that the step passes through the model.
+
+        It counts from the beginning of the slot's whole sequence.
+        """
         return self.visible + self.age
 
 
 class Lanes(NamedTuple):
-    """The lane of each slot's query. A slot has one lane, on the row that it reads."""
+    """The lanes of a step, which are the places for queries on the rows of the window.
+
+    A busy slot has one lane, on the row that the slot reads.
+    """
 
     lane: jax.Array  # i32[B] lane of the slot; W * E if idle
     slot: jax.Array  # i32[W * E] slot of the lane; B if empty
@@ -45,7 +51,7 @@ class Lanes(NamedTuple):
 
 
 def assign_lanes(queries: Queries, rows: int, lanes: int) -> Lanes:
-    """Lanes for the busy slots, grouped by row; a row has at most `lanes`."""
+    """Gives each busy slot a lane of the row that the slot reads; a row has `lanes` lanes."""
     busy, row = queries.busy, queries.row
     num_slots = row.shape[0]
     on_row = (row[:, None] == jnp.arange(rows)) & busy[:, None]
@@ -61,7 +67,10 @@ def assign_lanes(queries: Queries, rows: int, lanes: int) -> Lanes:
 
 
 def softmax_part(scores: Float[Array, "B K G S"], layout: CacheLayout, values: jax.Array) -> Part:
-    """The softmax part over these columns, with the sum 0 for a query that sees no column."""
+    """The softmax part over the columns of `scores` and `values`.
+
+    For a query that sees no column the sum is 0.
+    """
     top = jnp.max(scores, axis=-1, keepdims=True)
     weights = jnp.exp(scores - jnp.where(jnp.isfinite(top), top, 0.0))
     return layout.mix(weights, values), top, weights.sum(axis=-1, keepdims=True)

@@ -31,11 +31,12 @@ class RowJob:
 
 
 def window_shape(slots: int, trunks: int, branches: int) -> tuple[int, int]:
-    """The rows, and lanes per row, with which `branches` on `trunks` keep a shard's `slots` busy.
+    """The number of rows and of lanes per row that keep a shard's `slots` busy.
 
-    A row stays occupied until its longest branch ends, which takes about LONG_TAIL times the mean
-    length. On average one in LONG_TAIL branches of the resident trunks is being decoded. The rows
-    should therefore hold LONG_TAIL times as many branches as there are slots.
+    The phase has this many `branches` on this many `trunks`. A row stays occupied until its longest
+    branch ends, which takes about LONG_TAIL times the mean length. On average one in LONG_TAIL
+    branches of the resident trunks is being decoded. The rows should therefore hold LONG_TAIL times
+    as many branches as there are slots.
     """
     # A power of 2, rounded down, so that few shapes are compiled.
     branches_per_trunk = 1 << max(branches // trunks, 1).bit_length() - 1
@@ -45,7 +46,11 @@ def window_shape(slots: int, trunks: int, branches: int) -> tuple[int, int]:
 
 
 def lanes_per_row(slots: int, rows: int, min_lanes: int = 1) -> int:
-    """The lanes per row with which all rows together have LANES_PER_SLOT lanes per slot."""
+    """The number of lanes per row that gives about LANES_PER_SLOT lanes per slot.
+
+    The lanes of all rows are counted together. A row has at least `min_lanes` lanes, but not more
+    lanes than there are slots.
+    """
     lanes = -(-LANES_PER_SLOT * slots // rows)
     if lanes >= 4:
         lanes = -(-lanes // 4) * 4
@@ -112,7 +117,10 @@ def assign(
 
 
 def _in_order(jobs: list[RowJob], lengths: Sequence[int], first: int) -> list[RowJob]:
-    """A shard's jobs in the order in which they enter rows; `first` is their first item."""
+    """A shard's jobs in the order in which they enter rows.
+
+    `first` is the index in the queue of the first item of the first job.
+    """
     ordered = []
     for job in sorted(jobs, key=lambda x: (-x.work.bit_length(), -lengths[x.trunk])):
         ordered.append(dataclasses.replace(job, first=first))

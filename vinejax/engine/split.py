@@ -93,7 +93,10 @@ def vocab_axis(model: Decoder, mesh: AnyMesh) -> str | None:
 
 
 def weight_specs(model: Decoder, mesh: AnyMesh, weights: Weights) -> dict[str, Any]:
-    """A PartitionSpec for each weight of the decoding copy; `weights` are its arrays or shapes."""
+    """A PartitionSpec for each weight of the decoding copy.
+
+    `weights` has the arrays of the copy, or their shapes.
+    """
     turned = transposed(mesh)
 
     def of_end(path: KeyPath, _: object) -> Spec:
@@ -158,12 +161,15 @@ def abstract_weights(model: Decoder, mesh: AnyMesh, params: Params) -> Weights:
 
 
 def _gives_heads(path: KeyPath) -> bool:
-    """Whether the last axes of a weight are the heads of q, k or v."""
+    """Whether the last axes of the weight at `path` are the heads of q, k or v."""
     return len(path) > 1 and path[-2].key in HEADS and path[-1].key != LORA_A
 
 
 def readable(mesh: Mesh, tree: Tree) -> Tree:
-    """The arrays, replicated so that every host can read them and make the same decisions."""
+    """The arrays of `tree`, replicated so that every host can read all of them.
+
+    All hosts can then make the same decisions.
+    """
     if not mesh.is_multi_process:
         return tree
     return lax.with_sharding_constraint(tree, NamedSharding(mesh, REPLICATED))

@@ -30,14 +30,17 @@ class EngineStats:
 
     @property
     def queued_utilisation(self) -> float:
-        """The fraction of the slot-steps during which some branch waited that produced a token.
+        """The fraction of queued slot-steps that produced a token.
 
-        A branch waits for a slot or for a page.
+        A slot-step is queued if some branch waits for a slot or for a page during the step.
         """
         return self.queued_tokens / max(self.queued_slot_steps, 1)
 
     def mark(self) -> "EngineStats":
-        """A copy for `minus`. Then sets `self.cache_bytes` to 0, to count only later phases."""
+        """A copy of the counts, to be passed to `minus` later.
+
+        Also sets `self.cache_bytes` to 0, so that it covers only the phases after this call.
+        """
         earlier = dataclasses.replace(self)
         self.cache_bytes = 0
         return earlier

@@ -17,11 +17,12 @@ HIT = -1
 
 
 def stop_table(stop: tuple[str, ...], texts: Sequence[str]) -> np.ndarray:
-    """i32[A, V] the next state for each state and token; HIT if a stop string is complete.
+    """The table i32[A, V] of the next state for each state and token.
 
-    A state is the longest suffix of the text that is also a prefix of a stop string; in state 0 it
-    is empty. A = 0 without stop strings. A character that is spread over several tokens leads to
-    state 0. The device may therefore miss a stop string with such a character; the host does not.
+    The next state is HIT if the token completes a stop string. A state is the longest suffix of the
+    text so far that is also a prefix of a stop string; in state 0 it is empty. A = 0 without stop
+    strings. A character that is spread over several tokens leads to state 0. The device may
+    therefore miss a stop string with such a character; the host does not.
 
     In the tokens' texts, a run of characters that no stop string contains is replaced by one such
     character. Tokens whose texts are then equal share a walk through the automaton, so a large
@@ -50,9 +51,11 @@ def stop_table(stop: tuple[str, ...], texts: Sequence[str]) -> np.ndarray:
 
 
 def _letter_table(stop: tuple[str, ...], letters: dict[str, int]) -> np.ndarray:
-    """i32[A + 1, L + 1] the state after one of the L `letters`; column L: other characters.
+    """The table i32[A + 1, L + 1] of the next state for each state and character.
 
-    The last row belongs to HIT, whose index is -1. All of its entries are HIT.
+    Column i < L belongs to the letter with number i in `letters`. Column L belongs to all
+    characters that are not in `letters`. The last row belongs to HIT, whose index is -1. All of its
+    entries are HIT.
     """
     texts = {s[:n] for s in stop for n in range(len(s) + 1)}
     prefixes = sorted(texts, key=lambda text: (len(text), text))  # the same on every host

@@ -75,7 +75,10 @@ class Traces:
         bounds = list(itertools.pairwise([0, *past.tolist()]))
 
         def gathered(steps: np.ndarray) -> list[np.ndarray]:
-            """Each branch's entries, as views of one array. Copies would take twice as long."""
+            """For each branch that ended, its entries of `steps`.
+
+            The entries are views of one array. Separate copies would take twice as long.
+            """
             values = steps.reshape(-1).take(source)
             return [values[first:last] for first, last in bounds]
 
@@ -102,7 +105,10 @@ class Traces:
         )
 
     def _keep(self, steps: HostSteps, step_counts: np.ndarray) -> None:
-        """Stores the steps of the next chunk. If the arrays are full, new ones replace them."""
+        """Stores the steps of the next chunk.
+
+        If the arrays are full, new arrays replace them, without the steps that no branch needs.
+        """
         if (self._num_steps + step_counts).max() > self._tokens.shape[2]:
             begin = np.where(self._item >= 0, self._begin, self._num_steps[:, None])
             dropped = begin.min(axis=1)  # number of steps that no unfinished branch needs

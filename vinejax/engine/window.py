@@ -29,7 +29,10 @@ class Window(NamedTuple):
 
 
 class WindowRows(NamedTuple):
-    """The items of each row that no slot has taken yet: entries next .. end - 1 of the queue."""
+    """For each row, its items that no slot has taken yet.
+
+    These are the entries next .. end - 1 of the shard's queue.
+    """
 
     next: jax.Array  # i32[W]
     end: jax.Array  # i32[W]
@@ -44,7 +47,10 @@ class EnteringTrunks(NamedTuple):
 
 
 class KnownTrunk(NamedTuple):
-    """The first columns of B trunks, which are in rows already and need not be computed."""
+    """For each of B trunks, its first columns that need not be computed.
+
+    A row of the window already has the keys and values of these columns.
+    """
 
     row: jax.Array  # i32[B] row with these columns; the trunk may enter another row
     columns: jax.Array  # i32[B] number of these columns
@@ -52,7 +58,10 @@ class KnownTrunk(NamedTuple):
     def joined(
         self, layer: SeparateKV | JoinedKV, lengths: Int[Array, " B"], k: jax.Array, v: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """The rows' keys and values [B, S, K, H], with `k` and `v` after the known columns."""
+        """The keys and values [B, S, K, H] of the rows, with `k` and `v` written into them.
+
+        `k` and `v` come directly after the known columns.
+        """
         T, old = k.shape[1], layer.of_rows(self.row)
         trunk, last = jnp.arange(k.shape[0])[:, None], old[0].shape[1]
         places = jnp.where(jnp.arange(T) < lengths[:, None], self.positions(T), last)
@@ -60,7 +69,7 @@ class KnownTrunk(NamedTuple):
         return new[0], new[1]
 
     def positions(self, T: int) -> Int[Array, "B T"]:
-        """The positions of T new tokens."""
+        """The positions of T new tokens, which follow the known columns."""
         return self.columns[:, None] + jnp.arange(T)
 
 
@@ -97,9 +106,10 @@ def prefill(
     `lengths` are the trunks' lengths, 0 for padding of the batch. Padding of tokens is on the
     right. With a `temperature` the result has the log-probabilities of the trunks' own tokens, of
     which entry t belongs to tokens[:, t] and entry 0 is 0. With `keeps_hidden` the result has the
-    final hidden states. `tokens` come after `known` columns and attend to these, too. Whole rows
-    are then written, and `temperature` and `keeps_hidden` must be off. Tokens are computed at their
-    `compact_places`; if these are None, all positions are computed.
+    final hidden states. If `known` is given, `tokens` come after the known columns and attend to
+    these columns, too. In this case whole rows are written, `temperature` must be None, and
+    `keeps_hidden` must be False. Tokens are computed at their `compact_places`; if `compact_places`
+    is None, all positions are computed.
     """
     part, axis = split.own_part(model, mesh), split.vocab_axis(model, mesh)
 
@@ -156,7 +166,8 @@ def _trunk_kv(
 ) -> tuple[list[tuple[jax.Array, jax.Array]], jax.Array]:
     """Each layer's keys and values [B, T, K, H], and the final hidden states without padding.
 
-    With `known`, keys and values are [B, S, K, H]: known columns of `window`, then computed ones.
+    With `known`, keys and values are [B, S, K, H]. They then have the known columns of `window`,
+    followed by the computed columns.
     """
     B, T = tokens.shape
     positions = jnp.broadcast_to(jnp.arange(T), (B, T)) if known is None else known.positions(T)

@@ -1,7 +1,8 @@
-"""The code that both decoding kernels (`kernels.py`) share, of an online softmax block by block.
+"""The code that both decoding kernels share: an online softmax that is computed block by block.
 
-Each step of the grid computes in order its items, which are the live blocks of its groups. While an
-item is computed, the next one is copied from HBM. Scratch arrays are in VMEM and SMEM.
+Groups and live blocks are explained in `kernels.py`. An item is a live block of a group. Each step
+of the grid computes the items of its groups in order. While an item is computed, the next item is
+copied from HBM. Scratch arrays are in VMEM and SMEM.
 """
 
 import functools
@@ -46,10 +47,11 @@ class Items(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """The memory of a core. `acc`, `top` and `total` are the softmax of the current group.
+    """The memory of a core; `acc`, `top` and `total` are the current group's running softmax.
 
-    The kernel's queries and results have a row per query, which a group that is known only at run
-    time cannot index. A step therefore copies the queries to `query` first, and `result` out last.
+    The kernel's queries and results have one row per query. A group number that is known only at
+    run time cannot index these rows. A step therefore first copies the queries to `query`, which
+    has an axis of groups, and in the end copies `result` to the kernel's results.
     """
 
     kv: Ref  # [2, K, BLOCK, W] current block and next block
@@ -98,11 +100,11 @@ def scratch_shapes(
 
 
 def mix_width(head_dim: int) -> int:
-    """The width of a query and of a mix inside the kernel.
+    """The width of a query and of a mix (a weighted sum of values) inside the kernel.
 
     If a head fills whole registers, its keys and values are sliced from a block. Otherwise the
-    whole block serves both as keys and as values. Queries are then 0 at the block's values, and
-    only the second half of a mix, which is over values, is used.
+    whole block, keys beside values, serves both as keys and as values. Queries are then 0 where the
+    block has values. The second half of a mix is the sum over values; the first half is not used.
     """
     return head_dim if head_dim % LANES == 0 else 2 * head_dim
 
@@ -132,10 +134,10 @@ def copy_block(
 ) -> None:  # fmt: skip
     """Starts or awaits the copy of item i, which begins at column `first` of its source.
 
-    The copy covers the columns up to the last visible one, rounded up to a PIECE. As sizes must be
-    static, several copies are made, whose lengths are powers of two with this number as their sum.
-    A choice of one copy among all lengths would take twice as long to issue, because copies that
-    are not chosen are issued, too, without effect.
+    `act` is `start` or `wait`. The copy covers the columns up to the last visible one, rounded up
+    to a multiple of PIECE. As sizes must be static, the copy is made in several parts, whose
+    lengths are powers of two. A choice of one copy among all lengths would take twice as long to
+    issue, because copies that are not chosen are issued, too, without effect.
     """
     group, source, buffer = items.group[i], items.source[i], i & 1
     piece = min(PIECE, BLOCK)
@@ -155,7 +157,7 @@ def copy_block(
 
 
 def start_core(step: GridStep, scratch: Scratch, copy: Copy) -> None:
-    """Sets `scratch.kv` to 0, then starts the first copy of a core."""
+    """In the first step of a core, sets `scratch.kv` to 0 and starts the core's first copy."""
 
     @pl.when(step.is_first)
     def _():
@@ -211,7 +213,10 @@ def attend(
     items: Items, scratch: Scratch, seen: Ref, i: jax.Array, group: jax.Array, head_dim: int,
     rule: AttentionRule,
 ) -> None:  # fmt: skip
-    """Adds item i to the running softmax of its group, number `group` among the step's groups."""
+    """Adds item i to the running softmax of its group.
+
+    `group` is the number of this group among the groups of the step.
+    """
     stacks, kv = scratch.stacks, scratch.kv[i & 1]
     bounds = jnp.concatenate([seen[group]] * stacks.heads, axis=0)  # [rows, LANES]
     column = items.block[i] * BLOCK + lax.broadcasted_iota(jnp.int32, (stacks.rows, BLOCK), 1)
@@ -236,6 +241,9 @@ def attend(
 
 
 def _product(x: jax.Array, y: jax.Array, axis: int) -> Float[Array, "rows n"]:
-    """The product of x with a head's columns y, contracted over `axis` of y, in float32."""
+    """The product of x with one head's keys or values y, contracted over `axis` of y.
+
+    The product is in float32.
+    """
     dimensions = (((1,), (axis,)), ((), ()))
     return lax.dot_general(x, y, dimensions, preferred_element_type=jnp.float32)

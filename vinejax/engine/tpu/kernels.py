@@ -55,7 +55,7 @@ class KernelCall(NamedTuple):
 def attend_rows(
     call: KernelCall, q: Float[Array, "queries flat"], cache: Float[Array, "R K S W"]
 ) -> Float[Array, "queries lanes"]:
-    """The parts of a softmax over the columns that each query sees, in the form of `PartShape`.
+    """The softmax parts over the columns that each query sees, in the layout of `PartShape`.
 
     `q` is [N * M, K * H], group by group. A query that sees no column has mix and sum 0. The source
     of a block is a row; block n begins at column n * BLOCK. S is a multiple of BLOCK.
@@ -77,9 +77,10 @@ def attend_pages(
 ) -> tuple[Float[Array, "queries flat"], jax.Array]:
     """The attention over each query's own columns, merged with `start`, and the new pool.
 
-    The source of a block is a page. `k` and `v` are written to column `end` - 1 of each group that
-    has columns, in place if the pool is donated. The attention of a group without columns is 0.
-    `q` is the same as for `attend_rows`.
+    `start` has the softmax parts of the queries over their rows (`attend_rows`). The source of a
+    block is a page. `k` and `v` are written to the last column, `Schedule.end` - 1, of each group
+    that has columns. The pool is changed in place if it is donated. The attention of a group
+    without columns is 0. `q` is the same as for `attend_rows`.
     """
     grid, (_, lanes) = call.grid, q.shape
     scratch = scratch_shapes(grid.groups, call.queries, lanes, pool)
@@ -98,9 +99,10 @@ def _run(
     results: list[jax.ShapeDtypeStruct],
     scratch: list[Any],
 ) -> tuple[jax.Array, ...]:
-    """Runs a kernel and returns one or two results. The second one is the cache.
+    """Runs the kernel `body` and returns its one or two results.
 
-    `arrays`, of which the first has the queries, and the first result are ordered by group.
+    The first of `arrays` has the queries. All of `arrays` and the first result are ordered by
+    group. The second result, if any, is the new `cache`.
     """
     grid, scalars = call.grid, call.schedule[:-1]
     num_groups = len(arrays[0]) // call.queries
@@ -132,7 +134,10 @@ def _run(
 
 
 def _by_group(grid: Grid, x: jax.Array | jax.ShapeDtypeStruct) -> pl.BlockSpec:
-    """The spec of an array with rows by group. A step of the grid has its own rows in VMEM."""
+    """The BlockSpec of an array whose rows are ordered by group.
+
+    In each step of the grid, only the rows of the step's groups are in VMEM.
+    """
     others = (0,) * (len(x.shape) - 1)
 
     def index(core: jax.Array, part: jax.Array, *_: Ref) -> tuple[jax.Array | int, ...]:

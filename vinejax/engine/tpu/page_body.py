@@ -97,7 +97,7 @@ def _unpack_columns(ref: PageArguments, scratch: Scratch, columns: Columns, head
 
 
 def _begin(scratch: Scratch, columns: Columns, group: jax.Array, head_dim: int) -> None:
-    """Begins a group with the running softmax equal to the softmax part over the trunk's row."""
+    """Starts a group's running softmax from the softmax part over the row of its trunk."""
     heads = scratch.kv.shape[1]
     stats = part_shape(heads, head_dim).stats
     for head in range(heads):
@@ -113,7 +113,10 @@ def _begin(scratch: Scratch, columns: Columns, group: jax.Array, head_dim: int) 
 def _write(
     items: Items, scratch: Scratch, columns: Columns, new_pool: Ref, i: jax.Array, group: jax.Array
 ) -> None:
-    """Writes a group's new column into the last block, item i, and the column's tile to HBM."""
+    """Writes a group's new column into the last block of the group, which is item i.
+
+    Also starts to copy the tile that contains this column to HBM.
+    """
     buffer, rows = lax.rem(i, 2), columns.stage.shape[2]
     column = items.end[items.group[i]] - 1 - items.block[i] * BLOCK
     first = pl.multiple_of(lax.div(column, rows) * rows, rows)

@@ -38,7 +38,7 @@ class PagedStorage(Storage):
         return -(-column_bytes * BLOCK * min_pages(slots, width) // slots)
 
     def fitted(self, slots: int, width: int, room: int) -> "PagedStorage":
-        """A pool for all columns of the slots or, if `room` is too small, a part of such a pool.
+        """A pool for all columns of the slots, or a smaller one if `room` is too small.
 
         The pool has at least `min_pages` pages, or as many as there is room for.
         """
@@ -77,11 +77,17 @@ class PagedStorage(Storage):
         return 0
 
     def columns_read(self, seen: float, columns: int) -> float:
-        """`seen` and half a PIECE, the mean excess of reading whole PIECEs; at most `columns`."""
+        """The sum of `seen` and half a PIECE, but at most `columns`.
+
+        Only whole PIECEs are read, so half a PIECE is read in excess on average.
+        """
         return min(seen + PIECE / 2, columns)
 
     def sequences_read(self, sizes: Sizes, busy: float) -> tuple[float, float]:
-        """At most `busy` rows, and `busy` slots, as nothing is read for idle slots."""
+        """At most `busy` rows, and exactly `busy` slots.
+
+        Nothing is read for idle slots or for rows that no slot reads.
+        """
         return min(sizes.rows, busy), busy
 
     def usable_slots(self, sizes: Sizes, mean_tokens: float) -> int:
@@ -94,7 +100,10 @@ class PagedStorage(Storage):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PagedCache(Cache):
-    """The pool and the pages of one shard, or of all shards, which then follow one another."""
+    """The pool and the pages of one shard or of all shards.
+
+    In a cache of all shards, each array has the entries of all shards, one shard after the other.
+    """
 
     layers: list[JoinedKV]  # pool per layer
     pages: Pages
@@ -121,7 +130,7 @@ class PagedCache(Cache):
         return dataclasses.replace(self, layers=pool, pages=pages)
 
     def movable(self) -> "PagedCache":
-        """The cache without the pool, which a program could only return as a copy."""
+        """The cache without the pool, because a program that returned the pool would copy it."""
         return dataclasses.replace(self, layers=[])
 
     def take(self, slots: Int[Array, " M"]) -> "PagedCache":
@@ -134,7 +143,10 @@ class PagedCache(Cache):
 
 
 def held_pages(mean_tokens: float, width: int) -> float:
-    """The expected pages of a busy slot, for exponential lengths of branches up to `width`."""
+    """The expected number of pages that a busy slot holds.
+
+    The lengths of branches are taken to be exponentially distributed, up to `width`.
+    """
     return min(1 / -math.expm1(-BLOCK / mean_tokens), width // BLOCK)
 
 

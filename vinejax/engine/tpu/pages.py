@@ -38,7 +38,8 @@ def take_pages(
 ) -> tuple[Pages, Bool[Array, " B"]]:
     """Takes pages for a step, which writes column `age` of each occupied slot.
 
-    Also returns bool[B] the occupied slots that wait instead. These slots hold no pages.
+    Also returns bool[B], which is True for occupied slots that must wait instead of taking part in
+    the step. These slots hold no pages.
     """
     needs = occupied & (age % BLOCK == 0)
     waits = lax.cond(
@@ -68,7 +69,7 @@ def give_back(pages: Pages, chosen: Bool[Array, " B"], age: Int[Array, " B"]) ->
 
 
 def _num_held(age: Int[Array, " B"]) -> Int[Array, " B"]:
-    """The number of pages that slots hold before the step that writes column `age`."""
+    """The number of pages that each slot holds before a step that writes its column `age`."""
     return -(-age // BLOCK)
 
 
@@ -78,7 +79,10 @@ def _to_wait(
     needs: Bool[Array, " B"],
     age: Int[Array, " B"],
 ) -> Bool[Array, " B"]:
-    """The slots that wait for pages: as few as possible, those with the fewest tokens first."""
+    """The slots that must wait for pages.
+
+    The slots with the fewest tokens are chosen first, and no more slots than necessary.
+    """
     order = jnp.argsort(jnp.where(occupied, age, jnp.iinfo(jnp.int32).max))
     held, needed = jnp.where(occupied, _num_held(age), 0)[order], needs[order].astype(jnp.int32)
     # Free pages, and pages that the other slots need, if all slots before this one wait.

@@ -36,7 +36,7 @@ class Bounds(NamedTuple):
 
 
 class RaggedAttention:
-    """The attention of one decode step; layers with the same rule share schedules."""
+    """The attention of one decode step; layers with equal attention rules share schedules."""
 
     def __init__(self, step: DecodeStep, pages: Pages, cores: int, interpret: bool):
         """`cores` is the number of a device's cores. `interpret` is a field of `KernelCall`."""
@@ -103,9 +103,10 @@ class RaggedAttention:
 
 
 def _num_groups(lanes: int, queries_per_head: int) -> int:
-    """The smallest number of equal groups of a row's lanes with at most MAX_QUERIES queries each.
+    """The smallest number of equal groups into which a row's lanes can be divided.
 
-    If a single lane has more queries, each lane is a group.
+    A group may have at most MAX_QUERIES queries. If a single lane has more queries, each lane is a
+    group.
     """
     return min(
         n

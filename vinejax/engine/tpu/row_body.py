@@ -46,7 +46,10 @@ def row_body(grid: Grid, head_dim: int, rule: AttentionRule, *refs: Ref) -> None
 
 
 def _clear_results(scratch: Scratch, head_dim: int) -> None:
-    """Sets all results to the softmax part over no columns, which empty groups keep."""
+    """Sets all results to the softmax part over no columns.
+
+    Groups without columns keep this result.
+    """
     heads = scratch.kv.shape[1]
     zeros = jnp.zeros(scratch.result.shape, jnp.float32)
     head = lax.broadcasted_iota(jnp.int32, zeros.shape, 2) - part_shape(heads, head_dim).stats
@@ -54,7 +57,7 @@ def _clear_results(scratch: Scratch, head_dim: int) -> None:
 
 
 def _begin(scratch: Scratch) -> None:
-    """Begins a group with the running softmax equal to the softmax part over no columns."""
+    """Sets the running softmax to the softmax part over no columns, to begin a group."""
     scratch.acc[...] = jnp.zeros_like(scratch.acc)
     scratch.top[...] = jnp.full_like(scratch.top, kernel.EMPTY)
     scratch.total[...] = jnp.zeros_like(scratch.total)

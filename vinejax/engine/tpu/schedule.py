@@ -21,7 +21,10 @@ OPERAND_BYTES = 2**20  # bytes of queries and results in VMEM at a time; Pallas 
 
 
 class Schedule(NamedTuple):
-    """The blocks that a step reads in layers with one attention rule; an item is a block."""
+    """The blocks that a decode step reads in each layer with a certain attention rule.
+
+    An item is one of these blocks.
+    """
 
     first_item: jax.Array  # i32[steps + 1] first item of each step of the kernel's grid
     group: jax.Array  # i32[items] group of the item; entries after first_item[-1] are padding
@@ -36,7 +39,8 @@ class PartShape(NamedTuple):
     """The layout of an array f32[.., lanes] that has the softmax part of one query per row.
 
     The unnormalised mixes of the heads come first, one after the other. From lane `stats` on follow
-    the maxima of the heads, then their sums. XLA would copy an array with an axis of heads.
+    the maxima of the heads, then their sums. The array has no axis of heads, because XLA would copy
+    an array with such an axis.
     """
 
     stats: int  # first lane of the maxima

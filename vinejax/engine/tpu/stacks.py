@@ -35,7 +35,10 @@ class Stacks(NamedTuple):
         return range(stack * self.heads, (stack + 1) * self.heads)
 
     def pick(self, by_head: list[jax.Array]) -> jax.Array:
-        """An array [rows, n] that takes a head's rows from the head's array in `by_head`."""
+        """Combines one array [rows, n] per head of a stack into a single array.
+
+        The rows of each head are taken from the array of this head in `by_head`.
+        """
         picked = by_head[0]
         row = lax.broadcasted_iota(jnp.int32, picked.shape, 0)
         for number, x in enumerate(by_head[1:], 1):
@@ -44,7 +47,10 @@ class Stacks(NamedTuple):
 
 
 def stacks_of(heads: int, queries: int) -> Stacks:
-    """The largest equal stacks of `heads` heads that fit a register, or stacks of single heads."""
+    """The stacks of `heads` heads, all with the same and largest possible number of heads.
+
+    The rows of a stack must fit a register. If not even two heads fit, each stack has one head.
+    """
     fitting = (n for n in range(2, heads + 1) if heads % n == 0 and n * queries <= SUBLANES)
     size = max(fitting, default=1)
     return Stacks(heads // size, size, queries)
