@@ -64,5 +64,8 @@ def readable(answer: str, mode: Mode = "strict", style: Style = "math") -> bool:
 
 @functools.cache
 def shared_grader(mode: Mode = "strict", style: Style = "math") -> Grader:
-    """A grader with one worker, which starts when a pair needs it and ends with the interpreter."""
+    """The grader that all callers with this mode and style share.
+
+    It has one worker, which starts when a pair first needs it and ends with the interpreter.
+    """
     return Grader(workers=1, mode=mode, style=style)

@@ -164,16 +164,20 @@ def _tagged(text: str) -> str:
 
 
 def _broken_box(text: str) -> str | None:
-    """The contents of an unclosed box, up to the formula's end; None without a digit or `\\`."""
+    """The contents of an unclosed box, which end where the formula ends.
+
+    None if there is no such box, or if the contents have neither a digit nor `\\`.
+    """
     boxes = list(_OPEN_BOX.finditer(text))
     rest = _undressed(_FORMULA_END.split(text[boxes[-1].end() :], 1)[0]) if boxes else ""
     return rest if re.search(r"[\d\\]", rest) else None
 
 
 def _announced(text: str) -> tuple[str | None, str | None]:
-    """The last answer after 'answer is' or the like, and the last judgement such as 'correct'.
+    """The last answer that 'answer is' or a similar phrase announces, and the last judgement.
 
-    Each is None if the text has none.
+    A judgement, such as 'correct', is announced like an answer. Each of the two is None if
+    the text has none.
     """
     judged = None
     for phrase in _PHRASES:
@@ -189,7 +193,7 @@ def _announced(text: str) -> tuple[str | None, str | None]:
 
 
 def _words(text: str) -> int | None:
-    """The number of plain words in a one-line text; None for a longer text or one with a box."""
+    """The number of plain words; None if the text is long or has a box or more than one line."""
     text = text.strip()
     if "\n" in text or "boxed" in text or len(text) > _MAX_TAIL:
         return None
@@ -197,7 +201,10 @@ def _words(text: str) -> int | None:
 
 
 def _undressed(text: str) -> str:
-    """Drop dollar signs and punctuation at both ends, but no point of `.5` or dots of `0.33...`."""
+    """Drop dollar signs and punctuation at both ends of a text.
+
+    The point of `.5` and the dots of `0.33...` stay.
+    """
     text = re.sub(r"^[\s*$,;:]*(?:\.(?!\d)[\s*$,;:]*)?", "", text)
     bare = text.rstrip(" \t\n*$,;:.").strip()
     goes_on = text.startswith("..", len(bare)) and re.search(r"\.\d+\Z", bare)
@@ -205,7 +212,10 @@ def _undressed(text: str) -> str:
 
 
 def _after_phrase(tail: str) -> str:
-    """The answer that follows 'answer is': formulas, or else the rest of the sentence."""
+    """The answer in `tail`, the text that follows 'answer is'.
+
+    Formulas at the start of `tail` are the answer. Without them it is in the first sentence.
+    """
     tail = tail.lstrip(" \t\n:：*=")
     if formulas := _formulas_at_start(tail):
         return formulas
@@ -221,7 +231,10 @@ def _after_phrase(tail: str) -> str:
 
 
 def _formulas_at_start(tail: str) -> str:
-    """The formula or list of formulas that a text begins with, with commas; '' if there is none."""
+    """The formulas at the start of a text, separated by commas; '' if it begins with no formula.
+
+    Several formulas are taken only if they form a list.
+    """
     formulas: list[str] = []
     joints: list[bool] = []
     at = end = 0
@@ -242,7 +255,10 @@ def _formulas_at_start(tail: str) -> str:
 
 
 def _last_spans(sentence: str) -> str:
-    """The last `$..$` and those joined to it by 'and' or 'or', with commas; '' if there is none."""
+    """The contents of the last `$..$` and of those joined to it, separated by commas.
+
+    'and', 'or' and commas can join them. The result is '' if there is no `$..$`.
+    """
     spans = list(_SPAN.finditer(sentence))
     contents, joined = [], False
     for i, span in enumerate(reversed(spans)):

@@ -52,7 +52,10 @@ UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
 
 
 class Assertion(NamedTuple):
-    """An expression over the results of calls; the results are named 'result 0', 'result 1'..."""
+    """An assertion whose `condition` is an expression over the results of `calls`.
+
+    In the expression the names 'result 0', 'result 1'... stand for the results.
+    """
 
     source: str  # text of the assertion
     calls: tuple[Call, ...]
@@ -73,8 +76,9 @@ def read_asserts(source: str, entry: str) -> tuple[Assertion, ...]:
     """The assertions of a text, or of its function `check(candidate)`, if it has this function.
 
     The candidate is the solution's function `entry`. Without `check`, every function that is not in
-    FUNCTIONS belongs to the solution. Raises ValueError for a text without assertions, and for a
-    statement that is neither an assertion for `evaluate` nor idle (`_is_idle`).
+    FUNCTIONS belongs to the solution. Raises ValueError for a text without assertions, for an
+    assertion that `evaluate` cannot read, and for any other statement that must not be ignored
+    (`_is_idle`).
     """
     try:
         statements: Sequence[ast.stmt] = ast.parse(source).body
@@ -101,7 +105,10 @@ def read_asserts(source: str, entry: str) -> tuple[Assertion, ...]:
 
 
 def _is_idle(statement: ast.stmt) -> bool:
-    """Whether a statement is a constant, `pass`, an import or an assignment to METADATA."""
+    """Whether a statement can be ignored.
+
+    This holds for a constant, `pass`, an import and an assignment to METADATA.
+    """
     if isinstance(statement, ast.Assign):
         return all(isinstance(x, ast.Name) and x.id == "METADATA" for x in statement.targets)
     if isinstance(statement, ast.Expr):

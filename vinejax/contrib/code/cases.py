@@ -103,9 +103,11 @@ def _text(value: Any) -> str:
 
 
 def _arguments_and_result(given_input: Any, output: Any) -> tuple[list[Any], Any]:
-    """(arguments, result) of a call. A text in `given_input` has one argument as JSON per line.
+    """The list of arguments of a call, and the result that is expected from the call.
 
-    A text in `output` is then read as JSON, too. If `given_input` is no text, nothing is parsed.
+    If `given_input` is a text, each of its lines is the JSON of one argument, and a text in
+    `output` is also read as JSON. Otherwise `given_input` is the list of arguments or the only
+    argument, and nothing is parsed.
     """
     if isinstance(given_input, str):
         arguments = [json.loads(line) for line in given_input.splitlines() if line.strip()]

@@ -52,7 +52,7 @@ if last is not None:
 
 
 class Tool:
-    """An episode, whose turns change only its text."""
+    """An episode of the task `python_tool`. A turn changes nothing but the episode's text."""
 
     problem: Problem
 
@@ -97,7 +97,8 @@ class PythonTool(Table):
     def configure_sandbox(self, code: CodeConfig, grader: GraderConfig) -> None:
         """Takes the settings of a run.
 
-        Raises ConfigError if the sandbox fails a probe, and for settings that only tests use.
+        Raises ConfigError if the sandbox fails a probe, or if `code.partial` or `code.steps` is
+        set, because this task does not use these settings.
         """
         for field in ("partial", "steps"):
             value = getattr(code, field)

@@ -19,7 +19,10 @@ class CodeConfig(Section, section="code"):
     steps: Literal["lines", "blocks"] = "lines"  # steps of code; blank lines separate 'blocks'
 
     def check(self, cfg: Any) -> None:
-        """Raises ConfigError if `url` or `command` is missing, or set but unread by the sandbox."""
+        """Raises ConfigError if the chosen sandbox needs `url` or `command` and this is empty.
+
+        Also raises it if one of these fields is set, but the chosen sandbox does not read it.
+        """
         needs = {"command": "the command up to python3", "http": "the address, with /run_code"}
         for sandbox, words in needs.items():
             field = "url" if sandbox == "http" else sandbox

@@ -36,7 +36,10 @@ Span = tuple[int, int]
 
 
 class FencedBlock(NamedTuple):
-    """The spans of a fenced block, as indices of characters of the response."""
+    """The spans of a fenced block with its fences (`outer`) and without its fences (`inner`).
+
+    A span has indices of characters in the response.
+    """
 
     outer: Span  # the block with its fences
     inner: Span  # the block without its fences
@@ -91,7 +94,10 @@ class Code(RowTask):
         return text if FENCE.search(text) else f"```python\n{text}\n```"
 
     def split(self, text: str) -> list[int]:
-        """Boundaries of steps: sentences outside code; lines or blocks (`code.steps`) in code."""
+        """The boundaries of the steps of a response.
+
+        Outside code a step is a sentence. In code it is a line or a block, as `code.steps` says.
+        """
         bounds, done = [0], 0
         for block in self._blocks(text):
             start, end = block.outer
@@ -126,7 +132,7 @@ class Code(RowTask):
         return problem.answer if has_readable_tests(problem.answer) else None
 
     def reward(self, problem: Problem, response: str) -> float:
-        """1.0 if the program passes all tests, else 0.0. With `code.partial`, the share passed."""
+        """1.0 if all tests pass, else 0.0. With `code.partial`, the share of tests that pass."""
         with grading.Grader(workers=1) as grader:
             return self.rewards([(problem, response)], grader)[0]
 
@@ -190,7 +196,7 @@ def _shifted_bounds(bounds: Sequence[int], by: int) -> list[int]:
 
 
 def _first_text(row: Any, name: str) -> str:
-    """The text in column `name`. If the column has a list, also as JSON, the list's first text."""
+    """The text in column `name`; the first text if the column has a list or a list's JSON."""
     text = column(row, name)
     if isinstance(text, str) and text.startswith("["):
         text = json.loads(text)

@@ -1,4 +1,4 @@
-"""Tests of programs, which run in a sandbox; this process compares their outputs."""
+"""Runs the tests of programs in a sandbox, and compares the outputs in this process."""
 
 import json
 import math
@@ -18,7 +18,10 @@ Failure = dict[str, str]  # texts about a failed test: 'input', 'expected' and '
 
 
 class TestOutcome(NamedTuple):
-    """The number of tests that passed, the number of all tests, and the first that failed."""
+    """The number of tests that passed, the number of all tests, and a failed test.
+
+    `failure` describes the first test that failed, and `status` is the status of its program.
+    """
 
     passed: int
     total: int
@@ -39,8 +42,8 @@ def run_tests(answer: str, code: str, sandbox: Sandbox, all_of_them: bool) -> Te
     """The outcome of a program on the tests in a problem's answer.
 
     A program that reads standard input runs once per test, and without `all_of_them` only until a
-    test fails. Tests by calls need only one run. Raises ValueError for tests that are not readable
-    (`has_readable_tests`).
+    test fails. Tests that make calls need only one run. Raises ValueError for tests that are not
+    readable (`has_readable_tests`).
     """
     tests = tests_in(answer)
     if "stdin" in tests:
@@ -101,7 +104,10 @@ def _outcome_of_calls(checks: Sequence[Check], code: str, sandbox: Sandbox) -> T
 
 
 def _values_in(lines: Sequence[str]) -> tuple[list[Any], str]:
-    """(values that calls returned, first error or ''), read from a line of JSON per call."""
+    """The values that calls returned before the first error, and the text of this error or ''.
+
+    Each of `lines` is the JSON reply of one call.
+    """
     values = []
     for line in lines:
         try:
@@ -126,10 +132,11 @@ def _failure(program_input: str, expected: str, got: str) -> Failure:
 
 
 def same_output(out: str, expected: str) -> bool:
-    """Whether two outputs have equal lines, apart from trailing blanks, or lines of equal words.
+    """Whether the lines of two outputs are equal, or at least the words in each line.
 
-    Two words are also equal if both are numbers, one of them has a point or an exponent, and they
-    differ by TOLERANCE at most.
+    Blanks at the ends of the lines and of the outputs do not count. Two words are also equal
+    if both are numbers, one of them has a point or an exponent, and they differ by TOLERANCE at
+    most.
     """
     lines, wanted = ([x.rstrip() for x in text.rstrip().splitlines()] for text in (out, expected))
     if lines == wanted:
@@ -163,7 +170,11 @@ def _is_expected_result(value: Any, expected: Any) -> bool:
 
 
 def _same_json(value: Any, expected: Any) -> bool:
-    """Whether `value`, with tuples as lists and keys as texts as in JSON, equals `expected`."""
+    """Whether `value` equals `expected`, which was read from JSON.
+
+    As in JSON, a tuple counts as a list, and a key of a dict as a text. Floats may differ by
+    TOLERANCE.
+    """
     if isinstance(value, list | tuple) and isinstance(expected, list):
         return len(value) == len(expected) and all(map(_same_json, value, expected))
     if isinstance(value, dict) and isinstance(expected, dict):

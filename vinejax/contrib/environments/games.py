@@ -45,7 +45,10 @@ class Game:
     """
 
     def __init__(self, name: str, copies: bool = True):
-        """Without `copies`, `fork` is None: a copied episode may differ from a repeated one."""
+        """Without `copies`, `fork` is None, so that an episode is repeated and never copied.
+
+        This is for environments in which a copied episode may differ from a repeated one.
+        """
         self.name = name
         self.fork = self._copy if copies else None
         self._states: Any = None  # states of the global generators after the last call
@@ -56,7 +59,7 @@ class Game:
         raise NotImplementedError
 
     def act(self, action: str) -> Observation:
-        """The observation after an action, the text of the policy's turn."""
+        """The observation after `action`, which is the text of the policy's turn."""
         raise NotImplementedError
 
     def draw_anew(self, seed: int) -> None:
@@ -78,7 +81,7 @@ class Game:
         return cut if self._is_over else self._guarded(lambda: self.act(action)) or cut
 
     def start(self, seed: int) -> str:
-        """The first text of the episode with this seed. Errors of the environment pass through."""
+        """The first text of the episode with this seed. Does not catch the environment's errors."""
         with self._swapped_generators():
             self.draw_anew(seed)
             return self.begin(seed)
@@ -89,7 +92,10 @@ class Game:
             return copy.deepcopy(self)
 
     def _guarded(self, function: Callable[[], Any]) -> Any:
-        """`function`'s result with the episode's generator states; None if `function` fails."""
+        """Calls `function` with the episode's generator states, and returns its result.
+
+        If `function` raises an error, the episode is over, and the result is None.
+        """
         try:
             with self._swapped_generators():
                 return function()
@@ -115,7 +121,10 @@ class Game:
 
 
 class GameTask(TurnTask):
-    """The seeds of one environment as a task. Subclasses set the names below and `game`."""
+    """The seeds of one environment as a task.
+
+    Subclasses set `package`, `extra`, `example` and `game`.
+    """
 
     package: str  # name of the package to import
     extra: str  # extra of setup.py that installs it
@@ -152,7 +161,7 @@ class GameTask(TurnTask):
         return self._data.template.replace("{question}", problem.question)
 
     def _agree(self) -> bool:
-        """Whether an episode, its repetition and its copy give the same answers to actions."""
+        """Whether an episode, its repetition and its copy react to actions in the same way."""
         start = EnvStart(Problem("start", self.path, "", {"seed": 0}), 1)
         games = [Environment(self, start, START_S) for _ in range(2)]
         for game in games:

@@ -41,7 +41,7 @@ def library() -> Any:
 
 @functools.cache
 def environment_at(path: str) -> Any:
-    """The environment that `path`, in the form of `data.path`, names."""
+    """The environment that `path` names. `path` has the form of `data.path`."""
     name, *settings = path.split()
     pairs = [setting.split("=", 1) for setting in settings]
     config = library().resolve_env_config({"taskset": {"id": name, **dict(pairs)}})
@@ -183,7 +183,10 @@ class Interaction:
         self._game, self.trace = game, trace
 
     async def turn(self, message: str | None = None) -> Any:
-        """The policy's reply to `message`, if given, or to the texts so far. Empty after a stop."""
+        """The policy's reply to `message`, or to the texts so far if there is no message.
+
+        The reply is empty if the conversation has been stopped.
+        """
         lib = library()
         if self.trace.stop_condition is not None:
             return lib.Segment(messages=[], terminated=True)
@@ -195,7 +198,7 @@ class Interaction:
 
 
 def append_message(trace: Any, message: Any, sampled: bool = False) -> None:
-    """Appends a message to a trace."""
+    """Appends a message to a trace; `sampled` says that the policy wrote it."""
     parent = len(trace.nodes) - 1 if trace.nodes else None
     trace.nodes.append(library().MessageNode(parent=parent, message=message, sampled=sampled))
 

@@ -35,7 +35,8 @@ ALARM_SLACK_S = 10.0  # a worker ends itself this long after the pool should hav
 class Verdict:
     """`correct` is False unless the comparison finished ('ok') and found the answers equal.
 
-    `score` is 1 for a correct answer, else its partial credit, which only `score_many` gives.
+    `score` is 1 for a correct answer, else the answer's partial credit. Only `score_many` gives
+    partial credit.
 
     Example:
       >>> vinejax.Verdict(correct=True)
@@ -66,10 +67,10 @@ class GraderStats:
 class Grader(contextlib.AbstractContextManager["Grader"]):
     """A pool of workers; a context manager, usable from several threads, one call at a time.
 
-    `timeout_s` is wall-clock time for one pair, from when a worker starts on it; then the worker
-    gets SIGTERM, and SIGKILL after `grace_s`. `memory_mb` limits a worker's address space,
-    `recycle` is the number of pairs after which a worker is replaced, `cache` the number of
-    verdicts that are kept. Raises ValueError for invalid settings.
+    `timeout_s` is the wall-clock time for one pair, from when a worker starts on the pair. When
+    this time is over, the worker gets SIGTERM, and SIGKILL `grace_s` later. `memory_mb` limits a
+    worker's address space, `recycle` is the number of pairs after which a worker is replaced, and
+    `cache` is the number of verdicts that are kept. Raises ValueError for invalid settings.
 
     Example:
       >>> with vinejax.Grader(workers=1, timeout_s=5) as grader:
@@ -116,7 +117,10 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
             self._finalizer()
 
     def _own_new_workers(self) -> None:
-        """Begin with no workers, also in a forked child, whose parent owns the existing workers."""
+        """Begin with no workers.
+
+        A forked child also calls this method, because its parent owns the existing workers.
+        """
         self._live: list[WorkerProcess] = []
         self._dying: list[tuple[WorkerProcess, float]] = []
         self._pid = os.getpid()
@@ -133,7 +137,7 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
         return self._grade([self._job(prediction, gold) for prediction, gold in pairs])
 
     def readable_many(self, golds: Iterable[str]) -> list[Verdict]:
-        """Verdicts that are `correct` for the data set's answers (`golds`) that can be read.
+        """Verdicts on `golds`, a data set's answers; `correct` means that an answer is readable.
 
         Mode 'strict' reads words, numbers, formulas and e.g. lists of these, but no text that could
         only equal itself. In mode 'reference' VinePPO's extraction must find answers, and none of
@@ -242,7 +246,10 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
                 worker.give(pending.popleft(), self.timeout_s)
 
     def _collect(self) -> list[tuple[Job, Verdict]]:
-        """Wait for the next reply, death or deadline of any worker, and act on it."""
+        """Wait until a worker replies, dies or reaches its deadline, and act on this event.
+
+        Returns the jobs that are thereby done, with their verdicts.
+        """
         now = time.monotonic()
         moments = [w.deadline for w in self._live if w.job or not w.ready]
         moments += [kill_at for _, kill_at in self._dying]
@@ -295,7 +302,7 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
         return [] if worker.job is None else [(worker.job, Verdict(False, status))]
 
     def _remember(self, job: Job, verdict: Verdict) -> None:
-        """Cache the verdict, unless it is an error, which may not recur, or the job is long."""
+        """Cache the verdict, unless the job is long or had an error, which may not recur."""
         if verdict.status == "error" or sum(map(characters_of, job[1:])) > LONGEST_CACHED:
             return
         self._verdicts[job] = verdict

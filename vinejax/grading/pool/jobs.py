@@ -53,9 +53,9 @@ def _cheap_readable(mode: Mode, gold: str) -> bool | None:
 
 
 def full_verdict(kind: Kind, prediction: Any, gold: Any) -> float:
-    """The verdict, or the score from 0 to 1, however long it takes.
+    """The score from 0 to 1 for the kind 'score', else the verdict as 0 or 1.
 
-    Call it only in a process that can be killed.
+    Has no time limit: call it only in a process that can be killed.
     """
     if kind == "score":
         return gym.score(prediction, gold)

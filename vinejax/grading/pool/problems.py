@@ -2,7 +2,7 @@
 
 It reads {"path", "size", "seed"} and writes a list of entries, or a text that says what is wrong.
 Some data sets depend on the order of Python's sets, so this process is started with
-PYTHONHASHSEED=0 to make the same problems each time. What they import and print stays in it.
+PYTHONHASHSEED=0 to make the same problems each time. What data sets import and print stays here.
 """
 
 import base64

@@ -15,10 +15,12 @@ STARTUP_S = 120.0  # limit for importing sympy on a busy machine
 
 
 class WorkerProcess:
-    """A worker, started as a module and not forked: it needs no `__main__` guard or copied memory.
+    """A worker process of the pool.
 
-    `job` is its current job; `deadline`, in the time of `time.monotonic`, is when that job, or the
-    start, must be over. `fileno` lets a selector wait for it.
+    It runs `python -m` and is not forked, so that the caller's script needs no `__main__` guard and
+    no memory is copied. `job` is the current job. `deadline`, in the time of `time.monotonic`, is
+    when this job, or the start of the worker, must be over. `fileno` lets a selector wait for the
+    worker.
     """
 
     def __init__(self, settings: dict[str, Any]):

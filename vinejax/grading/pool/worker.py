@@ -53,7 +53,10 @@ def start(settings: dict[str, Any]) -> None:
 
 
 def serve(jobs: BinaryIO, replies: BinaryIO, compare: Callable[..., float], alarm_s: float) -> None:
-    """Answers each job, with the error's name if the job fails. Exits if memory runs out."""
+    """Answers each job with its score, or with the error's name if the job fails.
+
+    Exits if memory runs out. An alarm ends the process if a job takes longer than `alarm_s`.
+    """
     for line in jobs:
         job = json.loads(line)
         signal.setitimer(signal.ITIMER_REAL, alarm_s)

@@ -27,7 +27,7 @@ _PROSE = re.compile(r"\n|(?<![^\s])[A-Za-z']+[,:;]?(?:\s+[A-Za-z']+[,:;]?){2}")
 
 
 class Undecided(Exception):
-    """Raised where the cheap rules cannot decide and sympy would have to."""
+    """Raised where the rules that need no sympy cannot decide."""
 
 
 def reference_answers(response: str, gold: str, problem: str = "") -> tuple[list[str], list[str]]:
@@ -108,7 +108,10 @@ def _matching(predictions: list[str], golds: list[str], symbolic: Symbolic) -> b
 
 
 def equal_element(prediction: str, gold: str, symbolic: Symbolic) -> bool:
-    """Whether two answers are equal; the parts of unions of sets are compared in any order."""
+    """Whether two answers are equal, where the order of the sets in a union does not matter.
+
+    `symbolic` compares two formulas.
+    """
     if "\\cup" in prediction and "\\cup" in gold:
         return _matching(prediction.split("\\cup"), gold.split("\\cup"), symbolic)
     numbers = _float(prediction.replace(",", "")), _float(gold.replace(",", ""))
@@ -135,7 +138,10 @@ def _number(text: str) -> float | None:
 
 
 def math_equal(prediction: str, gold: str, symbolic: Symbolic) -> bool:
-    """Whether strings, numbers (up to a factor of 100), lists of parts or formulas are equal."""
+    """Whether two answers are equal as strings, as numbers, part by part or as formulas.
+
+    Numbers may differ by a factor of 100. `symbolic` compares two formulas.
+    """
     if prediction == gold:
         return True
     given, wanted = _number(prediction), _number(gold)

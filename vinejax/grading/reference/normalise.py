@@ -50,7 +50,7 @@ def _layout_and_units(text: str) -> str:
 
 
 def _without_trailing_text(text: str) -> str:
-    """Drop the part from the first `\\text{` on, as a unit, if the text ends in a brace."""
+    """Drop the unit that begins at the first `\\text{`, if the text ends in a brace."""
     start = text.find("\\text{")
     if start < 0 or not text.endswith("}"):
         return text
@@ -85,13 +85,16 @@ def _without_mbox(text: str) -> str:
 
 
 def _brace_argument(text: str, command: str) -> str:
-    """Put braces around digits or letters in `\\sqrt2` or a final `\\sqrt x` (`command` `sqrt`)."""
+    """Put braces around the argument of `command`, so that `\\sqrt2` becomes `\\sqrt{2}`.
+
+    Only an argument at the end of the text, such as the `x` in `\\sqrt x`, may follow a space.
+    """
     text = re.sub(rf"\\{command}(-?[0-9.a-zA-Z]+)", rf"\\{command}{{\1}}", text)
     return re.sub(rf"\\{command}\s+(\w+)$", rf"\\{command}{{\1}}", text)
 
 
 def _brace_fractions(text: str) -> str:
-    """Rewrite `\\frac12` as `\\frac{1}{2}`; no change if too few characters follow any `\\frac`."""
+    """Rewrite `\\frac12` as `\\frac{1}{2}`, unless the text has a `\\frac` without arguments."""
     first, *rest = text.split("\\frac")
     parts = [first]
     for part in rest:

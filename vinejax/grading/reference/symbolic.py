@@ -71,7 +71,10 @@ def latex_to_text(latex: str) -> str:
 
 
 def is_allowed(text: str) -> bool:
-    """Whether VinePPO's grader gives this text to sympy. Three unknown letters, say, prevent it."""
+    """Whether VinePPO's grader gives this text to sympy.
+
+    The grader does not do this for a text with three different unknown letters, for example.
+    """
     letters = text
     for word in _KNOWN_WORDS:
         letters = letters.replace(word, "")
@@ -148,9 +151,10 @@ class _Builder(ast.NodeVisitor):
         return next((value for value in values if value), values[-1])
 
     def visit_Call(self, node: ast.Call) -> Any:
-        """A call of a listed function, or one that the tokenizer writes, such as `Symbol('x')`.
+        """Reads a call of a listed function, or a call that the tokenizer has written.
 
-        A letter before a bracket that is not read as a product becomes `Function('f')(x)`.
+        The tokenizer writes `Symbol('x')` for x. For f(x) it writes `Function('f')(x)`, if this is
+        not read as a product.
         """
         match node:
             case ast.Call(keywords=[_, *_]):

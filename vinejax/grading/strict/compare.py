@@ -43,7 +43,10 @@ def cheap_strict(prediction: str, gold: str) -> bool | None:
 
 
 def _quick(text: str) -> str:
-    """`text` without dollar signs, bracket sizes and separators; gaps between numbers stay."""
+    """Drop dollar signs, `\\left`, `\\right`, spaces and separators of thousands.
+
+    If a gap separates two numbers, only dollar signs around the text are dropped.
+    """
     s = text.strip().strip("$").strip()
     if _APART.search(s):
         return s

@@ -133,7 +133,10 @@ def group_end(text: str, start: int) -> int:
 
 
 def is_balanced(text: str) -> bool:
-    """Whether all braces match, and as many brackets open as close, of any kind (`[0, 1)`)."""
+    """Whether all braces match, and the text has as many opening as closing brackets.
+
+    Brackets need not be of the same kind, as in `[0, 1)`.
+    """
     braces = brackets = 0
     for match in _BRACE.finditer(text):
         braces += (match.group() == "{") - (match.group() == "}")
@@ -145,11 +148,12 @@ def is_balanced(text: str) -> bool:
 
 
 def last_boxes(text: str) -> str | None:
-    """The contents of the last box and the boxes joined to it, with commas; None without a box.
+    """The contents of the last box and of the boxes joined to it, separated by commas.
 
     Boxes are joined if only `and`, `or`, punctuation within a sentence, a list's marker or a name
     (`y =`, which is kept) stand between them, or if both have labels such as 'the larger is'. Equal
-    contents appear once, placeholders such as `\\boxed{}` never. None if the last box is unclosed.
+    contents appear once, placeholders such as `\\boxed{}` never. None if there is no box or
+    the last box is unclosed.
     """
     boxes = list(_BOX.finditer(text))
     while boxes and (last := _box(text, boxes[-1].end())) is not None:
@@ -177,7 +181,10 @@ def last_boxes(text: str) -> str | None:
 
 
 def _are_joined(between: str, first: re.Match[str] | None, second: re.Match[str] | None) -> bool:
-    """Whether two boxes form one answer, judged by the text between them and by their labels."""
+    """Whether two boxes form one answer, judged by the text between them and by their labels.
+
+    `first` and `second` are the matches of the labels before the boxes.
+    """
     joint = between[: second.start(second.lastgroup or 0)] if second else between
     if not _JOINT.fullmatch(_MARKER.sub(",", joint)):
         return False
@@ -199,7 +206,10 @@ def _box(text: str, end: int) -> str | None:
 
 
 def inside_boxes(text: str) -> str:
-    """The contents of the last boxes, or `text` without any. An unclosed box ends with `text`."""
+    """The contents of the last boxes, or `text` if it has no box.
+
+    An unclosed box reaches to the end of `text`.
+    """
     for _ in range(MAX_BOXES):
         boxes = list(_BOX.finditer(text))
         if not boxes:

@@ -163,7 +163,10 @@ def _values(node: Collection) -> list[Node]:
 
 
 def _with_shared_name(node: Collection) -> Nodes[Node]:
-    """The items of a list; if only the first has a name, as in `n = 1, 2, 3`, all get that name."""
+    """The items of a list. In a list such as `n = 1, 2, 3`, every item gets the name `n`.
+
+    This is done if the first item has a name and no other item is a relation.
+    """
     first, *rest = node.items or (nodes.Raw(""),)
     value = relations.named_value(first)
     if not value or any(isinstance(item, nodes.Relation) for item in rest):

@@ -51,7 +51,8 @@ def read_rational(text: str) -> Fraction | None:
 def same_number(a: Fraction, b: Fraction, a_text: str, b_text: str) -> bool:
     """Whether two numbers are equal, or one is a long decimal that the other rounds to.
 
-    Of two decimals, the long one must be what floating-point arithmetic may print for the short.
+    If both are decimals, the longer one must be what floating-point arithmetic may print for the
+    shorter one.
     """
     if a == b or (read_decimal(a_text) is None) != (read_decimal(b_text) is None):
         return a == b or rounds_to(a, b_text) or rounds_to(b, a_text)
@@ -72,7 +73,8 @@ def rounds_to(value: Fraction, shown: str) -> bool:
     """Whether `value` rounds to `shown`, a decimal of at least LONG_DECIMAL digits.
 
     Shorter decimals are never approximations: 0.333 is not a third. With 16 or 17 digits, as in a
-    printed double, the relative error may be DOUBLE. From 16 digits on, the last may be off by 1.
+    printed double, the relative error may be DOUBLE. From 16 digits on, the last digit may be off
+    by 1.
     """
     exact, digits = read_decimal(shown), significant_digits(shown)
     if exact is None or digits < LONG_DECIMAL:

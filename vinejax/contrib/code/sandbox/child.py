@@ -63,7 +63,10 @@ def main():
 
 
 def readable_paths(library):
-    """(files, folders, [folder to list]) of the standard library, without installed packages."""
+    """The paths that a solution may read, as (files, folders, [folder to list]).
+
+    They belong to the standard library in the folder `library`. Installed packages are left out.
+    """
     inside = [
         entry.path
         for entry in os.scandir(library)
@@ -74,7 +77,7 @@ def readable_paths(library):
 
 
 def send(replies, reply):
-    """Writes a reply, its length before it, to the descriptor `replies`."""
+    """Writes the length of a reply, and then the reply, to the descriptor `replies`."""
     data = json.dumps(reply).encode()
     runner.write(replies, b"%010d" % len(data) + data)
 
@@ -106,9 +109,10 @@ def run(message, limit_s, requests, rules, library):
 
 
 def watch(process, watched, requests, deadline):
-    """The status of `process` at its end; kills it after `deadline` or for too many threads.
+    """Waits until `process` ends, and returns 'ok', 'timeout' or 'threads'.
 
-    If the sender of the requests has died, this process exits, and then `process` dies, too.
+    Kills `process` if it runs beyond `deadline` or has too many threads. `watched` is its pidfd.
+    If the sender of `requests` has died, the calling process exits, and `process` dies with it.
     """
     poll = select.poll()
     poll.register(watched, select.POLLIN)

@@ -1,6 +1,6 @@
 """Sandboxes that other software provides: a command before an interpreter, or a service.
 
-Both run the text of `runner.py` as the program and get its message as standard input.
+Both run the text of `runner.py` as a program, which reads a message from its standard input.
 """
 
 import contextlib

@@ -46,7 +46,7 @@ print(json.dumps(seen))
 def first_success(run: Callable[..., Outcome], memory_mb: int, is_kernel: bool) -> str:
     """A description of the first harm that a program in the sandbox could do; '' if none.
 
-    The failure of a harmless program is described, too. A fork is harm only with `is_kernel`.
+    The failure of a harmless program is described, too. A fork counts as harm only if `is_kernel`.
     """
     plain = run("print(6 * 7)")
     if plain.out.split() != ["42"] or plain.status != "ok":
@@ -99,7 +99,7 @@ def first_success(run: Callable[..., Outcome], memory_mb: int, is_kernel: bool) 
 
 
 def _ends(victim: subprocess.Popen) -> bool:
-    """Whether a process that may have got a signal ends; on busy cores that takes a moment."""
+    """Whether `victim`, a process that may have got a signal, ends within 5 seconds."""
     try:
         victim.wait(timeout=5)
     except subprocess.TimeoutExpired:

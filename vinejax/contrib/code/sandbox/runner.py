@@ -88,7 +88,10 @@ def write(descriptor, data):
 
 
 def reply_of(scope, name, arguments):
-    """JSON with the 'value' or 'error' of a call of `name`, which may be in `Solution`."""
+    """The JSON of an object with the 'value' or the 'error' of a call.
+
+    The called function is `name` in `scope`, or else the method `name` of the class `Solution`.
+    """
     try:
         function = scope[name] if name in scope else getattr(scope["Solution"](), name)
         positional, named = arguments

@@ -37,10 +37,11 @@ class Evaluator:
 
     `counted` is a subset of {"deg", "pct", "log"}, the notations that are taken literally: a degree
     mark is pi/180, a per cent sign 1/100, and a log without a base is decimal. A mark that is
-    not in `counted` changes nothing, as people leave it out; without "log" there, log is ln.
+    not in `counted` changes nothing, because people often leave marks out. If "log" is not in
+    `counted`, a log without a base is natural.
 
     `span` is the largest binary exponent, in absolute value, of the rounded numbers so far: a sum
-    of such numbers needs more bits than that to keep its smallest term.
+    of such numbers needs more than `span` bits to keep its smallest term.
     """
 
     def __init__(self, point: Mapping[str, Fraction], bits: int, counted: frozenset[str]) -> None:
@@ -139,7 +140,7 @@ class Evaluator:
         return self.mp.power(x, y)
 
     def check(self, size: Value, shift: int = 0) -> None:
-        """Raises TooLarge if size * 2**shift, the largest exponent of a result, is too large."""
+        """Raises TooLarge if size * 2**shift, a bound on the exponent of a result, is too large."""
         if shift > 40 or size * 2 ** max(0, int(shift)) > MAX_MAGNITUDE:
             raise TooLarge
 

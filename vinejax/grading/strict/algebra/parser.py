@@ -284,7 +284,10 @@ class _Parser:
         return trees.Call("root", (radicand, index))
 
     def function(self, name: str) -> Tree:
-        """Reads `\\sin^2 2x` or `\\log_2 8`. The argument ends before an operator or a function."""
+        """Reads what follows the name of a function, as in `\\sin^2 2x` or `\\log_2 8`.
+
+        An argument without brackets ends before an operator or another function.
+        """
         power: Tree | None = None
         base: Tree | None = None
         if name == "lg":

@@ -34,7 +34,10 @@ _FAILURES = (ArithmeticError, ValueError, TypeError, KeyError, RecursionError)
 
 
 def _readings(a: Tree, b: Tree) -> Iterator[frozenset[str]]:
-    """Sets `counted` for `Evaluator`: first all notations in the trees, then all subsets."""
+    """Yields the sets to try as `counted` of `Evaluator`.
+
+    The first set has all notations that occur in the trees. The proper subsets of this set follow.
+    """
     present = set()
     for node in itertools.chain(nodes_of(a), nodes_of(b)):
         match node:
@@ -86,9 +89,11 @@ def _same(a: Tree, b: Tree, counted: frozenset[str]) -> bool:
 def _confirmed(
     near: Callable[[int], tuple[bool, int]], compared: tuple[Tree, Tree], bits: int
 ) -> bool:
-    """Whether `near` finds the trees equal, with over `bits` bits if the numbers' span needs them.
+    """Whether `near` finds the trees equal with `bits` bits, and with more bits if they are needed.
 
-    For example, `e^x + 10^{-70}` equals `e^x` to 240 bits, but not to 1,200.
+    `near` takes a number of bits, and returns its verdict and the `span` of the numbers
+    (`Evaluator`). A large span needs more bits. For example, `e^x + 10^{-70}` equals `e^x` to
+    240 bits, but not to 1,200.
     """
     verdict, span = near(bits)
     if not verdict or DEPTH * span <= bits - SLACK:
@@ -147,7 +152,10 @@ def _near(x: Any, y: Any, bits: int, floor: int = 0) -> bool:
 
 
 def _points(names: list[str]) -> Iterator[dict[str, Fraction]]:
-    """Fixed rational points. Every second one is positive, so that roots and logs are real."""
+    """Yields fixed rational points, which have a value for each name.
+
+    At every second point all values are positive, so that roots and logs are real.
+    """
     generator = random.Random(" ".join(names))
     for index in range(POINTS):
         yield {
@@ -205,7 +213,7 @@ def _fraction(value: evaluate.Value, places: int) -> Fraction:
 
 
 def as_rational(tree: Tree) -> trees.Number | None:
-    """The rational number that equals the tree at all points; None if no short number does."""
+    """The rational number that equals the tree everywhere; None if there is none or it is long."""
     names = sorted(variables(tree))
     try:
         values = [

@@ -29,9 +29,10 @@ _INDICES = set("ijklmnpqrst")  # letters that one expects for an integer
 
 
 def same_but_for_conditions(a: str, b: str, same: Callable[[str, str], bool]) -> bool:
-    """Whether two cleaned answers are equal without a condition that only one of them has.
+    """Whether two cleaned answers are equal, apart from a condition that only one of them has.
 
-    A variable that stands for an integer may have different names in `a` and `b`.
+    `same` compares the answers without their conditions. If neither answer has a condition, the
+    result is False. A variable that stands for an integer may have different names in `a` and `b`.
     """
     x, y = _split(a), _split(b)
     if not x and not y:
@@ -48,9 +49,10 @@ def same_but_for_conditions(a: str, b: str, same: Callable[[str, str], bool]) ->
 
 
 def _split(s: str) -> tuple[str, set[str], str] | None:
-    """The value, its variables that stand for integers, and the other restrictions as text.
+    """Splits an answer with a condition into its value and the content of the condition.
 
-    None for an answer without a condition, and for the pieces of a function.
+    Returns (value, variables that stand for integers, other restrictions as text). None for an
+    answer without a condition, and for the pieces of a function.
     """
     starts = [*_START.finditer(s)] if OPEN in s or _RESTRICTS.search(s) else []
     if len(starts) == 1:
@@ -89,7 +91,7 @@ def _parts(value: str, condition: str, word: str = "") -> tuple[str, set[str], s
 
 
 def _free(node: Node) -> set[str] | None:
-    """The variables of a node; None for a node without a value, such as an inequality."""
+    """The variables in a node's value; None for a node without a value, such as an inequality."""
     match node:
         case nodes.Formula(tree=tree):
             return variables(tree)

@@ -55,7 +55,7 @@ def _filled(before: tuple[Node, ...], dots: Node, after: tuple[Node, ...]) -> tu
 
 
 def _values(nodes: tuple[Node, ...]) -> list[Fraction]:
-    """The values of nodes that are rational numbers; [] if any node is not."""
+    """The values of the nodes if all are rational numbers, else []."""
     bare = all(isinstance(n, Formula) and not n.prefix + n.unit for n in nodes)
     trees = [symbolic.as_rational(n.tree) for n in nodes if isinstance(n, Formula)] if bare else []
     return [] if None in trees else [tree.value for tree in trees if tree]
@@ -73,7 +73,10 @@ def _goes_on(terms: list[Fraction], step: Step) -> bool:
 
 
 def _step(start: list[Fraction], end: list[Fraction]) -> Step | None:
-    """The step from each term to the next; None if no step fits all terms."""
+    """The step from each term of a progression to the next; None if no step fits all terms.
+
+    `start` has the terms before the dots, `end` the terms after the dots.
+    """
     if len(start) == 1 and end and start[0] < end[0] and start[0].denominator == 1:
         return Fraction(1), Fraction(1)
     if len(start) < 2 or start[0] == start[1]:

@@ -38,7 +38,10 @@ _TERM = re.compile(
 
 
 def read_matrix(s: str, depth: int, read: Read) -> Node | None:
-    """Reads a matrix, a determinant (as a formula) or `cases` (as a list); None for other texts."""
+    """Reads a matrix, a determinant (as a formula) or `cases` (as a list); None for other texts.
+
+    `read` reads the text of a cell, whose depth of nesting is `depth`.
+    """
     if "\\begin" not in s:
         return None
     match = _MATRIX.fullmatch(s)
@@ -129,7 +132,11 @@ def _formulas(node: Node | None) -> Cells | None:
 
 
 def _product(s: str, at: int, grids: list[Cells | None]) -> tuple[Cells | None, int]:
-    """The product (or None) of the adjacent matrices from `s[at]` on, and the index behind them."""
+    """The product of the adjacent matrices from `s[at]` on, and the index in `s` behind them.
+
+    In `s` a mark with an index into `grids` stands for each matrix. The product is None if it does
+    not exist or is too large.
+    """
     result: Cells | None = None
     while factor := _FACTOR.match(s, at):
         grid, at = grids[int(factor.group(1))], factor.end()

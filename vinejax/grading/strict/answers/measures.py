@@ -63,7 +63,10 @@ def compound_measure(s: str) -> Formula | None:
 
 
 def unit_as_factor(tree: Tree, unit: str, other: Tree) -> Tree | None:
-    """The tree of `5 kg` as 5 * 1000 * g if `other` has the variable g; else None."""
+    """The product of `tree` and its unit, in a unit that `other` has as a variable; else None.
+
+    For example, 5 with the unit kg becomes 5 * 1000 * g if `other` has the variable g.
+    """
     letters = variables(other)
     letter = unit.strip(OPEN + CLOSE + " ")
     if letter in units.LETTERS & letters:

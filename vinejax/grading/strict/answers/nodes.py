@@ -8,7 +8,7 @@ from vinejax.grading.strict.algebra.syntax_trees import Tree
 
 @dataclass(frozen=True)
 class Read:
-    """The base of all nodes: `source` is the cleaned text that was read, '' for a derived node."""
+    """The base of all nodes. `source` is the cleaned text that was read; '' for a computed node."""
 
     source: str
 
@@ -87,7 +87,7 @@ Node = Raw | Text | Formula | Based | Ratio | Sequence | Collection | Matrix | R
 
 
 def open_lists(members: list[Node]) -> tuple[Node, ...]:
-    """The members, but instead of each member that is a list, its items."""
+    """The members, where each member that is a list is replaced by its items."""
     flat: list[Node] = []
     for node in members:
         if isinstance(node, Collection) and node.kind == "list":

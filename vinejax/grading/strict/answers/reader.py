@@ -123,7 +123,10 @@ def _list(s: str, depth: int) -> Node | None:
 
 
 def _joined(s: str, members: tuple[Node, ...], joiner: str) -> nodes.Collection:
-    """A list of the members; inequalities with `or` become a union, with `and` an intersection."""
+    """The list of the members.
+
+    But inequalities become a union if `or` joins them, and an intersection if `and` joins them.
+    """
     joined = nodes.Collection(s, "list", members, joiner)
     if not joiner or not all(map(_restricts, members)) or real_sets.subject_of(joined) in ("", "?"):
         return joined

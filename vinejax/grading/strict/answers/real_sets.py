@@ -28,8 +28,8 @@ def as_intervals(node: Node) -> list[Sequence] | None:
 
     Intervals with numeric ends are sorted and merged. None for other nodes, and for intersections
     and differences of sets without numeric ends. Inequalities that are separated by commas hold
-    at the same time, unless no number satisfies all (`x < 1, x > 2`). A list of intervals is their
-    union; it gives None if two of them touch or overlap.
+    at the same time, unless no number satisfies all (`x < 1, x > 2`). A list of intervals is
+    read as their union, but the result is None if two of the intervals touch or overlap.
     """
     intervals = _intervals(node)
     if intervals is None or len(intervals) > MAX_INTERVALS:
@@ -50,7 +50,10 @@ def subject_of(node: Node) -> str:
 
 
 def _subjects(side: Node, ops: tuple[str, ...]) -> set[str]:
-    """The variables in one side of a relation, or the side itself if it is one quantity."""
+    """The variables in one side of a relation with the operators `ops`.
+
+    If the side names one quantity, such as `f(2)`, the text of the side is returned instead.
+    """
     if not isinstance(side, nodes.Formula):
         return {side.source}
     names = variables(side.tree)
@@ -106,7 +109,7 @@ def _of_collection(node: nodes.Collection) -> list[Sequence] | None:
 
 
 def _points(items: tuple[Node, ...]) -> list[Sequence] | None:
-    """The items of a set as intervals of one point; None if an item is not a formula alone."""
+    """The items as intervals of one point each; None unless all are formulas without words."""
     bare = all(isinstance(item, nodes.Formula) and not item.prefix + item.unit for item in items)
     return [_interval("[", point, point, "]") for point in items] if bare else None
 
@@ -143,7 +146,10 @@ def _of_relation(node: nodes.Relation) -> list[Sequence] | None:
 
 
 def _inequality(sides: tuple[Node, ...], opening: str, closing: str) -> list[Sequence] | None:
-    """The x with sides[0] < sides[1], or <= for "[" and "]"; None if no side is x or |x - c|."""
+    """The intervals of all x with sides[0] < sides[1], or with <= if the brackets are "[" and "]".
+
+    None if neither side is a name such as x or a distance |x - c|.
+    """
     for side, other, inside in ((sides[0], sides[1], True), (sides[1], sides[0], False)):
         if distance := _distance(side, other):
             low, high = distance

@@ -1,7 +1,7 @@
 """Rewrites numbers in a text from everyday notation to the notation that the parsers read.
 
 These are money, millions, ordinals, per cent, degrees with minutes, temperatures, repeating
-decimals, and bases in words. Each pass takes time linear in the text, and none of them raises.
+decimals, and bases in words. Each pass takes time linear in the text and never raises.
 """
 
 import re
@@ -131,7 +131,10 @@ def _part(match: re.Match[str]) -> str:
 
 
 def _times(factor: str, match: re.Match[str]) -> str:
-    """The factor for a word; `\\text{million years}` becomes the factor and `\\text{years}`."""
+    """The text that replaces a matched word: `factor`, and the braces that the word leaves open.
+
+    For example, `\\text{million years}` becomes the factor and `\\text{years}`.
+    """
     opened = match["open"].strip(" ~,;\\\n\t")
     if "{" in opened:
         return factor if match["close"] else f"{factor}\\{opened}"

@@ -79,5 +79,5 @@ def _spoken(text: str) -> set[str]:
 
 
 def _plain(text: str) -> str:
-    """A text in lower case, without markers, articles and words such as `about`."""
+    """A text in lower case, without articles, words such as `about`, and the marks of words."""
     return _FILLERS.sub("", _MARKERS.sub(" ", text).casefold())

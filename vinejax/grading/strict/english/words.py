@@ -101,7 +101,10 @@ def mark_words(s: str) -> str:
 
 
 def _joint_of(text: str) -> str:
-    """OR or AND if the text between two items has one of these marks or its word; else a comma."""
+    """The mark or comma for the text between two items.
+
+    It is OR or AND if the text has this mark or the word for it, else a comma.
+    """
     return next((m for name, m in {OR: OR, AND: AND, **_JOINERS}.items() if name in text), ",")
 
 
@@ -172,7 +175,7 @@ def changes_meaning(text: str) -> bool:
 
 
 def denies(text: str) -> bool:
-    """Whether a text denies something, as `not` or `anything but` does; `NO` is a line segment."""
+    """Whether a text denies something, as `not` or `anything but` does; `NO` denies nothing."""
     said = text.replace(f"{OPEN}NO{CLOSE}", "")
     return OPEN in said and _DENIALS.search(said.casefold()) is not None
 
