@@ -1,4 +1,7 @@
-"""The names that the tools add; `vinejax/core/accessories.py` reads these tables."""
+"""Dotted paths of the sections of settings and of the hooks that `vinejax/tools` implements.
+
+`vinejax/core/accessories.py` reads these tables.
+"""
 
 SECTIONS = {
     "bench": "vinejax.tools.bench.settings.BenchConfig",

@@ -102,7 +102,8 @@ def with_open_choices(applied: Config, as_set: Config) -> Config:
 def chosen_estimators(cfg: Config, has_critic: bool) -> dict[str, Config]:
     """Maps the estimators in `bench.estimators` to their configurations.
 
-    If the setting is empty: all that can be measured, less 'run' if another has an equal Config.
+    If this setting is empty, the result has all estimators that can be measured. In that case 'run'
+    is left out if another estimator has an equal Config.
     """
     configs = {}
     for name in BenchConfig.of(cfg).estimators or ESTIMATORS:
@@ -222,7 +223,8 @@ def measure_ranking(
     """Maps sources of predicted values to the scores of their rankings; also returns counts.
 
     The sources are few continuations and, in a run with a critic, the critic's values. The counts
-    are those of `NextSteps`, and the margin (two standard errors) of ties in true values.
+    are the numbers of states in `NextSteps`. They include 'margin', the largest difference of two
+    true values that counts as a tie, which is about two standard errors of a true value.
     """
     session, cfg = parts.session, parts.session.cfg
     sampler = parts.sampler(cfg, 0)
@@ -259,7 +261,7 @@ def measure_ranking(
 def critic_values_after(
     parts: FixedParts, cfg: Config, choices: Sequence[NextStepChoice]
 ) -> list[np.ndarray]:
-    """For each choice, f64[A]: the critic's values of the states after the A next steps."""
+    """For each choice, f64[A]: the critic's values of the states after its A next steps."""
     next_token = 0  # any token: the critic gives the value of the state before it
     rows = [
         partial_solution(choice, [*step.tokens, next_token])
@@ -272,7 +274,10 @@ def critic_values_after(
 
 
 def write_result(result: BenchResult, workdir: epath.Path) -> None:
-    """Prints the tables and writes the record; if the workdir has a run, renews its report, too."""
+    """Prints the tables of the result, and writes the record of the bench to the workdir.
+
+    If the workdir contains a run, the report of that run is made again.
+    """
     folder = workdir / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "bench.json"

@@ -73,7 +73,11 @@ SHARED |= {"rollout.zero_variance", "rollout.rounds", "reward.overlong", "ppo.ma
 
 
 def nowhere(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
-    """Allocates no continuations, so the credit of `probe_k0` is the return less the prior."""
+    """Allocates no continuations to any state, whatever the arguments are.
+
+    With this allocation, the credit of estimator `probe_k0` is the return minus the value that the
+    learned prior predicts.
+    """
     return None
 
 
@@ -172,7 +176,7 @@ def estimator_config(cfg: Config, name: str) -> Config:
 
 
 def _plain(cfg: Config) -> Config:
-    """The run's configuration with method 'vineppo' and the defaults of the fields in SHARED."""
+    """The run's configuration with method 'vineppo', and with defaults for all fields in SHARED."""
     defaults = Config()
     plain = {name: x for name, x in flatten(defaults) if {name, name.partition(".")[0]} & SHARED}
     sections = {name: section for name, section in cfg.sections.items() if name == "bench"}
@@ -246,7 +250,10 @@ def estimate(
 def _with_prior(
     parts: FixedParts, cfg: Config, rollout: Rollout, prior_state: Any
 ) -> tuple[Rollout, Any]:
-    """The rollout with values by the prior, and the prior's state after training on the rollout."""
+    """The rollout with values that the method's prior predicts, and the prior's new state.
+
+    The new state is the result of training the prior on this rollout.
+    """
     session, state = parts.session, method_of(cfg).state
     assert isinstance(state, LearnedValue)
     prior_state = prior_state or state.fresh_prior(session.model, cfg)

@@ -106,7 +106,11 @@ def _products(model: Decoder, gradients: Params, references: Params) -> tuple[Ar
 def inner_products(
     model: Decoder, gradients: Params, references: Params
 ) -> tuple[np.ndarray, np.ndarray]:
-    """f64[E] |ĝ|² and f64[E, F] ĝ·g_f; the trees have leading axes of E gradients, F references."""
+    """The squared norms |ĝ|², f64[E], and the inner products ĝ·g_f, f64[E, F].
+
+    Each array in `gradients` has a leading axis for E gradients ĝ, and each array in `references`
+    has a leading axis for F references g_f.
+    """
     squares, with_references = jax.device_get(_products(model, gradients, references))
     return np.asarray(squares, np.float64), np.asarray(with_references, np.float64)
 
@@ -126,7 +130,7 @@ class GradientError:
 
 
 class MeasuredGradients(NamedTuple):
-    """Squares of an estimator's R gradients, and products with the references g₁ and g₂."""
+    """Squared norms of an estimator's R gradients ĝ, and inner products with references g₁, g₂."""
 
     squares: list[float]  # [R] |ĝ|²
     products: list[float]  # [R] ĝ·(g₁ + g₂)/2
@@ -179,11 +183,12 @@ def _draws(repeats: int) -> np.ndarray:
 
 
 def measure_of(draws: np.ndarray) -> Measure:
-    """The first of `draws`, the sample itself, with the percentile interval of all later draws.
+    """A measure whose value is `draws[0]`, with the percentile interval of `draws[1:]`.
 
-    A draw that is nan counts as infinite, because it stands for a very large error. An infinite end
-    of the interval becomes None. There is no interval if all draws are equal, for instance with one
-    repeat. If the first draw is nan, the value is None, too.
+    `draws[0]` belongs to the sample itself, and the later entries to bootstrap draws. A draw that
+    is nan counts as infinite, because it stands for a very large error. An infinite end of the
+    interval becomes None. There is no interval if all draws are equal, for instance with one
+    repeat. If `draws[0]` is nan, the value is None, too.
     """
     if not np.isfinite(draws[0]):
         return Measure(None, None, None)

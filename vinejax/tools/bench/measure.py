@@ -66,8 +66,9 @@ def measure_gradients(
     reference: Reference,
     say: Callable[[str], None],
 ) -> tuple[dict[str, MeasuredRepeats], MeasuredSolutions]:
-    """Measures all estimators of `configs` on the same solutions; returns results and solutions.
+    """Measures all estimators of `configs` on the same solutions.
 
+    Returns the measurements of each estimator by its name, and a summary of the solutions.
     Estimator 'exact' is measured only in the first `bench.exact` repeats.
     """
     # Seeds of the bench's own: the policy was trained on the solutions of the run's seed.
@@ -114,7 +115,7 @@ def _measure_repeat(
     episodes: list[Episode],
     repeat: int,
 ) -> list[TrueSteps]:
-    """Measures the estimators `configs` on the solutions `episodes`, adds results to `repeats`.
+    """Measures the estimators `configs` on the solutions `episodes`, and adds results to `repeats`.
 
     Returns the true advantages of the steps of `episodes`, or [] if `configs` has no 'exact'.
     """
@@ -150,7 +151,10 @@ def _measure_repeat(
 
 
 def steady(seconds: Sequence[float]) -> float:
-    """The median of `seconds`; of several, the first is left out, because it includes compiling."""
+    """The median of `seconds` without the first entry, whose time includes compiling.
+
+    If there is only one entry, it is returned.
+    """
     return statistics.median(seconds[1:] or seconds)
 
 
@@ -161,7 +165,10 @@ def _record(
     gradients: Params,
     reference: Reference,
 ) -> None:
-    """Adds one repeat to each record in `repeats`; gradient i is for the i-th key of `repeats`."""
+    """Adds the measurements of one repeat to each record in `repeats`.
+
+    Index i of the leading axis of `gradients` belongs to the i-th key of `repeats`.
+    """
     squares, products = inner_products(parts.session.model, gradients, reference.gradients)
     mean_products = products.mean(axis=1)
     for i, (name, record) in enumerate(repeats.items()):

@@ -2,8 +2,8 @@
 
     Q(s, a) = r(a) + γ · V(s after a), or r(a) + the outcome's reward if a ends the response
 
-Here a is a step from state s. In shapes, S is the number of states, and A that of next steps at a
-state. `ranking.py` scores predictions of Q. The source is the 1-of-5 ranking of VinePPO
+Here a is a step from state s. In shapes, S is the number of states, and A is the number of next
+steps at a state. `ranking.py` scores predictions of Q. The source is the 1-of-5 ranking of VinePPO
 (`action_ranking_analyzer.py`); docs/credit_bench.md lists the differences.
 """
 
@@ -41,7 +41,7 @@ class NextStepChoice:
 
 
 class NextSteps(NamedTuple):
-    """The states with next steps to compare, and counts of tried states and of those left out."""
+    """The states with next steps to compare, and numbers of states tried and of states left out."""
 
     choices: list[NextStepChoice]
     tried: int  # states with sampled continuations
@@ -93,8 +93,8 @@ def step_returns(
 ) -> list[np.ndarray]:
     """For each choice, f64[A, count]: r + γ · return, for `count` rollouts after each next step.
 
-    Rollouts for different purposes, such as 'truth' and 'prediction', share no random number. For a
-    step that ends the response, all entries are the step's reward.
+    Here r is the reward of the next step itself. Rollouts for different purposes, such as 'truth'
+    and 'prediction', share no random number. For a step that ends the response, all entries are r.
     """
     episodes: list[Episode] = []
     states_after: list[ValuedState] = []
@@ -119,9 +119,10 @@ def step_returns(
 def step_values(
     choice: NextStepChoice, values_after: Sequence[ArrayLike], gamma: float
 ) -> np.ndarray:
-    """f64[A, ...]: r + γ · `values_after` per next step; only r for a step that ends the response.
+    """f64[A, ...]: r + γ · `values_after` for each next step, where r is the step's own reward.
 
     `values_after` [A][...] are values of the states after the steps, or returns from these states.
+    For a step that ends the response, all entries are r.
     """
     rows = []
     for step, values in zip(choice.steps, values_after, strict=True):
@@ -131,7 +132,7 @@ def step_values(
 
 
 def _next_step(drawn: DrawnContinuation, used: int) -> NextStep:
-    """The first step of a continuation from the state after `used` response tokens."""
+    """The first step of a continuation that starts after `used` response tokens."""
     sample, num_tokens = drawn.sample, len(drawn.sample.tokens)
     first = next((i for i, end in enumerate(sample.ends) if end > used), None)
     if first is None or sample.ends[first] == num_tokens:

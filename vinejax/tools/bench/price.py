@@ -83,7 +83,12 @@ def _median_seconds(
     trained_by: tuple[Objective, optax.GradientTransformation],
     make_rows: Callable[[], Batch | tuple[Batch, Targets]],
 ) -> float:
-    """Median seconds of `make_rows` and `ppo.epochs` epochs of updates that start at `params`."""
+    """The median of the seconds that `make_rows` and training on its rows take together.
+
+    Training is `ppo.epochs` epochs of updates that start at `params`; `trained_by` has the
+    objective and the optimizer. A first measurement is left out, because its time includes
+    compiling.
+    """
     objective, optimizer = trained_by
     seconds = []
     for _ in range(TIMES + 1):

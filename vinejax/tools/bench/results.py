@@ -65,7 +65,11 @@ def rows_of(
     values: dict[str, ValueScores],
     critic_seconds: dict[str, float],
 ) -> dict[str, ResultRow]:
-    """Maps each estimator to its row. `critic_seconds`: seconds per solution to train a critic."""
+    """Maps each estimator to its row of results.
+
+    `critic_seconds` maps estimators that train a critic to the seconds that this takes per
+    solution.
+    """
     count = len(solutions.episodes)
     tokens = {name: solutions.tokens + np.mean(t.tokens) / count for name, t in repeats.items()}
     trained = price.trained * solutions.trained_tokens
@@ -103,7 +107,11 @@ def rows_of(
 def _error_ratio(
     estimator: MeasuredRepeats, baseline: MeasuredRepeats, g_squared: float
 ) -> np.ndarray:
-    """f64[1 + draws]: error / error of `baseline`, over all common repeats, then per draw."""
+    """f64[1 + draws]: the error of `estimator` divided by the error of `baseline`.
+
+    Entry 0 is for the sample itself, and each later entry is for one bootstrap draw. If `estimator`
+    has fewer repeats than `baseline`, later repeats of `baseline` do not count.
+    """
     repeats = len(estimator.squares)
     baseline_gradients = baseline.gradients()
     paired = baseline_gradients._replace(
@@ -116,7 +124,7 @@ def _error_ratio(
 
 
 def as_json(result: BenchResult) -> dict[str, Any]:
-    """The result as a dict for JSON, in which `price` also has w."""
+    """The result as a dict for JSON, in which the entry 'price' also has the ratio `Price.w`."""
     record = dataclasses.asdict(result)
     return record | {"price": result.price._asdict() | {"w": result.price.w}}
 

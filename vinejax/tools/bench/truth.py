@@ -73,7 +73,7 @@ def choose_states(
 def positions_of_states(
     episodes: Sequence[Episode], states: Sequence[SolutionState]
 ) -> tuple[np.ndarray, list[str]]:
-    """f64[S], the share of the response's tokens before each state, and [S], its problem's id."""
+    """For each state, the share of response tokens before it, f64[S], and its problem's id, [S]."""
     shares = [state.used / len(episodes[state.episode].response) for state in states]
     return np.array(shares), [episodes[state.episode].problem_id for state in states]
 
@@ -83,11 +83,13 @@ def values_at(
 ) -> np.ndarray:
     """f64[S]: the values that an estimator gave to the states; nan for a state without a value.
 
-    `episodes` are the solutions of the states, with the estimator's `values`. Steps may differ
-    from `states`; we find a state by its number of tokens. Between two sampled states, values are
-    interpolated linearly, as in training. States before the first sampled state have no value, and
-    neither have states after s_c with c = `max_states`, whose entries of `values` serve only to
-    make advantages 0. Raises ValueError for an episode without values.
+    `episodes` are the solutions of the states, with the estimator's `values`. A state is found by
+    its number of tokens, because the estimator's steps may differ from those of `states`; if no
+    step of the estimator begins at a state, the state has no value. Between two sampled states,
+    `values` are interpolated linearly, as in training. States before the first sampled state of an
+    episode have no value. If `max_states` is a number c, states after s_c have no value either:
+    their entries of `values` serve only to make advantages 0. Raises ValueError for an episode
+    without values.
     """
     values = np.full(len(states), np.nan)
     for s, state in enumerate(states):
@@ -141,8 +143,8 @@ def true_returns(
 def with_own_seed(cfg: Config, purpose: str) -> Config:
     """The configuration with a seed for one purpose of the bench, and with `values.budget` 'left'.
 
-    So a rollout may have as many tokens as its solution had left at the state, also where the
-    estimators have another budget.
+    With this budget, a rollout may have as many tokens as its solution had left at the state, even
+    if the estimators use another budget.
     """
     values = dataclasses.replace(cfg.values, budget="left")
     seed = row_seed(cfg.seed, 0, f"credit bench, {purpose}")
@@ -150,7 +152,7 @@ def with_own_seed(cfg: Config, purpose: str) -> Config:
 
 
 def for_purpose(sampler: Sampler, purpose: str) -> Sampler:
-    """The sampler with the configuration `with_own_seed` for one purpose of the bench."""
+    """The sampler with the configuration that `with_own_seed` returns for `purpose`."""
     cfg = with_own_seed(sampler.cfg, purpose)
     return Sampler(sampler.engine, sampler.graded, cfg, sampler.iteration)
 

@@ -52,7 +52,10 @@ def credit_of_steps(advantages: np.ndarray, steps: StepLayout) -> np.ndarray:
 
 
 def worth_of(credit: np.ndarray, truth: TrueSteps) -> Measure:
-    """The worth of credit f64[S]; E[A²] is corrected for the variance of the errors of A."""
+    """The worth of credit f64[S], with an interval over problems.
+
+    The mean of A² is corrected for the variance of the errors of the estimated A.
+    """
     product, square = credit * truth.advantages, credit**2
     signal = truth.advantages**2 - truth.variances
 

@@ -79,8 +79,9 @@ class Case:
 def open_case(cfg: Config) -> Case:
     """Makes the case of a configuration whose field `topology` is set.
 
-    Raises ConfigError or ModelError if the topology is missing, unknown or without a row, if the
-    mesh does not divide the chips, heads or rows, or if the model's sizes are not known.
+    Raises ConfigError or ModelError if the topology is missing or unknown, if it has no row in
+    `meshes`, if the mesh does not fit the number of chips, of the model's heads or of rows in a
+    pass, or if the model's sizes are not known.
     """
     if not cfg.topology:
         names = ", ".join(cfg.meshes) or "such as 'v5e:16x16'"
@@ -115,9 +116,11 @@ def with_full_mesh(cfg: Config, topology: Topology) -> Config:
 
 
 def model_sizes(cfg: Config) -> DecoderConfig:
-    """The model's sizes from `model.architecture`, the folder `model.path`, or of a fresh model.
+    """The model's sizes, from `model.architecture` if this field is set, else from `model.path`.
 
-    Raises ConfigError if `model.path` is no folder with a config.json, such as a name on the hub.
+    If neither field is set, the sizes are those of a fresh model. Raises ConfigError if
+    `model.path` is no folder with a config.json, for instance if it is the name of a model on the
+    hub.
     """
     if cfg.model.architecture:
         return read_architecture(cfg.model.architecture)

@@ -1,8 +1,8 @@
 """Computes FLOPs and moved bytes of each program per chip and call, or per decode step.
 
 FLOPs are those of the model: two per weight and token, plus those of causal attention. A plain XLA
-attention needs twice as many for the latter. Bytes are those of weights, keys and values, and
-operands and results of products; with less fusion, a program moves more. We do not use XLA's
+attention needs twice the FLOPs of causal attention. Bytes are those of weights, keys and values,
+and operands and results of products; with less fusion, a program moves more. We do not use XLA's
 `cost_analysis`, because it counts the body of a loop once.
 """
 
@@ -66,14 +66,20 @@ def num_multiplied(case: Case, with_head: bool) -> int:
 
 
 def attention_flops(case: Case, visible: float) -> float:
-    """FLOPs of one token's attention in all layers, to `visible` positions or a layer's window."""
+    """FLOPs of the attention of one token, summed over all layers.
+
+    The token attends to `visible` positions or, in a layer with a smaller window, to the window.
+    """
     cfg = case.model.cfg
     positions = sum(min(visible, cfg.window(i) or math.inf) for i in range(cfg.num_layers))
     return 4 * cfg.num_heads * cfg.head_dim * positions
 
 
 def forward_pass(case: Case, rows: float, length: int) -> Cost:
-    """The cost of a pass of `rows` sequences per shard through all layers, without weight reads."""
+    """The cost of a pass of `rows` sequences per shard through all layers.
+
+    The cost of reading the weights is not included.
+    """
     tokens = rows * length
     flops = 2 * num_multiplied(case, with_head=False) + attention_flops(case, length / 2)
     moved = case.item_bytes * sum(a + b for a, b in token_products(case))
@@ -82,7 +88,10 @@ def forward_pass(case: Case, rows: float, length: int) -> Cost:
 
 
 def output_pass(case: Case, rows: float, length: int) -> Cost:
-    """Cost to multiply `rows` sequences per shard by the output matrix, less reading the matrix."""
+    """The cost to multiply `rows` sequences per shard by the output matrix.
+
+    The cost of reading the matrix is not included.
+    """
     cfg = case.model.cfg
     tokens = rows * length
     flops = 2 * cfg.width * cfg.vocab_size
@@ -91,12 +100,15 @@ def output_pass(case: Case, rows: float, length: int) -> Cost:
 
 
 def rounded_weights(case: Case) -> float:
-    """Bytes per chip of the weights that a pass reads: in the compute dtype, gathered over fsdp."""
+    """Bytes per chip of the weights that a pass reads.
+
+    The weights are in the compute dtype, gathered over `fsdp` and split over `tensor`.
+    """
     return case.item_bytes * num_multiplied(case, with_head=True) / case.tensor
 
 
 def prefill_columns(phase: PlannedPhase) -> int:
-    """The columns of a prefill of trunks that have the mean length."""
+    """The number of columns (token positions) of a prefill whose trunks have the mean length."""
     return min(bucket(math.ceil(phase.mean_trunk)), phase.sizes.columns)
 
 
@@ -109,7 +121,7 @@ def prefill_cost(case: Case, phase: PlannedPhase) -> Cost:
 
 
 def columns_read(phase: PlannedPhase) -> tuple[float, float]:
-    """The numbers of columns that a decode step reads in a row of the window, and in a slot.
+    """Numbers of columns that a decode step reads from one row of the window, and from one slot.
 
     We assume that branches begin at the end of their row, and that the mean number of tokens drawn
     so far in a busy slot is the mean length of a branch, as it is for geometric lengths.
@@ -213,7 +225,10 @@ def program_costs(case: Case, phases: list[PlannedPhase]) -> dict[str, Cost]:
 
 
 class DecodeSteps(NamedTuple):
-    """The decode steps of a wave on one shard; the tuples have an entry per shape of the phase."""
+    """The decode steps of a wave on one shard.
+
+    Each tuple has one entry for each of the phase's `shapes`.
+    """
 
     steps: tuple[float, ...]  # number of steps in the shape
     live_branches: tuple[float, ...]  # branches that have not ended before the steps in the shape
@@ -225,11 +240,12 @@ def usable_slots(phase: PlannedPhase) -> int:
 
 
 def decode_steps(case: Case, phase: PlannedPhase) -> DecodeSteps:
-    """The decode steps of one wave, for each of `phase.shapes`: all slots, then fewer (drains).
+    """The decode steps of one wave, for each of `phase.shapes`.
 
-    All shards make the same steps: they go to a drain when the slowest shard can, and stop when the
-    last branch ends. We assume exponential lengths of branches, and a normal distribution over
-    shards of the step at which a shard can go to a drain. Tokens that are decoded a second time,
+    The first shape has all slots; the later shapes, called drains, have fewer. All shards change to
+    a drain at the same step, when the slowest shard can, and stop when the last branch ends. We
+    assume that the lengths of branches are exponential, and that the step at which a shard can
+    change to a drain is normally distributed over shards. Tokens that are decoded a second time,
     because a branch gave its pages to a longer branch, are not counted.
     """
     branches, mean = phase.branches / (case.shards * phase.waves), phase.tokens
@@ -267,9 +283,10 @@ def busy_slots(case: Case, phase: PlannedPhase) -> float:
 
 
 def calls_per_phase(case: Case, phase: PlannedPhase) -> dict[str, float]:
-    """Maps programs to their numbers of calls in a phase of the engine; for decoding, of steps.
+    """Maps programs to their numbers of calls in a phase of the engine.
 
-    'decode' counts steps with all slots, 'drain' those with the slots of the first drain, etc.
+    For decoding, steps are counted instead of calls: 'decode' has the number of steps with all
+    slots, 'drain' the number of steps with the slots of the first drain, and so on.
     """
     trunks_per_shard = math.ceil(phase.trunks / case.shards)
     prefills = phase.waves * math.ceil(trunks_per_shard / phase.sizes.batch)

@@ -150,7 +150,11 @@ def usual_length(case: Case) -> int:
 
 
 def kv_room(case: Case, resident: int) -> int:
-    """Bytes for keys and values: `rollout.memory_gib`, or a share of all but `resident` bytes."""
+    """Bytes per chip for keys and values.
+
+    The number is `rollout.memory_gib` if that is set, else a share of the chip's memory limit less
+    the `resident` bytes.
+    """
     if case.cfg.rollout.memory_gib is not None:
         return int(case.cfg.rollout.memory_gib * 2**30)
     return int(FREE_SHARE * max(case.limit - resident, 0))
@@ -237,13 +241,13 @@ def memory_and_phases(case: Case) -> tuple[MemoryParts, list[PlannedPhase]]:
 
 
 def kv_bytes(case: Case, sizes: Sizes) -> tuple[int, int]:
-    """Bytes per chip of keys and values: in the trunks' window, in the branches' ring or pool."""
+    """Bytes per chip of keys and values in the trunks' window and in the branches' ring or pool."""
     window = sizes.rows * cache_bytes(case.model, case.mesh, sizes.columns)
     return window, phase_bytes(case.model, case.mesh, sizes) - window
 
 
 def main_phase(phases: list[PlannedPhase]) -> PlannedPhase:
-    """The last of `phases`: its trunks are the longest, and prefill is compiled for its `sizes`."""
+    """The last of `phases`, which has the longest trunks; prefill is compiled for its `sizes`."""
     return phases[-1]
 
 
@@ -262,7 +266,10 @@ def decode_name(n: int, phase: PlannedPhase, phases: list[PlannedPhase]) -> str:
 
 
 def decode_programs(phases: list[PlannedPhase]) -> dict[str, PlannedPhase]:
-    """Maps the name of each decoding program to its phase, with the program's sizes as `sizes`."""
+    """Maps the name of each decoding program to its phase.
+
+    In the result, the `sizes` of a phase are those with which the program decodes.
+    """
     return {
         decode_name(n, phase, phases): phase.in_shape(n)
         for phase in reversed(phases)
@@ -284,9 +291,10 @@ def is_decode(program: str) -> bool:
 def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
     """Estimated bytes per chip of the temporaries of a program that was not compiled.
 
-    An update's temporaries are gradients, activations saved for the backward pass, the gathered
-    weights of two layers, embedding and output matrix and, for log-probabilities, two times the
-    logits of a chunk and the hidden states' gradient. Kernels do not write attention scores.
+    An update's temporaries are the gradients, the activations saved for the backward pass, the
+    gathered weights of two layers, and the embedding and output matrix. To compute
+    log-probabilities, an update also holds a chunk's logits twice, and the gradient of the hidden
+    states. Kernels do not write attention scores.
     """
     cfg = case.model.cfg
     sizes = phase.sizes

@@ -47,8 +47,9 @@ def with_row_for_devices(cfg: Config) -> Config:
     """The configuration with a row of `meshes` for the devices of this process.
 
     If `meshes` has no such row, a row is chosen, printed and added. The configuration does not
-    change if `meshes` is empty, if `mesh` is set, if `topology` names other devices, on CPUs, and
-    for an unknown kind or number of devices, for which `on_devices` raises later.
+    change if `meshes` is empty, if `mesh` is set, if `topology` names other devices, or if the
+    devices are CPUs. It does not change either if the kind or number of devices is unknown; then
+    `on_devices` raises an error later.
 
     Raises ConfigError if nothing fits by arithmetic, or if the model's sizes cannot be read. Raises
     UserError if there are no devices, or if the number of hosts is wrong (`check_hosts`).
@@ -147,15 +148,18 @@ def _meshes(cfg: Config, topology: Topology) -> Iterator[MeshConfig]:
 
 
 def _pass_rows(cfg: Config) -> int:
-    """The maximum rows of a pass, since a microbatch must divide minibatches of PPO and SFT."""
+    """The maximum number of rows in a pass.
+
+    This is the largest microbatch that divides both the minibatch of PPO and the batch of SFT.
+    """
     return math.gcd(cfg.ppo.minibatch, cfg.sft.batch)
 
 
 def _fit(cfg: Config, topology: Topology, mesh: MeshConfig) -> Fit:
-    """The best row for `mesh`, if the run fits with any row.
+    """The best row of `meshes` with this mesh; the result has no row if the run fits with none.
 
-    The best row saves most activations for the backward pass. Ties go to the row that
-    computes the fewest batch rows per update, further ties to the row with most slots.
+    The best row saves the most activations for the backward pass. Ties go to the row that computes
+    the fewest batch rows per update, and further ties to the row with the most slots.
     """
     shards, rows = mesh.data * mesh.fsdp, _pass_rows(cfg)
     axes = dataclasses.asdict(mesh)
@@ -164,7 +168,10 @@ def _fit(cfg: Config, topology: Topology, mesh: MeshConfig) -> Fit:
     memory, limit = fixed_parts(smallest), FILL * smallest.limit
 
     def rows_computed(microbatch: int) -> int:
-        """Rows per update over all shards, plus PASS_ROWS per shard for each pass."""
+        """The batch rows that all shards compute per update, plus PASS_ROWS per shard and pass.
+
+        PASS_ROWS accounts for the time to gather the weights.
+        """
         case = _case(cfg, topology, dataclasses.replace(row, microbatch=microbatch))
         return planned_passes(case, cfg.ppo.minibatch).num_used * (microbatch + PASS_ROWS * shards)
 
@@ -236,7 +243,8 @@ def _spare(case: Case, phases: list[PlannedPhase]) -> int:
 def _pool_gib(case: Case, memory: MemoryParts, limit: float) -> float | None:
     """The `memory_gib` with which a chip uses at most `limit` bytes; None if it is not needed.
 
-    The setting is needed for a pool of pages that would otherwise take more memory.
+    The setting is needed if, without it, keys and values would take so much memory that the chip
+    uses more than `limit` bytes.
     """
     resident = sum(memory.during("rollout", case).values())
     phases = planned_phases(case, resident)

@@ -35,7 +35,7 @@ ABSENT = {"decode copy": ("trunk KV", "suffix KV")}  # program -> parts that do 
 
 
 def stage_of(program: str) -> tuple[str, tuple[str, ...]]:
-    """The stage and memory parts that STAGE has for `program`, or for 'decode' if it decodes."""
+    """The stage of a program, and the parts of memory that the compiler's peak for it includes."""
     return STAGE["decode" if is_decode(program) else program]
 
 
@@ -62,7 +62,8 @@ class PlannedProgram(NamedTuple):
     def collectives(self) -> list[Collective]:
         """The collectives of a call or, for decoding, of a step.
 
-        Counts and bytes of collectives in branches are multiplied by `passes_made`.
+        Counts and bytes of collectives in branches are multiplied by `passes_made`, the share of an
+        update's passes that are not skipped.
         """
         every = [Collective(**x) for x in self.compiled.get("collectives", [])]
         if is_decode(self.name):
@@ -77,7 +78,8 @@ class PlannedProgram(NamedTuple):
     def cycles(self) -> float:
         """The compiler's cycles of a call or, for decoding, of a step; 0 if they are unknown.
 
-        Cycles in branches are multiplied by `passes_made`.
+        Cycles in branches are multiplied by `passes_made`, the share of an update's passes that are
+        not skipped.
         """
         cycles = Cycles(**self.compiled.get("cycles", {}))
         return (
@@ -137,14 +139,21 @@ def plan_program(
 
 
 def program_seconds(case: Case, program: PlannedProgram) -> dict[str, float]:
-    """Lower bounds of the seconds of a program's call or decode step, one for each of BOUNDS."""
+    """Lower bounds of the seconds of a program's call or decode step.
+
+    There is one bound for each name in BOUNDS: 'compute', 'memory' and 'interconnect'.
+    """
     return least_seconds(
         case, program.cost, sending_seconds(case.topology.chip, program.collectives)
     )
 
 
 def least_seconds(case: Case, cost: Cost, sending: float) -> dict[str, float]:
-    """One lower bound for each of BOUNDS, if the program's collectives take `sending` seconds."""
+    """Lower bounds of the seconds of a program that has the given cost.
+
+    There is one bound for each name in BOUNDS: 'compute', 'memory' and 'interconnect'. The last
+    bound is `sending`, the seconds that the program's collectives take.
+    """
     chip = case.topology.chip
     return {
         "compute": cost.flops / (chip.bf16_tflops * 1e12),

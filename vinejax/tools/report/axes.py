@@ -107,7 +107,11 @@ class Scale(NamedTuple):
     ticks: list[tuple[float, str]]
 
     def place(self, value: float) -> float:
-        """The place of a value. Values beyond an end, or without a logarithm, are put at an end."""
+        """The place of a value on the axis.
+
+        A value beyond an end is put at this end. With `log`, a value without a logarithm is put at
+        the low end.
+        """
         if self.log:
             value = math.log10(value) if value > TINY else self.low
         return min(100.0, max(0.0, round(_place(value, (self.low, self.high), 0.0, 100.0), 2)))
@@ -165,7 +169,7 @@ def _round_steps(low: float, high: float, count: int) -> list[float]:
 
 
 def _decades(low: float, high: float) -> list[float]:
-    """At most five powers of ten that enclose the range, with equal distances of exponents."""
+    """At most five powers of ten that enclose the range, with evenly spaced exponents."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     last = max(last, first + 1)
     stride = -(-(last - first) // 4)

@@ -46,9 +46,10 @@ MEANINGS = {
 
 
 class MeasureCell(NamedTuple):
-    """A measure with the ends of its 95% interval; None without an interval of positive width.
+    """A measure with the ends of its 95% interval.
 
-    `high` is infinite if the record has a lower end only.
+    `low` and `high` are None if the record has no interval, or one of width 0. `high` is infinite
+    if the record has a lower end only.
     """
 
     value: float
@@ -143,9 +144,10 @@ class EstimatorRow(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A column of the table; `path` leads to the measure in a row of the record.
+    """A column of the table; `path` leads to its measure in an estimator's row of the record.
 
-    The measure times `factor` has three decimals or, with `is_size`, three significant digits.
+    The measure times `factor` is shown with three decimals or, with `is_size`, with three
+    significant digits.
     """
 
     title: str
@@ -197,8 +199,8 @@ def bench_view(record: JsonObject) -> BenchView | None:
 def read_measure(raw: object) -> MeasureCell | None:
     """Reads a number, or an object with `value` and perhaps `low` and `high`; else returns None.
 
-    An interval of width 0, as that of RLOO's cost over itself, is left out. If there is a lower end
-    and `high` is null, the upper end is infinite.
+    An interval of width 0 is left out, such as that of RLOO's cost divided by RLOO's cost. If there
+    is a lower end and `high` is null, the upper end is infinite.
     """
     fields = raw if isinstance(raw, dict) else {"value": raw}
     value, low, high = (finite_number(fields.get(key)) for key in ("value", "low", "high"))
@@ -226,9 +228,10 @@ def _estimators(record: JsonObject) -> Iterator[EstimatorRow]:
 
 
 def _facts(record: JsonObject, estimators: Sequence[EstimatorRow]) -> dict[str, str]:
-    """Texts for the sentences above the figures, by name; '' for an unknown fact.
+    """Maps names of facts to texts for the sentences above the figures; '' for an unknown fact.
 
-    'repeats' is the maximum over estimators; 'fewer' lists lower numbers: 'exact in 4'.
+    'repeats' is the largest number of repeats of an estimator. 'fewer' lists the estimators with
+    fewer repeats, as in 'exact in 4'.
     """
     policy = record.get("policy")
     repeats = {e.name: m.value for e in estimators if (m := e.measures.get(REPEATS)) is not None}

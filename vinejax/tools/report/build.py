@@ -35,7 +35,11 @@ FACTS = (
 
 
 class ScoreEnd(NamedTuple):
-    """A score at the start or end of a run; `place` is (low, value, high) in percent of a bar."""
+    """A score at the start or end of a run.
+
+    `place` has the lower end of the score's interval, the score, and the upper end, in percent of a
+    bar.
+    """
 
     value: str
     interval: str
@@ -43,7 +47,10 @@ class ScoreEnd(NamedTuple):
 
 
 class Score(NamedTuple):
-    """A score such as test pass@1 at the start and the end of a run; one end if measured once."""
+    """A score, such as test pass@1, at the start and the end of a run.
+
+    If the score was measured only once, `ends` has one entry.
+    """
 
     title: str
     ends: list[ScoreEnd]
@@ -74,7 +81,11 @@ def build_report(workdir: str | os.PathLike) -> epath.Path:
 
 
 def render_page(run: RunRecords) -> str:
-    """The page of a run as HTML; LIMITS cut its episodes so that the page fits `MAX_BYTES`."""
+    """The page of a run as HTML.
+
+    The page shows its episodes with the first of LIMITS with which it fits `MAX_BYTES`, or else
+    with the last.
+    """
     template = environment().get_template("report.html.j2")
     time = timing.time_chart(run.records)
     bench, comparison = bench_view(run.bench), comparison_view(run.comparison)
@@ -105,7 +116,7 @@ def render_page(run: RunRecords) -> str:
 
 
 def source_files(has_bench: bool, has_comparison: bool) -> str:
-    """Names the files from which the page is made besides metrics.jsonl, as in 'a, b and c'."""
+    """Names the files, besides metrics.jsonl, that the page is made from, as in 'a, b and c'."""
     records = [("credit/bench.json", has_bench), (COMPARISON, has_comparison)]
     names = ["episodes/", "config.json", *(name for name, exists in records if exists)]
     return f"{', '.join(names[:-1])} and {names[-1]}"

@@ -24,7 +24,10 @@ PASS_STYLES = (
 
 
 class Curve(NamedTuple):
-    """The metric `key` in records of `stage`; with `band` also metrics <key>_low and <key>_high."""
+    """The curve of the metric `key` in records of `stage`.
+
+    With `band`, the metrics <key>_low and <key>_high are the ends of the curve's interval.
+    """
 
     key: str
     label: str
@@ -94,7 +97,10 @@ class Chart(NamedTuple):
 
     @property
     def size(self) -> str:
-        """The CSS class for the size; accuracy has a chart for wide and one for narrow screens."""
+        """The CSS class for the chart's size.
+
+        The accuracy has two charts of different sizes, one for wide and one for narrow screens.
+        """
         return {axes.HERO: "hero", axes.SIDE: "side"}.get(self.spec.size, "small")
 
 
@@ -262,7 +268,10 @@ def _extent(spec: ChartSpec, merged: dict[Curve, list[CurveMark]]) -> tuple[floa
 
 
 def draw(curve: Curve, points: list[CurveMark], frame: axes.Frame, last: float) -> DrawnCurve:
-    """The curve through the points, with a band, or with whiskers if there is no line to draw."""
+    """The curve through the points, with its band, and with `last` as the text of its last value.
+
+    A single point, or a curve of style 'mark', which has no line, has whiskers instead of a band.
+    """
     places = [(frame.x(p.x), frame.y(p.y)) for p in points]
     bounded = [p for p in points if p.low is not None and p.high is not None]
     upper = [(frame.x(p.x), frame.y(p.high)) for p in bounded if p.high is not None]
@@ -310,7 +319,11 @@ def make_hover(
     dots: list[tuple[float, str]],
     lines: list[str],
 ) -> Hover:
-    """A hover whose box lies on the side of `x` that has more room."""
+    """A hover for `column` (left, right), whose box lies on the side of `x` that has more room.
+
+    `dots` are the heights and styles of the curves' points at `x`, and `lines` is the text in the
+    box.
+    """
     width = 6.2 * max(map(len, lines)) + 14
     box_left = x - 8 - width if x > (frame.left + frame.right) / 2 else x + 8
     left, right = column

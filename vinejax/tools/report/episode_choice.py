@@ -20,10 +20,10 @@ MAX_OPEN = 3  # maximum number of solutions per iteration that the report shows 
 def choose_episodes(episodes: list[JsonObject], count: int) -> list[JsonObject]:
     """At most `count` of the episodes, in the order in which the report shows them.
 
-    Episodes are ranked by their largest certainty of a step or, if values have no errors, by the
-    range of their advantages. First come the best episodes of all problems, then the second best,
-    and so on; repeated solutions of a problem come last. Up to half of the places are for episodes
-    whose continuations were kept, and the report begins with these.
+    An episode's rank is its `rows.certainty_of` or, if values have no standard errors, the range of
+    its advantages. First come the best episodes of all problems, then the second best, and so on;
+    repeated solutions of a problem come last. Up to half of the places are for episodes whose
+    continuations were kept, and the report begins with these.
     """
     ranked = sorted(
         episodes,
@@ -50,8 +50,8 @@ def choose_episodes(episodes: list[JsonObject], count: int) -> list[JsonObject]:
 def count_open(episodes: list[JsonObject]) -> int:
     """The number of chosen episodes, from the first on, that the report shows expanded.
 
-    The number is at most MAX_OPEN. If values have errors, it is the number of episodes with kept
-    continuations and a certainty of at least CERTAIN, but at least one.
+    The number is at most MAX_OPEN. If values have standard errors, it is the number of episodes
+    with kept continuations and a `rows.certainty_of` of at least CERTAIN, but at least one.
     """
     if not any(map(rows.certainty_of, episodes)):
         return min(MAX_OPEN, len(episodes))

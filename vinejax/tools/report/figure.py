@@ -124,7 +124,7 @@ def _figure(view: VineView) -> Figure:
 
 
 def _row(step: StepView, view: VineView, node: float) -> FigureRow:
-    """The row of a step, whose state is at the height `node`, with the box of the step below."""
+    """The row of a step, with the step's state at the height `node` and the step's box below."""
     value, dots, top = "", [], node
     if view.credit.values_by:
         value = f"V {step.value}" + (f" ± {step.error}" if step.error else "")

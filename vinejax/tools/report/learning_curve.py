@@ -11,11 +11,11 @@ AXES = ("episodes", "tokens", "seconds")  # the axes over which methods are comp
 
 
 class EvaluationPoint(NamedTuple):
-    """An evaluation on the validation split: accuracy, its 95% interval, and the run's totals then.
+    """An evaluation on the validation split, with the run's totals at the time of this evaluation.
 
-    `episodes` counts the sampled solutions of problems, without continuations. `tokens` counts all
-    generated tokens, with continuations. `seconds` is the time of training. None of these totals
-    includes evaluation.
+    `low` and `high` are the ends of the accuracy's 95% interval. `episodes` counts the sampled
+    solutions of problems, without continuations. `tokens` counts all generated tokens, with
+    continuations. `seconds` is the time of training. None of these totals includes evaluation.
     """
 
     iteration: int  # number of finished iterations

@@ -34,9 +34,10 @@ class LivePage(Observer):
         say: Callable[[str], None],
         is_writer: bool = True,
     ):
-        """`total` and `done` count iterations: all, and those finished. `is_writer` allows writing.
+        """`total` is the number of all iterations, and `done` the number of finished ones.
 
-        If the page cannot be written, the run goes on, and `say` is called with the reason.
+        Files are written only if `is_writer` is true. If the page cannot be written, the run goes
+        on, and `say` is called with the reason.
         """
         self._workdir = workdir
         self.done = done  # finished iterations; the loop counts them
@@ -63,7 +64,10 @@ class LivePage(Observer):
             self._try(lambda: self._write("failed", _reason(error)))
 
     def renew(self) -> None:
-        """Renews the status; renews the page, too, if pages stay below SHARE of the run's time."""
+        """Renews the status and, if this is not too soon after the last time, also the page.
+
+        Making pages takes at most about SHARE of the run's time.
+        """
         if not self._is_writer:
             return
         now = time.monotonic()

@@ -18,7 +18,11 @@ from vinejax.tools.report.episode_choice import choose_episodes, count_open
 
 
 class Limits(NamedTuple):
-    """Maximum amounts that a page shows; of LIMITS the first with which the page fits is used."""
+    """Maximum amounts that a page shows.
+
+    Of the entries of LIMITS, a page uses the first with which it is not too large, or else the
+    last.
+    """
 
     episodes: int  # per iteration
     steps: int  # per episode
@@ -216,7 +220,10 @@ def vine_view(episodes: dict[int, list[JsonObject]], limits: Limits) -> VineView
 
 
 def least_size(episodes: list[JsonObject], limits: Limits) -> int:
-    """A lower bound of the bytes that an iteration takes in the page: characters of its texts."""
+    """A lower bound of the bytes that an iteration takes in the page.
+
+    The bound is the number of shown characters in the texts of steps and continuations.
+    """
     size = 0
     for episode in choose_episodes(episodes, limits.episodes):
         for step in rows.steps_of(episode)[: limits.steps]:
@@ -259,7 +266,10 @@ def _problem(episode: JsonObject) -> str:
 
 
 def _sizes(credit: CreditView) -> list[FilterOption]:
-    """The options of the filter by credit: 'certain' if advantages have errors, and the SIZES."""
+    """The options of the filter of solutions by their advantages; [] if there are no advantages.
+
+    The options are the names in SIZES and, if advantages have standard errors, 'certain'.
+    """
     if not credit.has_advantages:
         return []
     certain = (

@@ -84,7 +84,11 @@ def _cache_options(
 
 
 def _field_name(case: Case, name: str, section: str) -> str:
-    """Dotted name of the field that sets `name`, in the topology's row or else in `section`."""
+    """Dotted name of the field that sets `name`.
+
+    The field is in the topology's row of `meshes` if that row sets it, else in the section
+    `section`.
+    """
     row = case.cfg.meshes.get(case.topology.name)
     in_row = row is not None and getattr(row, name) is not None
     return f"meshes[{case.topology.name!r}].{name}" if in_row else f"{section}.{name}"

@@ -72,7 +72,11 @@ def compile_request(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def compile_error(message: str) -> dict[str, Any]:
-    """The answer for an error: 'memory' with 'needs' and 'limit' in bytes, or a short message."""
+    """The answer for a program that the compiler rejected with this message.
+
+    If memory was too small, 'error' is 'memory', and 'needs' and 'limit' are numbers of bytes.
+    Otherwise 'error' is the beginning of the message.
+    """
     for pattern in NEEDS:
         if sizes := pattern.search(message):
             needs, limit = (float(sizes[i]) * UNITS[sizes[i + 1]] for i in (1, 3))
@@ -81,7 +85,10 @@ def compile_error(message: str) -> dict[str, Any]:
 
 
 def memory_stats(compiled: Any) -> dict[str, int]:
-    """Maps kinds of memory, such as 'temp', to bytes per device; 'peak' includes arguments."""
+    """Maps kinds of memory, such as 'temp', to bytes per device.
+
+    The entry 'peak' is the peak of the program's memory, including its arguments.
+    """
     stats = compiled.memory_analysis()
     kinds = ("argument", "output", "temp", "alias")
     memory = {kind: getattr(stats, f"{kind}_size_in_bytes") for kind in kinds}

@@ -49,10 +49,11 @@ def check_compiler(case: Case) -> str:
 
 
 def compile_program(case: Case, config: dict[str, Any], name: str, timeout_s: float) -> dict:
-    """The answer of `compile_child.compile_request` about one program, with 'gathered'.
+    """Compiles a program in a new process; returns the answer of `compile_child.compile_request`.
 
-    'gathered' is the number of GATHERED warnings. If the program did not compile, 'error' is
-    'time', 'memory' (with 'needs' and 'limit' in bytes) or a message.
+    The answer also has 'gathered', the number of the compiler's warnings that it must replicate an
+    array. If the program did not compile, 'error' is 'time', 'memory' (with 'needs' and 'limit' in
+    bytes) or a message.
     """
     with tempfile.TemporaryDirectory(prefix="vinejax-plan-") as folder:
         request = Path(folder) / "request.json"

@@ -219,7 +219,10 @@ def large_copies(program: HloProgram, at_least: int) -> dict[str, int]:
 
 
 def _is_move(copy: Instruction, computation: list[Instruction]) -> bool:
-    """Whether source and result of a copy differ at most in their memory, written S(n)."""
+    """Whether a copy keeps the layout of its source, so that at most the memory space differs.
+
+    The text of a shape writes the memory space as S(n).
+    """
     source = copy.arguments.split(")")[0].strip().lstrip("%")
     shapes = [copy.shape, *(x.shape for x in computation if x.name == source)]
     layouts = {_MEMORY.sub("", shape) for shape in shapes if "{" in shape}

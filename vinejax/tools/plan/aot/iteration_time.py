@@ -50,7 +50,7 @@ class CallTimes(NamedTuple):
 
     @property
     def bound(self) -> str:
-        """The entry of BOUNDS that takes the longest."""
+        """The entry of BOUNDS, such as 'memory', whose lower bound of the time is the largest."""
         return max(self.lower_bounds, key=self.lower_bounds.__getitem__)
 
 
@@ -59,9 +59,9 @@ def iteration_stages(
 ) -> list[PlannedStage]:
     """The stages of one iteration.
 
-    The prefill was compiled for the main phase and its longest trunks, scoring and updates for the
-    longest rows. For shorter trunks and rows we assume the same number of cycles, and of bytes of
-    activations sent between devices, per token.
+    The prefill was compiled for the main phase, with the longest trunks. Scoring and updates were
+    compiled for the longest rows. For shorter trunks and rows we assume that the cycles per token,
+    and the bytes of activations that devices send per token, are the same as for the longest.
     """
     usual = usual_length(case) / train_length(case)
     sizes = {name: 1.0 if stage_of(name)[0] == "rollout" else usual for name in programs}
@@ -94,7 +94,11 @@ def _engine_stage(
     calls: dict[str, float],
     times: dict[str, CallTimes],
 ) -> PlannedStage:
-    """The stage of a phase of the engine; `times` has the time of the program 'decode copy'."""
+    """The stage of a phase of the engine; `calls` maps its programs to numbers of calls.
+
+    From `times` the function takes only the time of the program 'decode copy'. It computes the
+    times of the prefill and of the decode steps itself.
+    """
     main = main_phase(phases)
     size = phase.sizes.batch * prefill_columns(phase) / (main.sizes.batch * main.sizes.columns)
     sending = sending_seconds(case.topology.chip, programs["prefill"].collectives) * size
@@ -108,11 +112,11 @@ def _engine_stage(
 
 
 def _in_rows(case: Case, program: PlannedProgram, size: float) -> dict[str, float]:
-    """Lower bounds of the seconds of a call with rows of `size` times the compiled length.
+    """Lower bounds of the seconds of a call whose rows have `size` times the compiled length.
 
     Collectives over the mesh axis `tensor` send activations, in proportion to the length, and
     collectives over the other axes send weights and gradients. We tell them apart by the size of
-    the axis. If another axis is as large as `tensor`, no bytes are reduced.
+    the axis. If another axis is as large as `tensor`, the bytes are not scaled.
     """
     mesh, sent = case.cfg.mesh, program.collectives
     if mesh.tensor not in (mesh.data, mesh.fsdp, case.shards):
@@ -156,7 +160,7 @@ def _step(case: Case, phase: PlannedPhase, program: PlannedProgram) -> CallTimes
 
 
 def _computing(case: Case, program: PlannedProgram) -> float:
-    """Seconds of the compiler's cycles of a call or a decode step; 0 if they are unknown."""
+    """The seconds that the compiler's cycles take per call or decode step; 0 if unknown."""
     clock_ghz = case.topology.chip.clock_ghz
     return program.cycles / (clock_ghz * 1e9) if clock_ghz else 0.0
 
@@ -166,7 +170,7 @@ def _latency(program: PlannedProgram) -> float:
 
 
 def _stage(name: str, calls: dict[str, float], times: dict[str, CallTimes]) -> PlannedStage:
-    """The stage in which each program is called `calls` times; `times` are those of one call."""
+    """The stage that calls each program x `calls[x]` times, where one call takes `times[x]`."""
     totals = {x: count * max(times[x].lower_bounds.values()) for x, count in calls.items()}
     longest = max(totals, key=totals.__getitem__)
     estimate, one_by_one = (

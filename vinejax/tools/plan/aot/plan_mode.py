@@ -120,7 +120,7 @@ def plan_without_slots(case: Case, error: str) -> Plan:
 
 
 def least_bytes(program: PlannedProgram) -> int:
-    """A lower bound of a program's bytes per chip, with gradients as the only temporaries."""
+    """A lower bound of a program's bytes per chip, which counts only gradients as temporaries."""
     without_temporaries = program.total - program.parts[TEMPORARIES]
     gradients = program.parts["weights"] if program.name == "train_step" else 0
     return without_temporaries + gradients

@@ -36,7 +36,7 @@ class Plan(NamedTuple):
         return not any(self.verdict(program) for program in self.programs)
 
     def verdict(self, program: PlannedProgram) -> str:
-        """The reason why a program does not fit or does not compile; '' if it does."""
+        """The reason why a program does not fit or does not compile; '' if it fits and compiles."""
         if program.total > self.case.limit:
             return "does not fit in memory"
         if program.error == "time":
@@ -150,7 +150,8 @@ def utilisation_lines(plan: Plan) -> list[str]:
 def price_lines(plan: Plan) -> list[str]:
     """Lines with two ratios of times; [] if no phase samples continuations for values.
 
-    The ratios: an iteration over an iteration without values, a sampled over a trained token.
+    The first ratio is the time of an iteration divided by its time without values. The second is
+    the time of a sampled token divided by the time of a trained token.
     """
     case, stages = plan.case, {stage.name: stage for stage in plan.stages}
     if "values" not in stages:

@@ -160,7 +160,7 @@ class Lowering:
         return placed(cache, WINDOW.spec), placed(rows, split.SHARDS), slots
 
     def _batch(self, rows: int) -> Batch:
-        """The shapes of a batch of host arrays, without shardings, as the training loop passes."""
+        """The batch of host arrays that the training loop passes, as shapes without shardings."""
         shape = (rows, train_length(self.case))
         integers, flags, floats = (
             cast(np.ndarray, jax.ShapeDtypeStruct(shape, kind))

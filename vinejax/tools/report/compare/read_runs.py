@@ -21,7 +21,8 @@ class ComparedRun(NamedTuple):
     """The data of one run.
 
     `test` is pass@1 on the test split after the last iteration, or None. `rewards` maps a problem
-    to the rewards of its samples in `eval/test.jsonl`; None if `--mode=eval` has not written it.
+    to the rewards of its samples in `eval/test.jsonl`, or is None if `--mode=eval` has not written
+    this file.
     """
 
     name: str
@@ -95,7 +96,10 @@ def _rewards(file: epath.Path) -> dict[str, list[float]] | None:
 
 
 def _names(folders: Sequence[epath.Path]) -> list[str]:
-    """Names of the runs: the last n parts of each path, for the least n with different names."""
+    """Names of the runs, each of which is the last n parts of the run's path.
+
+    The number n is the smallest with which all names are different.
+    """
     parts = [os.fspath(folder).rstrip("/").split("/") for folder in folders]
     count = 1
     while len({tuple(path[-count:]) for path in parts}) < len(parts):

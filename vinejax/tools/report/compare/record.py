@@ -45,7 +45,10 @@ def _group(group: RunGroup) -> dict[str, Any]:
 
 
 def _pair(first: RunGroup, second: RunGroup) -> dict[str, Any]:
-    """Compares two groups by test accuracy, and on each axis where the first run of either ends."""
+    """Compares two groups by test accuracy and, on each axis, by validation accuracy.
+
+    The place of the comparison on an axis is where the first run of the two groups ends.
+    """
     rows = []
     for axis in AXES:
         at = min(first.end(axis), second.end(axis))
@@ -92,7 +95,10 @@ def _alone(value: float) -> dict[str, Any]:
 
 
 def _paired(first: RunGroup, second: RunGroup) -> dict[str, Any]:
-    """The fields `paired` and `has_other_problems` of a pair, from rewards on test problems."""
+    """The fields `paired` and `has_other_problems` of a pair of groups.
+
+    `paired` compares the groups' rewards problem by problem, if the test problems are the same.
+    """
     if first.rewards is None or second.rewards is None:
         return {"paired": None, "has_other_problems": False}
     if first.rewards.keys() != second.rewards.keys():

@@ -36,7 +36,7 @@ class RunGroup(NamedTuple):
         return self.name if len(self.runs) == 1 else f"{self.name}, {len(self.runs)} seeds"
 
     def total(self, axis: str) -> float:
-        """The median over the runs of the place on `axis` of a run's last evaluation."""
+        """The place on `axis` of a run's last evaluation, as the median over the runs."""
         return statistics.median(getattr(run.curve[-1], axis) for run in self.runs)
 
     def end(self, axis: str) -> float:
@@ -44,10 +44,10 @@ class RunGroup(NamedTuple):
         return min(getattr(run.curve[-1], axis) for run in self.runs)
 
     def curve(self, axis: str) -> list[CurvePoint]:
-        """Validation accuracy at every evaluation that all runs have.
+        """Validation accuracy at the n-th evaluation, for every n that all runs have reached.
 
-        For several runs, a point has the interquartile mean over runs with its interval over seeds,
-        at the median of the runs' places. For one run, the interval is over problems.
+        For several runs, a point has the interquartile mean over runs and an interval over seeds,
+        and its place is the median of the runs' places. For one run, the interval is over problems.
         """
         if len(self.runs) == 1:
             points = self.runs[0].curve
@@ -67,7 +67,7 @@ class RunGroup(NamedTuple):
 
     @property
     def rewards(self) -> dict[str, list[float]] | None:
-        """Maps test problems to the rewards of all runs with `rewards`; None if no run has any."""
+        """Maps test problems to the rewards of all runs together; None if no run has `rewards`."""
         per_run = [run.rewards for run in self.runs if run.rewards is not None]
         pooled: dict[str, list[float]] = {}
         for rewards in per_run:
@@ -110,7 +110,11 @@ def _shown(value: object) -> str:
 
 
 def _names(groups: Sequence[Sequence[ComparedRun]]) -> list[str]:
-    """Names for the groups: the common prefix of run names or, if not unique, the first name."""
+    """Names for the groups.
+
+    A group has the common prefix of its runs' names as its name. If this prefix is empty, or
+    another group has the same prefix, the group has the name of its first run.
+    """
     names = []
     for runs in groups:
         prefix = os.path.commonprefix([run.name for run in runs])

@@ -20,7 +20,10 @@ MAX_ITERATIONS = 20  # iterations searched, backwards from the last that two run
 
 
 class RunSide(NamedTuple):
-    """A run's first solution of a problem; `right` tells how many of the run's are right."""
+    """A run's first solution of a problem.
+
+    `right` tells how many of the run's solutions of this problem are right.
+    """
 
     run: str
     right: str
@@ -40,7 +43,10 @@ class SameProblems(NamedTuple):
 
 
 class SharedSolution(NamedTuple):
-    """An episode with its reward and with its line number, from 0, in its iteration's file."""
+    """An episode with its reward, and with its line number in the file of its iteration.
+
+    Line numbers begin at 0.
+    """
 
     line: int
     reward: float
@@ -51,10 +57,12 @@ Sampled = dict[str, list[SharedSolution]]  # problem -> its solutions
 
 
 def same_problems(folders: Sequence[epath.Path], names: Sequence[str]) -> SameProblems | None:
-    """The problems that at least two runs have sampled in the last iteration with such problems.
+    """The problems that at least two runs have sampled in the same iteration.
 
-    Problems whose mean rewards differ most between the runs come first. `folders` are the workdirs
-    of the runs `names`; only the first `MAX_RUNS` are searched. None if no problem is found.
+    The iteration is the last in which such problems are found; at most MAX_ITERATIONS iterations
+    are searched. Problems whose mean rewards differ most between the runs come first. `folders` are
+    the workdirs of the runs `names`; only the first `MAX_RUNS` are searched. The result is None if
+    no problem is found.
     """
     folders, names = folders[:MAX_RUNS], names[:MAX_RUNS]
     per_run = [_iterations(folder) for folder in folders]
