@@ -20,7 +20,10 @@ class Seen(NamedTuple):
     total: float  # sum of the solution's rewards
 
     def totals(self, c: int) -> list[float]:
-        """The total reward of each sample at state c; at the end, c = S, only `total`."""
+        """The total reward of each sample that has a return at state c.
+
+        The end of the solution is c = S. There, the list has only `total`.
+        """
         if c == len(self.returns):
             return [self.total]
         return [self.earned[c] + x for x in self.returns[c]]
@@ -30,5 +33,8 @@ AllocationRule = Callable[[int, Seen, ValuesConfig], list[int] | None]
 
 
 def uniform(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
-    """K = `values.k` at every state, in one wave. Source: the paper, section 4."""
+    """Draws K = `values.k` continuations at every state, in one wave.
+
+    Source: the paper, section 4.
+    """
     return None if wave else [values.k for _ in seen.returns]

@@ -29,11 +29,11 @@ class Credit(NamedTuple):
 
 
 def assigned(credit: Credit, rollout: Rollout, cfg: Config) -> Credit:
-    """The credit with its mask and its advantages by step, whitened if `ppo.whiten` says so.
+    """The credit, completed by its mask and its advantages by step, and perhaps whitened.
 
-    `ppo.whiten` 'iteration' whitens here, 'minibatch' in the loss. `by_step` is not whitened. A
-    token is trained on if the configured mask rule and the mask in `credit` both select the token.
-    All arrays are on the host.
+    The function whitens `advantages`, but not `by_step`, if `ppo.whiten` is 'iteration'. If the
+    setting is 'minibatch', the loss whitens later. A token is trained on if the configured mask
+    rule and the mask in `credit` both select the token. All arrays are on the host.
     """
     advantages, by_step = credit.advantages, credit.by_step
     mask = trained_tokens(rollout, cfg)
@@ -65,7 +65,7 @@ def trained_tokens(rollout: Rollout, cfg: Config) -> np.ndarray:
 
 
 def solution_rewards(episodes: list[Episode]) -> np.ndarray:
-    """f32[episodes] the reward of each whole solution, the rewards of its steps included."""
+    """f32[episodes] the reward of each whole solution, including the rewards of its steps."""
     return np.array([sum(e.rewards) if e.rewards else e.outcome for e in episodes], np.float32)
 
 
@@ -76,9 +76,10 @@ def rewards_with_kl(rollout: Rollout, cfg: Config) -> np.ndarray:
 
 
 def kl_in_reward(rollout: Rollout, cfg: Config) -> np.ndarray | None:
-    """f32[B, T] the KL penalty of each token's reward if `kl.place` is 'reward'; None for 'loss'.
+    """f32[B, T] the KL penalty to subtract from each token's reward, or None.
 
-    coef·log(π_old / π_ref)    on response tokens, 0 elsewhere
+    There is a penalty if `kl.place` is 'reward'. The penalty is coef·log(π_old / π_ref) on response
+    tokens, and 0 elsewhere.
     """
     if cfg.kl.place != "reward":
         return None
@@ -107,9 +108,10 @@ def group_numbers(episodes: list[Episode]) -> np.ndarray:
 
 
 def against_group(rollout: Rollout, kind: str, cfg: Config) -> Credit:
-    """The credit of solutions compared within their groups: one advantage per solution.
+    """The credit in which all tokens of a solution have its advantage over its group.
 
-    `kind` is a kind of `rl.advantages.group_advantages`. `reward.scale` divides the advantages.
+    `kind` is a kind of `rl.advantages.group_advantages`. `reward.scale` chooses what the
+    advantages are divided by.
     """
     rewards, groups = rewards_with_kl(rollout, cfg), group_numbers(rollout.episodes)
     advantages = group_advantages(rewards, groups, kind, scale=scale_of(cfg))
@@ -117,7 +119,7 @@ def against_group(rollout: Rollout, kind: str, cfg: Config) -> Credit:
 
 
 def scale_of(cfg: Config) -> str | None:
-    """The argument `scale` of `group_advantages`: `reward.scale`, or None if that is 'method'."""
+    """`reward.scale` as the argument `scale` of `group_advantages`, where None means 'method'."""
     return None if cfg.reward.scale == "method" else cfg.reward.scale
 
 
@@ -141,9 +143,10 @@ def token_rewards(rollout: Rollout, cfg: Config) -> np.ndarray:
 def token_estimates(
     rollout: Rollout, cfg: Config, values: np.ndarray, lam: float
 ) -> tuple[Array, Array]:
-    """(advantages, returns), f32[B, T]: `rl.advantages.gae` of `token_rewards`.
+    """(advantages, returns), both f32[B, T], that `rl.advantages.gae` gives for `token_rewards`.
 
-    A time step goes from a token that the policy drew to the next such token, past observations.
+    A time step goes from one token that the policy drew to the next token that it drew, and skips
+    the observations between them.
     """
     rewards, mask = token_rewards(rollout, cfg), np.asarray(rollout.batch.mask)
     if not any(episode.turns for episode in rollout.episodes):
@@ -163,7 +166,8 @@ def token_estimates(
 def state_numbers(steps: StepLayout) -> np.ndarray:
     """i32[B, T] the number of each state, counted from 1, at the state's last token; 0 elsewhere.
 
-    States are numbered row by row, in the order of the steps. Methods without states have none.
+    States are numbered row by row, in the order of the steps. If a method has no states, all
+    entries are 0.
     """
     numbers = np.zeros(steps.step_ids.shape, np.int32)
     row, token = _first_tokens(steps)
@@ -173,7 +177,10 @@ def state_numbers(steps: StepLayout) -> np.ndarray:
 
 
 def state_places(rollout: Rollout) -> np.ndarray:
-    """i64[S, 3] row, step and response tokens before each state, ordered as in `state_numbers`."""
+    """i64[S, 3] for each state its row, its step and the number of response tokens before it.
+
+    States are ordered as in `state_numbers`.
+    """
     starts = [[e.given, *e.step_ends] for e in rollout.episodes]
     row, step = np.nonzero(rollout.steps.counts >= 0)
     used = [starts[i][c] for i, c in zip(row, step, strict=True)]
@@ -181,7 +188,10 @@ def state_places(rollout: Rollout) -> np.ndarray:
 
 
 def before_steps(values: np.ndarray, steps: StepLayout) -> np.ndarray:
-    """f32[B, C] the value before each step's first token, from values [B, T] before tokens."""
+    """f32[B, C] the value of the state before each step's first token.
+
+    `values`, f[B, T], are the values of the states before all tokens.
+    """
     by_step = np.zeros(steps.rewards.shape, np.float32)
     row, token = _first_tokens(steps)
     by_step[row, steps.step_ids[row, token]] = values[row, token]
@@ -214,7 +224,7 @@ def means_of_steps(advantages: np.ndarray, steps: StepLayout) -> np.ndarray:
 
 
 def sums_of_steps(x: np.ndarray, steps: StepLayout) -> np.ndarray:
-    """f64[B, C] the sum of f[B, T] over the tokens of each step."""
+    """f64[B, C] the sum of `x`, f[B, T], over the tokens of each step."""
     totals = np.zeros(steps.rewards.shape)
     row, token = np.nonzero(steps.step_ids >= 0)
     np.add.at(totals, (row, steps.step_ids[row, token]), x[row, token])

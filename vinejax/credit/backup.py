@@ -9,7 +9,8 @@ without noise, so a step that the policy always takes has no advantage.
 
 Backed-up values are unbiased if positions do not look ahead, because which s' a sample reaches is
 then decided before s'. If a token decides whether a state stands before it, as with lines as steps,
-the value is biased (docs/credit.md has an example). At its own states a solution is left out.
+the value is biased (docs/credit.md has an example). The value of a solution's own
+state leaves out the solution as a sample.
 
 Source: Monte Carlo returns replaced by values one step later, as in the certainty-equivalent
 estimate of Sutton and Barto, "Reinforcement Learning", 2nd edition, section 6.3, on the tree of
@@ -24,7 +25,7 @@ Visit = tuple[int, int]  # (i, c): the c-th state of solution i
 
 
 class PassingSample(NamedTuple):
-    """A sample with the states that it passes through, in the order of the solutions."""
+    """A sample, and the states that it passes through, ordered by the states' solutions."""
 
     solution: int | None  # number of the solution; None: a continuation
     visits: list[Visit]
@@ -32,7 +33,7 @@ class PassingSample(NamedTuple):
 
 
 class _Passage(NamedTuple):
-    """The way of one sample from a state to the next."""
+    """The part of one sample between two states that follow each other on its way."""
 
     following: Visit | None  # next state; None: the sample reaches no further state
     gain: float  # return between the two states
@@ -42,7 +43,10 @@ class _Passage(NamedTuple):
 def backed_up_values(
     samples: Sequence[PassingSample], positions: Sequence[Sequence[int]]
 ) -> list[list[float]]:
-    """[solutions][S] V after `positions` tokens; 0 if only the state's own solution passes."""
+    """[solutions][S] V of the states that come after `positions` response tokens.
+
+    V is 0 for a state through which no sample passes except the state's own solution.
+    """
     passages: dict[Visit, list[_Passage]] = {}
     nodes_of: dict[int, list[Visit]] = {}  # states of each solution
     for solution, visits, returns in samples:

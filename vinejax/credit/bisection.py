@@ -19,7 +19,11 @@ from vinejax.credit.allocation import Seen
 
 
 def bisection(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
-    """[S] how many continuations each state to sample still needs for K returns; None to stop."""
+    """[S] the number of continuations to draw at each state in the next wave; None to stop.
+
+    This number is K minus the number of the state's returns, or 0 if the search does not need the
+    state's value yet.
+    """
     num_states = len(seen.returns)
     requests = [0] * num_states
     spans = [(0, num_states)] if num_states and _is_known(0, requests, seen, values) else []
@@ -33,7 +37,7 @@ def bisection(wave: int, seen: Seen, values: ValuesConfig) -> list[int] | None:
 
 
 def _is_known(c: int, requests: list[int], seen: Seen, values: ValuesConfig) -> bool:
-    """Whether state c has K returns; sets `requests[c]` to the number of returns that c lacks."""
+    """Whether state c has K returns. Also sets `requests[c]` to the number of missing returns."""
     requests[c] = max(0, values.k - len(seen.returns[c]))
     return not requests[c]
 

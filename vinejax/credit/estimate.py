@@ -32,9 +32,9 @@ def estimates(
     Args:
       returns: [solutions][S] the returns at each of the S states, which begin the steps `first`
         .. `first` + S - 1. A state without returns was not sampled.
-      first: [solutions] the step that begins at the first of these states: 0, or 1 if the prompt's
-        end is no state.
-      rewards: [solutions][C] the reward of each step; the last includes the outcome's.
+      first: [solutions] the step that begins at the first of these states: it is 0, or 1 if the
+        prompt's end is no state.
+      rewards: [solutions][C] the rewards of steps, of which the last includes the outcome's reward.
       gamma: discount per step.
       backed_up: [solutions][S] values of the sampled states; None: the means of their returns.
 
@@ -95,11 +95,12 @@ def standard_errors(returns: Sequence[Returns]) -> np.ndarray:
 def interpolated(
     means: np.ndarray, is_sampled: np.ndarray, earned: np.ndarray, total: float
 ) -> np.ndarray:
-    """f32[S] `means`; a state without samples gets the value on the line between its neighbours.
+    """f32[S] the `means` of sampled states, and values on straight lines for all other states.
 
-    The neighbours are sampled states or the solution's end. The line is that of U = rewards before
-    the state + V. For γ = 1 each step of a span therefore has the same advantage, and the sum of
-    these advantages is the gain of the span.
+    A line runs between two neighbouring sampled states, or from the last sampled state to the
+    solution's end. It is straight in U, which is V plus the rewards before the state. For γ = 1
+    each step of a span therefore has the same advantage, and the sum of these advantages is the
+    gain of the span.
     """
     anchors = np.append(np.flatnonzero(is_sampled), len(means))
     u = np.append((earned + means)[is_sampled], total)
@@ -108,7 +109,9 @@ def interpolated(
 
 
 def back_filled(values: np.ndarray, first: int, rewards: np.ndarray, gamma: float) -> np.ndarray:
-    """f32[C] `values`, of S steps from `first` on; at all other steps V such that r + γ·V' - V = 0.
+    """f32[C] `values` at the S steps from `first` on, and computed values at all other steps.
+
+    A computed value V is such that the step's advantage r + γ·V' - V is 0.
 
     Source: VinePPO's `math_episode_generator_with_mc_advantages.py:667-732`, past `max_states`.
     """

@@ -1,4 +1,4 @@
-"""The states and continuations to expect of the rules, for `--mode=plan`, which samples nothing."""
+"""How many states and continuations to expect, for `--mode=plan`, which samples nothing."""
 
 import math
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from vinejax.credit.rules import chosen_rules
 
 
 class ExpectedStates(NamedTuple):
-    """The expected states of one solution, and their expected continuations."""
+    """The states to expect in one solution, and the continuations to expect from them."""
 
     positions: list[float]  # [S] position of each state, as a fraction of the response
     continuations: float  # mean number of continuations per state

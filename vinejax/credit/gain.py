@@ -64,7 +64,7 @@ def price_of(tokens: float) -> float:
 
 
 def surprise(rollout: Rollout) -> np.ndarray:
-    """f64[B, C] n_c as the module defines it; 0 for steps without a state, which have no credit."""
+    """f64[B, C] the n_c of the module's text; 0 for steps that do not begin at a state."""
     doubt = -np.expm1(np.asarray(rollout.batch.old_logprobs, np.float64))
     return sums_of_steps(doubt, rollout.steps) * (rollout.steps.counts >= 0)
 

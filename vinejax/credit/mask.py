@@ -29,7 +29,7 @@ def low_probability(episode: Episode, credit: CreditConfig) -> np.ndarray:
 def top_entropy(entropy: np.ndarray, mask: np.ndarray, credit: CreditConfig) -> np.ndarray:
     """bool[B, T] the share `credit.mask_share` of the mask's tokens with the highest entropy.
 
-        M_t = [H_t ≥ the (1 - mask_share)-quantile of H]    H the old policy's, before each token
+        M_t = [H_t ≥ the (1 - mask_share)-quantile of H]    H_t the old policy's entropy at token t
 
     Source: https://arxiv.org/abs/2506.01939; TRL 1.16.0, `GRPOTrainer.get_high_entropy_mask`. Both
     differ from ours: they divide the loss by the number of all tokens, which makes the loss

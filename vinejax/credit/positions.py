@@ -33,7 +33,7 @@ def turn_starts(episode: Episode, text_of: TextOf, values: ValuesConfig) -> list
 
 
 def after_step_starts(episode: Episode, text_of: TextOf, values: ValuesConfig) -> list[int]:
-    """The prompt's end, and after the first token of each later step.
+    """The prompt's end, and the position after the first token of each later step.
 
     A boundary is often a boundary because of the token that follows it: a line is known to end only
     when the next line begins. One token later the boundary is already decided when the state is
@@ -44,10 +44,11 @@ def after_step_starts(episode: Episode, text_of: TextOf, values: ValuesConfig) -
 
 
 def blank_lines(episode: Episode, text_of: TextOf, values: ValuesConfig) -> list[int]:
-    """The prompt's end, and after each token that completes a blank line (two newlines in a row).
+    """The prompt's end, and the position after each token that completes a blank line.
 
-    Further newlines of the same gap begin no further state. Source: the splitter
-    `double_new_line_tokens` of kazemnejad/treetuneV, which tests the text of single tokens.
+    Two newlines in a row complete a blank line. Newlines that follow directly add no position.
+    Source: the splitter `double_new_line_tokens` of kazemnejad/treetuneV, which tests the text of
+    single tokens.
     """
     ends, newlines = [0], 0
     for i, token in enumerate(episode.response):
@@ -61,7 +62,7 @@ def blank_lines(episode: Episode, text_of: TextOf, values: ValuesConfig) -> list
 
 
 def thinking_blank_lines(episode: Episode, text_of: TextOf, values: ValuesConfig) -> list[int]:
-    """The positions of `blank_lines` before the first `</think>`; all of them without such a tag.
+    """The positions of `blank_lines` up to the first `</think>`; all if there is no such tag.
 
     Source: `only_split_thinking` of kazemnejad/treetuneV.
     """
@@ -76,7 +77,10 @@ def thinking_blank_lines(episode: Episode, text_of: TextOf, values: ValuesConfig
 
 
 def every_n_tokens(episode: Episode, text_of: TextOf, values: ValuesConfig) -> list[int]:
-    """0, n, 2n, ... with n = `values.every`. Source: `every_n_token` of kazemnejad/treetuneV."""
+    """The positions 0, n, 2n, ... with n = `values.every`.
+
+    Source: `every_n_token` of kazemnejad/treetuneV.
+    """
     return list(range(0, len(episode.response), values.every))
 
 
@@ -101,14 +105,15 @@ def positions_of(
 ) -> list[int]:
     """The positions of a rule, thinned by `values.merge` and `values.num_states`.
 
-    In an episode that began in mid-solution the end of the given tokens takes the place of the
-    prompt's end, and earlier positions are dropped. A position before a token of an observation is
-    dropped too, because the policy decides nothing there.
+    If an episode began in mid-solution, with given tokens, the end of the given tokens takes the
+    place of the prompt's end, and earlier positions are dropped. A position before a token of an
+    observation is dropped too, because the policy decides nothing there.
 
-    Both settings keep the prompt's end if `rule` returned it. Of later positions, `merge` = k
-    keeps every k-th. Of N that remain, `num_states` = n keeps at most n, evenly spaced: numbers
-    ⌊i·(N + 1) / (n + 1)⌋ for i = 1..n, counted from 1. `num_states` biases the policy gradient: the
-    state whose value is a token's baseline depends on N, and N on what follows the token.
+    `values.merge` and `values.num_states` keep the prompt's end if `rule` returned it. Of the later
+    positions, `merge` = k keeps every k-th. If N of them remain and N is more than n =
+    `num_states`, n evenly spaced positions are kept: those with the numbers ⌊i·(N + 1) / (n + 1)⌋
+    for i = 1..n, counted from 1. `num_states` biases the policy gradient, because the state whose
+    value is a token's baseline depends on N, and N depends on what follows the token.
     """
     first = episode.given
     positions = list(rule(episode, text_of, values)) if len(episode.response) > first else []
@@ -120,7 +125,10 @@ def positions_of(
 
 
 def thinned(positions: list[int], values: ValuesConfig) -> list[int]:
-    """Positions after the prompt's end, thinned by `values.merge` and `values.num_states`."""
+    """Those of the `positions` that `values.merge` and `values.num_states` keep.
+
+    All `positions` must be after the prompt's end.
+    """
     positions = positions[values.merge - 1 :: values.merge]
     if values.num_states is None or len(positions) <= values.num_states:
         return positions
@@ -131,7 +139,8 @@ def thinned(positions: list[int], values: ValuesConfig) -> list[int]:
 def with_steps_between(episode: Episode, positions: list[int]) -> Episode:
     """The episode with a step between every two neighbouring positions.
 
-    The reward of each of the task's own steps goes to the new step in which the task's step ends.
+    The new steps replace the steps that the task's splitter found. The reward of each old step goes
+    to the new step in which the old step ends.
     """
     if len(episode.response) == episode.given:
         return episode

@@ -43,7 +43,10 @@ class Moments(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """What is kept between iterations: sums that decay by the factor `KEPT` per iteration."""
+    """The sums that the probe keeps between iterations.
+
+    In every iteration, the earlier sums are multiplied by the factor `KEPT`.
+    """
 
     moments: Moments
     errors: np.ndarray  # f64[strengths] Σ (v - G)² of states whose problem was held out
@@ -61,7 +64,10 @@ class ProbeStates(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """The states of an iteration, with the values that the probe predicts before learning."""
+    """The states of an iteration, with the values v that the probe predicts for them.
+
+    The probe predicts these values before it learns from the iteration.
+    """
 
     states: ProbeStates
     by_strength: np.ndarray  # f64[strengths, S] v for every α
@@ -82,7 +88,7 @@ def fresh_probe(hidden: int) -> Probe:
 
 
 def predictions(probe: Probe, states: ProbeStates) -> np.ndarray:
-    """f64[strengths, S] v of all states for every α; 0 without labels of other problems."""
+    """f64[strengths, S] v of all states for every α; 0 if there are no labels to learn from."""
     _, number = np.unique(states.problem, return_inverse=True)
     fold = number % FOLDS
     label, weight = labels(states)
@@ -100,7 +106,10 @@ def predictions(probe: Probe, states: ProbeStates) -> np.ndarray:
 
 
 def chosen(probe: Probe, predicted: np.ndarray) -> np.ndarray:
-    """f64[S] v by the α that was best in earlier iterations; in the first, by the largest α."""
+    """f64[S] the row of `predicted` for the α that had the least error in earlier iterations.
+
+    In the first iteration, it is the row for the largest α.
+    """
     best = np.argmin(probe.errors[::-1])  # the larger α in a tie
     return predicted[::-1][best]
 
@@ -118,7 +127,10 @@ def mean_label(probe: Probe) -> float:
 
 
 def read_out(probe: Probe) -> tuple[np.ndarray, float, float]:
-    """(f64[R] w, b, c) of v = h·w + b + c·p, fitted to all labels; m is the mean label."""
+    """(f64[R] w, b, c) of v = h·w + b + c·p, the fit to all labels with m fixed.
+
+    m is set to the mean label, so that v depends only on h and p.
+    """
     weights, m = chosen(probe, _solve(probe.moments)), mean_label(probe)
     hidden_weights, product_weights = np.split(weights[NUM_PLAIN:], 2)
     kernel = hidden_weights + m * product_weights
@@ -134,7 +146,8 @@ def updated(
 ) -> Probe:
     """The probe after an iteration.
 
-    `baseline` is f[S] baselines without v; `is_known` is bool[S], whether a state has a baseline.
+    `baseline`, f[S], are the baselines b without v. `is_known`, bool[S], says whether a state has a
+    baseline. `predicted` is the result of `predictions`.
     """
     label, weight = labels(states)
     moments = _moments(states.features, label, weight).plus(probe.moments, KEPT)
@@ -146,10 +159,11 @@ def updated(
 
 
 def metrics(states: ProbeStates, v: np.ndarray, weight: float) -> dict[str, float]:
-    """The squared error of v without noise of the labels, the `weight` of v, and v's calibration.
+    """The squared error of v, its `weight` μ and its calibration, as metrics.
 
-    E[(v - V̂)·(v - G)] = E[(v - V)²], as the sampled value V̂ and G are independent at s. For each
-    tenth of [0, 1], the calibration is the mean of G - v over states whose v lies in this tenth.
+    The error does not include the noise of the labels: E[(v - V̂)·(v - G)] = E[(v - V)²], because
+    the sampled value V̂ and G are independent at s. For each tenth of [0, 1], the calibration is the
+    mean of G - v over states whose v lies in this tenth.
     """
     logged = {"value/weight": weight}
     is_sampled = states.count > 0

@@ -54,7 +54,10 @@ TABLES: dict[str, Mapping[str, Callable[..., Any]]] = {
 
 
 def chosen_rules(cfg: Config) -> dict[str, str]:
-    """Maps each field of `TABLES` to its rule's name; `cfg` has the defaults of its method."""
+    """Maps each configuration field that names a rule to the name that `cfg` gives.
+
+    `cfg` must already have the defaults of its method.
+    """
     return {
         "values.positions": cfg.values.positions,
         "values.allocation": cfg.values.allocation,
@@ -63,10 +66,11 @@ def chosen_rules(cfg: Config) -> dict[str, str]:
 
 
 def find_rule(field: str, cfg: Config) -> Callable[..., Any]:
-    """The function of the rule that `field`, a key of `TABLES`, names.
+    """The function of the rule that the configuration field `field` names.
 
     A user's function, when called, raises ConfigError with its file and line if it fails or if its
-    result is not as `RESULTS` requires. Raises as `check_rule` does.
+    result does not have the form that `field` requires. `find_rule` itself raises the errors of
+    `check_rule`.
     """
     name = chosen_rules(cfg)[field]
     users_function = check_rule(field, name)
@@ -100,7 +104,7 @@ def check_rule(field: str, name: str) -> Callable[..., Any] | None:
 
 
 def _guarded(field: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The user's function, with its result checked as `RESULTS` requires."""
+    """The user's function, which now raises ConfigError if its result has a wrong form."""
     _, check_result = RESULTS[field]
 
     @functools.wraps(function)
@@ -116,7 +120,10 @@ def _guarded(field: str, name: str, function: Callable[..., Any]) -> Callable[..
 
 
 def _positions(result: Any, episode: Episode, *_: Any) -> list[int]:
-    """The result of a positions rule as a list; raises ValueError with the requirement."""
+    """The result of a positions rule as a list.
+
+    Raises ValueError, whose message is what the result must be, if the result has a wrong form.
+    """
     length = len(episode.response)
     numbers = _numbers(result, "iu")
     if numbers is None or any(a >= b for a, b in itertools.pairwise([-1, *numbers, length])):
@@ -127,7 +134,10 @@ def _positions(result: Any, episode: Episode, *_: Any) -> list[int]:
 
 
 def _counts(result: Any, wave: int, seen: allocation.Seen, *_: Any) -> list[int] | None:
-    """The result of an allocation rule as a list; raises ValueError with the requirement."""
+    """The result of an allocation rule as a list.
+
+    Raises ValueError, whose message is what the result must be, if the result has a wrong form.
+    """
     if result is None:
         return None
     numbers, states = _numbers(result, "iu"), len(seen.returns)
@@ -137,7 +147,10 @@ def _counts(result: Any, wave: int, seen: allocation.Seen, *_: Any) -> list[int]
 
 
 def _mask(result: Any, episode: Episode, *_: Any) -> np.ndarray:
-    """The result of a mask rule as bool[T]; raises ValueError with the requirement."""
+    """The result of a mask rule as bool[T].
+
+    Raises ValueError, whose message is what the result must be, if the result has a wrong form.
+    """
     numbers, length = _numbers(result, "b"), len(episode.response)
     if numbers is None or len(numbers) != length:
         raise ValueError(f"a bool for each of the response's {length} tokens")
@@ -145,7 +158,10 @@ def _mask(result: Any, episode: Episode, *_: Any) -> np.ndarray:
 
 
 def _numbers(result: Any, kinds: str) -> list[Any] | None:
-    """The numbers of a one-dimensional list or array of NumPy's `kinds`; None for anything else."""
+    """The numbers of a one-dimensional list or array; None for anything else.
+
+    The dtype must be of one of the `kinds`, which are letters as in NumPy's `dtype.kind`.
+    """
     try:
         array = np.asarray(result)
     except (TypeError, ValueError):  # lists of different lengths
@@ -166,7 +182,7 @@ RESULTS: dict[str, tuple[tuple[str, ...], Callable[..., Any]]] = {
 def check_rules(cfg: Config) -> None:
     """Raises ConfigError for unknown rules and for rules that do not fit together.
 
-    `cfg` is a configuration that its method was applied to.
+    `cfg` must already have the defaults of its method.
     """
     rules, values = chosen_rules(cfg), cfg.values
     for field, name in rules.items():
@@ -192,9 +208,10 @@ def check_rules(cfg: Config) -> None:
 
 
 def _check_roles(cfg: Config, rules: Mapping[str, str]) -> None:
-    """Raises ConfigError for credit by role that does not fit the rules or the discount.
+    """Raises ConfigError if bisection is used with settings of credit by role (`rl/by_role.py`).
 
-    Bisection interpolates values from later returns, so credit by role must not average them.
+    These settings average values or mix them with learned values. Bisection interpolates values
+    from later returns, so its values must not be averaged.
     """
     averages = {
         f"credit.{name}": getattr(cfg.credit, name) for name in ("lambda_", "baseline_lambda")

@@ -35,9 +35,10 @@ class Sample:
     outcome: float  # reward of the outcome
 
     def return_from(self, used: int, gamma: float) -> float:
-        """r_0 + γ·r_1 + γ²·r_2 + ... of the steps that end after the first `used` tokens.
+        """r_0 + γ·r_1 + γ²·r_2 + ..., where r are rewards of steps.
 
-        The last reward includes the outcome's. The division of a solution into steps may
+        The sum is over the steps that end after the first `used` tokens. The last reward also
+        includes the reward of the outcome. The division of a solution into steps may
         depend on tokens after the first `used`.
         """
         later = [r for end, r in zip(self.ends, self.rewards, strict=True) if end > used]
@@ -55,7 +56,10 @@ class PassingSamples:
         positions: Sequence[Sequence[int]],
         gamma: float,
     ):
-        """Solution i belongs to `problems[i]`; before its states are `positions[i]` tokens."""
+        """Solution i belongs to problem `problems[i]` and has the tokens `responses[i]`.
+
+        `positions[i]` has, for each of its states, the number of tokens before the state.
+        """
         self._solutions: dict[str, list[int]] = {}
         for i, problem in enumerate(problems):
             self._solutions.setdefault(problem, []).append(i)
@@ -74,9 +78,9 @@ class PassingSamples:
     ) -> None:
         """Counts a sample of `problem` at each state that it passes through.
 
-        `counted` holds the states (i, c), the c-th of solution i, whose returns already include
-        the sample or must leave it out. `solution` is the sample's number if it is a solution, and
-        None for a continuation.
+        `counted` holds pairs (i, c), which stand for the c-th state of solution i. The returns of
+        these states already include the sample or must leave it out. `solution` is the sample's
+        number if it is a solution, and None for a continuation.
         """
         passing = PassingSample(solution, visits=[], returns=[])
         for i in self._solutions[problem]:

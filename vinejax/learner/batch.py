@@ -32,7 +32,7 @@ def collate(episodes: list[Episode], rows: int, longest: int = 0) -> Batch:
 def collate_groups(groups: Sequence[Sequence[Episode]], rows: int, longest: int = 0) -> Batch:
     """Like `collate`, but each row has all episodes of a group, as segments 1, 2, ...
 
-    `longest` is a number of tokens of a whole group.
+    Here `longest` counts the tokens of all episodes of a group together.
     """
     totals = [sum(len(episode.tokens) for episode in group) for group in groups]
     shape = (-(-len(groups) // rows) * rows, row_length(max(longest, *totals)))
@@ -75,17 +75,18 @@ def token_rows(
 def minibatch_rows(num_rows: int, count: int, minibatch: int) -> int:
     """The number of rows of a minibatch if `count` minibatches are to hold `num_rows` rows.
 
-    The result is `minibatch` if `num_rows` is at most count * minibatch. Resets, and leaves of
-    trees beyond `rollout.per_prompt`, add rows. Then the result is a multiple of `minibatch`, so
-    `count`, over which the learning rate decays, need not change. Only few multiples are possible,
-    because every size needs another compiled program. Surplus rows are empty.
+    The result is `minibatch` if `num_rows` is at most count * minibatch. A rollout has more rows
+    if it has resets, or trees with more than `rollout.per_prompt` leaves. For more rows, the result
+    is a multiple of `minibatch`. So `count`, on which the decay of the learning rate depends, need
+    not change. Only few multiples are possible, because every size needs another compiled program.
+    Surplus rows are empty.
     """
     multiple = -(-num_rows // (count * minibatch))
     return minibatch * (multiple if multiple == 1 else bucket(multiple, least=2))
 
 
 def step_layout(batch: Batch, episodes: list[Episode]) -> StepLayout:
-    """The `StepLayout` of a batch. Its axis C is the largest number of steps, rounded up."""
+    """The `StepLayout` of a batch. Axis C has the largest number of steps, rounded up."""
     shape = (batch.tokens.shape[0], doubled(max(len(e.step_ends) for e in episodes), least=64))
     rewards, values = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     counts = np.full(shape, -1, np.int32)
@@ -122,7 +123,10 @@ def shuffled_lists(
 def epochs_of(
     examples: list[Episode], epochs: int, size: int, seed: int, iteration: int
 ) -> Iterator[Batch]:
-    """Yields the batches of all epochs, all of one shape. An epoch's last batch has empty rows."""
+    """Yields the batches of all epochs. All batches have one shape.
+
+    The last batch of an epoch has empty rows if `size` does not divide the number of examples.
+    """
     longest = max(len(example.tokens) for example in examples)
     for epoch in range(epochs):
         for part in shuffled_lists(examples, size, seed, iteration, epoch):
@@ -130,7 +134,10 @@ def epochs_of(
 
 
 def strided_parts(rows: RowArrays, size: int) -> Iterator[RowArrays]:
-    """Yields n parts of arrays [B, ...], of `size` rows. Part j has rows j, j + n, j + 2n, ..."""
+    """Divides arrays [B, ...] into n = B / `size` parts, and yields the parts.
+
+    Part j has the rows j, j + n, j + 2n, ...
+    """
     count = jax.tree.leaves(rows)[0].shape[0] // size
     for j in range(count):
         yield jax.tree.map(lambda x, j=j: x[j::count], rows)

@@ -47,13 +47,19 @@ def learning_rate(cfg: OptimizerConfig, num_updates: int) -> Callable[[ArrayLike
 
 @functools.partial(jax.jit, static_argnames=("cfg", "num_updates"))
 def rate_of_last(cfg: OptimizerConfig, num_updates: int, step: jax.Array) -> jax.Array:
-    """f32[]: the learning rate of update number `step`, i32[], by one compiled program."""
+    """f32[]: the learning rate of update number `step`, which is i32[] and counts from 1.
+
+    One compiled program computes the rate for every `step`.
+    """
     return learning_rate(cfg, num_updates)(step - 1)
 
 
 @functools.cache  # one object for equal settings, so that jit finds the compiled step again
 def make_optimizer(cfg: OptimizerConfig, num_updates: int) -> optax.GradientTransformation:
-    """AdamW or Adafactor after clipping by the global norm. Norms and biases have no decay."""
+    """AdamW or Adafactor after clipping by the global norm.
+
+    Weight decay does not apply to norms and biases.
+    """
     clip = optax.clip_by_global_norm(cfg.max_grad_norm)
     rate = learning_rate(cfg, num_updates)
     if cfg.name == "adafactor":
@@ -138,5 +144,5 @@ def _is_matrix(params: optax.Params) -> optax.Params:
 
 
 def _by_name(params: optax.Params, is_chosen: Callable[[str], bool]) -> optax.Params:
-    """A tree like `params` with is_chosen(last name of the path) for each parameter."""
+    """A tree like `params`, whose leaf for a parameter is is_chosen(last name of its path)."""
     return jax.tree_util.tree_map_with_path(lambda path, _: is_chosen(path[-1].key), params)

@@ -67,9 +67,10 @@ def with_sharing(cfg: Config, model: Decoder, platform: str) -> Config:
 
 
 def with_single_rows(model: Decoder, cfg: Config) -> Decoder:
-    """The model with `Compute.single_rows` set if `ppo.packing` is off.
+    """The model with `Compute.single_rows` set to whether each row holds only one sequence.
 
-    Must not be used for DPO, whose rows are pairs of sequences.
+    The function assumes that each row does if `ppo.packing` is off. So it must not be used for DPO,
+    whose rows are pairs of sequences.
     """
     compute = dataclasses.replace(model.compute, single_rows=not cfg.ppo.packing)
     return dataclasses.replace(model, compute=compute)
@@ -78,8 +79,8 @@ def with_single_rows(model: Decoder, cfg: Config) -> Decoder:
 class Packing(NamedTuple):
     """The places that the tokens of a batch have in packed rows.
 
-    The j-th of n passes has the packed rows j, j + n, j + 2n, ..., as in `update.gradients`. If two
-    rows of the batch share a token, only the place of the first row's token is recorded.
+    The j-th of n passes has the packed rows j, j + n, j + 2n, ..., as in `update.gradients`. If
+    several rows of the batch share a token, only the first of these rows has a place for it here.
     """
 
     batch_places: np.ndarray  # i64[tokens] index of each token in the batch's flattened rows
@@ -110,7 +111,11 @@ class Packing(NamedTuple):
 def packing_for(
     batch: Batch, passes: Passes, mesh: Mesh | None, total: int | None = None
 ) -> Packing:
-    """The packing of a batch for passes. With `passes.shared`, a row must have one segment."""
+    """The packing with which `passes` compute a batch.
+
+    With `passes.shared`, every row of the batch must have only one segment. `total` is the argument
+    of `pack_rows`.
+    """
     forest = share_prefixes(batch) if passes.shared else None
     shards = 1 if mesh is None else num_shards(mesh)
     return pack_rows(batch.segment_ids, passes.rows, shards, total, forest)
@@ -123,7 +128,7 @@ def pack_rows(
     total: int | None = None,
     forest: Forest | None = None,
 ) -> Packing:
-    """Packs rows of a batch as a whole: the segments of a row stay together and in order.
+    """Packs the rows of a batch without dividing a row, so that its segments stay together.
 
     Args:
       segment_ids: i32[B, T], 1, 2, ... in each row and 0 at padding.
@@ -178,9 +183,10 @@ def first_fit(lengths: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _places(passes: int, size: int, shards: int, total: int) -> np.ndarray:
-    """i64[passes * size]: the packed row of each bin. Bins go to passes, then to shards, in turn.
+    """i64[passes * size]: the packed row that each bin becomes.
 
-    In a pass, the rows of a shard are consecutive. `total` is the number of passes, including empty
+    Bins are dealt out to the passes in turn, and the bins of a pass to the shards in turn. In a
+    pass, the rows of a shard are consecutive. `total` is the number of passes, including empty
     passes.
     """
     bins = np.arange(passes * size)

@@ -146,7 +146,10 @@ class PolicyObjective(Objective):
         return policy, k3, sums
 
     def accepts(self, sums: PolicySums) -> jax.Array | bool:
-        """Whether the mean probability ratio is at most `max_ratio`; True if the loss has none."""
+        """Whether the mean probability ratio is at most `max_ratio`.
+
+        The result is True for a loss that has no ratio.
+        """
         if sums.clipped is None:
             return True
         return sums.ratio / jnp.maximum(sums.tokens, 1) <= self.max_ratio

@@ -93,7 +93,7 @@ def common_prefixes(tokens: np.ndarray, lengths: np.ndarray, reach: int = REACH)
 
 
 class _RowPlaces(NamedTuple):
-    """The bin of each row, and the tokens that the row shares there. Arrays are i64[rows]."""
+    """The bin of each row, and what the row shares in this bin. All arrays are i64[rows]."""
 
     bins: np.ndarray  # the bin of each row
     shared: np.ndarray  # number of leading tokens that the row shares
@@ -103,7 +103,10 @@ class _RowPlaces(NamedTuple):
 def _place(
     common: CommonPrefixes, lengths: np.ndarray, may_share: np.ndarray, room: int
 ) -> _RowPlaces:
-    """Chooses a bin of `room` tokens for each row, which may share `may_share` first tokens."""
+    """Chooses a bin of `room` tokens for each row.
+
+    `may_share` is the number of first tokens that each row may share at most.
+    """
     count = lengths.size
     bins, parents = (np.full(count, -1) for _ in range(2))
     shared, used = (np.zeros(count, np.int64) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Importance weights of the policy loss, which correct for differences of sampler and learner.
+"""Importance weights of the policy loss, which correct for differences between sampler and learner.
 
 Weights are constants of the rollout. The host computes them before it divides the rollout into
 minibatches, so that minibatches, packing and devices cannot change them.
@@ -15,11 +15,12 @@ from vinejax.rl.corrections import correction_weights
 def with_corrections(
     batch: Batch, is_sampled: np.ndarray, episodes: list[Episode], cfg: Config
 ) -> tuple[Batch, dict[str, float]]:
-    """(the batch with importance weights as `ppo.correction` asks for, metrics of the weights).
+    """(the batch with importance weights that `ppo.correction` chooses, metrics of these weights).
 
     `is_sampled`, bool [B, T], selects the tokens that the sampler drew for each row. The weight of
     a whole solution depends on all these tokens, even if the batch's mask excludes some of them.
-    Given tokens are not selected, because they were not drawn and have no known log-probabilities.
+    Tokens that were given as the beginning of a response are not selected, because the sampler did
+    not draw them and their log-probabilities are not known.
     """
     ppo, metrics = cfg.ppo, {}
     if ppo.correction != "none":

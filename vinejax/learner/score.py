@@ -59,9 +59,9 @@ def _logprobs_and_tapped(
 
 
 def shift_right(after: Float[Array, "B T"], positions: Int[Array, "B T"]) -> Float[Array, "B T"]:
-    """Moves each entry of `after` to the next index, that of the token it was computed for.
+    """Moves each entry of `after` from index t to t + 1, the index of the token that it is about.
 
-    The result is 0 at position 0, where a sequence begins.
+    The result is 0 where `positions` is 0, because a sequence begins there.
     """
     return jnp.where(positions > 0, jnp.roll(after, 1, axis=1), 0.0)
 
@@ -74,7 +74,7 @@ def score(model: Decoder, params: Params, batch: Batch, temperature: float) -> F
 
 
 class NumberedStates(NamedTuple):
-    """The hidden states of the tokens of a pass that have a number, and these numbers."""
+    """The hidden states of those tokens of a pass that have a number, with their numbers."""
 
     number: Int[Array, " S"]  # number of each token, from 1; 0 at padding
     state: Float[Array, "S R"]  # hidden state of each token
@@ -94,10 +94,10 @@ def score_with_hidden(
 def hidden_states(
     model: Decoder, params: Params, batch: Batch, number: Array, most: int
 ) -> NumberedStates:
-    """The hidden states of the tokens with a `number` above 0. There must be at most `most`.
+    """The hidden states of the tokens with a `number` above 0, which are at most `most` tokens.
 
     The states are taken after half of the layers, because the last layers mainly serve to predict
-    the next token. The program does not compute the other half.
+    the next token. The program does not compute the layers after that.
     """
     _, x = model.hidden(
         params,
@@ -125,7 +125,7 @@ def num_tapped(model: Decoder) -> int:
 def narrow_states(hidden: Float[Array, "S D"]) -> Float32[Array, "S R"]:
     """Hidden states scaled to mean square 1, with at most `MAX_STATE_WIDTH` numbers each.
 
-    States of more numbers are multiplied by the random matrix `projection`, which depends only on D
+    Wider states are multiplied by the random matrix `projection`, which depends only on D
     and approximately keeps inner products. R is the resulting width.
     """
     hidden, width = jnp.float32(hidden), hidden.shape[-1]

@@ -42,7 +42,10 @@ Loss = Callable[[Params, Any], tuple[jax.Array, Any]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Objective(abc.ABC):
-    """The loss that an update minimises. Hashable, as a static argument of jax.jit."""
+    """The loss that an update minimises.
+
+    An objective is hashable, so that it can be a static argument of jax.jit.
+    """
 
     model: Decoder
     microbatch: int | None = None  # rows per forward and backward pass; None: the whole minibatch
@@ -53,14 +56,16 @@ class Objective(abc.ABC):
     def loss_over(self, rows: Any) -> tuple[Any, Loss]:
         """(arrays [B, ...] to divide into microbatches, the loss function of a microbatch).
 
-        `rows` are a minibatch. The method computes what depends on all of it, such as token counts.
+        `rows` are a minibatch. The method computes everything that depends on the whole minibatch,
+        such as token counts, so that the loss of a microbatch can use it.
         """
 
     def pack(self, rows: Any) -> Any:
-        """A minibatch for `update_step`, in packed rows if `packed`. Runs on the host.
+        """The minibatch `rows` as `update_step` takes it, in packed rows if `packed` is set.
 
-        `rows` is a batch, or a tuple of a batch and more arrays [B, T]. Shapes do not change. If
-        one pass has all rows, packing would save nothing, so `rows` is returned unchanged.
+        The method runs on the host. `rows` is a batch, or a tuple of a batch and more arrays
+        [B, T]. Shapes do not change. If one pass has all rows, packing would save nothing, so
+        `rows` is returned unchanged.
         """
         batch = _batch_of(rows)
         total = batch.tokens.shape[0]
@@ -78,11 +83,17 @@ class Objective(abc.ABC):
         return self.model.ready(params)
 
     def weights(self, trained: Params, base: Params | None) -> Params:
-        """All weights of the model: `trained`, or `base` with the adapters `trained`."""
+        """All weights of the model, which are `trained` if `base` is None.
+
+        Otherwise, `trained` are adapters, and the result is `base` with these adapters.
+        """
         return weights_of(trained, base)
 
     def accepts(self, sums: Any) -> jax.Array | bool:
-        """Whether to make an update with these sums. `update_step` also needs a finite gradient."""
+        """Whether to make the update, given the sums that the loss returned for the minibatch.
+
+        `update_step` makes an accepted update only if its gradient is also finite.
+        """
         return True
 
 
@@ -108,7 +119,8 @@ def update_step(
     of the state are adapters of the weights `base`, which do not change.
 
     If the objective does not accept the update, or if the gradient is not finite, the state does
-    not change, not even its step. VinePPO's code multiplies the loss by 0, which leaves NaN as NaN.
+    not change, not even its step. VinePPO's code multiplies the loss by 0 instead, but 0 times NaN
+    is NaN.
     """
     grads, sums = gradients(objective, state.params, rows, base)
     mesh = objective.model.mesh
@@ -127,8 +139,8 @@ def train_on(
     """Makes one update per batch, in order; returns the last state and all reports.
 
     Each batch is an argument of `Objective.pack`. The host prepares a batch while the devices
-    compute the update before. The function calls `progress` with the number of updates so far, and
-    raises Stopped after a request to stop.
+    compute the previous update. The function calls `progress` with the number of updates so far,
+    and raises Stopped after a request to stop.
     """
     updates: list[Update] = []
     watch = Watch()
@@ -265,5 +277,8 @@ def fresh_state(params: Params, optimizer: optax.GradientTransformation, mesh: M
 
 
 def with_total_steps(before: TrainState, after: TrainState) -> TrainState:
-    """The state `after`, whose step counts from 0, with the step of `before` added to its step."""
+    """The state `after`, whose step is the sum of the steps of `before` and `after`.
+
+    The step of `after` must count from 0, and not from the step of `before`.
+    """
     return after._replace(step=before.step + after.step)

@@ -65,7 +65,10 @@ def causal_mask(length: int, window: ArrayLike | None) -> Bool[Array, "T S"]:
 def seen_from(
     positions: Int[Array, "*B T"], length: int, window: ArrayLike | None
 ) -> Bool[Array, "*B T S"]:
-    """`causal_mask` for queries only at `positions`, and for keys at 0 .. length - 1."""
+    """True where the query at positions[t] sees the key at s, for s from 0 to `length` - 1.
+
+    A query sees its own position and the earlier positions in its window, as in `causal_mask`.
+    """
     distance = positions[..., None] - jnp.arange(length)
     return distance >= 0 if window is None else (distance >= 0) & (distance < window)
 
@@ -83,8 +86,9 @@ def visibility_for(
     The form is segment ids for 'splash', lengths for 'cudnn' with `single_rows` (see `Compute`),
     and otherwise a mask.
 
-    Query t sees itself and the earlier places of its segment. If segments share prefixes, it sees
-    itself and the places s < t with seen_until[s] > t, and the window counts `positions`.
+    Query t sees itself and the earlier places of its segment. If `seen_until` is given, segments
+    share prefixes: query t sees itself and the places s < t with seen_until[s] > t. The distance
+    that the window limits is then a difference of `positions`, and not of places.
     """
     if kind == "splash":
         assert seen_until is None, "splash attention cannot share prefixes"
@@ -148,7 +152,7 @@ def attend_to_all(
 def splash_attention(
     q: Queries, k: Keys, v: Keys, segment_ids: SegmentIds | None, rule: AttentionRule
 ) -> Queries:
-    """Attention by the splash kernel, which is causal and within each segment.
+    """Causal attention by the splash kernel. A query sees only keys of its own segment.
 
     T must be a multiple of 128. The function pads head widths to a multiple of 128, which does not
     change the scores.
@@ -222,11 +226,11 @@ def attend_on_device(
 def choose_kind(
     name: str, platform: str, rule: AttentionRule, length: int, head_dim: int, dtype: str
 ) -> str:
-    """'xla', 'splash' or 'cudnn' for sequences of `length` tokens; `name` is model.attention.
+    """'xla', 'splash' or 'cudnn' for sequences of `length` tokens.
 
-    'auto' chooses the kernel of the platform, or 'xla' if the kernel cannot compute the model or
-    the length. If a named kernel cannot take the length, the result is also 'xla', because short
-    sequences gain nothing from a kernel.
+    `name` is the value of the setting model.attention. 'auto' chooses the kernel of the platform,
+    or 'xla' if the kernel cannot compute the model or the length. If a named kernel cannot take the
+    length, the result is also 'xla', because short sequences gain nothing from a kernel.
     """
     kind = KERNELS.get(platform, "xla") if name == "auto" else name
     is_odd = kind == "splash" and length % LANES != 0
@@ -254,7 +258,7 @@ def causal_attention(
 ) -> Queries:
     """Attention over sequences with padding on the right, on the arrays of one device.
 
-    `name` is model.attention, as for `choose_kind`. Outputs at padding are undefined.
+    `name` is the value of the setting model.attention. Outputs at padding are undefined.
     """
     B, T, _, H = q.shape
     kind = choose_kind(name, platform, rule, T, H, q.dtype.name)

@@ -54,7 +54,10 @@ LANES = 128  # columns of a TPU's registers; a chunk has a multiple of them
 
 @dataclasses.dataclass(frozen=True)
 class OutputLayer:
-    """How to compute logits from hidden states. Hashable, as a static argument of programs."""
+    """How to compute logits from hidden states.
+
+    It is hashable, so that it can be a static argument of compiled programs.
+    """
 
     name: str  # name of the output matrix: 'head' [D, V], or 'embed' [V, D] for a tied head
     softcap: float | None
@@ -63,7 +66,7 @@ class OutputLayer:
 
     @property
     def letters(self) -> str:
-        """The axes of the output matrix in an einsum."""
+        """The letters that stand for the axes of the output matrix in an einsum."""
         return "vd" if self.name == "embed" else "dv"
 
     @property
@@ -209,7 +212,7 @@ class _ColumnSums(NamedTuple):
     token_logit: Float[Array, " T"]  # z_y
 
     def relative_to(self, top: jax.Array) -> "_ColumnSums":
-        """The same sums with `top`, which must be at least m, in the place of m."""
+        """These four numbers computed with `top`, which must be at least m, instead of m."""
         shift = self.top - top
         scale = jnp.exp(shift)
         weighted = scale * (self.weighted + shift * self.total)
@@ -227,7 +230,10 @@ def _join(a: _ColumnSums, b: _ColumnSums) -> _ColumnSums:
 
 
 def _chunk(tokens: jax.Array, vocab: int, output: OutputLayer) -> int:
-    """The number of columns in a chunk, if the device has `vocab` columns."""
+    """The number of columns in a chunk on a device that has `vocab` columns.
+
+    It is `output.chunk`, or the result of `chunk_columns` if `output.chunk` is None.
+    """
     return min(output.chunk or chunk_columns(tokens.size, vocab), vocab)
 
 

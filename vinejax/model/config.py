@@ -66,7 +66,7 @@ class DecoderConfig:
 
     @property
     def output_matrix(self) -> str:
-        """The name of the parameter that gives the logits."""
+        """The name of the parameter by which hidden states are multiplied to give logits."""
         return "embed" if self.tied_head else "head"
 
     @property
@@ -80,12 +80,18 @@ class DecoderConfig:
 
     @property
     def context_reason(self) -> str:
-        """The reason why `context` may be shorter than in the checkpoint, in brackets; else ''."""
+        """A text in brackets that says why `context` may be shorter than in the checkpoint.
+
+        The text is empty if the kind of RoPE gives no reason.
+        """
         rope = self.rope.rope_type
         return f" (its rope_type = {rope!r} changes beyond)" if rope in BY_LENGTH else ""
 
     def window(self, layer: int) -> int | None:
-        """The number of positions, including its own, that a query of `layer` sees; None: all."""
+        """The number of positions that a query of `layer` sees, including the query's own.
+
+        None means that the query sees all positions up to its own.
+        """
         return self.windows[layer] if self.windows else None
 
     def layer_facts(self, layer: int) -> LayerFacts:

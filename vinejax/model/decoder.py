@@ -115,9 +115,10 @@ def times_transposed(
 ) -> Float[Array, "*rows outputs"]:
     """The product of rows and the transpose of a kernel; `settings` go to `jnp.matmul`.
 
-    If `rows` is a matrix with fewer than `few` rows, the kernel is the first factor. XLA's CPU
-    backend copies the second factor of every product into blocks. If that is the kernel, and there
-    are 16 rows, the copy takes longer than the product. The barrier keeps the order of factors.
+    If `rows` is a matrix with fewer than `few` rows, the function computes (kernel · rowsᵀ)ᵀ. XLA's
+    CPU backend copies the second factor of every product into blocks. If the second factor is the
+    kernel, and there are 16 rows, the copy takes longer than the product. An optimization barrier
+    keeps XLA from swapping the factors again.
     """
     if rows.shape[0] >= few:
         return jnp.matmul(rows, kernel.T, **settings)
@@ -127,7 +128,8 @@ def times_transposed(
 class Projection(nn.Module):
     """x times a kernel over the last `num_in` axes of x, plus a bias if the model has one.
 
-    If the parameters contain an adapter (`model/lora.py`), its product is added.
+    If the parameters contain an adapter (`model/lora.py`), the product of x with the adapter is
+    added.
     """
 
     features: tuple[int, ...]
@@ -291,10 +293,10 @@ class Decoder:
         return params
 
     def ready(self, params: Params) -> Params:
-        """The cast weights, with embedding and output matrix gathered over `fsdp`, once per update.
+        """The weights in the compute dtype, with embedding and output matrix gathered over `fsdp`.
 
-        Layers are too large to stay gathered. A gradient with respect to the result is also the
-        gradient with respect to `params`.
+        An update calls this once. Layers are too large to stay gathered. A gradient with respect to
+        the result is also the gradient with respect to `params`.
         """
         params = cast_matrices(params, self.compute.dtype)
         ends = {name: self._gathered(name, params[name]) for name in ENDS if name in params}
@@ -319,8 +321,8 @@ class Decoder:
     ) -> tuple[Hidden, Any]:
         """Apply one layer, given by its unstacked parameters, and return the results of `Block`.
 
-        `facts` is the number of the layer. If tracing hides the number, it is the layer's row of
-        the stacked facts. `attend` must apply the window of the layer, `score_scale` and
+        `facts` is the number of the layer or, if the number is a tracer, the layer's row of the
+        stacked facts. `attend` must apply the window of the layer, `score_scale` and
         `attention_softcap`.
         """
         if isinstance(facts, int):
@@ -417,7 +419,10 @@ class Decoder:
 
     @jax.named_scope("logits")
     def logits(self, params: Params, x: Float[Array, "*shape D"]) -> Float[Array, "*shape V"]:
-        """The float32 logits of final hidden states `x`, before the final norm."""
+        """The float32 logits of `x`, the hidden states after the last layer.
+
+        The function applies the final norm to `x`.
+        """
         cfg, name = self.cfg, self.cfg.output_matrix
         x = self._normalised(params, x)
         head = self._gathered(name, params[name])

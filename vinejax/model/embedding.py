@@ -50,7 +50,11 @@ def _spec(table: jax.Array, mesh: Mesh) -> P:
 
 
 def _row_of_part(tokens: jax.Array, size: int, is_split: bool) -> tuple[jax.Array, jax.Array]:
-    """(index of each token's row among the device's `size` rows, whether the row is there)."""
+    """(index of each token's row in this device's part, whether the part contains the row).
+
+    A part has `size` rows. It is the whole table unless the axis `tensor` splits the table
+    (`is_split`).
+    """
     row = tokens - lax.axis_index("tensor") * size if is_split else tokens
     return row, (row >= 0) & (row < size)
 
@@ -58,7 +62,10 @@ def _row_of_part(tokens: jax.Array, size: int, is_split: bool) -> tuple[jax.Arra
 def _lookup_gradient(
     mesh: Mesh, saved: tuple[jax.Array, jax.Array], g: Float[Array, "B T D"]
 ) -> tuple[jax.Array, None]:
-    """The gradient of the table, laid out like the table. Devices sum their rows in float32."""
+    """The gradient of the table, laid out like the table.
+
+    Each device sums the gradients of its own tokens in float32.
+    """
     table, tokens = saved
     V, D = table.shape
     spec = _spec(table, mesh)

@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685), which are trained, not the weights.
+"""Low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685), trained instead of the weights.
 
 A projection with kernel W computes x W + s (x A) B, where s = alpha / rank, A has `rank` columns
 and B has `rank` rows. The adapters of a model are a separate tree, {layers {q {lora_a, lora_b},
@@ -71,7 +71,10 @@ def kernel_shapes(model: Decoder) -> dict[str, tuple[tuple[int, ...], tuple[int,
 
 
 def with_adapters(params: Params, adapters: Params | None) -> Params:
-    """A tree of the same arrays, in which each projection has its adapter beside its kernel."""
+    """The tree `params` with each projection's adapter added beside its kernel.
+
+    No array is copied or changed. If `adapters` is None, the result is `params`.
+    """
     if adapters is None:
         return params
     layers = {
@@ -82,14 +85,18 @@ def with_adapters(params: Params, adapters: Params | None) -> Params:
 
 
 def weights_of(trained: Params, base: Params | None) -> Params:
-    """The weights of a model: `trained`, or `base` with the adapters `trained`."""
+    """All weights of a model, which are `trained` if `base` is None.
+
+    Otherwise, `trained` are adapters, and the result is `base` with these adapters.
+    """
     return trained if base is None else with_adapters(base, trained)
 
 
 def merge_adapters(params: Params, scale: float) -> Params:
-    """The parameters with W + scale A B, in the dtype of W, instead of W and an adapter.
+    """The parameters without adapters, with each kernel W replaced by W + scale A B.
 
-    Product and sum are computed in float32. Projections without an adapter do not change.
+    The result has the dtype of W. Product and sum are computed in float32. Projections without an
+    adapter do not change.
     """
 
     def merge(weights: Params) -> Params:

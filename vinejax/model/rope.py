@@ -23,7 +23,8 @@ class Rope:
     """The parameters of RoPE, with the names and meanings of Hugging Face's `rope_parameters`.
 
     For a kind in BY_LENGTH, `max_position_embeddings` is the checkpoint's value, while
-    `DecoderConfig.context` is at most `original_max_position_embeddings`; else the field is 0.
+    `DecoderConfig.context` is at most `original_max_position_embeddings`. For any other kind,
+    `max_position_embeddings` is 0.
     """
 
     rope_type: str = "default"
@@ -62,13 +63,19 @@ class Rope:
         return plain.astype(np.float32)
 
     def _llama3_share(self, plain: np.ndarray) -> np.ndarray:
-        """The share of each frequency that `factor` does not divide, from 0 (slow) to 1 (fast)."""
+        """The share of each frequency that is kept; `factor` divides the rest of the frequency.
+
+        The share rises from 0 for slow rotations to 1 for fast rotations.
+        """
         turns = self.original_max_position_embeddings * plain / (2 * math.pi)
         low, high = self.low_freq_factor, self.high_freq_factor
         return np.clip((turns - low) / (high - low), 0, 1)
 
     def _yarn_share(self, dim: int) -> np.ndarray:
-        """The share of each frequency that `factor` does not divide, a ramp over the channels."""
+        """The share of each frequency that is kept; `factor` divides the rest of the frequency.
+
+        The share falls linearly, over a range of channels, from 1 to 0.
+        """
 
         def channel(turns: float) -> float:
             """The channel, as a real number, that makes `turns` turns in the original context."""

@@ -89,8 +89,8 @@ def make_mesh(cfg: MeshConfig) -> Mesh:
 def mesh_over(sizes: tuple[int, ...], devices: list[Any]) -> Mesh:
     """A mesh (data, fsdp, tensor) in which neighbours on an axis are physically connected.
 
-    Unlike `jax.make_mesh`, the function may cut a side of the slice in two, as for 16 x 4 on
-    v6e:8x8.
+    Unlike `jax.make_mesh`, the function may cut a side of the TPU slice in two, as for a mesh
+    of 16 x 4 on v6e:8x8.
     """
     device_grid = create_device_mesh(sizes, devices, allow_split_physical_axes=True)
     return Mesh(device_grid, AXES, axis_types=AUTO)
@@ -120,14 +120,20 @@ def num_shards(mesh: AnyMesh) -> int:
 
 
 def table_spec(path: tuple[Any, ...]) -> P:
-    """The entry of PARAM_SPECS for a path of jax.tree_util. Raises KeyError if it has no entry."""
+    """The entry of PARAM_SPECS for a path of jax.tree_util.
+
+    Raises KeyError if PARAM_SPECS has no entry for the path.
+    """
     names = [key.key for key in path]
     pair = "/".join(names[-2:])
     return PARAM_SPECS[pair if pair in PARAM_SPECS else names[-1]]
 
 
 def drop_uneven_axes(spec: P, shape: tuple[int, ...], mesh: AnyMesh) -> P:
-    """`spec` without the mesh axes whose sizes do not divide the axis of `shape` to be split."""
+    """`spec` without each mesh axis whose size does not divide the array axis that it would split.
+
+    `shape` is the shape of the array.
+    """
     entries = []
     for entry, size in zip(spec, shape, strict=True):
         kept: list[str] = []
@@ -139,7 +145,7 @@ def drop_uneven_axes(spec: P, shape: tuple[int, ...], mesh: AnyMesh) -> P:
 
 
 def tensor_only(spec: P) -> P:
-    """The spec without `data` and `fsdp`: the layout of a weight while it is multiplied."""
+    """The spec without `data` and `fsdp`, which is a weight's layout while it is multiplied."""
     return P(*("tensor" if "tensor" in _names(entry) else None for entry in spec))
 
 
@@ -150,8 +156,8 @@ def _names(entry: Axis) -> tuple[str, ...]:
 def spec_for(path: tuple[Any, ...], shape: tuple[int, ...], mesh: AnyMesh) -> P:
     """The entry of PARAM_SPECS for a parameter, without mesh axes that its shape does not allow.
 
-    So `tensor` does not split KV heads or a vocabulary that it does not divide. If `tensor` and
-    `fsdp` cannot both split an axis, `fsdp` splits the last axis.
+    So `tensor` does not split KV heads or a vocabulary whose size `tensor` does not divide. If
+    `tensor` and `fsdp` cannot both split an axis, `fsdp` splits the last axis.
     """
     entry = table_spec(path)
     spec = drop_uneven_axes(entry, shape, mesh)
@@ -253,9 +259,9 @@ def sum_over_rows(part: jax.Array, spec: P) -> jax.Array:
 def constrain_with_gradient(
     x: jax.Array, mesh: Mesh | None, axes: Axes, *gradient_axes: Axes
 ) -> jax.Array:
-    """x laid out by `axes`; its gradient is laid out by each of `gradient_axes` in turn.
+    """x laid out by `axes`, while the gradient for x gets the layouts `gradient_axes` in turn.
 
-    `constrain` would lay out the gradient by `axes` too, which would gather the gradient.
+    With `constrain`, the gradient would also be laid out by `axes`, and so would be gathered.
     """
     if mesh is None or mesh.size == 1:
         return x
@@ -277,7 +283,7 @@ def check_heads(mesh: AnyMesh, num_heads: int, ffn: int) -> None:
     """Raise ConfigError for query heads or feed-forward units that `tensor` does not divide.
 
     KV heads and vocabulary may have any size: attention repeats KV heads that `tensor` does not
-    divide, and a vocabulary that it does not divide is not split.
+    divide, and a vocabulary that `tensor` does not divide is not split.
     """
     for name, size in (("query heads", num_heads), ("feed-forward columns", ffn)):
         if size % mesh.shape["tensor"]:

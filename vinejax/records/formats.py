@@ -75,7 +75,10 @@ def decimals(value: float | None, places: int, signed: bool = False) -> str:
 
 
 def three_digits(value: float | None) -> str:
-    """A number with three significant digits (0.530, 12.3, 1.2e-05) or, if whole, all of them."""
+    """A number with about three significant digits, such as 0.530, 12.3 or 1.2e-05.
+
+    A whole number below a million is written with all of its digits.
+    """
     if value is None:
         return "–"
     size, sign = abs(value), "−" if value < 0 else ""
@@ -97,7 +100,10 @@ def tick_label(value: float | None) -> str:
 
 
 def tick_labels(values: Sequence[float]) -> list[str]:
-    """The labels of an axis by `tick_label`, or all with more digits if two would be equal."""
+    """The labels that `tick_label` gives to the ticks of an axis.
+
+    If two labels would be equal, all labels are written with more digits instead.
+    """
     labels = [tick_label(value) for value in values]
     if len(set(labels)) == len(labels):
         return labels

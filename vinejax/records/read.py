@@ -1,4 +1,4 @@
-"""Reads the files of a run leniently: a killed run must still give a page."""
+"""Reads the files of a run, and skips damaged parts, so that a killed run can be shown, too."""
 
 import json
 import os
@@ -27,7 +27,7 @@ class Record(NamedTuple):
 
 
 class RunRecords(NamedTuple):
-    """All data of a run that the page shows."""
+    """All data of a run that its HTML page shows."""
 
     name: str
     records: list[Record]
@@ -154,9 +154,10 @@ def spread(items: Sequence[int], count: int) -> list[int]:
 
 
 def steady(items: Sequence[int], count: int) -> list[int]:
-    """At most `count` of the rising items: the last, and the multiples of one of 1, 2, 5, 10, ...
+    """At most `count` of the rising items, which are the last item and the multiples of a step.
 
-    While items are added, the choice only grows, until it has to be thinned.
+    The step is the smallest of 1, 2, 5, 10, ... that leaves few enough items. While items are
+    added, a chosen multiple stays chosen until a larger step is needed.
     """
     for step in (digit * 10**power for power in range(30) for digit in (1, 2, 5)):
         chosen = [item for item in items[:-1] if item % step == 0] + list(items[-1:])
@@ -185,7 +186,10 @@ def _parsed(lines: Iterable[bytes]) -> list[JsonObject]:
 
 
 def _merge(merged: dict[tuple[str, int], dict[str, float]], lines: list[JsonObject]) -> None:
-    """Adds numbers of `lines` to `merged`, at (stage, position); later lines replace numbers."""
+    """Puts the numbers of `lines` into `merged`, under the (stage, position) of their line.
+
+    A number in a later line replaces the number of the same name and position.
+    """
     for line in lines:
         stage = str(line.get("stage", "train"))
         position = finite_number(line.get(number_field(stage)))

@@ -7,8 +7,8 @@ Letters of reinforcement learning, each with one meaning in the whole package:
     M  Monte Carlo rollouts per state (the paper's K)
     T  tokens of a row
 
-The states of a solution with n steps are s_0 (the prompt), s_1, ..., s_n. The last one is terminal:
-V(s_n) = 0, and it has no entry in `values`.
+The states of a solution with n steps are s_0 (the prompt), s_1, ..., s_n. The state s_n is
+terminal: V(s_n) = 0, and s_n has no entry in `values`.
 
 In every docstring "the paper" is VinePPO, https://arxiv.org/abs/2410.01679 (v2), and "VinePPO's
 code" is McGill-NLP/VinePPO at efe7228, with paths from `src/treetune/`.
@@ -24,14 +24,17 @@ from vinejax.rl.masked import masked_mean, masked_sum
 
 
 def _next(x: Float32[Array, "B N"]) -> Float32[Array, "B N"]:
-    """Shifts rows to the left: entry i of the result is entry i + 1 of `x`; the last one is 0."""
+    """Shifts rows to the left: entry i becomes x[:, i + 1], and the last entry becomes 0."""
     return jnp.pad(x, ((0, 0), (0, 1)))[:, 1:]
 
 
 def step_rewards(
     rewards: Shaped[Array, "B"] | Shaped[Array, "B C"], num_steps: Integer[Array, "B"], steps: int
 ) -> Float32[Array, "B C"]:
-    """Rewards of C = `steps` steps, 0 past `num_steps`; `rewards` [B] belong to the last steps."""
+    """Rewards of C = `steps` steps, which are 0 past `num_steps`.
+
+    If `rewards` is [B], each number is the reward of the last step of its solution.
+    """
     step = jnp.arange(steps)
     is_paid = step < num_steps[:, None]
     if rewards.ndim == 1:
@@ -52,7 +55,7 @@ def step_advantages(
 
         A_c = r_c + γ·V(s_{c+1}) - V(s_c)    V(s_n) = 0,  n = num_steps
 
-    With γ = 1 the steps of a solution add up to R - V(s_0).
+    With γ = 1, the advantages of a solution's steps add up to its total reward minus V(s_0).
 
     Args:
       values: [B, C], V(s_0) .. V(s_{n-1}) in each row. Entries past n are never read.
@@ -191,7 +194,7 @@ def overlong_penalty(
       buffer: b, the tokens at the end of the budget over which the penalty grows; 0: no penalty.
 
     Returns:
-      float32 [B]. The host computes it, so that a new number of solutions compiles no program.
+      float32 [B], computed by NumPy, so that a new number of solutions compiles no program.
 
     Source: https://arxiv.org/abs/2503.14476, equation 13 ("soft overlong punishment").
     """
@@ -215,8 +218,8 @@ def gae(
 
         δ_t = r_t + γ·V_{t+1} - V_t    A_t = δ_t + γλ·A_{t+1}    return_t = A_t + V_t
 
-    Consecutive True entries of `mask` are one episode. V and A are 0 after its end. A packed row
-    holds several episodes.
+    Consecutive True entries of `mask` are one episode. V and A are 0 after the end of an episode.
+    A packed row holds several episodes.
 
     Args:
       rewards: [B, T] of any real dtype, the reward for taking token t.

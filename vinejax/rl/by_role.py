@@ -1,8 +1,8 @@
 """Step advantages from values in two roles: the outcome of a step, and its baseline.
 
 The advantage of step c reads two values: V(s_{c+1}) is the outcome of the step, and V(s_c) is its
-baseline. The two roles allow different averages over states, so each role has its own. Letters are
-those of `advantages.py`.
+baseline. The two roles allow different averages: outcomes are averaged over later states, and
+baselines over earlier states. Letters are those of `advantages.py`.
 """
 
 import jax
@@ -34,7 +34,7 @@ def role_advantages(
         b'_c = (1 - μ)·b_c + μ·v(s_c)
 
     With λ = w = μ = 0 this is `step_advantages`; with λ = 1 it is the return minus a baseline.
-    Q averages the errors of later values, and b averages the errors of earlier ones. Where values
+    Q averages the errors of later values, and b averages the errors of earlier values. Where values
     seldom change, and V are unbiased means of M rollouts, the variance of Q is multiplied by
     (1 - λ)/(1 + λ) and the variance of b by (1 - w)/(1 + w). The price is the noise of the path
     where values do change.
@@ -105,7 +105,10 @@ def role_baselines(
     filter: ScalarLike,
     gamma: ScalarLike,
 ) -> tuple[Float32[Array, "B C"], Bool[Array, "B C"]]:
-    """(b_c of `role_advantages`, whether any of s_0 .. s_c has a value; if none has, b_c is 0)."""
+    """(b_c of `role_advantages`, whether any of s_0 .. s_c has a value).
+
+    If none of these states has a value, b_c is 0.
+    """
     filter, gamma = jnp.asarray(filter, jnp.float32), jnp.asarray(gamma, jnp.float32)
     undiscounted = jnp.where(gamma > 0, gamma, 1.0)  # no division by 0
 

@@ -19,7 +19,9 @@ EXP_LIMIT = 40.0  # nats; float32 can still hold (e^40)², which the norm of a g
 
 
 def _finite(exp: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
-    """`exp` (exp or expm1) of x up to `EXP_LIMIT`, and above it the tangent at that point.
+    """`exp`(x) up to x = `EXP_LIMIT`, and for larger x the tangent at `EXP_LIMIT`.
+
+    `exp` is the function exp or expm1.
 
     float32 overflows at e^89, whereas here every finite x has a finite value and gradient. So a
     clipped or capped term, whose gradient is multiplied by 0, adds no NaN.
@@ -158,7 +160,7 @@ def opmd(
       advantages: [B, T], the advantage of the solution, repeated for each of its tokens.
       mask: bool [B, T], the tokens of solutions.
       tau: τ; 0 gives `reinforce`.
-      segment_ids: int [B, T], the solution, among those of the row, that each token belongs to.
+      segment_ids: int [B, T], the number, within its row, of the solution that a token belongs to.
         None: each row holds one solution.
 
     Returns:

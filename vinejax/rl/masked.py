@@ -1,7 +1,7 @@
 """Sums, means and whitening over the entries that a mask selects.
 
-Every function first replaces the other entries, so that a NaN among them reaches neither the result
-nor a gradient.
+Every function first replaces the entries that the mask does not select, so that a NaN among them
+reaches neither the result nor a gradient.
 """
 
 import jax

@@ -26,7 +26,10 @@ ClipBounds = Sequence[ScalarLike]
 def shared_mean(
     x: PerToken, mask: Bool[Array, "B T"], segment_ids: Int[Array, "B T"] | None = None
 ) -> Float32[Array, "B T"]:
-    """Each solution's mean of x. The gradient at a token is that of the token's own x."""
+    """For each token, the mean of x over the solution that the token belongs to.
+
+    In a gradient, the value at a token counts as the token's own x, and not as the mean.
+    """
     x = jnp.where(mask, jnp.float32(x), 0.0)
     return x + lax.stop_gradient(masked_segment_means(x, mask, segment_ids) - x)
 

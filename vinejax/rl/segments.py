@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float32, Int, Shaped
 def running_sums(
     x: Shaped[Array, "B T"], segment_ids: Int[Array, "B T"], reverse: bool = False
 ) -> Shaped[Array, "B T"]:
-    """Σ x from the first position of a segment up to each of its positions, in the dtype of `x`.
+    """For each position, Σ x over its segment up to this position, in the dtype of `x`.
 
     With `reverse`, Σ x from each position up to the last position of its segment.
     """
@@ -22,7 +22,11 @@ def running_sums(
     def add(
         left: tuple[jax.Array, jax.Array], right: tuple[jax.Array, jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
-        """Joins two neighbouring parts: the sum up to the end of `right`, and the id there."""
+        """Joins the results (sum, id) of two neighbouring parts of a row.
+
+        The new id is that of the last position of `right`, and the new sum is over the positions of
+        both parts in that position's segment.
+        """
         (before, segment_before), (x, segment) = left, right
         # If the last ids of both parts are equal, no other segment lies between these positions.
         return x + jnp.where(segment_before == segment, before, 0), segment
@@ -75,7 +79,7 @@ def count_segments(mask: Bool[Array, "B T"], segment_ids: Int[Array, "B T"]) -> 
 def part_of_segment(
     mask: Bool[Array, "B T"], segment_ids: Int[Array, "B T"], parts: int
 ) -> Int[Array, "B T"]:
-    """The part of its segment, 0 .. parts - 1, that each position belongs to.
+    """The number, 0 .. parts - 1, of the part of its segment that each position belongs to.
 
     The positions of a segment where `mask` is True are divided, in order, into `parts` parts of
     nearly equal size. The result is undefined at other positions.

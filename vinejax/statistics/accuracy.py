@@ -1,7 +1,7 @@
 """Accuracy over several samples per problem: pass@k, maj@k, and their bootstrap intervals.
 
-Letters: P problems, n samples per problem. A sample is correct from a reward of
-`types.CORRECT_REWARD` on; lower rewards are partial credit and count as wrong.
+Letters: P problems, n samples per problem. A sample is correct if its reward is at least
+`types.CORRECT_REWARD`. Lower rewards are partial credit and count as wrong.
 """
 
 import math
@@ -47,10 +47,11 @@ def pass_at_1(rewards: ArrayLike) -> float:
 def maj_at_k(rewards: ArrayLike, answers: Sequence[str | None]) -> float:
     """1.0 if the most frequent answer to one problem is correct, else 0.0.
 
-    Answers are compared as strings. Among equally frequent answers the first seen wins, and an
-    answer is correct if its first occurrence is. Samples without an answer (None) do not vote,
-    unless all lack it. In `majority_vote_acc` of VinePPO's code None votes like any answer.
-    Rewards and answers are [n], with n at least 1. Raises ValueError for other shapes.
+    Answers are compared as strings. Among equally frequent answers the first seen wins. An answer
+    is correct if the first sample with this answer is correct. Samples without an answer (None) do
+    not vote, unless no sample has an answer. In `majority_vote_acc` of VinePPO's code None votes
+    like any answer. Rewards and answers are [n], with n at least 1. Raises ValueError for other
+    shapes.
     """
     scores = np.asarray(rewards, np.float64)
     if scores.shape != (len(answers),) or not answers:

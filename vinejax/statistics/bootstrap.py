@@ -15,7 +15,7 @@ def resampled(rng: np.random.Generator, count: int, draws: int) -> np.ndarray:
 def percentile_interval(
     values: Sequence[float] | np.ndarray, level: float = LEVEL
 ) -> tuple[float, float]:
-    """The ends of the percentile interval of a statistic, from its values in all draws, [draws].
+    """The ends of the percentile interval of a statistic, whose value in each draw is given.
 
     The ends are the quantiles (1 - level) / 2 and (1 + level) / 2, linear between neighbours.
     Values may be infinite. An end between two values of which one is infinite is not finite.

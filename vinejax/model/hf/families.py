@@ -156,7 +156,10 @@ def _activation(read: FieldReader, family: Family) -> str:
 
 
 def _softcap(read: FieldReader, family: Family, field: str) -> float | None:
-    """A soft-cap's value: None if `field` is null, the family's default if `field` is absent."""
+    """The soft-cap that `field` holds; the family's default if `field` is absent.
+
+    The result is None if `field` is null, or if the family does not have this soft-cap.
+    """
     defaults = dict(family.softcaps)
     value = read.raw[field] if field in read.raw else defaults.get(field)
     if field not in defaults or value is None:

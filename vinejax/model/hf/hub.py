@@ -19,7 +19,7 @@ WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 
 
 def find_folder(path: epath.PathLike) -> epath.Path:
-    """The folder of the model that `path` names, which may be a path, also with `~`, or a hub name.
+    """The folder of a model. `path` is a path, which may begin with `~`, or a name on the hub.
 
     For the path of a GGUF file, the result is `converted_folder(path)`. A model on the hub is
     downloaded once per host into huggingface_hub's cache, which several processes can use safely.

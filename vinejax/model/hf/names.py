@@ -1,4 +1,4 @@
-"""Maps each parameter to a tensor of a Hugging Face checkpoint, its rows and its transposition.
+"""Finds where a Hugging Face checkpoint holds each parameter, and in which layout.
 
 The weight of a torch Linear is [outputs, inputs]. Here a kernel is [inputs, outputs], with heads on
 a separate axis. Phi-3 stacks the rows of q, k and v in one tensor, and the rows of gate and up in
@@ -96,9 +96,9 @@ def param_sources(model: Decoder) -> dict[ParamPath, Source]:
 
 
 def _matrix_axes(path: ParamPath, rank: int) -> tuple[slice, slice]:
-    """(axes of a parameter that are rows, axes that are columns) of its matrix in a checkpoint.
+    """(axes of a parameter that become rows of a matrix, axes that become columns).
 
-    For a vector, the second slice is empty.
+    The matrix is the parameter's form in a checkpoint. For a vector, the second slice is empty.
     """
     if path == EMBED:
         return slice(0, 1), slice(1, 2)
@@ -109,7 +109,7 @@ def _matrix_axes(path: ParamPath, rank: int) -> tuple[slice, slice]:
 
 
 def torch_shape(path: ParamPath, shape: TensorShape) -> TensorShape:
-    """The shape in a checkpoint of a parameter whose `shape` does not include the axis L."""
+    """The shape that a parameter has in a checkpoint. `shape` does not include the axis L."""
     rows, columns = _matrix_axes(path, len(shape))
     matrix = math.prod(shape[rows]), math.prod(shape[columns])
     return matrix if shape[columns] else matrix[:1]
@@ -123,7 +123,10 @@ def torch_matrix(path: ParamPath, x: np.ndarray) -> np.ndarray:
 
 
 def _flat_range(shape: TensorShape, index: Index) -> tuple[int, int]:
-    """(start, stop) of `index` in the flattened axes. Only the first slice may select a part."""
+    """(start, stop) of the range that `index` selects after all axes of `shape` are flattened.
+
+    Only the first slice of `index` may select a part of its axis.
+    """
     if not shape:
         return 0, 1
     start, stop, _ = index[0].indices(shape[0])
@@ -149,6 +152,9 @@ def read_part(
 
 
 def row_blocks(tensor: StoredTensor, first: int, last: int) -> list[tuple[int, int]]:
-    """(start, stop) of blocks of rows first .. last - 1: of at most BLOCK_BYTES, or of one row."""
+    """(start, stop) of each block into which rows first .. last - 1 are divided.
+
+    A block has at most BLOCK_BYTES, or one row if a row is larger than that.
+    """
     step = max(1, BLOCK_BYTES // (math.prod(tensor.shape[1:]) * tensor.dtype.itemsize))
     return [(start, min(start + step, last)) for start in range(first, last, step)]

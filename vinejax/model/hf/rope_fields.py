@@ -27,8 +27,8 @@ def read_ropes(
 ) -> tuple[Rope, Rope | None]:
     """(RoPE of layers with full attention, RoPE of layers with a window or None).
 
-    The second is None if `local_theta` is. Raises ModelError for a `rope_type` outside `types`, a
-    missing field, a field that the type does not have, and an impossible value.
+    The second result is None if `local_theta` is None. Raises ModelError for a `rope_type` outside
+    `types`, a missing field, a field that the type does not have, and an impossible value.
     """
     context = read.size("max_position_embeddings")
     parameters = read.get("rope_parameters")

@@ -103,7 +103,10 @@ def find_tensors(folder: epath.Path) -> dict[str, StoredTensor]:
 
 
 def read_json(file: epath.Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises ModelError if the file cannot be read or has no object."""
+    """The JSON object in a file.
+
+    Raises ModelError if the file cannot be read or holds no object.
+    """
     try:
         raw = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

@@ -282,7 +282,7 @@ def _write_folder(
     tokenizer: Tokenizer,
     max_shard_bytes: int,
 ) -> None:
-    """Write config.json, weights and tokenizer, and `generation_config` if that is not empty."""
+    """Write config.json, weights and tokenizer, and `generation_config` unless it is empty."""
     if jax.process_index() > 0:
         for tensor in new_tensors:
             tensor.make()  # every process must take part in gathering the arrays
@@ -316,8 +316,8 @@ class RewardModel(NamedTuple):
 def save_reward_model(path: epath.PathLike, scorer: RewardModel, tokenizer: Tokenizer) -> None:
     """Write a folder that transformers' AutoModelForTokenClassification can load, with one label.
 
-    `per_token` becomes the field `value_per_token` of config.json. Every process must call the
-    function. It raises the errors of `save_pretrained`, and ModelError for a family that has no
+    `scorer.per_token` becomes the field `value_per_token` of config.json. Every process must call
+    the function. It raises the errors of `save_pretrained`, and ModelError for a family that has no
     model for token classification in transformers.
     """
     if scorer.model.cfg.family in NOT_A_CLASSIFIER:
