@@ -69,7 +69,10 @@ def text_of(name: str, method: Method) -> str:
 
 
 def needs_of(method: Method) -> list[str]:
-    """What a method needs besides solutions and rewards, and its defaults of two settings."""
+    """What a method needs besides solutions and rewards, such as 'groups' or 'critic'.
+
+    The list also shows the method's own defaults for `ppo.whiten` and `ppo.clip_high`.
+    """
     needs = {
         "groups": "groups" in method.flags,
         "trees": "trees" in method.flags,
@@ -83,7 +86,7 @@ def needs_of(method: Method) -> list[str]:
 
 
 def help_lines() -> list[str]:
-    """The lines of a paragraph per method, with name, title, equation and needs."""
+    """The lines of the help: for each method its name and title, its equation and its needs."""
     lines = []
     for name in method_names():
         title, needs, equation, _, _ = about(name)

@@ -60,7 +60,10 @@ def _with_coefficient(
 
 
 def _following(iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
-    """The state after updates with this iteration's coefficient, holding the next coefficient."""
+    """The state after the policy's updates with this iteration's coefficient.
+
+    The returned state holds the next iteration's coefficient.
+    """
     cfg, batch, count = iteration.cfg, rollout.batch, len(rollout.episodes)
     assert cfg.kl.target is not None and rollout.kl_coef is not None
     estimate = np.asarray(kl(batch.old_logprobs, batch.ref_logprobs, kind="k1"))

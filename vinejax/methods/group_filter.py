@@ -103,7 +103,10 @@ def resampled(
 
 
 def divided(episodes: list[Episode]) -> tuple[list[list[Episode]], list[list[Episode]]]:
-    """(groups of unequal rewards, groups of equal rewards), in the order of first episodes."""
+    """(groups of unequal rewards, groups of equal rewards).
+
+    Each list is in the order in which the groups' first episodes stand in `episodes`.
+    """
     groups, spread = group_numbers(episodes), has_spread(episodes)
     both: tuple[list[list[Episode]], list[list[Episode]]] = ([], [])
     for number in dict.fromkeys(groups.tolist()):

@@ -55,7 +55,7 @@ class LearnedValue(MethodState):
         return probe.fresh_probe(min(model.cfg.width, MAX_STATE_WIDTH))
 
     def features(self, session: Session, rollout: Rollout, kept: Any, cfg: Config) -> np.ndarray:
-        """The features from which each state's value is computed, f64[S, P]."""
+        """The P features from which the value of each of the S states is computed, f64[S, P]."""
         return probe_features(rollout, kept, cfg)
 
     def valued(self, iteration: Iteration, kept: Any, rollout: Rollout) -> Rollout:
@@ -87,7 +87,11 @@ class LearnedValue(MethodState):
         return rollout._replace(values=values, weight=weight, hidden=None, prediction=prediction)
 
     def learned(self, kept: Any, rollout: Rollout, cfg: Config) -> tuple[Any, dict[str, float]]:
-        """(the value fitted after `rollout`, metrics of the values that `with_prior` gave it)."""
+        """(the fitted value for the next iteration, metrics of this iteration's values).
+
+        The new value is fitted on `rollout` and what `kept` holds. The metrics are those of the
+        values that `with_prior` put into `rollout`.
+        """
         (states, found), steps = rollout.prediction, rollout.steps
         baselines = role_baselines(
             steps.values,
@@ -103,7 +107,10 @@ class LearnedValue(MethodState):
     def reward_model(
         self, cfg: Config, model: Decoder, params: Params, restore: Callable[[Any], Any]
     ) -> RewardModel | None:
-        """The probe, on the policy's layers up to those whose hidden states the probe reads."""
+        """The probe as a linear head on the policy's first layers; None if the run has no probe.
+
+        The layers end with the one whose hidden states the probe reads.
+        """
         if HIDDEN not in self.reads(cfg):
             return None
         kept = Probe(**restore(self.fresh_prior(model, cfg)._asdict()))

@@ -60,7 +60,11 @@ def pair_method(loss: PairLoss, about: str) -> Method:
 def learn_from_pairs(
     loss: PairLoss, method: Method, iteration: Iteration, state: RunState
 ) -> RunState:
-    """One iteration: samples, pairs right with wrong solutions, learns to prefer the right."""
+    """The state after one iteration that learns from pairs of solutions.
+
+    The iteration samples solutions, pairs right ones with wrong ones of the same problem, and
+    updates the policy to prefer the right solution of each pair.
+    """
     cfg, session = iteration.cfg, iteration.session
     own = DPOConfig.of(cfg)
     episodes = iteration.sample_train(session.weights(state.policy.params), own.problems)
@@ -161,7 +165,10 @@ class PairObjective(Objective):
     own: DPOConfig
 
     def loss_over(self, rows: Batch) -> tuple[Batch, Loss]:
-        """`rows` must have the reference model's log-probabilities."""
+        """(`rows`, the function that computes the loss of a batch of these rows).
+
+        `rows` must have the reference model's log-probabilities.
+        """
         count = jnp.maximum(_ends_chosen(rows.segment_ids).sum(), 1)
 
         def loss(params: Params, batch: Batch) -> tuple[jax.Array, PairSums]:

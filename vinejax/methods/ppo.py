@@ -93,7 +93,10 @@ def fresh_critic(
 
 
 def critic_weights(critic: Params, base: Params | None) -> Params:
-    """A critic with all weights; `base` has the frozen weights if the critic has adapters."""
+    """The critic with the weights of its whole backbone.
+
+    If the critic has adapters, they are applied to the frozen weights `base`.
+    """
     backbone = weights_of(critic["backbone"], base)
     backbone = {name: x for name, x in backbone.items() if name != "head"}  # the output matrix
     return critic | {"backbone": backbone}

@@ -30,7 +30,7 @@ from vinejax.session.iteration import Iteration, Solutions
 
 
 class ProbeState(LearnedValue):
-    """The probe as state, which is kept whatever `values.prior` says."""
+    """The state of the method: a `LearnedValue` that keeps the probe for any `values.prior`."""
 
     def keeps(self, cfg: Config) -> bool:
         return True

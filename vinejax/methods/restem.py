@@ -89,7 +89,7 @@ def climb(
     accuracy: Callable[[Params], float],
     base: Params | None = None,
 ) -> tuple[TrainState, list[float], list[float]]:
-    """Trains until the accuracy on validation is no better than at the evaluation before.
+    """Trains until the accuracy on validation is no better than at the previous evaluation.
 
     `accuracy` takes the trained weights or adapters. `base` is passed on to `update_step`.
 

@@ -38,17 +38,17 @@ class Play:
 
 
 class BranchTrunks(NamedTuple):
-    """Trunks, and the number of each branch's trunk among them."""
+    """Token sequences (trunks) that branches continue, and which trunk each branch continues."""
 
     trunks: list[list[int]]
     trunk_of_branch: list[int]  # trunk numbers, in the order of the branches
 
 
 def outcome(play: Play, truncated: float | None) -> float:
-    """The outcome's reward: that of the action which ended the episode.
+    """The reward of the outcome, which is the reward of the action that ended the episode.
 
-    An episode that ran out of tokens or turns has `truncated` instead; None stands for the reward
-    of its last action.
+    If the episode ran out of tokens or turns, the outcome has the reward `truncated` instead or,
+    with None, the reward of the last action.
     """
     if _is_outcome_the_last(play, truncated):
         return play.turns[-1].reward
@@ -58,7 +58,7 @@ def outcome(play: Play, truncated: float | None) -> float:
 def play_steps(
     graded: GradedTask, tokenizer: Tokenizer, play: Play, truncated: float | None
 ) -> tuple[list[int], list[float]]:
-    """([C] ends of the steps, [C] rewards of the steps, excluding the outcome's reward).
+    """(ends of the C steps, rewards of the C steps without the outcome's reward).
 
     The task's `split` divides each turn into steps. The last step of a turn includes the
     observation.
@@ -81,18 +81,18 @@ def play_steps(
 
 
 def _is_outcome_the_last(play: Play, truncated: float | None) -> bool:
-    """Whether the last action's reward is the outcome's, so that it is not a step's reward."""
+    """Whether the last action's reward counts as the outcome's reward and not as a step's."""
     is_over = play.finish != "length" or truncated is None
     return is_over and bool(play.turns) and play.start == len(play.response)
 
 
 def play_trunks(plays: Sequence[Play]) -> BranchTrunks:
-    """The plays' tokens as trunks; plays with equal tokens share a trunk."""
+    """The trunks of branches that continue these plays. Plays with equal tokens share a trunk."""
     numbers: dict[tuple[int, ...], int] = {}
     trunk_of_branch = [numbers.setdefault(tuple(play.tokens), len(numbers)) for play in plays]
     return BranchTrunks([list(tokens) for tokens in numbers], trunk_of_branch)
 
 
 def num_drawn(play: Play) -> int:
-    """The number of response tokens outside observations."""
+    """The number of response tokens that are not tokens of an observation."""
     return len(play.response) - sum(turn.end - turn.drawn for turn in play.turns)

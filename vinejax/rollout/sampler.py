@@ -53,7 +53,7 @@ Beginning = tuple[Problem, list[int], list[int]]  # problem, prompt, response be
 
 
 class BranchRequests(NamedTuple):
-    """Branches for the engine, with the beginnings that they continue."""
+    """The branches that the engine is to draw, and the beginning that each branch continues."""
 
     trunks: list[list[int]]
     branches: list[Branch]
@@ -72,7 +72,7 @@ class Responses(NamedTuple):
 
 @dataclasses.dataclass
 class ValuedState:
-    """A state whose value is sampled, on the first episode that visits it."""
+    """A state whose value is sampled, with its place in the first episode that visits it."""
 
     problem: Problem
     trunk: int  # number of the episode
@@ -146,8 +146,8 @@ class Sampler:
         whole budget, as in VinePPO's code. If the episode has a length penalty, a continuation has
         one for its whole response (`overlong.penalised_episodes`).
 
-        Returns, if `scored`, f32[tokens] per episode: the log-probabilities of its tokens by the
-        prefill of its trunk. Returns an empty list otherwise.
+        If `scored`, returns for each episode the log-probabilities of its tokens, f32[tokens], from
+        the prefill of its trunk. Otherwise returns an empty list.
         """
         cfg = self.cfg
         requests = self.continuation_requests(episodes, states, counts)
@@ -197,9 +197,10 @@ class Sampler:
         rewards: dict[int, Reward],
         steps: dict[int, Steps],
     ) -> None:
-        """Adds what the branches of `continuation_requests` drew to `states[s].continuations`.
+        """Adds to `states[s].continuations` what the branches of `continuation_requests` drew.
 
-        `rewards` and `steps` are by the number of the branch.
+        `grown` is in the order of the branches. The keys of `rewards` and `steps` are the numbers
+        of branches.
         """
         cfg = self.cfg
         branch_states = [s for s, count in zip(states, counts, strict=True) for _ in range(count)]
@@ -311,7 +312,7 @@ class Sampler:
         ]
 
     def split(self, solution: Solution) -> Steps:
-        """`split_solution` with the task and tokenizer of this run."""
+        """The steps of a solution, found by `split_solution` with the run's task and tokenizer."""
         return split_solution(self.graded, self.engine.tokenizer, solution)
 
     def _graded(
@@ -342,7 +343,10 @@ class Sampler:
         return [grown[i] for i in range(len(beginnings))], rewards, solutions
 
     def whole_solution(self, beginning: Beginning, grown: Grown, texts: Texts) -> Solution:
-        """The whole response that ends with a branch; `texts` caches the text before it."""
+        """The response that begins with `beginning` and ends with the tokens of a branch.
+
+        `texts` caches the texts of beginnings.
+        """
         problem, prompt, before = beginning
         if id(before) not in texts:
             texts[id(before)] = response_text(self.engine.tokenizer, prompt, before)
@@ -351,10 +355,10 @@ class Sampler:
 
 
 def solution_requests(starts: list[Start], max_tokens: int | None) -> BranchRequests:
-    """A branch for each seed of each start; budgets as in `Sampler.graded_responses`.
+    """A branch for each seed of each start.
 
-    `Branch.response` is None for a branch at a prompt's end, as such a branch then needs shorter
-    rows of the engine.
+    `max_tokens` limits a response as in `Sampler.graded_responses`. `Branch.response` is None for a
+    branch at the end of a prompt, because the engine can then use shorter rows for the branch.
     """
     trunks = [start.prompt + start.given_tokens for start in starts]
     responses = [len(start.prompt) if start.given_tokens else None for start in starts]
@@ -397,7 +401,7 @@ def whole_text(before: str, grown: Grown) -> str:
 
 
 def split_solution(graded: GradedTask, tokenizer: Tokenizer, solution: Solution) -> Steps:
-    """([C] step ends, [C] the steps' own rewards or None if the task rewards no steps).
+    """(the ends of the C steps, the steps' own rewards or None if the task rewards no steps).
 
     A step's end is the index of the response token after it. Steps that end inside the same token
     become one step, with the sum of their rewards.

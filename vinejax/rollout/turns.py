@@ -49,7 +49,7 @@ MOST_CHARACTERS = 2**20  # limit of an observation; no model reads more at once
 
 
 class Turns:
-    """Plays under way: turns that the engine draws, and turns that environments answer."""
+    """Plays under way, in which the engine draws turns and environments answer them."""
 
     def __init__(self, sampler: "TurnSampler", plays: list[Play], executor: ThreadPoolExecutor):
         self.plays = plays
@@ -63,13 +63,19 @@ class Turns:
     def entering(
         self, numbers: Iterable[int], first_trunks: BranchTrunks | None = None
     ) -> StreamInput:
-        """The next turns of these plays, which enter the stream."""
+        """The next turns of the plays with these numbers, as input of a stream.
+
+        `first_trunks` has their trunks; by default each play's own tokens are its trunk.
+        """
         entering = [*numbers]
         self._play_of_branch += entering
         return self._sampler.branches_of([self.plays[i] for i in entering], first_trunks)
 
     def read(self, stream: Stream, count: int) -> None:
-        """Reads a stream to its end. The stream began with the last `count` entered turns."""
+        """Reads a stream to its end, and has environments answer the turns that it draws.
+
+        The stream began with the last `count` turns that `entering` returned.
+        """
         first = len(self._play_of_branch) - count
         for branch, grown in stream:
             i = self._play_of_branch[first + branch]
@@ -84,7 +90,7 @@ class Turns:
                 )
 
     def more(self) -> StreamInput | None:
-        """The turns after those that were drawn; None once all episodes are over.
+        """The turns that follow the turns drawn so far; None once all episodes are over.
 
         Waits for all environments, so that timing has no influence on which turns enter.
         """
@@ -100,7 +106,10 @@ class Turns:
         return None if all(play.finish for play in self.plays) else self.entering(unfinished)
 
     def next_plays(self, unfinished: list[int]) -> list[int]:
-        """The plays that enter next, after the turns of these `unfinished` plays were answered."""
+        """The numbers of the plays whose next turns enter the stream.
+
+        `unfinished` are the plays that an answer has just reached without ending their episodes.
+        """
         return unfinished
 
     def _close(self, i: int) -> None:
@@ -117,7 +126,7 @@ class TurnSampler(Sampler):
 
     @property
     def task(self) -> Any:
-        """The task, which is `MultiTurn`."""
+        """The task of the run, which must be `MultiTurn`."""
         assert isinstance(self.graded.task, MultiTurn)
         return self.graded.task
 
@@ -158,7 +167,10 @@ class TurnSampler(Sampler):
         scored: bool = False,
         with_steps: bool = False,
     ) -> list[np.ndarray]:
-        """As `Sampler.continuations`; with `values.budget` 'left' turns are limited like tokens."""
+        """Adds continuations to the states, as `Sampler.continuations` does.
+
+        `values.budget` limits the turns of a continuation in the same way as its tokens.
+        """
         cfg = self.cfg
         branch_states = [s for s, count in zip(states, counts, strict=True) for _ in range(count)]
         environments = self._restored(states, counts)
@@ -194,7 +206,7 @@ class TurnSampler(Sampler):
     def start_plays(
         self, numbers_by_problem: Iterable[tuple[Problem, Iterable[int]]]
     ) -> list[Play]:
-        """Plays at their start: for each problem the solutions with these numbers."""
+        """A new play for each (problem, solution number), which determines the play's seed."""
         plays, first_texts = [], {}
         for problem, numbers in numbers_by_problem:
             for seed in self.seeds(problem, numbers):
@@ -227,7 +239,7 @@ class TurnSampler(Sampler):
         return self._repeated(play)
 
     def _repeated(self, play: Play) -> Environment:
-        """A new environment after a replay of a play's ended turns, with the recorded answers."""
+        """A new environment in which a play's ended turns were replayed; the answers must agree."""
         environment, _ = self._new_environment(play.problem)
         environment.replay(play.turns)
         return environment
@@ -302,7 +314,7 @@ class TurnSampler(Sampler):
         return play
 
     def _restored(self, states: list[ValuedState], counts: list[int]) -> dict[int, Environment]:
-        """The environments of this host's continuations, by the continuation's number."""
+        """The environments of this host's continuations, keyed by the continuation's number."""
         numbers: dict[int, list[int]] = {}  # continuation numbers, by the id of their state
         for i, (state, _) in enumerate(_numbered(states, counts)):
             if is_mine(i):
@@ -328,7 +340,7 @@ class TurnSampler(Sampler):
         return environments
 
     def _replayed(self, state: ValuedState, turns: Sequence[Turn]) -> Environment:
-        """A new environment of a state's episode, after a replay of these turns."""
+        """A new environment of a state's episode, in which these turns were replayed."""
         environment, first_text = self._new_environment(state.problem)
         if self._prompt(state.problem, first_text) != state.episode.prompt:
             recorded = decode(self.engine.tokenizer, state.episode.prompt)
@@ -337,9 +349,10 @@ class TurnSampler(Sampler):
         return environment
 
     def _check_forks(self, plays: Sequence[Play]) -> None:
-        """Replays every `env.check_every`-th continuation, if this host has it, from its start.
+        """Replays every `env.check_every`-th continuation from the episode's start.
 
-        If a `fork` shares state with other copies, the answers of the replay differ.
+        Each host replays only its own continuations. If the copies that `fork` makes share state,
+        the answers differ from the recorded answers, and UserError is raised.
         """
         for play in plays[:: self.cfg.env.check_every]:
             if play.environment is not None:
@@ -379,9 +392,10 @@ class TurnSampler(Sampler):
         return logprobs[:count]
 
     def _feed(self, turns: "Turns") -> Feeder | None:
-        """The feed of later turns into a stream; None on several hosts, where turns come in waves.
+        """The feeder that puts later turns into a stream.
 
-        None without plays as well: then the stream only computes trunks.
+        None on several hosts, where turns come in waves. None without plays as well, because the
+        stream then only computes trunks.
         """
         if process_place()[1] > 1 or not turns.plays:
             return None
@@ -397,7 +411,10 @@ class TurnSampler(Sampler):
         )
 
     def branches_of(self, plays: Sequence[Play], trunks: BranchTrunks | None) -> StreamInput:
-        """The rest of each play's turn. Without `trunks`, the plays' own tokens are the trunks."""
+        """A branch for the rest of each play's current turn, as input of a stream.
+
+        Without `trunks`, each play's own tokens are its trunk.
+        """
         branch_trunks = trunks or play_trunks(plays)
         branches = []
         for play, trunk in zip(plays, branch_trunks.trunk_of_branch, strict=True):
@@ -444,7 +461,10 @@ class TurnSampler(Sampler):
         return play.turn_text
 
     def end_turn(self, play: Play, action: str, observation: Observation, key: str | None) -> None:
-        """Ends a turn with the environment's answer, and the episode if the answer ends it."""
+        """Ends a turn with the environment's answer `observation` and the state's `key`.
+
+        The episode ends as well if the answer says so, or if a limit is reached.
+        """
         drawn = len(play.response)
         play.turns_left -= 1
         if observation.done:
@@ -494,13 +514,13 @@ class TurnSampler(Sampler):
         )
 
     def _steps(self, play: Play) -> tuple[list[int], list[float]]:
-        """`play_steps` with the task, tokenizer and `reward.truncated` of this run."""
+        """The result of `play_steps` for the run's task, tokenizer and `reward.truncated`."""
         truncated = self.cfg.reward.truncated
         return play_steps(self.graded, self.engine.tokenizer, play, truncated)
 
 
 def _numbered(states: list[ValuedState], counts: list[int]) -> list[tuple[ValuedState, int]]:
-    """(state, k) for each continuation to draw; k numbers all continuations of a state."""
+    """(state, k) for each continuation to draw, where it will be continuation k of its state."""
     pairs = zip(states, counts, strict=True)
     return [(s, len(s.continuations) + k) for s, count in pairs for k in range(count)]
 

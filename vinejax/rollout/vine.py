@@ -32,7 +32,10 @@ MOST_WAVES = 1000
 
 
 class VisitedStates(NamedTuple):
-    """An episode's S states after sampling: the arguments of `estimates` for one solution."""
+    """What sampling has found at an episode's S states.
+
+    The fields are the arguments of `estimates`, here for one solution.
+    """
 
     returns: Sequence[Returns]  # [S] returns at each state
     first: int  # number of the step that begins at the first state
@@ -92,7 +95,7 @@ class ProblemStates:
         rule: AllocationRule,
         numbers: Sequence[int],
     ):
-        """`rule` is the allocation rule; `numbers` has the trunk number of each episode."""
+        """`rule` is the allocation rule. `numbers` has the number of each episode's trunk."""
         cfg, tokenizer = sampler.cfg, sampler.engine.tokenizer
         self._values, self._gamma = cfg.values, cfg.ppo.gamma
         self._rule, self.numbers, self._is_over = rule, numbers, False
@@ -121,7 +124,7 @@ class ProblemStates:
             self._passing.add(episode.problem_id, sample, counted=own_states, solution=i)
 
     def requested(self, wave: int) -> list[int] | None:
-        """The number of new continuations of each of `states`; None: there are no more waves.
+        """The number of continuations to add to each of `states`; None after the last wave.
 
         Raises ConfigError if the waves do not end.
         """
@@ -142,7 +145,11 @@ class ProblemStates:
         return None if is_over else counts
 
     def count_new(self, counts: list[int]) -> None:
-        """Counts the newest `counts[s]` continuations of `states[s]` at every state they pass."""
+        """Adds the returns of new continuations at every other state that they pass.
+
+        New are the last `counts[s]` continuations of `states[s]`. Without `values.reuse` nothing
+        is added.
+        """
         if self._passing is None:
             return
         for state, count in zip(self.states, counts, strict=True):
@@ -160,7 +167,7 @@ class ProblemStates:
         ]
 
     def with_values(self, estimated: Sequence[StateEstimate]) -> list[Episode]:
-        """The episodes with these values, and with the continuations of their states."""
+        """The episodes with the `estimated` values and with the continuations of their states."""
         groups = [
             tuple(drawn.continuation for drawn in state.continuations) for state in self.states
         ]
@@ -198,9 +205,9 @@ class ProblemStates:
 def valued_episodes(
     by_problem: Sequence[ProblemStates], logprobs: Sequence[np.ndarray], gamma: float
 ) -> list[Episode]:
-    """The episodes of all problems with their values, in the order of their numbers.
+    """The episodes of all problems with their values, in the order of their trunks' numbers.
 
-    `logprobs` are the log-probabilities of the trunks by number; empty if they were not scored.
+    `logprobs` has the log-probabilities of each trunk; it is empty if trunks were not scored.
     The values of all problems are estimated together, because their standard errors share the
     variance within states.
     """
@@ -244,7 +251,7 @@ def _find_states(
     numbers: Sequence[int],
     cfg: Config,
 ) -> tuple[list[ValuedState], list[list[int]]]:
-    """(the states to sample from, the numbers of each episode's states among them).
+    """(the states to sample from, for each episode the indices of its states in that list).
 
     With `values.dedup` equal token prefixes are one state, so all solutions share s_0.
     """
@@ -275,7 +282,10 @@ def _find_states(
 
 
 def _solution_sample(episode: Episode, with_steps: bool) -> Sample:
-    """A solution as a sample; `with_steps` if its returns depend on the task's own steps."""
+    """A solution as a sample of the return at each state that it passes.
+
+    With `with_steps` the sample has the steps, on which its returns can depend.
+    """
     ends = episode.step_ends if with_steps else []
     return Sample(
         tokens=np.array(episode.response, np.int32),

@@ -48,7 +48,7 @@ class AnswerSet(AnswerTask):
         self._read = read
 
     def load(self, split: Split) -> list[Problem]:
-        """Problems named after their row, 'test/17', with the bare answer as `answer`."""
+        """Problems named after their row, such as 'test/17', with the bare answer as `answer`."""
         if split != "test":
             raise DataError(self.path, None, f"{self.name} is an evaluation set, without {split}")
         file = Path(self.path).expanduser()
@@ -75,10 +75,10 @@ class AnswerSet(AnswerTask):
 
 
 def style_of(response: str) -> Style:
-    """The style in which a response's answer is extracted: GSM8K's for '####' without a box.
+    """The style of a response's answer: 'gsm8k' if it has '####' and no box, else 'math'.
 
-    A '####' with further lines below and no number after it is a Markdown heading and does not
-    count.
+    The answer is extracted in this style. A '####' with further lines below and no number after it
+    is a Markdown heading and does not count.
     """
     _, marker, after = response.rpartition(MARKER)
     if not marker or "\\boxed" in response:

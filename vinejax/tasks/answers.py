@@ -9,7 +9,9 @@ EMPTY_LAST = re.compile(r"(?s)\\boxed\s*\{\s*\}(?!.*\\boxed)")
 
 
 def boxed_answer(solution: str) -> str | None:
-    r"""The contents of the last \boxed{...} or \boxed 5 of a solution, and of boxes joined to it.
+    r"""The contents of the last \boxed{...} or \boxed 5 of a solution.
+
+    If 'and', 'or' or a comma joins further boxes to the last box, their contents are included.
 
     None if there is no box, or if the last box is empty or never closed. The grader reads the boxes
     of a response in the same way, but skips empty boxes.
@@ -18,7 +20,7 @@ def boxed_answer(solution: str) -> str | None:
 
 
 def written(value: str | int | float) -> str:
-    """The value as a text, without surrounding blanks; a float of an integer value as integer."""
+    """The value as a text without surrounding blanks, where a float such as 3.0 is written '3'."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return str(int(value))
     return str(value).strip()

@@ -68,7 +68,7 @@ class BatchGraded(Protocol):
     """A task whose answers the run's grader compares in batches, in the mode of the run."""
 
     def rewards(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
-        """The rewards of all (problem, response), in order; runs call it instead of `reward`."""
+        """The rewards of (problem, response) pairs, in order. Runs do not call `reward` then."""
         ...
 
 
@@ -99,13 +99,16 @@ class StepRewarded(Protocol):
 
 @runtime_checkable
 class StepsInTokens(Protocol):
-    """A task whose steps are numbers of tokens, for text without natural boundaries.
+    """A task that ends steps at token counts, for text without natural boundaries.
 
     Its `split` is never called. It cannot be `StepRewarded`, because its steps are not texts.
     """
 
     def step_ends(self, num_tokens: int) -> list[int]:
-        """[C] increasing token indices one past each step of a response, up to `num_tokens`."""
+        """The index one past the last token of each of the C steps of a response, [C].
+
+        The indices increase, and the last is `num_tokens`, the length of the response.
+        """
         ...
 
 
@@ -125,14 +128,17 @@ class WithFreeSteps(Protocol):
 
 @runtime_checkable
 class WithColumns(Protocol):
-    """A task that reads some of the fields `FIELDS` of `data`; other `FIELDS` have no effect."""
+    """A task that names the fields of `data` that it reads.
+
+    Fields in `FIELDS` that the task does not name have no effect.
+    """
 
     reads: tuple[str, ...]  # names of the fields
 
 
 @runtime_checkable
 class Configured(Protocol):
-    """A task that reads groups of settings of accessories."""
+    """A task that reads groups of settings besides `data`, such as `code`."""
 
     sections: tuple[str, ...]  # names of the groups, such as ('code',)
 
@@ -218,7 +224,7 @@ class ReferenceTask(abc.ABC):
         return self.rewards([(problem, response)], shared_grader())[0]
 
     def rewards(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
-        """The rewards of (problem, response), in order.
+        """The rewards of (problem, response) pairs, in order.
 
         Mode 'strict' compares `strict_answer` with `gold`. Mode 'reference' compares the answers
         that VinePPO's rules extract from the response and from the data set's whole answer.
@@ -238,10 +244,10 @@ class ReferenceTask(abc.ABC):
 
 
 class AnswerTask(ReferenceTask):
-    """The base of tasks that extract a response's answer by `answer` in all grading modes."""
+    """The base of tasks that extract a response's answer with `answer` in all grading modes."""
 
     def rewards(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
-        """The rewards of (problem, response), in order, by the mode of the grader."""
+        """The rewards of (problem, response) pairs, in order, compared in the grader's mode."""
         return self._graded(items, grader)
 
 

@@ -35,7 +35,7 @@ class CheckedTask:
         return getattr(self.__dict__["_task"], name)
 
     def _attribute(self, check: Callable[..., Any], name: str, value: Any) -> Any:
-        """The checked value of an attribute."""
+        """The value of `name` as `check` returns it. Raises UserError if `check` rejects it."""
         try:
             return check(value)
         except ValueError as error:
@@ -69,7 +69,7 @@ class CheckedTask:
 
 
 def _kind(kind: Any, what: str) -> Callable[..., Any]:
-    """A check that a result is of this kind; `what` names the kind in the error."""
+    """A function that checks that a result is of this kind; `what` names the kind in the error."""
 
     def check(result: Any, *_: Any) -> Any:
         if not isinstance(result, kind):

@@ -88,7 +88,7 @@ class DAPOMath(RowTask, AnswerTask):
 
 
 def pair_of(row: dict[str, Any]) -> tuple[str, str]:
-    """The question and the answer of a row; ValueError if one is missing or malformed."""
+    """The question and answer of a row. Raises ValueError if either is missing or malformed."""
     context, question = chat_of(row, "prompt")
     question = question.removeprefix(HEAD).removesuffix(TAIL).strip()
     if context:

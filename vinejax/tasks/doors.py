@@ -114,7 +114,10 @@ class DoorsTask(TurnTask, CharacterTask):
         return problem.question
 
     def solution(self, problem: Problem) -> str:
-        """A demonstration after the prompt, the environment's observations included."""
+        """The actions of a demonstration, each followed by the observation that answers it.
+
+        The text follows the prompt, so that it begins with the first observation.
+        """
         rng, env = rng_of(problem.question), Doors()
         text, observation = env.reset(problem, int(rng.integers(2**32))), Observation("")
         while not observation.done:

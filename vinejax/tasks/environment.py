@@ -97,7 +97,10 @@ class Environment:
     def __init__(
         self, task: Any, start: EnvStart, timeout_s: float, env: Any = None, turn: int = 0
     ):
-        """`env` is an environment that has taken `turn` actions; None: a new one, not yet reset."""
+        """`env` is an environment that has taken `turn` actions.
+
+        With None the task makes a new environment, which is not yet reset.
+        """
         self._task, self._start, self._timeout_s = task, start, timeout_s
         self._turn = turn
         self._env = self._call("env", task.env) if env is None else env
@@ -146,7 +149,11 @@ class Environment:
         return Environment(self._task, self._start, self._timeout_s, copy, self._turn)
 
     def replay(self, turns: Iterable[Turn]) -> None:
-        """Repeats or recalls recorded turns; UserError if an answer is not the recorded one."""
+        """Brings the environment to the state after recorded turns.
+
+        The environment recalls each turn if it has `recall`. Otherwise the turn's action is
+        repeated, and UserError is raised if the answer differs from the recorded answer.
+        """
         recall = getattr(self._env, "recall", None)
         for turn in turns:
             if recall is not None:
@@ -176,7 +183,7 @@ class Environment:
         return UserError(f"{self._where}: {place_of(function)}: {message}")
 
     def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The function's result; UserError if it fails."""
+        """The result of `function`. Raises UserError if the function fails."""
         try:
             return function(*arguments)
         except UserError:
@@ -186,7 +193,10 @@ class Environment:
             raise UserError(f"{self._where}: `{name}` failed: {reason}") from error
 
     def _in_time(self, name: str, *arguments: Any) -> Any:
-        """The result of method `name`, called on a separate thread; UserError after `timeout_s`."""
+        """The result of method `name`, which is called on a separate thread.
+
+        Raises UserError if the method has not returned after `timeout_s` seconds.
+        """
         method = getattr(self._env, name)
         results, _ = called_within(
             self._timeout_s, f"environment {name}", self._call, name, method, *arguments

@@ -52,14 +52,14 @@ def read_file(file: Path, fields: tuple[str, ...] = (), keep: Keep | None = None
 
 
 def nonempty(file: str, numbered: NumberedRows, files: Sequence[str] = ()) -> FileRows:
-    """The rows as `FileRows`; raises DataError without rows."""
+    """The rows as `FileRows`. Raises DataError if there are no rows."""
     if not numbered:
         raise DataError(file, None, "no rows")
     return FileRows(file, numbered, files)
 
 
 def rows_in(file: Path, fields: tuple[str, ...], keep: Keep | None) -> NumberedRows:
-    """The rows of `read_file`; the list may be empty."""
+    """The rows that `read_file` returns, as a list that may be empty."""
     if file.is_dir():
         rows = _saved_rows(file)
     elif file.suffix in (".parquet", ".arrow"):
@@ -167,7 +167,7 @@ def _whole_json(file: str) -> Any:
 
 
 def _rows_of(whole: Any, file: str) -> Sequence[Any]:
-    """The rows in the value of a JSON file."""
+    """The rows in `whole`, the parsed contents of the JSON file `file`."""
     if not isinstance(whole, dict):
         return whole if isinstance(whole, list) else [whole]
     lists = {name: part for name, part in whole.items() if isinstance(part, list) and part}
@@ -230,7 +230,7 @@ def checked_rows(
     file: str,
     keep: Keep | None = None,
 ) -> NumberedRows:
-    """The rows that `keep` selects; DataError unless each has a text under all of `fields`."""
+    """The rows that `keep` selects. Raises DataError if one lacks a text under any of `fields`."""
     numbered = []
     for number, row in rows:
         if not isinstance(row, dict):

@@ -30,7 +30,7 @@ def rng_of(text: str) -> np.random.Generator:
 
 
 def share_of(text: str) -> float:
-    """A number in [0, 1) by a hash of the text, the same on every host."""
+    """A number in [0, 1) computed from a hash of the text, the same on every host."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest()) / 2**32
 
 
@@ -76,7 +76,7 @@ class GeneratedTask(CharacterTask):
     name: str
 
     def __init__(self, free_steps: tuple[int, ...]):
-        """`free_steps` are numbers of free steps, each of an equal share of the problems."""
+        """Every number of free steps in `free_steps` gets an equal share of the problems."""
         self.free_steps = free_steps
 
     @property

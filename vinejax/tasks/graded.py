@@ -43,7 +43,10 @@ MIN_WORKERS, MAX_WORKERS = 2, 16  # limits of the default number of grading proc
 
 @dataclasses.dataclass(frozen=True)
 class GradingStats:
-    """Counts of grading since the start; without a grader only `seconds` is not 0."""
+    """Counts of what a `GradedTask` has graded since it was made.
+
+    For a task without a grader only `seconds` is not 0.
+    """
 
     pairs: int = 0
     timeouts: int = 0
@@ -51,7 +54,7 @@ class GradingStats:
     seconds: float = 0.0  # wall-clock time in the task's own functions
 
     def minus(self, earlier: "GradingStats") -> "GradingStats":
-        """The counts since the time of `earlier`."""
+        """The counts added since `earlier`, a copy of the counts at an earlier time."""
         newer, older = dataclasses.astuple(self), dataclasses.astuple(earlier)
         return GradingStats(*map(operator.sub, newer, older))
 
@@ -68,7 +71,7 @@ def default_workers() -> int:
 
 
 def configure(task: Task, cfg: Config) -> None:
-    """Gives a task its settings of accessories. Raises ConfigError if they do not suit it."""
+    """Gives a `Configured` task the run's settings. Raises ConfigError if they do not suit it."""
     if isinstance(task, Configured):
         task.configure(cfg)
 
@@ -128,11 +131,11 @@ class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
         return BackgroundGrading(self)
 
     def __call__(self, items: Sequence[tuple[Problem, str]]) -> list[float]:
-        """The rewards of (problem, response), in order, graded as one batch; see `grade`."""
+        """The rewards of (problem, response) pairs, in order, graded as one batch; see `grade`."""
         return [reward.total for reward in self.grade(items)]
 
     def grade(self, items: Items, ids: Sequence[list[int]] | None = None) -> list[Reward]:
-        """The rewards of (problem, response) with their parts, in order, graded as one batch.
+        """The rewards of (problem, response) pairs, in order, with their parts. Grades one batch.
 
         `ids` are the tokens of the responses, for reward functions.
 
@@ -178,9 +181,9 @@ class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
     def step_ends(
         self, tokenizer: Tokenizer, prompt: list[int], response: list[int], text: str
     ) -> list[int]:
-        """[C] the response token index one past each step; [] for an empty response.
+        """The index one past the last token of each of the C steps of a response, [C].
 
-        `text` is the response as graded.
+        `text` is the text of the response that was graded. An empty response has no steps.
         """
         if not isinstance(self.task, StepsInTokens):
             return step_ends(tokenizer, prompt, response, self.task.split(text), text)
@@ -197,7 +200,10 @@ class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
         return list(self._timed(self.task.step_rewards, problem, steps))
 
     def failure(self, problem: Problem, response: str) -> dict[str, str] | None:
-        """The first test that a response fails; None if the task cannot tell or does not grade."""
+        """The first test that a response fails, as `WithFailures.failure` returns it.
+
+        None if the task is not `WithFailures`, or if it has no grader.
+        """
         if not self._grader or not isinstance(self.task, WithFailures):
             return None
         return self._timed(self.task.failure, problem, response)
@@ -206,7 +212,7 @@ class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
         """The correct answers, by problem id, that are None or that the grader cannot read.
 
         The result is empty if the task is not both `BatchGraded` and `WithGold`, or if its own
-        reward does not count. For a task with `OwnRules` it has the answers that are None.
+        reward does not count. For a task with `OwnRules` it has only the answers that are None.
         """
         task = self.task
         if not self._grader or not isinstance(task, WithGold):

@@ -42,7 +42,7 @@ class GSM8K(ReferenceTask):
     style = "gsm8k"
 
     def load(self, split: Split) -> list[Problem]:
-        """Problems named after their row, 'train/17', with the worked solution as `answer`."""
+        """Problems named after their row, such as 'train/17', with the solution as `answer`."""
         source = FILES[split]
 
         def problem(i: int, row: dict[str, Any]) -> Problem:

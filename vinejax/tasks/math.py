@@ -47,7 +47,10 @@ class MATH(ReferenceTask):
     name = "math"
 
     def load(self, split: Split) -> list[Problem]:
-        """Problems named by `unique_id` or row, 'train/17', with the whole solution as `answer`."""
+        """Problems with the whole solution as `answer`.
+
+        A problem is named by its `unique_id` or, without one, by its row, such as 'train/17'.
+        """
         problems = self._splits[split]
         check_any_left(problems, f"{self.path} {split}")
         return problems

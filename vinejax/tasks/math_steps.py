@@ -1,14 +1,15 @@
 """Reasoning steps of MATH-style responses: sentences, lines and the formulas inside them.
 
 The rules are those of VinePPO's code (`src/treetune/tasks/math_extract_steps_inplace.py` of
-McGill-NLP/VinePPO, lines cited below). Wherever that code returns boundaries, they are equal. It
-replaces each formula by a placeholder of 60 characters and splits the new text. Here a filler of
-the formula's own length takes its place, and the filler counts as 60 characters.
+McGill-NLP/VinePPO); citations such as (:21-67) give lines of that file. Wherever VinePPO's code
+returns boundaries, the boundaries here are the same. That code replaces each formula by a
+placeholder of 60 characters and splits the new text. Here a filler of the formula's own length
+replaces the formula, and the filler counts as 60 characters.
 
-All differences are where VinePPO's code raises. A response that is one short part is one step. A
-formula inside another is part of the outer formula. The text '' is one empty step. In addition, the
-name of an environment has at most 64 characters. The time is nearly linear in the length of any
-text.
+Results differ only where VinePPO's code raises an error. A response that is one short part is one
+step. A formula inside another is part of the outer formula. The text '' is one empty step. In
+addition, the name of an environment has at most 64 characters. The time is nearly linear in the
+length of any text.
 """
 
 import bisect
@@ -151,9 +152,10 @@ def _join(ends: list[int], is_open: Callable[[int, int], bool]) -> list[int]:
 
 
 def _sentences(masked: str, formulas: list[Span]) -> list[int]:
-    """The ends of the parts, which are after sentences and before newlines (:76-114).
+    """The ends of the parts of a text that is divided after sentences and before newlines.
 
-    A short part without a formula and without a period at its end is joined to the next part.
+    Follows :76-114. A short part without a formula and without a period at its end is joined to the
+    next part.
     """
     cuts = {m.end() for m in SENTENCE_END.finditer(masked)}
     cuts |= {m.start() for m in NEWLINE.finditer(masked)} - {0}
@@ -168,7 +170,11 @@ def _sentences(masked: str, formulas: list[Span]) -> list[int]:
 
 
 def _formula_periods(text: str, formulas: list[Span], ends: list[int]) -> list[int]:
-    """Adds ends after formulas with a final period; joins short parts without one (:117-162)."""
+    """Divides parts after each formula whose last character is a period (:117-162).
+
+    `ends` are the ends of the parts before, and the result has the ends after. A short part that
+    does not end with such a formula is joined to the next part.
+    """
     cuts = {end for start, end in formulas if text.endswith(TAILS, start, end)}
     return _join(
         sorted(cuts.union(ends)),
@@ -177,9 +183,11 @@ def _formula_periods(text: str, formulas: list[Span], ends: list[int]) -> list[i
 
 
 def _formula_lines(text: str, formulas: list[Span], ends: list[int]) -> list[int]:
-    """Adds ends before newlines in formulas, and joins a lone opener to the next part (:165-220).
+    """Divides parts before each newline inside a formula (:165-220).
 
-    Of equal formulas in one part only the first is divided, as in VinePPO's code.
+    `ends` are the ends of the parts before, and the result has the ends after. A part that is only
+    the opening delimiter of a formula is joined to the next part. Of equal formulas in one part
+    only the first is divided, as in VinePPO's code.
     """
     cuts, divided = set(ends), set()
     for start, end in formulas:
@@ -206,11 +214,12 @@ def _formula_lines(text: str, formulas: list[Span], ends: list[int]) -> list[int
 
 
 def _break_long(part: str, offset: int) -> list[int]:
-    """The ends, plus `offset`, of the pieces of a part that is broken until none is too long.
+    """Breaks a part into pieces, and returns the end of each piece plus `offset`.
 
-    Text after a break in a formula is broken only as formulas are. VinePPO's code (:330-417) stores
-    the range of that text relative to the broken piece, but compares it with offsets in the part.
-    This function does the same.
+    A piece is broken again while it is too long and has a place to break. The text that follows a
+    break inside a formula is broken only at the places for formulas. VinePPO's code (:330-417)
+    stores the range of that text relative to the broken piece, but compares the range with offsets
+    in the part. This function does the same.
     """
     ends, math_start, math_end = [], len(part), 0
     pending = [(0, len(part))]
@@ -230,7 +239,10 @@ def _break_long(part: str, offset: int) -> list[int]:
 
 
 def _language_break(piece: str) -> int | None:
-    """The index of a break outside formulas; a formula counts as FORMULA characters (:223-290)."""
+    """The index at which to break a long piece outside formulas (:223-290); None if there is none.
+
+    In the distance to the middle of the piece, a formula counts as FORMULA characters.
+    """
     masked, formulas = mask(piece)
     ends = [end for _, end in formulas]
     growth = [FORMULA - (end - start) for start, end in formulas]

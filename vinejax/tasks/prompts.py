@@ -51,7 +51,7 @@ def encode_prompt(
     in front. It receives the messages of `context`, (role, text), before the user's message, the
     `variables`, and the time of `runtime/clock.py`.
 
-    A prompt without any id is BOS.
+    A prompt that would have no ids is BOS alone.
 
     Raises ConfigError if the tokenizer has no chat template, or if the template fails or leaves out
     a message. Raises ModelError if the prompt has no id and the tokenizer no BOS.
@@ -83,7 +83,11 @@ def adds_bos(tokenizer: Tokenizer) -> bool:
 def _render(
     tokenizer: Tokenizer, chat: Sequence[tuple[str, str]], variables: Mapping[str, Any]
 ) -> str:
-    """The chat in the template's form; ConfigError if this fails or lacks a message."""
+    """The chat as the tokenizer's template writes it.
+
+    Raises ConfigError if there is no template, if the template fails, or if it leaves out a message
+    that is not the assistant's.
+    """
     field = "data.chat_template"
     if tokenizer.chat_template is None:
         raise ConfigError(field, "the tokenizer has no chat template", "True")
@@ -124,7 +128,9 @@ def _render(
 
 
 def template_variables(tokenizer: Tokenizer, data: DataConfig) -> dict[str, Any]:
-    """`data.template_vars` by name; none without a chat template, which reads them.
+    """The values that `data.template_vars` gives to variables of the chat template, by name.
+
+    The result is empty if `data.chat_template` is off.
 
     Raises ConfigError for a variable that the chat template does not read.
     """
@@ -182,7 +188,10 @@ class ChatTurns(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, data: DataConfig) -> "ChatTurns":
-        """The markup of the tokenizer's template; ConfigError if the message is left out."""
+        """The markup that the tokenizer's chat template puts around such a message.
+
+        Raises ConfigError if the template leaves out a message.
+        """
         variables = template_variables(tokenizer, data)
         action, observation = "vinejaxSaid", "vinejaxObserved"
         chat = [("user", "vinejaxAsked"), ("assistant", action), ("user", observation)]
@@ -221,7 +230,7 @@ def load_problems(
 
     Raises DataError if no problem is left, or if two problems have the same id, from which the
     random numbers of a rollout are derived. Raises ConfigError if the chat template cannot make a
-    prompt, and for a problem with messages before its question without a chat template.
+    prompt, or if a problem has messages before its question and there is no chat template.
     """
     limit, as_chat = data.max_prompt_tokens, data.chat_template
     variables = template_variables(tokenizer, data)

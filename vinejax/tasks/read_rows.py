@@ -37,7 +37,7 @@ def read_split(
 
     If no such path exists, `path` is the name of a `datasets` data set with the split `source` in
     its configuration `config`. Rows for which `keep` is false are left out. Raises DataError if a
-    row lacks a string under one of `fields`, and without rows.
+    row lacks a string under one of `fields`, or if there are no rows.
     """
     folder = Path(path).expanduser()
     if not folder.exists():
@@ -63,9 +63,10 @@ def split_files(folder: Path, source: str, config: str | None = None) -> list[Pa
     """The files of a split in a folder, in order; [] if the folder does not have the split.
 
     The files of a split are <source> with the first of SUFFIXES that exists; or its shards, such as
-    <source>-00000-of-00002.parquet; or all files in a folder <source>. They are searched in the
-    folder and in its folder `data`. The folder `config`, if it exists, replaces the folder. Without
-    such files, the one child folder that has the split is taken as the configuration.
+    <source>-00000-of-00002.parquet; or all files in a folder <source>. They are searched in
+    `folder` and then in its child folder `data`. If `folder` has a child folder named by `config`,
+    the search takes place in that child instead. If no files are found, the one child folder that
+    has the split is taken as the configuration.
 
     Raises DataError for a missing shard, and if several configurations have the split.
     """
@@ -86,7 +87,7 @@ def split_files(folder: Path, source: str, config: str | None = None) -> list[Pa
 
 
 def _files_in(folder: Path, source: str) -> list[Path]:
-    """The files of a split in this folder, or in its folder with the split's name."""
+    """The files of split `source` in `folder` itself, or else in its child folder `source`."""
     for suffix in SUFFIXES:
         if (file := folder / f"{source}{suffix}").is_file():
             return [file]
@@ -107,7 +108,10 @@ def _files_in(folder: Path, source: str) -> list[Path]:
 
 
 def _from_hub(path: str, function: str, *arguments: Any, **named: Any) -> Any:
-    """The result of a function of `datasets`; DataError if there is no data set `path`."""
+    """The result of a function of the package `datasets`, called for the data set `path`.
+
+    Raises DataError if the data set does not exist or needs a configuration.
+    """
     import datasets  # importing takes seconds
 
     try:

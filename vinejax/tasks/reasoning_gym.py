@@ -72,7 +72,10 @@ class ReasoningGym:
         self._drawn: dict[Split, list[Problem]] = {}
 
     def load(self, split: Split) -> list[Problem]:
-        """Problems named after their draw, 'train/17', with metadata and `entry` in `columns`."""
+        """Problems named after the split and the number of their draw, such as 'train/17'.
+
+        `columns` has the metadata and the `entry` of a problem.
+        """
         earlier = ORDER[: ORDER.index(split)]
         questions = {problem.question for other in earlier for problem in self._draw(other)}
         problems = []

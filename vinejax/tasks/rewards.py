@@ -59,7 +59,10 @@ class Reward(NamedTuple):
 
 
 class Message(str):
-    """A character of a `Chat` that also has the fields of the message with the same index."""
+    """What `chat[i]` returns: character i of a `Chat`, with the fields of message i.
+
+    Indexed by a string, such as 'content', it returns that field of the message.
+    """
 
     fields: Mapping[str, str]
 
@@ -81,7 +84,7 @@ class Chat(str):
 
     @classmethod
     def of(cls, text: str, role: str, context: Iterable[tuple[str, str]] = ()) -> "Chat":
-        """The chat of `context`, a (role, text) per message, followed by `text` of `role`."""
+        """The chat of the (role, text) messages in `context`, then the message (`role`, `text`)."""
         chat = cls(text)
         messages = (*context, (role, text))
         chat.messages = [{"role": author, "content": content} for author, content in messages]
@@ -105,7 +108,7 @@ class TrainerState:
 
 @dataclasses.dataclass
 class RewardCall:
-    """The arguments of a function of many responses, except problems and texts.
+    """A call of a function of many responses: all arguments but the problems and texts.
 
     `log_metric(name, value)` logs the metric reward/<function>/<name>, the mean of its values.
     `log_extra` does nothing, because episodes have no extra columns.
@@ -117,7 +120,7 @@ class RewardCall:
     logged: dict[str, list[float]] = dataclasses.field(default_factory=dict)
 
     def arguments(self, texts: Sequence[str]) -> dict[str, Any]:
-        """The arguments by name, for responses with these texts."""
+        """The arguments of this call by name; `texts` are the texts of the responses."""
         return {
             "completion_ids": self.ids or [list(text.encode()) for text in texts],
             "trainer_state": self.state,
@@ -126,7 +129,7 @@ class RewardCall:
         }
 
     def _log(self, name: str, value: Any) -> None:
-        """Adds a value of a metric; raises ValueError, with the caller's line, for a non-number."""
+        """Adds a value to the metric `name`. Raises ValueError if it is not a finite number."""
         if (number := finite_number(value)) is None:
             raise ValueError(f"log_metric({name!r}, {value!r:.200}): a metric is a finite number")
         self.logged.setdefault(name, []).append(number)
@@ -153,7 +156,10 @@ class RewardFunction:
         return any(parameter.name in BATCH_PARAMETERS for parameter in self.parameters)
 
     def chosen(self, offered: dict[str, Any]) -> dict[str, Any]:
-        """The arguments in `offered` that the function takes; UserError if it requires another."""
+        """The arguments in `offered` that the function takes.
+
+        Raises UserError if the function requires an argument that is not in `offered`.
+        """
         named = [x for x in self.parameters if x.kind not in (x.VAR_POSITIONAL, x.VAR_KEYWORD)]
         for parameter in named:
             if parameter.default is parameter.empty and parameter.name not in offered:
@@ -174,8 +180,9 @@ class RewardFunction:
     ) -> list[float | None]:
         """The function's reward of each item; None for an item that it does not judge.
 
-        `names` name the items in messages; by default their problems do. Raises UserError, with
-        file and line, if the function fails or returns anything else.
+        `names` are the names of the items in error messages, by default those of their problems.
+        Raises UserError, with file and line, if the function fails or does not return a finite
+        number or None for each item.
         """
         place = f" on {names[0]} to {names[-1]}" if names else ""
         names = names or [f"problem {problem.id}" for problem, _ in items]
@@ -196,7 +203,7 @@ class RewardFunction:
         return self._finite(rewards, names)
 
     def _finite(self, rewards: list[Any], names: Sequence[str]) -> list[float | None]:
-        """The rewards as numbers or None; UserError, with the item's name, for anything else."""
+        """The rewards as floats or None. Raises UserError, naming the item, for any other value."""
         numbers = [None if x is None else finite_number(x) for x in rewards]
         for reward, number, name in zip(rewards, numbers, names, strict=True):
             if reward is not None and number is None:
@@ -205,16 +212,16 @@ class RewardFunction:
         return numbers
 
     def check(self, problem: Problem, task: str, prompt: Callable[[Problem], str]) -> None:
-        """Raises UserError for a parameter for which the problem has no argument."""
+        """Raises UserError if the function requires an argument that the problem does not give."""
         if self.is_batched:
             self.chosen(batch_arguments([(problem, "")], prompt, RewardCall()))
         else:
             self.chosen(arguments(problem, "", task))
 
     def _results(self, chosen: list[dict[str, Any]], places: list[str]) -> list[Any]:
-        """The function's result for each set of arguments; async calls run at the same time.
+        """The function's result for each set of arguments. Async calls run at the same time.
 
-        `places` has, for error messages, what each call is for.
+        `places` has the words that name each call's items in error messages.
         """
         assert self.function is not None
         results = []
@@ -256,25 +263,34 @@ class RewardFunction:
             raise self.error(f"failed{place}: {reason}") from error
 
     def misfit(self, message: str) -> UserError:
-        """An error in the function's signature or result, with the line of its definition."""
+        """The error to raise for a fault in the function's signature or result.
+
+        The error names the file and line where the function is defined.
+        """
         assert self.function is not None
         return self.error(f"{message} ({place_of(self.function)})")
 
     def error(self, message: str) -> UserError:
-        """An error of the function."""
+        """The error to raise, which names the setting and the path of the function."""
         return UserError(f"{self.field}: {self.path} {message}")
 
 
 @functools.cache
 def _event_loop() -> asyncio.AbstractEventLoop:
-    """The event loop of all async functions, so that a client in their module can be reused."""
+    """The event loop in which all async reward functions run.
+
+    As the loop stays the same, the functions can reuse a client that belongs to an event loop.
+    """
     loop = asyncio.new_event_loop()
     atexit.register(loop.close)
     return loop
 
 
 def arguments(problem: Problem, response: str, task: str) -> dict[str, Any]:
-    """The arguments for a function of one response, by name; the columns come last."""
+    """The arguments for a function of one response, by name.
+
+    A column of the data is left out if another argument has its name.
+    """
     columns = problem.columns
     fixed = {
         "problem": problem,
@@ -292,7 +308,10 @@ def arguments(problem: Problem, response: str, task: str) -> dict[str, Any]:
 def batch_arguments(
     items: Items, prompt: Callable[[Problem], str], call: RewardCall
 ) -> dict[str, Any]:
-    """The arguments for a function of many responses, by name; the columns come last."""
+    """The arguments for a function of many responses, by name.
+
+    A column of the data is left out if another argument has its name.
+    """
     problems = [problem for problem, _ in items]
     texts = [response for _, response in items]
     fixed = {
@@ -321,9 +340,9 @@ def _as_in_column(problem: Problem, name: str, text: str) -> str | int | float:
 def find_rewards(cfg: RewardConfig) -> list[RewardFunction]:
     """The functions of `reward.functions` with their weights, in order.
 
-    Raises ConfigError for a path without a function, and for a module that fails, with its line.
-    Raises it as well for two functions of the same name, for the name of a metric that every run
-    has, and if the numbers of weights and functions differ.
+    Raises ConfigError if a path has no function, and if a module fails, with the line at fault.
+    Raises it as well if two functions have the same name, if a function has the name of a metric
+    that every run has, and if the numbers of weights and functions differ.
     """
     field = "reward.functions"
     if cfg.weights and len(cfg.weights) != len(cfg.functions):
@@ -344,8 +363,8 @@ def find_rewards(cfg: RewardConfig) -> list[RewardFunction]:
 def function_at(field: str, path: str, other: str) -> Callable[..., Any]:
     """The function with the dotted path `path`, the value of the setting `field`.
 
-    `other` is a further value that the setting allows; the message names it. Raises ConfigError for
-    a path without a function, and for a module that fails, with its line.
+    `other` is a further value that the setting allows; the error message names it. Raises
+    ConfigError if the path has no function, and if a module fails, with the line at fault.
     """
     function = function_of(field, path)
     if function is None or isinstance(function, types.ModuleType):

@@ -43,7 +43,7 @@ class HeldOut:
         self._has = has
 
     def load(self, split: Split, place: str) -> list[Problem]:
-        """The problems of a split. Raises DataError, naming `place`, if no row is left for it."""
+        """The problems of a split. Raises DataError, naming `place`, if the split is empty."""
         if split != "train" and split not in self._missing:
             return self._read(split)
         problems = self._parts[split]
@@ -84,7 +84,10 @@ class Distinct:
         self._repeated = 0
 
     def keep(self, row: dict[str, Any]) -> bool:
-        """Whether the row is the first with its question and answer; for `read_split`."""
+        """Whether the row is the first with its question and answer.
+
+        `read_split` takes this method as its argument `keep`.
+        """
         try:
             key = self._key(row)
         except ValueError:

@@ -53,7 +53,9 @@ def split_steps(text: str, style: str = "math") -> list[int]:
 
 
 def every_n_tokens(num_tokens: int, n: int) -> list[int]:
-    """[C] step ends n, 2n, ..., num_tokens: steps of n tokens, for a task's `step_ends`.
+    """The ends n, 2n, ..., num_tokens of steps of n tokens each, [C].
+
+    A task can return this list from its method `step_ends`.
 
     The last step may be shorter, and without tokens there is no step. Raises ValueError for n < 1.
     """
@@ -65,11 +67,12 @@ def every_n_tokens(num_tokens: int, n: int) -> list[int]:
 def step_ends(
     tokenizer: Tokenizer, prompt: list[int], response: list[int], boundaries: list[int], text: str
 ) -> list[int]:
-    """[C] the response token index one past each step; [] for an empty response.
+    """The index one past the last token of each of the C steps of a response, [C].
 
-    `boundaries` are the step boundaries in `text`, the response as graded. It may be shorter than
-    the decoded tokens, because a stop string is cut off. A boundary inside a token moves to the
-    token's end, and equal boundaries merge. The last step has all remaining tokens, EOS included.
+    `boundaries` are the step boundaries in `text`, the response as graded. `text` may be shorter
+    than the decoded tokens, because a stop string is cut off. A boundary inside a token moves to
+    the token's end, and equal boundaries merge. The last step has all remaining tokens, EOS
+    included. An empty response has no steps.
     """
     if not response:
         return []
@@ -101,11 +104,12 @@ def token_ends(
 def _near_ends(
     tokenizer: Tokenizer, ids: list[int], first: int, head: int, decoded: str
 ) -> list[int] | None:
-    """The ends of ids[first:] in linear time: each token is decoded after a few earlier tokens.
+    """The ends of ids[first:] as `token_ends` defines them, computed in linear time.
 
-    These earlier tokens end where the text is complete. The text that a token adds must continue
-    `decoded` there. Returns None if PATIENCE tokens in a row fail in this, as happens with bytes
-    that never form a character, and with a decoder that needs the whole text before a token.
+    Each token is decoded together with only a few tokens before it, the last of which ends with a
+    whole character. The text that the token adds must continue `decoded`. If this check fails for
+    PATIENCE tokens in a row, the result is None. That happens with bytes that never form a
+    character, and with a decoder that needs the whole text before a token.
     """
     # ids[start:known_end] alone decode to `head` characters. decoded[:num_chars] is the text of all
     # tokens before `known_end`.
@@ -128,7 +132,7 @@ def _near_ends(
 def _whole_ends(
     tokenizer: Tokenizer, ids: list[int], first: int, head: int, decoded: str
 ) -> list[int]:
-    """The ends of ids[first:] as `token_ends` defines them, from decoding every prefix."""
+    """The ends of ids[first:] as `token_ends` defines them, computed by decoding every prefix."""
     ends, num_chars = [], 0
     for end in range(first + 1, len(ids) + 1):
         text = decode(tokenizer, ids[:end])[head:]

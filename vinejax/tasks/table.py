@@ -51,7 +51,7 @@ class RowTask:
         self._splits = HeldOut(self._read, self._has)
 
     def load(self, split: Split) -> list[Problem]:
-        """Problems named after their row, 'train/17', with the row as `columns`."""
+        """Problems named after their row, such as 'train/17', with the row as `columns`."""
         return self._splits.load(split, self.path)
 
     def prompt(self, problem: Problem) -> str:
@@ -72,13 +72,13 @@ class RowTask:
         return Problem(name, question, answer, row, context)
 
     def _pair(self, row: dict[str, Any]) -> tuple[ContextQuestion, str]:
-        """((the context, the question), the answer) of a row; ValueError if one is missing."""
+        """((context, question), answer) of a row. Raises ValueError if any of them is missing."""
         raise NotImplementedError
 
     def _worked(self, problem: Problem, read: Callable[[Any, str], str]) -> str:
         """The worked solution that `read` takes from the row's column `data.solution`.
 
-        Raises ConfigError if that setting is empty, and DataError for a ValueError of `read`.
+        Raises ConfigError if that setting is empty, and DataError if `read` raises ValueError.
         """
         if not self._data.solution:
             message = "name the column with worked solutions, which this run learns from"

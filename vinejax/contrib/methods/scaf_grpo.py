@@ -34,7 +34,11 @@ from vinejax.tasks.prompts import encode_prompt, template_variables
 def solutions_with_hints(
     iteration: Iteration, state: RunState, drawn: list[PromptedProblem]
 ) -> Solutions:
-    """Solutions. In a group with no right solution, a right one with a hint replaces the last."""
+    """The sampled solutions, some of which are replaced by solutions with a hint.
+
+    In a group without a right solution, the last solution is replaced by a right one that was
+    sampled with a hint, if there is any.
+    """
     sampled, settings = solutions(iteration, state, drawn), ScafConfig.of(iteration.cfg)
     episodes, problems = list(sampled.episodes), {p.id: p for p, _ in sampled.problems}
     wrong_groups = [

@@ -40,9 +40,10 @@ def by_problem(
 
 
 def per_node(rollout: Rollout, values: Sequence[Sequence[float]]) -> Credit:
-    """Credit that gives each token its node's advantage; `values` has the advantages per leaf.
+    """Credit that gives each token its node's advantage.
 
-    The steps of an episode are its leaf's last nodes; earlier nodes count in `Episode.given`.
+    `values` lists, for each leaf, the advantages of the nodes on its path. If an episode has fewer
+    steps than nodes, its steps are the last nodes. The tokens of earlier nodes count as given.
     """
     by_step = np.zeros(rollout.steps.rewards.shape, np.float32)
     for row, (episode, leaf) in enumerate(zip(rollout.episodes, values, strict=True)):

@@ -42,7 +42,10 @@ def fresh_scaling() -> Scaling:
 
 
 def logits(numbers: np.ndarray) -> np.ndarray:
-    """x for each number p, as the features of `ProbeStates`, f64[S, 1]; |x| is at most `WIDEST`."""
+    """The logit x of each of the function's numbers p, f64[S, 1], as `ProbeStates.features`.
+
+    |x| is at most `WIDEST`.
+    """
     least = 1 / (1 + np.exp(WIDEST))
     p = np.clip(numbers, least, 1 - least)
     return np.log(p / (1 - p))[:, None]
@@ -55,7 +58,7 @@ def predictions(scaling: Scaling, states: ProbeStates) -> np.ndarray:
 
 
 def chosen(scaling: Scaling, predicted: np.ndarray) -> np.ndarray:
-    """The only row of `predicted`, which comes from `predictions`, f64[S]."""
+    """The values v, f64[S], which are the only row of the result `predicted` of `predictions`."""
     return predicted[0]
 
 
@@ -79,7 +82,7 @@ def updated(
     baseline: np.ndarray,
     is_known: np.ndarray,
 ) -> Scaling:
-    """The scaling after an iteration.
+    """The scaling after an iteration with these `states`, whose values were `predicted`.
 
     `baseline` has the baselines without v, f64[S]; `is_known` says which states had a baseline.
     """
@@ -97,10 +100,11 @@ def updated(
 
 
 def _fit(bins: np.ndarray) -> np.ndarray:
-    """The array (a, b) that minimises Σ n·(cross entropy) + ½·((a - 1)² + b²) over the bins.
+    """The array (a, b) that minimises Σ n·(cross entropy) + ½·((a - 1)² + b²).
 
-    Each step minimises a quadratic upper bound, so that no step increases the objective (Böhning
-    and Lindsay, 1988).
+    The sum is over bins of x. `bins` has, for each bin, the weight n of its states and the weighted
+    sums of their labels and of their x. Each step minimises a quadratic upper bound, so that no
+    step increases the objective (Böhning and Lindsay, 1988).
     """
     count, total, sum_x = bins
     x = np.stack([sum_x / np.maximum(count, 1e-12), np.ones(BINS)])

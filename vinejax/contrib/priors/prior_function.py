@@ -45,7 +45,8 @@ class CutSolution(NamedTuple):
 def find_prior(values: ValuesConfig) -> RewardFunction | None:
     """The function that `values.prior` names; None if the setting names no function.
 
-    Raises ConfigError if nothing is found at the path, and with file and line if a module fails.
+    Raises ConfigError if the path leads to no function. If the module fails, the error has the file
+    and the line.
     """
     path = values.prior
     if path in ("", PROBE):

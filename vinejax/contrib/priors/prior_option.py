@@ -21,7 +21,7 @@ from vinejax.tasks.base import Task
 
 
 def composed(method: Method, cfg: Config) -> Method:
-    """The method with the function that `values.prior` names as its learned value.
+    """The method, whose learned value is the user's function that `values.prior` names.
 
     Raises ConfigError if `values.prior` names no function, or if its module fails.
     """
@@ -33,7 +33,10 @@ def composed(method: Method, cfg: Config) -> Method:
 
 
 class FunctionPrior(LearnedValue):
-    """A method's state for a user's function; it keeps the scaling of the function's numbers."""
+    """The state of a method whose learned value comes from a user's function.
+
+    The state keeps the `Scaling` of the function's numbers.
+    """
 
     rule = platt
 
@@ -50,7 +53,7 @@ class FunctionPrior(LearnedValue):
         return platt.logits(function_values(session, rollout, cfg))
 
     def check_problem(self, cfg: Config, task: Task, problem: Problem) -> None:
-        """Calls the user's function once. Raises UserError if it fails or returns no number."""
+        """Raises UserError if the user's function requires an argument that `problem` lacks."""
         prior = find_prior(cfg.values)
         assert prior is not None
         prior.check(problem, task.name, task.prompt)

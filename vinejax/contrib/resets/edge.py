@@ -36,8 +36,8 @@ def edge(rates: Mapping[int, float], length: int, target: float, rises: bool) ->
     """The length that a finished search has found.
 
     Of the two neighbouring lengths, this is the length whose rate is nearer to the target. At equal
-    distances it is the shorter length, which leaves more to the policy. The result is never
-    0, which would give the policy no tokens, nor `length`, which would leave it none.
+    distances it is the shorter length, which leaves more tokens to the policy. The result is never
+    0, as no tokens would then be given, and never `length`, as none would be left to draw.
     """
     ends = {j for j in _bracket(rates, length, target, rises) if 0 < j < length}
     return min(ends, key=lambda j: (abs(rates[j] - target), j))
@@ -46,7 +46,10 @@ def edge(rates: Mapping[int, float], length: int, target: float, rises: bool) ->
 def _bracket(
     rates: Mapping[int, float], length: int, target: float, rises: bool
 ) -> tuple[int, int]:
-    """(low, high) of the bisection after these rates. They are equal if a rate equals `target`."""
+    """(low, high), between which the bisection would go on after these `rates`.
+
+    Both are the length whose rate equals `target`, if the bisection has met such a length.
+    """
     low, high = 0, length
     while high - low > 1:
         middle = (low + high) // 2

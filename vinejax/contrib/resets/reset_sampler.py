@@ -94,7 +94,10 @@ class ResetSampler(Sampler):
         return response[: min(self.cfg.sample.max_tokens, room)]
 
     def _gold_starts(self, params: Params, problems: list[PromptedProblem]) -> list[Start]:
-        """The start of each problem's group, in a gold solution with probability `reset.share`."""
+        """The start of each problem's group of solutions.
+
+        With probability `reset.share` it is in the data set's solution, otherwise at the prompt.
+        """
         golds = {}
         for i, (problem, prompt) in enumerate(problems):
             rng = host_rng(self.cfg.seed, self.iteration, f"reset {problem.id}")
@@ -125,7 +128,10 @@ class ResetSampler(Sampler):
         return lengths
 
     def _edges(self, params: Params, known: list[KnownSolution]) -> list[int]:
-        """The edge (`edge.py`) of each known solution; a wave measures one pass rate of each."""
+        """The edge of failure (`edge.py`) of each known solution.
+
+        Each wave of sampling measures one pass rate of every solution whose search goes on.
+        """
         reset = ResetConfig.of(self.cfg)
         rates: list[dict[int, float]] = [{} for _ in known]
         while True:

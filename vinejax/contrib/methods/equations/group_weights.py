@@ -31,7 +31,9 @@ def unlikely_rewards(rewards: Numbers, logprobs: Numbers, beta: float) -> np.nda
 def decoupled_weights(
     logprobs: Numbers, is_right: Numbers, lengths: Numbers, lam: float, tau: float
 ) -> np.ndarray:
-    """Weights of the gradients of a group's mean log-probabilities.
+    """Weight of each solution of a group in the gradient of DRPO's loss.
+
+    An update ascends Σ_i weight_i·s_i, where s_i is the mean log-probability of solution i.
 
         right:  exp((1 - l_i) / Λ) / (Σ of exp((1 - l) / Λ) over right solutions)
         wrong:  -exp(s_i / τ) / (Σ of exp(s / τ) over wrong solutions)
@@ -50,7 +52,7 @@ def decoupled_weights(
       float64 [n], all 0 if all solutions are right or all are wrong.
 
     Source: DRPO, https://arxiv.org/abs/2510.04474; Optimization-AI/DRPO at 405f702,
-    `core_algos.compute_policy_loss_drpo`, whose gradient this is.
+    `core_algos.compute_policy_loss_drpo`, whose gradient has these weights.
     """
     right = np.asarray(is_right, bool)
     if right.all() or not right.any():

@@ -1,4 +1,4 @@
-"""The loss of whole steps, split into parts: one number per token.
+"""Losses that are defined for whole steps, divided among the tokens of the step.
 
 As in `rl/losses.py`, the learner takes the means. Rows may hold several solutions (packing).
 """
@@ -32,8 +32,8 @@ def advantage_regression(
       segment_ids: int [B, T], number of each token's step in its row, a segment of `rl.segments`.
 
     Returns:
-      float32 [B, T], parts that add up to L over a step and are 0 outside the mask:
-      d_t·(½·d_c - A_c / β), and an equal part of ½·(A_c / β)² for each token.
+      float32 [B, T], L_t, which is 0 outside the mask. With d_t = logπ_t - logπ_old_t, it is
+      d_t·(½·d_c - A_c / β) plus the token's equal part of ½·(A_c / β)².
 
     Source: Direct Advantage Policy Optimization, https://arxiv.org/abs/2412.18279.
     """

@@ -45,12 +45,15 @@ class TreeLeaf(NamedTuple):
 
 
 def open_ends(paths: Sequence[TreePath]) -> list[int]:
-    """The numbers of the leaves that are not over (`TreePath.is_over`)."""
+    """The numbers of the leaves that can go on, for which `TreePath.is_over` is False."""
     return [leaf for leaf in _leaves(paths) if not paths[leaf].is_over]
 
 
 def trees(paths: Sequence[TreePath]) -> list[list[int]]:
-    """The numbers of each tree's paths: one path from the prompt, and all its descendants."""
+    """For each tree, the numbers of its paths.
+
+    A tree has one path that begins at the prompt, and all paths that descend from this path.
+    """
     of_tree: dict[int, list[int]] = {}
     root_of: list[int] = []
     for i, path in enumerate(paths):

@@ -129,7 +129,10 @@ class _Forest:
     def _steps(
         self, drawn: list[tuple[int, TreePath]]
     ) -> dict[int, tuple[list[int], list[float] | None]]:
-        """{index in `drawn`: (ends, rewards) of the task's steps}, for the paths that are over."""
+        """The task's steps of the paths that are over, as {index in `drawn`: (ends, rewards)}.
+
+        `drawn` has pairs (number of the problem, path).
+        """
         solutions = {}
         for i, (n, path) in enumerate(drawn):
             if is_mine(i) and path.is_over:

@@ -62,7 +62,10 @@ class BranchingSampler(TurnSampler):
     def solutions(
         self, params: Params, problems: list[PromptedProblem], most_groups: int
     ) -> list[Episode]:
-        """Episodes as from `TurnSampler.solutions`; those of a problem in the order of starts."""
+        """Episodes without values, divided into steps as by `TurnSampler.solutions`.
+
+        The episodes of a problem are in the order in which they began.
+        """
         wanted = self.cfg.rollout.per_prompt
         first = range(min(self.growth.roots([]), wanted))
         plays = self.start_plays([(problem, first) for problem, _ in problems])
@@ -89,7 +92,10 @@ class _Waves(Turns):
         self.max_plays = sampler.cfg.rollout.per_prompt * len(self._of_problems)
 
     def more(self) -> StreamInput | None:
-        """The input as from `Turns.more`; empty while turns of the current wave are unfinished."""
+        """The turns of the next wave, as `Turns.more` returns them.
+
+        The input is empty while turns of the current wave are still being drawn.
+        """
         if any(not (i in self._actions or self.plays[i].finish) for i in self._wave):
             return StreamInput([], [], [])
         return super().more()
@@ -122,7 +128,10 @@ class _Waves(Turns):
         self._streaks[name] = self._streaks[name] + 1 if len(self.plays) > before else 0
 
     def _begin(self, numbers: list[int]) -> None:
-        """Adds episodes from the prompt of a problem whose episodes `numbers` are all over."""
+        """Adds episodes that begin at the prompt of a problem, if it lacks solutions.
+
+        `numbers` are the problem's episodes so far, which are all over.
+        """
         if lack := self._lack(numbers):
             wanted = self._brancher.growth.roots([self._entropies(i) for i in numbers])
             new = range(len(numbers), len(numbers) + min(max(wanted, 1), lack))
