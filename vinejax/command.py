@@ -10,7 +10,7 @@
 `python -m vinejax.main` and `python -m vinejax` are the same.
 
 --config    a Python file with get_config(); see configs/. FILE:ARGUMENT hands it an argument
---config.X  overrides field X of it, of those below; 'none' unsets an integer
+--config.X  overrides field X, one of the fields below; 'none' unsets an integer
 --workdir   folder of everything that the run writes, local or gs://; by default
             runs/<name of the config file>. The same command again resumes the run.
 --mode      train    the default
@@ -30,7 +30,7 @@
             vine     write RUN/vines/NAME.svg, a figure of a solution for a paper; its NAME, such
                      as s24-17, is in the report
 --policy    which checkpoint is exported: best (by validation; the default) or last
---help      this text; what a FIELD or a group of fields, such as ppo.clip or ppo, is
+--help      this text, or the description of a FIELD or a group, such as ppo.clip or ppo
 --version   the version
 """
 
@@ -91,9 +91,9 @@ class ConfigFile(flags.ArgumentParser):
     def parse(self, path: str) -> Fields:
         """The result of `get_config()`; the text after a colon in `path` is its argument.
 
-        A method on the command line is set first, because its own settings are fields, too. Raises
-        UserError if the file is missing, if it fails (with the line), or if an override names no
-        field.
+        If the command line sets `method`, this is done first, because it adds the method's own
+        settings to the fields. Raises UserError if the file is missing, if it fails (the error
+        names the line), or if an override names no field.
         """
         fields = load(path, f"--config={path}")
         if method := self.overrides.get("method"):
@@ -104,7 +104,7 @@ class ConfigFile(flags.ArgumentParser):
 
 
 class InWords:
-    """A mixin for parsers of flags: the error for a wrong value says in words which are allowed."""
+    """A mixin for parsers of flags, whose error for a wrong value describes the allowed values."""
 
     words: str
 
@@ -116,7 +116,7 @@ class InWords:
 
 
 class OptionalIntParser(InWords, flags.IntegerParser):
-    """Reads `none` as None, for which `from_dict` raises if the integer must be set."""
+    """Reads `none` as None. If a field must not be None, `from_dict` raises an error later."""
 
     words = "a whole number"
 
@@ -209,7 +209,7 @@ def main(argv: list[str]) -> int:
 
 
 def function_of(mode: str) -> Callable[..., Any]:
-    """The function of a mode. Raises UserError for a mode of the tools if they were deleted."""
+    """The function of a mode. Raises UserError for a mode of vinejax/tools if this is missing."""
     module, name = MODES[mode]
     try:
         return getattr(importlib.import_module(module), name)

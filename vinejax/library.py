@@ -1,4 +1,4 @@
-"""Runs from Python: `vinejax.train` makes or resumes one, and a notebook shows the result."""
+"""Runs from Python: `vinejax.train` starts or resumes a run, and notebooks show the result."""
 
 import copy
 import dataclasses
@@ -29,8 +29,9 @@ def train(
 
     `config` is the path of a config file ('configs/tiny.py', or 'FILE:ARGUMENT'), the result of
     `default()` of `vinejax.config`, or a `Config`. `overrides` are fields by their dotted names, as
-    after `--config.` on the command line; a `Config` takes none (use `dataclasses.replace`).
-    Without `workdir` the run of a file is in runs/<name of the file>. `config` is not changed.
+    after `--config.` on the command line; a `Config` takes no overrides (use
+    `dataclasses.replace`). Without `workdir` the run of a file is in runs/<name of the file>.
+    `config` is not changed.
 
     Raises a UserError of one line for a run that cannot start, before anything is written.
 
@@ -69,7 +70,7 @@ def _checked_config(
 
 
 def run(workdir: str | os.PathLike) -> "RunSummary":
-    """The records so far of the run in a workdir, which may still go on.
+    """The records that the run in a workdir has written so far. The run may still be going on.
 
     Raises UserError if there is no run.
 
@@ -94,8 +95,8 @@ def run(workdir: str | os.PathLike) -> "RunSummary":
 class RunSummary:
     """The records of a run: accuracies, metrics and files. A notebook shows them as a table.
 
-    `metrics` has the records of metrics.jsonl in order, each a dict of numbers by the names of
-    docs/metrics.md, with 'stage' and 'iteration'.
+    `metrics` has the records of metrics.jsonl in order. Each record is a dict with 'stage',
+    'iteration' and numbers, whose names are in docs/metrics.md.
 
     Example:
       >>> from etils import epath
@@ -175,7 +176,10 @@ class RunSummary:
 
 
 def _with_interval(record: Mapping[str, Any], name: str) -> str:
-    """'38.4% (35.1 to 41.6)'; without the ends where they were not recorded."""
+    """A metric with its 95% interval, as in '38.4% (35.1 to 41.6)'.
+
+    If the interval was not recorded, the text has only the metric.
+    """
     value = f"{100 * record[name]:.1f}%"
     ends = [record.get(f"{name}_{end}") for end in ("low", "high")]
     low, high = ends

@@ -79,7 +79,10 @@ def _check_rules(section: Any, prefix: str = "") -> None:
 def _check_method(
     cfg: Config, method: Method, is_set: Callable[[str, Any], bool], set_fields: Collection[str]
 ) -> None:
-    """Raises ConfigError for fields that the method does not read, or if groups are too small."""
+    """Raises ConfigError for fields that `method` does not read.
+
+    Also raises ConfigError if a problem has too few solutions for a method that compares them.
+    """
     for name, value in flatten(dataclasses.replace(cfg, sections={})):
         names = {name.partition(".")[0], name}
         reads_it = names & set(method.reads) or (name in MASK_FIELDS and method.is_policy_gradient)
@@ -98,7 +101,10 @@ def _check_method(
 
 
 def _check_sections(cfg: Config, method: Method, set_fields: Collection[str]) -> None:
-    """Raises ConfigError for settings of methods other than `method`, or that fail their check."""
+    """Raises ConfigError for settings of other methods than `method`.
+
+    Raises what `Section.check` raises for each group of settings.
+    """
     unset = {name.partition(".")[0]: name for name in set_fields}
     for section in {*cfg.sections, *(x for x in unset if section_of(x))}:
         kind = type(cfg.sections[section]) if section in cfg.sections else section_of(section)
@@ -111,7 +117,11 @@ def _check_sections(cfg: Config, method: Method, set_fields: Collection[str]) ->
 
 
 def _first_change(settings: Section, field: str | None) -> tuple[str, Any]:
-    """Name and value of the first field that is not at its default, or else of `field`."""
+    """Name and value of the first field of `settings` that is not at its default.
+
+    If all fields are at their defaults, the result is for `field` or, if that is None, for the
+    first field.
+    """
     values = dict(flatten(settings, f"{settings.section}."))
     name = next(iter(settings.changed()), field or next(iter(values)))
     return name, values[name]
@@ -171,7 +181,7 @@ def _of_loss(cfg: Config, method: Method) -> Iterator[Refusal]:
 
 
 def _of_model(cfg: Config, method: Method) -> Iterator[Refusal]:
-    """Yields the checks of a new model's sizes, of the profile and of the log."""
+    """Yields the checks of a new model's sizes, of `profile` and of `log.wandb`."""
     model = cfg.model
     is_missing = model.architecture and not Path(model.architecture).expanduser().is_file()
     yield is_missing, "model.architecture", "no such file"

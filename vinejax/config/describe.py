@@ -20,8 +20,8 @@ INDENT = "    "
 def describe(name: str) -> str:
     """The type, range, default and meaning of a field, or of all fields of a section.
 
-    The meaning is the comment at the field in the source. For any other name, ConfigError is raised
-    with the nearest field.
+    The meaning is the comment at the field in the source. Raises ConfigError, with the name of the
+    nearest field, if `name` is neither a field nor a section.
     """
     sections = {field: kind for field, kind in get_type_hints(Config).items() if _is_section(kind)}
     sections |= {x: kind for x in section_names() if (kind := section_of(x))}
@@ -42,8 +42,9 @@ def describe(name: str) -> str:
 
 
 def print_config(cfg: Config, workdir: str) -> None:
-    """`--mode=config`: prints every field as a run would use it, and the default where it differs.
+    """`--mode=config`: prints every field with the value that a run would use.
 
+    The default of a field is printed, too, if this value differs from it.
     A field that says 'method' is printed with the method's own choice.
     """
     method = method_of(cfg)

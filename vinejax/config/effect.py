@@ -31,7 +31,7 @@ Idle = Iterator[
 
 
 class Need(NamedTuple):
-    """A condition without which `fields` have no effect; `words` states it for people."""
+    """A condition without which `fields` have no effect; `words` is the text of the condition."""
 
     fields: tuple[str, ...]
     holds: Callable[[Config], Any]  # called with the result of `method.resolve`

@@ -12,7 +12,8 @@ from vinejax.tasks.environment import MultiTurn
 def with_environment(cfg: Config, task: Task) -> Config:
     """The configuration, with `env` at its defaults if the task has no environment.
 
-    With other values, rows would keep room for observations that never come.
+    With a larger `env.observed` than the default, rows would keep room for observations that the
+    task never has.
     """
     if isinstance(task, MultiTurn):
         return cfg

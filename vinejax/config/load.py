@@ -247,8 +247,8 @@ def from_dict(fields: config_dict.ConfigDict | dict[str, Any]) -> Config:
     """The `Config` with the values of a config file. Fields that are left out have their default.
 
     `Config.sections` gets the groups that differ from their defaults. Raises ConfigError for a
-    field that is unknown (the message names the nearest field), that has the wrong type, or whose
-    text is not allowed.
+    field that is unknown (the message names the nearest field), that has the wrong type, or that
+    has a text outside the field's list of allowed texts.
     """
     if not isinstance(fields, (dict, config_dict.ConfigDict)):
         raise ConfigError("config", "must be a group of fields", repr(fields))
@@ -288,7 +288,8 @@ def _no_such_field(name: str) -> ConfigError:
 def _nearest(name: str) -> str:
     """The field that `name` extends (`ppo.clip` for `ppo.clip.low`), or else the most similar one.
 
-    The last part counts twice, so that `clip` finds `ppo.clip`.
+    The similarity of the names' last parts is added to that of the whole names, so that `clip`
+    finds `ppo.clip`.
     """
     leaf = name.rpartition(".")[2]
 
@@ -318,7 +319,10 @@ def _dataclass_of(kind: type, prefix: str, fields: Any) -> Any:
 
 
 def _typed(name: str, hint: Any, value: Any) -> Any:
-    """`value` if it has the type `hint`, else ConfigError. Ints may become floats, lists tuples."""
+    """Returns `value`, and raises ConfigError if `value` does not have the type `hint`.
+
+    If `hint` asks for it, an int becomes a float, and a list becomes a tuple.
+    """
     origin, parts = get_origin(hint), get_args(hint)
     if origin is dict:
         if not isinstance(value, (dict, config_dict.ConfigDict)):

@@ -1,11 +1,13 @@
-"""Chooses a row of `meshes` for the devices of this process if none of the configuration's fits."""
+"""Adds a row to `meshes` if no row of the configuration fits the devices of this process."""
 
 from vinejax.core.accessories import contributed_class
 from vinejax.core.settings import Config
 
 
 def with_row_for_devices(cfg: Config) -> Config:
-    """The configuration. If `meshes` has rows but none that fits, vinejax/tools adds one.
+    """The configuration, with a row that fits the devices if `meshes` has only rows that do not.
+
+    vinejax/tools chooses the row. An empty `meshes` stays empty.
 
     Without vinejax/tools the configuration stays unchanged; then `on_devices` raises ConfigError.
     Raises what `tools.plan.propose.with_row_for_devices` raises.

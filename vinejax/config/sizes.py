@@ -28,8 +28,8 @@ HOST_SHARE = 0.5  # largest share of the host's memory for any one of these arra
 def check_sizes(cfg: Config, method: Method) -> None:
     """Raises ConfigError if this host cannot hold a new model, or an iteration's samples or rows.
 
-    A sample is assumed to have a quarter of `sample.max_tokens` tokens, and a solution STEPS steps.
-    The error names the field and the memory that it would take.
+    We assume that a sample has a quarter of `sample.max_tokens` tokens, and that a solution has
+    STEPS steps. The error names a field and the memory that the field's value would need.
     """
     if not cfg.model.path:
         _check_model(cfg)
@@ -55,7 +55,10 @@ def check_answers(cfg: Config, problems: dict[Any, list[Any]]) -> None:
 
 
 def most_branches(cfg: Config, method: Method, problems: dict[Any, list[Any]]) -> int:
-    """An upper bound on the branches of any phase: evaluation, solutions or continuations."""
+    """An upper bound on the number of branches in any one phase of a run.
+
+    The phases are evaluation, and the sampling of solutions and of continuations.
+    """
     solutions = solutions_of(cfg, method)
     each = cfg.sample.max_tokens * cfg.values.k if method.has_continuations else 1
     return max(_answers(cfg, problems), solutions * each)

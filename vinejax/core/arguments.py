@@ -20,7 +20,7 @@ DTYPES = {"Integer": "int ", "Bool": "bool ", "Real": "real ", "Float32": "float
 
 
 class Shown(str):
-    """An annotation as `help` prints it."""
+    """The text of an annotation, which `help` prints without quotation marks."""
 
     __repr__ = str.__str__
 
@@ -28,8 +28,9 @@ class Shown(str):
 def library(**bounds: tuple[int, str]) -> Callable[[F], F]:
     """Decorates a function of arrays: it converts lists to arrays and checks its arguments.
 
-    A bound such as `counts=(0, "M")` is the range of an argument's entries, both ends included. It
-    is not checked while an outer function is compiled, because the entries are not known then.
+    A bound such as `counts=(0, "M")` is the range of an argument's entries, both ends included. The
+    letter M stands for the size of the axes that the annotations call M. Bounds are not checked
+    while an outer function is compiled, because the entries are not known then.
     `help` shows the annotations in a short form.
 
     The decorated function raises a ValueError of one line that names the function and the argument.
@@ -69,7 +70,10 @@ def library(**bounds: tuple[int, str]) -> Callable[[F], F]:
 
 
 def check_params(params: Any) -> None:
-    """Raises ValueError unless `params` has `embed` and `layers`, as `load_pretrained` gives."""
+    """Raises ValueError unless `params` is a dict with `embed` and `layers`.
+
+    `load_pretrained` returns such dicts.
+    """
     if not isinstance(params, dict) or not {"embed", "layers"} <= params.keys():
         found = ", ".join(params) if isinstance(params, dict) else type(params).__name__
         message = "a tree with 'embed' and 'layers', as load_pretrained gives it"
@@ -100,7 +104,10 @@ def _as_array(name: str, value: Any) -> jax.Array | np.ndarray:
 def _check_arrays(
     arguments: Mapping[str, Any], expected: Mapping[str, list[Any]]
 ) -> dict[str, Any]:
-    """The size of each letter. Raises ValueError for the first argument that does not fit."""
+    """The size of each axis, by the letter that annotations such as `int [B, C]` give to the axis.
+
+    Raises ValueError for the first argument that does not fit its annotation.
+    """
     sizes: dict[str, Any] = {}
     with jaxtyped("context"):  # within, a letter has one size
         for name, types in expected.items():
@@ -121,7 +128,7 @@ def _check_entries(
 ) -> None:
     """Raises ValueError for an entry below `least` or above the size that `letter` stands for.
 
-    The letter 'C-1' stands for the size of C less 1.
+    `sizes` has the sizes by letter. If `letter` is 'C-1', it stands for the size of C minus 1.
     """
     if isinstance(array, Tracer) or not getattr(array, "is_fully_addressable", True):
         return

@@ -79,10 +79,10 @@ def place_of(function: Callable[..., Any]) -> str:
 def called_within(
     seconds: float, name: str, function: Callable[..., Any], *arguments: Any
 ) -> tuple[list[Any], threading.Thread]:
-    """A list with the call's result, empty if it takes more than `seconds`, and the call's thread.
+    """Calls a function in a thread, and returns (a list with its result, the thread).
 
-    The call runs on a daemon thread called `name`, which the caller can leave behind if the call
-    hangs. Raises what the call raises.
+    The list is empty if the call takes more than `seconds`. The call runs on a daemon thread called
+    `name`, which the caller can leave behind if the call hangs. Raises what the call raises.
     """
     results: list[Any] = []
     errors: list[BaseException] = []
@@ -104,8 +104,8 @@ def called_within(
 def result_of(field: str, path: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """The result of a user's function, which the setting `field` names by the dotted `path`.
 
-    A UserError of the function passes. For any other error, raises a ConfigError that names the
-    last line of the traceback in the function's file.
+    A UserError that the function raises is passed on. For any other error, raises a ConfigError
+    that names the last line of the traceback in the function's file.
     """
     try:
         return function(*arguments)
@@ -119,7 +119,7 @@ def result_of(field: str, path: str, function: Callable[..., Any], *arguments: A
 def listed(found: Any) -> list[Any] | None:
     """The entries of a list, tuple, array or iterator; None for anything else.
 
-    None also for texts and dicts, and for sets, because their entries have no order.
+    The result is None for texts and dicts, too, and for sets, because a set has no order.
     """
     if isinstance(found, str | bytes | Mapping | Set):
         return None

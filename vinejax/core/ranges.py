@@ -5,7 +5,7 @@ from typing import Annotated, Any, NamedTuple
 
 
 class Rule(NamedTuple):
-    """A condition that a setting must fulfil unless it is None; `text` is the error message."""
+    """A condition for the value of a setting, except for None; `text` is the error message."""
 
     text: str
     holds: Callable[[Any], bool]

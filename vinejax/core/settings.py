@@ -168,7 +168,10 @@ class RolloutConfig:
 
 @dataclasses.dataclass(frozen=True)
 class EnvConfig:
-    """For tasks with an environment (tasks/environment.py). `sample.max_tokens` limits episodes."""
+    """Settings for tasks with an environment (tasks/environment.py).
+
+    `sample.max_tokens` limits the tokens of an episode without its observations.
+    """
 
     max_turns: Count | None = None  # turns of an episode; None: the task's own limit
     turn_tokens: Count | None = None  # tokens of a turn; None: all that the episode has left
@@ -286,9 +289,10 @@ class KLConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """`adafactor` keeps a row and a column of second moments per matrix and no first moment.
+    """The optimizer's settings.
 
-    `adafactor` does not read `b1`, `b2` and `eps`.
+    `adafactor` keeps a row and a column of second moments for each matrix, and no first moment. It
+    does not read `b1`, `b2` and `eps`.
     """
 
     name: Literal["adamw", "adafactor"] = "adamw"
@@ -306,9 +310,9 @@ class OptimizerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class SFTConfig:
-    """Supervised fine-tuning: `--mode=sft`, and method 'sft', whose iterations are epochs.
+    """Supervised fine-tuning, by `--mode=sft` or by the method 'sft', whose iterations are epochs.
 
-    Neither mode nor method reads `optimizer`.
+    Neither the mode nor the method reads `optimizer`.
     """
 
     steps: Whole = 300  # updates of `--mode=sft`
@@ -320,7 +324,7 @@ class SFTConfig:
 
 @dataclasses.dataclass(frozen=True)
 class BudgetConfig:
-    """The budget of a run, to compare methods. No iteration starts after it is used up."""
+    """The budget of a run, to compare methods. No iteration starts after the budget is used up."""
 
     # Sampled solutions. Continuations do not count; a tree counts as `rollout.per_prompt` of them.
     # None: no bound.
@@ -345,7 +349,7 @@ class MeshConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TopologyConfig(MeshConfig):
-    """A row of `meshes`: the mesh for one type of device, and how much these compute at once."""
+    """A row of `meshes`: the mesh for one topology, and values that replace settings there."""
 
     slots: Count | None = None  # replaces rollout.slots; None: as it is
     memory_gib: Positive | None = None  # replaces rollout.memory_gib; None: as it is

@@ -14,7 +14,11 @@ def bucket(length: int, least: int = 16) -> int:
 
 
 def row_length(length: int) -> int:
-    """The length to pad to: a `bucket` up to FINE, beyond it one of four lengths per doubling."""
+    """The length to which a row of `length` tokens is padded.
+
+    Up to FINE tokens, it is a `bucket`. Beyond FINE, it is one of 1280, 1536, 1792, 2048, 2560,
+    ..., which are four lengths for each doubling.
+    """
     if length <= FINE:
         return bucket(length, least=32)
     step = 1 << ((length - 1).bit_length() - 3)
@@ -22,11 +26,11 @@ def row_length(length: int) -> int:
 
 
 def packed_length(limit: int, longest: int) -> int:
-    """The length of packed rows. The longest sequence has `longest` tokens and may have `limit`.
+    """The length of packed rows. A sequence may have `limit` tokens; the longest has `longest`.
 
     Full rows cost the same per token at any length, and fewer lengths mean fewer programs. The
-    result is therefore the length for the limit, or about half of it. Lengths between the two are
-    used only beyond FINE.
+    result is therefore the `row_length` of `limit`, or about half of it if `longest` fits there.
+    A length between these two is used only if it is at least FINE.
     """
     whole = row_length(max(limit, longest))
     half = row_length(whole // 2)

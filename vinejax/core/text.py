@@ -65,12 +65,15 @@ def continuation_text(
 
 
 def added(prefix_text: str, text: str) -> str:
-    """The part of `text` after `prefix_text`, which may end in an incomplete character."""
+    """The part of `text` after `prefix_text`; `prefix_text` may end in an incomplete character."""
     return text[len(prefix_text.rstrip(UNFINISHED)) :]
 
 
 def response_text(tokenizer: Tokenizer, prompt: list[int], tokens: list[int]) -> str:
-    """The text of `tokens`, with which a response begins, without an incomplete last character."""
+    """The text of `tokens`, which are the first tokens of a response to `prompt`.
+
+    An incomplete last character is left out.
+    """
     if not tokens:
         return ""
     text = continuation_text(tokenizer, prompt, decode(tokenizer, prompt), tokens)
@@ -106,11 +109,15 @@ def cut_at_stop(
 ) -> StopCut:
     """Cuts a continuation at the first stop string that ends in it.
 
-    A stop string can begin in `before`, the text before the continuation (or its `tail`).
+    A stop string can begin in `before`, which is the text before the continuation, or at least the
+    `tail` of that text.
     """
 
     def first(text: str) -> int | None:
-        """The index of the first stop string, negative if it begins in `before`; else None."""
+        """The index in `text` at which the first stop string begins; None without a stop string.
+
+        The index is negative if the stop string begins in `before`.
+        """
         starts = [(before + text).find(s, max(0, len(before) - len(s) + 1)) for s in stop]
         return min((start - len(before) for start in starts if start >= 0), default=None)
 
@@ -132,7 +139,7 @@ def cut_at_stop(
 
 
 def tail(text: str, stop: tuple[str, ...]) -> str:
-    """The end of a text: as much of it as can begin a stop string that later tokens complete."""
+    """The end of a text, long enough to hold the beginning of any incomplete stop string."""
     text = text.rstrip(UNFINISHED)  # the text of the next token starts there
     longest = max(map(len, stop), default=1) - 1
     return text[max(len(text) - longest, 0) :]

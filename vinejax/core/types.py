@@ -1,7 +1,8 @@
 """Types that many files share: problems and episodes on the host, batches and states on devices.
 
 Letters used in the whole package. Reinforcement learning: C reasoning steps, M Monte Carlo
-rollouts per state (the paper's K), B sequences, T tokens. The model's are in `model/decoder.py`.
+rollouts per state (the paper's K), B sequences, T tokens. The letters of the model's arrays are in
+`model/decoder.py`.
 """
 
 import dataclasses
@@ -75,8 +76,8 @@ class Episode:
     state after them, and all steps end later. The observations of an environment are tokens of the
     response, with log-probability 0, and belong to the step before them.
 
-    `Sampler` fills all fields down to `given`, `step_rewards` for tasks that reward steps.
-    `fill_values` adds the others, for methods with Monte Carlo values.
+    `Sampler` fills all fields down to `given`, but `step_rewards` only for tasks that reward steps.
+    For methods with Monte Carlo values, `fill_values` adds the fields from `values` on.
     """
 
     problem_id: str
@@ -115,7 +116,7 @@ class Episode:
 
     @property
     def length(self) -> int:
-        """The number of response tokens outside observations, which `sample.max_tokens` bounds."""
+        """The number of response tokens except observations, at most `sample.max_tokens`."""
         return len(self.response) - sum(turn.end - turn.drawn for turn in self.turns)
 
     @property
@@ -171,7 +172,10 @@ class StepLayout(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """An iteration's episodes, and arrays whose row b is for episode b. Rows beyond are empty."""
+    """An iteration's episodes, and arrays for them.
+
+    In arrays with B rows, row b is for episode b, and rows after the last episode are empty.
+    """
 
     episodes: list[Episode]
     batch: Batch

@@ -253,7 +253,10 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             raise DamagedError(f"{folder}: {message}") from error
 
     def _compare(self, iteration: int, items: list[str]) -> bool:
-        """Whether the checkpoint has checksums. Raises DamagedError if `items` do not match."""
+        """Whether the checkpoint has checksums.
+
+        Raises DamagedError if a file of one of `items` does not match its checksum.
+        """
         folder = self.folder / str(iteration)
         try:
             recorded = read_checksums(folder)
@@ -273,7 +276,10 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         return has_checksums
 
     def _check_shapes(self, iteration: int, restored: dict[str, Any], like: dict[str, Any]) -> None:
-        """Raises WorkdirError if a NumPy array differs in shape from `like`: Orbax ignores that."""
+        """Raises WorkdirError if the shape of a NumPy array in `like` differs from the saved shape.
+
+        Orbax itself does not raise an error for such an array.
+        """
         for name, wanted in like.items():
             saved = restored[name]
             if isinstance(wanted, np.ndarray) and saved.shape != wanted.shape:
@@ -306,7 +312,7 @@ def find_policy(workdir: epath.Path, policy: str) -> tuple[str, int] | None:
 
 
 def find_trained(workdir: epath.Path, policy: str) -> tuple[str, int] | None:
-    """The result of `find_policy` for `policy` or, if that is None, for 'last'."""
+    """The result of `find_policy` for `policy`; if this result is None, the result for 'last'."""
     return find_policy(workdir, policy) or find_policy(workdir, "last")
 
 
@@ -324,7 +330,7 @@ def restore_policy(folder: epath.Path, like: PyTree) -> tuple[PyTree, str]:
 
 
 def _trees(state: RunState) -> dict[str, Any]:
-    """Name of an item -> its arrays, for the checkpoint of a state, without `meta`."""
+    """Maps the name of each item of a state's checkpoint to the item's arrays, except `meta`."""
     policy = state.policy
     trees = {
         "params": policy.params,
@@ -355,7 +361,8 @@ def _brief(error: Exception) -> str:
 def _is_wanted(record: logging.LogRecord) -> bool:
     """Whether to show a log message. Messages of Orbax are shown only at absl's level INFO.
 
-    Orbax logs its errors with tracebacks and also raises them, and we print one line for each.
+    Orbax logs its errors with tracebacks and also raises them. Then we print one line for the
+    raised error, so that the log messages are not needed.
     """
     is_of_orbax = f"{os.sep}orbax{os.sep}" in record.pathname
     return not is_of_orbax or logging.getLogger("absl").isEnabledFor(logging.INFO)
@@ -364,7 +371,8 @@ def _is_wanted(record: logging.LogRecord) -> bool:
 def _collect_quietly() -> None:
     """Runs the garbage collector with warnings silenced, after Orbax has failed to read a file.
 
-    Orbax then leaves other reads unfinished, whose warnings would appear at an arbitrary time.
+    After such a failure, Orbax leaves its reads of other files unfinished. Without this call,
+    warnings about these reads would appear at an arbitrary time.
     """
     hook, asyncio = sys.unraisablehook, logging.getLogger("asyncio")
     level = asyncio.level

@@ -123,6 +123,6 @@ def _digest(path: epath.Path) -> str:
 
 
 def _own_digest(iteration: int, files: dict[str, str]) -> str:
-    """The digest of `iteration` and `files`, which a checksum file records beside both."""
+    """The digest of `iteration` and `files`; a checksum file contains all three."""
     text = json.dumps([iteration, files], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=DIGEST).hexdigest()

@@ -40,7 +40,8 @@ class Clock:
     def pin(self, workdir: epath.Path) -> None:
         """Sets the time to that recorded in the workdir or, without a record, to the current time.
 
-        All hosts call `pin` and get the first one's time. Raises WorkdirError for a damaged record.
+        All hosts call `pin` and get the time of the first host. Raises WorkdirError if the record
+        is damaged.
         """
         file = workdir / FILE
         now = datetime.datetime.now().isoformat()

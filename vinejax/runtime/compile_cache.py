@@ -24,11 +24,12 @@ MIN_SECONDS = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"  # jax's own variable
 
 
 def use_compile_cache(setting: str, workdir: epath.Path) -> None:
-    """Sets the folder of compiled programs for this process, before the first one is compiled.
+    """Sets the folder of compiled programs, before this process compiles its first program.
 
     `setting` is the field `compile_cache`: a folder, a gs:// path, 'auto', or '' or 'none' for no
-    cache. 'auto' means the folder that jax.config has, such as from JAX_COMPILATION_CACHE_DIR. If
-    there is none, it means the user's cache folder or, on several hosts, `compiled` in the workdir.
+    cache. 'auto' means the folder that is already set in jax.config, for example by the variable
+    JAX_COMPILATION_CACHE_DIR. If no folder is set, 'auto' means the user's cache folder or, on
+    several hosts, `compiled` in the workdir.
 
     Raises ConfigError if a named folder cannot be written. If the folder of 'auto' cannot be
     written, a printed line says so, and programs are compiled at every start.

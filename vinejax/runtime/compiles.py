@@ -1,4 +1,4 @@
-"""Counts the programs that this process has compiled, by jax's own events."""
+"""Counts the programs that this process has compiled or loaded, by listening to jax's events."""
 
 from typing import NamedTuple
 

@@ -70,7 +70,7 @@ def on_devices(cfg: Config) -> Config:
     """The configuration with the values of one row of `meshes`, such as the sizes of the mesh.
 
     The row is the one that `topology` names. If `topology` is empty, it is the row that matches the
-    devices, and then nothing changes if `meshes` is empty or `mesh` is set.
+    devices; in this case the configuration is unchanged if `meshes` is empty or `mesh` is set.
 
     Raises ConfigError if `topology` does not match the devices, or if the row does not exist.
     Raises UserError if there are no devices, or if the number of hosts is wrong (`check_hosts`).
@@ -99,7 +99,8 @@ def with_row(cfg: Config, topology: str) -> Config:
     """The configuration with the values of the row of `meshes` for a topology.
 
     If there is no such row but `mesh` is set, the configuration is returned unchanged. Raises
-    ConfigError if there is neither, or if `topology` is not the name of a topology.
+    ConfigError if there is no such row and `mesh` is not set, or if `topology` is not the name of
+    a topology.
     """
     parse_topology(topology)
     if topology not in cfg.meshes:

@@ -94,7 +94,10 @@ class Display:
 
 
 def headline(stage: str, metrics: Mapping[str, float]) -> list[tuple[str, str]]:
-    """(label, number) of metrics: those in HEADLINE for 'train', the first for other stages."""
+    """The pairs (label, number) to print for a record of a stage.
+
+    For 'train' they are the metrics in HEADLINE, for other stages the first few metrics.
+    """
     if stage == "train":
         labels = {name: label for name, label in HEADLINE.items() if name in metrics}
     else:

@@ -63,7 +63,7 @@ def initialize(cfg: DistributedConfig) -> None:
 
     Raises UserError if the environment names only some of the hosts, or if the first host does not
     answer in time. If another host is missing, all processes print a line and exit with code 2. jax
-    would wait in a call that no exception can leave, and end with a C++ stack trace.
+    itself would wait in a call that no exception can leave, and end with a C++ stack trace.
     """
     hosts = num_hosts()
     if hosts == 1:
@@ -230,7 +230,11 @@ def barrier(name: str, facts: object = None) -> None:
 
 
 def _named_hosts(hosts: int, port: int) -> dict[str, Any]:
-    """Arguments of `jax.distributed.initialize` from JAX_NUM_PROCESSES etc.; {} without that."""
+    """The arguments of `jax.distributed.initialize` that environment variables give.
+
+    The result is {} if JAX_NUM_PROCESSES is not set. Raises UserError if it is set, but
+    JAX_COORDINATOR_ADDRESS or JAX_PROCESS_ID is not.
+    """
     if "JAX_NUM_PROCESSES" not in os.environ:
         return {}
     for name in ("JAX_COORDINATOR_ADDRESS", "JAX_PROCESS_ID"):
@@ -269,7 +273,10 @@ def _env_number(name: str) -> int:
 
 
 def _num_tpu_workers() -> int:
-    """The number of hosts of a TPU slice by Google's metadata server; 1 if that does not answer."""
+    """The number of hosts of a TPU slice, which Google's metadata server states.
+
+    The result is 1 if the server does not answer.
+    """
     request = urllib.request.Request(METADATA + WORKERS, headers={"Metadata-Flavor": "Google"})
     try:
         with urllib.request.urlopen(request, timeout=METADATA_TIMEOUT_S) as answer:

@@ -2,8 +2,8 @@
 
 tensorboardX's `SummaryWriter` writes events in a thread. On a full disk the thread dies, and a run
 would wait forever for space in the thread's queue. With `EventsWriter` the run ends with an error
-of one line. tensorboardX is imported only in a run, because it imports torch, if torch is
-installed, which takes two seconds.
+of one line. tensorboardX is imported only in a run, because it imports torch if torch is
+installed, and the import of torch takes two seconds.
 """
 
 import math
@@ -26,7 +26,8 @@ class Events:
 
         Args:
           folder: the folder, which is created if it does not exist.
-          purge: the first step whose events in earlier files TensorBoard drops; None: no step.
+          purge: a step. TensorBoard drops the events of earlier files from this step on. None: it
+            drops no events.
           suffix: the end of the file's name, after the time in seconds.
         """
         from tensorboardX.event_file_writer import EventsWriter

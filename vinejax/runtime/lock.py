@@ -104,7 +104,7 @@ def is_locked(workdir: epath.Path) -> bool:
 
 
 def _lock(file: int) -> None:
-    """Takes the lock, with a second try in case `is_locked` has it for a moment."""
+    """Takes the lock, with a second try in case a call of `is_locked` holds the lock briefly."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -56,7 +56,7 @@ class RunLog:
     ):
         """Starts the W&B run, if `cfg` asks for one, and repairs the files of earlier processes.
 
-        The method drops unreadable lines of metrics.jsonl and prints their numbers. Unless only
+        The method drops unreadable lines of metrics.jsonl and prints the line numbers. Unless only
         the last line was cut off, it copies the old file to metrics.jsonl.damaged. It also reports
         iterations before `resumed_at` without a record, and cut files of episodes.
 
@@ -238,7 +238,10 @@ class _MetricsFile:
         write_atomic(self._path, kept.decode())
 
     def _drop(self, is_stale: Callable[[str, int], bool]) -> set[tuple[str, int]]:
-        """Removes the records with is_stale(*place); returns the places of these records."""
+        """Removes the records for which `is_stale(stage, number)` is True; returns their places.
+
+        The place of a record is (stage, number), the result of `_place`.
+        """
         lines = self._lines()
         places = [_place(json.loads(line)) for line in lines]
         stale = {place for place in places if is_stale(*place)}
@@ -280,9 +283,10 @@ def _place(line: dict) -> tuple[str, int]:
 
 
 def _strict(value: object) -> object:
-    """The value for strict JSON: arrays become lists or numbers, NaN and infinity become null.
+    """The value in a form that strict JSON can express.
 
-    Raises TypeError for a value that JSON cannot express.
+    Arrays become lists or numbers; NaN and infinity become None. Raises TypeError for a value that
+    JSON cannot express.
     """
     if isinstance(value, Mapping):
         return {name: _strict(item) for name, item in value.items()}

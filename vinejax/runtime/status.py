@@ -1,7 +1,7 @@
 """Writes and reads `status.json`, the status of a run, which the run renews after iterations.
 
-A killed process cannot write its end. A reader recognises it, because the lock of the workdir is
-free or the last status is too old.
+A process that is killed cannot write that the run has ended. A reader recognises such a run,
+because the lock of the workdir is free or the last status is too old.
 """
 
 import dataclasses

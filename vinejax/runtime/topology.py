@@ -19,7 +19,7 @@ Shape = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """The peak rates of one chip by its maker. No program reaches all of them together."""
+    """The peak rates of one chip, as its maker states them. No program reaches all at once."""
 
     hbm_gib: float  # GiB for programs; on a TPU less than the chip has, on a GPU all memory
     bf16_tflops: float  # 10^12 dense bfloat16 operations per second
@@ -112,7 +112,7 @@ class Topology:
 
     @property
     def chips_per_host(self) -> int:
-        """Chips per host: at most 4 TPU chips (or 8 in a 2x4 slice), at most 8 GPUs."""
+        """The chips of one host: at most 4 TPU chips (8 in a 2x4 slice), or at most 8 GPUs."""
         if self.kind == "cpu":
             return self.chips
         on_one = 8 if self.shape == (2, 4) or not self.is_tpu else 4
@@ -135,7 +135,7 @@ class Topology:
 
     @property
     def compiler_options(self) -> dict[str, str | list[int]]:
-        """Further arguments of `jax.experimental.topologies.get_topology_desc`, besides the name.
+        """Arguments of `jax.experimental.topologies.get_topology_desc` besides the topology's name.
 
         With these arguments, the compiler finds the same devices and hosts as at run time. By
         default, it would assume 2x2x1 chips per host, and two devices per v4 chip.
@@ -169,9 +169,10 @@ def parse_topology(name: str) -> Topology:
 
 
 def gpu_share() -> float:
-    """The share of a GPU's memory that jax takes at the start: 0.75 unless a variable sets it.
+    """The share of a GPU's memory that jax takes at the start.
 
-    Raises UserError if the variable is not a number above 0 and at most 1.
+    The share is 0.75 unless an environment variable of jax (GPU_SHARE_VARIABLES) sets it. Raises
+    UserError if the variable is not a number above 0 and at most 1.
     """
     for name in GPU_SHARE_VARIABLES:
         if value := os.environ.get(name):
@@ -217,7 +218,10 @@ def find_topology(device_kind: str, num_devices: int) -> Topology | None:
 
 
 def _shape_error(kind: Kind, shape: Shape) -> str:
-    """The reason why `shape` is not offered, as a text after the kind's name; '' if offered."""
+    """The reason why no slice of this shape is offered; '' if such slices are offered.
+
+    The error message has this text after the name of the kind.
+    """
     if len(shape) != kind.dims:
         example = "x".join(["4"] * kind.dims)
         count = {1: "one number", 2: "two numbers", 3: "three numbers"}[kind.dims]

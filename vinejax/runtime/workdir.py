@@ -249,7 +249,10 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
 
 
 def _with_recorded_sections(cfg: Config, old_settings: Iterable[str]) -> Config:
-    """`cfg` with defaults for recorded sections that it lacks, save those of methods."""
+    """`cfg`, with the defaults of all sections that were recorded for the run but are not in `cfg`.
+
+    Sections of methods are not added.
+    """
     sections: dict[str, Section] = {}
     for name in dict.fromkeys(field.partition(".")[0] for field in old_settings):
         kind = contributed_class("SECTIONS", name)
@@ -264,7 +267,10 @@ def _is_same_folder(path: str, other: str) -> bool:
 
 
 def recorded_settings(config: dict[str, Any]) -> dict[str, Any]:
-    """Dotted name -> recorded value, for all settings of a run. Old names are replaced by new."""
+    """Maps the dotted name of each setting of a run to the recorded value.
+
+    A field that was renamed since has its new name.
+    """
     return {RENAMED.get(name, name): value for name, value in flatten_names(config).items()}
 
 

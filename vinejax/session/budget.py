@@ -26,7 +26,7 @@ class RunTotals:
         return dataclasses.replace(self, **{k: getattr(self, k) + x for k, x in more.items()})
 
     def timed(self, timings: Mapping[str, float]) -> "RunTotals":
-        """A copy with `timing_s/<stage>` added to the seconds of each stage."""
+        """A copy with the timings, named `timing_s/<stage>`, added to the seconds of the stages."""
         seconds = dict(self.seconds)
         for name, x in timings.items():
             stage = name.removeprefix("timing_s/")

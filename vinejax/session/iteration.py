@@ -80,9 +80,10 @@ class Iteration:
         return self.drawn < len(self.session.problems["train"]) and self.left > 0
 
     def draw(self, count: int | None, weights: np.ndarray | None = None) -> list[PromptedProblem]:
-        """`count` train problems (None: all) within the budget, drawn with `weights` if given.
+        """Draws `count` train problems (None: all), or fewer if the budget has no room for more.
 
-        Another call in the same iteration returns further problems.
+        If `weights` are given, problems are drawn with these weights. Each call in an iteration
+        returns problems that the calls before it have not returned.
         """
         first, last = self.drawn, None if count is None else self.drawn + count
         problems = draw(self.session.problems["train"], last, self.cfg.seed, self.number, weights)
@@ -91,7 +92,7 @@ class Iteration:
         return problems
 
     def sample(self, params: Params, problems: list[PromptedProblem]) -> list[Episode]:
-        """Graded solutions of the problems, counted in the budget."""
+        """Samples and grades solutions of the problems, and counts the solutions in the budget."""
         episodes = self.sampler.solutions(params, problems, self.left)
         self.count_solutions(len(episodes))
         return episodes
@@ -101,7 +102,7 @@ class Iteration:
         self.spent = self.spent.plus(episodes=number)
 
     def sample_train(self, params: Params, count: int | None) -> list[Episode]:
-        """The episodes of `count` train problems, `rollout.prompts` problems at a time."""
+        """Samples episodes of `count` train problems, for `rollout.prompts` problems at a time."""
         problems = self.draw(count)
         episodes: list[Episode] = []
         with self.log.stage("rollout"):
@@ -116,12 +117,12 @@ class Iteration:
         return episodes[: self.cfg.rollout.prompts * self.cfg.rollout.per_prompt]
 
     def num_minibatches(self, episodes: list[Episode]) -> int:
-        """The number of minibatches of an epoch, as if a problem had `rollout.per_prompt` rows."""
+        """The number of minibatches of an epoch, for `rollout.per_prompt` rows per problem."""
         problems = len({episode.problem_id for episode in episodes})
         return math.ceil(problems * self.cfg.rollout.per_prompt / self.cfg.ppo.minibatch)
 
     def minibatch_rows(self, episodes: list[Episode]) -> int:
-        """The rows of a minibatch, so that `num_minibatches` minibatches hold all episodes."""
+        """The number of rows with which `num_minibatches` minibatches hold all episodes."""
         return minibatch_rows(len(episodes), self.num_minibatches(episodes), self.cfg.ppo.minibatch)
 
     def train(
@@ -156,8 +157,8 @@ class Iteration:
     def note_updates(self, updates: Sequence[Update], batch: Any) -> None:
         """Sets `failed_batch` to `batch`, the batch of one update, if all updates were skipped.
 
-        Then losses or gradients are not finite. The ratio guard alone never skips all updates,
-        because the ratio of the first update is 1.
+        If all updates were skipped, losses or gradients are not finite. The other reason to skip an
+        update, a large ratio, never skips all updates, because the first update has the ratio 1.
         """
         is_failed = bool(updates) and num_accepted(updates) == 0
         self.failed_batch = batch if is_failed else None
@@ -167,7 +168,7 @@ class Iteration:
         self.metrics |= metrics.episode_metrics(sampled) | self.sampler.metrics(sampled)
 
     def record_episodes(self, episodes: list[Episode], credit: Credit | None = None) -> None:
-        """Writes the episodes to learn from to a file; adds the metrics of values and sampling.
+        """Writes the episodes that are learned from to a file; adds metrics of values and sampling.
 
         `credit` has a row for each episode.
         """

@@ -56,7 +56,8 @@ def value_metrics(episodes: Sequence[Episode], by_step: np.ndarray | None) -> di
     """Mean, standard error and reuse of the sampled values, and the error of their advantages.
 
     `by_step` has the advantages, f32[episodes, C]. The variance of an advantage is computed as the
-    sum of the variances of two values, and is too large if both share samples (`values.reuse`).
+    sum of the variances of two values. This sum is too large if the two values share samples
+    (`values.reuse`).
     """
     if by_step is None or any(episode.values is None for episode in episodes):
         return {}
@@ -85,7 +86,11 @@ def value_metrics(episodes: Sequence[Episode], by_step: np.ndarray | None) -> di
 
 
 def logprob_diff(episodes: Sequence[Episode], batch: Batch) -> dict[str, Any]:
-    """How log-probabilities of sampler and learner differ (mean, maximum, KL): only by rounding."""
+    """Metrics of how much the log-probabilities of the sampler and of the learner differ.
+
+    The metrics are the mean and the maximum difference, and the KL. Rounding is the only reason for
+    a difference.
+    """
     sampled = np.concatenate([np.asarray(e.logprobs, np.float32)[e.is_drawn] for e in episodes])
     scored = np.asarray(batch.old_logprobs)[np.asarray(batch.mask)]
     moved = scored - sampled if sampled.size else np.zeros(1)
@@ -103,7 +108,10 @@ def logprob_diff(episodes: Sequence[Episode], batch: Batch) -> dict[str, Any]:
 
 
 def by_eighth(name: str, total: np.ndarray, tokens: np.ndarray) -> dict[str, Any]:
-    """Means over the tokens of each eighth of the responses, if the eighth has tokens."""
+    """The mean per token for each eighth of the responses; an eighth without tokens is left out.
+
+    `total` and `tokens` have the sum and the number of tokens of each eighth.
+    """
     return {f"by_eighth/{name}/{n + 1}": total[n] / tokens[n] for n in np.flatnonzero(tokens)}
 
 
@@ -156,7 +164,7 @@ def engine_metrics(
 def grading_metrics(stats: GradingStats) -> dict[str, Any]:
     """Counts of the iteration's grading over all hosts, and the seconds of the slowest host.
 
-    These seconds are also part of the seconds of the stages that sample.
+    The stages that sample include these seconds in their own seconds.
     """
     pairs, timeouts, errors, seconds = zip(*exchange(list(dataclasses.astuple(stats))), strict=True)
     return {

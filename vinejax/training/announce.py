@@ -44,7 +44,10 @@ def start_line(cfg: Config, done: int) -> str:
 
 
 def programs_line(compiles: Compiles) -> str:
-    """A line on the programs that the first iteration compiled or found: numbers, time, folder."""
+    """A line on the programs that the first iteration compiled or found in the compile cache.
+
+    The line has the numbers of programs, the time that they took, and the folder of the cache.
+    """
     folder = jax.config.values["jax_compilation_cache_dir"]
     compiled = compiles.programs - compiles.loaded
     seconds = format_duration(compiles.seconds)

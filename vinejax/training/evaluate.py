@@ -34,7 +34,7 @@ def evaluate(session: Session, policy: TrainState, split: Split, done: int, log:
 def evaluate_run(cfg: Config, path: str | os.PathLike) -> dict[str, Any]:
     """`--mode=eval`: evaluates, on the test split, the policy that validation chose.
 
-    Prints the figures, and writes these figures and every response to `<workdir>/eval/`.
+    Prints the metrics, and writes the metrics and every response to `<workdir>/eval/`.
     """
     with open_session(cfg, path, splits=("test",)) as session:
         workdir = session.workdir

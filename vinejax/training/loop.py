@@ -44,10 +44,11 @@ class Progress:
 
 
 def train(cfg: Config, path: str | os.PathLike) -> epath.Path:
-    """Trains from the newest checkpoint, if any, until `cfg.iterations` or the budget's end.
+    """Trains until `cfg.iterations` iterations are done or the budget is used up.
 
-    Returns the workdir, which then has checkpoints, metrics, episodes and `report.html`. After a
-    request to stop, saves the last finished iteration and raises Stopped.
+    Training goes on from the newest checkpoint, if there is one. Returns the workdir, which then
+    has checkpoints, metrics, episodes and `report.html`. After a request to stop, saves the last
+    finished iteration and raises Stopped.
     """
     try:
         return _train(cfg, path)
@@ -136,7 +137,7 @@ class TrainingRun:
         self._wait()
 
     def _judge_alike(self) -> None:
-        """Forgets `best_accuracy` if it was measured with different settings of evaluations."""
+        """Forgets `best_accuracy` if settings of evaluations have changed since its measurement."""
         progress = self.progress
         settings = repr(dataclasses.replace(self.session.cfg.eval, every=0))
         if progress.done > 0 and progress.judged_by != settings:
@@ -184,7 +185,10 @@ class TrainingRun:
         self.health.look(iteration)
 
     def _finish_iteration(self) -> None:
-        """Validates and saves, if due. A run that stops before this does so at its next start."""
+        """Evaluates on validation, and saves a checkpoint, if these are due.
+
+        If a run stops before a due evaluation or save, its next start does it.
+        """
         cfg, progress = self.session.cfg, self.progress
         if progress.done == 0:
             return
@@ -220,7 +224,10 @@ def is_over(cfg: Config, progress: Progress) -> bool:
 
 
 def is_due(every: int, cfg: Config, progress: Progress) -> bool:
-    """Whether a job is due now that runs every `every` iterations (0: never) and at the end."""
+    """Whether a job is due, such as an evaluation or a save.
+
+    A job is due at the end of the run and, unless `every` is 0, after each `every` iterations.
+    """
     return is_over(cfg, progress) or (every > 0 and progress.done % every == 0)
 
 
@@ -236,7 +243,7 @@ def offloaded(cfg: Config, state: RunState) -> RunState:
 
 
 def host_copy(state: RunState) -> RunState:
-    """A copy in host memory, made because the updates of an iteration consume `state` itself."""
+    """A copy of `state` in host memory, which remains when an iteration has consumed `state`."""
     return state._replace(policy=to_host(state.policy), kept=to_host(state.kept))
 
 

@@ -94,9 +94,10 @@ def load_trained(
 
 
 def model_folder(path: str) -> str:
-    """The Hugging Face folder `path`, or the folder that the run or adapters there started from.
+    """The Hugging Face folder of the model at `path`.
 
-    Raises ModelError for a run whose record is damaged.
+    If `path` is a run or a folder of adapters, the result is the Hugging Face folder of the model
+    that they started from. Raises ModelError for a run whose record is damaged.
     """
     if (run := _run_at(path)) is not None:
         return _start_folder(run)

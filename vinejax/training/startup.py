@@ -115,7 +115,7 @@ def checked_parts(
 
 
 def fitted(cfg: Config, method: Method, mesh: Mesh, say: bool) -> Config:
-    """The configuration after `with_fitting_minibatch`; with `say`, prints any change."""
+    """The result of `with_fitting_minibatch`. With `say`, prints a line if `cfg` was changed."""
     fitting = with_fitting_minibatch(cfg, method, num_shards(mesh))
     rows, as_set = fitting.ppo.minibatch, cfg.ppo.minibatch
     if rows != as_set and say:
@@ -129,10 +129,11 @@ def fitted(cfg: Config, method: Method, mesh: Mesh, say: bool) -> Config:
 def load_start(
     cfg: Config, task: Task, workdir: epath.Path, mesh: Mesh, lock: WorkdirLock
 ) -> tuple[Decoder, Params, Tokenizer]:
-    """Model, weights and tokenizer that the policy starts from; a warm-up makes them if needed.
+    """Model, weights and tokenizer that the policy starts from.
 
-    Raises ConfigError if the model's context has no room for the prompts or responses of `cfg`, or
-    if the model does not have the architecture of `model.architecture`.
+    Without `model.path` a warm-up makes them, unless the workdir already has a warm-up. Raises
+    ConfigError if the model's context has no room for the prompts or responses of `cfg`, or if the
+    model does not have the architecture of `model.architecture`.
     """
     dtype = cfg.model.dtype_on(platform_of(mesh)) if cfg.model.lora_rank else "float32"
     if cfg.model.path:
@@ -180,7 +181,10 @@ def record_session(
 
 
 def rows_per_pass(cfg: Config, method: Method) -> dict[str, int]:
-    """Name of a setting -> rows per pass that it gives; `check_rows` checks these numbers."""
+    """Maps each setting that determines the rows of a pass to its number of rows.
+
+    `check_rows` checks these numbers.
+    """
     if cfg.ppo.microbatch is not None:
         return {"ppo.microbatch": cfg.ppo.microbatch}
     rows = {"ppo.minibatch": cfg.ppo.minibatch}
@@ -251,7 +255,10 @@ def prompted_problems(
 
 
 def _say_shared(problems: dict[Split, list[PromptedProblem]]) -> None:
-    """Warns of splits that share prompts with train, whose accuracy then also measures memory."""
+    """Warns of splits that share prompts with train.
+
+    The accuracy on such a split also measures how well the policy remembers its training prompts.
+    """
     trained = {tuple(ids) for _, ids in problems.get("train", [])}
     for split, prompted in problems.items():
         shared = [problem.id for problem, ids in prompted if tuple(ids) in trained]
@@ -272,7 +279,7 @@ def _unreadable(graded: GradedTask, problems: list[Problem]) -> dict[str, str | 
 def _short_prompts(
     cfg: Config, task: Task, tokenizer: Tokenizer, split: Split
 ) -> tuple[list[PromptedProblem], list[dict[str, Any]]]:
-    """The problems whose prompts are not too long, and a record of each other problem."""
+    """The problems whose prompts are not too long, and a record of each problem left out."""
     limit = cfg.data.max_prompt_tokens
     short, dropped = load_problems(task, tokenizer, split, cfg.data)
     warn_unspelled(tokenizer, [task.prompt(problem) for problem, _ in short], f"{split} prompts")
