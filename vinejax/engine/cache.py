@@ -89,7 +89,7 @@ class Cache(abc.ABC):
         """
 
     def with_moved(self, moved: "Cache") -> "Cache":
-        """The cache with its movable arrays replaced by those of `moved`."""
+        """The cache after the arrays that `movable` selects were replaced by those of `moved`."""
         return moved
 
 

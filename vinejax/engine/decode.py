@@ -130,9 +130,10 @@ def decode_chunk(
 ) -> tuple[Slots, WindowRows, Trace]:
     """Runs up to `sizes.chunk` decode steps, or up to half as many while jobs wait for a row.
 
-    The chunk ends early if the window has no items left and at most `drained_at` slots are busy (0
-    while jobs wait). A slot must have as many columns as the largest budget (`sizes.width`), or a
-    step would overwrite a column that is still read.
+    The chunk ends early if no item in the window waits for a slot and at most `config.drained_at`
+    slots are busy. While jobs wait for a row, it ends early only if no slot is busy. A slot must
+    have as many columns as the largest budget (`sizes.width`), or a step would overwrite a column
+    that is still read.
     """
     chunk = config.sizes.chunk
 

@@ -71,8 +71,8 @@ def drain_sizes(model: Decoder, mesh: AnyMesh, memory: int, sizes: Sizes) -> tup
 def min_slots(model: Decoder, sizes: Sizes) -> int:
     """The least number of slots with which a phase has a drain.
 
-    The number is smaller for a large model on a CPU. There each slot costs many products in every
-    step, so a drain saves the time of its compilation within a few phases.
+    The number is smaller for a large model on a CPU. There each slot costs many multiplications in
+    every step, so within a few phases a drain saves more time than its compilation takes.
     """
     kernels = kernel_shapes(model).values()
     weights = model.cfg.num_layers * sum(math.prod(x + y) for x, y in kernels)

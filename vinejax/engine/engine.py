@@ -92,8 +92,9 @@ class Engine:
       slots: Branches that are decoded at once over all shards.
       window_rows: Rows per shard; each holds a trunk. None: chosen by slots and branches.
       chunk: Decode steps between two polls by the host. None: chosen by the largest budget.
-      memory_gib: Limit of keys and values on one device. None: a part of its free memory. With
-        little memory fewer trunks are resident at a time, then fewer slots are used.
+      memory_gib: Limit of keys and values on one device. None: a part of its free memory. If
+        memory is short, fewer trunks are resident at a time. If it is still short, fewer slots are
+        used.
       attention: The attention of decoding: 'xla', 'kernel' (for TPU; interpreted on a CPU) or
         'auto', which is the kernel where the platform and the model allow it.
       limits: Maximum lengths of the kinds of trunk, in ascending order. The last kind holds

@@ -163,8 +163,8 @@ class KeepingPhase(Phase):
     def _wait(self, shard: int, jobs: list[RowJob]) -> None:
         """Reserves a row for each job, or lets the job wait.
 
-        A job reserves a free row if the job's trunk begins with all tokens of that row. A job waits
-        if there is no such row or if its trunk must be computed whole.
+        A job reserves a free row if the job's trunk begins with all tokens of that row. If there is
+        no such row, the job waits. A job whose trunk must be computed whole always waits.
         """
         for job in jobs:
             if not self._is_whole(job.trunk):
@@ -267,7 +267,10 @@ class KeepingPhase(Phase):
         return missing
 
     def _after_part(self, missing: _MissingTokens) -> _MissingTokens | None:
-        """The tokens that are still missing after the next `_part_length` tokens, or None."""
+        """The tokens that are still missing after the next part of `_part_length` tokens.
+
+        Returns None if no token is missing then.
+        """
         columns = missing.columns + self._part_length
         is_over = columns >= len(self._tokens_of(missing.entry))
         return None if is_over else _MissingTokens(missing.entry, missing.entry.row, columns)

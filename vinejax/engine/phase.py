@@ -260,7 +260,10 @@ class Phase:
             left = [of_shard[count:] for of_shard, count in pairs]
 
     def _place_counts(self, length: int) -> list[int]:
-        """The result of `unpadded_prefill.place_counts` for trunks of `length` tokens."""
+        """The numbers of places that a prefill of trunks of up to `length` tokens may have.
+
+        See `unpadded_prefill.place_counts`.
+        """
         return place_counts(platform_of(self._mesh), self._sizes.batch, length)
 
     def _compact_places(

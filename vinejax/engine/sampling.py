@@ -38,7 +38,8 @@ class Form(NamedTuple):
     def sequences(self, B: int, V: int) -> int:
         """The number of sequences that are processed at a time: B, or a power of 2 that divides B.
 
-        Together they have at most `cached` probabilities, unless a single sequence has more.
+        Together they have at most `cached` probabilities (a field; None: no limit), unless a single
+        sequence has more.
         """
         if self.cached is None or B * V <= self.cached:
             return B
@@ -65,7 +66,7 @@ def _total(x: jax.Array, axis: str | None) -> jax.Array:
 
 
 def _places(x: Float[Array, " B"], axis: str | None) -> Float[Array, "places B"]:
-    """The values of x on all devices along the axis."""
+    """The arrays x of all devices along the axis, or x alone if `axis` is None."""
     return x[None] if axis is None else lax.all_gather(x, axis)
 
 

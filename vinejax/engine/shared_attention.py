@@ -81,7 +81,7 @@ def trunk_part(q: HeadQueries, trunks: SeparateKV, lanes: Lanes, rule: Attention
     """The softmax part of each slot over those columns of its trunk that the slot may see.
 
     The queries of all slots on a row are multiplied in one matrix product, so the row is read once.
-    Only queries and results are gathered, as they are small; keys and values are not.
+    Only queries and results, which are small, are gathered. Keys and values stay in place.
     """
     K, G, H = q.shape[1:]
     W, _, S, _ = trunks.values.shape

@@ -96,9 +96,10 @@ def num_common(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def shared_tokens(trunks: Sequence[Sequence[int]], shares: bool = True) -> list[tuple[int, int]]:
-    """For each trunk, the index of an earlier trunk and the number of places that both share.
+    """For each trunk, the index of an earlier trunk and the number of first tokens that they share.
 
-    Without `shares` no trunk shares places.
+    A shared token is computed only once, for both trunks. The last token of their common beginning
+    is not shared. The number is 0 for the first trunk, and for all trunks if `shares` is False.
     """
     if not shares:
         return [(0, 0)] * len(trunks)
@@ -115,8 +116,9 @@ def fit_prefill(
 ) -> PrefillFit:
     """The number of places of a prefill, and how many of each shard's trunks fit these places.
 
-    `places` is the first of `sizes` with room for all trunks, or the last of `sizes` if none has
-    room. For `shares` see `shared_tokens`.
+    The number of places is the first of `sizes` with room for all trunks, or the last of `sizes` if
+    none has room. If `sizes` is empty, it is None, and all trunks fit. For `shares` see
+    `shared_tokens`.
     """
     if not sizes:
         return PrefillFit([len(of_shard) for of_shard in trunks], None)
@@ -132,7 +134,10 @@ def fit_prefill(
 def compact_places_of(
     trunks: Sequence[Sequence[int]], batch: int, length: int, places: int, shares: bool = True
 ) -> CompactPlaces:
-    """The places of a shard's trunks, as arrays on the host (`shares`: see `shared_tokens`)."""
+    """The places of a shard's trunks, as NumPy arrays with P = `places`, B = `batch`, T = `length`.
+
+    With `shares` trunks share the places of a common beginning (`shared_tokens`).
+    """
     source, place = np.zeros(places, np.int32), np.full((batch, length), places, np.int32)
     end = 0
     shared = shared_tokens(trunks, shares)

@@ -23,7 +23,7 @@ from vinejax.model.sharding import on_shards, platform_of
 
 
 class Window(NamedTuple):
-    """Keys and values of the resident trunks in each layer, in the form that the cache needs."""
+    """Keys and values of the resident trunks in each layer, in the form that attention reads."""
 
     layers: list[SeparateKV | JoinedKV]  # one of the two forms in all layers
 
@@ -31,7 +31,7 @@ class Window(NamedTuple):
 class WindowRows(NamedTuple):
     """For each row, its items that no slot has taken yet.
 
-    These are the entries next .. end - 1 of the shard's queue.
+    These are the entries `next` .. `end` - 1 of the shard's queue.
     """
 
     next: jax.Array  # i32[W]

@@ -178,7 +178,7 @@ def for_each_item(step: GridStep, copy: Copy, compute: Callable[[jax.Array], Non
 
 
 def head_lanes(head: int, head_dim: int) -> slice:
-    """The slice of a head's lanes in an array with the lanes of all heads one after the other."""
+    """The slice of a head's entries in a last axis that has all heads one after the other."""
     return slice(head * head_dim, (head + 1) * head_dim)
 
 
@@ -189,7 +189,7 @@ def group_rows(group: int, scratch: Scratch) -> slice:
 
 
 def unpack_queries(q: Ref, scratch: Scratch, head_dim: int) -> None:
-    """Copies queries [groups * M, K * H] to `scratch.query`, in float32."""
+    """Copies queries [groups * M, K * H], M per group, to `scratch.query`, in float32."""
     groups, _, _, width = scratch.query.shape
     rows = q[...].astype(jnp.float32)
     for group in range(groups):
@@ -203,7 +203,10 @@ def unpack_queries(q: Ref, scratch: Scratch, head_dim: int) -> None:
 
 
 def pack_results(result: Ref, scratch: Scratch) -> None:
-    """Writes the results of a step as rows [groups * M, lanes], in the dtype of `result`."""
+    """Copies `scratch.result` to `result` [groups * M, lanes], in the dtype of `result`.
+
+    M is the number of queries of a group.
+    """
     for group in range(scratch.result.shape[0]):
         scratch.rows[group_rows(group, scratch)] = scratch.result[group]
     result[...] = scratch.rows[...].astype(result.dtype)

@@ -4,10 +4,10 @@ A group is a set of queries that read the same columns together. These are eithe
 some lanes of a row, which read the row, or those of one slot, which read the slot's pages. Each of
 the M queries sees its own range of columns, `first .. limit - 1`. A block has BLOCK columns. The
 live blocks of a group are those from the first to the last that some query sees. Each block is
-copied from the chip's memory (HBM) while the previous one is computed. Of the last block only the
-PIECEs with visible columns are copied. The kernel over rows runs first and returns softmax parts
-(`row_body.py`). The kernel over pages continues from these parts, returns the attention, and writes
-the step's new columns in place (`page_body.py`).
+copied from the chip's memory (HBM) while the previous one is computed. The last block is copied up
+to its last visible column only, rounded up to a multiple of PIECE columns. The kernel over rows
+runs first and returns softmax parts (`row_body.py`). The kernel over pages continues from these
+parts, returns the attention, and writes the step's new columns in place (`page_body.py`).
 
 Keys and values are side by side, [N, K, S, 2 * H]. One copy then fetches both, and heads of 64 fill
 the 128 lanes of a register. Letters beside those of `engine/shared_attention.py`: N groups, M

@@ -1,4 +1,4 @@
-"""The body of the kernel over the slots' pages, which also writes the step's new columns."""
+"""The body of the kernel that computes attention over the slots' pages and writes new columns."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -140,7 +140,10 @@ def _write(
 
 
 def _store(scratch: Scratch, group: jax.Array, head_dim: int) -> None:
-    """Divides a group's mix by its total, and writes the result to `scratch.result`."""
+    """Writes the attention of a group to `scratch.result`.
+
+    This is the group's weighted sums of values, divided by the sums of the weights.
+    """
     for stack in range(scratch.stacks.count):
         total = scratch.total[stack][:, :1]
         scratch.acc[stack] = scratch.acc[stack] / jnp.where(total > 0, total, 1.0)

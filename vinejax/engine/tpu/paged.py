@@ -34,13 +34,14 @@ class PagedStorage(Storage):
         return -(-columns // BLOCK) * BLOCK
 
     def slot_bytes(self, slots: int, width: int, column_bytes: int) -> int:
-        """The bytes per slot if all slots together have `min_pages` pages."""
+        """The bytes per slot of the smallest pool for `slots` slots (the function `min_pages`)."""
         return -(-column_bytes * BLOCK * min_pages(slots, width) // slots)
 
     def fitted(self, slots: int, width: int, room: int) -> "PagedStorage":
         """A pool for all columns of the slots, or a smaller one if `room` is too small.
 
-        The pool has at least `min_pages` pages, or as many as there is room for.
+        The size of a smaller pool is rounded down to one of a few sizes. But the pool has at least
+        as many pages as the function `min_pages` returns, if there is room for them.
         """
         room = room // BLOCK
         whole = slots * (width // BLOCK)
@@ -70,16 +71,17 @@ class PagedStorage(Storage):
         return PagedCache(pool, pages, cores, interpret=platform_of(new.mesh) == "cpu")
 
     def drain_rows(self, sizes: Sizes, slots: int) -> int:
-        """The number of all rows. None is left out, as a row that no slot reads costs nothing."""
+        """The number of all rows. No row is left out, as a row that no slot reads costs nothing."""
         return sizes.rows
 
     def drain_columns(self, sizes: Sizes, drain: Sizes) -> int:
         return 0
 
     def columns_read(self, seen: float, columns: int) -> float:
-        """The sum of `seen` and half a PIECE, but at most `columns`.
+        """The sum of `seen` and PIECE / 2, but at most `columns`.
 
-        Only whole PIECEs are read, so half a PIECE is read in excess on average.
+        Columns are read in pieces of PIECE columns, so on average PIECE / 2 invisible columns are
+        read, too.
         """
         return min(seen + PIECE / 2, columns)
 

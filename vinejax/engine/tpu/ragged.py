@@ -39,7 +39,7 @@ class RaggedAttention:
     """The attention of one decode step; layers with equal attention rules share schedules."""
 
     def __init__(self, step: DecodeStep, pages: Pages, cores: int, interpret: bool):
-        """`cores` is the number of a device's cores. `interpret` is a field of `KernelCall`."""
+        """`cores` counts a device's cores. With `interpret` the kernels run in an interpreter."""
         self._step, self._pages = step, pages
         self._cores, self._interpret = cores, interpret
         self._calls: dict[AttentionRule, LayerCalls] = {}

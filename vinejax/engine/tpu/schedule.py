@@ -38,9 +38,9 @@ class Schedule(NamedTuple):
 class PartShape(NamedTuple):
     """The layout of an array f32[.., lanes] that has the softmax part of one query per row.
 
-    The unnormalised mixes of the heads come first, one after the other. From lane `stats` on follow
-    the maxima of the heads, then their sums. The array has no axis of heads, because XLA would copy
-    an array with such an axis.
+    A lane is here an index of the last axis. The unnormalised mixes of the heads come first, one
+    after the other. From lane `stats` on follow the maxima of the heads, then their sums. The array
+    has no axis of heads, because XLA would copy an array with such an axis.
     """
 
     stats: int  # first lane of the maxima
@@ -76,8 +76,8 @@ class Grid(NamedTuple):
 def grid_for(num_groups: int, queries: int, heads: int, head_dim: int, cores: int) -> Grid:
     """The grid with the least padding for `num_groups` groups of `queries` queries.
 
-    `heads` are KV heads. Arrays have one row per query, and the queries of a step fill whole
-    registers.
+    `heads` is the number of KV heads. Arrays have one row per query, and in such an array the
+    queries of each step of the grid fill whole registers.
     """
     unit = SUBLANES // math.gcd(queries, SUBLANES)
     part = part_shape(heads, head_dim)
