@@ -7,7 +7,7 @@
 `extract_answer` differs from these: it takes only the last candidate, and none from the thinking;
 boxes or announced formulas joined by 'and' or commas are one list; `\\boxed 5` and `\\fbox{5}` are
 boxes, and an unclosed box counts unless it holds a word; formulas and numbers are taken whole,
-without a sign that is a minus ('3-5' gives 5); `####` counts only for GSM8K.
+but not with the minus of a difference ('3-5' gives 5); `####` counts only for GSM8K.
 """
 
 import re

@@ -302,7 +302,10 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
         return [] if worker.job is None else [(worker.job, Verdict(False, status))]
 
     def _remember(self, job: Job, verdict: Verdict) -> None:
-        """Cache the verdict, unless the job is long or had an error, which may not recur."""
+        """Cache the verdict on a job.
+
+        Jobs with long texts are not cached, nor are errors, because an error may not recur.
+        """
         if verdict.status == "error" or sum(map(characters_of, job[1:])) > LONGEST_CACHED:
             return
         self._verdicts[job] = verdict
@@ -313,7 +316,10 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
 def _end_all(
     live: list[WorkerProcess], dying: list[tuple[WorkerProcess, float]], pid: int, grace_s: float
 ) -> None:
-    """End every worker. Does nothing in a forked child, whose parent owns the workers."""
+    """End every worker in `live` and `dying`, if this process has the id `pid`.
+
+    Does nothing in any other process: that is a forked child, and its parent owns the workers.
+    """
     if os.getpid() != pid:
         return
     workers = [*live, *(worker for worker, _ in dying)]

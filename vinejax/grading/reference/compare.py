@@ -79,7 +79,7 @@ def equal_reference(predictions: list[str], golds: list[str]) -> bool:
 
 
 def cheap_reference(predictions: list[str], golds: list[str]) -> bool | None:
-    """The result of `equal_reference` if it needs no sympy, in microseconds; else None."""
+    """The result of `equal_reference` if it needs no sympy, else None. Takes only microseconds."""
     try:
         return _equal_lists(predictions, golds, _undecided)
     except (Undecided, RecursionError):

@@ -54,7 +54,7 @@ _FUNCTIONS = {name: getattr(sympy, name) for name in _FUNCTION_NAMES}
 
 
 class Refused(ValueError):
-    """Raised for text that is not a formula of the kinds above, or is too large."""
+    """Raised for text that is too large, or is not a formula of the kinds that `_Builder` knows."""
 
 
 def latex_to_text(latex: str) -> str:

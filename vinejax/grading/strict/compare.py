@@ -66,7 +66,10 @@ def equal_strict(prediction: str, gold: str) -> bool:
     from vinejax.grading.strict.matching import same_answer
 
     def same(x: str, y: str, thousands: bool = True) -> bool:
-        """Whether two cleaned answers are equal; with `thousands`, `1,000` in `x` is one number."""
+        """Whether two cleaned answers are equal.
+
+        In `y` a text such as `1,000` is always one number, and in `x` only with `thousands`.
+        """
         sides = reader.read_answer(x, thousands), reader.read_answer(y)
         return same_answer(*map(write_out_dots, sides))
 

@@ -248,7 +248,11 @@ def clean_answer(text: str) -> str:
 
 
 def _aside(match: re.Match[str]) -> str:
-    """Drop a number's repetition in words, or the brackets around a unit or `approximately`."""
+    """The text that replaces words in brackets behind a number, as in `5 (five)` and `5 (cm)`.
+
+    It is '' if the words repeat the number. A unit, or a word such as `approximately`, loses its
+    brackets. All other words stay as they are.
+    """
     said = quantities.spoken_number(match[1].strip(OPEN + CLOSE))
     if said is not None and said == numbers.read_rational(match.string[: match.start()].strip()):
         return ""

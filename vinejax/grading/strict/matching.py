@@ -205,7 +205,11 @@ def _relation(a: Node, b: Node) -> bool:
 
 
 def _names_others(name: Node, values: Node) -> bool:
-    """Whether `values`, such as `a = 1, b = 2`, has other names than the tuple `name`, `(x, y)`."""
+    """Whether the names in `values` are not the items of the tuple `name`.
+
+    For example, `a = 1, b = 2` has other names than the tuple `(x, y)`. False if `values` has no
+    names or `name` is no tuple.
+    """
     names = _named(values) if isinstance(values, Collection) else ()
     if not names or not isinstance(name, nodes.Sequence):
         return False
@@ -245,7 +249,12 @@ def _ratio(a: Node, b: Node) -> bool:
 
 
 def _is_clock(a: Node, b: Node) -> bool:
-    """Whether one node must be a time (8:05, 2:30 PM), or both look like times of day (8:15)."""
+    """Whether two nodes are to be compared as times of day, and not as proportions.
+
+    They are if one of them must be a time: it has a unit (2:30 PM), or a leading zero behind a
+    colon (8:05), which nobody writes in a proportion. A text such as 8:15 only looks like a time,
+    because it can also be the proportion 8 to 15; then both nodes must look like times.
+    """
     sources = [node.source.strip() for node in (a, b)]
     if any(isinstance(node, nodes.Ratio) and node.unit for node in (a, b)):
         return True

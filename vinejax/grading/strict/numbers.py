@@ -18,7 +18,7 @@ _BASE = re.compile(r"[{(]?([0-9A-Z.]+)[})]?_\{?(\d{1,2})\}?")
 
 
 def read_decimal(text: str) -> Fraction | None:
-    """The exact value of an integer or decimal, also `1e3`; None for other or very long texts."""
+    """The exact value of e.g. `12`, `0.5` or `1e3`; None for other texts and for very long ones."""
     if len(text) > MAX_DIGITS:
         return None
     match = _DECIMAL.fullmatch(text)
@@ -60,7 +60,10 @@ def same_number(a: Fraction, b: Fraction, a_text: str, b_text: str) -> bool:
 
 
 def _prints(value: Fraction, short: str, shown: str) -> bool:
-    """Whether float64 or float32 arithmetic may print the decimal `short` as `shown`."""
+    """Whether float64 or float32 arithmetic may print the decimal `short` as the decimal `shown`.
+
+    `value` is the exact value of `short`.
+    """
     digits, most = significant_digits(shown), significant_digits(short)
     if digits in (16, 17) and most <= 15 and rounds_to(value, shown):
         return True
@@ -72,9 +75,9 @@ def _prints(value: Fraction, short: str, shown: str) -> bool:
 def rounds_to(value: Fraction, shown: str) -> bool:
     """Whether `value` rounds to `shown`, a decimal of at least LONG_DECIMAL digits.
 
-    Shorter decimals are never approximations: 0.333 is not a third. With 16 or 17 digits, as in a
-    printed double, the relative error may be DOUBLE. From 16 digits on, the last digit may be off
-    by 1.
+    Shorter decimals are never approximations: 0.333 is not a third. From 16 digits on, the last
+    digit may be off by 1. With 16 or 17 digits, as in a printed double, it may be off by more, if
+    the relative error is at most DOUBLE.
     """
     exact, digits = read_decimal(shown), significant_digits(shown)
     if exact is None or digits < LONG_DECIMAL:

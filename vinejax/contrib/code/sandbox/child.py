@@ -63,9 +63,10 @@ def main():
 
 
 def readable_paths(library):
-    """The paths that a solution may read, as (files, folders, [folder to list]).
+    """The paths that a solution may use: (files to read, folders to read, folders only to list).
 
-    They belong to the standard library in the folder `library`. Installed packages are left out.
+    They belong to the standard library in the folder `library`, which is the only folder that may
+    only be listed. Installed packages are left out.
     """
     inside = [
         entry.path
@@ -132,7 +133,11 @@ def watch(process, watched, requests, deadline):
 
 
 def be_solution(files, parent, rules, library):
-    """Runs in the forked process: confines it, runs the message in it, and never returns."""
+    """Confines this process, which was forked for a solution, and runs the solution. Never returns.
+
+    `files` become the descriptors 0 to 2; the first has the message for `runner.py`. `parent` is
+    the id of the process that forked this one. `rules` and `library` go to `kernel.confine`.
+    """
     status = 1
     try:
         os.setsid()

@@ -85,8 +85,9 @@ def ruleset(files: Iterable[str], folders: Iterable[str], listed: Iterable[str])
 def confine(rules: int, needed: str) -> None:
     """Confines this process permanently. The process must have a single thread.
 
-    Root becomes a user who owns no file. `needed` is a folder that must stay readable. The process
-    is killed when the thread that forked it ends. Raises OSError if a call of the kernel fails.
+    `rules` is a descriptor from `ruleset`, and `needed` is a folder that must stay readable.
+    Root becomes a user who owns no file. The process is killed when the thread that forked it ends.
+    Raises OSError if a call of the kernel fails.
     """
     if os.geteuid() == 0:
         _drop_root(needed)

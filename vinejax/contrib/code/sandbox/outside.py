@@ -1,6 +1,7 @@
-"""Sandboxes that other software provides: a command before an interpreter, or a service.
+"""Sandboxes that other software provides: a command that starts an interpreter, or a service.
 
-Both run the text of `runner.py` as a program, which reads a message from its standard input.
+Both run the text of `runner.py` as a program. It reads a message from its standard input: a job,
+which is the solution with its limits, and the text that the solution reads as its own input.
 """
 
 import contextlib
@@ -27,13 +28,13 @@ SLACK_S = 30.0  # time that an answer may take beyond the limit of the program
 
 
 class Command:
-    """Runs each message with a command that ends in an interpreter, as 'bwrap ... python3' does."""
+    """Runs each message by a command, such as 'bwrap ... python3', that ends in an interpreter."""
 
     def __init__(self, command: Sequence[str]):
         self._command = [*command, "-s", "-S", "-B", "-c", PROGRAM]
 
     def run(self, message: bytes, limit_s: float) -> Outcome:
-        """The outcome of a message; at the end all processes of the command are killed."""
+        """The outcome of a message's job. At the end all processes of the command are killed."""
         with tempfile.TemporaryFile() as stdin:
             stdin.write(message)
             stdin.seek(0)
@@ -94,7 +95,10 @@ class Service:
         self._url, self._memory_mb = url, memory_mb
 
     def run(self, message: bytes, limit_s: float) -> Outcome:
-        """The outcome of a message. Raises ConfigError if the service gives no usable answer."""
+        """The outcome of the job in a message.
+
+        Raises ConfigError if the service gives no usable answer.
+        """
         payload = {
             "code": PROGRAM,
             "language": "python",

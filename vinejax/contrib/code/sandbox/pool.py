@@ -1,4 +1,7 @@
-"""A pool of processes that run `child.py` and fork a confined process per solution."""
+"""A pool of processes that run `child.py` and fork a confined process per solution.
+
+A message has a job for `runner.py` and the text that the solution reads as its own input.
+"""
 
 import contextlib
 import json
@@ -55,7 +58,7 @@ class Child:
             raise SandboxRefusal(answer["fatal"])
 
     def run(self, message: bytes, limit_s: float) -> Outcome:
-        """The outcome of a message. Raises EOFError or TimeoutError if the child fails."""
+        """The outcome of a message's job. Raises EOFError or TimeoutError if the child fails."""
         assert self._process.stdin
         try:
             self._process.stdin.write(b"%010d%010d" % (1000 * limit_s, len(message)) + message)
@@ -109,7 +112,10 @@ class Pool:
             self._idle.put(None)
 
     def run(self, message: bytes, limit_s: float) -> Outcome:
-        """The outcome of a message in an idle child. Raises SandboxRefusal if no child starts."""
+        """The outcome of the job in a message, which an idle child runs.
+
+        Raises SandboxRefusal if no child starts.
+        """
         child = self._idle.get()
         try:
             child = child or Child()

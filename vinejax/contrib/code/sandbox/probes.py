@@ -46,7 +46,8 @@ print(json.dumps(seen))
 def first_success(run: Callable[..., Outcome], memory_mb: int, is_kernel: bool) -> str:
     """A description of the first harm that a program in the sandbox could do; '' if none.
 
-    The failure of a harmless program is described, too. A fork counts as harm only if `is_kernel`.
+    The failure of a harmless program is described, too. `is_kernel` says whether the sandbox is
+    'kernel', the only one in which a fork counts as harm.
     """
     plain = run("print(6 * 7)")
     if plain.out.split() != ["42"] or plain.status != "ok":

@@ -36,7 +36,8 @@ _FAILURES = (ArithmeticError, ValueError, TypeError, KeyError, RecursionError)
 def _readings(a: Tree, b: Tree) -> Iterator[frozenset[str]]:
     """Yields the sets to try as `counted` of `Evaluator`.
 
-    The first set has all notations that occur in the trees. The proper subsets of this set follow.
+    The first set has those of "deg", "pct" and "log" that occur in the trees. The proper subsets of
+    this set follow.
     """
     present = set()
     for node in itertools.chain(nodes_of(a), nodes_of(b)):
@@ -168,8 +169,9 @@ def _points(names: list[str]) -> Iterator[dict[str, Fraction]]:
 def _sample(
     a: Tree, b: Tree, names: list[str], counted: frozenset[str], bits: int
 ) -> tuple[list[tuple[Any, Any]], int]:
-    """Pairs of values of both trees at several points, and the largest `span` of `Evaluator`.
+    """The values of both trees at several points, as pairs, and the largest `span` that occurred.
 
+    `names` are the variables of the trees; `Evaluator` explains `counted`, `bits` and `span`.
     The points are those where both values are real, or all points if those are too few or a tree
     has the unit i. Raises Undefined if too few points have values.
     """
@@ -213,7 +215,10 @@ def _fraction(value: evaluate.Value, places: int) -> Fraction:
 
 
 def as_rational(tree: Tree) -> trees.Number | None:
-    """The rational number that equals the tree everywhere; None if there is none or it is long."""
+    """The rational number that equals the tree at all points.
+
+    None if there is no such number, or if it has more than MAX_WRITTEN bits.
+    """
     names = sorted(variables(tree))
     try:
         values = [

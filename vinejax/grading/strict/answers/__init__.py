@@ -1,5 +1,5 @@
 """Answers: `nodes.py` defines their kinds, `reader.py` reads them from cleaned text.
 
-The reader or the comparison also uses the other files: matrices, measures, relations, sets of real
-numbers, and lists with dots.
+Each of the remaining files serves the reader or the comparison of answers. They are about matrices,
+measures, relations, conditions, sets of real numbers, and lists with dots.
 """

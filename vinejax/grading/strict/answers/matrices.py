@@ -134,8 +134,8 @@ def _formulas(node: Node | None) -> Cells | None:
 def _product(s: str, at: int, grids: list[Cells | None]) -> tuple[Cells | None, int]:
     """The product of the adjacent matrices from `s[at]` on, and the index in `s` behind them.
 
-    In `s` a mark with an index into `grids` stands for each matrix. The product is None if it does
-    not exist or is too large.
+    In `s` each matrix is written as a mark with its index in `grids`. The product is None if it
+    does not exist or is too large.
     """
     result: Cells | None = None
     while factor := _FACTOR.match(s, at):

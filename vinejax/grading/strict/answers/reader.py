@@ -281,7 +281,11 @@ def _said(s: str) -> Node:
 
 
 def _splits(s: str, unit: re.Match[str] | None) -> list[tuple[str, str, str]]:
-    """Ways to split a text into (words before, formula, words after), the most likely first."""
+    """Ways to split a text into (words before, formula, words after), the most likely first.
+
+    `unit` is the match of the text as a `body` with words after it (group `unit`), if it has this
+    form.
+    """
     before = _PREFIX.fullmatch(s)
     if words.changes_meaning(s) or before and words.CHANGES_NEXT.search(before[1].casefold()):
         return [("", s, "")]

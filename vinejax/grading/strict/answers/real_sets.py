@@ -52,7 +52,8 @@ def subject_of(node: Node) -> str:
 def _subjects(side: Node, ops: tuple[str, ...]) -> set[str]:
     """The variables in one side of a relation with the operators `ops`.
 
-    If the side names one quantity, such as `f(2)`, the text of the side is returned instead.
+    If the side only names a quantity, such as `f(2)` or `|x|`, the set has the text of the side
+    instead. But in a single inequality such as `|x| < 3`, the side `|x|` has the variable x.
     """
     if not isinstance(side, nodes.Formula):
         return {side.source}
@@ -226,7 +227,10 @@ def _merge(spans: list[_Span]) -> list[_Span]:
 
 
 def _common(parts: list[list[Sequence]]) -> list[Sequence] | None:
-    """The intersection of one or more sets; None if one of several has an end that is no number."""
+    """The intersection of several sets, or the set itself if there is only one.
+
+    None if there are several, and an end of an interval in one of them is no number.
+    """
     if len(parts) == 1:
         return parts[0]
     shared = [_Span((-math.inf, True), (math.inf, False), _ALL)]
@@ -239,7 +243,10 @@ def _common(parts: list[list[Sequence]]) -> list[Sequence] | None:
 
 
 def _difference(base: list[Sequence], removed: list[Sequence]) -> list[Sequence] | None:
-    """`base` without `removed`; None if an end is no number, unless an interval loses one point."""
+    """`base` without `removed`.
+
+    None if an end is no number, unless `base` is one interval and `removed` a single point.
+    """
     gaps = _spans(removed)
     if gaps is None or _spans(base) is None:
         if len(base) != 1 or len(removed) != 1 or removed[0].items[0] is not removed[0].items[1]:

@@ -131,9 +131,10 @@ def _part(match: re.Match[str]) -> str:
 
 
 def _times(factor: str, match: re.Match[str]) -> str:
-    """The text that replaces a matched word: `factor`, and the braces that the word leaves open.
+    """The text that replaces a match of a word: `factor`, and a brace that has no partner in it.
 
-    For example, `\\text{million years}` becomes the factor and `\\text{years}`.
+    For example, the match in `5\\text{million years}` has only the opening brace, so the result is
+    the factor and `\\text{`, which belongs to the rest `years}`.
     """
     opened = match["open"].strip(" ~,;\\\n\t")
     if "{" in opened:
@@ -142,12 +143,15 @@ def _times(factor: str, match: re.Match[str]) -> str:
 
 
 def _power(match: re.Match[str]) -> str:
-    """Rewrite `5 squared` as `5^{2}`; a closing brace stays unless the match also opens it."""
+    """Rewrite `5 squared` as `5^{2}`; a closing brace stays if it was opened before the match."""
     return match["base"] + _POWERS[match["word"]] + ("" if match["open"] else match["close"] or "")
 
 
 def _minus(match: re.Match[str]) -> str:
-    """Rewrite `negative 5` as `-5`; an opening `\\text{` stays unless its brace closes at once."""
+    """Rewrite `negative 5` as `-5`.
+
+    Likewise `\\text{negative} 5` becomes `-5`, and `\\text{negative 5}` becomes `\\text{-5}`.
+    """
     if match["close"] and not match["open"]:
         return match.group()
     opened = "" if match["close"] else match["open"] or ""
@@ -155,7 +159,7 @@ def _minus(match: re.Match[str]) -> str:
 
 
 def _without_ending(match: re.Match[str]) -> str:
-    """Drop the ending of `3rd`, with braces around it; the wrong ending of `3th` stays."""
+    """Drop the ending of `3rd` and braces around the ending; the wrong ending of `3th` stays."""
     digits = re.search(r"\d+$", match.string[max(0, match.start() - 4) : match.start()])
     number = int(digits.group()) if digits else 0
     last = 0 if number % 100 in (11, 12, 13) else number % 10

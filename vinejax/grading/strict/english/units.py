@@ -1,4 +1,4 @@
-"""Compares units of measure, and the other words beside a number."""
+"""Compares the words beside numbers: units of measure, and words such as `ways` and `north`."""
 
 import re
 

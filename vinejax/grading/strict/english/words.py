@@ -92,7 +92,7 @@ def is_word(run: str) -> bool:
 
 
 def mark_words(s: str) -> str:
-    """Put words in OPEN..CLOSE, take mathematics out of `\\text`, and mark `and` and `or`."""
+    """Put words in OPEN..CLOSE, drop `\\text` around mathematics, write AND and OR (`marks.py`)."""
     s = re.sub(r"\{\s*(and|or)\s*\}", lambda m: f" {_JOINERS[m[1]]} ", s)
     merged = _HYPHEN.sub("-", _RUN.sub(_mark_one, s))
     merged = re.sub(rf"{CLOSE}\s*{OPEN}", " ", merged)
