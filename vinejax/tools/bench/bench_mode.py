@@ -56,10 +56,10 @@ RANKED_K = (1, 3, 9)  # a prediction is the mean return of so many continuations
 
 
 def credit_bench(cfg: Config, path: str | os.PathLike) -> BenchResult:
-    """Measures the estimators of `bench.estimators` and writes `<workdir>/credit/bench.json`.
+    """Measures the estimators in setting `bench.estimators`; writes `<workdir>/credit/bench.json`.
 
     The policy is that of the workdir's newest checkpoint, or the run's start if there is none. If
-    the workdir has a `metrics.jsonl`, its report is made again and shows the record. Raises
+    the workdir has a `metrics.jsonl`, its report is made again and shows the results. Raises
     ConfigError if an estimator cannot be measured, or if there are too few reference solutions.
     """
     if isinstance(load_task(cfg.data), MultiTurn):
@@ -102,8 +102,8 @@ def with_open_choices(applied: Config, as_set: Config) -> Config:
 def chosen_estimators(cfg: Config, has_critic: bool) -> dict[str, Config]:
     """Maps the estimators in `bench.estimators` to their configurations.
 
-    If this setting is empty, the result has all estimators that can be measured. In that case 'run'
-    is left out if another estimator has an equal Config.
+    If this setting is empty, the result has all estimators that can be measured. In that case
+    'run', the run's own configuration, is left out if another estimator's configuration is equal.
     """
     configs = {}
     for name in BenchConfig.of(cfg).estimators or ESTIMATORS:
@@ -220,11 +220,11 @@ def measure_values(
 def measure_ranking(
     parts: FixedParts, solutions: MeasuredSolutions
 ) -> tuple[dict[str, RankingScores], dict[str, float]]:
-    """Maps sources of predicted values to the scores of their rankings; also returns counts.
+    """Maps sources of predicted values to the scores of their rankings of next steps.
 
-    The sources are few continuations and, in a run with a critic, the critic's values. The counts
-    are the numbers of states in `NextSteps`. They include 'margin', the largest difference of two
-    true values that counts as a tie, which is about two standard errors of a true value.
+    The sources are few continuations and, in a run with a critic, the critic's values. A second
+    dict has the numbers of states in `NextSteps` and, if there are choices, 'margin': the largest
+    difference of two true values that counts as a tie, about two standard errors of a true value.
     """
     session, cfg = parts.session, parts.session.cfg
     sampler = parts.sampler(cfg, 0)

@@ -103,7 +103,10 @@ class FixedParts(NamedTuple):
         return passes_for(cfg, cfg.ppo.minibatch, self.session.mesh)
 
     def batch(self, cfg: Config, episodes: list[Episode], rows: int) -> Batch:
-        """The episodes as a batch whose rows are as long as in training."""
+        """The episodes as a batch whose rows are as long as in training.
+
+        The batch is padded with empty rows to a multiple of `rows` rows.
+        """
         context, is_packed = self.session.model.cfg.context, self.passes(cfg).packed
         longest = packed_tokens(cfg, context, episodes) if is_packed else 0
         return collate(episodes, rows, longest)
@@ -141,7 +144,10 @@ class EstimatedCredit(NamedTuple):
 
 
 def estimator_config(cfg: Config, name: str) -> Config:
-    """The run's configuration with the fields and the method's choices of estimator `name`.
+    """The run's configuration, with the fields of estimator `name` in place of the run's.
+
+    A field with the value 'method' leaves a choice to the method; here the estimator's method has
+    made these choices.
 
     Raises ConfigError if there is no estimator of this name, or if the bench cannot measure its
     method, for instance because the method samples trees or has no advantages.
@@ -176,7 +182,10 @@ def estimator_config(cfg: Config, name: str) -> Config:
 
 
 def _plain(cfg: Config) -> Config:
-    """The run's configuration with method 'vineppo', and with defaults for all fields in SHARED."""
+    """The run's configuration with method 'vineppo', and with defaults for all fields in SHARED.
+
+    All estimators except 'run' start from it, so options of the run's own method do not reach them.
+    """
     defaults = Config()
     plain = {name: x for name, x in flatten(defaults) if {name, name.partition(".")[0]} & SHARED}
     sections = {name: section for name, section in cfg.sections.items() if name == "bench"}

@@ -13,7 +13,7 @@ we rescale every estimator such that the component of its mean along g is as lon
 
 With more solutions the error falls to the squared bias |E ĝ|²·|g|²/(E ĝ·g)² - 1. All means are
 over repeats. Because g is not known, we use two independent references g₁ and g₂ from equally many
-solutions, with |g|² ≈ g₁·g₂ and ĝ·g ≈ ĝ·(g₁ + g₂)/2. The noise of both has mean 0.
+solutions, with |g|² ≈ g₁·g₂ and ĝ·g ≈ ĝ·(g₁ + g₂)/2. Both approximations are unbiased.
 """
 
 import dataclasses

@@ -50,7 +50,7 @@ class MeasuredRepeats:
 
 
 class MeasuredSolutions(NamedTuple):
-    """The solutions of the first repeat, and means over the solutions of all repeats."""
+    """The solutions of the first repeat, and costs of a solution as means over all repeats."""
 
     episodes: list[Episode]  # the first repeat's
     tokens: float  # decoded tokens per solution

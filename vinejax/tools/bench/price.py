@@ -42,8 +42,9 @@ def training_seconds(parts: FixedParts, cfg: Config, episodes: list[Episode]) ->
     """Median seconds of one iteration's training on the episodes, without compiling.
 
     Training computes log-probabilities by the policy and, if the method reads them, by the
-    reference model; then come `ppo.epochs` epochs of updates. `parts` keep the old policy. Other
-    arrays that a loss may read are zeros here, because the time does not depend on their values.
+    reference model; then come `ppo.epochs` epochs of updates. The updated weights are discarded,
+    so the policy in `parts` does not change. Advantages and further arrays that a loss may read are
+    zeros here, because the time does not depend on their values.
     """
     method = method_of(cfg)
 
@@ -63,7 +64,7 @@ def critic_training_seconds(parts: FixedParts, cfg: Config, episodes: list[Episo
 
     Training is `ppo.epochs` epochs of updates on the policy's minibatches. Computing the critic's
     values is not included. The targets here are the critic's own values, because the time does not
-    depend on the targets. `parts` keep the old critic.
+    depend on the targets. The updated weights are discarded, so the critic in `parts` is unchanged.
     """
     assert parts.critic is not None
     batch = parts.batch(cfg, episodes, cfg.ppo.minibatch)

@@ -28,7 +28,8 @@ class ResultRow:
 
     The cost to reach a given error is proportional to error times tokens, or error times seconds,
     if errors have no bias and fall as 1 / solutions. A cost here is this product divided by that of
-    the baseline. `error_ratio` and both costs are None if the baseline is not measured.
+    the baseline, estimator 'rloo'. `error_ratio` and both costs are None if the baseline is not
+    measured.
     """
 
     gradient: GradientError

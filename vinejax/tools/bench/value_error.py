@@ -88,7 +88,7 @@ def value_scores(
 ) -> ValueScores:
     """Errors of predicted values, with 95% bootstrap intervals over problems.
 
-        mae           = mean |d|            mae of V ≤ E[mae] ≤ mae of V + `truth_error`
+        mae           = mean |d|            m ≤ E[mae] ≤ m + `truth_error` with m = mean |v - V|
         bias          = mean d
         squared_error = mean (d² - Var(t))  unbiased for the mean of (v - V)²; can be negative
         truth_error   = √mean Var(t)
@@ -153,11 +153,13 @@ def calibration(predicted: np.ndarray, truth: np.ndarray) -> list[CalibrationBin
 
 
 def rank_correlation(a: np.ndarray, b: np.ndarray) -> Statistic:
-    """A function from weights of states, f64[S], to Spearman's rank correlation of `a` and `b` [S].
+    """Returns a function of weights w, f64[S]: the rank correlation of `a` and `b` [S] under w.
 
-        ρ = Σ (x - x̄)(y - ȳ) / √(Σ (x - x̄)² · Σ (y - ȳ)²)    x, y: ranks of a and b
+        ρ = Σ w (x - x̄)(y - ȳ) / √(Σ w (x - x̄)² · Σ w (y - ȳ)²)    x, y: ranks of a and b
 
-    Equal values have the mean of their ranks. The result is None if all x or all y are equal.
+    State s counts w_s times, as in a bootstrap draw, also in the ranks and in their means x̄ and ȳ.
+    With w = 1 this is Spearman's ρ. Equal values have the mean of their ranks. The function returns
+    None if, among the states with w > 0, all x or all y are equal, or if there is no such state.
     """
     numbers = [np.unique(x, return_inverse=True)[1] for x in (a, b)]
 

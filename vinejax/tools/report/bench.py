@@ -231,7 +231,7 @@ def _facts(record: JsonObject, estimators: Sequence[EstimatorRow]) -> dict[str, 
     """Maps names of facts to texts for the sentences above the figures; '' for an unknown fact.
 
     'repeats' is the largest number of repeats of an estimator. 'fewer' lists the estimators with
-    fewer repeats, as in 'exact in 4'.
+    fewer repeats, each with its number of repeats, as in 'exact in 4'.
     """
     policy = record.get("policy")
     repeats = {e.name: m.value for e in estimators if (m := e.measures.get(REPEATS)) is not None}
@@ -354,7 +354,11 @@ def _calibration(name: str, points: Sequence[tuple[float, float, float]]) -> Cal
 
 
 def _ranking(raw: object) -> tuple[list[Panel], str]:
-    """The panels of the ranking, and a note with the numbers of states and of next steps."""
+    """The panels of the ranking of next steps, and a note with the numbers of states and steps.
+
+    Next steps are the different steps that the policy could take at one state. The credit bench
+    measures how well predicted values rank them.
+    """
     rows = {
         formats.clip(name, 40).text: scores
         for name, scores in list(_mapping(raw).items())[:MAX_ROWS]

@@ -62,7 +62,7 @@ class Headline(NamedTuple):
 
 
 class Script(NamedTuple):
-    """An inline script and its digest; the page's policy allows only a script of this digest."""
+    """An inline script and its digest, by which the page's Content-Security-Policy allows it."""
 
     code: Markup
     digest: str
@@ -83,8 +83,8 @@ def build_report(workdir: str | os.PathLike) -> epath.Path:
 def render_page(run: RunRecords) -> str:
     """The page of a run as HTML.
 
-    The page shows its episodes with the first of LIMITS with which it fits `MAX_BYTES`, or else
-    with the last.
+    LIMITS are limits of how much of the episodes is shown, from wide to tight. The page uses the
+    first with which it is not larger than `MAX_BYTES`, or else the last.
     """
     template = environment().get_template("report.html.j2")
     time = timing.time_chart(run.records)

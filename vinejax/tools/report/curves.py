@@ -243,7 +243,7 @@ def column_groups(positions: list[Place]) -> list[list[Place]]:
 
 
 def _thin(points: list[CurveMark], columns: Sequence[Sequence[float]]) -> list[CurveMark]:
-    """Merges the points of each column of positions into one; a single point does not change."""
+    """Merges all points of a column of positions into one; a column's only point is not changed."""
     by_position = {p.first: p for p in points}
     merged = []
     for group in columns:

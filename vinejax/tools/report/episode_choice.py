@@ -3,7 +3,7 @@
 The largest advantages among some hundred solutions are mostly due to chance. With K = 9
 continuations per state an advantage has a standard error of about 0.2, and the largest of a
 thousand errors is three or four times as large. So the report begins with solutions of different
-problems whose credit is significant and whose continuations were kept.
+problems whose credit is significant and whose continuations were kept in the run's files.
 """
 
 from collections import Counter
@@ -20,10 +20,12 @@ MAX_OPEN = 3  # maximum number of solutions per iteration that the report shows 
 def choose_episodes(episodes: list[JsonObject], count: int) -> list[JsonObject]:
     """At most `count` of the episodes, in the order in which the report shows them.
 
-    An episode's rank is its `rows.certainty_of` or, if values have no standard errors, the range of
-    its advantages. First come the best episodes of all problems, then the second best, and so on;
-    repeated solutions of a problem come last. Up to half of the places are for episodes whose
-    continuations were kept, and the report begins with these.
+    Episodes are ranked by `rows.certainty_of` or, if values have no standard errors, by their
+    largest advantage minus their smallest. In the order of preference, the best episode of each
+    problem comes before the second best of each, and so on; repeated solutions of a problem come
+    last. Up to half of the places are reserved for episodes whose continuations were kept in the
+    run's files. The result has all chosen episodes with kept continuations first, then the others,
+    both in the order of preference.
     """
     ranked = sorted(
         episodes,
@@ -48,10 +50,11 @@ def choose_episodes(episodes: list[JsonObject], count: int) -> list[JsonObject]:
 
 
 def count_open(episodes: list[JsonObject]) -> int:
-    """The number of chosen episodes, from the first on, that the report shows expanded.
+    """How many of the chosen `episodes`, counted from the first, the report shows expanded.
 
-    The number is at most MAX_OPEN. If values have standard errors, it is the number of episodes
-    with kept continuations and a `rows.certainty_of` of at least CERTAIN, but at least one.
+    If values have standard errors, this is the number of episodes whose continuations were kept and
+    whose `rows.certainty_of` is at least CERTAIN, but at least 1 and at most MAX_OPEN. Without
+    standard errors it is MAX_OPEN, or the number of episodes if that is smaller.
     """
     if not any(map(rows.certainty_of, episodes)):
         return min(MAX_OPEN, len(episodes))

@@ -78,15 +78,17 @@ def probability_of_improvement(x: Scores, y: Scores) -> float:
 def improvement_interval(x: Scores, y: Scores) -> IntervalEstimate:
     """The probability of improvement, with an interval whose width is never 0.
 
-    For one task it is Newcombe's interval, which contains every θ that is at most 1.96 standard
-    errors away from the estimate. The squared standard error is computed from θ:
+    For one task, with N runs of x and K runs of y, it is Newcombe's interval. It contains every
+    possible probability θ that is at most 1.96 standard errors away from the estimate. The squared
+    standard error is computed from θ, not from the estimate:
 
         θ (1 - θ) / (N K) · (1 + ((N + K) / 2 - 1) · ((1 - θ) / (2 - θ) + θ / (1 + θ)))
 
     For M tasks, the distance of an end from the mean is the root of the sum of the tasks' squared
     distances, divided by M (Zou and Donner 2008). Source: Newcombe 2006, "Confidence intervals for
     an effect size measure based on the Mann-Whitney statistic", part 2, method 5. In simulations of
-    three to ten runs the interval contained θ in 90% to 97% of cases, for θ from 0.5 to 0.99.
+    three to ten runs the interval contained the true θ in 90% to 97% of cases, for θ from 0.5 to
+    0.99.
     rliable uses a bootstrap, whose interval is a single point if every run of x is better than
     every run of y. Raises ValueError in the cases of `probability_of_improvement`.
     """
@@ -103,7 +105,7 @@ def improvement_interval(x: Scores, y: Scores) -> IntervalEstimate:
 
 
 def _newcombe(theta: float, n: int, k: int) -> tuple[float, float]:
-    """Newcombe's interval around theta, for one task with n and k runs."""
+    """Newcombe's interval around the estimate `theta`, for one task with n and k runs."""
 
     def excess(candidate: float) -> float:
         spread = (1 - candidate) / (2 - candidate) + candidate / (1 + candidate)

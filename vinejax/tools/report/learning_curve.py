@@ -73,7 +73,7 @@ def accuracy_at(x: Sequence[float], accuracy: Sequence[float], at: float) -> flo
 def aligned(
     x: Sequence[Sequence[float]], accuracy: Sequence[Sequence[float]]
 ) -> list[tuple[float, list[float]]]:
-    """For the n-th evaluation of all runs, the median position and the runs' accuracies.
+    """For each n, the median position of the runs' n-th evaluations, and the accuracy of each run.
 
     The list ends with the last evaluation of the run that has the fewest evaluations. `x` are the
     positions, and `accuracy` the accuracies, of each run's evaluations.

@@ -72,7 +72,10 @@ def read_steps(episode: JsonObject) -> list[StepRow]:
 
 
 def failed_test_of(episode: JsonObject) -> list[tuple[str, object]]:
-    """Names and values of the parts of the test that a program failed; [] if none is recorded."""
+    """The test that a program failed, as (name, value) of its input, its expected output and so on.
+
+    The list is empty if the episode has no record of such a test.
+    """
     failed = episode.get("failed_test")
     return list(failed.items()) if isinstance(failed, dict) else []
 

@@ -36,7 +36,10 @@ class TimeChart(NamedTuple):
 
 
 def time_chart(records: list[Record]) -> TimeChart | None:
-    """The chart of mean seconds per phase and group of iterations; None if no phase was timed."""
+    """The chart of seconds per iteration and phase; None if no phase was timed.
+
+    In a long run a bar has the means of one group of iterations (`curves.column_groups`).
+    """
     rows = {r.position: _seconds(r) for r in records if r.stage == "train"}
     rows = {position: seconds for position, seconds in rows.items() if any(seconds)}
     if not rows:

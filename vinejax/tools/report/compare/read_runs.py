@@ -77,7 +77,10 @@ def _read_run(folder: epath.Path, name: str) -> ComparedRun:
 
 
 def _rewards(file: epath.Path) -> dict[str, list[float]] | None:
-    """Maps problems to their samples' rewards, or None. Raises UserError for a damaged file."""
+    """Maps problems to their samples' rewards; None if the file does not exist or is empty.
+
+    Raises UserError for a damaged file.
+    """
     if not file.exists():
         return None
     rewards: dict[str, list[float]] = {}

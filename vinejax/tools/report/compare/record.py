@@ -47,7 +47,8 @@ def _group(group: RunGroup) -> dict[str, Any]:
 def _pair(first: RunGroup, second: RunGroup) -> dict[str, Any]:
     """Compares two groups by test accuracy and, on each axis, by validation accuracy.
 
-    The place of the comparison on an axis is where the first run of the two groups ends.
+    An axis is the number of episodes, tokens or seconds. The groups are compared at the largest
+    number that all runs of both groups have reached by their last evaluations.
     """
     rows = []
     for axis in AXES:
@@ -61,7 +62,10 @@ def _pair(first: RunGroup, second: RunGroup) -> dict[str, Any]:
 
 
 def _scores_at(group: RunGroup, axis: str, at: float) -> list[float]:
-    """Validation accuracy of each run at the place `at` of an axis, interpolated linearly."""
+    """Validation accuracy of each run after `at` episodes, tokens or seconds (`axis`).
+
+    It is interpolated linearly between two evaluations.
+    """
     return [
         accuracy_at(
             [getattr(point, axis) for point in run.curve],
@@ -98,6 +102,7 @@ def _paired(first: RunGroup, second: RunGroup) -> dict[str, Any]:
     """The fields `paired` and `has_other_problems` of a pair of groups.
 
     `paired` compares the groups' rewards problem by problem, if the test problems are the same.
+    `has_other_problems` tells whether the groups were tested on different problems.
     """
     if first.rewards is None or second.rewards is None:
         return {"paired": None, "has_other_problems": False}

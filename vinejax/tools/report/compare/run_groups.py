@@ -40,7 +40,7 @@ class RunGroup(NamedTuple):
         return statistics.median(getattr(run.curve[-1], axis) for run in self.runs)
 
     def end(self, axis: str) -> float:
-        """The smallest place on an axis at which a run of the group has its last evaluation."""
+        """The fewest episodes, tokens or seconds (`axis`) at the last evaluation of any run."""
         return min(getattr(run.curve[-1], axis) for run in self.runs)
 
     def curve(self, axis: str) -> list[CurvePoint]:

@@ -1,4 +1,4 @@
-"""Finds problems that several runs have sampled, and draws a solution of each run."""
+"""Finds problems that several runs have sampled, and makes a figure of a solution of each run."""
 
 import itertools
 import statistics
