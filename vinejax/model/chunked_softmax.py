@@ -26,8 +26,9 @@ tokens, ∂W would be the sum. In most updates ∂W is larger than ∂x, because
 than columns. Matrix products have operands in the dtype of x and W, and accumulate in float32. All
 other arithmetic is in float32.
 
-`token_logprobs.py` calls both functions on every device of a mesh. Where the axis `tensor` splits
-the columns, the four numbers of its devices are joined like those of chunks.
+`token_logprobs.py` calls `chunked_softmax` (the forward pass) and `chunked_gradient` (the backward
+pass) on every device of a mesh. Where the mesh axis `tensor` splits the columns, the four numbers
+of its devices are joined like those of chunks.
 """
 
 import dataclasses

@@ -322,8 +322,8 @@ class Decoder:
         """Apply one layer, given by its unstacked parameters, and return the results of `Block`.
 
         `facts` is the number of the layer or, if the number is a tracer, the layer's row of the
-        stacked facts. `attend` must apply the window of the layer, `score_scale` and
-        `attention_softcap`.
+        stacked facts. `attend` must apply three properties of the architecture: the layer's window,
+        `score_scale` and `attention_softcap`.
         """
         if isinstance(facts, int):
             facts = self.cfg.layer_facts(facts)
@@ -392,8 +392,8 @@ class Decoder:
     ) -> tuple[str, jax.Array]:
         """(kind of attention for whole sequences, result of `attention.visibility_for`).
 
-        If windows differ between layers, the result is a mask without a window, to which `hidden`
-        adds the window of each layer.
+        If windows differ between layers, the second result is a mask that ignores windows. In each
+        layer, the method `hidden` then limits this mask to the layer's window.
         """
         cfg, kind = self.cfg, "xla"
         if not cfg.is_mixed:

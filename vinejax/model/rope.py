@@ -22,9 +22,9 @@ BY_LENGTH = ("dynamic", "longrope")
 class Rope:
     """The parameters of RoPE, with the names and meanings of Hugging Face's `rope_parameters`.
 
-    For a kind in BY_LENGTH, `max_position_embeddings` is the checkpoint's value, while
-    `DecoderConfig.context` is at most `original_max_position_embeddings`. For any other kind,
-    `max_position_embeddings` is 0.
+    The frequencies of the kinds in BY_LENGTH change with the length of a sequence. For these kinds,
+    `max_position_embeddings` is the checkpoint's value, while `DecoderConfig.context` is at most
+    `original_max_position_embeddings`. For any other kind, `max_position_embeddings` is 0.
     """
 
     rope_type: str = "default"

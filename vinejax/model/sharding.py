@@ -156,8 +156,9 @@ def _names(entry: Axis) -> tuple[str, ...]:
 def spec_for(path: tuple[Any, ...], shape: tuple[int, ...], mesh: AnyMesh) -> P:
     """The entry of PARAM_SPECS for a parameter, without mesh axes that its shape does not allow.
 
-    So `tensor` does not split KV heads or a vocabulary whose size `tensor` does not divide. If
-    `tensor` and `fsdp` cannot both split an axis, `fsdp` splits the last axis.
+    So `tensor` does not split KV heads or a vocabulary whose size `tensor` does not divide. If the
+    entry splits one axis over both `tensor` and `fsdp`, but the size of this axis does not allow
+    `fsdp`, then `fsdp` splits the last axis instead.
     """
     entry = table_spec(path)
     spec = drop_uneven_axes(entry, shape, mesh)
@@ -183,9 +184,10 @@ def placed_shapes(mesh: AnyMesh, shapes: Params, dtype: str | None = None) -> Pa
 
 
 def place_params(mesh: Mesh, params: Params) -> Params:
-    """The parameters, laid out by PARAM_SPECS unless all of them are on this mesh already.
+    """The parameters, laid out over the mesh by PARAM_SPECS.
 
-    If all arrays are NumPy arrays, they stay on the host.
+    The result is `params` itself if each array is on this mesh already, or is a NumPy array, which
+    then stays on the host.
     """
 
     def is_there(x: object) -> bool:
@@ -246,8 +248,9 @@ def on_shards(mesh: Mesh, function: Callable, in_specs: tuple, out_specs: tuple 
 def sum_over_rows(part: jax.Array, spec: P) -> jax.Array:
     """The gradient of a weight, summed over all rows, inside a `shard_map` that splits rows.
 
-    `part` is the sum over this device's rows, for its part of the weight on mesh axis `tensor`.
-    `spec` is the layout of the weight. The result is split over `fsdp` as the weight is.
+    `part` is the gradient summed over this device's rows only, for the part of the weight that the
+    mesh axis `tensor` gives to this device. `spec` is the layout of the weight. The result is split
+    over `fsdp` as the weight is.
     """
     axes = [i for i, entry in enumerate(spec) if "fsdp" in _names(entry)]
     if not axes:
@@ -259,9 +262,10 @@ def sum_over_rows(part: jax.Array, spec: P) -> jax.Array:
 def constrain_with_gradient(
     x: jax.Array, mesh: Mesh | None, axes: Axes, *gradient_axes: Axes
 ) -> jax.Array:
-    """x laid out by `axes`, while the gradient for x gets the layouts `gradient_axes` in turn.
+    """x laid out by `axes`; its gradient gets each of the layouts `gradient_axes`, in this order.
 
-    With `constrain`, the gradient would also be laid out by `axes`, and so would be gathered.
+    With `constrain`, the layout `axes` would apply to the gradient too. If x is gathered, this
+    would gather the gradient without need.
     """
     if mesh is None or mesh.size == 1:
         return x

@@ -98,7 +98,8 @@ def param_sources(model: Decoder) -> dict[ParamPath, Source]:
 def _matrix_axes(path: ParamPath, rank: int) -> tuple[slice, slice]:
     """(axes of a parameter that become rows of a matrix, axes that become columns).
 
-    The matrix is the parameter's form in a checkpoint. For a vector, the second slice is empty.
+    `rank` is the parameter's number of axes without L. The matrix is the parameter's form in a
+    checkpoint. For a vector, the second slice is empty.
     """
     if path == EMBED:
         return slice(0, 1), slice(1, 2)
@@ -141,7 +142,11 @@ def read_part(
     index: Index,
     out: np.ndarray,
 ) -> None:
-    """Fill `out` with the part `index` of a parameter. `shape` does not include the axis L."""
+    """Fill `out` with the part `index` of the parameter `path`.
+
+    `source` says which rows of `tensor` hold the parameter. `shape` is the parameter's whole shape
+    without the axis L.
+    """
     rows, columns = _matrix_axes(path, len(shape))
     first, last = _flat_range(shape[rows], index[rows])
     left, right = _flat_range(shape[columns], index[columns])

@@ -171,7 +171,10 @@ def save_adapters(
 
 
 def _members(model: Decoder, layers: Params) -> dict[str, tuple[int, dict[str, int]]]:
-    """Torch module, with {} for the layer's number -> (number of rows, {projection: first row})."""
+    """Maps the name of each torch module to (its number of rows, {projection: its first row}).
+
+    In the name, as in those of `_module`, {} stands for the layer's number.
+    """
     modules: dict[str, tuple[int, dict[str, int]]] = {}
     sources = _sources(model, layers)
     for part, source in sorted(sources.items(), key=lambda pair: pair[1].start):

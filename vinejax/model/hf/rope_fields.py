@@ -62,7 +62,8 @@ def _parse_rope(
 ) -> Rope:
     """The RoPE that the JSON object `fields` describes. Raises ModelError as `read_ropes` does.
 
-    `defaults` has the values of three fields that `fields` may lack.
+    `defaults` has the values of rope_theta, partial_rotary_factor and
+    original_max_position_embeddings for an object `fields` without them.
     """
     kind = fields.get("rope_type") or fields.get("type") or "default"
     kind = "longrope" if kind == "su" else kind  # name of longrope in the first Phi-3 files

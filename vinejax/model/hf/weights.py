@@ -302,7 +302,7 @@ def _write_folder(
 class RewardModel(NamedTuple):
     """A model that computes a value V = norm(x)·kernel + bias of the text up to each token.
 
-    x is the last hidden state of the token.
+    x is the hidden state of the text's last token after the last layer.
     """
 
     model: Decoder

@@ -77,11 +77,11 @@ class Case:
 
 
 def open_case(cfg: Config) -> Case:
-    """Makes the case of a configuration whose field `topology` is set.
+    """Makes the case of a configuration, for the topology that its field `topology` names.
 
-    Raises ConfigError or ModelError if the topology is missing or unknown, if it has no row in
-    `meshes`, if the mesh does not fit the number of chips, of the model's heads or of rows in a
-    pass, or if the model's sizes are not known.
+    Raises ConfigError or ModelError if the field is empty or the topology unknown, if the topology
+    has no row in `meshes` and `mesh` is not set, if the mesh does not fit the number of chips, the
+    model's heads or the rows of a pass, or if the model's sizes are not known.
     """
     if not cfg.topology:
         names = ", ".join(cfg.meshes) or "such as 'v5e:16x16'"

@@ -59,7 +59,10 @@ def token_products(case: Case) -> list[tuple[int, int]]:
 
 
 def num_multiplied(case: Case, with_head: bool) -> int:
-    """Number of weights that a token is multiplied with, in all layers."""
+    """Number of weights by which a token is multiplied in all layers.
+
+    With `with_head`, the weights of the output matrix count too.
+    """
     cfg = case.model.cfg
     layers = cfg.num_layers * sum(a * b for a, b in token_products(case))
     return layers + (cfg.width * cfg.vocab_size if with_head else 0)
@@ -225,7 +228,7 @@ def program_costs(case: Case, phases: list[PlannedPhase]) -> dict[str, Cost]:
 
 
 class DecodeSteps(NamedTuple):
-    """The decode steps of a wave on one shard.
+    """The decode steps of one wave (one call of the engine) on one shard.
 
     Each tuple has one entry for each of the phase's `shapes`.
     """
@@ -240,13 +243,14 @@ def usable_slots(phase: PlannedPhase) -> int:
 
 
 def decode_steps(case: Case, phase: PlannedPhase) -> DecodeSteps:
-    """The decode steps of one wave, for each of `phase.shapes`.
+    """The decode steps of one wave (one call of the engine), for each of `phase.shapes`.
 
     The first shape has all slots; the later shapes, called drains, have fewer. All shards change to
-    a drain at the same step, when the slowest shard can, and stop when the last branch ends. We
-    assume that the lengths of branches are exponential, and that the step at which a shard can
-    change to a drain is normally distributed over shards. Tokens that are decoded a second time,
-    because a branch gave its pages to a longer branch, are not counted.
+    a drain at the same step, as soon as the remaining branches of each shard fit into its slots of
+    the drain. They stop when the last branch of all shards ends. We assume that the lengths of
+    branches are exponential, and that the step at which a shard can change to a drain is normally
+    distributed over shards. Tokens that are decoded a second time, because a branch gave its pages
+    to a longer branch, are not counted.
     """
     branches, mean = phase.branches / (case.shards * phase.waves), phase.tokens
     busy = min(usable_slots(phase.in_shape(0)), math.ceil(branches))
@@ -286,7 +290,8 @@ def calls_per_phase(case: Case, phase: PlannedPhase) -> dict[str, float]:
     """Maps programs to their numbers of calls in a phase of the engine.
 
     For decoding, steps are counted instead of calls: 'decode' has the number of steps with all
-    slots, 'drain' the number of steps with the slots of the first drain, and so on.
+    slots. Towards the end fewer slots are decoded: 'drain' has the number of steps with the first
+    smaller number of slots, 'drain 2' with the second, and so on.
     """
     trunks_per_shard = math.ceil(phase.trunks / case.shards)
     prefills = phase.waves * math.ceil(trunks_per_shard / phase.sizes.batch)
@@ -296,8 +301,9 @@ def calls_per_phase(case: Case, phase: PlannedPhase) -> dict[str, float]:
 
 
 def steps_until(mean: float, busy: int, left: int) -> float:
-    """Expected steps until `left` of `busy` branches remain, if lengths are exponential.
+    """Expected steps until `left` of `busy` branches remain, if their lengths are exponential.
 
-    While n branches remain, the next end of a branch comes after `mean` / n steps on average.
+    `mean` is the mean length of a branch. While n branches remain, the first of them to end does so
+    after `mean` / n steps on average.
     """
     return mean * sum(1 / n for n in range(left + 1, busy + 1))

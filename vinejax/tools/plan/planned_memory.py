@@ -152,8 +152,8 @@ def usual_length(case: Case) -> int:
 def kv_room(case: Case, resident: int) -> int:
     """Bytes per chip for keys and values.
 
-    The number is `rollout.memory_gib` if that is set, else a share of the chip's memory limit less
-    the `resident` bytes.
+    The number is `rollout.memory_gib` if that is set. Otherwise, it is the share FREE_SHARE of what
+    remains of the chip's memory limit after the `resident` bytes.
     """
     if case.cfg.rollout.memory_gib is not None:
         return int(case.cfg.rollout.memory_gib * 2**30)
@@ -252,7 +252,7 @@ def main_phase(phases: list[PlannedPhase]) -> PlannedPhase:
 
 
 def call_name(n: int) -> str:
-    """The name of decode calls with a phase's n-th shape: 'decode', 'drain', 'drain 2', ..."""
+    """'decode', 'drain', 'drain 2', ...: the name of decode calls with a phase's `shapes[n]`."""
     return "decode" if n == 0 else "drain" if n == 1 else f"drain {n}"
 
 

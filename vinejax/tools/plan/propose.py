@@ -49,10 +49,11 @@ def with_row_for_devices(cfg: Config) -> Config:
     If `meshes` has no such row, a row is chosen, printed and added. The configuration does not
     change if `meshes` is empty, if `mesh` is set, if `topology` names other devices, or if the
     devices are CPUs. It does not change either if the kind or number of devices is unknown; then
-    `on_devices` raises an error later.
+    `runtime.devices.on_devices` raises an error later.
 
-    Raises ConfigError if nothing fits by arithmetic, or if the model's sizes cannot be read. Raises
-    UserError if there are no devices, or if the number of hosts is wrong (`check_hosts`).
+    Raises ConfigError if by the estimates the run fits with no row, or if the model's sizes cannot
+    be read. Raises UserError if there are no devices, or if the number of hosts is wrong
+    (`check_hosts`).
     """
     if not cfg.meshes or cfg.mesh != MeshConfig():
         return cfg
@@ -92,12 +93,13 @@ def row_text(cfg: Config, topology: str) -> str:
 def propose_row(cfg: Config, topology: Topology) -> TopologyConfig:
     """Chooses the row for a topology.
 
-    The row is for the first mesh of `_meshes` on which the run fits and the decoding copy of the
-    weights, which every decode step reads, has at most COPY_SHARE of a chip's memory. If no mesh
-    has both properties, the row is for the last on which the run fits, with the largest `tensor`.
+    The row is for the first mesh of `_meshes` with two properties: the run fits on it, and the
+    decoding copy of the weights, which every decode step reads, takes at most COPY_SHARE of a
+    chip's memory. If no mesh has both, the row is for the last mesh on which the run fits; of the
+    meshes on which it fits, this mesh has the largest `tensor`.
 
-    Raises ConfigError for the field `topology` if the run fits on no mesh, and other UserErrors if
-    the model's sizes cannot be read (`case.open_case`).
+    Raises ConfigError for the field `topology` if the run fits on no mesh. Raises UserErrors as
+    `case.open_case` does if the model's sizes cannot be read.
     """
     best_row, attempts = None, []
     for mesh in _meshes(cfg, topology):
@@ -129,7 +131,7 @@ class Fit(NamedTuple):
 
 
 def _meshes(cfg: Config, topology: Topology) -> Iterator[MeshConfig]:
-    """Yields meshes over all chips that divide heads, feed-forward columns and rows of a pass.
+    """Yields meshes of all chips whose axes divide heads, feed-forward columns and rows of a pass.
 
     The meshes have increasing sizes of `tensor`, because with a larger `tensor` more chips wait for
     each other in every layer. `fsdp` is as large as possible with at least LANES columns of the
@@ -214,8 +216,9 @@ def _update_bytes(case: Case, memory: MemoryParts) -> int:
 def _decoding_bytes(case: Case, memory: MemoryParts, slots: int, may_cut: bool) -> int:
     """Bytes per chip while text is sampled with `slots` slots per shard.
 
-    The result is at least `case.limit` if memory limits the main phase to fewer slots or, unless
-    `may_cut` is true, to fewer rows of the window.
+    The result is at least `case.limit` if memory allows the main phase fewer than `slots` slots. If
+    `may_cut` is false, this also holds if memory allows the window fewer rows than the phase uses
+    with endless memory.
     """
     resident = sum(memory.during("rollout", case).values())
     try:

@@ -35,7 +35,7 @@ ABSENT = {"decode copy": ("trunk KV", "suffix KV")}  # program -> parts that do 
 
 
 def stage_of(program: str) -> tuple[str, tuple[str, ...]]:
-    """The stage of a program, and the parts of memory that the compiler's peak for it includes."""
+    """(stage of a program, parts of memory that the compiler's peak for this program includes)."""
     return STAGE["decode" if is_decode(program) else program]
 
 
@@ -62,8 +62,8 @@ class PlannedProgram(NamedTuple):
     def collectives(self) -> list[Collective]:
         """The collectives of a call or, for decoding, of a step.
 
-        Counts and bytes of collectives in branches are multiplied by `passes_made`, the share of an
-        update's passes that are not skipped.
+        Counts and bytes of collectives inside conditionals are multiplied by `passes_made`, the
+        share of an update's passes that are not skipped.
         """
         every = [Collective(**x) for x in self.compiled.get("collectives", [])]
         if is_decode(self.name):
@@ -78,8 +78,8 @@ class PlannedProgram(NamedTuple):
     def cycles(self) -> float:
         """The compiler's cycles of a call or, for decoding, of a step; 0 if they are unknown.
 
-        Cycles in branches are multiplied by `passes_made`, the share of an update's passes that are
-        not skipped.
+        Cycles inside conditionals are multiplied by `passes_made`, the share of an update's passes
+        that are not skipped.
         """
         cycles = Cycles(**self.compiled.get("cycles", {}))
         return (
@@ -114,10 +114,11 @@ def plan_program(
     cost: Cost,
     compiled: dict[str, Any],
 ) -> PlannedProgram:
-    """A program with the bytes of its parts of memory; `phase` is its `program_phase`.
+    """The program `name`, with the bytes of each part of memory while it runs.
 
-    The bytes of temporaries are those that the compiler counts in addition to the known parts. If
-    the program was not compiled, they are estimated.
+    `phase` is the program's phase by `planned_memory.program_phase`, and `compiled` is the answer
+    of `compiler.compile_program`, or {} if the program was not compiled. The bytes of temporaries
+    are those that the compiler counts in addition to the known parts, or else an estimate.
     """
     stage, included = stage_of(name)
     parts = memory.during(stage, case)

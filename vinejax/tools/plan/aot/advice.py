@@ -84,10 +84,10 @@ def _cache_options(
 
 
 def _field_name(case: Case, name: str, section: str) -> str:
-    """Dotted name of the field that sets `name`.
+    """The dotted name of the field from which the plan takes the setting `name`.
 
-    The field is in the topology's row of `meshes` if that row sets it, else in the section
-    `section`.
+    This is the field of the topology's row of `meshes` if that row sets it, else the field of the
+    configuration's section `section`.
     """
     row = case.cfg.meshes.get(case.topology.name)
     in_row = row is not None and getattr(row, name) is not None

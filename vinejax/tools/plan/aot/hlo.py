@@ -113,7 +113,10 @@ class PlacedInstruction(NamedTuple):
 
 
 def walk_instructions(program: HloProgram) -> Iterator[PlacedInstruction]:
-    """Yields the instructions of the entry computation and of all it calls, also in branches."""
+    """Yields the instructions of the entry computation and of all computations that it calls.
+
+    The branches of conditionals are among these computations.
+    """
 
     def visit(
         name: str, count: float, unknown: bool, fusion: Instruction | None, branch: bool
@@ -232,7 +235,8 @@ def _is_move(copy: Instruction, computation: list[Instruction]) -> bool:
 class Cycles(NamedTuple):
     """The TPU compiler's estimate of a program's cycles.
 
-    The estimate excludes waits for memory, collectives and the bodies of Pallas kernels.
+    The estimate includes neither collectives, nor the bodies of Pallas kernels, nor waits for
+    memory.
     """
 
     always: float = 0.0  # cycles of a call outside branches and loops of unknown trip count

@@ -137,11 +137,11 @@ def _call(
 def _step(case: Case, phase: PlannedPhase, program: PlannedProgram) -> CallTimes:
     """The times of a decode step with the sizes of a phase.
 
-    The estimate is a sum of three times, which do not overlap, because each product waits for the
-    sum of the collective before it:
+    The estimate is a sum of three times, which do not overlap, because each matrix product waits
+    for the result of the collective before it:
 
-    - the compiler's cycles, but at least the time to read all weights and arrays, for which the
-      cycles do not wait;
+    - the compiler's cycles, but at least the time to read all weights and arrays, because the
+      cycles include no waits for memory;
     - the reads of kernels at KERNEL_SPEED of the memory's peak; computing in a kernel takes no
       longer than its reads (benchmarks/kernel_bundles.py);
     - the transfers and latencies of collectives.
