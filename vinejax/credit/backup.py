@@ -9,8 +9,8 @@ without noise, so a step that the policy always takes has no advantage.
 
 Backed-up values are unbiased if positions do not look ahead, because which s' a sample reaches is
 then decided before s'. If a token decides whether a state stands before it, as with lines as steps,
-the value is biased (docs/credit.md has an example). The value of a solution's own
-state leaves out the solution as a sample.
+the value is biased (docs/credit.md has an example). For the values of a solution's own states, the
+solution itself does not count as a sample.
 
 Source: Monte Carlo returns replaced by values one step later, as in the certainty-equivalent
 estimate of Sutton and Barto, "Reinforcement Learning", 2nd edition, section 6.3, on the tree of

@@ -82,8 +82,8 @@ def standard_errors(returns: Sequence[Returns]) -> np.ndarray:
 
         SE = √((Σᵢ (Rᵢ - R̄)² + v) / (m + 1) / m)    v = mean within-state variance of all states
 
-    v counts as the squared deviation of one more return, so that a few equal returns do not count
-    as certain.
+    The m returns of a state are Rᵢ, and R̄ is their mean. v counts as the squared deviation of one
+    more return, so that a few equal returns do not count as certain.
     """
     sums = np.array([len(x) * np.var(x) if x else 0.0 for x in returns])
     counts = np.array([len(x) for x in returns])
@@ -113,7 +113,8 @@ def back_filled(values: np.ndarray, first: int, rewards: np.ndarray, gamma: floa
 
     A computed value V is such that the step's advantage r + γ·V' - V is 0.
 
-    Source: VinePPO's `math_episode_generator_with_mc_advantages.py:667-732`, past `max_states`.
+    Source: VinePPO's `math_episode_generator_with_mc_advantages.py:667-732`, which does this for
+    the steps past its limit `max_states`.
     """
     filled, after = np.zeros(len(rewards), np.float32), np.float32(0)
     # The advantages' own precision and order, so that no rounding error remains in them.

@@ -2,8 +2,9 @@
 
 Unbiased credits Â of one policy have the same expected gradient, Σ_c Â_c·∇log π(step c). They
 differ in the second moment of the gradient, which is about Σ_c n_c·Â_c². Here n_c is Σ_t (1 - p_t)
-over the tokens of step c. It estimates the squared norm of the tokens' scores in the logits, which
-is 1 - Σ_i p_i² per token. So
+over the tokens t of step c, which had the probabilities p_t. It estimates the expected squared norm
+of the gradient of log p_t with respect to the logits, which is 1 - Σ_i p_i² per token, where p_i
+are the probabilities of all tokens of the vocabulary. So
 
     price = (1 + q·(1 + L)) / (1 + q)
     gain = Σ n·(return - b)² / (Σ n·Â²·price)
@@ -59,12 +60,18 @@ def gain_metrics(rollout: Rollout, credit: Credit, cfg: Config) -> dict[str, flo
 
 
 def price_of(tokens: float) -> float:
-    """The price of credit with `tokens` tokens of continuations per token of the solution."""
+    """The cost of step credit divided by that of outcome credit: `price` in the module's text.
+
+    `tokens` is L, the number of continuation tokens per token of the solutions.
+    """
     return (1 + SAMPLED_PRICE * (1 + tokens)) / (1 + SAMPLED_PRICE)
 
 
 def surprise(rollout: Rollout) -> np.ndarray:
-    """f64[B, C] the n_c of the module's text; 0 for steps that do not begin at a state."""
+    """f64[B, C] n_c, the sum of 1 - p_t over the tokens of each step (see the module's text).
+
+    It is 0 for steps that do not begin at a state.
+    """
     doubt = -np.expm1(np.asarray(rollout.batch.old_logprobs, np.float64))
     return sums_of_steps(doubt, rollout.steps) * (rollout.steps.counts >= 0)
 

@@ -93,8 +93,8 @@ def low_probability(episode: Episode, text_of: TextOf, values: ValuesConfig) -> 
     token depends on that token, which biases the policy gradient. The prompt's end is a state only
     if the first token is in L; otherwise the tokens before the first position have advantage 0.
 
-    Source: SPO-chain, https://arxiv.org/abs/2505.23564. Its code counts the tokens of a state from
-    -1, so that its cut c is our position c + 1.
+    Source: SPO-chain, https://arxiv.org/abs/2505.23564. In its code, a state after k response
+    tokens has the number k - 1, so its cut c is our position c + 1.
     """
     low = np.flatnonzero(np.exp(np.array(episode.logprobs, np.float32)) < values.below)
     return low[:: values.every].tolist()

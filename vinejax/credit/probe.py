@@ -127,9 +127,10 @@ def mean_label(probe: Probe) -> float:
 
 
 def read_out(probe: Probe) -> tuple[np.ndarray, float, float]:
-    """(f64[R] w, b, c) of v = h·w + b + c·p, the fit to all labels with m fixed.
+    """(f64[R] w, b, c), with which the fit to all labels is v = h·w + b + c·p.
 
-    m is set to the mean label, so that v depends only on h and p.
+    The features h, p and m are those of the module's text, and w are weights of h alone. The value
+    of m is set to the mean label, so that v depends only on h and p.
     """
     weights, m = chosen(probe, _solve(probe.moments)), mean_label(probe)
     hidden_weights, product_weights = np.split(weights[NUM_PLAIN:], 2)

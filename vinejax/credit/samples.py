@@ -35,11 +35,11 @@ class Sample:
     outcome: float  # reward of the outcome
 
     def return_from(self, used: int, gamma: float) -> float:
-        """r_0 + γ·r_1 + γ²·r_2 + ..., where r are rewards of steps.
+        """r_0 + γ·r_1 + γ²·r_2 + ..., the return after the first `used` tokens.
 
-        The sum is over the steps that end after the first `used` tokens. The last reward also
-        includes the reward of the outcome. The division of a solution into steps may
-        depend on tokens after the first `used`.
+        r_0, r_1, ... are the rewards of the steps that end after these tokens, and the last of them
+        includes the reward of the outcome. The task splits whole responses, so where a step ends
+        may depend on tokens after the first `used`.
         """
         later = [r for end, r in zip(self.ends, self.rewards, strict=True) if end > used]
         step_total = sum(gamma**i * reward for i, reward in enumerate(later))
@@ -78,9 +78,10 @@ class PassingSamples:
     ) -> None:
         """Counts a sample of `problem` at each state that it passes through.
 
-        `counted` holds pairs (i, c), which stand for the c-th state of solution i. The returns of
-        these states already include the sample or must leave it out. `solution` is the sample's
-        number if it is a solution, and None for a continuation.
+        `counted` holds pairs (i, c), which stand for the c-th state of solution i. The sample's
+        return is not added to the returns of these states, because they already include it or must
+        leave it out. `solution` is the sample's number if it is a solution, and None for a
+        continuation.
         """
         passing = PassingSample(solution, visits=[], returns=[])
         for i in self._solutions[problem]:

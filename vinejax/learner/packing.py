@@ -5,9 +5,10 @@ rows. The learner packs a batch just before a compiled program takes it, and mov
 back to the rows of the batch. Segment ids and positions keep the episodes of a packed row apart.
 Packing depends only on the batch, so a resumed run packs in the same way.
 
-Packed rows are as long as the rows of the batch, and a pass has as many rows as without packing, so
-programs have the same shapes. Scoring then needs fewer passes. In an update, the last passes are
-empty, and `update.gradients` skips them.
+Packed rows are as long as the rows of the batch. If `ppo.microbatch` is set, a pass has as many
+rows as without packing, so programs have the same shapes (`passes_for` has the other case). Scoring
+needs fewer passes with packing. In an update, the last passes are empty, and `update.gradients`
+skips them.
 """
 
 import dataclasses
@@ -69,8 +70,8 @@ def with_sharing(cfg: Config, model: Decoder, platform: str) -> Config:
 def with_single_rows(model: Decoder, cfg: Config) -> Decoder:
     """The model with `Compute.single_rows` set to whether each row holds only one sequence.
 
-    The function assumes that each row does if `ppo.packing` is off. So it must not be used for DPO,
-    whose rows are pairs of sequences.
+    The function assumes that each row holds one sequence if `ppo.packing` is off. So it must not be
+    used for DPO, whose rows are pairs of sequences.
     """
     compute = dataclasses.replace(model.compute, single_rows=not cfg.ppo.packing)
     return dataclasses.replace(model, compute=compute)
@@ -101,7 +102,7 @@ class Packing(NamedTuple):
         return packed.reshape(self.segment_ids.shape)
 
     def put_back(self, x: np.ndarray, rows: int) -> np.ndarray:
-        """The numbers of packed rows at their places in `rows` batch rows; 0 at other places."""
+        """The numbers of packed rows at their places in a batch of `rows` rows; 0 elsewhere."""
         length = self.segment_ids.shape[1]
         batch_rows = np.zeros(rows * length, x.dtype)
         batch_rows[self.batch_places] = x.reshape(-1)[self.packed_places]

@@ -30,7 +30,10 @@ class PolicyLoss(NamedTuple):
 
 
 class SumsByEighth(NamedTuple):
-    """Sums over the tokens in each eighth of the responses."""
+    """Sums over response tokens, separately for each eighth of a response's length.
+
+    Entry n, from 0 to 7, is the sum over the tokens in eighth n of their own response.
+    """
 
     ratio: Float[Array, "8"]
     entropy: Float[Array, "8"]

@@ -135,7 +135,7 @@ def _groups(common: CommonPrefixes, lengths: np.ndarray, may_share: np.ndarray) 
 
     A group has a root row. The group's rows begin with all tokens that the root may share. Only
     tokens of placed rows can be shared, so within a group the rows that may share the fewest tokens
-    come first. Among equal rows, the longest comes first.
+    come first. Among rows that may share equally many tokens, the longest comes first.
     """
     count = lengths.size
     rank = may_share * count + np.arange(count)

@@ -154,7 +154,7 @@ def scores_and_hidden(
     temperature: float,
     passes: Passes,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(results of `scores_of`, results of `hidden_of`), from one forward pass per part.
+    """(results of `scores_of`, results of `hidden_of`), both from the same forward passes.
 
     `number` is as for `hidden_of`.
     """
@@ -183,7 +183,7 @@ def hidden_of(
 
 
 def _most_numbered(batch: Batch, number: np.ndarray, passes: Passes) -> int:
-    """An upper bound of the numbered tokens in a pass, rounded up to one of few sizes."""
+    """An upper bound on the number of numbered tokens in a pass, rounded up to one of few sizes."""
     total = int(np.count_nonzero(number))
     return doubled(min(total, passes.rows * batch.tokens.shape[1]), least=64)
 

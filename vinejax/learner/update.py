@@ -1,9 +1,9 @@
 """Optimizer updates for any objective, by gradients that are summed over microbatches.
 
-The loss of an objective is a sum that is already divided by the count of the whole minibatch, so
-microbatches and devices cannot change it. On a mesh, parameters, gradients and moments are laid out
-by the table of `model/sharding.py`. Rows are split over `data` and `fsdp`, and results that hosts
-read are replicated.
+The loss of an objective is a sum that is already divided by a count over the whole minibatch, such
+as that of its tokens, so microbatches and devices cannot change it. On a mesh, parameters,
+gradients and moments are laid out by the table of `model/sharding.py`. Rows are split over `data`
+and `fsdp`, and results that hosts read are replicated.
 """
 
 import abc
@@ -61,11 +61,12 @@ class Objective(abc.ABC):
         """
 
     def pack(self, rows: Any) -> Any:
-        """The minibatch `rows` as `update_step` takes it, in packed rows if `packed` is set.
+        """The minibatch `rows` as `update_step` takes it: packed if the field `packed` is True.
 
         The method runs on the host. `rows` is a batch, or a tuple of a batch and more arrays
-        [B, T]. Shapes do not change. If one pass has all rows, packing would save nothing, so
-        `rows` is returned unchanged.
+        [B, T]. Packed arrays have the same shapes [B, T], with tokens in fewer rows and the other
+        rows empty. If the microbatch is the whole minibatch, no pass would become empty and packing
+        would save nothing, so `rows` is returned unchanged.
         """
         batch = _batch_of(rows)
         total = batch.tokens.shape[0]

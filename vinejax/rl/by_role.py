@@ -36,8 +36,8 @@ def role_advantages(
     With λ = w = μ = 0 this is `step_advantages`; with λ = 1 it is the return minus a baseline.
     Q averages the errors of later values, and b averages the errors of earlier values. Where values
     seldom change, and V are unbiased means of M rollouts, the variance of Q is multiplied by
-    (1 - λ)/(1 + λ) and the variance of b by (1 - w)/(1 + w). The price is the noise of the path
-    where values do change.
+    (1 - λ)/(1 + λ) and the variance of b by (1 - w)/(1 + w). The price: where values do change, the
+    changes at the solution's later steps enter Q as noise, and those at earlier steps enter b.
 
     Args:
       values: [B, C], V(s_0) .. V(s_{n-1}) in each row. Entries past n, and entries of states

@@ -28,7 +28,7 @@ def shared_mean(
 ) -> Float32[Array, "B T"]:
     """For each token, the mean of x over the solution that the token belongs to.
 
-    In a gradient, the value at a token counts as the token's own x, and not as the mean.
+    The result has the value of the mean but, at each token, the gradient of the token's own x.
     """
     x = jnp.where(mask, jnp.float32(x), 0.0)
     return x + lax.stop_gradient(masked_segment_means(x, mask, segment_ids) - x)

@@ -19,7 +19,7 @@ HALF = 0.5  # rewards of wrong and right solutions differ by 1 here, by 2 in the
 
 
 def penalties(lengths: Sequence[int], cfg: Config) -> list[float]:
-    """The penalties, from 0 to 0.5, of responses with these lengths in tokens."""
+    """What to subtract, 0 to 0.5, from the reward of each response with a length of `lengths`."""
     budget = cfg.sample.max_tokens
     buffer = (cfg.reward.overlong or 0.0) * budget
     return (-HALF * overlong_penalty(np.array(lengths, np.int32), budget, buffer)).tolist()

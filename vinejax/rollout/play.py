@@ -47,8 +47,8 @@ class BranchTrunks(NamedTuple):
 def outcome(play: Play, truncated: float | None) -> float:
     """The reward of the outcome, which is the reward of the action that ended the episode.
 
-    If the episode ran out of tokens or turns, the outcome has the reward `truncated` instead or,
-    with None, the reward of the last action.
+    If the episode ran out of tokens or turns, the outcome has the reward `truncated` instead. If
+    `truncated` is None, it has the reward of the last action, or 0 if tokens ran out within a turn.
     """
     if _is_outcome_the_last(play, truncated):
         return play.turns[-1].reward
@@ -81,7 +81,11 @@ def play_steps(
 
 
 def _is_outcome_the_last(play: Play, truncated: float | None) -> bool:
-    """Whether the last action's reward counts as the outcome's reward and not as a step's."""
+    """Whether the last action's reward counts as the outcome's reward and not as a step's.
+
+    It does not if a turn is under way, nor if the episode ran out of tokens or turns and has the
+    reward `truncated` for that.
+    """
     is_over = play.finish != "length" or truncated is None
     return is_over and bool(play.turns) and play.start == len(play.response)
 

@@ -323,8 +323,8 @@ class Sampler:
     ) -> tuple[list[Grown], dict[int, Reward], dict[int, Solution]]:
         """Runs a stream to its end, and grades responses while the devices decode others.
 
-        Branch i continues `beginnings[i]`. A response that the budget cut is graded only if
-        `truncated` is None.
+        Branch i continues `beginnings[i]`. `truncated` is the reward of responses that the budget
+        cut; such responses are graded only if it is None.
 
         Returns the continuations in the branches' order and, by branch number, the rewards of the
         graded responses of all hosts and the solutions that this host detokenised.

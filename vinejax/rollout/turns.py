@@ -108,7 +108,8 @@ class Turns:
     def next_plays(self, unfinished: list[int]) -> list[int]:
         """The numbers of the plays whose next turns enter the stream.
 
-        `unfinished` are the plays that an answer has just reached without ending their episodes.
+        `unfinished` are the numbers of the plays whose last turns were just answered and whose
+        episodes go on.
         """
         return unfinished
 

@@ -53,7 +53,8 @@ def fill_values(
 
     If the engine scores as the learner does, the prefill of the trunks gives `Episode.scored`.
 
-    Raises ConfigError for a user's rule, as `find_rule` does, and if the rule's waves do not end.
+    Raises ConfigError if a user's allocation rule fails, as `find_rule` describes, and if the waves
+    of the allocation rule do not end.
     """
     rule = find_rule("values.allocation", sampler.cfg)
     by_id = {problem.id: problem for problem, _ in problems}
@@ -145,10 +146,10 @@ class ProblemStates:
         return None if is_over else counts
 
     def count_new(self, counts: list[int]) -> None:
-        """Adds the returns of new continuations at every other state that they pass.
+        """Adds returns of new continuations at the states that they pass but were not drawn for.
 
-        New are the last `counts[s]` continuations of `states[s]`. Without `values.reuse` nothing
-        is added.
+        The new continuations are the last `counts[s]` continuations of `states[s]`. Without
+        `values.reuse` nothing is added.
         """
         if self._passing is None:
             return
@@ -253,7 +254,9 @@ def _find_states(
 ) -> tuple[list[ValuedState], list[list[int]]]:
     """(the states to sample from, for each episode the indices of its states in that list).
 
-    With `values.dedup` equal token prefixes are one state, so all solutions share s_0.
+    Episode i has its states at the positions `places[i]` and is the trunk with the number
+    `numbers[i]`. With `values.dedup` equal token prefixes are one state, so all solutions share
+    s_0.
     """
     states: list[ValuedState] = []
     numbers_by_prefix: dict[tuple[object, ...], int] = {}
