@@ -1,8 +1,8 @@
 """The base of tasks for evaluation only: one set of problems with bare answers.
 
-These tasks have MATH's prompt. Answers are extracted as for MATH, or as for GSM8K from a response
-with an answer after '####' and without a box. A model trained on either data set can thus be
-tested.
+These tasks have MATH's prompt. If a response has an answer after '####' and no box, its answer is
+extracted as for GSM8K, otherwise as for MATH. Models trained on MATH and models trained on GSM8K
+can thus be tested.
 """
 
 import re

@@ -68,7 +68,7 @@ class BatchGraded(Protocol):
     """A task whose answers the run's grader compares in batches, in the mode of the run."""
 
     def rewards(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
-        """The rewards of (problem, response) pairs, in order. Runs do not call `reward` then."""
+        """The rewards of (problem, response) pairs, in order. Runs call this, not `reward`."""
         ...
 
 
@@ -255,8 +255,8 @@ def load_task(data: DataConfig) -> Task:
     """The task of `data.task`: `make(data)` of the module with that name, built in or the user's.
 
     A task of a user's own becomes a `CheckedTask`. Raises ConfigError if the module does not exist,
-    if it fails (with file and line), or if its `make` gives no task; UserError as `CheckedTask`
-    does.
+    if it fails (with file and line), or if its `make` gives no task. Raises UserError as
+    `CheckedTask` does.
     """
     name = data.task
     try:

@@ -52,7 +52,10 @@ def read_file(file: Path, fields: tuple[str, ...] = (), keep: Keep | None = None
 
 
 def nonempty(file: str, numbered: NumberedRows, files: Sequence[str] = ()) -> FileRows:
-    """The rows as `FileRows`. Raises DataError if there are no rows."""
+    """The rows as `FileRows`. Raises DataError if there are no rows.
+
+    `files` has the file of each row, if the rows are from several files.
+    """
     if not numbered:
         raise DataError(file, None, "no rows")
     return FileRows(file, numbered, files)

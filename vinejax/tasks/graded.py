@@ -83,8 +83,8 @@ class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
     `BatchGraded` has no such processes. `reward` names the functions whose weighted sum is the
     reward of a response. Without functions the task's own reward counts.
 
-    Raises ConfigError for a task that is both `StepsInTokens` and `StepRewarded`, and as
-    `find_rewards` does.
+    Raises ConfigError for a task that is both `StepsInTokens` and `StepRewarded`, and wherever
+    `find_rewards` raises it.
     """
 
     def __init__(

@@ -3,8 +3,8 @@ r"""MATH: competition problems with a worked solution whose answer is in \boxed{
 The prompt, the response format and the sizes of the splits are those of VinePPO's code
 (McGill-NLP/VinePPO, `src/treetune/tasks/math.py` and
 `configs/tasks/math_inplace_no_answer_prefix.jsonnet`). That code has two formats for the warm-up;
-this one has no newline at the end. The data may not be shipped, so `data.path` names a copy, in
-either of its two divisions (see `divide`).
+VineJAX's format has no newline at the end. The data may not be shipped, so `data.path` names a
+copy, in either of its two divisions (see `divide`).
 
 There are two differences. VineJAX chooses the held-out rows, because VinePPO's code ships its
 splits as files. In mode 'strict' the correct answer is the last box of the solution alone.

@@ -96,7 +96,10 @@ def _between(opener: str, closer: str, masked: str) -> list[Span]:
 
 
 def _inline(masked: str) -> list[Span]:
-    r"""Non-empty spans $...$. \$ is no delimiter; of several $ in a row the last one closes."""
+    r"""Non-empty spans $...$, where \$ is no delimiter.
+
+    Where several $ stand in a row, the first one opens a span, or the last one closes it.
+    """
     spans, opener = [], INLINE_OPEN.search(masked)
     while opener and (closer := INLINE_CLOSE.search(masked, opener.start() + 2)):
         spans.append((opener.start(), closer.end()))
@@ -172,8 +175,8 @@ def _sentences(masked: str, formulas: list[Span]) -> list[int]:
 def _formula_periods(text: str, formulas: list[Span], ends: list[int]) -> list[int]:
     """Divides parts after each formula whose last character is a period (:117-162).
 
-    `ends` are the ends of the parts before, and the result has the ends after. A short part that
-    does not end with such a formula is joined to the next part.
+    `ends` are the ends of the given parts, and the result has the ends of the new parts. A short
+    part that does not end with such a formula is joined to the next part.
     """
     cuts = {end for start, end in formulas if text.endswith(TAILS, start, end)}
     return _join(
@@ -185,9 +188,9 @@ def _formula_periods(text: str, formulas: list[Span], ends: list[int]) -> list[i
 def _formula_lines(text: str, formulas: list[Span], ends: list[int]) -> list[int]:
     """Divides parts before each newline inside a formula (:165-220).
 
-    `ends` are the ends of the parts before, and the result has the ends after. A part that is only
-    the opening delimiter of a formula is joined to the next part. Of equal formulas in one part
-    only the first is divided, as in VinePPO's code.
+    `ends` are the ends of the given parts, and the result has the ends of the new parts. A part
+    that is only the opening delimiter of a formula is joined to the next part. Of equal formulas in
+    one part only the first is divided, as in VinePPO's code.
     """
     cuts, divided = set(ends), set()
     for start, end in formulas:
@@ -216,10 +219,10 @@ def _formula_lines(text: str, formulas: list[Span], ends: list[int]) -> list[int
 def _break_long(part: str, offset: int) -> list[int]:
     """Breaks a part into pieces, and returns the end of each piece plus `offset`.
 
-    A piece is broken again while it is too long and has a place to break. The text that follows a
-    break inside a formula is broken only at the places for formulas. VinePPO's code (:330-417)
-    stores the range of that text relative to the broken piece, but compares the range with offsets
-    in the part. This function does the same.
+    A piece is broken again while it is too long and has a place to break. After a break inside a
+    formula, the rest of the piece is broken only at the matches of MATH_BREAKS. VinePPO's code
+    (:330-417) stores the range of this rest as offsets in the piece, but compares it with offsets
+    in the whole part. This function does so too, to give the same boundaries.
     """
     ends, math_start, math_end = [], len(part), 0
     pending = [(0, len(part))]
@@ -241,7 +244,7 @@ def _break_long(part: str, offset: int) -> list[int]:
 def _language_break(piece: str) -> int | None:
     """The index at which to break a long piece outside formulas (:223-290); None if there is none.
 
-    In the distance to the middle of the piece, a formula counts as FORMULA characters.
+    Distances to the middle of the piece count every formula as FORMULA characters.
     """
     masked, formulas = mask(piece)
     ends = [end for _, end in formulas]

@@ -14,7 +14,7 @@ def make(data: DataConfig) -> AnswerSet:
 
 
 def question_and_answer(row: dict[str, Any]) -> tuple[str, str]:
-    """(the question of a row, its final answers as one list); the row's unit is ignored."""
+    """(the question of a row, its final answers joined by commas); the unit is ignored."""
     answers = row.get("final_answer")
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
         raise ValueError(f"field 'final_answer' must be a list of strings, found {answers!r}")

@@ -40,7 +40,7 @@ def encode_prompt(
     context: Sequence[tuple[str, str]] = (),
     variables: Mapping[str, Any] | None = None,
 ) -> list[int]:
-    """The ids of a prompt, encoded as transformers does, so that an exported model sees the same.
+    """The ids of a prompt as transformers encodes it, so that an exported model sees the same ids.
 
     Without `chat_template` they are the ids of `tokenizer(text)`: BOS in front if the tokenizer
     puts it there (`adds_bos`), and no EOS at the end. A text that begins with BOS gets no second
@@ -167,9 +167,10 @@ def encode_within(tokenizer: Tokenizer, text: str) -> list[int]:
     """The ids of a text inside a sequence, without BOS.
 
     SentencePiece puts a space before every text that it encodes, which inside a sequence is one
-    space too many. The text is therefore encoded with an anchor in front, whose tokens are then
-    removed, so that decode(before + ids) is decode(before) + text. If no anchor keeps its tokens,
-    the text is encoded alone, which is right for byte-level BPE.
+    space too many. The text is therefore encoded with another text, the anchor, in front, whose
+    tokens are then removed. After any ids `before`, decode(before + ids) is thus
+    decode(before) + text. If each anchor in ANCHORS gets other tokens with the text than alone, the
+    text is encoded without an anchor, which is right for byte-level BPE.
     """
     for anchor in ANCHORS:
         anchor_ids, ids = _encode(tokenizer, anchor), _encode(tokenizer, anchor + text)
@@ -188,7 +189,7 @@ class ChatTurns(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, data: DataConfig) -> "ChatTurns":
-        """The markup that the tokenizer's chat template puts around such a message.
+        """The markup around a user's message after an assistant's turn, from the chat template.
 
         Raises ConfigError if the template leaves out a message.
         """

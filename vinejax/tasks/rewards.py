@@ -108,7 +108,7 @@ class TrainerState:
 
 @dataclasses.dataclass
 class RewardCall:
-    """A call of a function of many responses: all arguments but the problems and texts.
+    """What a function of many responses receives in one call besides the problems and texts.
 
     `log_metric(name, value)` logs the metric reward/<function>/<name>, the mean of its values.
     `log_extra` does nothing, because episodes have no extra columns.
@@ -221,7 +221,7 @@ class RewardFunction:
     def _results(self, chosen: list[dict[str, Any]], places: list[str]) -> list[Any]:
         """The function's result for each set of arguments. Async calls run at the same time.
 
-        `places` has the words that name each call's items in error messages.
+        `places` has, for each call, the words by which error messages name its items, or ''.
         """
         assert self.function is not None
         results = []

@@ -43,7 +43,7 @@ def make(data: DataConfig) -> "Table":
 
 
 class RowTask:
-    """The base of tasks whose problems are rows with named columns; subclasses have `_pair`."""
+    """The base of tasks whose problems are rows with named columns; subclasses define `_pair`."""
 
     def __init__(self, data: DataConfig):
         self.path = data.path

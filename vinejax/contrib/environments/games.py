@@ -6,11 +6,11 @@ then the environment's first text.
 
 A problem's seed makes its start, such as the cards or the board. The seed of the iteration makes
 the noise after the start. Libraries may draw from the global generators of Python and NumPy. A call
-therefore begins with the states that these generators had after the episode's last call. At its end
-the call restores the states from before it. Only one call runs at a time.
+therefore begins with the states that these generators had after the episode's last call. When it
+ends, the generators get back the states that the call found. Only one call runs at a time.
 
-A call that raises an error ends its episode as if no turns were left, with `reward.truncated`. Each
-different error is printed once.
+A call that raises an error ends its episode as if no turns were left, so `reward.truncated` is the
+reward of its outcome. Each different error is printed once.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ class Game:
         raise NotImplementedError
 
     def draw_anew(self, seed: int) -> None:
-        """Seeds the noise to come. Subclasses also seed the generators of the environment."""
+        """Seeds the noise to come: the global generators, and in subclasses the environment's."""
         random.seed(seed)
         np.random.seed(seed)
 

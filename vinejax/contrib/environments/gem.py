@@ -1,8 +1,9 @@
 """Games of GEM.
 
 `data.path` is an id of GEM's registry, such as 'game:GuessTheNumber-v0-easy'. An observation is the
-text of a step with GEM's suffix, and the rewards are those of the steps. GEM's other environments
-run or evaluate the model's text in the training process, so they raise an error.
+text that a step returns, then the 'suffix' in the step's information. The rewards are those of the
+steps. GEM's environments other than games run or evaluate the model's text in the training process,
+so they raise an error.
 
 Source: https://github.com/axon-rl/gem, 0.1.0.
 """

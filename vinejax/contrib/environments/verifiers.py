@@ -160,7 +160,7 @@ class Seat:
         self._game = game
 
     async def run(self, task: Any, **_: Any) -> Any:
-        """The trace of a conversation with a single reply."""
+        """The trace (verifiers' record) of a conversation in which the policy replies once."""
         async with self.interaction(task) as interaction:
             await interaction.turn()
         return interaction.trace

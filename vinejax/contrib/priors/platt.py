@@ -2,16 +2,16 @@
 
     v(s) = sigmoid(a·x + b)    x = log(p / (1 - p)), p: the function's number for the text up to s
 
-Logistic regression on the labels of earlier iterations gives a and b; before there are labels they
-are 1 and 0. The scaling takes out a constant error and a confidence that is too large. The function
-has seen no label of the run, so nothing needs cross-fitting. Labels are the probe's
+Logistic regression on the labels of earlier iterations gives a and b. Before there are labels, a is
+1 and b is 0. The scaling takes out a constant error and a confidence that is too large. The user's
+function has seen no label of the run, so nothing needs cross-fitting. Labels are the probe's
 (`credit/probe.py`), clipped to 0 and 1.
 
-The weight μ of v in a baseline b comes from least squares over the states of earlier iterations. It
-is the coefficient of v - m in the regression of G - b on (m - b, v - m), where G is the solution's
-return and m the mean label. The term m - b absorbs what a constant explains, because a constant can
-also lower the variance of a noisy b. For a function without information, a is about 0 and v about
-m. `DOUBT` then keeps μ near 0.
+The weight μ of v in a baseline comes from least squares over the states of earlier iterations. From
+here on b is the baseline. μ is the coefficient of v - m in the regression of G - b on
+(m - b, v - m), where G is the solution's return and m the mean label. The term m - b absorbs what a
+constant explains, because a constant can also lower the variance of a noisy b. For a function
+without information, a is about 0 and v about m. `DOUBT` then keeps μ near 0.
 
 Source: Platt, "Probabilistic outputs for support vector machines", 1999. Arrays are NumPy's, in
 float64, and equal on every host.
@@ -58,7 +58,7 @@ def predictions(scaling: Scaling, states: ProbeStates) -> np.ndarray:
 
 
 def chosen(scaling: Scaling, predicted: np.ndarray) -> np.ndarray:
-    """The values v, f64[S], which are the only row of the result `predicted` of `predictions`."""
+    """The values v, f64[S]: the only row of `predicted`, which `predictions` has returned."""
     return predicted[0]
 
 
@@ -69,7 +69,10 @@ def mean_label(scaling: Scaling) -> float:
 
 
 def weight_of(scaling: Scaling) -> float:
-    """The weight μ from earlier iterations; 0 in the first two, as iteration 1 has no fitted v."""
+    """The weight μ of v in a baseline, computed from the sums of earlier iterations.
+
+    It is 0 in the first two iterations, because the first has no fitted v to add to these sums.
+    """
     square, cross = scaling.products[:, :2], scaling.products[:, 2]
     coefficients = np.linalg.solve(square + np.diag([1e-6, DOUBT]), cross)
     return float(np.clip(coefficients[1], 0.0, 1.0))
@@ -102,8 +105,9 @@ def updated(
 def _fit(bins: np.ndarray) -> np.ndarray:
     """The array (a, b) that minimises Σ n·(cross entropy) + ½·((a - 1)² + b²).
 
-    The sum is over bins of x. `bins` has, for each bin, the weight n of its states and the weighted
-    sums of their labels and of their x. Each step minimises a quadratic upper bound, so that no
+    The sum is over bins of the logit x, and the cross entropy is that of sigmoid(a·x + b) and the
+    labels. `bins` has, for each bin, the total weight n of its states, and the weighted sums of
+    their labels and of their x. Each step of the fit minimises a quadratic upper bound, so that no
     step increases the objective (Böhning and Lindsay, 1988).
     """
     count, total, sum_x = bins

@@ -15,8 +15,8 @@ does not cross it, the search ends at 0 or n.
 
 Source: BASS (OpenReview r2D0XuzX63, without code) has the binary search over prefixes of a right
 solution. OmegaPRM (https://arxiv.org/abs/2406.06592) finds the first error of a wrong solution in
-the same way. Both make training data from the result. Here the search finds the length after which
-solutions begin that are trained on.
+the same way. Both make training data from the result. Here the policy continues from the length
+that the search finds, and the method trains on these continuations.
 """
 
 from collections.abc import Mapping

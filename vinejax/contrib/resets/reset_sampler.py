@@ -7,14 +7,14 @@ with the same tokens, so that methods can compare them. The whole text is graded
 
 Sources and departures:
 - 'gold': DR-PO (https://arxiv.org/abs/2404.08495) draws one solution per problem, after a random
-  number of tokens of the data set's solution. Here a whole group begins after that number. DR-PO's
+  number of tokens of the data set's solution. Here a whole group begins after these tokens. DR-PO's
   code (Cornell-RL/drpo) is PPO with a critic and a KL in the reward, and it whitens advantages over
   given tokens as well. Here the run's method keeps its own KL, and whitens advantages over the
   policy's tokens.
-- 'solved', 'failed', 'both': in Prefix Sampling (https://arxiv.org/abs/2605.05112) groups that
-  mostly fail begin like an earlier right solution, and groups that mostly pass like an earlier
-  wrong solution, so that half of the solutions pass. Here the earlier solution comes from the same
-  iteration, and the reset groups are added to the groups from the prompt.
+- 'solved', 'failed', 'both': in Prefix Sampling (https://arxiv.org/abs/2605.05112) the group of a
+  problem that mostly fails begins like an earlier right solution, and that of a problem that mostly
+  passes like an earlier wrong one, so that half of the solutions pass. Here the earlier solution
+  comes from the same iteration, and the reset groups are added to the groups from the prompt.
 - `reset.at` 'edge': BASS and OmegaPRM; see edge.py.
 """
 

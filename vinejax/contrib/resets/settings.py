@@ -10,7 +10,7 @@ from vinejax.tasks.environment import MultiTurn
 
 
 class ResetConfig(Section, section="reset"):
-    """Settings of resets, solutions that begin within a known solution (`reset_sampler.py`)."""
+    """The settings of resets; a reset begins solutions within a known one (`reset_sampler.py`)."""
 
     # The known solution. 'gold': the data set's. 'solved': a right one of the iteration, where the
     # pass rate is below `target`. 'failed': a wrong one, where it is above. 'both': either.
