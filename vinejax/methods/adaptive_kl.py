@@ -29,7 +29,10 @@ KEPT = "adaptive_kl"  # name of the coefficient in `RunState.options`
 
 
 def adapted(coef: float, found: float, target: float, share: float) -> float:
-    """The next coefficient. `found` is the KL per response, and `share` is n / horizon."""
+    """The coefficient of the next iteration, if that of this iteration is `coef`.
+
+    `found` is this iteration's KL per response, and `share` is n / `kl.horizon` for n responses.
+    """
     error = min(max(found / target - 1.0, -MOST), MOST)
     return coef * (1.0 + error * share)
 

@@ -54,10 +54,11 @@ def options_of(cfg: Config) -> list[str]:
 
 
 def composed(method: Method, cfg: Config) -> Method:
-    """The method that `method_of` returned, with the stages of a run; `cfg` is resolved.
+    """The method that `method_of` returned, with stages that follow the options of the run.
 
-    `sample` also filters and penalises solutions. `score` keeps the outputs that the method's state
-    reads. `update` also updates this state, and follows `kl.target`. All four stages are timed.
+    `cfg` must come from `Method.resolve`. After sampling, `sample` filters and penalises solutions.
+    `score` keeps the outputs that the method's state reads. `update` updates this state before the
+    policy, and adapts the KL's coefficient to `kl.target`. These stages and `values` are timed.
     """
     if not method.is_policy_gradient:
         return method

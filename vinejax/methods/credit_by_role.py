@@ -23,7 +23,7 @@ def has_roles(cfg: Config) -> bool:
 
 
 def step_credit(rollout: Rollout, cfg: Config) -> Credit:
-    """The credit of `credit_by_role` if `has_roles(cfg)`, else that of `vine`."""
+    """The credit of `credit_by_role` if `has_roles(cfg)`, else VinePPO's (`vineppo.vine`)."""
     return credit_by_role(rollout, cfg) if has_roles(cfg) else vine(rollout, cfg)
 
 

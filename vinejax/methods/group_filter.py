@@ -24,7 +24,10 @@ class NoGroupLeft(Exception):
 
 
 def composed(method: Method, cfg: Config) -> Method:
-    """The method with a `sample` that follows `rollout.zero_variance`; `cfg` is resolved."""
+    """The method with a `sample` that follows `rollout.zero_variance`.
+
+    `cfg` must come from `Method.resolve`.
+    """
     if cfg.rollout.zero_variance == "keep":
         return method
     resamples = cfg.rollout.zero_variance == "resample"
@@ -38,7 +41,7 @@ def composed(method: Method, cfg: Config) -> Method:
 def _unless_all_left_out(
     iterate: Callable[..., RunState], method: Method, iteration: Iteration, state: RunState
 ) -> RunState:
-    """The state after an iteration of the method, or the given state if no group is left."""
+    """The state that `iterate` returns for an iteration, or `state` if no group is left."""
     try:
         return iterate(method, iteration, state)
     except NoGroupLeft:

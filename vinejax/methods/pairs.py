@@ -200,7 +200,7 @@ def _ends_chosen(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T-1"]:
 
 
 def pair_metrics(updates: list[Update]) -> dict[str, float]:
-    """Means over the pairs of all updates; `grad_norm` is the mean over the applied updates."""
+    """Means over the pairs of all updates; `actor/grad_norm` leaves out skipped updates."""
     total = jax.tree.map(float, total_sums(updates))
     pairs = max(total.pairs, 1.0)
     return {

@@ -177,7 +177,7 @@ def critic_objective(model: Decoder, cfg: Config) -> CriticObjective:
 
 
 def critic_metrics(updates: list[Update]) -> dict[str, float]:
-    """Means over the iteration's tokens; `critic/grad_norm` is a mean over applied updates."""
+    """Means over the iteration's tokens; `critic/grad_norm` leaves out skipped updates."""
     total = jax.tree.map(float, total_sums(updates))
     tokens = max(total.tokens, 1.0)
     return {
@@ -199,7 +199,10 @@ class Critic(MethodState):
         return True
 
     def fresh(self, session: Session) -> TrainState:
-        """A copy of the start, or adapters that have no effect yet; both have a new head."""
+        """The train state of a new critic: a copy of the start's weights with a new head.
+
+        In a run with adapters the critic has adapters that have no effect yet, and a new head.
+        """
         cfg, mesh = session.cfg, session.mesh
         scale = CriticConfig.of(cfg).head_scale
         weights = fresh_critic(session.model, session.fresh_params(), cfg.seed, mesh, scale)

@@ -30,7 +30,7 @@ from vinejax.session.iteration import Iteration, Solutions
 
 
 class ProbeState(LearnedValue):
-    """The state of the method: a `LearnedValue` that keeps the probe for any `values.prior`."""
+    """The state of the method: a `LearnedValue` that always keeps the probe."""
 
     def keeps(self, cfg: Config) -> bool:
         return True

@@ -21,7 +21,7 @@ class ProbeConfig(MethodSettings, section="probe"):
 
 
 class RestEMConfig(MethodSettings, section="restem"):
-    """Solutions per problem: `rollout.per_prompt`."""
+    """Each problem gets `rollout.per_prompt` sampled solutions."""
 
     problems: Count | None = None  # sampled per iteration; None: the whole train split
     keep: Count = 10  # correct solutions per problem, at most
@@ -31,7 +31,7 @@ class RestEMConfig(MethodSettings, section="restem"):
 
 
 class DPOConfig(MethodSettings, section="dpo"):
-    """Solutions per problem: `rollout.per_prompt`."""
+    """Each problem gets `rollout.per_prompt` sampled solutions."""
 
     problems: Count | None = None  # sampled per iteration; None: the whole train split
     pairs: Count = 64  # per problem, at most; an update takes ppo.minibatch of them

@@ -77,7 +77,7 @@ class MethodState:
         """Raises UserError if the values of this problem's states cannot be computed."""
 
     def valued(self, iteration: Iteration, kept: Any, rollout: Rollout) -> Rollout:
-        """The scored rollout, with any values of states that the method's credit reads."""
+        """The scored rollout, to which a subclass adds values of states that it computes."""
         return rollout
 
     def learn(
@@ -99,7 +99,7 @@ class MethodState:
 
 
 def draw(iteration: Iteration, state: RunState) -> list[PromptedProblem]:
-    """`rollout.prompts` problems for an iteration. Each call returns further problems."""
+    """Up to `rollout.prompts` train problems that no earlier call in the iteration returned."""
     return iteration.draw(iteration.cfg.rollout.prompts)
 
 
@@ -179,7 +179,8 @@ def passed(
 ) -> PassOutputs:
     """The outputs of the policy that `keep` names, computed in as few passes as possible.
 
-    Log-probabilities that the engine's prefill has computed are not computed again.
+    The result also has the log-probabilities of the tokens, if the engine's prefill or one of these
+    passes has computed them.
     """
     logprobs, hidden, entropy = prefill_scores(batch, episodes), None, None
     if HIDDEN in keep:

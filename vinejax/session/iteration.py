@@ -102,7 +102,7 @@ class Iteration:
         self.spent = self.spent.plus(episodes=number)
 
     def sample_train(self, params: Params, count: int | None) -> list[Episode]:
-        """Samples episodes of `count` train problems, for `rollout.prompts` problems at a time."""
+        """Episodes of `count` train problems (None: all), sampled `rollout.prompts` at a time."""
         problems = self.draw(count)
         episodes: list[Episode] = []
         with self.log.stage("rollout"):
@@ -117,12 +117,15 @@ class Iteration:
         return episodes[: self.cfg.rollout.prompts * self.cfg.rollout.per_prompt]
 
     def num_minibatches(self, episodes: list[Episode]) -> int:
-        """The number of minibatches of an epoch, for `rollout.per_prompt` rows per problem."""
+        """The number of minibatches of an epoch over the problems of `episodes`.
+
+        Each problem counts as `rollout.per_prompt` rows, however many episodes it has.
+        """
         problems = len({episode.problem_id for episode in episodes})
         return math.ceil(problems * self.cfg.rollout.per_prompt / self.cfg.ppo.minibatch)
 
     def minibatch_rows(self, episodes: list[Episode]) -> int:
-        """The number of rows with which `num_minibatches` minibatches hold all episodes."""
+        """The rows of each minibatch if `num_minibatches` minibatches are to hold all episodes."""
         return minibatch_rows(len(episodes), self.num_minibatches(episodes), self.cfg.ppo.minibatch)
 
     def train(
@@ -155,7 +158,7 @@ class Iteration:
         return policy, updates
 
     def note_updates(self, updates: Sequence[Update], batch: Any) -> None:
-        """Sets `failed_batch` to `batch`, the batch of one update, if all updates were skipped.
+        """Sets `failed_batch` to `batch`, which has rows of the updates, if all were skipped.
 
         If all updates were skipped, losses or gradients are not finite. The other reason to skip an
         update, a large ratio, never skips all updates, because the first update has the ratio 1.
@@ -168,9 +171,9 @@ class Iteration:
         self.metrics |= metrics.episode_metrics(sampled) | self.sampler.metrics(sampled)
 
     def record_episodes(self, episodes: list[Episode], credit: Credit | None = None) -> None:
-        """Writes the episodes that are learned from to a file; adds metrics of values and sampling.
+        """Writes to a file the episodes to learn from; adds metrics of values and sampling.
 
-        `credit` has a row for each episode.
+        `credit` has a row for each episode. Without it, neither file nor metrics have advantages.
         """
         session = self.session
         by_step, values = (credit.by_step, credit.values) if credit else (None, None)

@@ -17,7 +17,8 @@ from vinejax.tasks.graded import GradingStats
 def episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
     """Rewards, lengths and steps of `episodes`. Resets are left out unless all are resets.
 
-    Leaves of a tree are not resets, although their rows may have given tokens.
+    A reset is an episode that begins after the first tokens of a known solution. Leaves of a tree
+    are not resets, although their rows may have given tokens.
     """
     from_prompt = [e for e in episodes if not e.given or e.nodes is not None]
     episodes = from_prompt or episodes
@@ -55,9 +56,9 @@ def part_means(parts: Iterable[Mapping[str, float] | None]) -> dict[str, float]:
 def value_metrics(episodes: Sequence[Episode], by_step: np.ndarray | None) -> dict[str, Any]:
     """Mean, standard error and reuse of the sampled values, and the error of their advantages.
 
-    `by_step` has the advantages, f32[episodes, C]. The variance of an advantage is computed as the
-    sum of the variances of two values. This sum is too large if the two values share samples
-    (`values.reuse`).
+    `by_step` has the advantages, f32[episodes, C]. Without advantages or sampled values the result
+    is {}. The variance of an advantage is computed as the sum of the variances of two values. This
+    sum is too large if the two values share samples (`values.reuse`).
     """
     if by_step is None or any(episode.values is None for episode in episodes):
         return {}
@@ -116,7 +117,7 @@ def by_eighth(name: str, total: np.ndarray, tokens: np.ndarray) -> dict[str, Any
 
 
 def update_metrics(updates: Sequence[Update], has_kl: bool = True) -> dict[str, Any]:
-    """Means over the tokens of all updates; the gradient norm is a mean over accepted updates.
+    """Means over the tokens of all updates; the mean gradient norm leaves out skipped updates.
 
     If `has_kl` is False, the KL to the reference model was not measured, and is left out.
     """

@@ -69,7 +69,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return fresh_adapters(self.model, self.mesh, rank, targets, self.cfg.seed)
 
     def weights(self, trained: Params) -> Params:
-        """The policy's weights: `trained`, or `base` with the adapters `trained`."""
+        """The policy's weights: `trained` or, if these are adapters, `base` with them."""
         return weights_of(trained, self.base)
 
     @functools.cached_property

@@ -115,7 +115,10 @@ def checked_parts(
 
 
 def fitted(cfg: Config, method: Method, mesh: Mesh, say: bool) -> Config:
-    """The result of `with_fitting_minibatch`. With `say`, prints a line if `cfg` was changed."""
+    """The configuration, with `ppo.minibatch` reduced if an iteration has fewer solutions.
+
+    With `say`, prints a line if it was reduced. `with_fitting_minibatch` says how far.
+    """
     fitting = with_fitting_minibatch(cfg, method, num_shards(mesh))
     rows, as_set = fitting.ppo.minibatch, cfg.ppo.minibatch
     if rows != as_set and say:
@@ -269,7 +272,10 @@ def _say_shared(problems: dict[Split, list[PromptedProblem]]) -> None:
 
 
 def _unreadable(graded: GradedTask, problems: list[Problem]) -> dict[str, str | None]:
-    """The result of `GradedTask.unreadable`, in the order of `problems`. Hosts share the work."""
+    """The correct answers, by problem id, that are None or that the grader cannot read.
+
+    They are in the order of `problems`. Hosts share the work of `GradedTask.unreadable`.
+    """
     numbers = {problem.id: i for i, problem in enumerate(problems)}
     unreadable = graded.unreadable([problem for i, problem in enumerate(problems) if is_mine(i)])
     golds = shared_work({numbers[name]: gold for name, gold in unreadable.items()})

@@ -35,12 +35,19 @@ from vinejax.rl.ratio_losses import clip_with_gradient
 
 
 def share_from_prompt(root: float, tools: float, beta: float) -> float:
-    """The share of solutions that begin at the prompt, σ(`beta`·(`root` - `tools`))."""
+    """The share of a problem's solutions that begin at the prompt, σ(`beta`·(`root` - `tools`)).
+
+    `root` is H_1, the entropy of the first solution's first turn. `tools` is mean H, the mean
+    entropy of its later turns, which follow answers of tools.
+    """
     return 1 / (1 + math.exp(-beta * (root - tools)))
 
 
 def score(u: float, rise: float, streak: int, settings: AEPOConfig) -> float:
-    """The score max(1 - c·l, 0)·(u + w·(H - H_1)). An episode branches from τ on."""
+    """The score max(1 - c·l, 0)·(u + w·(H - H_1)) of a branch, which is made if the score is ≥ τ.
+
+    `rise` is H - H_1, and `streak` is l. `settings` has c and w, as `penalty` and `weight`.
+    """
     return (u + settings.weight * rise) * max(1 - settings.penalty * streak, 0.0)
 
 

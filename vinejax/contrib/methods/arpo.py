@@ -25,7 +25,10 @@ from vinejax.methods.baselines import GRPO
 
 
 def score(u: float, entropy: float, first: float, weight: float) -> float:
-    """The score u - w·(H - H_1). An episode branches if it is at most τ."""
+    """The score u - w·(H - H_1) of a branch, which is made if the score is at most τ.
+
+    `entropy` is H, `first` is H_1, and `weight` is w.
+    """
     return u - weight * (entropy - first)
 
 

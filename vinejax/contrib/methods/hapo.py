@@ -51,7 +51,7 @@ def token_group_credit(rollout: Rollout, cfg: Config) -> Credit:
 
 
 def loss(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-    """The clipped loss of `equations.entropy_weights.entropy_clip`, with h̃ as `loss_extra`."""
+    """The clipped loss of `equations.entropy_weights.entropy_clip`; h̃ is `batch.loss_extra`."""
     by_token, clipped = entropy_clip(
         logprobs,
         batch.old_logprobs,

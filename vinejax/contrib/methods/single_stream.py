@@ -188,7 +188,10 @@ def count_rollout(
     params: Params,
     cfg: Config,
 ) -> tuple[ValueTracker, dict[str, float]]:
-    """(tracker updated with the rollout's rewards, responses and log-probabilities, metrics).
+    """(the updated tracker, metrics of the rollout's problems).
+
+    The new tracker has counted the rewards of the rollout, and has its responses with their
+    log-probabilities.
 
     `params` are the weights that sampled the rollout, which has one solution per problem.
     `problems` is the train split, in the tracker's order. Raises ConfigError for a reward outside

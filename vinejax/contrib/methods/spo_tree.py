@@ -27,10 +27,11 @@ from vinejax.methods.base import Method
 def levels(
     wave: int, paths: Sequence[TreePath], cfg: Config, rng: np.random.Generator
 ) -> list[Shoot]:
-    """Grows b_0 branches at the prompt, and b_l at the end of every segment of level l - 1.
+    """Plans level l = `wave`: b_l branches at the end of each segment of level l - 1.
 
-    b is `spo_tree.branching`. A segment has `spo_tree.segment` tokens, except for segments of the
-    last level, which go on to the end of the solution.
+    Level 0 begins at the prompt, and b is `spo_tree.branching`. A segment has `spo_tree.segment`
+    tokens, except for segments of the last level, which go on to the end of the solution. A segment
+    in which the solution ends gets no branches.
     """
     settings = SPOTreeConfig.of(cfg)
     branching = settings.branching

@@ -25,7 +25,7 @@ from vinejax.methods.base import Method
 def random_steps(
     wave: int, paths: Sequence[TreePath], cfg: Config, rng: np.random.Generator
 ) -> list[Shoot]:
-    """In each of L waves, grows k branches at each of N random step ends of each tree.
+    """In each of L waves, plans k branches at each of N random step ends of each tree.
 
     M = `rollout.per_prompt` trees begin as one solution each; N, k and L are `tree_grpo.forks`,
     `branches` and `rounds`.

@@ -27,13 +27,14 @@ from vinejax.methods.base import Method
 def fixed_width(
     wave: int, paths: Sequence[TreePath], cfg: Config, rng: np.random.Generator
 ) -> list[Shoot]:
-    """Grows segments, and branches at their open ends until w = `rollout.per_prompt` leaves exist.
+    """Plans a wave of segments; waves follow until w = `rollout.per_prompt` leaves are finished.
 
         n = min(w - finished, d·(open + finished in the last wave))    branches of a wave
 
     The first wave has a random number of branches, 2 to 8, at the prompt. Later waves divide n
-    branches evenly over the open ends; d = `treepo.divisor`. If no end is open and leaves are
-    missing, each missing leaf begins at a random segment boundary of a random finished path.
+    branches evenly over the open ends, which are the leaves that can go on; d = `treepo.divisor`.
+    If no end is open and leaves are missing, each missing leaf begins at a random segment boundary
+    of a random finished path.
 
     The authors' code differs in three points. It begins d copies at each such boundary, and takes
     finished paths in the order of how they ended. It gives the remainder of the division to the

@@ -27,10 +27,11 @@ from vinejax.methods.base import Method
 def surprising_tokens(
     wave: int, paths: Sequence[TreePath], cfg: Config, rng: np.random.Generator
 ) -> list[Shoot]:
-    """In each of L waves, draws T branches in place of each tree's N least likely tokens (EPTree).
+    """In each of L waves, plans T branches at each of a tree's N least likely tokens (EPTree).
 
-    M = `rollout.per_prompt` trees begin as one solution each; N, T and L are `treerl.forks`,
-    `branches` and `rounds`. A token is replaced in one wave only.
+    A branch draws a new token in place of the unlikely one, and goes on from there. M =
+    `rollout.per_prompt` trees begin as one solution each; N, T and L are `treerl.forks`, `branches`
+    and `rounds`. A token is replaced in one wave only.
 
     Here the first token of a path is never replaced. The authors' code may replace it; that code
     leaves out tokens after the words of a conclusion and near the length limit.

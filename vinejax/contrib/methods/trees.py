@@ -43,7 +43,7 @@ def per_node(rollout: Rollout, values: Sequence[Sequence[float]]) -> Credit:
     """Credit that gives each token its node's advantage.
 
     `values` lists, for each leaf, the advantages of the nodes on its path. If an episode has fewer
-    steps than nodes, its steps are the last nodes. The tokens of earlier nodes count as given.
+    steps than nodes, its steps are the last nodes. The earlier nodes are not trained on.
     """
     by_step = np.zeros(rollout.steps.rewards.shape, np.float32)
     for row, (episode, leaf) in enumerate(zip(rollout.episodes, values, strict=True)):

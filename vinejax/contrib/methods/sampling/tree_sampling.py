@@ -129,9 +129,10 @@ class _Forest:
     def _steps(
         self, drawn: list[tuple[int, TreePath]]
     ) -> dict[int, tuple[list[int], list[float] | None]]:
-        """The task's steps of the paths that are over, as {index in `drawn`: (ends, rewards)}.
+        """{index in `drawn`: (ends of the path's steps, their rewards)} for paths that are over.
 
-        `drawn` has pairs (number of the problem, path).
+        `drawn` has pairs (number of the problem, path). The task divides responses into steps; None
+        stands for the rewards if the task gives none to steps.
         """
         solutions = {}
         for i, (n, path) in enumerate(drawn):
@@ -141,7 +142,7 @@ class _Forest:
         return shared_work({i: self._sampler.split(s) for i, s in solutions.items()})
 
     def episodes(self, once: bool) -> list[Episode]:
-        """The leaves of all trees as graded episodes."""
+        """The leaves of all trees as graded episodes; `once` is that of `sample_trees`."""
         all_leaves = [(n, leaf) for n, paths in enumerate(self.paths) for leaf in leaves(paths)]
         with self._sampler.graded.background() as background:
             for i, (n, leaf) in enumerate(all_leaves):

@@ -64,7 +64,8 @@ class BranchingSampler(TurnSampler):
     ) -> list[Episode]:
         """Episodes without values, divided into steps as by `TurnSampler.solutions`.
 
-        The episodes of a problem are in the order in which they began.
+        The episodes of a problem are in the order in which they began. `most_groups` has no effect,
+        because each problem has one group.
         """
         wanted = self.cfg.rollout.per_prompt
         first = range(min(self.growth.roots([]), wanted))
@@ -113,7 +114,10 @@ class _Waves(Turns):
         return self._wave
 
     def _branch(self, name: str, active: list[int]) -> None:
-        """Adds episodes that branch off the episodes `active` of the problem with id `name`."""
+        """Adds episodes that branch off other episodes of the problem with id `name`.
+
+        `active` are the numbers of the problem's episodes that are not over.
+        """
         sampler, numbers, before = self._brancher, self._of_problems[name], len(self.plays)
         rng = host_rng(sampler.cfg.seed, sampler.iteration, f"branch {name}", self._waves)
         for i in active:
