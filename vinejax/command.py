@@ -22,9 +22,9 @@
             plan     what would fit on --config.topology=v5e:16x16, and how fast it could be,
                      without devices; status 1 if it does not fit
             config   print every field as the run would use it
-            compare  a page about the runs of two workdirs or more, compare.html in --workdir, by
-                     default in the current folder, and a section of that workdir's report, if it
-                     holds a run; needs no --config
+            compare  write compare.html, a page about the runs of two workdirs or more, into
+                     --workdir, by default the current folder; if --workdir holds a run, add a
+                     section to that run's report; needs no --config
             report   write RUN/report.html anew, of a run that goes on or has ended, and say how
                      the run stands
             vine     write RUN/vines/NAME.svg, a figure of a solution for a paper; its NAME, such
@@ -91,9 +91,9 @@ class ConfigFile(flags.ArgumentParser):
     def parse(self, path: str) -> Fields:
         """The result of `get_config()`; the text after a colon in `path` is its argument.
 
-        If the command line sets `method`, this is done first, because it adds the method's own
-        settings to the fields. Raises UserError if the file is missing, if it fails (the error
-        names the line), or if an override names no field.
+        If the command line sets `method`, the result has this value already: it adds the method's
+        own settings to the fields, which other overrides may name. Raises UserError if the file is
+        missing, if its code fails (the error names the line), or if an override names no field.
         """
         fields = load(path, f"--config={path}")
         if method := self.overrides.get("method"):

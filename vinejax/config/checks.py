@@ -143,7 +143,7 @@ Refusal = tuple[object, str, str]  # (whether the field is wrong, its dotted nam
 
 
 def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
-    """Yields the checks of sampling and of batches."""
+    """Checks sampling and batches: yields (whether a field is wrong, its name, the message)."""
     ppo, group = cfg.ppo, cfg.rollout.per_prompt
     yield (
         cfg.sample.temperature <= 0,
@@ -170,7 +170,10 @@ def _of_training(cfg: Config, method: Method) -> Iterator[Refusal]:
 
 
 def _of_loss(cfg: Config, method: Method) -> Iterator[Refusal]:
-    """Yields the checks of `ppo.loss` and of the bounds of `ppo.correction`."""
+    """Checks `ppo.loss` and the bounds of `ppo.correction`.
+
+    Yields (whether a field is wrong, its name, the message).
+    """
     ppo = cfg.ppo
     has_own = ppo.loss != "method" and method.resolve(Config()).ppo.loss == "method"
     message = f"must be 'method' for method = {cfg.method!r}, which has a loss of its own"
@@ -181,7 +184,10 @@ def _of_loss(cfg: Config, method: Method) -> Iterator[Refusal]:
 
 
 def _of_model(cfg: Config, method: Method) -> Iterator[Refusal]:
-    """Yields the checks of a new model's sizes, of `profile` and of `log.wandb`."""
+    """Checks a new model's sizes, `profile` and `log.wandb`.
+
+    Yields (whether a field is wrong, its name, the message).
+    """
     model = cfg.model
     is_missing = model.architecture and not Path(model.architecture).expanduser().is_file()
     yield is_missing, "model.architecture", "no such file"

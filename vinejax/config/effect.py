@@ -132,7 +132,10 @@ def _beside_others(applied: Config) -> Idle:
 
 
 def _of_other_rules(applied: Config) -> Idle:
-    """Yields the fields of `READ_BY` that the chosen rules of credit do not read."""
+    """Yields the fields that are read by some rules of credit, but not by the chosen ones.
+
+    `READ_BY` lists these fields, each with the rules that read it.
+    """
     rules = chosen_rules(applied)
     for field, of_rule, readers in READ_BY:
         name = rules[of_rule]
@@ -142,7 +145,7 @@ def _of_other_rules(applied: Config) -> Idle:
 
 
 def _unread_by_task(cfg: Config, task: Task) -> Idle:
-    """Yields the fields that only tasks of another kind read."""
+    """Yields the fields that `task` does not read, such as `env.*` if it has no environment."""
     if not isinstance(task, WithFreeSteps):
         yield "data.free_steps", f"task {task.name} has no free steps to count"
     reads = task.reads if isinstance(task, WithColumns) else ()

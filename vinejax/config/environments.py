@@ -21,7 +21,7 @@ def with_environment(cfg: Config, task: Task) -> Config:
 
 
 def check_environment(cfg: Config, method: Method, task: Task) -> None:
-    """Raises ConfigError for a method or a setting that does not fit the task's turns.
+    """Raises ConfigError if the method or a setting does not fit a task with, or without, turns.
 
     `cfg` is the result of `method.resolve`.
     """

@@ -114,7 +114,10 @@ class Fields(FieldGroup):
 
 
 def own_section(method: str) -> type[Section] | None:
-    """The settings' class of a user's method; None for a method of VineJAX or without settings."""
+    """The class of the settings of a user's own method.
+
+    None for a method of VineJAX, and for a method that has no settings.
+    """
     if "." not in method:
         return None
     from vinejax.methods.known import find_method
@@ -165,7 +168,8 @@ def _settings(group: Any) -> FieldGroup:
 def fields_set(fields: config_dict.ConfigDict, prefix: str = "") -> set[str]:
     """Dotted names of the fields that were set, even if to their default.
 
-    A section that was replaced by a new one, such as `default().values`, counts as not set.
+    Putting a new section, such as `default().values`, in the place of a section does not count as
+    setting its fields.
     """
     names = set()
     for name, value in fields.items(preserve_field_references=True):

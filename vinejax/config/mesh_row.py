@@ -5,9 +5,9 @@ from vinejax.core.settings import Config
 
 
 def with_row_for_devices(cfg: Config) -> Config:
-    """The configuration, with a row that fits the devices if `meshes` has only rows that do not.
+    """The configuration; if no row of `meshes` fits the devices, it gets another row, which does.
 
-    vinejax/tools chooses the row. An empty `meshes` stays empty.
+    vinejax/tools chooses this row. An empty `meshes` stays empty.
 
     Without vinejax/tools the configuration stays unchanged; then `on_devices` raises ConfigError.
     Raises what `tools.plan.propose.with_row_for_devices` raises.

@@ -19,11 +19,11 @@ Kind = Literal["METHODS", "TASKS", "SECTIONS", "OPTIONS", "HOOKS"]
 def contributed(kind: Kind) -> Mapping[str, str]:
     """Maps the names of one kind to the dotted paths of modules, classes or functions.
 
-    `METHODS` has values of the field `method`, and `TASKS` values of `data.task`. `SECTIONS` maps
-    groups of fields to their classes, and `OPTIONS` maps groups of fields to the modules that
-    change an iteration's stages by these fields. `HOOKS` has two names: 'page' is the subclass of
-    `training.observer.Observer` that shows a run to people, and 'mesh_row' is the
-    function that proposes a row of `meshes` if none fits the devices.
+    The names of the kind `METHODS` are values of the field `method`, and those of `TASKS` are
+    values of `data.task`. `SECTIONS` maps groups of fields to their classes, and `OPTIONS` maps
+    groups of fields to the modules that change an iteration's stages by these fields. `HOOKS` has
+    two names: 'page' stands for the subclass of `training.observer.Observer` that shows a run to
+    people, 'mesh_row' for the function that proposes a row of `meshes` if none fits the devices.
     """
     paths: dict[str, str] = {}
     for package in PACKAGES:

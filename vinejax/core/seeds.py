@@ -22,6 +22,6 @@ def row_seed(
 def host_rng(seed: int, iteration: int, purpose: str, epoch: int = 0) -> np.random.Generator:
     """Random numbers on the host for one purpose, such as the order of minibatches.
 
-    Their seed is that of `row_seed` for a problem called `purpose` and the rollout `epoch`.
+    Their seed is the result of `row_seed` with problem=purpose and rollout=epoch.
     """
     return np.random.default_rng(row_seed(seed, iteration, purpose, rollout=epoch))

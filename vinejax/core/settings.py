@@ -261,7 +261,7 @@ class PPOConfig:
 
     @property
     def pass_rows(self) -> int:
-        """The rows of one pass, over all devices, if rows are not packed."""
+        """The rows of one forward and backward pass, over all devices, if rows are not packed."""
         return self.microbatch or self.minibatch
 
 

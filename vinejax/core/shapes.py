@@ -28,9 +28,9 @@ def row_length(length: int) -> int:
 def packed_length(limit: int, longest: int) -> int:
     """The length of packed rows. A sequence may have `limit` tokens; the longest has `longest`.
 
-    Full rows cost the same per token at any length, and fewer lengths mean fewer programs. The
-    result is therefore the `row_length` of `limit`, or about half of it if `longest` fits there.
-    A length between these two is used only if it is at least FINE.
+    Let W be the `row_length` of the larger of the two. The result is about W/2 if `longest` fits
+    there. Otherwise it is the `row_length` of `longest` or FINE, whichever is larger, but at most
+    W. So there are few lengths and few programs; full rows cost the same per token at any length.
     """
     whole = row_length(max(limit, longest))
     half = row_length(whole // 2)
@@ -51,10 +51,10 @@ def doubled(length: int, least: int = 16) -> int:
 def part(limits: Sequence[int], length: int, least: int = 32, halvings: int = 1) -> int:
     """The length to pad to: the shortest of L, L/2, ..., L/2^halvings that holds `length`.
 
-    L is the bucket of the smallest of `limits` that holds `length`, or of `length` if none does. No
-    result is below `least`. `limits` are the maximum lengths of each kind of sequence: lengths near
-    a limit are padded no more than in a bucket, and varying lengths compile few programs, most of
-    them early in a run.
+    L is the shortest `bucket` of one of `limits` that holds `length`; if none does, L is the bucket
+    of `length`. No result is below `least`. `limits` has the maximum length of each kind of
+    sequence. So a length near a limit gets no more padding than its own bucket would give it, and
+    lengths that vary need few programs, most of which are compiled early in a run.
     """
     sizes = [bucket(limit, least) for limit in limits]
     size = min((x for x in sizes if x >= length), default=bucket(length, least))

@@ -81,9 +81,9 @@ def response_text(tokenizer: Tokenizer, prompt: list[int], tokens: list[int]) ->
 
 
 def token_text(tokenizer: Tokenizer) -> Callable[[int], str]:
-    """A function that gives the text that a token, by its id, adds in the middle of a text.
+    """A function from the id of a token to the text that the token adds in the middle of a text.
 
-    It gives '' for ids that texts do not show and for ids that the tokenizer lacks.
+    It returns '' for ids that texts do not show and for ids that the tokenizer lacks.
     """
     anchor = list(tokenizer.encode("a", add_special_tokens=False))[-1:]
     before = len(decode(tokenizer, anchor))
@@ -107,16 +107,18 @@ def cut_at_stop(
     stop: tuple[str, ...],
     before: str = "",
 ) -> StopCut:
-    """Cuts a continuation at the first stop string that ends in it.
+    """Cuts a continuation, the tokens `ids`, at its first stop string.
 
-    A stop string can begin in `before`, which is the text before the continuation, or at least the
-    `tail` of that text.
+    The stop string must end in the continuation, but it can begin in `before`. This is the text
+    before the continuation; the part that `tail` returns is enough. `prefix` has the tokens before
+    `ids`, and `prefix_text` is their text.
     """
 
     def first(text: str) -> int | None:
         """The index in `text` at which the first stop string begins; None without a stop string.
 
-        The index is negative if the stop string begins in `before`.
+        The index is negative if the stop string begins in the argument `before` of `cut_at_stop`,
+        the text that comes before `text`.
         """
         starts = [(before + text).find(s, max(0, len(before) - len(s) + 1)) for s in stop]
         return min((start - len(before) for start in starts if start >= 0), default=None)

@@ -81,7 +81,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         """Starts to save a checkpoint. After the call, the arrays may be donated.
 
         Nothing is saved if the iteration already has an undamaged checkpoint, which would be equal.
-        Otherwise the method deletes any later checkpoints, which an earlier process has left.
+        Otherwise any later checkpoints, which an earlier process has left, are deleted first.
         Raises WorkdirError if this checkpoint or the previous one cannot be written.
         """
         self._save(iteration, _trees(state), meta)

@@ -190,7 +190,11 @@ def start_maximum(number: int) -> Any:
 
 @functools.cache
 def _maximum_program() -> tuple[Any, Any, Any]:
-    """(a device of this host, a sharding with one number per host, a program for the maximum)."""
+    """What `start_maximum` needs: (device, sharding, program).
+
+    The device is the first one of this host. The sharding is that of an array with one number on
+    each host. The program computes the maximum of such an array.
+    """
     import jax
     import jax.numpy as jnp
     import numpy as np

@@ -22,9 +22,9 @@ MOMENT_S = 0.05  # seconds before the second try; `is_locked` holds the lock for
 class WorkdirLock(contextlib.AbstractContextManager["WorkdirLock"]):
     """The right to train in a workdir, held until the context manager exits or the process ends.
 
-    The operating system manages the lock (flock) and releases it whenever the process ends. The
-    file names the process that holds the lock, for the error messages of other processes. Remote
-    workdirs, such as gs:// paths, and file systems without flock have no lock.
+    The operating system manages the lock of a file in the workdir (flock), and releases it whenever
+    the process ends. The file names the process with the lock, for the error messages of other
+    processes. Remote workdirs, such as gs:// paths, and file systems without flock have no lock.
     """
 
     def __init__(self, workdir: epath.Path, is_wanted: bool = True):

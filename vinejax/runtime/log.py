@@ -58,7 +58,8 @@ class RunLog:
 
         The method drops unreadable lines of metrics.jsonl and prints the line numbers. Unless only
         the last line was cut off, it copies the old file to metrics.jsonl.damaged. It also reports
-        iterations before `resumed_at` without a record, and cut files of episodes.
+        the iterations before `resumed_at` that have no record, and files of episodes that were cut
+        off within a line.
 
         Raises ConfigError if `cfg.wandb` is set and the package is not installed.
 
@@ -67,9 +68,9 @@ class RunLog:
           cfg: settings of the log.
           total_iterations: the number of iterations of the whole run.
           is_writer: whether this process writes and shows.
-          resumed_at: the first iteration that this process will train, 0 for a new run. Earlier
-            records of this and later iterations are dropped, because they will be repeated. None:
-            the process does not train, and no such record is dropped.
+          resumed_at: the first iteration that this process will train, 0 for a new run. If earlier
+            processes wrote records of this iteration or later ones, these are dropped, because the
+            iterations will be repeated. None: the process does not train, and drops no such record.
         """
         self.timings: dict[str, float] = {}
         self._workdir = workdir

@@ -12,7 +12,8 @@ def profiler(span: str, folder: epath.Path) -> Iterator[Callable[[int], None]]:
     """Traces iterations start, ..., stop - 1 into `folder`, where `span` is 'start:stop'.
 
     If `span` is '', nothing is traced. The context yields a function, which the caller must call
-    before each iteration with the iteration's number. The exit of the context also ends the trace.
+    before each iteration with the iteration's number. If the context exits during a trace, the
+    trace ends.
     """
     start, stop = map(int, span.split(":")) if span else (-1, -1)
     is_open = False

@@ -43,7 +43,8 @@ def read_status(workdir: epath.Path) -> Status | None:
 
     If the last state is 'running' but no process has the lock of the workdir, the run's process has
     died, and the result's state is 'lost'. The lock of a process on another host, or of a remote
-    workdir, cannot be seen. Such a run is lost after `patience_s` seconds without a new status.
+    workdir, cannot be seen. The state of such a run is 'lost' if its last status is older than the
+    `patience_s` seconds that this status gives.
     """
     try:
         record: dict[str, Any] = json.loads((workdir / FILE).read_text(encoding="utf-8"))

@@ -89,12 +89,12 @@ class Watch:
     """Polls for a request to stop, once per step of a loop.
 
     If one of several hosts gets a request, all hosts stop at the same step, so all must make the
-    same calls. Each call starts a program that computes the maximum of the hosts' signal numbers,
-    and reads the maximum of the previous call, so the devices never wait for the hosts.
+    same calls of `look`. Each call starts a program that computes the maximum of the hosts' signal
+    numbers, and reads the maximum of the previous call, so the devices never wait for the hosts.
 
     CPU devices run programs concurrently, which would mix up the collectives of several hosts. So
-    on CPU a call with a `result` waits for the result and for the maximum, and a call without a
-    result does nothing.
+    on several hosts with CPU devices, a call with a `result` waits for the result and for the
+    maximum of this call, and a call without a result does not poll.
     """
 
     def __init__(self):
@@ -131,7 +131,7 @@ class Watch:
 
 
 def _do_nothing(*_: object) -> None:
-    """A signal handler that does nothing. Python has written the signal's number to the pipe."""
+    """A signal handler that does nothing: Python itself writes the signal's number to a pipe."""
 
 
 def _read(pipe: int) -> None:

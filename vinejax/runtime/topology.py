@@ -91,7 +91,7 @@ class Topology:
 
     @property
     def chip(self) -> Chip:
-        """The chip, where `hbm_gib` of a GPU is only the part of its memory that jax reserves."""
+        """The chip. For a GPU, `hbm_gib` is only the part of its memory that jax reserves."""
         chip = KINDS[self.kind].chip
         if self.is_tpu or self.kind == "cpu":
             return chip
@@ -246,8 +246,8 @@ def _shape_error(kind: Kind, shape: Shape) -> str:
 def _rented_shape(chips: int) -> Shape | None:
     """The shape, made of 4x4x4 cubes, in which `chips` chips are rented; None if there is none.
 
-    It is the shape nearest to a cube. Other shapes with this number of chips have the same
-    accelerator type, so they cannot be rented.
+    It is the shape nearest to a cube. A slice is rented by its accelerator type, which is the same
+    for all shapes with this number of chips, so the other shapes cannot be rented.
     """
     shapes = [
         (a, b, chips // (a * b))
