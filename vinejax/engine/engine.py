@@ -97,9 +97,9 @@ class Engine:
         used.
       attention: The attention of decoding: 'xla', 'kernel' (for TPU; interpreted on a CPU) or
         'auto', which is the kernel where the platform and the model allow it.
-      limits: Maximum lengths of the kinds of trunk, in ascending order. The last kind holds
-        responses, so that its branches have a `response`; an earlier kind holds, for example, only
-        prompts. With limits fewer programs are compiled if lengths vary.
+      limits: Maximum lengths of the kinds of trunk, in ascending order. Trunks of the last kind
+        contain a response, and their branches must set `Branch.response`; trunks of an earlier kind
+        are, for example, prompts alone. With limits fewer programs are compiled if lengths vary.
       skip_repeats: Whether decoding skips the tokens with which a branch repeats its trunk. No
         effect at temperature 0.
 

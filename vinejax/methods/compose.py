@@ -113,7 +113,10 @@ def _sample(
 def _score(
     method: Method, iteration: Iteration, state: RunState, episodes: list[Episode]
 ) -> Rollout:
-    """The scored rollout with the values that the method's state adds."""
+    """The rollout of `episodes` with log-probabilities and, if the method has any, learned values.
+
+    The method's state, for instance PPO's critic, gives the learned values.
+    """
     rollout = method.score(iteration, state, episodes)
     return method.state.valued(iteration, state.kept, rollout)
 

@@ -71,7 +71,7 @@ class DecoderConfig:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether layers differ in their windows."""
+        """Whether layers differ in their attention windows."""
         return len(set(self.windows)) > 1
 
     def rule(self, layer: int = 0) -> AttentionRule:

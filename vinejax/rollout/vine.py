@@ -192,7 +192,11 @@ class ProblemStates:
         return valued
 
     def _seen(self, i: int) -> Seen:
-        """The returns at each state of episode i, first those of the state's own continuations."""
+        """The returns that count at each state of episode i.
+
+        The returns of the state's own continuations come first. With `values.reuse`, the returns of
+        other samples that pass through the state follow.
+        """
         returns = [
             [d.continuation.reward for d in self.states[s].continuations] for s in self._visits[i]
         ]

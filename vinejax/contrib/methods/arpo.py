@@ -1,7 +1,7 @@
 """ARPO: GRPO on episodes that branch after the answer to an uncertain turn.
 
     branches if u - w·(H - H_1) ≤ τ    u: uniform; H, H_1: entropy of the last, the first turn
-    A: `grpo`'s
+    A as in `grpo`    w, τ: `arpo.weight` and `arpo.threshold`
 
 Half of the solutions begin at the prompt, and the others branch off this half. If there are too few
 branches in the end, the missing solutions begin at the prompt, too.

@@ -33,8 +33,8 @@ def surprising_tokens(
     `rollout.per_prompt` trees begin as one solution each; N, T and L are `treerl.forks`, `branches`
     and `rounds`. A token is replaced in one wave only.
 
-    Here the first token of a path is never replaced. The authors' code may replace it; that code
-    leaves out tokens after the words of a conclusion and near the length limit.
+    Here the first token of a path is never replaced; the authors' code may replace it. The authors'
+    code replaces no token near the length limit or after words that announce a conclusion.
     """
     settings = TreeRLConfig.of(cfg)
     if wave == 0:

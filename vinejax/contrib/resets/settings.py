@@ -1,4 +1,4 @@
-"""The settings of resets."""
+"""The settings of resets, in which solutions begin in the middle of known solutions."""
 
 from typing import Any, Literal
 
@@ -22,9 +22,9 @@ class ResetConfig(Section, section="reset"):
     k: Count = 4  # continuations per pass rate of the search for the edge
 
     def check(self, cfg: Any) -> None:
-        """Raises ConfigError for settings that nothing reads, and for a biased `values.reuse`.
+        """Raises ConfigError for a setting that would have no effect, and for a biased reuse.
 
-        Reuse would be biased where known solutions are chosen by their rewards.
+        `values.reuse` is biased if `source` chooses the known solutions by their rewards.
         """
         is_known = self.source not in ("none", "gold")
         needs = {

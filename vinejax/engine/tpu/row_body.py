@@ -15,7 +15,10 @@ from vinejax.model.attention import AttentionRule
 
 
 class RowArguments(NamedTuple):
-    """The kernel's arguments and result; arrays in VMEM hold the entries of the step's groups."""
+    """The kernel's arguments and its result.
+
+    An array in VMEM holds the entries of the groups (`schedule.py`) of one step of the grid.
+    """
 
     seen: Ref  # [groups, M, LANES]
     q: Ref  # [groups * M, K * H]

@@ -65,8 +65,8 @@ def main():
 def readable_paths(library):
     """The paths that a solution may use: (files to read, folders to read, folders only to list).
 
-    They belong to the standard library in the folder `library`, which is the only folder that may
-    only be listed. Installed packages are left out.
+    All belong to the standard library, whose folder is `library`. The third entry has this folder
+    alone. Installed packages are left out.
     """
     inside = [
         entry.path

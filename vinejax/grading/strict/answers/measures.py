@@ -63,9 +63,10 @@ def compound_measure(s: str) -> Formula | None:
 
 
 def unit_as_factor(tree: Tree, unit: str, other: Tree) -> Tree | None:
-    """The product of `tree` and its unit, in a unit that `other` has as a variable; else None.
+    """`tree` times its unit `unit`, converted to a unit that is a variable of `other`.
 
-    For example, 5 with the unit kg becomes 5 * 1000 * g if `other` has the variable g.
+    For example, 5 with the unit kg becomes 5 * 1000 * g if `other` has the variable g. None if no
+    variable of `other` is a unit of the same quantity.
     """
     letters = variables(other)
     letter = unit.strip(OPEN + CLOSE + " ")
