@@ -118,7 +118,7 @@ class BranchSet:
     def within(self, columns: int) -> "BranchSet":
         """A copy whose trunks keep only their first `columns` tokens.
 
-        `columns` must be at least `self.longest`, so that no token that must be computed is cut.
+        `columns` must be at least `self.longest`, the most tokens of a trunk that must be computed.
         """
         trunks = [trunk[:columns] for trunk in self.trunks]
         return BranchSet(trunks, [*self.branches], [*self.budgets], self.longest, [*self.scored])

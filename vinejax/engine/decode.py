@@ -109,10 +109,10 @@ def chunk_program(platform: str) -> "jax.stages.Wrapped":
     """`decode_chunk`, compiled for the devices of a platform; `slots` and `rows` are donated.
 
     On a GPU the whole chunk, its loop included, is one CUDA graph. Without a graph the host would
-    launch the hundreds of kernels of a step one by one, each of which takes two microseconds.
-    Drivers older than CUDA 12.3 have no loops in graphs, so XLA leaves the loops out. If XLA_FLAGS
-    sets XLA's flag for graphs, that setting is used instead. A profile names single kernels only if
-    graphs are turned off.
+    launch the hundreds of kernels of a step one by one, and each launch takes two microseconds.
+    Drivers older than CUDA 12.3 allow no loops in graphs; with them XLA keeps loops out of graphs.
+    If XLA_FLAGS sets XLA's flag for graphs, that setting is used instead. A profile names single
+    kernels only if graphs are turned off.
     """
     flag, options = "xla_gpu_enable_command_buffer", {}
     if platform == "gpu" and flag not in os.environ.get("XLA_FLAGS", ""):
@@ -128,12 +128,12 @@ def chunk_program(platform: str) -> "jax.stages.Wrapped":
 def decode_chunk(
     config: DecodeConfig, inputs: ChunkInputs, slots: Slots, rows: WindowRows
 ) -> tuple[Slots, WindowRows, Trace]:
-    """Runs up to `sizes.chunk` decode steps, or up to half as many while jobs wait for a row.
+    """Runs at most `config.sizes.chunk` decode steps, or half as many while jobs wait for a row.
 
     The chunk ends early if no item in the window waits for a slot and at most `config.drained_at`
     slots are busy. While jobs wait for a row, it ends early only if no slot is busy. A slot must
-    have as many columns as the largest budget (`sizes.width`), or a step would overwrite a column
-    that is still read.
+    have as many columns as the largest budget (`config.sizes.width`), or a step would overwrite a
+    column that is still read.
     """
     chunk = config.sizes.chunk
 

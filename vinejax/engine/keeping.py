@@ -38,9 +38,9 @@ MAX_PART = 128  # tokens of a part, each of whose queries attends to a whole row
 
 
 class _MissingTokens(NamedTuple):
-    """A trunk that enters a row, and whose first `columns` tokens need not be computed.
+    """The tokens of an entering trunk that must be computed: those after the first `columns`.
 
-    Row `source` holds the keys and values of these first tokens.
+    Row `source` holds the keys and values of the trunk's first `columns` tokens.
     """
 
     entry: RowEntry

@@ -52,7 +52,7 @@ HALVINGS = 2  # a prefill's arrays have all, half or a quarter of the window's c
 
 
 class PhasePrograms(NamedTuple):
-    """Those arguments of the compiled programs that are given when a phase begins."""
+    """The settings and arrays that a phase gets for its compiled programs when it begins."""
 
     config: DecodeConfig
     drains: tuple[Sizes, ...]  # shapes for the last branches (`drain.py`)
@@ -317,7 +317,7 @@ class Phase:
             return
 
         def search(search_items: SearchItems) -> SearchResult:
-            """Lets items of the queue skip the tokens that they accept from these trunks.
+            """Lets the items of `search_items` skip those tokens of their trunks that they accept.
 
             Returns the result of the search.
             """

@@ -69,7 +69,7 @@ def assign_lanes(queries: Queries, rows: int, lanes: int) -> Lanes:
 def softmax_part(scores: Float[Array, "B K G S"], layout: CacheLayout, values: jax.Array) -> Part:
     """The softmax part over the columns of `scores` and `values`.
 
-    For a query that sees no column the sum is 0.
+    Scores are -inf where a query does not see the column; if it sees no column, the sum is 0.
     """
     top = jnp.max(scores, axis=-1, keepdims=True)
     weights = jnp.exp(scores - jnp.where(jnp.isfinite(top), top, 0.0))

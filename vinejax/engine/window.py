@@ -58,7 +58,7 @@ class KnownTrunk(NamedTuple):
     def joined(
         self, layer: SeparateKV | JoinedKV, lengths: Int[Array, " B"], k: jax.Array, v: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """The keys and values [B, S, K, H] of the rows, with `k` and `v` written into them.
+        """The keys and values [B, S, K, H] of the rows `row`, with `k` and `v` written into them.
 
         `k` and `v` come directly after the known columns.
         """

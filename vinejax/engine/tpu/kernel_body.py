@@ -83,7 +83,7 @@ class GridStep(NamedTuple):
 def scratch_shapes(
     groups: int, queries: int, lanes: int, cache: Float[Array, "R K S W"]
 ) -> list[Any]:
-    """The shapes of `Scratch`; `lanes` is the number of lanes of a result."""
+    """The shapes of `Scratch`; `lanes` is the length of the last axis of a result."""
     heads, W = cache.shape[1], cache.shape[3]
     width = mix_width(W // 2)
     stacks = stacks_of(heads, queries)
@@ -136,8 +136,8 @@ def copy_block(
 
     `act` is `start` or `wait`. The copy covers the columns up to the last visible one, rounded up
     to a multiple of PIECE. As sizes must be static, the copy is made in several parts, whose
-    lengths are powers of two. A choice of one copy among all lengths would take twice as long to
-    issue, because copies that are not chosen are issued, too, without effect.
+    lengths are powers of two. To issue one copy, chosen among all lengths, would take twice
+    as long, because those that are not chosen would be issued, too, without effect.
     """
     group, source, buffer = items.group[i], items.source[i], i & 1
     piece = min(PIECE, BLOCK)

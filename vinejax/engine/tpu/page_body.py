@@ -115,7 +115,7 @@ def _write(
 ) -> None:
     """Writes a group's new column into the last block of the group, which is item i.
 
-    Also starts to copy the tile that contains this column to HBM.
+    Also starts a copy to HBM of the column's tile, a few columns that are written together.
     """
     buffer, rows = lax.rem(i, 2), columns.stage.shape[2]
     column = items.end[items.group[i]] - 1 - items.block[i] * BLOCK
@@ -154,7 +154,7 @@ def _store(scratch: Scratch, group: jax.Array, head_dim: int) -> None:
 
 
 def _finish_writes(columns: Columns, new_pool: Ref) -> None:
-    """Waits until the last tiles of a core are in HBM."""
+    """Waits until all copies to HBM that the core's calls of `_write` started have ended."""
     tile = new_pool.at[0, :, pl.ds(0, columns.stage.shape[2])]
     for slot in range(WRITES):
         to_hbm = pltpu.make_async_copy(

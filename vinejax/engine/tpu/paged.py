@@ -155,7 +155,7 @@ def held_pages(mean_tokens: float, width: int) -> float:
 def min_pages(slots: int, width: int) -> int:
     """The fewest pages of a pool for `slots` slots of up to `width` columns.
 
-    The slots hold this number on average if branches have width / LONG_TAIL tokens, the mean that
-    all shapes of a phase assume. The pool has at least the pages that a single slot can hold.
+    All slots together hold about this number if branches have width / LONG_TAIL tokens on average,
+    as all shapes of a phase assume. The pool has at least the pages that a single slot can hold.
     """
     return max(math.ceil(slots * held_pages(width / LONG_TAIL, width)), width // BLOCK)

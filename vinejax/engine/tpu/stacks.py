@@ -22,7 +22,7 @@ class Stacks(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """The number of rows of a stack, which are M rows for each of the stack's heads."""
+        """The number of rows of a stack, one for each query of each of the stack's heads."""
         return self.heads * self.queries
 
     def place(self, head: int) -> tuple[int, slice]:
