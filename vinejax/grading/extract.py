@@ -313,7 +313,7 @@ def extract_reference(text: str, problem: str = "") -> list[str]:
 
 
 def split_reference(candidate: str, problem: str = "") -> list[str]:
-    """The answers in a candidate's first line, normalised and split as VinePPO's code does."""
+    """The normalised answers in the first line of `candidate`, split as in `extract_reference`."""
     line = candidate.strip().split("\n")[0].lstrip(":").rstrip(".").rstrip("/")
     answer = normalise(line)
     if "separated by commas" in problem and not any(bracket in answer for bracket in "()[]"):

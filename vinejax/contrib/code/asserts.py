@@ -164,8 +164,8 @@ class Unreadable(ValueError):
 def evaluate(node: ast.expr, named: Mapping[str, Any]) -> Any:
     """The value of an expression over constants and the values in `named`.
 
-    Raises Unreadable for an expression of another kind, and the expression's own errors. Values in
-    `named` come from a program, which could choose them to fill the memory. They are therefore
+    Raises Unreadable for an expression of another kind, and the error of a failed operation. Values
+    in `named` come from a program, which could choose them to fill the memory. They are therefore
     multiplied only if they are numbers, and never raised to a power or used to format a text.
     """
 

@@ -63,7 +63,7 @@ class ProgramsTask(Code, CharacterTask):
         return f"{problem.question}\n"
 
     def solution(self, problem: Problem) -> str:
-        """A demonstration, in which operators may be wrong."""
+        """A program for demonstration. Each operator in it is wrong with probability `WRONG`."""
         rng, (symbols, numbers) = rng_of(problem.question), _read(problem.question)
         for i, symbol in enumerate(symbols):
             others = [x for x in WORDS.values() if x != symbol]

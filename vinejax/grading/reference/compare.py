@@ -49,7 +49,7 @@ def bare_answers(answer: str) -> list[str]:
 
 
 def _is_bare(text: str) -> bool:
-    """Whether a text is only an answer, without a box, a phrase or three words in a row."""
+    """Whether a text is only an answer: no box, no 'the answer is', no three words in a row."""
     stripped = text.strip()
     if not stripped or any(mark in stripped for mark in _BOXED_OR_SAID):
         return False
@@ -179,7 +179,7 @@ def _rows(matrix: str) -> list[list[str]]:
 
 
 def _equal_equations(prediction: str, gold: str, symbolic: Symbolic) -> bool:
-    """Whether two equations are equal up to sign, or one answer is 'x = 5' and the other is 5."""
+    """Whether left - right agrees up to sign in two equations, or the answers are 'x = 5' and 5."""
     sides, gold_sides = prediction.split("="), gold.split("=")
     if len(sides) == 2 and len(gold_sides) == 2:
         left = f"{sides[0].strip()} - ({sides[1].strip()})"

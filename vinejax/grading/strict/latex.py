@@ -183,7 +183,7 @@ def last_boxes(text: str) -> str | None:
 def _are_joined(between: str, first: re.Match[str] | None, second: re.Match[str] | None) -> bool:
     """Whether two boxes form one answer, judged by the text between them and by their labels.
 
-    `first` and `second` are the matches of the labels before the boxes.
+    `first` and `second` match the labels before the boxes, such as `y =` or 'the larger is'.
     """
     joint = between[: second.start(second.lastgroup or 0)] if second else between
     if not _JOINT.fullmatch(_MARKER.sub(",", joint)):
@@ -296,7 +296,7 @@ def _trim(s: str) -> str:
 
 
 def _commands(s: str) -> str:
-    """Replace the synonyms of each command by its name; drop bracket sizes, spaces and escapes."""
+    """Give synonymous commands one name; drop bracket sizes, spacing commands and escapes."""
 
     def in_one_spelling(match: re.Match[str]) -> str:
         name, symbol = match.groups()

@@ -177,7 +177,7 @@ def _with_shared_name(node: Collection) -> Nodes[Node]:
 
 
 def _intervals(a: Node, b: Node) -> bool:
-    """Whether inequalities, intervals or unions are the same set of real numbers."""
+    """Whether both nodes (inequalities, intervals or unions) are the same set of real numbers."""
     names = {real_sets.subject_of(a), real_sets.subject_of(b)} - {""}
     if len(names) > 1 or "?" in names:
         return False

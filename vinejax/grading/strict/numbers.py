@@ -60,9 +60,9 @@ def same_number(a: Fraction, b: Fraction, a_text: str, b_text: str) -> bool:
 
 
 def _prints(value: Fraction, short: str, shown: str) -> bool:
-    """Whether float64 or float32 arithmetic may print the decimal `short` as the decimal `shown`.
+    """Whether float64 or float32 arithmetic with the result `short` may print `shown` instead.
 
-    `value` is the exact value of `short`.
+    An example is 0.30000000000000004 for 0.3. `value` is the exact value of `short`.
     """
     digits, most = significant_digits(shown), significant_digits(short)
     if digits in (16, 17) and most <= 15 and rounds_to(value, shown):

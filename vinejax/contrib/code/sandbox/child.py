@@ -84,10 +84,10 @@ def send(replies, reply):
 
 
 def run(message, limit_s, requests, rules, library):
-    """Runs a message in a process of its own, and returns {'status', 'out', 'err'}.
+    """Runs the job in a message, in a process of its own, and returns {'status', 'out', 'err'}.
 
     `status` is 'ok', 'timeout', 'threads' or 'exit N', where N is negative for a signal. The
-    process of the message has ended when this function returns.
+    process of the job has ended when this function returns.
     """
     files = [os.memfd_create(name) for name in ("stdin", "stdout", "stderr")]
     with open(files[0], "wb", closefd=False) as stdin:

@@ -124,7 +124,7 @@ def encode(value):
 
 
 def decode(data):
-    """The value that `encode` turned into `data`, with plain types.
+    """The value that `encode` turned into `data`, made of built-in types only.
 
     An iterable becomes an iterator. An object of an unknown type becomes an object that equals no
     other object. Raises ValueError or TypeError for data that `encode` does not make.

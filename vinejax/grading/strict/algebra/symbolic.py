@@ -172,8 +172,8 @@ def _sample(
     """The values of both trees at several points, as pairs, and the largest `span` that occurred.
 
     `names` are the variables of the trees; `Evaluator` explains `counted`, `bits` and `span`.
-    The points are those where both values are real, or all points if those are too few or a tree
-    has the unit i. Raises Undefined if too few points have values.
+    Points where a value is not real are left out, unless too few points remain or a tree has the
+    imaginary unit. Raises Undefined if both trees have values at too few points.
     """
     real, other, span = [], [], 0
     for point in _points(names):

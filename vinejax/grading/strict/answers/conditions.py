@@ -1,8 +1,8 @@
 """Conditions behind an answer, which one side may leave out: `x^2, x > 0`, `2k for integers k`.
 
 A condition restricts a variable of the answer, or gives a reason for it ('since x > 0'). Answers
-have no condition if they are a set of numbers (`x > 5, x \\ne 7`), the value at a point or the
-pieces of a function.
+have no condition if they are a set of numbers (`x > 5, x \\ne 7`), a value at a point ('5 when
+x = 2') or the pieces of a function.
 """
 
 import re

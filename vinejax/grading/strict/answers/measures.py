@@ -82,7 +82,7 @@ def unit_as_factor(tree: Tree, unit: str, other: Tree) -> Tree | None:
 
 
 def time_of_day(node: Node) -> tuple[int, str] | None:
-    """A time of day as minutes and 'am', 'pm' or '' if not stated; None for other nodes."""
+    """The minutes since midnight, and 'am', 'pm' or '' (not stated); None for other nodes."""
     if isinstance(node, Text):
         minutes = _NOON.get(words.text_key(node.source))
         return None if minutes is None else (minutes, "pm" if minutes else "am")

@@ -283,8 +283,8 @@ def _said(s: str) -> Node:
 def _splits(s: str, unit: re.Match[str] | None) -> list[tuple[str, str, str]]:
     """Ways to split a text into (words before, formula, words after), the most likely first.
 
-    `unit` is the match of the text as a `body` with words after it (group `unit`), if it has this
-    form.
+    `unit` is a match of the whole text, whose group `body` is the formula and whose group `unit`
+    is the words after it; None if no words follow the formula.
     """
     before = _PREFIX.fullmatch(s)
     if words.changes_meaning(s) or before and words.CHANGES_NEXT.search(before[1].casefold()):

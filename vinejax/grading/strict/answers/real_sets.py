@@ -28,8 +28,8 @@ def as_intervals(node: Node) -> list[Sequence] | None:
 
     Intervals with numeric ends are sorted and merged. None for other nodes, and for intersections
     and differences of sets without numeric ends. Inequalities that are separated by commas hold
-    at the same time, unless no number satisfies all (`x < 1, x > 2`). A list of intervals is
-    read as their union, but the result is None if two of the intervals touch or overlap.
+    at the same time, or are alternatives if no number satisfies all (`x < 1, x > 2`). A list of
+    intervals is read as their union, but the result is None if two of them touch or overlap.
     """
     intervals = _intervals(node)
     if intervals is None or len(intervals) > MAX_INTERVALS:

@@ -31,7 +31,7 @@ def name_of(node: Node) -> str:
 
 
 def _is_name(node: Node) -> bool:
-    """Whether a side only names a quantity, as x, f(x), AB, NO/BO and (x, y) do."""
+    """Whether a side of a relation only names a quantity, as x, f(x), AB, NO/BO and (x, y) do."""
     if words.denies(node.source):
         return False
     match node:
@@ -73,7 +73,7 @@ def _only_symbols(tree: Tree) -> bool:
 
 
 def _labels(relation: nodes.Relation) -> set[str]:
-    """The letters of the objects that a relation names: ABC in `\\angle ABC = 30`."""
+    """The words in the names that are sides of a relation: `ABC` in `\\angle ABC = 30`."""
     names = [side for side in relation.sides if isinstance(side, nodes.Formula) and _is_name(side)]
     return {name.unit for name in names if name.unit}
 

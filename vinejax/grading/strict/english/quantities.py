@@ -205,7 +205,7 @@ _PARTS = {"half": 2, "quarter": 4, **{w: n for w, n in _ORDINALS.items() if n > 
 
 
 def spoken_number(text: str) -> Fraction | None:
-    """The value of `twenty-five`, `two thirds`, `third` and the like; None for other words."""
+    """The value of `twenty-five`, `two thirds`, `third` (3) and the like; None for other words."""
     words = text.casefold().replace("-", " ").split()
     if not 0 < len(words) <= 12:
         return None

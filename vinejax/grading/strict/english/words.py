@@ -92,7 +92,7 @@ def is_word(run: str) -> bool:
 
 
 def mark_words(s: str) -> str:
-    """Put words in OPEN..CLOSE, drop `\\text` around mathematics, write AND and OR (`marks.py`)."""
+    """Mark words, `and` and `or` as `marks.py` describes; drop `\\text` around mathematics."""
     s = re.sub(r"\{\s*(and|or)\s*\}", lambda m: f" {_JOINERS[m[1]]} ", s)
     merged = _HYPHEN.sub("-", _RUN.sub(_mark_one, s))
     merged = re.sub(rf"{CLOSE}\s*{OPEN}", " ", merged)
@@ -175,7 +175,7 @@ def changes_meaning(text: str) -> bool:
 
 
 def denies(text: str) -> bool:
-    """Whether a text denies something, as `not` or `anything but` does; `NO` denies nothing."""
+    """Whether a text denies something, as `not` does. `NO` does not: it is a segment's name."""
     said = text.replace(f"{OPEN}NO{CLOSE}", "")
     return OPEN in said and _DENIALS.search(said.casefold()) is not None
 
