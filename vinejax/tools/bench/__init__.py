@@ -1,4 +1,4 @@
 """The credit bench: errors and costs of credit estimators, at a fixed policy.
 
-Nothing is trained. `bench_mode.py` is `--mode=credit`; `estimators.py` names the estimators.
+The policy is not trained. `bench_mode.py` is `--mode=credit`; `estimators.py` names the estimators.
 """

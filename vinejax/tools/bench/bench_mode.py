@@ -222,9 +222,9 @@ def measure_ranking(
 ) -> tuple[dict[str, RankingScores], dict[str, float]]:
     """Maps sources of predicted values to the scores of their rankings of next steps.
 
-    The sources are few continuations and, in a run with a critic, the critic's values. A second
-    dict has the numbers of states in `NextSteps` and, if there are choices, 'margin': the largest
-    difference of two true values that counts as a tie, about two standard errors of a true value.
+    The sources are means over K continuations, for a few small K, and the critic if there is one.
+    A second dict has the numbers of states in `NextSteps` and, if there are choices, 'margin': the
+    largest difference of true values that is a tie, about two standard errors of a true value.
     """
     session, cfg = parts.session, parts.session.cfg
     sampler = parts.sampler(cfg, 0)

@@ -95,7 +95,7 @@ class FixedParts(NamedTuple):
         return self.session.weights(self.params)
 
     def sampler(self, cfg: Config, iteration: int) -> Sampler:
-        """A sampler with the session's engine and grader, and with the settings `cfg`."""
+        """A sampler with the engine and grader of `self.session`, and with the settings `cfg`."""
         return Sampler(self.session.engine, self.session.graded, cfg, iteration)
 
     def passes(self, cfg: Config) -> Passes:
@@ -146,8 +146,8 @@ class EstimatedCredit(NamedTuple):
 def estimator_config(cfg: Config, name: str) -> Config:
     """The run's configuration, with the fields of estimator `name` in place of the run's.
 
-    A field with the value 'method' leaves a choice to the method; here the estimator's method has
-    made these choices.
+    A field with the value 'method' leaves a choice to the method; in the configuration that is
+    returned, the estimator's method has made these choices.
 
     Raises ConfigError if there is no estimator of this name, or if the bench cannot measure its
     method, for instance because the method samples trees or has no advantages.

@@ -140,7 +140,7 @@ class MeasuredGradients(NamedTuple):
 def gradient_error(gradients: MeasuredGradients, g_squared: float) -> GradientError:
     """The error of an estimator; `g_squared` is g₁·g₂ and must be positive.
 
-    If the mean of ĝ·g is not positive, the bias is None and `error` is undefined.
+    If the mean of ĝ·g is not positive, `bias` and the value of `error` are None.
     """
     draws = _draws(len(gradients.squares))
     squares, products = np.asarray(gradients.squares), np.asarray(gradients.products)

@@ -2,7 +2,7 @@
 
 At each of S states there are A different next steps, each with a predicted and a true value. The
 value of a step is its own reward plus γ times the value of the state after it. `next_steps.py`
-samples steps and rollouts. The functions here take arrays, so predictions can also be a critic's.
+samples steps and rollouts. Predictions may be means of rollouts or a critic's values.
 
 The source is the 1-of-5 ranking of VinePPO (`action_ranking_analyzer.py`). That code predicts with
 the rollouts of the ground truth, counts ties as wrong and has no chance level

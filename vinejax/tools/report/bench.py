@@ -76,7 +76,7 @@ class Dot(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A figure with a measure of all rows on one scale; `line` is the place of a reference line."""
+    """A figure whose rows show one measure on one scale; `line` is where a reference line is."""
 
     title: str
     note: str
@@ -230,8 +230,8 @@ def _estimators(record: JsonObject) -> Iterator[EstimatorRow]:
 def _facts(record: JsonObject, estimators: Sequence[EstimatorRow]) -> dict[str, str]:
     """Maps names of facts to texts for the sentences above the figures; '' for an unknown fact.
 
-    'repeats' is the largest number of repeats of an estimator. 'fewer' lists the estimators with
-    fewer repeats, each with its number of repeats, as in 'exact in 4'.
+    'repeats' is the number of repeats of the estimator that has the most. 'fewer' lists the
+    estimators with fewer, such as 'exact in 4' if the estimator named 'exact' has 4 repeats.
     """
     policy = record.get("policy")
     repeats = {e.name: m.value for e in estimators if (m := e.measures.get(REPEATS)) is not None}

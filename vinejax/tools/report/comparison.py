@@ -55,7 +55,7 @@ class GroupRow(NamedTuple):
 
 
 class PairRow(NamedTuple):
-    """The comparison of two groups as texts, at one place of an axis or on the test split."""
+    """The comparison of two groups as texts, after equally long training or on the test split."""
 
     place: str
     first: str

@@ -149,7 +149,7 @@ def _row(step: StepView, view: VineView, node: float) -> FigureRow:
 
 
 def _place(percent: float | None) -> float | None:
-    """The x coordinate of a place on the axis of V(s), given in percent; None for None."""
+    """The x coordinate of the point at `percent` of the axis of V(s); None for None."""
     return None if percent is None else round(STEM[0] + percent / 100 * (STEM[1] - STEM[0]), 1)
 
 

@@ -62,8 +62,8 @@ def probability_of_improvement(x: Scores, y: Scores) -> float:
         P(X > Y) = (1 / M) Σₘ (1 / (Nₘ Kₘ)) Σᵢ Σⱼ S(xₘᵢ, yₘⱼ)
         S(x, y) = 1 if x > y, 1/2 if x = y, else 0
 
-    Here task m of M tasks has Nₘ runs of x and Kₘ runs of y. This is section 4.3 of the paper and
-    rliable's `probability_of_improvement`. For one task it is Mann-Whitney's U divided by Nₘ Kₘ.
+    Here task m of M tasks has Nₘ runs of x and Kₘ runs of y. This is `probability_of_improvement`
+    of rliable (Agarwal et al., section 4.3). For one task it is Mann-Whitney's U divided by Nₘ Kₘ.
     Raises ValueError if x and y have different numbers of tasks, or if a task has no scores.
     """
     runs_x, runs_y = _as_draws(x), _as_draws(y)
@@ -84,11 +84,11 @@ def improvement_interval(x: Scores, y: Scores) -> IntervalEstimate:
 
         θ (1 - θ) / (N K) · (1 + ((N + K) / 2 - 1) · ((1 - θ) / (2 - θ) + θ / (1 + θ)))
 
-    For M tasks, the distance of an end from the mean is the root of the sum of the tasks' squared
-    distances, divided by M (Zou and Donner 2008). Source: Newcombe 2006, "Confidence intervals for
-    an effect size measure based on the Mann-Whitney statistic", part 2, method 5. In simulations of
-    three to ten runs the interval contained the true θ in 90% to 97% of cases, for θ from 0.5 to
-    0.99.
+    For M tasks, the distance of an end from the mean over tasks is the root of the sum of the
+    tasks' squared distances, divided by M (Zou and Donner 2008). Source: Newcombe 2006, "Confidence
+    intervals for an effect size measure based on the Mann-Whitney statistic", part 2, method 5. In
+    simulations of three to ten runs the interval contained the true θ in 90% to 97% of cases, for θ
+    from 0.5 to 0.99.
     rliable uses a bootstrap, whose interval is a single point if every run of x is better than
     every run of y. Raises ValueError in the cases of `probability_of_improvement`.
     """

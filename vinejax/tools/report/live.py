@@ -105,7 +105,7 @@ class LivePage(Observer):
         write_status(self._workdir, status)
 
     def _try(self, write: Callable[[], None]) -> None:
-        """Calls `write`. Errors do not end the run; of errors in a row only the first is logged."""
+        """Calls `write`. No error ends the run; only the first of consecutive errors is logged."""
         try:
             write()
             self._is_failing = False

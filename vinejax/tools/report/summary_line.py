@@ -37,7 +37,7 @@ def standing_line(workdir: epath.Path) -> str:
 
 
 def standing_of(status: Status | None) -> Standing | None:
-    """The standing of a run from its status; None without a status of a known state."""
+    """The standing of a run from its status; None without a status, or for an unknown state."""
     if status is None or status.state not in TITLES:
         return None
     state = status.state

@@ -68,7 +68,7 @@ class LeafView(NamedTuple):
 
 
 class PartView(NamedTuple):
-    """A piece of a step's text, with its author."""
+    """A piece of a step's text, and whether the policy or the environment wrote it."""
 
     by: str  # 'policy', 'environment' or, if the policy did not read the text, 'environment unread'
     text: formats.Clipped
@@ -78,7 +78,7 @@ class PartView(NamedTuple):
 class StepView:
     """One reasoning step, and the state before the step with V(s) and continuations.
 
-    `start` and `end` are the positions of the states before and after the step, in percent.
+    `start` and `end` place the states before and after the step on the axis of V(s), in percent.
     """
 
     number: int
@@ -351,7 +351,7 @@ def _step(index: int, step: rows.StepRow, terms: PageTerms) -> StepView:
 
 
 def _parts(raw: JsonObject, limit: int) -> list[PartView]:
-    """The pieces of a step's text with their authors; [] if the task has no turns."""
+    """The pieces of a step's text by policy and environment; [] if the task has no turns."""
     whole, observed = str(raw.get("text")), raw.get("observed")
     if not isinstance(observed, list):
         return []

@@ -40,14 +40,14 @@ class RunGroup(NamedTuple):
         return statistics.median(getattr(run.curve[-1], axis) for run in self.runs)
 
     def end(self, axis: str) -> float:
-        """The fewest episodes, tokens or seconds (`axis`) at the last evaluation of any run."""
+        """The place on `axis` of a run's last evaluation, as the minimum over the runs."""
         return min(getattr(run.curve[-1], axis) for run in self.runs)
 
     def curve(self, axis: str) -> list[CurvePoint]:
         """Validation accuracy at the n-th evaluation, for every n that all runs have reached.
 
-        For several runs, a point has the interquartile mean over runs and an interval over seeds,
-        and its place is the median of the runs' places. For one run, the interval is over problems.
+        A point of several runs has the interquartile mean, an interval over seeds, and the median
+        of the runs' places on `axis`. For one run, the interval is over problems.
         """
         if len(self.runs) == 1:
             points = self.runs[0].curve
