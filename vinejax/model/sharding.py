@@ -186,8 +186,8 @@ def placed_shapes(mesh: AnyMesh, shapes: Params, dtype: str | None = None) -> Pa
 def place_params(mesh: Mesh, params: Params) -> Params:
     """The parameters, laid out over the mesh by PARAM_SPECS.
 
-    The result is `params` itself if each array is on this mesh already, or is a NumPy array, which
-    then stays on the host.
+    If every array is either on this mesh already or a NumPy array, the result is `params` itself,
+    so that the NumPy arrays stay on the host.
     """
 
     def is_there(x: object) -> bool:

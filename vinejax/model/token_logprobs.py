@@ -48,8 +48,8 @@ def logprob_and_entropy(
       tokens: int32, for each position the token whose log-probability is computed.
       output: how to compute logits from `x` and `table`.
       mesh: the mesh; None: there is one device, or the compiler chooses the layout.
-      axis: inside a caller's `shard_map`, without `mesh`, the mesh axis that splits the columns of
-        the table; None: every device has all columns.
+      axis: the mesh axis that splits the columns of the table, for calls inside a `shard_map`,
+        where `mesh` is None; if `axis` is None, every device has all columns.
     """
     return _forward(x, table, tokens, output, mesh, axis)[0]
 

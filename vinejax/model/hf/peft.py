@@ -173,7 +173,7 @@ def save_adapters(
 def _members(model: Decoder, layers: Params) -> dict[str, tuple[int, dict[str, int]]]:
     """Maps the name of each torch module to (its number of rows, {projection: its first row}).
 
-    In the name, as in those of `_module`, {} stands for the layer's number.
+    As in a result of `_module`, {} in the name stands for the layer's number.
     """
     modules: dict[str, tuple[int, dict[str, int]]] = {}
     sources = _sources(model, layers)

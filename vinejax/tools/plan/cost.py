@@ -247,10 +247,10 @@ def decode_steps(case: Case, phase: PlannedPhase) -> DecodeSteps:
 
     The first shape has all slots; the later shapes, called drains, have fewer. All shards change to
     a drain at the same step, as soon as the remaining branches of each shard fit into its slots of
-    the drain. They stop when the last branch of all shards ends. We assume that the lengths of
-    branches are exponential, and that the step at which a shard can change to a drain is normally
-    distributed over shards. Tokens that are decoded a second time, because a branch gave its pages
-    to a longer branch, are not counted.
+    the drain. All shards stop when the last of all their branches ends. We assume that the lengths
+    of branches are exponential, and that the step at which a shard can change to a drain is
+    normally distributed over shards. Tokens that are decoded a second time, because a branch gave
+    its pages to a longer branch, are not counted.
     """
     branches, mean = phase.branches / (case.shards * phase.waves), phase.tokens
     busy = min(usable_slots(phase.in_shape(0)), math.ceil(branches))

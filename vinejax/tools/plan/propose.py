@@ -134,8 +134,8 @@ def _meshes(cfg: Config, topology: Topology) -> Iterator[MeshConfig]:
     """Yields meshes of all chips whose axes divide heads, feed-forward columns and rows of a pass.
 
     The meshes have increasing sizes of `tensor`, because with a larger `tensor` more chips wait for
-    each other in every layer. `fsdp` is as large as possible with at least LANES columns of the
-    model's width on a chip. `data` takes the remaining chips.
+    each other in every layer. `fsdp` is the largest size that leaves at least 128 (LANES) columns
+    of the model's width on a chip. `data` takes the remaining chips.
     """
     sizes = model_sizes(cfg)
     for tensor in range(1, topology.chips + 1):
@@ -160,8 +160,8 @@ def _pass_rows(cfg: Config) -> int:
 def _fit(cfg: Config, topology: Topology, mesh: MeshConfig) -> Fit:
     """The best row of `meshes` with this mesh; the result has no row if the run fits with none.
 
-    The best row saves the most activations for the backward pass. Ties go to the row that computes
-    the fewest batch rows per update, and further ties to the row with the most slots.
+    The best row saves the most activations for the backward pass. Ties go to the row with which an
+    update computes the fewest batch rows (`rows_computed`), then to the row with the most slots.
     """
     shards, rows = mesh.data * mesh.fsdp, _pass_rows(cfg)
     axes = dataclasses.asdict(mesh)
@@ -216,9 +216,9 @@ def _update_bytes(case: Case, memory: MemoryParts) -> int:
 def _decoding_bytes(case: Case, memory: MemoryParts, slots: int, may_cut: bool) -> int:
     """Bytes per chip while text is sampled with `slots` slots per shard.
 
-    The result is at least `case.limit` if memory allows the main phase fewer than `slots` slots. If
-    `may_cut` is false, this also holds if memory allows the window fewer rows than the phase uses
-    with endless memory.
+    The result is `case.limit` or more, so that the settings do not fit, in two cases: memory limits
+    the main phase to fewer than `slots` slots; or `may_cut` is false, and memory limits the phase's
+    window to fewer rows than it would have with unlimited memory.
     """
     resident = sum(memory.during("rollout", case).values())
     try:

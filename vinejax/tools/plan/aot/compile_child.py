@@ -45,7 +45,7 @@ def devices_of(case: Case) -> list[Any]:
 
 
 def compile_request(request: dict[str, Any]) -> dict[str, Any]:
-    """Compiles `request['program']`; returns times, memory and contents, or 'error' on failure."""
+    """Compiles `request['program']`; returns facts about the result, or `compile_error`'s dict."""
     case = open_case(from_dict(request["config"]))
     devices = devices_of(case)
     mesh = mesh_over(tuple(case.mesh.shape[name] for name in AXES), devices)

@@ -140,10 +140,10 @@ def _step(case: Case, phase: PlannedPhase, program: PlannedProgram) -> CallTimes
     The estimate is a sum of three times, which do not overlap, because each matrix product waits
     for the result of the collective before it:
 
-    - the compiler's cycles, but at least the time to read all weights and arrays, because the
-      cycles include no waits for memory;
-    - the reads of kernels at KERNEL_SPEED of the memory's peak; computing in a kernel takes no
-      longer than its reads (benchmarks/kernel_bundles.py);
+    - the compiler's cycles, but at least the time to move all bytes that kernels do not read,
+      because the cycles include no waits for memory;
+    - the reads of kernels, at the share KERNEL_SPEED of the memory's peak speed; computing in a
+      kernel takes no longer than its reads (benchmarks/kernel_bundles.py);
     - the transfers and latencies of collectives.
     """
     chip, seconds = case.topology.chip, _computing(case, program)
@@ -170,7 +170,7 @@ def _latency(program: PlannedProgram) -> float:
 
 
 def _stage(name: str, calls: dict[str, float], times: dict[str, CallTimes]) -> PlannedStage:
-    """The stage that calls each program x `calls[x]` times, where one call takes `times[x]`."""
+    """The stage `name`, which calls a program p `calls[p]` times; one call takes `times[p]`."""
     totals = {x: count * max(times[x].lower_bounds.values()) for x, count in calls.items()}
     longest = max(totals, key=totals.__getitem__)
     estimate, one_by_one = (

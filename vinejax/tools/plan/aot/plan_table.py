@@ -150,8 +150,8 @@ def utilisation_lines(plan: Plan) -> list[str]:
 def price_lines(plan: Plan) -> list[str]:
     """Lines with two ratios of times; [] if no phase samples continuations for values.
 
-    The first ratio is the time of an iteration divided by its time without values. The second is
-    the time of a sampled token divided by the time of a trained token.
+    The first ratio is the time of an iteration divided by its time without these continuations.
+    The second is the time of a sampled token divided by the time of a trained token.
     """
     case, stages = plan.case, {stage.name: stage for stage in plan.stages}
     if "values" not in stages:
