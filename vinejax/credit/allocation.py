@@ -22,7 +22,7 @@ class Seen(NamedTuple):
     def totals(self, c: int) -> list[float]:
         """The total reward of each sample that has a return at state c.
 
-        The end of the solution is c = S. There, the list has only `total`.
+        For c = S, the end of the solution, the list has only the solution's own total reward.
         """
         if c == len(self.returns):
             return [self.total]

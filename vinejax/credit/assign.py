@@ -50,7 +50,7 @@ def assigned(credit: Credit, rollout: Rollout, cfg: Config) -> Credit:
 def trained_tokens(rollout: Rollout, cfg: Config) -> np.ndarray:
     """bool[B, T] the response tokens that the configured mask rule selects.
 
-    With `ppo.mask_truncated`, no tokens of responses that the token budget cut are selected.
+    With `ppo.mask_truncated`, no token of a response that ran out of tokens is selected.
     """
     mask = np.array(rollout.batch.mask)
     rule = find_rule("credit.mask", cfg)
@@ -70,7 +70,7 @@ def solution_rewards(episodes: list[Episode]) -> np.ndarray:
 
 
 def rewards_with_kl(rollout: Rollout, cfg: Config) -> np.ndarray:
-    """f32[episodes] `solution_rewards`, less the KL of all tokens if `kl.place` is 'reward'."""
+    """f32[episodes] `solution_rewards`, less the row sums of `kl_in_reward` unless it is None."""
     rewards, penalty = solution_rewards(rollout.episodes), kl_in_reward(rollout, cfg)
     return rewards if penalty is None else rewards - penalty.sum(axis=1)[: len(rewards)]
 

@@ -2,10 +2,10 @@
 
     V(s) = 1/m · Σ_j (R_j(s) - R_j(s') + V(s'))    j = 1..m the samples that pass through s
 
-s' is the next state of any solution of the problem that sample j reaches, and R_j is the sample's
-return from a state on. A sample that reaches no further state counts with R_j(s) itself. Samples
-drawn at s' thus serve all states before it. If every sample at s goes on to s', V(s) = V(s')
-without noise, so a step that the policy always takes has no advantage.
+s' is the state that sample j reaches next, among the states of all solutions of the problem. R_j
+is the sample's return from a state on. A sample that reaches no further state counts with R_j(s)
+itself. Samples drawn at s' thus serve all states before it. If every sample at s goes on to s',
+V(s) = V(s') without noise, so a step that the policy always takes has no advantage.
 
 Backed-up values are unbiased if positions do not look ahead, because which s' a sample reaches is
 then decided before s'. If a token decides whether a state stands before it, as with lines as steps,

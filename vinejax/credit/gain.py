@@ -1,10 +1,10 @@
 """The gain of step credit over the credit of outcomes, for the tokens that it costs.
 
 Unbiased credits Â of one policy have the same expected gradient, Σ_c Â_c·∇log π(step c). They
-differ in the second moment of the gradient, which is about Σ_c n_c·Â_c². Here n_c is Σ_t (1 - p_t)
-over the tokens t of step c, which had the probabilities p_t. It estimates the expected squared norm
-of the gradient of log p_t with respect to the logits, which is 1 - Σ_i p_i² per token, where p_i
-are the probabilities of all tokens of the vocabulary. So
+differ in the second moment of the gradient, which is about Σ_c n_c·Â_c². Here n_c is the sum of
+1 - p_t over the tokens t of step c, and p_t is the policy's probability of token t. The number
+1 - p_t estimates the expected squared norm of the gradient of log p_t with respect to the logits.
+That norm is 1 - Σ_v p(v)², where p(v) are the probabilities of all tokens v. So
 
     price = (1 + q·(1 + L)) / (1 + q)
     gain = Σ n·(return - b)² / (Σ n·Â²·price)

@@ -36,9 +36,9 @@ def after_step_starts(episode: Episode, text_of: TextOf, values: ValuesConfig) -
     """The prompt's end, and the position after the first token of each later step.
 
     A boundary is often a boundary because of the token that follows it: a line is known to end only
-    when the next line begins. One token later the boundary is already decided when the state is
-    reached. No token is then compared with the value of a state whose existence depends on that
-    token. Splitters that look further ahead stay biased.
+    when the next line begins. Whether a state stands after that token is decided by the tokens
+    before the state. So no token is compared with the value of a state whose existence depends on
+    the token itself. Splitters that look further ahead stay biased.
     """
     return [0, *(end + 1 for end in episode.step_ends if end + 1 < len(episode.response))]
 

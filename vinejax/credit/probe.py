@@ -191,7 +191,7 @@ def _moments(features: np.ndarray, label: np.ndarray, weight: np.ndarray) -> Mom
 
 
 def _solve(moments: Moments) -> np.ndarray:
-    """f64[strengths, P] the weights of the fit for every α."""
+    """f64[strengths, P] the weights w of the P features for every α."""
     size = len(moments.cross)
     penalty = np.ones(size)
     penalty[:NUM_PLAIN] = 1e-6  # keeps the system solvable if plain features are constant

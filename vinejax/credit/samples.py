@@ -58,7 +58,7 @@ class PassingSamples:
     ):
         """Solution i belongs to problem `problems[i]` and has the tokens `responses[i]`.
 
-        `positions[i]` has, for each of its states, the number of tokens before the state.
+        `positions[i]` has, for each state of solution i, the number of tokens before the state.
         """
         self._solutions: dict[str, list[int]] = {}
         for i, problem in enumerate(problems):

@@ -102,7 +102,7 @@ class Packing(NamedTuple):
         return packed.reshape(self.segment_ids.shape)
 
     def put_back(self, x: np.ndarray, rows: int) -> np.ndarray:
-        """The numbers of packed rows at their places in a batch of `rows` rows; 0 elsewhere."""
+        """Moves `x` from packed rows to the `rows` rows of a batch, which have 0 elsewhere."""
         length = self.segment_ids.shape[1]
         batch_rows = np.zeros(rows * length, x.dtype)
         batch_rows[self.batch_places] = x.reshape(-1)[self.packed_places]

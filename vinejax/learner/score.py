@@ -173,9 +173,9 @@ def hidden_of(
 ) -> np.ndarray:
     """The states of `hidden_states` for a whole batch, as a NumPy array f32[S, R].
 
-    `number`, i32[B, T], numbers S tokens from 1 to S and is 0 elsewhere. A row must not share a
-    numbered token with another row. A row never shares its first trained token, the token before
-    that token, or any later token.
+    `number`, i32[B, T], numbers S tokens from 1 to S and is 0 elsewhere. A row must not share
+    (`prefixes.py`) a token that has a number. From the token before its first trained token on, a
+    row shares none of its tokens.
     """
     most = _most_numbered(batch, number, passes)
     program = functools.partial(hidden_states, model, params, most=most)
@@ -223,8 +223,8 @@ def run_passes(
 ) -> np.ndarray:
     """Runs a program on a batch, one pass at a time; returns its results as f32[B, T] on the host.
 
-    B must be a multiple of `passes.rows`. After it has started each pass, the function checks for a
-    request to stop.
+    B must be a multiple of `passes.rows`. Every time the function has started a pass, it checks for
+    a request to stop.
     """
     packing, parts = _pass_results(program, batch, passes, mesh)
     return _batch_rows(parts, packing, batch.tokens.shape[0])

@@ -23,8 +23,8 @@ def episode_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yields one row per episode; docs/metrics.md lists the fields.
 
-    The first `vines` rows also hold the texts of their continuations. If a response is a program
-    that failed a test, these rows also hold the test, which `failure` finds.
+    The first `vines` rows also hold the texts of their continuations. Of these rows, those
+    whose response is a program that failed a test also hold the test, which `failure` finds.
 
     `step_advantages` and `critic_values` (V of the state before each step) are f32[B, C], one row
     per episode. They are None for a method that does not compute them.

@@ -164,7 +164,7 @@ class Sampler:
     def continuation_requests(
         self, episodes: list[Episode], states: list[ValuedState], counts: list[int]
     ) -> BranchRequests:
-        """The requests for `counts[s]` further continuations of each state."""
+        """The requests for `counts[s]` further continuations of each state `states[s]`."""
         trunks = [episode.tokens for episode in episodes]
         requests = BranchRequests(trunks, branches=[], budgets=[], beginnings=[])
         assert requests.budgets is not None
@@ -253,8 +253,8 @@ class Sampler:
     ) -> Responses:
         """The responses of each start, with the rewards of the whole responses.
 
-        All starts have n seeds. A response has at most `max_tokens` tokens, including the given
-        ones. With None the engine's own maximum limits the drawn tokens alone.
+        All starts must have equally many seeds. A response has at most `max_tokens` tokens, which
+        include the given ones. With None the engine's own maximum limits the drawn tokens alone.
         """
         requests = solution_requests(starts, max_tokens)
         stream = self.engine.stream(params, requests.trunks, requests.branches, requests.budgets)

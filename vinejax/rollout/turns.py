@@ -1,10 +1,10 @@
 """Solutions and continuations of several turns: episodes in the environments of a task.
 
-An episode is one stream of branches, one branch per turn. When a turn has ended, its environment
-takes a step on the host while the devices decode other turns. The observation is appended to the
-turn, and the next turn enters the stream with the same seed. A draw depends only on the seed and
-on the place in the sequence. An episode is therefore a function of (seeds, environment), whatever
-the order of turns, the slots or the number of hosts.
+An episode is a sequence of branches, one per turn. When a turn has ended, its environment takes a
+step on the host while the devices decode turns of other episodes. The observation is appended to
+the turn, and the next turn enters the engine's stream with the same seed. A draw depends only on
+the seed and on the place in the sequence. An episode is therefore a function of (seeds,
+environment), whatever the order of turns, the slots or the number of hosts.
 
 Drawn tokens are never encoded again. A prompt and each observation are encoded once.
 
@@ -207,7 +207,7 @@ class TurnSampler(Sampler):
     def start_plays(
         self, numbers_by_problem: Iterable[tuple[Problem, Iterable[int]]]
     ) -> list[Play]:
-        """A new play for each (problem, solution number), which determines the play's seed."""
+        """A new play for each pair (problem, solution number), with the seed of that solution."""
         plays, first_texts = [], {}
         for problem, numbers in numbers_by_problem:
             for seed in self.seeds(problem, numbers):
@@ -352,8 +352,8 @@ class TurnSampler(Sampler):
     def _check_forks(self, plays: Sequence[Play]) -> None:
         """Replays every `env.check_every`-th continuation from the episode's start.
 
-        Each host replays only its own continuations. If the copies that `fork` makes share state,
-        the answers differ from the recorded answers, and UserError is raised.
+        Each host replays only its own continuations. UserError is raised if answers differ from the
+        recorded answers, as they can if the copies that `fork` makes share mutable data.
         """
         for play in plays[:: self.cfg.env.check_every]:
             if play.environment is not None:
@@ -462,9 +462,9 @@ class TurnSampler(Sampler):
         return play.turn_text
 
     def end_turn(self, play: Play, action: str, observation: Observation, key: str | None) -> None:
-        """Ends a turn with the environment's answer `observation` and the state's `key`.
+        """Ends a turn with the answer `observation`; `key` is that of the environment's new state.
 
-        The episode ends as well if the answer says so, or if a limit is reached.
+        The whole episode ends as well if the answer says so, or if a limit is reached.
         """
         drawn = len(play.response)
         play.turns_left -= 1

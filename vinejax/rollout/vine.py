@@ -146,7 +146,7 @@ class ProblemStates:
         return None if is_over else counts
 
     def count_new(self, counts: list[int]) -> None:
-        """Adds returns of new continuations at the states that they pass but were not drawn for.
+        """Adds returns of new continuations at the states they pass, except where they start.
 
         The new continuations are the last `counts[s]` continuations of `states[s]`. Without
         `values.reuse` nothing is added.
