@@ -128,9 +128,9 @@ class WithFreeSteps(Protocol):
 
 @runtime_checkable
 class WithColumns(Protocol):
-    """A task that names the fields of `data` that it reads.
+    """A task that names, in `reads`, the fields of `data` that it reads.
 
-    Fields in `FIELDS` that the task does not name have no effect.
+    Of the optional fields, which `FIELDS` lists, those that it does not name have no effect.
     """
 
     reads: tuple[str, ...]  # names of the fields
@@ -247,7 +247,7 @@ class AnswerTask(ReferenceTask):
     """The base of tasks that extract a response's answer with `answer` in all grading modes."""
 
     def rewards(self, items: Sequence[tuple[Problem, str]], grader: Grader) -> list[float]:
-        """The rewards of (problem, response) pairs, in order, compared in the grader's mode."""
+        """The rewards of `items`, in order; their answers are compared in the grader's mode."""
         return self._graded(items, grader)
 
 

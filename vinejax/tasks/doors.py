@@ -10,10 +10,10 @@
     b0
     <                   the last of `MOVES` moves: the episode ends, with reward 1
 
-Every move leads to room `a` or `b`, so states recur. One move of the episode is made in a room with
-the door; it is each of the moves with equal chance. There the arm decides: `>` is right for the bit
-1, `<` for 0. Other bits are noise, and other moves decide nothing. A line that is no arm changes
-nothing and takes a turn.
+Every move leads to room `a` or `b`, so states recur. One of the moves, each with equal chance, is
+made in a room with the door. There the arm decides: `>` is right for the bit 1, `<` for 0. Other
+bits are noise, and other moves decide nothing. A line that is no arm changes nothing and takes a
+turn.
 
 The demonstrations move `>` with chance p = `LEAN`, whatever the bit, so half of them are right. The
 value of each state of their policy is known, both averaged over all noise (`value`) and for the

@@ -133,7 +133,7 @@ class Environment:
         return Observation(text, number, bool(done), bool(truncated))
 
     def key(self) -> str | None:
-        """The key of the state; None if the environment has no keys."""
+        """The key of the state, as `TextEnv` defines keys; None if the state has no key."""
         if getattr(self._env, "key", None) is None:
             return None
         key = self._call("key", self._env.key)

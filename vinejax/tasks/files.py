@@ -62,7 +62,7 @@ def nonempty(file: str, numbered: NumberedRows, files: Sequence[str] = ()) -> Fi
 
 
 def rows_in(file: Path, fields: tuple[str, ...], keep: Keep | None) -> NumberedRows:
-    """The rows that `read_file` returns, as a list that may be empty."""
+    """The rows that `read_file` would return, but no error if there are none."""
     if file.is_dir():
         rows = _saved_rows(file)
     elif file.suffix in (".parquet", ".arrow"):

@@ -79,7 +79,7 @@ def configure(task: Task, cfg: Config) -> None:
 class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
     """A task with its grader: a context manager, usable from several threads, one call at a time.
 
-    The grader starts its processes at the first pair that needs one. A task that is not
+    The grader starts its processes when a response first needs them. A task that is not
     `BatchGraded` has no such processes. `reward` names the functions whose weighted sum is the
     reward of a response. Without functions the task's own reward counts.
 
@@ -167,7 +167,7 @@ class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
         return self._timed(function.rewards, items, self.task.name, self.task.prompt, call)
 
     def check_functions(self, problem: Problem) -> None:
-        """Raises UserError for a reward function with a parameter that the problem lacks."""
+        """Raises UserError if a reward function requires an argument that the problem lacks."""
         for function in self._functions:
             if function.function is not None:
                 function.check(problem, self.task.name, self.task.prompt)

@@ -5,8 +5,8 @@ those of VinePPO's code (`src/treetune/tasks/gsm8k.py` of McGill-NLP/VinePPO). T
 compares strings after it has removed the commas of the prediction.
 
 There are two differences. Mode 'strict' compares answers as numbers, with the units and separators
-that people write. VineJAX chooses the 373 training rows of the validation split, because VinePPO's
-code ships its split as a file.
+that people write. The 373 training rows of the validation split are VineJAX's own choice, because
+VinePPO's code has its choice only in a data file, which VineJAX does not ship.
 """
 
 import re

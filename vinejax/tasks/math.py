@@ -2,12 +2,12 @@ r"""MATH: competition problems with a worked solution whose answer is in \boxed{
 
 The prompt, the response format and the sizes of the splits are those of VinePPO's code
 (McGill-NLP/VinePPO, `src/treetune/tasks/math.py` and
-`configs/tasks/math_inplace_no_answer_prefix.jsonnet`). That code has two formats for the warm-up;
-VineJAX's format has no newline at the end. The data may not be shipped, so `data.path` names a
-copy, in either of its two divisions (see `divide`).
+`configs/tasks/math_inplace_no_answer_prefix.jsonnet`). Of that code's two formats for the
+warm-up, VineJAX has the one without a newline at the end. The data may not be shipped, so
+`data.path` names a copy, in either of its two divisions (see `divide`).
 
-There are two differences. VineJAX chooses the held-out rows, because VinePPO's code ships its
-splits as files. In mode 'strict' the correct answer is the last box of the solution alone.
+There are two differences. The held-out rows are VineJAX's own choice, because VinePPO's code has
+its choice only in data files. In mode 'strict' only the solution's last box is the correct answer.
 """
 
 from functools import cached_property

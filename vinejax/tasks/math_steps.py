@@ -1,15 +1,14 @@
 """Reasoning steps of MATH-style responses: sentences, lines and the formulas inside them.
 
 The rules are those of VinePPO's code (`src/treetune/tasks/math_extract_steps_inplace.py` of
-McGill-NLP/VinePPO); citations such as (:21-67) give lines of that file. Wherever VinePPO's code
-returns boundaries, the boundaries here are the same. That code replaces each formula by a
-placeholder of 60 characters and splits the new text. Here a filler of the formula's own length
-replaces the formula, and the filler counts as 60 characters.
+McGill-NLP/VinePPO); citations such as (:21-67) give lines of that file. VinePPO's code replaces
+each formula by a placeholder of 60 characters and splits the new text. Here a filler of the
+formula's own length replaces the formula, and the filler counts as 60 characters.
 
-Results differ only where VinePPO's code raises an error. A response that is one short part is one
-step. A formula inside another is part of the outer formula. The text '' is one empty step. In
-addition, the name of an environment has at most 64 characters. The time is nearly linear in the
-length of any text.
+The boundaries are those of VinePPO's code, with two exceptions. Where that code raises an error, a
+response that is one short part is one step, a formula inside another is part of the outer formula,
+and the text '' is one empty step. A LaTeX environment whose name has over 64 characters is no
+formula here. The time is nearly linear in the length of any text.
 """
 
 import bisect
@@ -98,7 +97,7 @@ def _between(opener: str, closer: str, masked: str) -> list[Span]:
 def _inline(masked: str) -> list[Span]:
     r"""Non-empty spans $...$, where \$ is no delimiter.
 
-    Where several $ stand in a row, the first one opens a span, or the last one closes it.
+    A row of several $ opens a span at its first $, and closes a span at its last.
     """
     spans, opener = [], INLINE_OPEN.search(masked)
     while opener and (closer := INLINE_CLOSE.search(masked, opener.start() + 2)):

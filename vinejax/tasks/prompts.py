@@ -169,8 +169,8 @@ def encode_within(tokenizer: Tokenizer, text: str) -> list[int]:
     SentencePiece puts a space before every text that it encodes, which inside a sequence is one
     space too many. The text is therefore encoded with another text, the anchor, in front, whose
     tokens are then removed. After any ids `before`, decode(before + ids) is thus
-    decode(before) + text. If each anchor in ANCHORS gets other tokens with the text than alone, the
-    text is encoded without an anchor, which is right for byte-level BPE.
+    decode(before) + text. If the text changes the tokens of every anchor in ANCHORS, it is encoded
+    without an anchor, which is right for byte-level BPE.
     """
     for anchor in ANCHORS:
         anchor_ids, ids = _encode(tokenizer, anchor), _encode(tokenizer, anchor + text)
@@ -205,9 +205,9 @@ class ChatTurns(NamedTuple):
         return cls(before, after, variables, special)
 
     def around(self, text: str, last: int) -> str:
-        """The text with its markup, after a turn whose last token is `last`.
+        """The user's message `text` in its markup, to follow a turn whose last token is `last`.
 
-        The template's end of a turn is left out if the turn has ended with it.
+        If `last` is the token with which the markup would end that turn, it is not repeated.
         """
         last_text, before = self.special.get(last), self.before
         if last_text and before.lstrip().startswith(last_text):

@@ -106,10 +106,10 @@ def _near_ends(
 ) -> list[int] | None:
     """The ends of ids[first:] as `token_ends` defines them, computed in linear time.
 
-    Each token is decoded together with only a few tokens before it, the last of which ends with a
-    whole character. The text that the token adds must continue `decoded`. If this check fails for
-    PATIENCE tokens in a row, the result is None. That happens with bytes that never form a
-    character, and with a decoder that needs the whole text before a token.
+    `decoded` is the text of ids[first:], after the `head` characters of ids[:first]. Each token is
+    decoded with only a few tokens before it, the last of which ends with a whole character. The
+    text that it adds must continue `decoded`. If this fails for PATIENCE tokens in a row, the
+    result is None: bytes form no character, or the decoder needs all of the text before a token.
     """
     # ids[start:known_end] alone decode to `head` characters. decoded[:num_chars] is the text of all
     # tokens before `known_end`.
@@ -132,7 +132,7 @@ def _near_ends(
 def _whole_ends(
     tokenizer: Tokenizer, ids: list[int], first: int, head: int, decoded: str
 ) -> list[int]:
-    """The ends of ids[first:] as `token_ends` defines them, computed by decoding every prefix."""
+    """The ends that `_near_ends` seeks, with the same arguments, found by decoding every prefix."""
     ends, num_chars = [], 0
     for end in range(first + 1, len(ids) + 1):
         text = decode(tokenizer, ids[:end])[head:]

@@ -1,9 +1,9 @@
 """Games of TextArena for one player.
 
 `data.path` is a name of TextArena's registry, such as 'FrozenLake-v0'; a suffix chooses what the
-policy sees. The game itself answers text that is no legal move. An observation is the game's new
-text. The game's earlier text and its echo of the action are left out, because the sequence already
-has them. The game gives a reward at the end.
+policy sees. The game itself replies to a text that is no legal move. An observation is the game's
+new text. Its earlier text and its echo of the action are left out, because the sequence already has
+them. The game gives a reward at the end.
 
 Source: https://github.com/LeonGuertler/TextArena, 0.7.4.
 """

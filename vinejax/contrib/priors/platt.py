@@ -42,7 +42,7 @@ def fresh_scaling() -> Scaling:
 
 
 def logits(numbers: np.ndarray) -> np.ndarray:
-    """The logit x of each of the function's numbers p, f64[S, 1], as `ProbeStates.features`.
+    """The logit x of each number p of the function, f64[S, 1]: the `features` of `ProbeStates`.
 
     |x| is at most `WIDEST`.
     """
@@ -105,10 +105,10 @@ def updated(
 def _fit(bins: np.ndarray) -> np.ndarray:
     """The array (a, b) that minimises Σ n·(cross entropy) + ½·((a - 1)² + b²).
 
-    The sum is over bins of the logit x, and the cross entropy is that of sigmoid(a·x + b) and the
-    labels. `bins` has, for each bin, the total weight n of its states, and the weighted sums of
-    their labels and of their x. Each step of the fit minimises a quadratic upper bound, so that no
-    step increases the objective (Böhning and Lindsay, 1988).
+    The sum is over bins of states with similar logit x, and the cross entropy is that of a bin's
+    mean label and sigmoid(a·x + b) at its mean x. `bins` has, for each bin, the total weight n of
+    its states, and the weighted sums of their labels and of their x. Each step of the fit minimises
+    a quadratic upper bound, so that no step increases the objective (Böhning and Lindsay, 1988).
     """
     count, total, sum_x = bins
     x = np.stack([sum_x / np.maximum(count, 1e-12), np.ones(BINS)])

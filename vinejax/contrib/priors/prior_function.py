@@ -55,7 +55,7 @@ def find_prior(values: ValuesConfig) -> RewardFunction | None:
 
 
 def function_values(session: Session, rollout: Rollout, cfg: Config) -> np.ndarray:
-    """The function's number for each state, f64[S], in the order of `state_places`.
+    """The function's number for each state, f64[S], in the order of `credit.assign.state_places`.
 
     Raises UserError, with a line that names function and states, if the function fails, takes more
     than `prior_function.timeout_s` for a batch, or returns anything but numbers from 0 to 1.
@@ -107,7 +107,7 @@ def _too_slow(
 
 
 def _cut_solutions(session: Session, rollout: Rollout) -> Iterator[CutSolution]:
-    """Yields a rollout's solutions, cut at each of their states, in the order of `state_places`."""
+    """Yields a solution cut at each state of a rollout, ordered as by `assign.state_places`."""
     problems = {problem.id: problem for problem, _ in session.problems["train"]}
     for row, step, used in state_places(rollout).tolist():
         episode = rollout.episodes[row]
