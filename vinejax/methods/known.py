@@ -41,7 +41,7 @@ def method_names() -> list[str]:
 
 
 def known_method(name: str) -> Method | None:
-    """The core's or contributed method with this name; None for any other name."""
+    """The method of the core, or the contributed one, with this name; None for any other name."""
     if name in METHODS:
         return METHODS[name]
     module = contributed_module("METHODS", name)
@@ -82,7 +82,7 @@ def find_method(name: str) -> Method:
 
 
 def _check_settings(name: str, kind: type[MethodSettings]) -> None:
-    """Raises ConfigError if a configuration cannot hold a user's settings of the type `kind`."""
+    """Raises ConfigError if no configuration can hold the settings `kind` of method `name`."""
     taken = {field.name for field in dataclasses.fields(Config)} | set(contributed("SECTIONS"))
     taken |= {method.settings.section for method in METHODS.values()} - {""}
     without = [

@@ -194,7 +194,7 @@ class PairObjective(Objective):
 
 
 def _ends_chosen(segment_ids: Int[Array, "B T"]) -> Bool[Array, "B T-1"]:
-    """Whether each position, except the last of a row, is the end of a chosen solution."""
+    """Whether each position, except a row's last, is the last token of a pair's right solution."""
     here, following = segment_ids[:, :-1], segment_ids[:, 1:]
     return (here % 2 == 1) & (following == here + 1)
 

@@ -69,7 +69,7 @@ def restem(method: Method, iteration: Iteration, state: RunState) -> RunState:
 
 
 def keep_correct(episodes: list[Episode], per_problem: int) -> list[Episode]:
-    """The first `per_problem` correct episodes of each problem, without empty responses."""
+    """The first `per_problem` correct episodes of each problem; empty responses do not count."""
     counts: dict[str, int] = {}
     kept = []
     for episode in episodes:

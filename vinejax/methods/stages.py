@@ -133,9 +133,9 @@ def scored(
 ) -> Rollout:
     """The episodes as a batch with log-probabilities of the policy and the reference, in nats.
 
-    `keep` names the further outputs of the pass to keep, `HIDDEN` or `ENTROPY`. Without
-    `has_reference`, and before the first update, the log-probabilities of the policy stand for
-    those of the reference model.
+    `keep` names further outputs of the scoring pass, `HIDDEN` or `ENTROPY`, which the rollout then
+    has, too. Without `has_reference`, and before the first update, the log-probabilities of the
+    policy stand for those of the reference model.
     """
     session, temperature = iteration.session, iteration.cfg.sample.temperature
     batch, steps, passes = laid_out(iteration, episodes)
@@ -150,7 +150,7 @@ def scored(
 
 
 def laid_out(iteration: Iteration, episodes: list[Episode]) -> tuple[Batch, StepLayout, Passes]:
-    """(the episodes as a batch of whole minibatches, the layout of their steps, the passes)."""
+    """(batch of whole minibatches, layout of the episodes' steps, how passes divide the batch)."""
     cfg, session = iteration.cfg, iteration.session
     passes = passes_for(cfg, cfg.ppo.minibatch, session.mesh)
     longest = packed_tokens(cfg, session.model.cfg.context, episodes) if passes.packed else 0

@@ -28,7 +28,7 @@ class SolvedProblems(NamedTuple):
 def solve(session: Session, params: Params, split: Split) -> SolvedProblems:
     """The problems of a split, with `eval.samples` responses to each.
 
-    A response that the budget cut is graded like any other, as in the evaluation of VinePPO's code.
+    A response cut at the token limit is graded like any other, as VinePPO's code grades it.
     """
     cfg, engine = session.cfg, session.evaluator
     problems = session.problems[split][: cfg.eval.problems]

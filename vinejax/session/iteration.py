@@ -158,7 +158,7 @@ class Iteration:
         return policy, updates
 
     def note_updates(self, updates: Sequence[Update], batch: Any) -> None:
-        """Sets `failed_batch` to `batch`, which has rows of the updates, if all were skipped.
+        """Keeps `batch`, with rows that the updates used, as `failed_batch` if all were skipped.
 
         If all updates were skipped, losses or gradients are not finite. The other reason to skip an
         update, a large ratio, never skips all updates, because the first update has the ratio 1.

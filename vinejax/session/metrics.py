@@ -109,9 +109,9 @@ def logprob_diff(episodes: Sequence[Episode], batch: Batch) -> dict[str, Any]:
 
 
 def by_eighth(name: str, total: np.ndarray, tokens: np.ndarray) -> dict[str, Any]:
-    """The mean per token for each eighth of the responses; an eighth without tokens is left out.
+    """The metric `name`, a mean over tokens, for each eighth of the responses that has tokens.
 
-    `total` and `tokens` have the sum and the number of tokens of each eighth.
+    For each eighth, `total` has the metric's sum over its tokens, and `tokens` their number.
     """
     return {f"by_eighth/{name}/{n + 1}": total[n] / tokens[n] for n in np.flatnonzero(tokens)}
 

@@ -27,9 +27,9 @@ class Health:
     def look(self, iteration: Iteration) -> None:
         """Counts a finished iteration; all hosts call `look`.
 
-        Prints a line if all rewards of `SAME_REWARD` iterations were equal, or if a metric is not
-        finite. If all updates of `MOST_FAILED` iterations in a row were skipped, writes a batch of
-        the last iteration to a file and raises DivergedError.
+        Prints a line if all solutions of `SAME_REWARD` iterations in a row had the same reward, or
+        if a metric is not finite. If all updates of `MOST_FAILED` iterations in a row were skipped,
+        writes a batch of the last iteration to a file and raises DivergedError.
         """
         self._look_at_rewards(iteration)
         self._look_at_numbers(iteration)

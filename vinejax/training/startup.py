@@ -224,8 +224,8 @@ def prompted_problems(
     test keep such problems, so that these splits have as many problems as the data.
 
     Raises ConfigError if an iteration draws more problems than there are to train on, if this host
-    cannot hold the answers of an evaluation, or if the settings of an accessory do not fit the
-    task; DataError if no answer of a split can be read.
+    cannot hold the answers of an evaluation, or if a group of settings (`cfg.sections`) does not
+    fit the task; DataError if no answer of a split can be read.
     """
     prompted: dict[Split, list[PromptedProblem]] = {}
     records: dict[Split, list[dict[str, Any]]] = {}

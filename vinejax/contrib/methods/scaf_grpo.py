@@ -70,7 +70,7 @@ def solutions_with_hints(
 
 
 def first_right(tiers: Sequence[int], tried: Sequence[Episode]) -> int | None:
-    """The first index of a right episode of the lowest possible tier; None if all are wrong."""
+    """Index of the first right episode in the lowest tier that has one; None if all are wrong."""
     right = [(tier, i) for i, tier in enumerate(tiers) if is_correct(tried[i].reward)]
     return min(right)[1] if right else None
 

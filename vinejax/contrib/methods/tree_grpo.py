@@ -25,10 +25,10 @@ from vinejax.methods.base import Method
 def random_steps(
     wave: int, paths: Sequence[TreePath], cfg: Config, rng: np.random.Generator
 ) -> list[Shoot]:
-    """In each of L waves, plans k branches at each of N random step ends of each tree.
+    """In waves 1 to L, plans k branches at each of N random step ends of each tree.
 
-    M = `rollout.per_prompt` trees begin as one solution each; N, k and L are `tree_grpo.forks`,
-    `branches` and `rounds`.
+    Wave 0 begins each of the `rollout.per_prompt` trees with one solution. N, k and L are
+    `tree_grpo.forks`, `branches` and `rounds`.
     """
     settings = TreeGRPOConfig.of(cfg)
     if wave == 0:

@@ -37,9 +37,9 @@ def fixed_width(
     of a random finished path.
 
     The authors' code differs in three points. It begins d copies at each such boundary, and takes
-    finished paths in the order of how they ended. It gives the remainder of the division to the
-    last open end; here each of the first open ends gets one branch of it. It can divide branches by
-    the probabilities of the paths.
+    finished paths in an order that depends on how they ended. It gives the remainder of the
+    division to the last open end; here each of the first open ends gets one branch of it. It can
+    divide branches by the probabilities of the paths.
     """
     settings = TreePOConfig.of(cfg)
     segment, wanted = settings.segment, cfg.rollout.per_prompt

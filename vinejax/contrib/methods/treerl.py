@@ -27,11 +27,11 @@ from vinejax.methods.base import Method
 def surprising_tokens(
     wave: int, paths: Sequence[TreePath], cfg: Config, rng: np.random.Generator
 ) -> list[Shoot]:
-    """In each of L waves, plans T branches at each of a tree's N least likely tokens (EPTree).
+    """In waves 1 to L, plans T branches at each of a tree's N least likely tokens (EPTree).
 
-    A branch draws a new token in place of the unlikely one, and goes on from there. M =
-    `rollout.per_prompt` trees begin as one solution each; N, T and L are `treerl.forks`, `branches`
-    and `rounds`. A token is replaced in one wave only.
+    A branch draws a new token in place of the unlikely one, and goes on from there. A token
+    is replaced in one wave only. Wave 0 begins each of the `rollout.per_prompt` trees with one
+    solution. N, T and L are `treerl.forks`, `branches` and `rounds`.
 
     Here the first token of a path is never replaced; the authors' code may replace it. The authors'
     code replaces no token near the length limit or after words that announce a conclusion.

@@ -52,8 +52,8 @@ def entropy_clip(
         A' = A·(1 + h̃) where h̃ > 0 and ρ has left [1 - ε_low/2, 1 + ε_high/2],
              or h̃ ≤ 0 and ρ has not; else A
 
-    A token of high entropy may rise further than ε_high, and one of low entropy fall further than
-    ε_low.
+    The ratio ρ of a token of high entropy may rise above 1 + ε_high, and that of a token of low
+    entropy may fall below 1 - ε_low.
 
     Args and shapes: as `rl.losses.ppo_clip`; relative is h̃, from `relative_entropy`.
 

@@ -113,8 +113,8 @@ def is_informative_edge(
     Raises:
       ValueError: where `node_values` raises it.
 
-    Source: AIFrameResearch/SPO at b9fc6a2, `tree_episode_generator.py`, where this is the default.
-    The comparison in that code has no tolerance for rounding.
+    Source: AIFrameResearch/SPO at b9fc6a2, `tree_episode_generator.py`, which by default leaves out
+    edges that do not change the value. Its comparison has no tolerance for rounding.
     """
     return [[abs(edge) > ROUNDING for edge in row] for row in edge_advantages(paths, rewards)]
 
