@@ -18,7 +18,7 @@
             sft      the supervised warm-up alone
             export   write a Hugging Face folder, <workdir>/export
             credit   measure what the credit of each estimator is worth for the newest checkpoint,
-                     or the start
+                     or, if there is no checkpoint, for the policy at the run's start
             plan     what would fit on --config.topology=v5e:16x16, and how fast it could be,
                      without devices; status 1 if it does not fit
             config   print every field as the run would use it
@@ -91,8 +91,8 @@ class ConfigFile(flags.ArgumentParser):
     def parse(self, path: str) -> Fields:
         """The result of `get_config()`; the text after a colon in `path` is its argument.
 
-        If the command line sets `method`, the result has this value already: it adds the method's
-        own settings to the fields, which other overrides may name. Raises UserError if the file is
+        If the command line sets `method`, the result has this method and the fields of its
+        settings, so that other overrides may name these fields. Raises UserError if the file is
         missing, if its code fails (the error names the line), or if an override names no field.
         """
         fields = load(path, f"--config={path}")
@@ -146,8 +146,8 @@ def define_flags() -> None:
 def parse_flags(argv: list[str]) -> list[str]:
     """Parses the command line and runs the config file; returns the arguments that are no flags.
 
-    Raises UserError if an override names no field or the config file fails, flags.Error if another
-    flag is unknown or has a value of the wrong type.
+    Raises UserError if the config file fails or if an override (`--config.FIELD`) names no field.
+    Raises flags.Error if any other flag is unknown, or if a flag has a value of the wrong type.
     """
     for i, argument in enumerate(argv):
         option, _, field = argument.partition("=")

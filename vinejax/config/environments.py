@@ -21,9 +21,9 @@ def with_environment(cfg: Config, task: Task) -> Config:
 
 
 def check_environment(cfg: Config, method: Method, task: Task) -> None:
-    """Raises ConfigError if the method or a setting does not fit a task with, or without, turns.
+    """Raises ConfigError if the method or a setting does not fit the task.
 
-    `cfg` is the result of `method.resolve`.
+    `MultiTurn` tasks have an environment, other tasks none. `cfg` comes from `method.resolve`.
     """
     if not isinstance(task, MultiTurn):
         if cfg.values.positions == "turns":

@@ -89,7 +89,7 @@ class Fields(FieldGroup):
     def __setitem__(self, name: str, value: Any) -> None:
         """Sets a field. Setting `method` to a user's own method also adds the method's settings.
 
-        The settings of a user's own method that was set before are removed.
+        If `method` was a user's own method before, the settings of that method are removed.
         """
         if name != "method" or not isinstance(value, str):
             super().__setitem__(name, value)

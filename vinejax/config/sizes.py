@@ -1,7 +1,7 @@
 """Checks sizes against the memory of this host before anything is allocated.
 
-Only sizes that no machine like this one could hold raise an error. The memory that the engine and
-the learner choose by themselves is computed elsewhere (`engine/memory.py`, `--mode=plan`).
+A size is an error if it needs over half of this host's memory (a new model: over all of it). Memory
+that the engine and the learner choose is computed elsewhere (`engine/memory.py`, `--mode=plan`).
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ def check_sizes(cfg: Config, method: Method) -> None:
 
 
 def check_answers(cfg: Config, problems: dict[Any, list[Any]]) -> None:
-    """Raises ConfigError for evaluations whose answers this host cannot hold."""
+    """Raises ConfigError if this host cannot hold the answers to `problems` (by split)."""
     _check_samples("eval.samples", _answers(cfg, problems), "answers of an evaluation", cfg)
 
 
@@ -75,7 +75,7 @@ def _answers(cfg: Config, problems: dict[Any, list[Any]]) -> int:
 
 
 def solutions_of(cfg: Config, method: Method) -> int:
-    """The largest number of solutions of all `rollout.prompts` problems in an iteration."""
+    """The largest number of solutions in an iteration: those of all `rollout.prompts` problems."""
     return cfg.rollout.prompts * method.settings.of(cfg).solutions_per_problem(cfg)
 
 

@@ -13,7 +13,7 @@ def row_seed(
 ) -> int:
     """The 64-bit seed of one sampled row, the same on every host, in every process and order.
 
-    `state` is 0 for a solution of the problem, and c + 1 for continuations of its state s_c.
+    `state` is 0 for solution `rollout` of the problem, c + 1 for continuation `k` of its state s_c.
     """
     text = f"{seed}/{iteration}/{problem}/{rollout}/{state}/{k}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

@@ -121,7 +121,7 @@ class Episode:
 
     @property
     def outcome(self) -> float:
-        """The outcome's reward less the penalty for the length; the policy is trained on it."""
+        """`reward` less the penalty for the length; the policy is trained on this difference."""
         return self.reward - (self.penalty or 0.0)
 
     @property

@@ -359,7 +359,7 @@ def _brief(error: Exception) -> str:
 
 
 def _is_wanted(record: logging.LogRecord) -> bool:
-    """Whether to show a log message. Messages of Orbax are shown only at absl's level INFO.
+    """Whether to show a log message. Those of Orbax are shown only if absl's logger shows INFO.
 
     Orbax logs its errors with tracebacks and also raises them. Then we print one line for the
     raised error, so that the log messages are not needed.

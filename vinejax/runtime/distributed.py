@@ -107,7 +107,7 @@ def _give_up(hosts: int, timeout_s: int) -> None:
 def check_hosts() -> None:
     """Raises UserError unless jax has connected as many processes as the environment names.
 
-    Otherwise each unconnected process would act as the first host and write the files.
+    Without this check, each unconnected process would act as the first host and write the files.
     """
     import jax
 

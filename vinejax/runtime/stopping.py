@@ -90,7 +90,7 @@ class Watch:
 
     If one of several hosts gets a request, all hosts stop at the same step, so all must make the
     same calls of `look`. Each call starts a program that computes the maximum of the hosts' signal
-    numbers, and reads the maximum of the previous call, so the devices never wait for the hosts.
+    numbers. The next call reads this maximum, so the devices never wait for the hosts.
 
     CPU devices run programs concurrently, which would mix up the collectives of several hosts. So
     on several hosts with CPU devices, a call with a `result` waits for the result and for the
@@ -142,7 +142,7 @@ def _read(pipe: int) -> None:
 
 
 def _leave(number: int, what: str) -> None:
-    """Prints a line and ends the process at once, without raising an exception."""
+    """Prints the signal `number` and `what`, and ends the process at once, without an exception."""
     if sys.stdout.isatty():
         os.write(1, SHOW_CURSOR)
     _say(f"stopped by {signal.Signals(number).name}; {what}")

@@ -171,8 +171,8 @@ def parse_topology(name: str) -> Topology:
 def gpu_share() -> float:
     """The share of a GPU's memory that jax takes at the start.
 
-    The share is 0.75 unless an environment variable of jax (GPU_SHARE_VARIABLES) sets it. Raises
-    UserError if the variable is not a number above 0 and at most 1.
+    The share is 0.75 unless one of jax's environment variables in `GPU_SHARE_VARIABLES` sets it.
+    Raises UserError if that variable is not a number above 0 and at most 1.
     """
     for name in GPU_SHARE_VARIABLES:
         if value := os.environ.get(name):

@@ -33,7 +33,7 @@ OWN_SIGNS = Signs(socket.gethostname(), "start", 0)
 
 
 def sign(stage: str | None = None) -> None:
-    """Records a heartbeat, when a chunk of decoding, a minibatch or the stage `stage` begins."""
+    """Records a heartbeat; called when a chunk of decoding, a minibatch or `stage` begins."""
     OWN_SIGNS.count += 1
     OWN_SIGNS.stage = stage or OWN_SIGNS.stage
 
