@@ -52,8 +52,9 @@ class Grown:
 class StreamInput(NamedTuple):
     """Trunks and branches that enter a stream while it runs.
 
-    The trunk numbers in `branches` begin at 0, as in a separate call. In the stream's pairs and in
-    its `trunk_logprobs`, new branches and trunks are numbered after all earlier ones.
+    The trunk numbers in `branches` begin at 0, as in a separate call. The stream yields pairs
+    (number of a branch, its continuation). In them and in the stream's `trunk_logprobs`, new
+    branches and trunks are numbered after all earlier ones.
     """
 
     trunks: Trunks

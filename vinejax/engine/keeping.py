@@ -107,8 +107,8 @@ class KeepingPhase(Phase):
         """The row jobs of further branches, for each shard.
 
         Branches on equal trunks have different trunks after their next turn, so every branch needs
-        a row of its own. The phase's total work is given to `assign` as 1, which makes a separate
-        job of every branch.
+        a row of its own. `assign` divides the branches of a trunk into several jobs if they exceed
+        a row's share of the total work. With a total of 1 every branch becomes a job of its own.
         """
         work = self._collector.not_ended * self._longest_budget
         started = StartedPhase(

@@ -86,12 +86,13 @@ def divide(train: list[Problem], test: list[Problem]) -> dict[Split, list[Proble
     """The three splits, always the same, from a copy's train and test rows.
 
     The division of PRM800K, 12,000/500, which VinePPO's code uses, gives 11,500, 500 and 500
-    problems. The authors' division, 7,500/5,000, gives the same sizes: 500 of the 5,000 test rows
-    stay the test split and the others move to train. These 500 are not PRM800K's, because the data
-    does not list those, so results are not exactly comparable.
+    problems. The original division by the authors of MATH, 7,500/5,000, gives the same sizes: 500
+    of the 5,000 test rows stay the test split and the others move to train. These 500 are not
+    PRM800K's, because the data does not list those, so results are not exactly comparable.
 
     Other sizes are divided in proportion, with at least one problem per split. One in 24 training
-    rows is for validation. A test file with over a quarter of all rows keeps a 25th of all rows.
+    rows is for validation. If a test file has over a quarter of all rows, a 25th of all rows stays
+    the test split and its other rows move to train.
     """
     total = len(train) + len(test)
     if len(test) > LARGE_TEST * total:

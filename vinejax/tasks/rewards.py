@@ -378,7 +378,11 @@ def weighted(
     parts: Sequence[Sequence[float | None]],
     logged: Mapping[str, float],
 ) -> list[Reward]:
-    """The rewards of the items from `parts[function][item]`; each also has the metrics `logged`."""
+    """The reward of each response: the weighted sum of the functions' numbers for it.
+
+    `parts[f][i]` is the number of function f for response i, None if f does not judge it. Every
+    reward also has the metrics `logged`.
+    """
     rewards = []
     for item_parts in zip(*parts, strict=True):
         judged = [(f, x) for f, x in zip(functions, item_parts, strict=True) if x is not None]

@@ -25,7 +25,7 @@ from vinejax.core.settings import Config
 
 @dataclasses.dataclass(frozen=True)
 class BranchingConfig(MethodSettings):
-    """A problem has `rollout.per_prompt` solutions, including those that branch off others."""
+    """Settings of methods in which a problem's solutions may branch off others of them."""
 
     weight: NotNegative = 0.5  # w, weight of the rise of the entropy
     threshold: ZeroToOne = 0.5  # τ, threshold of the score of a branch

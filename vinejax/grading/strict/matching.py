@@ -369,7 +369,11 @@ def _is_affordable(a: Nodes[Node], b: Nodes[Node]) -> bool:
 
 
 def _size(node: Node) -> int:
-    """The number of characters to compare; each of n items in a collection counts n times."""
+    """The number of characters to compare.
+
+    Each of the n items of a collection counts n times, because their order is free: an item may be
+    compared with n others.
+    """
     if isinstance(node, Collection):
         return len(node.items) * sum(map(_size, node.items))
     if isinstance(node, nodes.Sequence):

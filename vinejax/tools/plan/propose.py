@@ -123,7 +123,7 @@ def propose_row(cfg: Config, topology: Topology) -> TopologyConfig:
 
 
 class Fit(NamedTuple):
-    """The result of the search for a row with a given mesh."""
+    """The result of the search for settings with which a run fits its chips, for a given mesh."""
 
     mesh: MeshConfig
     row: TopologyConfig | None  # None if the run fits with no row that was tried

@@ -86,8 +86,8 @@ def send(replies, reply):
 def run(message, limit_s, requests, rules, library):
     """Runs the job in a message, in a process of its own, and returns {'status', 'out', 'err'}.
 
-    `status` is 'ok', 'timeout', 'threads' or 'exit N', where N is negative for a signal. The
-    process of the job has ended when this function returns.
+    `status` is 'ok', 'timeout', 'threads' (there were more than MOST_THREADS) or 'exit N', where N
+    is negative for a signal. The process of the job has ended when this function returns.
     """
     files = [os.memfd_create(name) for name in ("stdin", "stdout", "stderr")]
     with open(files[0], "wb", closefd=False) as stdin:
