@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import math
 import pickle
-import re
 import subprocess
 import sys
 from typing import Any
@@ -131,14 +130,9 @@ def test_a_configuration_can_be_pickled_and_changed():
 
 
 def test_rows_of_meshes_have_the_ranges_of_their_fields():
-    for row, message in (
-        ({"slots": 0}, "meshes.cpu:8.slots = 0: must be at least 1"),
-        ({"data": 0}, "meshes.cpu:8.data = 0: must be at least 1, or -1"),
-        ({"memory_gib": 0.0}, "meshes.cpu:8.memory_gib = 0.0: must be greater than 0"),
-        ({"memory_gib": math.inf}, "meshes.cpu:8.memory_gib = inf: must be a finite number"),
-    ):
-        with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
-            check_config(from_dict({"meshes": {"cpu:8": row}}))
+    for field, value in (("slots", 0), ("data", 0), ("memory_gib", 0.0), ("memory_gib", math.inf)):
+        with refuses(f"meshes.cpu:8.{field}"):
+            check_config(from_dict({"meshes": {"cpu:8": {field: value}}}))
 
 
 @pytest.mark.parametrize("old, new", RENAMED.items())
@@ -169,7 +163,7 @@ def test_every_number_of_a_list_is_finite(weight: float):
 
 def test_check_name():
     check_name("ppo.clip")
-    with pytest.raises(ConfigError, match=r"ppo: is a group of fields.*ppo\."):
+    with refuses("ppo"):
         check_name("ppo")
     with refuses("ppo.clip.low"):
         check_name("ppo.clip.low")
@@ -336,7 +330,7 @@ def test_sizes_of_a_pretrained_model_are_not_checked():
 
 
 def test_only_one_mesh_axis_takes_what_is_left():
-    with pytest.raises(ConfigError, match="at most one"):
+    with refuses("mesh"):
         check_config(changed(mesh__data=-1, mesh__fsdp=-1))
 
 

@@ -37,21 +37,20 @@ def check_sizes(cfg: Config) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "other", "said"),
+    ("field", "value", "other", "amount"),
     [
-        ("rollout__per_prompt", 10**7, {}, "320,000,000 solutions take about 408 GiB of memory"),
-        ("values__k", 10**6, {}, "3,072,000,000 continuations take about 3,914 GiB"),
-        ("eval__samples", 10**7, {}, "10,000,000 answers per problem take about 13 GiB"),
-        ("model__width", 10**6, {"model__path": ""}, "a new model of 9,001,728,000,000 weights"),
-        ("model__num_layers", 10**7, {"model__path": ""}, "a new model of 491,520,000,000 weights"),
+        ("rollout__per_prompt", 10**7, {}, "408 GiB"),
+        ("values__k", 10**6, {}, "3,914 GiB"),
+        ("eval__samples", 10**7, {}, "13 GiB"),
+        ("model__width", 10**6, {"model__path": ""}, "9,001,728,000,000 weights"),
+        ("model__num_layers", 10**7, {"model__path": ""}, "491,520,000,000 weights"),
         ("sft__batch", 10**9, {"model__path": ""}, "1,000,000,000 rows of 80 tokens"),
     ],
 )
-def test_what_no_host_holds_is_refused(field: str, value: int, other: dict[str, Any], said: str):
-    with pytest.raises(ConfigError, match="; lower it") as error:
+def test_what_no_host_holds_is_refused(field: str, value: int, other: dict[str, Any], amount: str):
+    with pytest.raises(ConfigError) as error:
         check_sizes(config(**{field: value}, **other))
-    assert str(error.value).startswith(f"{field.replace('__', '.')} = {value}: {said}")
-    assert "and this host has 16 GiB" in str(error.value)
+    assert error.value.field == field.replace("__", ".") and amount in str(error.value)
 
 
 def test_too_many_continuations_are_of_k():
@@ -117,6 +116,6 @@ def test_the_record_keeps_the_minibatch_as_it_was_set(
     record = json.loads((tmp_path / "config.json").read_text())
     assert record["config"]["ppo"]["minibatch"] == 400
     refused = cases.config(ppo={"minibatch": 400, "microbatch": 4}, eval={"samples": 10**8})
-    with pytest.raises(ConfigError, match="eval.samples"):
+    with refuses("eval.samples"):
         open_session(refused, tmp_path / "other")
     assert not (tmp_path / "other").exists()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from helpers.paths import CONFIGS, REPO
+from helpers.refusals import refuses
 
 from vinejax.config.checks import MASK_FIELDS, check_config
 from vinejax.config.load import (
@@ -224,9 +225,9 @@ def test_a_field_of_another_method_is_refused_at_its_default_too(method, section
 
 def test_a_methods_own_settings_are_always_there():
     assert from_dict({"method": "ppo"}) == from_dict({"method": "ppo", "critic": {}})
-    for fields, message in (
-        ({"sections": 3}, "^sections: no such field"),
-        ({"method": "ppo", "critic": {"section": "x"}}, "^critic.section: no such field"),
+    for fields, field in (
+        ({"sections": 3}, "sections"),
+        ({"method": "ppo", "critic": {"section": "x"}}, "critic.section"),
     ):
-        with pytest.raises(ConfigError, match=message):
+        with refuses(field):
             from_dict(fields)

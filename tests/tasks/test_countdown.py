@@ -5,8 +5,9 @@ from fractions import Fraction
 
 import pytest
 from helpers import generated_tasks
+from helpers.refusals import refuses
 
-from vinejax.core.errors import ConfigError, DataError
+from vinejax.core.errors import DataError
 from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
 from vinejax.tasks.base import load_task
@@ -46,7 +47,7 @@ def test_the_number_of_numbers_is_a_setting(free_steps: int):
 
 @pytest.mark.parametrize("free_steps", [0, 3])
 def test_other_numbers_are_refused(free_steps: int):
-    with pytest.raises(ConfigError, match=f"free_steps = {free_steps}: must be from 1 to 2"):
+    with refuses("data.free_steps"):
         load_task(DataConfig(task="vinejax.tasks.countdown", free_steps=free_steps))
 
 

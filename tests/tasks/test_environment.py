@@ -10,7 +10,7 @@ from helpers.refusals import refuses
 from helpers.tokenizer_cases import load
 
 from vinejax.config.environments import check_environment
-from vinejax.core.errors import ConfigError, UserError
+from vinejax.core.errors import UserError
 from vinejax.core.settings import DataConfig
 from vinejax.engine.branches import Branch, Grown
 from vinejax.methods.known import find_method
@@ -163,13 +163,9 @@ def test_settings_and_tasks_that_do_not_fit_are_refused():
     cfg = cases.config()
     vineppo = find_method("vineppo")
     check_environment(cfg, vineppo, DoorsTask())
-    for task, fields, method, field in [
-        (DoorsTask(), {"env": {"observed": 0}}, "vineppo", "env.observed"),
-        (DoorsTask(), {"reward": {"functions": ("task",)}}, "vineppo", "reward.functions"),
-    ]:
-        with pytest.raises(ConfigError, match=f"^{field}( = |: )") as raised:
-            check_environment(cases.config(**fields), find_method(method), task)
-        assert task.name in str(raised.value)
+    for section, name, value in [("env", "observed", 0), ("reward", "functions", ("task",))]:
+        with refuses(f"{section}.{name}"):
+            check_environment(cases.config(**{section: {name: value}}), vineppo, DoorsTask())
     plain: Any = {"env": {"observed": 0}, "values": {"positions": "turns"}}
     with refuses("values.positions"):
         check_environment(cases.config(**plain), vineppo, Arithmetic())

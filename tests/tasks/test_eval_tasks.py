@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from helpers import data
+from helpers.refusals import refuses
 
 import vinejax.grading
-from vinejax.core.errors import ConfigError, DataError
+from vinejax.core.errors import DataError
 from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
 from vinejax.grading import Grader
@@ -98,7 +99,7 @@ def test_there_is_nothing_to_train_on(name: str, split: Any, tmp_path: Path):
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_path_is_needed(name: str):
-    with pytest.raises(ConfigError, match=f"data.path = '': name the file .* of {name}"):
+    with refuses("data.path"):
         task_of(name, "")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from helpers.data import path
+from helpers.refusals import refuses
 
 from vinejax.core.errors import ConfigError, DataError
 from vinejax.core.settings import DataConfig
@@ -225,14 +226,14 @@ def test_a_composite_is_scored_with_its_settings(package: None, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("text", "fault"),
+    ("text", "fault"),  # any error of the package is one of `data.path`, so each fault is matched
     [
-        ("datasets: []\nseed: 1\n", "ValueError: leave out seed: data.size and the split decide"),
-        ("datasets:\n- {name: numbers, config: {size: 1}}\n", "ValueError: leave out size"),
-        ("- numbers\n", "ValueError: the file has no list `datasets`"),
-        ("datasets:\n- {name: number}\n", "no data set 'number'; the nearest is 'numbers'"),
+        ("datasets: []\nseed: 1\n", "leave out seed"),
+        ("datasets:\n- {name: numbers, config: {size: 1}}\n", "leave out size"),
+        ("- numbers\n", "no list `datasets`"),
+        ("datasets:\n- {name: number}\n", "the nearest is 'numbers'"),
         ("datasets:\n- {name: numbers, config: {modulo: -1}}\n", "modulo must not be negative"),
-        ("datasets:\n- {name: numbers, config: {digits: 1}}\n", "TypeError: .* argument 'digits'"),
+        ("datasets:\n- {name: numbers, config: {digits: 1}}\n", "argument 'digits'"),
     ],
 )
 def test_a_wrong_composite_is_one_line(text: str, fault: str, package: None, tmp_path: Path):
@@ -240,21 +241,21 @@ def test_a_wrong_composite_is_one_line(text: str, fault: str, package: None, tmp
     file.write_text(text)
     with pytest.raises(ConfigError, match=fault) as error:
         task_of(os.fspath(file)).load("train")
-    assert "data.path" in str(error.value) and "\n" not in str(error.value)
+    assert error.value.field == "data.path" and "\n" not in str(error.value)
 
 
 def test_what_is_missing_or_not_read_is_one_line(package: None, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(ConfigError, match="no data set 'number'; the nearest is 'numbers'"):
         task_of("number").load("test")
-    with pytest.raises(ConfigError, match="data.path.*name a data set, such as 'gsm_symbolic'"):
+    with refuses("data.path"):
         task_of("")
-    with pytest.raises(ConfigError, match="data.template.*must hold {question}"):
+    with refuses("data.template"):
         task_of(template="no place")
     here = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "reasoning_gym" else here(name)
     )
-    with pytest.raises(ConfigError, match=r"reasoning-gym: pip install 'vinejax\[tasks\]'"):
+    with refuses("data.task"):
         task_of()
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from helpers import loop_cases as cases
+from helpers.refusals import refuses
 
 from vinejax.config.checks import check_config
-from vinejax.core.errors import ConfigError, UserError
+from vinejax.core.errors import UserError
 from vinejax.core.settings import GraderConfig, RewardConfig
 from vinejax.core.types import Problem
 from vinejax.methods.known import find_method
@@ -312,27 +313,23 @@ def test_the_tasks_own_reward_is_one_of_them_or_is_not_asked():
 
 
 @pytest.mark.parametrize(
-    "functions, weights, message",
+    "functions, weights, field",
     [
-        (
-            ("my_rewards.accurate",),
-            (),
-            r"^reward\.functions = 'my_rewards\.accurate': no such func",
-        ),
-        (("no_module.f",), (), r"^reward\.functions = 'no_module\.f': no such function"),
-        (("accuracy",), (), r"^reward\.functions = 'accuracy': no such function"),
-        (("broken_rewards.f",), (), r"broken_rewards\.py:1: ModuleNotFoundError"),
-        (("my_rewards.mean",), (), r"two metrics would be called reward/mean"),
-        (("my_rewards.text",) * 2, (), r"two metrics would be called reward/text"),
-        (("task",), (1.0, 2.0), r"^reward\.weights = \(1\.0, 2\.0\): must have a number for each"),
-        ((), (1.0,), r"^reward\.weights = \(1\.0,\): must have a number for each of the 0"),
+        (("my_rewards.accurate",), (), "reward.functions"),
+        (("no_module.f",), (), "reward.functions"),
+        (("accuracy",), (), "reward.functions"),
+        (("broken_rewards.f",), (), "reward.functions"),
+        (("my_rewards.mean",), (), "reward.functions"),  # a metric of ours has its name
+        (("my_rewards.text",) * 2, (), "reward.functions"),
+        (("task",), (1.0, 2.0), "reward.weights"),
+        ((), (1.0,), "reward.weights"),
     ],
 )
-def test_what_cannot_be_a_reward_is_refused_with_the_configuration(functions, weights, message):
+def test_what_cannot_be_a_reward_is_refused_with_the_configuration(functions, weights, field):
     cfg = cases.config(reward={"functions": functions, "weights": weights})
-    with pytest.raises(ConfigError, match=message):
+    with refuses(field):
         check_config(cfg)
-    with pytest.raises(ConfigError, match=message):
+    with refuses(field):
         find_rewards(cfg.reward)
 
 
