@@ -10,7 +10,6 @@ import pytest
 from helpers.refusals import refuses
 from jax.experimental.pallas import tpu as pltpu
 
-from vinejax.core.errors import ConfigError
 from vinejax.engine import cache
 from vinejax.engine import shared_attention as attention
 from vinejax.engine.cache import use_kernel
@@ -235,5 +234,5 @@ def test_the_kernel_is_used_where_it_can_be():
     assert use_kernel("kernel", "cpu", 24), "interpreted"
     with refuses("rollout.attention"):
         use_kernel("kernel", "gpu", 128)
-    with pytest.raises(ConfigError, match="needs heads of a multiple of 64, not of 96"):
+    with refuses("rollout.attention"):
         use_kernel("kernel", "tpu", 96)

@@ -9,8 +9,8 @@ from pathlib import Path
 import jax
 import pytest
 from etils import epath
+from helpers.refusals import refuses
 
-from vinejax.core.errors import ConfigError
 from vinejax.runtime import compile_cache
 from vinejax.runtime.compile_cache import MIN_SECONDS, use_compile_cache
 
@@ -111,7 +111,7 @@ def test_a_folder_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="compile_cache.*file is not a folder; name a folder"):
+    with refuses("compile_cache"):
         folder_for(str(tmp_path / "file" / "compiled"), tmp_path)
     jax.config.update(FOLDER, None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))

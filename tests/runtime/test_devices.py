@@ -6,10 +6,11 @@ from unittest.mock import Mock
 
 import jax
 import pytest
+from helpers.refusals import refuses
 from jax.sharding import Mesh
 
 from vinejax.config.load import default, from_dict
-from vinejax.core.errors import ConfigError, UserError
+from vinejax.core.errors import UserError
 from vinejax.core.settings import Config, MeshConfig, RolloutConfig, TopologyConfig
 from vinejax.engine.memory import memory_to_use
 from vinejax.runtime import devices
@@ -52,7 +53,7 @@ def test_what_a_row_keeps_is_one_of_three():
         fields.meshes["v5e:2x4"] = dict(fsdp=8, remat=remat)
         assert from_dict(fields).meshes["v5e:2x4"].remat == remat
     fields.meshes["v5e:2x4"] = dict(fsdp=8, remat="all")
-    with pytest.raises(ConfigError, match="remat = 'all': must be 'none' or 'dots' or 'full'"):
+    with refuses("meshes.v5e:2x4.remat"):
         from_dict(fields)
 
 
@@ -63,20 +64,19 @@ def test_without_rows_or_with_a_mesh_the_configuration_stays(found):
 
 
 @pytest.mark.parametrize(
-    "cfg, message",
+    "cfg, field",
     [
-        (Config(meshes=ROWS), "^meshes: none of v5e:16x16, cpu:8, h100:8 is what was found, 3 x"),
-        (Config(meshes=ROWS, topology="cpu:8"), "^topology = 'cpu:8': is not what was found, 3 x"),
-        (Config(topology="cpu:3"), r"^topology = 'cpu:3': has no row in `meshes` \(there are none"),
-        (Config(meshes=ROWS, topology="cpu:3"), "rows are v5e:16x16, cpu:8, h100:8"),
-        (Config(meshes=ROWS, topology="v9:3"), "^topology = 'v9:3': "),
+        (Config(meshes=ROWS), "meshes"),
+        (Config(meshes=ROWS, topology="cpu:8"), "topology"),
+        (Config(topology="cpu:3"), "topology"),
+        (Config(meshes=ROWS, topology="cpu:3"), "topology"),
+        (Config(meshes=ROWS, topology="v9:3"), "topology"),
     ],
 )
-def test_what_does_not_fit_is_one_line(found, cfg, message):
+def test_what_does_not_fit_is_one_line(found, cfg, field):
     found("cpu", 3)
-    with pytest.raises(ConfigError, match=message) as error:
+    with refuses(field):
         devices.on_devices(cfg)
-    assert "\n" not in str(error.value)
 
 
 def test_a_named_topology_may_come_with_a_mesh_of_its_own(found):

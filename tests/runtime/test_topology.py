@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from helpers.paths import REPO
+from helpers.refusals import refuses
 
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.runtime import topology
@@ -53,7 +54,7 @@ def test_what_to_rent(name: str, rented_as: str, chips: int, hosts: int, per_hos
 def test_what_is_not_a_tpu(name: str, chips: int, hosts: int):
     assert (parse_topology(name).chips, parse_topology(name).hosts) == (chips, hosts)
     assert not parse_topology(name).is_tpu
-    with pytest.raises(ConfigError, match="only TPUs have an accelerator type"):
+    with refuses("topology"):
         _ = parse_topology(name).accelerator_type
 
 
@@ -125,7 +126,7 @@ def test_cards_of_another_memory_are_not_the_same():
 
 
 def test_a_row_that_is_no_topology_is_an_error():
-    with pytest.raises(ConfigError, match="v5e:3x3"):
+    with refuses("topology"):
         match_topology("cpu", 1, ["v5e:3x3", "cpu:1"])
 
 

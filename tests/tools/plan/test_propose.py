@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from helpers.paths import CONFIGS
+from helpers.refusals import refuses
 from helpers.tools.plan_cases import SMALL, small_fields
 
 from vinejax import library
 from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict, from_file
-from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config, MeshConfig, TopologyConfig
 from vinejax.runtime import devices
 from vinejax.runtime.devices import on_devices
@@ -108,26 +108,17 @@ def test_a_plan_is_in_the_dtype_of_the_absent_devices():
         rows = {name: TopologyConfig(data=parse_topology(name).devices)}
         cfg = dataclasses.replace(config("rho1b_math"), meshes=rows, topology=name)
         assert open_case(cfg).model.compute.dtype == dtype
-    with pytest.raises(ConfigError, match="takes 3.6 GiB"):
+    with refuses("topology"):
         propose_row(config("rho1b_math"), parse_topology("cpu:8"))
 
 
 @pytest.mark.parametrize(
-    ("fields", "slice_name", "message"),
-    [
-        (
-            {},
-            "v5e:2x4",
-            r"^topology = 'v5e:2x4': by arithmetic fsdp=\d tensor=\d takes 1\d\.\d GiB",
-        ),
-        ({}, "h200:1", "by arithmetic fsdp=1 tensor=1 takes .* than 85% of the 104.8 of a chip"),
-        ({"ppo.minibatch": 3}, "v5e:16x16", "no mesh over its chips divides the model's heads"),
-    ],
+    ("fields", "slice_name"),
+    [({}, "v5e:2x4"), ({}, "h200:1"), ({"ppo.minibatch": 3}, "v5e:16x16")],
 )
-def test_what_cannot_fit_is_one_line(fields: dict[str, Any], slice_name: str, message: str):
-    with pytest.raises(ConfigError, match=message) as error:
+def test_what_cannot_fit_is_one_line(fields: dict[str, Any], slice_name: str):
+    with refuses("topology"):
         propose_row(config("math7b", **fields), parse_topology(slice_name))
-    assert "\n" not in str(error.value)
 
 
 def test_the_row_can_be_pasted_into_a_config_file():
@@ -190,12 +181,9 @@ def test_what_a_run_leaves_as_it_is(found, capsys, kind: str, count: int, change
 def test_a_run_for_which_nothing_can_be_chosen_ends(found):
     found("TPU v5 lite", 8)
     rows = {"v5e:2x2": TopologyConfig(fsdp=4)}
-    for fields, reason in (
-        ({}, "topology = 'v5e:2x4': by arithmetic"),
-        ({"model.architecture": "", "model.path": "no/folder"}, "model.path = 'no/folder': is no"),
-    ):
+    for fields in ({}, {"model.architecture": "", "model.path": "no/folder"}):
         cfg = dataclasses.replace(config("math7b", **fields), meshes=rows)
-        with pytest.raises(ConfigError, match="^meshes: no row is for v5e:2x4, and .*" + reason):
+        with refuses("meshes"):
             with_row_for_devices(cfg)
 
 
