@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from contrib.code.test_sandbox import kernel_only
 from helpers.data import path
+from helpers.refusals import refuses
 
 from vinejax.config.checks import check_config
 from vinejax.config.effect import without_effect
@@ -21,7 +22,7 @@ from vinejax.contrib.code import task as code
 from vinejax.contrib.code.asserts import read_asserts
 from vinejax.contrib.code.settings import CodeConfig
 from vinejax.contrib.code.verdict import same_output
-from vinejax.core.errors import ConfigError, DataError
+from vinejax.core.errors import DataError
 from vinejax.core.settings import Config, DataConfig, GraderConfig
 from vinejax.core.types import Problem
 from vinejax.grading import Grader
@@ -308,7 +309,7 @@ def test_solutions(tmp_path: Path):
     assert task.solution(second) == fenced(SUM)
     with pytest.raises(DataError, match="column 'solutions' must be a text"):
         task.solution(third)
-    with pytest.raises(ConfigError, match="data.solution"):
+    with refuses("data.solution"):
         task_of(tmp_path, rows).solution(first)
 
 
@@ -318,21 +319,21 @@ def test_only_this_task_reads_its_settings():
     cfg = Config(sections={"code": CodeConfig(partial=True)})
     notes = dict(without_effect(cfg, find_method("vineppo"), arithmetic, 0))
     assert notes.keys() == {"code.partial"}
-    with pytest.raises(ConfigError, match="data.path"):
+    with refuses("data.path"):
         load_task(DataConfig(task="vinejax.contrib.code.task"))
 
 
 @pytest.mark.parametrize(
-    ("cfg", "words"),
+    ("cfg", "field"),
     [
-        (CodeConfig(command=("bwrap",)), "code.command .*code.sandbox = 'command'"),
-        (CodeConfig(url="http://x"), "code.url .*code.sandbox = 'http'"),
-        (CodeConfig(sandbox="command"), "code.command = .*must be the command up to python3"),
-        (CodeConfig(sandbox="http"), "code.url = .*must be the address"),
+        (CodeConfig(command=("bwrap",)), "code.command"),
+        (CodeConfig(url="http://x"), "code.url"),
+        (CodeConfig(sandbox="command"), "code.command"),
+        (CodeConfig(sandbox="http"), "code.url"),
     ],
 )
-def test_settings_that_do_not_fit(cfg: CodeConfig, words: str):
-    with pytest.raises(ConfigError, match=words):
+def test_settings_that_do_not_fit(cfg: CodeConfig, field: str):
+    with refuses(field):
         check_config(Config(sections={"code": cfg}))
 
 
