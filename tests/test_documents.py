@@ -43,6 +43,16 @@ def test_what_a_page_links_to_exists(name: str):
     assert not missing
 
 
+def test_extras_that_messages_and_pages_name_exist():
+    setup = (REPO / "setup.py").read_text(encoding="utf-8")
+    extras = set(re.findall(r'^ {4,8}"(\w+)": \[', setup, re.MULTILINE))
+    files = [*(REPO / "vinejax").rglob("*.py"), *(REPO / name for name in PAGES)]
+    for file in files:
+        named = re.findall(r"(?:vinejax|\.)\[(\w+)\]['\"]", file.read_text(encoding="utf-8"))
+        assert extras.issuperset(named), f"{file}: {named}"
+    assert "tpu" in extras and "textarena" in extras
+
+
 def test_the_reference_has_every_public_name_once():
     pages = (REPO / "docs/reference").glob("*.md")
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
