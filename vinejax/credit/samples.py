@@ -85,7 +85,7 @@ class PassingSamples:
         """
         passing = PassingSample(solution, visits=[], returns=[])
         for i in self._solutions[problem]:
-            shared = _num_shared(sample.tokens, self._responses[i])
+            shared = num_shared(sample.tokens, self._responses[i])
             for c, used in enumerate(self._positions[i]):
                 if sample.start <= used <= shared:
                     passing.visits.append((i, c))
@@ -99,7 +99,7 @@ class PassingSamples:
         return backed_up_values(self._samples, self._positions)
 
 
-def _num_shared(a: np.ndarray, b: np.ndarray) -> int:
+def num_shared(a: np.ndarray, b: np.ndarray) -> int:
     """The number of leading tokens that two sequences share."""
     length = min(len(a), len(b))
     differ = a[:length] != b[:length]

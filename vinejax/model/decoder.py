@@ -451,6 +451,17 @@ class Decoder:
         x, table = self._normalised(params, x), params[name].astype(self.compute.dtype)
         return logprob_and_entropy(x, table, tokens, output, self.mesh, axis)
 
+    def logits_of_tokens(
+        self, params: Params, x: Float[Array, "L D"], tokens: Int[Array, "N L"], temperature: float
+    ) -> Float[Array, "N L"]:
+        """float32: the logits, divided by `temperature`, of N tokens for each hidden state."""
+        name = self.cfg.output_matrix
+        output = OutputLayer(name, self.cfg.logit_softcap, temperature)
+        x, table = self._normalised(params, x), params[name].astype(self.compute.dtype)
+        columns = (table if output.vocab_axis == 0 else table.T)[tokens]
+        products = jnp.einsum("ld,nld->nl", x, columns, preferred_element_type=jnp.float32)
+        return output.logits(products)
+
     def _normalised(self, params: Params, x: jax.Array) -> jax.Array:
         norm = RMSNorm(self.cfg.norm_eps, self.cfg.norm_offset)
         return norm.apply({"params": params["norm"]}, x)  # pyright: ignore

@@ -69,7 +69,7 @@ def role_advantages(
     has_value = is_step if is_sampled is None else is_step & is_sampled
     rewards = step_rewards(rewards, num_steps, values.shape[1])
     values = jnp.where(has_value, jnp.float32(values), 0.0)
-    later = _later_values(values, rewards, is_step, has_value, lam, gamma)
+    later = role_outcomes(values, rewards, is_step, has_value, lam, gamma)
     baseline, is_known = role_baselines(values, rewards, has_value, filter, gamma)
     if prior is not None:
         v = jnp.where(is_step, jnp.float32(prior), 0.0)
@@ -77,7 +77,8 @@ def role_advantages(
     return jnp.where(is_step, later - baseline, 0.0)
 
 
-def _later_values(
+@jax.jit
+def role_outcomes(
     values: Float32[Array, "B C"],
     rewards: Float32[Array, "B C"],
     is_step: Bool[Array, "B C"],

@@ -56,6 +56,21 @@ def fill_values(
     Raises ConfigError if a user's allocation rule fails, as `find_rule` describes, and if the waves
     of the allocation rule do not end.
     """
+    by_problem, logprobs = sampled_states(sampler, params, problems, episodes)
+    return valued_episodes(by_problem, logprobs, sampler.cfg.ppo.gamma)
+
+
+def sampled_states(
+    sampler: Sampler,
+    params: Params,
+    problems: list[PromptedProblem],
+    episodes: list[Episode],
+) -> tuple[list["ProblemStates"], list[np.ndarray]]:
+    """(the states of each problem's episodes, with all their continuations; log-probabilities).
+
+    The log-probabilities are those of the trunks, for `valued_episodes`. Errors are those of
+    `fill_values`.
+    """
     rule = find_rule("values.allocation", sampler.cfg)
     by_id = {problem.id: problem for problem, _ in problems}
     rows: dict[str, list[int]] = {}
@@ -77,7 +92,7 @@ def fill_values(
         logprobs += sampler.continuations(params, episodes, states, all_counts, scored)
         for problem_states, new_counts in zip(by_problem, counts, strict=True):
             problem_states.count_new(new_counts)
-    return valued_episodes(by_problem, logprobs, sampler.cfg.ppo.gamma)
+    return by_problem, logprobs
 
 
 def can_score(sampler: Sampler) -> bool:
@@ -114,6 +129,7 @@ class ProblemStates:
         self.states, self._visits = _find_states(problem, self.episodes, places, numbers, cfg)
         self._earned = [np.cumsum([0.0, *episode.rewards]).tolist() for episode in self.episodes]
         self._passing = None
+        self._solutions: list[Sample] = []  # the episodes as samples, with `values.reuse`
         if not self._values.reuse:
             return
         ids, responses = zip(*((e.problem_id, e.response) for e in episodes), strict=True)
@@ -122,6 +138,7 @@ class ProblemStates:
             own_states = {(i, c) for c in range(len(self._places[i]))}
             with_steps = episode.step_rewards is not None or self._gamma != 1
             sample = _solution_sample(episode, with_steps)
+            self._solutions.append(sample)
             self._passing.add(episode.problem_id, sample, counted=own_states, solution=i)
 
     def requested(self, wave: int) -> list[int] | None:
@@ -165,6 +182,30 @@ class ProblemStates:
         return [
             VisitedStates(self._seen(i).returns, self._first[i], episode.rewards, means[i])
             for i, episode in enumerate(self.episodes)
+        ]
+
+    def samples(self) -> list[list[Sample]]:
+        """For each episode, the samples whose returns count at its states.
+
+        These are the continuations of the episode's states. With `values.reuse` they are all
+        continuations of the problem and its other episodes.
+        """
+        drawn = [[x.sample for x in state.continuations] for state in self.states]
+        if self._passing is None:
+            return [
+                [x for s in dict.fromkeys(visited) for x in drawn[s]] for visited in self._visits
+            ]
+        continuations = [x for of_state in drawn for x in of_state]
+        return [
+            continuations + [x for j, x in enumerate(self._solutions) if j != i]
+            for i in range(len(self.episodes))
+        ]
+
+    def own_samples(self) -> list[tuple[list[int], list[list[Sample]]]]:
+        """For each episode, (positions of its states, the continuations of each state)."""
+        return [
+            (positions, [[x.sample for x in self.states[s].continuations] for s in visited])
+            for positions, visited in zip(self._places, self._visits, strict=True)
         ]
 
     def with_values(self, estimated: Sequence[StateEstimate]) -> list[Episode]:
