@@ -54,7 +54,12 @@ def test_costs_by_hand():
     names = {"rloo": 4.0, "ppo": 8.0}  # |ĝ|², of a batch of two solutions
     repeats = {
         name: MeasuredRepeats(
-            [0, 0], [9.0, 0.5], [x, x], [2.0, 2.0], gradient_sum={"w": np.ones(2)}
+            [0, 0],
+            [9.0, 0.5],
+            [x, x],
+            [2.0, 2.0],
+            gradient_sum={"w": np.ones(2)},
+            trained=[0, 0],
         )
         for name, x in names.items()
     }
@@ -73,6 +78,9 @@ def test_costs_by_hand():
     costs = [rows["ppo"].error_ratio, rows["ppo"].token_cost, rows["ppo"].second_cost]
     expected = [3.0, 3 * 20 / 16, 3 * 3.0 / 2.5]
     assert [cost and cost.value for cost in costs] == pytest.approx(expected)
+    at_prices = {price: cost.value for price, cost in rows["ppo"].price_costs.items()}
+    expected_at = {x: 3 * (10 + x * 20) / (10 + x * 16) for x in (0.05, 0.14, 0.4)}
+    assert at_prices == pytest.approx(expected_at)
 
 
 def test_workdir_without_a_run_gets_no_report(tmp_path, capsys):

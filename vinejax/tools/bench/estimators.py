@@ -13,7 +13,7 @@ import numpy as np
 
 from vinejax.config.checks import check_config
 from vinejax.core.errors import ConfigError, nearest_hint
-from vinejax.core.settings import Config, ValuesConfig, flatten
+from vinejax.core.settings import Config, ValuesConfig, flatten, with_fields
 from vinejax.core.types import Batch, Episode, PromptedProblem, Rollout
 from vinejax.credit.allocation import Seen
 from vinejax.credit.assign import group_numbers, solution_rewards, state_numbers
@@ -29,9 +29,11 @@ from vinejax.model.decoder import Params
 from vinejax.rl.advantages import group_advantages
 from vinejax.rollout.overlong import penalised_episodes
 from vinejax.rollout.sampler import Sampler
-from vinejax.rollout.vine import fill_values
+from vinejax.rollout.vine import sampled_states, valued_episodes
 from vinejax.session.budget import packed_tokens
 from vinejax.session.session import Session
+from vinejax.tools.bench.branches import Branches, with_branches
+from vinejax.tools.bench.labels import NO_LABELS, Labels, with_labels
 from vinejax.tools.bench.settings import BenchConfig
 from vinejax.tools.bench.truth import SolutionState, values_at
 
@@ -40,6 +42,23 @@ EXACT = "exact"  # `bench.truth` continuations of every state
 # The noisier the single values are, the more of them an average by role should take.
 ROLES_K1 = {"values.k": 1, "credit.lambda_": 0.7, "credit.baseline_lambda": 0.3}
 ROLES_K3 = {"values.k": 3, "credit.lambda_": 0.4, "credit.baseline_lambda": 0.3}
+LABELS = {
+    "values.positions": "tokens",  # these do not look ahead
+    "values.every": 10,
+    "credit.lambda_": 0.5,
+    "credit.baseline_lambda": 0.5,
+    "bench.labels": "group",
+}
+MIXED = LABELS | {"bench.labels": "mixed", "bench.label_weight": 0.5}
+BLEND = LABELS | {"bench.labels": "blend", "values.reuse": True, "values.prior": "probe"}
+BRANCHES = {name: x for name, x in LABELS.items() if name != "bench.labels"}
+BRANCHES |= {"values.dedup": False}
+FORK = {
+    "values.positions": "vinejax.tools.bench.branches.uniform_position",
+    "values.every": 64,
+    "values.dedup": False,
+    "bench.branches": "fork",
+}
 ESTIMATORS: dict[str, dict[str, Any]] = {
     RUN: {},
     "rloo": {"method": "rloo"},
@@ -63,6 +82,15 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "probe_k0": {"values.prior": "probe", "values.allocation": f"{__name__}.nowhere"},
     "probe_k1": {**ROLES_K1, "values.prior": "probe"},
     "probe_k3": {**ROLES_K3, "values.prior": "probe"},
+    "labels_k1": {**LABELS, "values.k": 1},
+    "labels_k3": {**LABELS, "values.k": 3},
+    "mixed_k1": {**MIXED, "values.k": 1},
+    "mixed_k3": {**MIXED, "values.k": 3},
+    "blend_k1": {**BLEND, "values.k": 1, "values.every": 5},
+    "blend_k3": {**BLEND, "values.k": 3},
+    "first_k1": {**BRANCHES, "values.k": 1, "bench.branches": "first"},
+    "all_k1": {**BRANCHES, "values.k": 1, "bench.branches": "all"},
+    "fork_k3": {**FORK, "values.k": 3},
     "spo_chain": {"method": "spo_chain"},
     EXACT: {},
 }
@@ -141,6 +169,8 @@ class EstimatedCredit(NamedTuple):
     tokens: int  # tokens decoded for the credit, without those of the solutions
     seconds: float  # time spent on the credit, without sampling the solutions
     prior_state: Any = None  # state of the prior after these solutions; None without a prior
+    labels: Labels = NO_LABELS  # further tokens to train on
+    branches: Branches | None = None  # further rows to train on
 
 
 def estimator_config(cfg: Config, name: str) -> Config:
@@ -189,17 +219,27 @@ def _plain(cfg: Config) -> Config:
     defaults = Config()
     plain = {name: x for name, x in flatten(defaults) if {name, name.partition(".")[0]} & SHARED}
     sections = {name: section for name, section in cfg.sections.items() if name == "bench"}
+    if "bench" in sections:  # whose labels are those of estimator RUN alone
+        off = BenchConfig()
+        sections["bench"] = dataclasses.replace(
+            BenchConfig.of(cfg),
+            labels=off.labels,
+            label_weight=off.label_weight,
+            branches=off.branches,
+        )
     cfg = dataclasses.replace(cfg, method="vineppo", sections=sections)
     return _with_fields(cfg, plain)
 
 
 def _with_fields(cfg: Config, fields: dict[str, Any]) -> Config:
-    for name, value in fields.items():
-        section, _, leaf = name.rpartition(".")
-        if section:
-            value = dataclasses.replace(getattr(cfg, section), **{leaf: value})
-        cfg = dataclasses.replace(cfg, **{section or leaf: value})
-    return cfg
+    """A copy of `cfg` with these fields, also those of the section 'bench'."""
+    own = {name: x for name, x in fields.items() if name.startswith("bench.")}
+    cfg = with_fields(cfg, {name: x for name, x in fields.items() if name not in own})
+    if not own:
+        return cfg
+    settings = {name.removeprefix("bench."): x for name, x in own.items()}
+    bench = dataclasses.replace(BenchConfig.of(cfg), **settings)
+    return dataclasses.replace(cfg, sections=cfg.sections | {"bench": bench})
 
 
 def needs_critic(cfg: Config) -> bool:
@@ -231,12 +271,13 @@ def estimate(
     """
     session, method = parts.session, method_of(cfg)
     episodes = penalised_episodes(episodes, cfg)
-    rows, critic = episodes, None
+    rows, critic, states = episodes, None, []
     before = session.engine.stats.decoded_tokens
     start = time.perf_counter()
     if method.has_continuations:
         sampler = parts.sampler(cfg, repeat)
-        rows = fill_values(sampler, parts.weights, parts.problems, episodes)
+        states, logprobs = sampled_states(sampler, parts.weights, parts.problems, episodes)
+        rows = valued_episodes(states, logprobs, cfg.ppo.gamma)
     elif method.state.has_critic:
         critic = parts.critic_values(cfg, batch)
     rollout = Rollout(rows, batch, step_layout(batch, rows), values=critic)
@@ -246,13 +287,21 @@ def estimate(
     plain = dataclasses.replace(cfg, ppo=dataclasses.replace(cfg.ppo, whiten="none"))
     credit = method.assign(rollout, plain)
     mask = np.asarray(credit.mask if credit.mask is not None else batch.mask)
+    advantages, labels = np.where(mask, credit.advantages, np.float32(0)), NO_LABELS
+    if BenchConfig.of(cfg).labels != "off":
+        advantages, labels = with_labels(rollout, mask, advantages, states, cfg)
+    grown = None
+    if BenchConfig.of(cfg).branches != "off":
+        advantages, grown = with_branches(rollout, advantages, states, cfg)
     return EstimatedCredit(
-        advantages=np.where(mask, credit.advantages, np.float32(0)),
+        advantages=advantages,
         episodes=rows,
         critic=critic,
         tokens=session.engine.stats.decoded_tokens - before,
         seconds=seconds,
         prior_state=prior_state,
+        labels=labels,
+        branches=grown,
     )
 
 

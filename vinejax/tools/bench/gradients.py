@@ -18,6 +18,7 @@ solutions, with |g|² ≈ g₁·g₂ and ĝ·g ≈ ĝ·(g₁ + g₂)/2. Both app
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -27,17 +28,54 @@ import optax
 from jax import lax
 from jaxtyping import Array, Float
 
+from vinejax.core import types
+from vinejax.core.shapes import doubled
 from vinejax.core.types import Batch
 from vinejax.learner.batch import strided_parts
 from vinejax.learner.packing import Passes, packing_for
-from vinejax.learner.score import token_logprobs
+from vinejax.learner.score import shift_right
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.lora import weights_of
 from vinejax.model.sharding import replicate
 from vinejax.statistics.bootstrap import percentile_interval, resampled
 from vinejax.tools.bench.intervals import Measure
+from vinejax.tools.bench.labels import NO_LABELS, Labels
 
 DRAWS = 1000  # bootstrap draws
+
+
+class PaddedLabels(NamedTuple):
+    """The labels of E estimators together: different pairs (place, token), padded with zeros."""
+
+    place: types.Array  # i32[L] index in the flattened rows of a batch or of a pass
+    token: types.Array  # i32[L]
+    coefficients: types.Array  # f32[E, L]
+
+
+def label_logprobs(
+    model: Decoder, params: Params, batch: Batch, labels: PaddedLabels, temperature: float
+) -> tuple[Float[Array, "B T"], Float[Array, " L"]]:
+    """(log-probabilities of `token_logprobs`, log-probability of each label), from one pass.
+
+    A label is a second token at its place, with the same tokens before it. Its log-probability is
+    that of the batch's own token plus the difference of the two tokens' logits.
+    """
+    x, _ = model.hidden(
+        params,
+        batch.tokens,
+        positions=batch.positions,
+        segment_ids=batch.segment_ids,
+        seen_until=batch.seen_until,
+    )
+    following = jnp.roll(batch.tokens, -1, axis=1)
+    logprobs, _ = model.logprobs_of(params, x, following, temperature or 1.0)
+    before = labels.place - 1
+    states, own = x.reshape(-1, x.shape[-1])[before], following.reshape(-1)[before]
+    logits = model.logits_of_tokens(
+        params, states, jnp.stack([labels.token, own]), temperature or 1.0
+    )
+    of_labels = logprobs.reshape(-1)[before] + logits[0] - logits[1]
+    return shift_right(logprobs, batch.positions), of_labels
 
 
 @functools.partial(jax.jit, static_argnames=("model", "temperature"))
@@ -46,15 +84,17 @@ def _gradients(
     params: Params,
     batch: Batch,
     advantages: Float[Array, "E B T"],
+    labels: PaddedLabels,
     temperature: float,
     base: Params | None,
 ) -> Params:
-    def masked_logprobs(trained: Params) -> Float[Array, "B T"]:
-        logprobs, _ = token_logprobs(model, weights_of(trained, base), batch, temperature)
-        return jnp.where(batch.mask, logprobs, 0.0)
+    def trained_logprobs(trained: Params) -> tuple[Float[Array, "B T"], Float[Array, " L"]]:
+        weights = weights_of(trained, base)
+        own, of_labels = label_logprobs(model, weights, batch, labels, temperature)
+        return jnp.where(batch.mask, own, 0.0), of_labels
 
-    _, pull = jax.vjp(masked_logprobs, params)
-    return lax.map(lambda credit: pull(credit)[0], advantages)
+    _, pull = jax.vjp(trained_logprobs, params)
+    return lax.map(lambda credit: pull(credit)[0], (advantages, labels.coefficients))
 
 
 def policy_gradients(
@@ -66,8 +106,11 @@ def policy_gradients(
     temperature: float,
     passes: Passes,
     base: Params | None = None,
+    labels: Sequence[Labels] = (),
 ) -> Params:
     """The gradients ĝ of E estimators: 1/`solutions`·Σ_b Σ_t A_ebt·∇log π(token t of row b).
+
+    Labels add their coefficients times ∇log π(label | tokens before t) to the sum.
 
     Args:
       batch: B rows; tokens outside its mask do not count.
@@ -76,19 +119,61 @@ def policy_gradients(
       passes: division of the batch into passes, as in training; B is a multiple of `passes.rows`.
         Packing rows changes the sums by rounding only.
       base: frozen weights, if `params` are adapters for them; else None.
+      labels: the labels of each estimator; (): no estimator has any.
 
     Returns:
       The tree of `params` with a leading axis E: E gradients, each as large as `params`.
     """
     scaled = advantages / np.float32(solutions)
+    together = _joined(labels or [NO_LABELS] * len(advantages))
+    together = together._replace(coefficients=together.coefficients / np.float32(solutions))
     if passes.packed:
         packing = packing_for(batch, passes._replace(shared=False), model.mesh)
+        packed_place = np.zeros(batch.tokens.size, np.int64)
+        packed_place[packing.batch_places] = packing.packed_places
+        together = together._replace(place=packed_place[together.place])
         batch, scaled = packing.pack(batch), np.stack([packing.move(x) for x in scaled])
+    rows, length = batch.tokens.shape
+    by_pass = _of_passes(together, rows, length, passes.rows)
+    rows_of_passes = strided_parts((batch, scaled.swapaxes(0, 1)), passes.rows)
     parts = (
-        _gradients(model, params, rows, credit.swapaxes(0, 1), temperature, base)
-        for rows, credit in strided_parts((batch, scaled.swapaxes(0, 1)), passes.rows)
+        _gradients(model, params, part, credit.swapaxes(0, 1), of_pass, temperature, base)
+        for of_pass, (part, credit) in zip(by_pass, rows_of_passes, strict=True)
     )
     return functools.reduce(optax.tree.add, parts)
+
+
+def _joined(labels: Sequence[Labels]) -> PaddedLabels:
+    """The labels of all estimators, without padding; an estimator without a label gives it 0."""
+    pairs = np.concatenate([np.stack([x.place, x.token]) for x in labels], axis=1)
+    estimator = np.repeat(np.arange(len(labels)), [len(x.place) for x in labels])
+    keys, column = np.unique(pairs, axis=1, return_inverse=True)
+    coefficients = np.zeros((len(labels), keys.shape[1]), np.float32)
+    coefficients[estimator, column.reshape(-1)] = np.concatenate([x.coefficient for x in labels])
+    return PaddedLabels(keys[0], keys[1], coefficients)
+
+
+def _of_passes(labels: PaddedLabels, rows: int, length: int, size: int) -> list[PaddedLabels]:
+    """The labels of each pass of `size` rows, as in `strided_parts`, all padded to one length."""
+    count = rows // size
+    row, column = np.divmod(labels.place, length)
+    place_in_pass = row // count * length + column
+    in_pass = [np.flatnonzero(row % count == j) for j in range(count)]
+    longest = max(map(len, in_pass))
+    width = doubled(longest, least=256) if longest else 0
+
+    def padded(x: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        more = [(0, 0)] * (x.ndim - 1) + [(0, width - len(chosen))]
+        return np.pad(x[..., chosen], more)
+
+    return [
+        PaddedLabels(
+            padded(place_in_pass, chosen).astype(np.int32),
+            padded(labels.token, chosen).astype(np.int32),
+            padded(labels.coefficients, chosen),
+        )
+        for chosen in in_pass
+    ]
 
 
 @functools.partial(jax.jit, static_argnames="model")

@@ -13,8 +13,9 @@ import optax
 from vinejax.core.seeds import row_seed
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode
-from vinejax.learner.batch import step_layout
+from vinejax.learner.batch import step_layout, token_rows
 from vinejax.model.decoder import Params
+from vinejax.tools.bench.branches import Branches
 from vinejax.tools.bench.estimators import (
     EXACT,
     EstimatedCredit,
@@ -41,6 +42,7 @@ class MeasuredRepeats:
     prior_state: Any = None  # state of the prior after the last repeat; None without a prior
     # For each repeat with 'exact', [S]: the credit of the steps, whose true advantages are known.
     credit: list[np.ndarray] = dataclasses.field(default_factory=list)
+    trained: list[int] = dataclasses.field(default_factory=list)  # [R] trained tokens of branches
 
     def gradients(self) -> MeasuredGradients:
         assert self.gradient_sum is not None
@@ -134,8 +136,11 @@ def _measure_repeat(
         steps = step_layout(batch, exact)
         truths.append(true_steps(steps, exact, cfg.ppo.gamma))
         for name, estimated in estimates.items():
-            repeats[name].credit.append(credit_of_steps(estimated.advantages, steps))
+            is_own_credit = not len(estimated.labels.place) and estimated.branches is None
+            if is_own_credit:  # else a step has more than its tokens' credit
+                repeats[name].credit.append(credit_of_steps(estimated.advantages, steps))
     parts.session.engine.release()
+    trained_rows = {name: estimated.branches for name, estimated in estimates.items()}
     gradients = policy_gradients(
         parts.session.model,
         parts.params,
@@ -145,9 +150,33 @@ def _measure_repeat(
         temperature=cfg.sample.temperature,
         passes=passes,
         base=parts.session.base,
+        labels=[estimated.labels for estimated in estimates.values()],
     )
+    for i, made in enumerate(trained_rows.values()):
+        if made is not None and made.rows:
+            more = _gradient_of_rows(parts, cfg, made, len(episodes))
+            gradients = jax.tree.map(lambda x, y, i=i: x.at[i].add(y[0]), gradients, more)
     _record(parts, {name: repeats[name] for name in configs}, estimates, gradients, reference)
     return truths
+
+
+def _gradient_of_rows(parts: FixedParts, cfg: Config, made: Branches, solutions: int) -> Params:
+    """The gradient of the rows of continuations, with a leading axis of 1."""
+    passes = parts.passes(cfg)
+    batch = parts.batch(cfg, made.rows, passes.rows)
+    coefficients = token_rows(
+        batch.tokens.shape, made.rows, [x.tolist() for x in made.coefficients]
+    )
+    return policy_gradients(
+        parts.session.model,
+        parts.params,
+        batch,
+        advantages=coefficients[None],
+        solutions=solutions,
+        temperature=cfg.sample.temperature,
+        passes=passes,
+        base=parts.session.base,
+    )
 
 
 def steady(seconds: Sequence[float]) -> float:
@@ -178,6 +207,8 @@ def _record(
         record.squares.append(float(squares[i]))
         record.products.append(float(mean_products[i]))
         record.tokens.append(estimates[name].tokens)
+        made = estimates[name].branches
+        record.trained.append(0 if made is None else made.trained_tokens)
         record.seconds.append(estimates[name].seconds)
         record.first_estimate = record.first_estimate or estimates[name]
         record.prior_state = estimates[name].prior_state

@@ -1,6 +1,7 @@
 """The result of the credit bench, as a JSON record and as tables for the terminal."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,6 +20,8 @@ from vinejax.tools.bench.reference import Reference
 from vinejax.tools.bench.value_error import ValueScores
 from vinejax.tools.bench.worth import worth_of
 
+# Prices of a sampled token in trained tokens, from a TPU's plan (0.05, 0.14) to a CPU's (0.4).
+PRICES = (0.05, 0.14, 0.4)
 BASELINE = "rloo"  # the estimator whose cost is 1, if it is measured
 
 
@@ -28,8 +31,8 @@ class ResultRow:
 
     The cost to reach a given error is proportional to error times tokens, or error times seconds,
     if errors have no bias and fall as 1 / solutions. A cost here is this product divided by that of
-    the baseline, estimator 'rloo'. `error_ratio` and both costs are None if the baseline is not
-    measured.
+    the baseline, estimator 'rloo'. The cost at a price p is error times trained + p·sampled tokens.
+    `error_ratio` and both other costs are None if the baseline is not measured.
     """
 
     gradient: GradientError
@@ -40,6 +43,8 @@ class ResultRow:
     second_cost: Measure | None
     values: ValueScores | None = None
     worth: Measure | None = None  # see `worth.py`; None without estimator 'exact'
+    # The cost at each of PRICES; {} without the baseline.
+    price_costs: dict[float, Measure] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,24 +78,30 @@ def rows_of(
     """
     count = len(solutions.episodes)
     tokens = {name: solutions.tokens + np.mean(t.tokens) / count for name, t in repeats.items()}
-    trained = price.trained * solutions.trained_tokens
+    trained = {
+        name: solutions.trained_tokens + np.mean(t.trained) / count for name, t in repeats.items()
+    }
     seconds = {
         name: solutions.seconds
         + steady(repeat.seconds) / count
-        + trained
+        + price.trained * trained[name]
         + critic_seconds.get(name, 0.0)
         for name, repeat in repeats.items()
     }
     rows = {}
     for name, repeat in repeats.items():
         error_ratio = token_cost = second_cost = None
+        price_costs: dict[float, Measure] = {}
         if BASELINE in repeats:
             ratios = _error_ratio(repeat, repeats[BASELINE], reference.product)
             error_ratio = measure_of(ratios)
             token_cost = measure_of(ratios * (tokens[name] / tokens[BASELINE]))
             second_cost = measure_of(ratios * (seconds[name] / seconds[BASELINE]))
+            for price_of in PRICES:
+                costs = {x: trained[x] + price_of * tokens[x] for x in (name, BASELINE)}
+                price_costs[price_of] = measure_of(ratios * (costs[name] / costs[BASELINE]))
         worth = None
-        if solutions.truth is not None and name != EXACT:
+        if solutions.truth is not None and name != EXACT and repeat.credit:
             worth = worth_of(np.concatenate(repeat.credit), solutions.truth)
         rows[name] = ResultRow(
             gradient=gradient_error(repeat.gradients(), reference.product),
@@ -99,6 +110,7 @@ def rows_of(
             error_ratio=error_ratio,
             token_cost=token_cost,
             second_cost=second_cost,
+            price_costs=price_costs,
             values=values.get(name),
             worth=worth,
         )
@@ -171,6 +183,10 @@ def _shown(measure: Measure | None) -> str:
     return f"{measure.value:.3g}\n[{low}, {high}]"
 
 
+def _cost_at(price: float, row: ResultRow) -> str:
+    return _shown(row.price_costs.get(price))
+
+
 # The columns of the tables beside the first, which has the names of the rows.
 GRADIENTS: dict[str, Callable[[ResultRow], str]] = {
     "squared error": lambda row: _shown(row.gradient.error),
@@ -183,6 +199,7 @@ COSTS: dict[str, Callable[[ResultRow], str]] = {
     "seconds": lambda row: f"{1000 * row.seconds:.1f} ms",
     "cost in tokens": lambda row: _shown(row.token_cost),
     "cost in seconds": lambda row: _shown(row.second_cost),
+    **{f"at {price}": functools.partial(_cost_at, price) for price in PRICES},
 }
 VALUES: dict[str, Callable[[ValueScores], str]] = {
     "states": lambda x: str(x.states),
