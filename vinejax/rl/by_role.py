@@ -86,7 +86,11 @@ def role_outcomes(
     lam: ScalarLike,
     gamma: ScalarLike,
 ) -> Float32[Array, "B C"]:
-    """Q_c of `role_advantages`; 0 past the last step."""
+    """Q_c of `role_advantages`; 0 past the last step.
+
+    `rewards` are those of steps, [B, C]. `is_step` tells which entries are steps, and `has_value`
+    which states have a value in `values`, whose other entries must be 0.
+    """
     lam, gamma = jnp.asarray(lam, jnp.float32), jnp.asarray(gamma, jnp.float32)
 
     def backwards(after: jax.Array, step: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:

@@ -184,20 +184,18 @@ class ProblemStates:
             for i, episode in enumerate(self.episodes)
         ]
 
-    def samples(self) -> list[list[Sample]]:
-        """For each episode, the samples whose returns count at its states.
+    def samples(self) -> list[tuple[list[Sample], list[Sample]]]:
+        """For each episode, (continuations, other episodes) whose returns count at its states.
 
-        These are the continuations of the episode's states. With `values.reuse` they are all
-        continuations of the problem and its other episodes.
+        The continuations are those of the episode's states. With `values.reuse` they are all
+        continuations of the problem, and its other episodes count, too.
         """
         drawn = [[x.sample for x in state.continuations] for state in self.states]
         if self._passing is None:
-            return [
-                [x for s in dict.fromkeys(visited) for x in drawn[s]] for visited in self._visits
-            ]
+            return [([x for s in visited for x in drawn[s]], []) for visited in self._visits]
         continuations = [x for of_state in drawn for x in of_state]
         return [
-            continuations + [x for j, x in enumerate(self._solutions) if j != i]
+            (continuations, [x for j, x in enumerate(self._solutions) if j != i])
             for i in range(len(self.episodes))
         ]
 

@@ -59,7 +59,7 @@ def test_costs_by_hand():
             [x, x],
             [2.0, 2.0],
             gradient_sum={"w": np.ones(2)},
-            trained=[0, 0],
+            trained=[0, 0] if name == "rloo" else [8, 12],
         )
         for name, x in names.items()
     }
@@ -72,14 +72,14 @@ def test_costs_by_hand():
     rows = rows_of(repeats, solutions, reference, price, {}, {"ppo": 0.5})
     # The first repeat, which compiles, does not count.
     assert rows["rloo"].seconds == 1.0 + 0.5 / 2 + 10 * 0.125 == 2.5
-    assert rows["ppo"].seconds == 3.0
+    assert rows["ppo"].seconds == 3.0 + 5 * 0.125
     assert (rows["rloo"].tokens, rows["ppo"].tokens) == (16.0, 20.0)
     # Errors |ĝ|²·|g|² / (ĝ·g)² - 1 are 1 and 3.
     costs = [rows["ppo"].error_ratio, rows["ppo"].token_cost, rows["ppo"].second_cost]
-    expected = [3.0, 3 * 20 / 16, 3 * 3.0 / 2.5]
+    expected = [3.0, 3 * 20 / 16, 3 * 3.625 / 2.5]
     assert [cost and cost.value for cost in costs] == pytest.approx(expected)
     at_prices = {price: cost.value for price, cost in rows["ppo"].price_costs.items()}
-    expected_at = {x: 3 * (10 + x * 20) / (10 + x * 16) for x in (0.05, 0.14, 0.4)}
+    expected_at = {x: 3 * (15 + x * 20) / (10 + x * 16) for x in (0.05, 0.14, 0.4)}
     assert at_prices == pytest.approx(expected_at)
 
 

@@ -22,7 +22,7 @@ from vinejax.learner.packing import Passes
 from vinejax.methods.credit_by_role import step_credit
 from vinejax.rollout.sampler import Sampler
 from vinejax.rollout.vine import sampled_states, valued_episodes
-from vinejax.tools.bench.branches import with_branches
+from vinejax.tools.bench.branches import uniform_position, with_branches
 from vinejax.tools.bench.gradients import policy_gradients
 from vinejax.tools.bench.labels import (
     NO_LABELS,
@@ -44,6 +44,8 @@ class Vector(NamedTuple):
     branches: list[tuple[int, float]]  # token and return of each sample
     expected: dict[int, float]
     advantage: float = 0.0
+    learned: float = 0.0
+    is_solution: tuple[bool, ...] = (False, False, False)
 
 
 VECTORS = [
@@ -55,6 +57,19 @@ VECTORS = [
     Vector("mixed", 0, [(B, 1), (B, 0), (C, 1)], {A: 0.125, B: -1 / 12, C: 1 / 12}, advantage=0.25),
     Vector("mixed", 1, [(B, 0)], {A: 0.25, B: -0.5}, advantage=0.5),
     Vector("mixed", 1, [], {A: 0.5}, advantage=0.5),
+    # B = (2·v + Q) / 3; with two samples (2·v + Q + R of the other) / 4, and thirds.
+    Vector("blend", 1, [(B, 0)], {A: 0.25, B: -1 / 3}, advantage=0.5, learned=0.5),
+    Vector("blend", 1, [(B, 0), (C, 1)], {A: 1 / 6, B: -1 / 4, C: 1 / 6}, 0.5, learned=0.5),
+    # Another solution's baseline has no v: (1 + 1) / 2.
+    Vector(
+        "blend",
+        outcome=1,
+        branches=[(B, 0), (C, 1)],
+        expected={A: 1 / 6, B: -1 / 3, C: 1 / 6},
+        advantage=0.5,
+        learned=0.5,
+        is_solution=(True, False, False),
+    ),
 ]
 
 
@@ -70,9 +85,15 @@ def test_coefficients_by_hand(vector: Vector):
         batch.mask,
         advantages=where * np.float32(vector.advantage),
         outcomes=where * np.float32(vector.outcome),
-        passing=PassingTokens(place, branches[:, 0].astype(int), branches[:, 1]),
+        passing=PassingTokens(
+            place,
+            token=branches[:, 0].astype(int),
+            returns=branches[:, 1],
+            is_solution=np.array(vector.is_solution[: len(place)], bool),
+        ),
         kind=vector.kind,
         weight=0.5,
+        learned=where * np.float32(vector.learned),
     )
     found = dict.fromkeys(vector.expected, 0.0) | {A: float(own[0, len(PROMPT)])}
     found |= dict(zip(labels.token.tolist(), labels.coefficient.tolist(), strict=True))
@@ -92,19 +113,20 @@ def test_a_sample_counts_as_far_as_it_repeats_the_solution():
     batch = collate([one, other], 1)
     leaves, repeats = sample(1, A, B, B, C, outcome=0.25), sample(3, *one.response, outcome=0.5)
     ends = sample(0, A, B, outcome=0.75)  # as if a budget had cut it
-    samples = [[leaves, repeats, ends], [sample(1, A, B, outcome=1.0)]]
+    samples = [([leaves, repeats], [ends]), ([sample(1, A, B, outcome=1.0)], [])]
     found = passing_tokens(batch, [one, other], samples, 1.0)
     first, second = len(PROMPT), batch.tokens.shape[1] + 1
     expected = [(first + 1, B, 0.25), (first + 2, B, 0.25)]
     expected += [(first + 3, A, 0.5), (first + 4, cases.EOS, 0.5)]
     expected += [(first, A, 0.75), (first + 1, B, 0.75), (second + 1, B, 1.0)]
-    assert list(zip(*(x.tolist() for x in found), strict=True)) == expected
+    assert list(zip(*(x.tolist() for x in found[:3]), strict=True)) == expected
+    assert found.is_solution.tolist() == [False] * 4 + [True] * 2 + [False]
 
 
 def test_returns_are_those_from_each_position():
     one = cases.episode(PROMPT, [A, B, C, A])
     sample = Sample(np.array([A, B, C, C]), 0, ends=[2, 4], rewards=[0.5, 0.25], outcome=1.0)
-    found = passing_tokens(collate([one], 1), [one], [[sample]], 1.0)
+    found = passing_tokens(collate([one], 1), [one], [([sample], [])], 1.0)
     assert found.returns.tolist() == [1.75, 1.75, 1.25, 1.25]
 
 
@@ -120,13 +142,14 @@ def test_positions_outside_the_mask_have_no_labels():
         mask,
         advantages=zeros,
         outcomes=zeros,
-        passing=passing_tokens(batch, [one], [[sample]], 1.0),
+        passing=passing_tokens(batch, [one], [([sample], [])], 1.0),
         kind="mixed",
         weight=0.5,
     )
     assert not len(labels.place) and np.flatnonzero(own).tolist() == [len(PROMPT)]
 
 
+ROWS = {"positions": "tokens", "dedup": False, "max_states": None}
 RANDOM = np.random.default_rng(5)
 
 
@@ -136,12 +159,17 @@ def random_position(episode: Episode, text_of: TextOf, values: ValuesConfig) -> 
     return [position] if position < len(episode.response) else []
 
 
+def position_by_length(episode: Episode, text_of: TextOf, values: ValuesConfig) -> list[int]:
+    """A position that is uniform over the response's own tokens."""
+    return [int(RANDOM.integers(len(episode.response)))]
+
+
 SETTINGS: list[dict[str, Any]] = [
     {"labels": "group", "k": 1},
     {"labels": "group", "k": 2, "reuse": True},
     {"labels": "mixed", "k": 1, "reuse": True},
     {"labels": "mixed", "k": 2, "label_weight": 0.3},
-    {"labels": "blend", "k": 1, "label_weight": 0.7, "prior": "probe"},
+    {"labels": "blend", "k": 1, "label_weight": 0.7, "prior": "probe", "reuse": True},
     {"branches": "first", "k": 1, "dedup": False},
     {"branches": "all", "k": 2, "dedup": False},
     {
@@ -158,6 +186,16 @@ SETTINGS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda x: "-".join(map(str, x.values())))
 def test_the_gradient_has_no_bias(setting: dict[str, Any]):
     """20,000 solutions, in groups of four: no entry is more than 4 standard errors off."""
+    assert standard_errors_off(setting) < 4
+
+
+@pytest.mark.slow
+def test_a_fork_that_knows_the_length_is_biased():
+    assert standard_errors_off(SETTINGS[-1] | {"positions": f"{__name__}.position_by_length"}) > 8
+
+
+def standard_errors_off(setting: dict[str, Any]) -> float:
+    """The greatest distance of an entry of the gradient from its closed form."""
     of_bench = ("labels", "label_weight", "branches")
     bench = {name: x for name, x in setting.items() if name in of_bench}
     values = {"positions": "tokens", "every": 2} | setting
@@ -176,7 +214,7 @@ def test_the_gradient_has_no_bias(setting: dict[str, Any]):
     errors = found.std(axis=0) / np.sqrt(len(found))
     off = (found.mean(axis=0) - CHAIN.gradient().reshape(-1)) / (errors + 1e-9)
     print(f"{setting}: {np.abs(off).max():.2f} standard errors, mean square {np.sum(errors**2)}")
-    assert np.abs(off).max() < 4
+    return float(np.abs(off).max())
 
 
 class Term(NamedTuple):
@@ -199,7 +237,8 @@ def term(solution: int, letters: list[int], coefficients: np.ndarray) -> Term:
 def logit_gradients(episodes: list[Episode], cfg: Any, rng: np.random.Generator) -> np.ndarray:
     """[episodes, length, 4] each solution's gradient by the logits of the letters at each time.
 
-    Learned values, if the configuration has any, are numbers that depend on the state alone.
+    A learned value, if the configuration has any, is the mean reward of the problem's other
+    solutions, which the probe's values contain as well.
     """
     problems = [(Problem(name, "", ""), [cases.BOS]) for name in {e.problem_id for e in episodes}]
     engine = vine_cases.FakeEngine(lambda branch, k: ("", "eos"))
@@ -210,7 +249,9 @@ def logit_gradients(episodes: list[Episode], cfg: Any, rng: np.random.Generator)
     batch = collate(rows, 1)
     rollout = Rollout(rows, batch, step_layout(batch, rows))
     if cfg.values.prior:
-        learned = np.roll(batch.tokens, 1, axis=1) % 3 / 2.0
+        groups = np.array([e.reward for e in rows]).reshape(-1, 4)
+        others = (groups.sum(axis=1, keepdims=True) - groups) / 3
+        learned = np.repeat(others.reshape(-1, 1), batch.tokens.shape[1], axis=1)
         rollout = rollout._replace(values=learned.astype(np.float32), weight=0.6)
     advantages = np.where(batch.mask, step_credit(rollout, cfg).advantages, 0).astype(np.float32)
     bench, length = BenchConfig.of(cfg), batch.tokens.shape[1]
@@ -283,9 +324,28 @@ def test_the_gradient_is_that_of_a_plain_loop(passes: Passes):
         {"bench": {"labels": "group"}, "method": "rloo", "values": {"k": 9, "max_states": None}},
         {"bench": {"labels": "mixed"}, "values": {"budget": "fresh"}},
         {"bench": {"labels": "blend"}},
+        {"bench": {"labels": "group", "branches": "first"}, "values": ROWS},
+        {"bench": {"branches": "first"}, "values": ROWS | {"dedup": True}},
+        {"bench": {"branches": "all"}, "values": ROWS | {"positions": "steps"}},
+        {"bench": {"branches": "fork"}, "values": ROWS},
     ],
     ids=str,
 )
 def test_labels_that_cannot_be_are_refused(sections: dict[str, Any]):
-    with refuses("bench.labels"):
+    with refuses("bench.branches" if "branches" in sections["bench"] else "bench.labels"):
         check_config(cases.config(**sections))
+
+
+def test_rows_that_can_be_are_not_refused():
+    check_config(cases.config(bench={"branches": "first"}, values=ROWS))
+
+
+def test_positions_of_forks_are_uniform():
+    rng, positions = np.random.default_rng(0), []
+    values = ValuesConfig(every=8)
+    for _ in range(4000):
+        response = rng.integers(3, 20, size=6).tolist()
+        positions += uniform_position(cases.episode(PROMPT, response), str, values) or [-1]
+    counts = np.bincount(np.array(positions) + 1, minlength=7)
+    expected = np.array([1000, *[500] * 6])  # two of eight positions are past the end
+    assert len(counts) == 7 and np.abs(counts - expected).max() < 4 * np.sqrt(1000)

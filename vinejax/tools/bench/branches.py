@@ -4,9 +4,10 @@ A solution has the states s_0, s_1, ..., and state c has K continuations, drawn 
 do not look ahead. Step j are the tokens from the position of s_j to that of s_{j+1}; positions go
 on behind the solution's end as far as a continuation needs them. A prefix with a continuation is a
 draw of the policy from its state on. So the gradient is unbiased for all weights of rows that
-depend on j alone and add up to 1 over the rows that cover step j:
+depend on j alone and add up to 1 over the 1 + K·(j + 1) rows that can reach step j, whether they
+do or have ended before:
 
-    all:    every row that covers step j weighs 1 / (1 + K·(j + 1))
+    all:    every row that can reach step j weighs 1 / (1 + K·(j + 1))
     first:  a continuation is trained on its first step alone; the solution and the K continuations
             of s_j weigh 1 / (K + 1) each
 
@@ -65,7 +66,10 @@ class Branches(NamedTuple):
 
     @property
     def trained_tokens(self) -> int:
-        """The number of trained tokens of all `rows`."""
+        """The number of trained tokens of all `rows`.
+
+        The tokens before the rows' states are left out, as if all rows shared them.
+        """
         return sum(int(np.count_nonzero(x)) for x in self.coefficients)
 
 
@@ -119,55 +123,46 @@ def branches(
     baselines = _fork_baselines(episodes, states) if kind == "fork" else None
     for i, (episode, own) in enumerate(zip(episodes, states, strict=True)):
         length, k = len(episode.response), len(own.samples[0]) if own.samples else 0
-        step = np.arange(length) // every
         if baselines is not None:
             coefficients = np.full(length, own.value(episode) - baselines[i])
             for position, samples in zip(own.positions, own.samples, strict=True):
                 returns = [episode.outcome, *(x.outcome for x in samples)]
                 coefficients[position:] = (returns - _others(returns))[0] / (k + 1)
-        elif kind == "all":
-            coefficients = advantages[i] / (1 + k * (step + 1))
         else:
-            coefficients = advantages[i] / (k + 1)
+            coefficients = advantages[i] * _weights(kind, length, every, k)
         result.own.append(coefficients)
         for position, samples in zip(own.positions, own.samples, strict=True):
             returns = [episode.outcome, *(x.outcome for x in samples)]
             of_rows = (returns - _others(returns))[1:]
             for sample, advantage in zip(samples, of_rows.tolist(), strict=True):
-                if advantage:
-                    result.solutions.append(i)
-                    _add(result, episode, sample, advantage, position, kind, every, k)
+                if not advantage:
+                    continue
+                weights = _weights(kind, len(sample.tokens), every, k)
+                end = position + every if kind == "first" else len(sample.tokens)
+                coefficients = np.zeros(len(sample.tokens))
+                coefficients[position:end] = advantage * weights[position:end]
+                result.solutions.append(i)
+                result.rows.append(_row(episode, sample, position))
+                result.coefficients.append(coefficients)
     return result
 
 
-def _add(
-    result: Branches,
-    episode: Episode,
-    sample: Sample,
-    advantage: float,
-    position: int,
-    kind: str,
-    every: int,
-    k: int,
-) -> None:
-    """Adds the row of a sample that begins at `position`."""
-    tokens = np.arange(len(sample.tokens))
-    is_drawn = tokens >= position
-    weights = np.full(len(tokens), 1 / (k + 1))
+def _weights(kind: str, length: int, every: int, k: int) -> np.ndarray:
+    """f64[length]: the weight of a row at each of its tokens."""
     if kind == "all":
-        weights = 1 / (1 + k * (tokens // every + 1))
-    elif kind == "first":
-        is_drawn &= tokens < position + every
-    result.rows.append(
-        dataclasses.replace(
-            episode,
-            response=sample.tokens.tolist(),
-            logprobs=[0.0] * len(tokens),
-            given=position,
-            step_ends=[len(tokens)],
-        )
+        return 1 / (1 + k * (np.arange(length) // every + 1))
+    return np.full(length, 1 / (k + 1))
+
+
+def _row(episode: Episode, sample: Sample, position: int) -> Episode:
+    """The sample as a row for the learner; its tokens before `position` are given ones."""
+    return dataclasses.replace(
+        episode,
+        response=sample.tokens.tolist(),
+        logprobs=[0.0] * len(sample.tokens),
+        given=position,
+        step_ends=[len(sample.tokens)],
     )
-    result.coefficients.append(np.where(is_drawn, advantage * weights, 0.0))
 
 
 def _others(returns: Sequence[float] | np.ndarray) -> np.ndarray:

@@ -49,16 +49,7 @@ LABELS = {
     "credit.baseline_lambda": 0.5,
     "bench.labels": "group",
 }
-MIXED = LABELS | {"bench.labels": "mixed", "bench.label_weight": 0.5}
 BLEND = LABELS | {"bench.labels": "blend", "values.reuse": True, "values.prior": "probe"}
-BRANCHES = {name: x for name, x in LABELS.items() if name != "bench.labels"}
-BRANCHES |= {"values.dedup": False}
-FORK = {
-    "values.positions": "vinejax.tools.bench.branches.uniform_position",
-    "values.every": 64,
-    "values.dedup": False,
-    "bench.branches": "fork",
-}
 ESTIMATORS: dict[str, dict[str, Any]] = {
     RUN: {},
     "rloo": {"method": "rloo"},
@@ -84,13 +75,8 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "probe_k3": {**ROLES_K3, "values.prior": "probe"},
     "labels_k1": {**LABELS, "values.k": 1},
     "labels_k3": {**LABELS, "values.k": 3},
-    "mixed_k1": {**MIXED, "values.k": 1},
-    "mixed_k3": {**MIXED, "values.k": 3},
     "blend_k1": {**BLEND, "values.k": 1, "values.every": 5},
     "blend_k3": {**BLEND, "values.k": 3},
-    "first_k1": {**BRANCHES, "values.k": 1, "bench.branches": "first"},
-    "all_k1": {**BRANCHES, "values.k": 1, "bench.branches": "all"},
-    "fork_k3": {**FORK, "values.k": 3},
     "spo_chain": {"method": "spo_chain"},
     EXACT: {},
 }

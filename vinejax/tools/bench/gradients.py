@@ -44,16 +44,19 @@ from vinejax.tools.bench.labels import NO_LABELS, Labels
 DRAWS = 1000  # bootstrap draws
 
 
-class PaddedLabels(NamedTuple):
-    """The labels of E estimators together: different pairs (place, token), padded with zeros."""
+class JoinedLabels(NamedTuple):
+    """The labels of E estimators together: different pairs (place, token).
 
-    place: types.Array  # i32[L] index in the flattened rows of a batch or of a pass
-    token: types.Array  # i32[L]
-    coefficients: types.Array  # f32[E, L]
+    Those of a pass are padded with zeros.
+    """
+
+    place: types.Array  # int [L] index in the flattened rows of a batch or of a pass
+    token: types.Array  # int [L]
+    coefficients: types.Array  # f32[E, L] 0 where the estimator does not have the label
 
 
 def label_logprobs(
-    model: Decoder, params: Params, batch: Batch, labels: PaddedLabels, temperature: float
+    model: Decoder, params: Params, batch: Batch, labels: JoinedLabels, temperature: float
 ) -> tuple[Float[Array, "B T"], Float[Array, " L"]]:
     """(log-probabilities of `token_logprobs`, log-probability of each label), from one pass.
 
@@ -84,7 +87,7 @@ def _gradients(
     params: Params,
     batch: Batch,
     advantages: Float[Array, "E B T"],
-    labels: PaddedLabels,
+    labels: JoinedLabels,
     temperature: float,
     base: Params | None,
 ) -> Params:
@@ -143,17 +146,17 @@ def policy_gradients(
     return functools.reduce(optax.tree.add, parts)
 
 
-def _joined(labels: Sequence[Labels]) -> PaddedLabels:
-    """The labels of all estimators, without padding; an estimator without a label gives it 0."""
+def _joined(labels: Sequence[Labels]) -> JoinedLabels:
+    """The labels of all estimators, without padding."""
     pairs = np.concatenate([np.stack([x.place, x.token]) for x in labels], axis=1)
     estimator = np.repeat(np.arange(len(labels)), [len(x.place) for x in labels])
     keys, column = np.unique(pairs, axis=1, return_inverse=True)
     coefficients = np.zeros((len(labels), keys.shape[1]), np.float32)
     coefficients[estimator, column.reshape(-1)] = np.concatenate([x.coefficient for x in labels])
-    return PaddedLabels(keys[0], keys[1], coefficients)
+    return JoinedLabels(keys[0], keys[1], coefficients)
 
 
-def _of_passes(labels: PaddedLabels, rows: int, length: int, size: int) -> list[PaddedLabels]:
+def _of_passes(labels: JoinedLabels, rows: int, length: int, size: int) -> list[JoinedLabels]:
     """The labels of each pass of `size` rows, as in `strided_parts`, all padded to one length."""
     count = rows // size
     row, column = np.divmod(labels.place, length)
@@ -167,7 +170,7 @@ def _of_passes(labels: PaddedLabels, rows: int, length: int, size: int) -> list[
         return np.pad(x[..., chosen], more)
 
     return [
-        PaddedLabels(
+        JoinedLabels(
             padded(place_in_pass, chosen).astype(np.int32),
             padded(labels.token, chosen).astype(np.int32),
             padded(labels.coefficients, chosen),

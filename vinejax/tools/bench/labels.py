@@ -11,13 +11,16 @@ b_k and have the return R_k from s_t. Estimators of position t's part of the pol
             B_k: mean of the other returns of M_t; Q_t for m = 1
     blend:  1/(ρ + m)·(ρ·A_t·∇log π(y_t | s_t) + Σ_k (R_k - B_k)·∇log π(b_k | s_t))
             ρ = w/(1 - w)    B_k = (n·v + Q_t + the sum of the other returns of M_t) / (n + m)
-            v: a learned value of the last state before t, counted as n returns
+            v: a learned value of the last state before t, counted as n returns; n = 0 for a
+            sample that is another solution, because the probe's v contains their mean reward
 
 and A_t·∇log π(y_t | s_t) where m = 0. Q_t and A_t are the outcome and the advantage of the step
 that contains t (`rl.by_role.role_advantages`). Whether a sample passes through s_t is decided
-before t, and given s_t and M_t the m + 1 tokens are independent draws of π(·|s_t). So they are
-unbiased under the conditions of `credit/samples.py`: positions do not look ahead, and all samples
-have the same horizon. Where all samples draw the same token, the terms of 'group' cancel.
+before t, and given s_t and M_t the m + 1 tokens are independent draws of π(·|s_t). Q_t may contain
+returns of sample k, but only of states that k has passed, where what follows is a new draw: given
+b_k its mean is that of Q_t. So they are unbiased under the conditions of `credit/samples.py`:
+positions do not look ahead, and all samples have the same horizon. Where all samples draw the same
+token, the terms of 'group' cancel.
 
 Source: ours. TRPO's vine procedure, https://arxiv.org/abs/1502.05477, section 5.2, trains on all
 actions that it draws at a state.
@@ -26,7 +29,7 @@ In shapes, P is the number of positions, N the number of samples at all of them,
 labels.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -63,6 +66,7 @@ class PassingTokens(NamedTuple):
     place: np.ndarray  # i64[N] index of the position in the flattened batch [B, T]
     token: np.ndarray  # i64[N] b_k
     returns: np.ndarray  # f64[N] R_k
+    is_solution: np.ndarray  # bool[N] whether sample k is another solution of the problem
 
 
 def with_labels(
@@ -82,7 +86,7 @@ def with_labels(
         cfg.credit.lambda_,
         cfg.ppo.gamma,
     )
-    samples: dict[int, list[Sample]] = {}
+    samples: dict[int, tuple[list[Sample], list[Sample]]] = {}
     for problem_states in states:
         samples |= zip(problem_states.numbers, problem_states.samples(), strict=True)
     in_order = [samples[i] for i in range(len(rollout.episodes))]
@@ -150,45 +154,50 @@ def blended_coefficients(
     position: np.ndarray,
     weight: float,
     learned: np.ndarray,
+    is_solution: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(f64[P], f64[N]): the coefficients by 'blend'; arguments as for `mixed_coefficients`.
 
-    `learned`, f64[P], are the learned values v.
+    `learned`, f64[P], are the learned values v, and `is_solution`, bool[N], tells whether a sample
+    is another solution.
     """
     count = np.bincount(position, minlength=len(outcomes))
     total = outcomes + np.bincount(position, returns, len(outcomes))
     m, odds = count[position], weight / (1 - weight)
-    others = total[position] - returns + LEARNED_RETURNS * learned[position]
-    baselines = others / (m + LEARNED_RETURNS)
+    n = np.where(is_solution, 0, LEARNED_RETURNS)
+    baselines = (total[position] - returns + n * learned[position]) / (m + n)
     return odds / (odds + count) * advantages, (returns - baselines) / (odds + m)
 
 
 def passing_tokens(
     batch: Batch,
     episodes: Sequence[Episode],
-    samples: Sequence[Iterable[Sample]],
+    samples: Sequence[tuple[Sequence[Sample], Sequence[Sample]]],
     gamma: float,
 ) -> PassingTokens:
     """The tokens that the samples draw at the positions of the solutions.
 
-    `samples[i]` are the continuations, and perhaps other solutions, that count for solution i,
-    whose row in the batch is i. A sample counts at the positions from its first own token on, as
-    far as it repeats the solution, and at the position where it leaves the solution.
+    `samples[i]` are the continuations and the other solutions that count for solution i, whose row
+    in the batch is i. A sample counts at the positions from its first own token on, as far as it
+    repeats the solution, and at the position where it leaves the solution.
     """
     length = batch.tokens.shape[1]
-    places, tokens, returns = [], [], []
+    places, tokens, returns, is_solution = [], [], [], []
     for row, (episode, passing) in enumerate(zip(episodes, samples, strict=True)):
         response, first = np.array(episode.response), row * length + len(episode.prompt)
-        for sample in passing:
+        continuations, solutions = passing
+        for number, sample in enumerate([*continuations, *solutions]):
             end = num_shared(sample.tokens, response) + 1
             end = min(end, len(sample.tokens), len(response))
             used = np.arange(sample.start, end)
             places.append(first + used)
             tokens.append(sample.tokens[sample.start : end])
             returns.append(_returns_from(sample, used, gamma))
+            is_solution.append(np.full(len(used), number >= len(continuations)))
     if not places:
-        return PassingTokens(*NO_LABELS)
-    return PassingTokens(*map(np.concatenate, (places, tokens, returns)))
+        nothing = np.zeros(0, np.int64)
+        return PassingTokens(nothing, nothing, np.zeros(0), np.zeros(0, bool))
+    return PassingTokens(*map(np.concatenate, (places, tokens, returns, is_solution)))
 
 
 def _returns_from(sample: Sample, used: np.ndarray, gamma: float) -> np.ndarray:
@@ -222,7 +231,7 @@ def labelled(
     """
     own_tokens = np.asarray(batch.tokens).reshape(-1)
     is_trained = mask.reshape(-1)[passing.place]
-    places, tokens, returns = (x[is_trained] for x in passing)
+    places, tokens, returns, is_solution = (x[is_trained] for x in passing)
     covered, position = np.unique(places, return_inverse=True)
     plain, q = (x.reshape(-1)[covered].astype(np.float64) for x in (advantages, outcomes))
     if kind == "group":
@@ -232,7 +241,9 @@ def labelled(
     else:
         assert learned is not None
         v = learned.reshape(-1)[covered].astype(np.float64)
-        own, coefficients = blended_coefficients(plain, q, returns, position, weight, v)
+        own, coefficients = blended_coefficients(
+            plain, q, returns, position, weight=weight, learned=v, is_solution=is_solution
+        )
     keys, label = np.unique(np.stack([places, tokens]), axis=1, return_inverse=True)
     sums = np.bincount(label.reshape(-1), coefficients, keys.shape[1])
     is_own = keys[1] == own_tokens[keys[0]]

@@ -79,7 +79,8 @@ def rows_of(
     count = len(solutions.episodes)
     tokens = {name: solutions.tokens + np.mean(t.tokens) / count for name, t in repeats.items()}
     trained = {
-        name: solutions.trained_tokens + np.mean(t.trained) / count for name, t in repeats.items()
+        name: solutions.trained_tokens + float(np.mean(t.trained)) / count
+        for name, t in repeats.items()
     }
     seconds = {
         name: solutions.seconds

@@ -42,13 +42,8 @@ MEANINGS = {
     "probe_k3": "role_k3, its baselines mixed with values that the probe has learned",
     "labels_k1": "1 continuation every 10 tokens, values by role, and continuations as labels",
     "labels_k3": "labels_k1 with 3 continuations per state",
-    "mixed_k1": "labels_k1, where the solution’s own token keeps half of the weight",
-    "mixed_k3": "mixed_k1 with 3 continuations per state",
     "blend_k1": "labels every 5 tokens, with reuse and baselines mixed with the probe’s values",
     "blend_k3": "blend_k1 with 3 continuations every 10 tokens",
-    "first_k1": "labels_k1’s continuations trained on up to the next state, as rows of their own",
-    "all_k1": "labels_k1’s continuations trained on to their ends, as rows of their own",
-    "fork_k3": "3 continuations at one random state of a solution, trained on",
     "spo_chain": "SPO: states before unlikely tokens, and training on these tokens alone",
     "exact": "VinePPO with as many continuations per state as a true value is made of",
 }
