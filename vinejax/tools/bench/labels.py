@@ -43,7 +43,7 @@ from vinejax.rl.by_role import role_outcomes
 from vinejax.rollout.vine import ProblemStates
 from vinejax.tools.bench.settings import BenchConfig
 
-LEARNED_RETURNS = 2  # n of 'blend'; 4 has the same error (docs/credit_bench.md)
+LEARNED_RETURNS = 2  # n of 'blend'
 
 
 class Labels(NamedTuple):
