@@ -155,6 +155,8 @@ def print_result(result: BenchResult, console: Console) -> None:
     valued = {name: row.values for name, row in result.rows.items() if row.values is not None}
     _print(console, "Error of the policy gradient, and worth of the credit", result.rows, GRADIENTS)
     _print(console, "Per solution, and the cost of an equal error over RLOO's", result.rows, COSTS)
+    prices = "The same cost, by the price of a sampled token in trained ones"
+    _print(console, prices, result.rows, COSTS_AT_PRICES)
     _print(console, "Error of values at states of the solutions", valued, VALUES)
     _print(console, "Which of the next steps is best", result.ranking, RANKING)
 
@@ -200,7 +202,9 @@ COSTS: dict[str, Callable[[ResultRow], str]] = {
     "seconds": lambda row: f"{1000 * row.seconds:.1f} ms",
     "cost in tokens": lambda row: _shown(row.token_cost),
     "cost in seconds": lambda row: _shown(row.second_cost),
-    **{f"at {price}": functools.partial(_cost_at, price) for price in PRICES},
+}
+COSTS_AT_PRICES: dict[str, Callable[[ResultRow], str]] = {
+    str(price): functools.partial(_cost_at, price) for price in PRICES
 }
 VALUES: dict[str, Callable[[ValueScores], str]] = {
     "states": lambda x: str(x.states),
