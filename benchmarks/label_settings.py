@@ -32,6 +32,7 @@ from vinejax.tools.bench.gradients import MeasuredGradients, error_draws
 from vinejax.tools.bench.measure import measure_gradients
 from vinejax.tools.bench.reference import sample_reference
 from vinejax.tools.bench.results import BASELINE, PRICES
+from vinejax.tools.bench.settings import UNIFORM_POSITION
 from vinejax.training.startup import open_session
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -52,7 +53,7 @@ def settings(task: str) -> dict[str, dict[str, Any]]:
     mixed = {**both, "bench.labels": "mixed", "bench.label_weight": 0.5}
     own = {**k1, **probe, "values.dedup": False}
     fork = {
-        "values.positions": "vinejax.tools.bench.branches.uniform_position",
+        "values.positions": UNIFORM_POSITION,
         "values.every": HORIZONS[task],
         "values.dedup": False,
         "bench.branches": "fork",

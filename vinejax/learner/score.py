@@ -41,11 +41,11 @@ def token_logprobs(
     return logprobs, entropy
 
 
-def _logprobs_and_tapped(
-    model: Decoder, params: Params, batch: Batch, temperature: float, tap: int | None = None
-) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Any]:
-    """(results of `token_logprobs`, hidden states [B, T, D] after `tap` layers or None)."""
-    x, tapped = model.hidden(
+def hidden_of_batch(
+    model: Decoder, params: Params, batch: Batch, tap: int | None = None
+) -> tuple[Float[Array, "B T D"], Any]:
+    """(hidden states after the last layer, those [B, T, D] after `tap` layers or None)."""
+    return model.hidden(
         params,
         batch.tokens,
         positions=batch.positions,
@@ -53,6 +53,13 @@ def _logprobs_and_tapped(
         seen_until=batch.seen_until,
         tap=tap,
     )
+
+
+def _logprobs_and_tapped(
+    model: Decoder, params: Params, batch: Batch, temperature: float, tap: int | None = None
+) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Any]:
+    """(results of `token_logprobs`, hidden states [B, T, D] after `tap` layers or None)."""
+    x, tapped = hidden_of_batch(model, params, batch, tap)
     following = jnp.roll(batch.tokens, -1, axis=1)
     logprobs, entropy = model.logprobs_of(params, x, following, temperature or 1.0)
     return shift_right(logprobs, batch.positions), shift_right(entropy, batch.positions), tapped
@@ -99,14 +106,7 @@ def hidden_states(
     The states are taken after half of the layers, because the last layers mainly serve to predict
     the next token. The program does not compute the layers after that.
     """
-    _, x = model.hidden(
-        params,
-        batch.tokens,
-        positions=batch.positions,
-        segment_ids=batch.segment_ids,
-        seen_until=batch.seen_until,
-        tap=num_tapped(model),
-    )
+    _, x = hidden_of_batch(model, params, batch, num_tapped(model))
     return _numbered(model, x, number, most)
 
 

@@ -33,7 +33,7 @@ from vinejax.core.shapes import doubled
 from vinejax.core.types import Batch
 from vinejax.learner.batch import strided_parts
 from vinejax.learner.packing import Passes, packing_for
-from vinejax.learner.score import shift_right
+from vinejax.learner.score import hidden_of_batch, shift_right
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.lora import weights_of
 from vinejax.model.sharding import replicate
@@ -63,13 +63,7 @@ def label_logprobs(
     A label is a second token at its place, with the same tokens before it. Its log-probability is
     that of the batch's own token plus the difference of the two tokens' logits.
     """
-    x, _ = model.hidden(
-        params,
-        batch.tokens,
-        positions=batch.positions,
-        segment_ids=batch.segment_ids,
-        seen_until=batch.seen_until,
-    )
+    x, _ = hidden_of_batch(model, params, batch)
     following = jnp.roll(batch.tokens, -1, axis=1)
     logprobs, _ = model.logprobs_of(params, x, following, temperature or 1.0)
     before = labels.place - 1

@@ -140,7 +140,6 @@ def _measure_repeat(
             if is_own_credit:  # else a step has more than its tokens' credit
                 repeats[name].credit.append(credit_of_steps(estimated.advantages, steps))
     parts.session.engine.release()
-    trained_rows = {name: estimated.branches for name, estimated in estimates.items()}
     gradients = policy_gradients(
         parts.session.model,
         parts.params,
@@ -152,9 +151,9 @@ def _measure_repeat(
         base=parts.session.base,
         labels=[estimated.labels for estimated in estimates.values()],
     )
-    for i, made in enumerate(trained_rows.values()):
-        if made is not None and made.rows:
-            more = _gradient_of_rows(parts, cfg, made, len(episodes))
+    for i, estimated in enumerate(estimates.values()):
+        if estimated.branches is not None and estimated.branches.rows:
+            more = _gradient_of_rows(parts, cfg, estimated.branches, len(episodes))
             gradients = jax.tree.map(lambda x, y, i=i: x.at[i].add(y[0]), gradients, more)
     _record(parts, {name: repeats[name] for name in configs}, estimates, gradients, reference)
     return truths
