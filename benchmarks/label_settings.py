@@ -41,7 +41,7 @@ TASKS = {"arithmetic": "tiny.py", "free_order": "free_order.py", "bifurcation": 
 HORIZONS = {"arithmetic": 24, "free_order": 48, "bifurcation": 90}
 TOKENS = {"values.positions": "tokens", "values.every": 10}
 ROLES = {"credit.lambda_": 0.5, "credit.baseline_lambda": 0.5}
-GROUP = {"bench.labels": "group"}
+GROUP = {"credit.labels": "group"}
 
 
 def settings(task: str) -> dict[str, dict[str, Any]]:
@@ -49,8 +49,8 @@ def settings(task: str) -> dict[str, dict[str, Any]]:
     k1 = {**TOKENS, **ROLES, "values.k": 1}
     reuse, probe = {"values.reuse": True}, {"values.prior": "probe"}
     both = {**k1, **reuse, **probe}
-    blend = {**both, "bench.labels": "blend", "bench.label_weight": 0.7}
-    mixed = {**both, "bench.labels": "mixed", "bench.label_weight": 0.5}
+    blend = {**both, "credit.labels": "blend", "credit.label_weight": 0.7}
+    mixed = {**both, "credit.labels": "mixed", "credit.label_weight": 0.5}
     own = {**k1, **probe, "values.dedup": False}
     fork = {
         "values.positions": UNIFORM_POSITION,
@@ -70,7 +70,7 @@ def settings(task: str) -> dict[str, dict[str, Any]]:
         "group k3, reuse, probe": {**both, **GROUP, "values.k": 3},
         "mixed k1, reuse, probe": mixed,
         "mixed k3, reuse, probe": {**mixed, "values.k": 3},
-        "blend k1, w = 0.5": {**blend, "bench.label_weight": 0.5},
+        "blend k1, w = 0.5": {**blend, "credit.label_weight": 0.5},
         "blend k1": blend,
         "blend k1, every 5": {**blend, "values.every": 5},
         "blend k3": {**blend, "values.k": 3},

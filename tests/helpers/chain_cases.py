@@ -5,7 +5,7 @@ instead of an engine's, `Chain` is a policy that takes one token per step.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -53,6 +53,23 @@ def fill_drawn(episodes: list[Episode], cfg: Config, draw: Draw) -> tuple[list[E
     with mock.patch.object(Sampler, "continuations", simulation(draw, drawn_in)):
         filled = fill_values(engine, {}, rewards_of(Task()), problems, episodes, cfg, 0)
     return filled, drawn_in
+
+
+class Term(NamedTuple):
+    """Coefficients of log-probabilities of letters, as flat arrays."""
+
+    solution: np.ndarray
+    time: np.ndarray  # number of letters before
+    before: np.ndarray  # the letter before
+    letter: np.ndarray
+    coefficient: np.ndarray
+
+
+def term(solution: int, letters: list[int], coefficients: np.ndarray) -> Term:
+    """The coefficients of the letters of a whole response."""
+    count = len(letters)
+    before = np.array([START, *letters[:-1]])
+    return Term(np.full(count, solution), np.arange(count), before, np.array(letters), coefficients)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,11 +146,30 @@ class Chain:
                     ends=list(range(1, len(response) + 1)),
                     rewards=[0.0] * len(response),
                     outcome=float(self.rewards[response[-1]]),
+                    logprobs=[0.0] * (len(response) - len(before)),
                 )
                 for response, before in zip(self.finish(rng, given), given, strict=True)
             ]
 
         return draw
+
+    def logit_gradients(self, terms: list[Term], solutions: int) -> np.ndarray:
+        """[solutions, length, 4] each solution's gradient by the logits of the letters."""
+        solution, time, before, letter, coefficient = map(np.concatenate, zip(*terms, strict=True))
+        scores = np.eye(NUM_LETTERS)[letter] - self.moves[before]
+        gradients = np.zeros((solutions, self.length, NUM_LETTERS))
+        np.add.at(gradients, (solution, time), coefficient[:, None] * scores)
+        return gradients
+
+    def standard_errors_off(self, gradients: Iterable[np.ndarray], group: int) -> float:
+        """The greatest distance of an entry of the mean gradient from its closed form.
+
+        Each of `gradients` is [solutions, length, 4], and `group` solutions are one problem.
+        """
+        found = np.concatenate([x.reshape(-1, group, x[0].size).mean(axis=1) for x in gradients])
+        errors = found.std(axis=0) / np.sqrt(len(found))
+        off = (found.mean(axis=0) - self.gradient().reshape(-1)) / (errors + 1e-9)
+        return float(np.abs(off).max())
 
 
 # Letter 3 ends a response, and mostly with another reward than its end would have: so the number

@@ -19,10 +19,9 @@ from vinejax.learner.score import (
     hidden_of,
     hidden_states,
     narrow_states,
+    outputs_of,
     score,
-    score_with_hidden,
-    scores_and_entropy,
-    scores_and_hidden,
+    score_with,
     scores_of,
     token_logprobs,
     with_logprobs,
@@ -144,7 +143,8 @@ def test_hidden_states_of_numbered_tokens(passes: Passes):
     places = [(0, 3), (0, 12), (1, 2), (2, 3), (3, 7)]
     for i, (row, token) in enumerate(places):
         number[row, token] = i + 1
-    logprobs, hidden = scores_and_hidden(cases.model(), params, batch, number, 1.0, passes)
+    outputs = outputs_of(cases.model(), params, batch, 1.0, passes, number)
+    logprobs, hidden = outputs.logprobs, outputs.hidden
     of_half = hidden_of(cases.model(), params, batch, number, passes)
     np.testing.assert_allclose(of_half, hidden, rtol=1e-6, atol=1e-6)
     expected = scores_of(cases.model(), params, batch, 1.0, passes)
@@ -167,8 +167,8 @@ def test_hidden_states_need_no_second_forward_pass(monkeypatch: pytest.MonkeyPat
     temperature = 0.7  # a value of no other test, whose trace would be reused
     alone = score.lower(model, params, batch, temperature).cost_analysis()
     number = np.zeros(batch.tokens.shape, np.int32)
-    with_hidden = score_with_hidden.lower(
-        model, params, batch, number=number, temperature=temperature, most=16
+    with_hidden = score_with.lower(
+        model, params, batch, number, temperature, most=16, with_entropy=False
     ).cost_analysis()
     half = hidden_states.lower(model, params, batch, number, most=16).compile().cost_analysis()
     assert alone is not None and with_hidden is not None and half is not None
@@ -193,8 +193,10 @@ def test_scores_with_their_entropies_equal_a_loop():
     batch = collate(episodes, rows=4)
     expected = loop(params, episodes, batch.tokens.shape, 0.8)
     for packed in (False, True):
-        found = scores_and_entropy(cases.model(), params, batch, 0.8, Passes(4, packed))
-        for x, y in zip(found, expected, strict=True):
+        outputs = outputs_of(
+            cases.model(), params, batch, 0.8, Passes(4, packed), with_entropy=True
+        )
+        for x, y in zip((outputs.logprobs, outputs.entropy), expected, strict=True):
             np.testing.assert_allclose(x[batch.mask], y[batch.mask], rtol=1e-5, atol=1e-5)
             assert not x[~batch.mask].any()
 
@@ -205,17 +207,21 @@ import jax, numpy as np
 from helpers import loop_cases as cases
 from vinejax.learner.packing import Passes
 from vinejax.learner.batch import collate
-from vinejax.learner.score import scores_and_entropy
+from vinejax.learner.score import outputs_of
 from vinejax.model.sharding import mesh_over, param_shardings
 
 batch = collate(cases.random_episodes([(3, 9), (5, 4), (2, 7)] * 3), rows=8)
-whole = scores_and_entropy(cases.model(), cases.params(), batch, 0.8, Passes(8))
+def scores(model, params, passes):
+    found = outputs_of(model, params, batch, 0.8, passes, with_entropy=True)
+    return found.logprobs, found.entropy
+
+whole = scores(cases.model(), cases.params(), Passes(8))
 for sizes in ((2, 2, 2), (1, 8, 1)):
     mesh = mesh_over(sizes, jax.devices())
     model = dataclasses.replace(cases.model(), mesh=mesh)
     params = jax.device_put(cases.params(), param_shardings(mesh, cases.params()))
     for packed in (False, True):
-        found = scores_and_entropy(model, params, batch, 0.8, Passes(8, packed))
+        found = scores(model, params, Passes(8, packed))
         for x, y in zip(found, whole, strict=True):
             np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 print("equal")

@@ -16,6 +16,7 @@ from helpers.paths import FIXTURES
 
 from vinejax.core.types import Batch
 from vinejax.learner import policy
+from vinejax.model.token_logprobs import TokenScores
 from vinejax.rl.advantages import gae, group_advantages
 from vinejax.rl.losses import dpo_positive, ppo_clip, value_clip
 from vinejax.rl.masked import masked_mean, whiten
@@ -59,9 +60,11 @@ def test_grpo_loss_and_gradient(trl: Fixture, monkeypatch: pytest.MonkeyPatch, n
     The log-probabilities stand in for the weights of a model, and for its results.
     """
     settings, inputs = trl.settings["grpo"], trl.inputs
-    monkeypatch.setattr(
-        policy, "token_logprobs", lambda model, x, *_: (x["logprobs"], 0 * x["logprobs"])
-    )
+
+    def scores(model: Any, x: dict[str, Any], *_: Any) -> TokenScores:
+        return TokenScores(x["logprobs"], 0 * x["logprobs"], None)
+
+    monkeypatch.setattr(policy, "batch_scores", scores)
     objective = policy.PolicyObjective(
         model=cases.model(), temperature=1.0, loss=policy.clipped_loss, reduction=reduction,
         clip=(settings["clip"], settings["clip_high"]), kl_coef=settings["beta"],

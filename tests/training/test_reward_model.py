@@ -24,7 +24,7 @@ from vinejax.credit import probe
 from vinejax.credit.assign import state_numbers, state_places
 from vinejax.learner.batch import collate, step_layout
 from vinejax.learner.packing import Passes
-from vinejax.learner.score import MAX_STATE_WIDTH, scores_and_hidden
+from vinejax.learner.score import MAX_STATE_WIDTH, outputs_of
 from vinejax.methods.learned_value import probe_features, states_of
 from vinejax.methods.ppo import critic_weights, fresh_critic, token_values
 from vinejax.model.decoder import Params
@@ -105,8 +105,8 @@ def test_the_probe_as_a_reward_model(case: str, tmp_path: Path):
     episode, batch = a_batch()
     steps = step_layout(batch, [episode])
     rollout = Rollout([episode], batch, steps)
-    of_batch = model.decoder, model.params, batch, state_numbers(steps), 1.0, Passes(1)
-    rollout = rollout._replace(hidden=scores_and_hidden(*of_batch)[1])
+    found = outputs_of(model.decoder, model.params, batch, 1.0, Passes(1), state_numbers(steps))
+    rollout = rollout._replace(hidden=found.hidden)
 
     kept = probe.fresh_probe(min(model.decoder.cfg.width, MAX_STATE_WIDTH))
     rng = np.random.default_rng(0)

@@ -13,9 +13,11 @@ from vinejax.core.errors import ConfigError
 from vinejax.core.sections import MethodSettings, Section
 from vinejax.core.settings import Config, flatten
 from vinejax.credit.rules import check_rules
+from vinejax.learner.policy_losses import LOSSES
 from vinejax.methods.base import Method
 from vinejax.methods.compose import method_of
 from vinejax.methods.known import METHODS, all_methods, find_method
+from vinejax.methods.vineppo import vine
 from vinejax.tasks.rewards import find_rewards
 
 # The fields that choose the tokens to train on: every policy gradient reads them.
@@ -46,7 +48,12 @@ def check_config(cfg: Config, set_fields: Collection[str] = ()) -> None:
     check_rules(method.resolve(cfg))
     find_rewards(cfg.reward)
     values = dict(flatten(cfg))
-    wrong = _of_training(cfg, method), _of_loss(cfg, method), _of_model(cfg, method)
+    wrong = (
+        _of_training(cfg, method),
+        _of_loss(cfg, method),
+        _of_labels(cfg, method),
+        _of_model(cfg, method),
+    )
     for is_wrong, field, rule in itertools.chain(*wrong):
         if is_wrong:
             raise ConfigError(field, rule, repr(values[field]))
@@ -181,6 +188,31 @@ def _of_loss(cfg: Config, method: Method) -> Iterator[Refusal]:
     low, high = ppo.correction_min, ppo.correction_max
     is_empty = ppo.correction != "none" and low and high and low >= high
     yield is_empty, "ppo.correction_min", f"must be less than ppo.correction_max = {high}"
+
+
+def _of_labels(cfg: Config, method: Method) -> Iterator[Refusal]:
+    """Checks `credit.labels`; yields (whether it is wrong, its name, the message)."""
+    applied, kind = method.resolve(cfg), cfg.credit.labels
+    needs = {
+        "method = 'vineppo': only its continuations are trained on": method.credit is vine,
+        "values.budget = 'left': all samples at a position need one horizon": (
+            applied.values.budget == "left"
+        ),
+        "ppo.gamma = 1: the steps of a continuation are not those of its solution": (
+            applied.ppo.gamma == 1
+        ),
+        "ppo.whiten of 'iteration' or 'none': labels are scaled over an iteration": (
+            applied.ppo.whiten != "minibatch"
+        ),
+        f"a ppo.loss of single tokens, which {applied.ppo.loss!r} is not": (
+            applied.ppo.loss == "method" or not LOSSES[applied.ppo.loss].of_sequences
+        ),
+        "a values.prior, whose values are part of its baselines": (
+            kind != "blend" or bool(applied.values.prior)
+        ),
+    }
+    for needed, is_met in needs.items():
+        yield kind != "off" and not is_met, "credit.labels", f"needs {needed}"
 
 
 def _of_model(cfg: Config, method: Method) -> Iterator[Refusal]:

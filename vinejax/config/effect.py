@@ -79,6 +79,16 @@ NEEDS = (
     Need(("ppo.row_tokens",), lambda c: c.ppo.packing, "ppo.packing = True"),
     Need(("ppo.shift_mean",), lambda c: c.ppo.whiten != "none", "ppo.whiten other than 'none'"),
     Need(
+        ("ppo.shift_mean",),
+        lambda c: c.credit.labels == "off",
+        "credit.labels = 'off': with labels, advantages are scaled and never shifted",
+    ),
+    Need(
+        ("credit.label_weight",),
+        lambda c: c.credit.labels in ("mixed", "blend"),
+        "credit.labels of 'mixed' or 'blend'",
+    ),
+    Need(
         GRADER,
         lambda c: not c.reward.functions or TASK in c.reward.functions,
         f"{TASK!r} in reward.functions",

@@ -220,6 +220,11 @@ class CreditConfig:
     # w: the baseline of a step is an average over earlier values; 0: the value of its state
     baseline_lambda: ZeroToOne = 0.0
     prior: ZeroToOne | None = None  # μ: weight of `values.prior` in the baseline; None: measured
+    # Continuations are trained on where they leave their solution: rl/labels.py has the kinds.
+    labels: Literal["off", "group", "mixed", "blend"] = "off"
+    # w, the weight of the solution's own token: with 'mixed' wherever a sample passes, with 'blend'
+    # where just one passes.
+    label_weight: BelowOne = 0.7
 
 
 @dataclasses.dataclass(frozen=True)

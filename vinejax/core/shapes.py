@@ -48,6 +48,14 @@ def doubled(length: int, least: int = 16) -> int:
     return size
 
 
+def label_width(most: int, length: int) -> int:
+    """The number of labels to which rows of `length` tokens are padded, if a row has up to `most`.
+
+    It is at least a quarter of `length`, so there are few widths.
+    """
+    return doubled(most, least=max(length // 4, 1))
+
+
 def part(limits: Sequence[int], length: int, least: int = 32, halvings: int = 1) -> int:
     """The length to pad to: the shortest of L, L/2, ..., L/2^halvings that holds `length`.
 

@@ -55,6 +55,20 @@ class Continuation:
     finish: str  # 'eos' | 'stop' | 'length'
 
 
+class PassingTokens(NamedTuple):
+    """The tokens that samples draw at positions of an episode that they pass: `credit/labels.py`.
+
+    Sample k at a position is a continuation, or another solution of the problem, that repeats all
+    response tokens before the position. A sample has an entry for each position that it passes.
+    """
+
+    position: np.ndarray  # i64[N] number of response tokens before the position
+    token: np.ndarray  # i64[N] the sample's token at the position
+    returns: np.ndarray  # f64[N] return of the sample from the state before that token
+    logprobs: np.ndarray  # f32[N] log-probability of the token, in nats, by the sampler
+    is_solution: np.ndarray  # bool[N] whether the sample is another solution
+
+
 class Turn(NamedTuple):
     """A turn of an episode in an environment: what the policy and the environment said."""
 
@@ -101,6 +115,7 @@ class Episode:
     value_errors: np.ndarray | None = None  # f32[C] standard error of each value
     reused: np.ndarray | None = None  # i32[C] returns of each value not sampled at its state
     continuations: tuple[tuple[Continuation, ...], ...] = ()  # [C][M]
+    passing: PassingTokens | None = None  # with `credit.labels`; None: no token of a sample counts
 
     @property
     def tokens(self) -> list[int]:
@@ -136,6 +151,23 @@ class Episode:
 Array = Any  # NumPy's on the host, jax's on devices; type checkers know no type for both
 
 
+class Labels(NamedTuple):
+    """Labels of a batch: further tokens that an update trains on, at positions of its rows.
+
+    A label is a token that the policy drew after the tokens before its position, in place of the
+    row's own token (`credit/labels.py`). No position has a label twice, or its own token as a
+    label. N is at least the largest number of labels of a row. Padding has the position 0, where
+    no row has a label, and zeros in the other arrays.
+    """
+
+    position: Array  # i32[B, N] index, in its row, of the token that the label stands beside
+    token: Array  # i32[B, N]
+    coefficients: Array  # f32[B, N] what the advantage is for a row's own token
+    old_logprobs: Array  # f32[B, N] as in `Batch`
+    sampler_logprobs: Array | None = None  # f32[B, N] by the sampler; None in an update
+    weights: Array | None = None  # f32[B, N] as in `Batch`
+
+
 class Batch(NamedTuple):
     """Episodes padded to equal lengths. Entry t of every per-token array belongs to `tokens[:, t]`.
 
@@ -154,6 +186,7 @@ class Batch(NamedTuple):
     # Inputs of an update that are None unless configured (learner/sampler_correction.py):
     weights: Array | None = None  # f32[B, T] factor of a token's policy loss; None: 1
     loss_extra: Array | None = None  # [B, T] numbers that a method's credit has for its loss
+    labels: Labels | None = None  # further tokens to train on; None: there are none
 
 
 class StepLayout(NamedTuple):

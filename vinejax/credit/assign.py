@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from vinejax.core.settings import Config
-from vinejax.core.types import Array, Episode, Rollout, StepLayout
+from vinejax.core.types import Array, Episode, Labels, Rollout, StepLayout
 from vinejax.credit.mask import top_entropy
 from vinejax.credit.rules import find_rule
+from vinejax.credit.trained_labels import scaled, trained_labels
 from vinejax.rl.advantages import gae, group_advantages
 from vinejax.rl.losses import kl
 from vinejax.rl.masked import whiten
@@ -26,25 +27,32 @@ class Credit(NamedTuple):
     returns: Array | None = None  # f32[B, T] targets of a critic
     values: Array | None = None  # f32[B, C] a critic's values before each step, for the report
     loss_extra: Array | None = None  # [B, T] numbers for the method's own loss, in the batch
+    labels: Labels | None = None  # further tokens to train on, with their coefficients
 
 
 def assigned(credit: Credit, rollout: Rollout, cfg: Config) -> Credit:
     """The credit, completed by its mask and its advantages by step, and perhaps whitened.
 
     The function whitens `advantages`, but not `by_step`, if `ppo.whiten` is 'iteration'. If the
-    setting is 'minibatch', the loss whitens later. A token is trained on if the configured mask
+    setting is 'minibatch', the loss whitens later. With labels, advantages and labels are scaled
+    instead (`trained_labels.scaled`). A token is trained on if the configured mask
     rule and the mask in `credit` both select the token. All arrays are on the host.
     """
-    advantages, by_step = credit.advantages, credit.by_step
+    advantages, by_step, labels = credit.advantages, credit.by_step, credit.labels
     mask = trained_tokens(rollout, cfg)
     if credit.mask is not None:
         mask &= credit.mask
     if by_step is None:
         by_step = means_of_steps(np.asarray(advantages), rollout.steps)
+    if labels is not None:
+        labels = trained_labels(labels, mask)
     if cfg.ppo.whiten == "iteration":
-        advantages = whiten(advantages, mask, shift_mean=cfg.ppo.shift_mean)
+        if labels is not None:
+            advantages, labels = scaled(np.asarray(advantages), mask, labels)
+        else:
+            advantages = whiten(advantages, mask, shift_mean=cfg.ppo.shift_mean)
     advantages, by_step = np.asarray(advantages), np.asarray(by_step)
-    return credit._replace(advantages=advantages, mask=mask, by_step=by_step)
+    return credit._replace(advantages=advantages, mask=mask, by_step=by_step, labels=labels)
 
 
 def trained_tokens(rollout: Rollout, cfg: Config) -> np.ndarray:

@@ -33,6 +33,7 @@ class Sample:
     ends: list[int]  # [C] step ends, if the task rewards steps or γ < 1; else empty
     rewards: list[float]  # [C] the steps' own rewards
     outcome: float  # reward of the outcome
+    logprobs: Sequence[float] = ()  # the sampler's, in nats, of the tokens that this sample drew
 
     def return_from(self, used: int, gamma: float) -> float:
         """r_0 + γ·r_1 + γ²·r_2 + ..., the return after the first `used` tokens.

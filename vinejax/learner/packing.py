@@ -19,7 +19,8 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from vinejax.core.settings import Config
-from vinejax.core.types import Array, Batch
+from vinejax.core.shapes import label_width
+from vinejax.core.types import Array, Batch, Labels
 from vinejax.learner.prefixes import Forest, share_prefixes
 from vinejax.model.attention import KERNELS
 from vinejax.model.decoder import Decoder
@@ -92,8 +93,11 @@ class Packing(NamedTuple):
 
     def pack(self, rows: Batch) -> Batch:
         """The batch `rows` as a batch of packed rows."""
-        packed = jax.tree.map(self.move, rows)
-        return packed._replace(segment_ids=self.segment_ids, seen_until=self.seen_until)
+        packed = jax.tree.map(self.move, rows._replace(labels=None))
+        labels = None if rows.labels is None else self.label_places(rows).pack(rows.labels)
+        return packed._replace(
+            segment_ids=self.segment_ids, seen_until=self.seen_until, labels=labels
+        )
 
     def move(self, x: Array) -> np.ndarray:
         """The numbers of an array [B, T] at their places in packed rows; 0 at other places."""
@@ -101,12 +105,63 @@ class Packing(NamedTuple):
         packed[self.packed_places] = np.asarray(x).reshape(-1)[self.batch_places]
         return packed.reshape(self.segment_ids.shape)
 
+    def label_places(self, rows: Batch) -> "LabelPlaces":
+        """The places of the labels of `rows`, all of which must be at trained tokens."""
+        assert rows.labels is not None
+        length = self.segment_ids.shape[1]
+        packed_place = np.zeros(rows.tokens.size, np.int64)
+        packed_place[self.batch_places] = self.packed_places
+        row, column = np.nonzero(rows.labels.position)
+        place = packed_place[row * length + rows.labels.position[row, column]]
+        packed_row = place // length
+        order = np.argsort(packed_row, kind="stable")
+        count = np.bincount(packed_row, minlength=len(self.segment_ids))
+        packed_column = np.empty_like(order)
+        packed_column[order] = np.arange(order.size) - np.repeat(np.cumsum(count) - count, count)
+        width = label_width(int(count.max(initial=0)), length)
+        shape = (len(self.segment_ids), width)
+        return LabelPlaces(
+            (row, column),
+            (packed_row, packed_column),
+            place % length,
+            rows.labels.token.shape,
+            shape,
+        )
+
     def put_back(self, x: np.ndarray, rows: int) -> np.ndarray:
         """Moves `x` from packed rows to the `rows` rows of a batch, which have 0 elsewhere."""
         length = self.segment_ids.shape[1]
         batch_rows = np.zeros(rows * length, x.dtype)
         batch_rows[self.batch_places] = x.reshape(-1)[self.packed_places]
         return batch_rows.reshape(rows, length)
+
+
+class LabelPlaces(NamedTuple):
+    """The places that the L labels of a batch have in packed rows. A place is (row, column)."""
+
+    batch_places: tuple[np.ndarray, np.ndarray]  # i64[L], i64[L]
+    packed_places: tuple[np.ndarray, np.ndarray]  # i64[L], i64[L]
+    position: np.ndarray  # i64[L] index of the label's token in its packed row
+    batch_shape: tuple[int, ...]
+    packed_shape: tuple[int, ...]
+
+    def pack(self, labels: Labels) -> Labels:
+        """The labels of a batch as labels of packed rows."""
+        packed = jax.tree.map(self.move, labels)
+        packed.position[self.packed_places] = self.position
+        return packed
+
+    def move(self, x: Array) -> np.ndarray:
+        """The numbers of an array [B, N] at the labels' places in packed rows, with 0 elsewhere."""
+        packed = np.zeros(self.packed_shape, x.dtype)
+        packed[self.packed_places] = np.asarray(x)[self.batch_places]
+        return packed
+
+    def put_back(self, x: np.ndarray) -> np.ndarray:
+        """Moves numbers of labels from packed rows to the rows of the batch, with 0 elsewhere."""
+        batch_rows = np.zeros(self.batch_shape, x.dtype)
+        batch_rows[self.batch_places] = x[self.packed_places]
+        return batch_rows
 
 
 def packing_for(

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from vinejax.core.types import Batch, Rollout
-from vinejax.learner.score import token_logprobs
+from vinejax.core.types import Batch, Labels, Rollout
+from vinejax.learner.score import batch_scores
 from vinejax.learner.update import Loss, Objective
 from vinejax.model.decoder import Params
 from vinejax.rl import losses
@@ -42,9 +42,9 @@ class SumsByEighth(NamedTuple):
 
 
 class PolicySums(NamedTuple):
-    """Sums over the response tokens of a minibatch or microbatch."""
+    """Sums over the response tokens of a minibatch or microbatch, without labels."""
 
-    loss: Float[Array, ""]  # policy loss, without KL and entropy bonus
+    loss: Float[Array, ""]  # policy loss of tokens, without labels, KL and entropy bonus
     kl: Float[Array, ""]  # k3 with respect to the reference model
     old_kl: Float[Array, ""]  # k3 with respect to the policy that sampled
     ratio: Float[Array, ""]
@@ -58,9 +58,10 @@ class PolicySums(NamedTuple):
 class PolicyObjective(Objective):
     """The loss of a policy-gradient method.
 
-        Σ_t w_t·L_t + kl_coef·Σ_t v_t·k3_t - entropy_coef·mean_t H_t
+        Σ_t w_t·(L_t + Σ_l L_tl) + kl_coef·Σ_t v_t·k3_t - entropy_coef·mean_t H_t
 
-    L is the policy loss, and w are the `token_weights`. `kl_reduction` chooses v. With 'policy', v
+    L_t is the policy loss of the token at position t and L_tl that of a label there, and w are the
+    `token_weights`. Only the policy loss has labels. `kl_reduction` chooses v. With 'policy', v
     is w. With 'token', the KL term is a mean over all response tokens. With 'sequence', it is the
     mean over responses of the sum over the response's tokens, as in VinePPO's code.
     """
@@ -95,22 +96,29 @@ class PolicyObjective(Objective):
 
         def loss(params: Params, micro: tuple[Batch, jax.Array]) -> tuple[jax.Array, PolicySums]:
             batch, weights = micro
-            policy, k3, sums = self._terms(params, batch)
+            policy, k3, of_labels, sums = self._terms(params, batch)
             if kl_has_weights:
                 kl = self.kl_coef * jnp.sum(weights * k3)
             else:  # a mean over tokens, or a sum over each response, needs no weights
                 count = sequences if self.kl_reduction == "sequence" else tokens
                 kl = self.kl_coef * sums.kl / count
             bonus = self.entropy_coef * sums.entropy / tokens if self.entropy_coef else 0.0
-            return jnp.sum(weights * policy) + kl - bonus, sums
+            total = jnp.sum(weights * policy) + kl - bonus
+            if batch.labels is not None and of_labels is not None:
+                weights = jnp.take_along_axis(weights, batch.labels.position, axis=1)
+                total += jnp.sum(weights * of_labels)
+            return total, sums
 
         return (rows, weights), loss
 
     def _terms(
         self, params: Params, batch: Batch
-    ) -> tuple[Float[Array, "B T"], Float[Array, "B T"], PolicySums]:
-        """(policy loss per token, k3 to the reference model per token, sums over a microbatch)."""
-        logprobs, entropy = token_logprobs(self.model, params, batch, self.temperature)
+    ) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Float[Array, "B N"] | None, PolicySums]:
+        """(policy loss per token, k3 to the reference model per token, policy loss per label or
+        None, sums over a microbatch).
+        """
+        scores = batch_scores(self.model, params, batch, self.temperature)
+        logprobs, entropy, of_labels = scores.logprob, scores.entropy, None
         # Outside the response, 0 replaces all arrays before any arithmetic: no NaN, no gradient.
         logprobs, old, advantages, ref = (
             jnp.where(batch.mask, x, 0.0)
@@ -121,6 +129,8 @@ class PolicyObjective(Objective):
             policy, clipped = self.loss(logprobs, batch, self)
             if batch.weights is not None:
                 policy *= jnp.where(batch.mask, batch.weights, 0.0)
+            if batch.labels is not None and scores.of_labels is not None:
+                of_labels = self._label_losses(scores.of_labels, batch, batch.labels)
         with jax.named_scope("kl"):
             k3 = jnp.clip(losses.kl(logprobs, ref, kind="k3"), 0.0, K3_MAX)
         ratio, ones = losses.probability_ratio(logprobs, old), jnp.ones_like(logprobs)
@@ -146,7 +156,25 @@ class PolicyObjective(Objective):
             clipped=None if clipped is None else total(clipped),
             by_eighth=by_eighth,
         )
-        return policy, k3, sums
+        return policy, k3, of_labels, sums
+
+    def _label_losses(
+        self, logprobs: Float[Array, "B N"], batch: Batch, labels: Labels
+    ) -> Float[Array, "B N"]:
+        """The policy loss of every label, as that of a token with the label's numbers.
+
+        The loss must be one of single tokens. It is 0 at padding, whose coefficient is 0.
+        """
+        as_tokens = batch._replace(
+            tokens=labels.token,
+            mask=labels.position > 0,
+            advantages=labels.coefficients,
+            old_logprobs=labels.old_logprobs,
+        )
+        losses_of_labels = self.loss(logprobs, as_tokens, self).loss
+        if labels.weights is not None:
+            losses_of_labels *= labels.weights
+        return losses_of_labels
 
     def accepts(self, sums: PolicySums) -> jax.Array | bool:
         """Whether the mean probability ratio is at most `max_ratio`.

@@ -19,6 +19,7 @@ class NamedLoss(NamedTuple):
     function: Callable[[jax.Array, Batch, PolicyObjective], PolicyLoss]
     bounds: Callable[[PPOConfig], tuple[float, ...]]  # values of `PolicyObjective.clip`
     reduction: str | None = None  # the reduction of the loss's paper; None: the method's reduction
+    of_sequences: bool = False  # whether the loss of a token depends on its whole solution
 
 
 def gspo(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
@@ -48,7 +49,7 @@ def sapo(logprobs: jax.Array, batch: Batch, objective: PolicyObjective) -> Polic
 
 LOSSES = {
     "clip": NamedLoss(clipped_loss, lambda ppo: (ppo.clip, ppo.clip_high or ppo.clip)),
-    "gspo": NamedLoss(gspo, lambda ppo: ppo.gspo_clip, "sequence"),
+    "gspo": NamedLoss(gspo, lambda ppo: ppo.gspo_clip, "sequence", of_sequences=True),
     "cispo": NamedLoss(cispo, lambda ppo: ppo.cispo_clip, "token"),
     "sapo": NamedLoss(sapo, lambda ppo: ppo.sapo_tau, "sequence"),
 }

@@ -18,8 +18,10 @@ from vinejax.core.shapes import doubled
 from vinejax.core.types import Batch, Episode
 from vinejax.learner.batch import strided_parts, token_rows
 from vinejax.learner.packing import Packing, Passes, packing_for
+from vinejax.model.chunked_softmax import LabelTokens
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import replicate
+from vinejax.model.token_logprobs import TokenScores
 from vinejax.runtime.stopping import Watch
 
 MAX_STATE_WIDTH = 256  # maximum number of values per hidden state that `narrow_states` keeps
@@ -37,8 +39,15 @@ def token_logprobs(
     Logits are divided by `temperature`. For a temperature of 0, which means argmax sampling, they
     are divided by 1, as in the sampler.
     """
-    logprobs, entropy, _ = _logprobs_and_tapped(model, params, batch, temperature)
-    return logprobs, entropy
+    return batch_scores(model, params, batch, temperature)[:2]
+
+
+def batch_scores(model: Decoder, params: Params, batch: Batch, temperature: float) -> TokenScores:
+    """The results of `token_logprobs`, and the log-probabilities of the batch's labels, if any.
+
+    The log-probability of a label is that of its token in the place of the row's own token.
+    """
+    return _scores_and_tapped(model, params, batch, temperature)[0]
 
 
 def hidden_of_batch(
@@ -55,14 +64,17 @@ def hidden_of_batch(
     )
 
 
-def _logprobs_and_tapped(
+def _scores_and_tapped(
     model: Decoder, params: Params, batch: Batch, temperature: float, tap: int | None = None
-) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Any]:
-    """(results of `token_logprobs`, hidden states [B, T, D] after `tap` layers or None)."""
+) -> tuple[TokenScores, Any]:
+    """(results of `batch_scores`, hidden states [B, T, D] after `tap` layers or None)."""
     x, tapped = hidden_of_batch(model, params, batch, tap)
-    following = jnp.roll(batch.tokens, -1, axis=1)
-    logprobs, entropy = model.logprobs_of(params, x, following, temperature or 1.0)
-    return shift_right(logprobs, batch.positions), shift_right(entropy, batch.positions), tapped
+    following, labels = jnp.roll(batch.tokens, -1, axis=1), None
+    if batch.labels is not None:  # the state before a token predicts it
+        labels = LabelTokens(batch.labels.position - 1, batch.labels.token)
+    scores = model.scores_of(params, x, following, labels, temperature or 1.0)
+    logprob, entropy = (shift_right(y, batch.positions) for y in scores[:2])
+    return TokenScores(logprob, entropy, scores.of_labels), tapped
 
 
 def shift_right(after: Float[Array, "B T"], positions: Int[Array, "B T"]) -> Float[Array, "B T"]:
@@ -87,14 +99,42 @@ class NumberedStates(NamedTuple):
     state: Float[Array, "S R"]  # hidden state of each token
 
 
-@functools.partial(jax.jit, static_argnames=("model", "temperature", "most"))
-def score_with_hidden(
-    model: Decoder, params: Params, batch: Batch, number: Array, temperature: float, most: int
-) -> tuple[Float[Array, "B T"], NumberedStates]:
-    """The results of `score` and of `hidden_states`, from one forward pass."""
-    logprobs, _, x = _logprobs_and_tapped(model, params, batch, temperature, num_tapped(model))
-    logprobs = replicate(jnp.where(batch.mask, logprobs, 0.0), model.mesh)
-    return logprobs, _numbered(model, x, number, most)
+class PassOutputs(NamedTuple):
+    """What a scoring pass computes for a batch. What was not requested is None."""
+
+    logprobs: Any  # f32[B, T] the result of `score`
+    label_logprobs: Any = None  # f32[B, N] of the batch's labels; None: it has none
+    hidden: Any = None  # `NumberedStates`; for a whole batch f32[S, R] in the order of the numbers
+    entropy: Any = None  # f32[B, T] of each token's distribution, 0 outside the mask
+
+
+@functools.partial(jax.jit, static_argnames=("model", "temperature", "most", "with_entropy"))
+def score_with(
+    model: Decoder,
+    params: Params,
+    batch: Batch,
+    number: Array | None,
+    temperature: float,
+    most: int,
+    with_entropy: bool,
+) -> PassOutputs:
+    """The result of `score`, and more outputs of the same forward pass.
+
+    The outputs are the log-probabilities of the batch's labels, the result of `hidden_states` for
+    the tokens with a `number` unless that is None, and entropies if `with_entropy`.
+    """
+    tap = None if number is None else num_tapped(model)
+    scores, x = _scores_and_tapped(model, params, batch, temperature, tap)
+
+    def readable(x: Array) -> Array:
+        return replicate(jnp.where(batch.mask, x, 0.0), model.mesh)
+
+    return PassOutputs(
+        logprobs=readable(scores.logprob),
+        label_logprobs=replicate(scores.of_labels, model.mesh),
+        hidden=None if number is None else _numbered(model, x, number, most),
+        entropy=readable(scores.entropy) if with_entropy else None,
+    )
 
 
 @functools.partial(jax.jit, static_argnames=("model", "most"))
@@ -146,26 +186,46 @@ def scores_of(
     return run_passes(program, batch, passes, model.mesh)
 
 
-def scores_and_hidden(
+def outputs_of(
     model: Decoder,
     params: Params,
     batch: Batch,
-    number: np.ndarray,
     temperature: float,
     passes: Passes,
-) -> tuple[np.ndarray, np.ndarray]:
-    """(results of `scores_of`, results of `hidden_of`), both from the same forward passes.
+    number: np.ndarray | None = None,
+    with_entropy: bool = False,
+) -> PassOutputs:
+    """The outputs of `score_with` for a whole batch, as NumPy arrays.
 
     `number` is as for `hidden_of`.
     """
-    most = _most_numbered(batch, number, passes)
+    most = 0 if number is None else _most_numbered(batch, number, passes)
 
-    def program(part: Batch, number: np.ndarray) -> tuple[Array, NumberedStates]:
-        return score_with_hidden(model, params, part, number, temperature, most)
+    def program(part: Batch, number: np.ndarray | None = None) -> PassOutputs:
+        return score_with(model, params, part, number, temperature, most, with_entropy)
 
-    packing, parts = _pass_results(program, batch, passes, model.mesh, number)
-    logprobs, states = zip(*parts, strict=True)
-    return _batch_rows(logprobs, packing, batch.tokens.shape[0]), _states_by_number(states)
+    more = () if number is None else (number,)
+    packing, parts = _pass_results(program, batch, passes, model.mesh, *more)
+    logprobs, label_logprobs, hidden, entropy = zip(*parts, strict=True)
+    rows = batch.tokens.shape[0]
+    return PassOutputs(
+        logprobs=_batch_rows(logprobs, packing, rows),
+        label_logprobs=_of_labels(label_logprobs, packing, batch),
+        hidden=None if number is None else _states_by_number(hidden),
+        entropy=_batch_rows(entropy, packing, rows) if with_entropy else None,
+    )
+
+
+def _of_labels(
+    parts: Sequence[np.ndarray | None], packing: Packing | None, batch: Batch
+) -> np.ndarray | None:
+    """f32[B, N]: the log-probabilities of the labels of all passes; None without labels."""
+    if batch.labels is None:
+        return None
+    rows_of_passes = _rows_of_passes(parts)
+    return (
+        rows_of_passes if packing is None else packing.label_places(batch).put_back(rows_of_passes)
+    )
 
 
 def hidden_of(
@@ -179,6 +239,7 @@ def hidden_of(
     """
     most = _most_numbered(batch, number, passes)
     program = functools.partial(hidden_states, model, params, most=most)
+    batch = batch._replace(labels=None)
     return _states_by_number(_pass_results(program, batch, passes, model.mesh, number)[1])
 
 
@@ -197,27 +258,6 @@ def _states_by_number(parts: Sequence[NumberedStates]) -> np.ndarray:
     return hidden
 
 
-@functools.partial(jax.jit, static_argnames=("model", "temperature"))
-def score_with_entropy(
-    model: Decoder, params: Params, batch: Batch, temperature: float
-) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
-    """(results of `score`, entropy of each token's distribution), both 0 outside the mask."""
-    logprobs, entropy = token_logprobs(model, params, batch, temperature)
-    entropy = replicate(jnp.where(batch.mask, entropy, 0.0), model.mesh)
-    return replicate(jnp.where(batch.mask, logprobs, 0.0), model.mesh), entropy
-
-
-def scores_and_entropy(
-    model: Decoder, params: Params, batch: Batch, temperature: float, passes: Passes
-) -> tuple[np.ndarray, np.ndarray]:
-    """The results of `score_with_entropy` for a whole batch, as NumPy arrays f32[B, T]."""
-    program = functools.partial(score_with_entropy, model, params, temperature=temperature)
-    packing, parts = _pass_results(program, batch, passes, model.mesh)
-    logprobs, entropy = zip(*parts, strict=True)
-    rows = batch.tokens.shape[0]
-    return _batch_rows(logprobs, packing, rows), _batch_rows(entropy, packing, rows)
-
-
 def run_passes(
     program: Callable[[Batch], jax.Array], batch: Batch, passes: Passes, mesh: Mesh | None
 ) -> np.ndarray:
@@ -226,7 +266,7 @@ def run_passes(
     B must be a multiple of `passes.rows`. Every time the function has started a pass, it checks for
     a request to stop.
     """
-    packing, parts = _pass_results(program, batch, passes, mesh)
+    packing, parts = _pass_results(program, batch._replace(labels=None), passes, mesh)
     return _batch_rows(parts, packing, batch.tokens.shape[0])
 
 
@@ -250,8 +290,13 @@ def _pass_results(
 
 def _batch_rows(parts: Sequence[np.ndarray], packing: Packing | None, rows: int) -> np.ndarray:
     """The results of all passes as one array [B, T] in the order of the batch's `rows` rows."""
-    rows_of_passes = np.stack(parts, axis=1).reshape(-1, parts[0].shape[-1])
+    rows_of_passes = _rows_of_passes(parts)
     return rows_of_passes if packing is None else packing.put_back(rows_of_passes, rows)
+
+
+def _rows_of_passes(parts: Sequence[Any]) -> np.ndarray:
+    """The results of all passes as one array, in the order of the rows that were divided."""
+    return np.stack(parts, axis=1).reshape(-1, parts[0].shape[-1])
 
 
 def prefill_scores(batch: Batch, episodes: list[Episode]) -> np.ndarray | None:
@@ -260,6 +305,13 @@ def prefill_scores(batch: Batch, episodes: list[Episode]) -> np.ndarray | None:
     if len(scored) < len(episodes):
         return None
     return token_rows(batch.tokens.shape, episodes, scored)
+
+
+def with_label_logprobs(batch: Batch, label_logprobs: np.ndarray | None) -> Batch:
+    """The batch with the learner's log-probabilities of its labels; unchanged if they are None."""
+    if batch.labels is None or label_logprobs is None:
+        return batch
+    return batch._replace(labels=batch.labels._replace(old_logprobs=label_logprobs))
 
 
 def with_logprobs(
@@ -275,13 +327,17 @@ def with_logprobs(
     """The batch with log-probabilities of the policy that sampled it and of the reference model.
 
     The policy's log-probabilities are `old`. If `old` is None, they come from the engine's prefill
-    of the episodes (`Episode.scored`), which saves a forward pass, or else from `score`. If
-    `reference` is None, the reference model has the same log-probabilities as the policy.
+    of the episodes (`Episode.scored`), which saves a forward pass, or else from a scoring pass. If
+    `reference` is None, the reference model has the same log-probabilities as the policy. Only a
+    scoring pass here changes the log-probabilities of labels.
     """
     if old is None:
         old = prefill_scores(batch, episodes)
-    if old is None:
+    if old is None and batch.labels is None:
         old = scores_of(model, params, batch, temperature, passes)
+    elif old is None:
+        found = outputs_of(model, params, batch, temperature, passes)
+        old, batch = found.logprobs, with_label_logprobs(batch, found.label_logprobs)
     ref = old
     if reference is not None:
         ref = scores_of(model, reference, batch, temperature, passes)

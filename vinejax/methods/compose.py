@@ -15,6 +15,7 @@ from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode, PromptedProblem, Rollout, RunState, TrainState
 from vinejax.credit.assign import Credit
+from vinejax.credit.labels import with_labels
 from vinejax.methods import adaptive_kl, group_filter
 from vinejax.methods.base import Method
 from vinejax.methods.credit_by_role import credit_by_role, has_roles
@@ -40,7 +41,14 @@ def method_of(cfg: Config) -> Method:
             method = option.composed(method, cfg)
     if method.credit is vine and has_roles(cfg):
         method = dataclasses.replace(method, credit=credit_by_role)
+    if cfg.credit.labels != "off" and method.credit is not None:
+        method = dataclasses.replace(method, credit=functools.partial(_labelled, method.credit))
     return method
+
+
+def _labelled(credit: Callable[[Rollout, Config], Credit], rollout: Rollout, cfg: Config) -> Credit:
+    """The credit that the function `credit` gives, with labels."""
+    return with_labels(credit(rollout, cfg), rollout, cfg)
 
 
 def options_of(cfg: Config) -> list[str]:

@@ -6,9 +6,7 @@ from VinePPO. `compose.py` wraps the stages with the options of a run.
 
 import itertools
 from collections.abc import Callable, Iterator, Set
-from typing import Any, ClassVar, NamedTuple
-
-import numpy as np
+from typing import Any, ClassVar
 
 from vinejax.core.settings import Config
 from vinejax.core.types import (
@@ -21,16 +19,18 @@ from vinejax.core.types import (
     StepLayout,
 )
 from vinejax.credit.assign import Credit, state_numbers
+from vinejax.credit.labels import batch_labels, label_metrics
 from vinejax.learner.batch import collate, minibatches, step_layout
 from vinejax.learner.optimizer import make_optimizer, rate_of_last
 from vinejax.learner.packing import Passes, passes_for
 from vinejax.learner.policy import PolicyObjective
 from vinejax.learner.sampler_correction import with_corrections
 from vinejax.learner.score import (
+    PassOutputs,
     hidden_of,
+    outputs_of,
     prefill_scores,
-    scores_and_entropy,
-    scores_and_hidden,
+    with_label_logprobs,
     with_logprobs,
 )
 from vinejax.learner.update import train_on
@@ -142,6 +142,7 @@ def scored(
     weights = session.weights(state.policy.params)
     found = passed(session.model, weights, batch, episodes, steps, temperature, passes, keep)
     reference = reference_of(session, state) if has_reference else None
+    batch = with_label_logprobs(batch, found.label_logprobs)
     batch = with_logprobs(
         session.model, weights, reference, batch, episodes, temperature, passes, found.logprobs
     )
@@ -156,15 +157,9 @@ def laid_out(iteration: Iteration, episodes: list[Episode]) -> tuple[Batch, Step
     longest = packed_tokens(cfg, session.model.cfg.context, episodes) if passes.packed else 0
     rows = iteration.num_minibatches(episodes) * iteration.minibatch_rows(episodes)
     batch = collate(episodes, rows, longest)
+    if cfg.credit.labels != "off":
+        batch = batch._replace(labels=batch_labels(batch, episodes))
     return batch, step_layout(batch, episodes), passes
-
-
-class PassOutputs(NamedTuple):
-    """The outputs of the policy's scoring pass; None for outputs that were not requested."""
-
-    logprobs: np.ndarray | None  # f32[B, T]; None: `with_logprobs` will compute them
-    hidden: np.ndarray | None  # f32[S, R] the policy's hidden states at all states
-    entropy: np.ndarray | None  # f32[B, T]
 
 
 def passed(
@@ -179,22 +174,19 @@ def passed(
 ) -> PassOutputs:
     """The outputs of the policy that `keep` names, computed in as few passes as possible.
 
-    The result also has the log-probabilities of the tokens, if the engine's prefill or one of these
-    passes has computed them.
+    The log-probabilities of the batch's tokens come from the engine's prefill of the episodes if it
+    has computed them, or else from the scoring pass, whose results then also include those of
+    labels. Without `keep` and prefill all results are None, and `with_logprobs` makes the pass.
     """
-    logprobs, hidden, entropy = prefill_scores(batch, episodes), None, None
-    if HIDDEN in keep:
-        numbers = state_numbers(steps)
-        if logprobs is None:
-            logprobs, hidden = scores_and_hidden(
-                model, weights, batch, numbers, temperature, passes
-            )
-        else:
-            hidden = hidden_of(model, weights, batch, numbers, passes)
-    if ENTROPY in keep:
-        scores, entropy = scores_and_entropy(model, weights, batch, temperature, passes)
-        logprobs = scores if logprobs is None else logprobs
-    return PassOutputs(logprobs, hidden, entropy)
+    of_prefill = prefill_scores(batch, episodes)
+    number = state_numbers(steps) if HIDDEN in keep else None
+    if keep and (of_prefill is None or ENTROPY in keep):
+        found = outputs_of(
+            model, weights, batch, temperature, passes, number, with_entropy=ENTROPY in keep
+        )
+        return found if of_prefill is None else found._replace(logprobs=of_prefill)
+    hidden = None if number is None else hidden_of(model, weights, batch, number, passes)
+    return PassOutputs(of_prefill, hidden=hidden)
 
 
 def reference_of(session: Session, state: RunState) -> Params | None:
@@ -217,13 +209,18 @@ def updated(
     total = num_updates(cfg)
     optimizer = make_optimizer(cfg.optimizer, total)
     batch = rollout.batch._replace(
-        advantages=credit.advantages, mask=credit.mask, loss_extra=credit.loss_extra
+        advantages=credit.advantages,
+        mask=credit.mask,
+        loss_extra=credit.loss_extra,
+        labels=credit.labels,
     )
     batch, found = with_corrections(batch, rollout.batch.mask, rollout.episodes, cfg)
     stream = minibatches_of(iteration, rollout, objective.rows_of(batch, rollout))
     policy, updates = train_on(objective, optimizer, to_device(state.policy), stream, session.base)
     iteration.note_updates(updates, batch)
     iteration.metrics |= found | {"actor/lr": 0.0}
+    if credit.labels is not None:
+        iteration.metrics |= label_metrics(credit, rollout)
     if updates:
         iteration.metrics |= metrics.update_metrics(updates, has_kl=cfg.kl.coef > 0)
         iteration.metrics["actor/lr"] = float(rate_of_last(cfg.optimizer, total, policy.step))

@@ -21,6 +21,10 @@ H,
     ∂z_v = g (1[v = y] - p_v) - h p_v (log p_v + H)        ∂r_v = ∂z_v cap'(r_v) / τ
     ∂x = Σ_v ∂r_v W_v                                      ∂W_v = Σ_tokens ∂r_v x
 
+A position may have *labels*, further tokens whose log-probabilities are wanted, too. Their logits
+are read from the same chunks. In the backward pass, g is then the sum of the gradients for y and
+for the position's labels, and g·1[v = y] becomes the gradient for token v alone.
+
 Each chunk computes its own part of ∂W, while ∂x is a float32 sum over chunks. With chunks of
 tokens, ∂W would be the sum. In most updates ∂W is larger than ∂x, because a device has fewer tokens
 than columns. Matrix products have operands in the dtype of x and W, and accumulate in float32. All
@@ -93,12 +97,23 @@ def chunk_columns(tokens: int, vocab: int) -> int:
     return -(-mean // LANES) * LANES
 
 
+class LabelTokens(NamedTuple):
+    """Labels: further tokens at positions, beside the positions' own tokens.
+
+    No position may have a label twice, or its own token as a label.
+    """
+
+    place: Int[Array, "..."]  # index of the position among the tokens; -1: no label
+    token: Int[Array, "..."]
+
+
 class Softmax(NamedTuple):
     """The results of the forward pass for each token."""
 
     logprob: Float[Array, " T"]  # log p_y
     entropy: Float[Array, " T"]  # H
     normaliser: Float[Array, " T"]  # L
+    of_labels: Float[Array, " L"] | None = None  # log p of each label; 0 where its place is -1
 
 
 def chunked_softmax(
@@ -107,6 +122,7 @@ def chunked_softmax(
     tokens: Int[Array, " T"],
     output: OutputLayer,
     axis: str | None = None,
+    labels: LabelTokens | None = None,
 ) -> Softmax:
     """log p_y, H and L of the module's equations for each token, where y are the `tokens`.
 
@@ -117,9 +133,12 @@ def chunked_softmax(
       tokens: int32, ids in the whole vocabulary.
       output: how to compute logits.
       axis: the mesh axis that splits the columns; None: the table has all columns.
+      labels: further tokens whose log-probabilities are computed; None: there are none.
     """
     vocab = table.shape[output.vocab_axis]
     tokens = _local_columns(tokens, vocab, axis)
+    if labels is not None:
+        labels = labels._replace(token=_local_columns(labels.token, vocab, axis))
 
     def step(first: Column, size: int, sums: _ColumnSums) -> _ColumnSums:
         z = output.logits(_products(x, _columns_of(table, first, size, output), output))
@@ -131,12 +150,15 @@ def chunked_softmax(
             total=weights.sum(axis=-1),
             weighted=(weights * shifted).sum(axis=-1),
             token_logit=jnp.where(_is_token_column(tokens, first, size), z, 0.0).sum(axis=-1),
+            label_logit=None if labels is None else _at_labels(z, labels, first),
         )
         return _join(sums, part)
 
     zeros = jnp.zeros(tokens.shape, jnp.float32)
     # The first maximum is finite, because the difference of two infinite maxima would be NaN.
     nothing = _ColumnSums(zeros + jnp.finfo(jnp.float32).min, zeros, zeros, zeros)
+    if labels is not None:
+        nothing = nothing._replace(label_logit=jnp.zeros(labels.place.shape, jnp.float32))
     sums = _over_chunks(vocab, _chunk(tokens, vocab, output), step, nothing)
     if axis is not None:  # the columns of all devices along it
         top = lax.pmax(sums.top, axis)
@@ -144,7 +166,10 @@ def chunked_softmax(
     log_total = jnp.log(sums.total)
     normaliser = sums.top + log_total
     entropy = log_total - sums.weighted / sums.total
-    return Softmax(sums.token_logit - normaliser, entropy, normaliser)
+    of_labels = None
+    if labels is not None and sums.label_logit is not None:
+        of_labels = jnp.where(labels.place < 0, 0.0, sums.label_logit - normaliser[labels.place])
+    return Softmax(sums.token_logit - normaliser, entropy, normaliser, of_labels)
 
 
 class SavedArrays(NamedTuple):
@@ -155,6 +180,7 @@ class SavedArrays(NamedTuple):
     tokens: Int[Array, " T"]
     entropy: Float[Array, " T"]
     normaliser: Float[Array, " T"]
+    labels: LabelTokens | None = None
 
 
 def chunked_gradient(
@@ -163,6 +189,7 @@ def chunked_gradient(
     by_entropy: Float[Array, " T"],
     output: OutputLayer,
     axis: str | None = None,
+    by_labels: Float[Array, " L"] | None = None,
 ) -> tuple[Float[Array, "T D"], Float[Array, "..."]]:
     """∂x and ∂W in the dtypes of x and W, by the module's equations.
 
@@ -172,25 +199,44 @@ def chunked_gradient(
       by_entropy: float32, the gradient h for the entropies.
       output: as for `chunked_softmax`.
       axis: as for `chunked_softmax`. If not None, ∂x is a sum over the columns of the device only.
+      by_labels: float32, the gradient for the log-probabilities of the labels, if there are any.
     """
-    x, table = saved.x, saved.table
+    x, table, labels = saved.x, saved.table, saved.labels
     vocab = table.shape[output.vocab_axis]
     tokens = _local_columns(saved.tokens, vocab, axis)
-    entropy, normaliser = saved.entropy[:, None], saved.normaliser[:, None]
-    g, h = by_logprob[:, None], by_entropy[:, None]
+    g, g_of_position = by_logprob[:, None], by_logprob
+    if labels is not None:
+        labels = labels._replace(token=_local_columns(labels.token, vocab, axis))
+        g_of_position = by_logprob.at[_used(labels.place, g.size)].add(by_labels, mode="drop")
+    of_position = jax.tree.map(
+        lambda y: y[:, None],
+        _OfPosition(saved.normaliser, saved.entropy, g_of_position, by_entropy),
+    )
+
+    def by_products(products: jax.Array, at: _OfPosition, by_own: jax.Array) -> jax.Array:
+        z, pull_back = jax.vjp(output.logits, products)
+        log_p = z - at.normaliser
+        by_z = -jnp.exp(log_p) * (at.g + at.h * (log_p + at.entropy))
+        by_z += by_own
+        return pull_back(by_z)[0].astype(x.dtype)
 
     def step(
         first: Column, size: int, sums: tuple[jax.Array, jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
         by_x, by_table = sums
         columns = _columns_of(table, first, size, output)
-        z, pull_back = jax.vjp(output.logits, _products(x, columns, output))
-        log_p = z - normaliser
-        by_z = -jnp.exp(log_p) * (g + h * (log_p + entropy))
-        by_z += jnp.where(_is_token_column(tokens, first, size), g, 0.0)
-        by_products = pull_back(by_z)[0].astype(x.dtype)
-        by_x += _einsum(f"tv,{output.letters}->td", by_products, columns)
-        by_columns = _einsum(f"tv,td->{output.letters}", by_products, x).astype(table.dtype)
+        products = _products(x, columns, output)
+        is_own = _is_token_column(tokens, first, size)
+        by_r = by_products(products, of_position, jnp.where(is_own, g, 0.0))
+        if labels is not None and by_labels is not None:
+            place, column = _label_columns(labels, first, size)
+            at_labels = jax.tree.map(lambda y: y[place, 0], of_position)
+            by_label = by_products(
+                products.at[place, column].get(mode="clip"), at_labels, by_labels
+            )
+            by_r = by_r.at[place, column].set(by_label, mode="drop")
+        by_x += _einsum(f"tv,{output.letters}->td", by_r, columns)
+        by_columns = _einsum(f"tv,td->{output.letters}", by_r, x).astype(table.dtype)
         by_table = lax.dynamic_update_slice_in_dim(
             by_table, by_columns, start_index=first, axis=output.vocab_axis
         )
@@ -201,23 +247,36 @@ def chunked_gradient(
     return by_x.astype(x.dtype), by_table
 
 
+class _OfPosition(NamedTuple):
+    """The numbers of a position that the backward pass needs for each of its tokens, [T, 1]."""
+
+    normaliser: jax.Array  # L
+    entropy: jax.Array  # H
+    g: jax.Array  # sum of the gradients for the log-probabilities of y and of the labels
+    h: jax.Array
+
+
 # --- sums over columns
 
 
 class _ColumnSums(NamedTuple):
-    """The four numbers of the module's equations for each token, over some of the columns."""
+    """The four numbers of the module's equations for each token, over some of the columns.
+
+    The logits of labels are added up in the same way as z_y.
+    """
 
     top: Float[Array, " T"]  # m
     total: Float[Array, " T"]  # s
     weighted: Float[Array, " T"]  # a
     token_logit: Float[Array, " T"]  # z_y
+    label_logit: Float[Array, " L"] | None = None  # z of each label
 
     def relative_to(self, top: jax.Array) -> "_ColumnSums":
         """These four numbers computed with `top`, which must be at least m, instead of m."""
         shift = self.top - top
         scale = jnp.exp(shift)
         weighted = scale * (self.weighted + shift * self.total)
-        return _ColumnSums(top, scale * self.total, weighted, self.token_logit)
+        return self._replace(top=top, total=scale * self.total, weighted=weighted)
 
 
 def _join(a: _ColumnSums, b: _ColumnSums) -> _ColumnSums:
@@ -265,6 +324,28 @@ def _local_columns(tokens: jax.Array, vocab: int, axis: str | None) -> jax.Array
 def _is_token_column(tokens: jax.Array, first: Column, size: int) -> jax.Array:
     """bool[T, v]: whether the column of a token is the v-th column of the chunk at `first`."""
     return tokens[:, None] == first + jnp.arange(size)
+
+
+def _label_columns(labels: LabelTokens, first: Column, size: int) -> tuple[jax.Array, jax.Array]:
+    """(i32[L], i32[L]): place and column of each label in the chunk of `size` columns at `first`.
+
+    Labels whose column is in another chunk, or whose place is on another device, have the column
+    `size`, which the chunk does not have.
+    """
+    column = labels.token - first
+    is_here = (labels.place >= 0) & (column >= 0) & (column < size)
+    return jnp.maximum(labels.place, 0), jnp.where(is_here, column, size)
+
+
+def _at_labels(z: Float[Array, "T v"], labels: LabelTokens, first: Column) -> Float[Array, " L"]:
+    """The logits of the labels whose columns are in the chunk at `first`; 0 for other labels."""
+    place, column = _label_columns(labels, first, z.shape[1])
+    return z.at[place, column].get(mode="fill", fill_value=0.0)
+
+
+def _used(places: Int[Array, " L"], count: int) -> Int[Array, " L"]:
+    """The places, in which `count` stands for -1, because negative indices count from the end."""
+    return jnp.where(places < 0, count, places)
 
 
 def _products(x: jax.Array, columns: jax.Array, output: OutputLayer) -> jax.Array:

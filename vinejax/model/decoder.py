@@ -42,12 +42,12 @@ from vinejax.core.errors import ModelError
 from vinejax.core.settings import ModelConfig
 from vinejax.model import attention, sharding
 from vinejax.model.attention import softcap
-from vinejax.model.chunked_softmax import OutputLayer
+from vinejax.model.chunked_softmax import LabelTokens, OutputLayer
 from vinejax.model.config import Compute, DecoderConfig, LayerFacts, compute_as_set
 from vinejax.model.embedding import embedding_lookup
 from vinejax.model.rope import BY_LENGTH, rotate
 from vinejax.model.sharding import BY_COLUMN, BY_POSITION, ROWS, WHOLE, Params, constrain
-from vinejax.model.token_logprobs import logprob_and_entropy
+from vinejax.model.token_logprobs import TokenScores, token_scores
 
 Ids = Int[Array, "B T"]
 Hidden = Float[Array, "B T D"]
@@ -444,23 +444,24 @@ class Decoder:
         """(log-probability of each token, entropy of its distribution), both float32.
 
         The distribution is softmax(logits(params, x) / temperature). Its logits are computed in
-        parts. `axis` is the argument of `logprob_and_entropy`.
+        parts. `axis` is the argument of `token_scores`.
         """
+        return self.scores_of(params, x, tokens, None, temperature, axis)[:2]
+
+    def scores_of(
+        self,
+        params: Params,
+        x: Hidden,
+        tokens: Ids,
+        labels: LabelTokens | None,
+        temperature: float,
+        axis: str | None = None,
+    ) -> TokenScores:
+        """The results of `logprobs_of`, and log-probabilities of labels from the same logits."""
         name = self.cfg.output_matrix
         output = OutputLayer(name, self.cfg.logit_softcap, temperature, self.compute.vocab_chunk)
         x, table = self._normalised(params, x), params[name].astype(self.compute.dtype)
-        return logprob_and_entropy(x, table, tokens, output, self.mesh, axis)
-
-    def logits_of_tokens(
-        self, params: Params, x: Float[Array, "L D"], tokens: Int[Array, "N L"], temperature: float
-    ) -> Float[Array, "N L"]:
-        """float32: the logits, divided by `temperature`, of N tokens for each hidden state."""
-        name = self.cfg.output_matrix
-        output = OutputLayer(name, self.cfg.logit_softcap, temperature)
-        x, table = self._normalised(params, x), params[name].astype(self.compute.dtype)
-        columns = (table if output.vocab_axis == 0 else table.T)[tokens]
-        products = jnp.einsum("ld,nld->nl", x, columns, preferred_element_type=jnp.float32)
-        return output.logits(products)
+        return token_scores(x, table, tokens, labels, output, self.mesh, axis)
 
     def _normalised(self, params: Params, x: jax.Array) -> jax.Array:
         norm = RMSNorm(self.cfg.norm_eps, self.cfg.norm_offset)

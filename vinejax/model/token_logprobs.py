@@ -1,4 +1,4 @@
-"""The log-probability and entropy of each token, on a mesh, with a hand-written gradient.
+"""The log-probability and entropy of tokens, on a mesh, with a hand-written gradient.
 
 The functions of `chunked_softmax.py` run in a `shard_map`, forward and backward. Otherwise, the
 compiler would add up the gradient of the output matrix over all devices for every chunk.
@@ -11,6 +11,7 @@ import functools
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
@@ -18,6 +19,7 @@ from jaxtyping import Array, Float, Int
 
 from vinejax.model import sharding
 from vinejax.model.chunked_softmax import (
+    LabelTokens,
     OutputLayer,
     SavedArrays,
     Softmax,
@@ -29,16 +31,25 @@ from vinejax.model.sharding import ROWS, constrain, tensor_only
 PerToken = Float[Array, "B T"]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
-def logprob_and_entropy(
+class TokenScores(NamedTuple):
+    """What `token_scores` computes, all float32."""
+
+    logprob: PerToken
+    entropy: PerToken
+    of_labels: Float[Array, "B N"] | None  # log p of each label, 0 at padding; None: no labels
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
+def token_scores(
     x: Float[Array, "B T D"],
     table: Float[Array, "..."],
     tokens: Int[Array, "B T"],
+    labels: LabelTokens | None,
     output: OutputLayer,
     mesh: Mesh | None,
     axis: str | None = None,
-) -> tuple[PerToken, PerToken]:
-    """(log p of `tokens`, entropy of p), float32, where p[b, t] is the softmax of x[b, t]'s logits.
+) -> TokenScores:
+    """Log p of `tokens` and labels, entropy of p, where p[b, t] is the softmax of x[b, t]'s logits.
 
     The gradient of the table is summed over rows and has the layout of a parameter.
 
@@ -46,12 +57,14 @@ def logprob_and_entropy(
       x: hidden states after the final norm, in the dtype of the products.
       table: the output matrix in the same dtype, laid out like a parameter or gathered over `fsdp`.
       tokens: int32, for each position the token whose log-probability is computed.
+      labels: [B, N], further tokens whose log-probabilities are computed. Places are those in the
+        row, and -1 at padding. None: there are none.
       output: how to compute logits from `x` and `table`.
       mesh: the mesh; None: there is one device, or the compiler chooses the layout.
       axis: the mesh axis that splits the columns of the table, for calls inside a `shard_map`,
         where `mesh` is None; if `axis` is None, every device has all columns.
     """
-    return _forward(x, table, tokens, output, mesh, axis)[0]
+    return _forward(x, table, tokens, labels, output, mesh, axis)[0]
 
 
 class _Layout(NamedTuple):
@@ -63,6 +76,11 @@ class _Layout(NamedTuple):
     axis: str | None  # mesh axis that splits the vocabulary
     by_x: P  # gradient [B, T, D] for x
     splits_positions: bool  # whether `tensor` splits the positions of `by_x`
+
+    @property
+    def divides_positions(self) -> bool:
+        """Whether each device along `tensor` has only some positions of x."""
+        return self.axis is None and self.splits_positions
 
 
 def _layout(
@@ -86,27 +104,38 @@ def _forward(
     x: jax.Array,
     table: jax.Array,
     tokens: jax.Array,
+    labels: LabelTokens | None,
     output: OutputLayer,
     mesh: Mesh | None,
     axis: str | None,
-) -> tuple[tuple[PerToken, PerToken], SavedArrays]:
+) -> tuple[TokenScores, SavedArrays]:
     layout = _layout(x, table, output, mesh)
     axis = layout.axis if layout else axis
 
-    def local(x: jax.Array, table: jax.Array, tokens: jax.Array) -> Softmax:
-        softmax = chunked_softmax(_flat(x), table, tokens.reshape(-1), output, axis)
-        return Softmax(*(y.reshape(tokens.shape) for y in softmax))
+    def local(
+        x: jax.Array, table: jax.Array, tokens: jax.Array, labels: LabelTokens | None
+    ) -> Softmax:
+        flat = _flat_labels(labels, tokens.shape, layout)
+        softmax = chunked_softmax(_flat(x), table, tokens.reshape(-1), output, axis, flat)
+        of_labels = softmax.of_labels
+        if labels is not None and of_labels is not None:
+            of_labels = of_labels.reshape(labels.token.shape)
+            if layout and layout.divides_positions:  # another device may have the position
+                of_labels = lax.psum(of_labels, "tensor")
+        logprob, entropy, normaliser = (y.reshape(tokens.shape) for y in softmax[:3])
+        return Softmax(logprob, entropy, normaliser, of_labels)
 
     if layout is None or mesh is None:
-        softmax = local(x, table, tokens)
+        softmax = local(x, table, tokens, labels)
     else:
-        used = tensor_only(layout.table)
-        in_specs = (layout.x, used, layout.per_token)
-        forward = sharding.on_shards(mesh, local, in_specs, layout.per_token)
-        softmax = forward(x, constrain(table, mesh, *used), tokens)
-        softmax = Softmax(*(constrain(y, mesh, ROWS, None) for y in softmax))
-    saved = SavedArrays(x, table, tokens, softmax.entropy, softmax.normaliser)
-    return (softmax.logprob, softmax.entropy), saved
+        used, per_label = tensor_only(layout.table), P(ROWS, None)
+        in_specs = (layout.x, used, layout.per_token, per_label)
+        out_specs = Softmax(*[layout.per_token] * 3, per_label)  # pyright: ignore
+        forward = sharding.on_shards(mesh, local, in_specs, out_specs)
+        softmax = forward(x, constrain(table, mesh, *used), tokens, labels)
+        softmax = jax.tree.map(lambda y: constrain(y, mesh, ROWS, None), softmax)
+    saved = SavedArrays(x, table, tokens, softmax.entropy, softmax.normaliser, labels)
+    return TokenScores(softmax.logprob, softmax.entropy, softmax.of_labels), saved
 
 
 def _gradient(
@@ -114,23 +143,26 @@ def _gradient(
     mesh: Mesh | None,
     axis: str | None,
     saved: SavedArrays,
-    gradients: tuple[PerToken, PerToken],
-) -> tuple[jax.Array, jax.Array, None]:
+    gradients: TokenScores,
+) -> tuple[jax.Array, jax.Array, None, None]:
     layout = _layout(saved.x, saved.table, output, mesh)
     axis = layout.axis if layout else axis
 
-    def local(x: jax.Array, table: jax.Array, *per_token: jax.Array) -> tuple[jax.Array, jax.Array]:
-        tokens, entropy, normaliser, g, h = (y.reshape(-1) for y in per_token)
-        part = SavedArrays(_flat(x), table, tokens, entropy, normaliser)
-        by_x, by_table = chunked_gradient(part, g, h, output, axis)
+    def local(saved: SavedArrays, gradients: TokenScores) -> tuple[jax.Array, jax.Array]:
+        x, table, tokens, entropy, normaliser, labels = saved
+        flat = _flat_labels(labels, tokens.shape, layout)
+        tokens, entropy, normaliser = (y.reshape(-1) for y in (tokens, entropy, normaliser))
+        part = SavedArrays(_flat(x), table, tokens, entropy, normaliser, flat)
+        g, h, by_labels = jax.tree.map(lambda y: y.reshape(-1), gradients)
+        by_x, by_table = chunked_gradient(part, g, h, output, axis, by_labels)
         return by_x.reshape(x.shape), by_table
 
     if layout is None or mesh is None:
-        by_x, by_table = local(*saved, *gradients)
-        return by_x, by_table, None
+        by_x, by_table = local(saved, gradients)
+        return by_x, by_table, None, None
 
-    def summed(*parts: jax.Array) -> tuple[jax.Array, jax.Array]:
-        by_x, by_table = local(*parts)
+    def summed(saved: SavedArrays, gradients: TokenScores) -> tuple[jax.Array, jax.Array]:
+        by_x, by_table = local(saved, gradients)
         if axis is None:
             if layout.splits_positions:  # otherwise each device along `tensor` has all positions
                 by_table = lax.psum(by_table, "tensor")
@@ -140,18 +172,36 @@ def _gradient(
             by_x = lax.psum(by_x, axis)
         return by_x, sharding.sum_over_rows(by_table, layout.table)
 
-    used = tensor_only(layout.table)
-    in_specs = (layout.x, used, *[layout.per_token] * 5)
-    gradient = sharding.on_shards(mesh, summed, in_specs, (layout.by_x, layout.table))
+    used, per_label = tensor_only(layout.table), P(ROWS, None)
+    specs = SavedArrays(layout.x, used, *[layout.per_token] * 3, per_label)  # pyright: ignore
+    by_output = TokenScores(layout.per_token, layout.per_token, per_label)  # pyright: ignore
+    gradient = sharding.on_shards(mesh, summed, (specs, by_output), (layout.by_x, layout.table))
     saved = saved._replace(table=constrain(saved.table, mesh, *used))
-    by_x, by_table = gradient(*saved, *gradients)
+    by_x, by_table = gradient(saved, gradients)
     # The barrier keeps libtpu from moving the sum out of the loop over microbatches, as it does in
     # `embedding.py`.
-    return by_x, lax.optimization_barrier(by_table), None
+    return by_x, lax.optimization_barrier(by_table), None, None
+
+
+def _flat_labels(
+    labels: LabelTokens | None, shape: tuple[int, ...], layout: _Layout | None
+) -> LabelTokens | None:
+    """The labels [B, N] of a device as [B·N], with places among its B·T tokens.
+
+    `shape` is (B, T).
+    """
+    if labels is None:
+        return None
+    rows, length = shape
+    before = lax.axis_index("tensor") * length if layout and layout.divides_positions else 0
+    in_row = labels.place - before
+    is_here = (labels.place >= 0) & (in_row >= 0) & (in_row < length)
+    place = jnp.arange(rows)[:, None] * length + in_row
+    return LabelTokens(jnp.where(is_here, place, -1).reshape(-1), labels.token.reshape(-1))
 
 
 def _flat(x: Float[Array, "B T D"]) -> jax.Array:
     return x.reshape(-1, x.shape[-1])
 
 
-logprob_and_entropy.defvjp(_forward, _gradient)
+token_scores.defvjp(_forward, _gradient)

@@ -215,6 +215,7 @@ class Sampler:
                 rewards=step_rewards or [0.0] * len(ends),
                 outcome=(rewards[i].total if i in rewards else cfg.reward.truncated)
                 - (length_penalties[i] if state.episode.penalty is not None else 0.0),
+                logprobs=grown[i].logprobs,
             )
             total = sample.return_from(state.used, cfg.ppo.gamma)
             state.continuations.append(

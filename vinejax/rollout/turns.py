@@ -195,6 +195,7 @@ class TurnSampler(Sampler):
                 rewards=rewards,
                 outcome=outcome(play, cfg.reward.truncated)
                 - (penalty if state.episode.penalty is not None else 0.0),
+                logprobs=play.logprobs[state.used :],
             )
             total = sample.return_from(state.used, cfg.ppo.gamma)
             before = response_text(self.engine.tokenizer, play.prompt, play.response[: state.used])

@@ -22,6 +22,7 @@ from vinejax.core.text import Tokenizer, token_text
 from vinejax.core.types import Continuation, Episode, Problem, PromptedProblem
 from vinejax.credit.allocation import AllocationRule, Seen
 from vinejax.credit.estimate import Returns, StateEstimate, estimates
+from vinejax.credit.labels import passing_tokens
 from vinejax.credit.positions import positions_of, with_steps_between
 from vinejax.credit.rules import find_rule
 from vinejax.credit.samples import PassingSamples, Sample
@@ -114,6 +115,7 @@ class ProblemStates:
         """`rule` is the allocation rule. `numbers` has the number of each episode's trunk."""
         cfg, tokenizer = sampler.cfg, sampler.engine.tokenizer
         self._values, self._gamma = cfg.values, cfg.ppo.gamma
+        self._has_labels = cfg.credit.labels != "off"
         self._rule, self.numbers, self._is_over = rule, numbers, False
         self.episodes, places = divide_at_states(episodes, cfg, tokenizer)
         # Number of the step that begins at the first state: 0, or 1 if the prompt's end is none.
@@ -211,6 +213,7 @@ class ProblemStates:
         groups = [
             tuple(drawn.continuation for drawn in state.continuations) for state in self.states
         ]
+        samples = self.samples() if self._has_labels else None
         valued = []
         for i, (episode, estimate) in enumerate(zip(self.episodes, estimated, strict=True)):
             continuations: list[tuple[Continuation, ...]] = [()] * len(episode.step_ends)
@@ -226,6 +229,7 @@ class ProblemStates:
                     value_errors=estimate.errors,
                     reused=estimate.counts - drawn,
                     continuations=tuple(continuations),
+                    passing=samples and passing_tokens(episode, *samples[i], self._gamma),
                 )
             )
         return valued
@@ -339,4 +343,5 @@ def _solution_sample(episode: Episode, with_steps: bool) -> Sample:
         ends=ends,
         rewards=(episode.step_rewards or [0.0] * len(ends)) if with_steps else [],
         outcome=episode.outcome,
+        logprobs=episode.logprobs[episode.given :],
     )

@@ -14,9 +14,10 @@ import numpy as np
 from vinejax.config.checks import check_config
 from vinejax.core.errors import ConfigError, nearest_hint
 from vinejax.core.settings import Config, ValuesConfig, flatten, with_fields
-from vinejax.core.types import Batch, Episode, PromptedProblem, Rollout
+from vinejax.core.types import Batch, Episode, Labels, PromptedProblem, Rollout
 from vinejax.credit.allocation import Seen
 from vinejax.credit.assign import group_numbers, solution_rewards, state_numbers
+from vinejax.credit.labels import batch_labels
 from vinejax.learner.batch import collate, step_layout
 from vinejax.learner.packing import Passes, passes_for
 from vinejax.learner.score import hidden_of, with_logprobs
@@ -33,7 +34,6 @@ from vinejax.rollout.vine import sampled_states, valued_episodes
 from vinejax.session.budget import packed_tokens
 from vinejax.session.session import Session
 from vinejax.tools.bench.branches import Branches, with_branches
-from vinejax.tools.bench.labels import NO_LABELS, Labels, with_labels
 from vinejax.tools.bench.settings import BenchConfig
 from vinejax.tools.bench.truth import SolutionState, values_at
 
@@ -47,9 +47,9 @@ LABELS = {
     "values.every": 10,
     "credit.lambda_": 0.5,
     "credit.baseline_lambda": 0.5,
-    "bench.labels": "group",
+    "credit.labels": "group",
 }
-BLEND = LABELS | {"bench.labels": "blend", "values.reuse": True, "values.prior": "probe"}
+BLEND = LABELS | {"credit.labels": "blend", "values.reuse": True, "values.prior": "probe"}
 ESTIMATORS: dict[str, dict[str, Any]] = {
     RUN: {},
     "rloo": {"method": "rloo"},
@@ -155,7 +155,7 @@ class EstimatedCredit(NamedTuple):
     tokens: int  # tokens decoded for the credit, without those of the solutions
     seconds: float  # time spent on the credit, without sampling the solutions
     prior_state: Any = None  # state of the prior after these solutions; None without a prior
-    labels: Labels = NO_LABELS  # further tokens to train on
+    labels: Labels | None = None  # further tokens to train on; None: there are none
     branches: Branches | None = None  # further rows to train on
 
 
@@ -205,14 +205,8 @@ def _plain(cfg: Config) -> Config:
     defaults = Config()
     plain = {name: x for name, x in flatten(defaults) if {name, name.partition(".")[0]} & SHARED}
     sections = {name: section for name, section in cfg.sections.items() if name == "bench"}
-    if "bench" in sections:  # whose labels are those of estimator RUN alone
-        off = BenchConfig()
-        sections["bench"] = dataclasses.replace(
-            BenchConfig.of(cfg),
-            labels=off.labels,
-            label_weight=off.label_weight,
-            branches=off.branches,
-        )
+    if "bench" in sections:  # whose branches are those of estimator RUN alone
+        sections["bench"] = dataclasses.replace(BenchConfig.of(cfg), branches="off")
     cfg = dataclasses.replace(cfg, method="vineppo", sections=sections)
     return _with_fields(cfg, plain)
 
@@ -266,6 +260,8 @@ def estimate(
         rows = valued_episodes(states, logprobs, cfg.ppo.gamma)
     elif method.state.has_critic:
         critic = parts.critic_values(cfg, batch)
+    if cfg.credit.labels != "off":
+        batch = batch._replace(labels=batch_labels(batch, rows))
     rollout = Rollout(rows, batch, step_layout(batch, rows), values=critic)
     if cfg.values.prior:
         rollout, prior_state = _with_prior(parts, cfg, rollout, prior_state)
@@ -273,9 +269,7 @@ def estimate(
     plain = dataclasses.replace(cfg, ppo=dataclasses.replace(cfg.ppo, whiten="none"))
     credit = method.assign(rollout, plain)
     mask = np.asarray(credit.mask if credit.mask is not None else batch.mask)
-    advantages, labels = np.where(mask, credit.advantages, np.float32(0)), NO_LABELS
-    if BenchConfig.of(cfg).labels != "off":
-        advantages, labels = with_labels(rollout, mask, advantages, states, cfg)
+    advantages = np.where(mask, credit.advantages, np.float32(0))
     grown = None
     if BenchConfig.of(cfg).branches != "off":
         advantages, grown = with_branches(rollout, advantages, states, cfg)
@@ -286,7 +280,7 @@ def estimate(
         tokens=session.engine.stats.decoded_tokens - before,
         seconds=seconds,
         prior_state=prior_state,
-        labels=labels,
+        labels=credit.labels,
         branches=grown,
     )
 

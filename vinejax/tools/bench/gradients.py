@@ -28,51 +28,18 @@ import optax
 from jax import lax
 from jaxtyping import Array, Float
 
-from vinejax.core import types
-from vinejax.core.shapes import doubled
-from vinejax.core.types import Batch
+from vinejax.core.types import Batch, Labels
+from vinejax.credit.labels import LabelRows, label_keys
 from vinejax.learner.batch import strided_parts
 from vinejax.learner.packing import Passes, packing_for
-from vinejax.learner.score import hidden_of_batch, shift_right
+from vinejax.learner.score import batch_scores
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.lora import weights_of
 from vinejax.model.sharding import replicate
 from vinejax.statistics.bootstrap import percentile_interval, resampled
 from vinejax.tools.bench.intervals import Measure
-from vinejax.tools.bench.labels import NO_LABELS, Labels
 
 DRAWS = 1000  # bootstrap draws
-
-
-class JoinedLabels(NamedTuple):
-    """The labels of E estimators together: different pairs (place, token).
-
-    Those of a pass are padded with zeros.
-    """
-
-    place: types.Array  # int [L] index in the flattened rows of a batch or of a pass
-    token: types.Array  # int [L]
-    coefficients: types.Array  # f32[E, L] 0 where the estimator does not have the label
-
-
-def label_logprobs(
-    model: Decoder, params: Params, batch: Batch, labels: JoinedLabels, temperature: float
-) -> tuple[Float[Array, "B T"], Float[Array, " L"]]:
-    """(log-probabilities of `token_logprobs`, log-probability of each label), from one pass.
-
-    A label is a second token at its place, with the same tokens before it. Its log-probability is
-    that of the batch's own token plus the difference of the two tokens' logits.
-    """
-    x, _ = hidden_of_batch(model, params, batch)
-    following = jnp.roll(batch.tokens, -1, axis=1)
-    logprobs, _ = model.logprobs_of(params, x, following, temperature or 1.0)
-    before = labels.place - 1
-    states, own = x.reshape(-1, x.shape[-1])[before], following.reshape(-1)[before]
-    logits = model.logits_of_tokens(
-        params, states, jnp.stack([labels.token, own]), temperature or 1.0
-    )
-    of_labels = logprobs.reshape(-1)[before] + logits[0] - logits[1]
-    return shift_right(logprobs, batch.positions), of_labels
 
 
 @functools.partial(jax.jit, static_argnames=("model", "temperature"))
@@ -81,17 +48,16 @@ def _gradients(
     params: Params,
     batch: Batch,
     advantages: Float[Array, "E B T"],
-    labels: JoinedLabels,
+    coefficients: Float[Array, "E B N"] | None,
     temperature: float,
     base: Params | None,
 ) -> Params:
-    def trained_logprobs(trained: Params) -> tuple[Float[Array, "B T"], Float[Array, " L"]]:
-        weights = weights_of(trained, base)
-        own, of_labels = label_logprobs(model, weights, batch, labels, temperature)
-        return jnp.where(batch.mask, own, 0.0), of_labels
+    def logprobs(trained: Params) -> tuple[Float[Array, "B T"], Float[Array, "B N"] | None]:
+        scores = batch_scores(model, weights_of(trained, base), batch, temperature)
+        return jnp.where(batch.mask, scores.logprob, 0.0), scores.of_labels
 
-    _, pull = jax.vjp(trained_logprobs, params)
-    return lax.map(lambda credit: pull(credit)[0], (advantages, labels.coefficients))
+    _, pull = jax.vjp(logprobs, params)
+    return lax.map(lambda credit: pull(credit)[0], (advantages, coefficients))
 
 
 def policy_gradients(
@@ -103,7 +69,7 @@ def policy_gradients(
     temperature: float,
     passes: Passes,
     base: Params | None = None,
-    labels: Sequence[Labels] = (),
+    labels: Sequence[Labels | None] = (),
 ) -> Params:
     """The gradients ĝ of E estimators: 1/`solutions`·Σ_b Σ_t A_ebt·∇log π(token t of row b).
 
@@ -116,61 +82,42 @@ def policy_gradients(
       passes: division of the batch into passes, as in training; B is a multiple of `passes.rows`.
         Packing rows changes the sums by rounding only.
       base: frozen weights, if `params` are adapters for them; else None.
-      labels: the labels of each estimator; (): no estimator has any.
+      labels: the labels of each estimator, which may be None; (): no estimator has any.
 
     Returns:
       The tree of `params` with a leading axis E: E gradients, each as large as `params`.
     """
-    scaled = advantages / np.float32(solutions)
-    together = _joined(labels or [NO_LABELS] * len(advantages))
-    together = together._replace(coefficients=together.coefficients / np.float32(solutions))
+    scaled, coefficients = advantages / np.float32(solutions), None
+    if any(x is not None for x in labels):
+        joint, coefficients = joined_labels(batch, labels)
+        batch, coefficients = batch._replace(labels=joint), coefficients / np.float32(solutions)
     if passes.packed:
         packing = packing_for(batch, passes._replace(shared=False), model.mesh)
-        packed_place = np.zeros(batch.tokens.size, np.int64)
-        packed_place[packing.batch_places] = packing.packed_places
-        together = together._replace(place=packed_place[together.place])
+        if coefficients is not None:
+            places = packing.label_places(batch)
+            coefficients = np.stack([places.move(x) for x in coefficients])
         batch, scaled = packing.pack(batch), np.stack([packing.move(x) for x in scaled])
-    rows, length = batch.tokens.shape
-    by_pass = _of_passes(together, rows, length, passes.rows)
-    rows_of_passes = strided_parts((batch, scaled.swapaxes(0, 1)), passes.rows)
-    parts = (
-        _gradients(model, params, part, credit.swapaxes(0, 1), of_pass, temperature, base)
-        for of_pass, (part, credit) in zip(by_pass, rows_of_passes, strict=True)
-    )
+    by_row = jax.tree.map(lambda x: x.swapaxes(0, 1), (scaled, coefficients))
+    parts = []
+    for part, credit in strided_parts((batch, by_row), passes.rows):
+        credit = jax.tree.map(lambda x: x.swapaxes(0, 1), credit)
+        parts.append(_gradients(model, params, part, *credit, temperature, base))
     return functools.reduce(optax.tree.add, parts)
 
 
-def _joined(labels: Sequence[Labels]) -> JoinedLabels:
-    """The labels of all estimators, without padding."""
-    pairs = np.concatenate([np.stack([x.place, x.token]) for x in labels], axis=1)
-    estimator = np.repeat(np.arange(len(labels)), [len(x.place) for x in labels])
-    keys, column = np.unique(pairs, axis=1, return_inverse=True)
-    coefficients = np.zeros((len(labels), keys.shape[1]), np.float32)
-    coefficients[estimator, column.reshape(-1)] = np.concatenate([x.coefficient for x in labels])
-    return JoinedLabels(keys[0], keys[1], coefficients)
-
-
-def _of_passes(labels: JoinedLabels, rows: int, length: int, size: int) -> list[JoinedLabels]:
-    """The labels of each pass of `size` rows, as in `strided_parts`, all padded to one length."""
-    count = rows // size
-    row, column = np.divmod(labels.place, length)
-    place_in_pass = row // count * length + column
-    in_pass = [np.flatnonzero(row % count == j) for j in range(count)]
-    longest = max(map(len, in_pass))
-    width = doubled(longest, least=256) if longest else 0
-
-    def padded(x: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        more = [(0, 0)] * (x.ndim - 1) + [(0, width - len(chosen))]
-        return np.pad(x[..., chosen], more)
-
-    return [
-        JoinedLabels(
-            padded(place_in_pass, chosen).astype(np.int32),
-            padded(labels.token, chosen).astype(np.int32),
-            padded(labels.coefficients, chosen),
-        )
-        for chosen in in_pass
-    ]
+def joined_labels(batch: Batch, labels: Sequence[Labels | None]) -> tuple[Labels, np.ndarray]:
+    """(the labels of E estimators together, f32[E, B, N] the coefficients of each estimator)."""
+    length = batch.tokens.shape[1]
+    keys = [np.zeros(0, np.int64) if x is None else label_keys(x, length) for x in labels]
+    together = np.unique(np.concatenate(keys))
+    rows, coefficients = LabelRows.of(batch, together), []
+    for own, of_estimator in zip(keys, labels, strict=True):
+        numbers = np.zeros(len(together))
+        if of_estimator is not None:
+            is_label = of_estimator.position > 0
+            numbers[np.searchsorted(together, own)] = of_estimator.coefficients[is_label]
+        coefficients.append(rows.array(numbers, np.float32))
+    return rows.labels, np.stack(coefficients)
 
 
 @functools.partial(jax.jit, static_argnames="model")

@@ -136,7 +136,7 @@ def _measure_repeat(
         steps = step_layout(batch, exact)
         truths.append(true_steps(steps, exact, cfg.ppo.gamma))
         for name, estimated in estimates.items():
-            is_own_credit = not len(estimated.labels.place) and estimated.branches is None
+            is_own_credit = estimated.labels is None and estimated.branches is None
             if is_own_credit:  # else a step has more than its tokens' credit
                 repeats[name].credit.append(credit_of_steps(estimated.advantages, steps))
     parts.session.engine.release()

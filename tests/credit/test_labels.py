@@ -1,0 +1,283 @@
+"""Labels: their coefficients by hand, which samples count where, their scale, and no bias."""
+
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+import pytest
+from helpers import loop_cases as cases
+from helpers import vine_cases
+from helpers.applied import applied
+from helpers.chain_cases import CHAIN, START, Term, simulation, term
+from helpers.refusals import refuses
+
+from vinejax.config.checks import check_config
+from vinejax.core.types import Episode, Labels, PassingTokens, Problem, Rollout
+from vinejax.credit.assign import Credit, assigned
+from vinejax.credit.labels import batch_labels, label_metrics, passing_tokens, with_labels
+from vinejax.credit.samples import Sample
+from vinejax.credit.trained_labels import scaled, trained_labels
+from vinejax.learner.batch import collate, step_layout
+from vinejax.methods.credit_by_role import step_credit
+from vinejax.rollout.sampler import Sampler
+from vinejax.rollout.vine import fill_values
+
+A, B, C = 7, 8, 9  # tokens
+PROMPT = [cases.BOS, 5]
+
+
+class Vector(NamedTuple):
+    kind: str
+    outcome: float
+    branches: list[tuple[int, float]]  # token and return of each sample
+    expected: dict[int, float]
+    advantage: float = 0.0
+    learned: float = 0.0
+    is_solution: tuple[bool, ...] = (False, False, False)
+
+
+VECTORS = [
+    Vector("group", 1, [(A, 0), (B, 1)], {A: -1 / 6, B: 1 / 6}),
+    Vector("group", 0, [(B, 1), (B, 0), (C, 1)], {A: -1 / 6, B: 0, C: 1 / 6}),
+    Vector("group", 1, [(A, 1), (A, 0), (A, 0)], {A: 0}),
+    Vector("group", 1, [], {A: 0.75}, advantage=0.75),
+    Vector("mixed", 1, [(A, 0), (B, 1)], {A: 0, B: 0.25}, advantage=0.5),
+    Vector("mixed", 0, [(B, 1), (B, 0), (C, 1)], {A: 0.125, B: -1 / 12, C: 1 / 12}, advantage=0.25),
+    Vector("mixed", 1, [(B, 0)], {A: 0.25, B: -0.5}, advantage=0.5),
+    Vector("mixed", 1, [], {A: 0.5}, advantage=0.5),
+    # B = (2·v + Q) / 3; with two samples (2·v + Q + R of the other) / 4, and thirds.
+    Vector("blend", 1, [(B, 0)], {A: 0.25, B: -1 / 3}, advantage=0.5, learned=0.5),
+    Vector("blend", 1, [(B, 0), (C, 1)], {A: 1 / 6, B: -1 / 4, C: 1 / 6}, 0.5, learned=0.5),
+    # Another solution's baseline has no v: (1 + 1) / 2.
+    Vector(
+        "blend",
+        outcome=1,
+        branches=[(B, 0), (C, 1)],
+        expected={A: 1 / 6, B: -1 / 3, C: 1 / 6},
+        advantage=0.5,
+        learned=0.5,
+        is_solution=(True, False, False),
+    ),
+]
+
+
+def config(kind: str = "group", weight: float = 0.5, **more: Any) -> Any:
+    return applied(cases.config(credit={"labels": kind, "label_weight": weight}, **more))
+
+
+def rollout_of(episodes: list[Episode]) -> Rollout:
+    batch = collate(episodes, 1)
+    return Rollout(
+        episodes,
+        batch._replace(labels=batch_labels(batch, episodes)),
+        step_layout(batch, episodes),
+    )
+
+
+def labels_by_place(labels: Labels | None) -> dict[tuple[int, ...], float]:
+    """(row, position, token) -> coefficient."""
+    assert labels is not None
+    row, column = np.nonzero(labels.position)
+    keys = zip(row, labels.position[row, column], labels.token[row, column], strict=True)
+    numbers = map(float, labels.coefficients[row, column])
+    return {tuple(map(int, key)): x for key, x in zip(keys, numbers, strict=True)}
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda x: f"{x.kind}-{len(x.branches)}")
+def test_coefficients_by_hand(vector: Vector):
+    branches, count = np.array(vector.branches, float).reshape(-1, 2), len(vector.branches)
+    passing = PassingTokens(
+        position=np.zeros(count, int),
+        token=branches[:, 0].astype(int),
+        returns=branches[:, 1],
+        logprobs=np.zeros(count, np.float32),
+        is_solution=np.array(vector.is_solution[:count], bool),
+    )
+    rollout = rollout_of([cases.episode(PROMPT, [A], reward=vector.outcome, passing=passing)])
+    where = np.zeros(rollout.batch.tokens.shape, np.float32)
+    where[0, len(PROMPT)] = 1
+    rollout = rollout._replace(values=where * np.float32(vector.learned))
+    credit = with_labels(Credit(where * np.float32(vector.advantage)), rollout, config(vector.kind))
+    found = {A: float(credit.advantages[0, len(PROMPT)])}
+    for (row, position, token), x in labels_by_place(credit.labels).items():
+        assert (row, position) == (0, len(PROMPT)) and token != A
+        found[token] = x
+    assert found == pytest.approx(vector.expected, abs=1e-7)
+    assert np.count_nonzero(credit.advantages) <= 1
+
+
+def sample(start: int, *tokens: int, outcome: float, **more: Any) -> Sample:
+    logprobs = [-0.5 - i for i in range(start, len(tokens))]
+    plain: dict[str, Any] = {"ends": [], "rewards": []}
+    return Sample(
+        np.array(tokens, np.int32), start, outcome=outcome, logprobs=logprobs, **plain | more
+    )
+
+
+def test_a_sample_counts_as_far_as_it_repeats_the_solution():
+    """From its first own token to the token by which it leaves the solution, or to its end."""
+    one = cases.episode(PROMPT, [A, B, C, A, cases.EOS])
+    leaves, repeats = sample(1, A, B, B, C, outcome=0.25), sample(3, *one.response, outcome=0.5)
+    ends = sample(0, A, B, outcome=0.75)  # as if a budget had cut it
+    found = passing_tokens(one, [leaves, repeats], [ends], 1.0)
+    expected = [(1, B, 0.25, -1.5), (2, B, 0.25, -2.5), (3, A, 0.5, -3.5)]
+    expected += [(4, cases.EOS, 0.5, -4.5), (0, A, 0.75, -0.5), (1, B, 0.75, -1.5)]
+    assert list(zip(*(x.tolist() for x in found[:4]), strict=True)) == expected
+    assert found.is_solution.tolist() == [False] * 4 + [True] * 2
+    assert [len(x) for x in passing_tokens(one, [], [], 1.0)] == [0] * 5
+
+
+def test_returns_are_those_from_each_position():
+    one = cases.episode(PROMPT, [A, B, C, A])
+    drawn = sample(0, A, B, C, C, outcome=1.0, ends=[2, 4], rewards=[0.5, 0.25])
+    assert passing_tokens(one, [drawn], [], 1.0).returns.tolist() == [1.75, 1.75, 1.25, 1.25]
+
+
+def two_solutions() -> Rollout:
+    """Two samples leave the first solution at its third token, alike, and one at its first.
+
+    The second solution has no sample, and the third one, which leaves by its first token.
+    """
+    one, other = cases.episode(PROMPT, [A, B, C], reward=1.0), cases.episode([cases.BOS], [A, B])
+    samples = [sample(0, A, B, B, outcome=0.0), sample(1, A, B, B, outcome=1.0)]
+    samples.append(sample(0, C, A, outcome=0.0))
+    third = passing_tokens(other, [sample(0, B, B, outcome=0.5)], [], 1.0)
+    passing = passing_tokens(one, samples, [], 1.0)
+    return rollout_of(
+        [
+            cases.episode(PROMPT, [A, B, C], reward=1.0, passing=passing),
+            other,
+            cases.episode([cases.BOS], [A, B], passing=third),
+        ]
+    )
+
+
+def test_labels_of_a_batch():
+    """Equal tokens of a position are one label, with the sampler's log-probability."""
+    labels = two_solutions().batch.labels
+    assert labels is not None and not labels.coefficients.any()
+    assert list(labels_by_place(labels)) == [(0, 2, C), (0, 4, B), (2, 1, B)]
+    is_label = labels.position > 0
+    assert labels.old_logprobs[is_label].tolist() == [-0.5, -2.5, -0.5]
+    assert labels.sampler_logprobs is labels.old_logprobs
+
+
+def test_labels_and_advantages_of_all_positions():
+    rollout = two_solutions()
+    advantages = np.where(rollout.batch.mask, np.float32(0.25), np.float32(0))
+    credit = with_labels(Credit(advantages), rollout, config("group"))
+    own = credit.advantages[rollout.batch.mask]
+    # Of the first solution: X = 1, 0, 0 with tokens A, A, C; 1, 0, 1 with B; 1, 0, 1 with C, B, B.
+    expected = [(1 - 0) / 3 + (0 - 0.5) / 3, 0, (1 - 0.5) / 3, 0.25, 0.25, -0.25 / 1, 0.25]
+    np.testing.assert_allclose(own, expected, atol=1e-7)
+    found = labels_by_place(credit.labels)
+    wanted = {(0, 2, C): -0.5 / 3, (0, 4, B): (-1 + 0.5) / 3, (2, 1, B): 0.25}
+    assert found == pytest.approx(wanted)
+
+
+def test_only_trained_positions_have_labels():
+    rollout = two_solutions()
+    cfg = config("group", ppo={"whiten": "none", "minibatch": 2})
+    mask = np.array(rollout.batch.mask)
+    mask[0, 4] = False
+    plain = Credit(np.zeros(mask.shape, np.float32), mask=mask)
+    credit = assigned(with_labels(plain, rollout, cfg), rollout, cfg)
+    assert credit.labels is not None
+    assert list(labels_by_place(credit.labels)) == [(0, 2, C), (2, 1, B)]
+    assert label_metrics(credit, rollout) == {
+        "credit/labels": 2 / 6,
+        "credit/coverage": 3 / 6,
+        "credit/agreement": 3 / 5,
+    }
+    nothing = trained_labels(credit.labels, np.zeros_like(mask))
+    assert not nothing.position.any() and nothing.position.shape[1] <= mask.shape[1] // 4
+
+
+def test_the_scale_is_one_number_without_a_shift():
+    rollout = two_solutions()
+    cfg = config("group", ppo={"whiten": "iteration", "minibatch": 2})
+    plain = with_labels(Credit(np.zeros(rollout.batch.mask.shape, np.float32)), rollout, cfg)
+    assert plain.labels is not None
+    labels = trained_labels(plain.labels, rollout.batch.mask)
+    credit = assigned(plain, rollout, cfg)
+    assert credit.labels is not None
+    square = np.sum(plain.advantages**2) + np.sum(labels.coefficients**2)
+    scale = np.sqrt(square / np.count_nonzero(rollout.batch.mask))
+    np.testing.assert_allclose(credit.advantages * scale, plain.advantages, atol=1e-6)
+    np.testing.assert_allclose(credit.labels.coefficients * scale, labels.coefficients, atol=1e-6)
+    none = scaled(
+        np.zeros((2, 4), np.float32),
+        np.ones((2, 4), bool),
+        labels._replace(coefficients=np.zeros((2, 1), np.float32)),
+    )
+    assert not none[0].any() and not none[1].coefficients.any()
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {"labels": "group", "k": 1},
+    {"labels": "group", "k": 2, "reuse": True},
+    {"labels": "mixed", "k": 1, "reuse": True},
+    {"labels": "mixed", "k": 2, "label_weight": 0.3},
+    {"labels": "blend", "k": 1, "prior": "probe", "reuse": True},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda x: "-".join(map(str, x.values())))
+def test_the_gradient_has_no_bias(setting: dict[str, Any]):
+    """20,000 solutions, in groups of four: no entry is more than 4 standard errors off."""
+    of_credit = ("labels", "label_weight")
+    credit = {"lambda_": 0.5, "baseline_lambda": 0.5}
+    credit |= {name: x for name, x in setting.items() if name in of_credit}
+    values = {name: x for name, x in setting.items() if name not in of_credit}
+    values |= {"positions": "tokens", "every": 2, "max_states": None}
+    cfg, rng = applied(cases.config(values=values, credit=credit)), np.random.default_rng(3)
+    terms = (logit_gradients(CHAIN.episodes(rng, 1250, 4), cfg, rng) for _ in range(4))
+    assert CHAIN.standard_errors_off(terms, group=4) < 4
+
+
+def logit_gradients(episodes: list[Episode], cfg: Any, rng: np.random.Generator) -> np.ndarray:
+    """[episodes, length, 4] each solution's gradient by the logits of the letters at each time.
+
+    A learned value, if the configuration has any, is the mean reward of the problem's other
+    solutions, which the probe's values contain as well.
+    """
+    problems = [(Problem(name, "", ""), [cases.BOS]) for name in {e.problem_id for e in episodes}]
+    engine = vine_cases.FakeEngine(lambda branch, k: ("", "eos"))
+    sampler = Sampler(engine, vine_cases.rewards_of(vine_cases.Task()), cfg, 0)  # pyright: ignore
+    with mock.patch.object(Sampler, "continuations", simulation(CHAIN.draw(rng), [])):
+        rollout = rollout_of(fill_values(sampler, {}, problems, episodes))
+    if cfg.values.prior:
+        groups = np.array([e.reward for e in rollout.episodes]).reshape(-1, 4)
+        others = (groups.sum(axis=1, keepdims=True) - groups) / 3
+        learned = np.repeat(others.reshape(-1, 1), rollout.batch.tokens.shape[1], axis=1)
+        rollout = rollout._replace(values=learned.astype(np.float32), weight=0.6)
+    credit, first = with_labels(step_credit(rollout, cfg), rollout, cfg), 1
+    terms = [
+        term(i, e.response, credit.advantages[i, first : first + len(e.response)])
+        for i, e in enumerate(rollout.episodes)
+    ]
+    labels, tokens = credit.labels, rollout.batch.tokens
+    assert labels is not None
+    row, column = np.nonzero(labels.position)
+    position, token = labels.position[row, column], labels.token[row, column]
+    before = np.where(position > first, tokens[row, position - 1], START)
+    terms.append(Term(row, position - first, before, token, labels.coefficients[row, column]))
+    return CHAIN.logit_gradients(terms, len(rollout.episodes))
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"credit": {"labels": "group"}, "method": "rloo", "values": {"k": 9, "max_states": None}},
+        {"credit": {"labels": "mixed"}, "values": {"budget": "fresh"}},
+        {"credit": {"labels": "blend"}},
+        {"credit": {"labels": "group"}, "ppo": {"gamma": 0.9}},
+        {"credit": {"labels": "group"}, "ppo": {"whiten": "minibatch"}},
+        {"credit": {"labels": "group"}, "ppo": {"loss": "gspo"}},
+    ],
+    ids=str,
+)
+def test_labels_that_cannot_be_are_refused(sections: dict[str, Any]):
+    with refuses("credit.labels"):
+        check_config(cases.config(**sections))

@@ -1,0 +1,221 @@
+"""Labels: a continuation is trained on where it leaves the solution that it continues.
+
+A continuation of a state repeats the solution for some tokens, and then leaves it by another token.
+At every position that it passes, its token is one more draw of the policy, whose logits the update
+of the solution computes anyway. Where it draws the solution's own token, it changes that token's
+coefficient, which is what the advantage is without labels. Where it leaves, its token becomes a
+*label*: a further token that is trained on at this position, with a coefficient of its own.
+
+The samples that count at a solution's positions are the continuations of its own states and, with
+`values.reuse`, the other solutions of the problem and their continuations. `rl/labels.py` has the
+equations. Labels need no sample, and no forward pass, that the values do not need.
+
+In shapes, N is the number of samples at all positions of an episode, or of a batch.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from vinejax.core.settings import Config
+from vinejax.core.shapes import label_width
+from vinejax.core.types import Batch, Episode, Labels, PassingTokens, Rollout
+from vinejax.credit.assign import Credit, before_steps
+from vinejax.credit.samples import Sample, num_shared
+from vinejax.rl.advantages import token_advantages
+from vinejax.rl.by_role import role_outcomes
+from vinejax.rl.labels import blended_coefficients, group_coefficients, mixed_coefficients
+
+TOKEN_BITS = 32  # of a key, which also has a place; token ids are smaller
+
+
+def passing_tokens(
+    episode: Episode, continuations: Sequence[Sample], solutions: Sequence[Sample], gamma: float
+) -> PassingTokens:
+    """The tokens that samples draw at the positions of an episode that they pass.
+
+    A sample counts from its first own token on, as far as it repeats the episode's response, and at
+    the position where it leaves it. `solutions` are other solutions of the problem.
+    """
+    response = np.array(episode.response)
+    positions, tokens, returns, logprobs, is_solution = [], [], [], [], []
+    for number, sample in enumerate([*continuations, *solutions]):
+        end = min(num_shared(sample.tokens, response) + 1, len(sample.tokens), len(response))
+        used = np.arange(sample.start, end)
+        positions.append(used)
+        tokens.append(sample.tokens[sample.start : end])
+        returns.append(_returns_from(sample, used, gamma))
+        logprobs.append(np.array(sample.logprobs[: len(used)], np.float32))
+        is_solution.append(np.full(len(used), number >= len(continuations)))
+    if not positions:
+        nothing = np.zeros(0, np.int64)
+        return PassingTokens(nothing, nothing, np.zeros(0), np.zeros(0, np.float32), nothing > 0)
+    return PassingTokens(*map(np.concatenate, (positions, tokens, returns, logprobs, is_solution)))
+
+
+def _returns_from(sample: Sample, used: np.ndarray, gamma: float) -> np.ndarray:
+    """f64: the return of the sample from the state after each number of tokens in `used`."""
+    if not sample.ends:
+        return np.full(len(used), sample.outcome, np.float64)
+    return np.array([sample.return_from(int(n), gamma) for n in used], np.float64)
+
+
+class BatchTokens(NamedTuple):
+    """The `PassingTokens` of all episodes of a batch, at positions that the policy drew."""
+
+    place: np.ndarray  # i64[N] index of the position in the flattened batch [B, T]
+    token: np.ndarray  # i64[N]
+    returns: np.ndarray  # f64[N]
+    logprobs: np.ndarray  # f32[N]
+    is_solution: np.ndarray  # bool[N]
+
+    @property
+    def key(self) -> np.ndarray:
+        """i64[N]: a number for each pair of place and token, which orders pairs by place."""
+        return (self.place << TOKEN_BITS) | self.token
+
+
+def label_keys(labels: Labels, length: int) -> np.ndarray:
+    """i64[L]: `BatchTokens.key` of each label in rows of `length` tokens, row by row."""
+    row, column = np.nonzero(labels.position)
+    place = row * length + labels.position[row, column]
+    return (place << TOKEN_BITS) | labels.token[row, column]
+
+
+def batch_tokens(batch: Batch, episodes: Sequence[Episode]) -> BatchTokens:
+    """The tokens of samples at the positions of a batch, whose row i is the episode i."""
+    length = batch.tokens.shape[1]
+    found = [episode.passing for episode in episodes]
+    passing = PassingTokens(*map(np.concatenate, zip(*filter(None, found), strict=True)))
+    first = [i * length + len(episode.prompt) for i, episode in enumerate(episodes)]
+    place = np.repeat(first, [len(x.position) if x else 0 for x in found]) + passing.position
+    is_drawn = np.asarray(batch.mask).reshape(-1)[place]
+    return BatchTokens(place[is_drawn], *(x[is_drawn] for x in passing[1:]))
+
+
+def batch_labels(batch: Batch, episodes: Sequence[Episode]) -> Labels:
+    """The labels of a batch, whose row i is the episode i, with coefficients of 0.
+
+    Their old log-probabilities are those of the sampler.
+    """
+    drawn = batch_tokens(batch, episodes)
+    is_label = drawn.token != np.asarray(batch.tokens).reshape(-1)[drawn.place]
+    keys, logprobs = drawn.key[is_label], drawn.logprobs[is_label]
+    keys, chosen = np.unique(keys, return_index=True)
+    rows = LabelRows.of(batch, keys)
+    old = rows.array(logprobs[chosen], np.float32)
+    return rows.labels._replace(old_logprobs=old, sampler_logprobs=old)
+
+
+class LabelRows(NamedTuple):
+    """Labels [B, N] of a batch with the given keys, and the place of each key among them."""
+
+    labels: Labels  # with zeros as coefficients and log-probabilities
+    row: np.ndarray  # i64[L]
+    column: np.ndarray  # i64[L]
+
+    @classmethod
+    def of(cls, batch: Batch, keys: np.ndarray) -> "LabelRows":
+        """`keys`, i64[L], are `BatchTokens.key` of different labels, in increasing order."""
+        (rows, length), places = batch.tokens.shape, keys >> TOKEN_BITS
+        row = places // length
+        count = np.bincount(row, minlength=rows)
+        column = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+        shape = (rows, label_width(int(count.max(initial=0)), length))
+        zeros = np.zeros(shape, np.float32)
+        found = cls(Labels(np.zeros(shape, np.int32), zeros, zeros, zeros), row, column)
+        position = found.array(places % length, np.int32)
+        token = found.array(keys & ((1 << TOKEN_BITS) - 1), np.int32)
+        return found._replace(labels=Labels(position, token, zeros, zeros))
+
+    def array(self, x: np.ndarray, dtype: type[np.generic]) -> np.ndarray:
+        """[B, N]: one number of `x` for each label, and 0 at padding."""
+        result = np.zeros(self.labels.position.shape, dtype)
+        result[self.row, self.column] = x
+        return result
+
+
+def with_labels(credit: Credit, rollout: Rollout, cfg: Config) -> Credit:
+    """The credit with coefficients of labels, and of the own tokens that samples pass.
+
+    `credit` has A_t of `rl/labels.py` as advantages. They remain where no sample passes.
+    """
+    batch, labels = rollout.batch, rollout.batch.labels
+    assert labels is not None, "`stages.scored` gives the batch its labels"
+    drawn = batch_tokens(batch, rollout.episodes)
+    covered, position = np.unique(drawn.place, return_inverse=True)
+    own, coefficients = _coefficients(credit, rollout, drawn, covered, position, cfg)
+    keys, number = np.unique(drawn.key, return_inverse=True)
+    sums = np.bincount(number, coefficients, len(keys))
+    advantages = np.float64(credit.advantages).reshape(-1)
+    advantages[covered] = own
+    own_keys = (covered << TOKEN_BITS) | np.asarray(batch.tokens).reshape(-1)[covered]
+    is_drawn = np.isin(own_keys, keys)
+    advantages[covered[is_drawn]] += sums[np.searchsorted(keys, own_keys[is_drawn])]
+    of_labels = np.zeros(labels.token.shape, np.float32)
+    wanted = label_keys(labels, batch.tokens.shape[1])
+    of_labels[labels.position > 0] = sums[np.searchsorted(keys, wanted)]
+    return credit._replace(
+        advantages=advantages.astype(np.float32).reshape(batch.tokens.shape),
+        labels=labels._replace(coefficients=of_labels),
+    )
+
+
+def _coefficients(
+    credit: Credit,
+    rollout: Rollout,
+    drawn: BatchTokens,
+    covered: np.ndarray,
+    position: np.ndarray,
+    cfg: Config,
+) -> tuple[np.ndarray, np.ndarray]:
+    """(f64[P], f64[N]): coefficients of own tokens at the places `covered`, and of the samples.
+
+    `position`, i64[N], is the index in `covered` of each sample's place.
+    """
+    steps, kind, weight = rollout.steps, cfg.credit.labels, cfg.credit.label_weight
+    by_step = role_outcomes(
+        steps.values,
+        steps.rewards,
+        steps.is_step,
+        steps.counts > 0,
+        cfg.credit.lambda_,
+        cfg.ppo.gamma,
+    )
+
+    def at_covered(of_steps: np.ndarray) -> np.ndarray:
+        of_tokens = np.asarray(token_advantages(of_steps, steps.step_ids))
+        return of_tokens.reshape(-1)[covered].astype(np.float64)
+
+    outcomes = at_covered(np.asarray(by_step))
+    if kind == "group":
+        return group_coefficients(outcomes, drawn.returns, position)
+    plain = np.float64(credit.advantages).reshape(-1)[covered]
+    if kind == "mixed":
+        return mixed_coefficients(plain, outcomes, drawn.returns, position, weight)
+    assert rollout.values is not None, "'blend' needs a learned value"
+    learned = at_covered(before_steps(rollout.values, steps))
+    return blended_coefficients(
+        plain, outcomes, drawn.returns, position, weight, learned, drawn.is_solution
+    )
+
+
+def label_metrics(credit: Credit, rollout: Rollout) -> dict[str, float]:
+    """Metrics of the labels that are trained on.
+
+    `credit/labels`: their number per trained token. `credit/coverage`: the share of trained tokens
+    at whose position a sample passes. `credit/agreement`: the share of the samples at these
+    positions that draw the solution's own token.
+    """
+    assert credit.labels is not None and credit.mask is not None
+    mask = np.asarray(credit.mask).reshape(-1)
+    drawn = batch_tokens(rollout.batch, rollout.episodes)
+    place, token = (x[mask[drawn.place]] for x in drawn[:2])
+    trained = max(np.count_nonzero(mask), 1)
+    is_own = token == np.asarray(rollout.batch.tokens).reshape(-1)[place]
+    return {
+        "credit/labels": np.count_nonzero(credit.labels.position) / trained,
+        "credit/coverage": len(np.unique(place)) / trained,
+        "credit/agreement": float(is_own.mean()) if len(is_own) else 1.0,
+    }
