@@ -213,13 +213,6 @@ def chunked_gradient(
         _OfPosition(saved.normaliser, saved.entropy, g_of_position, by_entropy),
     )
 
-    def by_products(products: jax.Array, at: _OfPosition, by_own: jax.Array) -> jax.Array:
-        z, pull_back = jax.vjp(output.logits, products)
-        log_p = z - at.normaliser
-        by_z = -jnp.exp(log_p) * (at.g + at.h * (log_p + at.entropy))
-        by_z += by_own
-        return pull_back(by_z)[0].astype(x.dtype)
-
     def step(
         first: Column, size: int, sums: tuple[jax.Array, jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
@@ -227,14 +220,14 @@ def chunked_gradient(
         columns = _columns_of(table, first, size, output)
         products = _products(x, columns, output)
         is_own = _is_token_column(tokens, first, size)
-        by_r = by_products(products, of_position, jnp.where(is_own, g, 0.0))
+        by_r = of_position.by_products(products, jnp.where(is_own, g, 0.0), output)
+        by_r = by_r.astype(x.dtype)
         if labels is not None and by_labels is not None:
             place, column = _label_columns(labels, first, size)
             at_labels = jax.tree.map(lambda y: y[place, 0], of_position)
-            by_label = by_products(
-                products.at[place, column].get(mode="clip"), at_labels, by_labels
-            )
-            by_r = by_r.at[place, column].set(by_label, mode="drop")
+            of_labels = products.at[place, column].get(mode="clip")
+            by_label = at_labels.by_products(of_labels, by_labels, output)
+            by_r = by_r.at[place, column].set(by_label.astype(x.dtype), mode="drop")
         by_x += _einsum(f"tv,{output.letters}->td", by_r, columns)
         by_columns = _einsum(f"tv,td->{output.letters}", by_r, x).astype(table.dtype)
         by_table = lax.dynamic_update_slice_in_dim(
@@ -248,12 +241,22 @@ def chunked_gradient(
 
 
 class _OfPosition(NamedTuple):
-    """The numbers of a position that the backward pass needs for each of its tokens, [T, 1]."""
+    """The numbers of a position that the backward pass needs for each token of the vocabulary."""
 
     normaliser: jax.Array  # L
     entropy: jax.Array  # H
     g: jax.Array  # sum of the gradients for the log-probabilities of y and of the labels
     h: jax.Array
+
+    def by_products(
+        self, products: jax.Array, by_token: jax.Array, output: OutputLayer
+    ) -> jax.Array:
+        """∂r_v for products r_v. `by_token` is the gradient for log p_v itself, mostly 0."""
+        z, pull_back = jax.vjp(output.logits, products)
+        log_p = z - self.normaliser
+        by_z = -jnp.exp(log_p) * (self.g + self.h * (log_p + self.entropy))
+        by_z += by_token
+        return pull_back(by_z)[0]
 
 
 # --- sums over columns
