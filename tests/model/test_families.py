@@ -288,6 +288,34 @@ def test_rope_by_length_ends_the_context_where_it_would_change(scaling):
         apply(short, params, np.zeros((1, 513), np.int32))
 
 
+@pytest.mark.parametrize(
+    "fields, scaling, context",
+    [
+        ({}, dict(factor=4.0, original_max_position_embeddings=2048), 8192),
+        ({}, dict(factor=4.0), 8192),
+        ({}, dict(factor=4.0, original_max_position_embeddings=1024), 4096),
+        ({}, dict(factor=1.5, original_max_position_embeddings=2047), 3070),
+        ({}, dict(factor=4.0, original_max_position_embeddings=512), 2048),
+        ({}, dict(factor=2.0, original_max_position_embeddings=512), 2048),
+        (dict(original_max_position_embeddings=1024), dict(factor=4.0), 4096),
+    ],
+)
+def test_yarn_extends_the_original_context(fields, scaling, context):
+    """Where max_position_embeddings, here 2048, is the original context or not much above it."""
+    for kind in ("type", "rope_type"):
+        cfg = parse_config(LLAMA | fields | dict(rope_scaling={kind: "yarn"} | scaling))
+        assert cfg.context == context
+        written = config_json(cfg, "float32")
+        assert parse_config(written) == cfg and written["max_position_embeddings"] == context
+
+
+@pytest.mark.parametrize("kind", ["linear", "llama3"])
+def test_other_ropes_leave_the_context_as_it_is_written(kind):
+    more = dict(low_freq_factor=1.0, high_freq_factor=4.0) if kind == "llama3" else {}
+    rope = dict(rope_type=kind, factor=4.0) | more
+    assert parse_config(LLAMA | dict(rope_scaling=rope)).context == 2048
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     (LLAMA | dict(model_type="mixtral"), "model_type = 'mixtral' is not supported"),
     (LLAMA | dict(model_type="gemma3"), "model_type = 'gemma3' is not supported"),
@@ -402,6 +430,22 @@ def test_smollm2_loads(layers, width, heads, kv_heads, ffn, theta, parameters):
 def test_fields_are_harmless_by_their_names(field):
     for value in (True, 3, 0.5, "x", {"a": 1}):
         assert parse_config(LLAMA | {field: value}) == parse_config(LLAMA)
+
+
+def test_bookkeeping_of_transformers_is_accepted():
+    """All settings of generation and of training, and what tools for tokenizers and hubs write."""
+    from transformers import GenerationConfig, PretrainedConfig, TrainingArguments
+
+    names = {field.name for field in dataclasses.fields(TrainingArguments)}
+    names |= GenerationConfig().to_dict().keys() | PretrainedConfig().to_dict().keys()
+    names |= {"model_max_length", "padding_side", "base_model_name_or_path", "tags", "min_p"}
+    assert "neftune_noise_alpha" in names and len(names) > 150
+    names -= {"is_encoder_decoder", "architectures", "model_type"}
+    for value in (True, 5.0, "x", {"a": 1}):
+        fields = dict.fromkeys(names - LLAMA.keys(), value)
+        assert parse_config(LLAMA | fields) == parse_config(LLAMA)
+    with pytest.raises(ModelError, match="is_encoder_decoder = True is not supported"):
+        parse_config(LLAMA | {"is_encoder_decoder": True})
 
 
 def test_fields_that_are_off_or_harmless_are_accepted():

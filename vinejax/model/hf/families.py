@@ -100,6 +100,8 @@ def parse_config(raw: dict[str, Any], file: str = "config.json") -> DecoderConfi
         raise ModelError(f"{file}: {part} is not supported for {name}, only 1.0")
     if rope.rope_type in BY_LENGTH:
         context = min(context, rope.original_max_position_embeddings)
+    elif rope.rope_type == "yarn":  # in many files max_position_embeddings is the original context
+        context = max(context, int(rope.factor * rope.original_max_position_embeddings))
     attention_bias = "attention_bias" in family.biases and read.flag("attention_bias")
     cfg = DecoderConfig(
         vocab_size=read.size("vocab_size"),

@@ -4,6 +4,8 @@ A field raises an error if it is set (not None, False or empty), was not read, a
 be harmless. So no property of a checkpoint is ignored.
 """
 
+import dataclasses
+import functools
 import re
 from collections.abc import Container
 from typing import Any, Never
@@ -34,8 +36,26 @@ HARMLESS = frozenset(
     repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size
     bad_words_ids num_return_sequences remove_invalid_values exponential_decay_length_penalty
     suppress_tokens begin_suppress_tokens sliding_window_size max_sequence_length
+    max_seq_length max_seq_len seq_length model_max_length padding_side truncation_side
+    bos_token eos_token pad_token unk_token additional_special_tokens chat_template
+    is_decoder add_cross_attention tie_encoder_decoder loss_type num_logits_to_keep logits_to_keep
+    use_flash_attn use_flash_attention use_flash_attention_2 adapters
+    base_model_name_or_path model_name model_name_or_path
+    library_name pipeline_tag license language languages tags
     """.split()
 )
+
+
+@functools.cache
+def names_in_transformers() -> frozenset[str]:
+    """The names of transformers' settings of generation and of training.
+
+    Tools copy them into config.json, and no forward pass reads them.
+    """
+    from transformers import GenerationConfig, TrainingArguments  # takes seconds to import
+
+    training = {field.name for field in dataclasses.fields(TrainingArguments)}
+    return frozenset(training | GenerationConfig().to_dict().keys())
 
 
 class FieldReader:
@@ -88,9 +108,12 @@ class FieldReader:
     def refuse_the_rest(self, harmless: Container[str]) -> None:
         """Raise ModelError for the first field that is set, was not read and is not harmless.
 
-        A field is harmless if it is in `harmless` or matches `HARMLESS_NAMES`.
+        A field is harmless if it is in `harmless`, matches `HARMLESS_NAMES`, or is one of
+        `names_in_transformers`.
         """
         for field in sorted(self.raw.keys() - self.seen):
             is_harmless = field in harmless or HARMLESS_NAMES.fullmatch(field)
-            if not is_harmless and self.raw[field] not in (None, False, "", [], {}):
+            if is_harmless or self.raw[field] in (None, False, "", [], {}):
+                continue
+            if field not in names_in_transformers():
                 self.fail(field, "is not supported, and must not be ignored: it may change results")
