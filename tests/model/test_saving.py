@@ -1,5 +1,6 @@
 """The files that `save_pretrained` writes, replaces, and leaves as they are."""
 
+import dataclasses
 import json
 import pathlib
 from typing import Any
@@ -74,6 +75,26 @@ def test_generation_config_is_carried_along(tiny, tmp_path):
     assert (tmp_path / "again" / "generation_config.json").read_text() == text
     save_pretrained(tmp_path / "again", *tiny)
     assert not (tmp_path / "again" / "generation_config.json").exists()
+
+
+@pytest.mark.parametrize(
+    "text, stops, expected",
+    [
+        ("", (), None),
+        ("", (1,), None),
+        ("", (4,), {"bos_token_id": None, "eos_token_id": [1, 4]}),
+        ('{"temperature": 0.6}', (), {"temperature": 0.6, "eos_token_id": [1]}),
+        ('{"eos_token_id": 3}', (), {"eos_token_id": [1, 3]}),
+        ('{"eos_token_id": [3, 1]}', (3,), {"eos_token_id": [3, 1]}),
+        ('{"eos_token_id": [3, 1]}', (4,), {"eos_token_id": [1, 3, 4]}),
+    ],
+)
+def test_generation_config_has_all_ids_that_end_a_text(tiny, tmp_path, text, stops, expected):
+    """transformers reads no other ids where the file has some."""
+    model = dataclasses.replace(tiny.decoder, generation_config=text)
+    save_pretrained(tmp_path, model, tiny.params, tiny.tokenizer, stop_ids=stops)
+    file = tmp_path / "generation_config.json"
+    assert (json.loads(file.read_text()) if file.exists() else None) == expected
 
 
 # --- what cannot be saved changes nothing ---

@@ -55,6 +55,13 @@ def edit_json(file: pathlib.Path, **fields: Any) -> None:
     file.write_text(json.dumps({k: v for k, v in raw.items() if v is not None}))
 
 
+def renumber_token(folder: pathlib.Path, token: str, number: int) -> None:
+    raw = json.loads((folder / "tokenizer.json").read_text())
+    assert token in raw["model"]["vocab"]
+    raw["model"]["vocab"][token] = number
+    (folder / "tokenizer.json").write_text(json.dumps(raw))
+
+
 def edit_tensors(folder: pathlib.Path, **changes: np.ndarray | None) -> None:
     file = folder / "model.safetensors"
     tensors = {**load_file(file), **changes}
@@ -245,7 +252,15 @@ DAMAGE: dict[str, tuple[Any, str]] = {
     ),
     "an id outside": (
         lambda f: edit_json(f / "config.json", eos_token_id=[1, 20]),
-        "eos_token_id = 20 is outside vocab_size = 20",
+        "/config.json: eos_token_id = 20 is outside vocab_size = 20",
+    ),
+    "an id of generation outside": (
+        lambda f: (f / "generation_config.json").write_text('{"eos_token_id": [1, -1, 20]}'),
+        "/generation_config.json: eos_token_id = -1 is outside vocab_size = 20",
+    ),
+    "a token with an id outside": (
+        lambda f: renumber_token(f, "=", 99),
+        "/tokenizer.json: token '=' has id 99, the model only 20 tokens",
     ),
     "no EOS": (
         lambda f: (

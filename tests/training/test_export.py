@@ -1,6 +1,7 @@
 """Tests `--mode=export`: the checkpoint it takes, and that it writes the policy itself."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import jax
@@ -9,9 +10,11 @@ import pytest
 from helpers import loop_cases as cases
 from helpers.model_oracles import Model
 from helpers.paths import CONFIGS
+from helpers.tokenizer_cases import load
 
 from vinejax.core.errors import ConfigError, ModelError, WorkdirError
 from vinejax.core.settings import Config, ModelConfig, SampleConfig
+from vinejax.core.text import special_tokens
 from vinejax.core.types import RunState, TrainState
 from vinejax.engine.branches import Branch
 from vinejax.engine.engine import Engine
@@ -20,7 +23,7 @@ from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.workdir import check_workdir, record_run
 from vinejax.tasks.arithmetic import Arithmetic
 from vinejax.tasks.prompts import encode_prompt
-from vinejax.training.export import export_run
+from vinejax.training.export import export_run, stop_ids
 from vinejax.training.start_weights import model_folder
 from vinejax.training.startup import open_session
 
@@ -58,6 +61,38 @@ def test_without_a_best_the_newest_is_exported(run, tiny, capsys):
     assert model.cfg == dataclasses.replace(tiny.decoder.cfg, eos_ids=(1, 5))
     assert (folder / "generation_config.json").read_text() == '{"eos_token_id": [1, 5]}'
     assert tokenizer.get_vocab() == tiny.tokenizer.get_vocab()
+
+
+def test_an_export_ends_responses_where_the_run_did(run, tiny):
+    """At stop ids and one-token stop strings, besides all EOS ids; other strings have no token."""
+    cfg, workdir = run
+    text = tiny.tokenizer.convert_ids_to_tokens(7)
+    stops = SampleConfig(stop=(text, f"{text}{text}", "\N{SNOWMAN}"), stop_ids=(9,))
+    assert stop_ids(stops, tiny.tokenizer) == {7, 9}
+    cfg = dataclasses.replace(cfg, sample=stops)
+    record_run(cfg, check_workdir(cfg, other := workdir.parent / "other"))
+    (workdir / "checkpoints").rename(other / "checkpoints")
+    folder = export_run(cfg, other)
+    generation = json.loads((folder / "generation_config.json").read_text())
+    assert generation == {"eos_token_id": [1, 5, 7, 9]}
+    assert json.loads((folder / "config.json").read_text())["eos_token_id"] == [1, 5]
+    assert load_pretrained(folder)[0].cfg.eos_ids == (1, 5, 7, 9)
+
+
+@pytest.mark.parametrize(
+    "name, text, number",
+    [
+        ("minimind_6400", "<|im_end|>", None),
+        ("gpt2", "\n", 198),
+        ("gpt2", "\n\nQ", None),
+        ("mistral_7b_v1", "\n", 13),
+    ],
+)
+def test_stop_strings_of_one_token(name: str, text: str, number: int | None):
+    tokenizer = load(name)
+    special = special_tokens(tokenizer).get(text)
+    expected = {special, number} - {None}
+    assert stop_ids(SampleConfig(stop=(text,)), tokenizer) == expected
 
 
 def test_the_best_is_exported_unless_the_last_is_asked_for(run, tiny):

@@ -6,7 +6,8 @@ import os
 from etils import epath
 
 from vinejax.core.errors import WorkdirError
-from vinejax.core.settings import Config
+from vinejax.core.settings import Config, SampleConfig
+from vinejax.core.text import Tokenizer, special_tokens, token_text
 from vinejax.methods.compose import method_of
 from vinejax.methods.stages import HIDDEN
 from vinejax.model.hf.peft import save_adapters
@@ -16,6 +17,7 @@ from vinejax.runtime.checkpoint import Checkpoints, find_policy, find_trained
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.workdir import check_workdir
+from vinejax.tasks.prompts import encode_within
 from vinejax.training.start_weights import WARM_UP, Trained, load_trained, load_weights
 
 FOLDER, ADAPTERS, REWARD_MODEL = "export", "adapters", "reward_model"  # folders of the workdir
@@ -26,7 +28,8 @@ def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> ep
 
     `policy` 'last' is the newest checkpoint. 'best' is the checkpoint with the best validation
     accuracy or, if no checkpoint was better than the start, the newest. Architecture and tokenizer
-    are those of the model that the run started from. Adapters are merged into the weights, and also
+    are those of the model that the run started from. Its generation_config.json has the ids at
+    which the run's responses ended (`stop_ids`). Adapters are merged into the weights, and also
     written separately, for PEFT, to `<workdir>/adapters`. The newest checkpoint's critic or probe
     is written to `<workdir>/reward_model` (`save_reward_model`).
 
@@ -37,7 +40,13 @@ def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> ep
     if checkpoint is None:
         raise WorkdirError(f"{workdir}: holds no checkpoint to export; --mode=train makes one")
     trained = load_trained(workdir, workdir / checkpoint[0], make_mesh(cfg.mesh))
-    save_pretrained(workdir / FOLDER, trained.model, trained.params, trained.tokenizer)
+    save_pretrained(
+        workdir / FOLDER,
+        trained.model,
+        trained.params,
+        trained.tokenizer,
+        stop_ids=stop_ids(cfg.sample, trained.tokenizer),
+    )
     folders = [workdir / FOLDER]
     if trained.adapters is not None:
         start = _start(trained, workdir)
@@ -50,6 +59,20 @@ def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> ep
         print(f"the values of {source} are now in {workdir / REWARD_MODEL}")
     barrier("the end")
     return workdir / FOLDER
+
+
+def stop_ids(sample: SampleConfig, tokenizer: Tokenizer) -> set[int]:
+    """The single tokens at which a run with these settings ended a response, beside EOS.
+
+    They are those of `sample.stop_ids`, and the stop strings that are one token.
+    """
+    special, text_of = special_tokens(tokenizer), token_text(tokenizer)
+    ids = {*sample.stop_ids, *(special[text] for text in sample.stop if text in special)}
+    for text in sample.stop:
+        tokens = encode_within(tokenizer, text)
+        if len(tokens) == 1 and text_of(tokens[0]) == text:  # not the id of an unknown character
+            ids.add(tokens[0])
+    return ids
 
 
 def _start(trained: Trained, workdir: epath.Path) -> str:

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import tempfile
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import jax
@@ -75,6 +76,10 @@ def load_model(folder: epath.Path) -> tuple[Decoder, Tokenizer]:
         raise ModelError(
             f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model only {cfg.vocab_size}"
         )
+    vocab = tokenizer.get_vocab()
+    if vocab and vocab[last := max(vocab, key=vocab.__getitem__)] >= cfg.vocab_size:
+        message = f"token {last!r} has id {vocab[last]}, the model only {cfg.vocab_size} tokens"
+        raise ModelError(f"{folder / 'tokenizer.json'}: {message}")
     if not cfg.eos_ids and tokenizer.eos_token_id is None:
         places = f"config.json, {GENERATION} or tokenizer_config.json"
         raise ModelError(f"{folder}: no EOS token in {places}, so no response could end")
@@ -91,15 +96,16 @@ def read_config(folder: epath.Path) -> tuple[DecoderConfig, str]:
     if not file.exists():
         raise ModelError(f"{file} is missing: not a Hugging Face model folder")
     cfg = parse_config(read_json(file), os.fspath(file))
-    ids = set(cfg.eos_ids)
-    text = ""
+    ids_of, text = {file: cfg.eos_ids}, ""
     if generation.exists():
         text = generation.read_text()
-        ids |= set(eos_ids(FieldReader(os.fspath(generation), read_json(generation))))
-    for i in ids:
-        if not 0 <= i < cfg.vocab_size:
-            raise ModelError(f"{file}: eos_token_id = {i} is outside vocab_size = {cfg.vocab_size}")
-    return dataclasses.replace(cfg, eos_ids=tuple(sorted(ids))), text
+        ids_of[generation] = eos_ids(FieldReader(os.fspath(generation), read_json(generation)))
+    for source, ids in ids_of.items():
+        for i in ids:
+            if not 0 <= i < cfg.vocab_size:
+                message = f"eos_token_id = {i} is outside vocab_size = {cfg.vocab_size}"
+                raise ModelError(f"{source}: {message}")
+    return dataclasses.replace(cfg, eos_ids=tuple(sorted(set().union(*ids_of.values())))), text
 
 
 def load_tokenizer(folder: epath.PathLike) -> Tokenizer:
@@ -246,12 +252,14 @@ def save_pretrained(
     tokenizer: Tokenizer,
     dtype: str | None = None,
     max_shard_bytes: int = MAX_SHARD_BYTES,
+    stop_ids: Collection[int] = (),
 ) -> None:
     """Write a folder that transformers and `load_pretrained` can load.
 
     `dtype` is the dtype of the written weights; None: the dtype of `params`. Weights of more than
     `max_shard_bytes` become several files with an index. The EOS ids include the EOS of the
-    tokenizer, at which sampling ends.
+    tokenizer, at which sampling ends. In generation_config.json they also include `stop_ids`,
+    further ids at which generation with the written model ends.
 
     Every process of a run must call the function, and the first process writes. The function
     removes an earlier model from the folder only when the new weights are complete. Before it
@@ -270,8 +278,26 @@ def save_pretrained(
     cfg = dataclasses.replace(model.cfg, eos_ids=tuple(sorted(ends)))
     config = config_json(cfg, jnp.dtype(dtype or params["embed"].dtype).name)
     new_tensors = _new_tensors(model, params, dtype)
-    generation = model.generation_config
+    generation = _generation_config(model, ends, stop_ids)
     _write_folder(folder, config, new_tensors, generation, tokenizer, max_shard_bytes)
+
+
+def _generation_config(model: Decoder, ends: Collection[int], stop_ids: Collection[int]) -> str:
+    """The text of generation_config.json, or '' for no file.
+
+    The text is that of the model's own file, unless this file lacks an id of `ends` or `stop_ids`,
+    because transformers stops at the ids of this file alone. Without a file, config.json has `ends`
+    and a file is only written for `stop_ids`.
+    """
+    text = model.generation_config
+    if not text and set(stop_ids) <= set(ends):
+        return ""
+    fields: dict[str, Any] = json.loads(text) if text else {"bos_token_id": model.cfg.bos_id}
+    there = set(eos_ids(FieldReader(GENERATION, fields)))
+    if {*ends, *stop_ids} <= there:
+        return text
+    fields["eos_token_id"] = sorted({*there, *ends, *stop_ids})
+    return json.dumps(fields, indent=2) + "\n"
 
 
 def _write_folder(
