@@ -7,7 +7,10 @@ when somebody asks for that name. Without the two packages only the core's own n
 
 import functools
 import importlib
+import sys
 from collections.abc import Mapping
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Literal
 
@@ -36,6 +39,32 @@ def contributed_module(kind: Kind, name: str) -> ModuleType | None:
     """The module that a contributed name stands for; None if no accessory adds `name`."""
     path = contributed(kind).get(name)
     return _module(path) if path else None
+
+
+class TaskFinder(MetaPathFinder, Loader):
+    """Imports contributed tasks by the names that they have as values of `data.task`.
+
+    `import vinejax.tasks.textarena` gives the very module that accessories have for the name.
+    """
+
+    @classmethod
+    def install(cls) -> None:
+        """Adds a finder to those of Python, once."""
+        if not any(isinstance(finder, cls) for finder in sys.meta_path):
+            sys.meta_path.append(cls())
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> Any:
+        return ModuleSpec(fullname, self) if fullname in contributed("TASKS") else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = importlib.import_module(contributed("TASKS")[spec.name])
+        spec.loader_state = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Gives the module, which has been executed, its own specification back."""
+        assert module.__spec__ is not None
+        module.__spec__ = module.__spec__.loader_state
 
 
 def contributed_class(kind: Kind, name: str) -> Any:
