@@ -1,9 +1,17 @@
 """The search for stop strings in a continuation, against a loop over its tokens."""
 
 import numpy as np
+import pytest
 from helpers import loop_cases as cases
 
-from vinejax.core.text import cut_at_stop, decode, tail
+from vinejax.core.text import (
+    cut_at_stop,
+    decode,
+    ends_in_thinking,
+    tail,
+    without_escapes,
+    without_thinking,
+)
 
 SYMBOLS = "12+=\n"
 
@@ -42,3 +50,64 @@ def test_a_stop_string_is_found_where_a_loop_finds_it():
 def test_the_tail_is_as_long_as_a_stop_string_may_have_begun():
     assert tail("1+2=3", ("=3\n", "\n")) == "=3" and tail("1", ("=3\n",)) == "1"
     assert tail("1+2", ()) == "" and tail("1\ufffd", ("ab",)) == "1"
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("fold", "fold"),
+        (" fold\n", " fold\n"),
+        ("<think>raise?</think> fold\n", "fold\n"),
+        ("<think>\n\n</think>\n\nfold", "fold"),
+        ("<THINKING>raise?</THINKING>fold", "fold"),
+        ("◁think▷raise?◁/think▷fold", "fold"),
+        ("raise?</think>fold", "fold"),
+        ("raise? call?</think><think>no</think>fold", "fold"),
+        ("fold <think>or raise?</think> now", "fold  now"),
+        ("<think>a<think>b</think>fold", "fold"),
+        ("<think>a</think>b</think>fold", "fold"),
+        ("<think>raise", ""),
+        ("fold<think>raise", "fold"),
+        ("<think>a</think>fold<think>", "fold"),
+        ("x < y, a thought > b", "x < y, a thought > b"),
+        ("", ""),
+    ],
+)
+def test_thinking_is_no_part_of_what_is_said(text: str, said: str):
+    assert without_thinking(text) == said
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("raise?</think>\nfold", "fold"),
+        ("raise?", ""),
+        ("", ""),
+        ("<think>raise?</think>fold", "fold"),
+        ("</think>fold", "fold"),
+    ],
+)
+def test_thinking_may_begin_before_a_text(text: str, said: str):
+    assert without_thinking(text, is_thinking=True) == said
+
+
+def test_a_prompt_may_end_in_thinking():
+    assert ends_in_thinking("a:<think>\n") and ends_in_thinking("<think></think> <Thought>")
+    for text in ("", "a:", "<think>\n\n</think>\n\n", "think in <think> and </think>", "<think> a"):
+        assert not ends_in_thinking(text)
+
+
+@pytest.mark.parametrize(
+    "text, plain",
+    [
+        ("\x1b[31mred\x1b[0m, \x1b[1;38;5;12mblue\x1b[m", "red, blue"),
+        ("\x1b[2J\x1b[H\x1b[?25lup\x1b[K\n", "up\n"),
+        ("\x9b4mline\x9b24m", "line"),
+        ("\x1b]0;title\x07a\x1b]8;;http://x\x1b\\b\x1b]8;;\x1b\\", "ab"),
+        ("\x1b(Ba\x1b7b\x1bMc\x1b", "abc"),
+        ("\x1b]never ended\nnext", "\nnext"),
+        ("[31m is no code, \t nor is\r this", "[31m is no code, \t nor is\r this"),
+    ],
+)
+def test_escape_codes_are_left_out(text: str, plain: str):
+    assert without_escapes(text) == plain

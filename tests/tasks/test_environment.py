@@ -17,7 +17,7 @@ from vinejax.methods.known import find_method
 from vinejax.tasks.arithmetic import Arithmetic
 from vinejax.tasks.base import load_task
 from vinejax.tasks.doors import MOVES, Doors, DoorsTask
-from vinejax.tasks.environment import Observation, TurnTask
+from vinejax.tasks.environment import EnvRules, EnvStart, Observation, TurnTask, start_environment
 from vinejax.tasks.prompts import ChatTurns, encode_prompt, encode_within
 
 RELEASED = threading.Event()
@@ -301,3 +301,91 @@ def test_a_chat_with_an_environment(monkeypatch: pytest.MonkeyPatch):
             answer = said.partition("\na:")[2]
             assert answer.removesuffix("<eos>") == turn.action
             assert answer.endswith("<eos>") == (turn is not episode.turns[-1])
+
+
+class Listener:
+    """Records what it hears; its texts are coloured, and it asks for a thought on request."""
+
+    def __init__(self, heard: list[str]):
+        self.heard = heard
+
+    def reset(self, problem: Any, seed: int) -> str:
+        return "\x1b[31mq\x1b[0m\n"
+
+    def step(self, action: str) -> Observation:
+        self.heard.append(action)
+        return Observation("<think>" if "more" in action else "\x1b[1mok\n", done="e" == action)
+
+
+class Listening(DoorsTask):
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def env(self) -> Any:
+        return Listener(self.heard)
+
+
+@pytest.mark.parametrize(
+    "after, turns, expected",
+    [
+        ("", ["<think>no</think>a", "b", "<think>c"], ["a", "b", ""]),
+        ("a:<think>\n", ["no</think>a", "b", "<think>c</think> d"], ["a", "", "d"]),
+        ("a:<think>\n</think>", ["a", "<think>", "b"], ["a", "", "b"]),
+        ("", ["more", "no</think>b", "c"], ["more", "b", "c"]),
+        ("", ["more", "no", "more", "no"], ["more", "", "more", ""]),
+    ],
+)
+def test_an_environment_gets_what_was_said_and_not_what_was_thought(
+    after: str, turns: list[str], expected: list[str]
+):
+    """The template's `<think>` and the environment's begin the thinking of the next turn."""
+    problem = cases.problems(1)[0][0]
+    for keeps in (False, True):
+        task = Listening()
+        rules = EnvRules(60.0, keeps_thinking=keeps, after=after)
+        environment, first = start_environment(task, EnvStart(problem, 0), rules)
+        seen = [environment.step(turn).text for turn in turns]
+        assert task.heard == (turns if keeps else expected)
+        assert first == "q\n" and set(seen) <= {"ok\n", "<think>"}
+    task.acts_in_thinking = True  # pyright: ignore
+    environment, _ = start_environment(task, EnvStart(problem, 0), EnvRules(60.0, after=after))
+    environment.step("<think>no</think>a")
+    assert task.heard[-1] == "<think>no</think>a"
+
+
+class Thinker(cases.PolicyEngine):
+    """Thinks of the wrong arm before each move."""
+
+    def __init__(self, opening: str = "<think>"):
+        def say(text: str, rng: np.random.Generator) -> str:
+            arm = int(rng.random() < 0.5)
+            return f"{opening}{'><'[arm]}</think>{'<>'[arm]}\n"
+
+        super().__init__(say, context=400)
+
+
+@pytest.mark.parametrize("task", [DoorsTask(), cases.WithoutFork()], ids=["fork", "replay"])
+def test_values_of_turns_in_which_the_policy_thinks(task: Any):
+    """Solutions, copies and repetitions take the same moves, and the tokens stay as drawn."""
+    sizes = {"sample": {"max_tokens": 120}, "env": {"check_every": 1, "observed": 60}}
+    for episode in cases.valued(cases.config(**sizes), Thinker(), task):
+        problem = next(p for p, _ in cases.problems() if p.id == episode.problem_id)
+        env = cases.environment(cases.config(**sizes), problem)
+        for turn in episode.turns:
+            assert turn.action.startswith("<think>") and turn.action in episode.text
+            found = env.step(turn.action.rpartition("</think>")[2])
+            assert (turn.observation, turn.reward) == found[:2]
+        assert found.done and len(episode.turns) == MOVES
+    kept = cases.config(**sizes | {"env": {"observed": 60, "thinking": "kept"}})
+    assert all(len(episode.turns) > MOVES for episode in cases.sampled(kept, Thinker(), task))
+
+
+def test_a_chat_template_may_begin_the_thinking(monkeypatch: pytest.MonkeyPatch):
+    template = PLAIN.replace("[Q]", "q:").replace("[A]", "a:<think>")
+    monkeypatch.setattr(cases.tokenizer(), "chat_template", template)
+    data = {"chat_template": True, "max_prompt_tokens": 60}
+    cfg = cases.config(data=data, sample={"max_tokens": 120}, env={"observed": 200})
+    for episode in cases.sampled(cfg, Thinker(opening="")):
+        assert [turn.action[1:9] for turn in episode.turns] == ["</think>"] * MOVES
+    silent = cases.PolicyEngine(context=400)  # moves where it should think
+    assert all(len(episode.turns) == MOVES + 2 for episode in cases.sampled(cfg, silent))

@@ -177,6 +177,8 @@ class EnvConfig:
     turn_tokens: Count | None = None  # tokens of a turn; None: all that the episode has left
     observed: Whole = 0  # tokens of an episode's observations, beside `sample.max_tokens`
     timeout_s: Positive = 60.0  # seconds of a `reset` or `step`; a longer call ends the run
+    # Whether environments get what the policy thinks (`<think>` to `</think>`) in its turns.
+    thinking: Literal["removed", "kept"] = "removed"
     workers: Count = 1  # environments that are stepped in parallel, by threads
     check_every: Count = 16  # one of this many continuations is checked by repeating its actions
 

@@ -1,6 +1,7 @@
-"""Decodes sampled ids to text, and finds stop strings in it."""
+"""Decodes sampled ids to text; finds stop strings, thinking and escape codes in texts."""
 
 import functools
+import re
 import weakref
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,6 +11,12 @@ if TYPE_CHECKING:
 else:  # transformers takes seconds to import, and most modules only need the name of the type
     Tokenizer = Any
 
+# A tag at the beginning or the end of thinking; group 1 is '/' for the end.
+THINKING = re.compile(r"(?i)[<◁](/?)(?:think(?:ing)?|thought|reasoning)[>▷]")
+# Escape codes of terminals (ECMA-48): colours and moves of the cursor, titles and links, others.
+_ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
+)
 UNFINISHED = "\ufffd"  # the decoded form of a character whose last bytes are still missing
 
 
@@ -67,6 +74,37 @@ def continuation_text(
 def added(prefix_text: str, text: str) -> str:
     """The part of `text` after `prefix_text`; `prefix_text` may end in an incomplete character."""
     return text[len(prefix_text.rstrip(UNFINISHED)) :]
+
+
+def without_thinking(text: str, is_thinking: bool = False) -> str:
+    """What a text says outside of its thinking.
+
+    Thinking lasts from `<think>` or the like to `</think>`, or to the end of the text. It begins
+    before the text if `is_thinking`, or if the text has an end of thinking without a beginning. If
+    thinking is removed, the result does not begin with white space.
+
+    >>> without_thinking("<think>1 is too low</think> [10]")
+    '[10]'
+    """
+    said, start, thinks = "", 0, is_thinking
+    for tag in THINKING.finditer(text):
+        if not thinks:
+            said = "" if tag[1] else said + text[start : tag.start()]
+        thinks, start = not tag[1], tag.end()
+    if start == 0 and not thinks:
+        return text
+    return (said if thinks else said + text[start:]).lstrip()
+
+
+def ends_in_thinking(text: str) -> bool:
+    """Whether a text ends with `<think>` or the like, so that what follows it is thinking."""
+    text = text.rstrip()
+    return any(tag.end() == len(text) and not tag[1] for tag in THINKING.finditer(text))
+
+
+def without_escapes(text: str) -> str:
+    """The text without escape codes of terminals, such as colours."""
+    return _ESCAPES.sub("", text)
 
 
 def response_text(tokenizer: Tokenizer, prompt: list[int], tokens: list[int]) -> str:

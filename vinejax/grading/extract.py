@@ -13,6 +13,7 @@ but not with the minus of a difference ('3-5' gives 5); `####` counts only for G
 import re
 from typing import Literal
 
+from vinejax.core.text import THINKING
 from vinejax.grading.reference.normalise import normalise
 from vinejax.grading.strict.english.words import is_changed
 from vinejax.grading.strict.latex import PLACEHOLDER, last_boxes
@@ -20,7 +21,6 @@ from vinejax.grading.strict.latex import PLACEHOLDER, last_boxes
 Style = Literal["math", "gsm8k"]
 MARKER = "####"
 
-_THINKING = re.compile(r"(?i)[<◁](/?)(?:think(?:ing)?|thought|reasoning)[>▷]")
 _TAG = re.compile(
     r"(?is)<(?:final_?)?answer>((?:(?!<(?:final_?)?answer>).)*?)(?:</(?:final_?)?answer>|\Z)"
 )
@@ -149,7 +149,7 @@ def marked_answer(text: str) -> str | None:
 
 def after_thinking(text: str) -> str:
     """The text after the last `</think>` or the like; '' if thinking starts and does not end."""
-    tags = [*_THINKING.finditer(text)] if "<" in text or "◁" in text else []
+    tags = [*THINKING.finditer(text)] if "<" in text or "◁" in text else []
     if not tags:
         return text
     return text[tags[-1].end() :] if tags[-1][1] else ""

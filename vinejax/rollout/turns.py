@@ -38,6 +38,7 @@ from vinejax.rollout.sampler import DrawnContinuation, Responses, Sampler, Value
 from vinejax.runtime.distributed import is_mine, process_place, shared_work
 from vinejax.tasks.environment import (
     Environment,
+    EnvRules,
     EnvStart,
     MultiTurn,
     Observation,
@@ -282,11 +283,12 @@ class TurnSampler(Sampler):
         """(a new environment at the start of a problem's episodes, its first text)."""
         purpose = f"environment {problem.id}"
         seed = row_seed(self.cfg.seed, self.iteration, purpose) % 2**32
-        return start_environment(self.task, EnvStart(problem, seed), self._timeout_s)
+        return start_environment(self.task, EnvStart(problem, seed), self._rules)
 
-    @property
-    def _timeout_s(self) -> float:
-        return self.cfg.env.timeout_s
+    @functools.cached_property
+    def _rules(self) -> EnvRules:
+        env, after = self.cfg.env, self._chat.after if self._chat else ""
+        return EnvRules(env.timeout_s, env.thinking == "kept", after)
 
     @property
     def _max_turns(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from vinejax.core.errors import UserError
 from vinejax.core.plugins import called_within, failure, finite_number, place_of, source_of
+from vinejax.core.text import ends_in_thinking, without_escapes, without_thinking
 from vinejax.core.types import Problem, Turn
 
 
@@ -42,13 +43,20 @@ class TextEnv(Protocol):
         ...
 
     def step(self, action: str) -> Observation:
-        """Takes an action: the policy's text of a turn, including the text that ended the turn."""
+        """Takes an action: what the policy said in a turn, including the text that ended the turn.
+
+        What it thought is left out, unless the run or the task says otherwise.
+        """
         ...
 
 
 @runtime_checkable
 class MultiTurn(Protocol):
-    """A task whose solutions are episodes in an environment."""
+    """A task whose solutions are episodes in an environment.
+
+    With the optional attribute `acts_in_thinking` = True, actions always have the policy's
+    thinking, because it may act there, for example by calls of a tool.
+    """
 
     max_turns: int  # maximum of turns of an episode
     ends_turn: tuple[str, ...]  # texts that end the policy's turn, beside EOS
@@ -86,23 +94,33 @@ class EnvStart(NamedTuple):
     seed: int
 
 
+class EnvRules(NamedTuple):
+    """How a run calls its environments."""
+
+    timeout_s: float  # time limit of `reset` and `step`, in seconds
+    keeps_thinking: bool = False  # whether actions have what the policy thinks
+    after: str = ""  # markup of the chat template between an observation and the next turn
+
+
 class Environment:
     """An episode's environment with checked results.
 
+    Texts of the environment lose their escape codes, and actions lose the policy's thinking unless
+    `EnvRules.keeps_thinking`. A turn begins in thinking if the text before it ends in `<think>`.
+
     A method raises UserError, in one line with the problem and the turn, if the environment's
     method fails or its result does not fit `TextEnv`. `reset` and `step` raise it as well if they
-    take more than `timeout_s` seconds.
+    take more than `EnvRules.timeout_s` seconds.
     """
 
-    def __init__(
-        self, task: Any, start: EnvStart, timeout_s: float, env: Any = None, turn: int = 0
-    ):
+    def __init__(self, task: Any, start: EnvStart, rules: EnvRules, env: Any = None, turn: int = 0):
         """`env` is an environment that has taken `turn` actions.
 
         With None the task makes a new environment, which is not yet reset.
         """
-        self._task, self._start, self._timeout_s = task, start, timeout_s
-        self._turn = turn
+        self._task, self._start, self._rules = task, start, rules
+        self._turn, self._thinks = turn, False
+        self._keeps_thinking = rules.keeps_thinking or getattr(task, "acts_in_thinking", False)
         self._env = self._call("env", task.env) if env is None else env
 
     @property
@@ -115,12 +133,16 @@ class Environment:
         text = self._in_time("reset", self._start.problem, self._start.seed)
         if not isinstance(text, str):
             raise self._wrong("reset", self._env.reset, text, "a text")
+        text = without_escapes(text)
+        self._thinks = ends_in_thinking(
+            self._task.prompt(self._start.problem) + text + self._rules.after
+        )
         return text
 
     def step(self, action: str) -> Observation:
-        """Takes an action; returns the environment's answer."""
+        """Takes an action, the policy's text of a turn; returns the environment's answer."""
         self._turn += 1
-        result = self._in_time("step", action)
+        result = self._in_time("step", self._said(action))
         has_fields = isinstance(result, tuple) and 1 <= len(result) <= 4
         text, reward, done, truncated = (
             Observation(*result) if has_fields else Observation("", math.nan)
@@ -130,6 +152,8 @@ class Environment:
         if not isinstance(text, str) or number is None or not is_bool:
             needed = "an Observation: a text, a finite number and bools"
             raise self._wrong("step", self._env.step, result, needed)
+        text = without_escapes(text)
+        self._thinks = ends_in_thinking(text + self._rules.after)
         return Observation(text, number, bool(done), bool(truncated))
 
     def key(self) -> str | None:
@@ -146,7 +170,9 @@ class Environment:
         copy = self._call("fork", self._env.fork)
         if copy is None or copy is self._env:
             raise self._wrong("fork", self._env.fork, copy, "another environment")
-        return Environment(self._task, self._start, self._timeout_s, copy, self._turn)
+        twin = Environment(self._task, self._start, self._rules, copy, self._turn)
+        twin._thinks = self._thinks
+        return twin
 
     def replay(self, turns: Iterable[Turn]) -> None:
         """Brings the environment to the state after recorded turns.
@@ -158,7 +184,8 @@ class Environment:
         for turn in turns:
             if recall is not None:
                 self._turn += 1
-                self._call("recall", recall, turn)
+                self._call("recall", recall, turn._replace(action=self._said(turn.action)))
+                self._thinks = ends_in_thinking(turn.observation + self._rules.after)
                 continue
             answer = *self.step(turn.action)[:2], self.key()
             recorded = turn.observation, turn.reward, turn.key
@@ -173,6 +200,10 @@ class Environment:
         """Calls the environment's `close`, if it has one."""
         if getattr(self._env, "close", None) is not None:
             self._call("close", self._env.close)
+
+    def _said(self, action: str) -> str:
+        """What the environment gets of the policy's text of a turn."""
+        return action if self._keeps_thinking else without_thinking(action, self._thinks)
 
     @property
     def _where(self) -> str:
@@ -195,19 +226,19 @@ class Environment:
     def _in_time(self, name: str, *arguments: Any) -> Any:
         """The result of method `name`, which is called on a separate thread.
 
-        Raises UserError if the method has not returned after `timeout_s` seconds.
+        Raises UserError if the method has not returned after `EnvRules.timeout_s` seconds.
         """
-        method = getattr(self._env, name)
+        method, timeout_s = getattr(self._env, name), self._rules.timeout_s
         results, _ = called_within(
-            self._timeout_s, f"environment {name}", self._call, name, method, *arguments
+            timeout_s, f"environment {name}", self._call, name, method, *arguments
         )
         if not results:
-            message = f"`{name}` has not returned within env.timeout_s = {self._timeout_s:g} s"
+            message = f"`{name}` has not returned within env.timeout_s = {timeout_s:g} s"
             raise UserError(f"{self._where}: {message}; raise it, or mend the environment")
         return results[0]
 
 
-def start_environment(task: Any, start: EnvStart, timeout_s: float) -> tuple[Environment, str]:
+def start_environment(task: Any, start: EnvStart, rules: EnvRules) -> tuple[Environment, str]:
     """(a new environment at the start of its episode, its first text)."""
-    environment = Environment(task, start, timeout_s)
+    environment = Environment(task, start, rules)
     return environment, environment.reset()

@@ -13,7 +13,7 @@ from vinejax.contrib.code.settings import CodeConfig
 from vinejax.core.settings import DataConfig, GraderConfig
 from vinejax.core.types import Turn
 from vinejax.tasks.base import load_task
-from vinejax.tasks.environment import EnvStart, Observation, start_environment
+from vinejax.tasks.environment import EnvRules, EnvStart, Observation, start_environment
 
 
 @pytest.fixture
@@ -79,10 +79,10 @@ def test_states_are_restored_without_running_their_programs(
     start = EnvStart(task.load("train")[5], 1)
     runs = iter("ab")
     monkeypatch.setattr(task, "run", lambda source: next(runs))
-    environment, _ = start_environment(task, start, 60.0)
+    environment, _ = start_environment(task, start, EnvRules(60.0))
     action = "<tool>time()</tool>"
     turn = Turn(3, 5, action, environment.step(action).text, 0.0, environment.key())
-    other, _ = start_environment(task, start, 60.0)
+    other, _ = start_environment(task, start, EnvRules(60.0))
     other.replay([turn])
     fork = other.fork()
     assert fork.step(action).text == "\n<output>\nb\n</output>\n"

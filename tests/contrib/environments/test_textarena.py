@@ -120,6 +120,21 @@ def test_an_episode_has_the_global_generators_to_itself(package: None):
     assert len(seen) > 8 and all("Player" not in text for text in seen)
 
 
+def test_a_game_does_not_hear_what_the_policy_thinks(package: None):
+    """Unless the run keeps it; and the policy sees no escape codes."""
+    task = task_of("coins")
+    for keeps in (False, True, False):
+        task.configure(cases.config(env={"thinking": "kept" if keeps else "removed"}))
+        game: Any = task.env()
+        game.reset(task.load("train")[0], 0)
+        for twin in (game, game.fork()):
+            twin._game.text += "\x1b[31m!\x1b[0m"
+            said = twin.step("<think>a</think> <\n").text
+            heard = twin._game.last
+            assert heard == ("<think>a</think> <\n" if keeps else "<\n")
+            assert "\x1b" not in said and "!" in said and ("think" in said) == keeps
+
+
 @pytest.mark.parametrize("name", ["coins", "uncopied"])
 def test_values_of_states_are_sampled_in_copies_or_in_repetitions(package: None, name: str):
     task = task_of(name, template="0\n")

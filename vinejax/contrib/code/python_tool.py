@@ -83,6 +83,7 @@ class PythonTool(Table):
     name = "python_tool"
     sections = ("code",)
     max_turns = 16
+    acts_in_thinking = True  # a program may be part of the policy's thinking
     ends_turn = (CLOSE,)
 
     def __init__(self, data: DataConfig):

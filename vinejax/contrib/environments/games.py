@@ -9,6 +9,9 @@ the noise after the start. Libraries may draw from the global generators of Pyth
 therefore begins with the states that these generators had after the episode's last call. When it
 ends, the generators get back the states that the call found. Only one call runs at a time.
 
+The policy's thinking does not reach the library, and texts lose their escape codes. `Environment`
+sees to both in a run; here they hold for a `Game` that is used alone, too.
+
 A call that raises an error ends its episode as if no turns were left, so `reward.truncated` is the
 reward of its outcome. Each different error is printed once.
 """
@@ -24,15 +27,16 @@ import numpy as np
 
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.plugins import failure
-from vinejax.core.settings import DataConfig
+from vinejax.core.settings import Config, DataConfig
+from vinejax.core.text import without_escapes, without_thinking
 from vinejax.core.types import Problem
 from vinejax.tasks.base import Split, check_package
-from vinejax.tasks.environment import Environment, EnvStart, Observation, TurnTask
+from vinejax.tasks.environment import Environment, EnvRules, EnvStart, Observation, TurnTask
 from vinejax.tasks.splits import seeds_of
 
 # Actions tried at the start of a run, to test whether a copy of a game acts like its repetition.
 PROBE_ACTIONS = ("[1]", "[0 1]", "1", "[up]", "[1 2 3 4]")
-START_S = 60.0  # time limit of a call with these actions
+START = EnvRules(timeout_s=60.0)  # of calls with these actions
 
 _LOCK = threading.RLock()  # held while the global generators have an episode's states
 _printed_errors: set[str] = set()
@@ -50,6 +54,7 @@ class Game:
         This is for environments in which a copied episode may differ from a repeated one.
         """
         self.name = name
+        self.keeps_thinking = False  # whether `act` gets what the policy thinks
         self.fork = self._copy if copies else None
         self._states: Any = None  # states of the global generators after the last call
         self._is_over = False
@@ -59,8 +64,13 @@ class Game:
         raise NotImplementedError
 
     def act(self, action: str) -> Observation:
-        """The observation after `action`, which is the text of the policy's turn."""
+        """The observation after `action`, which is what the policy said in its turn."""
         raise NotImplementedError
+
+    def answer(self, turn: str) -> Observation:
+        """The observation after a turn of the policy."""
+        observation = self.act(turn if self.keeps_thinking else without_thinking(turn))
+        return observation._replace(text=without_escapes(observation.text))
 
     def draw_anew(self, seed: int) -> None:
         """Seeds the noise to come: the global generators, and in subclasses the environment's."""
@@ -74,11 +84,11 @@ class Game:
             self.draw_anew(seed)
             return text
 
-        return self._guarded(begin) or ""
+        return without_escapes(self._guarded(begin) or "")
 
     def step(self, action: str) -> Observation:
         cut = Observation("", truncated=True)
-        return cut if self._is_over else self._guarded(lambda: self.act(action)) or cut
+        return cut if self._is_over else self._guarded(lambda: self.answer(action)) or cut
 
     def start(self, seed: int) -> str:
         """The first text of the episode with this seed. Does not catch the environment's errors."""
@@ -133,6 +143,7 @@ class GameTask(TurnTask):
     copies = True  # whether copies of an episode are possible
     max_turns = 100
     reads = ("size", "template")
+    sections: tuple[str, ...] = ()
 
     def __init__(self, data: DataConfig):
         """Raises ConfigError if the package is missing or the environment does not start."""
@@ -142,7 +153,7 @@ class GameTask(TurnTask):
         check_package(self.package, self.extra, data)
         if not data.path:
             raise ConfigError("data.path", f"name an environment, such as {self.example!r}", "''")
-        self._copies = self.copies
+        self._copies, self._keeps_thinking = self.copies, False
         try:
             self.env().start(0)
         except Exception as error:
@@ -150,8 +161,14 @@ class GameTask(TurnTask):
             raise ConfigError("data.path", message, repr(data.path)) from error
         self._copies = self.copies and self._agree()
 
+    def configure(self, cfg: Config) -> None:
+        """Takes the settings of a run."""
+        self._keeps_thinking = cfg.env.thinking == "kept"
+
     def env(self) -> Game:
-        return self.game(self.path, self._copies)
+        game = self.game(self.path, self._copies)
+        game.keeps_thinking = self._keeps_thinking
+        return game
 
     def load(self, split: Split) -> list[Problem]:
         seeds = enumerate(seeds_of(split, self._data.size))
@@ -163,7 +180,7 @@ class GameTask(TurnTask):
     def _agree(self) -> bool:
         """Whether an episode, its repetition and its copy react to actions in the same way."""
         start = EnvStart(Problem("start", self.path, "", {"seed": 0}), 1)
-        games = [Environment(self, start, START_S) for _ in range(2)]
+        games = [Environment(self, start, START) for _ in range(2)]
         for game in games:
             game.reset()
             for text in PROBE_ACTIONS[:2]:

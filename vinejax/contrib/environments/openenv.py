@@ -16,6 +16,7 @@ import urllib.request
 from typing import Any
 
 from vinejax.contrib.environments.games import Game, GameTask
+from vinejax.core.text import without_escapes
 from vinejax.core.types import Problem
 from vinejax.tasks.environment import Observation
 
@@ -28,7 +29,7 @@ class Remote(Game):
     _session: Any = None
 
     def reset(self, problem: Problem, seed: int) -> str:
-        return self.begin(problem.columns["seed"])
+        return without_escapes(self.begin(problem.columns["seed"]))
 
     def start(self, seed: int) -> str:
         first = self.begin(seed)
@@ -36,7 +37,7 @@ class Remote(Game):
         return first
 
     def step(self, action: str) -> Observation:
-        return self.act(action)
+        return self.answer(action)
 
     def begin(self, seed: int) -> str:
         self._field = action_field(self.name)
