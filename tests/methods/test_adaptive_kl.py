@@ -62,6 +62,52 @@ def test_the_coefficient_follows_the_target(monkeypatch: pytest.MonkeyPatch):
     assert float(state.options[KEPT]) == pytest.approx(0.2 * (1 + error * 0.1), rel=1e-6)
 
 
+def test_an_iteration_of_many_responses_changes_the_coefficient_by_a_fifth(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Eight responses are 16 horizons; the KL is 0, below the target, in every iteration."""
+    cfg = applied(methods.config("grpo", kl={"coef": 0.2, "target": 1.0, "horizon": 0.5}))
+    batch = methods.batch()
+    still = batch._replace(ref_logprobs=batch.old_logprobs)
+    method = composed(Method(None, score=lambda *_: rollout()._replace(batch=still)), cfg)
+    session = types.SimpleNamespace(method=find_method("grpo"), model=cases.model())
+    state = RunState(stand_in(TrainState), options=fresh(cfg))
+    monkeypatch.setattr(adaptive_kl, "updated", lambda iteration, state, *_: state)
+    for number in range(1, 5):
+        iteration = stand_in(Iteration, cfg=cfg, metrics={}, session=session)
+        scored = method.score(iteration, state, [])
+        state = method.update(iteration, state, scored, Credit(batch.advantages))
+        assert float(state.options[KEPT]) == pytest.approx(0.2 * 0.8**number)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.2, 1.0, 4.99, 5.0, 5.12, 1e6])
+@pytest.mark.parametrize("found", [-3.0, 0.0, 0.5, 1.0, 2.0, 1e9])
+def test_the_coefficient_stays_positive_and_changes_by_a_fifth_at_most(share: float, found: float):
+    """However many responses an iteration has, and whatever the sign of the estimated KL."""
+    coef = 0.1
+    for _ in range(50):
+        after = adapted(coef, found, 1.0, share)
+        assert 0.8 * coef * 0.999 <= after <= 1.2 * coef * 1.001
+        assert np.sign(after - coef) == np.sign(found - 1.0)
+        coef = after
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("microbatch", [1, 4, None])
+@pytest.mark.parametrize("coef", [0.3, 1e-9, 0.0, -0.2])
+def test_every_layout_of_rows_has_the_same_coefficient(
+    packed: bool, microbatch: int | None, coef: float
+):
+    """One scalar of the iteration: neither padding nor empty rows have a part in it."""
+    batch = jax.device_get(methods.batch())
+    cfg = methods.config("grpo", kl={"coef": 0.5}, ppo={"microbatch": microbatch})
+    objective = adaptive(dataclasses.replace(policy_objective(cases.model(), cfg), packed=packed))
+    rows, found = objective.pack(objective.rows_of(batch, rollout(kl_coef=coef)))
+    assert found.shape == () and found == np.float32(coef)
+    is_moved = not np.array_equal(rows.segment_ids, batch.segment_ids)
+    assert is_moved == (packed and objective.microbatch != len(batch.mask))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("packed", [True, False])
 def test_a_coefficient_of_the_rows_is_that_of_the_objective(packed: bool):
@@ -71,7 +117,7 @@ def test_a_coefficient_of_the_rows_is_that_of_the_objective(packed: bool):
     batch = batch._replace(advantages=np.where(batch.mask, np.float32(0.5), 0))
     plain = dataclasses.replace(policy_objective(cases.model(), cfg), packed=packed)
     before = None
-    for coef in (0.3, 0.7):
+    for coef in (0.3, 0.7, -0.2):
         expected, _ = grads_of(
             dataclasses.replace(plain, kl_coef=coef), cases.params(), plain.pack(batch)
         )

@@ -289,9 +289,9 @@ class KLConfig:
     reduction: Literal["policy", "token", "sequence"] = "policy"
     # KL per response, in nats, that `coef` follows; None: `coef` is constant.
     target: Positive | None = None
-    horizon: Positive = (
-        10_000.0  # with `target`: responses in which `coef` changes by a fifth, at most
-    )
+    # With `target`: responses in which `coef` changes by a fifth, at most; an iteration with more
+    # of them changes it no further.
+    horizon: Positive = 10_000.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,17 +1,20 @@
 """`kl.target`: the coefficient of the KL divergence follows a target.
 
-    e = clip(KL / target - 1, -0.2, 0.2)    coef ← coef·(1 + e·n / horizon)
+    e = clip(KL / target - 1, -0.2, 0.2)    coef ← coef·(1 + e·min(n / horizon, 1))
 
 KL is the mean over the iteration's n responses of Σ_t log(π_old / π_ref)_t, in nats. Source:
 Ziegler et al., https://arxiv.org/abs/1909.08593, section 2.2; openai/lm-human-preferences
 `train_policy.py` (AdaptiveKLController). verl's controller uses the mean over tokens instead.
+
+Departs: n / horizon is at most 1. Without this bound the coefficient would turn negative in an
+iteration of more than 5·horizon responses, and its loss would drive the policy away from the
+reference model.
 """
 
 import dataclasses
 import functools
 from collections.abc import Callable
 
-import jax.numpy as jnp
 import numpy as np
 
 from vinejax.core.settings import Config
@@ -32,9 +35,10 @@ def adapted(coef: float, found: float, target: float, share: float) -> float:
     """The coefficient of the next iteration, if that of this iteration is `coef`.
 
     `found` is this iteration's KL per response, and `share` is n / `kl.horizon` for n responses.
+    The coefficient changes by a fifth at most.
     """
     error = min(max(found / target - 1.0, -MOST), MOST)
-    return coef * (1.0 + error * share)
+    return coef * (1.0 + error * min(share, 1.0))
 
 
 def has_target(cfg: Config) -> bool:
@@ -81,18 +85,25 @@ def _following(iteration: Iteration, state: RunState, rollout: Rollout, credit: 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdaptiveObjective(PolicyObjective):
-    """A policy loss that gets the KL's coefficient together with a batch's rows, as f32[B, T].
+    """A policy loss that gets the KL's coefficient together with a batch's rows.
 
     The coefficient is not a field, because fields are constants of the compiled program, and
     each new coefficient would need a new compilation.
     """
 
     def rows_of(self, batch: Batch, rollout: Rollout) -> tuple[Batch, np.ndarray]:
-        return batch, np.full(batch.mask.shape, rollout.kl_coef, np.float32)
+        """(the batch, the coefficient as f32[B], once for each row)."""
+        return batch, np.full(len(batch.mask), rollout.kl_coef, np.float32)
+
+    def pack(self, rows: tuple[Batch, np.ndarray]) -> tuple[Batch, np.ndarray]:
+        """(the packed minibatch, the coefficient as f32[]), in packed and in other rows alike."""
+        batch, coef = rows
+        return super().pack(batch), coef[0]
 
     def loss_over(self, rows: tuple[Batch, Array]) -> tuple[tuple[Batch, Array], Loss]:
+        """See `PolicyObjective.loss_over`. `rows` is what `pack` returns."""
         batch, coef = rows
-        plain = dataclasses.replace(self, kl_coef=jnp.max(coef))
+        plain = dataclasses.replace(self, kl_coef=coef)
         return PolicyObjective.loss_over(plain, batch)
 
 
