@@ -3,7 +3,8 @@
 Engine and learner run different programs, which in bfloat16 round at different points. Let d_t be
 logπ_old - logπ_sampler, where π_old is the policy as the learner computes it before the updates.
 A token's loss times exp(d_t) has the expectation that the loss would have if the learner had
-sampled the token.
+sampled the token, after a text that the sampler wrote. If the policies differ by more than
+rounding, this text makes the expectation biased; weights of whole sequences have no such bias.
 """
 
 import jax
@@ -28,8 +29,8 @@ def correction_weights(
         w_t = exp(d_t) per token, or exp(Σ_t d_t) per sequence
 
     A weight outside [low, high] becomes the nearer bound if truncated, and 0 if masked. Weights of
-    whole sequences are unbiased; weights of single tokens vary less. Where both policies agree to
-    the bit, every weight is exactly 1.
+    whole sequences are unbiased where no bound applies; weights of single tokens vary less. Where
+    both policies agree to the bit, every weight is exactly 1.
 
     Args:
       old_logprobs: [B, T], log-probabilities by the learner, in nats.
