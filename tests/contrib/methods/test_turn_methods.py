@@ -90,6 +90,26 @@ def test_gigpo_gives_the_numbers_of_its_authors_code(norm: str, has_keys: bool):
     np.testing.assert_allclose(found[1], [wholes[1] - 2 * first, *[wholes[1]] * 2], rtol=1e-5)
 
 
+def episode_parts(rewards: list[float], turns: list[int], over_turns: bool) -> np.ndarray:
+    """The authors' `episode_norm_reward`: a row per turn, each with its episode's reward."""
+    counted = np.repeat(rewards, turns) if over_turns else np.array(rewards)
+    return (np.array(rewards) - counted.mean()) / (counted.std(ddof=1) + 1e-6)
+
+
+@pytest.mark.parametrize("turns", [[2, 2, 2], [1, 1, 9], [9, 1, 1], [5, 2, 7]])
+def test_gigpo_counts_an_episode_once_where_its_authors_count_its_turns(turns: list[int]):
+    """The departure that the docstring names; with equal numbers of turns the std differs, too."""
+    rewards = [1.0, 0.0, 0.0]
+    rows = [[0.0] * (n - 1) + [r] for r, n in zip(rewards, turns, strict=True)]
+    states = ["s" + "abcdefgh"[: n - 1] for n in turns]
+    episodes = [episode(s, r) for s, r in zip(states, rows, strict=True)]
+    found = by_turn(episodes, "gigpo", gigpo={"omega": 0.0})
+    expected = episode_parts(rewards, turns, over_turns=False)
+    for row, n, whole in zip(found, turns, expected, strict=True):
+        assert row == pytest.approx([whole] * n, abs=1e-6)
+    assert np.abs(expected - episode_parts(rewards, turns, over_turns=True)).max() > 0.1
+
+
 def test_gigpo_equals_a_loop_over_all_turns():
     rng = np.random.default_rng(0)
     rows = []

@@ -9,7 +9,8 @@ its last texts are equal. γ is `ppo.gamma`. In a task without turns an episode 
 Source: https://arxiv.org/abs/2505.10978; langfengQ/verl-agent, `gigpo/core_gigpo.py`.
 
 Departs: the authors' γ is 0.95; here an episode's start is a state of its own, even if the episode
-returns to it.
+returns to it. In the problem's mean and std an episode counts once, as in the paper's equation 3;
+the code's default (`compute_mean_std_cross_steps`) counts it once per turn.
 """
 
 import numpy as np
