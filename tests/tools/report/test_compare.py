@@ -103,8 +103,8 @@ def test_two_single_runs_have_no_interval_over_seeds(tmp_path):
     source = page_of([str(first), str(second)], tmp_path)
     page = shown(source)
     assert "&lt;b&gt;a/run" in source and "<b>a/run" not in source
-    assert "validation at 64 episodes 0.600 0.500 +0.100 –" in page
-    assert "test, at the ends of the runs 0.500 0.400 +0.100 –" in page
+    assert "validation at 64 episodes 0.600 0.500 +0.100 1.00 [0.21, 1.00]" in page
+    assert "test, at the ends of the runs 0.500 0.400 +0.100 1.00 [0.21, 1.00]" in page
     assert "over problems: evaluated on other problems" in page
     assert "ppo.clip 0.2 0.1" in page and "Without eval/test.jsonl" not in page
 
@@ -114,13 +114,15 @@ def test_runs_of_one_group_have_a_page_without_pairs(folders, tmp_path):
     assert "None but the seed." in page and "Two by two" not in page
 
 
-def test_runs_without_a_test_and_of_other_lengths(tmp_path):
+def test_runs_without_a_test_and_of_other_lengths(tmp_path, capsys):
     """A killed run has no test at its end, and curves are compared where both have them."""
     first = compared_run(tmp_path / "a", 0.6, method="rloo")
     lines = (first / "metrics.jsonl").read_text().splitlines(keepends=True)
     (first / "metrics.jsonl").write_text("".join(x for x in lines if '"test"' not in x))
     second = compared_run(tmp_path / "b", 0.5)
+    capsys.readouterr()
     page = shown(page_of([str(first), str(second)], tmp_path))
+    assert capsys.readouterr().out.startswith("a against b, validation at 64 episodes: 0.600")
     assert "test, at the ends of" not in page and "a 0.600 [0.550, 0.650] – 4" in page
 
 

@@ -1,7 +1,9 @@
 """Statistics of runs, against rliable's numbers, hand-made numbers and a slow oracle."""
 
+import functools
 import itertools
 import json
+import math
 import statistics
 from typing import Any
 
@@ -12,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vinejax.tools.report.interquartile import (
+    _newcombe,
     improvement_interval,
     interquartile_mean,
     iqm_difference,
@@ -89,6 +92,63 @@ def test_intervals_of_an_improvement_hold_the_truth_as_often_as_they_say(chance,
         estimate = improvement_interval([own], [other])
         held += estimate.low <= chance <= estimate.high
     assert 0.92 <= held / 400 <= 0.985
+
+
+@functools.cache
+def interval_at(wins: int, runs: int) -> tuple[float, float]:
+    """The interval where `wins` of the runs·runs pairs of runs favour the first group."""
+    low, high = _newcombe(wins / runs**2, runs, runs)
+    return low, high
+
+
+def coverage_by_collapse(runs: int, theta: float) -> float:
+    """Exact coverage if each run of x collapses with chance 1 - θ, and is else above all of y."""
+    covered = 0.0
+    for good in range(runs + 1):
+        low, high = interval_at(good * runs, runs)
+        if low <= theta <= high:
+            covered += math.comb(runs, good) * theta**good * (1 - theta) ** (runs - good)
+    return covered
+
+
+@pytest.mark.parametrize(
+    "runs, least, most, mean",
+    [(3, 0.75, 0.98, 0.93), (5, 0.82, 0.98, 0.92), (10, 0.77, 0.97, 0.90)],
+)
+def test_where_runs_collapse_an_interval_of_an_improvement_is_too_narrow(runs, least, most, mean):
+    """The figures of docs/metrics.md and of `improvement_interval`."""
+    found = [coverage_by_collapse(runs, theta) for theta in np.arange(0.5, 0.991, 0.01)]
+    assert min(found) == pytest.approx(least, abs=0.005)
+    assert max(found) == pytest.approx(most, abs=0.005)
+    assert statistics.fmean(found) == pytest.approx(mean, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    "spread, runs, least, most",
+    [
+        *[(1, 3, 0.90, 0.97), (1, 5, 0.94, 0.97), (1, 10, 0.95, 0.96)],
+        *[(10, 3, 0.80, 0.98), (10, 5, 0.88, 0.97), (10, 10, 0.86, 0.94)],
+    ],
+)
+def test_an_unequal_spread_makes_an_interval_of_an_improvement_too_narrow(
+    spread, runs, least, most
+):
+    """Scores are normal, and y has `spread` times the spread of x; the figures are those above."""
+    rng, found = np.random.default_rng(0), []
+    for theta in (0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95, 0.99):
+        shift = statistics.NormalDist().inv_cdf(theta) * (1 + spread**2) ** 0.5
+        x, y = rng.normal(shift, 1, (8000, runs, 1)), rng.normal(0, spread, (8000, 1, runs))
+        wins, counts = np.unique((x > y).sum(axis=(1, 2)), return_counts=True)
+        ends = [interval_at(int(n), runs) for n in wins]
+        held = [n for n, (low, high) in zip(counts, ends, strict=True) if low <= theta <= high]
+        found.append(sum(held) / 8000)
+    assert least - 0.015 < min(found) < least + 0.025 and max(found) < most + 0.015
+
+
+def test_three_runs_that_are_all_better_than_three():
+    """What one can say of them: the chance to be better is at least a half."""
+    estimate = improvement_interval([[0.99, 0.88, 0.98]], [[0.75, 0.76, 0.76]])
+    assert estimate == pytest.approx((1.0, 0.50, 1.0), abs=0.005)
 
 
 def test_intervals_of_an_improvement():

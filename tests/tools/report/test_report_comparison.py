@@ -49,7 +49,13 @@ def test_the_report_has_the_figures_of_the_page(tmp_path, workdirs, capsys):
     assert "compare.json" not in Page(pathlib.Path(build_report(own)).read_text("utf-8")).text
     page = compare_runs([str(own), *map(str, workdirs)], own)
     said = capsys.readouterr().out.splitlines()
-    assert said == [f"compared: {page}", f"report: {own / 'report.html'}"]
+    assert said[3:] == [f"compared: {page}", f"report: {own / 'report.html'}"]
+    assert said[0] == (
+        "own against vine, 2 seeds, test, at the ends of the runs: 0.550 and"
+        " 0.550 [0.500, 0.600], P(first is better) 0.50 [0.08, 0.92]"
+    )
+    assert [line.partition(",")[0] for line in said[1:3]] == ["own against grpo", "vine"]
+    assert all(re.search(r"P\(first is better\) [01]\.\d\d \[.*\]$", line) for line in said[:3])
     source, report = page.read_text(), (own / "report.html").read_text("utf-8")
     compared = report.partition(f'section">{SECTION}')[2]
     for tag, count in (("figure", len(AXES)), ("table", 2 + 3)):  # two tables and three pairs
@@ -74,8 +80,11 @@ def test_the_record_says_what_was_compared(record):
     assert vine["totals"]["iteration"] == 4 and vine["validation"]["value"] == pytest.approx(0.65)
     (pair,) = record["pairs"]
     assert [row["axis"] for row in pair["rows"]] == [*AXES, "test"]
-    # One run of GRPO: no interval over seeds, but one over the test problem, 1/2 against 0.
-    assert pair["rows"][0]["improvement"] is None and pair["rows"][0]["difference"]["low"] is None
+    # One run of GRPO: no interval of the difference over seeds, but one of P, and one over the test
+    # problem, 1/2 against 0.
+    assert pair["rows"][0]["difference"]["low"] is None
+    improvement = pair["rows"][0]["improvement"]
+    assert improvement["value"] == improvement["high"] == 1.0 and 0.2 < improvement["low"] < 0.5
     assert pair["paired"]["value"] == 0.5 and not pair["has_other_problems"]
     assert record["settings"] == [["method", ["vineppo", "grpo"]]]
     assert record["unevaluated"] == ["vine_2"]

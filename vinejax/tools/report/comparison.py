@@ -30,6 +30,7 @@ from vinejax.records.read import JsonObject, finite_number
 from vinejax.tools.report import axes, curves
 
 AT_ENDS = "test"  # the `axis` of a row that compares test accuracies at the ends of runs
+AT_ENDS_TEXT = "test, at the ends of the runs"
 OTHER_PROBLEMS = "evaluated on other problems"
 EVALUATE = "python -m vinejax.main --mode=eval --config=FILE --workdir=RUN"
 MAX_GROUPS = 40
@@ -71,6 +72,14 @@ class RunPair(NamedTuple):
     second: str
     rows: list[PairRow]
     paired: str
+
+    @property
+    def line(self) -> str:
+        """One row as a line: that of the test split, or else that of equally many episodes."""
+        row = next((row for row in self.rows if row.place == AT_ENDS_TEXT), self.rows[0])
+        chance = f"P(first is better) {row.improvement}"
+        accuracies = f"{row.first} and {row.second}"
+        return f"{self.first} against {self.second}, {row.place}: {accuracies}, {chance}"
 
 
 class ComparisonView(NamedTuple):
@@ -137,7 +146,7 @@ def _pair(raw: JsonObject) -> RunPair:
 
 
 def _pair_row(raw: JsonObject) -> PairRow:
-    place = "test, at the ends of the runs"
+    place = AT_ENDS_TEXT
     if raw["axis"] != AT_ENDS:
         place = f"validation at {formats.three_digits(_number(raw['at']))} {_text(raw['axis'])}"
     return PairRow(

@@ -86,9 +86,15 @@ def improvement_interval(x: Scores, y: Scores) -> IntervalEstimate:
 
     For M tasks, the distance of an end from the mean over tasks is the root of the sum of the
     tasks' squared distances, divided by M (Zou and Donner 2008). Source: Newcombe 2006, "Confidence
-    intervals for an effect size measure based on the Mann-Whitney statistic", part 2, method 5. In
-    simulations of three to ten runs the interval contained the true θ in 90% to 97% of cases, for θ
-    from 0.5 to 0.99.
+    intervals for an effect size measure based on the Mann-Whitney statistic", part 2, method 5.
+
+    The interval contains the true θ in 90% to 97% of cases if both groups have normal scores of
+    equal spread (simulated; 3, 5 and 10 runs; θ from 0.5 to 0.99). It contains θ less often if a
+    share 1 - θ of the runs of x collapses below all runs of y while the others end above them all:
+    in 75% of cases at worst with three runs, 82% with five and 77% with ten, and in 93%, 92% and
+    90% on average over θ. If one group has ten times the spread of the other, the worst cases are
+    80%, 88% and 86%.
+
     rliable uses a bootstrap, whose interval is a single point if every run of x is better than
     every run of y. Raises ValueError in the cases of `probability_of_improvement`.
     """

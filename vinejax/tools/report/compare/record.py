@@ -77,15 +77,17 @@ def _scores_at(group: RunGroup, axis: str, at: float) -> list[float]:
 
 
 def _row(first: list[float], second: list[float]) -> dict[str, Any]:
-    """Compares the scores of the runs of two groups; intervals need two runs in each group."""
+    """Compares the scores of the runs of two groups.
+
+    The interval of the difference needs two runs in each group.
+    """
     has_spread = min(len(first), len(second)) > 1
     difference = iqm_difference([first], [second])
-    improvement = improvement_interval([first], [second])._asdict() if has_spread else None
     return {
         "first": _over_seeds(first),
         "second": _over_seeds(second),
         "difference": difference._asdict() if has_spread else _alone(difference.value),
-        "improvement": improvement,
+        "improvement": improvement_interval([first], [second])._asdict(),
     }
 
 
