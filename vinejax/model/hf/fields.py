@@ -6,6 +6,7 @@ be harmless. So no property of a checkpoint is ignored.
 
 import dataclasses
 import functools
+import os
 import re
 from collections.abc import Container
 from typing import Any, Never
@@ -52,6 +53,8 @@ def names_in_transformers() -> frozenset[str]:
 
     Tools copy them into config.json, and no forward pass reads them.
     """
+    # Without this, the import prints that torch is missing, although it is not needed.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from transformers import GenerationConfig, TrainingArguments  # takes seconds to import
 
     training = {field.name for field in dataclasses.fields(TrainingArguments)}

@@ -23,9 +23,8 @@ def compare_runs(paths: Sequence[str], folder: str | os.PathLike) -> epath.Path:
     """Compares the runs of the workdirs `paths`; returns the path of `<folder>/compare.html`.
 
     Prints a line for each pair of groups. The numbers of the page go to `compare.json` in the same
-    folder. If the folder is the workdir of
-    a run, the report of that run is made again and shows the comparison. Raises UserError if
-    `read_runs` does, or if the folder cannot be written.
+    folder. If the folder is the workdir of a run, the report of that run is made again and shows
+    the comparison. Raises UserError if `read_runs` does, or if the folder cannot be written.
     """
     runs = read.read_runs(paths)
     record = comparison_of(runs)
