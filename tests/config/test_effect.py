@@ -174,3 +174,11 @@ def test_every_field_of_the_tables_is_a_setting():
     assert {field for need in NEEDS for field in need.fields} <= names
     for field, of_rule, readers in READ_BY:
         assert field in names and of_rule in TABLES and set(readers) <= set(TABLES[of_rule])
+
+
+def test_a_task_whose_tools_are_called_in_thinking_has_no_choice_about_it():
+    class Tool(DoorsTask):
+        acts_in_thinking = True
+
+    kept = {"env": {"observed": 9, "thinking": "kept"}}
+    assert noted(kept, DoorsTask()) == [] and noted(kept, Tool()) == ["env.thinking"]

@@ -175,6 +175,8 @@ def _unread_by_task(cfg: Config, task: Task) -> Idle:
     if not isinstance(task, MultiTurn):
         for field, _ in flatten(EnvConfig(), "env."):
             yield field, f"task {task.name} has no environment"
+    elif getattr(task, "acts_in_thinking", False):
+        yield "env.thinking", f"task {task.name} always gets what the policy thinks"
     sections = task.sections if isinstance(task, Configured) else ()
     for name, settings in cfg.sections.items():
         if settings.of_task and name not in sections:
