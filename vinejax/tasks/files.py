@@ -19,11 +19,15 @@ from vinejax.core.errors import DataError
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".parquet", ".csv", ".tsv", ".arrow")
 STATE = "state.json"  # file in the folder of a split that `save_to_disk` of `datasets` wrote
-MAX_DIGITS = 4000  # limit for reading integers; Python cannot print much longer ones
+MAX_DIGITS = 4000  # limit for reading integers; by default Python prints none much longer
 
 # (line of a file, or row of a data set, counted from 1; the row)
 NumberedRows = list[tuple[int, dict[str, Any]]]
 Keep = Callable[[dict[str, Any]], bool]  # whether to keep a row
+
+
+class LongInteger(str):
+    """The digits of a JSON number that is an integer of more than MAX_DIGITS digits."""
 
 
 class FileRows(NamedTuple):
@@ -214,7 +218,7 @@ def _parse(text: bytes, file: str, line: int) -> Any:
         return json.loads(
             text.decode("utf-8-sig" if line == 1 else "utf-8").rstrip(),
             object_pairs_hook=unique,
-            parse_int=lambda digits: int(digits) if len(digits) <= MAX_DIGITS else digits,
+            parse_int=lambda x: int(x) if len(x) <= MAX_DIGITS else LongInteger(x),
             parse_float=lambda number: finite_or_none(float(number)),
             parse_constant=lambda name: None,  # NaN, Infinity and -Infinity
         )

@@ -3,6 +3,8 @@ r"""Any data set of the hub, folder or file, with named columns, graded as math 
 `data.path` is a data set of the hub, with `data.subset` as its configuration; or a folder with a
 file for `train` and perhaps files for `validation` and `test`; or one file. Missing splits are held
 out of train (`tasks/splits.py`). `data.question` and `data.answer` name columns.
+`data.template` is the prompt. In it {question} stands for the question, and the name of any other
+column in braces for that column.
 
 The reward is 1 if the answer of a response equals the row's answer by strict grading, else 0. The
 row's answer may be within a worked solution, after '####' or in \boxed{}. `reward.functions`
@@ -10,6 +12,8 @@ replaces this reward or adds to it (`tasks/rewards.py`). Reward functions get ev
 name.
 """
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +28,10 @@ from vinejax.tasks.base import COLUMN_FIELDS, AnswerTask, Split, check_template
 from vinejax.tasks.files import FileRows, is_file, read_file
 from vinejax.tasks.read_rows import has_split, problems_of, read_split
 from vinejax.tasks.splits import Distinct, HeldOut
+
+# A field of a template: the question, or a column. A brace behind a letter, a backslash, another
+# brace or the like belongs to a formula or to code, as in \boxed{answer}.
+FIELD = re.compile(r"\{question\}|(?<![\w\\{}^$])\{(?P<name>[A-Za-z_][\w.]*)\}(?!\})")
 
 # (the messages before the question, the question)
 ContextQuestion = tuple[tuple[tuple[str, str], ...], str]
@@ -55,7 +63,28 @@ class RowTask:
         return self._splits.load(split, self.path)
 
     def prompt(self, problem: Problem) -> str:
-        return self._data.template.replace("{question}", problem.question)
+        """`data.template` with the question and the named columns of the problem's row filled in.
+
+        A column of `hidden_columns` is not filled in.
+        """
+        hidden = {name.partition(".")[0] for name in self.hidden_columns()}
+
+        def value(field: re.Match) -> str:
+            name = field["name"]
+            if field[0] == "{question}":
+                return problem.question
+            if not name or name.partition(".")[0] in hidden:
+                return field[0]
+            try:
+                return _text_in_prompt(column(problem.columns, name, may_be_empty=True))
+            except ValueError:  # there is no such column
+                return field[0]
+
+        return FIELD.sub(value, self._data.template)
+
+    def hidden_columns(self) -> tuple[str, ...]:
+        """The columns that no prompt may show, because they contain answers."""
+        return self._data.answer, self._data.solution
 
     def _has(self, source: str) -> bool:
         return has_split(self.path, source, self._data.subset or None)
@@ -126,10 +155,20 @@ def distinct_rows(path: str, source: str, subset: str, distinct: Distinct) -> Fi
     return read_split(path, source, (), subset or None, distinct.keep)
 
 
-def column(row: Any, name: str) -> Any:
+def _text_in_prompt(value: Any) -> str:
+    """A column's value as a text: a list of texts as lines, another list or an object as JSON."""
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+        return "\n".join(value)
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False)
+    return "" if value is None else written(value)
+
+
+def column(row: Any, name: str, may_be_empty: bool = False) -> Any:
     """The value of a column; 'a.b' is column 'a.b', or part 'b' of column 'a'.
 
-    Raises ValueError for a missing column, naming the existing ones, and for a missing value.
+    Raises ValueError for a missing column, naming the existing ones, and unless `may_be_empty` for
+    a missing value.
     """
     value = row
     parts = [name] if name in row else name.split(".")
@@ -138,7 +177,7 @@ def column(row: Any, name: str) -> Any:
             existing = ", ".join(map(repr, row))
             raise ValueError(f"column {name!r} is missing; there are {existing}")
         value = value[part]
-    if value is None:
+    if value is None and not may_be_empty:
         raise ValueError(f"column {name!r} has no value, or one that is not finite")
     return value
 

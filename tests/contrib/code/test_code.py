@@ -257,7 +257,7 @@ def test_rewards(tmp_path: Path):
         "got": "2",
     }
     failed = task.failure(double, items[6][1])
-    assert failed and failed["got"].startswith("KeyError")
+    assert failed and failed["got"] == "NameError: the program has no function 'f'"
     failed = task.failure(third, items[8][1])
     assert failed and failed == {"input": "add(1, 2)", "expected": "[3]", "got": "timeout"}
     partial = task_of(tmp_path, rows)

@@ -6,12 +6,14 @@ so that neither an `__eq__` of the solution nor an early exit can make a test pa
 """
 
 import ast
+import copy
 import functools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from vinejax.contrib.code.integers import long_integers
 from vinejax.contrib.code.sandbox.runner import encode
 
 Call = tuple[str, Any]  # (function of the solution, encoded (positional, named) arguments)
@@ -19,8 +21,9 @@ Call = tuple[str, Any]  # (function of the solution, encoded (positional, named)
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
-        *(abs, all, any, bool, complex, dict, float, frozenset, int, len, list, max, min),
-        *(range, round, set, sorted, str, sum, tuple),
+        *(abs, all, any, bin, bool, chr, complex, dict, divmod, enumerate, float, frozenset, hex),
+        *(int, len, list, max, min, oct, ord, range, reversed, round, set, sorted, str, sum, tuple),
+        zip,
     )
 }
 COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
@@ -66,42 +69,76 @@ class Assertion(NamedTuple):
         """Whether the assertion holds for these results; False if its evaluation fails."""
         named = {f"result {i}": result for i, result in enumerate(results)}
         try:
-            return bool(evaluate(self.condition, named))
+            with long_integers():
+                return bool(evaluate(self.condition, named))
         except (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError):
             return False
 
 
 @functools.lru_cache(maxsize=4096)
-def read_asserts(source: str, entry: str) -> tuple[Assertion, ...]:
+def read_asserts(
+    source: str, entry: str, redefined: frozenset[str] = frozenset()
+) -> tuple[Assertion, ...]:
     """The assertions of a text, or of its function `check(candidate)`, if it has this function.
 
     The candidate is the solution's function `entry`. Without `check`, every function that is not in
-    FUNCTIONS belongs to the solution. Raises ValueError for a text without assertions, for an
-    assertion that `evaluate` cannot read, and for any other statement that must not be ignored
-    (`_is_idle`).
+    FUNCTIONS belongs to the solution. A function of FUNCTIONS belongs to it, too, in an assertion
+    that would otherwise call nothing of the solution: the first function that is among `redefined`,
+    the names that the solution defines; or else the first one, if the assertion does not hold for
+    Python's own function, or if the text calls nothing else of the solution.
+
+    Raises ValueError for a text without assertions, for an assertion that `evaluate` cannot read,
+    and for any other statement that must not be ignored (`_is_idle`).
     """
+    with long_integers():
+        return _read_asserts(_statements(source), entry, redefined)
+
+
+def _statements(source: str) -> Sequence[ast.stmt]:
     try:
-        statements: Sequence[ast.stmt] = ast.parse(source).body
+        return ast.parse(source).body
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"the tests are no Python: {error}") from None
+
+
+def _read_asserts(
+    statements: Sequence[ast.stmt], entry: str, redefined: frozenset[str]
+) -> tuple[Assertion, ...]:
     renamed: dict[str, str] | None = None
     for statement in statements:
         if isinstance(statement, ast.FunctionDef) and statement.name == "check":
             renamed = {statement.args.args[0].arg: entry, entry: entry}
             statements = statement.body
-    assertions = []
     for statement in statements:
-        if isinstance(statement, ast.Assert):
-            assertion = _assertion(statement, renamed)
-            if assertion.calls:
-                assertions.append(assertion)
-            elif not assertion.holds(()):
-                raise ValueError(f"{assertion.source!r:.80} is false for every solution")
-        elif not _is_idle(statement):
+        if not isinstance(statement, ast.Assert) and not _is_idle(statement):
             raise ValueError(f"{ast.unparse(statement)!r:.80} is no assertion")
-    if not assertions:
+    tests = [statement for statement in statements if isinstance(statement, ast.Assert)]
+    found = [_assertion(test, renamed) for test in tests]
+    is_bare = not any(assertion.calls for assertion in found)
+    for i, test in enumerate(tests):
+        if not found[i].calls and renamed is None:
+            found[i] = _with_redefined(test, found[i], redefined, is_bare)
+        if not found[i].calls and not found[i].holds(()):
+            raise ValueError(f"{found[i].source!r:.80} is false for every solution")
+    found = [assertion for assertion in found if assertion.calls]
+    if not found:
         raise ValueError("there is no assertion")
-    return tuple(assertions)
+    return tuple(found)
+
+
+def _with_redefined(
+    test: ast.Assert, assertion: Assertion, redefined: frozenset[str], is_bare: bool
+) -> Assertion:
+    """`assertion`, which has no calls, or else `test` with calls of one of FUNCTIONS.
+
+    See `read_asserts` for `redefined`. `is_bare` says that no assertion of the text has calls.
+    """
+    called = [node.func for node in ast.walk(test) if isinstance(node, ast.Call)]
+    calls = [x.id for x in called if isinstance(x, ast.Name) and x.id in FUNCTIONS]
+    own = [name for name in calls if name in redefined]
+    if not own and calls and (is_bare or not assertion.holds(())):
+        own = calls
+    return _assertion(test, None, own[0]) if own else assertion
 
 
 def _is_idle(statement: ast.stmt) -> bool:
@@ -116,10 +153,13 @@ def _is_idle(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Pass | ast.Import | ast.ImportFrom)
 
 
-def _assertion(statement: ast.Assert, renamed: Mapping[str, str] | None) -> Assertion:
-    calls = _Calls(renamed)
+def _assertion(
+    statement: ast.Assert, renamed: Mapping[str, str] | None, own: str = ""
+) -> Assertion:
+    """The assertion in a statement. The function `own` is the solution's, even if in FUNCTIONS."""
+    calls = _Calls(renamed, own)
     source = ast.unparse(statement)
-    condition = calls.visit(statement.test)
+    condition = calls.visit(copy.deepcopy(statement.test))
     assertion = Assertion(source, tuple(calls.made), tuple(calls.shown), condition)
     try:
         evaluate(condition, {f"result {i}": 0 for i in range(len(calls.made))})
@@ -133,25 +173,26 @@ def _assertion(statement: ast.Assert, renamed: Mapping[str, str] | None) -> Asse
 class _Calls(ast.NodeTransformer):
     """Replaces each call of the solution by the name of its result."""
 
-    def __init__(self, renamed: Mapping[str, str] | None):
-        self._renamed = renamed
+    def __init__(self, renamed: Mapping[str, str] | None, own: str):
+        self._renamed, self._own = renamed, own
         self.made: list[Call] = []
         self.shown: list[str] = []
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         name = node.func.id if isinstance(node.func, ast.Name) else None
-        if name is None or name in FUNCTIONS and name not in (self._renamed or ()):
+        is_own = name == self._own or name in (self._renamed or ())
+        if name is None or name in FUNCTIONS and not is_own:
             self.generic_visit(node)
             return node
         if self._renamed is not None and name not in self._renamed:
             raise ValueError(f"{name!r} is no function of the solution")
-        shown = ast.unparse(node)
+        function = name if self._renamed is None else self._renamed[name]
+        shown = function + ast.unparse(node).removeprefix(name)
         try:
             positional = [evaluate(x, {}) for x in node.args]
             named = {x.arg or "**": evaluate(x.value, {}) for x in node.keywords}
         except Exception as error:
             raise ValueError(f"{shown!r:.80}: an argument is no constant: {error}") from None
-        function = name if self._renamed is None else self._renamed[name]
         self.made.append((function, encode((positional, named))))
         self.shown.append(shown)
         return ast.Name(f"result {len(self.made) - 1}", ast.Load())

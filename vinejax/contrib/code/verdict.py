@@ -1,17 +1,25 @@
 """Runs the tests of programs in a sandbox, and compares the outputs in this process."""
 
+import decimal
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from vinejax.contrib.code.asserts import Call, read_asserts
-from vinejax.contrib.code.cases import tests_in
+from vinejax.contrib.code.asserts import FUNCTIONS, Call, read_asserts
+from vinejax.contrib.code.blocks import parsed
+from vinejax.contrib.code.cases import call_text, tests_in
+from vinejax.contrib.code.choice import defined_names
+from vinejax.contrib.code.integers import shown
 from vinejax.contrib.code.sandbox.pool import Outcome
 from vinejax.contrib.code.sandbox.runner import decode, encode
 from vinejax.contrib.code.sandbox.sandbox import Sandbox
 
 TOLERANCE = 1e-6  # for printed decimal numbers, and for floats that a call returns
+NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+INTEGER = re.compile(r"[-+]?\d+")
+EXACT = 2**53  # largest number up to which every integer is a float
 SHOWN = 2000  # largest number of characters of each part of a `Failure`
 
 Failure = dict[str, str]  # texts about a failed test: 'input', 'expected' and 'got'
@@ -48,22 +56,26 @@ def run_tests(answer: str, code: str, sandbox: Sandbox, all_of_them: bool) -> Te
     tests = tests_in(answer)
     if "stdin" in tests:
         return _outcome_of_prints(tests["stdin"], code, sandbox, all_of_them)
+    code = tests.get("before", "") + code
     if "calls" in tests:
+        equal = _is_wrapped_result if tests.get("wrapped") else _same_json
         checks = [
             Check(
                 [(name, encode((arguments, {})))],
-                f"{name}({', '.join(map(repr, arguments))})",
-                repr(expected),
-                lambda results, expected=expected: _is_expected_result(results[0], expected),
+                call_text(name, arguments),
+                shown(expected),
+                lambda results, expected=expected: equal(results[0], expected),
             )
             for name, arguments, expected in tests["calls"]
         ]
     else:
+        tree = parsed(code)
+        redefined = frozenset(FUNCTIONS.keys() & set(defined_names(tree)) if tree else ())
         checks = [
             Check(x.calls, ", ".join(x.shown), x.source, x.holds)
-            for x in read_asserts(tests["asserts"], tests["entry"])
+            for x in read_asserts(tests["asserts"], tests["entry"], redefined)
         ]
-    return _outcome_of_calls(checks, tests.get("before", "") + code, sandbox)
+    return _outcome_of_calls(checks, code, sandbox)
 
 
 def _outcome_of_prints(
@@ -98,7 +110,7 @@ def _outcome_of_calls(checks: Sequence[Check], code: str, sandbox: Sandbox) -> T
         if not error and check.holds(results):
             result = result._replace(passed=result.passed + 1)
         elif not result.failure:
-            got = error or ", ".join(map(repr, _values_in(mine)[0]))
+            got = error or ", ".join(map(shown, _values_in(mine)[0]))
             result = result._replace(failure=_failure(check.input, check.expected, got))
     return result
 
@@ -134,9 +146,9 @@ def _failure(program_input: str, expected: str, got: str) -> Failure:
 def same_output(out: str, expected: str) -> bool:
     """Whether the lines of two outputs are equal, or at least the words in each line.
 
-    Blanks at the ends of the lines and of the outputs do not count. Two words are also equal
-    if both are numbers, one of them has a point or an exponent, and they differ by TOLERANCE at
-    most.
+    Blanks at the ends of the lines and of the outputs do not count. Two words are also equal if
+    both are numbers with the same value. If the expected number has a point or an exponent, the
+    other may differ from it by TOLERANCE, unless both are whole.
     """
     lines, wanted = ([x.rstrip() for x in text.rstrip().splitlines()] for text in (out, expected))
     if lines == wanted:
@@ -152,21 +164,23 @@ def _same_word(word: str, wanted: str) -> bool:
         return True
     if not any(sign in word + wanted for sign in ".eE"):
         return False
-    try:
-        return _near(float(word), float(wanted))
-    except ValueError:
+    if not NUMBER.fullmatch(word) or not NUMBER.fullmatch(wanted):
         return False
+    if INTEGER.fullmatch(wanted):
+        return decimal.Decimal(word) == decimal.Decimal(wanted)
+    return _near(float(word), float(wanted))
 
 
 def _near(number: float, wanted: float) -> bool:
+    """Whether two numbers differ by TOLERANCE at most. Whole numbers up to EXACT must be equal."""
+    if max(abs(number), abs(wanted)) < EXACT and number == int(number) and wanted == int(wanted):
+        return number == wanted
     return math.isclose(number, wanted, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
-def _is_expected_result(value: Any, expected: Any) -> bool:
+def _is_wrapped_result(value: Any, expected: Any) -> bool:
     """Whether `value` equals `expected` or, as in APPS, the only item of the list `expected`."""
-    if _same_json(value, expected):
-        return True
-    return isinstance(expected, list) and len(expected) == 1 and _same_json(value, expected[0])
+    return _same_json(value, expected) or _same_json(value, expected[0])
 
 
 def _same_json(value: Any, expected: Any) -> bool:
@@ -185,5 +199,8 @@ def _same_json(value: Any, expected: Any) -> bool:
     if isinstance(value, bool) != isinstance(expected, bool):
         return False
     if isinstance(expected, float) and isinstance(value, int | float):
-        return _near(value, expected)
+        try:
+            return _near(float(value), expected)
+        except OverflowError:  # an integer that is larger than any float
+            return False
     return bool(value == expected)

@@ -23,6 +23,8 @@ import types
 
 HEADER = 10  # number of digits of a length
 MOST_ITEMS = 10**6  # largest number of items taken from an iterator
+DEPTH = 6 * 10**5  # limit of recursion, as in the harnesses of LiveCodeBench and of APPS
+SHORT = 10_000  # number of bits of an integer that every Python reads as decimal digits
 # Names that solutions of problems like LeetCode's, in which functions are called, do not import.
 PRELUDE = """
 from typing import *
@@ -54,6 +56,9 @@ def main():
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     sys.argv[:] = ["solution.py"]
+    sys.setrecursionlimit(DEPTH)
+    if hasattr(sys, "set_int_max_str_digits"):  # integers of any length can be printed and read
+        sys.set_int_max_str_digits(0)
     builtins.exit = builtins.quit = sys.exit  # -S leaves them out
     module = sys.modules["__main__"] = types.ModuleType("__main__")
     scope = module.__dict__
@@ -63,7 +68,10 @@ def main():
         return
     scope["__name__"] = "solution"
     sys.modules["solution"] = module  # where dataclasses look up annotations that are texts
-    exec(PRELUDE, scope)
+    given = {}
+    exec(PRELUDE, given)
+    # What the program itself has not defined is not among its functions.
+    scope["__builtins__"] = {**vars(builtins), **given}
     exec(compile(job["source"], "solution.py", "exec"), scope)
     for name, arguments in calls:
         write(answers, f"{reply_of(scope, name, decode(arguments))}\n".encode())
@@ -88,16 +96,22 @@ def write(descriptor, data):
 
 
 def reply_of(scope, name, arguments):
-    """The JSON of an object with the 'value' or the 'error' of a call.
-
-    The called function is `name` in `scope`, or else the method `name` of the class `Solution`.
-    """
+    """The JSON of an object with the 'value' or the 'error' of a call of the function `name`."""
     try:
-        function = scope[name] if name in scope else getattr(scope["Solution"](), name)
         positional, named = arguments
-        return json.dumps({"value": encode(function(*positional, **named))})
+        return json.dumps({"value": encode(called(scope, name)(*positional, **named))})
     except BaseException as error:  # also SystemExit
         return json.dumps({"error": f"{type(error).__name__}: {error}"[:300]})
+
+
+def called(scope, name):
+    """The function `name` in `scope`, or else the method `name` of the class `Solution` there."""
+    if name in scope:
+        return scope[name]
+    solution = scope.get("Solution")
+    if not hasattr(solution, name):
+        raise NameError(f"the program has no function {name!r}")
+    return getattr(solution(), name)
 
 
 def encode(value):
@@ -105,7 +119,8 @@ def encode(value):
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
-        return int(value)
+        value = int(value)
+        return value if value.bit_length() <= SHORT else {"int": hex(value)}
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"float": repr(float(value))}
     if isinstance(value, complex):
@@ -141,6 +156,8 @@ def decode(data):
     if kind in ("tuple", "set", "iter"):
         make = {"tuple": tuple, "set": frozenset, "iter": iter}[kind]
         return make(decode(items))
+    if kind == "int":
+        return int(items, 16)
     return {"float": float, "bytes": bytes.fromhex, "other": lambda _: object()}[kind](items)
 
 

@@ -17,6 +17,8 @@ from vinejax.core.errors import ConfigError
 A = TypeVar("A")
 B = TypeVar("B")
 FILE_BYTES = 4 * 2**20  # largest size of a file that a program writes, such as its output
+# Stack of the main thread. Every Linux leaves at least this room below it.
+STACK_BYTES = 120 * 2**20
 REMEDY = (
     "choose code.sandbox='command' with code.command (bwrap, nsjail, docker or runsc and its "
     "interpreter), 'http' with code.url, or, for code that you trust, 'none'"
@@ -71,6 +73,7 @@ class Sandbox(contextlib.AbstractContextManager["Sandbox"]):
             "RLIMIT_FSIZE": FILE_BYTES,
             "RLIMIT_NOFILE": 64,
             "RLIMIT_CORE": 0,
+            "RLIMIT_STACK": STACK_BYTES,
         }
         job = {"source": source, "limits": limits, "calls": calls}
         data = json.dumps(job).encode()

@@ -1,0 +1,206 @@
+"""Chooses, among the fenced blocks of a response, the one that is the program.
+
+It is the last block that is a program. Models also write blocks of output, of shell commands and of
+other languages, and show how the program is called or tested. These are left out: a block that does
+nothing, that has another label than Python's, that uses names of the program without defining them,
+or that defines none of the functions that the tests call.
+
+A block that defines a function of the chosen program anew takes its place, even if it is worse, and
+so does a block of Python with an error. An earlier program is thus never credited once the response
+has changed it.
+"""
+
+import ast
+import builtins
+import re
+import sys
+from collections.abc import Iterator, Sequence, Set
+from typing import NamedTuple
+
+from vinejax.contrib.code.blocks import parsed
+
+BUILTINS = frozenset(dir(builtins))
+SESSION = re.compile(r"\s*(?:>>>|In \[\d*\]:|\$ )")  # of an interpreter or a shell
+# A line of Python in a text that Python cannot parse.
+CODE_LINE = re.compile(
+    r"(?m)^[ \t]*(?:(?:async )?def \w|class \w+ *[(:]|import \w+[\w., ]*$|from [\w.]+ import |@\w"
+    r"|(?:for|while|if|elif|else|with|try|except)\b.*:[ \t]*(?:#.*)?$|.*\b(?:print|input)\()"
+)
+DEFINITION = re.compile(r"(?m)^[ \t]*(?:(?:async )?def \w|class \w)")
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Block(NamedTuple):
+    """The contents of a fenced block."""
+
+    text: str
+    is_python: bool  # whether the block's label is Python's, or missing
+    is_closed: bool = True  # False if the response ends within the block
+
+
+def program_of(
+    codes: Sequence[Block], wanted: Set[str] | None = None, continues: bool = False
+) -> str | None:
+    """The text of the program among the blocks of a response; None without a block of code.
+
+    `wanted` are the names of the functions that the tests call: none if the tests read what the
+    program prints, and None if the tests are unknown. If `continues`, a program may be the body of
+    a function that the prompt begins.
+
+    Blocks with the label of another language count only if no other block is a program. If no block
+    defines one of `wanted`, the choice is made as if the tests were unknown. If then none is a
+    program, the last block that may be Python stands for it, so that a report shows how it fails.
+    """
+    for is_python in (True, False):
+        chosen = None
+        for code in codes:
+            if code.is_python == is_python and code.text.strip():
+                source = Source(code)
+                if source.replaces(chosen, wanted, continues):
+                    chosen = source
+        if chosen:
+            return chosen.code.text
+    if wanted:
+        return program_of(codes)
+    rest = [code.text for code in codes if code.is_python and code.text.strip()]
+    return rest[-1] if rest else None
+
+
+class Source:
+    """What a block of code defines, uses and does when it runs."""
+
+    def __init__(self, code: Block):
+        self.code = code
+        self.tree = parsed(code.text)
+        # The body of a function, which the prompt begins, cannot stand alone.
+        self.is_body = self.tree is None and code.text.lstrip("\n")[:1] in (" ", "\t")
+        if self.is_body:
+            self.tree = parsed(f"if True:\n{code.text}")
+            self.is_body = self.tree is not None
+        nodes = list(ast.walk(self.tree)) if self.tree else []
+        self.defined = frozenset(defined_names(self.tree)) if self.tree else frozenset()
+        self.functions = frozenset(
+            node.name for node in nodes if isinstance(node, (*FUNCTIONS, ast.ClassDef))
+        )
+        self.used = frozenset(_loaded(nodes)) - frozenset(_bound(nodes)) - BUILTINS
+        self.imported = frozenset(_foreign(nodes))
+        self.is_stub = bool(self.functions) and all(
+            all(map(_is_idle, node.body)) for node in nodes if isinstance(node, FUNCTIONS)
+        )
+        self.calls = self.tree is not None and any(
+            isinstance(node, ast.Call) for node in run_at_once(self.tree)
+        )
+        self.reads = any(map(_reads_input, nodes))
+
+    def replaces(self, chosen: "Source | None", wanted: Set[str] | None, continues: bool) -> bool:
+        """Whether this block is the program, if `chosen` is it without this block."""
+        if self.tree is None:
+            return self._is_broken_program(wanted)
+        if chosen and self.is_stub and not self.calls:
+            return False
+        if chosen and chosen.functions & self.functions:
+            return True
+        if wanted:
+            return continues and self.is_body or bool(wanted & self.defined)
+        if all(map(_is_idle, self.tree.body)):
+            return False
+        if chosen and not self.reads and (self.used | self.imported) & (chosen.defined | {"*"}):
+            return False
+        return not chosen or wanted is None or self.calls
+
+    def _is_broken_program(self, wanted: Set[str] | None) -> bool:
+        """Whether a text that Python cannot parse is meant as a program."""
+        text = self.code.text
+        if SESSION.match(text):
+            return False
+        return not self.code.is_closed or bool((DEFINITION if wanted else CODE_LINE).search(text))
+
+
+def defined_names(tree: ast.Module) -> Iterator[str]:
+    """The names that a program gives to values, functions and classes outside of functions.
+
+    The methods of its class `Solution` are among them. A name that it imports counts only if its
+    module is of the standard library.
+    """
+    for node in run_at_once(tree, with_classes=False):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.ClassDef(name=name, body=body):
+                yield name
+                if name == "Solution":
+                    yield from (inner.name for inner in body if isinstance(inner, FUNCTIONS))
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.Import(names=names):
+                yield from ((x.asname or x.name).partition(".")[0] for x in names)
+            case ast.ImportFrom(names=names) if not _is_foreign(node):
+                yield from (x.asname or x.name for x in names)
+
+
+def run_at_once(tree: ast.AST, with_classes: bool = True) -> Iterator[ast.AST]:
+    """The nodes of a program that run when it starts: all except the bodies of functions.
+
+    Without `with_classes` the bodies of classes are left out, too.
+    """
+    pending = [tree]
+    while pending:
+        node = pending.pop()
+        yield node
+        is_class = isinstance(node, ast.ClassDef) and not with_classes
+        if not is_class and not isinstance(node, (*FUNCTIONS, ast.Lambda)):
+            pending.extend(ast.iter_child_nodes(node))
+
+
+def _is_idle(statement: ast.stmt) -> bool:
+    """Whether a statement has no effect, such as `pass`, `x: int`, a docstring or `3 + 4`."""
+    if isinstance(statement, ast.Expr):
+        acts = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)
+        return not any(isinstance(node, acts) for node in ast.walk(statement))
+    if isinstance(statement, ast.AnnAssign):
+        return statement.value is None
+    return isinstance(statement, ast.Pass)
+
+
+def _loaded(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield node.id
+
+
+def _bound(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    """The names that are bound anywhere in a program, in functions and by imports, too."""
+    for node in nodes:
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.ClassDef(name=name) | ast.ExceptHandler(name=str(name)):
+                yield name
+            case ast.Import(names=names) | ast.ImportFrom(names=names):
+                yield from ((x.asname or x.name).partition(".")[0] for x in names)
+
+
+def _is_foreign(node: ast.ImportFrom) -> bool:
+    """Whether an import is from no module of the standard library, as `from solution import f`."""
+    return (node.module or "").partition(".")[0] not in sys.stdlib_module_names
+
+
+def _foreign(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    """The names that are imported from modules outside of the standard library."""
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and _is_foreign(node):
+            yield from (name.name for name in node.names)
+
+
+def _reads_input(node: ast.AST) -> bool:
+    """Whether a node reads standard input: `input`, `sys.stdin`, `open(0)` or `fileinput`."""
+    match node:
+        case ast.Name(id="input" | "stdin" | "fileinput", ctx=ast.Load()):
+            return True
+        case ast.Attribute(attr="stdin", ctx=ast.Load()):
+            return True
+        case ast.Call(func=ast.Name(id="open"), args=[ast.Constant(value=0), *_]):
+            return True
+    return False

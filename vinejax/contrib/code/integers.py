@@ -1,0 +1,42 @@
+"""Integers that are longer than Python converts to decimal text and back by default."""
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+MOST_DIGITS = 200_000  # limit in this process; a longer conversion takes seconds on Python 3.11
+_lock = threading.Lock()
+_users = 0  # number of threads that are within `long_integers`
+_usual = sys.get_int_max_str_digits()
+
+
+@contextlib.contextmanager
+def long_integers() -> Iterator[None]:
+    """Within this context, integers of up to MOST_DIGITS digits convert to text and back.
+
+    The limit belongs to the whole process, and is restored when the last thread leaves the context.
+    """
+    global _users, _usual
+    with _lock:
+        if not _users:
+            _usual = sys.get_int_max_str_digits()
+            sys.set_int_max_str_digits(max(_usual, MOST_DIGITS) if _usual else 0)
+        _users += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if not _users:
+                sys.set_int_max_str_digits(_usual)
+
+
+def shown(value: Any) -> str:
+    """The `repr` of a value, or its type if the value has an integer of very many digits."""
+    try:
+        return repr(value)
+    except ValueError:
+        kind = type(value).__name__
+        return f"<{kind} of {value.bit_length()} bits>" if kind == "int" else f"<{kind}>"
