@@ -3,10 +3,11 @@
 Functions written for TRL and for verl work unchanged, because arguments are passed by name:
 
 - A function with a parameter `completions`, `completion_ids` or `prompts` is called once for many
-  responses, as in TRL. It returns a number per response, in a list, an array or a tensor. It may
-  take `prompts` and `completions` (lists of `Chat`), `completion_ids`, `question`, `answer`,
-  `ground_truth` and every column of the data, all as lists, and `trainer_state`, `log_metric` and
-  `log_extra`.
+  responses, as in TRL, and so is a function of `**kwargs` alone, unless it uses names of the other
+  kind (`reward_forms.py`). It returns a number per response, in a list, an array or a tensor. It
+  may take `prompts` and `completions`, `completion_ids`, `question`, `answer`, `ground_truth` and
+  every column of the data, all as lists, and `trainer_state`, `log_metric` and `log_extra`. Prompts
+  and completions are lists of messages if the data's questions are messages, and else `Chat`.
 - Any other function is called for one response. It returns a number, or like verl's functions a
   dict with the number as 'score'. It may take `problem` (a `Problem`), `response`, `question`,
   `answer`, verl's `solution_str`, `ground_truth`, `data_source` and `extra_info`, and every column.
@@ -23,7 +24,7 @@ import dataclasses
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vinejax.core.errors import ConfigError, UserError
@@ -37,6 +38,14 @@ from vinejax.core.plugins import (
 )
 from vinejax.core.settings import RewardConfig
 from vinejax.tasks.answers import bare_answer, written
+from vinejax.tasks.reward_forms import (
+    Chat,
+    forwarded_names,
+    is_batched,
+    is_conversation,
+    messages_of,
+    parameters_of,
+)
 
 if TYPE_CHECKING:
     from vinejax.core.types import Problem
@@ -45,7 +54,6 @@ else:  # vinejax.core.types imports jax, which takes seconds; commands are check
 
 TASK = "task"  # name of the task's own reward
 RESERVED = ("mean", "std", "steps")  # names of every run's metrics under reward/
-BATCH_PARAMETERS = {"prompts", "completions", "completion_ids"}  # parameters of TRL's functions
 
 Items = Sequence[tuple[Problem, str]]
 
@@ -56,46 +64,6 @@ class Reward(NamedTuple):
     total: float
     # Values of the functions that judged the response; None: only the task's own reward
     parts: dict[str, float] | None = None
-
-
-class Message(str):
-    """What `chat[i]` returns: character i of a `Chat`, with the fields of message i.
-
-    Indexed by a string, such as 'content', it returns that field of the message.
-    """
-
-    fields: Mapping[str, str]
-
-    def __getitem__(self, key: Any) -> Any:
-        return self.fields[key] if isinstance(key, str) else super().__getitem__(key)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return self.fields.get(key, default)
-
-
-class Chat(str):
-    """A text that can be read as TRL's messages: `chat[0]["content"]`.
-
-    Depending on the data, TRL passes texts or messages, and functions are written for either. The
-    text of the string is that of the last message.
-    """
-
-    messages: Sequence[Mapping[str, str]]
-
-    @classmethod
-    def of(cls, text: str, role: str, context: Iterable[tuple[str, str]] = ()) -> "Chat":
-        """The chat of the (role, text) messages in `context`, then the message (`role`, `text`)."""
-        chat = cls(text)
-        messages = (*context, (role, text))
-        chat.messages = [{"role": author, "content": content} for author, content in messages]
-        return chat
-
-    def __getitem__(self, key: Any) -> Any:
-        if not isinstance(key, int) or not -len(self.messages) <= key < len(self.messages):
-            return super().__getitem__(key)
-        message = Message(super().__getitem__(slice(key, key + 1 or None)))
-        message.fields = self.messages[key]
-        return message
 
 
 @dataclasses.dataclass
@@ -148,12 +116,19 @@ class RewardFunction:
     @functools.cached_property  # read for every response
     def parameters(self) -> list[inspect.Parameter]:
         assert self.function is not None
-        return list(inspect.signature(self.function).parameters.values())
+        return parameters_of(self.function)
 
-    @property
+    @functools.cached_property
     def is_batched(self) -> bool:
         """Whether the function takes many responses at once, as TRL's reward functions do."""
-        return any(parameter.name in BATCH_PARAMETERS for parameter in self.parameters)
+        assert self.function is not None
+        return is_batched(self.function)
+
+    @functools.cached_property
+    def forwarded(self) -> set[str] | None:
+        """The arguments that the function passes on, if it wraps another one of one response."""
+        assert self.function is not None
+        return None if self.is_batched else forwarded_names(self.function)
 
     def chosen(self, offered: dict[str, Any]) -> dict[str, Any]:
         """The arguments in `offered` that the function takes.
@@ -165,9 +140,9 @@ class RewardFunction:
             if parameter.default is parameter.empty and parameter.name not in offered:
                 message = f"takes {parameter.name!r}, which is none of {', '.join(offered)}"
                 raise self.misfit(message)
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in self.parameters):
-            return offered
         names = {parameter.name for parameter in named}
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in self.parameters):
+            names = self.forwarded or set(offered)
         return {name: value for name, value in offered.items() if name in names}
 
     def rewards(
@@ -314,9 +289,11 @@ def batch_arguments(
     """
     problems = [problem for problem, _ in items]
     texts = [response for _, response in items]
+    forms = [messages_of if is_conversation(problem) else Chat.of for problem in problems]
+    prompts = [(prompt(problem), "user", problem.context) for problem in problems]
     fixed = {
-        "prompts": [Chat.of(prompt(problem), "user", problem.context) for problem in problems],
-        "completions": [Chat.of(text, "assistant") for text in texts],
+        "prompts": [form(*prompt) for form, prompt in zip(forms, prompts, strict=True)],
+        "completions": [form(x, "assistant") for form, x in zip(forms, texts, strict=True)],
         "question": [problem.question for problem in problems],
         "answer": [_as_in_column(p, "answer", p.answer) for p in problems],
         "ground_truth": [_as_in_column(p, "ground_truth", bare_answer(p.answer)) for p in problems],
