@@ -118,12 +118,12 @@ def own_section(method: str) -> type[Section] | None:
 
     None for a method of VineJAX, and for a method that has no settings.
     """
-    if "." not in method:
+    if "." not in method and not is_file_of_user(method):
         return None
     from vinejax.methods.known import find_method
 
-    kind = find_method(method).settings
-    return kind if kind.section else None
+    found = find_method(method)
+    return found.settings if found.is_users and found.settings.section else None
 
 
 class Setting(config_dict.FieldReference):

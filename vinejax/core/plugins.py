@@ -1,4 +1,7 @@
-"""Finds modules and functions that a user names by dotted path: a task, a method, a credit rule.
+"""Finds modules and functions that a user names: a task, a method, a reward, a credit rule.
+
+A module is named by its dotted path. One file in the current folder, or on PYTHONPATH, is named by
+the file's name, with or without '.py'.
 
 `listed` and `finite_number` read the results of such functions.
 """
@@ -19,7 +22,7 @@ from vinejax.core.errors import ConfigError, UserError
 
 
 def find_module(name: str) -> ModuleType | None:
-    """The module of this dotted path, or None if there is no such module.
+    """The module of this name, or None if there is no such module.
 
     Raises any error with which the import of an existing module fails.
     """
@@ -30,7 +33,31 @@ def find_module(name: str) -> ModuleType | None:
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
             raise
-        return None
+        return find_module(name.removesuffix(".py")) if name.endswith(".py") else None
+
+
+def is_file_of_user(name: str) -> bool:
+    """Whether a name without dots is a module that can be imported and is not Python's own.
+
+    The module is not imported.
+    """
+    if not name.isidentifier() or name in sys.stdlib_module_names:
+        return False
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ValueError:  # a module without a specification, as `__main__` may be
+        return False
+
+
+def own_functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
+    """The public functions that a module defines itself, by name."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if inspect.isfunction(value)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
+    }
 
 
 @functools.cache

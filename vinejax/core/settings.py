@@ -399,7 +399,7 @@ class LogConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    method: str = "vineppo"  # a name in methods/, or the dotted path of a module with a METHOD
+    method: str = "vineppo"  # a name in methods/, or the name or path of a module with a METHOD
     iterations: Whole = 1000
     seed: Seed = 42
     resume: bool = True  # False: a workdir that already holds a run is an error

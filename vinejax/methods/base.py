@@ -117,6 +117,7 @@ class Method:
     flags: Set[Flag] = frozenset()
     reads: tuple[str, ...] = ()  # sections and fields that this method reads and most do not
     ignores: tuple[str, ...] = ()  # sections and fields that others read and this method does not
+    is_users: bool = False  # whether a user wrote the method; set where it is found by its name
     about: str = ""  # title, equation, source and departures; "": the docstring of its module
 
     def __post_init__(self) -> None:
@@ -145,7 +146,7 @@ class Method:
 
     def reads_reference(self, cfg: Config) -> bool:
         """Whether the reference model must score solutions; True for every method of a user."""
-        return bool(cfg.kl.coef) or "logprobs" in self.flags or "." in cfg.method
+        return bool(cfg.kl.coef) or "logprobs" in self.flags or self.is_users
 
     def with_settings(self, cfg: Config) -> Config:
         """The configuration with the method's own settings, if it has any."""
@@ -170,7 +171,7 @@ class Method:
         Raises ConfigError, with file and line, if a user's method fails or returns no Credit.
         """
         assert self.credit is not None, "the method has no advantages"
-        if "." not in cfg.method:
+        if not self.is_users:
             return assigned(self.credit(rollout, cfg), rollout, cfg)
         credit = result_of("method", cfg.method, self.credit, rollout, cfg)
         shape = rollout.batch.mask.shape

@@ -4,7 +4,7 @@ import dataclasses
 
 from vinejax.core.accessories import contributed, contributed_module
 from vinejax.core.errors import ConfigError, nearest_hint
-from vinejax.core.plugins import failure, find_module, source_of
+from vinejax.core.plugins import failure, find_module, is_file_of_user, source_of
 from vinejax.core.sections import MethodSettings
 from vinejax.core.settings import Config
 from vinejax.methods import (
@@ -55,7 +55,7 @@ def all_methods() -> dict[str, Method]:
 
 
 def find_method(name: str) -> Method:
-    """The method with this name, or the METHOD of a user's module with this dotted path.
+    """The method with this name, or the METHOD of a user's module with this name or dotted path.
 
     Raises ConfigError for an unknown name, with the most similar known name, and for a user's
     module that fails, with its file and line.
@@ -63,8 +63,8 @@ def find_method(name: str) -> Method:
     if method := known_method(name):
         return method
     known = " or ".join(map(repr, method_names()))
-    expected = f"must be {known}, or the dotted path of a module with a METHOD"
-    if "." not in name:
+    expected = f"must be {known}, or the name or dotted path of a module with a METHOD"
+    if "." not in name and not is_file_of_user(name):
         raise ConfigError("method", expected + nearest_hint(name, method_names()), repr(name))
     try:
         module = find_module(name)
@@ -74,11 +74,11 @@ def find_method(name: str) -> Method:
         raise ConfigError("method", f"no such module; it {expected}", repr(name))
     method = getattr(module, "METHOD", None)
     if not isinstance(method, Method):
-        raise ConfigError(
-            "method", "the module has no METHOD, a vinejax.methods.base.Method", repr(name)
-        )
+        message = "the module has no METHOD, a vinejax.methods.base.Method"
+        hint = "" if "." in name else nearest_hint(name, method_names())
+        raise ConfigError("method", f"{source_of(name) or name}: {message}{hint}", repr(name))
     _check_settings(name, method.settings)
-    return method
+    return dataclasses.replace(method, is_users=True)
 
 
 def _check_settings(name: str, kind: type[MethodSettings]) -> None:

@@ -30,9 +30,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.plugins import (
     failure,
+    find_module,
     finite_number,
     function_of,
+    is_file_of_user,
     listed,
+    own_functions,
     place_of,
     source_of,
 )
@@ -53,6 +56,7 @@ else:  # vinejax.core.types imports jax, which takes seconds; commands are check
     Problem = Any
 
 TASK = "task"  # name of the task's own reward
+NAMES_IN_FILES = ("reward", "compute_score")  # usual names of the function of a file
 RESERVED = ("mean", "std", "steps")  # names of every run's metrics under reward/
 
 Items = Sequence[tuple[Problem, str]]
@@ -234,7 +238,7 @@ class RewardFunction:
         except UserError:
             raise
         except Exception as error:
-            reason = failure(error, source_of(self.path.rpartition(".")[0]))
+            reason = failure(error, source_of(module_name(self.path)))
             raise self.error(f"failed{place}: {reason}") from error
 
     def misfit(self, message: str) -> UserError:
@@ -248,6 +252,12 @@ class RewardFunction:
     def error(self, message: str) -> UserError:
         """The error to raise, which names the setting and the path of the function."""
         return UserError(f"{self.field}: {self.path} {message}")
+
+
+def module_name(path: str) -> str:
+    """The module in a function's path; a path without dots is the module itself."""
+    file = path.removesuffix(".py")
+    return file.rpartition(".")[0] or file
 
 
 @functools.cache
@@ -328,7 +338,7 @@ def find_rewards(cfg: RewardConfig) -> list[RewardFunction]:
     functions: list[RewardFunction] = []
     weights = cfg.weights or (1.0,) * len(cfg.functions)
     for path, weight in zip(cfg.functions, weights, strict=True):
-        name = path.rpartition(".")[2]
+        name = path.removesuffix(".py").rpartition(".")[2]
         if name in RESERVED or name in {function.name for function in functions}:
             message = f"two metrics would be called reward/{name}; give the function another name"
             raise ConfigError(field, message, repr(path))
@@ -340,14 +350,37 @@ def find_rewards(cfg: RewardConfig) -> list[RewardFunction]:
 def function_at(field: str, path: str, other: str) -> Callable[..., Any]:
     """The function with the dotted path `path`, the value of the setting `field`.
 
+    The name of a file stands for its function: the one with the file's name, or else the one called
+    `reward` or `compute_score`, or else the only one.
+
     `other` is a further value that the setting allows; the error message names it. Raises
     ConfigError if the path has no function, and if a module fails, with the line at fault.
     """
     function = function_of(field, path)
+    file = path.removesuffix(".py")
+    if function is None and "." not in file and is_file_of_user(file):
+        return _function_of_file(field, path, file)
     if function is None or isinstance(function, types.ModuleType):
         message = f"no such function; name one as 'my_rewards.accuracy', or {other!r}"
         raise ConfigError(field, message, repr(path))
     return function
+
+
+def _function_of_file(field: str, path: str, file: str) -> Callable[..., Any]:
+    try:
+        module = find_module(file)
+    except Exception as error:
+        raise ConfigError(field, failure(error, source_of(file)), repr(path)) from error
+    for name in (file, *NAMES_IN_FILES):
+        function = getattr(module, name, None)
+        if callable(function):
+            return function
+    functions = own_functions(module) if module else {}
+    if len(functions) != 1:
+        choice = ", ".join(repr(f"{file}.{name}") for name in functions) or "none"
+        message = f"{source_of(file)} has {len(functions)} functions: {choice}; name one of them"
+        raise ConfigError(field, message, repr(path))
+    return next(iter(functions.values()))
 
 
 def weighted(
