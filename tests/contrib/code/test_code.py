@@ -84,6 +84,36 @@ def test_forms_of_tests():
     }
 
 
+@pytest.mark.parametrize(
+    ("tests", "row"),
+    [
+        ([{"fn_name": "f", "input": [1, "a"], "output": 3, "type": "function_call"}], {}),
+        ({"test_cases": [{"func_name": "f", "input": [1, "a"], "output": 3}]}, {}),
+        ([{"input": '1\n"a"', "output": "3", "metadata": {"func_name": "f"}}], {}),
+        ({"inputs": [[1, "a"]], "outputs": [3], "metadata": '{"function_name": "f"}'}, {}),
+        ({"inputs": [[1, "a"]], "outputs": [3]}, {"fn_name": "f"}),
+        ({"inputs": [[1, "a"]], "outputs": [3]}, {"entry_point": "Solution().f"}),
+        ({"inputs": [[1, "a"]], "outputs": [3], "fn_name": "Solution.f"}, {"fn_name": "g"}),
+    ],
+)
+def test_where_a_function_is_named(tests: Any, row: dict[str, Any]):
+    assert of(tests, **row) == {"calls": [["f", [1, "a"], 3]]}
+
+
+def test_a_test_that_prints_calls_nothing():
+    case = {"input": "1", "output": 3, "type": "stdin_stdout", "metadata": {"func_name": None}}
+    assert of([case], fn_name="f") == {"stdin": [["1", "3"]]}
+
+
+def test_a_prompt_that_is_no_program_stands_before_no_answer():
+    check = "def check(candidate):\n    assert candidate(w=1) == 2"
+    row = {"entry_point": "Solution().f"}
+    tests = code_tests.tests_of(check, row, "Write f.")
+    assert tests == {"asserts": check, "entry": "f", "before": ""}
+    assert code_tests.called_names(json.dumps(tests)) == {"f"}
+    assert code_tests.first_calls(json.dumps(tests)) == {"f": "f(w=1)"}
+
+
 def test_a_pickle_in_the_data_is_not_run(tmp_path: Path):
     class Harm:
         def __reduce__(self):
@@ -104,6 +134,14 @@ def test_a_pickle_in_the_data_is_not_run(tmp_path: Path):
         (7, "a form that is not known"),
         ([{"input": "1"}], "neither input with output nor an assertion"),
         ("def check(candidate): pass", "needs a column 'entry_point'"),
+        ({"inputs": [[1, 2]], "outputs": [3]}, "calls a function, but none of fn_name, "),
+        ([{"input": "1", "output": "2", "type": "function_call"}], "calls a function, but none of"),
+        ({"fn_name": "f(x)", "inputs": [[1]], "outputs": [3]}, "'f.x.' is neither a function nor"),
+        ({"inputs": ["1"], "outputs": [None]}, "must be a text, found None"),
+        (
+            [{"fn_name": "f", "input": [1], "output": 3}, {"input": "1", "output": "2"}],
+            "some tests call a function",
+        ),
     ],
 )
 def test_tests_of_no_form_are_refused_with_file_and_line(tests: Any, words: str, tmp_path: Path):
@@ -165,12 +203,143 @@ def test_assertions_that_do_not_convert(source: str, words: str):
     )
 
 
+@pytest.mark.parametrize(
+    ("source", "redefined", "called"),
+    [
+        ("assert max(3, 8) == 8", "", ["max"]),  # else there is nothing to test
+        ("assert max(3, 8) == 8", "max", ["max"]),
+        ("assert 8 == max(3, int(8.0))", "", ["max"]),
+        ("assert list(3) == [0, 1, 2]", "", ["list"]),
+        ("assert len(list(3)) == 3", "list", ["list"]),
+        ("assert len('two words') == 2\nassert f(1) == 2", "", ["len", "f"]),  # not Python's len
+        ("assert max(3, 8) == 8\nassert f(1) == 2", "", ["f"]),
+        ("assert max(3, 8) == 8\nassert f(1) == 2", "max", ["max", "f"]),
+        ("assert sum(f(3)) == 6", "sum", ["f"]),  # the program's `sum` cannot help `f`
+        ("assert f(2) == max(1, 7)", "max", ["f"]),
+        ("assert set(f(2)) == set((1, 2))", "set", ["f"]),
+        ("assert abs(f(2) - 4) < 1", "abs", ["f"]),
+        ("assert f('a') == ord('a')", "ord", ["f"]),
+    ],
+)
+def test_a_builtin_that_the_program_defines(source: str, redefined: str, called: list[str]):
+    found = read_asserts(source, "", frozenset(redefined.split()))
+    assert [name for assertion in found for name, _ in assertion.calls] == called
+
+
+def test_long_integers_in_assertions():
+    assert holds("assert f(1) == 10 ** 5000", 10**5000)
+    assert not holds("assert f(1) == 10 ** 5000", 10**5000 + 1)
+    assert holds("assert str(f(1)) == '1' + '0' * 5000", 10**5000)
+    assert holds(f"assert f({'7' * 5000}) == 1{'0' * 5000}", 10**5000)
+    with pytest.raises(ValueError):  # the limit of the process is as before
+        str(10**5000)
+
+
 def test_printed_outputs():
     assert same_output("1 2 \n3\n\n", "1 2\n3")
     assert same_output("0.3333333333\n", "0.333333333") and same_output("1.0", "1")
     assert not same_output("1 2\n3", "1 2 3") and not same_output("1", "2")
     assert not same_output("yes", "YES") and not same_output("", "1")
     assert not same_output("nan", "1.5") and not same_output("1.51", "1.5")
+    assert same_output("2.0", "2") and same_output("2e3", "2000") and same_output("-0.0", "0")
+    assert not same_output("4000000.5", "4000000") and not same_output("1e-9", "0")
+    assert not same_output("4000001", "4000000.0") and not same_output("4000001.0", "4000000.0")
+    assert same_output("4000000.5000001", "4000000.5") and same_output("4000000.000001", "4e6")
+    assert same_output("1e+30", "1000000000000000019884624838656.0")
+    assert not same_output("1e+30", "1000000000000000019884624838656")
+    assert not same_output("1_0.0", "10") and not same_output("inf.", "1.5")
+    assert same_output("9" * 5000, "9" * 5000) and not same_output("9" * 5000, "9" * 5001)
+    assert not same_output("1e400", "1.5")
+
+
+@kernel_only
+def test_programs_with_long_integers_deep_calls_and_functions_of_their_own(tmp_path: Path):
+    depth = "def f(n):\n    return n and 1 + f(n - 1)"
+    power = "def f(n):\n    return 10 ** n"
+    cases = [
+        ({"inputs": ["6000"], "outputs": ["6001"]}, "print(len(str(10 ** int(input()))))", 1),
+        ({"inputs": ["8" * 5000], "outputs": ["8" * 5000]}, "print(int(input()))", 1),
+        ({"inputs": ["8" * 5000], "outputs": ["8" * 5000]}, "print(int(input()) + 1)", 0),
+        (["assert f(6000) == 10 ** 6000"], power, 1),
+        (["assert f(6000) == 10 ** 6000"], power.replace("n", "n + 1", 2), 0),
+        ({"fn_name": "f", "inputs": [[6000]], "outputs": ["1"]}, power, 0),
+        ({"fn_name": "f", "inputs": [[20_000]], "outputs": [20_000]}, depth, 1),
+        ({"fn_name": "f", "inputs": [[20_000]], "outputs": [20_001]}, depth, 0),
+        ({"fn_name": "f", "inputs": [[20]], "outputs": [20]}, depth.replace("- 1", "+ 1"), 0),
+        (["assert sum(4, 6) == 24"], "def sum(a, b):\n    return a * b", 1),
+        (["assert sum([4, 6]) == 10"], "def total(a):\n    return 10", 0),  # defines no `sum`
+        (["assert gcd(4, 6) == 2"], "x = 1", 0),  # not ours, which a program need not import
+        (["assert gcd(4, 6) == 2"], "from math import gcd", 1),
+        ({"fn_name": "f", "inputs": [[1]], "outputs": [[3]]}, "def f(n): return 3", 1),  # as APPS
+        (
+            {"fn_name": "f", "inputs": [[1], [2]], "outputs": [[3], [4, 5]]},
+            "def f(n): return 3 if n == 1 else [4, 5]",
+            0,
+        ),
+        ({"fn_name": "f", "inputs": [[1]], "outputs": [4e6]}, "def f(n): return 4000001", 0),
+    ]
+    task = task_of(tmp_path, [{"question": f"{i}", "tests": x} for i, (x, *_) in enumerate(cases)])
+    by_question = {problem.question: problem for problem in problems_of(task)}
+    items = [(by_question[f"{i}"], fenced(x)) for i, (_, x, _) in enumerate(cases)]
+    with Grader(workers=1) as grader:
+        assert task.rewards(items, grader) == [expected for *_, expected in cases]
+    failed = task.failure(*items[5])
+    assert failed and failed["got"] == "<int of 19932 bits>"
+    failed = task.failure(*items[10])
+    assert failed and failed["got"] == "NameError: the program has no function 'sum'"
+
+
+def test_a_long_number_of_a_file_is_an_integer(tmp_path: Path):
+    file = tmp_path / "test.jsonl"
+    digits = "7" * 5000
+    tests = f'{{"fn_name": "f", "inputs": [[{digits}]], "outputs": [{digits}]}}'
+    file.write_text(f'{{"question": "q", "tests": {tests}}}\n', encoding="utf-8")
+    task = code.make(DataConfig(task="code", path=str(tmp_path), answer="tests"))
+    (problem,) = task.load("test")
+    ((_, (argument,), result),) = code_tests.tests_in(problem.answer)["calls"]
+    assert argument == result == 7 * (10**5000 - 1) // 9
+
+
+def test_what_is_thought_is_no_program(tmp_path: Path):
+    rows = [{"question": "q", "tests": SUM_TESTS}]
+    task, program = task_of(tmp_path, rows), fenced(SUM)
+    assert task.answer(f"<think>\n{program}</think>\n{fenced('print(3)')}") == "print(3)\n"
+    for text in ("<think>\n{}", "<think>\n{}</think>\nI give up.", "<think>{}"):
+        assert task.answer(text.format(program)) is None
+    for thought in ("```\n", "```python\nx = 1\n", "I open with ```python\nand close.\n"):
+        text = f"<think>\n{thought}</think>\n{program}"
+        assert task.answer(text) == f"{SUM}\n"
+        assert steps_of(task, text)
+    thinking = task_of(tmp_path, rows, template="{question}\n<think>\n")
+    assert thinking.answer(f"Hm.\n{program}") is None
+    assert thinking.answer(f"Hm.\n```\n</think>\n{program}") == f"{SUM}\n"
+
+
+MBPP = {"text": "Count the most frequent entry.", "test_list": ["assert most([5, 5]) == 2"]}
+
+
+def prompt_of(folder: Path, row: dict[str, Any], **data: str) -> str:
+    (folder / "test.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    names = DataConfig(path=str(folder), question="text", answer="test_list")
+    task = code.make(dataclasses.replace(names, **data))
+    return task.prompt(task.load("test")[0])
+
+
+def test_a_prompt_names_the_function(tmp_path: Path):
+    called = "Your program must define what is called here: most([5, 5])"
+    assert prompt_of(tmp_path, MBPP) == f"{MBPP['text']}\n\n{called}\n"
+    assert prompt_of(tmp_path, MBPP, template="{question}\n```\n").endswith(f"{called}\n```\n")
+    for text in ("Write most(a).", "Write `most`.", "Write a function most."):
+        assert prompt_of(tmp_path, MBPP | {"text": text}) == f"{text}\n"
+    shown = prompt_of(tmp_path, MBPP, template="{question}\n{test_list}\n")
+    assert shown == "Count the most frequent entry.\nassert most([5, 5]) == 2\n"
+    starter = "class Solution:\n    def most(self, a):\n        "
+    begun = prompt_of(tmp_path, MBPP | {"starter_code": starter})
+    assert begun.endswith(f"Begin with this code:\n\n```python\n{starter.rstrip()}\n```\n")
+    long = prompt_of(tmp_path, MBPP | {"test_list": [f"assert most({[5] * 100}) == 100"]})
+    assert long.endswith("is called here: most\n")
+    printed = {"text": "Sum the numbers.", "test_list": SUM_TESTS}
+    assert prompt_of(tmp_path, printed) == "Sum the numbers.\n"
 
 
 def test_the_answer_is_the_last_block(tmp_path: Path):

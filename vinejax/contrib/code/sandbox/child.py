@@ -23,7 +23,6 @@ import runner  # pyright: ignore[reportMissingImports]
 
 OUTPUT = 4 * 2**20  # largest number of bytes of standard output, and of standard error
 MOST_THREADS = 64  # largest number of threads of a solution
-LINES = 20  # largest number of calls in the traceback of an error
 POLL_S = 0.02  # time between two checks of a solution
 # Modules that are imported before the fork, because solutions often use them, or because they need
 # libraries from outside the folder of the standard library.
@@ -155,8 +154,10 @@ def be_solution(files, parent, rules, library):
     except SystemExit as ended:
         code = ended.code
         status = code if isinstance(code, int) else 0 if code is None else 1
+    except RecursionError as error:  # to walk its calls would take a second
+        print(*traceback.format_exception_only(error), file=sys.stderr)
     except BaseException:
-        traceback.print_exc(limit=-LINES)
+        traceback.print_exc()
     runner.finish(status)
 
 
