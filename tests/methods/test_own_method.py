@@ -19,7 +19,7 @@ from vinejax.core.errors import ConfigError
 from vinejax.core.settings import as_tree
 from vinejax.credit.assign import Credit
 from vinejax.learner.batch import collate
-from vinejax.methods.known import find_method
+from vinejax.methods.known import find_method, known_method
 from vinejax.training.loop import train
 
 NAME = "mymethods.degrpo"
@@ -158,6 +158,7 @@ def test_a_section_of_another_method_is_refused(source: str):
         ("dappo", "the nearest is 'dapo'"),
         ("mymethods.none", "no such module"),
         ("no_such.module", "no such module"),
+        ("json", "must be 'vineppo' or"),  # Python's own, which is not imported
         ("vinejax.core.seeds", "the module has no METHOD"),
         ("mymethods.de grpo", "must be 'vineppo' or"),
     ],
@@ -167,6 +168,32 @@ def test_what_names_no_method_is_one_line(source: str, name: str, message: str):
         find_method(name)
     assert error.value.field == "method"
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["own_file_method", "own_file_method.py"])
+def test_a_method_in_one_file_is_named_by_the_file(name: str, source: str, tmp_path: Path):
+    (tmp_path / "own_file_method.py").write_text(source, encoding="utf-8")
+    sys.modules.pop("own_file_method", None)
+    importlib.invalidate_caches()
+    fields = default()
+    fields.method = name
+    fields.degrpo.alpha = 0.25
+    cfg = from_dict(fields)
+    check_config(cfg, fields_set(fields))
+    method = find_method(name)
+    assert method.is_users and method.reads_reference(cfg) and as_tree(cfg)["degrpo"]["alpha"]
+    fields.method = "rloo"
+    assert from_dict(fields).method == "rloo" and not find_method("rloo").is_users
+
+
+def test_a_file_with_the_name_of_a_method_is_not_that_method(source: str, tmp_path: Path):
+    for name in ("grpo", "grpoo"):
+        (tmp_path / f"{name}.py").write_text("x = 1", encoding="utf-8")
+        sys.modules.pop(name, None)
+    importlib.invalidate_caches()
+    assert find_method("grpo") is known_method("grpo")
+    with pytest.raises(ConfigError, match="grpoo.py: the module has no METHOD.*nearest is 'grpo'"):
+        find_method("grpoo")
 
 
 def test_its_section_goes_with_it(source: str):

@@ -210,7 +210,132 @@ def test_functions_of_three_kinds_are_called_by_name_weighted_and_added(module: 
     assert trl == (prompts, (3, 3), tuple(sorted(others)))
 
 
-def test_trls_messages_and_texts_are_one_object(module: Any):
+WRAPPERS = """
+import functools
+
+
+def plain(function):
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+class Wrapped:
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, *args, **kwargs):
+        return self.function(*args, **kwargs)
+
+
+def twice(function):
+    return plain(Wrapped(function))
+"""
+FUNCTIONS = {  # each gives [1, 0] for ITEMS
+    "of_trl": "completions, **kwargs: [float('is' in x) for x in completions]",
+    "of_trl_with_more": "prompts, completions, answer, level, **kwargs: "
+    "[float(a in c) for a, c in zip(answer, completions)]",
+    "of_verl": "data_source, solution_str, ground_truth, extra_info=None: "
+    "{'score': float(ground_truth in solution_str)}",
+    "of_verl_with_more": "solution_str, ground_truth, **kwargs: "
+    "float(ground_truth in solution_str and kwargs['level'] == 3)",
+    "ours": "response, answer: float(answer in response)",
+}
+
+
+@pytest.mark.parametrize("wrapper", ["plain", "Wrapped", "twice", "functools.partial"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_wrapper_without_a_signature_is_called_as_what_it_wraps(
+    wrapper: str, name: str, module: Any
+):
+    exec(f"{WRAPPERS}\nwrapped = {wrapper}(lambda {FUNCTIONS[name]})", module.__dict__)
+    assert graded("wrapped")(ITEMS) == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "**kwargs: [float('is' in x) for x in kwargs['completions']]",
+        "*args, **kwargs: [float(not args and x > 0) for x in map(len, kwargs['prompts'])]",
+        "**kwargs: float('is' in kwargs['response'])",
+        "**kwargs: float('is' in kwargs['solution_str'])",
+        "answer, **kwargs: [float(a in c) for a, c in zip(answer, kwargs['completions'])]",
+        "answer, **kwargs: float(answer in kwargs['response'])",
+        "**given: helper(**given)",
+    ],
+)
+def test_arguments_without_names_are_those_that_the_function_reads(function: str, module: Any):
+    code = "def helper(completions, **kwargs): return [float('is' in x) for x in completions]"
+    exec(f"{code}\nreading = lambda {function}", module.__dict__)
+    expected = [1.0, 1.0] if "prompts" in function else [1.0, 0.0]
+    assert graded("reading")(ITEMS) == expected
+
+
+@pytest.mark.parametrize(
+    ("function", "in_chats", "in_texts"),
+    [
+        ("float(len(c))", 1.0, 7.0),
+        ("float(len(list(c)))", 1.0, 7.0),
+        ("float(isinstance(c, list))", 1.0, 0.0),
+        ("float(isinstance(c, str))", 0.0, 1.0),
+        ("float(len(c[0]['content']))", 7.0, 7.0),
+        ("float(c[-1].get('role') == 'assistant')", 1.0, 1.0),
+        ("float('is' in c) + float('IS' in c)", 1.0, 1.0),
+        ("float(len(' '.join(m['content'] for m in c if isinstance(m, dict))))", 7.0, 0.0),
+        ("float(len([*p, *c]) == 3)", 1.0, 0.0),
+    ],
+)
+def test_completions_are_messages_if_the_questions_are(
+    function: str, in_chats: float, in_texts: float, module: Any
+):
+    source = (
+        f"read = lambda prompts, completions: [{function} for p, c in zip(prompts, completions)]"
+    )
+    exec(source, module.__dict__)
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": " 1+1\n"}]
+    question = Problem("train/0", "1+1", "2", {"prompt": chat}, (("system", "Be brief."),))
+    assert graded("read")([(question, "it is 2")]) == [in_chats]
+    # A chat in another column, or the system message of a run, makes no conversation.
+    for columns in ({"history": chat[:1]}, {"history": [{"role": "user", "content": "3"}]}, {}):
+        text = dataclasses.replace(question, columns=columns)
+        assert graded("read")([(text, "it is 2")]) == [in_texts]
+
+
+def test_a_reward_in_one_file_is_named_by_the_file(tmp_path: Path):
+    files = {
+        "brief": "def brief(response): return 1.0\ndef other(response): return 2.0",
+        "named_reward": "def reward(response): return 3.0\ndef other(response): return 2.0",
+        "of_verl": "def compute_score(solution_str): return 4.0\ndef other(response): return 2.0",
+        "alone": "import re\nfrom json import dumps\ndef it(response): return 5.0\n_x = re",
+    }
+    for name, code in files.items():
+        (tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
+        sys.modules.pop(name, None)
+    for path, expected in (
+        ("brief", 1.0),
+        ("brief.py", 1.0),
+        ("brief.other", 2.0),
+        ("named_reward", 3.0),
+        ("of_verl", 4.0),
+        ("alone", 5.0),
+    ):
+        (function,) = find_rewards(RewardConfig(functions=(path,)))
+        assert function.name == path.removesuffix(".py").rpartition(".")[2]
+        assert function.rewards(ITEMS[:1], "task", lambda problem: "") == [expected]
+    (tmp_path / "two_rewards.py").write_text("def a(response): ...\ndef b(response): ...")
+    (tmp_path / "no_rewards.py").write_text("x = 1")
+    for path, words in (
+        ("two_rewards", "has 2 functions: 'two_rewards.a', 'two_rewards.b'; name one of them"),
+        ("no_rewards", "no_rewards.py has 0 functions: none"),
+        ("broken_rewards", "broken_rewards.py:1: ModuleNotFoundError"),
+        ("json", "no such function"),  # a module of Python's own is nobody's reward
+    ):
+        with pytest.raises(UserError, match=words):
+            find_rewards(RewardConfig(functions=(path,)))
+
+
+def test_a_text_can_be_read_as_trls_messages(module: Any):
     problem = dataclasses.replace(PROBLEMS[0], context=(("system", "Be brief."),))
     items = [(problem, "it is 2"), (PROBLEMS[1], "")]
     assert graded("as_messages", "as_either").grade(items[:1])[0].total == 8.0

@@ -138,6 +138,31 @@ def test_a_chat_without_a_question_of_the_user_is_refused(chat: Any, message: st
         table(tmp_path).load("test")
 
 
+def test_columns_in_the_template_are_filled_in(tmp_path: Path):
+    row = {
+        "q": "Which {level}?",
+        "truth": {"value": 1.0, "hint": "odd"},
+        "level": 3,
+        "tests": ["assert a", "assert b"],
+        "extra": [1, {"a": None}],
+        "none": None,
+        "worked": "It is 1",
+    }
+    write(tmp_path / "test.jsonl", [row])
+
+    def filled(template: str) -> str:
+        task = table(tmp_path, template=template)
+        return task.prompt(task.load("test")[0])
+
+    assert filled("{question} {level}\n{tests}\n") == "Which {level}? 3\nassert a\nassert b\n"
+    assert filled("{question}|{extra}|{none}|") == 'Which {level}?|[1, {"a": null}]||'
+    # What belongs to a formula or to code, what names no column, and the answers stay.
+    for kept in (r"\boxed{level}", "x^{level}", "{{level}}", "{levels}", "{}", "{truth.value}"):
+        assert filled("{question} " + kept) == f"Which {{level}}? {kept}"
+    for kept in ("{truth.hint}", "{worked}", "{1}", "${level}"):
+        assert filled("{question} " + kept) == f"Which {{level}}? {kept}"
+
+
 def test_the_template_is_the_prompt(tmp_path: Path):
     write(tmp_path / "test.jsonl", [{"q": "{x} 1+1", "truth": {"value": 2}}])
     task = table(tmp_path, template="Q: {question}\nA:")

@@ -21,7 +21,7 @@ from ml_collections import config_dict
 
 from vinejax.core.accessories import contributed, contributed_class
 from vinejax.core.errors import ConfigError, UserError
-from vinejax.core.plugins import failure
+from vinejax.core.plugins import failure, is_file_of_user
 from vinejax.core.sections import Section
 from vinejax.core.settings import RENAMED, Config, flatten
 from vinejax.methods import settings as method_settings
