@@ -62,7 +62,8 @@ class DataConfig:
     answer: str = "answer"
     solution: str = ""  # worked solutions, for supervised training and resets; "": there are none
     subset: str = ""  # configuration of a data set of the hub, such as 'main'; "": its only one
-    # Tasks `table` and `reasoning_gym`: the prompt, or with `chat_template` the user's message.
+    # Tasks `table` and `reasoning_gym`: the prompt, or with `chat_template` the user's message. Of
+    # tables, columns in braces are filled in.
     template: str = "{question}\n"
     size: Count | None = None  # train problems that `reasoning_gym` draws; None: 5,000
     # Length of a problem: free lines (bifurcation), sub-expressions after the first (free_order)
@@ -73,8 +74,8 @@ class DataConfig:
 @dataclasses.dataclass(frozen=True)
 class RewardConfig:
     truncated: float = 0.0  # reward of a response or continuation that ran out of tokens
-    # Dotted paths of functions, and 'task' for the task's own reward. The reward is their weighted
-    # sum, and each is a metric, reward/<name>. (): the task's own. See tasks/rewards.py.
+    # Dotted paths of functions, or files with one; 'task' is the task's own reward. The reward is
+    # their weighted sum, and each is a metric, reward/<name>. (): the task's own. tasks/rewards.py.
     functions: tuple[str, ...] = ()
     weights: tuple[float, ...] = ()  # one per function; (): all 1
     # Last share of sample.max_tokens, along which a response's penalty grows to 0.5; None: the

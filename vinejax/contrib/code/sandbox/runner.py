@@ -23,7 +23,7 @@ import types
 
 HEADER = 10  # number of digits of a length
 MOST_ITEMS = 10**6  # largest number of items taken from an iterator
-DEPTH = 6 * 10**5  # limit of recursion, as in the harnesses of LiveCodeBench and of APPS
+DEPTH = 6 * 10**5  # limit of recursion, the largest of the public harnesses
 SHORT = 10_000  # number of bits of an integer that every Python reads as decimal digits
 # Names that solutions of problems like LeetCode's, in which functions are called, do not import.
 PRELUDE = """
