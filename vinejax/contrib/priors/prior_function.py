@@ -28,7 +28,7 @@ from vinejax.runtime.distributed import is_writer, shared_work
 from vinejax.runtime.stopping import Watch
 from vinejax.session.session import Session
 from vinejax.tasks.graded import BackgroundGrading
-from vinejax.tasks.rewards import RewardCall, RewardFunction, function_at
+from vinejax.tasks.rewards import RewardCall, RewardFunction, function_at, module_name
 
 FIELD, PROBE = "values.prior", "probe"
 
@@ -99,7 +99,7 @@ def _too_slow(
     prior: RewardFunction, seconds: float, names: Sequence[str], thread: threading.Thread
 ) -> UserError:
     """The error for a call that takes more than `seconds`; it names the line that runs now."""
-    file = source_of(prior.path.rpartition(".")[0])
+    file = source_of(module_name(prior.path))
     lines = traceback.extract_stack(sys._current_frames().get(thread.ident or 0))
     line = next((f"{file}:{x.lineno}" for x in reversed(lines) if x.filename == file), "")
     message = f"took more than prior_function.timeout_s = {seconds:g} on {names[0]} to {names[-1]}"
