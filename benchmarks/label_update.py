@@ -65,7 +65,7 @@ def seconds_by_turns(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="An update with labels over one without.")
     parser.add_argument("--model", choices=SHAPES, default="1m")
     parser.add_argument("--vocab", choices=VOCABULARIES, default="512")
     parser.add_argument("--rows", type=int, default=32)

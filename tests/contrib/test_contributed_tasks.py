@@ -8,17 +8,6 @@ from vinejax.contrib.names import TASKS
 from vinejax.core.settings import DataConfig
 from vinejax.tasks.base import WithFreeSteps, load_task
 
-
-def test_a_task_is_imported_by_its_name():
-    for name in ("code", "programs", "python_tool"):
-        module = importlib.import_module(f"vinejax.tasks.{name}")
-        assert module is importlib.import_module(TASKS[f"vinejax.tasks.{name}"])
-        assert module is getattr(importlib.import_module("vinejax.tasks"), name)
-        assert module.__spec__ and module.__name__ == module.__spec__.name
-    with pytest.raises(ModuleNotFoundError, match="vinejax.tasks.codes"):
-        importlib.import_module("vinejax.tasks.codes")
-
-
 PATHS = {  # of extras, a path of each
     "vinejax.tasks.textarena": "FrozenLake-v0",
     "vinejax.tasks.gymnasium": "FrozenLake-v1",
