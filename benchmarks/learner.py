@@ -47,9 +47,11 @@ from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.policy import PolicyObjective, clipped_loss
 from vinejax.learner.score import score
 from vinejax.learner.update import fresh_state, state_shardings, update_step
+from vinejax.model.chunked_softmax import LabelTokens
 from vinejax.model.config import Compute, DecoderConfig
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.sharding import mesh_over, param_shardings
+from vinejax.model.token_logprobs import TokenScores
 from vinejax.runtime.topology import parse_topology
 from vinejax.tools.plan.aot.compile_child import compile_error, memory_stats
 from vinejax.tools.plan.aot.compiler import ENVIRONMENT
@@ -70,19 +72,20 @@ TIED = ("0.5b",)
 class AllLogits(Decoder):
     """A decoder whose log-probabilities come from the logits of all tokens."""
 
-    def logprobs_of(
+    def scores_of(
         self,
         params: Params,
         x: jax.Array,
         tokens: jax.Array,
+        labels: LabelTokens | None,
         temperature: float,
         axis: str | None = None,
-    ) -> tuple[jax.Array, jax.Array]:
+    ) -> TokenScores:
         log_probs = jax.nn.log_softmax(self.logits(params, x) / temperature, axis=-1)
         # By comparison, so that the gradient is no scatter.
         is_taken = jnp.arange(log_probs.shape[-1]) == tokens[..., None]
         taken = jnp.sum(jnp.where(is_taken, log_probs, 0.0), axis=-1)
-        return taken, -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+        return TokenScores(taken, -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1), None)
 
 
 WAYS = {"chunks": Decoder, "all logits": AllLogits}

@@ -83,6 +83,12 @@ class OutputLayer:
         """The logits z of the products r = x·W."""
         return softcap(products, self.softcap) / self.temperature
 
+    def slope(self, logits: Float[Array, " L"]) -> Float[Array, " L"]:
+        """∂z/∂r for logits z, in which cap' is 1 - tanh²(r / c) and tanh(r / c) is z·τ / c."""
+        if self.softcap is None:
+            return jnp.full_like(logits, 1 / self.temperature)
+        return (1 - (logits * self.temperature / self.softcap) ** 2) / self.temperature
+
 
 def chunk_columns(tokens: int, vocab: int) -> int:
     """The number of columns in a chunk, for `tokens` tokens and `vocab` columns on a device.
@@ -181,6 +187,7 @@ class SavedArrays(NamedTuple):
     entropy: Float[Array, " T"]
     normaliser: Float[Array, " T"]
     labels: LabelTokens | None = None
+    of_labels: Float[Array, " L"] | None = None  # log-probabilities of the labels
 
 
 def chunked_gradient(
@@ -204,30 +211,27 @@ def chunked_gradient(
     x, table, labels = saved.x, saved.table, saved.labels
     vocab = table.shape[output.vocab_axis]
     tokens = _local_columns(saved.tokens, vocab, axis)
-    g, g_of_position = by_logprob[:, None], by_logprob
-    if labels is not None:
+    entropy, normaliser = saved.entropy[:, None], saved.normaliser[:, None]
+    g, h, g_sum, by_label = by_logprob[:, None], by_entropy[:, None], by_logprob[:, None], None
+    if labels is not None and by_labels is not None:
         labels = labels._replace(token=_local_columns(labels.token, vocab, axis))
-        g_of_position = by_logprob.at[_used(labels.place, g.size)].add(by_labels, mode="drop")
-    of_position = jax.tree.map(
-        lambda y: y[:, None],
-        _OfPosition(saved.normaliser, saved.entropy, g_of_position, by_entropy),
-    )
+        sums = by_logprob.at[_used(labels.place, g.size)].add(by_labels, mode="drop")
+        by_label = _label_products(saved, sums, by_entropy, by_labels, output).astype(x.dtype)
+        g_sum = sums[:, None]
 
     def step(
         first: Column, size: int, sums: tuple[jax.Array, jax.Array]
     ) -> tuple[jax.Array, jax.Array]:
         by_x, by_table = sums
         columns = _columns_of(table, first, size, output)
-        products = _products(x, columns, output)
-        is_own = _is_token_column(tokens, first, size)
-        by_r = of_position.by_products(products, jnp.where(is_own, g, 0.0), output)
-        by_r = by_r.astype(x.dtype)
-        if labels is not None and by_labels is not None:
+        z, pull_back = jax.vjp(output.logits, _products(x, columns, output))
+        log_p = z - normaliser
+        by_z = -jnp.exp(log_p) * (g_sum + h * (log_p + entropy))
+        by_z += jnp.where(_is_token_column(tokens, first, size), g, 0.0)
+        by_r = pull_back(by_z)[0].astype(x.dtype)
+        if labels is not None:
             place, column = _label_columns(labels, first, size)
-            at_labels = jax.tree.map(lambda y: y[place, 0], of_position)
-            of_labels = products.at[place, column].get(mode="clip")
-            by_label = at_labels.by_products(of_labels, by_labels, output)
-            by_r = by_r.at[place, column].set(by_label.astype(x.dtype), mode="drop")
+            by_r = by_r.at[place, column].set(by_label, mode="drop")
         by_x += _einsum(f"tv,{output.letters}->td", by_r, columns)
         by_columns = _einsum(f"tv,td->{output.letters}", by_r, x).astype(table.dtype)
         by_table = lax.dynamic_update_slice_in_dim(
@@ -240,23 +244,18 @@ def chunked_gradient(
     return by_x.astype(x.dtype), by_table
 
 
-class _OfPosition(NamedTuple):
-    """The numbers of a position that the backward pass needs for each token of the vocabulary."""
-
-    normaliser: jax.Array  # L
-    entropy: jax.Array  # H
-    g: jax.Array  # sum of the gradients for the log-probabilities of y and of the labels
-    h: jax.Array
-
-    def by_products(
-        self, products: jax.Array, by_token: jax.Array, output: OutputLayer
-    ) -> jax.Array:
-        """∂r_v for products r_v. `by_token` is the gradient for log p_v itself, mostly 0."""
-        z, pull_back = jax.vjp(output.logits, products)
-        log_p = z - self.normaliser
-        by_z = -jnp.exp(log_p) * (self.g + self.h * (log_p + self.entropy))
-        by_z += by_token
-        return pull_back(by_z)[0]
+def _label_products(
+    saved: SavedArrays,
+    g_sum: Float[Array, " T"],
+    h: Float[Array, " T"],
+    by_labels: Float[Array, " L"],
+    output: OutputLayer,
+) -> Float[Array, " L"]:
+    """∂r_v of each label v, by the module's equations, from the label's log-probability."""
+    assert saved.labels is not None and saved.of_labels is not None
+    place, log_p = saved.labels.place, saved.of_labels
+    by_z = -jnp.exp(log_p) * (g_sum[place] + h[place] * (log_p + saved.entropy[place])) + by_labels
+    return by_z * output.slope(log_p + saved.normaliser[place])
 
 
 # --- sums over columns

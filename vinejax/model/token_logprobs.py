@@ -134,7 +134,9 @@ def _forward(
         forward = sharding.on_shards(mesh, local, in_specs, out_specs)
         softmax = forward(x, constrain(table, mesh, *used), tokens, labels)
         softmax = jax.tree.map(lambda y: constrain(y, mesh, ROWS, None), softmax)
-    saved = SavedArrays(x, table, tokens, softmax.entropy, softmax.normaliser, labels)
+    saved = SavedArrays(
+        x, table, tokens, softmax.entropy, softmax.normaliser, labels, softmax.of_labels
+    )
     return TokenScores(softmax.logprob, softmax.entropy, softmax.of_labels), saved
 
 
@@ -149,11 +151,11 @@ def _gradient(
     axis = layout.axis if layout else axis
 
     def local(saved: SavedArrays, gradients: TokenScores) -> tuple[jax.Array, jax.Array]:
-        x, table, tokens, entropy, normaliser, labels = saved
+        x, table, tokens, entropy, normaliser, labels, of_labels = saved
         flat = _flat_labels(labels, tokens.shape, layout)
         tokens, entropy, normaliser = (y.reshape(-1) for y in (tokens, entropy, normaliser))
-        part = SavedArrays(_flat(x), table, tokens, entropy, normaliser, flat)
-        g, h, by_labels = jax.tree.map(lambda y: y.reshape(-1), gradients)
+        g, h, by_labels, of_labels = jax.tree.map(lambda y: y.reshape(-1), (*gradients, of_labels))
+        part = SavedArrays(_flat(x), table, tokens, entropy, normaliser, flat, of_labels)
         by_x, by_table = chunked_gradient(part, g, h, output, axis, by_labels)
         return by_x.reshape(x.shape), by_table
 
@@ -173,7 +175,7 @@ def _gradient(
         return by_x, sharding.sum_over_rows(by_table, layout.table)
 
     used, per_label = tensor_only(layout.table), P(ROWS, None)
-    specs = SavedArrays(layout.x, used, *[layout.per_token] * 3, per_label)  # pyright: ignore
+    specs = SavedArrays(layout.x, used, *[layout.per_token] * 3, *[per_label] * 2)  # pyright: ignore
     by_output = TokenScores(layout.per_token, layout.per_token, per_label)  # pyright: ignore
     gradient = sharding.on_shards(mesh, summed, (specs, by_output), (layout.by_x, layout.table))
     saved = saved._replace(table=constrain(saved.table, mesh, *used))
