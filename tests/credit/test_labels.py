@@ -14,7 +14,13 @@ from helpers.refusals import refuses
 from vinejax.config.checks import check_config
 from vinejax.core.types import Episode, Labels, PassingTokens, Problem, Rollout
 from vinejax.credit.assign import Credit, assigned
-from vinejax.credit.labels import batch_labels, label_metrics, passing_tokens, with_labels
+from vinejax.credit.labels import (
+    batch_labels,
+    departure_of,
+    label_metrics,
+    passing_tokens,
+    with_labels,
+)
 from vinejax.credit.samples import Sample
 from vinejax.credit.trained_labels import scaled, trained_labels
 from vinejax.learner.batch import collate, step_layout
@@ -131,6 +137,15 @@ def test_returns_are_those_from_each_position():
     one = cases.episode(PROMPT, [A, B, C, A])
     drawn = sample(0, A, B, C, C, outcome=1.0, ends=[2, 4], rewards=[0.5, 0.25])
     assert passing_tokens(one, [drawn], [], 1.0).returns.tolist() == [1.75, 1.75, 1.25, 1.25]
+
+
+def test_a_continuation_leaves_where_its_token_differs():
+    drawn = sample(1, A, B, C, C, outcome=1.0, ends=[2, 4], rewards=[0.5, 0.25])
+    assert departure_of(drawn, [A, B, A, C, A], 1.0) == (2, C, 1.25)  # a step has ended before
+    assert departure_of(drawn, [A, A], 1.0) == (1, B, 1.75)
+    for response in ([A, B], [A, B, C, C], [A, B, C, C, A]):
+        assert departure_of(drawn, response, 1.0) is None
+    assert departure_of(sample(0, B, outcome=0.5), [A], 1.0) == (0, B, 0.5)
 
 
 def two_solutions() -> Rollout:

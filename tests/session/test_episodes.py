@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
-from helpers.vine_cases import PROBLEM, RIGHT, WRONG, alternate, episode, fill
+from helpers.vine_cases import PROBLEM, RIGHT, WRONG, alternate, config, episode, fill
 
-from vinejax.core.types import Batch, Episode, Problem, Turn
+from vinejax.core.types import Batch, Episode, Labels, Problem, Turn
 from vinejax.methods import ppo
 from vinejax.records.episode_rows import episode_rows
 from vinejax.training import loop
@@ -68,6 +68,59 @@ def test_credit_has_the_critics_values_of_each_steps_first_token():
         np.testing.assert_array_equal(credit.values[b, : len(starts)], values[b, starts])
         assert not credit.values[b, len(starts) :].any()
     assert methods.credit(methods.config("grpo"), rows=batch).values is None
+
+
+def test_a_continuation_says_where_it_left_and_what_its_label_weighs():
+    """Equal tokens of a position share a label; position and token tell the coefficient."""
+    grown = ["\n2+3=6\n#### 6", "\n2+3=6\n#### 4", "\n2+3", "".join(RIGHT)]
+    cfg = config(credit={"labels": "group"}, max_states=1)
+    filled, _ = fill([episode(RIGHT)], cfg, lambda branch, k: (grown[k], "eos"))
+    at, six = len(cases.encode("\n2+3=")), cases.encode("6")[-1]
+    labels = Labels(
+        position=np.array([[len(filled[0].prompt) + at, 0]]),
+        token=np.array([[six, 0]]),
+        coefficients=np.array([[-0.375, 0.0]], np.float32),
+        old_logprobs=np.zeros((1, 2), np.float32),
+    )
+    (row,) = rows_of(filled, labels=labels)
+    first, second, third, fourth = (c["departure"] for c in row["steps"][0]["continuations"])
+    shared = {"position": at, "character": len("\n2+3="), "token": "6", "coefficient": -0.375}
+    assert first == shared | {"return": 0.0} and second == shared | {"return": 1.0}
+    ended = {"position": at - 1, "character": len("\n2+3"), "return": 0.0, "coefficient": 0.0}
+    assert third == ended | {"token": cases.tokenizer().eos_token}  # its text is ''
+    assert fourth is None, "it repeats the solution"
+    (plain,) = rows_of(filled)
+    assert all("departure" not in c for c in plain["steps"][0]["continuations"])
+
+
+def test_where_a_continuation_left_counts_from_its_own_state():
+    cfg = config(credit={"labels": "group"}, k=1)
+    filled, _ = fill([episode(RIGHT)], cfg, lambda branch, k: ("\n5-2=3\n#### 3", "eos"))
+    labels = Labels(*(np.zeros((1, 1)) for _ in range(4)))
+    (row,) = rows_of(filled, labels=labels)
+    (at_start,), (later,) = column(row, "continuations")
+    assert at_start["departure"]["character"] == 1 and at_start["departure"]["token"] == "5"
+    assert later["text"][later["departure"]["character"] :].startswith("2=3")
+    assert later["departure"]["position"] == len(cases.encode(RIGHT[0] + "\n5-"))
+
+
+@pytest.mark.slow
+def test_a_run_with_labels_writes_their_coefficients(tmp_path: Path, finished_run: cases.Run):
+    model = {"path": str(finished_run.workdir / "warmup")}
+    values = {"k": 2, "positions": "tokens", "every": 3, "max_states": None}
+    cfg = cases.config(
+        iterations=1, model=model, eval={"every": 0}, values=values, credit={"labels": "group"}
+    )
+    loop.train(cfg, tmp_path)
+    coefficients = []
+    for row in cases.read_lines(tmp_path / "episodes" / "0.jsonl"):
+        grown = [c["departure"] for step in row["steps"] for c in step["continuations"]]
+        left = [(x["position"], x["token"], x["coefficient"]) for x in grown if x]
+        assert len({x[:2] for x in left}) == len(set(left)), "one coefficient for each label"
+        coefficients += [x[2] for x in left]
+    assert np.count_nonzero(coefficients) > 10
+    (line,) = (x for x in cases.read_lines(tmp_path / "metrics.jsonl") if "credit/labels" in x)
+    assert line["credit/labels"] > 0
 
 
 @pytest.mark.slow

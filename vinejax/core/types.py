@@ -43,6 +43,14 @@ class Problem:
 PromptedProblem = tuple[Problem, list[int]]  # a problem and the ids of its prompt
 
 
+class Departure(NamedTuple):
+    """Where a continuation leaves the solution that it continues."""
+
+    position: int  # number of response tokens before the continuation's differing token
+    token: int  # the continuation's token there
+    from_there: float  # return of the continuation from the state before that token
+
+
 @dataclasses.dataclass(frozen=True)
 class Continuation:
     """One Monte Carlo continuation of a state: its text after the state, and its return.
@@ -53,6 +61,7 @@ class Continuation:
     text: str
     reward: float
     finish: str  # 'eos' | 'stop' | 'length'
+    departure: Departure | None = None  # with `credit.labels`; None: repeats its solution
 
 
 class PassingTokens(NamedTuple):

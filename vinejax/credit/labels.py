@@ -20,7 +20,7 @@ import numpy as np
 
 from vinejax.core.settings import Config
 from vinejax.core.shapes import label_width
-from vinejax.core.types import Batch, Episode, Labels, PassingTokens, Rollout
+from vinejax.core.types import Batch, Departure, Episode, Labels, PassingTokens, Rollout
 from vinejax.credit.assign import Credit, before_steps
 from vinejax.credit.samples import Sample, num_shared
 from vinejax.rl.advantages import token_advantages
@@ -52,6 +52,15 @@ def passing_tokens(
         nothing = np.zeros(0, np.int64)
         return PassingTokens(nothing, nothing, np.zeros(0), np.zeros(0, np.float32), nothing > 0)
     return PassingTokens(*map(np.concatenate, (positions, tokens, returns, logprobs, is_solution)))
+
+
+def departure_of(sample: Sample, response: Sequence[int], gamma: float) -> Departure | None:
+    """Where a continuation leaves the response; None if it repeats the response to either's end."""
+    shared = num_shared(sample.tokens, np.array(response))
+    if shared == min(len(sample.tokens), len(response)):
+        return None
+    (from_there,) = _returns_from(sample, np.array([shared]), gamma)
+    return Departure(shared, int(sample.tokens[shared]), float(from_there))
 
 
 def _returns_from(sample: Sample, used: np.ndarray, gamma: float) -> np.ndarray:

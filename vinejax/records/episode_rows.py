@@ -5,8 +5,19 @@ from typing import Any
 
 import numpy as np
 
-from vinejax.core.text import Tokenizer, continuation_text, decode, response_text
-from vinejax.core.types import Episode, Problem, PromptedProblem
+from vinejax.core.text import (
+    UNFINISHED,
+    Tokenizer,
+    added,
+    continuation_text,
+    decode,
+    response_text,
+    special_tokens,
+)
+from vinejax.core.types import Continuation, Episode, Labels, Problem, PromptedProblem
+
+# Coefficients of an episode's labels, by the number of response tokens before the label, and token.
+LabelCoefficients = dict[tuple[int, int], float]
 
 MOST_UNREAD = 4000  # characters kept of an environment's answer that the policy did not read
 
@@ -20,6 +31,7 @@ def episode_rows(
     vines: int,
     critic_values: np.ndarray | None = None,
     failure: Callable[[Problem, str], dict[str, str] | None] = lambda problem, response: None,
+    labels: Labels | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yields one row per episode; docs/metrics.md lists the fields.
 
@@ -27,7 +39,8 @@ def episode_rows(
     whose response is a program that failed a test also hold the test, which `failure` finds.
 
     `step_advantages` and `critic_values` (V of the state before each step) are f32[B, C], one row
-    per episode. They are None for a method that does not compute them.
+    per episode. They are None for a method that does not compute them. `labels` are those that the
+    policy was trained on. With them, each continuation has the place at which it left the solution.
     """
     by_id = {problem.id: problem for problem, _ in problems}
     for i, episode in enumerate(episodes):
@@ -38,6 +51,7 @@ def episode_rows(
             values = critic_values[i]
             values_by = "critic"
         advantages = None if step_advantages is None else step_advantages[i]
+        coefficients = None if labels is None else _label_coefficients(labels, i, episode)
         failed = failure(problem, episode.text) if i < vines else None
         yield {
             "iteration": iteration,
@@ -52,8 +66,50 @@ def episode_rows(
             **({"rewards": episode.reward_parts} if episode.reward_parts else {}),
             **({"failed_test": failed} if failed else {}),
             "values_by": values_by,
-            "steps": _steps(tokenizer, episode, values, advantages, with_texts=i < vines),
+            "steps": _steps(
+                tokenizer, episode, values, advantages, coefficients, with_texts=i < vines
+            ),
         }
+
+
+def _label_coefficients(labels: Labels, row: int, episode: Episode) -> LabelCoefficients:
+    """The coefficients of the labels in a row, which is that of `episode`."""
+    places = (np.asarray(labels.position)[row] - len(episode.prompt)).tolist()
+    tokens, coefficients = (np.asarray(x)[row].tolist() for x in labels[1:3])
+    return dict(zip(zip(places, tokens, strict=True), coefficients, strict=True))
+
+
+def _continuation(
+    continuation: Continuation,
+    coefficients: LabelCoefficients | None,
+    text_until: Callable[..., str],
+    so_far: str,
+    tokenizer: Tokenizer,
+) -> dict[str, Any]:
+    """The fields of a continuation; with labels also where it leaves its solution, or None.
+
+    `text_until(n, ...)` is the text of the first n response tokens and of further tokens, and
+    `so_far` is the text before the continuation. A special token without a text has its name.
+    """
+    x = continuation
+    fields: dict[str, Any] = {"text": x.text, "reward": x.reward, "finish": x.finish}
+    if coefficients is None:
+        return fields
+    if x.departure is None:
+        return fields | {"departure": None}
+    position, token, from_there = x.departure
+    before = text_until(position)
+    text = added(before, text_until(position, token))
+    if not text:
+        text = next((name for name, i in special_tokens(tokenizer).items() if i == token), "")
+    departure = {
+        "position": position,
+        "character": len(added(so_far, before).rstrip(UNFINISHED)),
+        "token": text,
+        "return": from_there,
+        "coefficient": coefficients.get((position, token), 0.0),
+    }
+    return fields | {"departure": departure}
 
 
 def _given_text(tokenizer: Tokenizer, episode: Episode) -> str:
@@ -66,11 +122,12 @@ def _steps(
     episode: Episode,
     values: np.ndarray | None,
     advantages: np.ndarray | None,
+    coefficients: LabelCoefficients | None,
     with_texts: bool,
 ) -> list[dict[str, Any]]:
     """The steps of an episode with V before and after each step; V after the last step is 0.
 
-    Fields that the method or the task does not fill are None.
+    Fields that the method or the task does not fill are None, as `coefficients` without labels.
     """
     num_steps = len(episode.step_ends)
     before = [None] * num_steps if values is None else values[:num_steps].tolist()
@@ -83,8 +140,9 @@ def _steps(
     prompt_text = decode(tokenizer, episode.prompt)
     so_far = _given_text(tokenizer, episode)
 
-    def text_until(end: int) -> str:
-        return continuation_text(tokenizer, episode.prompt, prompt_text, episode.response[:end])
+    def text_until(end: int, *more: int) -> str:
+        tokens = [*episode.response[:end], *more]
+        return continuation_text(tokenizer, episode.prompt, prompt_text, tokens)
 
     steps, start = [], 0
     for c, end in enumerate(episode.step_ends):
@@ -110,7 +168,7 @@ def _steps(
             "reused": int(reused[c]),
             "error": errors[c],
             "continuations": [
-                {"text": x.text, "reward": x.reward, "finish": x.finish} for x in continuations
+                _continuation(x, coefficients, text_until, so_far, tokenizer) for x in continuations
             ],
             **({"observed": observed} if episode.turns else {}),
             **({"unread": unread[0]} if unread else {}),

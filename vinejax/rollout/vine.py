@@ -22,7 +22,7 @@ from vinejax.core.text import Tokenizer, token_text
 from vinejax.core.types import Continuation, Episode, Problem, PromptedProblem
 from vinejax.credit.allocation import AllocationRule, Seen
 from vinejax.credit.estimate import Returns, StateEstimate, estimates
-from vinejax.credit.labels import passing_tokens
+from vinejax.credit.labels import departure_of, passing_tokens
 from vinejax.credit.positions import positions_of, with_steps_between
 from vinejax.credit.rules import find_rule
 from vinejax.credit.samples import PassingSamples, Sample
@@ -218,7 +218,7 @@ class ProblemStates:
         for i, (episode, estimate) in enumerate(zip(self.episodes, estimated, strict=True)):
             continuations: list[tuple[Continuation, ...]] = [()] * len(episode.step_ends)
             for c, s in enumerate(self._visits[i], start=self._first[i]):
-                continuations[c] = groups[s]
+                continuations[c] = self._departing(s, episode) if samples else groups[s]
             drawn = np.array([len(group) for group in continuations], np.int32)
             valued.append(
                 dataclasses.replace(
@@ -233,6 +233,16 @@ class ProblemStates:
                 )
             )
         return valued
+
+    def _departing(self, s: int, episode: Episode) -> tuple[Continuation, ...]:
+        """The continuations of `states[s]`, with the place where each leaves the episode."""
+        return tuple(
+            dataclasses.replace(
+                drawn.continuation,
+                departure=departure_of(drawn.sample, episode.response, self._gamma),
+            )
+            for drawn in self.states[s].continuations
+        )
 
     def _seen(self, i: int) -> Seen:
         """The returns that count at each state of episode i.

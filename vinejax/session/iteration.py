@@ -176,7 +176,9 @@ class Iteration:
         `credit` has a row for each episode. Without it, neither file nor metrics have advantages.
         """
         session = self.session
-        by_step, values = (credit.by_step, credit.values) if credit else (None, None)
+        by_step, values, labels = (
+            (credit.by_step, credit.values, credit.labels) if credit else (None, None, None)
+        )
         names = {episode.problem_id for episode in episodes}
         rows = episode_rows(
             session.tokenizer,
@@ -187,6 +189,7 @@ class Iteration:
             self.cfg.log.vines,
             values,
             session.graded.failure,
+            labels,
         )
         self.log.episodes(self.number, rows)
         stats = session.engine.stats.minus(self.at_start.engine)

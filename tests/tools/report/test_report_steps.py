@@ -65,6 +65,70 @@ def test_a_step_shows_its_samples_and_a_solution_what_it_began_with(tmp_path):
     assert "Began with" not in Page(write(tmp_path / "whole", episodes={0: [whole]})).text
 
 
+def left_at(position: int, character: int, token: str, **fields: Any) -> dict[str, Any]:
+    place = {"position": position, "character": character, "token": token}
+    return {"departure": place | {"return": 0.0, "coefficient": 0.5} | fields}
+
+
+def with_leaves(*leaves: dict[str, Any]) -> dict[str, Any]:
+    """An episode of one step, from before which continuations with these fields were drawn."""
+    plain = {"text": "", "reward": 0.0, "finish": "eos"}
+    step = {"text": "one", "value": 0.0, "advantage": 0.0, "count": len(leaves)}
+    return row([step | {"continuations": [plain | leaf for leaf in leaves]}])
+
+
+def test_a_continuation_shows_where_it_left_the_solution(tmp_path):
+    leaves = (
+        {"text": "\none=<4>\ntwo\n"} | left_at(7, 5, "<4", coefficient=-0.08349),
+        {"text": "\none="} | left_at(1, 5, "</s>"),  # its text does not show the token
+        {"text": "\n\nx"} | left_at(2, 1, "\n", **{"return": 1.5}),
+        {"text": "one", "departure": None},
+    )
+    source = write(tmp_path, episodes={0: [with_leaves(*leaves)]})
+    page = Page(source).text
+    assert '<span class="repeated">one=</span><b class="token">&lt;4</b>&gt;\ntwo</span>' in source
+    assert "leaves after 7 tokens: return 0, coefficient −0.083" in page
+    assert '<b class="token">&lt;/s&gt;</b></span>' in source
+    assert "leaves after 1 token: return 0, coefficient +0.500" in page
+    assert '<b class="token"><i class="nl"></i>\n</b>x</span>' in source
+    assert "leaves after 2 tokens: return 1.5, coefficient +0.500" in page
+    assert page.count("leaves after") == 3 and page.count("repeats the solution") == 1
+    assert "one label, whose coefficient is the sum" in page
+
+
+def test_a_run_without_labels_says_nothing_of_them(tmp_path):
+    source = write(tmp_path, episodes={0: [with_leaves({"text": "\none="})]})
+    page = Page(source).text
+    assert '<span class="words">one=</span>' in source and 'class="token"' not in source
+    assert not any(words in page for words in ("leaves after", "repeats the", "trains on this"))
+
+
+@pytest.mark.parametrize("place", [7, {}, {"character": -3}, {"character": 1e9, "token": None}])
+def test_a_damaged_departure_is_survived(tmp_path, place: Any):
+    damaged = with_leaves({"text": "one=4", "departure": place})
+    source = write(tmp_path, episodes={0: [damaged]})
+    page = Page(source).text
+    assert "one=4" in page and ">None</b>" not in source and "repeats the solution" not in page
+    unknown = "leaves after – tokens: return –, coefficient –"
+    assert (unknown in page) == (place != 7)
+
+
+def test_a_long_continuation_is_cut_but_keeps_its_token():
+    text = "a" * 30 + "bc" + "d" * 30
+    limits = LIMITS[0]._replace(continuation_characters=40)
+    episodes: Any = {0: [with_leaves({"text": text} | left_at(9, 30, "bc"))]}
+    view = vine_view(episodes, limits)
+    short = vine_view(episodes, limits._replace(continuation_characters=20))
+    assert view and short
+    shown, cut = (x.iterations[0].solutions[0].steps[0].leaves[0] for x in (view, short))
+    assert shown.departure and cut.departure
+    assert (shown.departure.repeated.text, shown.departure.repeated.hidden) == ("a" * 30, 0)
+    assert (shown.text.text, shown.text.hidden) == ("d" * 10, 20)
+    assert (cut.departure.repeated.text, cut.departure.repeated.hidden) == ("a" * 20, 10)
+    assert (cut.text.text, cut.text.hidden) == ("", 30)
+    assert shown.departure.token.text == cut.departure.token.text == "bc"
+
+
 def test_rewards_of_steps_that_are_all_zero_are_not_mentioned(tmp_path):
     steps = [{"text": "one", "value": 0.5, "advantage": 0.5, "reward": 0.0, "count": 2}]
     page = Page(write(tmp_path, episodes={0: [row(steps)]})).text
@@ -156,3 +220,11 @@ def test_what_a_critic_and_steps_log_has_charts():
     found = curves.charts([Record("train", 0, values)])
     shown = {chart.spec.title: chart.drawn_curves[0].last for chart in found}
     assert shown == {"Critic's value": "0.500", "Critic's error": "0.250", "Step rewards": "−0.125"}
+
+
+def test_labels_have_a_chart():
+    values = {"credit/labels": 0.15, "credit/coverage": 0.75, "credit/agreement": 0.9}
+    (chart,) = curves.charts([Record("train", 0, values)])
+    shown = {curve.label: curve.last for curve in chart.drawn_curves}
+    assert shown == {"labels": "0.150", "coverage": "0.750", "agreement": "0.900"}
+    assert curves.charts([Record("train", 0, {"credit/mask": 0.15})]) == []

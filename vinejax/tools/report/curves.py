@@ -169,6 +169,16 @@ _HEALTH = (
         (Curve("credit/gain", "gain"), Curve("credit/price", "price", "pass-1")),
         "gain over the credit of outcomes per token, above 1 it pays; price in tokens of those",
     ),
+    ChartSpec(
+        "Labels",
+        (
+            Curve("credit/labels", "labels"),
+            Curve("credit/coverage", "coverage", "pass-2"),
+            Curve("credit/agreement", "agreement", "majority"),
+        ),
+        "per trained token; share of tokens that samples pass, and of samples that draw the same",
+        top=1.0,
+    ),
     _single("Critic's value", "critic/value", "V(s), mean over tokens"),
     _single("Critic's error", "critic/error", "squared, of value to return"),
     _single("Step rewards", "reward/steps", "sum over a solution, mean"),

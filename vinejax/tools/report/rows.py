@@ -38,6 +38,19 @@ class StepRow(NamedTuple):
         return math.hypot(self.error, self.after_error)
 
 
+class DepartureRow(NamedTuple):
+    """Where a continuation left its solution; numbers are None if the record lacks them.
+
+    `character` is the number of characters of the continuation's text before `token`.
+    """
+
+    position: float | None  # number of response tokens before `token`
+    character: int
+    token: str
+    returns: float | None  # return of the continuation from the state before `token`
+    coefficient: float | None  # of the label that the token is, or is a part of
+
+
 class SampledValue(NamedTuple):
     """The number of returns averaged to a value, and the standard error of this mean."""
 
@@ -88,6 +101,20 @@ def continuations_of(step: JsonObject) -> list[JsonObject]:
     return _objects(step.get("continuations"))
 
 
+def departure_of(continuation: JsonObject) -> DepartureRow | None:
+    """Where the continuation left its solution; None if it did not, or if the run has no labels."""
+    found = continuation.get("departure")
+    if not isinstance(found, dict):
+        return None
+    position, character, returns, coefficient = (
+        finite_number(found.get(name))
+        for name in ("position", "character", "return", "coefficient")
+    )
+    character, token = max(0, int(character or 0)), found.get("token")
+    token = token if isinstance(token, str) else ""
+    return DepartureRow(position, character, token, returns, coefficient)
+
+
 def range_of(value: object) -> tuple[int, int] | None:
     """The pair (first, end) from a list of two integers, 0 <= first <= end; else None."""
     if not isinstance(value, list) or len(value) != 2:
@@ -117,6 +144,12 @@ def certainty_of(episode: JsonObject) -> float:
 def unfolds(episode: JsonObject) -> bool:
     """Whether the episode has the continuations of at least one state."""
     return any(map(continuations_of, steps_of(episode)))
+
+
+def has_departures(episode: JsonObject) -> bool:
+    """Whether the episode's continuations tell where they left it, as in a run with labels."""
+    leaves = (leaf for step in steps_of(episode) for leaf in continuations_of(step))
+    return any("departure" in leaf for leaf in leaves)
 
 
 def identity_of(episode: JsonObject) -> str:

@@ -40,6 +40,8 @@ LIMITS = (
 )
 
 
+MAX_TOKEN = 40  # characters shown of a token's text
+
 # The |A| that is shown in full colour. A step that turns a sure success into a sure failure has it.
 # It is the same in every page and figure, so that the colours of two figures can be compared.
 FULL_CREDIT = 1.0
@@ -59,10 +61,22 @@ class VerdictView(NamedTuple):
     reward: str
 
 
+class DepartureView(NamedTuple):
+    """Where a continuation leaves its solution, and the label that its token is there."""
+
+    repeated: formats.Clipped  # text of the continuation before `token`
+    token: formats.Clipped
+    position: str  # number of response tokens before `token`
+    returns: str
+    coefficient: str
+
+
 class LeafView(NamedTuple):
-    """One continuation of the state before a step."""
+    """One continuation of the state before a step; `text` begins after its departure, if any."""
 
     verdict: VerdictView
+    departure: DepartureView | None
+    repeats: bool  # whether the run has labels and the continuation never leaves its solution
     text: formats.Clipped
     finish: str
 
@@ -157,6 +171,7 @@ class CreditView(NamedTuple):
     has_rewards: bool  # whether some step has a reward of its own that is not 0
     has_errors: bool  # whether some advantage has a standard error
     unfolds: bool  # whether some continuations were kept
+    has_labels: bool  # whether some continuation was kept with the place where it departs
 
 
 class PageTerms(NamedTuple):
@@ -258,6 +273,7 @@ def _credit(episodes: list[JsonObject]) -> CreditView:
         has_rewards=any(finite_number(s.get("reward")) for e in episodes for s in rows.steps_of(e)),
         has_errors=any(map(rows.certainty_of, episodes)),
         unfolds=any(map(rows.unfolds, episodes)),
+        has_labels=any(map(rows.has_departures, episodes)),
     )
 
 
@@ -373,8 +389,21 @@ def _leaf(raw: JsonObject, terms: PageTerms) -> LeafView:
     verdict = verdict_of(reward, finish == "length")
     if terms.credit.has_rewards:  # a return, which does not tell whether the answer is right
         verdict = VerdictView("return", "", formats.tick_label(reward))
-    words = formats.trimmed(formats.clip(raw.get("text"), terms.limits.continuation_characters))
-    return LeafView(verdict, words, finish)
+    limit, found = terms.limits.continuation_characters, rows.departure_of(raw)
+    if found is None:
+        words = formats.trimmed(formats.clip(raw.get("text"), limit))
+        return LeafView(verdict, None, raw.get("departure", 0) is None, words, finish)
+    text = str(raw.get("text"))
+    repeated, rest = text[: found.character], text[found.character :].removeprefix(found.token)
+    departure = DepartureView(
+        repeated=formats.clip(repeated.lstrip("\n"), limit),
+        token=formats.clip(found.token, MAX_TOKEN),
+        position=formats.three_digits(found.position),
+        returns=formats.tick_label(found.returns),
+        coefficient=formats.decimals(found.coefficient, 3, signed=True),
+    )
+    words = formats.clip(rest.rstrip("\n"), max(0, limit - len(repeated)))
+    return LeafView(verdict, departure, False, words, finish)
 
 
 def _error(value: float | None) -> str:
