@@ -30,11 +30,11 @@ def by_augmented_rows(rows: ProbeStates, taken: np.ndarray, strength: float) -> 
     """The fit by least squares, with a row per return and a row per penalised weight."""
     others = np.where(rows.count > 0, rows.value, 0.0)
     count = 1 + rows.count
-    label = (rows.solution_return + rows.count * others) / count
+    target = (rows.solution_return + rows.count * others) / count
     penalty = np.r_[np.full(3, 1e-6), np.ones(2 * R)]
     left = [*(rows.features[taken] * np.sqrt(count[taken])[:, None])]
     left += [*np.diag(np.sqrt(strength * penalty))]
-    right = [*(label[taken] * np.sqrt(count[taken])), *np.zeros(3 + 2 * R)]
+    right = [*(target[taken] * np.sqrt(count[taken])), *np.zeros(3 + 2 * R)]
     return np.linalg.lstsq(np.array(left), np.array(right), rcond=None)[0]
 
 
@@ -50,7 +50,7 @@ def test_a_problem_is_predicted_by_the_others(count: int):
             np.testing.assert_allclose(found[k, mine], expected, rtol=1e-6, atol=1e-6)
 
 
-def test_no_label_of_a_problem_is_in_its_values():
+def test_no_target_of_a_problem_is_in_its_values():
     """The gradient is unbiased only if v does not depend on what its solution does."""
     rows = states()
     mine = rows.problem == 3
@@ -90,7 +90,7 @@ def test_a_good_value_gets_weight_and_a_useless_one_none():
 
 def test_nothing_is_known_before_the_first_iteration():
     kept = probe.fresh_probe(R)
-    assert probe.weight_of(kept) == 0.0 and probe.mean_label(kept) == 0.5
+    assert probe.weight_of(kept) == 0.0 and probe.mean_target(kept) == 0.5
     alone = states()._replace(problem=np.zeros(PROBLEMS * GROUP * STEPS, int))
     assert not probe.predictions(kept, alone).any()
 
@@ -108,8 +108,8 @@ def test_earlier_iterations_count_less():
     np.testing.assert_allclose(again.errors, only.errors + probe.KEPT * kept.errors)
 
 
-def test_the_error_has_no_noise_of_labels():
-    """v is off by 0.2 everywhere; labels of one draw each have a variance of 0.25."""
+def test_the_error_has_no_noise_of_targets():
+    """v is off by 0.2 everywhere; targets of one draw each have a variance of 0.25."""
     rng = np.random.default_rng(2)
     size, v = 200_000, np.full(200_000, 0.7)
     draws = (rng.random((2, size)) < 0.5).astype(float)

@@ -100,7 +100,7 @@ CASES = {"narrow": {}, "wide": WIDE, "tied": {"tied_head": True}}
 @pytest.mark.first(2)
 @pytest.mark.parametrize("case", ["narrow", "tied", "wide"])
 def test_the_probe_as_a_reward_model(case: str, tmp_path: Path):
-    """Its values are the probe's at the same states, with the mean label in the siblings' place."""
+    """Its values are the probe's at the same states, with the mean target in place of m."""
     cfg, model = start(tmp_path, "ppo_probe", **CASES[case])
     episode, batch = a_batch()
     steps = step_layout(batch, [episode])
@@ -111,13 +111,13 @@ def test_the_probe_as_a_reward_model(case: str, tmp_path: Path):
     kept = probe.fresh_probe(min(model.decoder.cfg.width, MAX_STATE_WIDTH))
     rng = np.random.default_rng(0)
     states = states_of(rollout, cfg, probe_features(rollout, kept, cfg))
-    for _ in range(3):  # labels that differ between states, so that v has something to tell
-        labels = states._replace(solution_return=rng.random(len(states.solution_return)))
-        found = probe.predictions(kept, labels)
+    for _ in range(3):  # targets that differ between states, so that v has something to tell
+        given = states._replace(solution_return=rng.random(len(states.solution_return)))
+        found = probe.predictions(kept, given)
         kept = probe.updated(
-            kept, labels, found, labels.solution_return, np.zeros(len(labels.solution_return), bool)
+            kept, given, found, given.solution_return, np.zeros(len(given.solution_return), bool)
         )
-    assert 0.1 < probe.mean_label(kept) < 0.9
+    assert 0.1 < probe.mean_target(kept) < 0.9
     states = states_of(rollout, cfg, probe_features(rollout, kept, cfg))  # of a lone solution
     v = probe.chosen(kept, probe.predictions(kept, states))
 

@@ -4,10 +4,10 @@
 
 The features φ(s) are 1, the mean reward m of the problem's other solutions, the used share p of the
 token budget, the policy's hidden state h at the last token of s, and h·m. w_h are the weights of h
-and h·m. The label y_s is the mean of the n_s returns known at s: the solution's own and those of
+and h·m. The target y_s is the mean of the n_s returns known at s: the solution's own and those of
 continuations. The scoring pass computes the hidden states anyway.
 
-The fit is cross-fitted: the v of a problem comes from labels of other problems and of earlier
+The fit is cross-fitted: the v of a problem comes from targets of other problems and of earlier
 iterations. The strength α, and the weight μ of v in a baseline b, come from earlier iterations
 alone:
 
@@ -88,15 +88,15 @@ def fresh_probe(hidden: int) -> Probe:
 
 
 def predictions(probe: Probe, states: ProbeStates) -> np.ndarray:
-    """f64[strengths, S] v of all states for every α; 0 if there are no labels to learn from."""
+    """f64[strengths, S] v of all states for every α; 0 if there are no targets to learn from."""
     _, number = np.unique(states.problem, return_inverse=True)
     fold = number % FOLDS
-    label, weight = labels(states)
+    target, weight = targets(states)
     parts = [
-        _moments(states.features[fold == i], label[fold == i], weight[fold == i])
+        _moments(states.features[fold == i], target[fold == i], weight[fold == i])
         for i in range(fold.max(initial=-1) + 1)
     ]
-    predicted = np.zeros((len(STRENGTHS), len(label)))
+    predicted = np.zeros((len(STRENGTHS), len(target)))
     for i in range(len(parts)):
         moments = probe.moments
         for part in parts[:i] + parts[i + 1 :]:
@@ -120,19 +120,19 @@ def weight_of(probe: Probe) -> float:
     return float(np.clip(numerator / denominator, 0.0, 1.0)) if denominator > 0 else 0.0
 
 
-def mean_label(probe: Probe) -> float:
-    """The mean label of earlier iterations; ½ in the first iteration."""
+def mean_target(probe: Probe) -> float:
+    """The mean target of earlier iterations; ½ in the first iteration."""
     count = probe.moments.square[0, 0]
     return float(probe.moments.cross[0] / count) if count > 0 else 0.5
 
 
 def read_out(probe: Probe) -> tuple[np.ndarray, float, float]:
-    """(f64[R] w, b, c), with which the fit to all labels is v = h·w + b + c·p.
+    """(f64[R] w, b, c), with which the fit to all targets is v = h·w + b + c·p.
 
     The features h, p and m are those of the module's text, and w are weights of h alone. The value
-    of m is set to the mean label, so that v depends only on h and p.
+    of m is set to the mean target, so that v depends only on h and p.
     """
-    weights, m = chosen(probe, _solve(probe.moments)), mean_label(probe)
+    weights, m = chosen(probe, _solve(probe.moments)), mean_target(probe)
     hidden_weights, product_weights = np.split(weights[NUM_PLAIN:], 2)
     kernel = hidden_weights + m * product_weights
     return kernel, float(weights[0] + m * weights[1]), float(weights[2])
@@ -150,8 +150,8 @@ def updated(
     `baseline`, f[S], are the baselines b without v. `is_known`, bool[S], says whether a state has a
     baseline. `predicted` is the result of `predictions`.
     """
-    label, weight = labels(states)
-    moments = _moments(states.features, label, weight).plus(probe.moments, KEPT)
+    target, weight = targets(states)
+    moments = _moments(states.features, target, weight).plus(probe.moments, KEPT)
     v, returns = chosen(probe, predicted), states.solution_return
     difference = np.where(is_known, v - baseline, 0.0)
     gain = np.array([np.sum((returns - baseline) * difference), np.sum(difference**2)])
@@ -162,7 +162,7 @@ def updated(
 def metrics(states: ProbeStates, v: np.ndarray, weight: float) -> dict[str, float]:
     """The squared error of v, its `weight` μ and its calibration, as metrics.
 
-    The error does not include the noise of the labels: E[(v - V̂)·(v - G)] = E[(v - V)²], because
+    The error does not include the noise of the targets: E[(v - V̂)·(v - G)] = E[(v - V)²], because
     the sampled value V̂ and G are independent at s. For each tenth of [0, 1], the calibration is the
     mean of G - v over states whose v lies in this tenth.
     """
@@ -178,16 +178,16 @@ def metrics(states: ProbeStates, v: np.ndarray, weight: float) -> dict[str, floa
     return logged
 
 
-def labels(states: ProbeStates) -> tuple[np.ndarray, np.ndarray]:
+def targets(states: ProbeStates) -> tuple[np.ndarray, np.ndarray]:
     """(f64[S] the mean of all returns known at each state, f64[S] their number)."""
     weight = states.count + 1.0
     mean_of_others = np.where(states.count > 0, states.value, 0.0)
     return (states.solution_return + states.count * mean_of_others) / weight, weight
 
 
-def _moments(features: np.ndarray, label: np.ndarray, weight: np.ndarray) -> Moments:
+def _moments(features: np.ndarray, target: np.ndarray, weight: np.ndarray) -> Moments:
     weighted = features * weight[:, None]
-    return Moments(weighted.T @ features, weighted.T @ label)
+    return Moments(weighted.T @ features, weighted.T @ target)
 
 
 def _solve(moments: Moments) -> np.ndarray:

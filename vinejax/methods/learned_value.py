@@ -138,7 +138,7 @@ def probe_features(rollout: Rollout, kept: Probe, cfg: Config) -> np.ndarray:
     rewards, groups = solution_rewards(rollout.episodes), group_numbers(rollout.episodes)
     others = np.bincount(groups)[groups] - 1
     siblings = (np.bincount(groups, rewards)[groups] - rewards) / np.maximum(others, 1)
-    siblings = np.where(others > 0, siblings, probe.mean_label(kept))
+    siblings = np.where(others > 0, siblings, probe.mean_target(kept))
     return probe.features_of(rollout.hidden, siblings[row], used / cfg.sample.max_tokens)
 
 

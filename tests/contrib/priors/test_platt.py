@@ -49,30 +49,30 @@ def constant(rng: np.random.Generator, truth: np.ndarray) -> np.ndarray:
     return np.full(SIZE, 0.5)
 
 
-def test_numbers_are_values_before_there_are_labels():
+def test_numbers_are_values_before_there_are_targets():
     _, _, v, truth = after(1, 1, exact)
     inside = (truth > 0.001) & (truth < 0.999)
     np.testing.assert_allclose(v[inside], truth[inside], atol=1e-9)
-    assert platt.mean_label(platt.fresh_scaling()) == 0.5
+    assert platt.mean_target(platt.fresh_scaling()) == 0.5
     ends = platt.logits(np.array([0.0, 1.0]))[:, 0]
     np.testing.assert_allclose(ends, [-platt.WIDEST, platt.WIDEST])
 
 
-def test_the_fit_is_that_of_single_labels():
-    """Newton's method on all single labels has nearly the same result as the bins."""
+def test_the_fit_is_that_of_single_targets():
+    """Newton's method on all single targets has nearly the same result as the bins."""
     rows, _ = states(1, 3, overconfident)
     kept = platt.fresh_scaling()
     kept = platt.updated(kept, rows, platt.predictions(kept, rows), rows.value, np.ones(SIZE, bool))
-    label, weight = probe.labels(rows)
+    target, weight = probe.targets(rows)
     x = np.stack([rows.features[:, 0], np.ones(SIZE)])
     expected = np.array([0.3, 0.0])
     for _ in range(50):
         p = 1 / (1 + np.exp(-expected @ x))
-        slope = x @ (weight * (label - p)) - (expected - [1, 0])
+        slope = x @ (weight * (target - p)) - (expected - [1, 0])
         expected = expected + np.linalg.solve((x * weight * p * (1 - p)) @ x.T + np.eye(2), slope)
     v = platt.predictions(kept, rows)[0]
     np.testing.assert_allclose(v, 1 / (1 + np.exp(-expected @ x)), atol=5e-3)
-    assert platt.mean_label(kept) == pytest.approx((weight * label).sum() / weight.sum())
+    assert platt.mean_target(kept) == pytest.approx((weight * target).sum() / weight.sum())
 
 
 def test_a_wrong_scale_is_mended():
@@ -86,7 +86,7 @@ def test_a_wrong_scale_is_mended():
 
 
 def test_a_perfect_value_lowers_the_error():
-    """The comparison is with the mean label, the best constant."""
+    """The comparison is with the mean target, the best constant."""
     error = {}
     for says in (exact, constant):
         _, rows, v, _ = after(5, 3, says)
@@ -112,7 +112,7 @@ def test_a_good_value_has_weight():
     assert platt.weight_of(after(6, 64, overconfident)[0]) < 0.6
 
 
-def test_v_is_fixed_before_the_labels_of_its_iteration():
+def test_v_is_fixed_before_the_targets_of_its_iteration():
     """Weight and v come from earlier iterations, so the gradient is unbiased for any v."""
     kept, rows, v, _ = after(4, 2, overconfident)
     other = rows._replace(solution_return=1 - rows.solution_return, value=1 - rows.value)

@@ -125,7 +125,7 @@ def test_numbers_are_scaled_and_learned_from():
     valued = prior.with_prior(session, rollout, kept, cfg)
     assert valued.values is not None and valued.weight == 0
     start = len(cases.PROMPT)
-    # Before there are labels v is the number itself, before the first token of a step.
+    # Before there are targets v is the number itself, before the first token of a step.
     v = valued.values[0, [start, start + len(cases.RIGHT[0])]]
     least = 1 / (1 + np.exp(platt.WIDEST))
     np.testing.assert_allclose(v, [1 - least, 1 / (1 + len(cases.RIGHT[0]))], rtol=1e-6)

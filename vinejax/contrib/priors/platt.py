@@ -2,15 +2,15 @@
 
     v(s) = sigmoid(a·x + b)    x = log(p / (1 - p)), p: the function's number for the text up to s
 
-Logistic regression on the labels of earlier iterations gives a and b. Before there are labels, a is
-1 and b is 0. The scaling takes out a constant error and a confidence that is too large. The user's
-function has seen no label of the run, so nothing needs cross-fitting. Labels are the probe's
-(`credit/probe.py`), clipped to 0 and 1.
+Logistic regression on the targets of earlier iterations gives a and b. Before there are targets, a
+is 1 and b is 0. The scaling takes out a constant error and a confidence that is too large. The
+user's function has seen no target of the run, so nothing needs cross-fitting. Targets are the
+probe's (`credit/probe.py`), clipped to 0 and 1.
 
 The weight μ of v in a baseline comes from least squares over the states of earlier iterations. From
 here on b is the baseline. μ is the coefficient of v - m in the regression of G - b on
-(m - b, v - m), where G is the solution's return and m the mean label. The term m - b absorbs what a
-constant explains, because a constant can also lower the variance of a noisy b. For a function
+(m - b, v - m), where G is the solution's return and m the mean target. The term m - b absorbs what
+a constant explains, because a constant can also lower the variance of a noisy b. For a function
 without information, a is about 0 and v about m. `DOUBT` then keeps μ near 0.
 
 Source: Platt, "Probabilistic outputs for support vector machines", 1999. Arrays are NumPy's, in
@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vinejax.credit.probe import KEPT, ProbeStates, labels
+from vinejax.credit.probe import KEPT, ProbeStates, targets
 
-BINS = 64  # number of bins of x, in which labels are added up
+BINS = 64  # number of bins of x, in which targets are added up
 WIDEST = 7.0  # bound of |x|, which keeps p between 0.0009 and 0.9991
 STEPS = 500  # steps of the fit of a and b
 DOUBT = 10.0  # ridge added to Σ (v - m)²; as large as this sum over 200 states with |v - m| = 0.22
@@ -62,8 +62,8 @@ def chosen(scaling: Scaling, predicted: np.ndarray) -> np.ndarray:
     return predicted[0]
 
 
-def mean_label(scaling: Scaling) -> float:
-    """The mean of the labels of earlier iterations; ½ in the first iteration."""
+def mean_target(scaling: Scaling) -> float:
+    """The mean of the targets of earlier iterations; ½ in the first iteration."""
     count, total, _ = scaling.bins.sum(axis=1)
     return float(total / count) if count > 0 else 0.5
 
@@ -90,13 +90,13 @@ def updated(
     `baseline` has the baselines without v, f64[S]; `is_known` says which states had a baseline.
     """
     x = states.features[:, 0]
-    label, weight = labels(states)
+    target, weight = targets(states)
     place = ((x + WIDEST) / (2 * WIDEST) * (BINS - 1)).round().astype(int)
-    of_states = weight, weight * np.clip(label, 0.0, 1.0), weight * x
+    of_states = weight, weight * np.clip(target, 0.0, 1.0), weight * x
     bins = np.stack([np.bincount(place, some, BINS) for some in of_states])
     products = np.zeros((2, 3))
     if scaling.bins.any():
-        mean = mean_label(scaling)
+        mean = mean_target(scaling)
         left = np.stack([mean - baseline, predicted[0] - mean]) * is_known
         products = left @ np.stack([*left, states.solution_return - baseline], axis=1)
     return Scaling(bins + KEPT * scaling.bins, products + KEPT * scaling.products)
@@ -106,9 +106,10 @@ def _fit(bins: np.ndarray) -> np.ndarray:
     """The array (a, b) that minimises Σ n·(cross entropy) + ½·((a - 1)² + b²).
 
     The sum is over bins of states with similar logit x, and the cross entropy is that of a bin's
-    mean label and sigmoid(a·x + b) at its mean x. `bins` has, for each bin, the total weight n of
-    its states, and the weighted sums of their labels and of their x. Each step of the fit minimises
-    a quadratic upper bound, so that no step increases the objective (Böhning and Lindsay, 1988).
+    mean target and sigmoid(a·x + b) at its mean x. `bins` has, for each bin, the total weight n of
+    its states, and the weighted sums of their targets and of their x. Each step of the fit
+    minimises a quadratic upper bound, so that no step increases the objective (Böhning and Lindsay,
+    1988).
     """
     count, total, sum_x = bins
     x = np.stack([sum_x / np.maximum(count, 1e-12), np.ones(BINS)])
