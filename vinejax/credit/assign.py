@@ -34,9 +34,10 @@ def assigned(credit: Credit, rollout: Rollout, cfg: Config) -> Credit:
     """The credit, completed by its mask and its advantages by step, and perhaps whitened.
 
     The function whitens `advantages`, but not `by_step`, if `ppo.whiten` is 'iteration'. If the
-    setting is 'minibatch', the loss whitens later. With labels, advantages and labels are scaled
-    instead (`trained_labels.scaled`). A token is trained on if the configured mask
-    rule and the mask in `credit` both select the token. All arrays are on the host.
+    setting is 'minibatch', the loss whitens later. If `credit` has labels, the function scales
+    advantages and labels instead of whitening (`trained_labels.scaled`). A token is trained on if
+    the configured mask rule and the mask in `credit` both select the token. All arrays are on the
+    host.
     """
     advantages, by_step, labels = credit.advantages, credit.by_step, credit.labels
     mask = trained_tokens(rollout, cfg)

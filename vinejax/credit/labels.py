@@ -2,9 +2,10 @@
 
 A continuation of a state repeats the solution for some tokens, and then leaves it by another token.
 At every position that it passes, its token is one more draw of the policy, whose logits the update
-of the solution computes anyway. Where it draws the solution's own token, it changes that token's
-coefficient, which is what the advantage is without labels. Where it leaves, its token becomes a
-*label*: a further token that is trained on at this position, with a coefficient of its own.
+of the solution computes anyway. Every token that is trained on has a coefficient, which is its
+advantage in a run without labels. Where the continuation draws the solution's own token, it changes
+the coefficient of that token. Where it leaves, its token becomes a *label*: a further token that is
+trained on at this position, with a coefficient of its own.
 
 The samples that count at a solution's positions are the continuations of its own states and, with
 `values.reuse`, the other solutions of the problem and their continuations. `rl/labels.py` has the
@@ -35,8 +36,9 @@ def passing_tokens(
 ) -> PassingTokens:
     """The tokens that samples draw at the positions of an episode that they pass.
 
-    A sample counts from its first own token on, as far as it repeats the episode's response, and at
-    the position where it leaves it. `solutions` are other solutions of the problem.
+    A sample counts from the first token that it drew, as long as it repeats the episode's response,
+    and at the position where it leaves the response. `solutions` are other solutions of the
+    problem. `gamma` discounts the returns.
     """
     response = np.array(episode.response)
     positions, tokens, returns, logprobs, is_solution = [], [], [], [], []
@@ -71,7 +73,7 @@ def _returns_from(sample: Sample, used: np.ndarray, gamma: float) -> np.ndarray:
 
 
 class BatchTokens(NamedTuple):
-    """The `PassingTokens` of all episodes of a batch, at positions that the policy drew."""
+    """The `PassingTokens` of all episodes of a batch, at positions whose token the policy drew."""
 
     place: np.ndarray  # i64[N] index of the position in the flattened batch [B, T]
     token: np.ndarray  # i64[N]
@@ -106,7 +108,8 @@ def batch_tokens(batch: Batch, episodes: Sequence[Episode]) -> BatchTokens:
 def batch_labels(batch: Batch, episodes: Sequence[Episode]) -> Labels:
     """The labels of a batch, whose row i is the episode i, with coefficients of 0.
 
-    Their old log-probabilities are those of the sampler.
+    Their old log-probabilities are those of the sampler, until a scoring pass computes the
+    learner's.
     """
     drawn = batch_tokens(batch, episodes)
     is_label = drawn.token != np.asarray(batch.tokens).reshape(-1)[drawn.place]
@@ -146,9 +149,10 @@ class LabelRows(NamedTuple):
 
 
 def with_labels(credit: Credit, rollout: Rollout, cfg: Config) -> Credit:
-    """The credit with coefficients of labels, and of the own tokens that samples pass.
+    """The credit with coefficients of labels, and of own tokens where samples pass.
 
-    `credit` has A_t of `rl/labels.py` as advantages. They remain where no sample passes.
+    The advantages of `credit` are A_t of `rl/labels.py`. In the result the coefficients of own
+    tokens replace them wherever a sample passes.
     """
     batch, labels = rollout.batch, rollout.batch.labels
     assert labels is not None, "`stages.scored` gives the batch its labels"
@@ -213,9 +217,9 @@ def _coefficients(
 def label_metrics(credit: Credit, rollout: Rollout) -> dict[str, float]:
     """Metrics of the labels that are trained on.
 
-    `credit/labels`: their number per trained token. `credit/coverage`: the share of trained tokens
-    at whose position a sample passes. `credit/agreement`: the share of the samples at these
-    positions that draw the solution's own token.
+    `credit/labels` is their number per trained token. `credit/coverage` is the share of trained
+    tokens at whose position a sample passes. `credit/agreement` is the share of the samples' tokens
+    at these positions that equal the solution's own token.
     """
     assert credit.labels is not None and credit.mask is not None
     mask = np.asarray(credit.mask).reshape(-1)

@@ -7,7 +7,7 @@ from vinejax.core.types import Labels
 
 
 def trained_labels(labels: Labels, mask: np.ndarray) -> Labels:
-    """Only those labels that are at trained tokens and have a coefficient other than 0.
+    """Those labels that stand beside trained tokens and have a coefficient other than 0.
 
     `mask`, bool[B, T], are the trained tokens.
     """
@@ -23,11 +23,12 @@ def trained_labels(labels: Labels, mask: np.ndarray) -> Labels:
 
 
 def scaled(advantages: np.ndarray, mask: np.ndarray, labels: Labels) -> tuple[np.ndarray, Labels]:
-    """Advantages and labels divided by one number, so that their mean square is 1.
+    """Advantages and coefficients of labels, divided by one number.
 
-        x / √(Σ x² / n + 1e-8)    n: the number of trained tokens    Σ: with all labels
+        x / √(Σ x² / n + 1e-8)    Σ: over trained tokens and labels    n: number of trained tokens
 
-    A shift, as whitening makes it, would break the cancelling of labels.
+    Whitening would also subtract a mean. Then the coefficients of a position at which all samples
+    agree would no longer cancel. Advantages outside the `mask` become 0.
     """
     used = np.where(mask, advantages, 0).astype(np.float64)
     total = np.sum(used**2) + np.sum(np.float64(labels.coefficients) ** 2)

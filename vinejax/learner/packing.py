@@ -106,7 +106,7 @@ class Packing(NamedTuple):
         return packed.reshape(self.segment_ids.shape)
 
     def label_places(self, rows: Batch) -> "LabelPlaces":
-        """The places of the labels of `rows`, all of which must be at trained tokens."""
+        """The places of the labels of `rows`. Every label must be at a token of the mask."""
         assert rows.labels is not None
         length = self.segment_ids.shape[1]
         packed_place = np.zeros(rows.tokens.size, np.int64)
@@ -137,10 +137,13 @@ class Packing(NamedTuple):
 
 
 class LabelPlaces(NamedTuple):
-    """The places that the L labels of a batch have in packed rows. A place is (row, column)."""
+    """The places of the L labels of a batch, in the batch and in packed rows.
 
-    batch_places: tuple[np.ndarray, np.ndarray]  # i64[L], i64[L]
-    packed_places: tuple[np.ndarray, np.ndarray]  # i64[L], i64[L]
+    A place is a row and a column of `Labels`: (i64[L], i64[L]).
+    """
+
+    batch_places: tuple[np.ndarray, np.ndarray]
+    packed_places: tuple[np.ndarray, np.ndarray]
     position: np.ndarray  # i64[L] index of the label's token in its packed row
     batch_shape: tuple[int, ...]
     packed_shape: tuple[int, ...]

@@ -161,9 +161,10 @@ class PolicyObjective(Objective):
     def _label_losses(
         self, logprobs: Float[Array, "B N"], batch: Batch, labels: Labels
     ) -> Float[Array, "B N"]:
-        """The policy loss of every label, as that of a token with the label's numbers.
+        """The policy loss of every label, which is that of a token with the label's numbers.
 
-        The loss must be one of single tokens. It is 0 at padding, whose coefficient is 0.
+        `self.loss` must compute the loss of a token from that token alone. The result is 0 at
+        padding, because its coefficient is 0.
         """
         as_tokens = batch._replace(
             tokens=labels.token,

@@ -20,9 +20,9 @@ def with_corrections(
     `is_sampled`, bool [B, T], selects the tokens that the sampler drew for each row. The weight of
     a whole solution depends on all these tokens, even if the batch's mask excludes some of them.
     Tokens that were given as the beginning of a response are not selected, because the sampler did
-    not draw them and their log-probabilities are not known. A label has a weight of
-    its own if weights are per token, or else the weight of its solution. The metrics do not count
-    labels.
+    not draw them and their log-probabilities are not known. If weights are per token, a label has a
+    weight of its own. If they are per sequence, it has the weight of the solution in its row. The
+    metrics do not count labels.
     """
     ppo, labels = cfg.ppo, batch.labels
     if ppo.correction == "none":

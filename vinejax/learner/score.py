@@ -308,7 +308,10 @@ def prefill_scores(batch: Batch, episodes: list[Episode]) -> np.ndarray | None:
 
 
 def with_label_logprobs(batch: Batch, label_logprobs: np.ndarray | None) -> Batch:
-    """The batch with the learner's log-probabilities of its labels; unchanged if they are None."""
+    """The batch with the learner's log-probabilities of its labels.
+
+    If it has no labels, or if the log-probabilities are None, the result is the batch itself.
+    """
     if batch.labels is None or label_logprobs is None:
         return batch
     return batch._replace(labels=batch.labels._replace(old_logprobs=label_logprobs))

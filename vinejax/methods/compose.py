@@ -47,7 +47,7 @@ def method_of(cfg: Config) -> Method:
 
 
 def _labelled(credit: Callable[[Rollout, Config], Credit], rollout: Rollout, cfg: Config) -> Credit:
-    """The credit that the function `credit` gives, with labels."""
+    """The result of the method's function `credit`, with labels."""
     return with_labels(credit(rollout, cfg), rollout, cfg)
 
 

@@ -21,9 +21,11 @@ H,
     ∂z_v = g (1[v = y] - p_v) - h p_v (log p_v + H)        ∂r_v = ∂z_v cap'(r_v) / τ
     ∂x = Σ_v ∂r_v W_v                                      ∂W_v = Σ_tokens ∂r_v x
 
-A position may have *labels*, further tokens whose log-probabilities are wanted, too. Their logits
-are read from the same chunks. In the backward pass, g is then the sum of the gradients for y and
-for the position's labels, and g·1[v = y] becomes the gradient for token v alone.
+A position may also have *labels*. These are further tokens u whose log-probabilities log p_u are
+results, too, and their logits are read from the same chunks. With g_u the gradient for log p_u, and
+u = y among them, the first equation becomes
+
+    ∂z_v = Σ_u g_u (1[v = u] - p_v) - h p_v (log p_v + H).
 
 Each chunk computes its own part of ∂W, while ∂x is a float32 sum over chunks. With chunks of
 tokens, ∂W would be the sum. In most updates ∂W is larger than ∂x, because a device has fewer tokens
@@ -251,7 +253,11 @@ def _label_products(
     by_labels: Float[Array, " L"],
     output: OutputLayer,
 ) -> Float[Array, " L"]:
-    """∂r_v of each label v, by the module's equations, from the label's log-probability."""
+    """∂r_v for the token v of each label, by the module's equations, without a chunk's logits.
+
+    The logit follows from the label's log-probability, which the forward pass has saved. `g_sum`
+    has Σ_u g_u of each position, and `by_labels` has g_v of each label.
+    """
     assert saved.labels is not None and saved.of_labels is not None
     place, log_p = saved.labels.place, saved.of_labels
     by_z = -jnp.exp(log_p) * (g_sum[place] + h[place] * (log_p + saved.entropy[place])) + by_labels
@@ -346,7 +352,10 @@ def _at_labels(z: Float[Array, "T v"], labels: LabelTokens, first: Column) -> Fl
 
 
 def _used(places: Int[Array, " L"], count: int) -> Int[Array, " L"]:
-    """The places, in which `count` stands for -1, because negative indices count from the end."""
+    """The places, with `count` for -1.
+
+    An index of -1 would be the last of `count` entries, while `count` is past all of them.
+    """
     return jnp.where(places < 0, count, places)
 
 

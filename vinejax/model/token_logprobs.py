@@ -57,8 +57,8 @@ def token_scores(
       x: hidden states after the final norm, in the dtype of the products.
       table: the output matrix in the same dtype, laid out like a parameter or gathered over `fsdp`.
       tokens: int32, for each position the token whose log-probability is computed.
-      labels: [B, N], further tokens whose log-probabilities are computed. Places are those in the
-        row, and -1 at padding. None: there are none.
+      labels: [B, N], further tokens whose log-probabilities are computed. A place is the index, in
+        the row, of the hidden state that gives the logits, and -1 at padding. None: no labels.
       output: how to compute logits from `x` and `table`.
       mesh: the mesh; None: there is one device, or the compiler chooses the layout.
       axis: the mesh axis that splits the columns of the table, for calls inside a `shard_map`,

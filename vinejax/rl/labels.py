@@ -18,10 +18,11 @@ and A_t·∇log π(y_t | s_t) where m = 0. Q_t and A_t are the outcome and the a
 that contains t (`by_role.role_advantages`).
 
 Whether a sample passes through s_t is decided before t, and given s_t and M_t the m + 1 tokens are
-independent draws of π(·|s_t). Q_t may contain returns of sample k, but only of states that k has
-passed, where what follows is a new draw: given b_k its mean is that of Q_t. So all three are
-unbiased under the conditions of `credit/samples.py`: positions do not look ahead, and all samples
-have the same horizon. Where all samples draw the same token, the terms of 'group' cancel.
+independent draws of π(·|s_t). Q_t may contain the return of a sample k that has followed the
+solution to a later state. There the sample is a new draw, so the mean of Q_t does not depend on
+b_k. So all three are unbiased under the conditions of `credit/samples.py`: positions do not look
+ahead, and all samples have the same horizon. If the solution and all samples draw the same token,
+the terms of 'group' cancel.
 
 Source: ours. TRPO's vine procedure, https://arxiv.org/abs/1502.05477, section 5.2, trains on all
 actions that it draws at a state.
