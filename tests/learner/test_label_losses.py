@@ -134,7 +134,7 @@ DEVICES = """
 import dataclasses
 import jax
 from helpers import loop_cases as cases
-from learner import test_labels as here
+from learner import test_label_losses as here
 from vinejax.model.sharding import mesh_over, param_shardings
 
 for sizes, layout in (((2, 2, 2), "packed"), ((1, 2, 1), "shared"), ((1, 1, 2), "packed")):
