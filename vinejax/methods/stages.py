@@ -146,7 +146,8 @@ def scored(
     batch = with_logprobs(
         session.model, weights, reference, batch, episodes, temperature, passes, found.logprobs
     )
-    iteration.metrics |= metrics.logprob_diff(episodes, batch) | {"actor/rows": len(episodes)}
+    iteration.metrics |= metrics.logprob_diff(episodes, batch)
+    iteration.metrics |= {"actor/rows": len(episodes), "actor/tokens": int(batch.mask.sum())}
     return Rollout(episodes, batch, steps, hidden=found.hidden, entropy=found.entropy)
 
 
