@@ -7,6 +7,7 @@ about learning, or for the part 'seconds' about time.
 """
 
 import dataclasses
+import itertools
 import json
 import os
 import statistics
@@ -74,10 +75,14 @@ def measure(cfg: Any, workdir: Path, run: dict[str, Any], test_problems: int) ->
         return seconds_of(trained)
     curve = learning_curve(records)
     names = ("iteration", "accuracy", "low", "high", "episodes", "tokens", "updates")
+    lists = {name: [_number(getattr(point, name)) for point in curve] for name in names}
+    so_far = [0.0]  # tokens trained on before every iteration
+    so_far += itertools.accumulate(values.get("actor/tokens", 0.0) for values in trained)
+    lists["trained"] = [_number(so_far[point.iteration]) for point in curve]
     return {
         "free_steps": getattr(cfg.data, "free_steps", None),
         "iterations": len(trained),
-        "curve": {name: [_number(getattr(point, name)) for point in curve] for name in names},
+        "curve": lists,
         "test": test_of_last(cfg, workdir, test_problems),
     }
 

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from records import Record, key_of
+from records import Record, costs, key_of
 from variants import (
     BASELINES,
     DOSE_START,
@@ -21,6 +21,8 @@ from variants import (
 
 PARTS = ("seconds", "sweep", "comparison", "rates", "dose", "tries")
 FIRST_TRIAL = Trial(1.0, 1e-4)  # the settings under which seconds are measured
+# Solutions change their lengths during a run, so the cost of a longer run is known but nearly.
+COST_MARGIN = 1.05
 Seconds = Mapping[tuple[str, str], float]  # of an iteration, by (task, variant)
 
 
@@ -43,7 +45,7 @@ def plan(experiment: Experiment, records: list[Record]) -> list[Planned]:
     """All runs, in the order in which they are made.
 
     Those after the sweep have the settings that the sweep in `records` found best, and the longer
-    variants and a try's baseline as many iterations as the seconds in `records` say.
+    variants and a try's baseline as many iterations as the seconds or the costs in `records` say.
     """
     seconds = measured_seconds(experiment, records)
     best = {
@@ -54,7 +56,7 @@ def plan(experiment: Experiment, records: list[Record]) -> list[Planned]:
     return [
         *_seconds_runs(experiment),
         *_sweep_runs(experiment, records),
-        *_comparison_runs(experiment, best, seconds),
+        *_comparison_runs(experiment, best, seconds, records),
         *_rates_runs(experiment, best),
         *_dose_runs(experiment, best),
         *_try_runs(experiment, best, seconds),
@@ -86,7 +88,8 @@ def swept(
     """The trials that a variant gets as far as is known, and the best once none is missing.
 
     The score of a trial is the mean over the seeds of the sweep. While the highest rate is the
-    best, a higher one follows, as long as the experiment has one.
+    best, a higher one follows, and a lower one while the lowest is, as long as the experiment has
+    one.
     """
     by_key = {key_of(record): record for record in records if record["part"] == "sweep"}
 
@@ -95,15 +98,20 @@ def swept(
         found = [by_key[run.key] for run in runs if run.key in by_key]
         return statistics.fmean(map(score, found)) if len(found) == len(runs) else None
 
-    trials, higher = experiment.trials, list(experiment.every_trial[len(experiment.trials) :])
+    trials = experiment.trials
+    higher, lower = (experiment.further(x) for x in (experiment.higher, experiment.lower))
     while True:
         scores = [mean_score(trial) for trial in trials]
         if None in scores:
             return trials, None
         best = max(zip(trials, scores, strict=True), key=lambda pair: pair[1] or 0.0)[0]
-        if not higher or best.rate_factor < max(trial.rate_factor for trial in trials):
+        rates = [trial.rate_factor for trial in trials]
+        if higher and best.rate_factor == max(rates):
+            trials = (*trials, higher.pop(0))
+        elif lower and best.rate_factor == min(rates):
+            trials = (*trials, lower.pop(0))
+        else:
             return trials, best
-        trials = (*trials, higher.pop(0))
 
 
 def score(record: Record) -> float:
@@ -169,19 +177,25 @@ def _seconds_runs(experiment: Experiment) -> Iterator[Planned]:
 
 
 def _comparison_runs(
-    experiment: Experiment, best: Mapping[tuple[str, str], Trial | None], seconds: Seconds
+    experiment: Experiment,
+    best: Mapping[tuple[str, str], Trial | None],
+    seconds: Seconds,
+    records: list[Record],
 ) -> Iterator[Planned]:
+    by_key = {key_of(record): record for record in records if record["part"] == "comparison"}
+    lengths = {
+        (task, variant): _length_of_longer(experiment, task, variant, best, seconds, by_key)
+        for task in experiment.tasks
+        for variant in experiment.longer
+    }
     for seed in experiment.seeds:
         for task in experiment.tasks:
             config = TASKS[task].config
             for variant in experiment.variants:
-                trial = best[task, variant]
-                overrides = trial and _overrides(experiment, task, variant, trial)
-                yield Planned("comparison", task, config, variant, seed, overrides)
+                yield _compared_run(experiment, task, variant, seed, best[task, variant])
             for variant in experiment.longer:
                 base = LONGER[variant].base
-                trial = best[task, base]
-                iterations = equal_seconds(experiment, task, variant, seconds)
+                trial, iterations = best[task, base], lengths[task, variant]
                 overrides = None
                 if trial and iterations:
                     overrides = _overrides(experiment, task, base, trial)
@@ -189,21 +203,53 @@ def _comparison_runs(
                 yield Planned("comparison", task, config, variant, seed, overrides)
 
 
-def equal_seconds(experiment: Experiment, task: str, longer: str, seconds: Seconds) -> int | None:
+def _compared_run(
+    experiment: Experiment, task: str, variant: str, seed: int, trial: Trial | None
+) -> Planned:
+    overrides = trial and _overrides(experiment, task, variant, trial)
+    return Planned("comparison", task, TASKS[task].config, variant, seed, overrides)
+
+
+def _length_of_longer(
+    experiment: Experiment,
+    task: str,
+    name: str,
+    best: Mapping[tuple[str, str], Trial | None],
+    seconds: Seconds,
+    by_key: Mapping[str, Record],
+) -> int | None:
     """Iterations of a longer variant, which last at least as long as the variant that it equals.
 
-    None if the seconds of one of the two are not measured.
+    None if the seconds of one of the two are not measured or, where costs are to be equal, as long
+    as a run of one of the two is missing in the comparison's records `by_key`.
     """
-    base, as_long_as = LONGER[longer]
-    own_s, other_s = seconds.get((task, base)), seconds.get((task, as_long_as))
-    return _as_long_as(iterations_of(experiment, task), own_s, other_s)
+    longer, usual = LONGER[name], iterations_of(experiment, task)
+    pair = longer.base, longer.as_long_as
+    if longer.price is None:
+        own, other = (seconds.get((task, variant)) for variant in pair)
+        return _as_long_as(usual, own, other)
+
+    def cost(variant: str) -> float | None:
+        """The cost of the median run."""
+        trial = best[task, variant]
+        runs = [_compared_run(experiment, task, variant, x, trial) for x in experiment.seeds]
+        found = [costs(by_key[run.key], longer.price) for run in runs if run.key in by_key]
+        ends = [of_run[-1] for of_run in found if of_run is not None]
+        return statistics.median(ends) if len(ends) == len(runs) else None
+
+    own, other = (cost(variant) for variant in pair)
+    return _as_long_as(usual, own, other and COST_MARGIN * other)
 
 
-def _as_long_as(iterations: int, own_s: float | None, other_s: float | None) -> int | None:
-    """Iterations of `own_s` seconds that last as long as `iterations` of `other_s` seconds."""
-    if own_s is None or other_s is None:
+def _as_long_as(iterations: int, own: float | None, other: float | None) -> int | None:
+    """Iterations that last as long as `iterations` of another variant.
+
+    `own` and `other` are the seconds, or costs, of equally many iterations of the two; None if one
+    is not known.
+    """
+    if own is None or other is None:
         return None
-    return max(iterations, math.ceil(iterations * other_s / own_s))
+    return max(iterations, math.ceil(iterations * other / own))
 
 
 def _rates_runs(

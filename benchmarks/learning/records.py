@@ -9,7 +9,9 @@
   overrides     dotted fields that differ from the config file
   iterations    that the run had
   curve         lists of one length, an element per evaluation on the validation split: iteration,
-                accuracy, low, high (its 95% interval), episodes, tokens, updates
+                accuracy, low, high (its 95% interval), episodes, tokens (generated), updates, and
+                trained: the response tokens of the solutions that were trained on, each counted
+                once and not once an epoch; runs before 2026-11-28 have no such list
   test          of the last policy: accuracy, samples per problem, and `correct`, a digit per
                 problem in the order of the split: how many of its samples are right
   clock_s       of the whole run, on a machine that other runs share: for planning only
@@ -42,6 +44,19 @@ def folder_of(experiment: str) -> Path:
 def key_of(record: Record) -> str:
     """What tells a run from every other run, as text."""
     return json.dumps({name: record[name] for name in NAMED_BY}, sort_keys=True)
+
+
+def costs(record: Record, price: float) -> list[float] | None:
+    """The cost of a run at each of its evaluations, trained + price · generated tokens.
+
+    `price` is that of a generated token in trained tokens. None if the record has no trained
+    tokens. The credit bench has the same cost (docs/credit_bench.md).
+    """
+    curve = record["curve"]
+    if "trained" not in curve:
+        return None
+    pairs = zip(curve["trained"], curve["tokens"], strict=True)
+    return [trained + price * generated for trained, generated in pairs]
 
 
 def read_lines(file: Path) -> list[Record]:

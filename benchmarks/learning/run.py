@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 
 from planning import PARTS, Planned, missing, plan
 from records import Record, append_line, folder_of, read_lines
-from variants import EXPERIMENTS, LONGER, TASKS, Experiment
+from variants import EXPERIMENTS, LONGER, TASKS, VARIANTS, Experiment
 
 from vinejax.runtime.workdir import PACKAGES, package_versions
 
@@ -118,7 +118,7 @@ class Slice:
         """The first run of the plan that is neither done nor begun and can end in time."""
         begun = {started.run.key for started in self.active} | self.failed
         left_s = self.deadline - time.monotonic()
-        for run in wanted(self.experiment, records, self.options.part, self.options.task):
+        for run in wanted(self.experiment, records, self.options):
             if run.overrides is None or run.key in begun:
                 continue
             if MARGIN * expected_s(run, records) <= left_s:
@@ -167,11 +167,16 @@ class Slice:
 
 
 def wanted(
-    experiment: Experiment, records: list[Record], part: str | None, task: str | None = None
+    experiment: Experiment, records: list[Record], options: argparse.Namespace
 ) -> list[Planned]:
-    """The runs of the plan, or of one part or task of it, that are not done."""
-    planned = plan(experiment, records)
-    chosen = [x for x in planned if part in (None, x.part) and task in (None, x.task)]
+    """The runs of the plan, or of a part, a task or variants of it, that are not done."""
+    chosen = [
+        run
+        for run in plan(experiment, records)
+        if options.part in (None, run.part)
+        and options.task in (None, run.task)
+        and (options.variants is None or run.variant in options.variants)
+    ]
     return missing(chosen, records)
 
 
@@ -272,6 +277,7 @@ def main() -> None:
     parser.add_argument("--experiment", choices=EXPERIMENTS, default="full", help="in variants.py")
     parser.add_argument("--part", choices=PARTS, help="one part of the plan; default: all")
     parser.add_argument("--task", choices=TASKS, help="one task of the plan; default: all")
+    parser.add_argument("--variants", nargs="+", choices=[*VARIANTS, *LONGER], metavar="VARIANT")
     parser.add_argument("--minutes", type=float, default=20.0, help="after which the slice ends")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one core each")
     parser.add_argument("--list", action="store_true", help="print the plan, run nothing")
@@ -288,7 +294,7 @@ def main() -> None:
     with only_one(folder), tempfile.TemporaryDirectory() as scratch:
         one = Slice(files, experiment, options)
         failed = one.work(Path(scratch))
-    left = wanted(experiment, files.read(), options.part, options.task)
+    left = wanted(experiment, files.read(), options)
     print(f"{len(left)} runs are left{f', {failed} failed' if failed else ''}")
     sys.exit(failed > 0)
 

@@ -60,14 +60,24 @@ VARIANTS: dict[str, Fields] = {
     "rloo_whitened": {"method": "rloo", "ppo.whiten": "iteration"},
     # Four times the solutions an iteration, the same number of updates.
     "grpo_64": {"method": "grpo", "rollout.prompts": 16, "ppo.minibatch": 64},
+    # Of `LABELS`:
+    "vineppo_k1": {"method": "vineppo", "values.k": 1},
+    # Groups of equal rewards are replaced, so that every group of a batch teaches. Late in training
+    # the default of four rounds would leave places to groups of equal rewards.
+    "grpo_flat": {"method": "grpo", "rollout.zero_variance": "resample", "rollout.rounds": 8},
+    # Twice the solutions, of which half are trained on: pods.py.
+    "pods": {"method": "benchmarks.learning.pods", "rollout.per_prompt": 8, "ppo.minibatch": 32},
 }
 
 
 class Longer(NamedTuple):
-    """A variant with more iterations: as many as `base` has in the seconds of `as_long_as`."""
+    """A variant with more iterations: as many as `base` has in the seconds of `as_long_as`, or with
+    a price in its cost: trained + price · generated tokens.
+    """
 
     base: str
     as_long_as: str
+    price: float | None = None  # of a generated token in trained tokens
 
 
 LONGER = {
@@ -118,8 +128,9 @@ class Experiment:
         Trial(1.0, 1e-2),
     )
     # Of the rate, at the first trial's KL coefficient: tried in turn for a variant whose best trial
-    # has the highest rate so far, so that its optimum lies within what was tried.
+    # has the highest or the lowest rate so far, so that its optimum lies within what was tried.
     higher: tuple[float, ...] = ()
+    lower: tuple[float, ...] = ()
     sweep_seeds: tuple[int, ...] = (1001, 1002, 1003, 1004)
     seeds: tuple[int, ...] = tuple(range(21, 31))
     # The baselines of one task once more, with the seeds of the comparison and the settings that
@@ -145,11 +156,17 @@ class Experiment:
     iterations: int | None = None  # None: the task's
     evaluations: int = 8  # of the validation split during a run, beside that of the start
     test_problems: int = 256  # of the last policy, `eval.samples` solutions each
+    # Of a generated token in trained tokens, for comparisons at equal cost.
+    prices: tuple[float, ...] = ()
+
+    def further(self, factors: tuple[float, ...]) -> list[Trial]:
+        """The trials of further rates, given as factors of the task's."""
+        return [Trial(factor, self.trials[0].kl_coef) for factor in factors]
 
     @property
     def every_trial(self) -> tuple[Trial, ...]:
         """The trials, and those that only some variants get."""
-        return *self.trials, *(Trial(factor, self.trials[0].kl_coef) for factor in self.higher)
+        return *self.trials, *self.further(self.higher), *self.further(self.lower)
 
 
 FULL = Experiment()
@@ -165,6 +182,20 @@ CHEAP = Experiment(
     doses=(),
     try_task="free_order",
     try_variant="by_role",
+)
+# Labels (docs/credit_bench.md) beside what else the same tokens buy.
+LABELS = Experiment(
+    variants=(
+        *("vineppo_k1", "vineppo", "by_role"),
+        *("grpo", "grpo_flat", "rloo_whitened", "pods", "grpo_64"),
+    ),
+    longer=(),
+    higher=(3.0, 4.0, 6.0),
+    lower=(0.25, 0.125),
+    rates_task=None,
+    doses=(),
+    tries=(),
+    prices=(0.05, 0.14, 0.4),
 )
 # The same code within five minutes: too few seeds and trials for any claim.
 QUICK = Experiment(
@@ -183,7 +214,7 @@ QUICK = Experiment(
     test_problems=128,
 )
 
-EXPERIMENTS = {"full": FULL, "cheap": CHEAP, "quick": QUICK}
+EXPERIMENTS = {"full": FULL, "cheap": CHEAP, "labels": LABELS, "quick": QUICK}
 
 # Of every run: 16 solutions an iteration, one update an epoch; evaluation samples as training does.
 SIZES: Fields = {
