@@ -23,13 +23,16 @@ iteration of training, `low` and `high` are its quartiles, `load` is the machine
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 Record = dict[str, Any]
 
 NAMED_BY = ("part", "task", "config", "variant", "seed", "overrides")
-
+RESULTS, SECONDS = "results.jsonl", "seconds.jsonl"
+# Methods whose runs trained on every token that they generated, in records without `trained`.
+TRAIN_ON_ALL = ("grpo", "rloo")
 
 FOLDER = Path(__file__).parent
 
@@ -75,6 +78,23 @@ def read_lines(file: Path) -> list[Record]:
             records.append(json.loads(line))
         except ValueError as error:
             raise ValueError(f"{file}:{number}: is damaged; delete the line ({error})") from error
+    return records
+
+
+def reused(experiments: Iterable[str]) -> list[Record]:
+    """The runs of other experiments, for one in which costs are compared.
+
+    Runs without a list `trained` get the list `tokens` in its place if they trained on all that
+    they generated. Of the others, which had continuations, only those of the sweep count.
+    """
+    records = []
+    for experiment in experiments:
+        for record in read_lines(folder_of(experiment) / RESULTS):
+            curve = record["curve"]
+            if "trained" not in curve and record["overrides"]["method"] in TRAIN_ON_ALL:
+                record = record | {"curve": curve | {"trained": curve["tokens"]}}
+            if "trained" in record["curve"] or record["part"] == "sweep":
+                records.append(record)
     return records
 
 

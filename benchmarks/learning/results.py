@@ -18,7 +18,7 @@ from pathlib import Path
 import sections
 from figures import write_figures
 from outcomes import Outcomes, at_equal, at_the_end, chosen_trial, outcomes, sweep_trials
-from records import folder_of, read_lines
+from records import RESULTS, SECONDS, folder_of, read_lines, reused
 from variants import BASELINES, EXPERIMENTS, TASKS, Experiment
 
 from vinejax.tools.report.interquartile import iqm_interval
@@ -137,9 +137,9 @@ def _of_variant(found: Outcomes, task: str, variant: str) -> dict[str, str]:
 
 
 def measured(experiment: Experiment, measurements: Path) -> Outcomes:
-    """The outcomes of the two files in the folder `measurements`."""
-    results = read_lines(measurements / "results.jsonl")
-    return outcomes(experiment, results, read_lines(measurements / "seconds.jsonl"))
+    """The outcomes of the two files in the folder `measurements`, and of runs that are reused."""
+    results = [*reused(experiment.reuses), *read_lines(measurements / RESULTS)]
+    return outcomes(experiment, results, read_lines(measurements / SECONDS))
 
 
 def write_results(experiment: Experiment, measurements: Path, docs: Path) -> Path:

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from planning import PARTS, Planned, missing, plan
-from records import Record, append_line, folder_of, read_lines
+from records import RESULTS, SECONDS, Record, append_line, folder_of, read_lines, reused
 from variants import EXPERIMENTS, LONGER, TASKS, VARIANTS, Experiment
 
 from vinejax.runtime.workdir import PACKAGES, package_versions
@@ -49,16 +49,17 @@ class Files(NamedTuple):
 
     results: Path
     seconds: Path
+    reused: list[Record]  # runs of other experiments
 
     @classmethod
-    def under(cls, folder: Path) -> "Files":
-        return cls(folder / "results.jsonl", folder / "seconds.jsonl")
+    def under(cls, folder: Path, experiment: Experiment) -> "Files":
+        return cls(folder / RESULTS, folder / SECONDS, reused(experiment.reuses))
 
     def of(self, part: str) -> Path:
         return self.seconds if part == "seconds" else self.results
 
     def read(self) -> list[Record]:
-        return [*read_lines(self.seconds), *read_lines(self.results)]
+        return [*read_lines(self.seconds), *self.reused, *read_lines(self.results)]
 
 
 class Started(NamedTuple):
@@ -286,7 +287,7 @@ def main() -> None:
     options = parser.parse_args()
     experiment = EXPERIMENTS[options.experiment]
     folder = options.out or folder_of(options.experiment)
-    files = Files.under(folder)
+    files = Files.under(folder, experiment)
     if options.list:
         print(listing(experiment, files.read()))
         return

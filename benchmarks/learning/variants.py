@@ -158,6 +158,9 @@ class Experiment:
     test_problems: int = 256  # of the last policy, `eval.samples` solutions each
     # Of a generated token in trained tokens, for comparisons at equal cost.
     prices: tuple[float, ...] = ()
+    # Other experiments, whose runs count for this one where they are the same. Their seconds do
+    # not: all seconds of an experiment are to be of one machine.
+    reuses: tuple[str, ...] = ()
 
     def further(self, factors: tuple[float, ...]) -> list[Trial]:
         """The trials of further rates, given as factors of the task's."""
@@ -196,6 +199,7 @@ LABELS = Experiment(
     doses=(),
     tries=(),
     prices=(0.05, 0.14, 0.4),
+    reuses=("full", "cheap"),
 )
 # The same code within five minutes: too few seeds and trials for any claim.
 QUICK = Experiment(

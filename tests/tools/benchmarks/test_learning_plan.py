@@ -213,8 +213,9 @@ def slice_of(learning: Any, folder: Path, **options: Any) -> Any:
     """A slice of the quick experiment with the child process replaced."""
     (folder / "one_run.py").write_text(STUB)
     given = {"minutes": 5.0, "jobs": 2, "part": None, "task": None, "variants": None, "cache": ""}
-    files = learning.run.Files.under(folder)
-    return learning.run.Slice(files, learning.variants.QUICK, argparse.Namespace(**given | options))
+    quick = learning.variants.QUICK
+    files = learning.run.Files.under(folder, quick)
+    return learning.run.Slice(files, quick, argparse.Namespace(**given | options))
 
 
 def test_a_slice_does_what_is_left_and_a_failed_run_leaves_nothing(
