@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from planning import Planned, best_trial, measured_seconds, plan, score
-from records import Record, key_of
+from records import Record, costs, key_of
 from variants import LONGER, TASKS, Experiment, Trial
 
 from vinejax.tools.report.interquartile import (
@@ -16,6 +16,9 @@ from vinejax.tools.report.interquartile import (
     iqm_interval,
 )
 from vinejax.tools.report.learning_curve import accuracy_at, aligned
+
+# A list of `curve`, 'seconds', or a price of a generated token: the cost at that price.
+Axis = str | float
 
 
 class Group(NamedTuple):
@@ -36,27 +39,29 @@ class Group(NamedTuple):
         """Accuracies of the last policies on the test split."""
         return [run["test"]["accuracy"] for run in self.runs]
 
-    def positions(self, run: Record, axis: str) -> list[float] | None:
-        """Where the evaluations of a run lie on an axis; None for seconds not measured.
+    def positions(self, run: Record, axis: Axis) -> list[float] | None:
+        """Where the evaluations of a run lie on an axis; None for seconds or costs not measured.
 
         Seconds are iterations times the median seconds of an iteration.
         """
+        if isinstance(axis, float):
+            return costs(run, axis)
         if axis != "seconds":
             return run["curve"][axis]
         if self.seconds is None:
             return None
         return [iteration * self.seconds for iteration in run["curve"]["iteration"]]
 
-    def total(self, axis: str) -> float | None:
-        """The end of the median run on this axis.
+    def total(self, axis: Axis) -> float | None:
+        """The end of the median run on this axis; None if it is not measured for all runs.
 
         Not of the first to end: a run that loses the format writes next to nothing, and would cut
         all others short.
         """
         ends = [positions[-1] for run in self.runs if (positions := self.positions(run, axis))]
-        return statistics.median(ends) if ends else None
+        return statistics.median(ends) if len(ends) == len(self.runs) else None
 
-    def accuracies_at(self, axis: str, at: float) -> list[float]:
+    def accuracies_at(self, axis: Axis, at: float) -> list[float]:
         """Validation accuracy of every run there, linear between two evaluations.
 
         A run that has ended before keeps its last.
@@ -97,11 +102,11 @@ class Outcomes(NamedTuple):
         """The group of a variant in the comparison."""
         return self.find("comparison", TASKS[task].config, variant)
 
-    def as_long(self, group: Group, baseline: str, axis: str) -> Group | None:
+    def as_long(self, group: Group, baseline: str, axis: Axis) -> Group | None:
         """The shortest runs of a baseline that last as long on an axis as those of a group.
 
         So a baseline is cut short as little as can be. The longest runs if all are shorter, None if
-        none are recorded or seconds are not measured.
+        none are recorded, or seconds or costs are not measured.
         """
         names = [baseline, *(name for name, longer in LONGER.items() if longer.base == baseline)]
         groups = [self.compared(group.task, name) for name in names]
@@ -144,10 +149,10 @@ def at_the_end(own: Group, other: Group) -> Versus:
     return _versus(own.runs[0]["curve"]["episodes"][-1], own.test, other.test)
 
 
-def at_equal(own: Group, other: Group, axis: str) -> Versus | None:
+def at_equal(own: Group, other: Group, axis: Axis) -> Versus | None:
     """Validation accuracies where the median run of the shorter group ends on `axis`.
 
-    None if the seconds of one of them are not measured.
+    None if the seconds or costs of one of them are not measured.
     """
     ends = own.total(axis), other.total(axis)
     if ends[0] is None or ends[1] is None:
@@ -213,7 +218,7 @@ class GroupCurve(NamedTuple):
     end: IntervalEstimate  # at the last evaluation
 
 
-def group_curve(group: Group, axis: str) -> GroupCurve | None:
+def group_curve(group: Group, axis: Axis) -> GroupCurve | None:
     """The curve of a group on an axis, as far as all its runs have evaluations."""
     positions = [group.positions(run, axis) for run in group.runs]
     known = [own for own in positions if own is not None]

@@ -224,8 +224,8 @@ def _length_of_longer(
     as a run of one of the two is missing in the comparison's records `by_key`.
     """
     longer, usual = LONGER[name], iterations_of(experiment, task)
-    pair = longer.base, longer.as_long_as
-    if longer.price is None:
+    pair, price = (longer.base, longer.as_long_as), longer.price
+    if price is None:
         own, other = (seconds.get((task, variant)) for variant in pair)
         return _as_long_as(usual, own, other)
 
@@ -233,7 +233,7 @@ def _length_of_longer(
         """The cost of the median run."""
         trial = best[task, variant]
         runs = [_compared_run(experiment, task, variant, x, trial) for x in experiment.seeds]
-        found = [costs(by_key[run.key], longer.price) for run in runs if run.key in by_key]
+        found = [costs(by_key[run.key], price) for run in runs if run.key in by_key]
         ends = [of_run[-1] for of_run in found if of_run is not None]
         return statistics.median(ends) if len(ends) == len(runs) else None
 

@@ -62,6 +62,11 @@ def rest(found: Outcomes) -> str:
     lines += sections.other_rates(found)
     lines += sections.dose_response(found)
     lines += sections.equal_cost(found, "tokens", "generated tokens")
+    if found.experiment.prices:
+        lines += sections.costs_of_runs(found)
+    for price in found.experiment.prices:
+        lines += sections.equal_cost(found, price, "cost")
+    lines += sections.against_all(found)
     lines += sections.tries(found)
     lines += sections.sweep(found)
     if found.seconds:

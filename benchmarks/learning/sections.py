@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from outcomes import (
+    Axis,
     Group,
     Outcomes,
     Tried,
@@ -82,7 +83,9 @@ def what_was_run(found: Outcomes) -> list[str]:
         settings = ", ".join(f"`{field}={value}`" for field, value in VARIANTS[name].items())
         rows.append([name, settings])
     for name in found.experiment.longer:
-        rows.append([name, f"{LONGER[name].base} for the seconds of {LONGER[name].as_long_as}"])
+        base, as_long_as, price = LONGER[name]
+        lasts = "the seconds" if price is None else f"at {price:g} at least the cost"
+        rows.append([name, f"{base} for {lasts} of {as_long_as}"])
     return lines + table(["variant", "settings"], rows)
 
 
@@ -132,13 +135,14 @@ def equal_episodes(found: Outcomes) -> list[str]:
         "Runs that end below the start have mostly lost the format and solve nothing any more.",
         "",
     ]
-    against = [f"P(better than {NAMES[name]})" for name in BASELINES]
+    baselines = found.experiment.baselines
+    against = [f"P(better than {NAMES[name]})" for name in baselines]
     for task in found.experiment.tasks:
         rows = []
         for variant in found.experiment.variants:
             group = found.compared(task, variant)
             if group is not None:
-                versus = [_end_cell(found, group, baseline) for baseline in BASELINES]
+                versus = [_end_cell(found, group, baseline) for baseline in baselines]
                 tokens = statistics.median(run["curve"]["tokens"][-1] for run in group.runs)
                 test = percent(iqm_interval([group.test]))
                 start = _start(found, task)
@@ -172,12 +176,12 @@ def _end_cell(found: Outcomes, group: Group, baseline: str) -> str:
 
 def over_tasks(found: Outcomes) -> list[str]:
     """The probabilities of improvement at equal episodes as means over tasks."""
-    against = [f"P(better than {NAMES[name]})" for name in BASELINES]
+    against = [f"P(better than {NAMES[name]})" for name in found.experiment.baselines]
     tasks = [task for task in found.experiment.tasks if task != CONTROL]
     rows = []
     for variant in found.experiment.variants:
         cells = []
-        for baseline in BASELINES:
+        for baseline in found.experiment.baselines:
             pairs = [
                 (own, other)
                 for task in tasks
@@ -228,9 +232,9 @@ def other_rates(found: Outcomes) -> list[str]:
     return lines + table(header, rows)
 
 
-def equal_cost(found: Outcomes, axis: str, unit: str) -> list[str]:
-    """A table per task at equal tokens or seconds, variant by variant against both baselines."""
-    lines = [f"## At equal {unit}", ""]
+def equal_cost(found: Outcomes, axis: Axis, unit: str) -> list[str]:
+    """A table per task at equal tokens, seconds or cost, variant by variant against baselines."""
+    lines = [f"## At equal {unit}{_at_price(axis)}", ""]
     lines += [
         "Validation accuracy where the median run of one of the two groups ends, linear between",
         "two evaluations; a run that has ended before keeps its last. A baseline is the shortest",
@@ -240,17 +244,17 @@ def equal_cost(found: Outcomes, axis: str, unit: str) -> list[str]:
         "",
     ]
     header = ["variant"]
-    for baseline in BASELINES:
+    for baseline in found.experiment.baselines:
         name = NAMES[baseline]
         header += [unit, "accuracy", name, f"P(better than {name})"]
     for task in found.experiment.tasks:
         rows = []
         for variant in found.experiment.variants:
             group = found.compared(task, variant)
-            if group is None or variant in BASELINES:
+            if group is None or variant in found.experiment.baselines:
                 continue
             cells = []
-            for baseline in BASELINES:
+            for baseline in found.experiment.baselines:
                 other = found.as_long(group, baseline, axis)
                 cells += _cost_cells(group, other, axis)
             rows.append([variant, *cells])
@@ -258,7 +262,7 @@ def equal_cost(found: Outcomes, axis: str, unit: str) -> list[str]:
     return lines
 
 
-def _cost_cells(group: Group, other: Group | None, axis: str) -> list[str]:
+def _cost_cells(group: Group, other: Group | None, axis: Axis) -> list[str]:
     versus = None if other is None else at_equal(group, other, axis)
     if versus is None or other is None:
         return [NONE] * 4
@@ -269,6 +273,72 @@ def _cost_cells(group: Group, other: Group | None, axis: str) -> list[str]:
 
     own, theirs = accuracy(group, versus.own), accuracy(other, versus.other)
     return [f"{versus.at:,.0f}", own, theirs, chance(versus.improvement)]
+
+
+def _at_price(axis: Axis) -> str:
+    """What a title says after 'cost', if the axis is a price."""
+    if isinstance(axis, str):
+        return ""
+    return f" where a generated token costs {axis:g} trained ones"
+
+
+def costs_of_runs(found: Outcomes) -> list[str]:
+    """A table per task of what the median run of every variant cost, and how many runs died."""
+    prices = found.experiment.prices
+    lines = ["## Tokens and costs", ""]
+    lines += [
+        "Medians over runs. A cost is the number of trained tokens and a price times that of",
+        "generated tokens, as in the [credit bench](credit_bench.md). Trained tokens are those of",
+        "the solutions that were trained on, each counted once.",
+        "",
+    ]
+    header = ["variant", "seeds", "solutions", "trained tokens", "generated tokens"]
+    header += [*(f"cost at {price:g}" for price in prices), "test accuracy", "runs below the start"]
+    for task in found.experiment.tasks:
+        rows = []
+        for variant in (*found.experiment.variants, *found.experiment.longer):
+            group = found.compared(task, variant)
+            if group is None or group.total(0.0) is None:  # at a price of 0: trained tokens
+                continue
+            totals = [group.total(axis) for axis in ("episodes", 0.0, "tokens", *prices)]
+            counts = [f"{total or 0:,.0f}" for total in totals]
+            below = sum(accuracy < _start(found, task) for accuracy in group.test)
+            test = percent(iqm_interval([group.test]))
+            rows.append([variant, str(len(group.runs)), *counts, test, str(below)])
+        lines += [f"### {task_title(task)}", "", *(table(header, rows) if rows else [NONE, ""])]
+    return lines
+
+
+def against_all(found: Outcomes) -> list[str]:
+    """A table per task of one variant against every other, at equal cost and at equal seconds."""
+    name, prices = found.experiment.against_all, found.experiment.prices
+    if name is None:
+        return []
+    lines = [f"## P({name} is better) at equal cost", ""]
+    lines += [
+        "As in the tables above; the other variant is the shortest of its variants whose runs last",
+        f"as long, or else the longest. Behind P are the shares that were done of {name}'s median",
+        "run and of the other's.",
+        "",
+    ]
+    header = ["variant", *(f"cost at {price:g}" for price in prices), "seconds"]
+    for task in found.experiment.tasks:
+        own, rows = found.compared(task, name), []
+        for variant in found.experiment.variants:
+            if own is not None and variant != name and found.compared(task, variant):
+                cells = [_against_cell(found, own, variant, x) for x in (*prices, "seconds")]
+                rows.append([variant, *cells])
+        lines += [f"### {task_title(task)}", "", *(table(header, rows) if rows else [NONE, ""])]
+    return lines
+
+
+def _against_cell(found: Outcomes, own: Group, variant: str, axis: Axis) -> str:
+    other = found.as_long(own, variant, axis)
+    versus = None if other is None else at_equal(own, other, axis)
+    if versus is None or other is None:
+        return NONE
+    done = [f"{versus.at / (x.total(axis) or versus.at):.0%} of {x.variant}" for x in (own, other)]
+    return f"{chance(versus.improvement)}; {', '.join(done)}"
 
 
 def dose_response(found: Outcomes) -> list[str]:

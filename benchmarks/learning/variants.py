@@ -88,7 +88,7 @@ LONGER = {
 }
 
 
-BASELINES = ("grpo", "rloo")  # variants that all others are compared with
+BASELINES = ("grpo", "rloo")  # variants that all others are compared with, and of the part 'rates'
 
 # What is tried besides, at equal seconds: fields that one variant and its baseline both get.
 TRIES: dict[str, Fields] = {
@@ -156,8 +156,10 @@ class Experiment:
     iterations: int | None = None  # None: the task's
     evaluations: int = 8  # of the validation split during a run, beside that of the start
     test_problems: int = 256  # of the last policy, `eval.samples` solutions each
+    baselines: tuple[str, ...] = BASELINES  # that all variants are compared with
     # Of a generated token in trained tokens, for comparisons at equal cost.
     prices: tuple[float, ...] = ()
+    against_all: str | None = None  # variant that is compared with every other at equal cost
     # Other experiments, whose runs count for this one where they are the same. Their seconds do
     # not: all seconds of an experiment are to be of one machine.
     reuses: tuple[str, ...] = ()
@@ -198,6 +200,7 @@ LABELS = Experiment(
     rates_task=None,
     doses=(),
     tries=(),
+    baselines=("grpo",),
     prices=(0.05, 0.14, 0.4),
     reuses=("full", "cheap"),
 )

@@ -10,11 +10,12 @@ ABOUT |= {"date": "2026-01-02T03:04:05+00:00"}
 START = 0.25  # accuracy before training
 SECONDS = {"vineppo": 0.4, "grpo": 0.1, "rloo": 0.1}  # of an iteration; else 0.2
 TOKENS = {"vineppo": 900, "grpo": 100, "rloo": 100}  # of an iteration; else 300
+TRAINED = 100  # of an iteration
 
 
 def base_of(variant: str) -> str:
     """Of a longer variant or a try."""
-    return variant.partition("_seconds")[0].partition("/")[0]
+    return variant.partition("_seconds")[0].partition("_cost")[0].partition("/")[0]
 
 
 def record_of(run: Any, accuracy: float, start: float = START) -> dict[str, Any]:
@@ -38,6 +39,7 @@ def record_of(run: Any, accuracy: float, start: float = START) -> dict[str, Any]
         "episodes": [16 * i for i in iterations],
         "tokens": [TOKENS.get(base, 300) * i for i in iterations],
         "updates": [2 * i for i in iterations],
+        "trained": [TRAINED * i for i in iterations],
     }
     test = {"accuracy": accuracy, "samples": 2, "correct": "0120"}
     measured = {"free_steps": None, "iterations": last, "curve": curve, "test": test}

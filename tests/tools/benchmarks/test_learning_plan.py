@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import importlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -30,6 +31,7 @@ GAINS = {"vineppo": 0.7, "bisection": 0.65, "grpo": 0.5, "rloo": 0.5}
 def learning() -> Iterator[Any]:
     """The modules of benchmarks/learning, which are scripts and no package."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(REPO)  # for methods of users
         patch.syspath_prepend(LEARNING)
         yield SimpleNamespace(**{name: importlib.import_module(name) for name in MODULES})
         for name in (*MODULES, "figures"):
@@ -174,6 +176,137 @@ def test_a_higher_rate_follows_while_the_highest_is_the_best(learning, small):
         assert learning.planning.swept(experiment, "bifurcation", variant, few)[1] is None
 
 
+def test_a_lower_rate_follows_while_the_lowest_is_the_best(learning, small):
+    experiment = dataclasses.replace(small, higher=(3.0,), lower=(0.25, 0.125))
+
+    def falling(run: Any) -> float:
+        rate = run.overrides["optimizer.learning_rate"] / 4e-4
+        best = {"vineppo": 0.25, "grpo": 0.125}.get(run.variant, 1.0)
+        return (0.5 - abs(rate - best) / 10) * (run.overrides["kl.coef"] == 1e-4)
+
+    records = recorded(learning.planning.plan, experiment, falling)
+    for variant, best in (("vineppo", 0.25), ("grpo", 0.125), ("rloo", 1.0)):
+        trials, found = learning.planning.swept(experiment, "bifurcation", variant, records)
+        more = [trial.rate_factor for trial in trials[len(small.trials) :]]
+        assert more == ([] if variant == "rloo" else [0.25, 0.125]) and found.rate_factor == best
+    assert [x.rate_factor for x in experiment.every_trial[-3:]] == [3.0, 0.25, 0.125]
+
+
+LONGER_AT_COST = {"grpo_cost": ("grpo", "vineppo", 0.14), "rloo_cost": ("rloo", "vineppo", 0.4)}
+
+
+@pytest.fixture
+def priced(learning, small, monkeypatch) -> Any:
+    """The small experiment with longer variants of equal cost, and with prices."""
+    for name, longer in LONGER_AT_COST.items():
+        monkeypatch.setitem(learning.variants.LONGER, name, learning.variants.Longer(*longer))
+    more = {"longer": tuple(LONGER_AT_COST), "baselines": ("grpo",), "against_all": "vineppo"}
+    return dataclasses.replace(small, **more, prices=(0.14, 0.4), tries=())
+
+
+def test_a_longer_variant_costs_what_another_variant_costs(learning, priced):
+    """An iteration has 100 trained tokens, and 900 generated ones of VinePPO, 100 of the others."""
+    plan = learning.planning.plan
+    records = recorded(plan, priced, accuracy)
+    lengths = {run.variant: run.overrides["iterations"] for run in plan(priced, records)[::-1]}
+    # (100 + .14·900) / (100 + .14·100) and (100 + .4·900) / (100 + .4·100) times 40, and 5% more.
+    assert lengths["grpo_cost"] == math.ceil(40 * 1.05 * 226 / 114)
+    assert lengths["rloo_cost"] == math.ceil(40 * 1.05 * 460 / 140)
+    # As long as one run that they equal is missing, or lacks its trained tokens, nothing is known.
+    last = next(x for x in records[::-1] if (x["part"], x["variant"]) == ("comparison", "vineppo"))
+    old = last | {"curve": {k: x for k, x in last["curve"].items() if k != "trained"}}
+    others = [record for record in records if record is not last]
+    for known in (others, [*others, old]):
+        unknown = {(x.task, x.variant) for x in plan(priced, known) if x.overrides is None}
+        assert unknown == {(last["task"], name) for name in LONGER_AT_COST}
+
+
+def test_tables_of_costs_have_the_known_numbers(learning, priced):
+    found = learning.outcomes.outcomes(
+        priced, recorded(learning.planning.plan, priced, accuracy), []
+    )
+    rest = learning.results.rest(found)
+    costs, *at_prices, against = rest.split("## Tokens and costs")[1].split("\n## ")[:4]
+    lines = {line.split(" | ")[0]: line for line in costs.split("### bifurcation")[1].splitlines()}
+    row = "| vineppo | 3 | 640 | 4,000 | 36,000 | 9,040 | 18,400 | 72.0% (71.0 to 73.0) | 0 |"
+    assert lines["| vineppo"] == row
+    assert lines["| grpo"].startswith("| grpo | 3 | 640 | 4,000 | 4,000 | 4,560 | 5,600 | 52.0% (")
+    assert "| grpo_cost" in lines and "| rloo_cost" in lines
+    assert at_prices[0].startswith("At equal cost where a generated token costs 0.14 trained ones")
+    row = next(x for x in at_prices[0].split("bifurcation")[1].splitlines() if "| vineppo |" in x)
+    # The longer GRPO ends later (its last evaluation here is the 80th of 84 iterations).
+    assert row.startswith("| vineppo | 9,040 | 72.0% (71.0 to 73.0), 100% of vineppo | 50.")
+    assert "99% of grpo_cost | 1.00 (" in row and "RLOO" not in at_prices[0]
+    # At 0.4 the longest GRPO ends first: 80 iterations of 140 tokens, of VinePPO's 18,400.
+    row = next(x for x in at_prices[1].split("bifurcation")[1].splitlines() if "| vineppo |" in x)
+    assert row.startswith("| vineppo | 11,200 |") and "61% of vineppo" in row
+    rows = against.split("### bifurcation")[1].splitlines()
+    row = next(x for x in rows if x.startswith("| rloo |"))
+    at_14, at_40, seconds = row.strip("| ").split(" | ")[1:]
+    assert at_14 == "1.00 (0.50 to 1.00); 100% of vineppo, 63% of rloo_cost"
+    assert at_40 == "1.00 (0.50 to 1.00); 96% of vineppo, 100% of rloo_cost"
+    assert seconds == "1.00 (0.50 to 1.00); 79% of vineppo, 100% of rloo_cost"  # 12.6 of 16 s
+    assert not any(x.startswith("| vineppo |") for x in rows)
+
+
+def test_deaths_are_counted_also_in_longer_runs(learning, priced):
+    def dying(run: Any) -> float:
+        is_dead = run.part == "comparison" and run.seed == 2 and "cost" in run.variant
+        return 0.0 if is_dead else accuracy(run)
+
+    found = learning.outcomes.outcomes(priced, recorded(learning.planning.plan, priced, dying), [])
+    lines = learning.sections.costs_of_runs(found)
+    for name in ("grpo_cost", "rloo_cost", "grpo"):
+        rows = [line for line in lines if line.startswith(f"| {name} |")]
+        assert len(rows) == 2 and all(row.endswith(f" | {int('cost' in name)} |") for row in rows)
+
+
+def test_runs_of_other_experiments_count_where_their_costs_are_known(
+    learning, small, records, tmp_path, monkeypatch
+):
+    """Of old records without trained tokens those of GRPO get them, those of VinePPO are not used.
+
+    The sweep needs no costs, and the seconds of another experiment are of another machine.
+    """
+    monkeypatch.setattr(learning.records, "FOLDER", tmp_path)
+    old = [
+        record | {"curve": {k: x for k, x in record["curve"].items() if k != "trained"}}
+        for record in records
+        if record["part"] in ("sweep", "comparison")
+    ]
+    new = next(x for x in records if (x["part"], x["variant"]) == ("comparison", "vineppo"))
+    for record in (*old, new):
+        learning.records.append_line(tmp_path / "results.jsonl", record)
+    timed = next(record for record in records if record["part"] == "seconds")
+    learning.records.append_line(tmp_path / "seconds.jsonl", timed)
+    experiment = dataclasses.replace(small, reuses=("full",))
+    files = learning.run.Files.under(tmp_path / "own", experiment)
+    found = files.read()
+    assert {record["part"] for record in found} == {"sweep", "comparison"}
+    compared = [record for record in found if record["part"] == "comparison"]
+    methods = {record["overrides"]["method"] for record in compared if record != new}
+    assert methods == {"grpo", "rloo"} and new in compared
+    for record in compared:
+        trained = record["curve"]["trained"]
+        assert trained == record["curve"]["tokens"] or record == new
+    assert sum(record["part"] == "sweep" for record in found) == sum(
+        record["part"] == "sweep" for record in records
+    )
+    missing = learning.planning.missing(learning.planning.plan(experiment, found), found)
+    assert not any(run.part == "sweep" for run in missing)
+    assert learning.results.measured(experiment, tmp_path / "own").used
+    assert learning.run.Files.under(tmp_path / "own", small).read() == []
+
+
+def test_a_slice_of_some_variants(learning, small, records):
+    chosen = argparse.Namespace(part="comparison", task="bifurcation", variants=["grpo", "rloo"])
+    sweep = [record for record in records if record["part"] == "sweep"]
+    runs = learning.run.wanted(small, sweep, chosen)
+    assert [(x.variant, x.seed) for x in runs] == [
+        (variant, seed) for seed in small.seeds for variant in ("grpo", "rloo")
+    ]
+
+
 def test_the_score_of_a_trial_is_of_the_second_half(learning):
     curve = {"iteration": [0, 10, 20, 30, 40], "accuracy": [0.9, 0.9, 0.2, 0.4, 0.6]}
     assert learning.planning.score({"iterations": 40, "curve": curve}) == pytest.approx(0.4)
@@ -281,12 +414,13 @@ def test_the_recommended_settings_are_everywhere_the_same(learning):
 
 def test_every_planned_configuration_is_valid(learning):
     """Each variant of each task, as the child process makes it."""
-    experiments = learning.variants.FULL, learning.variants.CHEAP
+    experiments = learning.variants.FULL, learning.variants.CHEAP, learning.variants.LABELS
     planned = [run for x in experiments for run in learning.planning.plan(x, [])]
     of_seconds = [run for run in planned if run.part == "seconds"]
     for run in of_seconds:
         cfg = learning.one_run.config_of(run._asdict(), "")
-        episodes = run.variant.partition("/episodes_")[2] or (64 if "64" in run.variant else 16)
+        further = {"grpo_64": 64, "pods": 32}
+        episodes = run.variant.partition("/episodes_")[2] or further.get(run.variant, 16)
         assert (cfg.seed, cfg.rollout.prompts * cfg.rollout.per_prompt) == (run.seed, int(episodes))
         assert cfg.ppo.minibatch == int(episodes)  # one update an epoch
         assert cfg.method == run.overrides["method"]
@@ -411,6 +545,7 @@ def test_a_planned_run_is_measured(learning, tmp_path):
     assert measured["curve"]["episodes"] == [0, 16, 32]
     assert measured["curve"]["updates"] == [0, 2, 4]  # one per epoch
     assert measured["curve"]["tokens"][2] > measured["curve"]["tokens"][1] > 0
+    assert measured["curve"]["trained"] == measured["curve"]["tokens"]  # GRPO trains on all
     counts = [int(digit) for digit in measured["test"]["correct"]]
     assert len(counts) == 5 and max(counts) <= measured["test"]["samples"] == 2
     assert measured["test"]["accuracy"] == pytest.approx(sum(counts) / 10)
