@@ -218,11 +218,11 @@ def listing(experiment: Experiment, records: list[Record]) -> str:
         row[0] += 1
         row[1] += run.key not in left
         row[2] += expected_s(run, records) / 3600 * (run.key in left)
-    lines = ["part        config               variant        runs   done   hours left"]
+    lines = ["part        config               variant                    runs   done   hours left"]
     for (part, config, variant), (runs, done, hours) in rows.items():
-        lines.append(f"{part:<11} {config:<20} {variant:<14} {runs:4} {done:6} {hours:12.2f}")
+        lines.append(f"{part:<11} {config:<20} {variant:<26} {runs:4} {done:6} {hours:12.2f}")
     runs, done, hours = (sum(column) for column in zip(*rows.values(), strict=True))
-    lines.append(f"{'all':<47} {runs:4} {done:6} {hours:12.2f}  (of one core)")
+    lines.append(f"{'all':<59} {runs:4} {done:6} {hours:12.2f}  (of one core)")
     return "\n".join(lines)
 
 

@@ -61,6 +61,19 @@ VARIANTS: dict[str, Fields] = {
     # Four times the solutions an iteration, the same number of updates.
     "grpo_64": {"method": "grpo", "rollout.prompts": 16, "ppo.minibatch": 64},
     # Of `LABELS`:
+    # The setting of the credit bench's estimator `blend_k1`.
+    "labels": {
+        "method": "vineppo",
+        "values.k": 1,
+        "values.positions": "tokens",
+        "values.every": 5,
+        "values.reuse": True,
+        "values.prior": "probe",
+        "credit.lambda_": 0.5,
+        "credit.baseline_lambda": 0.5,
+        "credit.labels": "blend",
+        "credit.label_weight": 0.7,
+    },
     "vineppo_k1": {"method": "vineppo", "values.k": 1},
     # Groups of equal rewards are replaced, so that every group of a batch teaches. Late in training
     # the default of four rounds would leave places to groups of equal rewards.
@@ -85,6 +98,11 @@ LONGER = {
     "rloo_seconds": Longer("rloo", "vineppo"),
     "grpo_seconds_bisection": Longer("grpo", "bisection"),
     "grpo_seconds_by_role": Longer("grpo", "by_role"),
+    "grpo_seconds_labels": Longer("grpo", "labels"),
+    "grpo_cost_labels": Longer("grpo", "labels", 0.14),
+    "grpo_flat_cost_labels": Longer("grpo_flat", "labels", 0.14),
+    "rloo_whitened_cost_labels": Longer("rloo_whitened", "labels", 0.14),
+    "pods_cost_labels": Longer("pods", "labels", 0.14),
 }
 
 
@@ -191,10 +209,13 @@ CHEAP = Experiment(
 # Labels (docs/credit_bench.md) beside what else the same tokens buy.
 LABELS = Experiment(
     variants=(
-        *("vineppo_k1", "vineppo", "by_role"),
+        *("labels", "vineppo_k1", "vineppo", "by_role"),
         *("grpo", "grpo_flat", "rloo_whitened", "pods", "grpo_64"),
     ),
-    longer=(),
+    longer=(
+        *("grpo_cost_labels", "grpo_flat_cost_labels", "rloo_whitened_cost_labels"),
+        *("pods_cost_labels", "grpo_seconds_labels"),
+    ),
     higher=(3.0, 4.0, 6.0),
     lower=(0.25, 0.125),
     rates_task=None,
@@ -202,6 +223,7 @@ LABELS = Experiment(
     tries=(),
     baselines=("grpo",),
     prices=(0.05, 0.14, 0.4),
+    against_all="labels",
     reuses=("full", "cheap"),
 )
 # The same code within five minutes: too few seeds and trials for any claim.

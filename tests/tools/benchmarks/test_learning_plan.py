@@ -412,6 +412,12 @@ def test_the_recommended_settings_are_everywhere_the_same(learning):
     assert fields | {"method": "vineppo"} == learning.variants.VARIANTS["recommended"]
 
 
+def test_labels_are_compared_in_the_setting_of_the_bench(learning):
+    bench = dict(ESTIMATORS["blend_k1"]) | {"method": "vineppo", "credit.label_weight": 0.7}
+    fields = {name.replace("bench.", "credit."): value for name, value in bench.items()}
+    assert fields == learning.variants.VARIANTS["labels"]
+
+
 def test_every_planned_configuration_is_valid(learning):
     """Each variant of each task, as the child process makes it."""
     experiments = learning.variants.FULL, learning.variants.CHEAP, learning.variants.LABELS
