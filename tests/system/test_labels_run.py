@@ -48,6 +48,7 @@ def test_old_logprobs_of_labels_are_the_learners(
         result = with_logprobs(model, params, reference, batch, *more)
         _, temperature, passes = more[:3]
         found = outputs_of(model, params, result, temperature, passes).label_logprobs
+        assert result.labels is not None and found is not None
         seen.append((result.labels, found))
         return result
 
@@ -57,7 +58,7 @@ def test_old_logprobs_of_labels_are_the_learners(
     ((labels, found),) = seen
     is_label = labels.position > 0
     assert is_label.sum() > 4
-    old, sampler = (x[is_label] for x in (labels.old_logprobs, labels.sampler_logprobs))
+    old, sampler = labels.old_logprobs[is_label], np.asarray(labels.sampler_logprobs)[is_label]
     np.testing.assert_allclose(old, found[is_label], atol=1e-4 if dtype == "float32" else 0)
     difference = np.abs(old - sampler).max()
     assert difference == 0 if dtype == "float32" else 0 < difference < 0.2
