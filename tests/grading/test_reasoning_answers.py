@@ -67,7 +67,7 @@ EXTRACTED: dict[str, list[tuple[str, str | None]]] = {
         ("It is 5. Put it in \\boxed{ }.", "5"),
         ("Here, in \\boxed{}: 5", "5"),
         ("\\boxed{3}, no: \\boxed{answers}", "answers"),
-        ('The answer is 5, written behind "Answer:".', '5, written behind "Answer:"'),
+        ('The answer is 5, written behind "Answer:".', "5"),
     ],
     "numbers in prose": [
         ("That makes 3.5e6 cells.", "3.5e6"),

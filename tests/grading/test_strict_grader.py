@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vinejax.grading.extract import extract_answer
-from vinejax.grading.strict import latex
+from vinejax.grading.strict import boxes, latex
 from vinejax.grading.strict.algebra import evaluate, parser
 from vinejax.grading.strict.compare import cheap_strict, equal_strict, readable_strict
 
@@ -92,7 +92,7 @@ def test_what_a_mathematician_would_say_of_the_references_cases() -> None:
 
 def test_boxed_extraction() -> None:
     found = [r for r in rows("boxed_extraction") if "text" in r]
-    right = [latex.last_boxes(r["text"]) == r["last_boxed"] for r in found]
+    right = [boxes.last_boxes(r["text"]) == r["last_boxed"] for r in found]
     assert sum(right) >= 0.99 * len(right)
 
 
@@ -125,7 +125,7 @@ def test_cheap_verdicts_decide_a_good_part_of_the_cases() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "boxes"),
+    ("text", "contents"),
     [
         (r"so \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
         (r"\fbox{7}", "7"),
@@ -149,8 +149,8 @@ def test_cheap_verdicts_decide_a_good_part_of_the_cases() -> None:
         ("1", None),
     ],
 )
-def test_boxes_that_are_one_answer(text: str, boxes: str | None) -> None:
-    assert latex.last_boxes(text) == boxes
+def test_boxes_that_are_one_answer(text: str, contents: str | None) -> None:
+    assert boxes.last_boxes(text) == contents
 
 
 READABLE = [
@@ -315,7 +315,7 @@ PIECES = [
 def test_anything_is_compared_without_raising_and_the_same_both_ways(a: str, b: str) -> None:
     assert equal_strict(a, b) == equal_strict(b, a)
     assert cheap_strict(a, b) in (None, equal_strict(a, b))
-    latex.last_boxes(a + b)
+    boxes.last_boxes(a + b)
 
 
 @settings(max_examples=200, deadline=None)

@@ -14,9 +14,13 @@ import re
 from typing import Literal
 
 from vinejax.core.text import THINKING
+from vinejax.grading.announced import after_phrase, announced
+from vinejax.grading.chosen import chosen
+from vinejax.grading.dress import undressed, words_of
+from vinejax.grading.prose import last_formula, last_number
 from vinejax.grading.reference.normalise import normalise
-from vinejax.grading.strict.english.words import is_changed
-from vinejax.grading.strict.latex import PLACEHOLDER, last_boxes
+from vinejax.grading.strict.boxes import PLACEHOLDER, last_boxes, last_boxes_to
+from vinejax.grading.strict.english.denials import DENIED, mask_denied
 
 Style = Literal["math", "gsm8k"]
 MARKER = "####"
@@ -24,66 +28,11 @@ MARKER = "####"
 _TAG = re.compile(
     r"(?is)<(?:final_?)?answer>((?:(?!<(?:final_?)?answer>).)*?)(?:</(?:final_?)?answer>|\Z)"
 )
-_CONTENT = re.compile(r"[^\W_]|[∞∅√]")
-_PHRASES = (
-    re.compile(r"(?i)final\s+answers?(?:\s*(?:(?:is|are)\b|:|\*\*)|[\s*_]*[:：])"),
-    re.compile(r"(?i)(?:answers?|(?:option|choice)(?=\s+is\b))(?:\s*(?:is|are)\b|[\s*_]*[:：=])"),
-)
-# 'Option B is correct.', 'I choose B.', 'It must be (B).'
-_CHOSEN = re.compile(
-    r"(?<![\w(])(?:[Oo]ption\s+|[Cc]hoice\s+|[Aa]nswer\s+)?(\(?[A-H]\)?)\s+is\s+"
-    r"(?:the\s+)?(?:correct|(?:right\s+)?(?:answer|choice|option))\b"
-    r"|\b(?:choose|pick|select)\s+(\(?[A-H]\)?)(?!\w)|((?<=\b(?:is|be)\s)[A-H]|\([A-H]\))[\s.*]*\Z"
-)
-# 'The answer is correct' judges an answer and gives none.
-_JUDGED = re.compile(
-    r"(?i)(?:[a-z]+ly |indeed |also )?(?:correct|right|valid|verified|confirmed|consistent"
-    r"|reasonable)(?:,| and\b| with\b| by\b|$)"
-)
-_OPENERS = {"$$": "$$", "$": "$", "\\(": "\\)", "\\[": "\\]"}
-_SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)|(?<=\S)\s+(?:because|since|as|so)\s")
-_COMMAND = re.compile(r"\\[a-zA-Z]+(?:\{[^{}]*\})?")
-_WORD = re.compile(r"(?<!\S)[A-Za-z']{2,}(?![^\s.,;:!?])")
-_JOINT = re.compile(r"\s*(?:[,;]\s*(and|or)\b|[,;&]|(and|or)\b)\s*")
-_SPAN = re.compile(r"\$([^$]+)\$")
+_SENTENCE_END = re.compile(r"[.!?](?=\s)|\n")
+_VALUE = re.compile(r"[\d$\\]")
 _OPEN_BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{")
 _EMPTY_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{(?:\s|\\text\s*\{\s*\}|\.{3})*\}")
 _FORMULA_END = re.compile(r"\$|\\\]|\\\)|\n|\Z")
-_NUMBER = re.compile(
-    r"(?i)(?:(?<![\w)\]}])(?:[-−]|(?<![\d)\]}] )[-−]\s))?"
-    r"(?:\d+(?::\d+)+(?:\s?[ap](?:m\b|\.m\.?))?|\d+(?: : \d+)+|\d+ \d+/\d+"
-    r"|(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,3}(?: \d{3})+(?!\d)|\d+,\d\d(?![\d,.])|\d+)"
-    r"(?:\.\d+)?(?:/\d+)?%?|\.\d+(?:/\d+)?%?)"
-)
-# A term of a formula without delimiters, and the formula that it is part of: 7\\sqrt3, 2^12 - 1.
-_FUNCTION = r"(?<![A-Za-z])(?:sin|cos|tan|cot|sec|csc|log|ln|exp)"
-_GROUP = r"(?:[^\s=≈<>{]|\{(?:[^{}]|\{[^{}]*\})*\})*"
-_PAIR = r"[(\[][-−\d./ ]+[,;](?!\d{3}\b)[-−\d.,;/ ]+[)\]]"
-_TERM = (
-    rf"(?:{_PAIR}|(?:(?:{_FUNCTION}|negative)\s+)?{_GROUP}[\d\\^√π]{_GROUP}"
-    r"|(?<![A-Za-z])[A-Za-z](?![A-Za-z]))"
-)
-_SCALE = r"\s(?:hundred|thousand|[mb]illion|trillion|dozen)\b"
-_RUN = re.compile(
-    rf"{_TERM}(?:(?:\s*(?:[-−+*/×·^]|\\(?:times|cdot|div)(?![A-Za-z])|[xX](?=\s*10\s?\^))\s*"
-    rf"|\s+mod\s+){_TERM}|\s+(?=\\(?!\()|[√π]|(?:[kcm]?m|in|ft|yd|mi)(?:\^|[²³])){_TERM})*(?:{_SCALE})?"
-)
-# Signs that a number is part of a formula: a power, root, product, function or variable. Units of
-# one letter (5m) and 3D are not such signs.
-_BOUND = re.compile(
-    r"[\^{}√π×·⁰¹²³⁴-⁹₀-₉¼-¾⅐-⅞]|\\[A-Za-z]|\d[eE][-+]?\d|\d\s?\*\*?\d|[A-Za-z\d)]_[A-Za-z\d]"
-    rf"|[\w./+*−-]\(|\||\.\d+\.\.|{_FUNCTION}\s|\smod\s|negative\s|{_SCALE}|\A{_PAIR}"
-    r"|(?<![A-Za-z\d])\d+[a-cefijknp-rt-z](?![A-Za-z\d])"
-    r"|(?<![A-Za-z])[b-z]\s?[-−+*/]\s?\d|\d\s?[-−+*/]\s?[b-z](?![A-Za-z])"
-)
-_METRES = re.compile(r"(?<=\d)\s?m(?:\^\{?[23]\}?|[²³])")  # elsewhere m is a variable
-_FORMULA = re.compile(
-    r"(?s)(?<!\\)\$\$(.+?)(?<!\\)\$\$|(?<!\\)\$((?:[^$\\]|\\.)+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]"
-)
-_MAX_TAIL = 1000  # characters after an announcement
-_MAX_PHRASES = 20  # announcements examined, starting with the last
-_MAX_WORDS = 3  # words beside a number in an answer: '5 square feet and'
-_MAX_RUN = 200  # characters on each side of the last number
 # More backslashes in a row than any answer has; patterns that start with one take quadratic time.
 _BACKSLASHES = re.compile(r"\\{9,}")
 
@@ -92,44 +41,80 @@ _REFERENCE_AND = re.compile(r"\\text\{\s*and\s*\}")
 
 
 def extract_answer(text: str, style: Style = "math") -> str | None:
-    """The last answer in a response, without its box, dollar signs and full stop, or None.
+    """The answer that a response states last, without its box, dollar signs and full stop, or None.
 
-    Only the text after `</think>` counts (none if thinking does not end), and in it only the last
-    `<answer>`, unless a box follows it. The answer is the first of these that exists: the text
-    after the last `####` (style 'gsm8k' only); the last box and the boxes joined to it, or the
-    contents of a last box that never closes; the text after the last 'final answer is' that
-    announces an answer; the same for 'answer is'; the letter of 'option B is correct'; the whole
-    text if it has no words or is an `<answer>`; the last formula between delimiters, if no number
-    follows it (style 'math' only); the last number; the whole text if it is one word. Never raises.
+    Only the text after `</think>` counts (none if thinking does not end). Explicit statements are
+    `<answer>`, a box with the boxes joined to it, 'the answer is 5', 'Answer: 5' and 'option B is
+    correct'. The last of them is the answer, but after a box or an `<answer>` only those that state
+    a value or a choice count. With style 'gsm8k' the text after the last `####` comes first.
+
+    Without an explicit statement the answer is the first of these that exists: the contents of a
+    last box that never closes; a choice on the last line; the whole text if it has no words; the
+    last formula between delimiters, if no number follows it (style 'math' only); the last number;
+    the whole text if it is one word. What a text denies ('not 12', '12 is wrong') is no answer.
+    Clauses that say more about an answer are no part of it ('64, which is the total').
+
+    Never raises.
 
     Example:
       >>> vinejax.extract_answer("so 3 + 4 = 7.\\n#### 7", style="gsm8k")
       '7'
     """
     text = after_thinking(text)
+    text = _BACKSLASHES.sub("", text) if "\\" * 9 in text else text
     tagged = _tagged(text)
     text = tagged or text
     if style == "gsm8k" and MARKER in text:
         lines = map(str.strip, text.rpartition(MARKER)[2].split("\n"))
         return next(filter(None, lines), None)
-    text = _BACKSLASHES.sub("", text) if "\\" * 9 in text else text
-    boxed = last_boxes(text)
-    if boxed is not None:
-        return boxed.strip()
+    if boxed := last_boxes_to(text):
+        return _stated_after(text[boxed[1] :]) or boxed[0].strip()
     text = _EMPTY_BOX.sub("", text)
     if rest := _broken_box(text):
         return rest
-    announced, judged = _announced(text)
-    if announced:
-        return announced
-    if chosen := _CHOSEN.findall(text):
-        return "".join(chosen[-1])
-    words = _words(text)
+    masked = mask_denied(text)
+    found, judged, start = announced(masked)
+    choice = chosen(masked)
+    if found and not (choice and choice.is_explicit and choice.start > found.start):
+        return found.answer
+    if choice:
+        return choice.answer
+    if start:
+        masked = masked[start:]  # what stands before 'The answer is not 12' is no answer
+    words = words_of(masked)
     if words == 0 or tagged:
-        return _after_phrase(text.strip()) if words and tagged else _undressed(text) or None
-    if style == "math" and (formula := _last_formula(text)):
-        return formula
-    return _last_number(text) or judged or (_undressed(text) if words == 1 else None)
+        return after_phrase(masked.strip()) if words and tagged else undressed(masked) or None
+    if _ends_in_denial(masked):
+        return None
+    return (
+        _in_prose(re.sub(f"{DENIED}+", "\n", masked), style)
+        or judged
+        or (undressed(masked) if words == 1 else None)
+    )
+
+
+def _in_prose(text: str, style: Style) -> str | None:
+    """The last formula of a text that announces no answer, or its last number."""
+    return style == "math" and last_formula(text) or last_number(text)
+
+
+def _stated_after(text: str) -> str | None:
+    """The value or choice that the text after a box states explicitly; None if it states none."""
+    masked = mask_denied(text)
+    found, _, _ = announced(masked)
+    choice = chosen(masked)
+    stated = [found] if found and found.is_firm else []
+    stated += [choice] if choice and choice.is_explicit else []
+    return max(stated, key=lambda statement: statement.start).answer if stated else None
+
+
+def _ends_in_denial(masked: str) -> bool:
+    """Whether the last sentence with an answer only denies one, as 'It is not 12.' does."""
+    at = masked.rfind(DENIED)
+    if at < 0:
+        return False
+    start = max((end.end() for end in _SENTENCE_END.finditer(masked, 0, at)), default=0)
+    return not _VALUE.search(masked, start)
 
 
 def marked_answer(text: str) -> str | None:
@@ -156,10 +141,14 @@ def after_thinking(text: str) -> str:
 
 
 def _tagged(text: str) -> str:
-    """The contents of the last non-empty `<answer>`; '' if there is none, or a box follows it."""
+    """The contents of the last non-empty `<answer>`.
+
+    The result is '' if there is none, or if a box or another explicit statement follows it.
+    """
     for tag in reversed([*_TAG.finditer(text)] if "<" in text else []):
         if not PLACEHOLDER.fullmatch(tag[1]):
-            return "" if last_boxes(text[tag.end() :]) else tag[1]
+            rest = text[tag.end() :]
+            return "" if last_boxes(rest) or _stated_after(rest) else tag[1]
     return ""
 
 
@@ -169,135 +158,8 @@ def _broken_box(text: str) -> str | None:
     None if there is no such box, or if the contents have neither a digit nor `\\`.
     """
     boxes = list(_OPEN_BOX.finditer(text))
-    rest = _undressed(_FORMULA_END.split(text[boxes[-1].end() :], 1)[0]) if boxes else ""
+    rest = undressed(_FORMULA_END.split(text[boxes[-1].end() :], 1)[0]) if boxes else ""
     return rest if re.search(r"[\d\\]", rest) else None
-
-
-def _announced(text: str) -> tuple[str | None, str | None]:
-    """The last answer that 'answer is' or a similar phrase announces, and the last judgement.
-
-    A judgement, such as 'correct', is announced like an answer. Each of the two is None if
-    the text has none.
-    """
-    judged = None
-    for phrase in _PHRASES:
-        ends = [announcement.end() for announcement in phrase.finditer(text)][-_MAX_PHRASES:]
-        for end in reversed(ends):
-            answer = _after_phrase(text[end : end + _MAX_TAIL])
-            if not _CONTENT.search(answer):
-                continue
-            if not _JUDGED.match(answer):
-                return answer, judged
-            judged = judged or answer
-    return None, judged
-
-
-def _words(text: str) -> int | None:
-    """The number of plain words; None if the text is long or has a box or more than one line."""
-    text = text.strip()
-    if "\n" in text or "boxed" in text or len(text) > _MAX_TAIL:
-        return None
-    return len(_WORD.findall(_COMMAND.sub(" \\ ", text)))
-
-
-def _undressed(text: str) -> str:
-    """Drop dollar signs and punctuation at both ends of a text.
-
-    The point of `.5` and the dots of `0.33...` stay.
-    """
-    text = re.sub(r"^[\s*$,;:]*(?:\.(?!\d)[\s*$,;:]*)?", "", text)
-    bare = text.rstrip(" \t\n*$,;:.").strip()
-    goes_on = text.startswith("..", len(bare)) and re.search(r"\.\d+\Z", bare)
-    return f"{bare}..." if goes_on else bare
-
-
-def _after_phrase(tail: str) -> str:
-    """The answer in `tail`, the text that follows 'answer is'.
-
-    Formulas at the start of `tail` are the answer. Without them it is in the first sentence.
-    """
-    tail = tail.lstrip(" \t\n:：*=")
-    if formulas := _formulas_at_start(tail):
-        return formulas
-    end = _SENTENCE_END.search(tail)
-    sentence = tail[: end.start() if end else None]
-    # 'The final answer: the largest $n$ is 34.'
-    sentence = sentence.rpartition(" is ")[2]
-    sentence = _last_spans(sentence) or sentence
-    numbers = _NUMBER.findall(sentence)
-    if len(numbers) == 1 and (_words(sentence) or 0) > _MAX_WORDS:
-        return _last_number(sentence) or _undressed(sentence)  # 'Jane grew it 3 hours ago.'
-    return _undressed(sentence)
-
-
-def _formulas_at_start(tail: str) -> str:
-    """The formulas at the start of a text, separated by commas; '' if it begins with no formula.
-
-    Several formulas are taken only if they form a list.
-    """
-    formulas: list[str] = []
-    joints: list[bool] = []
-    at = end = 0
-    while opener := next((o for o in _OPENERS if tail.startswith(o, at)), None):
-        inside, closed, _ = tail[at + len(opener) :].partition(_OPENERS[opener])
-        if not closed:
-            break
-        formulas.append(inside.strip())
-        end = at + len(opener) + len(inside) + len(closed)
-        joint = _JOINT.match(tail, end)
-        if not joint:
-            break
-        at = joint.end()
-        joints.append(any(joint.groups()))
-    stop = _SENTENCE_END.match(tail, end)
-    is_list = any(joints[: len(formulas) - 1]) or stop or end == len(tail)
-    return ", ".join(formulas if is_list else formulas[:1])
-
-
-def _last_spans(sentence: str) -> str:
-    """The contents of the last `$..$` and of those joined to it, separated by commas.
-
-    'and', 'or' and commas can join them. The result is '' if there is no `$..$`.
-    """
-    spans = list(_SPAN.finditer(sentence))
-    contents, joined = [], False
-    for i, span in enumerate(reversed(spans)):
-        if i:
-            joint = _JOINT.fullmatch(sentence, span.end(), spans[-i].start())
-            joined = joined or bool(joint and any(joint.groups()))
-            if not joint or not joined:
-                break
-        contents.append(span[1])
-    return ", ".join(reversed(contents))
-
-
-def _last_formula(text: str) -> str | None:
-    """The last formula between delimiters; None if a number follows it or the text has a box."""
-    tail = text[-_MAX_TAIL:]
-    formulas = list(_FORMULA.finditer(tail))
-    if not formulas or "boxed" in text or _NUMBER.search(tail, formulas[-1].end()):
-        return None
-    formula = _undressed(next(filter(None, formulas[-1].groups()), ""))
-    return formula if re.search(r"[A-Za-z\d]", formula) else None
-
-
-def _last_number(text: str) -> str | None:
-    """The last number of a text as written, or the formula that it is part of: `7.5e4`, `2^12`.
-
-    None if the words before the number change its value, as in 'half of 16'.
-    """
-    text = _METRES.sub("", text)
-    last = next(reversed([*_NUMBER.finditer(text)]), None)
-    if last is None:
-        return None
-    start = max(text.rfind("\n", 0, last.start()) + 1, last.start() - _MAX_RUN)
-    line = text[start : last.end() + _MAX_RUN].partition("\n")[0]
-    if is_changed(text[start : last.start()]):  # 'anything but 8', 'half of 16'
-        return None
-    run = next((r.group() for r in _RUN.finditer(line) if r.end() >= last.end() - start), "")
-    if _BOUND.search(run):
-        return _undressed(run if run.count("(") == run.count(")") else run.strip("()"))
-    return re.sub(r"^-\s", "-", last.group().replace("−", "-"))
 
 
 def extract_reference(text: str, problem: str = "") -> list[str]:

@@ -3,7 +3,7 @@ r"""Answers as texts, and the answer within a worked solution: after '####' or i
 import re
 
 from vinejax.grading.extract import MARKER
-from vinejax.grading.strict.latex import last_boxes
+from vinejax.grading.strict.boxes import last_boxes
 
 EMPTY_LAST = re.compile(r"(?s)\\boxed\s*\{\s*\}(?!.*\\boxed)")
 

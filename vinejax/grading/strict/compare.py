@@ -84,6 +84,8 @@ def equal_strict(prediction: str, gold: str) -> bool:
         for x, y in ((a, b), (b, a)):
             if _COMMA_DECIMAL.fullmatch(x) and "," not in y:  # 0,5 against 1/2
                 return same(x.replace(",", "."), y)
+            if "," not in y and (decimal := numbers.from_european(x)):  # 1.234,56 against 1234.56
+                return same(decimal, y)
             if numbers.SIGNED_POWER.fullmatch(x) and re.search(r"(?<![A-Za-z\\])e", y):  # Euler's
                 return same(re.sub("[eE]", " e ", x), y)
             if _AMBIGUOUS.fullmatch(x) and _BETWEEN_ITEMS.search(y):  # 100,200 against 100, 200

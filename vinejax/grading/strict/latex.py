@@ -1,4 +1,4 @@
-"""Works on LaTeX as text: finds boxes and braces, and gives each command one spelling.
+"""Works on LaTeX as text: gives each command one spelling.
 
 `clean_answer` rewrites an answer in the small dialect that the parsers of this package read: no
 delimiters, sizes or spacing commands, `\\frac` for every kind of fraction, sets in
@@ -11,56 +11,56 @@ import unicodedata
 from fractions import Fraction
 
 from vinejax.grading.strict import marks, numbers
+from vinejax.grading.strict.boxes import BRACE, group_end, inside_boxes
 from vinejax.grading.strict.english import quantities, units, words
 from vinejax.grading.strict.marks import AND, CLOSE, OPEN, OR, ROW, SET_CLOSE, SET_OPEN
 
-_BOX = re.compile(r"(?<!\\)\\+(?:boxed|fbox|framebox)(?![A-Za-z])")
-# The text between boxes of one answer: joiners and markers of a list. No sentence ends there.
-_JOINT = re.compile(
-    r"(?:\\(?:text|mbox|mathrm)\s*\{|\\q?quad|and\b|or\b|[\s,;&*${}]|\\[()\[\],;!: ])*+"
-)
-_MARKER = re.compile(r"\.?[ \t]*\n[ \t]*(?:[-•]|\(?[a-z\d]{1,3}[.)])(?=\s)")
-# The name of a box, `x =`, which is kept, or a label such as 'the larger is' or 'Case 1:'.
-_LABEL = re.compile(
-    r"(?:(?<![A-Za-z\\])(?P<name>(?:\\[a-z]+|[A-Za-z]|[A-Z]{2,3})(?:_\{?\w+\}?)?'*(?:\(\w\))?\s*=\s*)"
-    r"|(?:\A|[.,;:\n]|\band\b|\bor\b)[\s*-]*(?:(?:and|or)\s+)?"
-    r"(?P<words>(?:[\w()-]+ ){1,5}?(?:is|equals)|[A-Za-z]+ [\w()]+:))\s*(?:\\[(\[]|\$)*\s*\Z"
-)
-MAX_JOINT = 200  # characters between two boxes of one answer
-# The contents of placeholders such as `\boxed{}`, `\boxed{your answer}`, <answer>...</answer>.
-PLACEHOLDER = re.compile(
-    r"(?i)(?:\\(?:text|mbox|mathrm)\s*\{|\\[lc]?dots|\\q?quad|\b(?:your|the|final|answer|here|and)\b"
-    r"|[\s{}.…?_]|\\[,;:! ])*+"
-)
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-_SPACES = re.compile(r"\s*")
-MAX_BOXES = 4  # boxes nested in each other
-
-_COMMAND_OF = r"""times ×✕, cdot ·⋅∙, pi π, sqrt √, infty ∞, le ≤, ge ≥, ne ≠, approx ≈, pm ±, mp ∓,
-    cup ∪, cap ∩, in ∈, emptyset ∅, ldots …"""
+_COMMAND_OF = r"""
+    times ×✕, cdot ·⋅∙, pi π, sqrt √, infty ∞, le ≤≦⩽, ge ≥≧⩾, ne ≠, approx ≈, pm ±, mp ∓,
+    cup ∪, cap ∩, in ∈, emptyset ∅Ø, ldots …⋯, setminus ∖, lfloor ⌊, rfloor ⌋, lceil ⌈,
+    rceil ⌉, land ∧, lor ∨, equiv ≡, angle ∠, triangle △, alpha α, beta β, gamma γ, delta δ,
+    epsilon εϵ, zeta ζ, eta η, theta θϑ, iota ι, kappa κ, lambda λ, mu μµ, nu ν, xi ξ,
+    rho ρϱ, sigma σς, tau τ, upsilon υ, phi φϕ, chi χ, psi ψ, omega ω, Gamma Γ, Delta Δ∆,
+    Theta Θ, Lambda Λ, Xi Ξ, Sigma Σ, Phi Φ, Psi Ψ, Omega ΩΩ, ell ℓ"""
+_INVISIBLE = "\u200b\u200c\u200d\u200e\u200f\u061c\u2060\u2066\u2067\u2068\u2069\ufeff"
 _UNICODE = {
     **{c: f"\\{row.split()[0]} " for row in _COMMAND_OF.split(",") for c in row.split()[1]},
-    **dict.fromkeys("−–—‐‑", "-"),
-    **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff\u202a\u202b\u202c\u202d\u202e", ""),
-    **dict.fromkeys("°º", r"^\circ "),
+    **{c: rf"\mathbb{{{letter}}}" for c, letter in zip("ℝℕℤℚℂ", "RNZQC", strict=True)},
+    **dict.fromkeys("−–—‐‑﹣", "-"),
+    **dict.fromkeys(_INVISIBLE + "\u202a\u202b\u202c\u202d\u202e", ""),
+    **dict.fromkeys("°º˚", r"^\circ "),
     **dict.fromkeys(marks.ALL, ""),
     **dict.fromkeys("÷∕⁄", "/"),
-    "ℝ": r"\mathbb{R}",
     **dict.fromkeys("‘’′", "'"),
-    "，": ",",
+    **dict.fromkeys("⟨〈", "("),
+    **dict.fromkeys("⟩〉", ")"),
+    **dict.fromkeys("，、", ","),
+    "∛": r"\sqrt[3] ",
+    "∜": r"\sqrt[4] ",
+    "∣": "|",
+    "∗": "*",
+    "∶": ":",
+    "。": ".",
     "％": "%",
     "″": "''",
 }
 for _character in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅐⅛⅜⅝⅞⅑⅒":
     _part = Fraction(unicodedata.numeric(_character)).limit_denominator(10)
     _UNICODE[_character] = rf"\frac{{{_part.numerator}}}{{{_part.denominator}}}"
+for _code in range(0x1D400, 0x1D800):  # mathematical letters and digits: 𝑥, 𝟐
+    _letter = unicodedata.normalize("NFKC", chr(_code))
+    _UNICODE[chr(_code)] = _UNICODE.get(_letter, _letter)
+# The digit 0 of scripts: Arabic, Persian, Devanagari, Bengali, Gurmukhi, Gujarati, Tamil, Telugu,
+# Kannada, Malayalam, Thai, Lao, Burmese and Khmer
+for _zero in "٠۰०০੦૦௦౦೦൦๐໐၀០":
+    _UNICODE |= {chr(ord(_zero) + digit): str(digit) for digit in range(10)}
 _TRANSLATE = str.maketrans(
     {**_UNICODE, **{chr(0xFEE0 + c): chr(c) for c in range(0x21, 0x7F) if c not in (0x2C, 0x25)}}
 )
 # Raised and lowered characters, as in x², 2ⁿ⁺¹, log₂ 8 and ¹⁄₂.
-_UP, _DOWN = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱˣ", "₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙᵢₓ"
+_UP, _DOWN = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱˣᵃᵇᶜᵈᵉᵏᵐᵖʳˢᵗʸᶻ", "₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙᵢₓₐₑⱼₖₘₚᵣₛₜ"
 _SCRIPT = re.compile(f"([{_UP}]+)[⁄∕/]([{_DOWN}]+)|([{_UP}]+)|([{_DOWN}]+)")
-_PLAIN = str.maketrans(_UP + _DOWN, "0123456789+-()nix" * 2)
+_PLAIN = str.maketrans(_UP + _DOWN, "0123456789+-()nixabcdekmprstyz" + "0123456789+-()nixaejkmprst")
 # A list of quoted texts as in JSON or Python, where a backslash may be doubled.
 _QUOTED = r"(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*')"
 _JSON_LIST = re.compile(rf"\s*\[\s*{_QUOTED}(?:\s*,\s*{_QUOTED})*\s*\]\s*")
@@ -71,7 +71,8 @@ _SYNONYMS = rf"""
 \ge geq geqslant geqq; \ne neq; < lt; > gt; | lvert rvert vert mid; [ lbrack; ] rbrack; * ast;
 / div; \emptyset varnothing oslash; \cup bigcup; ( langle; ) rangle; \approx simeq thickapprox;
 ^\circ degree degrees; \overline bar; \ldots dots cdots dotsc dotsb ldots;
-\setminus backslash smallsetminus; {SET_OPEN} lbrace; {SET_CLOSE} rbrace; {OR} lor vee;
+\setminus backslash smallsetminus; \phi varphi; \epsilon varepsilon; \theta vartheta;
+ {SET_OPEN} lbrace; {SET_CLOSE} rbrace; {OR} lor vee;
 {AND} land wedge
 """
 _WITHOUT_MEANING = """
@@ -119,106 +120,19 @@ _LEAD = re.compile(
 )
 
 
-def group_end(text: str, start: int) -> int:
-    """The index of the brace that closes the brace at `start`; -1 if none does."""
-    depth = 0
-    for match in _BRACE.finditer(text, start):
-        if match.group() == "{":
-            depth += 1
-        elif match.group() == "}":
-            depth -= 1
-            if depth == 0:
-                return match.start()
-    return -1
-
-
 def is_balanced(text: str) -> bool:
     """Whether all braces match, and the text has as many opening as closing brackets.
 
     Brackets need not be of the same kind, as in `[0, 1)`.
     """
     braces = brackets = 0
-    for match in _BRACE.finditer(text):
+    for match in BRACE.finditer(text):
         braces += (match.group() == "{") - (match.group() == "}")
         if braces < 0:
             return False
     for character in clean_answer(text):
         brackets += (character in "([" + SET_OPEN) - (character in ")]" + SET_CLOSE)
     return braces == brackets == 0
-
-
-def last_boxes(text: str) -> str | None:
-    """The contents of the last box and of the boxes joined to it, separated by commas.
-
-    Boxes are joined if only `and`, `or`, punctuation within a sentence, a list's marker or a name
-    (`y =`, which is kept) stand between them, or if both have labels such as 'the larger is'. Equal
-    contents appear once, placeholders such as `\\boxed{}` never. None if there is no box or
-    the last box is unclosed.
-    """
-    boxes = list(_BOX.finditer(text))
-    while boxes and (last := _box(text, boxes[-1].end())) is not None:
-        if not PLACEHOLDER.fullmatch(last):
-            break
-        boxes.pop()
-    else:
-        return None
-    contents, names, start = [last], [], boxes[-1].start()
-    for match in reversed(boxes[:-1]):
-        box = _box(text, match.end()) if text.startswith("{", match.end()) else None
-        between = text[match.end() + len(box or "") + 2 : start]
-        if box is None or len(between) > MAX_JOINT:
-            break
-        before = text[max(0, match.start() - MAX_JOINT) : match.start()]
-        first, second = _LABEL.search(before), _LABEL.search(between)
-        if not _are_joined(between, first, second):
-            break
-        names[-1:] = [label["name"] if label else None for label in (second, first)]
-        contents.append(box)
-        start = match.start()
-    named = zip(contents, names or [None], strict=True)
-    answers = [f"{name or ''}{content.strip()}".strip() for content, name in named]
-    return ", ".join(dict.fromkeys(reversed(answers)))
-
-
-def _are_joined(between: str, first: re.Match[str] | None, second: re.Match[str] | None) -> bool:
-    """Whether two boxes form one answer, judged by the text between them and by their labels.
-
-    `first` and `second` match the labels before the boxes, such as `y =` or 'the larger is'.
-    """
-    joint = between[: second.start(second.lastgroup or 0)] if second else between
-    if not _JOINT.fullmatch(_MARKER.sub(",", joint)):
-        return False
-    if not second or second["name"]:
-        return True
-    labels = [label["words"].lower() for label in (first, second) if label and label["words"]]
-    return len(set(labels)) == 2 and len({label.split()[0] for label in labels}) == 1
-
-
-def _box(text: str, end: int) -> str | None:
-    start = _SPACES.match(text, end).end()  # pyright: ignore[reportOptionalMemberAccess]
-    if start < len(text) and text[start] == "{":
-        close = group_end(text, start)
-        return None if close < 0 else text[start + 1 : close]
-    # Without braces TeX takes one token; people mean all of the text before the dollar sign.
-    line = text[start:].split("\n")[0]
-    bare = line.split("$")[0] if "$" in line else (line.split() or [""])[0]
-    return bare.strip().rstrip(".,;") or None
-
-
-def inside_boxes(text: str) -> str:
-    """The contents of the last boxes, or `text` if it has no box.
-
-    An unclosed box reaches to the end of `text`.
-    """
-    for _ in range(MAX_BOXES):
-        boxes = list(_BOX.finditer(text))
-        if not boxes:
-            break
-        contents = last_boxes(text)
-        if contents is None:
-            contents = text[boxes[-1].end() :].lstrip().removeprefix("{")
-        text = contents
-    return text
 
 
 def clean_answer(text: str) -> str:

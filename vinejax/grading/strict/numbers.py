@@ -12,6 +12,11 @@ _DECIMAL = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?")
 _FRACTION = re.compile(r"([+-]?)\\[dtc]?frac\{([+-]?\d+)\}\{([+-]?\d+)\}|([+-]?)(\d+)/(\d+)")
 _SMALL_FRACTION = re.compile(r"([+-]?)\\[dtc]?frac\s?(\d)\s?(\d)")
 _THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d]|,\d)")
+_DEGREES = re.compile(
+    r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|\ue000degrees?\ue001)\s*[)\]]"
+)  # (6,235^\circ)
+# Numbers with a comma before the decimals and points or spaces between thousands: 1.234,56
+_EUROPEAN = re.compile(r"(-?[1-9]\d{0,2}(?:(?:\.\d{3})+|(?: \d{3})+)),(\d+)")
 # `2e-1`, which within a formula is twice Euler's e less 1.
 SIGNED_POWER = re.compile(r"\s*-?(?:\d+\.?\d*|\.\d+)[eE][+-]\d+\s*")
 _BASE = re.compile(r"[{(]?([0-9A-Z.]+)[})]?_\{?(\d{1,2})\}?")
@@ -100,10 +105,18 @@ def join_thousands(text: str) -> str:
     return _THOUSANDS.sub(_join, text) if "," in text else text
 
 
+def from_european(text: str) -> str | None:
+    """`1.234,56` or `1 234,56` as `1234.56`; None for other texts."""
+    match = _EUROPEAN.fullmatch(text.strip())
+    return match and f"{re.sub('[. ]', '', match[1])}.{match[2]}"
+
+
 def _join(match: re.Match[str]) -> str:
     before = match.string[: match.start()].rstrip("+- ")[-1:]
     after = match.string[match.end() :].lstrip(" ")[:1]
     # Within brackets the commas stay: (-36,104] is an interval, [1,200] is no number.
+    if _DEGREES.match(match.string, match.end()):
+        after = ")"
     pair = before and before in "([\u2983" and after and after in ")]\u2984"
     return match.group() if pair else match.group().replace(",", "")
 

@@ -20,6 +20,12 @@ _START = re.compile(
     rf"[\s,;]*\(?\s*{OPEN}\s*\(?(?P<word>for|where|when|if|with|since|because|as|provided|given"
     rf"|assuming|such that)\b|\s*\((?=[^()]*{_RESTRICTION}[^()]*\)$)"
 )
+_LEADING = re.compile(
+    rf"\s*{OPEN}\s*(?P<word>(?i:for|where|when|if|with|since|because|as|given|assuming|provided))\b"
+    rf"(?:\s+that\b)?"
+)
+_THEN = re.compile(rf"\A\s*(?:{OPEN}\s*(?:then|we have|it is)\s*{CLOSE}\s*:?)?\s*")
+MAX_LEADING = 4  # commas within a leading condition
 _OF_ALL = {"all", "any", "every", "each"}
 _KNOWN = {*_OF_ALL, *"some that is are an a the real natural integer integers number".split()}
 _KNOWN |= {"numbers", "value", "values", "arbitrary", "constant"}
@@ -54,6 +60,8 @@ def _split(s: str) -> tuple[str, set[str], str] | None:
     Returns (value, variables that stand for integers, other restrictions as text). None for an
     answer without a condition, and for the pieces of a function.
     """
+    if leading := _split_leading(s):
+        return leading
     starts = [*_START.finditer(s)] if OPEN in s or _RESTRICTS.search(s) else []
     if len(starts) == 1:
         start = starts[0]
@@ -64,6 +72,20 @@ def _split(s: str) -> tuple[str, set[str], str] | None:
     while 1 < first < len(parts) and re.fullmatch(r"\s*[A-Za-z]\s*", parts[first - 1]):
         first -= 1  # a, b \in \mathbb{Z}
     return _parts(",".join(parts[:first]), ",".join(parts[first:])) if first < len(parts) else None
+
+
+def _split_leading(s: str) -> tuple[str, set[str], str] | None:
+    """What `_split` returns, for a condition before the value: `for all x, f(x) = 2x`."""
+    start = _LEADING.match(s)
+    if not start:
+        return None
+    parts = latex.split_outside_brackets(s, reader.COMMA)[0]
+    for i in reversed(range(1, min(len(parts), MAX_LEADING + 1))):
+        condition, value = ",".join(parts[:i]), ",".join(parts[i:])
+        value = _THEN.sub("", value, count=1)
+        if found := _parts(value, OPEN + condition[start.end() :], start["word"].lower()):
+            return found
+    return None
 
 
 def _parts(value: str, condition: str, word: str = "") -> tuple[str, set[str], str] | None:

@@ -10,7 +10,7 @@ from vinejax.grading.strict.algebra.parser import Malformed, parse_formula
 from vinejax.grading.strict.algebra.syntax_trees import REALS, Marked, number
 from vinejax.grading.strict.answers import matrices, measures, nodes, real_sets, relations
 from vinejax.grading.strict.answers.nodes import Node
-from vinejax.grading.strict.english import choices, quantities, units, words
+from vinejax.grading.strict.english import choices, parts, quantities, units, words
 from vinejax.grading.strict.marks import AND, CLOSE, OPEN, OR, SEPARATORS, SET_CLOSE, SET_OPEN
 
 MAX_DEPTH = 12
@@ -27,6 +27,7 @@ _PLAIN = re.compile(r"[^\\^_{}|=<>]*[^\W\d_][^\\^_{}|=<>]*")  # words without ma
 _DOTS = re.compile(r"\s*\\ldots\s*")
 _SET = re.compile(r"^\s*(?:[(\[].*[)\]]|\\mathbb\{R\}|\\emptyset)\s*$", re.DOTALL)
 _APPROX = re.compile(r"\\approx(?![A-Za-z])")
+_SIGNS_IN_SET = re.compile(rf"{SET_OPEN}[^{SET_CLOSE}]*\\(?:pm|mp)(?![A-Za-z])")
 _OPERATOR = re.compile(r"\\(?:le|ge|ne|in|equiv)(?![A-Za-z])|:=|<=|>=|!=|==|[=<>]")
 _OPERATORS = {"\\le": "<=", "\\ge": ">=", "\\ne": "!=", "\\in": "in"}
 _OPERATORS |= {"\\equiv": "=", ":=": "=", "==": "="}
@@ -54,7 +55,17 @@ def _read(s: str, depth: int) -> Node:
     s = _unwrap(s)
     if not s or depth > MAX_DEPTH:
         return nodes.Raw(s)
-    for reader in (_restated, _list, _approximate, _signs, _relation, _union, _without, _bracketed):
+    for reader in (
+        _parts,
+        _restated,
+        _list,
+        _approximate,
+        _signs,
+        _relation,
+        _union,
+        _without,
+        _bracketed,
+    ):
         node = reader(s, depth + 1)
         if node is not None:
             return node
@@ -94,6 +105,25 @@ def _unwrap(s: str) -> str:
     return s
 
 
+def _parts(s: str, depth: int) -> Node | None:
+    """The list of an answer with labelled parts, `(a) 3, (b) 5`; None for other texts.
+
+    Parts that are not named already, as `x = 3` is, get their label as name, so that their order
+    counts.
+    """
+    labelled = parts.split_parts(s) if depth == 1 else None
+    if labelled is None:
+        return None
+    contents = [_read(content, depth) for _, content in labelled]
+    if all(isinstance(node, nodes.Relation) and relations.named_value(node) for node in contents):
+        return nodes.Collection(s, "list", tuple(contents))
+    named = []
+    for (mark, content), node in zip(labelled, contents, strict=True):
+        name = nodes.Text(f"{OPEN}{mark}{CLOSE}")
+        named.append(nodes.Relation(f"{name.source}={content}", (name, node), ("=",)))
+    return nodes.Collection(s, "list", tuple(named))
+
+
 def _restated(s: str, depth: int) -> Node | None:
     """The set that a text such as `x < 2 : (-\\infty, 2)` states twice; None for other texts."""
     parts = latex.split_outside_brackets(s, _COLON)[0]
@@ -114,12 +144,43 @@ def _list(s: str, depth: int) -> Node | None:
         return None
     if measure := measures.compound_measure(s):
         return measure
+    if groups := _groups(s, separators, depth):
+        return groups
     if {AND, OR} <= set(separators):  # `and` binds closer than `or`
         parts = latex.split_outside_brackets(s, _OR)[0]
         return _joined(s, tuple(_read(p, depth) for p in parts if p.strip()), "or")
     members = nodes.open_lists([_read(p, depth) for p in parts if p.strip()])
     # Only `and` or `or` before the last item applies to the list; in `1 and 2, 3` it is ignored.
     return _joined(s, members, {AND: "and", OR: "or"}.get(separators[-1], "")) if members else None
+
+
+def _groups(s: str, separators: list[str], depth: int) -> Node | None:
+    """The list of tuples that `p=5, q=2; p=7, q=2` states; None unless all groups have one form.
+
+    `or` can stand for the semicolon. Each group becomes a relation such as (p, q) = (5, 2).
+    """
+    outer = next((mark for mark in (";", OR) if mark in separators), "")
+    if not outer or len(separators) == separators.count(outer):
+        return None
+    relations_of = []
+    for group in latex.split_outside_brackets(s, re.compile(outer))[0]:
+        parts = latex.split_outside_brackets(group, COMMA)[0]
+        pairs = [relations.named_value(_read(p, depth)) for p in parts if p.strip()]
+        if len(pairs) < 2 or None in pairs:
+            return None
+        by_name = {nodes.source_key(pair[0].source): pair for pair in pairs if pair}
+        if len(by_name) < len(pairs) or relations_of and by_name.keys() != relations_of[0].keys():
+            return None
+        relations_of.append(by_name)
+    members = []
+    for by_name in relations_of:
+        sides = []
+        for i in (0, 1):
+            items = tuple(by_name[name][i] for name in relations_of[0])
+            source = f"({','.join(item.source for item in items)})"
+            sides.append(nodes.Sequence(source, "(", items, ")"))
+        members.append(nodes.Relation(f"{sides[0].source}={sides[1].source}", tuple(sides), ("=",)))
+    return nodes.Collection(s, "list", tuple(members))
 
 
 def _joined(s: str, members: tuple[Node, ...], joiner: str) -> nodes.Collection:
@@ -151,7 +212,7 @@ def _approximate(s: str, depth: int) -> Node | None:
 
 def _signs(s: str, depth: int) -> Node | None:
     """The list of a + b and a - b for `a \\pm b`; None for a text without such a sign."""
-    if "\\pm" not in s and "\\mp" not in s:
+    if "\\pm" not in s and "\\mp" not in s or _SIGNS_IN_SET.search(s):
         return None
     both = [
         re.sub(r"\\pm(?![A-Za-z])", up, re.sub(r"\\mp(?![A-Za-z])", down, s))

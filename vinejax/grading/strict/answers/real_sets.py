@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from typing import Any, NamedTuple
 
 from vinejax.grading.strict.algebra import symbolic
@@ -11,6 +12,7 @@ from vinejax.grading.strict.answers import nodes, relations
 from vinejax.grading.strict.answers.nodes import Node, Sequence, source_key
 
 MAX_INTERVALS = 60
+_OF_LETTER = re.compile(r"[fghpFGHP]\([a-z]\)")  # f(x)
 _BRACKETS = {"<": "()", "<=": "[]"}
 _ONE_BOUND = (("<",), ("<=",))  # `|x| < 3` restricts x, `1 < |x| < 3` restricts |x|
 
@@ -58,6 +60,8 @@ def _subjects(side: Node, ops: tuple[str, ...]) -> set[str]:
     if not isinstance(side, nodes.Formula):
         return {side.source}
     names = variables(side.tree)
+    if _OF_LETTER.fullmatch(source_key(side.source)):
+        return {source_key(side.source)}
     if len(names) != 1 or not relations.name_of(side):
         return names
     match side.tree:

@@ -1,28 +1,60 @@
 """Splits `x = 5` into name and value, and decides whether relations are multiples of each other."""
 
 import re
+from fractions import Fraction
 
 from vinejax.grading.strict.algebra import symbolic
 from vinejax.grading.strict.algebra import syntax_trees as trees
 from vinejax.grading.strict.algebra.syntax_trees import Tree, variables
 from vinejax.grading.strict.answers import nodes
 from vinejax.grading.strict.answers.nodes import Node
-from vinejax.grading.strict.english import words
+from vinejax.grading.strict.english import units, words
 from vinejax.grading.strict.marks import CLOSE, OPEN
 
 
 def named_value(node: Node) -> tuple[Node, Node] | None:
-    """The name and the value in `x = 5`, `5 = x`, `f(x) = ..`, `a = b = 5`; else None."""
+    """The name and the value in `x = 5`, `5 = x`, `f(x) = ..`, `a = b = 5`; else None.
+
+    The numbers in a chain without a name must agree: `4 = 5` has no value, and neither has
+    `7 = 11a + c`. After a name the last side counts.
+    """
     if not isinstance(node, nodes.Relation) or set(node.ops) - {"=", "in"}:
         return None
     first, last = node.sides[0], node.sides[-1]
-    if _is_name(first) or (len(node.sides) > 2 and node.ops[0] == "="):
+    if _is_name(first):
         return first, last
     if _is_name(last) and node.ops == ("=",):
         return last, first
-    if isinstance(first, nodes.Formula) and not variables(first.tree):
-        return first, last  # 2 + 3 = 5
-    return None
+    constants = [side for side in node.sides if _is_constant(side)]
+    if not all(_agree(side, constants[-1]) for side in constants[:-1]):
+        return None
+    if first in constants:
+        return (first, last) if last in constants else None  # 2 + 3 = 5
+    return (first, last) if len(node.sides) > 2 and node.ops[0] == "=" else None
+
+
+def _is_constant(side: Node) -> bool:
+    return isinstance(side, nodes.Formula) and not variables(side.tree) and not _is_name(side)
+
+
+def _agree(side: Node, last: Node) -> bool:
+    """Whether two constants of a chain are equal, or the last is the other's decimal, rounded or cut.
+
+    Constants with different units, as in `1 m = 100 cm`, are not compared.
+    """
+    assert isinstance(side, nodes.Formula) and isinstance(last, nodes.Formula)
+    if units.unit_key(side.unit) != units.unit_key(last.unit):
+        return True
+    if symbolic.same_value(side.tree, last.tree):
+        return True
+    if not isinstance(last.tree, trees.Number) or "." not in last.tree.shown:
+        return False
+    exact = symbolic.real_value(side.tree)
+    unit = Fraction(1, 10 ** len(last.tree.shown.partition(".")[2]))
+    if exact is None:
+        return False
+    left_out = abs(exact) - abs(last.tree.value)
+    return abs(exact - last.tree.value) <= unit / 2 or 0 <= left_out < unit
 
 
 def name_of(node: Node) -> str:

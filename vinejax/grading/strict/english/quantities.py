@@ -79,6 +79,11 @@ _PERIOD = re.compile(
 )
 _OVER = re.compile("(\\d)[\u0304\u0305\u0307]")
 _DOTS = re.compile(r"(?<=\d)(\.\d*)(\\dot\s*\{?\d\}?(?:\d|\\dot\s*\{?\d\}?)*)(?<=[\d}])")
+# A bar or dot over digits, with braces around it or after a comma: 0.{\overline{6}}, 0,\bar{6}
+_BARRED = re.compile(
+    r"(?<=\d)(?:(?P<point>\.\d*)|\{\.\}|\{,\}|,)\s*(?:\{\s*)?\\(?P<bar>overline|bar|dot)\s*"
+    r"(?:\{\s*){0,2}(?P<digits>\d{1,60})(?:\s*\})*"
+)
 _BASES = "two three four five six seven eight nine ten eleven twelve".split()
 _BASE_OF: dict[str, int] = {word: base for base, word in enumerate(_BASES, 2)}
 _BASE_WORD = re.compile(rf"_\s*\{{?\s*(?:{_TEXT}\{{)?\s*(?P<base>{'|'.join(_BASES)})\b\s*\}}*")
@@ -94,6 +99,7 @@ _IN_BASE = re.compile(
 
 def plain_quantities(s: str) -> str:
     """Rewrite all quantities of a text in the notation that the parsers read."""
+    s = _BARRED.sub(_barred, s) if "\\" in s else s
     s = _OVER.sub(r"\\dot{\1}", s)
     s = _DOTS.sub(lambda m: rf"{m[1]}\overline{{{re.sub(r'[^0-9]', '', m[2])}}}", s)
     s = _PERIOD.sub(lambda m: rf"{m[1]}\overline{{{m[2] or m[3]}}}", s)
@@ -117,6 +123,13 @@ def plain_quantities(s: str) -> str:
     s = _SUBSCRIPT.sub(lambda m: f"_{{{_base(m['base'] or m['said'])}}}", s)
     s = _BASE_WORD.sub(lambda m: f"_{{{_base(m['base'])}}}", s)
     return _IN_BASE.sub(lambda m: f"_{{{_base(m['base'])}}}", s)
+
+
+def _barred(match: re.Match[str]) -> str:
+    """Rewrite 0.{\\overline{6}} as 0.\\overline{6}; closing braces stay if they opened before."""
+    text, bar = match.group(), match["bar"]
+    left = "}" * (text.count("}") - text.count("{"))
+    return rf"{match['point'] or '.'}\{bar}{{{match['digits']}}}{left}"
 
 
 def _part(match: re.Match[str]) -> str:

@@ -12,7 +12,7 @@ _PLAIN_COMMANDS = {
     **{name: name for name in FUNCTIONS | {"sqrt", "pi", "theta", "alpha", "beta", "infty"}},
     **dict.fromkeys(["infinity", "Infinity", "inf", "oo"], "infty"),
 }
-_PERCENT = {"percent", "percentage", "percents"}
+_PERCENT = {"percent", "percentage", "percents", "pct"}
 _JOINERS = {"and": AND, "or": OR}
 # Short words that no one means as a product of variables; all longer runs of letters are words.
 _SHORT = set(
@@ -72,6 +72,10 @@ _UNIT_AFTER = re.compile(
 )
 _JOINED = re.compile(r"((?:^|\s*,\s*|\s+)(?:and|or)(?=\s|$)\s*|\s*,\s*)")
 _SEPARATORS = re.compile(rf"[,;{AND}{OR}]\s*(?:[,;{AND}{OR}]\s*)+")
+# x=1orx=2
+_GLUED = re.compile(
+    r"(?<=[\d)}\]])(or|and)(?=[A-Za-z](?:_\{?\w\}?|\([A-Za-z]\))?\s*(?:[=<>]|\\(?:le|ge|ne|in)\b))"
+)
 _HYPHEN = re.compile(rf"(?<=[A-Za-z]){CLOSE}\s*-\s*{OPEN}(?=[A-Za-z])")
 
 
@@ -93,6 +97,7 @@ def is_word(run: str) -> bool:
 
 def mark_words(s: str) -> str:
     """Mark words, `and` and `or` as `marks.py` describes; drop `\\text` around mathematics."""
+    s = _GLUED.sub(r" \1 ", s)
     s = re.sub(r"\{\s*(and|or)\s*\}", lambda m: f" {_JOINERS[m[1]]} ", s)
     merged = _HYPHEN.sub("-", _RUN.sub(_mark_one, s))
     merged = re.sub(rf"{CLOSE}\s*{OPEN}", " ", merged)

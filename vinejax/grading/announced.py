@@ -1,0 +1,209 @@
+"""Finds the answer that a phrase announces: 'the answer is 5', 'Final answer - B', 'Ответ: 5'.
+
+Texts come with denied answers masked (`mask_denied` in `strict/english/denials.py`).
+"""
+
+import re
+from typing import NamedTuple
+
+from vinejax.grading.clauses import affirmed
+from vinejax.grading.dress import MAX_TAIL, undressed, words_of
+from vinejax.grading.prose import NUMBER, last_number
+from vinejax.grading.strict.english.denials import DENIED
+
+_MAX_PHRASES = 20  # announcements examined, starting with the last
+MAX_WORDS = 3  # words beside a number in an answer: '5 square feet and'
+
+# 'Answer: 5', 'Answer = 5', 'Answer - 5'; but the sign of 'answer -5' is a minus
+_SIGN = r"[\s*_)\]]*(?:[:：=⇒→]|=>|[ \t*_]?[-–—]{1,3}>?(?=[\s*_]))"
+_IS = (
+    r"(?:is|are|(?:must|has to|have to|will|can only) be|equals|turns out to be|comes? (?:out )?to)"
+    r"\b"
+)
+_QUESTION = r"(?:\s+(?:to|for|of)\s+(?:the|this)\s+(?:whole\s+|given\s+)?(?:question|problem))?"
+# 'answer' and 'the answer is' in the languages of MGSM and MATH's translations
+_FOREIGN = "|".join(
+    rf"(?:{noun})[^\S\n]*(?:(?:{verb})(?![^\W\d_])|{_SIGN})"
+    for noun, verb in [
+        (r"\bantwort", "lautet|ist|beträgt"),
+        (r"\b(?:respuesta|respuesta final)", "es|son"),
+        (r"\b(?:réponse|réponse finale)", "est|sont"),
+        (r"\b(?:resposta|resposta final)", "é|são"),
+        (r"\b(?:risposta|risposta finale)", "è"),
+        (r"\b(?:antwoord)", "is"),
+        (r"\bответ", "равен"),
+        (r"\bjibu", "ni"),
+        (r"\bjawaban(?:nya)?", "adalah"),
+        (r"\b(?:đáp án|đáp số|câu trả lời)", "là"),
+        (r"উত্তর(?:টি)?", "হল|হলো|হলঃ"),
+        (r"सही उत्तर|उत्तर", "है"),
+        (r"సమాధానం", "అనేది"),
+        (r"(?:الإجابة|الجواب)(?: النهائي[ةه]?)?", "هي|هو"),
+    ]
+)
+_FOREIGN += (  # in these languages no space follows the verb
+    rf"|答案[^\S\n]*(?:就?是|应?[为為]|應為|等于|{_SIGN})|答え?[^\S\n]*(?:は|{_SIGN})"
+    rf"|(?:정답|답)[^\S\n]*(?:은|는|{_SIGN})|คำตอบ(?:สุดท้าย)?[^\S\n]*(?:คือ|{_SIGN})"
+)
+_PHRASE = re.compile(
+    rf"(?i)(?<![A-Za-z])(?:(?:(?P<final>final)\s+(?:answer|result)|answer)s?{_QUESTION}"
+    rf"(?:\s*{_IS}|{_SIGN}|\*\*(?=\s)|\s*(?={DENIED}))"
+    rf"|(?:option|choice)(?=\s+is\b)\s+is\b|{_FOREIGN})"
+    r"|(?im:^[ \t#*_]*(?:(?:the|my)\s+)?(?:final\s+)?answers?[ \t*_]*$)"
+)
+# The words before a phrase that make it no statement: 'if the', 'the wrong', 'check whether the'.
+_NOT_STATED = re.compile(
+    r"(?i)(?:\b(?:some|someone|many|people|students?|one|you|they|he|she)\s+(?:\w+\s+)?(?:think|thought"
+    r"|believed?|guess(?:ed)?|says?|said|claim\w*|expect(?:ed)?)\b[^.,;:\n]*"
+    r"|\b(?:if|suppose|supposing|assum\w+|whether|unless|when|why|doubt|that case)\b[^.,;:\n]*"
+    r"|\b(?:wrong|incorrect|previous|earlier|initial|tempting|intermediate|naive|partial|student'?s?)"
+    r"\s+(?:final\s+)?)\Z"
+)
+_SUPPOSED = re.compile(r"(?i)\b(?:if|suppose|supposing|assum\w+|had|were)\b[^.;:\n]*\Z")
+# 'The answer is correct' judges an answer and gives none.
+_JUDGED = re.compile(
+    r"(?i)(?:[a-z]+ly |indeed |also )?(?:correct|right|valid|verified|confirmed|consistent"
+    r"|reasonable)(?:,| and\b| with\b| by\b|$)"
+)
+# So does 'the answer is an integer', if another statement gives the answer.
+_DESCRIBED = re.compile(
+    r"(?i)(?:an?|the|less|greater|more|smaller|larger|at|between|in|not|also|always|indeed|very|quite"
+    r"|positive|negative|even|odd|prime|unique|clear|obvious|rounded|given|found|obtained|expressed"
+    r"|written|shown|above|below|boxed|simplified|irrational|rational|real|finite|integer|whole)\b"
+)
+_FIRM = re.compile(
+    r"(?i)[-−+]?\s?\\?[$€£]?\s?[\d.(\[]|\\(?!text|approx|sim|le|ge|ne|in(?![a-z]))"
+    r"|[-−]?[a-zα-ω]\b(?![ ']\w)|(?-i:\(?[A-J]\)?)(?![\w'])|(?:yes|no|true|false)\W*\Z"
+)
+_LOOSE = re.compile(
+    r"(?i)\b(?:times|digits?|if|when|unless|than|less|more|fewer|at (?:least|most)|or so|of the)\b"
+    r"|[<>]"
+)
+_ROUGHLY = re.compile(r"(?i)(?:approximately|about|around|roughly|close|nearly|almost|\\?approx|≈)")
+_CONTENT = re.compile(r"[^\W_]|[∞∅√]")
+_OPENERS = {"$$": "$$", "$": "$", "\\(": "\\)", "\\[": "\\]"}
+# A sign ! before a word in lower case is a factorial: '6! ways'.
+_SENTENCE_END = re.compile(
+    r"\n|[.?](?=\s|$)|!(?=\s*$|\s+[^a-z\s=+*/×·^-])|[。！？]|(?<=\S)(?<!\bor)\s+(?:because|since|as|so)\s"
+)
+_FOREIGN_WORD = re.compile(r"[^\W\d_A-Za-zα-ωΑ-Ωª-º]")
+_JOINT = re.compile(r"\s*(?:[,;]\s*(and|or)\b|[,;&]|(and|or)\b)\s*")
+_SPAN = re.compile(r"\$([^$]+)\$")
+_START = re.compile(
+    r"[\s:：*=_#`⇒→>]+|(?i:(?:just|only|simply|exactly|precisely|clearly|indeed|then|therefore|thus|hence|now|also|finally"
+    r"|obviously)\s)"
+)
+# 'The answer is not 12. It is 15.', 'is not 12 but 15', 'rules out C, leaving D'
+_CORRECTED = re.compile(
+    rf"{DENIED}[{DENIED}\s.,;:*]*(?i:(?:(?:but|rather|instead|so|hence|thus|and)\b[\s,]*)*"
+    r"(?:it(?:['’]s|\s+is|\s+must be)|(?:the\s+)?(?:correct|right|actual)?\s*(?:answer|one)\s+is"
+    r"|which leaves|leaving|this leaves|only)?)\s+"
+)
+
+
+class Announced(NamedTuple):
+    answer: str
+    start: int  # where the phrase starts
+    is_firm: bool  # whether it is a value, a choice, yes or no, and stated without condition
+
+
+def announced(text: str) -> tuple[Announced | None, str | None, int]:
+    """The last answer that a phrase announces, the last judgement, and where to look without one.
+
+    A judgement, such as 'correct', is announced like an answer, and a description, such as 'an
+    integer', counts only if no phrase announces anything else. The last result is the index
+    after the last announcement if that one only denies an answer, else 0.
+    """
+    judged, described, start = None, None, 0
+    phrases = [*_PHRASE.finditer(text)][-_MAX_PHRASES:]
+    for phrase in reversed(phrases):
+        before = text[max(0, phrase.start() - 80) : phrase.start()]
+        if _NOT_STATED.search(before):
+            continue
+        tail = text[phrase.end() : phrase.end() + MAX_TAIL]
+        answer = after_phrase(tail)
+        if not _CONTENT.search(answer):
+            if DENIED in tail[:20] and not start:
+                start = phrase.end()
+            continue
+        is_firm = _is_firm(answer, tail) and not _SUPPOSED.search(before)
+        found = Announced(answer, phrase.start(), is_firm)
+        if _JUDGED.match(answer):
+            judged = judged or answer
+        elif _DESCRIBED.match(answer) and not re.search(r"[\d$\\]", answer):
+            described = described or found
+        else:
+            return found, judged, 0
+    return described, judged, 0 if described else start
+
+
+def _is_firm(answer: str, tail: str) -> bool:
+    """Whether an answer is a value, a choice, yes or no, without words that leave it open."""
+    end = _SENTENCE_END.search(tail)
+    sentence = affirmed(tail[: end.start() if end else None])
+    bare = _START.sub("", sentence, count=1)
+    is_loose = _LOOSE.search(sentence) or _ROUGHLY.match(bare) or _DESCRIBED.match(bare)
+    return bool(_FIRM.match(answer)) and not is_loose and "boxed" not in answer
+
+
+def after_phrase(tail: str) -> str:
+    """The answer in `tail`, the text that follows 'answer is'.
+
+    Formulas at the start of `tail` are the answer. Without them it is in the first sentence, up to
+    a clause that says more about it (`affirmed`).
+    """
+    while start := _START.match(tail) or _CORRECTED.match(tail):
+        tail = tail[start.end() :]
+    if formulas := _formulas_at_start(tail):
+        return formulas
+    end = _SENTENCE_END.search(tail)
+    sentence = affirmed(tail[: end.start() if end else None])
+    # 'The final answer: the largest $n$ is 34.'
+    sentence = sentence.rpartition(" is ")[2]
+    sentence = _last_spans(sentence) or sentence
+    numbers = NUMBER.findall(sentence)
+    says_more = (words_of(sentence) or 0) > MAX_WORDS or _FOREIGN_WORD.search(sentence)
+    if len(numbers) == 1 and says_more:
+        return last_number(sentence) or undressed(sentence)  # 'Jane grew it 3 hours ago.'
+    return undressed(sentence)
+
+
+def _formulas_at_start(tail: str) -> str:
+    """The formulas at the start of a text, separated by commas; '' if it begins with no formula.
+
+    Several formulas are taken only if they form a list.
+    """
+    formulas: list[str] = []
+    joints: list[bool] = []
+    at = end = 0
+    while opener := next((o for o in _OPENERS if tail.startswith(o, at)), None):
+        inside, closed, _ = tail[at + len(opener) :].partition(_OPENERS[opener])
+        if not closed:
+            break
+        formulas.append(inside.strip())
+        end = at + len(opener) + len(inside) + len(closed)
+        joint = _JOINT.match(tail, end)
+        if not joint:
+            break
+        at = joint.end()
+        joints.append(any(joint.groups()))
+    stop = _SENTENCE_END.match(tail, end)
+    is_list = any(joints[: len(formulas) - 1]) or stop or end == len(tail)
+    return ", ".join(formulas if is_list else formulas[:1])
+
+
+def _last_spans(sentence: str) -> str:
+    """The contents of the last `$..$` and of those joined to it, separated by commas.
+
+    'and', 'or' and commas can join them. The result is '' if there is no `$..$`.
+    """
+    spans = list(_SPAN.finditer(sentence))
+    contents, joined = [], False
+    for i, span in enumerate(reversed(spans)):
+        if i:
+            joint = _JOINT.fullmatch(sentence, span.end(), spans[-i].start())
+            joined = joined or bool(joint and any(joint.groups()))
+            if not joint or not joined:
+                break
+        contents.append(span[1])
+    return ", ".join(reversed(contents))

@@ -1,0 +1,33 @@
+"""Counts the plain words of a text, and drops the punctuation around an answer."""
+
+import re
+
+from vinejax.grading.strict.english.denials import DENIED
+
+_COMMAND = re.compile(r"\\[a-zA-Z]+(?:\{[^{}]*\})?")
+_WORD = re.compile(r"(?<!\S)[A-Za-z']{2,}(?![^\s.,;:!?])")
+MAX_TAIL = 1000  # characters of a text that may be an answer as a whole
+
+
+def words_of(text: str, most: int = MAX_TAIL) -> int | None:
+    """The number of plain words; None if it exceeds `most`, or the text is not one short line."""
+    text = text.strip()
+    if "\n" in text or "boxed" in text or len(text) > MAX_TAIL:
+        return None
+    count = len(_WORD.findall(_COMMAND.sub(" \\ ", text)))
+    return count if count <= most else None
+
+
+def undressed(text: str) -> str:
+    """Drop dollar signs and punctuation at both ends of a text.
+
+    The point of `.5` and the dots of `0.33...` stay.
+    """
+    text = re.sub(r"^[\s*$,;:、，]*(?:\.(?!\d)[\s*$,;:]*)?", "", text.replace(DENIED, ""))
+    bare = text.rstrip(" \t\n*$,;:.。、！`").strip(" \t\n`")
+    if len(bare) > 2 and bare[0] + bare[-1] in ('""', "''", "“”", "‘’"):
+        bare = bare[1:-1].rstrip(".,")
+    if bare.endswith(")") and bare.count(")") > bare.count("(") and "[" not in bare:
+        bare = bare[:-1].rstrip(" .")
+    goes_on = text.startswith("..", len(bare)) and re.search(r"\.\d+\Z", bare)
+    return f"{bare}..." if goes_on else bare
