@@ -7,7 +7,7 @@ from helpers import loop_cases as cases
 from vinejax.core.text import (
     cut_at_stop,
     decode,
-    ends_in_thinking,
+    opens_thinking,
     tail,
     without_escapes,
     without_thinking,
@@ -92,9 +92,9 @@ def test_thinking_may_begin_before_a_text(text: str, said: str):
 
 
 def test_a_prompt_may_end_in_thinking():
-    assert ends_in_thinking("a:<think>\n") and ends_in_thinking("<think></think> <Thought>")
+    assert opens_thinking("a:<think>\n") and opens_thinking("<think></think> <Thought>")
     for text in ("", "a:", "<think>\n\n</think>\n\n", "think in <think> and </think>", "<think> a"):
-        assert not ends_in_thinking(text)
+        assert not opens_thinking(text)
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,21 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers import loop_cases as cases
 from helpers.paths import CONFIGS
 from helpers.refusals import refuses
 
-from vinejax.core.settings import DataConfig, GraderConfig
+from vinejax.core.settings import DataConfig, GraderConfig, RewardConfig
 from vinejax.core.types import Problem
+from vinejax.engine.branches import Grown
 from vinejax.grading import Grader, Verdict
 from vinejax.rollout.sampler import Solution, split_solution
+from vinejax.session.evaluation import SolvedProblems, metrics_of
 from vinejax.tasks import graded as module
 from vinejax.tasks.graded import GradedTask, GradingStats
 from vinejax.tasks.gsm8k import GSM8K
@@ -77,6 +81,41 @@ def test_the_grader_has_the_configured_settings_and_the_style_of_the_task(record
             *(3, 2.5),
         )
         assert grader.named["memory_mb"] == 700
+
+
+@pytest.mark.parametrize("task", [MATH("nowhere"), GSM8K("nowhere")])
+def test_thinking_that_the_prompt_opens_and_nothing_closes_has_no_answer(task: Any):
+    said = "6" if task.name == "math" else "#### 6"
+    gold = r"\boxed{6}" if task.name == "math" else said
+    open_problem = Problem("0", "", gold, opening="<think>")
+    plain = Problem("1", "", gold)
+    unfinished, finished = f"It is {said}", f"Maybe 5.</think>\nIt is {said}"
+    items = [(open_problem, unfinished), (open_problem, finished), (plain, unfinished)]
+    with GradedTask(task, GraderConfig(workers=1)) as rewards:
+        assert rewards(items) == [0.0, 1.0, 1.0]
+        assert [answer is None for answer in rewards.answers(items)] == [True, False, False]
+
+
+def read(response: str) -> float:
+    return float(len(response))
+
+
+def test_reward_functions_read_what_was_sampled():
+    problem = Problem("0", "", "6", opening="<think>")
+    reward = RewardConfig(functions=("task", f"{__name__}.read"))
+    with GradedTask(Plain(), GraderConfig(), reward) as rewards:
+        assert rewards([(problem, "abc")]) == [(len("<think>") + 3) / 4 + 3]
+
+
+def test_votes_read_what_the_prompt_opens():
+    problems = [(Problem("0", "", "6", opening="<think>"), [1]), (Problem("1", "", "6"), [1])]
+    grown = Grown([2], [0.0], r"\boxed{6}", "eos")
+    rewards = np.zeros((2, 1), np.float32)
+    with GradedTask(MATH("x"), GraderConfig()) as graded:
+        session: Any = SimpleNamespace(graded=graded, cfg=SimpleNamespace(seed=0), task=graded.task)
+        solved = SolvedProblems(problems, [[grown], [grown]], rewards, [[None], [None]])
+        metrics_of(session, solved)
+        assert graded.answers([(problem, grown.text) for problem, _ in problems]) == [None, "6"]
 
 
 @pytest.mark.parametrize(("cores", "workers"), [(1, 2), (4, 2), (7, 3), (12, 6), (224, 16)])

@@ -246,6 +246,34 @@ def test_variables_reach_the_template(templated: Any):
         load_problems(Words(), tokenizer, "test", wrong)
 
 
+@pytest.mark.parametrize(
+    ("ending", "opening"),
+    [
+        ("<think>", "<think>"),
+        ("<|assistant|>\n<think>\n", "<think>"),
+        ("<think>\n\n</think>\n\n", ""),
+        ("<think>\nOkay,", ""),
+        ("Think between <think> and </think>.", ""),
+        ("", ""),
+    ],
+)
+def test_the_tag_of_a_thinking_block_that_the_prompt_opens(
+    ending: str, opening: str, templated: Any
+):
+    tokenizer = templated(CONTENT + ending.replace("\n", "\\n").join(["{{ '", "' }}"]))
+    problems, _ = load_problems(Words(), tokenizer, "test", DataConfig(chat_template=True))
+    assert problems[0][0].opening == opening
+    assert problems[0][0].opened("so 5") == opening + "so 5"
+
+
+def test_a_hidden_tag_opens_nothing(templated: Any, monkeypatch: pytest.MonkeyPatch):
+    tokenizer, data = templated(CONTENT + "<think>"), DataConfig(chat_template=True)
+    monkeypatch.setattr(prompts, "special_tokens", lambda _: {"<think>": 7, "</think>": 8})
+    for is_hidden, opening in ((False, "<think>"), (True, "")):
+        problems, _ = load_problems(Words(), tokenizer, "test", data, is_hidden)
+        assert problems[0][0].opening == opening
+
+
 FORMS = ("%d %b %Y", "%S", "%X", "%-d/%m, %A", "%Y-%m-%dT%H:%M:%S.%f", "%p", "%a")
 
 

@@ -13,6 +13,7 @@ else:  # transformers takes seconds to import, and most modules only need the na
 
 # A tag at the beginning or the end of thinking; group 1 is '/' for the end.
 THINKING = re.compile(r"(?i)[<◁](/?)(?:think(?:ing)?|thought|reasoning)[>▷]")
+MAX_TAG = 20  # characters of a tag of thinking
 # Escape codes of terminals (ECMA-48): colours and moves of the cursor, titles and links, others.
 _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
@@ -96,10 +97,12 @@ def without_thinking(text: str, is_thinking: bool = False) -> str:
     return (said if thinks else said + text[start:]).lstrip()
 
 
-def ends_in_thinking(text: str) -> bool:
-    """Whether a text ends with `<think>` or the like, so that what follows it is thinking."""
-    text = text.rstrip()
-    return any(tag.end() == len(text) and not tag[1] for tag in THINKING.finditer(text))
+def opens_thinking(prompt: str) -> str:
+    """The tag at the end of a prompt that opens a thinking block, such as `<think>`; else ''."""
+    end = prompt.rstrip()[-MAX_TAG:]
+    tags = [*THINKING.finditer(end)]
+    is_open = tags and tags[-1].end() == len(end) and not tags[-1][1]
+    return tags[-1].group() if is_open else ""
 
 
 def without_escapes(text: str) -> str:

@@ -30,7 +30,8 @@ class Problem:
 
     `columns` has the whole row by the names of its columns, for reward functions, if the task
     provides it. `context` has the messages before the question, (role, text) each, for a chat
-    template.
+    template. `opening` is the tag at the end of the prompt that opens a thinking block, such as
+    `<think>`, or ''.
     """
 
     id: str
@@ -38,6 +39,11 @@ class Problem:
     answer: str
     columns: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     context: tuple[tuple[str, str], ...] = ()
+    opening: str = dataclasses.field(default="", compare=False, repr=False)
+
+    def opened(self, response: str) -> str:
+        """The response as a task reads it: after `opening`."""
+        return f"{self.opening}{response}"
 
 
 PromptedProblem = tuple[Problem, list[int]]  # a problem and the ids of its prompt

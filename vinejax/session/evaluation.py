@@ -44,7 +44,10 @@ def metrics_of(session: Session, solved: SolvedProblems) -> dict[str, float]:
     If the split has several data sets, the result also has the accuracies on each data set.
     """
     solutions = solved.solutions
-    answers = [[session.task.answer(grown.text) for grown in group] for group in solutions]
+    answers = [
+        session.graded.answers([(problem, grown.text) for grown in group])
+        for (problem, _), group in zip(solved.problems, solutions, strict=True)
+    ]
     responses = [grown for group in solutions for grown in group]
     parts = itertools.chain.from_iterable(solved.parts)
     return accuracy_metrics(solved.rewards, answers, session.cfg.seed) | {

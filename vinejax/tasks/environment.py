@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from vinejax.core.errors import UserError
 from vinejax.core.plugins import called_within, failure, finite_number, place_of, source_of
-from vinejax.core.text import ends_in_thinking, without_escapes, without_thinking
+from vinejax.core.text import opens_thinking, without_escapes, without_thinking
 from vinejax.core.types import Problem, Turn
 
 
@@ -134,9 +134,8 @@ class Environment:
         if not isinstance(text, str):
             raise self._wrong("reset", self._env.reset, text, "a text")
         text = without_escapes(text)
-        self._thinks = ends_in_thinking(
-            self._task.prompt(self._start.problem) + text + self._rules.after
-        )
+        prompt = self._task.prompt(self._start.problem)
+        self._thinks = bool(opens_thinking(prompt + text + self._rules.after))
         return text
 
     def step(self, action: str) -> Observation:
@@ -153,7 +152,7 @@ class Environment:
             needed = "an Observation: a text, a finite number and bools"
             raise self._wrong("step", self._env.step, result, needed)
         text = without_escapes(text)
-        self._thinks = ends_in_thinking(text + self._rules.after)
+        self._thinks = bool(opens_thinking(text + self._rules.after))
         return Observation(text, number, bool(done), bool(truncated))
 
     def key(self) -> str | None:
@@ -185,7 +184,7 @@ class Environment:
             if recall is not None:
                 self._turn += 1
                 self._call("recall", recall, turn._replace(action=self._said(turn.action)))
-                self._thinks = ends_in_thinking(turn.observation + self._rules.after)
+                self._thinks = bool(opens_thinking(turn.observation + self._rules.after))
                 continue
             answer = *self.step(turn.action)[:2], self.key()
             recorded = turn.observation, turn.reward, turn.key

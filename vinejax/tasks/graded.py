@@ -173,10 +173,19 @@ class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
                 function.check(problem, self.task.name, self.task.prompt)
 
     def _task_rewards(self, items: Items) -> list[float]:
-        """The task's own rewards."""
+        """The task's own rewards.
+
+        The task reads responses after the tag of a thinking block that the prompt opens; reward
+        functions read them as they were sampled.
+        """
+        opened = [(problem, problem.opened(response)) for problem, response in items]
         if self._grader and isinstance(self.task, BatchGraded):
-            return self._timed(self.task.rewards, items, self._grader)
-        return self._timed(lambda: [self.task.reward(*item) for item in items])
+            return self._timed(self.task.rewards, opened, self._grader)
+        return self._timed(lambda: [self.task.reward(*item) for item in opened])
+
+    def answers(self, items: Items) -> list[str | None]:
+        """The task's answers of (problem, response) pairs, in order."""
+        return [self.task.answer(problem.opened(response)) for problem, response in items]
 
     def step_ends(
         self, tokenizer: Tokenizer, prompt: list[int], response: list[int], text: str
@@ -206,7 +215,7 @@ class GradedTask(contextlib.AbstractContextManager["GradedTask"]):
         """
         if not self._grader or not isinstance(self.task, WithFailures):
             return None
-        return self._timed(self.task.failure, problem, response)
+        return self._timed(self.task.failure, problem, problem.opened(response))
 
     def unreadable(self, problems: Sequence[Problem]) -> dict[str, str | None]:
         """The correct answers, by problem id, that are None or that the grader cannot read.

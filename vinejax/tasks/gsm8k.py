@@ -15,7 +15,7 @@ from typing import Any
 from vinejax import grading
 from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
-from vinejax.grading.extract import MARKER, reference_gsm8k
+from vinejax.grading.extract import MARKER, after_thinking, reference_gsm8k
 from vinejax.tasks.base import ReferenceTask, Split
 from vinejax.tasks.read_rows import check_any_left, hold_out, problems_of, read_split
 
@@ -62,7 +62,7 @@ class GSM8K(ReferenceTask):
         return f"\n{CALCULATOR.sub('', problem.answer)}\n"
 
     def answer(self, text: str) -> str | None:
-        return reference_gsm8k(text)
+        return reference_gsm8k(after_thinking(text))
 
     def gold(self, problem: Problem) -> str | None:
         return self.answer(problem.answer)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from vinejax.core.errors import ConfigError, DataError, ModelError
 from vinejax.core.settings import DataConfig
-from vinejax.core.text import Tokenizer, special_tokens
+from vinejax.core.text import Tokenizer, opens_thinking, special_tokens
 from vinejax.core.types import Problem
 from vinejax.runtime.clock import CLOCK
 from vinejax.tasks.base import Split, Task
@@ -56,14 +56,17 @@ def encode_prompt(
     Raises ConfigError if the tokenizer has no chat template, or if the template fails or leaves out
     a message. Raises ModelError if the prompt has no id and the tokenizer no BOS.
     """
-    bos: Any = tokenizer.bos_token_id
     if chat_template:
-        chat = [*context, ("user", text)]
-        ids = _encode(tokenizer, _render(tokenizer, chat, variables or {}))
-    else:
-        ids = _encode(tokenizer, text)
-        if adds_bos(tokenizer) and ids[:1] != [bos]:
-            ids = [bos, *ids]
+        text = _render(tokenizer, [*context, ("user", text)], variables or {})
+    return _prompt_ids(tokenizer, text, chat_template)
+
+
+def _prompt_ids(tokenizer: Tokenizer, text: str, chat_template: bool) -> list[int]:
+    """The ids of a prompt, whose `text` is as the chat template writes it if there is one."""
+    bos: Any = tokenizer.bos_token_id
+    ids = _encode(tokenizer, text)
+    if not chat_template and adds_bos(tokenizer) and ids[:1] != [bos]:
+        ids = [bos, *ids]
     if ids:
         return ids
     if bos is None:
@@ -221,9 +224,16 @@ def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def load_problems(
-    task: Task, tokenizer: Tokenizer, split: Split, data: DataConfig
+    task: Task,
+    tokenizer: Tokenizer,
+    split: Split,
+    data: DataConfig,
+    skip_special: bool = False,
 ) -> tuple[list[tuple[Problem, list[int]]], list[str]]:
     """(the problems with their prompts' token ids, the ids of problems with too long prompts).
+
+    A problem whose prompt ends in a tag such as `<think>` gets this tag as `opening`, unless the
+    tag is a special token and `skip_special` hides such tokens in the texts of responses.
 
     With a chat template a problem without a system message gets that of `data.system`. A prompt of
     more than `LONGEST_TOKEN` characters per allowed token counts as too long without being encoded:
@@ -255,11 +265,15 @@ def load_problems(
             problem = dataclasses.replace(problem, context=context)
         text = task.prompt(problem)
         length = len(text) + sum(len(content) for _, content in problem.context)
-        is_short = length <= LONGEST_TOKEN * limit
         ids = []
-        if is_short:
-            ids = encode_prompt(tokenizer, text, as_chat, problem.context, variables)
+        if length <= LONGEST_TOKEN * limit:
+            if as_chat:
+                text = _render(tokenizer, [*problem.context, ("user", text)], variables)
+            ids = _prompt_ids(tokenizer, text, as_chat)
         if ids and len(ids) <= limit:
+            opening = opens_thinking(text)
+            is_hidden = skip_special and opening in special_tokens(tokenizer)
+            problem = dataclasses.replace(problem, opening="" if is_hidden else opening)
             prompted.append((problem, ids))
         else:
             dropped.append(problem.id)

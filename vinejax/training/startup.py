@@ -287,7 +287,7 @@ def _short_prompts(
 ) -> tuple[list[PromptedProblem], list[dict[str, Any]]]:
     """The problems whose prompts are not too long, and a record of each problem left out."""
     limit = cfg.data.max_prompt_tokens
-    short, dropped = load_problems(task, tokenizer, split, cfg.data)
+    short, dropped = load_problems(task, tokenizer, split, cfg.data, cfg.sample.skip_special_tokens)
     warn_unspelled(tokenizer, [task.prompt(problem) for problem, _ in short], f"{split} prompts")
     length = f"more than data.max_prompt_tokens = {limit} tokens"
     if dropped and is_writer():

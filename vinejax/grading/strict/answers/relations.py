@@ -38,7 +38,7 @@ def _is_constant(side: Node) -> bool:
 
 
 def _agree(side: Node, last: Node) -> bool:
-    """Whether two constants of a chain are equal, or the last is the other's decimal, rounded or cut.
+    """Whether two constants of a chain are equal, or the last is the other's decimal.
 
     Constants with different units, as in `1 m = 100 cm`, are not compared.
     """
