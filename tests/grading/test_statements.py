@@ -3,11 +3,18 @@
 Every kind has responses whose answer equals the gold, and near ones whose answer does not.
 """
 
+import json
+import re
+
 import pytest
+from helpers import data
 from helpers.bounded import bounded
+from helpers.paths import FIXTURES
 
 from vinejax.grading.extract import extract_answer
 from vinejax.grading.strict.compare import equal_strict
+
+SETS = ("near_miss_negatives", "answer_forms")
 
 RIGHT = {
     "after a box": [
@@ -314,6 +321,14 @@ WRONG = {
 }
 
 
+TAKEN_BACK = [
+    "The answer is 42. Wait, it is 43.",
+    "The answer is $42$. Hold on, I forgot one: 43.",
+    "The answer is 41. The answer is 42... wait, no, 43.",
+    "The answer is 42, no, it is 43.",
+]
+
+
 def verdict(response: str, gold: str) -> bool:
     answer = extract_answer(response)
     return answer is not None and equal_strict(answer, gold)
@@ -327,6 +342,12 @@ def test_the_statement_that_counts(kind: str) -> None:
 @pytest.mark.parametrize("kind", WRONG)
 def test_what_is_no_statement(kind: str) -> None:
     assert [pair for pair in WRONG[kind] if verdict(*pair)] == []
+
+
+@pytest.mark.parametrize("response", TAKEN_BACK)
+def test_an_answer_that_is_taken_back(response: str) -> None:
+    assert not verdict(response, "42") and not verdict(response, "41")
+    assert verdict(f"{response} So the answer is 42.", "42")
 
 
 @pytest.mark.parametrize(
@@ -357,3 +378,63 @@ def test_long_responses_take_no_time(piece: str) -> None:
     with bounded(piece):
         extract_answer(piece * (40_000 // len(piece)))
         extract_answer("5" + piece * (40_000 // len(piece)) + "5")
+
+
+# A response around a prediction P, where the gold is G; a wrong P may never be credited.
+AROUND = [
+    "The answer is P.",
+    "The answer is $P$, as required.",
+    "**Final Answer:** $P$",
+    "Final answer - $P$",
+    "The answer is P, which is the total.",
+    "\\boxed{q}\n\nThe final answer is $P$.",
+    "<answer>P</answer>",
+    "(a) \\boxed{P}",
+]
+CONTRASTED = [
+    "\\boxed{P}, not \\boxed{G}",
+    "The answer is $P$, not $G$.",
+    "The answer is not $G$ but $P$.",
+    "It is not G. The answer is P.",
+    "\\boxed{P}. The answer is not $G$.",
+    "The answer is P instead of G.",
+    "G is wrong. The answer is P.",
+]
+
+
+def around(template: str, prediction: str, gold: str) -> str:
+    return "".join(
+        {"P": prediction, "G": gold}.get(part, part) for part in re.split("([PG])", template)
+    )
+
+
+def pairs_of_the_sets() -> list[tuple[str, str, bool]]:
+    found = [row for name in SETS for row in data.rows(f"grading/{name}")]
+    for name in ("grading_cases", "grading_kinds"):
+        lines = (FIXTURES / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+        found += map(json.loads, lines)
+    # At the end of a sentence 5! is 5, and an empty answer or one with a box has no such frame.
+    rows = [row for row in found if row["expected"] is not None and row["prediction"].strip()]
+    rows = [
+        row for row in rows if row["prediction"][-1] != "!" and "boxed" not in row["prediction"]
+    ]
+    return [(row["prediction"], row["gold"], row["expected"]) for row in rows]
+
+
+def test_no_response_makes_a_near_miss_right() -> None:
+    near = [(p, gold) for p, gold, is_same in pairs_of_the_sets() if not is_same]
+    assert len(near) > 650
+    templates = AROUND + CONTRASTED
+    tried = [
+        (around(templates[(i + k) % len(templates)], *pair), pair[1])
+        for i, pair in enumerate(near)
+        for k in (0, 5, 9)
+    ]
+    assert [pair for pair in tried if verdict(*pair)] == []
+
+
+def test_a_response_around_a_right_answer_is_right() -> None:
+    same = [(p, gold) for p, gold, is_same in pairs_of_the_sets() if is_same]
+    tried = [(around(AROUND[i % len(AROUND)], *pair), pair[1]) for i, pair in enumerate(same)]
+    wrong = [pair for pair in tried if not verdict(*pair)]
+    assert len(wrong) <= 0.01 * len(tried), wrong

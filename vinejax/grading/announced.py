@@ -10,6 +10,7 @@ from vinejax.grading.clauses import affirmed
 from vinejax.grading.dress import MAX_TAIL, undressed, words_of
 from vinejax.grading.prose import NUMBER, last_number
 from vinejax.grading.strict.english.denials import DENIED
+from vinejax.grading.strict.english.quantities import spoken_number
 
 _MAX_PHRASES = 20  # announcements examined, starting with the last
 MAX_WORDS = 3  # words beside a number in an answer: '5 square feet and'
@@ -72,19 +73,26 @@ _DESCRIBED = re.compile(
     r"|written|shown|above|below|boxed|simplified|irrational|rational|real|finite|integer|whole)\b"
 )
 _FIRM = re.compile(
-    r"(?i)[-−+]?\s?\\?[$€£]?\s?[\d.(\[]|\\(?!text|approx|sim|le|ge|ne|in(?![a-z]))"
+    r"(?i)[-−+±]?\s?(?:\\?[$€£]?\s?[\d.(\[{½⅓⅔¼¾√]|\\(?!text|approx|sim|[lg]e|ne|in(?![a-z])))"
     r"|[-−]?[a-zα-ω]\b(?![ ']\w)|(?-i:\(?[A-J]\)?)(?![\w'])|(?:yes|no|true|false)\W*\Z"
 )
+_FORMULA = re.compile(r"\$+(?:\\.|[^$\\])+\$+|\\\(.*?\\\)|\\\[.*?\\\]")
+_BOUND = re.compile(
+    r"[$\\(\[\s]*(?:[<>≤≥≈]|\\(?:approx|sim|[lg]t|[lg]eq?|[lg]eqslant)(?![A-Za-z]))"
+)
 _LOOSE = re.compile(
-    r"(?i)\b(?:times|digits?|if|when|unless|than|less|more|fewer|at (?:least|most)|or so|of the)\b"
-    r"|[<>]"
+    r"(?i)(?<!\\)\b(?:times|digits?|if|when|unless|than|less|more|fewer|at (?:least|most)|or so)\b"
+    r"|\bof the\b|[<>]"
 )
 _ROUGHLY = re.compile(r"(?i)(?:approximately|about|around|roughly|close|nearly|almost|\\?approx|≈)")
 _CONTENT = re.compile(r"[^\W_]|[∞∅√]")
-_OPENERS = {"$$": "$$", "$": "$", "\\(": "\\)", "\\[": "\\]"}
+_CLOSERS = {
+    opener: re.compile(rf"(?<!\\){re.escape(closer)}")
+    for opener, closer in (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
+}
 # A sign ! before a word in lower case is a factorial: '6! ways'.
 _SENTENCE_END = re.compile(
-    r"\n|[.?](?=\s|$)|!(?=\s*$|\s+[^a-z\s=+*/×·^-])|[。！？]|(?<=\S)(?<!\bor)\s+(?:because|since|as|so)\s"
+    r"\n|[.?](?=\s|$)|!(?=\s*$|\s+[^a-z\s=+*/×·^\ue00f-])|[。！？]|(?<=\S)(?<!\bor)\s+(?:because|since|as|so)\s"
 )
 _FOREIGN_WORD = re.compile(r"[^\W\d_A-Za-zα-ωΑ-Ωª-º]")
 _JOINT = re.compile(r"\s*(?:[,;]\s*(and|or)\b|[,;&]|(and|or)\b)\s*")
@@ -98,6 +106,13 @@ _CORRECTED = re.compile(
     rf"{DENIED}[{DENIED}\s.,;:*]*(?i:(?:(?:but|rather|instead|so|hence|thus|and)\b[\s,]*)*"
     r"(?:it(?:['’]s|\s+is|\s+must be)|(?:the\s+)?(?:correct|right|actual)?\s*(?:answer|one)\s+is"
     r"|which leaves|leaving|this leaves|only)?)\s+"
+)
+
+
+# 'The answer is 42. Wait, it is 43.'
+_TAKEN_BACK = re.compile(
+    r"(?i)[^\n]{0,200}?(?:[.!?…]+|[,;–—-])\s*(?:wait|hold on|oops|correction|hmm+"
+    r"|scratch that|no, (?:it|that))\b"
 )
 
 
@@ -121,6 +136,8 @@ def announced(text: str) -> tuple[Announced | None, str | None, int]:
         if _NOT_STATED.search(before):
             continue
         tail = text[phrase.end() : phrase.end() + MAX_TAIL]
+        if _TAKEN_BACK.match(tail):
+            return described, judged, phrase.end()
         answer = after_phrase(tail)
         if not _CONTENT.search(answer):
             if DENIED in tail[:20] and not start:
@@ -142,8 +159,11 @@ def _is_firm(answer: str, tail: str) -> bool:
     end = _SENTENCE_END.search(tail)
     sentence = affirmed(tail[: end.start() if end else None])
     bare = _START.sub("", sentence, count=1)
-    is_loose = _LOOSE.search(sentence) or _ROUGHLY.match(bare) or _DESCRIBED.match(bare)
-    return bool(_FIRM.match(answer)) and not is_loose and "boxed" not in answer
+    formula = _FORMULA.match(bare)
+    is_loose = _LOOSE.search(_FORMULA.sub("", sentence)) or _ROUGHLY.match(bare)
+    if is_loose or _DESCRIBED.match(bare) or _BOUND.match(bare) or "boxed" in answer:
+        return False
+    return bool(formula or _FIRM.match(answer)) or spoken_number(answer) is not None
 
 
 def after_phrase(tail: str) -> str:
@@ -176,12 +196,12 @@ def _formulas_at_start(tail: str) -> str:
     formulas: list[str] = []
     joints: list[bool] = []
     at = end = 0
-    while opener := next((o for o in _OPENERS if tail.startswith(o, at)), None):
-        inside, closed, _ = tail[at + len(opener) :].partition(_OPENERS[opener])
+    while opener := next((o for o in _CLOSERS if tail.startswith(o, at)), None):
+        closed = _CLOSERS[opener].search(tail, at + len(opener))
         if not closed:
             break
-        formulas.append(inside.strip())
-        end = at + len(opener) + len(inside) + len(closed)
+        formulas.append(tail[at + len(opener) : closed.start()].strip())
+        end = closed.end()
         joint = _JOINT.match(tail, end)
         if not joint:
             break

@@ -30,7 +30,7 @@ _DETAIL = re.compile(
 _CONDITION = re.compile(r"(?i)(?:for|with|where|given)\b")
 _MATHEMATICS = re.compile(r"[\d$\\<>=^]|(?<![\w'])(?![aI]\b)[A-Za-z](?![\w'])")
 _SAID_OF_IT = re.compile(  # 'and this is the maximum'
-    r"(?i)and\s+(?:\S+\s+){1,3}?(?:is|are|was|has|have|must|can|fits|works|satisf\w+)\b"
+    r"(?i)and\s+(?P<subject>[^\s,;]+)\s+(?:[^\s,;]+\s+){0,2}?(?:is|are|was|has|have|must|can|fits|works|satisf\w+)\b"
 )
 # Clauses that take the answer back, or leave it open.
 _REJECTS = re.compile(
@@ -45,9 +45,10 @@ _QUALIFIES = re.compile(
     r"|hal(?:f|ves)|thirds?|quarters?|squared|cubed|factorial|or|if|when|whenever|provided|depending"
     r"|give or take|up to|over|under|above|below)\b|%"
 )
-_NUMERIC = re.compile(
-    r"(?i)(?=.*[\d$\\])(?:[^,;]|[,;]\s?(?=[-−\d$\\(]|[A-Za-z]\w?\s*=)){1,120}\Z|\W*[A-Ja-j]\W*\Z|[(\[][^()\[\]]{1,120}[)\]]\W*\Z"
-)
+_MATHEMATICAL = re.compile(r"[\d$\\=<>]|\A\W*[A-Ja-j]\W*\Z|\A\s*[(\[].*[)\]]\W*\Z")
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+_LONG_WORD = re.compile(r"[A-Za-z]{2,}")
+MAX_WORDS = 4  # words of an answer with numbers: '5 apples and 3 pears'
 _FEW_WORDS = re.compile(r"\s*(?:[^\s\d$\\]+\s*){1,3}\Z")
 _LETTER = re.compile(r"\W*\(?[A-J]\)?\W*\Z")
 _WORDS = re.compile(r"[a-z][a-z'’-]+(?:\s+[\w'’-]+)+", re.IGNORECASE)
@@ -72,7 +73,8 @@ def affirmed(sentence: str) -> str:
 
 def _says_more(head: str, rest: str) -> bool:
     """Whether `rest` only says more about the answer `head`."""
-    is_value = bool(_NUMERIC.match(head))
+    words = len(_LONG_WORD.findall(_COMMAND.sub("", head)))
+    is_value = bool(_MATHEMATICAL.search(head)) and words <= MAX_WORDS
     if not is_value and not _FEW_WORDS.match(head):
         return False
     if rest.startswith(DENIED):
@@ -81,8 +83,8 @@ def _says_more(head: str, rest: str) -> bool:
         return False
     if _REASON.match(rest) or not is_value and _DENIED_WORDS.match(rest):
         return True
-    if _SAID_OF_IT.match(rest):
-        return is_value
+    if said := _SAID_OF_IT.match(rest):  # but not 'and 5 are prime' after '2, 3'
+        return is_value and (not _MATHEMATICAL.search(said["subject"]) or said["subject"] in head)
     clause = re.split(r"[,;]", rest, maxsplit=1)[0]
     if not is_value or _QUALIFIES.search(clause):
         return False
@@ -90,7 +92,6 @@ def _says_more(head: str, rest: str) -> bool:
         return not _MATHEMATICS.search(clause)
     if _DETAIL.match(clause):
         return True
-    words = _WORDS.match(clause)
-    if not words or spoken_number(clause.split()[0]) is not None:
+    if not _WORDS.match(clause) or spoken_number(clause.split()[0]) is not None:
         return False
     return bool(_LETTER.match(head)) or not re.search(r"[\d$\\]", clause)

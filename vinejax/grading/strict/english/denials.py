@@ -8,16 +8,17 @@ import re
 DENIED = "\ue00f"  # stands for each character of a denied answer; no cleaned text has it
 
 _NUMBER = r"(?<![\w.,/])[-−+]?[$€£]?\d{1,30}(?:[.,/:]\d{1,30}){0,9}%?(?![\w^*\\{(-])"
-_FORMULA = r"(?<!\\)\$[^$\n]{1,120}\$|\\\([^\n]{1,120}?\\\)"
+_FORMULA = r"(?<!\\)\$(?:[^$\n\\]|\\.){1,120}\$|\\\([^\n]{1,120}?\\\)"
 _LETTER = r"\([A-Ja-j]\)|(?<![\w'])[A-J](?![\w'])"
 _VALUE = rf"(?:\*\*)?(?:{_FORMULA}|{_NUMBER}|{_LETTER}|\b(?:yes|no|true|false)\b)(?:\*\*)?"
 _NEGATED = (
     r"(?:\b(?:is|was|are|were|do|does|did|ca|could|wo|would|should)n['’]t|(?<!\\)\bnot|\bcannot"
     r"|\bnever)"
 )
+_CONTRAST = r"\b(?:rather than|instead of|as opposed to)"
 _EXCLUDES = r"(?:rul(?:es?|ed|ing) out|eliminat|exclud|reject|discard|dismiss)(?:[a-z]{0,3})"
 _BEFORE = (
-    rf"(?i:{_NEGATED}|\brather than|\binstead of|\bas opposed to|\bunlike"
+    rf"(?i:{_NEGATED}|{_CONTRAST}|\bunlike"
     rf"|\bneither|\bnor|\b{_EXCLUDES})"
     r"\s+(?i:(?:be|equal(?: to)?|just|option|choice|answer|the answer|the value)\s+){0,2}"
     r"(?:[A-Za-z]\s*=\s*)?"
@@ -39,9 +40,17 @@ _DENIED_LIST = re.compile(
     rf"(?i:\b{_EXCLUDES})\s+(?i:(?:options?|choices?|answers?)\s+)?{_VALUE}"
     rf"(?:\s*(?:,\s*(?:and|or)?|and\b|or\b)\s*{_VALUE}){{0,9}}"
 )
+# Everything behind 'rather than' up to the end of the clause; in 'Rather than 6,' up to the comma
+_CONTRASTED = re.compile(
+    rf"(?i)(?:[,(]\s*)?{_CONTRAST}\s+(?:(?![.!?;](?:\s|\Z)|,\s+[a-z]|\s(?:to|we|which|that|would"
+    r"|so|because|since|as|when|gives?|gets?|makes?|yields?|is|are|was|has)\s).){1,200}"
+)
+_CONTRASTED_FIRST = re.compile(
+    rf"(?im)(?:^|(?<=[.!?]\s)){_CONTRAST}\s+(?:\([^()\n]{{0,60}}\)|[^,(\n]){{1,100}},"
+)
 _DENIED_LAST = re.compile(rf"(?i:\b(?:option|choice|answer)\s+)?{_VALUE}\s+(?:{_AFTER})")
 _HINT = re.compile(
-    rf"(?i){_NEGATED}|rather than|instead of|opposed to|unlike|neither|{_EXCLUDES}|{_WRONG}|fail"
+    rf"(?i){_NEGATED}|{_CONTRAST}|unlike|neither|{_EXCLUDES}|{_WRONG}|fail"
     r"|n[o'’]t work"
 )
 _BOX_DENIED_BEFORE = re.compile(rf"{_BEFORE}(?:\\[(\[]|[\s$*])*\Z")
@@ -56,7 +65,7 @@ def mask_denied(text: str) -> str:
     """
     if not _HINT.search(text):
         return text
-    for pattern in (_DENIED_LIST, _DENIED_NEXT, _DENIED_LAST):
+    for pattern in (_CONTRASTED_FIRST, _CONTRASTED, _DENIED_LIST, _DENIED_NEXT, _DENIED_LAST):
         text = pattern.sub(lambda match: DENIED * len(match.group()), text)
     return text
 
