@@ -48,7 +48,7 @@ EXTRACTED: dict[str, list[tuple[str, str | None]]] = {
         (r"$f(1) = \boxed{3}$; $f(2) = \boxed{5}$", "f(1) = 3, f(2) = 5"),
         ("- \\boxed{3}\n- \\boxed{5}\n- \\boxed{7}", "3, 5, 7"),
         ("1) $\\boxed{3}$.\n2) $\\boxed{5}$.", "3, 5"),
-        ("(a) \\boxed{3}\n\n(b) \\boxed{5}", "3, 5"),
+        ("(a) \\boxed{3}\n\n(b) \\boxed{5}", "(a) 3, (b) 5"),
         ("\\boxed{3}\n\n\\boxed{5}", "3, 5"),
         ("The width is \\boxed{3}, and the height is \\boxed{5}.", "3, 5"),
         ("Case 1: \\boxed{3}\nCase 2: \\boxed{5}", "3, 5"),

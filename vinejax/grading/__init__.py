@@ -1,6 +1,7 @@
 """Grading: whether an answer is correct. No text of a model is run, and every call ends.
 
 - `extract.py`: finds the answer in a response, by VineJAX's rule or by that of VinePPO's code.
+  `announced.py`, `chosen.py`, `clauses.py` and `prose.py` are parts of VineJAX's rule.
 - `strict/`: mode 'strict', the verdict of a mathematician.
 - `reference/`: mode 'reference', the verdict of VinePPO's code, mistakes included.
 - `pool/`: worker processes with limits of time and memory; `Grader` is the pool.

@@ -48,9 +48,9 @@ def last_boxes(text: str) -> str | None:
 
     Boxes are joined if only `and`, `or`, punctuation within a sentence, a list's marker or a name
     (`y =`, which is kept) stand between them, if both have labels such as 'the larger is', or if
-    they are consecutive parts such as (a) and (b). Equal contents appear once, unless they are
-    such parts. Placeholders such as `\\boxed{}`, and boxes that the text denies ('not
-    `\\boxed{12}`'), never appear. None if no box is left or the last box is unclosed.
+    they are consecutive parts such as (a) and (b), whose labels are kept. Equal contents appear
+    once, unless they are such parts. Placeholders such as `\\boxed{}`, and boxes that the text
+    denies, never appear. None if no box is left or the last box is unclosed.
     """
     found = last_boxes_to(text)
     return found and found[0]
@@ -68,7 +68,7 @@ def last_boxes_to(text: str) -> tuple[str, int] | None:
     else:
         return None
     contents, names, start = [last], [], boxes[-1].start()
-    with_parts = False
+    part_labels: list[parts.Label] = []
     for match in reversed(boxes[:-1]):
         box = _box(text, match.end()) if text.startswith("{", match.end()) else None
         between = text[match.end() + len(box or "") + 2 : start]
@@ -76,16 +76,18 @@ def last_boxes_to(text: str) -> tuple[str, int] | None:
             break
         before = text[max(0, match.start() - MAX_JOINT) : match.start()]
         first, second = _LABEL.search(before), _LABEL.search(between)
-        are_parts = parts.are_parts(before, between)
-        if not are_parts and not _are_joined(between, first, second):
+        part = parts.joined_parts(before, between)
+        if not part and not _are_joined(between, first, second):
             break
-        with_parts = with_parts or are_parts
+        part_labels += [part] if part else []
         names[-1:] = [label["name"] if label else None for label in (second, first)]
         contents.append(box)
         start = match.start()
     named = zip(contents, names or [None], strict=True)
     answers = [f"{name or ''}{content.strip()}".strip() for content, name in named][::-1]
-    return ", ".join(answers if with_parts else dict.fromkeys(answers)), end
+    if part_labels:
+        return parts.labelled(answers, part_labels[::-1]), end
+    return ", ".join(dict.fromkeys(answers)), end
 
 
 def _end(text: str, at: int, contents: str) -> int:

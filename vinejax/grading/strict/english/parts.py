@@ -33,6 +33,7 @@ _IN_ANSWER = re.compile(
     rf"(?:\A|(?<=[\s,;{AND}{OPEN}])){OPEN}?\s*(?:(?:[Pp]art\s*)?\(?(?P<mark>{_MARK})\))[:.]?\s*{CLOSE}?"
     rf"[:.]?(?=[\s{OPEN}])"
 )
+_IN_BRACKETS = re.compile(r"\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}")
 MAX_LABELLED = 120  # characters between a label and its box
 MAX_PARTS = 20
 
@@ -58,24 +59,45 @@ def _label(match: re.Match[str]) -> Label:
     return Label("a", ord(mark[0]) - ord("a"), *at, bool(found.get("word")))
 
 
-def are_parts(before: str, between: str) -> bool:
-    """Whether two boxes are consecutive parts of one answer.
+def joined_parts(before: str, between: str) -> Label | None:
+    """The label of the first of two boxes if they are consecutive parts of one answer; else None.
 
-    `before` is the text before the first box, and `between` the text between the two.
+    `before` is the text before the first box, and `between` the text between the two. Boxes with
+    words behind them, as in '3 for part (a) and 5', get a label of kind '1'.
     """
     if _NOTED.fullmatch(between):
-        return True
+        return Label("1", 0, 0, 0, False)
     first = next(reversed([*_BEFORE_BOX.finditer(before)]), None)
     second = _BEFORE_BOX.search(between)
     if not first or not second:
-        return False
+        return None
     a, b = _label(first), _label(second)
     if a.kind != b.kind or a.number + 1 != b.number or not _BETWEEN.fullmatch(between[: b.start]):
-        return False
+        return None
     gaps = before[a.end :], between[b.end :]
     if a.kind == "1" and not a.is_named:  # 1. and 2. may be the steps of a solution
-        return all(map(_BARE.fullmatch, gaps))
-    return not any(len(gap) > MAX_LABELLED or _CONCLUDES.search(gap) for gap in gaps)
+        return a if all(map(_BARE.fullmatch, gaps)) else None
+    is_apart = any(len(gap) > MAX_LABELLED or _CONCLUDES.search(gap) for gap in gaps)
+    return None if is_apart else a
+
+
+def labelled(contents: list[str], first: list[Label]) -> str:
+    """The contents of boxes that are parts, with the labels (a), (b) or (i), (ii) if they had such.
+
+    With labels the order of the parts counts. Numbered parts get none, because a list of solutions
+    is numbered, too, and neither do parts that are lists themselves. `first` has the label of each
+    box but the last.
+    """
+    kind = first[0].kind
+    has_lists = any("," in _IN_BRACKETS.sub("", content) for content in contents)
+    if (
+        kind == "1"
+        or has_lists
+        or [(x.kind, x.number) for x in first] != [(kind, i) for i in range(len(contents) - 1)]
+    ):
+        return ", ".join(contents)
+    marks = _ROMAN if kind == "i" else "abcdefgh"
+    return ", ".join(f"({mark}) {content}" for mark, content in zip(marks, contents, strict=False))
 
 
 def split_parts(s: str) -> list[tuple[str, str]] | None:
