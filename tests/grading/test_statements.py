@@ -11,7 +11,7 @@ from helpers import data
 from helpers.bounded import bounded
 from helpers.paths import FIXTURES
 
-from vinejax.grading.extract import extract_answer
+from vinejax.grading.extract import extract_answer, marked_answer
 from vinejax.grading.strict.compare import equal_strict
 
 SETS = ("near_miss_negatives", "answer_forms")
@@ -442,3 +442,9 @@ def test_a_response_around_a_right_answer_is_right() -> None:
     tried = [(around(AROUND[i % len(AROUND)], *pair), pair[1]) for i, pair in enumerate(same)]
     wrong = [pair for pair in tried if not verdict(*pair)]
     assert len(wrong) <= 0.01 * len(tried), wrong
+
+
+def test_what_follows_a_tag_decides_between_the_tag_and_a_later_statement() -> None:
+    text = "<answer>4\n5</answer> The answer is 4."
+    assert marked_answer(text) == "4\n5" and extract_answer(text) == "4"
+    assert marked_answer(text + r" \boxed{6}") == extract_answer(text + r" \boxed{6}") == "6"

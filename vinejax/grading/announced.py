@@ -47,15 +47,15 @@ _FOREIGN += (  # in these languages no space follows the verb
     rf"|(?:정답|답)[^\S\n]*(?:은|는|{_SIGN})|คำตอบ(?:สุดท้าย)?[^\S\n]*(?:คือ|{_SIGN})"
 )
 _PHRASE = re.compile(
-    rf"(?i)(?<![A-Za-z])(?:(?:(?P<final>final)\s+(?:answer|result)|answer)s?{_QUESTION}"
+    rf"(?i)(?<![A-Za-z])(?:(?:final\s+(?:answer|result)|answer)s?{_QUESTION}"
     rf"(?:\s*{_IS}|{_SIGN}|\*\*(?=\s)|\s*(?={DENIED}))"
     rf"|(?:option|choice)(?=\s+is\b)\s+is\b|{_FOREIGN})"
     r"|(?im:^[ \t#*_]*(?:(?:the|my)\s+)?(?:final\s+)?answers?[ \t*_]*$)"
 )
 # The words before a phrase that make it no statement: 'if the', 'the wrong', 'check whether the'.
 _NOT_STATED = re.compile(
-    r"(?i)(?:\b(?:some|someone|many|people|students?|one|you|they|he|she)\s+(?:\w+\s+)?(?:think|thought"
-    r"|believed?|guess(?:ed)?|says?|said|claim\w*|expect(?:ed)?)\b[^.,;:\n]*"
+    r"(?i)(?:\b(?:some|someone|many|people|students?|one|you|they|he|she)\s+(?:\w+\s+)?(?:think"
+    r"|thought|believed?|guess(?:ed)?|says?|said|claim\w*|expect(?:ed)?)\b[^.,;:\n]*"
     r"|\b(?:if|suppose|supposing|assum\w+|whether|unless|when|why|doubt|that case)\b[^.,;:\n]*"
     r"|\b(?:wrong|incorrect|previous|earlier|initial|tempting|intermediate|naive|partial|student'?s?)"
     r"\s+(?:final\s+)?)\Z"
@@ -92,14 +92,15 @@ _CLOSERS = {
 }
 # A sign ! before a word in lower case is a factorial: '6! ways'.
 _SENTENCE_END = re.compile(
-    r"\n|[.?](?=\s|$)|!(?=\s*$|\s+[^a-z\s=+*/×·^\ue00f-])|[。！？]|(?<=\S)(?<!\bor)\s+(?:because|since|as|so)\s"
+    rf"\n|[.?](?=\s|$)|!(?=\s*$|\s+[^a-z\s=+*/×·^{DENIED}-])|[。！？]"
+    r"|(?<=\S)(?<!\bor)\s+(?:because|since|as|so)\s"
 )
 _FOREIGN_WORD = re.compile(r"[^\W\d_A-Za-zα-ωΑ-Ωª-º]")
 _JOINT = re.compile(r"\s*(?:[,;]\s*(and|or)\b|[,;&]|(and|or)\b)\s*")
 _SPAN = re.compile(r"\$([^$]+)\$")
 _START = re.compile(
-    r"[\s:：*=_#`⇒→>]+|(?i:(?:just|only|simply|exactly|precisely|clearly|indeed|then|therefore|thus|hence|now|also|finally"
-    r"|obviously)\s)"
+    r"[\s:：*=_#`⇒→>]+|(?i:(?:just|only|simply|exactly|precisely|clearly|indeed|then|therefore"
+    r"|thus|hence|now|also|finally|obviously)\s)"
 )
 # 'The answer is not 12. It is 15.', 'is not 12 but 15', 'rules out C, leaving D'
 _CORRECTED = re.compile(
@@ -107,8 +108,6 @@ _CORRECTED = re.compile(
     r"(?:it(?:['’]s|\s+is|\s+must be)|(?:the\s+)?(?:correct|right|actual)?\s*(?:answer|one)\s+is"
     r"|which leaves|leaving|this leaves|only)?)\s+"
 )
-
-
 # 'The answer is 42. Wait, it is 43.'
 _TAKEN_BACK = re.compile(
     r"(?i)[^\n]{0,200}?(?:[.!?…]+|[,;–—-])\s*(?:wait|hold on|oops|correction|hmm+"
@@ -127,7 +126,7 @@ def announced(text: str) -> tuple[Announced | None, str | None, int]:
 
     A judgement, such as 'correct', is announced like an answer, and a description, such as 'an
     integer', counts only if no phrase announces anything else. The last result is the index
-    after the last announcement if that one only denies an answer, else 0.
+    after the last announcement if that one only denies an answer or is taken back, else 0.
     """
     judged, described, start = None, None, 0
     phrases = [*_PHRASE.finditer(text)][-_MAX_PHRASES:]

@@ -9,13 +9,12 @@ _WORD = re.compile(r"(?<!\S)[A-Za-z']{2,}(?![^\s.,;:!?])")
 MAX_TAIL = 1000  # characters of a text that may be an answer as a whole
 
 
-def words_of(text: str, most: int = MAX_TAIL) -> int | None:
-    """The number of plain words; None if it exceeds `most`, or the text is not one short line."""
+def words_of(text: str) -> int | None:
+    """The number of plain words; None if the text is long or has a box or more than one line."""
     text = text.strip()
     if "\n" in text or "boxed" in text or len(text) > MAX_TAIL:
         return None
-    count = len(_WORD.findall(_COMMAND.sub(" \\ ", text)))
-    return count if count <= most else None
+    return len(_WORD.findall(_COMMAND.sub(" \\ ", text)))
 
 
 def undressed(text: str) -> str:

@@ -62,7 +62,9 @@ def extract_answer(text: str, style: Style = "math") -> str | None:
     """
     text = after_thinking(text)
     text = _BACKSLASHES.sub("", text) if "\\" * 9 in text else text
-    tagged = _tagged(text)
+    tagged, rest = _last_tag(text)
+    if tagged and (last_boxes(rest) or _stated_after(rest)):
+        tagged = ""
     text = tagged or text
     if style == "gsm8k" and MARKER in text:
         lines = map(str.strip, text.rpartition(MARKER)[2].split("\n"))
@@ -124,7 +126,8 @@ def marked_answer(text: str) -> str | None:
     box and the boxes joined to it; else the text after the last `####`. Never raises.
     """
     text = after_thinking(text)
-    tagged = _tagged(text)
+    tagged, rest = _last_tag(text)
+    tagged = "" if tagged and last_boxes(rest) else tagged
     boxed = last_boxes(_BACKSLASHES.sub("", tagged or text))
     if boxed is None and not tagged:
         _, marker, rest = text.rpartition(MARKER)
@@ -140,16 +143,12 @@ def after_thinking(text: str) -> str:
     return text[tags[-1].end() :] if tags[-1][1] else ""
 
 
-def _tagged(text: str) -> str:
-    """The contents of the last non-empty `<answer>`.
-
-    The result is '' if there is none, or if a box or another explicit statement follows it.
-    """
+def _last_tag(text: str) -> tuple[str, str]:
+    """The contents of the last non-empty `<answer>`, and the text after it; both '' without one."""
     for tag in reversed([*_TAG.finditer(text)] if "<" in text else []):
         if not PLACEHOLDER.fullmatch(tag[1]):
-            rest = text[tag.end() :]
-            return "" if last_boxes(rest) or _stated_after(rest) else tag[1]
-    return ""
+            return tag[1], text[tag.end() :]
+    return "", ""
 
 
 def _broken_box(text: str) -> str | None:
