@@ -1,5 +1,6 @@
 """Labels: their coefficients by hand, which samples count where, their scale, and no bias."""
 
+import dataclasses
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -8,11 +9,11 @@ import pytest
 from helpers import loop_cases as cases
 from helpers import vine_cases
 from helpers.applied import applied
-from helpers.chain_cases import CHAIN, START, Term, simulation, term
-from helpers.refusals import refuses
+from helpers.chain_cases import CHAIN, START, Chain, Term, simulation, term
 
 from vinejax.config.checks import check_config
-from vinejax.core.types import Episode, Labels, PassingTokens, Problem, Rollout
+from vinejax.core.errors import ConfigError
+from vinejax.core.types import Episode, Labels, PassingTokens, Problem, Rollout, Turn
 from vinejax.credit.assign import Credit, assigned
 from vinejax.credit.labels import (
     batch_labels,
@@ -208,6 +209,41 @@ def test_only_trained_positions_have_labels():
     assert not nothing.position.any() and nothing.position.shape[1] <= mask.shape[1] // 4
 
 
+def test_given_and_observed_tokens_have_no_labels():
+    """A sample that differs there has passed other states, or none of the policy's."""
+    turn = Turn(drawn=2, end=3, action="", observation="", reward=0.0, key=None)
+    passing = PassingTokens(
+        position=np.arange(4),
+        token=np.full(4, C),
+        returns=np.ones(4),
+        logprobs=np.zeros(4, np.float32),
+        is_solution=np.zeros(4, bool),
+    )
+    one = cases.episode(PROMPT, [A, B, A, B], given=1, turns=(turn,), passing=passing)
+    labels = rollout_of([one]).batch.labels
+    assert list(labels_by_place(labels)) == [(0, 3, C), (0, 5, C)]
+
+
+def test_no_sample_passes():
+    rollout = rollout_of([cases.episode(PROMPT, [A, B]), cases.episode(PROMPT, [])])
+    advantages = np.where(rollout.batch.mask, np.float32(0.5), np.float32(0))
+    cfg = config("group", ppo={"whiten": "none", "minibatch": 2})
+    credit = assigned(with_labels(Credit(advantages), rollout, cfg), rollout, cfg)
+    np.testing.assert_array_equal(credit.advantages, advantages)
+    assert label_metrics(credit, rollout) == {"credit/labels": 0, "credit/coverage": 0}
+
+
+def test_terms_that_cancel_leave_no_label():
+    """Thirds do not cancel to the last bit: b is drawn twice, with 1 and 0."""
+    samples = [sample(0, B, outcome=x) for x in (1.0, 0.0)] + [sample(0, C, outcome=1.0)]
+    passing = passing_tokens(cases.episode(PROMPT, [A]), samples, [], 1.0)
+    rollout = rollout_of([cases.episode(PROMPT, [A], reward=0.0, passing=passing)])
+    cfg = config("group", ppo={"whiten": "none", "minibatch": 2})
+    plain = Credit(np.zeros(rollout.batch.mask.shape, np.float32))
+    credit = assigned(with_labels(plain, rollout, cfg), rollout, cfg)
+    assert labels_by_place(credit.labels) == pytest.approx({(0, 2, C): 1 / 6})
+
+
 def test_the_scale_is_one_number_without_a_shift():
     rollout = two_solutions()
     cfg = config("group", ppo={"whiten": "iteration", "minibatch": 2})
@@ -237,21 +273,49 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda x: "-".join(map(str, x.values())))
-def test_the_gradient_has_no_bias(setting: dict[str, Any]):
-    """20,000 solutions, in groups of four: no entry is more than 4 standard errors off."""
+# Letters that earn a reward at their step; the outcome is less, so that returns stay as they are.
+WITH_STEPS = dataclasses.replace(CHAIN, step_rewards=np.array([0.25, -0.5, 0.5, 0.125]))
+
+
+def standard_errors_off(setting: dict[str, Any], chain: Chain, problems: int) -> float:
     of_credit = ("labels", "label_weight")
     credit = {"lambda_": 0.5, "baseline_lambda": 0.5}
     credit |= {name: x for name, x in setting.items() if name in of_credit}
     values = {name: x for name, x in setting.items() if name not in of_credit}
     values |= {"positions": "tokens", "every": 2, "max_states": None}
     cfg, rng = applied(cases.config(values=values, credit=credit)), np.random.default_rng(3)
-    terms = (logit_gradients(CHAIN.episodes(rng, 1250, 4), cfg, rng) for _ in range(4))
-    assert CHAIN.standard_errors_off(terms, group=4) < 4
+    parts = problems // 1250
+    terms = (logit_gradients(chain, chain.episodes(rng, 1250, 4), cfg, rng) for _ in range(parts))
+    return chain.standard_errors_off(terms, group=4)
 
 
-def logit_gradients(episodes: list[Episode], cfg: Any, rng: np.random.Generator) -> np.ndarray:
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda x: "-".join(map(str, x.values())))
+def test_the_gradient_has_no_bias(setting: dict[str, Any]):
+    """20,000 solutions, in groups of four: no entry is more than 4 standard errors off."""
+    assert standard_errors_off(setting, CHAIN, 5000) < 4
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("chain", [CHAIN, WITH_STEPS], ids=["outcome", "steps"])
+@pytest.mark.parametrize(
+    "setting",
+    [*SETTINGS, SETTINGS[1] | {"backup": True}, SETTINGS[1] | {"dedup": False}],
+    ids=lambda x: "-".join(map(str, x.values())),
+)
+def test_the_gradient_has_no_bias_with_many_solutions(setting: dict[str, Any], chain: Chain):
+    """100,000 solutions, also with rewards of steps."""
+    assert standard_errors_off(setting, chain, 25_000) < 4
+
+
+@pytest.mark.slow
+def test_rewards_of_steps_leave_no_bias():
+    assert standard_errors_off(SETTINGS[1], WITH_STEPS, 5000) < 4
+
+
+def logit_gradients(
+    chain: Chain, episodes: list[Episode], cfg: Any, rng: np.random.Generator
+) -> np.ndarray:
     """[episodes, length, 4] each solution's gradient by the logits of the letters at each time.
 
     A learned value, if the configuration has any, is the mean reward of the problem's other
@@ -260,10 +324,10 @@ def logit_gradients(episodes: list[Episode], cfg: Any, rng: np.random.Generator)
     problems = [(Problem(name, "", ""), [cases.BOS]) for name in {e.problem_id for e in episodes}]
     engine = vine_cases.FakeEngine(lambda branch, k: ("", "eos"))
     sampler = Sampler(engine, vine_cases.rewards_of(vine_cases.Task()), cfg, 0)  # pyright: ignore
-    with mock.patch.object(Sampler, "continuations", simulation(CHAIN.draw(rng), [])):
+    with mock.patch.object(Sampler, "continuations", simulation(chain.draw(rng), [])):
         rollout = rollout_of(fill_values(sampler, {}, problems, episodes))
     if cfg.values.prior:
-        groups = np.array([e.reward for e in rollout.episodes]).reshape(-1, 4)
+        groups = np.array([sum(e.rewards) for e in rollout.episodes]).reshape(-1, 4)
         others = (groups.sum(axis=1, keepdims=True) - groups) / 3
         learned = np.repeat(others.reshape(-1, 1), rollout.batch.tokens.shape[1], axis=1)
         rollout = rollout._replace(values=learned.astype(np.float32), weight=0.6)
@@ -278,21 +342,27 @@ def logit_gradients(episodes: list[Episode], cfg: Any, rng: np.random.Generator)
     position, token = labels.position[row, column], labels.token[row, column]
     before = np.where(position > first, tokens[row, position - 1], START)
     terms.append(Term(row, position - first, before, token, labels.coefficients[row, column]))
-    return CHAIN.logit_gradients(terms, len(rollout.episodes))
+    return chain.logit_gradients(terms, len(rollout.episodes))
 
 
 @pytest.mark.parametrize(
-    "sections",
+    ("reason", "sections"),
     [
-        {"credit": {"labels": "group"}, "method": "rloo", "values": {"k": 9, "max_states": None}},
-        {"credit": {"labels": "mixed"}, "values": {"budget": "fresh"}},
-        {"credit": {"labels": "blend"}},
-        {"credit": {"labels": "group"}, "ppo": {"gamma": 0.9}},
-        {"credit": {"labels": "group"}, "ppo": {"whiten": "minibatch"}},
-        {"credit": {"labels": "group"}, "ppo": {"loss": "gspo"}},
+        ("method = 'vineppo'", {"method": "spo_chain"}),
+        ("values.budget = 'left'", {"values": {"budget": "fresh"}}),
+        ("values.allocation other than", {"values": {"allocation": "bisection"}}),
+        ("credit.mask of 'none'", {"credit": {"labels": "group", "mask": "low_probability"}}),
+        ("values.prior", {"credit": {"labels": "blend"}}),
+        ("ppo.gamma = 1", {"ppo": {"gamma": 0.9}}),
+        ("ppo.whiten of", {"ppo": {"whiten": "minibatch"}}),
+        ("ppo.loss of single tokens", {"ppo": {"loss": "gspo"}}),
     ],
-    ids=str,
 )
-def test_labels_that_cannot_be_are_refused(sections: dict[str, Any]):
-    with refuses("credit.labels"):
-        check_config(cases.config(**sections))
+def test_labels_that_cannot_be_are_refused(reason: str, sections: dict[str, Any]):
+    with pytest.raises(ConfigError, match=f"^credit.labels = .*: needs (a )?{reason}"):
+        check_config(cases.config(**{"credit": {"labels": "group"}} | sections))
+
+
+@pytest.mark.parametrize("mask", ["none", "top_entropy"])
+def test_labels_that_can_be_are_not_refused(mask: str):
+    check_config(cases.config(credit={"labels": "group", "mask": mask}))

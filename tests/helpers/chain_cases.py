@@ -80,6 +80,7 @@ class Chain:
     rewards: np.ndarray  # [4] of each letter at the end
     length: int  # tokens of a response, unless a letter ends it
     ending: int | None = None  # the letter that ends a response
+    step_rewards: np.ndarray | None = None  # [4] of the step of each letter, a part of `rewards`
 
     def values(self) -> np.ndarray:
         """[length + 1, 5] V of t letters, the last of them y, in closed form."""
@@ -123,6 +124,12 @@ class Chain:
             return response
         return response[: response.index(self.ending) + 1]
 
+    def _earned(self, response: list[int]) -> list[float]:
+        """The rewards of the steps of a whole response, one letter each."""
+        if self.step_rewards is None:
+            return [0.0] * len(response)
+        return self.step_rewards[response].tolist()
+
     def episodes(self, rng: np.random.Generator, problems: int, group: int) -> list[Episode]:
         responses = self.finish(rng, [[]] * (problems * group))
         return [
@@ -130,8 +137,9 @@ class Chain:
                 [cases.BOS],
                 response,
                 problem_id=str(i // group),
-                reward=float(self.rewards[response[-1]]),
+                reward=float(self.rewards[response[-1]]) - sum(self._earned(response)),
                 step_ends=list(range(1, len(response) + 1)),
+                step_rewards=None if self.step_rewards is None else self._earned(response),
             )
             for i, response in enumerate(responses)
         ]
@@ -144,8 +152,8 @@ class Chain:
                     np.array(response, np.int32),
                     start=len(before),
                     ends=list(range(1, len(response) + 1)),
-                    rewards=[0.0] * len(response),
-                    outcome=float(self.rewards[response[-1]]),
+                    rewards=self._earned(response),
+                    outcome=float(self.rewards[response[-1]]) - sum(self._earned(response)),
                     logprobs=[0.0] * (len(response) - len(before)),
                 )
                 for response, before in zip(self.finish(rng, given), given, strict=True)

@@ -16,7 +16,7 @@ from learner.test_prefixes import minibatch
 from vinejax.core.types import Batch, Labels
 from vinejax.learner.batch import collate
 from vinejax.learner.packing import Passes
-from vinejax.learner.policy import PolicyLoss, PolicyObjective, token_weights
+from vinejax.learner.policy import PolicyObjective, token_weights
 from vinejax.learner.policy_losses import LOSSES
 from vinejax.learner.sampler_correction import with_corrections
 from vinejax.learner.score import outputs_of, scores_of
@@ -236,16 +236,3 @@ def test_a_label_has_the_weight_of_its_solution():
     assert found.labels is not None and found.weights is not None
     weights = np.asarray(found.labels.weights)
     np.testing.assert_allclose(weights[:2, 0], [np.exp(0.4), 1.0], rtol=1e-5)
-
-
-def test_losses_of_labels_know_which_are_padding():
-    """A loss of a user's own sees labels as tokens, with the mask of those that are none."""
-    seen = {}
-
-    def loss(logprobs: Any, batch: Batch, objective: PolicyObjective) -> PolicyLoss:
-        seen[logprobs.shape] = jax.tree.map(jnp.shape, (batch.tokens, batch.mask))
-        return PolicyLoss(-batch.advantages * logprobs)
-
-    objective = dataclasses.replace(objective_of("clip"), loss=loss)
-    jax.eval_shape(functools.partial(gradients, objective), cases.params(), rows())
-    assert list(seen.items()) == [(s, (s, s)) for s in (rows().tokens.shape, (20, NUM_LABELS))]

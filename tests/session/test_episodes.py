@@ -179,3 +179,13 @@ def test_what_the_environment_said_in_the_end_is_kept():
         [None, "y" * 4000],
         [None, None],
     ]
+
+
+def test_solutions_of_one_state_share_its_continuations_also_with_labels():
+    """Metrics count them once. Each solution has its own places at which they leave it."""
+    both, whole = [episode(RIGHT), episode(WRONG)], "".join(RIGHT)
+    for kind in ("off", "group"):
+        cfg = config(credit={"labels": kind})
+        one, other = fill(both, cfg, lambda branch, k: (whole, "eos"))[0]
+        assert one.continuations[0] is other.continuations[0] and len(one.continuations[0]) == 4
+    assert one.departures[0] == (None,) * 4 and None not in other.departures[0]

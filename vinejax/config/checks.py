@@ -17,7 +17,6 @@ from vinejax.learner.policy_losses import LOSSES
 from vinejax.methods.base import Method
 from vinejax.methods.compose import method_of
 from vinejax.methods.known import METHODS, all_methods, find_method
-from vinejax.methods.vineppo import vine
 from vinejax.tasks.rewards import find_rewards
 
 # The fields that choose the tokens to train on: every policy gradient reads them.
@@ -193,22 +192,27 @@ def _of_loss(cfg: Config, method: Method) -> Iterator[Refusal]:
 def _of_labels(cfg: Config, method: Method) -> Iterator[Refusal]:
     """Checks `credit.labels`; yields (whether it is wrong, its name, the message)."""
     applied, kind = method.resolve(cfg), cfg.credit.labels
+    ppo, values = applied.ppo, applied.values
     needs = {
-        "method = 'vineppo': only its continuations are trained on": method.credit is vine,
+        "method = 'vineppo': only its continuations are trained on": cfg.method == "vineppo",
         "values.budget = 'left': all samples at a position need one horizon": (
-            applied.values.budget == "left"
+            values.budget == "left"
         ),
-        "ppo.gamma = 1: the steps of a continuation are not those of its solution": (
-            applied.ppo.gamma == 1
+        "a values.allocation other than 'bisection', in which returns decide what is sampled": (
+            values.allocation != "bisection"
         ),
+        "a credit.mask of 'none' or 'top_entropy': others depend on the token itself": (
+            applied.credit.mask in ("none", "top_entropy")
+        ),
+        "ppo.gamma = 1: the steps of a continuation are not those of its solution": ppo.gamma == 1,
         "ppo.whiten of 'iteration' or 'none': labels are scaled over an iteration": (
-            applied.ppo.whiten != "minibatch"
+            ppo.whiten != "minibatch"
         ),
-        f"a ppo.loss of single tokens, which {applied.ppo.loss!r} is not": (
-            applied.ppo.loss == "method" or not LOSSES[applied.ppo.loss].of_sequences
+        f"a ppo.loss of single tokens, which {ppo.loss!r} is not": (
+            ppo.loss == "method" or not LOSSES[ppo.loss].of_sequences
         ),
         "a values.prior, whose values are part of its baselines": (
-            kind != "blend" or bool(applied.values.prior)
+            kind != "blend" or bool(values.prior)
         ),
     }
     for needed, is_met in needs.items():

@@ -51,7 +51,7 @@ def doubled(length: int, least: int = 16) -> int:
 def label_width(most: int, length: int) -> int:
     """The number of labels to which rows of `length` tokens are padded, if a row has up to `most`.
 
-    It is at least a quarter of `length`, so there are few widths.
+    It is a quarter of `length`, doubled as often as needed, so there are few widths.
     """
     return doubled(most, least=max(length // 4, 1))
 

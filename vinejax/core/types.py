@@ -50,11 +50,11 @@ PromptedProblem = tuple[Problem, list[int]]  # a problem and the ids of its prom
 
 
 class Departure(NamedTuple):
-    """Where a continuation leaves the solution that it continues."""
+    """Where a continuation leaves an episode's response."""
 
     position: int  # number of response tokens before the continuation's differing token
     token: int  # the continuation's token there
-    from_there: float  # return of the continuation from the state before that token
+    return_from: float  # return of the continuation from the state before that token
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,6 @@ class Continuation:
     text: str
     reward: float
     finish: str  # 'eos' | 'stop' | 'length'
-    departure: Departure | None = None  # with `credit.labels`; None: repeats its solution
 
 
 class PassingTokens(NamedTuple):
@@ -130,7 +129,10 @@ class Episode:
     value_errors: np.ndarray | None = None  # f32[C] standard error of each value
     reused: np.ndarray | None = None  # i32[C] returns of each value not sampled at its state
     continuations: tuple[tuple[Continuation, ...], ...] = ()  # [C][M]
-    passing: PassingTokens | None = None  # with `credit.labels`; None: no token of a sample counts
+    # With `credit.labels`; None: no sample's tokens are trained on.
+    passing: PassingTokens | None = None
+    # [C][M] with `credit.labels`; None: continuation or response ends before they differ
+    departures: tuple[tuple[Departure | None, ...], ...] = ()
 
     @property
     def tokens(self) -> list[int]:

@@ -29,6 +29,14 @@ from vinejax.rl.by_role import role_outcomes
 from vinejax.rl.labels import blended_coefficients, group_coefficients, mixed_coefficients
 
 TOKEN_BITS = 32  # of a key, which also has a place; token ids are smaller
+ROUNDING = 1e-7  # a sum of coefficients of at most this size counts as 0
+NOTHING_PASSES = PassingTokens(
+    np.zeros(0, np.int64),
+    np.zeros(0, np.int64),
+    np.zeros(0),
+    np.zeros(0, np.float32),
+    np.zeros(0, bool),
+)
 
 
 def passing_tokens(
@@ -44,6 +52,8 @@ def passing_tokens(
     positions, tokens, returns, logprobs, is_solution = [], [], [], [], []
     for number, sample in enumerate([*continuations, *solutions]):
         end = min(num_shared(sample.tokens, response) + 1, len(sample.tokens), len(response))
+        if end <= sample.start:
+            continue
         used = np.arange(sample.start, end)
         positions.append(used)
         tokens.append(sample.tokens[sample.start : end])
@@ -51,25 +61,24 @@ def passing_tokens(
         logprobs.append(np.array(sample.logprobs[: len(used)], np.float32))
         is_solution.append(np.full(len(used), number >= len(continuations)))
     if not positions:
-        nothing = np.zeros(0, np.int64)
-        return PassingTokens(nothing, nothing, np.zeros(0), np.zeros(0, np.float32), nothing > 0)
+        return NOTHING_PASSES
     return PassingTokens(*map(np.concatenate, (positions, tokens, returns, logprobs, is_solution)))
 
 
 def departure_of(sample: Sample, response: Sequence[int], gamma: float) -> Departure | None:
-    """Where a continuation leaves the response; None if it repeats the response to either's end."""
+    """Where a continuation leaves the response; None if one of the two ends before they differ."""
     shared = num_shared(sample.tokens, np.array(response))
     if shared == min(len(sample.tokens), len(response)):
         return None
-    (from_there,) = _returns_from(sample, np.array([shared]), gamma)
-    return Departure(shared, int(sample.tokens[shared]), float(from_there))
+    return Departure(shared, int(sample.tokens[shared]), sample.return_from(shared, gamma))
 
 
 def _returns_from(sample: Sample, used: np.ndarray, gamma: float) -> np.ndarray:
     """f64: the return of the sample from the state after each number of tokens in `used`."""
-    if not sample.ends:
-        return np.full(len(used), sample.outcome, np.float64)
-    return np.array([sample.return_from(int(n), gamma) for n in used], np.float64)
+    # The return is the same between two ends of steps.
+    ends, number = np.unique(np.searchsorted(sample.ends, used, side="right"), return_inverse=True)
+    starts = [sample.ends[i - 1] if i else 0 for i in ends.tolist()]
+    return np.array([sample.return_from(n, gamma) for n in starts], np.float64)[number]
 
 
 class BatchTokens(NamedTuple):
@@ -83,26 +92,37 @@ class BatchTokens(NamedTuple):
 
     @property
     def key(self) -> np.ndarray:
-        """i64[N]: a number for each pair of place and token, which orders pairs by place."""
-        return (self.place << TOKEN_BITS) | self.token
+        """i64[N]: the `key_of` each place and token."""
+        return key_of(self.place, self.token)
+
+
+def key_of(place: np.ndarray, token: np.ndarray) -> np.ndarray:
+    """i64: a number for each pair of place and token. It orders pairs by place."""
+    return (place.astype(np.int64) << TOKEN_BITS) | token
 
 
 def label_keys(labels: Labels, length: int) -> np.ndarray:
-    """i64[L]: `BatchTokens.key` of each label in rows of `length` tokens, row by row."""
+    """i64[L]: the `key_of` each label in rows of `length` tokens, row by row."""
     row, column = np.nonzero(labels.position)
-    place = row * length + labels.position[row, column]
-    return (place << TOKEN_BITS) | labels.token[row, column]
+    return key_of(row * length + labels.position[row, column], labels.token[row, column])
 
 
 def batch_tokens(batch: Batch, episodes: Sequence[Episode]) -> BatchTokens:
     """The tokens of samples at the positions of a batch, whose row i is the episode i."""
     length = batch.tokens.shape[1]
-    found = [episode.passing for episode in episodes]
-    passing = PassingTokens(*map(np.concatenate, zip(*filter(None, found), strict=True)))
+    of_episodes = [episode.passing or NOTHING_PASSES for episode in episodes]
+    passing = PassingTokens(*map(np.concatenate, zip(*of_episodes, strict=True)))
     first = [i * length + len(episode.prompt) for i, episode in enumerate(episodes)]
-    place = np.repeat(first, [len(x.position) if x else 0 for x in found]) + passing.position
+    place = np.repeat(first, [len(x.position) for x in of_episodes]) + passing.position
     is_drawn = np.asarray(batch.mask).reshape(-1)[place]
     return BatchTokens(place[is_drawn], *(x[is_drawn] for x in passing[1:]))
+
+
+def with_batch_labels(batch: Batch, episodes: Sequence[Episode], cfg: Config) -> Batch:
+    """The batch with the labels of its episodes, if the configuration asks for labels."""
+    if cfg.credit.labels == "off":
+        return batch
+    return batch._replace(labels=batch_labels(batch, episodes))
 
 
 def batch_labels(batch: Batch, episodes: Sequence[Episode]) -> Labels:
@@ -129,17 +149,17 @@ class LabelRows(NamedTuple):
 
     @classmethod
     def of(cls, batch: Batch, keys: np.ndarray) -> "LabelRows":
-        """`keys`, i64[L], are `BatchTokens.key` of different labels, in increasing order."""
+        """`keys`, i64[L], are the `key_of` different labels, in increasing order."""
         (rows, length), places = batch.tokens.shape, keys >> TOKEN_BITS
         row = places // length
         count = np.bincount(row, minlength=rows)
         column = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
         shape = (rows, label_width(int(count.max(initial=0)), length))
         zeros = np.zeros(shape, np.float32)
-        found = cls(Labels(np.zeros(shape, np.int32), zeros, zeros, zeros), row, column)
-        position = found.array(places % length, np.int32)
-        token = found.array(keys & ((1 << TOKEN_BITS) - 1), np.int32)
-        return found._replace(labels=Labels(position, token, zeros, zeros))
+        empty = cls(Labels(np.zeros(shape, np.int32), zeros, zeros, zeros), row, column)
+        position = empty.array(places % length, np.int32)
+        token = empty.array(keys & ((1 << TOKEN_BITS) - 1), np.int32)
+        return empty._replace(labels=Labels(position, token, zeros, zeros))
 
     def array(self, x: np.ndarray, dtype: type[np.generic]) -> np.ndarray:
         """[B, N]: one number of `x` for each label, and 0 at padding."""
@@ -155,17 +175,19 @@ def with_labels(credit: Credit, rollout: Rollout, cfg: Config) -> Credit:
     tokens replace them wherever a sample passes.
     """
     batch, labels = rollout.batch, rollout.batch.labels
-    assert labels is not None, "`stages.scored` gives the batch its labels"
+    assert labels is not None, "`with_batch_labels` gives the batch its labels"
     drawn = batch_tokens(batch, rollout.episodes)
     covered, position = np.unique(drawn.place, return_inverse=True)
     own, coefficients = _coefficients(credit, rollout, drawn, covered, position, cfg)
     keys, number = np.unique(drawn.key, return_inverse=True)
     sums = np.bincount(number, coefficients, len(keys))
+    sums[np.abs(sums) <= ROUNDING] = 0
     advantages = np.float64(credit.advantages).reshape(-1)
     advantages[covered] = own
-    own_keys = (covered << TOKEN_BITS) | np.asarray(batch.tokens).reshape(-1)[covered]
+    own_keys = key_of(covered, np.asarray(batch.tokens).reshape(-1)[covered])
     is_drawn = np.isin(own_keys, keys)
     advantages[covered[is_drawn]] += sums[np.searchsorted(keys, own_keys[is_drawn])]
+    advantages[covered[np.abs(advantages[covered]) <= ROUNDING]] = 0
     of_labels = np.zeros(labels.token.shape, np.float32)
     wanted = label_keys(labels, batch.tokens.shape[1])
     of_labels[labels.position > 0] = sums[np.searchsorted(keys, wanted)]
@@ -219,7 +241,7 @@ def label_metrics(credit: Credit, rollout: Rollout) -> dict[str, float]:
 
     `credit/labels` is their number per trained token. `credit/coverage` is the share of trained
     tokens at whose position a sample passes. `credit/agreement` is the share of the samples' tokens
-    at these positions that equal the solution's own token.
+    at these positions that equal the solution's own token; it is left out if no sample passes.
     """
     assert credit.labels is not None and credit.mask is not None
     mask = np.asarray(credit.mask).reshape(-1)
@@ -227,8 +249,8 @@ def label_metrics(credit: Credit, rollout: Rollout) -> dict[str, float]:
     place, token = (x[mask[drawn.place]] for x in drawn[:2])
     trained = max(np.count_nonzero(mask), 1)
     is_own = token == np.asarray(rollout.batch.tokens).reshape(-1)[place]
-    return {
+    metrics = {
         "credit/labels": np.count_nonzero(credit.labels.position) / trained,
         "credit/coverage": len(np.unique(place)) / trained,
-        "credit/agreement": float(is_own.mean()) if len(is_own) else 1.0,
     }
+    return metrics | ({"credit/agreement": float(is_own.mean())} if len(is_own) else {})

@@ -114,8 +114,9 @@ class PolicyObjective(Objective):
     def _terms(
         self, params: Params, batch: Batch
     ) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Float[Array, "B N"] | None, PolicySums]:
-        """(policy loss per token, k3 to the reference model per token, policy loss per label or
-        None, sums over a microbatch).
+        """(policy loss per token, k3 per token, policy loss per label or None, sums).
+
+        k3 is that to the reference model, and the sums are over the microbatch.
         """
         scores = batch_scores(self.model, params, batch, self.temperature)
         logprobs, entropy, of_labels = scores.logprob, scores.entropy, None

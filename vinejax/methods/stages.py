@@ -19,7 +19,7 @@ from vinejax.core.types import (
     StepLayout,
 )
 from vinejax.credit.assign import Credit, state_numbers
-from vinejax.credit.labels import batch_labels, label_metrics
+from vinejax.credit.labels import label_metrics, with_batch_labels
 from vinejax.learner.batch import collate, minibatches, step_layout
 from vinejax.learner.optimizer import make_optimizer, rate_of_last
 from vinejax.learner.packing import Passes, passes_for
@@ -157,9 +157,7 @@ def laid_out(iteration: Iteration, episodes: list[Episode]) -> tuple[Batch, Step
     passes = passes_for(cfg, cfg.ppo.minibatch, session.mesh)
     longest = packed_tokens(cfg, session.model.cfg.context, episodes) if passes.packed else 0
     rows = iteration.num_minibatches(episodes) * iteration.minibatch_rows(episodes)
-    batch = collate(episodes, rows, longest)
-    if cfg.credit.labels != "off":
-        batch = batch._replace(labels=batch_labels(batch, episodes))
+    batch = with_batch_labels(collate(episodes, rows, longest), episodes, cfg)
     return batch, step_layout(batch, episodes), passes
 
 

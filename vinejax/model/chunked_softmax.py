@@ -217,9 +217,9 @@ def chunked_gradient(
     g, h, g_sum, by_label = by_logprob[:, None], by_entropy[:, None], by_logprob[:, None], None
     if labels is not None and by_labels is not None:
         labels = labels._replace(token=_local_columns(labels.token, vocab, axis))
-        sums = by_logprob.at[_used(labels.place, g.size)].add(by_labels, mode="drop")
-        by_label = _label_products(saved, sums, by_entropy, by_labels, output).astype(x.dtype)
-        g_sum = sums[:, None]
+        total = by_logprob.at[_used(labels.place, g.size)].add(by_labels, mode="drop")
+        by_label = _label_gradients(saved, total, by_entropy, by_labels, output).astype(x.dtype)
+        g_sum = total[:, None]
 
     def step(
         first: Column, size: int, sums: tuple[jax.Array, jax.Array]
@@ -246,7 +246,7 @@ def chunked_gradient(
     return by_x.astype(x.dtype), by_table
 
 
-def _label_products(
+def _label_gradients(
     saved: SavedArrays,
     g_sum: Float[Array, " T"],
     h: Float[Array, " T"],

@@ -14,7 +14,7 @@ from vinejax.core.text import (
     response_text,
     special_tokens,
 )
-from vinejax.core.types import Continuation, Episode, Labels, Problem, PromptedProblem
+from vinejax.core.types import Continuation, Departure, Episode, Labels, Problem, PromptedProblem
 
 # Coefficients of an episode's labels, by the number of response tokens before the label, and token.
 LabelCoefficients = dict[tuple[int, int], float]
@@ -79,8 +79,19 @@ def _label_coefficients(labels: Labels, row: int, episode: Episode) -> LabelCoef
     return dict(zip(zip(places, tokens, strict=True), coefficients, strict=True))
 
 
+def _continuations(
+    episode: Episode, c: int, coefficients: LabelCoefficients | None, *more: Any
+) -> list[dict[str, Any]]:
+    """The fields of the continuations of step c; `more` are the last arguments for each."""
+    continuations = episode.continuations[c]
+    departures = episode.departures[c] if episode.departures else [None] * len(continuations)
+    pairs = zip(continuations, departures, strict=True)
+    return [_continuation(x, departure, coefficients, *more) for x, departure in pairs]
+
+
 def _continuation(
     continuation: Continuation,
+    departure: Departure | None,
     coefficients: LabelCoefficients | None,
     text_until: Callable[..., str],
     so_far: str,
@@ -95,21 +106,21 @@ def _continuation(
     fields: dict[str, Any] = {"text": x.text, "reward": x.reward, "finish": x.finish}
     if coefficients is None:
         return fields
-    if x.departure is None:
+    if departure is None:
         return fields | {"departure": None}
-    position, token, from_there = x.departure
+    position, token, return_from = departure
     before = text_until(position)
     text = added(before, text_until(position, token))
     if not text:
         text = next((name for name, i in special_tokens(tokenizer).items() if i == token), "")
-    departure = {
+    of_token = {
         "position": position,
         "character": len(added(so_far, before).rstrip(UNFINISHED)),
         "token": text,
-        "return": from_there,
+        "return": return_from,
         "coefficient": coefficients.get((position, token), 0.0),
     }
-    return fields | {"departure": departure}
+    return fields | {"departure": of_token}
 
 
 def _given_text(tokenizer: Tokenizer, episode: Episode) -> str:
@@ -157,7 +168,10 @@ def _steps(
             for turn in episode.turns
             if start < turn.drawn == turn.end == end and turn.observation
         ]
-        continuations = episode.continuations[c] if with_texts and counts[c] else ()
+        continuations: list[dict[str, Any]] = []
+        if with_texts and counts[c]:
+            more = coefficients, text_until, so_far, tokenizer
+            continuations = _continuations(episode, c, *more)
         step = {
             "text": text[len(so_far) :],
             "value": values_around[c],
@@ -167,9 +181,7 @@ def _steps(
             "count": int(counts[c]),
             "reused": int(reused[c]),
             "error": errors[c],
-            "continuations": [
-                _continuation(x, coefficients, text_until, so_far, tokenizer) for x in continuations
-            ],
+            "continuations": continuations,
             **({"observed": observed} if episode.turns else {}),
             **({"unread": unread[0]} if unread else {}),
         }

@@ -19,7 +19,7 @@ import numpy as np
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
 from vinejax.core.text import Tokenizer, token_text
-from vinejax.core.types import Continuation, Episode, Problem, PromptedProblem
+from vinejax.core.types import Continuation, Departure, Episode, Problem, PromptedProblem
 from vinejax.credit.allocation import AllocationRule, Seen
 from vinejax.credit.estimate import Returns, StateEstimate, estimates
 from vinejax.credit.labels import departure_of, passing_tokens
@@ -218,8 +218,14 @@ class ProblemStates:
         for i, (episode, estimate) in enumerate(zip(self.episodes, estimated, strict=True)):
             continuations: list[tuple[Continuation, ...]] = [()] * len(episode.step_ends)
             for c, s in enumerate(self._visits[i], start=self._first[i]):
-                continuations[c] = self._departing(s, episode) if samples else groups[s]
+                continuations[c] = groups[s]
             drawn = np.array([len(group) for group in continuations], np.int32)
+            if samples is not None:
+                episode = dataclasses.replace(
+                    episode,
+                    passing=passing_tokens(episode, *samples[i], self._gamma),
+                    departures=self._departures(i),
+                )
             valued.append(
                 dataclasses.replace(
                     episode,
@@ -229,20 +235,20 @@ class ProblemStates:
                     value_errors=estimate.errors,
                     reused=estimate.counts - drawn,
                     continuations=tuple(continuations),
-                    passing=samples and passing_tokens(episode, *samples[i], self._gamma),
                 )
             )
         return valued
 
-    def _departing(self, s: int, episode: Episode) -> tuple[Continuation, ...]:
-        """The continuations of `states[s]`, with the place where each leaves the episode."""
-        return tuple(
-            dataclasses.replace(
-                drawn.continuation,
-                departure=departure_of(drawn.sample, episode.response, self._gamma),
+    def _departures(self, i: int) -> tuple[tuple[Departure | None, ...], ...]:
+        """[C][M] where the continuations of each step's state leave the response of episode i."""
+        episode = self.episodes[i]
+        departures: list[tuple[Departure | None, ...]] = [()] * len(episode.step_ends)
+        for c, s in enumerate(self._visits[i], start=self._first[i]):
+            drawn = self.states[s].continuations
+            departures[c] = tuple(
+                departure_of(x.sample, episode.response, self._gamma) for x in drawn
             )
-            for drawn in self.states[s].continuations
-        )
+        return tuple(departures)
 
     def _seen(self, i: int) -> Seen:
         """The returns that count at each state of episode i.

@@ -8,7 +8,7 @@ import pytest
 from helpers import loop_cases as cases
 
 from vinejax.core.types import Labels
-from vinejax.credit.labels import LabelRows, label_keys
+from vinejax.credit.labels import LabelRows, key_of, label_keys
 from vinejax.learner.batch import collate
 from vinejax.learner.packing import Passes
 from vinejax.tools.bench.gradients import joined_labels, policy_gradients
@@ -21,7 +21,7 @@ def labels_of(batch: Any, seed: int, count: int) -> Labels:
     rng = np.random.default_rng(seed)
     place = np.sort(rng.choice(np.flatnonzero(batch.mask), count, replace=False))
     token = (batch.tokens.reshape(-1)[place] + rng.integers(1, cases.VOCAB, count)) % cases.VOCAB
-    rows = LabelRows.of(batch, (place << 32) | token)
+    rows = LabelRows.of(batch, key_of(place, token))
     coefficients = rows.array(rng.normal(size=count), np.float32)
     return rows.labels._replace(coefficients=coefficients)
 

@@ -17,7 +17,7 @@ from vinejax.core.settings import Config, ValuesConfig, flatten, with_fields
 from vinejax.core.types import Batch, Episode, Labels, PromptedProblem, Rollout
 from vinejax.credit.allocation import Seen
 from vinejax.credit.assign import group_numbers, solution_rewards, state_numbers
-from vinejax.credit.labels import batch_labels
+from vinejax.credit.labels import with_batch_labels
 from vinejax.learner.batch import collate, step_layout
 from vinejax.learner.packing import Passes, passes_for
 from vinejax.learner.score import hidden_of, with_logprobs
@@ -260,8 +260,7 @@ def estimate(
         rows = valued_episodes(states, logprobs, cfg.ppo.gamma)
     elif method.state.has_critic:
         critic = parts.critic_values(cfg, batch)
-    if cfg.credit.labels != "off":
-        batch = batch._replace(labels=batch_labels(batch, rows))
+    batch = with_batch_labels(batch, rows, cfg)
     rollout = Rollout(rows, batch, step_layout(batch, rows), values=critic)
     if cfg.values.prior:
         rollout, prior_state = _with_prior(parts, cfg, rollout, prior_state)
