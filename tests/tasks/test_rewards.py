@@ -263,6 +263,9 @@ def test_a_wrapper_without_a_signature_is_called_as_what_it_wraps(
         "answer, **kwargs: [float(a in c) for a, c in zip(answer, kwargs['completions'])]",
         "answer, **kwargs: float(answer in kwargs['response'])",
         "**given: helper(**given)",
+        # A column of TRL's data may be called as an argument of ours.
+        "**kwargs: [float('is' in x and kwargs.get('problem') is None) "
+        "for x in kwargs['completions']]",
     ],
 )
 def test_arguments_without_names_are_those_that_the_function_reads(function: str, module: Any):

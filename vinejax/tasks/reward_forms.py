@@ -101,7 +101,8 @@ def is_batched(function: Callable[..., Any]) -> bool:
     """Whether a function takes many responses at once, as TRL's reward functions do.
 
     Its named parameters decide. If these do not, but it has `**kwargs`, then the names decide that
-    it and the functions that it wraps use. A function of which nothing is known is TRL's.
+    it and the functions that it wraps use: the first function that uses some, and in it those of
+    TRL before the others. A function of which nothing is known is TRL's.
     """
     parameters = parameters_of(function)
     named = {x.name for x in parameters if x.kind not in VARIADIC}
@@ -110,9 +111,11 @@ def is_batched(function: Callable[..., Any]) -> bool:
     if named & SINGLE_PARAMETERS or all(x.kind is not x.VAR_KEYWORD for x in parameters):
         return False
     for code in codes_used(function):
-        for name in (*_arguments(code), *_texts_in(code)):
-            if name in BATCH_PARAMETERS | SINGLE_PARAMETERS:
-                return name in BATCH_PARAMETERS
+        names = {*_arguments(code), *_texts_in(code)}
+        if names & BATCH_PARAMETERS:
+            return True  # its other names may be columns, such as TRL's column `problem`
+        if names & SINGLE_PARAMETERS:
+            return False
     return not named
 
 
