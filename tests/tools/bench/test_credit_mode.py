@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 from helpers import loop_cases as cases
@@ -99,10 +100,15 @@ def test_all_that_a_run_can_have():
     assert list(chosen_estimators(masked, True)) == [name for name in ESTIMATORS if name != RUN]
 
 
-def test_what_may_read_log_probabilities():
+def test_what_may_read_log_probabilities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     cfg = cases.config()
     assert not any(map(reads_logprobs, chosen_estimators(cfg, True).values()))
-    for method in ("mymethods.fading", "unlikely", "drpo"):
+    code = "from vinejax.methods.baselines import RLOO as METHOD"
+    (tmp_path / "bench_method.py").write_text(code, encoding="utf-8")
+    (tmp_path / "bench_methods").mkdir()
+    (tmp_path / "bench_methods" / "fading.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    for method in ("bench_method", "bench_method.py", "bench_methods.fading", "unlikely", "drpo"):
         assert reads_logprobs(dataclasses.replace(cfg, method=method))
 
 

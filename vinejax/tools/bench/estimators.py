@@ -232,7 +232,8 @@ def reads_logprobs(cfg: Config) -> bool:
 
     The result is always True for a method that a user has written.
     """
-    return "." in cfg.method or "logprobs" in method_of(cfg).flags
+    method = method_of(cfg)
+    return method.is_users or "logprobs" in method.flags
 
 
 def estimate(
