@@ -156,6 +156,15 @@ def test_columns_in_the_template_are_filled_in(tmp_path: Path):
 
     assert filled("{question} {level}\n{tests}\n") == "Which {level}? 3\nassert a\nassert b\n"
     assert filled("{question}|{extra}|{none}|") == 'Which {level}?|[1, {"a": null}]||'
+    assert filled("{level}{question}{none}{level}{q}") == "3Which {level}?3Which {level}?"
+    assert filled("{question}{level}") == "Which {level}?3"
+    for kept in (
+        r"\frac{level}{level}",
+        r"\frac{a}{level}{level}",
+        "{levels}{level}",
+        "{x^2}{level}",
+    ):
+        assert filled("{question} " + kept) == f"Which {{level}}? {kept}"
     # What belongs to a formula or to code, what names no column, and the answers stay.
     for kept in (r"\boxed{level}", "x^{level}", "{{level}}", "{levels}", "{}", "{truth.value}"):
         assert filled("{question} " + kept) == f"Which {{level}}? {kept}"

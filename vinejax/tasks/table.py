@@ -30,8 +30,9 @@ from vinejax.tasks.read_rows import has_split, problems_of, read_split
 from vinejax.tasks.splits import Distinct, HeldOut
 
 # A field of a template: the question, or a column. A brace behind a letter, a backslash, another
-# brace or the like belongs to a formula or to code, as in \boxed{answer}.
-FIELD = re.compile(r"\{question\}|(?<![\w\\{}^$])\{(?P<name>[A-Za-z_][\w.]*)\}(?!\})")
+# brace or the like belongs to a formula or to code, as in \boxed{answer}. Behind a closing brace, as
+# in \frac{a}{b}, it does so unless that brace ends a field.
+FIELD = re.compile(r"\{question\}|(?<![\w\\{^$])\{(?P<name>[A-Za-z_][\w.]*)\}(?!\})")
 
 # (the messages before the question, the question)
 ContextQuestion = tuple[tuple[tuple[str, str], ...], str]
@@ -67,20 +68,28 @@ class RowTask:
 
         A column of `hidden_columns` is not filled in.
         """
-        hidden = {name.partition(".")[0] for name in self.hidden_columns()}
+        template, texts, end, is_filled = self._data.template, [], 0, False
+        for field in FIELD.finditer(template):
+            between = template[end : field.start()]
+            follows_field = is_filled and not between
+            in_formula = template[: field.start()].endswith("}") and not follows_field
+            value = self._value(problem, field, in_formula)
+            is_filled, end = value is not None, field.end()
+            texts += [between, field[0] if value is None else value]
+        return "".join([*texts, template[end:]])
 
-        def value(field: re.Match) -> str:
-            name = field["name"]
-            if field[0] == "{question}":
-                return problem.question
-            if not name or name.partition(".")[0] in hidden:
-                return field[0]
-            try:
-                return _text_in_prompt(column(problem.columns, name, may_be_empty=True))
-            except ValueError:  # there is no such column
-                return field[0]
-
-        return FIELD.sub(value, self._data.template)
+    def _value(self, problem: Problem, field: re.Match[str], in_formula: bool) -> str | None:
+        """What a field of the template stands for; None if it stays as it is."""
+        name = field["name"]
+        if not name:
+            return problem.question
+        hidden = {column.partition(".")[0] for column in self.hidden_columns()}
+        if in_formula or name.partition(".")[0] in hidden:
+            return None
+        try:
+            return _text_in_prompt(column(problem.columns, name, may_be_empty=True))
+        except ValueError:  # there is no such column
+            return None
 
     def hidden_columns(self) -> tuple[str, ...]:
         """The columns that no prompt may show, because they contain answers."""
