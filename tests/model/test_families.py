@@ -448,6 +448,22 @@ def test_bookkeeping_of_transformers_is_accepted():
         parse_config(LLAMA | {"is_encoder_decoder": True})
 
 
+def test_what_is_harmless_does_not_depend_on_the_installed_transformers():
+    """Fields that only version 4 or only version 5 has; adapters are part of the network."""
+    of_4, of_5 = ("group_by_length", "warmup_ratio"), ("use_mtp", "train_sampling_strategy")
+    assert parse_config(LLAMA | dict.fromkeys((*of_4, *of_5), 0.5)) == parse_config(LLAMA)
+    with pytest.raises(ModelError, match="adapters = .* is not supported"):
+        parse_config(LLAMA | {"adapters": {"a": 1}})
+
+
+@pytest.mark.parametrize("factor", [float("inf"), float("nan"), 1e308, 10**400, True, "2"])
+def test_a_factor_of_yarn_that_is_not_finite_is_one_line(factor: Any):
+    rope = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": 64}
+    with pytest.raises(ModelError, match=r"RoPE: factor = .* (finite|too large)") as error:
+        parse_config(LLAMA | {"rope_scaling": rope})
+    assert "\n" not in str(error.value)
+
+
 def test_fields_that_are_off_or_harmless_are_accepted():
     quiet = dict(num_local_experts=None, use_bidirectional_attention=False, quantization_config={})
     loud = dict(temperature=0.6, _name_or_path="x/y", id2label={"0": "LABEL_0"}, max_length=20)

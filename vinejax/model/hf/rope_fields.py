@@ -1,5 +1,6 @@
 """Reads and writes the fields of config.json that describe RoPE, in their old and new forms."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -96,6 +97,8 @@ def _parse_rope(
     for field in ("short_factor", "long_factor"):
         if kind == "longrope" and len(values[field]) != dim // 2:
             read.fail(field, f"must have {dim // 2} entries")
+    if kind == "yarn" and not math.isfinite(rope.factor * rope.original_max_position_embeddings):
+        read.fail("factor", "is too large: the context is no finite number of tokens")
     if kind == "llama3" and not rope.low_freq_factor < rope.high_freq_factor:
         read.fail("low_freq_factor", f"must be below high_freq_factor = {rope.high_freq_factor}")
     return rope
