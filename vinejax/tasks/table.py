@@ -30,8 +30,8 @@ from vinejax.tasks.read_rows import has_split, problems_of, read_split
 from vinejax.tasks.splits import Distinct, HeldOut
 
 # A field of a template: the question, or a column. A brace behind a letter, a backslash, another
-# brace or the like belongs to a formula or to code, as in \boxed{answer}. Behind a closing brace, as
-# in \frac{a}{b}, it does so unless that brace ends a field.
+# brace or the like belongs to a formula or to code, as in \boxed{answer}. So does one behind a
+# closing brace, as in \frac{a}{b}, unless that brace ends a field that is filled in.
 FIELD = re.compile(r"\{question\}|(?<![\w\\{^$])\{(?P<name>[A-Za-z_][\w.]*)\}(?!\})")
 
 # (the messages before the question, the question)
