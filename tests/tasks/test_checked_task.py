@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from vinejax.core.errors import UserError
+from vinejax.core.plugins import shown
 from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
 from vinejax.tasks.base import BatchGraded, StepRewarded, StepsInTokens, WithGold, load_task
@@ -99,10 +100,8 @@ def test_what_is_of_another_kind_is_one_line_with_its_place(name: str):
         with pytest.raises(UserError) as error:
             result(name, given)
         message = str(error.value)
-        start = f"task mine{about}: {__file__}:{line}: `{name}` gave {given!r:.200}; needed is "
-        assert message.startswith(start + "a ") and (
-            isinstance(given, np.ndarray) or "\n" not in message
-        )
+        start = f"task mine{about}: {__file__}:{line}: `{name}` gave {shown(given)}; needed is "
+        assert message.startswith(start + "a ") and "\n" not in message
 
 
 def made_lazily() -> Any:

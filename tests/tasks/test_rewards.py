@@ -328,9 +328,23 @@ def test_a_reward_in_one_file_is_named_by_the_file(tmp_path: Path):
         assert function.rewards(ITEMS[:1], "task", lambda problem: "") == [expected]
     (tmp_path / "two_rewards.py").write_text("def a(response): ...\ndef b(response): ...")
     (tmp_path / "no_rewards.py").write_text("x = 1")
+    made = "from functools import partial\nit = partial(int)\nfrom json import dumps"
+    (tmp_path / "made_rewards.py").write_text(made)
+    many = "\n".join(f"def f{i}(response): ..." for i in range(9))
+    (tmp_path / "many_rewards.py").write_text(many)
+    (tmp_path / "rewards_folder").mkdir()
     for path, words in (
-        ("two_rewards", "has 2 functions: 'two_rewards.a', 'two_rewards.b'; name one of them"),
-        ("no_rewards", "no_rewards.py has 0 functions: none"),
+        (
+            "two_rewards",
+            "2 functions; name one by its dotted path: 'two_rewards.a', 'two_rewards.b'",
+        ),
+        ("no_rewards", "no_rewards.py has no function of its own$"),
+        (
+            "made_rewards",
+            "made_rewards.py has no .* own; .*: 'made_rewards.it', 'made_rewards.dumps'",
+        ),
+        ("many_rewards", "has 9 functions; .*: 'many_rewards.f0', .*'many_rewards.f4' and 4 more$"),
+        ("rewards_folder", "the folder .*rewards_folder has no function of its own$"),
         ("broken_rewards", "broken_rewards.py:1: ModuleNotFoundError"),
         ("json", "no such function"),  # a module of Python's own is nobody's reward
     ):
@@ -483,8 +497,26 @@ def test_what_cannot_be_a_reward_is_refused_with_the_configuration(functions, we
     ],
 )
 def test_what_a_function_may_get_wrong_is_one_line(name: str, message: str):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) as error:
         graded(name)(ITEMS)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("raise ValueError('first\\n  second')", "ValueError: first second$"),
+        (
+            "import numpy; return numpy.zeros((2, 2))",
+            r"gave array\(\[\[0., 0.\], \[0., 0.\]\]\) for",
+        ),
+    ],
+)
+def test_errors_and_results_of_several_lines_are_shown_in_one(body: str, words: str, module: Any):
+    exec(f"def several(response): {body}", module.__dict__)
+    with pytest.raises(UserError, match=words) as error:
+        graded("several")(ITEMS)
+    assert "\n" not in str(error.value)
 
 
 def test_a_parameter_that_nothing_gives_is_refused_before_anything_is_sampled():

@@ -21,7 +21,7 @@ from ml_collections import config_dict
 
 from vinejax.core.accessories import contributed, contributed_class
 from vinejax.core.errors import ConfigError, UserError
-from vinejax.core.plugins import failure, is_file_of_user
+from vinejax.core.plugins import failure, is_importable
 from vinejax.core.sections import Section
 from vinejax.core.settings import RENAMED, Config, flatten
 from vinejax.methods import settings as method_settings
@@ -118,7 +118,7 @@ def own_section(method: str) -> type[Section] | None:
 
     None for a method of VineJAX, and for a method that has no settings.
     """
-    if "." not in method and not is_file_of_user(method):
+    if "." not in method and not is_importable(method):
         return None
     from vinejax.methods.known import find_method
 

@@ -36,10 +36,10 @@ def find_module(name: str) -> ModuleType | None:
         return find_module(name.removesuffix(".py")) if name.endswith(".py") else None
 
 
-def is_file_of_user(name: str) -> bool:
+def is_importable(name: str) -> bool:
     """Whether a name without dots is a module that can be imported and is not Python's own.
 
-    The module is not imported.
+    This may be a file of the user's or an installed package. The module is not imported.
     """
     if not name.isidentifier() or name in sys.stdlib_module_names:
         return False
@@ -58,6 +58,20 @@ def own_functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
         and value.__module__ == module.__name__
         and not name.startswith("_")
     }
+
+
+def other_functions(module: ModuleType) -> list[str]:
+    """The names of a module's public callables other than classes and its own functions.
+
+    These are functions that it imports, and objects that can be called.
+    """
+    own = own_functions(module)
+    return [
+        name
+        for name, value in vars(module).items()
+        if callable(value) and not inspect.isclass(value)
+        if name not in own and not name.startswith("_")
+    ]
 
 
 @functools.cache
@@ -184,10 +198,15 @@ def source_of(module: str) -> str | None:
 def failure(error: BaseException, file: str | None) -> str:
     """The text 'FILE:LINE: KeyError: ...' of `error`; LINE is the traceback's last line in `file`.
 
-    LINE is left out if the traceback has no line of `file`, as for a SyntaxError. If `file` is
-    None, FILE and LINE are those of the traceback's last line.
+    The text is one line. LINE is left out if the traceback has no line of `file`, as for a
+    SyntaxError. If `file` is None, FILE and LINE are those of the traceback's last line.
     """
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame for frame in frames if file in (None, frame.filename)]
     place = f"{lines[-1].filename}:{lines[-1].lineno}" if lines else file
-    return f"{place}: {type(error).__name__}: {error}"
+    return f"{place}: {type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def shown(value: Any, length: int = 200) -> str:
+    """The first `length` characters of a value's repr, in one line."""
+    return " ".join(repr(value).split())[:length]

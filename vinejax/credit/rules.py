@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vinejax.core.errors import ConfigError, nearest_hint
-from vinejax.core.plugins import absence_of, function_of, place_of, result_of
+from vinejax.core.plugins import absence_of, function_of, place_of, result_of, shown
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode
 from vinejax.credit import allocation, bisection, mask, positions
@@ -113,7 +113,7 @@ def _guarded(field: str, name: str, function: Callable[..., Any]) -> Callable[..
         try:
             return check_result(result, *arguments)
         except ValueError as error:
-            message = f"{place_of(function)}: gave {result!r:.200}; needed are {error}"
+            message = f"{place_of(function)}: gave {shown(result)}; needed are {error}"
             raise ConfigError(field, message, repr(name)) from None
 
     return guarded

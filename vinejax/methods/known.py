@@ -4,7 +4,7 @@ import dataclasses
 
 from vinejax.core.accessories import contributed, contributed_module
 from vinejax.core.errors import ConfigError, nearest_hint
-from vinejax.core.plugins import failure, find_module, is_file_of_user, source_of
+from vinejax.core.plugins import failure, find_module, is_importable, source_of
 from vinejax.core.sections import MethodSettings
 from vinejax.core.settings import Config
 from vinejax.methods import (
@@ -64,7 +64,7 @@ def find_method(name: str) -> Method:
         return method
     known = " or ".join(map(repr, method_names()))
     expected = f"must be {known}, or the name or dotted path of a module with a METHOD"
-    if "." not in name and not is_file_of_user(name):
+    if "." not in name and not is_importable(name):
         raise ConfigError("method", expected + nearest_hint(name, method_names()), repr(name))
     try:
         module = find_module(name)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
 from vinejax.core.errors import UserError
-from vinejax.core.plugins import failure, finite_number, listed, place_of, source_of
+from vinejax.core.plugins import failure, finite_number, listed, place_of, shown, source_of
 from vinejax.core.types import Problem
 from vinejax.grading.extract import Style
 
@@ -40,7 +40,7 @@ class CheckedTask:
             return check(value)
         except ValueError as error:
             place = source_of(type(self._task).__module__)
-            raise UserError(f"{place}: `{name}` is {value!r:.200}; needed is {error}") from None
+            raise UserError(f"{place}: `{name}` is {shown(value)}; needed is {error}") from None
 
     def _method(self, name: str, function: Any, check: Callable[..., Any]) -> Callable[..., Any]:
         """The method that calls `function` and checks its result."""
@@ -62,7 +62,7 @@ class CheckedTask:
             try:
                 return check(result, *arguments)
             except ValueError as error:
-                message = f"`{name}` gave {result!r:.200}; needed is {error}"
+                message = f"`{name}` gave {shown(result)}; needed is {error}"
                 raise UserError(f"{where}: {place_of(function)}: {message}") from None
 
         return checked
@@ -128,7 +128,7 @@ def _problems(result: Any, *_: Any) -> list[Problem]:
         for field in ("id", "question", "answer"):
             if not isinstance(value := getattr(problem, field), str):
                 needed = f"a text as the {field} of every Problem"
-                raise ValueError(f"{needed}, and that of entry {i} is {value!r:.80}")
+                raise ValueError(f"{needed}, and that of entry {i} is {shown(value, 80)}")
     return problems
 
 
@@ -181,7 +181,7 @@ def _each(result: Any, what: str, names: list[str]) -> list[float]:
     numbers = []
     for value, name in zip(values, names, strict=True):
         if (number := finite_number(value)) is None:
-            raise ValueError(f"{needed}, and that of {name} is {value!r:.80}")
+            raise ValueError(f"{needed}, and that of {name} is {shown(value, 80)}")
         numbers.append(number)
     return numbers
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from vinejax.core.errors import UserError
-from vinejax.core.plugins import called_within, failure, finite_number, place_of, source_of
+from vinejax.core.plugins import called_within, failure, finite_number, place_of, shown, source_of
 from vinejax.core.text import opens_thinking, without_escapes, without_thinking
 from vinejax.core.types import Problem, Turn
 
@@ -209,7 +209,7 @@ class Environment:
         return f"task {self._task.name}, problem {self._start.problem.id}, turn {self._turn}"
 
     def _wrong(self, name: str, function: Any, result: Any, needed: str) -> UserError:
-        message = f"`{name}` gave {result!r:.200}; needed is {needed}"
+        message = f"`{name}` gave {shown(result)}; needed is {needed}"
         return UserError(f"{self._where}: {place_of(function)}: {message}")
 
     def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:

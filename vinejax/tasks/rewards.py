@@ -33,10 +33,12 @@ from vinejax.core.plugins import (
     find_module,
     finite_number,
     function_of,
-    is_file_of_user,
+    is_importable,
     listed,
+    other_functions,
     own_functions,
     place_of,
+    shown,
     source_of,
 )
 from vinejax.core.settings import RewardConfig
@@ -57,6 +59,7 @@ else:  # vinejax.core.types imports jax, which takes seconds; commands are check
 
 TASK = "task"  # name of the task's own reward
 NAMES_IN_FILES = ("reward", "compute_score")  # usual names of the function of a file
+MOST_NAMES = 5  # names of functions that an error message lists
 RESERVED = ("mean", "std", "steps")  # names of every run's metrics under reward/
 
 Items = Sequence[tuple[Problem, str]]
@@ -103,7 +106,7 @@ class RewardCall:
     def _log(self, name: str, value: Any) -> None:
         """Adds a value to the metric `name`. Raises ValueError if it is not a finite number."""
         if (number := finite_number(value)) is None:
-            raise ValueError(f"log_metric({name!r}, {value!r:.200}): a metric is a finite number")
+            raise ValueError(f"log_metric({name!r}, {shown(value)}): a metric is a finite number")
         self.logged.setdefault(name, []).append(number)
 
 
@@ -176,7 +179,7 @@ class RewardFunction:
             result = list(result) if isinstance(result, Iterator) else result
         rewards = listed(result)
         if rewards is None or len(rewards) != len(items):
-            count = f"{result!r:.200} as" if rewards is None else len(rewards)
+            count = f"{shown(result)} as" if rewards is None else len(rewards)
             message = f"gave {count} rewards for {len(items)} completions"
             raise self.misfit(f"{message}{place}; needed is a list of as many")
         return self._finite(rewards, names)
@@ -186,7 +189,7 @@ class RewardFunction:
         numbers = [None if x is None else finite_number(x) for x in rewards]
         for reward, number, name in zip(rewards, numbers, names, strict=True):
             if reward is not None and number is None:
-                message = f"gave {reward!r:.200} for {name}; needed is a finite number, or None"
+                message = f"gave {shown(reward)} for {name}; needed is a finite number, or None"
                 raise self.misfit(message)
         return numbers
 
@@ -227,7 +230,7 @@ class RewardFunction:
         if not isinstance(result, dict):
             return result
         if "score" not in result:
-            raise self.misfit(f"gave {result!r:.200}, a dict without 'score'")
+            raise self.misfit(f"gave {shown(result)}, a dict without 'score'")
         return result["score"]
 
     @contextlib.contextmanager
@@ -358,7 +361,7 @@ def function_at(field: str, path: str, other: str) -> Callable[..., Any]:
     """
     function = function_of(field, path)
     file = path.removesuffix(".py")
-    if function is None and "." not in file and is_file_of_user(file):
+    if function is None and "." not in file and is_importable(file):
         return _function_of_file(field, path, file)
     if function is None or isinstance(function, types.ModuleType):
         message = f"no such function; name one as 'my_rewards.accuracy', or {other!r}"
@@ -375,12 +378,16 @@ def _function_of_file(field: str, path: str, file: str) -> Callable[..., Any]:
         function = getattr(module, name, None)
         if callable(function):
             return function
-    functions = own_functions(module) if module else {}
-    if len(functions) != 1:
-        choice = ", ".join(repr(f"{file}.{name}") for name in functions) or "none"
-        message = f"{source_of(file)} has {len(functions)} functions: {choice}; name one of them"
-        raise ConfigError(field, message, repr(path))
-    return next(iter(functions.values()))
+    own = own_functions(module) if module else {}
+    if len(own) == 1:
+        return next(iter(own.values()))
+    names = [*own] or (other_functions(module) if module else [])
+    listing = ", ".join(repr(f"{file}.{name}") for name in names[:MOST_NAMES])
+    listing += f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    place = source_of(file) or f"the folder {', '.join(getattr(module, '__path__', [file]))}"
+    count = f"{len(own)} functions" if own else "no function of its own"
+    advice = f"; name one by its dotted path: {listing}" if names else ""
+    raise ConfigError(field, f"{place} has {count}{advice}", repr(path))
 
 
 def weighted(

@@ -111,7 +111,7 @@ class Game:
                 return function()
         except Exception as error:
             self._is_over = True
-            notice = f"{self.name}: {failure(error, None)}".splitlines()[0]
+            notice = f"{self.name}: {failure(error, None)}"
             if notice not in _printed_errors:
                 _printed_errors.add(notice)
                 print(f"{notice}; the episode ends with reward.truncated")
@@ -157,7 +157,7 @@ class GameTask(TurnTask):
         try:
             self.env().start(0)
         except Exception as error:
-            message = f"{self.package} does not start it: {failure(error, None)}".splitlines()[0]
+            message = f"{self.package} does not start it: {failure(error, None)}"
             raise ConfigError("data.path", message, repr(data.path)) from error
         self._copies = self.copies and self._agree()
 
