@@ -20,8 +20,10 @@ from vinejax.config.effect import without_effect
 from vinejax.contrib.code import cases as code_tests
 from vinejax.contrib.code import task as code
 from vinejax.contrib.code.asserts import read_asserts
+from vinejax.contrib.code.sandbox.pool import Outcome
+from vinejax.contrib.code.sandbox.runner import encode
 from vinejax.contrib.code.settings import CodeConfig
-from vinejax.contrib.code.verdict import same_output
+from vinejax.contrib.code.verdict import run_tests, same_output
 from vinejax.core.errors import DataError
 from vinejax.core.settings import Config, DataConfig, GraderConfig
 from vinejax.core.types import Problem
@@ -250,6 +252,31 @@ def test_printed_outputs():
     assert not same_output("1_0.0", "10") and not same_output("inf.", "1.5")
     assert same_output("9" * 5000, "9" * 5000) and not same_output("9" * 5000, "9" * 5001)
     assert not same_output("1e400", "1.5")
+
+
+def passes(result: Any, expected: Any) -> bool:
+    """Whether a program passes that returns `result` where `expected` is expected."""
+
+    class Returns:
+        def run(self, source: str, stdin: str = "", calls: Any = None) -> Outcome:
+            return Outcome("ok", json.dumps({"value": encode(result)}) + "\n", "")
+
+    tests = json.dumps({"calls": [["f", [], expected]]})
+    return run_tests(tests, "", Returns(), True).passed == 1  # type: ignore[arg-type]
+
+
+def test_results_that_cannot_be_compared_fail():
+    assert not same_output("1e" + "9" * 20, "3")
+    assert not same_output("1" * 100_000 + "x", "1.5")
+    assert not passes({10**5000: 1}, {"1": 1})
+    assert not passes({1: 9, "1": 2}, {"1": 2}) and passes({1: 2}, {"1": 2})
+    assert not passes(2.0, float("nan")) and not passes(float("nan"), 2.0)
+
+
+def test_whole_numbers_beyond_the_exact_floats():
+    assert not passes(10**20 + 10**13, 1e20) and passes(10**20, 1e20) and passes(10**23, 1e23)
+    assert not same_output(str(10**20 + 10**13), "1e20") and same_output(str(10**20), "1e20")
+    assert same_output("1.00000000001e20", "1e20")
 
 
 @kernel_only

@@ -34,9 +34,9 @@ def long_integers() -> Iterator[None]:
 
 
 def shown(value: Any) -> str:
-    """The `repr` of a value, or its type if the value has an integer of very many digits."""
+    """The `repr` of a value, or its type if it has too long an integer or is nested too deeply."""
     try:
         return repr(value)
-    except ValueError:
+    except (RecursionError, ValueError):
         kind = type(value).__name__
         return f"<{kind} of {value.bit_length()} bits>" if kind == "int" else f"<{kind}>"

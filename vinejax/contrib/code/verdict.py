@@ -11,13 +11,13 @@ from vinejax.contrib.code.asserts import FUNCTIONS, Call, read_asserts
 from vinejax.contrib.code.blocks import parsed
 from vinejax.contrib.code.cases import call_text, tests_in
 from vinejax.contrib.code.choice import defined_names
-from vinejax.contrib.code.integers import shown
+from vinejax.contrib.code.integers import long_integers, shown
 from vinejax.contrib.code.sandbox.pool import Outcome
 from vinejax.contrib.code.sandbox.runner import decode, encode
 from vinejax.contrib.code.sandbox.sandbox import Sandbox
 
 TOLERANCE = 1e-6  # for printed decimal numbers, and for floats that a call returns
-NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?")
 INTEGER = re.compile(r"[-+]?\d+")
 EXACT = 2**53  # largest number up to which every integer is a float
 SHOWN = 2000  # largest number of characters of each part of a `Failure`
@@ -107,12 +107,21 @@ def _outcome_of_calls(checks: Sequence[Check], code: str, sandbox: Sandbox) -> T
         results, error = _values_in(mine)
         if len(mine) < len(check.calls):
             error = error or _reason(outcome)
-        if not error and check.holds(results):
+        if not error and _passes(check, results):
             result = result._replace(passed=result.passed + 1)
         elif not result.failure:
             got = error or ", ".join(map(shown, _values_in(mine)[0]))
             result = result._replace(failure=_failure(check.input, check.expected, got))
     return result
+
+
+def _passes(check: Check, results: Sequence[Any]) -> bool:
+    """Whether a check holds; False if results, which a program chose, cannot be compared."""
+    try:
+        with long_integers():
+            return check.holds(results)
+    except (ArithmeticError, RecursionError, ValueError):
+        return False
 
 
 def _values_in(lines: Sequence[str]) -> tuple[list[Any], str]:
@@ -148,7 +157,8 @@ def same_output(out: str, expected: str) -> bool:
 
     Blanks at the ends of the lines and of the outputs do not count. Two words are also equal if
     both are numbers with the same value. If the expected number has a point or an exponent, the
-    other may differ from it by TOLERANCE, unless both are whole.
+    other may differ from it by TOLERANCE, unless both are whole and one of them is printed as an
+    integer, or both are less than EXACT.
     """
     lines, wanted = ([x.rstrip() for x in text.rstrip().splitlines()] for text in (out, expected))
     if lines == wanted:
@@ -167,13 +177,19 @@ def _same_word(word: str, wanted: str) -> bool:
     if not NUMBER.fullmatch(word) or not NUMBER.fullmatch(wanted):
         return False
     if INTEGER.fullmatch(wanted):
-        return decimal.Decimal(word) == decimal.Decimal(wanted)
-    return _near(float(word), float(wanted))
+        try:
+            return decimal.Decimal(word) == decimal.Decimal(wanted)
+        except ArithmeticError:  # an exponent of very many digits
+            return False
+    number, value = float(word), float(wanted)
+    if INTEGER.fullmatch(word) and value.is_integer():
+        return number == value
+    return _near(number, value)
 
 
 def _near(number: float, wanted: float) -> bool:
     """Whether two numbers differ by TOLERANCE at most. Whole numbers up to EXACT must be equal."""
-    if max(abs(number), abs(wanted)) < EXACT and number == int(number) and wanted == int(wanted):
+    if max(abs(number), abs(wanted)) < EXACT and number.is_integer() and wanted.is_integer():
         return number == wanted
     return math.isclose(number, wanted, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
@@ -187,20 +203,26 @@ def _same_json(value: Any, expected: Any) -> bool:
     """Whether `value` equals `expected`, which was read from JSON.
 
     As in JSON, a tuple counts as a list, and a key of a dict as a text. Floats may differ by
-    TOLERANCE.
+    TOLERANCE (`_near`). An integer must be equal to a whole float, as far as floats tell.
     """
     if isinstance(value, list | tuple) and isinstance(expected, list):
         return len(value) == len(expected) and all(map(_same_json, value, expected))
     if isinstance(value, dict) and isinstance(expected, dict):
-        texts = {str(key): entry for key, entry in value.items()}
-        return texts.keys() == expected.keys() and all(
-            _same_json(texts[key], entry) for key, entry in expected.items()
+        texts = {x if isinstance(x, str) else shown(x): entry for x, entry in value.items()}
+        # Two keys, such as 1 and '1', may have the same text.
+        return (
+            len(value) == len(expected)
+            and texts.keys() == expected.keys()
+            and all(_same_json(texts[key], entry) for key, entry in expected.items())
         )
     if isinstance(value, bool) != isinstance(expected, bool):
         return False
     if isinstance(expected, float) and isinstance(value, int | float):
         try:
-            return _near(float(value), expected)
+            number = float(value)
         except OverflowError:  # an integer that is larger than any float
             return False
+        if isinstance(value, int) and expected.is_integer():
+            return number == expected
+        return _near(number, expected)
     return bool(value == expected)
