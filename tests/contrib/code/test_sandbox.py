@@ -5,6 +5,7 @@ import functools
 import http.server
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -200,6 +201,17 @@ def test_honest_programs():
         if result.passed < result.total
     }
     assert not failed
+
+
+@kernel_only
+@pytest.mark.parametrize("limits", ["(INF, INF)", "(2**28, INF)", "(2**28, hard)"])
+def test_a_program_may_set_its_stack(limits: str):
+    source = "import resource\nINF, kind = resource.RLIM_INFINITY, resource.RLIMIT_STACK\n"
+    source += f"hard = resource.getrlimit(kind)[1]\nresource.setrlimit(kind, {limits})\n{SUM}"
+    if resource.getrlimit(resource.RLIMIT_STACK)[1] != resource.RLIM_INFINITY:
+        pytest.skip("this machine limits the stack")
+    with Sandbox(KERNEL, 1) as sandbox:
+        assert run_tests(SUMS, source, sandbox, True).passed == 3
 
 
 @kernel_only

@@ -46,7 +46,8 @@ def main():
         kind = getattr(resource, name)
         hard = resource.getrlimit(kind)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (value, value))
+        # A program may raise its stack, as many do; the memory stays limited.
+        resource.setrlimit(kind, (value, hard if name == "RLIMIT_STACK" else value))
     calls, answers = job["calls"], os.dup(1)
     if calls is not None:
         os.dup2(2, 1)
