@@ -1,6 +1,7 @@
 """Which fenced block of a response is its program, by the tests' functions or without them."""
 
 import re
+import time
 
 import pytest
 
@@ -21,7 +22,10 @@ def fenced(code: str, label: str = "python") -> str:
 def chosen(response: str, *wanted: str, continues: bool = False) -> str | None:
     """The program for tests that call `wanted`; without names, for tests of what it prints."""
     blocks = fenced_blocks(response)
-    codes = [Block(block.code(response), block.is_python, block.is_closed) for block in blocks]
+    codes = [
+        Block(block.code(response), block.is_python, block.is_closed, bool(block.label))
+        for block in blocks
+    ]
     program = program_of(codes, frozenset(wanted), continues)
     return program and program.strip("\n")
 
@@ -178,3 +182,61 @@ def test_a_fence_within_a_docstring_ends_nothing():
 def test_code_that_no_parser_can_take_is_not_chosen_over_a_program():
     for text in ("(" * 10**5, "-" * 10**5 + "1", "a" + ".a" * 10**5, "\0", "not " * 10**5):
         assert chosen(fenced(AREA) + fenced(text), "area") == AREA
+
+
+def test_names_within_functions_and_classes_change_no_program():
+    program = "class Box:\n    def __init__(self): self.x = 1\n\ndef area(w, h):\n    return w * h"
+    program += "\n\ndef main():\n    print(area(1, 2))"
+    for use in (
+        "class Demo:\n    def __init__(self): self.y = 2\n\nprint(Demo())",
+        "def main():\n    print(area(3, 4))\n\nmain()",
+        "def outer():\n    def area(): return 3\n    return area()\n\nprint(outer())",
+    ):
+        assert chosen(fenced(program) + fenced(use), "area") == program
+    changed = "def main():\n    print(3)"
+    assert chosen(fenced(program) + fenced(changed), "area") == changed
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        ('Traceback (most recent call last):\n  File "a.py", line 1\n    print(x\nE: x', ""),
+        ('File "a.py", line 1\n    print(x', ""),
+        ("read n\nfor each i from 1 to n:\n    if i divides n:\n        add i", ""),
+        ("import random\nprint(random.randint(1, 9))", "python"),
+        ("import subprocess\nsubprocess.run(['python', 'a.py'])", "python"),
+        ("from timeit import timeit\nprint(timeit('3 ** 3'))", "python"),
+    ],
+)
+def test_tracebacks_pseudo_code_and_tools_replace_no_program_that_reads(last: tuple[str, str]):
+    assert chosen(fenced(CUBE) + fenced(*last)) == CUBE
+
+
+def test_an_unlabelled_program_with_an_error_replaces_one():
+    broken = "n = int(input()\nprint(n)"
+    assert chosen(fenced(CUBE) + fenced(broken, "")) == broken
+
+
+def test_an_import_of_the_solution_defines_nothing():
+    use = "import area\nprint(area.area(3, 4))"
+    assert chosen(fenced(AREA) + fenced(use), "area") == AREA
+
+
+def test_a_correction_that_is_cut_off_replaces_the_draft():
+    begun = "def helper(x):\n    return x + 1"
+    assert chosen(fenced(AREA) + f"No:\n```python\n{begun}", "area") == begun
+    use = "def check():\n    assert area(3, 4) == 12"
+    assert chosen(fenced(AREA) + f"Test:\n```python\n{use}", "area") == AREA
+
+
+def test_long_literals_are_python():
+    program = f"def area(w, h):\n    return {'7' * 5000}"
+    assert chosen(fenced(program) + fenced("print(area(1, 2))"), "area") == program
+
+
+def test_long_lines_and_many_fences_take_linear_time():
+    began = time.perf_counter()
+    chosen(fenced(CUBE) + fenced(" " * 20_000 + "!", "") + fenced(f"import {'a' * 20_000}!", ""))
+    chosen(fenced(CUBE, "." * 100_000))
+    chosen("```python\n" + "x = '```\n" * 3000)
+    assert time.perf_counter() - began < 2

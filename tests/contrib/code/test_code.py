@@ -345,6 +345,15 @@ def test_what_is_thought_is_no_program(tmp_path: Path):
 MBPP = {"text": "Count the most frequent entry.", "test_list": ["assert most([5, 5]) == 2"]}
 
 
+def test_tags_of_thinking_within_code_are_code(tmp_path: Path):
+    task = task_of(tmp_path, [of(SUM_TESTS)])
+    for program in ("# not </think> yet\nprint(3)", "print('<think>')", 'x = "</thinking>"\nf(x)'):
+        assert task.answer(fenced(program)) == f"{program}\n"
+        thought = f"<think>\n```python\nprint(1)\n```\n</think>\n{fenced(program)}"
+        assert task.answer(thought) == f"{program}\n"
+    assert task.answer(f"Draft:\n```python\nprint(1)\nno\n</think>\n{fenced('f(2)')}") == "f(2)\n"
+
+
 def prompt_of(folder: Path, row: dict[str, Any], **data: str) -> str:
     (folder / "test.jsonl").write_text(json.dumps(row), encoding="utf-8")
     names = DataConfig(path=str(folder), question="text", answer="test_list")

@@ -11,6 +11,8 @@ import threading
 import warnings
 from typing import NamedTuple
 
+from vinejax.contrib.code.integers import long_integers
+
 Span = tuple[int, int]
 
 LINE = re.compile(r"[^\n]*\n|[^\n]+\Z")
@@ -21,6 +23,8 @@ OPENING_IN_TEXT = re.compile(
 )
 LABEL = re.compile(r"[ \t]*\{?[.=]?[A-Za-z][\w+#.-]*\}?[ \t]*")
 PYTHON_LABEL = re.compile(r"[{.=\s]*(?:(?:i|c)?py(?:thon|py)?[\d.]*(?![\w+#-])|[\w/.-]+\.py\b)")
+LONGEST_LABEL = 100  # characters of a label that are read
+MOST_CLOSINGS = 5  # lines of a block in which a closing fence behind code is looked for
 DEEPER = 3  # blanks by which a fence may be indented deeper than the fence that it ends
 _parsing = threading.Lock()  # because `catch_warnings` changes the whole process
 
@@ -40,7 +44,7 @@ class FencedBlock(NamedTuple):
     @property
     def is_python(self) -> bool:
         """Whether the label names Python, or is missing."""
-        return not self.label or bool(PYTHON_LABEL.match(self.label.lower()))
+        return not self.label or bool(PYTHON_LABEL.match(self.label[:LONGEST_LABEL].lower()))
 
     def code(self, text: str) -> str:
         """The contents of the block in the response `text`.
@@ -78,18 +82,21 @@ def fenced_blocks(text: str, begins_inside: bool = False) -> list[FencedBlock]:
     """
     blocks: list[FencedBlock] = []
     current = _Open(0, 0, "```", "", 0) if begins_inside else None
-    start = 0
+    start = closings = 0
     for line in LINE.findall(text):
         end = start + len(line)
         if current is None:
-            current = _opened(line.rstrip("\r\n"), start, end)
+            current, closings = _opened(line.rstrip("\r\n"), start, end), 0
         elif (rest := _closing(line, current)) is not None:
             reopens = LABEL.fullmatch(rest)
             blocks.append(current.ended(start, start if reopens else end))
             current = _opened(line.rstrip("\r\n"), start, end) if reopens else None
-        elif inner := _closing_in_line(text, line, start, current):
-            blocks.append(current.ended(inner, end))
-            current = None
+            closings = 0
+        elif closings < MOST_CLOSINGS and line.rstrip().endswith(current.fence):
+            closings += 1
+            if inner := _closing_in_line(text, line, start, current):
+                blocks.append(current.ended(inner, end))
+                current = None
         start = end
     if current is not None:
         blocks.append(current.ended(len(text), len(text), is_closed=False))
@@ -114,17 +121,14 @@ def _closing(line: str, block: _Open) -> str | None:
 
 
 def _closing_in_line(text: str, line: str, start: int, block: _Open) -> int:
-    """The index of a closing fence behind the last line of Python; 0 if the line has none."""
-    content = line.rstrip()
-    if not content.endswith(block.fence):
-        return 0
-    inner = start + len(content.rstrip(block.fence[0]))
+    """The index of the fence that ends a line; 0 if what is before it in the block is no Python."""
+    inner = start + len(line.rstrip().rstrip(block.fence[0]))
     return inner if parsed(text[block.inner : inner]) is not None else 0
 
 
 def parsed(code: str) -> ast.Module | None:
     """The syntax tree of Python code; None if it is no Python."""
-    with _parsing, warnings.catch_warnings():
+    with _parsing, long_integers(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as those about backslashes in texts
         try:
             return ast.parse(code)

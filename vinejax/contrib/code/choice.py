@@ -5,9 +5,10 @@ other languages, and show how the program is called or tested. These are left ou
 nothing, that has another label than Python's, that uses names of the program without defining them,
 or that defines none of the functions that the tests call.
 
-A block that defines a function of the chosen program anew takes its place, even if it is worse, and
-so does a block of Python with an error. An earlier program is thus never credited once the response
-has changed it.
+A block that defines a function of the chosen program anew takes its place, even if it is worse,
+unless it uses other names of the program and defines no function that the tests call. So does a
+block of Python with an error, and a last block without an end that defines functions and uses no
+name of the program. A draft that the response then corrects is thus not credited.
 """
 
 import ast
@@ -21,12 +22,19 @@ from vinejax.contrib.code.blocks import parsed
 
 BUILTINS = frozenset(dir(builtins))
 SESSION = re.compile(r"\s*(?:>>>|In \[\d*\]:|\$ )")  # of an interpreter or a shell
-# A line of Python in a text that Python cannot parse.
+LONGEST_LINE = 500  # characters of a line that are read
+# A line of Python, without its blanks, in a text that Python cannot parse.
 CODE_LINE = re.compile(
-    r"(?m)^[ \t]*(?:(?:async )?def \w|class \w+ *[(:]|import \w+[\w., ]*$|from [\w.]+ import |@\w"
+    r"(?:(?:async )?def \w|class \w+ *[(:]|import \w[\w., ]*$|from [\w.]+ import |@\w"
     r"|(?:for|while|if|elif|else|with|try|except)\b.*:[ \t]*(?:#.*)?$|.*\b(?:print|input)\()"
 )
-DEFINITION = re.compile(r"(?m)^[ \t]*(?:(?:async )?def \w|class \w)")
+DEFINITION = re.compile(r"(?:async )?def \w|class \w")
+# A line of Python that prose and pseudo-code do not have.
+STATEMENT = re.compile(r"import \w[\w., ]*$|from [\w.]+ import |@\w|.*\b(?:print|input)\(")
+TRACEBACK = re.compile(r"\s*(?:Traceback|File \")")
+TOOLS = frozenset(
+    ("random", "subprocess", "timeit")
+)  # of programs that make inputs or measure time
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -36,6 +44,7 @@ class Block(NamedTuple):
     text: str
     is_python: bool  # whether the block's label is Python's, or missing
     is_closed: bool = True  # False if the response ends within the block
+    has_label: bool = True
 
 
 def program_of(
@@ -79,14 +88,13 @@ class Source:
             self.is_body = self.tree is not None
         nodes = list(ast.walk(self.tree)) if self.tree else []
         self.defined = frozenset(defined_names(self.tree)) if self.tree else frozenset()
-        self.functions = frozenset(
-            node.name for node in nodes if isinstance(node, (*FUNCTIONS, ast.ClassDef))
-        )
+        self.functions = frozenset(defined_functions(self.tree)) if self.tree else frozenset()
         self.used = frozenset(_loaded(nodes)) - frozenset(_bound(nodes)) - BUILTINS
         self.imported = frozenset(_foreign(nodes))
         self.is_stub = bool(self.functions) and all(
             all(map(_is_idle, node.body)) for node in nodes if isinstance(node, FUNCTIONS)
         )
+        self.has_tools = any(map(_imports_tools, nodes))
         self.calls = self.tree is not None and any(
             isinstance(node, ast.Call) for node in run_at_once(self.tree)
         )
@@ -96,24 +104,46 @@ class Source:
         """Whether this block is the program, if `chosen` is it without this block."""
         if self.tree is None:
             return self._is_broken_program(wanted)
+        uses = (self.used | self.imported) & (chosen.defined | {"*"}) if chosen else frozenset()
+        if chosen and not self.code.is_closed and self.functions and not uses:
+            return True
         if chosen and self.is_stub and not self.calls:
             return False
         if chosen and chosen.functions & self.functions:
-            return True
+            if not uses or self.defined & (wanted or frozenset()):
+                return True
         if wanted:
             return continues and self.is_body or bool(wanted & self.defined)
         if all(map(_is_idle, self.tree.body)):
             return False
-        if chosen and not self.reads and (self.used | self.imported) & (chosen.defined | {"*"}):
+        if chosen and not self.reads and (uses or chosen.reads and self.has_tools):
             return False
         return not chosen or wanted is None or self.calls
 
     def _is_broken_program(self, wanted: Set[str] | None) -> bool:
         """Whether a text that Python cannot parse is meant as a program."""
         text = self.code.text
-        if SESSION.match(text):
+        if SESSION.match(text) or TRACEBACK.match(text):
             return False
-        return not self.code.is_closed or bool((DEFINITION if wanted else CODE_LINE).search(text))
+        lines = [line.strip()[:LONGEST_LINE] for line in text.split("\n")]
+        if not self.code.is_closed or any(map(DEFINITION.match, lines)):
+            return True
+        if self.code.has_label:
+            return not wanted and any(map(CODE_LINE.match, lines))
+        return not wanted and sum(bool(STATEMENT.match(line)) for line in lines) > 1
+
+
+def defined_functions(tree: ast.Module) -> Iterator[str]:
+    """The names of functions and classes outside of functions, and of methods of `Solution`.
+
+    Methods such as `__init__`, which every class may have, are left out.
+    """
+    for node in run_at_once(tree, with_classes=False):
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            yield node.name
+        if isinstance(node, ast.ClassDef) and node.name == "Solution":
+            names = (inner.name for inner in node.body if isinstance(inner, FUNCTIONS))
+            yield from (name for name in names if not name.startswith("__"))
 
 
 def defined_names(tree: ast.Module) -> Iterator[str]:
@@ -133,7 +163,8 @@ def defined_names(tree: ast.Module) -> Iterator[str]:
             case ast.Name(id=name, ctx=ast.Store()):
                 yield name
             case ast.Import(names=names):
-                yield from ((x.asname or x.name).partition(".")[0] for x in names)
+                own = (x for x in names if _is_standard(x.name))
+                yield from ((x.asname or x.name).partition(".")[0] for x in own)
             case ast.ImportFrom(names=names) if not _is_foreign(node):
                 yield from (x.asname or x.name for x in names)
 
@@ -184,14 +215,30 @@ def _bound(nodes: Sequence[ast.AST]) -> Iterator[str]:
 
 def _is_foreign(node: ast.ImportFrom) -> bool:
     """Whether an import is from no module of the standard library, as `from solution import f`."""
-    return (node.module or "").partition(".")[0] not in sys.stdlib_module_names
+    return not _is_standard(node.module or "")
+
+
+def _is_standard(module: str) -> bool:
+    return module.partition(".")[0] in sys.stdlib_module_names
+
+
+def _imports_tools(node: ast.AST) -> bool:
+    """Whether a node imports one of TOOLS."""
+    match node:
+        case ast.Import(names=names):
+            return any(x.name.partition(".")[0] in TOOLS for x in names)
+        case ast.ImportFrom(module=str(module)):
+            return module.partition(".")[0] in TOOLS
+    return False
 
 
 def _foreign(nodes: Sequence[ast.AST]) -> Iterator[str]:
-    """The names that are imported from modules outside of the standard library."""
+    """The imported modules outside of the standard library, and the names from such modules."""
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and _is_foreign(node):
             yield from (name.name for name in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (x.name for x in node.names if not _is_standard(x.name))
 
 
 def _reads_input(node: ast.AST) -> bool:

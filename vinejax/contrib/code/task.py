@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vinejax import grading
-from vinejax.contrib.code.blocks import FencedBlock, fenced_blocks
+from vinejax.contrib.code.blocks import FencedBlock, fenced_blocks, parsed
 from vinejax.contrib.code.cases import (
     called_names,
     code_before,
@@ -162,7 +162,7 @@ class Code(RowTask):
     def _program(self, text: str, wanted: Set[str] | None, continues: bool = False) -> str | None:
         thought = self._thought(text)
         codes = [
-            Block(block.code(text), block.is_python, block.is_closed)
+            Block(block.code(text), block.is_python, block.is_closed, bool(block.label))
             for block in self._blocks(text)
             if block.outer[0] >= thought
         ]
@@ -171,7 +171,19 @@ class Code(RowTask):
     def _thought(self, text: str) -> int:
         """The number of characters of a response up to the end of its thinking."""
         opened = "<think>" if self._thinks else ""
-        return len(text) - min(len(text), len(after_thinking(opened + text)))
+        rest = after_thinking(opened + self._without_tags_in_code(text))
+        return len(text) - min(len(text), len(rest))
+
+    def _without_tags_in_code(self, text: str) -> str:
+        """The text with blanks instead of `<` and `◁` in blocks of Python that name thinking."""
+        if "think" not in text.lower():
+            return text
+        for block in fenced_blocks(text, self._begins_inside):
+            code = block.code(text)
+            if block.is_closed and "think" in code.lower() and parsed(code) is not None:
+                start, end = block.inner
+                text = text[:start] + re.sub("[<◁]", " ", text[start:end]) + text[end:]
+        return text
 
     def gold(self, problem: Problem) -> str | None:
         """The problem's tests as JSON; None if they are not readable (`has_readable_tests`)."""
