@@ -3,6 +3,7 @@
 import ast
 import base64
 import dataclasses
+import functools
 import importlib.util
 import json
 import pickle
@@ -226,6 +227,36 @@ def test_assertions_that_do_not_convert(source: str, words: str):
 def test_a_builtin_that_the_program_defines(source: str, redefined: str, called: list[str]):
     found = read_asserts(source, "", frozenset(redefined.split()))
     assert [name for assertion in found for name, _ in assertion.calls] == called
+
+
+def test_a_range_of_results_is_short():
+    assert holds("assert list(range(f(1))) == [0, 1]", 2)
+    assert not holds("assert list(range(f(1))) == [2]", 10**9)
+    assert not holds("assert list(range(f(1))) == [2]", 10**30)
+    assert holds("assert f(1) in range(10**9)", 5)
+
+
+NESTED = "[" * 3000 + "]" * 3000
+DEEP: list[Any] = functools.reduce(lambda inner, _: [inner], range(3000), [])
+
+
+@pytest.mark.parametrize(
+    "tests, words",
+    [
+        ("def check():\n    assert f(1) == 2", "no argument for the candidate"),
+        (NESTED, "nested"),
+        ({"fn_name": "f", "inputs": DEEP, "outputs": [1]}, "nested"),
+        ({"fn_name": "f", "inputs": ["1"], "outputs": [NESTED]}, "nested"),
+        ({"fn_name": "f", "inputs": ["9" * 300_000], "outputs": ["1"]}, "more than 200,000 digits"),
+        ({"fn_name": "f", "inputs": ["1"], "outputs": ["9" * 300_000]}, "more than 200,000 digits"),
+        (f"assert f(1) == {'9' * 300_000}", "more than 200,000 digits|no Python"),
+    ],
+)
+def test_tests_that_are_too_large_are_refused_in_our_words(tests: Any, words: str):
+    with pytest.raises(ValueError, match=words) as error:
+        form = code_tests.tests_of(tests, {"entry_point": "f"}, "")
+        code_tests.called_names(code_tests.written_tests(form))
+    assert "set_int_max_str_digits" not in str(error.value)
 
 
 def test_long_integers_in_assertions():

@@ -13,8 +13,8 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vinejax.contrib.code.integers import long_integers
-from vinejax.contrib.code.sandbox.runner import encode
+from vinejax.contrib.code.integers import long_integers, readable_tests
+from vinejax.contrib.code.sandbox.runner import MOST_ITEMS, encode
 
 Call = tuple[str, Any]  # (function of the solution, encoded (positional, named) arguments)
 
@@ -90,14 +90,14 @@ def read_asserts(
     Raises ValueError for a text without assertions, for an assertion that `evaluate` cannot read,
     and for any other statement that must not be ignored (`_is_idle`).
     """
-    with long_integers():
+    with readable_tests():
         return _read_asserts(_statements(source), entry, redefined)
 
 
 def _statements(source: str) -> Sequence[ast.stmt]:
     try:
         return ast.parse(source).body
-    except (SyntaxError, RecursionError, MemoryError) as error:
+    except SyntaxError as error:
         raise ValueError(f"the tests are no Python: {error}") from None
 
 
@@ -107,6 +107,8 @@ def _read_asserts(
     renamed: dict[str, str] | None = None
     for statement in statements:
         if isinstance(statement, ast.FunctionDef) and statement.name == "check":
+            if not statement.args.args:
+                raise ValueError("the function check has no argument for the candidate")
             renamed = {statement.args.args[0].arg: entry, entry: entry}
             statements = statement.body
     for statement in statements:
@@ -207,7 +209,8 @@ def evaluate(node: ast.expr, named: Mapping[str, Any]) -> Any:
 
     Raises Unreadable for an expression of another kind, and the error of a failed operation. Values
     in `named` come from a program, which could choose them to fill the memory. They are therefore
-    multiplied only if they are numbers, and never raised to a power or used to format a text.
+    multiplied only if they are numbers, and never raised to a power or used to format a text. A
+    range of them has MOST_ITEMS numbers at most.
     """
 
     def value(inner: ast.expr) -> Any:
@@ -229,7 +232,7 @@ def evaluate(node: ast.expr, named: Mapping[str, Any]) -> Any:
         case ast.UnaryOp(op=op, operand=operand) if type(op) in UNARY:
             return UNARY[type(op)](value(operand))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in BINARY:
-            has_result = any(isinstance(x, ast.Name) and x.id in named for x in ast.walk(node))
+            has_result = _has_result(node, named)
             return _operation_result(type(op), value(left), value(right), has_result)
         case ast.BoolOp(op=ast.And(), values=items):
             return all(value(x) for x in items)
@@ -243,6 +246,11 @@ def evaluate(node: ast.expr, named: Mapping[str, Any]) -> Any:
             return value(inner)[slice(*(x and value(x) for x in (low, high, step)))]
         case ast.Subscript(value=inner, slice=index):
             return value(inner)[value(index)]
+        case ast.Call(func=ast.Name(id="range"), args=items, keywords=[]):
+            numbers = range(*(value(x) for x in items))
+            if _has_result(node, named) and len(numbers) > MOST_ITEMS:
+                raise ValueError(f"a range of more than {MOST_ITEMS} numbers")
+            return numbers
         case ast.Call(func=ast.Name(id=name), args=items, keywords=[]) if name in FUNCTIONS:
             return FUNCTIONS[name](*(value(x) for x in items))
         case ast.Attribute(value=ast.Name(id="math"), attr=("pi" | "e" | "inf" | "nan") as name):
@@ -251,6 +259,10 @@ def evaluate(node: ast.expr, named: Mapping[str, Any]) -> Any:
             close = {x.arg or "": value(x.value) for x in node.keywords}
             return math.isclose(*(value(x) for x in node.args), **close)
     raise Unreadable(f"{ast.unparse(node)!r:.80} is not understood")
+
+
+def _has_result(node: ast.expr, named: Mapping[str, Any]) -> bool:
+    return any(isinstance(x, ast.Name) and x.id in named for x in ast.walk(node))
 
 
 def _operation_result(op: type[ast.operator], left: Any, right: Any, has_result: bool) -> Any:

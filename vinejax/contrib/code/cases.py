@@ -19,7 +19,7 @@ from typing import Any
 
 from vinejax.contrib.code.asserts import read_asserts
 from vinejax.contrib.code.blocks import parsed
-from vinejax.contrib.code.integers import long_integers, shown
+from vinejax.contrib.code.integers import readable_tests, shown
 from vinejax.tasks.files import LongInteger
 
 NAMES = ("fn_name", "func_name", "function_name", "entry_point")  # fields that name a function
@@ -35,7 +35,8 @@ def tests_of(value: Any, row: dict[str, Any], question: str) -> dict[str, Any]:
     HumanEval. The function to call is named by a test, by `value` or by `row`, or by the `metadata`
     of one of these, in a field of NAMES.
     """
-    value = with_integers(_unpacked_value(value))
+    with readable_tests():
+        value = with_integers(_unpacked_value(value))
     entry = _entry(value) or _entry(row)
     if isinstance(value, dict):
         if "assert_case" in value:
@@ -77,7 +78,7 @@ def _unpacked_value(value: Any) -> Any:
     if value.lstrip()[:1] in ("{", "["):
         try:
             return _parsed_json(value)
-        except ValueError:
+        except json.JSONDecodeError:
             return value
     try:
         packed = zlib.decompress(base64.b64decode(value, validate=True))
@@ -166,7 +167,7 @@ def _text(value: Any) -> str:
     """
     if not isinstance(value, str | int | float | list):
         raise ValueError(f"an input or output must be a text, found {value!r:.60}")
-    with long_integers():
+    with readable_tests():
         return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -186,12 +187,12 @@ def _arguments_and_result(given_input: Any, output: Any) -> tuple[list[Any], Any
 def _json(output: Any) -> Any:
     try:
         return _parsed_json(output) if isinstance(output, str) else output
-    except ValueError:
+    except json.JSONDecodeError:
         return output
 
 
 def _parsed_json(text: str) -> Any:
-    with long_integers():
+    with readable_tests():
         return json.loads(text)
 
 
@@ -203,13 +204,13 @@ def with_integers(value: Any) -> Any:
         return [with_integers(part) for part in value]
     if not isinstance(value, LongInteger):
         return value
-    with long_integers():
+    with readable_tests():
         return int(value)
 
 
 def written_tests(tests: dict[str, Any]) -> str:
     """Tests as JSON, the answer of a problem."""
-    with long_integers():
+    with readable_tests():
         return json.dumps(tests)
 
 

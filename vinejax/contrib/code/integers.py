@@ -1,6 +1,7 @@
 """Integers that are longer than Python converts to decimal text and back by default."""
 
 import contextlib
+import json
 import sys
 import threading
 from collections.abc import Iterator
@@ -31,6 +32,23 @@ def long_integers() -> Iterator[None]:
             _users -= 1
             if not _users:
                 sys.set_int_max_str_digits(_usual)
+
+
+@contextlib.contextmanager
+def readable_tests() -> Iterator[None]:
+    """`long_integers` for reading tests. Raises ValueError in our words if tests are too large."""
+    try:
+        with long_integers():
+            yield
+    except json.JSONDecodeError:
+        raise
+    except (MemoryError, RecursionError):
+        raise ValueError("the tests are nested too deeply") from None
+    except ValueError as error:
+        if "integer string conversion" not in str(error):
+            raise
+        message = f"the tests have an integer of more than {MOST_DIGITS:,} digits"
+        raise ValueError(message) from None
 
 
 def shown(value: Any) -> str:
