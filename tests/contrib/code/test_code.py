@@ -247,6 +247,7 @@ DEEP: list[Any] = functools.reduce(lambda inner, _: [inner], range(3000), [])
         (NESTED, "nested"),
         ({"fn_name": "f", "inputs": DEEP, "outputs": [1]}, "nested"),
         ({"fn_name": "f", "inputs": ["1"], "outputs": [NESTED]}, "nested"),
+        ({"fn_name": "f", "inputs": ["[" * 600 + "]" * 600], "outputs": [1]}, "nested"),
         ({"fn_name": "f", "inputs": ["9" * 300_000], "outputs": ["1"]}, "more than 200,000 digits"),
         ({"fn_name": "f", "inputs": ["1"], "outputs": ["9" * 300_000]}, "more than 200,000 digits"),
         (f"assert f(1) == {'9' * 300_000}", "more than 200,000 digits|no Python"),

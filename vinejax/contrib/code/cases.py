@@ -25,6 +25,7 @@ from vinejax.tasks.files import LongInteger
 NAMES = ("fn_name", "func_name", "function_name", "entry_point")  # fields that name a function
 SOLUTION = re.compile(r"\ASolution(?:\(\))?\.")  # before the name of a method
 CALLED = ("functional", "function_call")  # kinds of tests that call a function
+MOST_NESTED = 200  # levels of lists in tests, so that they can be encoded on any Python
 PRINTED = ("stdin", "stdin_stdout")  # kinds of tests that read what a program prints
 
 
@@ -209,7 +210,13 @@ def with_integers(value: Any) -> Any:
 
 
 def written_tests(tests: dict[str, Any]) -> str:
-    """Tests as JSON, the answer of a problem."""
+    """Tests as JSON, the answer of a problem. Raises ValueError for lists of MOST_NESTED levels."""
+    parts: list[Any] = [tests]
+    for _ in range(MOST_NESTED):
+        inner = [x.values() if isinstance(x, dict) else x for x in parts]
+        parts = [x for part in inner for x in part if isinstance(x, dict | list)]
+    if parts:
+        raise ValueError("the tests are nested too deeply")
     with readable_tests():
         return json.dumps(tests)
 
