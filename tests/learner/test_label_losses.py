@@ -84,7 +84,8 @@ def expected(name: str) -> Any:
     assert labels is not None
     of_rollout = labels.weights
     assert of_rollout is not None
-    weights = token_weights(batch.mask, batch.segment_ids, REDUCTIONS[name], 16)
+    rows_of_batch = jnp.asarray(batch.mask), jnp.asarray(batch.segment_ids)
+    weights = token_weights(*rows_of_batch, REDUCTIONS[name], 16)
     row = np.arange(len(batch.mask))[:, None]
     function = {
         "clip": losses.ppo_clip,

@@ -96,7 +96,8 @@ def test_a_continuation_says_where_it_left_and_what_its_label_weighs():
 def test_where_a_continuation_left_counts_from_its_own_state():
     cfg = config(credit={"labels": "group"}, k=1)
     filled, _ = fill([episode(RIGHT)], cfg, lambda branch, k: ("\n5-2=3\n#### 3", "eos"))
-    labels = Labels(*(np.zeros((1, 1)) for _ in range(4)))
+    nothing = np.zeros((1, 1), np.int32), np.zeros((1, 1), np.float32)
+    labels = Labels(nothing[0], nothing[0], nothing[1], nothing[1])
     (row,) = rows_of(filled, labels=labels)
     (at_start,), (later,) = column(row, "continuations")
     assert at_start["departure"]["character"] == 1 and at_start["departure"]["token"] == "5"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from vinejax.engine.branches import Grown
 from vinejax.grading import Grader, Verdict
 from vinejax.rollout.sampler import Solution, split_solution
 from vinejax.session.evaluation import SolvedProblems, metrics_of
+from vinejax.session.session import Session
 from vinejax.tasks import graded as module
 from vinejax.tasks.graded import GradedTask, GradingStats
 from vinejax.tasks.gsm8k import GSM8K
@@ -112,7 +114,8 @@ def test_votes_read_what_the_prompt_opens():
     grown = Grown([2], [0.0], r"\boxed{6}", "eos")
     rewards = np.zeros((2, 1), np.float32)
     with GradedTask(MATH("x"), GraderConfig()) as graded:
-        session: Any = SimpleNamespace(graded=graded, cfg=SimpleNamespace(seed=0), task=graded.task)
+        cfg = SimpleNamespace(seed=0)
+        session = mock.Mock(spec=Session, graded=graded, cfg=cfg, task=graded.task)
         solved = SolvedProblems(problems, [[grown], [grown]], rewards, [[None], [None]])
         metrics_of(session, solved)
         assert graded.answers([(problem, grown.text) for problem, _ in problems]) == [None, "6"]

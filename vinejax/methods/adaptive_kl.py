@@ -95,7 +95,7 @@ class AdaptiveObjective(PolicyObjective):
         """(the batch, the coefficient as f32[B], once for each row)."""
         return batch, np.full(len(batch.mask), rollout.kl_coef, np.float32)
 
-    def pack(self, rows: tuple[Batch, np.ndarray]) -> tuple[Batch, np.ndarray]:
+    def pack(self, rows: tuple[Batch, np.ndarray]) -> tuple[Batch, np.float32]:
         """(the packed minibatch, the coefficient as f32[]), in packed and in other rows alike."""
         batch, coef = rows
         return super().pack(batch), coef[0]
