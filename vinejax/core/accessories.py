@@ -54,7 +54,9 @@ class TaskFinder(MetaPathFinder, Loader):
             sys.meta_path.append(cls())
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> Any:
-        return ModuleSpec(fullname, self) if fullname in contributed("TASKS") else None
+        # Only for names of tasks: the tables themselves are imported through the finders.
+        is_task = fullname.startswith("vinejax.tasks.") and fullname in contributed("TASKS")
+        return ModuleSpec(fullname, self) if is_task else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = importlib.import_module(contributed("TASKS")[spec.name])
