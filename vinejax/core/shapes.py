@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 FINE = 1024  # tokens of a row beyond which padding costs more than another program
 
 
@@ -54,6 +56,17 @@ def label_width(most: int, length: int) -> int:
     It is a quarter of `length`, doubled as often as needed, so there are few widths.
     """
     return doubled(most, least=max(length // 4, 1))
+
+
+def label_columns(row: np.ndarray, rows: int, length: int) -> tuple[np.ndarray, int]:
+    """(i64[L] the column of each label in its row, the `label_width` of all rows).
+
+    `row`, i64[L], is the row of each label, below `rows`. A row's labels keep their order.
+    """
+    order, count = np.argsort(row, kind="stable"), np.bincount(row, minlength=rows)
+    column = np.empty_like(order)
+    column[order] = np.arange(order.size) - np.repeat(np.cumsum(count) - count, count)
+    return column, label_width(int(count.max(initial=0)), length)
 
 
 def part(limits: Sequence[int], length: int, least: int = 32, halvings: int = 1) -> int:

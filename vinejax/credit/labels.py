@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vinejax.core.settings import Config
-from vinejax.core.shapes import label_width
+from vinejax.core.shapes import label_columns
 from vinejax.core.types import Batch, Departure, Episode, Labels, PassingTokens, Rollout
 from vinejax.credit.assign import Credit, before_steps
 from vinejax.credit.samples import Sample, num_shared
@@ -152,9 +152,8 @@ class LabelRows(NamedTuple):
         """`keys`, i64[L], are the `key_of` different labels, in increasing order."""
         (rows, length), places = batch.tokens.shape, keys >> TOKEN_BITS
         row = places // length
-        count = np.bincount(row, minlength=rows)
-        column = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
-        shape = (rows, label_width(int(count.max(initial=0)), length))
+        column, width = label_columns(row, rows, length)
+        shape = (rows, width)
         zeros = np.zeros(shape, np.float32)
         empty = cls(Labels(np.zeros(shape, np.int32), zeros, zeros, zeros), row, column)
         position = empty.array(places % length, np.int32)

@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from vinejax.core.settings import Config
-from vinejax.core.shapes import label_width
+from vinejax.core.shapes import label_columns
 from vinejax.core.types import Array, Batch, Labels
 from vinejax.learner.prefixes import Forest, share_prefixes
 from vinejax.model.attention import KERNELS
@@ -114,11 +114,7 @@ class Packing(NamedTuple):
         row, column = np.nonzero(rows.labels.position)
         place = packed_place[row * length + rows.labels.position[row, column]]
         packed_row = place // length
-        order = np.argsort(packed_row, kind="stable")
-        count = np.bincount(packed_row, minlength=len(self.segment_ids))
-        packed_column = np.empty_like(order)
-        packed_column[order] = np.arange(order.size) - np.repeat(np.cumsum(count) - count, count)
-        width = label_width(int(count.max(initial=0)), length)
+        packed_column, width = label_columns(packed_row, len(self.segment_ids), length)
         shape = (len(self.segment_ids), width)
         return LabelPlaces(
             (row, column),
