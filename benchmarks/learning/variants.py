@@ -34,6 +34,19 @@ TASKS = {
 
 # States after the first token of their step, and the probe's values (docs/credit.md).
 PROBE: Fields = {"method": "vineppo", "values.positions": "after", "values.prior": "probe"}
+# Labels with the settings of the credit bench's estimator `blend_k1`. The bench prefers states at
+# every fifth token on arithmetic and free_order, at every tenth on bifurcation.
+BLEND: Fields = {
+    "method": "vineppo",
+    "values.k": 1,
+    "values.positions": "tokens",
+    "values.reuse": True,
+    "values.prior": "probe",
+    "credit.lambda_": 0.5,
+    "credit.baseline_lambda": 0.5,
+    "credit.labels": "blend",
+    "credit.label_weight": 0.7,
+}
 
 VARIANTS: dict[str, Fields] = {
     "vineppo": {"method": "vineppo", "values.k": 9},
@@ -61,19 +74,8 @@ VARIANTS: dict[str, Fields] = {
     # Four times the solutions an iteration, the same number of updates.
     "grpo_64": {"method": "grpo", "rollout.prompts": 16, "ppo.minibatch": 64},
     # Of `LABELS`:
-    # The setting of the credit bench's estimator `blend_k1`.
-    "labels": {
-        "method": "vineppo",
-        "values.k": 1,
-        "values.positions": "tokens",
-        "values.every": 5,
-        "values.reuse": True,
-        "values.prior": "probe",
-        "credit.lambda_": 0.5,
-        "credit.baseline_lambda": 0.5,
-        "credit.labels": "blend",
-        "credit.label_weight": 0.7,
-    },
+    "labels": {**BLEND, "values.every": 5},
+    "labels_10": {**BLEND, "values.every": 10},
     "vineppo_k1": {"method": "vineppo", "values.k": 1},
     # Groups of equal rewards are replaced, so that every group of a batch teaches. Late in training
     # the default of four rounds would leave places to groups of equal rewards.
@@ -209,7 +211,7 @@ CHEAP = Experiment(
 # Labels (docs/credit_bench.md) beside what else the same tokens buy.
 LABELS = Experiment(
     variants=(
-        *("labels", "vineppo_k1", "vineppo", "by_role"),
+        *("labels", "labels_10", "vineppo_k1", "vineppo", "by_role"),
         *("grpo", "grpo_flat", "rloo_whitened", "pods", "grpo_64"),
     ),
     longer=(

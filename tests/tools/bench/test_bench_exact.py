@@ -244,38 +244,3 @@ def test_the_reference_comes_near_the_gradient(closed: Closed, monkeypatch):
     assert found.solutions == 4000
     assert max(error, found.error) < 5 * expected  # few directions have most of the variance
     assert found.product == pytest.approx(closed.squared, rel=0.1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("passes", [Passes(2), Passes(2, packed=True)])
-def test_gradients_are_those_of_a_plain_loop(passes: Passes):
-    episodes = cases.random_episodes([(4, 3), (2, 5), (3, 1), (5, 21), (3, 8)])
-    batch = collate(episodes, 2)  # six rows of 32, two of them when packed
-    credit = np.random.default_rng(0).normal(size=(2, *batch.mask.shape)).astype(np.float32)
-    gradients = policy_gradients(
-        cases.model(),
-        cases.params(),
-        batch,
-        advantages=credit,
-        solutions=3,
-        temperature=0.7,
-        passes=passes,
-    )
-
-    def objective(params, e: int):
-        total = 0.0
-        for row, episode in enumerate(episodes):
-            tokens = np.array([episode.tokens])
-            logprobs = jax.nn.log_softmax(cases.logits(params, tokens)[0] / 0.7)
-            for t in range(len(episode.prompt), len(episode.tokens)):
-                total += credit[e, row, t] * logprobs[t - 1, tokens[0, t]]
-        return total / 3
-
-    for e in range(2):
-        expected = jax.jit(jax.grad(objective), static_argnums=1)(cases.params(), e)
-        cases.assert_close(jax.tree.map(lambda x, e=e: x[e], gradients), expected, cases.ROUNDING)
-    squares, products = inner_products(cases.model(), gradients, gradients)
-    leaves = jax.tree.leaves(gradients)
-    flat = np.concatenate([np.asarray(x).reshape(2, -1) for x in leaves], axis=1)
-    np.testing.assert_allclose(products, flat @ flat.T, rtol=1e-5)
-    np.testing.assert_allclose(squares, np.diag(flat @ flat.T), rtol=1e-5)

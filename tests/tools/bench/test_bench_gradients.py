@@ -11,7 +11,7 @@ from vinejax.core.types import Labels
 from vinejax.credit.labels import LabelRows, key_of, label_keys
 from vinejax.learner.batch import collate
 from vinejax.learner.packing import Passes
-from vinejax.tools.bench.gradients import joined_labels, policy_gradients
+from vinejax.tools.bench.gradients import inner_products, joined_labels, policy_gradients
 
 LENGTHS = [(4, 3), (2, 5), (3, 1), (5, 21), (3, 8)]
 
@@ -60,6 +60,11 @@ def test_the_gradient_is_that_of_a_plain_loop(passes: Passes):
     for e in range(3):
         expected = jax.jit(jax.grad(objective), static_argnums=1)(cases.params(), e)
         cases.assert_close(jax.tree.map(lambda x, e=e: x[e], gradients), expected, cases.ROUNDING)
+    squares, products = inner_products(cases.model(), gradients, gradients)
+    leaves = jax.tree.leaves(gradients)
+    flat = np.concatenate([np.asarray(x).reshape(3, -1) for x in leaves], axis=1)
+    np.testing.assert_allclose(products, flat @ flat.T, rtol=1e-5)
+    np.testing.assert_allclose(squares, np.diag(flat @ flat.T), rtol=1e-5)
 
 
 def test_labels_of_several_estimators_together():
