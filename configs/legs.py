@@ -1,0 +1,26 @@
+"""A second set of word problems for SmolLM2-135M-Instruct: how many legs animals have together.
+
+    pip install -e '.[real]'
+    python benchmarks/real/model.py models/smollm2
+    python benchmarks/real/problems.py data/legs --set=legs
+    python -m vinejax.main --config=configs/legs.py:sft --workdir=runs/legs_start
+    python -m vinejax.main --config=configs/legs.py           # or, say, configs/legs.py:grpo
+
+A solution has a step for each of three kinds of animals and one for each of two additions, and a
+mistake in any of them is final. All settings but lengths are those of configs/alice.py. The set was
+chosen before any run of it, and what is expected of it is in docs/decisions.md.
+
+Hardware: two CPU cores, 10 GiB. Reproduces: nothing.
+"""
+
+from vinejax.config import from_file
+
+
+def get_config(method="vineppo"):
+    cfg = from_file(__file__, f"alice.py:{method}")
+    cfg.data.path = "data/legs"
+    cfg.data.max_prompt_tokens = 96
+    cfg.sample.max_tokens = 80
+    if method != "sft":
+        cfg.model.path = "runs/legs_start"
+    return cfg
