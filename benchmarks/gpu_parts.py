@@ -105,7 +105,7 @@ FULL = Sizes(
     free_lines=12,
     per_prompt=8,
     priced=256,
-    estimators=("rloo", "grpo", "vineppo_k1", "vineppo_k3", "vineppo_k9", "recommended"),
+    estimators=("rloo", "grpo", "vineppo_k1", "vineppo_k3", "vineppo_k9", "backup"),
     benches=(
         dict(problems=16, repeats=3, reference=2048, truth=32, states=64, ranked=32),
         dict(problems=16, repeats=10, reference=8192, truth=64, states=256, ranked=64),

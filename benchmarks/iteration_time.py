@@ -42,7 +42,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "GRPO": {"method": "grpo"},
     "VinePPO, K = 9": {"values.k": 9},
     "VinePPO, K = 3": {"values.k": 3},
-    "recommended": {
+    "backup": {
         "values.k": 3,
         "values.num_states": 8,
         "values.reuse": True,

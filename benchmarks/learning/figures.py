@@ -33,7 +33,7 @@ from vinejax.tools.report.learning_curve import AXES  # noqa: E402
 # Colours get darker from the baselines to VinePPO; dashes and markers differ for all.
 STYLES: dict[str, tuple[str, str, str]] = {
     "vineppo": ("#0b3d24", "-", "o"),
-    "recommended": ("#2b7a4b", "-", "D"),
+    "backup": ("#2b7a4b", "-", "D"),
     "bisection": ("#54a377", "-.", "^"),
     "spo_chain": ("#3b6fb5", ":", "v"),
     "ppo": ("#8c6bb1", "--", "P"),

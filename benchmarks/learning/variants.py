@@ -50,7 +50,7 @@ BLEND: Fields = {
 
 VARIANTS: dict[str, Fields] = {
     "vineppo": {"method": "vineppo", "values.k": 9},
-    "recommended": {
+    "backup": {
         "method": "vineppo",
         "values.k": 3,
         "values.num_states": 8,
@@ -140,7 +140,7 @@ class Experiment:
 
     tasks: tuple[str, ...] = tuple(TASKS)
     variants: tuple[str, ...] = (
-        *("vineppo", "recommended", "bisection", "spo_chain", "ppo", "grpo", "rloo"),
+        *("vineppo", "backup", "bisection", "spo_chain", "ppo", "grpo", "rloo"),
     )
     longer: tuple[str, ...] = ("grpo_seconds", "rloo_seconds", "grpo_seconds_bisection")
     trials: tuple[Trial, ...] = (
@@ -161,14 +161,14 @@ class Experiment:
     # found at the number in TASKS, in runs so short that no variant is at the ceiling.
     dose_task: str = "bifurcation"
     doses: tuple[int, ...] = (0, 6, 12, 24, 48)
-    dose_variants: tuple[str, ...] = ("recommended", "grpo", "rloo")
+    dose_variants: tuple[str, ...] = ("backup", "grpo", "rloo")
     dose_seeds: tuple[int, ...] = tuple(range(21, 26))
     dose_iterations: int = 12
     # At equal seconds, one variant against one baseline, with their settings of the sweep but for
     # those of a try.
     tries: tuple[str, ...] = tuple(TRIES)
     try_task: str = "bifurcation"
-    try_variant: str = "recommended"
+    try_variant: str = "backup"
     try_baseline: str = "grpo"
     try_seeds: tuple[int, ...] = tuple(range(21, 26))
     seconds_seed: int = 2001
@@ -198,7 +198,7 @@ FULL = Experiment()
 # One continuation per state and fewer, beside as many seconds and as many updates of GRPO.
 CHEAP = Experiment(
     variants=(
-        *("recommended", "by_role", "ppo_probe"),
+        *("backup", "by_role", "ppo_probe"),
         *("grpo", "grpo_64", "rloo", "rloo_whitened"),
     ),
     longer=("grpo_seconds_by_role",),

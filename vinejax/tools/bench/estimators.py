@@ -62,7 +62,7 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "bisection": {"values.allocation": "bisection"},
     "reuse": {"values.reuse": True},
     "bisection_reuse": {"values.allocation": "bisection", "values.reuse": True},
-    "recommended": {
+    "backup": {
         "values.k": 3,
         "values.num_states": 8,
         "values.reuse": True,

@@ -34,7 +34,7 @@ MEANINGS = {
     "bisection": "vineppo_k9 at more states only where neighbouring values differ",
     "reuse": "vineppo_k9, each value also of other samples that pass through its state",
     "bisection_reuse": "bisection and reuse together",
-    "recommended": "vineppo_k3 at no more than 8 states, with reuse and values of later states",
+    "backup": "vineppo_k3 at no more than 8 states, with reuse and values of later states",
     "role_k1": "vineppo_k1 with values averaged by role: λ = 0.7, w = 0.3",
     "role_k3": "vineppo_k3 with values averaged by role: λ = 0.4, w = 0.3",
     "probe_k0": "the return less a value that the probe has learned",
