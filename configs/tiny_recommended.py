@@ -14,8 +14,7 @@ from vinejax.config import from_file
 def get_config():
     cfg = from_file(__file__, "tiny.py")
     cfg.values.k = 1
-    cfg.values.positions = "tokens"
-    cfg.values.every = 5
+    cfg.values.positions = "tokens"  # every fifth
     cfg.values.reuse = True
     cfg.values.prior = "probe"
     cfg.credit.lambda_ = 0.5

@@ -409,3 +409,143 @@ def test_the_recommended_settings_are_everywhere_the_same(learning):
     )
     assert recommended == start | ESTIMATORS["blend_k1"]
     assert recommended == start | dict(learning.variants.VARIANTS["labels"])
+
+
+def test_every_planned_configuration_is_valid(learning):
+    """Each variant of each task, as the child process makes it."""
+    experiments = learning.variants.FULL, learning.variants.CHEAP, learning.variants.LABELS
+    planned = [run for x in experiments for run in learning.planning.plan(x, [])]
+    of_seconds = [run for run in planned if run.part == "seconds"]
+    for run in of_seconds:
+        cfg = learning.one_run.config_of(run._asdict(), "")
+        further = {"grpo_64": 64, "pods": 32}
+        episodes = run.variant.partition("/episodes_")[2] or further.get(run.variant, 16)
+        assert (cfg.seed, cfg.rollout.prompts * cfg.rollout.per_prompt) == (run.seed, int(episodes))
+        assert cfg.ppo.minibatch == int(episodes)  # one update an epoch
+        assert cfg.method == run.overrides["method"]
+
+
+def test_the_page_and_the_rest_have_the_known_numbers(learning, small, measured):
+    page = (measured[1] / "results.md").read_text()
+    rest = learning.results.rest(learning.results.measured(small, measured[0]))
+    episodes, seconds = page.split("## At equal seconds")
+    tokens = rest.split("## At equal generated tokens")[1].split("## Tried besides")[0]
+    text = page + rest
+    control, other = episodes.split("### bifurcation")
+    # Seeds 1 to 3 add 1, 2 and 3 percent; no score is left out of three, their mean is 2.
+    line = "| vineppo | 3 | 72.0% (71.0 to 73.0) | 1.00 (0.50 to 1.00) | 1.00 (0.50 to 1.00) |"
+    assert line in other
+    assert f"{line} 0 | 36,000 |" in other  # none below the start
+    assert "| vineppo | 3 | 52.0% (51.0 to 53.0) | 0.50 (" in control
+    assert "At equal episodes 1.00 (0.50 to 1.00), 3 seeds." in episodes
+    given = rest.split("the baselines with the settings of vineppo")[1]
+    assert "with rate 4e-4, KL 1e-2, which" in given
+    assert "| grpo | 3 | 52.0% (51.0 to 53.0) | 1.00 (0.50 to 1.00) | 0 |" in given
+    # 16 s of both: at the end. In tokens GRPO's longest run ends at 16,000 of VinePPO's 36,000.
+    vineppo = next(x for x in seconds.split("### bifurcation")[1].splitlines() if "| vineppo" in x)
+    assert vineppo.startswith("| vineppo | 16 | 72.0% (71.0 to 73.0), 100% of vineppo | 52.0% (")
+    assert "100% of grpo_seconds |" in vineppo
+    vineppo = next(x for x in tokens.split("### bifurcation")[1].splitlines() if "| vineppo" in x)
+    at = 0.25 + (0.72 - 0.25) * 16_000 / 36_000
+    assert vineppo.startswith(f"| vineppo | 16,000 | {at:.1%} (")
+    assert "44% of vineppo | 52.0% (" in vineppo
+    # The seeds of the sweep end alike, 10 points higher with the best trial.
+    assert "; 70.0% ± 0.0 |" in rest and "; 80.0% ± 0.0** |" in rest
+    named = learning.results.placeholders(learning.results.measured(small, measured[0]))
+    assert named["bifurcation.vineppo.sweep.4e-4"] == "70.0% ± 0.0"
+    assert "| 0 | 51.5% (51.0 to 52.0) |" in rest and "| 0.0 (" not in text
+    assert "| 12 | 66.5% (66.0 to 67.0) | 51.5% (51.0 to 52.0) | 51.5%" in text
+    assert "+15.0 (+14.0 to +16.0)" in text
+    assert "| `ppo.epochs=1` | 3 | 40 of 0.200 s | 80 of 0.100 s | 67.0% (66.0 to 68.0) |" in text
+    assert "| bisection | 3 |" in other and "**" in rest
+    assert f"`{'c' * 40}`" in text and "Test CPU, 2 cores, 8 GiB" in text
+
+
+def test_a_run_that_writes_little_cuts_no_other_short(learning):
+    """Of three runs the one that lost the format ends after 50 tokens: the median's end counts."""
+    ends = {1: (1000, 0.9), 2: (50, 0.0), 3: (1200, 0.8)}
+    runs = [{"curve": {"tokens": [0, end], "accuracy": [0.3, last]}} for end, last in ends.values()]
+    group = learning.outcomes.Group("comparison", "t", "c", "v", tuple(runs), None)
+    assert group.total("tokens") == 1000
+    assert group.accuracies_at("tokens", 600) == pytest.approx([0.66, 0.0, 0.55])
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(x.relative_to(folder)): hashlib.sha256(x.read_bytes()).hexdigest() for x in files}
+
+
+@pytest.mark.nightly  # the last test here has the committed measurements, to the byte
+def test_the_same_measurements_give_the_same_bytes(learning, small, records, measured, tmp_path):
+    """Also if the lines of the files are in another order, and beside lines of other plans."""
+    folder, docs = measured
+    shuffled = tmp_path / "measurements"
+    for record in reversed(records):
+        name = "seconds" if record["part"] == "seconds" else "results"
+        learning.records.append_line(shuffled / f"{name}.jsonl", record)
+    stale = dict(records[-1], overrides={"iterations": 7})
+    learning.records.append_line(shuffled / "results.jsonl", stale)
+    (shuffled / "findings.md.j2").write_text((folder / "findings.md.j2").read_text())
+    (tmp_path / "docs").mkdir()
+    learning.results.write_results(small, shuffled, tmp_path / "docs")
+    made = digests(docs)
+    assert digests(tmp_path / "docs") == made
+    assert sorted(Path(name).suffix for name in made) == [".md", *[".png"] * 3, *[".svg"] * 3]
+
+
+def test_findings_cannot_name_what_is_not_there(learning, small, records):
+    found = learning.outcomes.outcomes(small, records, [])
+    with pytest.raises(ValueError, match="no value for bifurcation.vinepo; there are arithm"):
+        learning.results.page(found, "{{bifurcation.vinepo}}", [])
+    empty = learning.outcomes.outcomes(small, [], [])
+    assert "No run of the plan is recorded yet." in learning.results.page(empty, "", [])
+    assert learning.results.rest(empty) == ""
+
+
+def test_a_page_of_a_few_runs_leaves_gaps(learning, small, records):
+    """After the first slices there are no baselines, no seconds and no doses."""
+    few = [r for r in records if r["variant"] == "vineppo" and r["part"] in ("sweep", "comparison")]
+    found = learning.outcomes.outcomes(small, few, [])
+    page = learning.results.page(found, "", [])
+    assert "| vineppo | 3 | 72.0% (71.0 to 73.0) | – | – |" in page
+    assert "## Seconds of an iteration" not in page + learning.results.rest(found)
+
+
+def test_the_committed_page_is_that_of_the_committed_measurements(learning):
+    """After adding measurements: python benchmarks/learning/results.py"""
+    found = learning.outcomes.outcomes(
+        learning.variants.FULL,
+        learning.records.read_lines(LEARNING / "results.jsonl"),
+        learning.records.read_lines(LEARNING / "seconds.jsonl"),
+    )
+    page = (REPO / "docs" / "results.md").read_text(encoding="utf-8")
+    findings = LEARNING / "findings.md.j2"
+    text = findings.read_text(encoding="utf-8") if findings.exists() else ""
+    figures = importlib.import_module("figures").names(found)
+    assert learning.results.page(found, text, figures) == page
+    for name in figures:
+        for suffix in ("png", "svg"):
+            assert (REPO / "docs" / "results" / f"{name}.{suffix}").exists()
+
+
+@pytest.mark.nightly
+def test_a_planned_run_is_measured(learning, tmp_path):
+    """One real run of three iterations in a process of its own."""
+    planned = learning.planning.plan(learning.variants.QUICK, [])
+    run = next(run for run in planned if run.part == "sweep" and run.variant == "grpo")
+    short = {"iterations": 2, "eval.every": 1, "eval.problems": 4, "checkpoint.every": 2}
+    request = {"run": run._replace(overrides=run.overrides | short)._asdict(), "test_problems": 5}
+    request |= {"core": None, "cache": os.environ["JAX_COMPILATION_CACHE_DIR"]}
+    command = [sys.executable, str(LEARNING / "one_run.py"), json.dumps(request)]
+    output = tmp_path / "measured.json"
+    subprocess.run([*command, str(output)], check=True, capture_output=True)
+    measured = json.loads(output.read_text())
+    assert measured["curve"]["iteration"] == [0, 1, 2]
+    assert measured["curve"]["episodes"] == [0, 16, 32]
+    assert measured["curve"]["updates"] == [0, 2, 4]  # one per epoch
+    assert measured["curve"]["tokens"][2] > measured["curve"]["tokens"][1] > 0
+    assert measured["curve"]["trained"] == measured["curve"]["tokens"]  # GRPO trains on all
+    counts = [int(digit) for digit in measured["test"]["correct"]]
+    assert len(counts) == 5 and max(counts) <= measured["test"]["samples"] == 2
+    assert measured["test"]["accuracy"] == pytest.approx(sum(counts) / 10)
+    assert record_of(run, 0.5).keys() >= measured.keys()
