@@ -161,8 +161,8 @@ class RolloutConfig:
     rounds: Count = 4  # zero_variance 'resample': rounds of sampling per iteration, at most
     slots: Count = 256  # branches decoded at once, over all devices
     memory_gib: Positive | None = None  # keys and values per device; None: part of free memory
-    # Attention of decoding. 'kernel' is for TPUs and reads only columns in use; 'auto' is 'kernel'
-    # where that can run.
+    # Attention of decoding. 'kernel' is for TPUs and GPUs and reads only columns in use; 'auto' is
+    # 'kernel' where that can run.
     attention: Literal["auto", "xla", "kernel"] = "auto"
     skip_repeats: bool = True  # a continuation is decoded from where it differs from its solution
 

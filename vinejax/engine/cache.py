@@ -1,9 +1,10 @@
-"""The cache of the slots' own tokens: the interface of its two implementations.
+"""The cache of the slots' own tokens: the interface of its three implementations.
 
-`Ring` (`ring.py`) has columns that all slots share; XLA reads it. `PagedCache` (`tpu/paged.py`) has
+`Ring` (`ring.py`) has columns that all slots share; XLA reads it. `KernelRing`
+(`gpu/kernel_ring.py`) is the same ring, read by a kernel for GPU. `PagedCache` (`tpu/paged.py`) has
 pages that each slot takes as it grows; kernels for TPU read it. Each is a pytree of arrays, which
 the compiled loop carries. Each also has a static part, a `Storage`, which determines the sizes of
-the arrays. `memory.storage_for` chooses one of the two; no other code distinguishes them.
+the arrays. `memory.storage_for` chooses one of the three; no other code distinguishes them.
 """
 
 import abc
@@ -26,8 +27,11 @@ from vinejax.model.attention import LANES
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import num_shards
 
+GPU_HEADS = 16, 32, 64, 128, 256  # head widths of the kernel for GPU
+
 # (queries [B, K, G, H], new keys and new values [B, 1, K, H], the window's layer, the cache's
-# layer, the layer's attention rule) -> (attention [B, K, G, H], the cache's layer)
+# layer, the layer's attention rule) -> (attention [B, K, G, H], the cache's layer). The function of
+# a cache that `rotates` has one more argument, the layer's facts (`LayerFacts`).
 Attend = Callable[..., tuple[jax.Array, Any]]
 
 
@@ -44,6 +48,9 @@ class Cache(abc.ABC):
     """Keys and values of the tokens that the slots of a shard have passed through the model."""
 
     layers: list[Any]  # arrays per layer
+
+    # Whether attention takes queries and new keys before RoPE, and rotates them.
+    rotates: ClassVar[bool] = False
 
     @abc.abstractmethod
     def reserve(
@@ -211,20 +218,29 @@ class Storage(abc.ABC):
         return self
 
 
-def use_kernel(name: str, platform: str, head_dim: int) -> bool:
-    """Whether a kernel for TPU computes the attention of decoding.
+def use_kernel(name: str, platform: str, head_dim: int, device: jax.Device | None = None) -> bool:
+    """Whether a kernel for TPU or GPU computes the attention of decoding.
 
-    `name` is the setting rollout.attention. If it is 'kernel', a CPU interprets the kernel, which
-    is slow and serves tests. Raises ConfigError if `name` is 'kernel' and the kernel does not run
-    on the platform or with the model.
+    `name` is the setting rollout.attention. If it is 'kernel', a CPU interprets the kernel for TPU,
+    which is slow and serves tests. `device` is one of the platform's devices, if there are any.
+    Raises ConfigError if `name` is 'kernel' and the kernel does not run on the devices or with the
+    model.
     """
-    if name == "xla" or (name == "auto" and platform != "tpu"):
+    if name == "xla" or (name == "auto" and platform == "cpu"):
         return False
     reason = ""
-    if platform == "gpu":
-        reason = "is for TPU, and the mesh is of GPU devices"
+    if platform == "gpu" and head_dim not in GPU_HEADS:
+        reason = f"needs heads of one of the widths {GPU_HEADS}, not of {head_dim}"
+    elif platform == "gpu" and not _has_triton(device):
+        reason = "needs NVIDIA GPUs of compute capability 8.0 or later"
     elif platform == "tpu" and head_dim % (LANES // 2):
         reason = f"needs heads of a multiple of {LANES // 2}, not of {head_dim}"
     if reason and name == "kernel":
         raise ConfigError("rollout.attention", f"{reason}; 'auto' takes what fits", repr(name))
     return not reason
+
+
+def _has_triton(device: jax.Device | None) -> bool:
+    """Whether XLA compiles Triton's kernels for a GPU. AMD's GPUs are left out, as untested."""
+    major = getattr(device, "compute_capability", "8.0").partition(".")[0]
+    return major.isdecimal() and int(major) >= 8

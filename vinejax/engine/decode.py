@@ -15,7 +15,7 @@ step.
 import dataclasses
 import functools
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -319,15 +319,18 @@ def _forward(
     layers = []
     # A Python loop: a scan over the layers would copy window and cache in every step.
     for i, layer in enumerate(weights["layers"]):
+        facts = model.cfg.layer_facts(i)
+        of_layer = [window.layers[i], cache.layers[i], model.cfg.rule(i)]
+        if cache.rotates:
+            of_layer, facts = [*of_layer, facts], facts.without_rope
 
         @jax.named_scope("attention")
-        def attend(q: jax.Array, k: jax.Array, v: jax.Array, i: int = i):
+        def attend(q: jax.Array, k: jax.Array, v: jax.Array, of_layer: list[Any] = of_layer):
             q = q.reshape(B, k.shape[2], -1, q.shape[-1])  # [B,1,N,H] -> [B,K,G,H]
-            rule = model.cfg.rule(i)
-            mixed, own = attend_in(q, k, v, window.layers[i], cache.layers[i], rule)
+            mixed, own = attend_in(q, k, v, *of_layer)
             return mixed.reshape(B, 1, -1, q.shape[-1]).astype(v.dtype), own
 
-        x, own = model.block(layer, x, queries.position[:, None], attend, i)
+        x, own = model.block(layer, x, queries.position[:, None], attend, facts)
         layers.append(own)
     with jax.named_scope("logits"):
         return model.logits(weights, x[:, 0]), dataclasses.replace(cache, layers=layers)

@@ -152,10 +152,11 @@ class Engine:
         self.mesh = with_auto_axes(mesh)
         split.check_tensor(model, self.mesh)
         try:
-            use_kernel(attention, platform_of(self.mesh), model.cfg.head_dim)
+            device, head_dim = self.mesh.devices.flat[0], model.cfg.head_dim
+            is_by_kernel = use_kernel(attention, platform_of(self.mesh), head_dim, device)
         except ConfigError as error:
             raise ValueError(str(error)) from None
-        self.attention = attention
+        self.attention = "kernel" if is_by_kernel else "xla"
         self._decoding_copy: _DecodingCopy | None = None  # copy of the last parameters
         self._memory_bytes: int | None = None
 

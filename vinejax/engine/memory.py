@@ -15,6 +15,7 @@ from vinejax.core.shapes import bucket, doubled, part
 from vinejax.engine.branches import Feeder
 from vinejax.engine.cache import Allocator, Sizes, Storage, use_kernel
 from vinejax.engine.decode import Slots
+from vinejax.engine.gpu.kernel_ring import KernelRingStorage
 from vinejax.engine.ring import RingStorage
 from vinejax.engine.slot_assignment import SHARED_BY, lanes_per_row, window_shape
 from vinejax.engine.split import SHARDS, num_kv_heads
@@ -106,9 +107,10 @@ def storage_for(model: Decoder, platform: str, attention: str) -> Storage:
 
     Raises the ConfigError of `use_kernel`.
     """
-    if use_kernel(attention, platform, model.cfg.head_dim):
-        return PagedStorage()
-    return RingStorage(platform, shares_heads=model.cfg.num_heads > model.cfg.num_kv_heads)
+    shares_heads = model.cfg.num_heads > model.cfg.num_kv_heads
+    if not use_kernel(attention, platform, model.cfg.head_dim):
+        return RingStorage(platform, shares_heads)
+    return KernelRingStorage(platform, shares_heads) if platform == "gpu" else PagedStorage()
 
 
 def sizes_of(

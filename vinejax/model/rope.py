@@ -107,19 +107,30 @@ class Rope:
         return 0.1 * log_factor + 1
 
 
+def cos_and_sin(
+    positions: Int[Array, "*B 1"],
+    frequencies: Float[Array | np.ndarray, " pairs"],
+    scale: Float[Array | np.ndarray, ""] | float = 1.0,
+) -> tuple[Float[Array, "*B pairs"], Float[Array, "*B pairs"]]:
+    """The scaled cosines and sines by which pairs of channels are rotated.
+
+    Angles are float32, because bfloat16 would round position 257 to 256.
+    """
+    angles = positions.astype(jnp.float32) * frequencies
+    return jnp.cos(angles) * scale, jnp.sin(angles) * scale
+
+
 def rotate(
     x: Float[Array, "B T heads H"],
     positions: Int[Array, "B T"],
     frequencies: Float[Array | np.ndarray, " pairs"],
     scale: Float[Array | np.ndarray, ""] | float = 1.0,
 ) -> Float[Array, "B T heads H"]:
-    """x with its first 2 * pairs channels rotated. Channels i and i + pairs are a pair.
-
-    Angles are float32, because bfloat16 would round position 257 to 256.
-    """
-    angles = positions[..., None, None].astype(jnp.float32) * frequencies
-    cos, sin = jnp.cos(angles) * scale, jnp.sin(angles) * scale
+    """x with its first 2 * pairs channels rotated. Channels i and i + pairs are a pair."""
     pairs = frequencies.shape[0]
+    if not pairs:
+        return x
+    cos, sin = cos_and_sin(positions[..., None, None], frequencies, scale)
     first, second, rest = jnp.split(x.astype(jnp.float32), [pairs, 2 * pairs], axis=-1)
     turned = [first * cos - second * sin, second * cos + first * sin, rest]
     return jnp.concatenate(turned, axis=-1).astype(x.dtype)

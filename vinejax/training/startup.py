@@ -152,7 +152,8 @@ def load_start(
     if cfg.model.architecture:
         check_architecture(cfg.model.architecture, model)
     model = model.computing(cfg.model)
-    use_kernel(cfg.rollout.attention, platform_of(mesh), model.cfg.head_dim)  # or ConfigError
+    device, head_dim = mesh.devices.flat[0], model.cfg.head_dim
+    use_kernel(cfg.rollout.attention, platform_of(mesh), head_dim, device)  # or ConfigError
     if cfg.offload.reference and not cfg.model.lora_rank:  # else the policy needs it
         start = to_host(start)
     return model, start, tokenizer

@@ -58,7 +58,7 @@ def run(
     results: Sequence[jax.ShapeDtypeStruct],
     in_place: Mapping[int, int] | None = None,
     warps: int = 4,
-    stages: int = 2,
+    stages: int = 3,
     interpret: bool = False,
 ) -> list[jax.Array]:
     """Runs `kernel` once per program of the grid, and returns its results.
