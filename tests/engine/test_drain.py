@@ -7,6 +7,7 @@ from unittest import mock
 import jax
 import numpy as np
 import pytest
+from helpers import gpu_kernel
 from helpers.model_oracles import SAMPLED_MODELS, Model, assert_same, random_model
 
 from vinejax.core.settings import SampleConfig
@@ -105,8 +106,13 @@ def test_a_window_of_few_rows_stays_where_it_is(tiny: Model, moves: list[Any]):
 
 
 @pytest.mark.slow
-def test_a_drain_by_the_kernel(tiny: Model, moves: list[Any]):
-    """The kernel is interpreted. Rows and pages are not moved (test_pages.py)."""
+@pytest.mark.parametrize("platform", ["tpu", "gpu"])
+def test_a_drain_by_the_kernel(
+    platform: str, tiny: Model, moves: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    """The kernel is interpreted. On a TPU rows and pages are not moved (test_pages.py)."""
+    if platform == "gpu":
+        gpu_kernel.interpret(monkeypatch)
     expected, _ = grow(tiny, SampleConfig(), slots=4)
     found, _ = grow(tiny, SampleConfig(), slots=8, attention="kernel")
     assert_same(found, expected)

@@ -1,10 +1,11 @@
-"""The engine with the interpreted kernel draws the same tokens as with XLA's attention."""
+"""The engine with an interpreted kernel draws the same tokens as with XLA's attention."""
 
 import copy
 from typing import Any
 
 import numpy as np
 import pytest
+from helpers import gpu_kernel
 from helpers.model_oracles import SAMPLED_MODELS as CASES
 from helpers.model_oracles import Model, random_model
 
@@ -38,10 +39,19 @@ def check_same(model: Model, sampling: SampleConfig, **settings: Any) -> None:
         np.testing.assert_allclose(one.logprobs, other.logprobs, atol=1e-5)
 
 
-@pytest.mark.slow  # test_pages.py compares the kernel in an engine, test_kernels.py by itself
-@pytest.mark.parametrize("name", ["window", "mqa"])
-def test_tokens_are_those_of_xla(name: str, tiny: Model):
+# test_pages.py compares the kernel for TPU in an engine, test_kernels.py by itself; the kernel for
+# GPU is by itself in test_gpu_kernel.py.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("platform", "name"),
+    [("tpu", "window"), ("tpu", "mqa"), *(("gpu", name) for name in CASES)],
+)
+def test_tokens_are_those_of_xla(
+    platform: str, name: str, tiny: Model, monkeypatch: pytest.MonkeyPatch
+):
     """In float32, with slots that decode several branches, and fewer rows than trunks."""
+    if platform == "gpu":
+        gpu_kernel.interpret(monkeypatch)
     fields, sampling = CASES[name]
     tokenizer = copy.deepcopy(tiny.tokenizer)  # a copy would share its special tokens
     tokenizer.eos_token_id = None  # budgets end all branches, the longest in a second block
@@ -51,5 +61,5 @@ def test_tokens_are_those_of_xla(name: str, tiny: Model):
 
 def test_a_kernel_that_is_impossible_raises(tiny: Model, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("vinejax.engine.engine.platform_of", lambda mesh: "gpu")
-    with pytest.raises(ValueError, match="rollout.attention = 'kernel': is for TPU"):
+    with pytest.raises(ValueError, match="rollout.attention = 'kernel': needs heads of one of"):
         Engine(tiny.decoder, SampleConfig(), tiny.tokenizer, attention="kernel")

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import jax
 import numpy as np
-from helpers import fed_cases, kept_cases, model_oracles
+from helpers import fed_cases, gpu_kernel, kept_cases, model_oracles
 import vinejax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from vinejax.core.settings import MeshConfig, SampleConfig
@@ -95,6 +95,15 @@ def check_pages(sizes):
     assert stats.restarted_tokens > 0
 
 
+def check_kernel_for_gpu():
+    # Interpreted, with KV heads that `tensor` splits or repeats, also in the drain.
+    storage_for, arrays.storage_for = arrays.storage_for, lambda *args: gpu_kernel.STORAGE
+    kernel = dict(attention="kernel", skip_repeats=False)
+    check("kernel for GPU", (2, 1, 2), settings=kernel)
+    check("kernel for GPU, repeated KV heads", (1, 2, 4), settings=kernel, **windows)
+    arrays.storage_for = storage_for
+
+
 def check_given_meshes(folder):
     # The mesh is an argument of the loader or of the engine; weights may be on other devices.
     plain_model, plain_params, _ = load_pretrained(folder)
@@ -149,6 +158,7 @@ for sizes in ((2, 2, 1), (1, 2, 2)):  # 4 slots of a shard, then 1; 8, then 2
     check("in the drain", sizes, settings=dict(skip_repeats=False))
 sizes = [args[0].size for args in moved if args[0].size > 1]
 assert sizes == [4, 4], sizes
+check_kernel_for_gpu()
 check_pages((1, 2, 2))
 print("done")
 """

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from helpers import gpu_kernel
 from helpers import kept_cases as cases
 from helpers.model_oracles import SAMPLED_MODELS, Model, random_model
 
@@ -10,6 +11,7 @@ from vinejax.core.settings import SampleConfig
 from vinejax.engine.engine import Engine
 
 TRUNKS = [prompt + cases.answer(prompt) * 3 for prompt in cases.PROMPTS]
+KERNEL = {"attention": "kernel"}
 
 
 def engine_of(tiny: Model, **settings: Any) -> Engine:
@@ -30,11 +32,19 @@ def of_solutions(tiny: Model) -> cases.Played:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "settings",
-    [{}, {"window_rows": 3}, {"attention": "kernel"}],
-    ids=["rows for all", "three rows", "kernel"],
+    ("platform", "settings"),
+    [("cpu", {}), ("cpu", {"window_rows": 3}), ("tpu", KERNEL), ("gpu", KERNEL)],
+    ids=["rows for all", "three rows", "kernel for TPU", "kernel for GPU"],
 )
-def test_each_token_is_prefilled_once(tiny: Model, of_solutions: cases.Played, settings: Any):
+def test_each_token_is_prefilled_once(
+    tiny: Model,
+    of_solutions: cases.Played,
+    platform: str,
+    settings: Any,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    if platform == "gpu":
+        gpu_kernel.interpret(monkeypatch)
     engine = engine_of(tiny, **settings)
     found = cases.played(engine, tiny.params, cases.PROMPTS, cases.solutions())
     cases.assert_same(found, of_solutions)

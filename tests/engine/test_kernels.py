@@ -229,10 +229,11 @@ def test_the_schedule_lists_each_live_block_once(monkeypatch: pytest.MonkeyPatch
 def test_the_kernel_is_used_where_it_can_be():
     assert use_kernel("auto", "tpu", 128) and use_kernel("auto", "tpu", 64)
     assert not use_kernel("auto", "tpu", 96)
-    assert not use_kernel("auto", "cpu", 128) and not use_kernel("auto", "gpu", 128)
-    assert not use_kernel("xla", "tpu", 128)
+    assert use_kernel("auto", "gpu", 256) and not use_kernel("auto", "gpu", 96)
+    assert not use_kernel("auto", "cpu", 128)
+    assert not use_kernel("xla", "tpu", 128) and not use_kernel("xla", "gpu", 128)
     assert use_kernel("kernel", "cpu", 24), "interpreted"
     with refuses("rollout.attention"):
-        use_kernel("kernel", "gpu", 128)
+        use_kernel("kernel", "gpu", 96)
     with refuses("rollout.attention"):
         use_kernel("kernel", "tpu", 96)

@@ -31,8 +31,7 @@ class NewColumns(NamedTuple):
     """The step's queries, keys and values before RoPE, and the factors of RoPE."""
 
     heads: Float[Array, "B heads H"]  # N queries, then K keys, then K values
-    cos: Float[Array, "B H"]  # factor of a channel
-    sin: Float[Array, "B H"]  # factor of the other channel of the pair
+    turn: Float[Array, "B 2 H"]  # factors of a channel, and of the other channel of its pair
     pairs: int  # channels i and i + pairs are a pair
 
 
@@ -69,7 +68,7 @@ def attend(
     slots, num_kv_heads, _, head_dim = ring[0].shape
     num_heads = new.heads.shape[1] - 2 * num_kv_heads
     tile = tile_columns(head_dim, new.heads.dtype.itemsize)
-    arrays = [*visible, new.heads, new.cos, new.sin, *trunk, *ring]
+    arrays = [*visible, new.heads, new.turn, *trunk, *ring]
     results = [jax.ShapeDtypeStruct((slots, num_heads, head_dim), new.heads.dtype)]
     results += [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in ring]
     mixed, keys, values = triton.run(
@@ -90,7 +89,7 @@ def tile_columns(head_dim: int, item_bytes: int) -> int:
 
 def _attend_slot(
     rule: AttentionRule, pairs: int, tile: int,
-    number: Ref, row: Ref, trunk: Ref, age: Ref, heads: Ref, cos: Ref, sin: Ref,
+    number: Ref, row: Ref, trunk: Ref, age: Ref, heads: Ref, turn: Ref,
     trunk_keys: Ref, trunk_values: Ref, _keys: Ref, _values: Ref,
     mixed: Ref, keys: Ref, values: Ref,
 ) -> None:  # fmt: skip
@@ -106,7 +105,7 @@ def _attend_slot(
         first = jnp.maximum(visible + age + 1 - rule.window, 0)
         own = jnp.minimum(age, rule.window - 1)
     channel = jnp.arange(head_dim)
-    cos, sin = triton.load(cos, slot, channel), triton.load(sin, slot, channel)
+    cos, sin = (triton.load(turn, slot, i, channel) for i in range(2))
 
     def rotated(place: jax.Array) -> jax.Array:
         """The rotated entries of `heads`."""

@@ -74,4 +74,4 @@ def new_columns(
     others = (0, 0), (0, heads.shape[2] - 2 * pairs)  # channels that are not rotated
     cos = jnp.pad(jnp.concatenate([cos, cos], axis=1), others, constant_values=1)
     sin = jnp.pad(jnp.concatenate([-sin, sin], axis=1), others)
-    return NewColumns(heads, cos, sin, pairs)
+    return NewColumns(heads, jnp.stack([cos, sin], axis=1), pairs)
