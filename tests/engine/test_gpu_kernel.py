@@ -1,6 +1,7 @@
 """The interpreted kernel for GPU, compared with XLA's attention over the same ring."""
 
 import functools
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.gpu_kernel import STORAGE
+from helpers.refusals import refuses
 
 from vinejax.engine.cache import DecodeStep, use_kernel
 from vinejax.engine.gpu import attention as kernel
@@ -155,8 +157,8 @@ def test_the_columns_of_a_tile():
 
 
 def test_where_the_kernel_is_used():
-    class Card(NamedTuple):
-        compute_capability: str
-
     for capability, can in (("7.5", False), ("8.0", True), ("12.0", True), ("gfx90a", False)):
-        assert use_kernel("auto", "gpu", 64, Card(capability)) == can  # pyright: ignore
+        card = SimpleNamespace(compute_capability=capability)
+        assert use_kernel("auto", "gpu", 64, card) == can
+    with refuses("rollout.attention"):
+        use_kernel("kernel", "gpu", 64, SimpleNamespace(compute_capability="7.5"))

@@ -218,7 +218,7 @@ class Storage(abc.ABC):
         return self
 
 
-def use_kernel(name: str, platform: str, head_dim: int, device: jax.Device | None = None) -> bool:
+def use_kernel(name: str, platform: str, head_dim: int, device: Any = None) -> bool:
     """Whether a kernel for TPU or GPU computes the attention of decoding.
 
     `name` is the setting rollout.attention. If it is 'kernel', a CPU interprets the kernel for TPU,
@@ -240,7 +240,7 @@ def use_kernel(name: str, platform: str, head_dim: int, device: jax.Device | Non
     return not reason
 
 
-def _has_triton(device: jax.Device | None) -> bool:
+def _has_triton(device: Any) -> bool:
     """Whether XLA compiles Triton's kernels for a GPU. AMD's GPUs are left out, as untested."""
     major = getattr(device, "compute_capability", "8.0").partition(".")[0]
     return major.isdecimal() and int(major) >= 8

@@ -93,62 +93,70 @@ def _attend_slot(
     trunk_keys: Ref, trunk_values: Ref, _keys: Ref, _values: Ref,
     mixed: Ref, keys: Ref, values: Ref,
 ) -> None:  # fmt: skip
-    """The program of a slot and a KV head; `_keys` and `_values` are `keys` and `values` before."""
+    """The program of a slot and a KV head.
+
+    The ring's inputs `_keys` and `_values` have the same memory as the results `keys` and `values`.
+    """
     slot, head = triton.program_id(0), triton.program_id(1)
     _, num_kv_heads, width, head_dim = keys.shape
     num_heads = mixed.shape[1]
     per_head = num_heads // num_kv_heads
-    step, visible, age = triton.load(number, 0), triton.load(trunk, slot), triton.load(age, slot)
+    step, visible, own = (triton.load(*x) for x in ((number, 0), (trunk, slot), (age, slot)))
     first = 0  # first visible column of the trunk
-    own = age  # visible columns of the ring except the new one
     if rule.window is not None:
-        first = jnp.maximum(visible + age + 1 - rule.window, 0)
-        own = jnp.minimum(age, rule.window - 1)
+        first = jnp.maximum(visible + own + 1 - rule.window, 0)
+        own = jnp.minimum(own, rule.window - 1)
     channel = jnp.arange(head_dim)
-    cos, sin = (triton.load(turn, slot, i, channel) for i in range(2))
-
-    def rotated(place: jax.Array) -> jax.Array:
-        """The rotated entries of `heads`."""
-        other = jnp.where(channel < pairs, channel + pairs, channel - pairs)
-        other = jnp.where(channel < 2 * pairs, other, channel)
-        x, y = (triton.load(heads, slot, place, at).astype(jnp.float32) for at in (channel, other))
-        return (x * cos + y * sin).astype(heads.dtype)
-
     query = jnp.arange(max(MIN_LENGTH, 2 ** math.ceil(math.log2(per_head))))  # with padding
-    q = rotated((head * per_head + jnp.minimum(query, per_head - 1))[:, None])
-    k = rotated(num_heads + head)
+    of_query = (head * per_head + jnp.minimum(query, per_head - 1))[:, None]
+    q = _rotated(heads, turn, pairs, slot, of_query)
+    k = _rotated(heads, turn, pairs, slot, num_heads + head)
     v = triton.load(heads, slot, num_heads + num_kv_heads + head, channel)
     triton.store(keys, k, slot, head, step % width, channel)
     triton.store(values, v, slot, head, step % width, channel)
     score = rule.scores(jnp.sum(q.astype(jnp.float32) * k.astype(jnp.float32), axis=1))
     mix = jnp.broadcast_to(v.astype(jnp.float32), q.shape)
-
-    def add(softmax: Softmax, k: jax.Array, v: jax.Array, seen: jax.Array) -> Softmax:
-        """The softmax over the columns of `softmax` and those of k and v that are `seen`."""
-        scores = jnp.where(seen, rule.scores(triton.product(q, k, 1)), -jnp.inf)
-        top = jnp.maximum(softmax.top, jnp.max(scores, axis=1))
-        weights, scale = jnp.exp(scores - top[:, None]), jnp.exp(softmax.top - top)
-        mix = scale[:, None] * softmax.mix + triton.product(weights.astype(v.dtype), v, 0)
-        return Softmax(mix, top, scale * softmax.total + jnp.sum(weights, axis=1))
+    softmax = Softmax(mix, score, jnp.ones_like(score))
 
     def add_trunk(i: jax.Array, softmax: Softmax) -> Softmax:
         column = i * tile + jnp.arange(tile)
         seen = (column >= first) & (column < visible)
         place = triton.load(row, slot), head, column[:, None], channel
         k, v = (triton.load(x, *place, mask=seen[:, None]) for x in (trunk_keys, trunk_values))
-        return add(softmax, k, v, seen)
+        return _with_columns(softmax, q, k, v, seen, rule)
 
     def add_ring(i: jax.Array, softmax: Softmax) -> Softmax:
-        back = 1 + i * tile + jnp.arange(tile)  # age of the column, in steps
+        back = 1 + i * tile + jnp.arange(tile)  # number of steps since the column was written
         seen = back <= own
-        column = jnp.where(seen, step - back, 0) % width
-        place = slot, head, column[:, None], channel
+        place = slot, head, (jnp.where(seen, step - back, 0) % width)[:, None], channel
         k, v = (triton.load(x, *place, mask=seen[:, None]) for x in (keys, values))
-        return add(softmax, k, v, seen)
+        return _with_columns(softmax, q, k, v, seen, rule)
 
-    softmax = Softmax(mix, score, jnp.ones_like(score))
     softmax = lax.fori_loop(first // tile, -(-visible // tile), add_trunk, softmax)
     softmax = lax.fori_loop(0, -(-own // tile), add_ring, softmax)
     place = slot, head * per_head + query[:, None], channel
     mask = (query < per_head)[:, None]
     triton.store(mixed, softmax.mix / softmax.total[:, None], *place, mask=mask)
+
+
+def _rotated(
+    heads: Ref, turn: Ref, pairs: int, slot: jax.Array, place: jax.Array
+) -> Float[Array, "*rows H"]:
+    """The entries of `heads` at `slot` and `place`, after RoPE."""
+    channel = jnp.arange(heads.shape[2])
+    other = jnp.where(channel < pairs, channel + pairs, channel - pairs)
+    other = jnp.where(channel < 2 * pairs, other, channel)
+    x, y = (triton.load(heads, slot, place, at).astype(jnp.float32) for at in (channel, other))
+    cos, sin = (triton.load(turn, slot, i, channel) for i in range(2))
+    return (x * cos + y * sin).astype(heads.dtype)
+
+
+def _with_columns(
+    softmax: Softmax, q: jax.Array, k: jax.Array, v: jax.Array, seen: jax.Array, rule: AttentionRule
+) -> Softmax:
+    """The softmax over the columns of `softmax` and those columns of k and v that are `seen`."""
+    scores = jnp.where(seen, rule.scores(triton.product(q, k, 1)), -jnp.inf)
+    top = jnp.maximum(softmax.top, jnp.max(scores, axis=1))
+    weights, scale = jnp.exp(scores - top[:, None]), jnp.exp(softmax.top - top)
+    mix = scale[:, None] * softmax.mix + triton.product(weights.astype(v.dtype), v, 0)
+    return Softmax(mix, top, scale * softmax.total + jnp.sum(weights, axis=1))
