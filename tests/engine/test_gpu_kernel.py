@@ -71,7 +71,7 @@ def step_of(K: int, per_head: int, head_dim: int, dtype: str) -> Step:
 
 def facts_of(layer: Layer, head_dim: int) -> LayerFacts:
     frequencies = layer.rope.frequencies(head_dim)
-    return LayerFacts(frequencies, np.float32(1.1), np.int32(0))
+    return LayerFacts(frequencies, np.array(1.1, np.float32), np.array(0, np.int32))
 
 
 @functools.partial(jax.jit, static_argnames="layer")

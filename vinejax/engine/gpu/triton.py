@@ -60,7 +60,7 @@ def run(
     warps: int = 4,
     stages: int = 3,
     interpret: bool = False,
-) -> list[jax.Array]:
+) -> tuple[jax.Array, ...]:
     """Runs `kernel` once per program of the grid, and returns its results.
 
     `in_place` has pairs of an input's number and a result's number. Such a result has the memory of
@@ -69,7 +69,7 @@ def run(
     runs without a GPU, slowly.
     """
     parameters = pallas_triton.CompilerParams(num_warps=warps, num_stages=stages)
-    return pl.pallas_call(
+    kernel_call = pl.pallas_call(
         kernel,
         grid=grid,
         in_specs=[pl.BlockSpec()] * len(inputs),
@@ -78,7 +78,8 @@ def run(
         input_output_aliases=dict(in_place or {}),
         compiler_params=None if interpret else parameters,
         interpret=interpret,
-    )(*inputs)
+    )
+    return tuple(kernel_call(*inputs))
 
 
 def _broadcast(
