@@ -122,7 +122,7 @@ def check(step: Step, layer: Layer, expected_step: Step | None = None) -> None:
         ("bfloat16", 1, 7, 64, PLAIN, 1.0),
         ("float32", 3, 1, 64, PLAIN, 0.5),
         ("float32", 1, 8, 256, NARROW, 1.0),
-        ("bfloat16", 2, 6, 128, AttentionRule(0.1, window=5), 0.0),
+        ("bfloat16", 2, 6, 128, AttentionRule(0.1, window=5), 0.5),
         ("float32", 1, 2, 32, AttentionRule(0.1, softcap=2.0), 0.25),
         ("bfloat16", 2, 4, 128, PLAIN, 1.0),
         ("float32", 1, 20, 16, NARROW, 1.0),

@@ -28,6 +28,8 @@ from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import num_shards
 
 GPU_HEADS = 16, 32, 64, 128, 256  # head widths of the kernel for GPU
+# Compute capabilities for which XLA compiles no Triton; AMD's names, whose GPUs are untested.
+WITHOUT_TRITON = "5.", "6.", "7.", "gfx"
 
 # (queries [B, K, G, H], new keys and new values [B, 1, K, H], the window's layer, the cache's
 # layer, the layer's attention rule) -> (attention [B, K, G, H], the cache's layer). The function of
@@ -231,16 +233,10 @@ def use_kernel(name: str, platform: str, head_dim: int, device: Any = None) -> b
     reason = ""
     if platform == "gpu" and head_dim not in GPU_HEADS:
         reason = f"needs heads of one of the widths {GPU_HEADS}, not of {head_dim}"
-    elif platform == "gpu" and not _has_triton(device):
+    elif getattr(device, "compute_capability", "").startswith(WITHOUT_TRITON):
         reason = "needs NVIDIA GPUs of compute capability 8.0 or later"
     elif platform == "tpu" and head_dim % (LANES // 2):
         reason = f"needs heads of a multiple of {LANES // 2}, not of {head_dim}"
     if reason and name == "kernel":
         raise ConfigError("rollout.attention", f"{reason}; 'auto' takes what fits", repr(name))
     return not reason
-
-
-def _has_triton(device: Any) -> bool:
-    """Whether XLA compiles Triton's kernels for a GPU. AMD's GPUs are left out, as untested."""
-    major = getattr(device, "compute_capability", "8.0").partition(".")[0]
-    return major.isdecimal() and int(major) >= 8

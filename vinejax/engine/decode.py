@@ -322,7 +322,8 @@ def _forward(
         facts = model.cfg.layer_facts(i)
         of_layer = [window.layers[i], cache.layers[i], model.cfg.rule(i)]
         if cache.rotates:
-            of_layer, facts = [*of_layer, facts], facts.without_rope
+            of_layer.append(facts)
+            facts = facts._replace(frequencies=facts.frequencies[:0])  # the block rotates nothing
 
         @jax.named_scope("attention")
         def attend(q: jax.Array, k: jax.Array, v: jax.Array, of_layer: list[Any] = of_layer):

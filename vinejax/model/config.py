@@ -24,11 +24,6 @@ class LayerFacts(NamedTuple):
     rope_scale: jax.Array | np.ndarray  # f32[] factor on RoPE's cosines and sines
     window: jax.Array | np.ndarray  # i32[] window of the layer, or NO_WINDOW
 
-    @property
-    def without_rope(self) -> "LayerFacts":
-        """The facts of the same layer if no channel is rotated."""
-        return self._replace(frequencies=self.frequencies[:0])
-
 
 @dataclasses.dataclass(frozen=True)
 class DecoderConfig:

@@ -5,10 +5,10 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from vinejax.engine.cache import Allocator, Attend, DecodeStep, Sizes
-from vinejax.engine.gpu.attention import NewColumns, Visible, attend
+from vinejax.engine.gpu.attention import KernelInputs, attend
 from vinejax.engine.layout import SeparateKV
 from vinejax.engine.ring import Ring, RingLayer, RingStorage
 from vinejax.engine.shared_attention import HeadQueries
@@ -48,30 +48,18 @@ class KernelRing(Ring):
     def attention(self, step: DecodeStep) -> Attend:
         queries, interpret = step.queries, self.storage.interpret
         trunk = jnp.where(queries.busy, queries.visible, 0)
-        visible = Visible(step.number.reshape(1), queries.row, trunk, queries.age)
+        of_step = step.number.reshape(1), queries.row, trunk, queries.age
 
         def attend_in(
             q: HeadQueries, k: Float[Array, "B 1 K H"], v: Float[Array, "B 1 K H"],
             trunks: SeparateKV, ring: RingLayer, rule: AttentionRule, facts: LayerFacts,
         ) -> tuple[HeadQueries, RingLayer]:  # fmt: skip
             heads = [x.reshape(len(q), -1, q.shape[-1]) for x in (q, k, v)]
-            new = new_columns(jnp.concatenate(heads, axis=1), queries.position, facts)
-            (keys,), (values,) = ring
-            mixed, keys, values = attend(
-                new, visible, (trunks.keys, trunks.values), (keys, values), rule, interpret
-            )
+            positions = queries.position[:, None]
+            turn = jnp.stack(cos_and_sin(positions, facts.frequencies, facts.rope_scale), axis=1)
+            new = jnp.concatenate(heads, axis=1), turn
+            arrays = *of_step, *new, trunks.keys, trunks.values, *ring.keys, *ring.values
+            mixed, keys, values = attend(KernelInputs(*arrays), rule, interpret)
             return mixed.reshape(q.shape), RingLayer([keys], [values])
 
         return attend_in
-
-
-def new_columns(
-    heads: Float[Array, "B heads H"], positions: Int[Array, " B"], facts: LayerFacts
-) -> NewColumns:
-    """The kernel's input for `heads`, whose RoPE at `positions` is that of the layer's `facts`."""
-    cos, sin = cos_and_sin(positions[:, None], facts.frequencies, facts.rope_scale)
-    pairs = cos.shape[1]
-    others = (0, 0), (0, heads.shape[2] - 2 * pairs)  # channels that are not rotated
-    cos = jnp.pad(jnp.concatenate([cos, cos], axis=1), others, constant_values=1)
-    sin = jnp.pad(jnp.concatenate([-sin, sin], axis=1), others)
-    return NewColumns(heads, jnp.stack([cos, sin], axis=1), pairs)
