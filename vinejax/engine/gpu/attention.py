@@ -96,9 +96,13 @@ def _attend_slot(rule: AttentionRule, tile: int, *refs: Ref) -> None:
     products = jnp.sum(q.astype(jnp.float32) * k.astype(jnp.float32), axis=1, keepdims=True)
     mix, top = jnp.broadcast_to(v.astype(jnp.float32), q.shape), rule.scores(products)
 
-    def add(part: Part, k: jax.Array, v: jax.Array, seen: jax.Array) -> Part:
-        """The softmax part over the columns of `part` and those of k and v that are `seen`."""
+    def add(
+        part: Part, cache: tuple[Ref, Ref], sequence: jax.Array, column: jax.Array, seen: jax.Array
+    ) -> Part:
+        """The softmax part over the columns of `part` and the `seen` columns of a sequence."""
         old_mix, old_top, old_total = part
+        place = sequence, head, column[:, None], channel
+        k, v = (triton.load(x, *place, mask=seen[:, None]) for x in cache)
         scores = jnp.where(seen, rule.scores(triton.product(q, k, 1)), -jnp.inf)
         top = jnp.maximum(old_top, jnp.max(scores, axis=1, keepdims=True))
         weights, scale = jnp.exp(scores - top), jnp.exp(old_top - top)
@@ -107,17 +111,13 @@ def _attend_slot(rule: AttentionRule, tile: int, *refs: Ref) -> None:
 
     def add_trunk(i: jax.Array, part: Part) -> Part:
         column = i * tile + jnp.arange(tile)
-        seen, place = (column >= first) & (column < visible), (row, head, column[:, None], channel)
-        trunk = inputs.trunk_keys, inputs.trunk_values
-        return add(part, *(triton.load(x, *place, mask=seen[:, None]) for x in trunk), seen)
+        seen = (column >= first) & (column < visible)
+        return add(part, (inputs.trunk_keys, inputs.trunk_values), row, column, seen)
 
     def add_ring(i: jax.Array, part: Part) -> Part:
         back = 1 + i * tile + jnp.arange(tile)  # number of steps since the column was written
-        seen, column = back <= own, jnp.where(back <= own, step - back, 0) % width
-        place = slot, head, column[:, None], channel
-        return add(
-            part, *(triton.load(x, *place, mask=seen[:, None]) for x in (keys, values)), seen
-        )
+        seen = back <= own
+        return add(part, (keys, values), slot, jnp.where(seen, step - back, 0) % width, seen)
 
     part = mix, top, jnp.ones_like(top)
     part = lax.fori_loop(first // tile, -(-visible // tile), add_trunk, part)
