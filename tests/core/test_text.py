@@ -6,9 +6,10 @@ from helpers import loop_cases as cases
 
 from vinejax.core.text import (
     cut_at_stop,
-    decode,
     opens_thinking,
+    prefix_end,
     tail,
+    tail_before,
     without_escapes,
     without_thinking,
 )
@@ -37,10 +38,9 @@ def test_a_stop_string_is_found_where_a_loop_finds_it():
             continue  # the continuation would not have begun
         before, words = drawn
         prefix = cases.encode(before)
-        given = tail(decode(tokenizer, prefix), stop)
-        cut = cut_at_stop(
-            tokenizer, prefix, decode(tokenizer, prefix), cases.encode(words), stop, given
-        )
+        given = tail_before(tokenizer, prefix, 0, stop)
+        end = prefix_end(tokenizer, prefix)
+        cut = cut_at_stop(tokenizer, end, cases.encode(words), stop, given)
         expected = found_by_loop(before, words, stop)
         assert (cut.num_tokens, cut.text, cut.overlap, cut.hit) == expected, (before, words, stop)
         overlaps += cut.overlap > 0

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 from transformers import PreTrainedTokenizerFast
 
 from vinejax.core.settings import SampleConfig
-from vinejax.core.text import continuation_text, decode, token_text
+from vinejax.core.text import continuation_text, prefix_end, token_text
 from vinejax.engine.branches import Branch
 from vinejax.engine.engine import Engine
 from vinejax.engine.stop import HIT, stop_table
@@ -199,7 +199,7 @@ def test_from_every_state_of_a_solution_its_own_draws_end_as_it_did(by_device, s
     sampling = SampleConfig(temperature=0.7, max_tokens=budget, stop=stop)
     engine = Engine(stories.decoder, sampling, tokenizer, slots=4, window_rows=4, chunk=8)
     prompt = [1, *tokenizer.encode("Once upon a time", add_special_tokens=False)]
-    at, prompt_text = len(prompt), decode(tokenizer, prompt)
+    at, prompt_end = len(prompt), prefix_end(tokenizer, prompt)
     solutions = engine.grow(stories.params, [prompt], [Branch(0, at, seed) for seed in range(8)])
     assert {x.finish for x in solutions} == {"stop", "length"}
 
@@ -210,7 +210,7 @@ def test_from_every_state_of_a_solution_its_own_draws_end_as_it_did(by_device, s
     found = engine.grow(stories.params, trunks, branches, [budget - n for _, n in states])
     for (i, n), one in zip(states, found, strict=True):
         whole = solutions[i]
-        so_far = continuation_text(tokenizer, prompt, prompt_text, whole.tokens[:n])
+        so_far = continuation_text(tokenizer, prompt_end, whole.tokens[:n])
         assert (one.tokens, one.finish) == (whole.tokens[n:], whole.finish)
         assert so_far[: len(so_far) - one.overlap] + one.text == whole.text
     assert max(x.overlap for x in found) > 6 and min(len(x.tokens) for x in found) == 1

@@ -1,6 +1,7 @@
 """Decodes sampled ids to text; finds stop strings, thinking and escape codes in texts."""
 
 import functools
+import json
 import re
 import weakref
 from collections.abc import Callable, Collection
@@ -19,11 +20,18 @@ _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
 )
 UNFINISHED = "\ufffd"  # the decoded form of a character whose last bytes are still missing
-
+# Decoders of the package `tokenizers` that decode each token by itself, or by its position as the
+# first or last one, and ByteFallback, which decodes the bytes of a run of byte tokens together.
+_BY_TOKEN = ("BPEDecoder", "ByteFallback", "Metaspace", "Replace", "Strip", "WordPiece")
+_JOINING = ("ByteLevel", "Fuse")  # decoders that make one text of all tokens
+_BYTE = "<0x"  # occurs in every token that ByteFallback decodes as a byte
 
 # For each tokenizer the ids that its texts do not show (`set_shown`); None if only the tokenizer
 # itself knows which ids are special. Cached, because a tokenizer makes the list anew for each call.
 _hidden: weakref.WeakKeyDictionary[Tokenizer, frozenset[int] | None] = weakref.WeakKeyDictionary()
+# For each tokenizer whether a tail of a prefix may begin with an id, for the ids asked for so far;
+# None if a tail never suffices (`prefix_end`).
+_begins: weakref.WeakKeyDictionary[Tokenizer, dict[int, bool] | None] = weakref.WeakKeyDictionary()
 
 
 def set_shown(tokenizer: Tokenizer, ends: Collection[int] = (), skip_special: bool = False) -> None:
@@ -32,6 +40,7 @@ def set_shown(tokenizer: Tokenizer, ends: Collection[int] = (), skip_special: bo
     Tokens with a role (BOS, EOS, PAD, UNK and the like) and those in `ends`, which end a response,
     are never shown. Others, such as `<think>`, are shown unless `skip_special`.
     """
+    _begins[tokenizer] = {} if _decodes_tails(tokenizer) else None
     if not hasattr(tokenizer, "added_tokens_decoder"):
         _hidden[tokenizer] = None
         return
@@ -61,15 +70,91 @@ def decode(tokenizer: Tokenizer, ids: list[int]) -> str:
     return str(decoded)
 
 
-def continuation_text(
-    tokenizer: Tokenizer, prefix: list[int], prefix_text: str, ids: list[int]
-) -> str:
-    """The text that `ids` add to `prefix_text`, the text of `prefix`.
+class PrefixEnd(NamedTuple):
+    """The last tokens of a prefix, after which a continuation has the same text as after all."""
 
-    All ids are decoded together, because a token's text can depend on the tokens before it
-    (SentencePiece strips a leading space, and a character can be spread over tokens).
+    ids: list[int]
+    text: str  # text of these tokens alone
+
+
+def prefix_end(tokenizer: Tokenizer, prefix: list[int]) -> PrefixEnd:
+    """The shortest end of `prefix` that begins with a token of whole characters.
+
+    It is the whole prefix if there is no such token, or if the tokenizer's decoder is not known to
+    decode a text's end like the end of a longer text (`_decodes_tails`).
     """
-    return added(prefix_text, decode(tokenizer, prefix + ids))
+    ids, begins = prefix, _known_begins(tokenizer)
+    if begins is not None:
+        last_first = range(len(prefix) - 1, 0, -1)
+        first = next((n for n in last_first if _may_begin(tokenizer, begins, prefix[n])), 0)
+        ids = prefix[first:]
+    return PrefixEnd(ids, decode(tokenizer, ids))
+
+
+def _known_begins(tokenizer: Tokenizer) -> dict[int, bool] | None:
+    """The tokenizer's entry of `_begins`."""
+    if tokenizer not in _begins:
+        set_shown(tokenizer)
+    return _begins[tokenizer]
+
+
+def _decodes_tails(tokenizer: Tokenizer) -> bool:
+    """Whether tokens add the same text to a prefix as to a tail that `prefix_end` may choose.
+
+    This depends on the decoder that the tokenizer defines. Before its tokens are joined to one
+    text, the decoder may only have steps of `_BY_TOKEN`. Afterwards it may only strip characters at
+    the beginning of the text. Any other decoder counts as one that can change a text anywhere.
+    """
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        return False
+    from transformers import PreTrainedTokenizerFast as Fast
+
+    if any(getattr(type(tokenizer), x) is not getattr(Fast, x) for x in ("decode", "_decode")):
+        return False
+    decoder: Any = tokenizer.backend_tokenizer.decoder  # pyright: ignore
+    if decoder is None:  # spaces between tokens
+        return True
+    is_joined = False
+    for step in _decoder_steps(json.loads(decoder.__getstate__())):
+        kind = step["type"]
+        if is_joined and kind == "Strip":
+            if step["stop"] or step["content"] == UNFINISHED:
+                return False
+        elif kind not in (("Fuse",) if is_joined else (*_BY_TOKEN, *_JOINING)):
+            return False
+        is_joined = is_joined or kind in _JOINING
+    return True
+
+
+def _decoder_steps(definition: dict[str, Any]) -> list[dict[str, Any]]:
+    """The steps of a decoder, without the sequences in which `definition` groups them."""
+    if definition["type"] != "Sequence":
+        return [definition]
+    return [step for part in definition["decoders"] for step in _decoder_steps(part)]
+
+
+def _may_begin(tokenizer: Tokenizer, begins: dict[int, bool], token: int) -> bool:
+    """Whether the token has a text of whole characters, and is not one of ByteFallback's bytes.
+
+    The text is that at the beginning of a text and that after another token, because SentencePiece
+    and WordPiece distinguish the two. `begins` stores the answers.
+    """
+    if token not in begins:
+        first, both = decode(tokenizer, [token]), decode(tokenizer, [token, token])  # '' if hidden
+        name = tokenizer.convert_ids_to_tokens(token) or ""
+        is_whole = UNFINISHED not in both and _BYTE not in name
+        begins[token] = is_whole and 0 < len(first) < len(both)
+    return begins[token]
+
+
+def continuation_text(tokenizer: Tokenizer, end: PrefixEnd, ids: list[int]) -> str:
+    """The text that `ids` add to the text of a prefix with this `end`.
+
+    The ids are decoded together with those of `end`, because a token's text can depend on the
+    tokens before it (SentencePiece strips a leading space, and a character can be spread over
+    tokens).
+    """
+    return added(end.text, decode(tokenizer, end.ids + ids))
 
 
 def added(prefix_text: str, text: str) -> str:
@@ -117,7 +202,7 @@ def response_text(tokenizer: Tokenizer, prompt: list[int], tokens: list[int]) ->
     """
     if not tokens:
         return ""
-    text = continuation_text(tokenizer, prompt, decode(tokenizer, prompt), tokens)
+    text = continuation_text(tokenizer, prefix_end(tokenizer, prompt), tokens)
     return text.rstrip(UNFINISHED)
 
 
@@ -142,8 +227,7 @@ class StopCut(NamedTuple):
 
 def cut_at_stop(
     tokenizer: Tokenizer,
-    prefix: list[int],
-    prefix_text: str,
+    end: PrefixEnd,
     ids: list[int],
     stop: tuple[str, ...],
     before: str = "",
@@ -151,8 +235,8 @@ def cut_at_stop(
     """Cuts a continuation, the tokens `ids`, at its first stop string.
 
     The stop string must end in the continuation, but it can begin in `before`. This is the text
-    before the continuation; the part that `tail` returns is enough. `prefix` has the tokens before
-    `ids`, and `prefix_text` is their text.
+    before the continuation; the part that `tail` returns is enough. `end` is the end of the tokens
+    before `ids`.
     """
 
     def first(text: str) -> int | None:
@@ -164,14 +248,14 @@ def cut_at_stop(
         starts = [(before + text).find(s, max(0, len(before) - len(s) + 1)) for s in stop]
         return min((start - len(before) for start in starts if start >= 0), default=None)
 
-    text = continuation_text(tokenizer, prefix, prefix_text, ids)
+    text = continuation_text(tokenizer, end, ids)
     start = first(text)
     if start is None:
         return StopCut(len(ids), text, 0, False)
     low, high = 1, len(ids)  # the least number of tokens whose text has a stop string: low .. high
     middle = high - 1  # first, as a sampled continuation mostly ends with its stop string
     while low < high:
-        part = continuation_text(tokenizer, prefix, prefix_text, ids[:middle])
+        part = continuation_text(tokenizer, end, ids[:middle])
         start_in_part = first(part)
         if start_in_part is None:
             low = middle + 1
@@ -186,3 +270,24 @@ def tail(text: str, stop: tuple[str, ...]) -> str:
     text = text.rstrip(UNFINISHED)  # the text of the next token starts there
     longest = max(map(len, stop), default=1) - 1
     return text[max(len(text) - longest, 0) :]
+
+
+def tail_before(
+    tokenizer: Tokenizer, prefix: list[int], response: int, stop: tuple[str, ...]
+) -> str:
+    """The `tail` of the text that the tokens from number `response` on add to those before them.
+
+    Only as many of the last tokens are decoded as the result needs.
+    """
+    count = longest = max(map(len, stop), default=1) - 1
+    if _known_begins(tokenizer) is None:  # a longer prefix might have a shorter text
+        count = len(prefix)
+    while longest:
+        first = max(response, len(prefix) - count)
+        end = prefix_end(tokenizer, prefix[:first])
+        text = tail(continuation_text(tokenizer, end, prefix[first:]), stop)
+        is_whole = not end.text.endswith(UNFINISHED)  # or `text` may begin before token `first`
+        if first == response or (is_whole and len(text) == longest):
+            return text
+        count *= 2
+    return ""

@@ -3,8 +3,8 @@
 from collections.abc import Generator, Iterable
 from typing import Any
 
-from vinejax.core.text import StopCut, Tokenizer, added, cut_at_stop, decode, tail
-from vinejax.engine.branches import BranchSet, Grown
+from vinejax.core.text import PrefixEnd, StopCut, Tokenizer, cut_at_stop, prefix_end, tail_before
+from vinejax.engine.branches import Branch, BranchSet, Grown
 from vinejax.engine.collect import DecodedBranch
 from vinejax.engine.decode import EOS, STOP
 from vinejax.engine.stats import EngineStats
@@ -35,7 +35,7 @@ class Reader:
             stats,
         )
         self._first, self._reads_all = first, reads_all
-        self._texts: dict[tuple[int, int], str] = {}
+        self._places: dict[tuple[int, int, int | None], tuple[PrefixEnd, str]] = {}
 
     def read(
         self, decoded: Iterable[DecodedBranch]
@@ -68,23 +68,27 @@ class Reader:
     def _cut(self, decoded: DecodedBranch) -> StopCut | None:
         """The tokens and text of a branch that are kept; None if it was cut short (see `read`)."""
         branch = self._branch_set.branches[decoded.branch]
-        prefix = self._branch_set.trunks[branch.trunk][: branch.position]
-        text, before = self._text(branch.trunk, branch.position), ""
-        if self._stop and branch.response is not None:
-            before = tail(added(self._text(branch.trunk, branch.response), text), self._stop)
+        end, before = self._place(branch)
         tokens = decoded.tokens.tolist()
         # The text excludes the token that ended the branch: a token of `sample.stop_ids` has text.
         inner = tokens[:-1] if decoded.ended == EOS else tokens
-        cut = cut_at_stop(self._tokenizer, prefix, text, inner, self._stop, before)
+        cut = cut_at_stop(self._tokenizer, end, inner, self._stop, before)
         if decoded.ended == EOS and not cut.hit:
             return cut._replace(num_tokens=len(tokens))
         return None if decoded.ended == STOP and not cut.hit else cut
 
-    def _text(self, trunk: int, end: int) -> str:
-        """The text of a trunk's first `end` tokens; each text is decoded once and then stored."""
-        if (trunk, end) not in self._texts:
-            self._texts[trunk, end] = decode(self._tokenizer, self._branch_set.trunks[trunk][:end])
-        return self._texts[trunk, end]
+    def _place(self, branch: Branch) -> tuple[PrefixEnd, str]:
+        """(the end of a branch's prefix, the text before the branch in which a stop may begin).
+
+        Both are computed once for all branches of the same place, and then stored.
+        """
+        place = branch.trunk, branch.position, branch.response
+        if place not in self._places:
+            prefix, before = self._branch_set.trunks[branch.trunk][: branch.position], ""
+            if branch.response is not None:
+                before = tail_before(self._tokenizer, prefix, branch.response, self._stop)
+            self._places[place] = prefix_end(self._tokenizer, prefix), before
+        return self._places[place]
 
     def _grown(self, decoded: DecodedBranch, cut: StopCut) -> Grown:
         self._stats.useful_tokens += cut.num_tokens

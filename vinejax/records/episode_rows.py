@@ -11,6 +11,7 @@ from vinejax.core.text import (
     added,
     continuation_text,
     decode,
+    prefix_end,
     response_text,
     special_tokens,
 )
@@ -148,12 +149,12 @@ def _steps(
     reused = no_counts if episode.reused is None else episode.reused
     errors = [None] * num_steps if episode.value_errors is None else episode.value_errors.tolist()
     rewards = episode.step_rewards or [None] * num_steps
-    prompt_text = decode(tokenizer, episode.prompt)
+    prompt_end = prefix_end(tokenizer, episode.prompt)
     so_far = _given_text(tokenizer, episode)
 
     def text_until(end: int, *more: int) -> str:
         tokens = [*episode.response[:end], *more]
-        return continuation_text(tokenizer, episode.prompt, prompt_text, tokens)
+        return continuation_text(tokenizer, prompt_end, tokens)
 
     steps, start = [], 0
     for c, end in enumerate(episode.step_ends):

@@ -27,7 +27,7 @@ import numpy as np
 
 from vinejax.core.errors import UserError
 from vinejax.core.seeds import row_seed
-from vinejax.core.text import continuation_text, decode, response_text
+from vinejax.core.text import continuation_text, decode, prefix_end, response_text
 from vinejax.core.types import Continuation, Episode, Problem, PromptedProblem, Turn
 from vinejax.credit.samples import Sample
 from vinejax.engine.branches import Branch, Feeder, Grown, Stream, StreamInput
@@ -458,7 +458,7 @@ class TurnSampler(Sampler):
         tokenizer = self.engine.tokenizer
         before = play.prompt + play.response[: play.start]
         turn_tokens = play.response[play.start :]
-        decoded = continuation_text(tokenizer, before, decode(tokenizer, before), turn_tokens)
+        decoded = continuation_text(tokenizer, prefix_end(tokenizer, before), turn_tokens)
         for stop in sorted(self.engine.sample_config.stop, key=len):
             if decoded.startswith(play.turn_text + stop):
                 return play.turn_text + stop

@@ -27,7 +27,7 @@ from vinejax.contrib.resets.edge import edge, next_probe
 from vinejax.contrib.resets.settings import ResetConfig
 from vinejax.core.seeds import host_rng, row_seed
 from vinejax.core.settings import Config
-from vinejax.core.text import cut_at_stop, decode
+from vinejax.core.text import cut_at_stop, prefix_end
 from vinejax.core.types import Episode, Problem, PromptedProblem, is_correct
 from vinejax.model.decoder import Params
 from vinejax.rollout.sampler import Sampler, Start
@@ -88,8 +88,8 @@ class ResetSampler(Sampler):
         tokenizer, stop = self.engine.tokenizer, self.engine.sample_config.stop
         response = encode_response(tokenizer, self.graded.task.solution(problem))
         if stop:
-            text = decode(tokenizer, prompt)
-            response = response[: cut_at_stop(tokenizer, prompt, text, response, stop).num_tokens]
+            end = prefix_end(tokenizer, prompt)
+            response = response[: cut_at_stop(tokenizer, end, response, stop).num_tokens]
         room = self.engine.model.cfg.context - len(prompt)
         return response[: min(self.cfg.sample.max_tokens, room)]
 
