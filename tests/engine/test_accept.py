@@ -230,6 +230,7 @@ def test_windows_and_slots(settings: dict[str, Any], small: Model):
 @pytest.mark.slow
 def test_a_phase_with_a_drain(small: Model, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(drain, "MIN_SLOTS", 8)
+    monkeypatch.setattr(drain, "MIN_TOKENS", 0)
     with mock.patch.object(phase, "to_drain", side_effect=drain.to_drain) as to_drain:
         sampling = SampleConfig(temperature=0.8)
         trunks = solutions(small, sampling)

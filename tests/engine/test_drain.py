@@ -40,6 +40,7 @@ def moves(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return made[-1]
 
     monkeypatch.setattr(drain, "MIN_SLOTS", 8)
+    monkeypatch.setattr(drain, "MIN_TOKENS", 0)
     monkeypatch.setattr(phase, "to_drain", to_drain)
     return made
 
@@ -139,10 +140,21 @@ def test_a_drain_in_another_layout(tiny: Model, moves: list[Any], monkeypatch: p
     assert ring.layers[0].keys[0].shape[2] == 2, "slots are the third axis"
 
 
+def test_a_short_phase_compiles_no_drain(tiny: Model):
+    """A few of its branches go on for long, in the programs of all slots."""
+    branches = [Branch(0, len(TRUNKS[0]), seed) for seed in range(100)]
+    budgets = [1 + 12 * (seed < 20) for seed in range(100)]
+    engine = Engine(tiny.decoder, SampleConfig(), tiny.tokenizer, slots=128, skip_repeats=False)
+    with mock.patch.object(phase, "to_drain", side_effect=AssertionError("a drain")):
+        found = engine.grow(tiny.params, TRUNKS[:1], branches, budgets)
+    assert max(len(one.tokens) for one in found) > 8, "a drain would have begun"
+    assert engine.stats.slot_steps == 128 * engine.stats.decode_steps
+
+
 def test_sizes(tiny: Model):
     mesh = mesh_over((1, 1, 1), jax.devices()[:1])
     settings = arrays.EngineSettings(slots=128)
-    demand = arrays.PhaseSize(trunks=50, branches=900, longest=40, budget=24)
+    demand = arrays.PhaseSize(trunks=50, branches=900, longest=40, budget=512)
     whole, taken = arrays.sizes_of(tiny.decoder, mesh, "cpu", 2**30, settings, demand)
     found, further = drain_sizes(tiny.decoder, mesh, 2**30, whole)
     assert found.lanes <= found.slots == 32 >= found.rows
@@ -159,10 +171,14 @@ def test_sizes(tiny: Model):
     enough = arrays.phase_bytes(tiny.decoder, mesh, low) + ring
     assert [found.rows for found in drain_sizes(tiny.decoder, mesh, enough, low)] == [4, 4]
     assert [found.slots for found in drain_sizes(tiny.decoder, mesh, enough - 1, low)] == [8]
+    for width, slots in [(255, [32]), (64, [32]), (63, [])]:
+        short = dataclasses.replace(whole, width=width)
+        assert [x.slots for x in drain_sizes(tiny.decoder, mesh, 2**30, short)] == slots, width
     few = dataclasses.replace(whole, slots=95)
     assert not drain_sizes(tiny.decoder, mesh, 2**30, few)
     # A CPU decodes a large model for long, and an accelerator does not.
     large = Decoder(dataclasses.replace(tiny.decoder.cfg, ffn=2**21))
+    few = dataclasses.replace(few, width=24)
     assert [found.slots for found in drain_sizes(large, mesh, 2**30, few)] == [23]
     other = dataclasses.replace(few, storage=RingStorage("gpu", shares_heads=True))
     assert not drain_sizes(large, mesh, 2**30, other)

@@ -152,7 +152,7 @@ with tempfile.TemporaryDirectory() as folder:
     check_given_meshes(folder)
 check_fed((4, 2, 1))
 check_kept((2, 1, 2))
-drain.MIN_SLOTS, moved = 4, []
+drain.MIN_SLOTS, drain.MIN_TOKENS, moved = 4, 0, []
 phase.to_drain = lambda *args: moved.append(args) or drain.to_drain(*args)
 for sizes in ((2, 2, 1), (1, 2, 2)):  # 4 slots of a shard, then 1; 8, then 2
     check("in the drain", sizes, settings=dict(skip_repeats=False))

@@ -81,6 +81,7 @@ def test_the_last_branches_drain_once_nothing_more_comes(
     tiny: Model, expected: cases.Texts, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("vinejax.engine.drain.MIN_SLOTS", 4)
+    monkeypatch.setattr("vinejax.engine.drain.MIN_TOKENS", 0)
     moved, to_drain = [], phase.to_drain
 
     def counted(*args: Any):

@@ -188,6 +188,7 @@ def test_pages_stay_where_they_are_in_a_drain(
 
     expected, _ = grow(model, None)
     monkeypatch.setattr(drain, "MIN_SLOTS", 8)
+    monkeypatch.setattr(drain, "MIN_TOKENS", 0)
     monkeypatch.setattr("vinejax.engine.phase.to_drain", to_drain)
     found, engine = grow(model, 14)
     assert_same(found, expected)

@@ -30,8 +30,9 @@ from vinejax.model.lora import kernel_shapes
 from vinejax.model.sharding import ROWS, AnyMesh, on_shards
 
 SHARE = 4  # slots of a phase / slots of its drain; also of a drain / of the next one
-MIN_SLOTS = 96  # with fewer slots a drain saves less time than compiling its program takes
+MIN_SLOTS = 96  # with fewer slots a drain saves less time in a run than compiling it takes
 MIN_DRAINED = 32  # fewest slots with which a drain has a drain
+MIN_TOKENS = 2**13  # fewest tokens for which the slots together have room, likewise
 LARGE = 2**25  # number of projection weights from which small drains save time on CPUs
 
 
@@ -46,13 +47,16 @@ class PhaseArrays(NamedTuple):
 def drain_sizes(model: Decoder, mesh: AnyMesh, memory: int, sizes: Sizes) -> tuple[Sizes, ...]:
     """The shapes of a phase's drains, from the largest to the smallest.
 
-    A phase of few slots has no drains. A drain is left out if its arrays do not fit `memory` in
-    addition to those of the phase. `memory` is the limit of all keys and values, in bytes per
-    device.
+    A phase of few or short slots has no drains. Whether it has them does not depend on the work of
+    its branches, so that the phases of a run compile the same programs. A drain is left out if its
+    arrays do not fit `memory` in addition to those of the phase. `memory` is the limit of all keys
+    and values, in bytes per device.
     """
     drains: list[Sizes] = []
-    slots, least = sizes.slots, min_slots(model, sizes)
-    while slots >= least:
+    slots, least, least_tokens = sizes.slots, MIN_SLOTS, MIN_TOKENS
+    if steps_are_slow(model, sizes):
+        least, least_tokens = MIN_DRAINED, 0
+    while slots >= least and slots * sizes.width >= least_tokens:
         slots, least = slots // SHARE, MIN_DRAINED
         rows = sizes.storage.drain_rows(sizes, slots)
         drain = dataclasses.replace(
@@ -68,15 +72,14 @@ def drain_sizes(model: Decoder, mesh: AnyMesh, memory: int, sizes: Sizes) -> tup
     return tuple(drains)
 
 
-def min_slots(model: Decoder, sizes: Sizes) -> int:
-    """The least number of slots with which a phase has a drain.
+def steps_are_slow(model: Decoder, sizes: Sizes) -> bool:
+    """Whether a drain of few slots saves more time in a few phases than compiling it takes.
 
-    The number is smaller for a large model on a CPU. There each slot costs many multiplications in
-    every step, so within a few phases a drain saves more time than its compilation takes.
+    This is so for a large model on a CPU. There each slot costs many multiplications in every step.
     """
     kernels = kernel_shapes(model).values()
     weights = model.cfg.num_layers * sum(math.prod(x + y) for x, y in kernels)
-    return MIN_DRAINED if sizes.storage.on_cpu and weights >= LARGE else MIN_SLOTS
+    return sizes.storage.on_cpu and weights >= LARGE
 
 
 def to_drain(

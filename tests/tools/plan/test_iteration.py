@@ -41,6 +41,8 @@ from vinejax.tools.plan.roofline import PlannedProgram, least_seconds, plan_prog
 
 TPU = "v5e:2x4"
 SHARDS = 4  # of `small`
+# A phase whose drain has a drain.
+MANY_SLOTS = {"rollout.slots": 4 * 128, "rollout.prompts": 400, "sample.max_tokens": 256}
 DECODING = ("decode", "drain", "drain 2")  # calls of a phase whose drain has a drain
 
 
@@ -110,7 +112,7 @@ def test_the_last_branches_take_no_longer_than_the_longest_may(tmp_path: Path):
 
 
 def test_a_phase_of_many_slots_has_drains_whose_steps_cost_less(tmp_path: Path):
-    case = small(tmp_path, TPU, {"rollout.slots": 4 * 128, "rollout.prompts": 400})
+    case = small(tmp_path, TPU, MANY_SLOTS)
     _, phases = memory_and_phases(case)
     rollout = phases[0]
     assert [sizes.slots for sizes in rollout.shapes] == [128, 32, 8]
@@ -165,7 +167,7 @@ def test_an_estimate_takes_the_cycles_and_what_kernels_read(tmp_path: Path):
 
 def test_each_phase_and_drain_is_estimated_by_its_own_program(tmp_path: Path):
     """Programs with cycles of their own, and with the bytes that they send."""
-    case = small(tmp_path, TPU, {"rollout.slots": 4 * 128, "rollout.prompts": 400})
+    case = small(tmp_path, TPU, MANY_SLOTS)
     held, phases = memory_and_phases(case)
     names = [name + suffix for suffix in ("", ", rollout") for name in DECODING]
     costs = program_costs(case, phases)
