@@ -11,7 +11,7 @@ from vinejax.core.settings import MeshConfig
 from vinejax.core.shapes import bucket, doubled, packed_length, part, row_length
 from vinejax.engine.branches import Branch, BranchSet, Feeder
 from vinejax.engine.layout import CacheLayout
-from vinejax.engine.memory import EngineSettings, PhaseSize, sizes_of
+from vinejax.engine.memory import EngineSettings, PhaseSize, queue_size, sizes_of
 from vinejax.engine.ring import RingStorage, ring_blocks
 from vinejax.engine.slot_assignment import assign, lanes_per_row, window_shape
 from vinejax.model.sharding import make_mesh
@@ -69,7 +69,7 @@ def test_a_trunk_with_most_of_the_work_gets_several_rows_at_once():
 
 @pytest.mark.parametrize("slots", [1, 7, 64, 256])
 @pytest.mark.parametrize("trunks", [1, 2, 9, 500])
-@pytest.mark.parametrize("branches_per_trunk", [1, 8, 108])
+@pytest.mark.parametrize("branches_per_trunk", [1, 5, 8, 108])
 def test_a_window_has_lanes_for_all_slots(slots, trunks, branches_per_trunk):
     rows, lanes = window_shape(slots, trunks, trunks * branches_per_trunk)
     assert rows * lanes >= slots and lanes <= slots
@@ -78,6 +78,13 @@ def test_a_window_has_lanes_for_all_slots(slots, trunks, branches_per_trunk):
         assert rows * branches_per_trunk >= min(2 * slots, trunks * branches_per_trunk) / 2, (
             "branches wait on each row"
         )
+
+
+def test_a_number_of_branches_that_varies_needs_few_shapes():
+    """In the first run of configs/tiny.py, 256 trunks have 756 to 1,062 branches by iteration."""
+    assert {window_shape(128, 256, count) for count in range(512, 2048)} == {(256, 2)}
+    assert {queue_size(count) for count in range(1, 4096)} == {4096}
+    assert [queue_size(count) for count in (4096, 8191, 8192, 40_000)] == [8192, 8192, 16384, 65536]
 
 
 def test_a_window_that_memory_cut_down_still_serves_all_slots():

@@ -33,6 +33,7 @@ MIN_CHUNK = 8  # fewest decode steps between two polls by the host
 MAX_CHUNK = 64  # most decode steps between two polls by the host
 HOST_POLLS = 8  # polls by the host while the longest branch is decoded
 MAX_BATCH = 8  # trunks per prefill
+MIN_QUEUE = 4096  # entries of a queue; 24 bytes each
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,9 +178,11 @@ def sizes_of(
 def queue_size(branches: int) -> int:
     """The length of a shard's queue for this many branches.
 
-    There is room for an entry after the last item, because `decode._offers` reads this entry.
+    There are few such lengths, because the number of branches varies over a run, and every program
+    that reads the queue is compiled for its length. There is room for an entry after the last item,
+    because `decode._offers` reads this entry.
     """
-    return bucket(branches + 1, least=1024)
+    return doubled(branches + 1, least=MIN_QUEUE)
 
 
 @functools.partial(jax.jit, static_argnames=("model", "mesh", "sizes"))

@@ -38,8 +38,11 @@ def window_shape(slots: int, trunks: int, branches: int) -> tuple[int, int]:
     branches of the resident trunks is being decoded. The rows should therefore hold LONG_TAIL times
     as many branches as there are slots.
     """
-    # A power of 2, rounded down, so that few shapes are compiled.
+    # A power of 2, rounded down, so that few shapes are compiled. Few branches per trunk count as
+    # 2, because their number varies over a run, and 4 would take as many lanes in fewer rows.
     branches_per_trunk = 1 << max(branches // trunks, 1).bit_length() - 1
+    if 2 < branches_per_trunk < SHARED_BY:
+        branches_per_trunk = 2
     wanted = min(LONG_TAIL * slots // branches_per_trunk + SPARE_ROWS, 2 * slots, trunks)
     rows = bucket(wanted, least=2) if wanted > 1 else 1
     return rows, lanes_per_row(slots, rows, min(SHARED_BY, branches_per_trunk))
