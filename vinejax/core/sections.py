@@ -26,6 +26,7 @@ class Section:
 
     section: ClassVar[str] = ""
     of_task: ClassVar[bool] = False  # whether only tasks whose `sections` name the group read it
+    may_change: ClassVar[bool] = False  # whether a resumed run may have other values
 
     def __init_subclass__(cls, section: str = "") -> None:
         if section:

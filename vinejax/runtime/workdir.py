@@ -14,7 +14,7 @@ from typing import Any
 
 from etils import epath
 
-from vinejax.core.accessories import contributed_class
+from vinejax.core.accessories import contributed, contributed_class
 from vinejax.core.errors import WorkdirError
 from vinejax.core.sections import MethodSettings, Section
 from vinejax.core.settings import RENAMED, Config, as_tree
@@ -33,8 +33,8 @@ FREE_FIELDS = {
     *("grader.workers", "grader.timeout_s", "grader.memory_mb"),
     *("env.timeout_s", "env.workers", "env.check_every", "prior_function.timeout_s", "code.url"),
 }
-FREE_GROUPS = ("log.", "eval.", "bench.", "checkpoint.", "budget.")
-FREE_GROUPS += ("mesh.", "meshes.", "distributed.", "offload.", "plan.")
+FREE_GROUPS = ("log.", "eval.", "checkpoint.", "budget.")
+FREE_GROUPS += ("mesh.", "meshes.", "distributed.", "offload.")
 # Removed field -> the only recorded value with which an old run can be resumed.
 REMOVED = {
     "train.on": "solutions",
@@ -221,9 +221,9 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
     # A field that was added after the run had its default.
     unset = Config(sections={name: type(x)() for name, x in cfg.sections.items()})
     old_settings = flatten_names(as_tree(unset)) | old_settings
-    changes = []
+    changes, free = [], free_groups()
     for name, value in flatten_names(as_tree(cfg)).items():
-        if name in FREE_FIELDS or name.startswith(FREE_GROUPS) or old_settings[name] == value:
+        if name in FREE_FIELDS or name.startswith(free) or old_settings[name] == value:
             continue
         if name == "model.compute_dtype" and "auto" in (old_settings[name], value):
             continue  # not for training (`with_dtype`): the run may have trained on other devices
@@ -246,6 +246,16 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
         raise WorkdirError(
             f"{file}: {listed}; {message} to resume, or choose another --workdir, {anew}"
         )
+
+
+def free_groups() -> tuple[str, ...]:
+    """The groups of settings that may change between two starts of one run, such as 'eval.'.
+
+    They are `FREE_GROUPS` and the groups of accessories whose class has `may_change`.
+    """
+    kinds = {name: contributed_class("SECTIONS", name) for name in contributed("SECTIONS")}
+    free = (name for name, kind in kinds.items() if kind is not None and kind.may_change)
+    return FREE_GROUPS + tuple(f"{name}." for name in free)
 
 
 def _with_recorded_sections(cfg: Config, old_settings: Iterable[str]) -> Config:

@@ -1,6 +1,6 @@
 """The settings of `--mode=credit`."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from vinejax.core.errors import ConfigError
 from vinejax.core.ranges import Count
@@ -13,6 +13,7 @@ UNIFORM_POSITION = "vinejax.tools.bench.branches.uniform_position"
 class BenchConfig(Section, section="bench"):
     """`--mode=credit`: the error and the cost of credit estimators, see docs/credit_bench.md."""
 
+    may_change: ClassVar[bool] = True
     estimators: tuple[
         str, ...
     ] = ()  # names in tools/bench/estimators.py; (): all estimators that the run can have

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from vinejax.runtime.workdir import FREE_FIELDS, FREE_GROUPS
+from vinejax.runtime.workdir import FREE_FIELDS, free_groups
 from vinejax.tools.report.compare.read_runs import ComparedRun
 from vinejax.tools.report.interquartile import IntervalEstimate, iqm_interval
 from vinejax.tools.report.learning_curve import aligned
@@ -14,7 +14,7 @@ from vinejax.tools.report.learning_curve import aligned
 # change what the run learns or the accuracy on its curve.
 LEARNT_FIELDS = ("iterations", "budget.", "eval.")
 IDLE_FIELDS = tuple(
-    {*FREE_FIELDS, *FREE_GROUPS, "eval.samples", "eval.problems"} - set(LEARNT_FIELDS)
+    {*FREE_FIELDS, *free_groups(), "eval.samples", "eval.problems"} - set(LEARNT_FIELDS)
 )
 
 
