@@ -1,7 +1,7 @@
 """VinePPO in JAX, from the command line.
 
     vinejax --config=configs/tiny.py [--workdir=DIR]
-            [--mode=train|eval|sft|export|credit|plan|config] [--config.ppo.clip=0.1 ...]
+            [--mode=train|eval|sft|export|doctor|credit|plan|config] [--config.ppo.clip=0.1 ...]
     vinejax --mode=compare RUN RUN ... [--workdir=DIR]
     vinejax --mode=report RUN
     vinejax --mode=vine RUN NAME
@@ -17,6 +17,8 @@
             eval     evaluate the best checkpoint by validation, or the newest if there is no best
             sft      the supervised warm-up alone
             export   write a Hugging Face folder, <workdir>/export
+            doctor   sample a few solutions of the newest checkpoint or, if there is none, of the
+                     start, show one, and name what is wrong; status 2 if training cannot work
             credit   measure what the credit of each estimator is worth for the newest checkpoint,
                      or, if there is no checkpoint, for the policy at the run's start
             plan     what would fit on --config.topology=v5e:16x16, and how fast it could be,
@@ -72,6 +74,7 @@ MODES = {
     "eval": ("vinejax.training.evaluate", "evaluate_run"),
     "sft": ("vinejax.training.warmup", "warm_up"),
     "export": ("vinejax.training.export", "export_run"),
+    "doctor": ("vinejax.tools.doctor.doctor_mode", "examine"),
     "credit": ("vinejax.tools.bench.bench_mode", "credit_bench"),
     "plan": ("vinejax.tools.plan.aot.plan_mode", "plan_run"),
     "config": ("vinejax.config.describe", "print_config"),

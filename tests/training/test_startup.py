@@ -291,7 +291,8 @@ def test_the_start_prints_a_note_for_each_field_without_effect(
     assert "note: " not in capsys.readouterr().out
     with open_session(cfg, tmp_path / "run", trains=True):
         lines = capsys.readouterr().out.splitlines()
-    noted = [line.removeprefix("note: ").split(" has no effect: ")[0] for line in lines]
+    notes = [line.removeprefix("note: ") for line in lines if line.startswith("note: ")]
+    noted = [note.split(" has no effect: ")[0] for note in notes]
     fields = {"env.observed", "grader.workers", "data.system", "data.template_vars"}
     assert set(noted) == fields and len(noted) == len(fields)
     recorded = json.loads((tmp_path / "run" / "config.json").read_text())["config"]

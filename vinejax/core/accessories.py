@@ -25,8 +25,9 @@ def contributed(kind: Kind) -> Mapping[str, str]:
     The names of the kind `METHODS` are values of the field `method`, and those of `TASKS` are
     values of `data.task`. `SECTIONS` maps groups of fields to their classes, and `OPTIONS` maps
     groups of fields to the modules that change an iteration's stages as the fields say. `HOOKS` has
-    two names: 'page' stands for the subclass of `training.observer.Observer` that shows a run to
-    people, 'mesh_row' for the function that proposes a row of `meshes` if none fits the devices.
+    three names: 'page' stands for the subclass of `training.observer.Observer` that shows a run to
+    people, 'mesh_row' for the function that proposes a row of `meshes` if none fits the devices,
+    and 'start_check' for the function that looks at a session that is about to train.
     """
     paths: dict[str, str] = {}
     for package in PACKAGES:

@@ -5,9 +5,11 @@
 
 SECTIONS = {
     "bench": "vinejax.tools.bench.settings.BenchConfig",
+    "doctor": "vinejax.tools.doctor.settings.DoctorConfig",
     "plan": "vinejax.tools.plan.settings.PlanConfig",
 }
 HOOKS = {
     "page": "vinejax.tools.report.live.LivePage",
     "mesh_row": "vinejax.tools.plan.propose.with_row_for_devices",
+    "start_check": "vinejax.tools.doctor.doctor_mode.check_start",
 }

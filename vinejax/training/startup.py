@@ -16,6 +16,7 @@ from vinejax.config.sizes import (
     most_branches,
     with_fitting_minibatch,
 )
+from vinejax.core.accessories import contributed_class
 from vinejax.core.errors import ConfigError, DataError
 from vinejax.core.settings import Config, as_tree
 from vinejax.core.text import Tokenizer
@@ -54,6 +55,7 @@ def open_session(
     path: str | os.PathLike,
     splits: tuple[Split, ...] = SPLITS,
     trains: bool = False,
+    records: bool = True,
 ) -> Session:
     """Loads all parts, then opens the workdir, so that a run that cannot start leaves no file.
 
@@ -62,10 +64,12 @@ def open_session(
     answer the grader cannot read; dropped_problems.json lists them.
 
     With `trains` the process trains here and holds the workdir's lock. Otherwise the record of an
-    existing run is not changed, and another process may train meanwhile.
+    existing run is not changed, and another process may train meanwhile. Without `records` no
+    record is written at all.
 
     Raises ConfigError if the model's context has no room for the prompts or for the response;
-    WorkdirError if the workdir cannot be used or, with `trains`, another process has its lock.
+    WorkdirError if the workdir cannot be used or, with `trains`, another process has its lock. With
+    `trains` also raises what `check_start` raises.
     """
     method = method_of(cfg)
     cfg, workdir, task = checked_parts(cfg, method, path, trains)
@@ -91,13 +95,28 @@ def open_session(
         if trains:
             print_notes(as_set, method, task, problems)
             lock.take()
-        if is_writer():
-            record_session(as_set, workdir, dropped, anew=trains)
-        barrier("workdir", problems)
-        check_shared(workdir)
+        run = composed(method, cfg)
+        session = Session(
+            cfg, run, workdir, task, graded, mesh, model, start, tokenizer, problems, lock
+        )
+        if trains:
+            check_start(session)
+        if records:
+            if is_writer():
+                record_session(as_set, workdir, dropped, anew=trains)
+            barrier("workdir", problems)
+            check_shared(workdir)
         stack.pop_all()  # from here on the session closes the parts
-    run = composed(method, cfg)
-    return Session(cfg, run, workdir, task, graded, mesh, model, start, tokenizer, problems, lock)
+    return session
+
+
+def check_start(session: Session) -> None:
+    """Lets an accessory look at a run that is about to train, before the run is recorded.
+
+    Without `vinejax.tools` nothing happens. Raises UserError, on all hosts, if the run cannot work.
+    """
+    if check := contributed_class("HOOKS", "start_check"):
+        check(session)
 
 
 def checked_parts(
