@@ -100,8 +100,8 @@ class ChunkSteps(NamedTuple):
 
 # For the host: the steps, and i32[W] the number of unfinished items per row.
 Trace = tuple[ChunkSteps, jax.Array]
-# The state of the loop; the first entry is the number of steps.
-ChunkState = tuple[jax.Array, Slots, WindowRows, ChunkSteps]
+# The state of the loop; the last entry has the steps, i32[chunk, 4, B] (`_packed`).
+ChunkState = tuple[Slots, WindowRows, jax.Array]
 
 
 @functools.cache
@@ -138,28 +138,28 @@ def decode_chunk(
     chunk = config.sizes.chunk
 
     def one_shard(inputs: ChunkInputs, slots: Slots, rows: WindowRows):
-        B = slots.item.shape[0]
-        none = jnp.zeros((chunk, B), jnp.int32)
-        idle = jnp.full((chunk, B), -1, jnp.int32)
-        steps = ChunkSteps(idle, none, jnp.zeros((chunk, B), jnp.float32), none)
+        first = slots.step[0]
 
         def work_left(state: ChunkState) -> Bool[Array, ""]:
-            n, slots, rows, _ = state
+            slots, rows, _ = state
             limit = jnp.where(inputs.trunks_wait, (chunk + 1) // 2, chunk)
             drained_at = jnp.where(inputs.trunks_wait, 0, config.drained_at)
             is_busy = jnp.sum(slots.item >= 0) > drained_at
-            return (n < limit) & (is_busy | jnp.any(rows.next < rows.end))
+            has_work = is_busy | jnp.any(rows.next < rows.end)
+            return (slots.step[0] - first < limit) & has_work
 
         def body(state: ChunkState) -> ChunkState:
-            n, slots, rows, steps = state
+            slots, rows, steps = state
             slots, rows = _refill(inputs, slots, rows, config.sizes.lanes)
+            n = slots.step[0] - first
             slots, step = _step(config, inputs, slots)
-            steps = jax.tree.map(lambda x, new: x.at[n].set(new), steps, step)
-            return n + 1, slots, rows, steps
+            return slots, rows, lax.dynamic_update_index_in_dim(steps, _packed(step), n, 0)
 
-        _, slots, rows, steps = lax.while_loop(work_left, body, (jnp.int32(0), slots, rows, steps))
-        # The loop writes one step of all slots at a time; the host reads all steps of a slot.
-        return slots, rows, jax.tree.map(jnp.transpose, steps), items_left(slots, rows)
+        # The steps are one array, which a step changes in one kernel.
+        idle = jnp.full(slots.item.shape, -1), *jnp.zeros((3, slots.item.shape[0]), jnp.int32)
+        steps = jnp.tile(jnp.stack(idle), (chunk, 1, 1))
+        slots, rows, steps = lax.while_loop(work_left, body, (slots, rows, steps))
+        return slots, rows, _unpacked(steps), items_left(slots, rows)
 
     slot_specs = specs_of(slots, config.sizes.slots)
     weight_specs = split.weight_specs(config.model, config.mesh, inputs.weights)
@@ -169,6 +169,18 @@ def decode_chunk(
     run = on_shards(config.mesh, one_shard, in_specs, out_specs)
     slots, rows, steps, left = run(inputs, slots, rows)
     return slots, rows, split.readable(config.mesh, (steps, left))
+
+
+def _packed(step: ChunkSteps) -> Int[Array, "fields B"]:
+    """The fields of one step in one array of integers, with the bits of log-probabilities."""
+    bits = lax.bitcast_convert_type(step.logprob, jnp.int32)
+    return jnp.stack(step._replace(logprob=bits))
+
+
+def _unpacked(steps: Int[Array, "chunk fields B"]) -> ChunkSteps:
+    """The fields of `_packed`. The loop writes one step at a time; the host reads slot by slot."""
+    fields = ChunkSteps(*steps.transpose(1, 2, 0))
+    return fields._replace(logprob=lax.bitcast_convert_type(fields.logprob, jnp.float32))
 
 
 def specs_of(slots: Slots, count: int) -> Slots:
@@ -190,7 +202,7 @@ def items_left(slots: Slots, rows: WindowRows) -> Int[Array, " W"]:
 def _offers(
     inputs: ChunkInputs, slots: Slots, rows: WindowRows, lanes: int
 ) -> tuple[Int[Array, " W"], Int[Array, " W"]]:
-    """The order in which rows offer items to slots, and the number that each row offers.
+    """The number of items that each row offers to slots, and the number that rows before it offer.
 
     A row offers at most as many items as it has free lanes. While jobs wait for rows, the rows that
     were filled first come first, so that they become free. Otherwise the rows with the largest
@@ -200,8 +212,11 @@ def _offers(
     room = jnp.minimum(rows.end - rows.next, lanes - _on_row(slots, rows).sum(axis=0))
     work_left = queue.before[rows.end] - queue.before[rows.next]
     urgency = jnp.where(inputs.trunks_wait, -rows.loaded, work_left)
-    order = jnp.argsort(jnp.where(room > 0, -urgency, jnp.iinfo(jnp.int32).max))
-    return order, jnp.maximum(room, 0)[order]
+    number, offers = jnp.arange(room.shape[0]), jnp.maximum(room, 0)
+    # All pairs of rows are compared, as a sort would take a GPU several small kernels.
+    ties = (urgency == urgency[:, None]) & (number < number[:, None])
+    comes_before = (urgency > urgency[:, None]) | ties
+    return offers, jnp.sum(jnp.where(comes_before, offers, 0), axis=1)
 
 
 @jax.named_scope("refill")
@@ -210,14 +225,13 @@ def _refill(
 ) -> tuple[Slots, WindowRows]:
     """Gives items to idle slots. The n-th idle slot takes the n-th item that the rows offer."""
     idle = slots.item < 0
-    order, offers = _offers(inputs, slots, rows, lanes)
-    past = jnp.cumsum(offers)  # number of the first offer after those of a row
-    first = past - offers
+    offers, first = _offers(inputs, slots, rows, lanes)  # a row's first offer has this number
     number = jnp.cumsum(idle) - 1  # index of an idle slot among the idle slots
-    taken = idle & (number < past[-1])
-    place = jnp.minimum(jnp.searchsorted(past, number, side="right"), offers.shape[0] - 1)
-    row = order[place].astype(jnp.int32)
-    item = rows.next[row] + number - first[place]  # a row's items are in order, the longest first
+    takes = (number[:, None] >= first) & (number[:, None] < first + offers) & idle[:, None]
+    taken = jnp.any(takes, axis=1)
+    row = jnp.sum(jnp.where(takes, jnp.arange(first.shape[0]), 0), axis=1)
+    # A row's items are in order, the longest first.
+    item = jnp.sum(jnp.where(takes, rows.next - first, 0), axis=1) + number
     served = jnp.clip(idle.sum() - first, 0, offers)
     return (
         slots._replace(
@@ -227,7 +241,7 @@ def _refill(
             token=jnp.where(taken, inputs.queue.token[item], slots.token),
             match=jnp.where(taken, inputs.queue.match[item], slots.match),
         ),
-        rows._replace(next=rows.next.at[order].add(served)),
+        rows._replace(next=rows.next + served),
     )
 
 
