@@ -31,16 +31,13 @@ def random_state(seed: int) -> State:
     idle = [(int(rng.integers(ROWS)), -1)] * (SLOTS - len(slots))
     row, item = np.array([*slots, *idle], np.int64)[rng.permutation(SLOTS)].T
     budgets = rng.integers(1, 4, ITEMS)
-    queue = Queue(
-        position=np.zeros(ITEMS), token=rng.integers(0, 99, ITEMS), seed=np.zeros((ITEMS, 2)),
-        budget=budgets, match=rng.integers(0, 9, ITEMS), before=np.cumsum(budgets) - budgets,
-    )  # fmt: skip
-    old = [rng.integers(0, 99, SLOTS) for _ in range(3)]
-    of_rows = WindowRows(next_item, end, rng.permutation(ROWS) // 2)
-    return jax.tree.map(
-        lambda x: np.asarray(x, np.int32),
-        State(queue, Slots(np.zeros(1), item, row, *old, cache=None), of_rows),  # pyright: ignore
-    )
+    token, match = rng.integers(0, 99, ITEMS), rng.integers(0, 9, ITEMS)
+    zeros = np.zeros((ITEMS, 2))
+    queue = [zeros[:, 0], token, zeros, budgets, match, np.cumsum(budgets) - budgets]
+    of_slots = [np.zeros(1), item, row, *rng.integers(0, 99, (3, SLOTS)), None]
+    of_rows = [next_item, end, rng.permutation(ROWS) // 2]
+    state = State(Queue._make(queue), Slots._make(of_slots), WindowRows._make(of_rows))
+    return jax.tree.map(lambda x: np.asarray(x, np.int32), state)
 
 
 def walk(state: State, trunks_wait: bool) -> tuple[Slots, WindowRows]:

@@ -155,6 +155,7 @@ class Storage(abc.ABC):
     """
 
     read_by_kernel: ClassVar[bool] = False  # if True, the compiler's cycle count lacks reads
+    draws_by_kernel: ClassVar[bool] = False  # whether the kernel for GPU draws tokens
 
     @property
     def on_cpu(self) -> bool:

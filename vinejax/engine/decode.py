@@ -27,6 +27,7 @@ from jaxtyping import Array, Bool, Float, Int
 from vinejax.core.settings import SampleConfig
 from vinejax.engine import split
 from vinejax.engine.cache import Cache, DecodeStep, Sizes
+from vinejax.engine.gpu.drawing import draw
 from vinejax.engine.layout import WINDOW
 from vinejax.engine.sampling import FORMS, sample
 from vinejax.engine.shared_attention import Queries, assign_lanes
@@ -255,8 +256,12 @@ def _step(config: DecodeConfig, inputs: ChunkInputs, slots: Slots) -> tuple[Slot
     logits, cache = _forward(config, inputs, slots, queries)
     with jax.named_scope("sampling"):
         u = uniforms(queue.seed[slots.item], queries.position + 1)
-        form = FORMS[platform_of(config.mesh)]
-        token, logprob = sample(logits, u, cfg.temperature, cfg.top_p, cfg.top_k, axis, form)
+        platform, settings = platform_of(config.mesh), (cfg.temperature, cfg.top_p, cfg.top_k)
+        is_whole = axis is None or config.mesh.shape[axis] == 1
+        if config.sizes.storage.draws_by_kernel and is_whole:
+            token, logprob = draw(logits, u, *settings, interpret=platform == "cpu")
+        else:
+            token, logprob = sample(logits, u, *settings, axis, FORMS[platform])
     match, ended = after_token(stops, config.eos_ids, slots.match, token)
     is_last = queries.age + 1 == queue.budget[slots.item]
     ended = jnp.where(is_last & (ended == GOING), LENGTH, ended)

@@ -34,6 +34,7 @@ class Form(NamedTuple):
     bits: int  # bits of a threshold that one pass settles; a divisor of BITS
     rows: int  # sequences per tile of memory; their blocks lie together to avoid a copy
     cached: int | None = None  # number of probabilities that are processed at a time; None: all
+    joined: bool = False  # whether all sums of a pass are one reduction
 
     def sequences(self, B: int, V: int) -> int:
         """The number of sequences that are processed at a time: B, or a power of 2 that divides B.
@@ -48,13 +49,14 @@ class Form(NamedTuple):
 
 PLAIN = Form(bits=1, rows=1)
 # Three bits per pass take seven sums. A TPU then computes for about as long as it reads, and a GPU
-# needs a third of the kernel launches. A CPU computes the sums one after the other, so it settles
+# needs a third of the kernel launches. On a GPU the second level of each sum is a kernel of its own
+# unless the sums are one reduction. A CPU computes the sums one after the other, so it settles
 # one bit per pass. Its 30 passes read the second-level cache if they cover at most 1 MiB: 64
 # sequences of 49,152 tokens then take a quarter of the time. An accelerator has no such cache, and
 # is only busy if it processes all sequences at once.
 FORMS = {
     "cpu": Form(bits=1, rows=1, cached=2**18),
-    "gpu": Form(bits=3, rows=1),
+    "gpu": Form(bits=3, rows=1, joined=True),
     "tpu": Form(bits=3, rows=8),
 }
 
@@ -99,18 +101,25 @@ def threshold(
     target: Float[Array, " B"],
     axis: str | None = None,
     bits: int = 1,
+    joined: bool = False,
 ) -> Float[Array, " B"]:
     """The largest t such that the weights of the tokens with probs >= t sum to at least `target`.
 
     A pass over the vocabulary settles `bits` bits of t with one sum for each of 2**bits - 1
-    candidates. `bits` must divide 30; it does not change the result. `probs` must be below 2.
+    candidates. `bits` must divide 30; it does not change the result. With `joined` the sums are one
+    reduction. `probs` must be below 2.
     """
 
     def settle(i: Int[Array, ""], low: Int[Array, " B"]) -> Int[Array, " B"]:
         shift = BITS - bits * (i + 1)
         steps = [low | (n << shift) for n in range(1, 2**bits)]
         candidates = [lax.bitcast_convert_type(step, jnp.float32)[:, None] for step in steps]
-        sums = [jnp.sum(jnp.where(probs >= t, weights, 0.0), axis=-1) for t in candidates]
+        if joined:
+            reached = [jnp.where(probs >= t, weights, 0.0) for t in candidates]
+            zeros = [jnp.float32(0)] * len(reached)
+            sums = lax.reduce(reached, zeros, lambda x, y: [*map(jnp.add, x, y)], (1,))
+        else:
+            sums = [jnp.sum(jnp.where(probs >= t, weights, 0.0), axis=-1) for t in candidates]
         mass = jnp.stack(sums) if axis is None else lax.psum(jnp.stack(sums), axis)
         # A larger candidate has no larger mass, so those that reach the target come first.
         return low | (jnp.sum(mass >= target, axis=0, dtype=jnp.int32) << shift)
@@ -263,10 +272,11 @@ def kept_probs(
     if top_k:
         ones = jnp.ones_like(probs)
         k = jnp.minimum(float(top_k), _total(ones, axis))
-        least = threshold(probs, ones, k, axis, form.bits)
+        least = threshold(probs, ones, k, axis, form.bits, form.joined)
         kept = jnp.where(probs >= least[:, None], kept, 0.0)
     if top_p < 1.0:
-        least = threshold(probs, kept, top_p * _total(kept, axis), axis, form.bits)
+        target = top_p * _total(kept, axis)
+        least = threshold(probs, kept, target, axis, form.bits, form.joined)
         kept = jnp.where(probs >= least[:, None], kept, 0.0)
     return kept
 

@@ -23,7 +23,7 @@ class KernelRingStorage(RingStorage):
 
     interpret: bool = False  # whether the kernel runs without a GPU, for tests
 
-    read_by_kernel = True
+    read_by_kernel = draws_by_kernel = True
 
     def empty(self, new: Allocator, sizes: Sizes) -> "KernelRing":
         return KernelRing(super().empty(new, sizes).layers, self, sizes.slots)
