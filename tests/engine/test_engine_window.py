@@ -97,6 +97,26 @@ def test_more_continuations_take_no_more_memory(tiny):
     assert len(set(taken)) == 1
 
 
+@pytest.mark.slow
+def test_large_prefills_are_full_while_trunks_wait(tiny: Model, monkeypatch: pytest.MonkeyPatch):
+    """Their padding would cost as much as trunks. Only the last prefill may have room."""
+    counts = []
+
+    def noted(*args: Any, compact_places: Any) -> Any:
+        counts.append(int((args[7] > 0).sum()))
+        return window.prefill(*args, compact_places=compact_places)
+
+    trunks = [TRUNKS[i % 25][:9] + [2 + i % 5] for i in range(100)]
+    branches = [Branch(i, len(trunk), seed=i) for i, trunk in enumerate(trunks)]
+    expected = engine_of(tiny, slots=8).grow(tiny.params, trunks, branches, BUDGETS[:100])
+    monkeypatch.setattr("vinejax.engine.memory.max_batch", lambda *_, **__: 12)
+    monkeypatch.setattr("vinejax.engine.phase.place_counts", lambda *_: [])
+    monkeypatch.setattr("vinejax.engine.phase.prefill", noted)
+    engine = engine_of(tiny, slots=16, window_rows=48)
+    assert_same(engine.grow(tiny.params, trunks, branches, BUDGETS[:100]), expected)
+    assert sum(counts) == 100 and set(counts[:-1]) == {12}
+
+
 # --- slots are busy while there is work ---
 
 

@@ -153,6 +153,21 @@ def test_phases_of_a_run_have_few_sizes():
     assert len(with_limits) <= 8 < 60 < len(without)
 
 
+def test_a_gpu_has_longer_chunks_and_larger_prefills():
+    """With at most 2**14 tokens, unless 8 trunks have more; a feed's trunks enter one by one."""
+    model, mesh = loop_cases.model(), make_mesh(MeshConfig())
+
+    def shapes(platform: str, longest: int, budget: int, feed: Feeder | None = None) -> list[int]:
+        phase_size, settings = PhaseSize(1000, 2000, longest, budget), EngineSettings(512)
+        sizes, _ = sizes_of(model, mesh, platform, 1 << 34, settings, phase_size, feed)
+        return [sizes.batch, sizes.chunk]
+
+    assert shapes("cpu", 200, 64) == [8, 8] and shapes("cpu", 200, 512) == [8, 64]
+    assert shapes("gpu", 200, 64) == [64, 32] and shapes("gpu", 200, 512) == [64, 64]
+    assert shapes("gpu", 1000, 64) == [16, 32] and shapes("gpu", 5000, 64) == [8, 32]
+    assert shapes("gpu", 200, 64, Feeder(lambda: None, 100, 300, at_once=10)) == [8, 32]
+
+
 def test_fed_branches_have_a_row_each():
     """A row then has one lane, as XLA computes empty lanes, too.
 

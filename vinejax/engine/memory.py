@@ -30,9 +30,12 @@ FREE_SHARE = 0.8  # share of a device's free memory; programs need the rest
 MIN_SLOTS = 8  # slots per shard in a phase of few branches
 MIN_ROWS = 8  # number to which rows are reduced before slots, if memory is short
 MIN_CHUNK = 8  # fewest decode steps between two polls by the host
+GPU_MIN_CHUNK = 32  # the same on GPUs, where the start of a chunk updates a graph of its kernels
 MAX_CHUNK = 64  # most decode steps between two polls by the host
 HOST_POLLS = 8  # polls by the host while the longest branch is decoded
 MAX_BATCH = 8  # trunks per prefill
+GPU_MAX_BATCH = 64  # the same on GPUs, where the launches of a prefill take over a millisecond
+GPU_PREFILL_TOKENS = 2**14  # most tokens of a prefill of more than MAX_BATCH trunks
 MIN_QUEUE = 4096  # entries of a queue; 24 bytes each
 
 
@@ -145,7 +148,8 @@ def sizes_of(
         rows, lanes = min(bucket(rows + rows_of_feed), 2 * slots), max(lanes, lanes_of_feed)
     columns = storage.align(part(settings.limits, longest))
     width = part([settings.max_tokens or phase_size.budget], phase_size.budget, least=16)
-    chunk = settings.chunk or min(max(width // HOST_POLLS, MIN_CHUNK), MAX_CHUNK)
+    min_chunk = GPU_MIN_CHUNK if platform == "gpu" else MIN_CHUNK
+    chunk = settings.chunk or min(max(width // HOST_POLLS, min_chunk), MAX_CHUNK)
     width = storage.align(width)
     slots, rows = fit_memory(
         model,
@@ -168,11 +172,21 @@ def sizes_of(
         columns=columns,
         width=width,
         queue=queue_size(branches),
-        batch=min(max(rows // 4, 1), MAX_BATCH),
+        batch=min(max(rows // 4, 1), max_batch(platform, columns, is_fed=feed is not None)),
         chunk=chunk,
         storage=storage.fitted(slots, width, room),
     )
     return sizes, phase_bytes(model, mesh, sizes)
+
+
+def max_batch(platform: str, columns: int, is_fed: bool) -> int:
+    """The most trunks per prefill, for rows of `columns` columns.
+
+    With a feed few trunks enter at a time, and padding of the batch would cost as much as trunks.
+    """
+    if platform != "gpu" or is_fed:
+        return MAX_BATCH
+    return max(MAX_BATCH, min(GPU_PREFILL_TOKENS // columns, GPU_MAX_BATCH))
 
 
 def queue_size(branches: int) -> int:

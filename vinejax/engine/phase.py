@@ -32,7 +32,7 @@ from vinejax.engine.collect import Collector, DecodedBranch
 from vinejax.engine.decode import DecodeConfig, Trace
 from vinejax.engine.drain import PhaseArrays, to_drain
 from vinejax.engine.feed_queue import FeedQueue
-from vinejax.engine.memory import empty_caches, put_on_shards
+from vinejax.engine.memory import MAX_BATCH, empty_caches, put_on_shards
 from vinejax.engine.slot_assignment import RowJob
 from vinejax.engine.split import Weights
 from vinejax.engine.stats import EngineStats
@@ -205,8 +205,12 @@ class Phase:
         """
         waiting = self._waiting_jobs[shard]
         free = np.flatnonzero(self._row_left[shard] == 0).tolist()
-        if len(free) < min(self._sizes.batch, len(waiting)):
+        batch = self._sizes.batch
+        if len(free) < min(batch, len(waiting)):
             return []
+        if len(free) < len(waiting) and batch > MAX_BATCH:
+            # The padding of a large batch would cost as much as the trunks in it.
+            free = free[: len(free) // batch * batch]
         entries = []
         while waiting and free:
             job = waiting.popleft()
