@@ -28,6 +28,7 @@ from vinejax.core.settings import Config, GraderConfig
 from vinejax.core.types import Problem
 from vinejax.engine.branches import Feeder
 from vinejax.engine.keeping import KeepingPhase
+from vinejax.engine.memory import SLOTS
 from vinejax.methods.known import find_method
 from vinejax.rollout.turns import TurnSampler
 from vinejax.rollout.vine import fill_values
@@ -125,7 +126,7 @@ def compare_keys(name: str, model: Any, params: Any, task: Any, cfg: Config) -> 
     longest = cfg.data.max_prompt_tokens + cfg.sample.max_tokens + cfg.env.observed
     limits = cfg.data.max_prompt_tokens, min(longest, model.cfg.context)
     given = model, sample, task.tokenizer()
-    engine = vinejax.Engine(*given, slots=cfg.rollout.slots, limits=limits)
+    engine = vinejax.Engine(*given, slots=cfg.rollout.slots or SLOTS, limits=limits)
     kinds = {"kept": TurnSampler, "whole": Whole, "whole, in waves": Waves}
     rounds = []
     for _ in range(4):

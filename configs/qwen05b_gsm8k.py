@@ -37,8 +37,8 @@ def get_config(stage="train"):
     cfg.eval.temperature = 0.35
     cfg.eval.top_p = 0.9
     cfg.optimizer.weight_decay = 0.0
-    cfg.meshes["rtx4090:1"] = dict(slots=512, microbatch=16)
-    cfg.meshes["h100:1"] = dict(slots=512, microbatch=16)
+    cfg.meshes["rtx4090:1"] = dict(microbatch=16)
+    cfg.meshes["h100:1"] = dict(microbatch=16)
     cfg.meshes["v5e:2x4"] = dict(data=8, slots=2048, microbatch=64)
     if stage == "sft":
         cfg.model.path = "Qwen/Qwen2.5-0.5B"

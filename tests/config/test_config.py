@@ -190,7 +190,7 @@ def test_check_name():
         ("sample.stop", [("a", "")], [(), ("a",)]),
         ("rollout.prompts", [0], [1]),
         ("rollout.per_prompt", [0], [1]),
-        ("rollout.slots", [0], [1, 60]),
+        ("rollout.slots", [0], [None, 1, 60]),
         ("rollout.memory_gib", [0.0, -1.0], [None, 0.5]),
         ("values.k", [0], [1]),
         ("values.budget", ["all"], ["left", "fresh"]),

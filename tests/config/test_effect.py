@@ -161,6 +161,7 @@ def test_slots_that_could_never_be_busy_have_a_note():
     assert noted({"rollout": {"slots": 2001}}, most_branches=2000) == ["rollout.slots"]
     assert noted({"rollout": {"slots": 2000}}, most_branches=2000) == []
     assert noted({"rollout": {"slots": 1024}}, most_branches=5) == []
+    assert noted({"rollout": {"slots": None}}, most_branches=5) == []
 
 
 def test_a_coefficient_of_0_follows_no_target():

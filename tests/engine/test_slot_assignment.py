@@ -6,15 +6,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers import loop_cases
+from jax.sharding import AbstractMesh
 
 from vinejax.core.settings import MeshConfig
 from vinejax.core.shapes import bucket, doubled, packed_length, part, row_length
 from vinejax.engine.branches import Branch, BranchSet, Feeder
 from vinejax.engine.layout import CacheLayout
-from vinejax.engine.memory import EngineSettings, PhaseSize, queue_size, sizes_of
+from vinejax.engine.memory import (
+    EngineSettings,
+    PhaseSize,
+    cache_bytes,
+    queue_size,
+    sizes_of,
+    slots_for,
+)
 from vinejax.engine.ring import RingStorage, ring_blocks
 from vinejax.engine.slot_assignment import assign, lanes_per_row, window_shape
-from vinejax.model.sharding import make_mesh
+from vinejax.model.sharding import AXES, make_mesh
 
 
 def random_work(seed: int, trunks: int, branches: int) -> tuple[list[int], list[int]]:
@@ -166,6 +174,20 @@ def test_a_gpu_has_longer_chunks_and_larger_prefills():
     assert shapes("gpu", 200, 64) == [64, 32] and shapes("gpu", 200, 512) == [64, 64]
     assert shapes("gpu", 1000, 64) == [16, 32] and shapes("gpu", 5000, 64) == [8, 32]
     assert shapes("gpu", 200, 64, Feeder(lambda: None, 100, 300, at_once=10)) == [8, 32]
+
+
+def test_slots_on_a_gpu_follow_its_memory():
+    """1,024 slots of 512 tokens on each shard, or half as many until they take two thirds."""
+    model, mesh = loop_cases.model(), make_mesh(MeshConfig())
+    whole = 1024 * cache_bytes(model, mesh, 512)
+    for memory, expected in (
+        (whole * 3 // 2 + 1, 1024), (whole * 3 // 2 - 1, 512), (whole // 5, 128), (0, 8),
+    ):  # fmt: skip
+        assert slots_for(model, mesh, "gpu", memory, budget=500) == expected
+        assert slots_for(model, mesh, "cpu", memory, 500) == 256
+        assert slots_for(model, mesh, "tpu", memory, 500) == 256
+    eight = AbstractMesh((2, 2, 2), AXES)
+    assert slots_for(model, eight, "gpu", whole, budget=500) == 4 * 1024, "half the KV heads each"
 
 
 def test_fed_branches_have_a_row_each():

@@ -93,6 +93,12 @@ def test_virtual_devices_share_the_memory_of_their_host():
         assert count * memory_to_use(mesh) == pytest.approx(host / 4, rel=1e-6)
 
 
+def test_a_device_that_reports_its_memory_gives_a_share_of_what_is_free():
+    device = Mock(memory_stats=lambda: {"bytes_limit": 1000, "bytes_in_use": 300})
+    mesh = Mock(spec=Mesh, local_devices=[device])
+    assert [memory_to_use(mesh, reserved=n) for n in (0, 200, 800)] == [560, 400, 0]
+
+
 def test_no_devices_are_one_line(monkeypatch: pytest.MonkeyPatch):
     def none() -> None:
         raise RuntimeError("Unknown backend:\n cuda")

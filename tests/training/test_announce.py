@@ -1,13 +1,16 @@
-"""Tests the lines that a run prints at its end; test_train.py has the lines of a whole run."""
+"""Lines that a run prints at its start and end; test_train.py has the lines of a whole run."""
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from etils import epath
 
+from vinejax.config.load import from_dict
 from vinejax.core.settings import Config
-from vinejax.training.announce import EXPORT, end_lines, start_line
+from vinejax.session.session import Session
+from vinejax.training.announce import EXPORT, end_lines, head_line, start_line
 
 
 @pytest.mark.parametrize(
@@ -39,3 +42,10 @@ def test_the_beginning_says_where():
     assert start_line(cfg, 0) == f"begins: 7 iterations{slow}"
     assert start_line(cfg, 9) == "ended after iteration 9; with iterations above 9 it would go on"
     assert start_line(cfg, 5) == f"resumes after iteration 5 of 7, from checkpoints/5{slow}"
+
+
+@pytest.mark.parametrize(("slots", "place"), [(None, "CPU, 1,024 slots; w"), (64, "CPU; w")])
+def test_the_first_line_has_the_number_of_slots_unless_it_is_set(slots: int | None, place: str):
+    cfg = from_dict({"rollout": {"slots": slots}})
+    session = Mock(spec=Session, cfg=cfg, start={}, base=None, workdir=epath.Path("w"), slots=1024)
+    assert head_line(session, {}).endswith(place)

@@ -186,5 +186,5 @@ def _unread_by_task(cfg: Config, task: Task) -> Idle:
 
 def _beyond_use(cfg: Config, most_branches: int) -> Idle:
     """Yields `rollout.slots` if no phase of the run has enough branches to fill them."""
-    if cfg.rollout.slots > max(most_branches, FEW_SLOTS):
+    if (cfg.rollout.slots or 0) > max(most_branches, FEW_SLOTS):
         yield "rollout.slots", f"no phase of this run has more than {most_branches:,} branches"

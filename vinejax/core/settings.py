@@ -159,7 +159,9 @@ class RolloutConfig:
     # `rounds` are over.
     zero_variance: Literal["method", "keep", "drop", "resample"] = "method"
     rounds: Count = 4  # zero_variance 'resample': rounds of sampling per iteration, at most
-    slots: Count = 256  # branches decoded at once, over all devices
+    # Branches decoded at once, over all devices. None: 256, or on GPUs up to 1,024 per shard, by
+    # their free memory; a run's first line has the number.
+    slots: Count | None = None
     memory_gib: Positive | None = None  # keys and values per device; None: part of free memory
     # Attention of decoding. 'kernel' is for TPUs and GPUs and reads only columns in use; 'auto' is
     # 'kernel' where that can run.

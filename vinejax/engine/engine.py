@@ -355,9 +355,7 @@ class Engine:
             return int(self.memory_gib * 2**30)
         if self._memory_bytes is None:
             jax.block_until_ready(self._decoding(params))  # the copy takes memory, too
-            # Hosts may have different amounts of free memory, but must choose the same shapes.
-            by_host = distributed.exchange(memory_to_use(self.mesh))
-            self._memory_bytes = int(min(by_host))
+            self._memory_bytes = memory_to_use(self.mesh)
         return self._memory_bytes
 
     @functools.cached_property

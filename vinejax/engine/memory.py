@@ -23,6 +23,7 @@ from vinejax.engine.tpu.paged import PagedStorage
 from vinejax.engine.window import Window, WindowRows
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import AnyMesh, num_shards
+from vinejax.runtime import distributed
 from vinejax.runtime.devices import host_memory
 
 HOST_SHARE = 0.25  # share of the host's memory, if its devices do not report their memory
@@ -37,6 +38,9 @@ MAX_BATCH = 8  # trunks per prefill
 GPU_MAX_BATCH = 64  # the same on GPUs, where the launches of a prefill take over a millisecond
 GPU_PREFILL_TOKENS = 2**14  # most tokens of a prefill of more than MAX_BATCH trunks
 MIN_QUEUE = 4096  # entries of a queue; 24 bytes each
+SLOTS = 256  # slots over all shards, if the user sets no number
+GPU_SLOTS = 1024  # slots per shard on GPUs, at most, if the user sets no number
+SLOT_SHARE = 2 / 3  # share of the memory of keys and values that GPU_SLOTS slots may take
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,12 +77,35 @@ def phase_bytes(model: Decoder, mesh: AnyMesh, sizes: Sizes) -> int:
     return cache_bytes(model, mesh, sizes.rows * sizes.columns + of_slots)
 
 
-def memory_to_use(mesh: Mesh) -> int:
-    """The most bytes of keys and values per device if the user sets no limit."""
+def memory_to_use(mesh: Mesh, reserved: int = 0) -> int:
+    """The most bytes of keys and values per device if the user sets no limit.
+
+    `reserved` bytes of the free memory are kept for other arrays. Hosts may have different amounts
+    of free memory, but must choose the same shapes. The result is the least of all hosts, which
+    must all make the call.
+    """
     stats = mesh.local_devices[0].memory_stats() or {}
-    if "bytes_limit" not in stats:
-        return int(HOST_SHARE * host_memory() / len(mesh.local_devices))
-    return int(FREE_SHARE * (stats["bytes_limit"] - stats.get("bytes_in_use", 0)))
+    if "bytes_limit" in stats:
+        free = stats["bytes_limit"] - stats.get("bytes_in_use", 0) - reserved
+        own = int(FREE_SHARE * max(free, 0))
+    else:
+        own = int(HOST_SHARE * host_memory() / len(mesh.local_devices))
+    return min(distributed.exchange(own))
+
+
+def slots_for(model: Decoder, mesh: AnyMesh, platform: str, memory: int, budget: int) -> int:
+    """The number of slots over all shards, if the user sets none.
+
+    A decode step of a GPU takes little longer with more slots. There each shard has 1,024 slots, or
+    as many halves of that number as it takes until slots of `budget` tokens take at most SLOT_SHARE
+    of `memory`, in bytes per device.
+    """
+    if platform != "gpu":
+        return SLOTS
+    slots, slot_bytes = GPU_SLOTS, cache_bytes(model, mesh, part([budget], budget, least=16))
+    while slots > MIN_SLOTS and slots * slot_bytes > SLOT_SHARE * memory:
+        slots //= 2
+    return slots * num_shards(mesh)
 
 
 def fit_memory(

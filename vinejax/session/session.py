@@ -5,6 +5,8 @@ import dataclasses
 import functools
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from etils import epath
 from jax.sharding import Mesh
 
@@ -12,8 +14,10 @@ from vinejax.core.settings import Config, SampleConfig
 from vinejax.core.text import Tokenizer
 from vinejax.core.types import PromptedProblem
 from vinejax.engine.engine import Engine
+from vinejax.engine.memory import memory_to_use, slots_for
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.lora import fresh_adapters, weights_of
+from vinejax.model.sharding import platform_of
 from vinejax.rollout.sampler import Sampler
 from vinejax.rollout.turns import TurnSampler
 from vinejax.runtime.lock import WorkdirLock
@@ -92,6 +96,22 @@ class Session(contextlib.AbstractContextManager["Session"]):
         kind = TurnSampler if isinstance(self.task, MultiTurn) else Sampler
         return kind(engine, self.graded, cfg, iteration)
 
+    @functools.cached_property
+    def slots(self) -> int:
+        """`rollout.slots`; if it is None, the number that suits the devices and their free memory.
+
+        All hosts must ask for it the first time together.
+        """
+        rollout, platform = self.cfg.rollout, platform_of(self.mesh)
+        if rollout.slots is not None:
+            return rollout.slots
+        memory = int((rollout.memory_gib or 0) * 2**30)
+        if platform == "gpu" and not memory:
+            size = sum(leaf.size for leaf in jax.tree.leaves(self.start))
+            copy = size * jnp.dtype(self.model.compute.dtype).itemsize // self.mesh.shape["tensor"]
+            memory = memory_to_use(self.mesh, reserved=copy)
+        return slots_for(self.model, self.mesh, platform, memory, self.cfg.sample.max_tokens)
+
     def _make_engine(self, sample: SampleConfig) -> Engine:
         rollout = self.cfg.rollout
         if isinstance(self.task, MultiTurn):
@@ -102,7 +122,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             sample,
             self.tokenizer,
             self.mesh,
-            slots=rollout.slots,
+            slots=self.slots,
             memory_gib=rollout.memory_gib,
             attention=rollout.attention,
             skip_repeats=rollout.skip_repeats,

@@ -18,7 +18,10 @@ EXPORT = "next: the same command with --mode=export makes a Hugging Face folder 
 
 
 def head_line(session: Session, params: Params) -> str:
-    """A line with the method, the task, the model and its size, the devices and the workdir."""
+    """A line with the method, the task, the model and its size, the devices and the workdir.
+
+    If `rollout.slots` is None, the line has the number of slots.
+    """
     cfg = session.cfg
     trees = params, session.start
     trained, of_model = (sum(leaf.size for leaf in jax.tree.leaves(tree)) for tree in trees)
@@ -27,8 +30,9 @@ def head_line(session: Session, params: Params) -> str:
     model = f"{cfg.model.path or 'a new model'}, {of_model:,} parameters"
     if session.base is not None:
         model += f" and {trained:,} of adapters, which are trained"
+    slots = f", {session.slots:,} slots" if cfg.rollout.slots is None else ""
     return (
-        f"{cfg.method} on {cfg.data.task}: {model}, {len(devices)} x {kind}; "
+        f"{cfg.method} on {cfg.data.task}: {model}, {len(devices)} x {kind}{slots}; "
         f"{os.fspath(session.workdir)}"
     )
 

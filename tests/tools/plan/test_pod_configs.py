@@ -94,8 +94,8 @@ def test_the_recipe_with_adapters_has_room_by_arithmetic(topology: str):
         spare = temporaries_guess(case, "train_step", phases[-1])
         assert sum(held.during("train", case).values()) + spare < 0.9 * case.limit
         branches = doubled(-(-phases[-1].branches // case.shards))
-        slots = case.cfg.meshes[topology].slots
-        assert slots and phases[-1].sizes.slots == min(slots // case.shards, branches)
+        slots = case.cfg.meshes[topology].slots or 1024 * case.shards  # by memory, on GPUs
+        assert phases[-1].sizes.slots == min(slots // case.shards, branches)
 
 
 def test_adapters_take_a_third_of_the_memory_of_training_at_most():

@@ -17,6 +17,7 @@ from vinejax.engine.memory import (
     cache_bytes,
     phase_bytes,
     sizes_of,
+    slots_for,
 )
 from vinejax.engine.split import abstract_weights
 from vinejax.learner.optimizer import make_optimizer
@@ -182,7 +183,10 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
         branches = math.ceil(states * continuations)
         loads.append(("values", episodes, branches, longest, mean_prompt + mean, left, waves))
     room = kv_room(case, resident)
-    settings = EngineSettings(cfg.rollout.slots, attention=cfg.rollout.attention)
+    slots = cfg.rollout.slots or slots_for(
+        case.model, case.mesh, case.platform, room, cfg.sample.max_tokens
+    )
+    settings = EngineSettings(slots, attention=cfg.rollout.attention)
     phases = []
     for name, trunks, branches, longest, mean_trunk, tokens, waves in loads:
         per_wave = math.ceil(branches / waves)

@@ -80,7 +80,8 @@ def _cache_options(
     slot = parts["suffix KV"] / sizes.slots
     fewer = min(math.ceil(over / slot), sizes.slots - MIN_SLOTS)
     text = f"{_field_name(case, 'slots', 'rollout')} = {(sizes.slots - fewer) * case.shards}"
-    return [(fewer * slot, f"{text} instead of {case.cfg.rollout.slots}")] if fewer > 0 else []
+    now = case.cfg.rollout.slots or sizes.slots * case.shards
+    return [(fewer * slot, f"{text} instead of {now}")] if fewer > 0 else []
 
 
 def _field_name(case: Case, name: str, section: str) -> str:

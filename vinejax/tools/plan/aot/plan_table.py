@@ -52,10 +52,12 @@ def print_plan(plan: Plan, console: Console) -> None:
     cfg = case.cfg
     mesh = cfg.mesh
     model = case.model.cfg
+    most = max((phase.sizes.slots for phase in plan.phases), default=0)
     console.print(
         f"{case.topology.name}: {case.topology.chips} chips on {case.topology.hosts} hosts, "
         f"data={mesh.data} fsdp={mesh.fsdp} tensor={mesh.tensor}; {cfg.method}, "
-        f"{model.num_layers} layers of {model.width}, {cfg.rollout.slots} slots",
+        f"{model.num_layers} layers of {model.width}, "
+        f"{cfg.rollout.slots or most * case.shards} slots",
         highlight=False,
     )
     console.print(memory_table(plan))
