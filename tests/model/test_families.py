@@ -13,6 +13,7 @@ from vinejax.core.errors import ModelError
 from vinejax.core.settings import SampleConfig
 from vinejax.engine.engine import Branch, Engine
 from vinejax.model.decoder import apply
+from vinejax.model.experts import Experts
 from vinejax.model.hf.families import config_json, parse_config
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
 from vinejax.model.rope import Rope
@@ -83,6 +84,22 @@ FEATURES = [
     ("gemma2", dict(activation="silu")),
     ("gemma3_text", dict(local_rope=None)),
     ("gemma3_text", dict(windows=(6, 6, 6, None))),
+    ("olmo2", dict(qk_norm=False, joint_qk_norm=False)),
+    ("olmo2", dict(norm_eps=0.5)),
+    ("olmo3", dict(local_rope=None)),
+    ("olmo3", dict(windows=(None, 6, None))),
+    ("smollm3", dict(unturned=())),
+    ("smollm3", dict(unturned=(0,))),
+    ("exaone4", dict(unturned=())),
+    ("exaone4", dict(windows=())),
+    ("granite", dict(embed_scale=1.0)),
+    ("granite", dict(attention_scale=None)),
+    ("granite", dict(residual_scale=1.0)),
+    ("granite", dict(logit_divisor=1.0)),
+    ("qwen3_moe", dict(windows=())),
+    ("qwen3_moe", dict(experts=Experts(6, 2, 14, renormalised=False))),
+    ("qwen3_moe", dict(experts=Experts(6, 3, 14, renormalised=True))),
+    ("olmoe", dict(experts=Experts(5, 3, 10, renormalised=True))),
     ("phi3", dict(windows=())),
     ("phi3_longrope", dict(rope=Rope(rope_theta=100.0, partial_rotary_factor=0.75))),
     ("phi3_longrope", dict(rope=Rope(rope_theta=100.0))),
@@ -119,6 +136,8 @@ def test_what_is_saved_is_what_was_loaded(name, tmp_path):
     )
     for raw in (theirs, ours):  # RoPE's fields with default values may be absent
         raw |= raw.pop("rope_parameters")
+        for kind in ("full_attention", "sliding_attention"):
+            raw.get(kind, {}).pop("beta_slow", None)
     same = ours.keys() & theirs.keys() - {"_name_or_path", "eos_token_id", "max_window_layers"}
     assert {k: ours[k] for k in same} == {k: theirs[k] for k in same}
     assert ours["eos_token_id"] == [theirs["eos_token_id"]]
@@ -174,6 +193,43 @@ GEMMA3 = GEMMA2 | dict(
     sliding_window=512, sliding_window_pattern=6, rope_theta=1e6, rope_local_base_freq=10000,
     attn_logit_softcapping=None, final_logit_softcapping=None,
 )  # fmt: skip
+QWEN3_MOE = QWEN3 | dict(
+    model_type="qwen3_moe", architectures=["Qwen3MoeForCausalLM"], moe_intermediate_size=768,
+    num_experts=128, num_experts_per_tok=8, norm_topk_prob=True, decoder_sparse_step=1,
+    mlp_only_layers=[], output_router_logits=True, router_aux_loss_coef=0.001,
+)  # fmt: skip
+OLMOE = LLAMA | dict(
+    model_type="olmoe", architectures=["OlmoeForCausalLM"], num_experts=64, num_experts_per_tok=8,
+    norm_topk_prob=False, clip_qkv=None,
+)  # fmt: skip
+OLMO2 = LLAMA | dict(model_type="olmo2", architectures=["Olmo2ForCausalLM"])
+OLMO3 = LLAMA | dict(  # with the fields of transformers 4
+    model_type="olmo3", architectures=["Olmo3ForCausalLM"], num_hidden_layers=5, rope_theta=5e5,
+    sliding_window=4096, rope_scaling=dict(
+        rope_type="yarn", factor=8.0, original_max_position_embeddings=8192, beta_fast=32,
+        beta_slow=1, attention_factor=1.2,
+    ),
+)  # fmt: skip
+SMOLLM3 = LLAMA | dict(
+    model_type="smollm3", architectures=["SmolLM3ForCausalLM"], num_hidden_layers=5, rope_theta=5e6,
+    no_rope_layers=[1, 1, 1, 0, 1], no_rope_layer_interval=4, layer_types=["full_attention"] * 5,
+    use_sliding_window=False, sliding_window=None, max_window_layers=28, mlp_bias=False,
+)  # fmt: skip
+GRANITE = LLAMA | dict(
+    model_type="granite", architectures=["GraniteForCausalLM"], attention_multiplier=0.0078125,
+    embedding_multiplier=12.0, logits_scaling=49.0, residual_multiplier=0.22,
+)  # fmt: skip
+EXAONE4 = LLAMA | dict(
+    model_type="exaone4", architectures=["Exaone4ForCausalLM"], sliding_window=4096,
+    sliding_window_pattern="LLLG", num_hidden_layers=4, attention_bias=None, layer_types=[
+        "sliding_attention", "sliding_attention", "sliding_attention", "full_attention",
+    ],
+)  # fmt: skip
+SEED_OSS = LLAMA | dict(
+    model_type="seed_oss", architectures=["SeedOssForCausalLM"], head_dim=128, attention_bias=True,
+    attention_out_bias=False, mlp_bias=False, residual_dropout=0.1,
+)  # fmt: skip
+NEW = [QWEN3_MOE, OLMOE, OLMO2, OLMO3, SMOLLM3, GRANITE, EXAONE4, SEED_OSS]
 PHI3 = LLAMA | dict(
     model_type="phi3", architectures=["Phi3ForCausalLM"], auto_map={"AutoConfig": "x.Phi3Config"},
     embd_pdrop=0.0, resid_pdrop=0.0, original_max_position_embeddings=2048, sliding_window=2047,
@@ -212,6 +268,36 @@ def test_configs_as_transformers_4_wrote_them():
     assert phi4.tied_head and phi4.rope.partial_rotary_factor == 0.75
 
 
+def test_configs_of_further_families_as_released():
+    moe = parse_config(QWEN3_MOE)
+    assert moe.experts == Experts(128, 8, 768, renormalised=True) and moe.windows == ()
+    assert windows_of(**QWEN3_MOE | dict(use_sliding_window=True)) == (131072,) * 3
+    assert parse_config(OLMOE).experts == Experts(64, 8, 5632, renormalised=False)
+    olmo3 = parse_config(OLMO3)
+    assert olmo3.windows == (4096, 4096, 4096, None, 4096) and olmo3.context == 65536
+    assert olmo3.rope.rope_type == "yarn" and olmo3.local_rope == Rope(rope_theta=5e5)
+    assert parse_config(SMOLLM3).unturned == (3,) and parse_config(SMOLLM3).windows == ()
+    bare = {k: v for k, v in SMOLLM3.items() if k not in ("no_rope_layers", "layer_types")}
+    assert parse_config(bare).unturned == (3,)
+    slid = parse_config(bare | dict(use_sliding_window=True, sliding_window=9))
+    assert slid.windows == (None, None, None, 9, None), "the layers without RoPE"
+    assert parse_config(EXAONE4).unturned == (3,)
+    small = dict(sliding_window=None, sliding_window_pattern=None)
+    small = parse_config(EXAONE4 | small | dict(layer_types=["full_attention"] * 4))
+    assert small.unturned == () and small.windows == ()
+    granite = parse_config(GRANITE)
+    assert (granite.logit_divisor, granite.score_scale) == (49.0, 0.0078125)
+    seed = parse_config(SEED_OSS)
+    assert seed.qkv_bias and not seed.out_bias
+    assert parse_config({k: v for k, v in SEED_OSS.items() if k != "attention_bias"}).qkv_bias
+
+
+@pytest.mark.parametrize("raw", NEW, ids=family_of)
+def test_further_families_are_written_as_they_were_read(raw):
+    cfg = parse_config(raw)
+    assert parse_config(config_json(cfg, "bfloat16")) == cfg
+
+
 def test_defaults_are_those_of_the_family():
     plain = {k: v for k, v in LLAMA.items() if k not in ("rms_norm_eps", "rope_theta")}
     assert parse_config(plain).norm_eps == 1e-6
@@ -227,7 +313,9 @@ SWITCHED = [one | dict(use_sliding_window=True) for one in (QWEN2, QWEN3)]
 
 
 @pytest.mark.parametrize(
-    "base", [MISTRAL, QWEN2, QWEN3, *SWITCHED, GEMMA2, GEMMA3, PHI3], ids=family_of
+    "base",
+    [MISTRAL, QWEN2, QWEN3, *SWITCHED, GEMMA2, GEMMA3, PHI3, OLMO3, SMOLLM3, EXAONE4],
+    ids=family_of,
 )
 def test_a_window_that_is_left_out_is_the_class_s(base):
     from transformers import AutoConfig
@@ -356,6 +444,22 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (LLAMA | dict(rope_scaling=LONGROPE | dict(short_factor=[1.0])), "short_factor = [1.0] must"),
     (LLAMA | dict(rope_scaling="yarn"), "RoPE = 'yarn' must be an object"),
     (PHI3 | dict(rope_scaling=dict(rope_type="yarn", factor=2)), "rope_type = 'yarn' is not"),
+    (QWEN3_MOE | dict(decoder_sparse_step=2), "decoder_sparse_step = 2 is not supported, only 1"),
+    (QWEN3_MOE | dict(mlp_only_layers=[0]), "mlp_only_layers = [0] is not supported, only []"),
+    (QWEN3_MOE | dict(num_experts_per_tok=129), "num_experts_per_tok = 129 must be at most"),
+    (QWEN3_MOE | dict(num_experts=None), "num_experts = None must be a positive integer"),
+    (QWEN3_MOE | dict(norm_topk_prob=1), "norm_topk_prob = 1 must be true or false"),
+    (QWEN3_MOE | dict(shared_expert_intermediate_size=64), "shared_expert_intermediate_size = 64"),
+    (OLMOE | dict(clip_qkv=8.0), "clip_qkv = 8.0 is not supported"),
+    (SMOLLM3 | dict(no_rope_layers=[1, 0]), "no_rope_layers = [1, 0] must have a 0 or 1 for each"),
+    (SMOLLM3 | dict(no_rope_layers=[2] * 5), "no_rope_layers = [2, 2, 2, 2, 2] must have a 0 or 1"),
+    (SMOLLM3 | dict(use_sliding_window=True, layer_types=["sliding_attention"] * 5),
+     "sliding_window = None is off"),
+    (GRANITE | dict(logits_scaling=0), "logits_scaling = 0 must be a positive number"),
+    (OLMO2 | dict(sliding_window=64), "sliding_window = 64 is not supported"),
+    (EXAONE4 | dict(layer_types=None), "sliding_window_pattern = 'LLLG' must be a positive"),
+    (LLAMA | dict(model_type="qwen3_next"), "model_type = 'qwen3_next' is not supported"),
+    (LLAMA | dict(model_type="glm4"), "model_type = 'glm4' is not supported"),
     (PHI4_MINI | dict(full_attn_mod=2), "full_attn_mod = 2 is not supported, only 1"),
     (PHI4_MINI | dict(interpolate_factor=4), "interpolate_factor = 4 is not supported, only 1"),
     (LLAMA | dict(full_attn_mod=1), "full_attn_mod = 1 is not supported"),
@@ -373,7 +477,7 @@ def test_what_is_not_computed_is_refused_by_name(raw, message):
 ODD_VALUES = [None, True, False, -1, 0, 1, 2.5, float("nan"), "x", "", [], [1], ["x"], {}, {"a": 1}]
 
 
-@pytest.mark.parametrize("base", [LLAMA, QWEN2, GEMMA2, GEMMA3, PHI3], ids=family_of)
+@pytest.mark.parametrize("base", [LLAMA, QWEN2, GEMMA2, GEMMA3, PHI3, *NEW], ids=family_of)
 def test_odd_values_of_any_field_are_a_model_error_or_harmless(base):
     known = base.keys() | {"rope_parameters", "layer_types", "partial_rotary_factor", "head_dim"}
     ropes = [{"rope_type": kind} for kind in ("default", "linear", "dynamic", "llama3", "yarn", [])]

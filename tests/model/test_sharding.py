@@ -22,6 +22,7 @@ from vinejax.core.settings import MeshConfig, ModelConfig
 from vinejax.engine.split import check_tensor
 from vinejax.methods.ppo import fresh_critic
 from vinejax.model.decoder import Decoder
+from vinejax.model.experts import Experts
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
 from vinejax.model.lora import abstract_adapters
 from vinejax.model.sharding import (
@@ -45,9 +46,12 @@ def axes_of(spec: P) -> list[str]:
 
 
 ALL_NORMS = dict(qk_norm=True, sandwich_norms=True)
+MIXTURE: dict[str, Any] = dict(
+    qk_norm=True, joint_qk_norm=True, experts=Experts(4, 2, 8, renormalised=True)
+)
 
 
-@pytest.mark.parametrize("fields", [dict(), dict(tied_head=True), ALL_BIASES, ALL_NORMS])
+@pytest.mark.parametrize("fields", [dict(), dict(tied_head=True), ALL_BIASES, ALL_NORMS, MIXTURE])
 def test_every_weight_has_a_spec_of_its_rank(fields):
     _, params, _ = random_model(**fields)
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
@@ -62,14 +66,15 @@ def test_the_table_has_no_entry_that_nothing_uses():
     model, params, _ = random_model(**ALL_BIASES, **ALL_NORMS)
     critic = fresh_critic(model, params, 0, make_mesh(MeshConfig()))
     adapters = abstract_adapters(model, ModelConfig(lora_rank=2))
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path((params, critic, adapters))]
-    paths = [path[1:] for path in paths]
+    mixed = random_model(**MIXTURE)[1]
+    trees = params, critic, adapters, mixed
+    paths = [path[1:] for path, _ in jax.tree_util.tree_leaves_with_path(trees)]
     used = {id(table_spec(path)) for path in paths}
     assert [name for name, spec in PARAM_SPECS.items() if id(spec) not in used] == []
     _, plain, _ = random_model(**ALL_NORMS)
     names = {
-        "/".join(key.key for key in path[-2:])
-        for path, _ in jax.tree_util.tree_leaves_with_path(plain)
+        "/".join(key.key for key in path[-2:] if hasattr(key, "key"))
+        for path, _ in jax.tree_util.tree_leaves_with_path((plain, mixed))
     }
     others = {name for name in PARAM_SPECS if "bias" not in name and "lora" not in name}
     assert others - names <= {"embed", "head/kernel"}
@@ -80,8 +85,12 @@ def test_matrices_are_split_over_both_axes_and_vectors_over_none():
         axes = set(axes_of(spec))
         if name.startswith("head/"):
             assert axes == set(), "a critic's head is one column"
+        elif name == "router/kernel":
+            assert axes == {"fsdp"}, "each device needs the logits of all experts"
         elif name.endswith("kernel") or name in ("embed", "head"):
             assert axes == {"fsdp", "tensor"}, name
+        elif name.endswith("joint_norm/scale"):
+            assert axes == {"tensor"}, "a number per head, and heads are split"
         elif name.endswith("scale"):
             assert axes == set(), name
 

@@ -3,7 +3,8 @@
 A shard is the devices with one pair of coordinates (`data`, `fsdp`). Weights are replicated over
 shards. The tensor axis splits query and KV heads, feed-forward units and the vocabulary. If the
 axis does not divide the KV heads, the KV heads are repeated until it does. If the axis does not
-divide the vocabulary, the vocabulary is not split.
+divide the vocabulary, the vocabulary is not split. Of a mixture of experts, the axis splits the
+experts, and not their feed-forward units.
 """
 
 import dataclasses
@@ -46,7 +47,7 @@ FEW_ROWS = (
 def check_tensor(model: Decoder, mesh: AnyMesh) -> None:
     """Raises ValueError for a model that cannot be split over the tensor axis (`check_heads`)."""
     try:
-        check_heads(mesh, model.cfg.num_heads, model.cfg.ffn)
+        check_heads(mesh, *model.cfg.split_sizes)
     except ConfigError as error:
         raise ValueError(str(error)) from None
 
@@ -132,10 +133,11 @@ def for_decoding(model: Decoder, mesh: AnyMesh, params: Params) -> Weights:
     turned = transposed(mesh)
 
     def as_matrix(path: KeyPath, x: jax.Array) -> jax.Array:
-        if _gives_heads(path):
+        is_joint_norm = len(path) > 1 and path[-2].key == "k_joint_norm"
+        if _gives_heads(path) or is_joint_norm:
             if path[-2].key != "q" and repeats > 1:
                 x = jnp.repeat(x, repeats, axis=-2)
-            x = x.reshape(*x.shape[:-2], -1)
+            x = x if is_joint_norm else x.reshape(*x.shape[:-2], -1)
         if path[-1].key != "kernel" or path[-2].key not in turned:
             return x
         return x.reshape(x.shape[0], -1, x.shape[-1]).swapaxes(-1, -2)  # [L, outputs, inputs]

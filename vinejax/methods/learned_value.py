@@ -121,7 +121,8 @@ class LearnedValue(MethodState):
         layers = jax.tree.map(lambda x: x[:count], params["layers"])
         # The probe's states have mean square 1 and no scale.
         scale = jnp.full_like(params["norm"]["scale"], 1.0 - model.cfg.norm_offset)
-        shape = {"num_layers": count, "windows": model.cfg.windows[:count]}
+        unturned = tuple(i for i in model.cfg.unturned if i < count)
+        shape = {"num_layers": count, "windows": model.cfg.windows[:count], "unturned": unturned}
         return RewardModel(
             dataclasses.replace(model, cfg=dataclasses.replace(model.cfg, **shape)),
             {"embed": params["embed"], "layers": layers, "norm": {"scale": scale}},

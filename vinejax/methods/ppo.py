@@ -107,7 +107,7 @@ def token_values(model: Decoder, critic: Params, batch: Batch) -> Float[jax.Arra
     where = (batch.tokens, batch.positions, batch.segment_ids)
     x, _ = model.hidden(critic["backbone"], *where, seen_until=batch.seen_until)
     # The final norm and one output column are those of a decoder with a vocabulary of size 1.
-    cfg = dataclasses.replace(model.cfg, tied_head=False, logit_softcap=None)
+    cfg = dataclasses.replace(model.cfg, tied_head=False, logit_softcap=None, logit_divisor=1.0)
     output = critic["backbone"] | {"head": critic["head"]["kernel"][:, None]}
     after = dataclasses.replace(model, cfg=cfg).logits(output, x)[..., 0] + critic["head"]["bias"]
     return shift_right(after, batch.positions)

@@ -7,8 +7,9 @@ import jax
 import numpy as np
 
 from vinejax.core.errors import ConfigError
-from vinejax.core.settings import ModelConfig
+from vinejax.core.settings import PROJECTIONS, ModelConfig
 from vinejax.model.attention import KERNELS, AttentionRule, why_impossible
+from vinejax.model.experts import Experts
 from vinejax.model.rope import BY_LENGTH, Rope
 
 NO_WINDOW = 2**30  # a window longer than any sequence
@@ -43,15 +44,21 @@ class DecoderConfig:
     # For each layer the number of positions that a query sees, its own included; None: all
     # positions. (): no layer has a window.
     windows: tuple[int | None, ...] = ()
+    unturned: tuple[int, ...] = ()  # layers without RoPE
     activation: str = "silu"  # activation of the gate: 'silu' or 'gelu_tanh'
     norm_eps: float = 1e-5
     norm_offset: float = 0.0  # number added to the scale of every norm
-    sandwich_norms: bool = False  # whether norms also follow attention and MLP
+    bare_inputs: bool = False  # whether no norms precede attention and MLP
+    sandwich_norms: bool = False  # whether norms follow attention and MLP
     qk_norm: bool = False  # whether norms of each head's q and k precede RoPE
+    joint_qk_norm: bool = False  # whether one norm of all heads' q, and one of all k, precede RoPE
     attention_scale: float | None = None  # factor on q . k; None: 1 / sqrt(head_dim)
     attention_softcap: float | None = None  # c in the bounded scores c tanh(score / c)
     logit_softcap: float | None = None
     embed_scale: float = 1.0
+    residual_scale: float = 1.0  # factor on the outputs of attention and MLP
+    logit_divisor: float = 1.0  # divisor of the logits, before their soft-cap
+    experts: Experts | None = None  # the experts that every layer has in place of one MLP
     tied_head: bool = False
     qkv_bias: bool = False
     out_bias: bool = False
@@ -68,6 +75,13 @@ class DecoderConfig:
     def output_matrix(self) -> str:
         """The name of the parameter by which hidden states are multiplied to give logits."""
         return "embed" if self.tied_head else "head"
+
+    @property
+    def split_sizes(self) -> tuple[int, int, int]:
+        """The numbers of query heads, feed-forward columns and experts that `tensor` splits."""
+        if self.experts is None:
+            return self.num_heads, self.ffn, 0
+        return self.num_heads, 0, self.experts.count
 
     @property
     def is_mixed(self) -> bool:
@@ -98,9 +112,12 @@ class DecoderConfig:
         """The constants of one layer."""
         window = self.window(layer)
         rope = self.rope if window is None else self.local_rope or self.rope
+        frequencies, scale = rope.frequencies(self.head_dim), rope.scale()
+        if layer in self.unturned:  # an angle of 0 at every position
+            frequencies, scale = np.zeros_like(frequencies), 1.0
         return LayerFacts(
-            rope.frequencies(self.head_dim),
-            np.array(rope.scale(), np.float32),
+            frequencies,
+            np.array(scale, np.float32),
             np.array(NO_WINDOW if window is None else window, np.int32),
         )
 
@@ -144,5 +161,10 @@ def compute_as_set(settings: ModelConfig, cfg: DecoderConfig, platform: str) -> 
         reason = "needs one window for all layers, unlike this model"
     if reason:
         raise ConfigError("model.attention", f"{reason}; 'auto' takes what fits", repr(name))
+    targets = settings.lora_targets
+    if cfg.experts and settings.lora_rank and not set(targets) <= set(PROJECTIONS[:4]):
+        if targets != PROJECTIONS:  # the default, which takes the projections that there are
+            message = "names projections of experts, which have no adapters; use q, k, v, out"
+            raise ConfigError("model.lora_targets", message, repr(targets))
     scale = settings.lora_alpha / settings.lora_rank if settings.lora_rank else 0.0
     return Compute(dtype, name, settings.remat, lora_scale=scale)

@@ -45,6 +45,7 @@ from vinejax.model.attention import softcap
 from vinejax.model.chunked_softmax import LabelTokens, OutputLayer
 from vinejax.model.config import Compute, DecoderConfig, LayerFacts, compute_as_set
 from vinejax.model.embedding import embedding_lookup
+from vinejax.model.experts import Kernels, mixture, mixture_over_mesh
 from vinejax.model.rope import BY_LENGTH, rotate
 from vinejax.model.sharding import BY_COLUMN, BY_POSITION, ROWS, WHOLE, Params, constrain
 from vinejax.model.token_logprobs import TokenScores, token_scores
@@ -55,6 +56,7 @@ Hidden = Float[Array, "B T D"]
 Attend = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, Any]]
 
 HEADS = ("q", "k", "v")  # projections whose outputs are heads
+EXPERT_MODULES = ("router", "expert_gate", "expert_up", "expert_down")
 SUM_PROJECTIONS = ("out", "down")  # projections that sum over heads, and over feed-forward units
 LORA_A, LORA_B = "lora_a", "lora_b"  # names of the factors A and B of adapters: model/lora.py
 ENDS = ("embed", "head")  # weights outside the layers that are split over a mesh
@@ -93,17 +95,22 @@ def unstack_layers(params: Params, num_layers: int) -> list[Params]:
 
 
 class RMSNorm(nn.Module):
-    """x / rms(x) * (offset + scale) over the last axis, in float32."""
+    """x / rms(x) * (offset + scale) over the last `axes` axes, in float32."""
 
     eps: float
     offset: float = 0.0
+    axes: int = 1
+    mean_axis: str | None = None  # mesh axis that splits the first of these axes
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         initializer = nn.initializers.constant(1.0 - self.offset)
-        scale = self.param("scale", initializer, (x.shape[-1],)).astype(jnp.float32)
+        scale = self.param("scale", initializer, x.shape[-self.axes :]).astype(jnp.float32)
         x32 = x.astype(jnp.float32)
-        x32 = x32 * lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + self.eps)
+        square = jnp.mean(x32 * x32, axis=tuple(range(-self.axes, 0)), keepdims=True)
+        if self.mean_axis is not None:
+            square = lax.pmean(square, self.mean_axis)
+        x32 = x32 * lax.rsqrt(square + self.eps)
         return (x32 * (self.offset + scale)).astype(x.dtype)
 
 
@@ -175,11 +182,22 @@ class Projection(nn.Module):
         return y
 
 
+class Kernel(nn.Module):
+    """The kernel of a product that is computed elsewhere; its last axes are inputs and outputs."""
+
+    shape: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, dtype: Any) -> jax.Array:
+        initializer = nn.initializers.lecun_normal(batch_axis=range(len(self.shape) - 2))
+        return self.param("kernel", initializer, self.shape).astype(dtype)
+
+
 ACTIVATIONS = {"silu": nn.silu, "gelu_tanh": functools.partial(nn.gelu, approximate=True)}
 
 
 class Block(nn.Module):
-    """One layer: x + attention(norm(x)), then x + gated MLP(norm(x))."""
+    """One layer: x + attention(norm(x)), then x + gated MLP(norm(x)), or a mixture of MLPs."""
 
     cfg: DecoderConfig
     compute: Compute
@@ -192,9 +210,11 @@ class Block(nn.Module):
         """(the output of the layer, the second result of `attend`)."""
         cfg, compute = self.cfg, self.compute
         heads, kv_heads = (cfg.num_heads, cfg.head_dim), (cfg.num_kv_heads, cfg.head_dim)
+        of_heads = "joint_norm" if cfg.joint_qk_norm else "norm"
 
-        def norm(name: str, x: jax.Array, present: bool = True) -> jax.Array:
-            return RMSNorm(cfg.norm_eps, cfg.norm_offset, name=name)(x) if present else x
+        def norm(name: str, x: jax.Array, present: bool) -> jax.Array:
+            over = (2, compute.sum_axis) if name.endswith("joint_norm") else (1, None)
+            return RMSNorm(cfg.norm_eps, cfg.norm_offset, *over, name=name)(x) if present else x
 
         def turn(x: jax.Array) -> jax.Array:
             return rotate(x, positions, facts.frequencies, facts.rope_scale)
@@ -208,6 +228,7 @@ class Block(nn.Module):
             return sharding.constrain_with_gradient(x, self.mesh, WHOLE, *summed, BY_POSITION)
 
         def by_position(x: jax.Array) -> jax.Array:
+            x = x if cfg.residual_scale == 1 else x * cfg.residual_scale
             for layout in summed:
                 x = constrain(x, self.mesh, *layout)
             return sharding.constrain_with_gradient(x, self.mesh, BY_POSITION, WHOLE)
@@ -229,20 +250,36 @@ class Block(nn.Module):
             return projection(x, compute.lora_scale)
 
         with jax.named_scope("attention"):
-            h = whole(norm("attention_norm", x))
-            q = norm("q_norm", project("q", heads, cfg.qkv_bias, h), cfg.qk_norm)
-            k = norm("k_norm", project("k", kv_heads, cfg.qkv_bias, h), cfg.qk_norm)
+            h = whole(norm("attention_norm", x, not cfg.bare_inputs))
+            q = norm(f"q_{of_heads}", project("q", heads, cfg.qkv_bias, h), cfg.qk_norm)
+            k = norm(f"k_{of_heads}", project("k", kv_heads, cfg.qkv_bias, h), cfg.qk_norm)
             v = project("v", kv_heads, cfg.qkv_bias, h)
             mixed, attend_result = attend(turn(q), turn(k), v)
             h = by_position(project("out", (cfg.width,), cfg.out_bias, mixed))
             x = x + norm("post_attention_norm", h, cfg.sandwich_norms)
         with jax.named_scope("mlp"):
-            h = whole(norm("mlp_norm", x))
+            h = whole(norm("mlp_norm", x, not cfg.bare_inputs))
+            h = by_position(self.mlp(project, h))
+            return x + norm("post_mlp_norm", h, cfg.sandwich_norms), attend_result
+
+    def mlp(self, project: Callable[..., jax.Array], h: jax.Array) -> jax.Array:
+        """The gated MLP of h, or the mixture of MLPs that the layer has in its place."""
+        cfg, experts, axis = self.cfg, self.cfg.experts, self.compute.sum_axis
+        activation = ACTIVATIONS[cfg.activation]
+        if experts is None:
             gate = project("gate", (cfg.ffn,), cfg.mlp_bias, h)
             up = project("up", (cfg.ffn,), cfg.mlp_bias, h)
-            gated = constrain(ACTIVATIONS[cfg.activation](gate) * up, self.mesh, *BY_COLUMN)
-            h = by_position(project("down", (cfg.width,), cfg.mlp_bias, gated))
-            return x + norm("post_mlp_norm", h, cfg.sandwich_norms), attend_result
+            gated = constrain(activation(gate) * up, self.mesh, *BY_COLUMN)
+            return project("down", (cfg.width,), cfg.mlp_bias, gated)
+        # While decoding, each device along `axis` has a part of the experts.
+        count = experts.count // (1 if axis is None else lax.axis_size(axis))
+        inward, outward = (count, cfg.width, experts.ffn), (count, experts.ffn, cfg.width)
+        shapes = (cfg.width, experts.count), inward, inward, outward
+        modules = zip(EXPERT_MODULES, shapes, strict=True)
+        kernels = Kernels(*(Kernel(shape, name=name)(h.dtype) for name, shape in modules))
+        if axis is None:
+            return mixture_over_mesh(self.mesh, h, kernels, experts, activation)
+        return lax.psum(mixture(h, kernels, experts, activation, axis), axis)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -357,11 +394,9 @@ class Decoder:
             layer, facts = scanned
 
             def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, Any]:
-                near = (
-                    visibility
-                    if facts is None
-                    else visibility & attention.in_window(places, facts.window)
-                )
+                near = visibility
+                if facts is not None and cfg.is_mixed:
+                    near = visibility & attention.in_window(places, facts.window)
                 mixed = attention.attend_over_mesh(kind, mesh, q, k, v, near, cfg.rule())
                 return mixed, (k, v) if keep_kv else None
 
@@ -377,7 +412,9 @@ class Decoder:
         # Casting before the scan rounds each weight once, and not again in every trip.
         layers = cast_matrices(params["layers"], self.compute.dtype)
         facts = None
-        if cfg.is_mixed:  # otherwise the facts of the first layer are those of all layers
+        if (
+            cfg.is_mixed or cfg.unturned
+        ):  # otherwise the facts of the first layer are those of all layers
             facts_by_layer = [cfg.layer_facts(i) for i in range(cfg.num_layers)]
             facts = jax.tree.map(lambda *x: np.stack(x), *facts_by_layer)
         x = constrain(self.embed(params, tokens), mesh, *BY_POSITION)
@@ -464,8 +501,10 @@ class Decoder:
         return token_scores(x, table, tokens, labels, output, self.mesh, axis)
 
     def _normalised(self, params: Params, x: jax.Array) -> jax.Array:
+        """The final norm of x, divided by the divisor of the logits."""
         norm = RMSNorm(self.cfg.norm_eps, self.cfg.norm_offset)
-        return norm.apply({"params": params["norm"]}, x)  # pyright: ignore
+        x = norm.apply({"params": params["norm"]}, x)  # pyright: ignore
+        return x if self.cfg.logit_divisor == 1 else x / self.cfg.logit_divisor
 
 
 def apply(

@@ -41,7 +41,7 @@ def _draw(model: Decoder, rank: int, targets: Collection[str], seed: int) -> Par
     shapes, layers = kernel_shapes(model), model.cfg.num_layers
     adapters: dict[str, Params] = {}
     for number, name in enumerate(PROJECTIONS):
-        if name not in targets:
+        if name not in targets or name not in shapes:
             continue
         inputs, outputs = shapes[name]
         key = jax.random.fold_in(jax.random.key(seed), number)
@@ -55,19 +55,22 @@ def _draw(model: Decoder, rank: int, targets: Collection[str], seed: int) -> Par
 
 
 def kernel_shapes(model: Decoder) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Projection -> (sizes of input axes, sizes of output axes) of its kernel in one layer."""
+    """Projection -> (sizes of input axes, sizes of output axes) of its kernel in one layer.
+
+    The projections of experts are not included.
+    """
     cfg = model.cfg
     heads, kv_heads = (cfg.num_heads, cfg.head_dim), (cfg.num_kv_heads, cfg.head_dim)
     width, ffn = (cfg.width,), (cfg.ffn,)
-    return {
+    shapes = {
         "q": (width, heads),
         "k": (width, kv_heads),
         "v": (width, kv_heads),
         "out": (heads, width),
-        "gate": (width, ffn),
-        "up": (width, ffn),
-        "down": (ffn, width),
     }
+    if cfg.experts is None:
+        shapes |= {"gate": (width, ffn), "up": (width, ffn), "down": (ffn, width)}
+    return shapes
 
 
 def with_adapters(params: Params, adapters: Params | None) -> Params:

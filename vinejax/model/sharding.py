@@ -1,7 +1,7 @@
 """The mesh, and the table PARAM_SPECS, which says how mesh axes split each weight.
 
 The axis `data` splits sequences and replicates weights. The axis `fsdp` splits both sequences and
-weights. The axis `tensor` splits heads, feed-forward units and the vocabulary.
+weights. The axis `tensor` splits heads, feed-forward units or experts, and the vocabulary.
 """
 
 import math
@@ -39,10 +39,14 @@ _SPECS = {
     "norm/scale": P(None),  # [D]
     "attention_norm post_attention_norm mlp_norm post_mlp_norm/scale": P(None, None),  # [L, D]
     "q_norm k_norm/scale": P(None, None),  # [L, H]
+    "q_joint_norm k_joint_norm/scale": P(None, "tensor", None),  # [L, N, H], of k [L, K, H]
     "q k v/kernel": P(None, "fsdp", "tensor", None),  # [L, D, N, H], of k and v [L, D, K, H]
     "out/kernel": P(None, "tensor", None, "fsdp"),  # [L, N, H, D]
     "gate up/kernel": P(None, "fsdp", "tensor"),  # [L, D, F]
     "down/kernel": P(None, ("tensor", "fsdp"), None),  # [L, F, D]
+    "router/kernel": P(None, "fsdp", None),  # [L, D, E], E experts
+    "expert_gate expert_up/kernel": P(None, "tensor", "fsdp", None),  # [L, E, D, F]
+    "expert_down/kernel": P(None, "tensor", "fsdp", None),  # [L, E, F, D]
     "q k v/bias": P(None, "tensor", None),  # [L, N, H], of k and v [L, K, H]
     "out down/bias": P(None, None),  # [L, D]
     "gate up/bias": P(None, "tensor"),  # [L, F]
@@ -283,13 +287,14 @@ def constrain_with_gradient(
     return laid_out(x)
 
 
-def check_heads(mesh: AnyMesh, num_heads: int, ffn: int) -> None:
-    """Raise ConfigError for query heads or feed-forward units that `tensor` does not divide.
+def check_heads(mesh: AnyMesh, num_heads: int, ffn: int, num_experts: int = 0) -> None:
+    """Raise ConfigError for query heads, feed-forward units or experts that `tensor` cannot split.
 
     KV heads and vocabulary may have any size: attention repeats KV heads that `tensor` does not
     divide, and a vocabulary that `tensor` does not divide is not split.
     """
-    for name, size in (("query heads", num_heads), ("feed-forward columns", ffn)):
+    sizes = {"query heads": num_heads, "feed-forward columns": ffn, "experts": num_experts}
+    for name, size in sizes.items():
         if size % mesh.shape["tensor"]:
             message = f"does not divide the model's {size} {name}; choose a divisor of it"
             raise ConfigError("mesh.tensor", message, str(mesh.shape["tensor"]))

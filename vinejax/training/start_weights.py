@@ -78,7 +78,7 @@ def load_trained(
     settings = _settings_of(run)
     if not settings.lora_rank:
         model, tokenizer = load_model(find_folder(_start_folder(run)))
-        check_heads(mesh, model.cfg.num_heads, model.cfg.ffn)
+        check_heads(mesh, *model.cfg.split_sizes)
         model = dataclasses.replace(model, mesh=mesh)
         like = placed_shapes(mesh, abstract_params(model), dtype)
         params, source = restore_policy(checkpoints, like)

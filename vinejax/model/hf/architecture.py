@@ -19,6 +19,7 @@ PLANNED_FIELDS = SIZES | {
     "mlp_bias": "mlp_bias",
     "qk_norm": "model_type",
     "sandwich_norms": "model_type",
+    "experts": "num_experts, num_experts_per_tok or the width of an expert",
 }
 
 

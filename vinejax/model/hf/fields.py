@@ -38,7 +38,8 @@ HARMLESS = frozenset(
     max_seq_length max_seq_len seq_length model_max_length padding_side truncation_side
     bos_token eos_token pad_token unk_token additional_special_tokens chat_template
     is_decoder add_cross_attention tie_encoder_decoder loss_type num_logits_to_keep logits_to_keep
-    use_flash_attn use_flash_attention use_flash_attention_2
+    use_flash_attn use_flash_attention use_flash_attention_2 output_router_logits
+    router_aux_loss_coef
     base_model_name_or_path model_name model_name_or_path
     library_name pipeline_tag license language languages tags
     """.split()

@@ -39,6 +39,10 @@ MODULES = {
     "gate": "mlp.gate_proj",
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
+    "q_joint_norm": "self_attn.q_norm",
+    "k_joint_norm": "self_attn.k_norm",
+    "router": "mlp.gate",
+    **{f"expert_{name}": f"mlp.experts.{{}}.{name}_proj" for name in ("gate", "up", "down")},
 }
 SANDWICH = {
     "post_attention_norm": "post_attention_layernorm",
@@ -50,11 +54,16 @@ BLOCK_BYTES = 2**22  # maximum size of the part of a file that is read at a time
 
 
 class Source(NamedTuple):
-    """The rows of a torch tensor that hold a parameter, or a parameter's part for one layer."""
+    """The rows of a torch tensor that hold a parameter, or its part for one layer or expert."""
 
-    name: str  # name of the tensor, with {} for the layer
+    name: str  # name of the tensor, with {} for the layer, and another {} for the expert
     shape: TensorShape  # shape of the whole tensor
     start: int  # index of the first row
+    stacked: TensorShape = ()  # first axes of the parameter, each of whose entries is a tensor
+
+    def names(self) -> list[str]:
+        """The names of the tensors of all layers and experts."""
+        return [self.name.format(*place) for place in np.ndindex(self.stacked)]
 
 
 def by_path(params: Params) -> dict[ParamPath, Any]:
@@ -69,15 +78,21 @@ def abstract_params(model: Decoder) -> Params:
     return jax.eval_shape(lambda: dataclasses.replace(model, mesh=None).init(jax.random.key(0)))
 
 
+def num_stacked(path: ParamPath) -> int:
+    """The number of a parameter's first axes that a checkpoint does not have.
+
+    A tensor of a checkpoint belongs to one layer, and to one expert if the layer has several.
+    """
+    return 0 if path[0] != "layers" else 2 if path[1].startswith("expert_") else 1
+
+
 def param_sources(model: Decoder) -> dict[ParamPath, Source]:
     """Path of a parameter -> its tensor and rows in a checkpoint of the model's family."""
     cfg = model.cfg
     modules = MODULES | (SANDWICH if cfg.sandwich_norms else {})
     fused = FUSED_MODULES if FAMILIES[cfg.family].fused else {}
-    shapes = {
-        path: torch_shape(path, x.shape[1:] if path[0] == "layers" else x.shape)
-        for path, x in by_path(abstract_params(model)).items()
-    }
+    whole = {path: x.shape for path, x in by_path(abstract_params(model)).items()}
+    shapes = {path: torch_shape(path, x[num_stacked(path) :]) for path, x in whole.items()}
     sources = {}
     for path, shape in shapes.items():
         if path[0] != "layers":
@@ -91,15 +106,16 @@ def param_sources(model: Decoder) -> dict[ParamPath, Source]:
         rows = [shapes["layers", member, kind][0] for member in members]
         name = f"model.layers.{{}}.{name}.{'bias' if kind == 'bias' else 'weight'}"
         start = sum(rows[: members.index(module)])
-        sources[path] = Source(name, (sum(rows), *shape[1:]), start)
+        stacked = whole[path][: num_stacked(path)]
+        sources[path] = Source(name, (sum(rows), *shape[1:]), start, stacked)
     return sources
 
 
 def _matrix_axes(path: ParamPath, rank: int) -> tuple[slice, slice]:
     """(axes of a parameter that become rows of a matrix, axes that become columns).
 
-    `rank` is the parameter's number of axes without L. The matrix is the parameter's form in a
-    checkpoint. For a vector, the second slice is empty.
+    `rank` is the parameter's number of axes without stacked ones. The matrix is the parameter's
+    form in a checkpoint. For a vector, the second slice is empty.
     """
     if path == EMBED:
         return slice(0, 1), slice(1, 2)
@@ -110,7 +126,7 @@ def _matrix_axes(path: ParamPath, rank: int) -> tuple[slice, slice]:
 
 
 def torch_shape(path: ParamPath, shape: TensorShape) -> TensorShape:
-    """The shape that a parameter has in a checkpoint. `shape` does not include the axis L."""
+    """The shape that a parameter has in a checkpoint. `shape` has no stacked axes."""
     rows, columns = _matrix_axes(path, len(shape))
     matrix = math.prod(shape[rows]), math.prod(shape[columns])
     return matrix if shape[columns] else matrix[:1]
@@ -145,7 +161,7 @@ def read_part(
     """Fill `out` with the part `index` of the parameter `path`.
 
     `source` says which rows of `tensor` hold the parameter. `shape` is the parameter's whole shape
-    without the axis L.
+    without stacked axes.
     """
     rows, columns = _matrix_axes(path, len(shape))
     first, last = _flat_range(shape[rows], index[rows])

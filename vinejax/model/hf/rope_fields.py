@@ -104,8 +104,15 @@ def _parse_rope(
     return rope
 
 
-def rope_json(rope: Rope, local_rope: Rope | None) -> Json:
-    """The fields of config.json for RoPE, in the old form that transformers 4 and 5 both read."""
+def rope_json(rope: Rope, local_rope: Rope | None, by_kind: bool = False) -> Json:
+    """The fields of config.json for RoPE, in the old form that transformers 4 and 5 both read.
+
+    With `by_kind` the fields have the form of transformers 5, with one object per kind of layer.
+    """
+    if by_kind and local_rope is not None:
+        ropes = [rope_json(x, None) for x in (rope, local_rope)]
+        objects = [{"rope_type": "default"} | x.pop("rope_scaling", {}) | x for x in ropes]
+        return {"rope_parameters": dict(zip(KINDS, objects, strict=True))}
     raw: Json = {"rope_theta": rope.rope_theta}
     if rope.partial_rotary_factor != 1:
         raw["partial_rotary_factor"] = rope.partial_rotary_factor

@@ -34,7 +34,8 @@ from vinejax.runtime.host_arrays import whole_array
 DTYPES = ("float32", "bfloat16", "float16")
 GENERATION = "generation_config.json"
 MAX_SHARD_BYTES = 5 * 10**9
-NOT_A_CLASSIFIER = ("gemma3_text",)  # families without a token-classification class
+# Families without a token-classification class.
+NOT_A_CLASSIFIER = ("gemma3_text", "granite", "olmo2", "olmo3", "olmoe")
 NOT_A_WEIGHT = "rotary_emb.inv_freq"  # name of a buffer in early Llama checkpoints
 
 
@@ -134,7 +135,7 @@ def load_params(folder: epath.Path, model: Decoder, dtype: str, mesh: Mesh | Non
     The function checks name, shape and size of every tensor before it allocates memory on a device.
     """
     if mesh is not None:
-        check_heads(mesh, model.cfg.num_heads, model.cfg.ffn)
+        check_heads(mesh, *model.cfg.split_sizes)
     sources = names.param_sources(model)
     abstract = names.abstract_params(model)
     stored = find_tensors(folder)
@@ -152,12 +153,11 @@ def load_params(folder: epath.Path, model: Decoder, dtype: str, mesh: Mesh | Non
             ranges = tuple(s.indices(n)[:2] for s, n in zip(index, shape, strict=True))
             if ranges not in parts:  # devices along `data` hold the same part
                 out = np.empty([stop - start for start, stop in ranges], jnp.dtype(dtype))
-                if path[0] == "layers":
-                    for i in range(model.cfg.num_layers):
-                        tensor = stored[source.name.format(i)]
-                        names.read_part(tensor, path, source, shape[1:], index[1:], out[i])
-                else:
-                    names.read_part(stored[source.name], path, source, shape, index, out)
+                n = len(source.stacked)
+                for place in np.ndindex(out.shape[:n]):
+                    numbers = (i + start for i, (start, _) in zip(place, ranges, strict=False))
+                    tensor = stored[source.name.format(*numbers)]
+                    names.read_part(tensor, path, source, shape[n:], index[n:], out[place])
                 parts[ranges] = out
             return parts[ranges]
 
@@ -186,7 +186,7 @@ def _check_numbers(
     for path, (is_finite, is_something) in facts.items():
         name = sources[path].name
         if not is_finite.all():
-            tensor = stored[name.format(int(is_finite.argmin()))]
+            tensor = stored[sources[path].names()[int(is_finite.argmin())]]
             message = "has numbers that are not finite; get the file again"
             raise ModelError(f"{tensor.file}: tensor {tensor.name} {message}")
         if path == EMBED and not is_something:
@@ -200,11 +200,12 @@ def _facts(
 ) -> dict[ParamPath, tuple[jax.Array, jax.Array]]:
     """Parameter -> (whether all numbers are finite, whether any number is not 0).
 
-    Both arrays have shape [L] for a parameter of the layers, and [] for any other parameter.
+    The arrays have the stacked axes of the parameter: [L] for a parameter of the layers, [L, E]
+    for one of their experts, and [] for any other parameter.
     """
 
     def facts(path: ParamPath, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        axes = tuple(range(1, x.ndim)) if path[0] == "layers" else None
+        axes = tuple(range(names.num_stacked(path), x.ndim))
         return replicate((jnp.isfinite(x).all(axes), (x != 0).any(axes)), mesh)
 
     return {path: facts(path, x) for path, x in params.items()}
@@ -218,9 +219,8 @@ def _check_tensors(
 ) -> None:
     """Raise ModelError for the first tensor that is missing, unknown or of a wrong shape."""
     shapes = {}
-    for path, source in sources.items():
-        layers = range(cfg.num_layers) if path[0] == "layers" else [None]
-        shapes |= {source.name.format(layer): source.shape for layer in layers}
+    for source in sources.values():
+        shapes |= dict.fromkeys(source.names(), source.shape)
     for name, shape in shapes.items():
         if name not in stored:
             raise ModelError(f"{folder}: tensor {name} is missing")
@@ -404,11 +404,11 @@ def _new_tensors(model: Decoder, params: Params, dtype: str | None) -> list[NewT
     for path in sorted(sources, key=lambda path: sources[path].start):
         members.setdefault(sources[path].name, []).append(path)
 
-    def tensor(name: str, paths: list[ParamPath], layer: int | None) -> NewTensor:
+    def tensor(name: str, paths: list[ParamPath], place: tuple[int, ...]) -> NewTensor:
         stored_dtype = jnp.dtype(dtype or leaves[paths[0]].dtype)
 
         def stored(path: ParamPath) -> np.ndarray:
-            x = leaves[path] if layer is None else leaves[path][layer]
+            x = leaves[path][place] if place else leaves[path]
             return names.torch_matrix(path, whole_array(x))
 
         def make() -> np.ndarray:
@@ -417,10 +417,10 @@ def _new_tensors(model: Decoder, params: Params, dtype: str | None) -> list[NewT
             return value.astype(stored_dtype, copy=False).reshape(shape)
 
         shape = sources[paths[0]].shape
-        return NewTensor(name.format(layer), stored_dtype, shape, make)
+        return NewTensor(name.format(*place), stored_dtype, shape, make)
 
     return [
-        tensor(name, paths, layer)
+        tensor(name, paths, place)
         for name, paths in members.items()
-        for layer in (range(model.cfg.num_layers) if paths[0][0] == "layers" else [None])
+        for place in np.ndindex(sources[paths[0]].stacked)
     ]

@@ -92,7 +92,7 @@ def open_case(cfg: Config) -> Case:
     case = Case(method.resolve(cfg), method, Decoder(model_sizes(cfg)), topology)
     compute = compute_as_set(cfg.model, case.model.cfg, case.platform)
     case = dataclasses.replace(case, model=Decoder(case.model.cfg, compute=compute))
-    check_heads(case.mesh, case.model.cfg.num_heads, case.model.cfg.ffn)
+    check_heads(case.mesh, *case.model.cfg.split_sizes)
     check_rows(case.mesh, rows_per_pass(cfg, method))
     cfg = with_fitting_minibatch(case.cfg, method, case.shards)
     cfg = with_sharing(cfg, case.model, case.platform)

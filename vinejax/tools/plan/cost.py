@@ -55,13 +55,19 @@ class Cost(NamedTuple):
 
 def token_products(case: Case) -> list[tuple[int, int]]:
     """(inputs, outputs) of each matrix by which a layer multiplies the vector of one token."""
-    return [(math.prod(x), math.prod(y)) for x, y in kernel_shapes(case.model).values()]
+    products = [(math.prod(x), math.prod(y)) for x, y in kernel_shapes(case.model).values()]
+    width, experts = case.model.cfg.width, case.model.cfg.experts
+    if experts is not None:
+        inward, outward = (width, experts.ffn), (experts.ffn, width)
+        products += [(width, experts.count), *[inward, inward, outward] * experts.per_token]
+    return products
 
 
 def num_multiplied(case: Case, with_head: bool) -> int:
     """Number of weights by which a token is multiplied in all layers.
 
-    With `with_head`, the weights of the output matrix count too.
+    With `with_head`, the weights of the output matrix count too. Of a mixture of experts, only the
+    experts that a token uses count.
     """
     cfg = case.model.cfg
     layers = cfg.num_layers * sum(a * b for a, b in token_products(case))
@@ -103,11 +109,15 @@ def output_pass(case: Case, rows: float, length: int) -> Cost:
 
 
 def rounded_weights(case: Case) -> float:
-    """Bytes per chip of the weights that a pass reads.
+    """Bytes per chip of the weights that a pass reads, which are those of all experts.
 
     The weights are in the compute dtype, gathered over `fsdp` and split over `tensor`.
     """
-    return case.item_bytes * num_multiplied(case, with_head=True) / case.tensor
+    cfg, unused = case.model.cfg, 0  # weights of the experts that a single token does not use
+    if cfg.experts is not None:
+        unused = cfg.experts.count - cfg.experts.per_token
+        unused *= 3 * cfg.num_layers * cfg.width * cfg.experts.ffn
+    return case.item_bytes * (num_multiplied(case, with_head=True) + unused) / case.tensor
 
 
 def prefill_columns(phase: PlannedPhase) -> int:
@@ -141,7 +151,10 @@ def columns_bytes(case: Case, phase: PlannedPhase) -> float:
 
 
 def decode_cost(case: Case, phase: PlannedPhase) -> Cost:
-    """The cost of a decode step, which draws a token in every slot."""
+    """The cost of a decode step, which draws a token in every slot.
+
+    We assume that the slots' tokens use all experts, so that the step reads all weights.
+    """
     sizes = phase.sizes
     cfg = case.model.cfg
     visible = phase.mean_trunk + phase.tokens

@@ -307,9 +307,16 @@ def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
         return 0
     if is_decode(program):
         return 4 * FLOAT32 * sizes.slots * cfg.vocab_size // tensor
-    inner = (2 * cfg.num_heads + 2 * cfg.num_kv_heads) * cfg.head_dim + 3 * cfg.ffn
+    inner = (2 * cfg.num_heads + 2 * cfg.num_kv_heads) * cfg.head_dim
+    # Width of a token's rows for its experts. Each device along `tensor` has room for all of them.
+    routed = 0
+    if cfg.experts is None:
+        inner += 3 * cfg.ffn
+    else:
+        routed = cfg.experts.per_token * (2 * cfg.width + 3 * cfg.experts.ffn)
+    passing = 4 * cfg.width + inner // tensor + routed
     if program == "prefill":
-        return case.item_bytes * sizes.batch * sizes.columns * (4 * cfg.width + inner // tensor)
+        return case.item_bytes * sizes.batch * sizes.columns * passing
     tokens = case.pass_rows // case.shards * train_length(case)
     weights = abstract_params(case.model)
     rounded = bytes_per_chip(placed_shapes(case.mesh, weights, case.model.compute.dtype))
@@ -320,7 +327,10 @@ def temporaries_guess(case: Case, program: str, phase: PlannedPhase) -> int:
     chunk = chunk_columns(tokens, -(-cfg.vocab_size // tensor))
     passed = layer + ends + FLOAT32 * tokens * (2 * chunk + cfg.width)
     if program == "score":
+        passed += case.item_bytes * tokens * routed
         return passed + case.item_bytes * tokens * (4 * cfg.width + inner) // tensor
     saved_width = cfg.width + (0 if case.model.compute.remat == "full" else inner)
     gradients = trained + trained * case.item_bytes // FLOAT32
-    return passed + gradients + case.item_bytes * tokens * saved_width * cfg.num_layers // tensor
+    saved = case.item_bytes * tokens * saved_width * cfg.num_layers // tensor
+    # The backward pass computes the experts of one layer again, beside the gradients of their rows.
+    return passed + gradients + saved + 2 * case.item_bytes * tokens * routed

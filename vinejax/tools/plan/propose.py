@@ -139,7 +139,7 @@ def _meshes(cfg: Config, topology: Topology) -> Iterator[MeshConfig]:
     """
     sizes = model_sizes(cfg)
     for tensor in range(1, topology.chips + 1):
-        if topology.chips % tensor or sizes.num_heads % tensor or sizes.ffn % tensor:
+        if any(size % tensor for size in (topology.chips, *sizes.split_sizes)):
             continue
         shards = topology.chips // tensor
         if _pass_rows(cfg) % shards:
