@@ -1,10 +1,13 @@
 """The configs of slices and of eight GPUs: the paper's hyperparameters, and rows that can be."""
 
+import math
 from pathlib import Path
 
+import jax
 import pytest
-from helpers.paths import CONFIGS
+from helpers.paths import CONFIGS, FIXTURES
 from helpers.refusals import refuses
+from helpers.tools.plan_cases import small_fields
 
 from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict, from_file
@@ -13,10 +16,12 @@ from vinejax.core.settings import Config, flatten
 from vinejax.core.shapes import doubled
 from vinejax.model.decoder import Decoder
 from vinejax.model.hf.architecture import PLANNED_FIELDS, check_architecture, read_architecture
+from vinejax.model.hf.names import abstract_params
 from vinejax.runtime.topology import parse_topology
 from vinejax.tools.plan.case import open_case
-from vinejax.tools.plan.cost import program_costs
+from vinejax.tools.plan.cost import num_multiplied, program_costs, rounded_weights
 from vinejax.tools.plan.planned_memory import memory_and_phases, temporaries_guess
+from vinejax.tools.plan.propose import with_proposed_row
 
 PODS = {
     "math7b": "deepseek,math",
@@ -158,3 +163,54 @@ def test_a_rows_microbatch_replaces_the_configs_and_divides_the_minibatch():
     fields.meshes["v5e:16x16"].microbatch, fields.sft.batch = 32, 48  # supervised steps have it too
     with refuses("meshes.v5e:16x16.microbatch"):
         check_config(from_dict(fields))
+
+
+MIXTURE = [("", "v5p:2x2x1"), ("", "v5p:4x4x4"), ("", "h100:8"), ("all", "v5p:4x4x4")]
+
+
+@pytest.mark.parametrize(("trained", "topology"), [*MIXTURE, ("all", "v5p:2x4x4")])
+def test_the_mixture_of_experts_has_room_by_arithmetic(trained: str, topology: str):
+    name = "configs/qwen3_30b_a3b.py"
+    fields = from_file(str(CONFIGS), f"{name}:{trained}" if trained else name)
+    fields.topology = topology
+    cfg = from_dict(fields)
+    check_config(cfg)
+    case = open_case(cfg)
+    held, phases = memory_and_phases(case)
+    assert sum(held.during("rollout", case).values()) < 0.95 * case.limit
+    spare = temporaries_guess(case, "train_step", phases[-1])
+    assert sum(held.during("train", case).values()) + spare < 0.9 * case.limit
+
+
+def test_a_mixture_multiplies_by_few_of_its_weights():
+    fields = from_file(str(CONFIGS), "configs/qwen3_30b_a3b.py")
+    fields.topology = "h100:8"
+    case = open_case(from_dict(fields))
+    ends = 2 * 151936 * 2048
+    attention = 48 * 2 * (32 + 4) * 128 * 2048
+    router, expert = 48 * 2048 * 128, 3 * 2048 * 768
+    assert num_multiplied(case, with_head=True) == (
+        ends // 2 + attention + router + 48 * 8 * expert  # 3.0 billion
+    )
+    norms = 48 * (2 * 2048 + 2 * 128) + 2048
+    total = ends + attention + router + 48 * 128 * expert + norms
+    assert total == 30_532_122_624, "as the model card says: 30.5 billion"
+    shapes = abstract_params(case.model)
+    assert sum(math.prod(x.shape) for x in jax.tree.leaves(shapes)) == total
+    matrices = total - norms - ends // 2  # a pass reads all experts, and no whole embedding
+    assert rounded_weights(case) == 2 * matrices / case.tensor
+
+
+@pytest.mark.parametrize(
+    "family",
+    ["qwen3_moe", "olmoe", "olmo2", "olmo3", "smollm3", "granite", "exaone4", "seed_oss"],
+)
+def test_each_family_has_a_plan(family: str, tmp_path: Path):
+    config = FIXTURES / "models" / family / "config.json"
+    fields = small_fields(tmp_path, "h100:8", {"meshes": {}, "model.architecture": str(config)})
+    cfg = with_proposed_row(from_dict(fields), parse_topology("h100:8"))
+    case = open_case(cfg)
+    held, phases = memory_and_phases(case)
+    costs = program_costs(case, phases)
+    assert all(cost.flops >= 0 and cost.bytes > 0 for cost in costs.values())
+    assert sum(held.during("train", case).values()) < case.limit
