@@ -133,11 +133,10 @@ def for_decoding(model: Decoder, mesh: AnyMesh, params: Params) -> Weights:
     turned = transposed(mesh)
 
     def as_matrix(path: KeyPath, x: jax.Array) -> jax.Array:
-        is_joint_norm = len(path) > 1 and path[-2].key == "k_joint_norm"
-        if _gives_heads(path) or is_joint_norm:
-            if path[-2].key != "q" and repeats > 1:
-                x = jnp.repeat(x, repeats, axis=-2)
-            x = x if is_joint_norm else x.reshape(*x.shape[:-2], -1)
+        if repeats > 1 and _has_kv_heads(path):
+            x = jnp.repeat(x, repeats, axis=-2)
+        if _gives_heads(path):
+            x = x.reshape(*x.shape[:-2], -1)
         if path[-1].key != "kernel" or path[-2].key not in turned:
             return x
         return x.reshape(x.shape[0], -1, x.shape[-1]).swapaxes(-1, -2)  # [L, outputs, inputs]
@@ -165,6 +164,12 @@ def abstract_weights(model: Decoder, mesh: AnyMesh, params: Params) -> Weights:
 def _gives_heads(path: KeyPath) -> bool:
     """Whether the last axes of the weight at `path` are the heads of q, k or v."""
     return len(path) > 1 and path[-2].key in HEADS and path[-1].key != LORA_A
+
+
+def _has_kv_heads(path: KeyPath) -> bool:
+    """Whether the last axis but one of the weight at `path` are the KV heads."""
+    is_joint_norm = len(path) > 1 and path[-2].key == "k_joint_norm"
+    return is_joint_norm or (_gives_heads(path) and path[-2].key != "q")
 
 
 def readable(mesh: Mesh, tree: Tree) -> Tree:

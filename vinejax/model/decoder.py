@@ -411,10 +411,8 @@ class Decoder:
             body = jax.checkpoint(body, policy=REMAT[remat], prevent_cse=False)
         # Casting before the scan rounds each weight once, and not again in every trip.
         layers = cast_matrices(params["layers"], self.compute.dtype)
-        facts = None
-        if (
-            cfg.is_mixed or cfg.unturned
-        ):  # otherwise the facts of the first layer are those of all layers
+        facts = None  # the facts of the first layer are those of all layers
+        if cfg.is_mixed or cfg.unturned:
             facts_by_layer = [cfg.layer_facts(i) for i in range(cfg.num_layers)]
             facts = jax.tree.map(lambda *x: np.stack(x), *facts_by_layer)
         x = constrain(self.embed(params, tokens), mesh, *BY_POSITION)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from vinejax.model.sharding import ROWS, drop_uneven_axes, on_shards
 
@@ -40,6 +40,11 @@ class Kernels(NamedTuple):
     gate: Float[Array, "E D F"]
     up: Float[Array, "E D F"]
     down: Float[Array, "E F D"]
+
+
+def permuted(x: Float[Array, "rows D"], order: Int[Array, " rows"]) -> Float[Array, "rows D"]:
+    """x[order] for a permutation, whose gradient then adds up nothing by index."""
+    return x.at[order].get(mode="promise_in_bounds", unique_indices=True)
 
 
 def mixture(
@@ -68,11 +73,12 @@ def mixture(
     sizes = jnp.bincount(number, length=count + 1)[:count].astype(jnp.int32)
     # Rows after the last group are undefined in products and their gradients.
     is_here = (jnp.arange(number.size) < sizes.sum())[:, None]
-    inputs = jnp.where(is_here, rows[order // k], 0)
+    inputs = jnp.where(is_here, permuted(jnp.repeat(rows, k, axis=0), order), 0)
     gate, up = (lax.ragged_dot(inputs, kernel, sizes) for kernel in (kernels.gate, kernels.up))
     outputs = lax.ragged_dot(activation(gate) * up, kernels.down, sizes)
-    outputs = jnp.where(is_here, outputs, 0)[jnp.argsort(order)].reshape(*chosen.shape, -1)
-    summed = jnp.sum(weights[..., None] * outputs.astype(jnp.float32), axis=1)
+    outputs = permuted(jnp.where(is_here, outputs, 0), jnp.argsort(order))
+    outputs = outputs.reshape(*chosen.shape, -1).astype(jnp.float32)
+    summed = jnp.sum(weights[..., None] * outputs, axis=1)
     return summed.astype(x.dtype).reshape(x.shape)
 
 

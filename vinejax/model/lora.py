@@ -55,10 +55,7 @@ def _draw(model: Decoder, rank: int, targets: Collection[str], seed: int) -> Par
 
 
 def kernel_shapes(model: Decoder) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Projection -> (sizes of input axes, sizes of output axes) of its kernel in one layer.
-
-    The projections of experts are not included.
-    """
+    """Projection -> (sizes of input axes, of output axes) of its kernel; none of the experts'."""
     cfg = model.cfg
     heads, kv_heads = (cfg.num_heads, cfg.head_dim), (cfg.num_kv_heads, cfg.head_dim)
     width, ffn = (cfg.width,), (cfg.ffn,)
