@@ -168,8 +168,9 @@ def _gives_heads(path: KeyPath) -> bool:
 
 def _has_kv_heads(path: KeyPath) -> bool:
     """Whether the last axis but one of the weight at `path` are the KV heads."""
-    is_joint_norm = len(path) > 1 and path[-2].key == "k_joint_norm"
-    return is_joint_norm or (_gives_heads(path) and path[-2].key != "q")
+    if _gives_heads(path):
+        return path[-2].key != "q"
+    return len(path) > 1 and path[-2].key == "k_joint_norm"
 
 
 def readable(mesh: Mesh, tree: Tree) -> Tree:
