@@ -153,8 +153,9 @@ def test_transformers_loads_what_is_saved(name, tmp_path):
 
     model, params, tokenizer = load_pretrained(MODELS / name)
     save_pretrained(tmp_path, model, params, tokenizer)
+    eager = dict(attn_implementation="eager", experts_implementation="eager")
     theirs = AutoModelForCausalLM.from_pretrained(
-        tmp_path, dtype=torch.float32, attn_implementation="eager", local_files_only=True
+        tmp_path, dtype=torch.float32, local_files_only=True, **eager
     )
     found = golden(name)
     with torch.no_grad():
