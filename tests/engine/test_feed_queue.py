@@ -104,3 +104,40 @@ def test_what_is_fed_is_checked(tiny: Model):
     feed = Feeder(lambda: StreamInput([[3]], [Branch(0, 2, 1)]), 1, 20, 1)
     with pytest.raises(ValueError, match="branch 0: position 2"):
         dict(engine_of(tiny).stream(tiny.params, cases.PROMPTS, cases.FIRST, 4, feed=feed))
+
+
+@pytest.mark.first
+@pytest.mark.parametrize("skip_repeats", [True, False], ids=["repeats", "decoded"])
+def test_a_watcher_sees_tokens_and_ends_branches(tiny: Model, skip_repeats: bool):
+    """The others keep their tokens, and the slots of those that ended are free for waiting ones."""
+    trunk = [*cases.PROMPTS[0], *cases.PROMPTS[1]]
+    position = len(cases.PROMPTS[0])
+    branches = [Branch(0, position, seed) for seed in range(12)]
+    engine = engine_of(tiny, skip_repeats=skip_repeats)
+    whole = engine.grow(tiny.params, [trunk], branches, 40)
+    steps = engine.stats.decode_steps
+    long = [i for i, grown in enumerate(whole) if len(grown.tokens) > 20]
+    unwanted = set(long[1:])
+    assert len(unwanted) >= 3
+    seen: dict[int, list[int]] = {}
+
+    def watch(running: Any) -> list[int]:
+        over = []
+        for i, tokens in running:
+            assert tokens[: len(seen.get(i, []))].tolist() == seen.get(i, [])
+            seen[i] = tokens.tolist()
+            over += [i] if i in unwanted else []
+        return over
+
+    feed = Feeder(lambda: None, branches=1, longest=1, at_once=12, budget=40, watch=watch)
+    stream = engine.stream(tiny.params, [trunk], branches, 40, feed=feed)
+    for i, grown in stream:
+        before = whole[i].tokens
+        assert grown.tokens[: len(seen.get(i, []))] == seen.get(i, [])
+        assert before[: len(grown.tokens)] == grown.tokens
+        if i in unwanted:
+            assert len(grown.tokens) < len(before) and grown.finish == "length"
+        else:
+            assert (grown.tokens, grown.finish) == (before, whole[i].finish)
+    assert set(seen) >= set(long)
+    assert engine.stats.decode_steps - steps < steps

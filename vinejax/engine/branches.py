@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple, SupportsIndex
 
 import numpy as np
@@ -70,14 +70,21 @@ class Feeder:
     The engine calls `more` after each chunk of decode steps, once it has yielded the branches that
     ended in the chunk. `more` returns further input, which may be empty, or None if no more input
     will come. While no branch is being decoded, `more` must return at least one branch, or None.
-    The limits (`branches`, `longest` and `at_once`) determine the array shapes of a phase. Input
-    that does not fit these shapes waits for a following phase.
+    The limits (`branches`, `longest`, `at_once` and `budget`) determine the array shapes of a
+    phase. Input that does not fit these shapes waits for a following phase.
+
+    The engine calls `watch` before the branches that ended in a chunk are yielded. It gets pairs
+    (number of a branch, its tokens so far) of the branches that are in slots, and returns the
+    numbers of those branches that the caller needs no longer. Such a branch ends with one of its
+    next tokens, and the stream yields it with the finish 'length'.
     """
 
     more: Callable[[], StreamInput | None]
     branches: int  # the most branches that `more` returns in all
     longest: int  # the most tokens of a trunk
     at_once: int  # the most branches that are decoded or wait at the same time
+    budget: int = 1  # the most tokens of a branch that `more` returns
+    watch: Callable[[Iterator[tuple[int, np.ndarray]]], Iterable[int]] | None = None
 
 
 # A generator of pairs (number of a branch, its continuation) that returns `Stream.trunk_logprobs`.

@@ -58,6 +58,16 @@ class Collector:
             of_shard += more
         self.not_ended += [len(more) for more in order]
 
+    def running(self) -> Iterator[DecodedBranch]:
+        """The branches that are in slots, with their decoded tokens so far and outcome GOING."""
+        for shard, item, *steps in self._traces.running():
+            yield DecodedBranch(self._order[shard][item], *steps, GOING)
+
+    def place_of(self, branch: int) -> tuple[int, int]:
+        """(shard, item) of a branch."""
+        shard = next(z for z, of_shard in enumerate(self._order) if branch in of_shard)
+        return shard, self._order[shard].index(branch)
+
     def move(self, slots: np.ndarray) -> None:
         """Renumbers slots before the next chunk: the new slot i is the old `slots[shard, i]`."""
         self._traces.move(slots)

@@ -241,6 +241,7 @@ class Engine:
                 for i, budget in enumerate(following.budgets, start=first):
                     if budget <= 0:
                         yield i, Grown([], [], "", "length")
+                feed_queue.first = first
                 count, scores = yield from self._run(params, following, feed_queue, first)
                 first += count
                 logprobs += scores
@@ -312,7 +313,7 @@ class Engine:
             trunks=sum(len(trunk) > 0 for trunk in branch_set.trunks),
             branches=sum(budget > 0 for budget in branch_set.budgets),
             longest=branch_set.longest,
-            budget=max(branch_set.budgets, default=1),
+            budget=max([feed.budget if feed else 1, *branch_set.budgets]),
         )
         platform = platform_of(self.mesh)
         sizes, num_bytes = sizes_of(

@@ -20,6 +20,7 @@ class FeedQueue:
     def __init__(self, feed: Feeder | None, check: Callable[[StreamInput], BranchSet]):
         self.feed, self._check = feed, check
         self.is_open = feed is not None  # whether further input may come
+        self.first = 0  # number, in the stream, of the running phase's first branch
         self._waiting_branches: BranchSet | None = None
 
     @property

@@ -24,8 +24,8 @@ from vinejax.engine.collect import DecodedBranch
 from vinejax.engine.decode import LENGTH
 from vinejax.engine.feed_queue import FeedQueue
 from vinejax.engine.memory import put_on_shards
-from vinejax.engine.phase import Phase, PhasePrograms, RowEntries, RowEntry
-from vinejax.engine.queues import longer_queue
+from vinejax.engine.phase import Phase, PhasePrograms, RowEntries, RowEntry, StartedChunk
+from vinejax.engine.queues import longer_queue, shortened
 from vinejax.engine.slot_assignment import RowJob, StartedPhase, assign
 from vinejax.engine.stats import EngineStats
 from vinejax.engine.stop import first_states
@@ -73,6 +73,21 @@ class KeepingPhase(Phase):
         self._home: list[dict[int, int]] = [{} for _ in jobs]  # row to enter, if free, by trunk
 
     # --- the feed's input ---
+
+    def _collect(self, chunk: StartedChunk) -> list[DecodedBranch]:
+        """Calls the feed's `watch`, too, and shortens the branches that it returns."""
+        ended, queue = super()._collect(chunk), self._feed_queue
+        if queue.feed is None or queue.feed.watch is None:
+            return ended
+        over = queue.feed.watch(
+            (queue.first + branch.branch, self._accepted_prefixes.with_prefix(branch).tokens)
+            for branch in self._collector.running()
+        )
+        if places := [self._collector.place_of(i - queue.first) for i in over]:
+            is_over = np.zeros((len(self._waiting_jobs), self._sizes.queue), bool)
+            is_over[tuple(zip(*places, strict=True))] = True
+            self._queue = shortened(self._queue, put_on_shards(self._mesh, is_over))
+        return ended
 
     @property
     def _fills_rows_early(self) -> bool:

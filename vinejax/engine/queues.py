@@ -3,9 +3,10 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from vinejax.engine.branches import BranchSet
 from vinejax.engine.decode import Queue
@@ -52,6 +53,12 @@ def longer_queue(
         block = [put_on_shards(mesh, x[:, start : start + BLOCK]) for x in (*fields, place)]
         queue = _written(mesh, queue, Queue(*block[:-1]), block[-1])
     return queue
+
+
+@jax.jit
+def shortened(queue: Queue, is_over: Bool[Array, " Q"]) -> Queue:
+    """The queue in which each item with `is_over` ends with the next token that it draws."""
+    return queue._replace(budget=jnp.where(is_over, 1, queue.budget))
 
 
 def _fields(

@@ -5,6 +5,7 @@ a branch that ended costs little more than the copy of its tokens.
 """
 
 import itertools
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -93,6 +94,12 @@ class Traces:
         item = np.where(is_going, steps.item[shard, :, last], -1)
         self._item = np.where(step_counts[:, None] > 0, item, self._item)
         return ended
+
+    def running(self) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
+        """(shard, item, its tokens so far, their log-probabilities) of each busy slot."""
+        for z, b in np.argwhere(self._item >= 0).tolist():
+            steps = z, b, slice(self._begin[z, b], self._num_steps[z])
+            yield z, int(self._item[z, b]), self._tokens[steps], self._logprobs[steps]
 
     def move(self, slots: np.ndarray) -> None:
         """Renumbers slots before the next chunk: the new slot i is the old `slots[shard, i]`.
