@@ -63,6 +63,7 @@ setuptools.setup(
         # call TRL's reward functions.
         "oracle": ["torch>=2.4", "trl>=1.16", "math-verify>=0.9"],
         "wandb": ["wandb>=0.18"],
+        "serve": ["starlette>=0.40", "uvicorn>=0.30"],  # --mode=serve
         "bench": ["matplotlib>=3.8"],
         # The documentation site: mkdocs.yml.
         "docs": [

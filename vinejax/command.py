@@ -1,7 +1,8 @@
 """VinePPO in JAX, from the command line.
 
     vinejax --config=configs/tiny.py [--workdir=DIR]
-            [--mode=train|eval|sft|export|doctor|credit|plan|config] [--config.ppo.clip=0.1 ...]
+            [--mode=train|eval|sft|export|doctor|credit|plan|serve|config]
+            [--config.ppo.clip=0.1 ...]
     vinejax --mode=compare RUN RUN ... [--workdir=DIR]
     vinejax --mode=report RUN
     vinejax --mode=vine RUN NAME
@@ -23,6 +24,8 @@
                      or, if there is no checkpoint, for the policy at the run's start
             plan     what would fit on --config.topology=v5e:16x16, and how fast it could be,
                      without devices; status 1 if it does not fit
+            serve    answer requests over HTTP, as OpenAI's servers do, with the newest checkpoint
+                     or, if there is no checkpoint, with the model of model.path: docs/serve.md
             config   print every field as the run would use it
             compare  write compare.html, a page about the runs of two workdirs or more, into
                      --workdir, by default the current folder; if --workdir holds a run, add a
@@ -77,6 +80,7 @@ MODES = {
     "doctor": ("vinejax.tools.doctor.doctor_mode", "examine"),
     "credit": ("vinejax.tools.bench.bench_mode", "credit_bench"),
     "plan": ("vinejax.tools.plan.aot.plan_mode", "plan_run"),
+    "serve": ("vinejax.tools.serve.serve_mode", "serve"),
     "config": ("vinejax.config.describe", "print_config"),
     "compare": ("vinejax.tools.report.compare.page", "compare_runs"),
     "report": ("vinejax.tools.report.build", "build_report"),

@@ -60,8 +60,8 @@ class Collector:
 
     def running(self) -> Iterator[DecodedBranch]:
         """The branches that are in slots, with their decoded tokens so far and outcome GOING."""
-        for shard, item, *steps in self._traces.running():
-            yield DecodedBranch(self._order[shard][item], *steps, GOING)
+        for shard, item, tokens, logprobs in self._traces.running():
+            yield DecodedBranch(self._order[shard][item], tokens, logprobs, GOING)
 
     def place_of(self, branch: int) -> tuple[int, int]:
         """(shard, item) of a branch."""

@@ -7,6 +7,7 @@ SECTIONS = {
     "bench": "vinejax.tools.bench.settings.BenchConfig",
     "doctor": "vinejax.tools.doctor.settings.DoctorConfig",
     "plan": "vinejax.tools.plan.settings.PlanConfig",
+    "serve": "vinejax.tools.serve.settings.ServeConfig",
 }
 HOOKS = {
     "page": "vinejax.tools.report.live.LivePage",

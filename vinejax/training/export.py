@@ -11,7 +11,7 @@ from vinejax.core.text import Tokenizer, special_tokens, token_text
 from vinejax.methods.compose import method_of
 from vinejax.methods.stages import HIDDEN
 from vinejax.model.hf.peft import save_adapters
-from vinejax.model.hf.weights import save_pretrained, save_reward_model
+from vinejax.model.hf.weights import RewardModel, save_pretrained, save_reward_model
 from vinejax.model.sharding import make_mesh
 from vinejax.runtime.checkpoint import Checkpoints, find_policy, find_trained
 from vinejax.runtime.devices import on_devices
@@ -85,6 +85,18 @@ def _export_reward_model(cfg: Config, workdir: epath.Path) -> str | None:
 
     Without a critic or a probe nothing is written, and the result is None.
     """
+    if (found := load_reward_model(cfg, workdir)) is None:
+        return None
+    scorer, trained = found
+    save_reward_model(workdir / REWARD_MODEL, scorer, trained.tokenizer)
+    return trained.source
+
+
+def load_reward_model(cfg: Config, workdir: epath.Path) -> tuple[RewardModel, Trained] | None:
+    """(the newest checkpoint's critic or probe as a reward model, the policy of that checkpoint).
+
+    None without a checkpoint, and for a run that has neither a critic nor a probe.
+    """
     state, newest = method_of(cfg).state, find_policy(workdir, "last")
     if newest is None or not (state.has_critic or HIDDEN in state.reads(cfg)):
         return None
@@ -96,7 +108,4 @@ def _export_reward_model(cfg: Config, workdir: epath.Path) -> str | None:
     with Checkpoints(workdir / name, keep=1) as checkpoints:
         restore = functools.partial(checkpoints.restore_kept, iteration)
         scorer = state.reward_model(cfg, trained.model, params, restore)
-    if scorer is None:
-        return None
-    save_reward_model(workdir / REWARD_MODEL, scorer, trained.tokenizer)
-    return trained.source
+    return None if scorer is None else (scorer, trained)

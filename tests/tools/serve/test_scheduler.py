@@ -1,0 +1,156 @@
+"""The scheduler without HTTP: turns of samplings, requests that are given up, newer weights."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import pytest
+from helpers.paths import CONFIGS
+
+import vinejax
+from vinejax.core.errors import UserError
+from vinejax.engine.branches import Branch
+from vinejax.engine.engine import Engine
+from vinejax.tasks.prompts import encode_prompt
+from vinejax.tools.serve import scheduler as scheduling
+from vinejax.tools.serve.parsing import RequestError
+from vinejax.tools.serve.requests import Sampling
+from vinejax.tools.serve.scheduler import Ended, Failed, Scheduler, Ticket, Tokens, Wanted, Weights
+
+LONGEST, MOST, SLOTS = 40, 48, 8
+WARM, COLD = Sampling.of(1.0, 1.0), Sampling.of(0.0, 0.5)
+
+
+class Served:
+    """A scheduler with the model of configs/tiny_start, and what it delivers."""
+
+    def __init__(self, samplings: int = 4):
+        self.model, self.params, self.tokenizer = vinejax.load_pretrained(
+            str(CONFIGS / "tiny_start")
+        )
+        self.engines: list[Sampling] = []
+        weights = Weights(self.params, "first")
+        self.scheduler = Scheduler(weights, self.tokenizer, self.engine, (LONGEST, MOST), samplings)
+
+    def engine(self, sampling: Sampling) -> Engine:
+        self.engines.append(sampling)
+        sample = vinejax.SampleConfig(*sampling, max_tokens=MOST)
+        return Engine(self.model, sample, self.tokenizer, slots=SLOTS, limits=(LONGEST,))
+
+    def wanted(self, seeds: range, budget: int = MOST, **fields: Any) -> list[Wanted]:
+        ids = encode_prompt(self.tokenizer, "7+8-4=", False)
+        return [Wanted(ids, len(ids), seed, budget, **fields) for seed in seeds]
+
+    def grown(self, seeds: range, sampling: Sampling = WARM) -> list[list[int]]:
+        trunk = encode_prompt(self.tokenizer, "7+8-4=", False)
+        branches = [Branch(0, len(trunk), seed) for seed in seeds]
+        grown = self.engine(sampling).grow(self.params, [trunk], branches, MOST)
+        return [x.tokens for x in grown]
+
+    def submit(self, wanted: list[Wanted], sampling: Sampling = WARM) -> "queue.SimpleQueue[Any]":
+        events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.scheduler.submit(Ticket(sampling, wanted, events.put))
+        return events
+
+
+def ended(events: "queue.SimpleQueue[Any]", count: int) -> list[Ended]:
+    """The next `count` events, in the order of the branches' numbers."""
+    found = [events.get(timeout=120) for _ in range(count)]
+    assert all(isinstance(event, Ended) for event in found), found
+    return sorted(found, key=lambda event: event.number)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    served = Served()
+    served.scheduler.start()
+    yield served
+    served.scheduler.close()
+
+
+def test_requests_join_and_have_their_own_tokens(served: Served):
+    expected = served.grown(range(30))
+    parts = [range(0, 11), range(11, 13), range(13, 30)]
+    all_events = [served.submit(served.wanted(part)) for part in parts]
+    for part, events in zip(parts, all_events, strict=True):
+        found = [x.grown.tokens for x in ended(events, len(part))]
+        assert found == expected[part.start : part.stop]
+
+
+def test_samplings_take_turns(served: Served, monkeypatch: pytest.MonkeyPatch):
+    """A request of many branches with one pair does not keep the other pair waiting."""
+    monkeypatch.setattr(scheduling, "TURN_S", 0.0)
+    expected = served.grown(range(1), COLD)
+    long = served.submit(served.wanted(range(200)))
+    short = served.submit(served.wanted(range(3)), COLD)
+    assert [x.grown.tokens for x in ended(short, 3)] == expected * 3
+    assert long.qsize() < 200
+    assert [x.number for x in ended(long, 200)] == list(range(200))
+    assert set(served.engines) >= {WARM, COLD}
+    assert Sampling.of(0.0, 0.5, 7) == Sampling.of(0.0, 1.0)
+
+
+def test_a_request_with_many_branches_does_not_delay_a_small_one(served: Served):
+    long = served.submit(served.wanted(range(300)))
+    ended(served.submit(served.wanted(range(2))), 2)
+    assert long.qsize() < 200
+    ended(long, 300)
+
+
+def test_a_request_that_is_given_up_frees_its_slots(served: Served):
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    ticket = Ticket(WARM, served.wanted(range(400)), events.put, is_streamed=True)
+    served.scheduler.submit(ticket)
+    event = events.get(timeout=120)
+    assert isinstance(event, Tokens | Ended)
+    served.scheduler.cancel(ticket)
+    expected = served.grown(range(2))
+    assert [x.grown.tokens for x in ended(served.submit(served.wanted(range(2))), 2)] == expected
+    assert served.scheduler.num_running == 0 and not ticket.waiting
+    number = events.qsize()
+    assert number < 200, "branches went on after their request was given up"
+
+
+def test_newer_weights_are_served_by_the_next_stream(served: Served):
+    (first,) = ended(served.submit(served.wanted(range(1))), 1)
+    assert first.source == served.scheduler.source == "first"
+    others = jax.tree.map(lambda x: x * 1.5, served.params)
+    served.scheduler.replace_weights(Weights(others, "second"))
+    (second,) = ended(served.submit(served.wanted(range(1))), 1)
+    assert (second.source, served.scheduler.source) == ("second", "second")
+    assert second.grown.tokens != first.grown.tokens
+    served.scheduler.replace_weights(Weights(served.params, "first"))
+    (third,) = ended(served.submit(served.wanted(range(1))), 1)
+    assert third.grown.tokens == first.grown.tokens
+
+
+def test_calls_run_between_chunks(served: Served):
+    events = served.submit(served.wanted(range(30)))
+    future = served.scheduler.call(lambda params: (params is served.params, threading.get_ident()))
+    is_same, thread = future.result(timeout=120)
+    assert is_same and thread == served.scheduler._thread.ident
+    with pytest.raises(ZeroDivisionError):
+        served.scheduler.call(lambda _: 1 // 0).result(timeout=120)
+    ended(events, 30)
+
+
+def test_a_failing_engine_fails_its_requests_alone(served: Served, monkeypatch: pytest.MonkeyPatch):
+    def fails(*_: Any, **__: Any) -> Any:
+        raise UserError("too little memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "stream", fails)
+        event = served.submit(served.wanted(range(3))).get(timeout=120)
+    assert isinstance(event, Failed) and "too little memory" in str(event.error)
+    ended(served.submit(served.wanted(range(2))), 2)
+
+
+def test_a_further_sampling_than_the_limit_is_refused():
+    served = Served(samplings=1)
+    served.scheduler.submit(Ticket(WARM, served.wanted(range(1)), print))
+    served.scheduler.submit(Ticket(WARM, served.wanted(range(1)), print))
+    with pytest.raises(RequestError, match=r"serve.samplings\); use one of \(1, 1\)"):
+        served.scheduler.submit(Ticket(COLD, served.wanted(range(1)), print))
+    served.scheduler.submit(Ticket(COLD, [], print))  # nothing to decode

@@ -1,0 +1,203 @@
+"""The JSON of replies, in the form of OpenAI's interface."""
+
+import dataclasses
+import json
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from vinejax.core.text import UNFINISHED, Tokenizer, continuation_text, decode
+from vinejax.engine.branches import Grown
+from vinejax.tools.serve.requests import TextRequest
+from vinejax.tools.serve.scoring import TokenLogprobs
+
+FINISH = {"eos": "stop", "stop": "stop", "length": "length"}
+LEAST_LOGPROB = -9999.0  # JSON has no infinity
+PREFIX = 32  # tokens before a response with which streamed tokens are decoded
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A response to one of a request's prompts."""
+
+    prompt: list[int]
+    prompt_text: str  # as the request gives it
+    grown: Grown
+    logprobs: TokenLogprobs | None  # of prompt and response; None: not requested
+
+
+def text_reply(
+    request: TextRequest,
+    model: str,
+    source: str,
+    choices: Sequence[Choice],
+    text_of: Callable[[int], str],
+) -> dict[str, Any]:
+    """The reply to a request for texts; `text_of` gives the text of a token."""
+    shown = []
+    for index, choice in enumerate(choices):
+        logprobs = None
+        if choice.logprobs is not None:
+            show = _chat_logprobs if request.is_chat else _logprobs
+            logprobs = show(request, choice, text_of)
+        one = {"index": index, "finish_reason": FINISH[choice.grown.finish], "logprobs": logprobs}
+        if request.is_chat:
+            one["message"] = {"role": "assistant", "content": choice.grown.text, "refusal": None}
+        else:
+            one["text"] = (choice.prompt_text if request.echo else "") + choice.grown.text
+        shown.append(one)
+    kind = "chat.completion" if request.is_chat else "text_completion"
+    return {
+        **_head(request, kind, model, source),
+        "choices": shown,
+        "usage": usage(choices, request),
+    }
+
+
+def _head(request: TextRequest, kind: str, model: str, source: str) -> dict[str, Any]:
+    return {
+        "id": f"{'chatcmpl' if request.is_chat else 'cmpl'}-{uuid.uuid4().hex}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": model,
+        "system_fingerprint": source,
+    }
+
+
+def usage(choices: Sequence[Choice], request: TextRequest) -> dict[str, int]:
+    """The numbers of tokens; a prompt counts once for all of its choices."""
+    prompts = sum(len(choice.prompt) for choice in choices[:: request.n])
+    drawn = sum(len(choice.grown.tokens) for choice in choices)
+    return counts_of(prompts, drawn)
+
+
+def counts_of(prompts: int, drawn: int) -> dict[str, int]:
+    """The field `usage` of a reply."""
+    return {"prompt_tokens": prompts, "completion_tokens": drawn, "total_tokens": prompts + drawn}
+
+
+def _logprobs(
+    request: TextRequest, choice: Choice, text_of: Callable[[int], str]
+) -> dict[str, Any]:
+    """The field `logprobs` of /v1/completions: of the response and, with `echo`, of the prompt."""
+    assert choice.logprobs is not None and request.logprobs is not None
+    tokens, prompt = choice.prompt + choice.grown.tokens, len(choice.prompt)
+    own, best, best_logprobs = (x.tolist() for x in choice.logprobs)
+    texts, own_logprobs, alternatives, offsets = [], [], [], []
+    offset = 0 if request.echo else len(choice.prompt_text)
+    for t in range(0 if request.echo else prompt, len(tokens)):
+        text = text_of(tokens[t])
+        offsets.append(offset)
+        offset += len(text)
+        texts.append(text)
+        own_logprobs.append(_finite(own[t]) if t else None)
+        pairs = zip(best[t][: request.logprobs], best_logprobs[t], strict=False)
+        by_text = {text: _finite(own[t])}
+        for token, logprob in pairs:
+            text = text_of(token)  # several tokens may have one text
+            by_text[text] = max(_finite(logprob), by_text.get(text, LEAST_LOGPROB))
+        alternatives.append(by_text if t else None)
+    return {
+        "tokens": texts,
+        "token_logprobs": own_logprobs,
+        "top_logprobs": alternatives,
+        "text_offset": offsets,
+    }
+
+
+def _chat_logprobs(
+    request: TextRequest, choice: Choice, text_of: Callable[[int], str]
+) -> dict[str, Any]:
+    """The field `logprobs` of /v1/chat/completions."""
+    assert choice.logprobs is not None and request.logprobs is not None
+    own, best, best_logprobs = (x.tolist() for x in choice.logprobs)
+
+    def shown(token: int, logprob: float) -> dict[str, Any]:
+        text = text_of(token)
+        return {"token": text, "logprob": _finite(logprob), "bytes": list(text.encode())}
+
+    content = []
+    for t, token in enumerate(choice.grown.tokens, start=len(choice.prompt)):
+        pairs = zip(best[t][: request.logprobs], best_logprobs[t], strict=False)
+        content.append({**shown(token, own[t]), "top_logprobs": [shown(*pair) for pair in pairs]})
+    return {"content": content, "refusal": None}
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, LEAST_LOGPROB)
+
+
+class StreamedText:
+    """The text of a response that is sent in parts while it is drawn.
+
+    An incomplete character, and an end of the text that may begin a stop string, are held back.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], stop: tuple[str, ...]):
+        self._tokenizer, self._prefix, self._stop = tokenizer, list(prompt[-PREFIX:]), stop
+        self._prefix_text = decode(tokenizer, self._prefix)
+        self._sent = ""
+
+    def part(self, tokens: list[int]) -> str:
+        """The next part of the text of a response with these tokens so far."""
+        text = continuation_text(self._tokenizer, self._prefix, self._prefix_text, tokens)
+        text = text.rstrip(UNFINISHED)
+        for stop in self._stop:
+            text = text.partition(stop)[0]
+        held = max((_overlap(text, stop) for stop in self._stop), default=0)
+        return self._send(text[: len(text) - held])
+
+    def last_part(self, grown: Grown) -> str:
+        """The rest of the text of a whole response."""
+        return self._send(grown.text)
+
+    def _send(self, text: str) -> str:
+        if not text.startswith(self._sent):
+            return ""  # what was sent cannot be taken back
+        part, self._sent = text[len(self._sent) :], text
+        return part
+
+
+def _overlap(text: str, stop: str) -> int:
+    """The number of last characters of a text with which `stop` begins."""
+    lengths = range(min(len(text), len(stop) - 1), 0, -1)
+    return next((n for n in lengths if text.endswith(stop[:n])), 0)
+
+
+class Chunks:
+    """The server-sent events of a streamed reply."""
+
+    def __init__(self, request: TextRequest, model: str, source: str):
+        kind = "chat.completion.chunk" if request.is_chat else "text_completion"
+        self._request = request
+        self._head = _head(request, kind, model, source)
+
+    def first(self, index: int) -> bytes:
+        """The event that begins a choice of a chat; b'' for completions."""
+        if not self._request.is_chat:
+            return b""
+        delta = {"role": "assistant", "content": ""}
+        return self._event([{"index": index, "delta": delta, "finish_reason": None}])
+
+    def part(self, index: int, text: str, finish: str | None = None) -> bytes:
+        """The event of a part of a choice's text; `finish` is that of the whole response."""
+        one: dict[str, Any] = {"index": index, "finish_reason": FINISH[finish] if finish else None}
+        if self._request.is_chat:
+            one["delta"] = {"content": text} if text else {}
+        else:
+            one["text"], one["logprobs"] = text, None
+        return self._event([one])
+
+    def last(self, counts: dict[str, int]) -> bytes:
+        """The events that end a stream."""
+        done = b"data: [DONE]\n\n"
+        return self._event([], usage=counts) + done if self._request.with_usage else done
+
+    def _event(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+        return event_of({**self._head, "choices": choices, **more})
+
+
+def event_of(value: dict[str, Any]) -> bytes:
+    """A server-sent event with a JSON value."""
+    return b"data: " + json.dumps(value, ensure_ascii=False).encode() + b"\n\n"

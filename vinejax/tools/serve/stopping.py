@@ -1,0 +1,74 @@
+"""Stop strings of requests, which the host finds in the texts of branches.
+
+In training all branches of an engine have the same stop strings, and an automaton on the device
+finds them. Here each request has its own, so the host looks for them after each chunk of decode
+steps. The continuation is cut by the same function as in training, and has the same tokens.
+"""
+
+from typing import Protocol
+
+import numpy as np
+
+from vinejax.core.text import StopCut, Tokenizer, added, cut_at_stop, decode, tail
+from vinejax.engine.branches import Grown
+
+LONGEST_CHARACTER = 4  # most tokens that one character is spread over
+
+
+class Stopped(Protocol):
+    """What the search needs of a wanted branch; the fields are those of `scheduler.Wanted`."""
+
+    @property
+    def trunk(self) -> list[int]: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def response(self) -> int | None: ...
+    @property
+    def stop(self) -> tuple[str, ...]: ...
+
+
+class StopSearch:
+    """Finds out, as a branch grows, whether its text has a stop string."""
+
+    def __init__(self, tokenizer: Tokenizer, wanted: Stopped):
+        self._tokenizer, self._wanted = tokenizer, wanted
+        self._num_seen = 0
+
+    def is_hit(self, tokens: np.ndarray) -> bool:
+        """Whether the text of a branch with these tokens so far has a stop string.
+
+        Only the end of the text, with the new tokens, is searched before the whole text is.
+        """
+        wanted = self._wanted
+        back = LONGEST_CHARACTER * max(map(len, wanted.stop))
+        start = max(self._num_seen - back, 0)
+        self._num_seen = len(tokens)
+        new = tokens[start:].tolist()
+        before = wanted.trunk[: wanted.position] if start == 0 else tokens[:start].tolist()
+        end = decode(self._tokenizer, before[-back:] + new)
+        if not any(stop in end for stop in wanted.stop):
+            return False
+        return cut_tokens(self._tokenizer, wanted, tokens.tolist()).hit
+
+
+def cut_tokens(tokenizer: Tokenizer, wanted: Stopped, tokens: list[int]) -> StopCut:
+    """The continuation `tokens` of a branch, cut at its first stop string (`StopCut`)."""
+    prefix = wanted.trunk[: wanted.position]
+    text, before = decode(tokenizer, prefix), ""
+    if wanted.response is not None:
+        response_start = decode(tokenizer, wanted.trunk[: wanted.response])
+        before = tail(added(response_start, text), wanted.stop)
+    return cut_at_stop(tokenizer, prefix, text, tokens, wanted.stop, before)
+
+
+def cut_grown(tokenizer: Tokenizer, wanted: Stopped, grown: Grown) -> Grown:
+    """A continuation as an engine with these stop strings would give it."""
+    if not wanted.stop:
+        return grown
+    is_eos = grown.finish == "eos"
+    cut = cut_tokens(tokenizer, wanted, grown.tokens[:-1] if is_eos else grown.tokens)
+    if not cut.hit:
+        return grown
+    kept = slice(cut.num_tokens)
+    return Grown(grown.tokens[kept], grown.logprobs[kept], cut.text, "stop", cut.overlap)
