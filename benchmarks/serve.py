@@ -30,7 +30,7 @@ from workload import Lengths, make_model, make_tokenizer
 import vinejax
 from vinejax.config.load import default, from_dict, override
 from vinejax.engine.branches import Branch
-from vinejax.tools.serve.serve_mode import service_of
+from vinejax.tools.serve.serve_mode import server_config, service_of
 
 CLIENTS, SLOTS, PROMPT, MEAN, MOST = 64, 64, 32, 64, 128
 
@@ -50,8 +50,7 @@ def make_work(requests: int, vocab_size: int) -> Work:
 def serving(service: Any) -> Iterator[int]:
     """Serves on a thread at a free port, which is yielded."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    config = uvicorn.Config(service.app(), log_level="warning", access_log=False, lifespan="off")
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(server_config(service))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
     thread.start()
     yield listener.getsockname()[1]
@@ -61,7 +60,6 @@ def serving(service: Any) -> Iterator[int]:
 
 def clients(port: int, work: Work, pipe: Any) -> None:
     """In a process of its own: sends all requests at each word, and returns the texts."""
-    local = threading.local()
 
     def ask(i: int) -> str:
         if not hasattr(local, "connection"):
@@ -72,8 +70,9 @@ def clients(port: int, work: Work, pipe: Any) -> None:
         reply = json.loads(local.connection.getresponse().read())
         return reply["choices"][0]["text"]
 
-    with ThreadPoolExecutor(CLIENTS) as pool:
-        while pipe.recv():
+    while pipe.recv():
+        local = threading.local()
+        with ThreadPoolExecutor(CLIENTS) as pool:
             pipe.send(list(pool.map(ask, range(len(work.prompts)))))
 
 
@@ -118,25 +117,32 @@ def compare(service: Any, work: Work, repeats: int) -> None:
         target=clients, args=(port, work, theirs), daemon=True
     )
     process.start()
-    ratios = []
+    ratios, cpu_ratios = [], []
     for n in range(repeats + 1):
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         alone = engine.grow(params, work.prompts, branches, work.budgets)
-        middle = time.perf_counter()
+        middle, cpu_middle = time.perf_counter(), time.process_time()
         ours.send(True)
         texts = ours.recv()
-        end = time.perf_counter()
+        end, cpu_end = time.perf_counter(), time.process_time()
+        cpu_seconds = cpu_middle - cpu_start, cpu_end - cpu_middle
         same = sum(a.text == b for a, b in zip(alone, texts, strict=True))
         tokens = sum(len(x.tokens) for x in alone)
         rates = tokens / (middle - start), tokens / (end - middle)
         print(
             f"round {n}: engine {rates[0]:,.0f} tokens/s, served {rates[1]:,.0f}, ratio "
-            f"{rates[1] / rates[0]:.3f}, equal texts {same} of {len(texts)}",
+            f"{rates[1] / rates[0]:.3f}, CPU seconds {cpu_seconds[0]:.1f} and "
+            f"{cpu_seconds[1]:.1f}, equal texts {same} of {len(texts)}",
             flush=True,
         )
         if n:  # the first one compiles
             ratios.append(rates[1] / rates[0])
-    print(f"served over engine alone, median of {repeats} rounds: {statistics.median(ratios):.3f}")
+            cpu_ratios.append(cpu_seconds[0] / cpu_seconds[1])
+    medians = statistics.median(ratios), statistics.median(cpu_ratios)
+    print(
+        f"served over engine alone, medians of {repeats} rounds: {medians[0]:.3f} of its tokens a "
+        f"second, {medians[1]:.3f} of its tokens per CPU second"
+    )
     ours.send(False)
     process.join()
     next(serve, None)

@@ -142,6 +142,7 @@ def test_a_failing_engine_fails_its_requests_alone(served: Served, monkeypatch: 
 
     with monkeypatch.context() as patch:
         patch.setattr(Engine, "stream", fails)
+        served.scheduler.replace_weights(Weights(served.params, "first"))  # ends the idle stream
         event = served.submit(served.wanted(range(3))).get(timeout=120)
     assert isinstance(event, Failed) and "too little memory" in str(event.error)
     ended(served.submit(served.wanted(range(2))), 2)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from vinejax.core.errors import UserError
 from vinejax.core.settings import SampleConfig
 from vinejax.core.text import Tokenizer
 from vinejax.engine.branches import (
@@ -75,7 +76,8 @@ class FedEngine(Engine):
 
         Log-probabilities of trunks and feeds are not supported. Raises ValueError as an engine
         does. The loop over the stream raises RequestError once the client has left or the deadline
-        has passed, and the error with which the scheduler's stream failed.
+        has passed. If the scheduler's stream failed, it raises a RequestError for a UserError, and
+        any other error as it is.
         """
         if scored or feed is not None:
             raise ValueError("a fed engine has neither scored trunks nor a feed")
@@ -131,6 +133,8 @@ class FedEngine(Engine):
                 event = events.get(timeout=POLL_S)
             except queue.Empty:
                 continue
+            if isinstance(event, Failed) and isinstance(event.error, UserError):
+                raise RequestError(500, str(event.error)) from event.error
             if isinstance(event, Failed):
                 raise event.error
             if isinstance(event, Ended):

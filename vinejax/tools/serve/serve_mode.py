@@ -41,6 +41,7 @@ from vinejax.tools.serve.step_values import StepValuer
 
 KEY = "VINEJAX_API_KEY"  # environment variable
 PACKAGES = ("starlette", "uvicorn")
+KEEP_ALIVE_S = 60  # seconds for which a connection stays open between two requests
 POLL_S = 0.05  # seconds between two looks at whether the last request has been answered
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -192,6 +193,22 @@ def fed_engine_maker(
     return make
 
 
+def server_config(service: Any) -> Any:
+    """The `uvicorn.Config` with which an `app.Service` is served."""
+    import uvicorn  # pyright: ignore[reportMissingImports]
+
+    return uvicorn.Config(
+        service.app(),
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        http="h11",
+        ws="none",
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+    )
+
+
 async def answer_requests(service: Any, listener: socket.socket) -> None:
     """Answers the requests to an `app.Service` until a signal, and those that run then."""
     import uvicorn  # pyright: ignore[reportMissingImports]
@@ -203,16 +220,7 @@ async def answer_requests(service: Any, listener: socket.socket) -> None:
         def capture_signals(self) -> Iterator[None]:
             yield
 
-    config = uvicorn.Config(
-        service.app(),
-        log_level="warning",
-        access_log=False,
-        lifespan="off",
-        http="h11",
-        ws="none",
-        server_header=False,
-    )
-    server, signalled = Server(config), asyncio.Event()
+    server, signalled = Server(server_config(service)), asyncio.Event()
 
     def on_signal() -> None:
         if signalled.is_set():
