@@ -17,7 +17,8 @@ from vinejax.tasks.prompts import encode_prompt
 from vinejax.tools.serve import scheduler as scheduling
 from vinejax.tools.serve.parsing import RequestError
 from vinejax.tools.serve.requests import Sampling
-from vinejax.tools.serve.scheduler import Ended, Failed, Scheduler, Ticket, Tokens, Wanted, Weights
+from vinejax.tools.serve.scheduler import Scheduler, Ticket, Weights
+from vinejax.tools.serve.wanted import Ended, Failed, Tokens, Wanted
 
 LONGEST, MOST, SLOTS = 40, 48, 8
 WARM, COLD = Sampling.of(1.0, 1.0), Sampling.of(0.0, 0.5)

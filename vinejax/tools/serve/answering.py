@@ -1,6 +1,7 @@
 """Answers checked requests: submits their branches to the scheduler and collects the results."""
 
 import asyncio
+import contextlib
 import dataclasses
 import secrets
 import threading
@@ -23,9 +24,10 @@ from vinejax.tools.serve.replies import (
     usage,
 )
 from vinejax.tools.serve.requests import SEEDS, StepValuesRequest, TextRequest
-from vinejax.tools.serve.scheduler import Ended, Event, Failed, Scheduler, Ticket, Tokens, Wanted
+from vinejax.tools.serve.scheduler import Scheduler, Ticket
 from vinejax.tools.serve.scoring import TokenLogprobs, token_logprobs
 from vinejax.tools.serve.step_values import StepValuer, shown_values
+from vinejax.tools.serve.wanted import Ended, Event, Failed, Tokens, Wanted
 
 VALUE_THREADS = 8  # requests to /v1/step_values that are answered at a time; others wait
 
@@ -141,7 +143,8 @@ class Answerer:
         loop, events = asyncio.get_running_loop(), asyncio.Queue[Event]()
 
         def deliver(event: Event) -> None:
-            loop.call_soon_threadsafe(events.put_nowait, event)
+            with contextlib.suppress(RuntimeError):  # the loop was closed by a second signal
+                loop.call_soon_threadsafe(events.put_nowait, event)
 
         ticket = Ticket(request.sampling, wanted, deliver, is_streamed)
         self.scheduler.submit(ticket)

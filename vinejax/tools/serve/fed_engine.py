@@ -28,7 +28,8 @@ from vinejax.engine.engine import Engine
 from vinejax.model.decoder import Decoder, Params
 from vinejax.tools.serve.parsing import RequestError
 from vinejax.tools.serve.requests import Sampling
-from vinejax.tools.serve.scheduler import Ended, Event, Failed, Scheduler, Ticket, Wanted
+from vinejax.tools.serve.scheduler import Scheduler, Ticket
+from vinejax.tools.serve.wanted import Ended, Event, Failed, Wanted
 
 T = TypeVar("T")
 POLL_S = 0.25  # seconds between two looks at whether the client has left

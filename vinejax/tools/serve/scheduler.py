@@ -9,7 +9,6 @@ Requests take turns, too: each adds up to `PER_TURN` branches at a time, so that
 thousands of branches does not keep others waiting.
 """
 
-import dataclasses
 import itertools
 import threading
 import time
@@ -21,17 +20,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vinejax.core.text import Tokenizer
-from vinejax.engine.branches import Branch, Feeder, Grown, StreamInput
+from vinejax.engine.branches import Branch, Feeder, StreamInput
 from vinejax.engine.engine import Engine
 from vinejax.model.decoder import Params
 from vinejax.tools.serve.parsing import RequestError
 from vinejax.tools.serve.requests import Sampling
 from vinejax.tools.serve.stopping import StopSearch, cut_grown
+from vinejax.tools.serve.wanted import Ended, Event, Failed, Tokens, Wanted
 
 TURN_S = 2.0
 PER_TURN = 8
 MOST_BRANCHES = 4000  # of a stream
-POLL_S = 0.5  # seconds between two looks at the clock while nothing arrives
 
 
 class Weights(NamedTuple):
@@ -39,42 +38,6 @@ class Weights(NamedTuple):
 
     params: Params
     source: str
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Wanted:
-    """A continuation that a request wants after the first `position` tokens of `trunk`."""
-
-    trunk: list[int]
-    position: int
-    seed: int
-    budget: int  # most tokens, at least 1
-    response: int | None = None  # as `Branch.response`
-    stop: tuple[str, ...] = ()
-
-
-class Ended(NamedTuple):
-    """The continuation of branch `number` of a request; `source` names its weights."""
-
-    number: int
-    grown: Grown
-    source: str
-
-
-class Tokens(NamedTuple):
-    """The tokens that branch `number` of a request has drawn so far."""
-
-    number: int
-    tokens: list[int]
-
-
-class Failed(NamedTuple):
-    """The request's stream failed; nothing follows."""
-
-    error: Exception
-
-
-Event = Ended | Tokens | Failed
 
 
 class Ticket:
@@ -286,7 +249,7 @@ class Scheduler:
                 if is_over:
                     return None
                 if not self._calls:
-                    self._changed.wait(POLL_S)
+                    self._changed.wait()
 
     def _is_over(self, sampling: Sampling) -> bool:
         """Whether the stream takes no more branches."""

@@ -5,33 +5,19 @@ finds them. Here each request has its own, so the host looks for them after each
 steps. The continuation is cut by the same function as in training, and has the same tokens.
 """
 
-from typing import Protocol
-
 import numpy as np
 
 from vinejax.core.text import StopCut, Tokenizer, added, cut_at_stop, decode, tail
 from vinejax.engine.branches import Grown
+from vinejax.tools.serve.wanted import Wanted
 
 LONGEST_CHARACTER = 4  # most tokens that one character is spread over
-
-
-class Stopped(Protocol):
-    """What the search needs of a wanted branch; the fields are those of `scheduler.Wanted`."""
-
-    @property
-    def trunk(self) -> list[int]: ...
-    @property
-    def position(self) -> int: ...
-    @property
-    def response(self) -> int | None: ...
-    @property
-    def stop(self) -> tuple[str, ...]: ...
 
 
 class StopSearch:
     """Finds out, as a branch grows, whether its text has a stop string."""
 
-    def __init__(self, tokenizer: Tokenizer, wanted: Stopped):
+    def __init__(self, tokenizer: Tokenizer, wanted: Wanted):
         self._tokenizer, self._wanted = tokenizer, wanted
         self._num_seen = 0
 
@@ -52,7 +38,7 @@ class StopSearch:
         return cut_tokens(self._tokenizer, wanted, tokens.tolist()).hit
 
 
-def cut_tokens(tokenizer: Tokenizer, wanted: Stopped, tokens: list[int]) -> StopCut:
+def cut_tokens(tokenizer: Tokenizer, wanted: Wanted, tokens: list[int]) -> StopCut:
     """The continuation `tokens` of a branch, cut at its first stop string (`StopCut`)."""
     prefix = wanted.trunk[: wanted.position]
     text, before = decode(tokenizer, prefix), ""
@@ -62,7 +48,7 @@ def cut_tokens(tokenizer: Tokenizer, wanted: Stopped, tokens: list[int]) -> Stop
     return cut_at_stop(tokenizer, prefix, text, tokens, wanted.stop, before)
 
 
-def cut_grown(tokenizer: Tokenizer, wanted: Stopped, grown: Grown) -> Grown:
+def cut_grown(tokenizer: Tokenizer, wanted: Wanted, grown: Grown) -> Grown:
     """A continuation as an engine with these stop strings would give it."""
     if not wanted.stop:
         return grown
