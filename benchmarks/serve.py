@@ -32,7 +32,7 @@ from vinejax.config.load import default, from_dict, override
 from vinejax.engine.branches import Branch
 from vinejax.tools.serve.serve_mode import server_config, service_of
 
-CLIENTS, SLOTS, PROMPT, MEAN, MOST = 64, 64, 32, 64, 128
+CLIENTS, PROMPT, MEAN, MOST = 64, 32, 64, 128
 
 
 class Work(NamedTuple):
@@ -81,6 +81,7 @@ def main() -> None:
     parser.add_argument("--model", default="10m", help="a shape of workload.py")
     parser.add_argument("--vocab", type=int, default=512)
     parser.add_argument("--requests", type=int, default=256)
+    parser.add_argument("--slots", type=int, default=32, help="of both engines")
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
     lengths = Lengths(trajectories=1, trajectory=PROMPT, prompt=PROMPT, cap=MOST, k=1)
@@ -96,18 +97,19 @@ def main() -> None:
                 "model.compute_dtype": "float32",
                 "data.max_prompt_tokens": PROMPT,
                 "sample.max_tokens": MOST,
-                "rollout.slots": SLOTS,
+                "rollout.slots": args.slots,
+                "serve.prompt_tokens": PROMPT,
             },
         )
         with service_of(from_dict(fields), f"{folder}/run") as service:
-            compare(service, work, args.repeats)
+            compare(service, work, args)
 
 
-def compare(service: Any, work: Work, repeats: int) -> None:
+def compare(service: Any, work: Work, args: argparse.Namespace) -> None:
     """Measures both by turns, and prints a line per round and the medians."""
     answerer = service.answerer
     sample = vinejax.SampleConfig(max_tokens=MOST)
-    engine = vinejax.Engine(answerer.model, sample, answerer.tokenizer, slots=SLOTS)
+    engine = vinejax.Engine(answerer.model, sample, answerer.tokenizer, slots=args.slots)
     branches = [Branch(i, PROMPT, seed=i) for i in range(len(work.prompts))]
     params = answerer.scheduler.params
     serve = serving(service)
@@ -118,7 +120,7 @@ def compare(service: Any, work: Work, repeats: int) -> None:
     )
     process.start()
     ratios, cpu_ratios = [], []
-    for n in range(repeats + 1):
+    for n in range(args.repeats + 1):
         start, cpu_start = time.perf_counter(), time.process_time()
         alone = engine.grow(params, work.prompts, branches, work.budgets)
         middle, cpu_middle = time.perf_counter(), time.process_time()
@@ -140,8 +142,8 @@ def compare(service: Any, work: Work, repeats: int) -> None:
             cpu_ratios.append(cpu_seconds[0] / cpu_seconds[1])
     medians = statistics.median(ratios), statistics.median(cpu_ratios)
     print(
-        f"served over engine alone, medians of {repeats} rounds: {medians[0]:.3f} of its tokens a "
-        f"second, {medians[1]:.3f} of its tokens per CPU second"
+        f"served over engine alone, medians of {args.repeats} rounds: {medians[0]:.3f} of its "
+        f"tokens a second, {medians[1]:.3f} of its tokens per CPU second"
     )
     ours.send(False)
     process.join()

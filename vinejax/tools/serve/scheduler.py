@@ -22,6 +22,7 @@ import numpy as np
 from vinejax.core.text import Tokenizer
 from vinejax.engine.branches import Branch, Feeder, StreamInput
 from vinejax.engine.engine import Engine
+from vinejax.engine.memory import MAX_BATCH
 from vinejax.model.decoder import Params
 from vinejax.tools.serve.parsing import RequestError
 from vinejax.tools.serve.requests import Sampling
@@ -241,8 +242,8 @@ class Scheduler:
             with self._changed:
                 self._drop_empty()
                 is_over = self._is_over(sampling)
-                room = 2 * self._engines[sampling].slots - len(self._running)
-                if not is_over and room > 0 and (fed := self._input(sampling, room)) is not None:
+                room = 0 if is_over else self._room(sampling)
+                if room > 0 and (fed := self._input(sampling, room)) is not None:
                     return fed
                 if self._running:
                     return StreamInput([], [])
@@ -250,6 +251,18 @@ class Scheduler:
                     return None
                 if not self._calls:
                     self._changed.wait()
+
+    def _room(self, sampling: Sampling) -> int:
+        """The number of branches that may enter now, up to two per slot in all.
+
+        While enough branches wait for slots in the engine, further ones enter in prefill batches: a
+        prefill of few trunks costs as much as one of a whole batch.
+        """
+        slots = self._engines[sampling].slots
+        waiting = sum(len(x.waiting) for x in self._tickets if x.sampling == sampling)
+        if len(self._running) >= slots + slots // 4 and waiting < MAX_BATCH:
+            return 0
+        return 2 * slots - len(self._running)
 
     def _is_over(self, sampling: Sampling) -> bool:
         """Whether the stream takes no more branches."""
