@@ -1,0 +1,49 @@
+"""What keeps `--mode=serve` from starting, in one line, and its limits."""
+
+import importlib.util
+import socket
+from pathlib import Path
+
+import pytest
+from etils import epath
+from helpers.tools.serving import tiny_config
+
+from vinejax.core.errors import ModelError, UserError
+from vinejax.model.sharding import make_mesh
+from vinejax.tools.serve.serve_mode import limits_of, listening, serve
+from vinejax.tools.serve.served_model import load_served
+from vinejax.tools.serve.settings import ServeConfig
+
+
+def test_without_the_extra_a_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    line = r"needs starlette and uvicorn: pip install 'vinejax\[serve\]'"
+    with pytest.raises(UserError, match=line):
+        serve(tiny_config(), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_address_in_use_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(UserError, match=rf"serve.port = {port}: .*; choose another"):
+            with listening(ServeConfig(port=port)):
+                pass
+
+
+def test_there_must_be_a_model(tmp_path: Path):
+    cfg = tiny_config(model__path="")
+    with pytest.raises(ModelError, match="model.path is empty"):
+        load_served(cfg, epath.Path(tmp_path), make_mesh(cfg.mesh))
+
+
+def test_limits_follow_the_configuration(tmp_path: Path):
+    cfg = tiny_config(serve__max_tokens=20)
+    served = load_served(cfg, epath.Path(tmp_path), make_mesh(cfg.mesh))
+    limits = limits_of(cfg, ServeConfig.of(cfg), served)
+    assert (limits.max_tokens, limits.prompt_tokens, limits.context) == (20, 32 + 20, 96)
+    cfg = tiny_config(serve__max_tokens=1000, serve__prompt_tokens=1000)
+    limits = limits_of(cfg, ServeConfig.of(cfg), served)
+    assert (limits.max_tokens, limits.prompt_tokens) == (95, 95)
