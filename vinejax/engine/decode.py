@@ -263,7 +263,8 @@ def _step(config: DecodeConfig, inputs: ChunkInputs, slots: Slots) -> tuple[Slot
         else:
             token, logprob = sample(logits, u, *settings, axis, FORMS[platform])
     match, ended = after_token(stops, config.eos_ids, slots.match, token)
-    is_last = queries.age + 1 >= queue.budget[slots.item]  # over: `queues.shortened`
+    # A budget may have been lowered since: `queues.shortened`.
+    is_last = queries.age + 1 >= queue.budget[slots.item]
     ended = jnp.where(is_last & (ended == GOING), LENGTH, ended)
     ended = jnp.where(jnp.isfinite(logprob), ended, NOT_FINITE)
     ended = jnp.where(busy, ended, GOING)

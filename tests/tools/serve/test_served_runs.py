@@ -67,7 +67,8 @@ def test_a_critic_gives_values_and_newer_weights_are_served(
             "head": {"kernel": scorer.kernel, "bias": scorer.bias},
         }
         ones = np.ones_like(tokens)
-        batch = Batch(tokens, ones, np.arange(tokens.size)[None], ones > 0, *[0.0 * ones] * 3)
+        positions, zeros = np.arange(tokens.size)[None], 0.0 * ones
+        batch = Batch(tokens, ones, positions, ones > 0, zeros, zeros, zeros)
         expected = np.asarray(token_values(scorer.model, critic, batch))[0]
         starts = np.cumsum([0, *(len(step["text"]) for step in solution["steps"])])[:-1]
         values = [step["value"] for step in solution["steps"]]

@@ -84,7 +84,8 @@ class StepValuer:
         cfg = self._config(request)
         engine = self.make_engine(cfg, deadline, is_given_up)
         sampler = Sampler(engine, self.graded, cfg, iteration=0)
-        problem = self._prompted(request)
+        # A sampled solution needs room in the trunk on which its continuations are drawn.
+        problem = self._prompted(request, 0 if request.solutions else cfg.sample.max_tokens)
         try:
             episodes = self._solutions(sampler, request, problem)
             if learned is None:
@@ -123,8 +124,11 @@ class StepValuer:
             cfg = with_fields(cfg, {"sample.max_tokens": self.limits.max_tokens})
         return cfg
 
-    def _prompted(self, request: StepValuesRequest) -> PromptedProblem:
-        """The problem with its prompt, as `tasks.prompts.load_problems` makes it."""
+    def _prompted(self, request: StepValuesRequest, solution_tokens: int) -> PromptedProblem:
+        """The problem with its prompt, as `tasks.prompts.load_problems` makes it.
+
+        Raises RequestError if the prompt leaves no room for `solution_tokens` further tokens.
+        """
         data, task = self.cfg.data, self.graded.task
         as_chat = data.chat_template
         context = (("system", data.system),) if as_chat and data.system else ()
@@ -138,7 +142,7 @@ class StepValuer:
             ids = encode_prompt(self.tokenizer, text, as_chat, context, variables)
         except UserError as error:
             raise RequestError(400, f"problem: {error}", "problem") from None
-        room = min(self.limits.prompt_tokens, self.limits.context - 1)
+        room = min(self.limits.prompt_tokens - solution_tokens, self.limits.context - 1)
         if len(ids) > room:
             message = f"problem: its prompt has {len(ids)} tokens, of which {room} are allowed"
             raise RequestError(400, message, "problem")
