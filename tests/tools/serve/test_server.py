@@ -54,30 +54,32 @@ def questions(count: int) -> list[str]:
 
 def test_openai_client(server: Server):
     openai = pytest.importorskip("openai", reason="the openai client is not installed")
-    client = openai.OpenAI(base_url=server.url, api_key="none", timeout=120)
-    (model,) = client.models.list().data
-    assert model.id == "tiny_start"
-    fields = {"model": model.id, "prompt": "7+8-4=", "seed": 3, "max_tokens": 40}
-    whole = client.completions.create(n=2, logprobs=2, **fields)
-    parts = [chunk.choices[0].text for chunk in client.completions.create(stream=True, **fields)]
-    assert "".join(parts) == whole.choices[0].text and len(parts) > 1
-    assert len(whole.choices[1].logprobs.token_logprobs) + len(
-        whole.choices[0].logprobs.token_logprobs
-    ) == (whole.usage.completion_tokens)
-    with pytest.raises(openai.BadRequestError, match="no chat template"):
-        client.chat.completions.create(
-            model=model.id, messages=[{"role": "user", "content": "1+1="}]
+    with openai.OpenAI(base_url=server.url, api_key="none", timeout=120) as client:
+        (model,) = client.models.list().data
+        assert model.id == "tiny_start"
+        fields = {"model": model.id, "prompt": "7+8-4=", "seed": 3, "max_tokens": 40}
+        whole = client.completions.create(n=2, logprobs=2, **fields)
+        parts = [
+            chunk.choices[0].text for chunk in client.completions.create(stream=True, **fields)
+        ]
+        assert "".join(parts) == whole.choices[0].text and len(parts) > 1
+        assert len(whole.choices[1].logprobs.token_logprobs) + len(
+            whole.choices[0].logprobs.token_logprobs
+        ) == (whole.usage.completion_tokens)
+        with pytest.raises(openai.BadRequestError, match="no chat template"):
+            client.chat.completions.create(
+                model=model.id, messages=[{"role": "user", "content": "1+1="}]
+            )
+        with pytest.raises(openai.NotFoundError, match="there is only 'tiny_start'"):
+            client.completions.create(model="gpt-4", prompt="1")
+        with pytest.raises(openai.BadRequestError, match="temperature"):
+            client.completions.create(model=model.id, prompt="1", temperature=7)
+        values = client.post(
+            "/step_values",
+            body={"problem": "7+8-4", "answer": "11", "solution": "\n7+8=15\n15-4=11\n#### 11"},
+            cast_to=object,
         )
-    with pytest.raises(openai.NotFoundError, match="there is only 'tiny_start'"):
-        client.completions.create(model="gpt-4", prompt="1")
-    with pytest.raises(openai.BadRequestError, match="temperature"):
-        client.completions.create(model=model.id, prompt="1", temperature=7)
-    values = client.post(
-        "/step_values",
-        body={"problem": "7+8-4", "answer": "11", "solution": "\n7+8=15\n15-4=11\n#### 11"},
-        cast_to=object,
-    )
-    assert [step["text"] for step in values["solutions"][0]["steps"]][0] == "\n7+8=15"
+        assert [step["text"] for step in values["solutions"][0]["steps"]][0] == "\n7+8=15"
 
 
 TASKS = {
@@ -250,6 +252,7 @@ def test_sigterm_answers_what_runs_and_nothing_else(tmp_path: Path):
             with pytest.raises(urllib.error.HTTPError) as refused:
                 server.post("completions", prompt="7+8-4=")
             assert refused.value.code == 503
+            refused.value.close()
         client.join(120)
         assert len(replies) == 1 and len(replies[0]["solutions"]) == 100
         assert server.process.wait(60) == 0
