@@ -7,14 +7,13 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vinejax.core.text import UNFINISHED, Tokenizer, continuation_text, decode
+from vinejax.core.text import UNFINISHED, Tokenizer, continuation_text, prefix_end
 from vinejax.engine.branches import Grown
 from vinejax.tools.serve.requests import TextRequest
 from vinejax.tools.serve.scoring import TokenLogprobs
 
 FINISH = {"eos": "stop", "stop": "stop", "length": "length"}
 LEAST_LOGPROB = -9999.0  # JSON has no infinity
-PREFIX = 32  # tokens before a response with which streamed tokens are decoded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,13 +134,13 @@ class StreamedText:
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], stop: tuple[str, ...]):
-        self._tokenizer, self._prefix, self._stop = tokenizer, list(prompt[-PREFIX:]), stop
-        self._prefix_text = decode(tokenizer, self._prefix)
+        self._tokenizer, self._stop = tokenizer, stop
+        self._end = prefix_end(tokenizer, list(prompt))
         self._sent = ""
 
     def part(self, tokens: list[int]) -> str:
         """The next part of the text of a response with these tokens so far."""
-        text = continuation_text(self._tokenizer, self._prefix, self._prefix_text, tokens)
+        text = continuation_text(self._tokenizer, self._end, tokens)
         text = text.rstrip(UNFINISHED)
         for stop in self._stop:
             text = text.partition(stop)[0]

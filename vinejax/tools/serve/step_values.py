@@ -19,7 +19,7 @@ import numpy as np
 from vinejax.core.errors import UserError
 from vinejax.core.settings import Config, with_fields
 from vinejax.core.shapes import doubled
-from vinejax.core.text import Tokenizer, continuation_text, decode, opens_thinking
+from vinejax.core.text import Tokenizer, continuation_text, opens_thinking, prefix_end
 from vinejax.core.types import Episode, Problem, PromptedProblem
 from vinejax.engine.branches import Grown
 from vinejax.model.hf.weights import RewardModel
@@ -293,7 +293,7 @@ def _shown_steps(
         tokens, start = episode.response[start:end], end
         steps.append(
             {
-                "text": continuation_text(tokenizer, before, decode(tokenizer, before), tokens),
+                "text": continuation_text(tokenizer, prefix_end(tokenizer, before), tokens),
                 "value": float(episode.values[c]) if is_state else None,
                 "standard_error": error if is_state and math.isfinite(error) else None,
                 "count": int(episode.value_counts[c]),

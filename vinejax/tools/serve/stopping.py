@@ -7,7 +7,7 @@ steps. The continuation is cut by the same function as in training, and has the 
 
 import numpy as np
 
-from vinejax.core.text import StopCut, Tokenizer, added, cut_at_stop, decode, tail
+from vinejax.core.text import StopCut, Tokenizer, cut_at_stop, decode, prefix_end, tail_before
 from vinejax.engine.branches import Grown
 from vinejax.tools.serve.wanted import Wanted
 
@@ -40,12 +40,10 @@ class StopSearch:
 
 def cut_tokens(tokenizer: Tokenizer, wanted: Wanted, tokens: list[int]) -> StopCut:
     """The continuation `tokens` of a branch, cut at its first stop string (`StopCut`)."""
-    prefix = wanted.trunk[: wanted.position]
-    text, before = decode(tokenizer, prefix), ""
+    prefix, before = wanted.trunk[: wanted.position], ""
     if wanted.response is not None:
-        response_start = decode(tokenizer, wanted.trunk[: wanted.response])
-        before = tail(added(response_start, text), wanted.stop)
-    return cut_at_stop(tokenizer, prefix, text, tokens, wanted.stop, before)
+        before = tail_before(tokenizer, prefix, wanted.response, wanted.stop)
+    return cut_at_stop(tokenizer, prefix_end(tokenizer, prefix), tokens, wanted.stop, before)
 
 
 def cut_grown(tokenizer: Tokenizer, wanted: Wanted, grown: Grown) -> Grown:
