@@ -12,14 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from vinejax.core.errors import UserError
 from vinejax.core.settings import Config, SampleConfig
 from vinejax.core.text import special_tokens, token_text
 from vinejax.engine.engine import Engine
+from vinejax.engine.memory import memory_to_use, slots_for
 from vinejax.methods.compose import method_of
-from vinejax.model.sharding import make_mesh
+from vinejax.model.sharding import make_mesh, platform_of
 from vinejax.runtime.compile_cache import use_compile_cache
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.workdir import check_workdir
@@ -156,6 +158,7 @@ def engine_maker(
     """
     special = special_tokens(served.tokenizer)
     ends = [special[text] for text in cfg.sample.stop if text in special]
+    slots = cfg.rollout.slots or slots_of(cfg, limits, served, mesh)
 
     def make(sampling: Sampling) -> Engine:
         sample = SampleConfig(
@@ -169,7 +172,7 @@ def engine_maker(
             sample,
             served.tokenizer,
             mesh,
-            slots=cfg.rollout.slots,
+            slots=slots,
             memory_gib=cfg.rollout.memory_gib,
             attention=cfg.rollout.attention,
             skip_repeats=cfg.rollout.skip_repeats,
@@ -177,6 +180,16 @@ def engine_maker(
         )
 
     return make
+
+
+def slots_of(cfg: Config, limits: Limits, served: ServedModel, mesh: Mesh) -> int:
+    """The number of slots that suits the devices and their free memory, as in training."""
+    model, memory = served.model, int((cfg.rollout.memory_gib or 0) * 2**30)
+    if not memory:
+        size = sum(leaf.size for leaf in jax.tree.leaves(served.weights.params))
+        copy = size * jnp.dtype(model.compute.dtype).itemsize // mesh.shape["tensor"]
+        memory = memory_to_use(mesh, reserved=copy)
+    return slots_for(model, mesh, platform_of(mesh), memory, limits.max_tokens)
 
 
 def fed_engine_maker(

@@ -1,5 +1,7 @@
 """The settings of `--mode=serve`."""
 
+from typing import ClassVar
+
 from vinejax.core.ranges import Count, Port, Positive
 from vinejax.core.sections import Section
 
@@ -9,6 +11,8 @@ class ServeConfig(Section, section="serve"):
 
     The environment variable VINEJAX_API_KEY sets a key that every request must have.
     """
+
+    may_change: ClassVar[bool] = True
 
     host: str = "127.0.0.1"  # address to listen at; '0.0.0.0': all of this machine's
     port: Port = 8000
