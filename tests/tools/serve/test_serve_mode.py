@@ -10,7 +10,7 @@ from helpers.tools.serving import tiny_config
 
 from vinejax.core.errors import ModelError, UserError
 from vinejax.model.sharding import make_mesh
-from vinejax.tools.serve.serve_mode import limits_of, listening, serve
+from vinejax.tools.serve.serve_mode import limits_of, listening, serve, slots_of
 from vinejax.tools.serve.served_model import load_served
 from vinejax.tools.serve.settings import ServeConfig
 
@@ -47,3 +47,11 @@ def test_limits_follow_the_configuration(tmp_path: Path):
     cfg = tiny_config(serve__max_tokens=1000, serve__prompt_tokens=1000)
     limits = limits_of(cfg, ServeConfig.of(cfg), served)
     assert (limits.max_tokens, limits.prompt_tokens) == (95, 95)
+
+
+def test_slots_follow_the_devices_unless_they_are_set(tmp_path: Path):
+    cfg = tiny_config(rollout__slots=None)
+    mesh = make_mesh(cfg.mesh)
+    served = load_served(cfg, epath.Path(tmp_path), mesh)
+    limits = limits_of(cfg, ServeConfig.of(cfg), served)
+    assert slots_of(cfg, limits, served, mesh) == 256  # of CPUs
