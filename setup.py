@@ -48,6 +48,14 @@ setuptools.setup(
         "cuda": ["jax[cuda12]"],
         "cuda12": ["jax[cuda12]"],
         "cuda13": ["jax[cuda13]"],
+        # What compiles for GPUs where there is none (--mode=plan), 0.65 GB: XLA's compiler in jax's
+        # own version, without CUDA's libraries, and the tools of CUDA that it calls.
+        "gpu_plan": [
+            "jax[cuda13-local]",
+            "nvidia-cuda-nvcc>=13.0.48",
+            "nvidia-nvvm>=13.0.48",
+            "nvidia-cuda-crt>=13.0.48",
+        ],
         "gcs": ["gcsfs"],
         # The task reasoning_gym; a model that is a GGUF file, such as that of benchmarks/real.
         "tasks": ["reasoning-gym>=0.1.25"],

@@ -54,7 +54,7 @@ _SMALL = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 # of that here. v4: six links of 50 GB/s (arxiv.org/abs/2304.01433). `hbm_gib` is what libtpu's
 # compiler names as available when a program does not fit; v4: twice the 15.25 GiB of one core.
 # GPU: NVIDIA's data sheets of the SXM forms, without sparsity; NVLink halved to one direction.
-# RTX 4090: NVIDIA's Ada whitepaper, sums in float32; PCIe 4.0, as it has no NVLink.
+# RTX 4090: NVIDIA's Ada whitepaper, sums in float32. L40S and RTX 4090 have no NVLink: PCIe 4.0.
 # `hbm_gib` is all that CUDA shows to a program, as published error messages quote it; jax takes a
 # share of it: see `Topology.chip`.
 # cpu: round figures, to try out a plan; no CPU was measured.
@@ -72,6 +72,7 @@ KINDS = {
     "h100": Kind(Chip(79.1, 989, 3350, 450), ("NVIDIA H100*",)),
     "h200": Kind(Chip(139.7, 989, 4800, 450), ("NVIDIA H200*",)),
     "a100": Kind(Chip(79.1, 312, 2039, 300), ("NVIDIA A100*80GB*",)),
+    "l40s": Kind(Chip(44.39, 362, 864, 32), ("NVIDIA L40S",)),
     "rtx4090": Kind(Chip(23.65, 165, 1008, 32), ("NVIDIA GeForce RTX 4090",)),
     "cpu": Kind(Chip(4, 0.1, 10, 1), ("cpu",)),
 }

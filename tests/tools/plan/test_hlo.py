@@ -150,8 +150,8 @@ ENTRY %outer (x: f32[2]) -> f32[2] {
   %second = f32[2]{0} fusion(%x), calls=%piece.8, backend_config={"estimated_cycles":"7"}
 }
 """
-    assert hlo.cycles(hlo.parse_hlo(TPU)) == hlo.Cycles(0, 0, 700 + 30 * 10)
-    assert hlo.cycles(hlo.parse_hlo(outer)) == hlo.Cycles(5, 7, 0)
+    assert hlo.cycles(hlo.parse_hlo(TPU)) == hlo.Totals(0, 0, 700 + 30 * 10)
+    assert hlo.cycles(hlo.parse_hlo(outer)) == hlo.Totals(5, 7, 0)
 
 
 def test_a_count_that_the_compiler_gives():

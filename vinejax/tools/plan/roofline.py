@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from vinejax.runtime.topology import Chip
-from vinejax.tools.plan.aot.hlo import Collective, Cycles
+from vinejax.tools.plan.aot.hlo import Collective, Totals
 from vinejax.tools.plan.case import Case
 from vinejax.tools.plan.cost import Cost, planned_passes
 from vinejax.tools.plan.planned_memory import (
@@ -76,17 +76,29 @@ class PlannedProgram(NamedTuple):
 
     @property
     def cycles(self) -> float:
-        """The compiler's cycles of a call or, for decoding, of a step; 0 if they are unknown.
+        """The TPU compiler's cycles of a call or of a decode step; 0 if they are unknown."""
+        return self._per_call("cycles")
 
-        Cycles inside conditionals are multiplied by `passes_made`, the share of an update's passes
+    @property
+    def kernels(self) -> float:
+        """The kernels that a GPU runs in a call or in a decode step; 0 if they are unknown."""
+        return self._per_call("gpu_kernels")
+
+    @property
+    def moved(self) -> float:
+        """The bytes that a GPU's kernels move in a call or in a decode step; 0 if unknown."""
+        return self._per_call("gpu_bytes")
+
+    def _per_call(self, name: str) -> float:
+        """An entry of `compiled` with a program's `hlo.Totals`, per call or per decode step.
+
+        What is inside conditionals is multiplied by `passes_made`, the share of an update's passes
         that are not skipped.
         """
-        cycles = Cycles(**self.compiled.get("cycles", {}))
-        return (
-            cycles.trip
-            if is_decode(self.name)
-            else cycles.always + self.passes_made * cycles.branches
-        )
+        totals = Totals(**self.compiled.get(name, {}))
+        if is_decode(self.name):
+            return totals.trip
+        return totals.always + self.passes_made * totals.branches
 
     @property
     def sent(self) -> float:

@@ -17,10 +17,10 @@ import jax
 
 from vinejax.config.load import from_dict
 from vinejax.model.sharding import AXES, mesh_over
-from vinejax.tools.plan.aot import hlo
+from vinejax.tools.plan.aot import gpu_program, gpu_target, hlo
 from vinejax.tools.plan.aot.planned_programs import Lowering
 from vinejax.tools.plan.case import Case, open_case
-from vinejax.tools.plan.planned_memory import memory_and_phases, program_phase
+from vinejax.tools.plan.planned_memory import is_decode, memory_and_phases, program_phase
 
 # The compiler's messages: 'Ran out of memory on HBM, the total memory required for HLO temporaries
 # (24.16G) exceeds available HBM (15.75G).' if temporaries do not fit, and 'Used 20.1G of 15.75G
@@ -34,12 +34,15 @@ LARGE = 2**20  # smallest copy worth reporting, in bytes
 
 
 def devices_of(case: Case) -> list[Any]:
-    """Devices to compile for: the TPU compiler's description of a slice, or virtual CPU devices."""
+    """Devices to compile for: absent TPUs or GPUs, or virtual CPU devices."""
     topology = case.topology
     if topology.is_tpu:
         from jax.experimental.topologies import get_topology_desc
 
         return list(get_topology_desc(topology.name, "tpu", **topology.compiler_options).devices)
+    if case.platform == "gpu":
+        gpu_target.assume_cudnn(topology.kind)
+        return gpu_target.gpu_devices(topology)
     jax.config.update("jax_num_cpu_devices", topology.devices)
     return jax.devices("cpu")
 
@@ -55,12 +58,17 @@ def compile_request(request: dict[str, Any]) -> dict[str, Any]:
     lowered = lowering.lower(name)
     traced = time.perf_counter()
     try:
-        compiled = lowered.compile()
+        # Only decoding has kernels of ours. A program that spills is compiled twice.
+        if (dump := request.get("dump")) and is_decode(name):
+            compiled, spills = gpu_target.compile_and_look_for_spills(lowered)
+        else:
+            compiled, spills = lowered.compile(), None
     except jax.errors.JaxRuntimeError as error:
         return compile_error(str(error))
     compile_s = time.perf_counter() - traced
     program = hlo.parse_hlo(compiled.as_text())
-    return {
+    of_gpu = gpu_program.facts(program, Path(dump)) | {"spills": spills} if dump else {}
+    return of_gpu | {
         "trace_s": traced - start,
         "compile_s": compile_s,
         "memory": memory_stats(compiled),

@@ -27,6 +27,28 @@ ENVIRONMENT = {
 }
 GATHERED = "Involuntary full rematerialization"  # the partitioner's warning: it replicates an array
 LINES = 3  # if a process failed, so many last lines of its output are shown
+# What compiles for GPUs: XLA's compiler, and the tools of CUDA that it calls.
+GPU_WHEELS = (
+    "jax-cuda13-plugin",
+    "jax-cuda13-pjrt",
+    "nvidia-cuda-nvcc",
+    "nvidia-nvvm",
+    "nvidia-cuda-crt",
+)
+
+
+def missing_gpu_compiler() -> str:
+    """The reason why this machine cannot compile for GPUs, with what to install; '' if it can."""
+    jaxlib = importlib.metadata.version("jaxlib")
+    remedy = "pip install -e '.[gpu_plan]'"
+    for name in GPU_WHEELS:
+        try:
+            installed = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            return f"{name} is not installed: {remedy}"
+        if name.startswith("jax") and installed != jaxlib:
+            return f"{name} is {installed}, and jaxlib {jaxlib}: {remedy}"
+    return ""
 
 
 def check_compiler(case: Case) -> str:
@@ -58,7 +80,9 @@ def compile_program(case: Case, config: dict[str, Any], name: str, timeout_s: fl
     with tempfile.TemporaryDirectory(prefix="vinejax-plan-") as folder:
         request = Path(folder) / "request.json"
         answer = Path(folder) / "answer.json"
-        request.write_text(json.dumps({"config": config, "program": name}))
+        dump = Path(folder) / "dump" if case.platform == "gpu" else None
+        asked = {"config": config, "program": name, "dump": dump and str(dump)}
+        request.write_text(json.dumps(asked))
         command = [
             sys.executable,
             "-m",
@@ -69,6 +93,8 @@ def compile_program(case: Case, config: dict[str, Any], name: str, timeout_s: fl
         environment = os.environ | ENVIRONMENT
         if case.topology.is_tpu:
             environment["TPU_ACCELERATOR_TYPE"] = case.topology.accelerator_type
+        if dump:
+            environment |= gpu_environment(dump)
         try:
             done = subprocess.run(
                 command,
@@ -86,3 +112,12 @@ def compile_program(case: Case, config: dict[str, Any], name: str, timeout_s: fl
             words = " | ".join(done.stdout.strip().splitlines()[-LINES:])
             return {"error": f"the compiling process ended with status {done.returncode}: {words}"}
         return json.loads(answer.read_text()) | {"gathered": done.stdout.count(GATHERED)}
+
+
+def gpu_environment(dump: Path) -> dict[str, str]:
+    """Environment variables with which XLA writes what it made of a program for GPUs to `dump`.
+
+    A program from jax's cache would not be compiled, and nothing would be written.
+    """
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={dump} --xla_dump_hlo_as_text"
+    return {"XLA_FLAGS": flags.strip(), "JAX_ENABLE_COMPILATION_CACHE": "false"}

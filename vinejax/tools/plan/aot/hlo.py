@@ -7,7 +7,7 @@ count. If the trip count depends on data, as in decoding, they count once and ar
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
@@ -232,33 +232,41 @@ def _is_move(copy: Instruction, computation: list[Instruction]) -> bool:
     return copy.op == "copy" and len(shapes) == 2 and len(layouts) == 1
 
 
-class Cycles(NamedTuple):
+class Totals(NamedTuple):
+    """Sums over the instructions of a program, such as of cycles or of kernels."""
+
+    always: float = 0.0  # of a call outside branches and loops of unknown trip count
+    branches: float = 0.0  # of a call in branches of conditionals
+    trip: float = 0.0  # of one trip of the loops whose trip count is unknown
+
+
+def add_up(program: HloProgram, amount: Callable[[PlacedInstruction], float]) -> Totals:
+    """Adds up `amount` over all instructions outside fusions; those in a loop count per trip."""
+    always = branches = trip = 0.0
+    for step in walk_instructions(program):
+        if step.fusion or not (count := amount(step)):
+            continue
+        if step.in_unknown_loop:
+            trip += step.count * count
+        elif step.in_branch:
+            branches += step.count * count
+        else:
+            always += step.count * count
+    return Totals(always, branches, trip)
+
+
+def cycles(program: HloProgram) -> Totals:
     """The TPU compiler's estimate of a program's cycles.
 
     The estimate includes neither collectives, nor the bodies of Pallas kernels, nor waits for
     memory.
     """
 
-    always: float = 0.0  # cycles of a call outside branches and loops of unknown trip count
-    branches: float = 0.0  # cycles of a call in branches of conditionals
-    trip: float = 0.0  # cycles of one trip of the loops whose trip count is unknown
-
-
-def cycles(program: HloProgram) -> Cycles:
-    """Adds up the cycles of all instructions; those in a loop count once per trip."""
-    always = branches = trip = 0.0
-    for step in walk_instructions(program):
+    def amount(step: PlacedInstruction) -> int:
         estimate = _CYCLES.search(step.instruction.arguments)
-        if estimate is None or step.fusion:
-            continue
-        count = step.count * int(estimate[1])
-        if step.in_unknown_loop:
-            trip += count
-        elif step.in_branch:
-            branches += count
-        else:
-            always += count
-    return Cycles(always, branches, trip)
+        return int(estimate[1]) if estimate else 0
+
+    return add_up(program, amount)
 
 
 def count_kernels(program: HloProgram) -> int:

@@ -1,8 +1,9 @@
 """Lower bounds and estimates of the time of an iteration's stages.
 
-The lower bound is the one of `roofline.py`. The estimate uses the compiler's cycles if they are
-known, and is never less than the bound. It is a range: at the lower end we assume that collectives
-overlap with the computation of a pass, at the upper end that they do not.
+The lower bound is the one of `roofline.py`. The estimate uses the TPU compiler's cycles if they are
+known, or a model of a GPU's kernels, and is never less than the bound. It is a range: at the lower
+end we assume that collectives overlap with the computation of a pass, at the upper end that they do
+not.
 """
 
 from typing import NamedTuple
@@ -28,6 +29,13 @@ from vinejax.tools.plan.roofline import PlannedProgram, least_seconds, sending_s
 
 KERNEL_SPEED = 0.8  # assumed reading speed of a kernel, as a share of the memory's peak
 LATENCY_S = 10e-6  # assumed latency of a collective
+# The model of a program on a GPU: each kernel takes KERNEL_S and the time of its bytes, at a share
+# of the memory's peak; products take their FLOPs besides, at a share of the peak. An H200 took 2.45
+# ms for a decode step of SmolLM2's shape in 64 slots (benchmarks/README.md), which gives KERNEL_S.
+# The shares are assumed.
+KERNEL_S = 2.1e-6
+MOVED_SHARE = 0.87
+PRODUCT_SHARE = 0.65
 
 
 class PlannedStage(NamedTuple):
@@ -45,7 +53,7 @@ class CallTimes(NamedTuple):
     """Seconds of one call of a program or, for decoding, of one step."""
 
     lower_bounds: dict[str, float]  # one for each of BOUNDS; the time is at least the largest
-    estimate: float = 0.0  # by the compiler's cycles, with overlapping collectives; 0: unknown
+    estimate: float = 0.0  # with overlapping collectives; 0: unknown
     one_by_one: float = 0.0  # the same if collectives do not overlap with computation
 
     @property
@@ -140,10 +148,10 @@ def _step(case: Case, phase: PlannedPhase, program: PlannedProgram) -> CallTimes
     The estimate is a sum of three times, which do not overlap, because each matrix product waits
     for the result of the collective before it:
 
-    - the compiler's cycles, but at least the time to move all bytes that kernels do not read,
-      because the cycles include no waits for memory;
-    - the reads of kernels, at the share KERNEL_SPEED of the memory's peak speed; computing in a
-      kernel takes no longer than its reads (benchmarks/kernel_bundles.py);
+    - the compiler's cycles or the model of a GPU, but at least the time to move all bytes that
+      Pallas kernels do not read, because the cycles include no waits for memory;
+    - the reads of Pallas kernels, at the share KERNEL_SPEED of the memory's peak speed; computing
+      in a kernel takes no longer than its reads (benchmarks/kernel_bundles.py);
     - the transfers and latencies of collectives.
     """
     chip, seconds = case.topology.chip, _computing(case, program)
@@ -160,9 +168,16 @@ def _step(case: Case, phase: PlannedPhase, program: PlannedProgram) -> CallTimes
 
 
 def _computing(case: Case, program: PlannedProgram) -> float:
-    """The seconds that the compiler's cycles take per call or decode step; 0 if unknown."""
-    clock_ghz = case.topology.chip.clock_ghz
-    return program.cycles / (clock_ghz * 1e9) if clock_ghz else 0.0
+    """The seconds that a call or decode step computes; 0 if unknown.
+
+    They are the TPU compiler's cycles at the chip's clock, or the model of a GPU's kernels.
+    """
+    chip = case.topology.chip
+    if program.kernels:
+        moving = program.moved / (MOVED_SHARE * chip.hbm_gb_s * 1e9)
+        products = program.cost.flops / (PRODUCT_SHARE * chip.bf16_tflops * 1e12)
+        return KERNEL_S * program.kernels + moving + products
+    return program.cycles / (chip.clock_ghz * 1e9) if chip.clock_ghz else 0.0
 
 
 def _latency(program: PlannedProgram) -> float:

@@ -1,7 +1,7 @@
 """`--mode=plan` predicts memory and time of a run on a topology, without its devices.
 
-On any machine, the TPU's compiler compiles the programs of an iteration for the topology. Nothing
-runs, no weights are read, and no network is used.
+On any machine, the compiler for TPUs or for GPUs compiles the programs of an iteration for the
+topology. Nothing runs, no weights are read, and no network is used.
 """
 
 import json
@@ -15,7 +15,12 @@ from vinejax.core.settings import Config, MeshConfig, as_tree
 from vinejax.runtime.topology import parse_topology
 from vinejax.runtime.workdir import write_atomic
 from vinejax.tools.plan.aot.advice import advise
-from vinejax.tools.plan.aot.compiler import GATHERED, check_compiler, compile_program
+from vinejax.tools.plan.aot.compiler import (
+    GATHERED,
+    check_compiler,
+    compile_program,
+    missing_gpu_compiler,
+)
 from vinejax.tools.plan.aot.iteration_time import iteration_stages
 from vinejax.tools.plan.aot.plan_table import Plan, as_json, print_plan
 from vinejax.tools.plan.case import Case, open_case
@@ -33,8 +38,12 @@ from vinejax.tools.plan.settings import PlanConfig
 FOLDER = "plan"  # in the workdir
 WIDTH = 120  # columns of the tables, if the output is not a terminal
 BY_ARITHMETIC = (
-    "No compiler for {kind} on this machine: temporaries are estimated by arithmetic, and "
-    "collectives and their times are missing."
+    "No compiler for {kind} on this machine, since {missing}. Temporaries are estimated by "
+    "arithmetic; kernels, collectives and their times are missing."
+)
+GPU_MODEL = (
+    "Estimates for GPUs are a model, fitted to a decode step on an H200 and checked on no other "
+    "card."
 )
 SAMPLES_FIRST = (
     "{method}: updates are planned as those of a policy gradient method, sampling as that of "
@@ -91,11 +100,12 @@ def make_plan(case: Case, config: dict[str, Any], console: Console) -> Plan:
     if too_large := [x for x in estimated if least_bytes(x) > case.limit]:
         changes = {x.name: advise(case, program_phase(x.name, phases), x) for x in too_large}
         return Plan(case, phases, estimated, [], changes, [NOT_COMPILED])
-    if case.platform == "gpu":
-        note = BY_ARITHMETIC.format(kind=case.topology.kind)
+    is_gpu = case.platform == "gpu"
+    if is_gpu and (missing := missing_gpu_compiler()):
+        note = BY_ARITHMETIC.format(kind=case.topology.kind, missing=missing)
         return finished_plan(case, phases, estimated, [note])
     compiled = []
-    notes = []
+    notes = [GPU_MODEL] if is_gpu else []
     for name in costs:
         with console.status(f"compiling {name} for {case.topology.name}"):
             answer = compile_program(case, config, name, PlanConfig.of(case.cfg).timeout_s)

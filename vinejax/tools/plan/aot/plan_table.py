@@ -12,7 +12,7 @@ from vinejax.tools.plan.aot.hlo import totals_by_kind
 from vinejax.tools.plan.aot.iteration_time import PlannedStage
 from vinejax.tools.plan.case import Case
 from vinejax.tools.plan.cost import useful_flops
-from vinejax.tools.plan.planned_memory import PlannedPhase, mean_tokens
+from vinejax.tools.plan.planned_memory import PlannedPhase, is_decode, mean_tokens
 from vinejax.tools.plan.roofline import BOUNDS, TEMPORARIES, PlannedProgram, program_seconds
 from vinejax.tools.plan.settings import PlanConfig
 
@@ -63,11 +63,13 @@ def print_plan(plan: Plan, console: Console) -> None:
     console.print(memory_table(plan))
     if plan.stages:
         console.print(program_table(plan))
+        if any(program.kernels for program in plan.programs):
+            console.print(kernel_table(plan))
         console.print(iteration_table(plan))
     for line in [*utilisation_lines(plan), *price_lines(plan)]:
         console.print(line, highlight=False)
     for note in plan.notes:
-        console.print(note, highlight=False)
+        console.print(note, highlight=False, markup=False)
     for program in plan.programs:
         if verdict := plan.verdict(program):
             console.print(f"{program.name}: {verdict}", highlight=False)
@@ -112,6 +114,22 @@ def program_table(plan: Plan) -> Table:
         table.add_row(program.name, *(f"{figure:.3g}" for figure in figures), bound)
         for kind, (count, sent) in totals_by_kind(program.collectives).items():
             table.add_row(f"  {kind} x {count:g}", "", "", f"{sent / 1e9:.3g}")
+    return table
+
+
+def kernel_table(plan: Plan) -> Table:
+    """A table of what the compiler for GPUs made of each program."""
+    columns = ("kernels", "graphs", "outside", "GB moved", "copied in loop", "spills")
+    table = _table("Kernels per call (decode: per step)", "", *columns)
+    for program in plan.programs:
+        if not program.kernels:
+            continue
+        found = program.compiled
+        graphs, outside = found["graphs"] or ("?", "?")
+        copied = f"{found['largest_copy'] / 2**10:.3g} KiB" if is_decode(program.name) else ""
+        spills = {True: "yes", False: "no", None: ""}[found["spills"]]
+        counts = (f"{program.kernels:.0f}", str(graphs), str(outside), f"{program.moved / 1e9:.3g}")
+        table.add_row(program.name, *counts, copied, spills)
     return table
 
 
@@ -192,7 +210,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
             "mesh": dict(case.mesh.shape),
             "limit_bytes": case.limit,
         },
-        "versions": package_versions(("jax", "libtpu")),
+        "versions": package_versions(("jax", "libtpu", "jax-cuda13-plugin")),
         "model": dataclasses.asdict(case.model.cfg),
         "compute": dataclasses.asdict(case.model.compute),
         "phases": list(map(_phase_as_json, plan.phases)),
