@@ -33,13 +33,19 @@ def ours(work: Workload, devices: int | None = None) -> Callable[[], Run]:
     return on_mesh(work, make_mesh(MeshConfig(data=devices or jax.device_count())))
 
 
-def on_mesh(work: Workload, mesh: Mesh) -> Callable[[], Run]:
+def on_mesh(work: Workload, mesh: Mesh, attention: str = "auto") -> Callable[[], Run]:
     """`Engine.grow` with the slots divided over the devices of a mesh."""
     everywhere = NamedSharding(mesh, PartitionSpec())
     params = jax.device_put(work.params, everywhere)
     # All contenders decode as many tokens; benchmarks/repeats.py measures what skipping some saves.
     engine = vinejax.Engine(
-        work.model, work.sampling, work.tokenizer, mesh, slots=work.slots, skip_repeats=False
+        work.model,
+        work.sampling,
+        work.tokenizer,
+        mesh,
+        slots=work.slots,
+        attention=attention,
+        skip_repeats=False,
     )
 
     def run() -> Run:

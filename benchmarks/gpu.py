@@ -1,12 +1,21 @@
-"""What VineJAX does on a GPU, in one command of at most ten minutes that needs no network.
+"""What VineJAX does on a GPU, in one command of at most six minutes that needs no network.
 
-    python benchmarks/gpu.py [--model=25m|100m] [--parts=correctness,sampling,...] [--output=FILE]
-    python benchmarks/gpu.py --device=cpu --tiny     # the same code on a CPU, in a minute or two
+    python benchmarks/gpu.py [--output=FILE]  # decode steps of four shapes, and their limits
+    python benchmarks/gpu.py --part=update    # scoring and updating: how busy they keep the card
+    python benchmarks/gpu.py --part=train     # ten iterations of configs/alice.py
+    python benchmarks/gpu.py --part=correctness  # logits, tokens and gradients beside a CPU's
+    python benchmarks/gpu.py --small          # the same code in small, on a CPU too
 
 Each part of `gpu_parts.py` is a process of its own with a limit of time, after which it is stopped;
 what it had measured by then is kept. A part that fails or is stopped says so in the result and ends
-no other. The result is one JSON file, written anew after every part; a table is printed. The exit
-status is 1 if a part failed or a check did not hold, 2 if there is no such device.
+no other. The result is one JSON file, written anew after every part; a table is printed. On a GPU
+a second file has the tiles that XLA chose by trying them on the card, `FILE.autotune.txt`:
+
+    XLA_FLAGS=--xla_gpu_load_autotune_results_from=FILE.autotune.txt \
+        python -m vinejax.main --mode=plan ...
+
+compiles on any machine what the card ran. The exit status is 1 if a part failed or a check did not
+hold, 2 if there is no device.
 """
 
 import argparse
@@ -28,21 +37,22 @@ from etils import epath
 
 from vinejax.runtime.workdir import git_revision, write_atomic
 
-MOST = 590.0  # seconds of all parts together
-# Seconds of each part, its start and its compilations included.
-LIMITS = {
-    "machine": 60.0,
-    "correctness": 140.0,
-    "sampling": 90.0,
-    "generate": 80.0,
-    "training": 60.0,
-    "start": 80.0,
-    "price": 50.0,
-    "credit": 90.0,
+MOST = 355.0  # seconds of all parts together
+# Call -> its parts, with the most seconds of each, its start and its compilations included.
+CALLS = {
+    "decode": {
+        "paths": 50.0,
+        "decode:135m": 75.0,
+        "decode:0.5b": 75.0,
+        "decode:1.1b": 70.0,
+        "decode:7b": 80.0,
+    },
+    "update": {"update": 300.0},
+    "train": {"train": 350.0},
+    "correctness": {"correctness": 140.0},
 }
+SMALL_CALLS = CALLS | {"decode": {"paths": 100.0, "decode:tiny": 200.0}}
 PARTS_FILE = Path(__file__).parent / "gpu_parts.py"
-NEEDS_START = ("price", "credit")
-MODELS = ("25m", "100m")
 COLUMNS = ("part", "figure", "value", "unit", "")
 # Fields of a figure that are not what tells it from another of its name.
 PLAIN = ("name", "value", "unit", "low", "high", "at_most", "at_least")
@@ -53,16 +63,16 @@ Record = dict[str, Any]
 def run_part(name: str, folder: Path, seconds: float, options: argparse.Namespace) -> Record:
     """Runs a part, and stops it after `seconds`; its figures, and why it failed if it did."""
     command = [sys.executable, str(PARTS_FILE), name]
-    command += [f"--folder={folder}", f"--seconds={seconds:.0f}", f"--model={options.model}"]
-    command += ["--tiny"] if options.tiny else []
-    log, begun, failure = folder / f"{name}.log", time.monotonic(), None
+    command += [f"--folder={folder}", *(["--small"] if options.small else [])]
+    stem = name.replace(":", "_")
+    log, begun, failure = folder / f"{stem}.log", time.monotonic(), None
     with log.open("wb") as stream:
         # A session of its own, so that what the part has started is stopped with it.
         process = subprocess.Popen(
             command,
             stdout=stream,
             stderr=subprocess.STDOUT,
-            env=environment(options.device, folder),
+            env=environment(folder, folder / f"{stem}.autotune"),
             start_new_session=True,
         )
         try:
@@ -77,28 +87,42 @@ def run_part(name: str, folder: Path, seconds: float, options: argparse.Namespac
         "limit_s": seconds,
         "took_s": round(time.monotonic() - begun, 1),
         "failure": failure,
-        **figures_in(folder / f"{name}.jsonl"),
+        **figures_in(folder / f"{stem}.jsonl"),
     }
 
 
-def environment(device: str, folder: Path) -> dict[str, str]:
-    """The variables of a part's process: the platform, one GPU, and programs kept between parts."""
+def environment(folder: Path, tiles: Path) -> dict[str, str]:
+    """The variables of a part's process: one GPU, and programs kept between parts.
+
+    XLA writes the tiles that it chose on the card to the file `tiles`.
+    """
     own = {
         "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "HF_HUB_OFFLINE": "1",
     }
-    if device == "gpu":
-        own["JAX_PLATFORMS"] = "cuda,cpu"  # the second for the comparison with the CPU
-        own["XLA_PYTHON_CLIENT_MEM_FRACTION"] = os.environ.get(
-            "XLA_PYTHON_CLIENT_MEM_FRACTION",
-            "0.6",  # torch, too, needs some
-        )
-        own["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    else:
-        own["JAX_PLATFORMS"] = "cpu"
-        own["JAX_NUM_CPU_DEVICES"] = "2"  # the second takes the CPU's place in the comparison
+    if os.environ.get("JAX_PLATFORMS", "").split(",")[0] == "cpu":
+        return os.environ | own | {"JAX_NUM_CPU_DEVICES": "2"}  # the second stands for the CPU
+    flags = os.environ.get("XLA_FLAGS", "")
+    own["XLA_FLAGS"] = f"{flags} --xla_gpu_dump_autotune_results_to={tiles}".strip()
+    own["JAX_PLATFORMS"] = "cuda,cpu"  # the second for the comparison with the CPU
+    share = os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.9")
+    own["XLA_PYTHON_CLIENT_MEM_FRACTION"] = share
+    own["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     return os.environ | own
+
+
+def write_tiles(folder: Path, output: Path) -> Path | None:
+    """Joins the files of tiles that the parts left; None if there are none."""
+    lines: list[str] = []
+    for file in sorted(folder.glob("*.autotune")):
+        own = file.read_text(encoding="utf-8").splitlines()
+        lines += own if not lines else [line for line in own if not line.startswith("version:")]
+    if not lines:
+        return None
+    joined = output.with_suffix(".autotune.txt")
+    write_atomic(epath.Path(joined), "\n".join(lines) + "\n")
+    return joined
 
 
 def stop(process: subprocess.Popen) -> None:
@@ -145,18 +169,8 @@ def checked(figure: Record) -> Record:
     return figure if holds is None else figure | {"holds": holds}
 
 
-def chosen_parts(names: str) -> list[str]:
-    """The parts in their order, with those that they need. Raises ValueError for another name."""
-    chosen = [name.strip() for name in names.split(",")] if names else list(LIMITS)
-    for name in chosen:
-        if name not in LIMITS:
-            raise ValueError(f"--parts: {name!r} is not among {', '.join(LIMITS)}")
-    needed = {"machine"} | ({"start"} if set(NEEDS_START) & set(chosen) else set())
-    return [name for name in LIMITS if name in needed | set(chosen)]
-
-
-def measure(options: argparse.Namespace, parts: Sequence[str], folder: Path) -> Record:
-    """Runs the parts, and writes the result after each. Raises RuntimeError without the device."""
+def measure(options: argparse.Namespace, folder: Path) -> Record:
+    """Runs the parts, and writes the result after each. Raises RuntimeError without a device."""
     end = time.monotonic() + MOST
     result: Record = {
         "commit": git_revision(),
@@ -164,11 +178,11 @@ def measure(options: argparse.Namespace, parts: Sequence[str], folder: Path) -> 
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python "
         f"{platform.python_version()}",
-        "model": "tiny" if options.tiny else options.model,
         "parts": {},
     }
-    for name in parts:
-        left = min(LIMITS[name], end - time.monotonic())
+    limits = (SMALL_CALLS if options.small else CALLS)[options.part]
+    for name, limit in {"machine": 60.0, **limits}.items():
+        left = min(limit, end - time.monotonic())
         if left < 1:
             part: Record = {"failure": "not begun: the time of all parts was over", "figures": []}
         else:
@@ -176,8 +190,10 @@ def measure(options: argparse.Namespace, parts: Sequence[str], folder: Path) -> 
             part = run_part(name, folder, left, options)
         if name == "machine":
             if "record" not in part:
-                raise RuntimeError(f"no {options.device} that JAX can use ({part['failure']})")
+                raise RuntimeError(f"no device that JAX can use ({part['failure']})")
             result["device"] = part["record"]
+            if part["record"]["platform"] == "cpu" and not options.small:
+                raise RuntimeError("no GPU: JAX found CPUs alone")
         else:
             result["parts"][name] = part
         write_atomic(
@@ -227,30 +243,23 @@ def has_failed(result: Record) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description="What VineJAX does on a GPU, in ten minutes.")
-    parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu")
-    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to see that it runs")
-    parser.add_argument("--model", choices=MODELS, default=MODELS[0], help="parameters")
-    parser.add_argument("--parts", default="", help=f"of {','.join(LIMITS)}; all by default")
+    parser = argparse.ArgumentParser(description="What VineJAX does on a GPU, in six minutes.")
+    parser.add_argument("--part", choices=CALLS, default="decode")
+    parser.add_argument("--small", action="store_true", help="small sizes, to see that it runs")
     parser.add_argument("--output", type=Path, default=Path("gpu.json"))
     options = parser.parse_args(arguments)
-    try:
-        parts = chosen_parts(options.parts)
-    except ValueError as error:
-        parser.error(str(error))
-    if options.device == "cpu" and not options.tiny:
-        parser.error("--device=cpu needs --tiny: the sizes of a GPU take hours on a CPU")
     with tempfile.TemporaryDirectory(prefix="vinejax_gpu_") as folder:
         try:
-            result = measure(options, parts, Path(folder))
+            result = measure(options, Path(folder))
         except RuntimeError as error:
-            advice = "--device=cpu --tiny runs the same code on a CPU"
+            advice = "JAX_PLATFORMS=cpu and --small run the same code on a CPU"
             print(f"gpu.py: error: {error}; {advice}", file=sys.stderr)
             return 2
+        tiles = write_tiles(Path(folder), options.output)
     device = result["device"]
     print(f"{device['device']}, driver {device['driver']}, jax {device['jax']}, {result['date']}")
     print("\n".join(table(result)))
-    print(f"in full: {options.output}")
+    print(f"in full: {options.output}" + (f", tiles: {tiles}" if tiles else ""))
     return int(has_failed(result))
 
 

@@ -8,7 +8,7 @@ changes is measured too, and has no limit.
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +18,7 @@ from packed_rows import episode
 from runs import LOGPROB_TOLERANCE, SHARE_ALIKE, greedy_part, likeness
 from workload import Run, Workload
 
+from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
 from vinejax.core.types import Batch
 from vinejax.learner.batch import collate
@@ -73,6 +74,28 @@ def compared(work: Workload, count: int, most: int) -> Iterator[dict[str, Any]]:
         yield {"name": name, "value": value, "unit": "relative", "precision": "default"}
 
 
+def paths_compared(work: Workload, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Figures of each way to compute the attention of decoding against the first, in float32.
+
+    A way that the device does not have is left out, with the reason as its unit.
+    """
+    mesh = mesh_over((1, 1, 1), jax.devices()[:1])
+    expected = None
+    with jax.default_matmul_precision("highest"):
+        for name in names:
+            more = {"path": name, "precision": "highest"}
+            try:
+                made = on_mesh(work, mesh, name)()
+            except (ConfigError, ValueError) as error:
+                yield {"name": "left out", "value": None, "unit": str(error)} | more
+                continue
+            if expected is None:
+                expected = made
+            else:
+                for figure in _likeness_figures("drawn", made, expected):
+                    yield figure | more
+
+
 def differences(made: Computed, expected: Computed) -> Iterator[dict[str, Any]]:
     """The figures with limits. A share has a lower limit, `at_least`; a difference an upper one."""
     highest: dict[str, Any] = {"precision": "highest"}
@@ -89,24 +112,29 @@ def differences(made: Computed, expected: Computed) -> Iterator[dict[str, Any]]:
         "at_most": LOGPROB_TOLERANCE,
     }
     for name in ("greedy", "sampled"):
-        found = likeness(getattr(made, name), getattr(expected, name))
-        yield highest | {
-            "name": f"{name} tokens",
-            "value": found.share if found.has_same_lengths else 0.0,
-            "unit": "share of branches with equal ids",
-            "at_least": SHARE_ALIKE,
-        }
-        yield highest | {
-            "name": f"{name} log-probabilities",
-            "value": found.gap,
-            "unit": "nats",
-            "at_most": LOGPROB_TOLERANCE,
-        }
+        for figure in _likeness_figures(name, getattr(made, name), getattr(expected, name)):
+            yield highest | figure
     yield highest | {
         "name": "gradients",
         "value": gradient_difference(made.gradients, expected.gradients),
         "unit": "relative",
         "at_most": GRADIENT_TOLERANCE,
+    }
+
+
+def _likeness_figures(name: str, made: Run, expected: Run) -> Iterator[dict[str, Any]]:
+    found = likeness(made, expected)
+    yield {
+        "name": f"{name} tokens",
+        "value": found.share if found.has_same_lengths else 0.0,
+        "unit": "share of branches with equal ids",
+        "at_least": SHARE_ALIKE,
+    }
+    yield {
+        "name": f"{name} log-probabilities",
+        "value": found.gap,
+        "unit": "nats",
+        "at_most": LOGPROB_TOLERANCE,
     }
 
 

@@ -1,14 +1,16 @@
 """The parts of `gpu.py`, each run in a process of its own.
 
 A part is a generator of figures: dictionaries with `name`, `value` and `unit`, and what else tells
-one from another (`slots`, `rows`, `estimator`, ...). Each is written as soon as it is known, so
-that a part that is stopped leaves what it had measured. See benchmarks/README.md.
+one from another (`slots`, `path`, ...). Each is written as soon as it is known, so that a part that
+is stopped leaves what it had measured. See benchmarks/README.md.
+
+Decoding, scoring and updates are measured as single programs, which are those of `--mode=plan`: it
+compiles the same for the same card, absent or not.
 """
 
 import argparse
 import dataclasses
 import json
-import math
 import statistics
 import subprocess
 import sys
@@ -18,42 +20,49 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from bandwidth import bytes_needed, copy_bandwidth
-from contenders import ours, transformers_generate
+from bandwidth import Needed, Speeds, copy_bandwidth, needed_for, product_speed
 from etils import epath
-from gpu_correctness import batch_of, compared, objective_of, with_advantages
-from runs import timed_rounds
-from workload import (
-    SHAPES,
-    VOCABULARIES,
-    Lengths,
-    NotInstalled,
-    make_workload,
-    solutions,
-)
+from gpu_correctness import compared, paths_compared
+from workload import Lengths, make_workload
 
-from vinejax.config.checks import check_config
-from vinejax.config.load import from_dict, from_file
-from vinejax.core.settings import Config, MeshConfig, OptimizerConfig
+from vinejax.config.load import default, from_dict
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import MeshConfig
+from vinejax.core.types import Batch
+from vinejax.engine.decode import ChunkInputs, Queue
+from vinejax.engine.memory import empty_caches
+from vinejax.engine.split import abstract_weights
+from vinejax.engine.window import WindowRows
 from vinejax.learner.optimizer import make_optimizer
-from vinejax.learner.update import fresh_state, update_step
-from vinejax.model.config import Compute
+from vinejax.learner.update import fresh_state
 from vinejax.model.sharding import make_mesh
 from vinejax.records.read import read_run
-from vinejax.runtime.workdir import write_atomic
-from vinejax.tools.bench.bench_mode import credit_bench, fixed_parts
-from vinejax.tools.bench.measure import steady
-from vinejax.tools.bench.price import Price, training_seconds
-from vinejax.tools.bench.results import BenchResult, as_json
-from vinejax.tools.bench.settings import BenchConfig
-from vinejax.training.startup import Session, open_session
-from vinejax.training.warmup import warm_up
+from vinejax.runtime.topology import find_topology
+from vinejax.tools.plan.aot import gpu_program, hlo
+from vinejax.tools.plan.aot.planned_programs import UPDATES, Lowering
+from vinejax.tools.plan.case import Case, open_case
+from vinejax.tools.plan.cost import attention_flops, num_multiplied
+from vinejax.tools.plan.planned_memory import main_phase, memory_and_phases, train_length
 
-CONFIGS = Path(__file__).parents[1] / "configs"
-VOCABULARY = 512  # of the parts without a task
-START = "start.txt"  # in the folder of a run of gpu.py: the folder of the newest warm-up
-SAMPLED = 4  # times that solutions are sampled for their price; the first compiles
+REPO = Path(__file__).parents[1]
+PATHS = ("xla", "kernel")  # values of rollout.attention
+GROUP = 8  # slots that share a trunk
+TINY = {
+    "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 48, "vocab_size": 512,
+    "max_position_embeddings": 256, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+# Shape -> the file of its sizes, and the rank of adapters where all weights do not fit one card.
+SHAPES = {
+    "135m": ("smollm2_135m", 0),
+    "0.5b": ("qwen2.5_0.5b", 0),
+    "1.1b": ("rho_1b", 0),
+    "1.5b": ("qwen2.5_1.5b", 0),
+    "7b": ("qwen2.5_7b", 32),
+    "tiny": ("", 0),
+}
 
 Figure = dict[str, Any]
 
@@ -62,77 +71,36 @@ Figure = dict[str, Any]
 class Sizes:
     """How much each part does."""
 
-    checked: str  # shape of the model of `correctness`
-    model: str  # shape of all others
-    checked_lengths: Lengths
-    lengths: Lengths
-    slots: tuple[int, ...]
-    generated: str  # shape of the model that is sampled beside transformers
-    prompts: tuple[int, ...]  # of one batch of it
-    rows: tuple[int, ...]  # of an update
-    repeats: int
-    copy_bytes: int  # of the array whose copy gives the bandwidth
-    dtype: str  # of matrix products, except in `correctness`
-    rounds: int  # of the warm-up, each `steps` updates from the last one's weights
-    steps: int
-    batch: int  # of the warm-up and of updates
-    learning_rate: float  # of the warm-up
-    is_fresh: bool  # the warm-up begins with random weights, not with those of the configuration
-    free_lines: int  # of the task
-    per_prompt: int
-    priced: int  # problems whose solutions `price` samples at once
-    estimators: tuple[str, ...]  # of the bench
-    benches: tuple[dict[str, int], ...]  # fields of `bench`, from the smallest on
+    slots: tuple[int, ...] = (64, 256, 1024)
+    trunk: int = 192  # tokens before a branch
+    tokens: int = 512  # of a branch
+    rows: int = 16  # of an update, of the longest sequence each
+    updated: tuple[str, ...] = ("0.5b", "1.1b")  # shapes of the part `update`
+    repeats: int = 3
+    dtype: str = "bfloat16"
+    measured_bytes: int = 2**30  # of the arrays that are copied and multiplied
+    checked: str = "10m"  # shape of the checks, of workload.py
+    checked_slots: int = 64
+    checked_lengths: Lengths = Lengths(trajectories=8, k=1, prompt=32, trajectory=96, cap=64)
+    config: str = "configs/alice.py"
+    iterations: int = 10
 
 
-FULL = Sizes(
-    checked="10m",
-    model="25m",
-    checked_lengths=Lengths(trajectories=8, k=1, prompt=32, trajectory=96, cap=64),
-    lengths=Lengths(k=64),
-    slots=(64, 256, 1024),
-    generated="135m",
-    prompts=(16, 256),
-    rows=(16, 64, 256),
-    repeats=3,
-    copy_bytes=2**30,
-    dtype="bfloat16",
-    rounds=3,
-    steps=100,
-    batch=64,
-    learning_rate=1e-3,
-    is_fresh=True,
-    free_lines=12,
-    per_prompt=8,
-    priced=256,
-    estimators=("rloo", "grpo", "vineppo_k1", "vineppo_k3", "vineppo_k9", "backup"),
-    benches=(
-        dict(problems=16, repeats=3, reference=2048, truth=32, states=64, ranked=32),
-        dict(problems=16, repeats=10, reference=8192, truth=64, states=256, ranked=64),
-    ),
-)
-TINY = Sizes(
-    checked="tiny",
-    model="tiny",
-    checked_lengths=Lengths(trajectories=2, k=1, prompt=8, trajectory=32, cap=16),
-    lengths=Lengths(trajectories=2, k=1, prompt=8, trajectory=32, cap=16),
+FULL = Sizes()
+SMALL = Sizes(
     slots=(8,),
-    generated="tiny",
-    prompts=(4,),
-    rows=(4,),
+    trunk=16,
+    tokens=64,
+    rows=2,
+    updated=("tiny",),
     repeats=1,
-    copy_bytes=2**20,
     dtype="float32",
-    rounds=2,
-    steps=2,
-    batch=8,
-    learning_rate=1e-5,
-    is_fresh=False,
-    free_lines=0,
-    per_prompt=4,
-    priced=4,
-    estimators=("rloo", "vineppo_k3"),
-    benches=(dict(problems=4, repeats=2, reference=256, truth=4, states=8, ranked=4),),
+    measured_bytes=2**18,
+    checked="tiny",
+    checked_slots=8,
+    checked_lengths=Lengths(trajectories=2, k=1, prompt=8, trajectory=32, cap=16),
+    config="configs/tiny.py",
+    iterations=2,
 )
 
 
@@ -140,8 +108,8 @@ class Given(NamedTuple):
     """What a part is given."""
 
     sizes: Sizes
-    folder: Path  # of this run of gpu.py, for workdirs
-    seconds: float  # after which the part is stopped
+    folder: Path  # of this run of gpu.py, for files
+    shape: str = ""  # a key of SHAPES, of parts that have one
 
 
 def machine(given: Given) -> Iterator[Figure]:
@@ -174,259 +142,299 @@ def driver_version() -> str | None:
 def correctness(given: Given) -> Iterator[Figure]:
     """The device against the CPU: see gpu_correctness.py."""
     sizes = given.sizes
-    work = make_workload(sizes.checked, VOCABULARY, sizes.checked_lengths, sizes.slots[0])
+    work = make_workload(sizes.checked, 512, sizes.checked_lengths, sizes.checked_slots)
     yield from compared(work, count=len(work.branches), most=sizes.checked_lengths.cap)
 
 
-def sampling(given: Given) -> Iterator[Figure]:
-    """Useful tokens per second of the engine, and their share of what the bandwidth allows."""
+def paths(given: Given) -> Iterator[Figure]:
+    """Tokens of decoding with kernels against those of plain XLA, in float32."""
     sizes = given.sizes
-    bandwidth = copy_bandwidth(sizes.copy_bytes)
-    yield {"name": "bandwidth of a copy", "value": bandwidth / 1e9, "unit": "GB/s"}
+    work = make_workload(sizes.checked, 512, sizes.checked_lengths, sizes.checked_slots)
+    yield from paths_compared(work, PATHS)
+
+
+# --- single programs
+
+
+def case_of(given: Given, slots: int, path: str = "xla") -> Case:
+    """The plan's case of a run with this shape on the device that is here."""
+    sizes, (file, rank) = given.sizes, SHAPES[given.shape]
+    fields = default()
+    fields.method = "grpo"
+    fields.model.architecture = str(REPO / "configs" / "models" / f"{file}.json")
+    if not file:
+        fields.model.architecture = str(given.folder / "tiny.json")
+        Path(fields.model.architecture).write_text(json.dumps(TINY))
+    fields.model.lora_rank, fields.model.remat = rank, "full"
+    fields.model.compute_dtype = sizes.dtype
+    fields.data.max_prompt_tokens, fields.sample.max_tokens = sizes.trunk, sizes.tokens
+    fields.sample.temperature, fields.sample.top_p = 0.6, 0.9
+    fields.rollout.prompts, fields.rollout.per_prompt = -(-slots // GROUP), GROUP
+    fields.rollout.attention = path
+    fields.ppo.minibatch = sizes.rows
+    found = find_topology(jax.devices()[0].device_kind, 1)
+    fields.topology = "h100:1" if found is None else found.name  # an unknown card
+    fields.meshes[fields.topology] = dict(slots=slots, microbatch=max(sizes.rows // 2, 1))
+    return open_case(from_dict(fields))
+
+
+def lowering_of(case: Case) -> Lowering:
+    """The programs of a case for the first device."""
+    phase = main_phase(memory_and_phases(case)[1])
+    return Lowering(case, phase, make_mesh(MeshConfig()))
+
+
+def random_tree(shapes: Any) -> Any:
+    """Arrays of small random numbers; with zeros a GPU is faster."""
+
+    def draw(x: jax.ShapeDtypeStruct, number: int) -> jax.Array:
+        key = jax.random.key(number)
+        return _normal(key, x.shape, x.dtype.name)
+
+    leaves, tree = jax.tree.flatten(shapes)
+    return jax.tree.unflatten(tree, [draw(x, number) for number, x in enumerate(leaves)])
+
+
+def _normal(key: jax.Array, shape: tuple[int, ...], dtype: str) -> jax.Array:
+    draw = jax.jit(lambda key: (0.02 * jax.random.normal(key, shape)).astype(dtype))
+    return draw(key)
+
+
+def decode(given: Given) -> Iterator[Figure]:
+    """A decode step of one shape, by slots and path, and what a sampled token costs."""
+    sizes = given.sizes
+    speeds = Speeds(
+        copy_bandwidth(sizes.measured_bytes), product_speed(sizes.measured_bytes, sizes.dtype)
+    )
+    yield {"name": "copies", "value": speeds.bytes / 1e9, "unit": "GB/s"}
+    yield {"name": "products", "value": speeds.flops / 1e12, "unit": "TFLOP/s"}
+    sampled = []
     for slots in sizes.slots:
-        work = make_workload(sizes.model, VOCABULARY, sizes.lengths, slots, sizes.dtype)
-        rounds = timed_rounds({"ours": ours(work, devices=1)}, sizes.repeats)
-        seconds, made = rounds.seconds["ours"], rounds.first["ours"]
-        more = {"slots": slots, "branches": len(work.branches), "dtype": sizes.dtype}
-        yield rates("sampling", work.useful_tokens, seconds) | more
-        limit = bytes_needed(work, made.decode_steps).total / bandwidth
-        share = limit / statistics.median(seconds)
-        yield {"name": "of the bandwidth's limit", "value": share, "unit": "share"} | more
+        for path in PATHS:
+            more = {"slots": slots, "path": path}
+            try:
+                case = case_of(given, slots, path)
+                lowering = lowering_of(case)
+            except (ConfigError, ValueError) as error:  # no such path; no room
+                yield {"name": "left out", "value": None, "unit": str(error)} | more
+                continue
+            if lowering.phase.sizes.slots != slots:
+                yield {"name": "left out", "value": None, "unit": "no room for the slots"} | more
+                continue
+            step, kernels = step_seconds(lowering)
+            yield from step_figures(case, lowering, step, kernels, speeds, more)
+            sampled.append((step / slots, more))
+    trained = update(given, rounds=1)
+    seconds = next(f["value"] / 1e6 for f in trained if f["name"] == "trained token")
+    yield {"name": "trained token", "value": 1e6 * seconds, "unit": "µs"}
+    for price, more in sampled:
+        unit = "of the seconds of a trained token"
+        yield {"name": "price of a sampled token", "value": price / seconds, "unit": unit} | more
 
 
-def rates(name: str, tokens: int, seconds: Sequence[float]) -> Figure:
-    """A figure of tokens per second: the median over rounds, with the slowest and the fastest."""
-    return {
-        "name": name,
-        "value": tokens / statistics.median(seconds),
-        "low": tokens / max(seconds),
-        "high": tokens / min(seconds),
-        "unit": "tokens/s",
-        "rounds": len(seconds),
-    }
+def step_figures(
+    case: Case, lowering: Lowering, step: float, kernels: int | None, speeds: Speeds, more: Figure
+) -> Iterator[Figure]:
+    """The figures of a decode step that takes `step` seconds."""
+    needed, slots = step_needs(case, lowering), lowering.phase.sizes.slots
+    yield {"name": "step", "value": 1e3 * step, "unit": "ms"} | more
+    yield {"name": "sampled", "value": slots / step, "unit": "tokens/s"} | more
+    if kernels is not None:
+        yield {"name": "kernels a step", "value": kernels, "unit": "kernels"} | more
+    for kind in ("weights", "trunks", "suffixes", "logits"):
+        took = 1e3 * getattr(needed, kind) / speeds.bytes
+        yield {"name": f"limit, {kind}", "value": took, "unit": "ms"} | more
+    yield {"name": "limit, FLOP", "value": 1e3 * needed.flops / speeds.flops, "unit": "ms"} | more
+    share = needed.seconds(speeds) / step
+    yield {"name": "of the limit", "value": share, "unit": "share"} | more
 
 
-def generate(given: Given) -> Iterator[Figure]:
-    """64 tokens on each prompt of a batch, beside transformers' `generate` if torch is there."""
-    sizes, tokens = given.sizes, 64
-    for prompts in sizes.prompts:
-        work = make_workload(sizes.generated, VOCABULARIES["49k"], Lengths(), prompts, sizes.dtype)
-        work = solutions(work, prompts, tokens)
-        ready = {"ours": ours(work, devices=1)}
-        try:
-            ready["transformers"] = transformers_generate(work)
-        except NotInstalled:
-            pass
-        seconds = timed_rounds(ready, sizes.repeats).seconds
-        for name, taken in seconds.items():
-            more = {"by": name, "prompts": prompts, "dtype": sizes.dtype}
-            yield rates("generate", prompts * tokens, taken) | more
-
-
-def training(given: Given) -> Iterator[Figure]:
-    """Tokens per second of whole updates of the policy, prompts included, for several batches."""
-    sizes = given.sizes
-    optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-6), 100)
-    for rows in sizes.rows:
-        lengths = dataclasses.replace(sizes.lengths, trajectories=rows, k=1)
-        work = make_workload(sizes.model, VOCABULARY, lengths, slots=1)
-        model = dataclasses.replace(work.model, compute=Compute(sizes.dtype))
-        batch = batch_of(work)
-        batch = with_advantages(batch, np.full(batch.tokens.shape, -math.log(VOCABULARY)))
-        objective = objective_of(model, rows)
-        state = fresh_state(work.params, optimizer, make_mesh(MeshConfig()))
-        seconds = []
-        for _ in range(sizes.repeats + 1):
-            start = time.perf_counter()
-            state, _ = jax.block_until_ready(update_step(objective, optimizer, state, batch))
-            seconds.append(time.perf_counter() - start)
-        count = sum(x.size for x in jax.tree.leaves(state.params))
-        tokens = rows * lengths.trajectory
-        more = {"rows": rows, "tokens": tokens, "dtype": sizes.dtype}
-        measured = rates("training", tokens, seconds[1:]) | more
-        yield measured
-        # Six per weight and token: two forward, four backward. Attention's own are left out.
-        flops = 6 * count * measured["value"] / 1e12
-        yield {"name": "training, 6 per weight", "value": flops, "unit": "TFLOP/s"} | more
-
-
-def start(given: Given) -> Iterator[Figure]:
-    """A start for `price` and `credit`: supervised warm-up on the demonstrations of the task.
-
-    Rounds begin as long as one more fits the time, each from the weights of the last.
-    """
-    deadline, sizes = time.monotonic() + given.seconds, given.sizes
-    path, cfg, took = None, bifurcation(sizes), 0.0
-    for number in range(sizes.rounds):
-        begun = time.monotonic()
-        if begun + 1.5 * took > deadline:
-            break
-        if path is not None:
-            cfg = changed(cfg, "model", path=path)
-        workdir = given.folder / f"start{number}"
-        path = str(warm_up(cfg, workdir))
-        write_atomic(epath.Path(given.folder / START), path)
-        took = time.monotonic() - begun
-        losses = [r.values["sft/loss"] for r in read_run(epath.Path(workdir)).records]
-        more = {"round": number + 1, "batch": sizes.batch}
-        yield {"name": "loss of the warm-up", "value": losses[-1], "unit": "nats/token"} | more
-        yield {"name": "warm-up", "value": took, "unit": "s", "updates": sizes.steps} | more
-    cfg = bench_config(given, sizes.slots[-1])
-    with open_session(cfg, given.folder / "solved", ("train",)) as session:
-        count = sum(x.size for x in jax.tree.leaves(session.start))
-        yield {"name": "parameters", "value": count, "unit": "weights"}
-        fixed, _ = fixed_parts(session)
-        sampler = fixed.sampler(cfg, 0)
-        episodes = sampler.solutions(fixed.params, fixed.problems, len(fixed.problems))
-        rewards = [episode.reward for episode in episodes]
-    more = {"solutions": len(rewards)}
-    yield {"name": "reward of the start", "value": float(np.mean(rewards)), "unit": "mean"} | more
-
-
-def price(given: Given) -> Iterator[Figure]:
-    """w, the price of a trained token in sampled tokens, with different numbers of slots."""
-    for slots in given.sizes.slots:
-        cfg = with_bench(bench_config(given, slots), problems=given.sizes.priced)
-        with open_session(cfg, given.folder / f"price{slots}", ("train",)) as session:
-            found, solutions = price_of(session)
-        more = {"slots": slots, "solutions": solutions, "dtype": cfg.model.compute_dtype}
-        sampled, trained = 1e6 * found.sampled, 1e6 * found.trained
-        yield {"name": "price of a sampled token", "value": sampled, "unit": "µs"} | more
-        yield {"name": "price of a trained token", "value": trained, "unit": "µs"} | more
-        unit = "sampled tokens per trained token"
-        yield {"name": "w", "value": found.w, "unit": unit} | more
-
-
-def price_of(session: Session) -> tuple[Price, int]:
-    """(the price at the settings of a session, how many solutions it was measured on)."""
-    cfg = session.cfg
-    fixed, _ = fixed_parts(session)
-    seconds, episodes = [], []
-    for number in range(SAMPLED):
-        before = session.engine.stats.decoded_tokens
-        begun = time.perf_counter()
-        sampler = fixed.sampler(cfg, number)
-        episodes = sampler.solutions(fixed.params, fixed.problems, len(fixed.problems))
-        took = time.perf_counter() - begun
-        seconds.append(took / (session.engine.stats.decoded_tokens - before))
-    session.engine.release()
-    trained = sum(len(episode.response) for episode in episodes)
-    return Price(steady(seconds), training_seconds(fixed, cfg, episodes) / trained), len(episodes)
-
-
-def credit(given: Given) -> Iterator[Figure]:
-    """The credit bench, first at a small size, then at a larger one if it fits the time."""
-    deadline, before = time.monotonic() + given.seconds, None
-    for number, bench in enumerate(given.sizes.benches):
-        begun = time.monotonic()
-        if before is not None:
-            took, earlier = before
-            # The first run compiled, too: an estimate from above.
-            if begun + took * bench["repeats"] / earlier["repeats"] > deadline:
-                yield {"name": "sizes left out for time", "value": 1, "unit": "of the bench"}
-                return
-        cfg = bench_config(given, given.sizes.slots[-1])
-        cfg = with_bench(cfg, **bench, estimators=given.sizes.estimators)
-        result = credit_bench(cfg, given.folder / f"credit{number}")
-        before = time.monotonic() - begun, bench
-        yield {"record": as_json(result) | {"sizes": bench}}
-        yield from figures_of(result, bench)
-        yield {"name": "credit bench", "value": before[0], "unit": "s"} | bench
-
-
-def figures_of(result: BenchResult, bench: dict[str, int]) -> Iterator[Figure]:
-    """The few numbers of a record of the bench that the table shows."""
-    more = {"repeats": bench["repeats"]}
-    yield {"name": "mean reward", "value": result.reward, "unit": "mean"} | more
-    name = "squared error of the reference"
-    yield {"name": name, "value": result.reference_error, "unit": "relative"} | more
-    unit = "sampled tokens per trained token"
-    yield {"name": "w", "value": result.price.w, "unit": unit} | more
-    for estimator, row in result.rows.items():
-        own = more | {"estimator": estimator}
-        error = dataclasses.asdict(row.gradient.error)
-        yield {"name": "squared error of the gradient", "unit": "relative"} | error | own
-        yield {"name": "tokens", "value": row.tokens, "unit": "per solution"} | own
-        yield {"name": "time", "value": 1e3 * row.seconds, "unit": "ms per solution"} | own
-        if row.second_cost is not None:
-            cost = dataclasses.asdict(row.second_cost)
-            yield {"name": "cost in seconds", "unit": "of RLOO's"} | cost | own
-
-
-# --- configurations
-
-
-def changed(cfg: Config, section: str, **fields: Any) -> Config:
-    """The configuration with some fields of a section replaced."""
-    return dataclasses.replace(
-        cfg, **{section: dataclasses.replace(getattr(cfg, section), **fields)}
+def step_needs(case: Case, lowering: Lowering) -> Needed:
+    """What a mean one of the timed decode steps must move and compute."""
+    sizes = lowering.phase.sizes
+    own = (sizes.chunk + sizes.width) / 2  # the first chunk is not timed
+    return needed_for(
+        case.model.cfg,
+        case.model.compute.dtype,
+        multiplied=num_multiplied(case, with_head=True),
+        steps=1,
+        tokens=sizes.slots,
+        trunk_columns=sizes.slots * lowering.phase.trunk_tokens,
+        own_columns=sizes.slots * own,
+        group=GROUP,
     )
 
 
-def with_bench(cfg: Config, **fields: Any) -> Config:
-    """The configuration with some fields of the credit bench replaced."""
-    bench = dataclasses.replace(BenchConfig.of(cfg), **fields)
-    return dataclasses.replace(cfg, sections=cfg.sections | {"bench": bench})
+def step_seconds(lowering: Lowering) -> tuple[float, int | None]:
+    """(seconds of a decode step with all slots busy, kernels a step on a GPU or None).
 
-
-def bifurcation(sizes: Sizes) -> Config:
-    """configs/bifurcation.py with the model and the warm-up of `sizes`."""
-    fields: Any = from_file(str(CONFIGS / "tiny.py"), f"bifurcation.py:{sizes.free_lines}")
-    fields.model.compute_dtype = sizes.dtype
-    if sizes.is_fresh:
-        fields.model.path = ""
-        for name in ("num_layers", "width", "num_heads", "num_kv_heads", "ffn"):
-            fields.model[name] = SHAPES[sizes.model][name]
-    fields.sft.steps = sizes.steps
-    fields.sft.batch = sizes.batch
-    fields.sft.learning_rate = sizes.learning_rate
-    fields.rollout.per_prompt = sizes.per_prompt
-    fields.ppo.minibatch = sizes.batch
-    cfg = from_dict(fields)
-    check_config(cfg)
-    return cfg
-
-
-def bench_config(given: Given, slots: int) -> Config:
-    """The configuration of the bench on the start that part `start` made.
-
-    Raises RuntimeError if there is none.
+    All branches begin together and are as long as the ring, so a step reads half of its columns on
+    average. Chunks follow each other as in a run, without waiting for the host.
     """
-    file = given.folder / START
-    if not file.exists():
-        raise RuntimeError("part start made no weights")
-    cfg = changed(bifurcation(given.sizes), "model", path=file.read_text())
-    cfg = with_bench(cfg, problems=given.sizes.benches[0]["problems"])
-    return changed(cfg, "rollout", slots=slots)
+    sizes, model, mesh = lowering.phase.sizes, lowering.model, lowering.mesh
+    program = lowering.lower("decode").compile()
+    weights = random_tree(abstract_weights(model, mesh, lowering.params))
+    window, rows, slots = empty_caches(model, mesh, sizes)
+    numbers = np.arange(sizes.queue, dtype=np.int32)
+    queue = Queue(
+        position=np.full(sizes.queue, lowering.phase.trunk_tokens, np.int32),
+        token=numbers % model.cfg.vocab_size,
+        seed=np.stack([numbers, numbers], axis=1).astype(np.uint32),
+        budget=np.full(sizes.queue, sizes.width + 1, np.int32),  # no branch ends
+        match=np.zeros(sizes.queue, np.int32),
+        before=numbers * (sizes.width + 1),
+    )
+    stops = np.zeros((0, model.cfg.vocab_size), np.int32)
+    edges = np.linspace(0, sizes.slots, sizes.rows + 1).astype(np.int32)
+    rows = WindowRows(edges[:-1], edges[1:], np.arange(sizes.rows, dtype=np.int32))
+    inputs = jax.device_put(ChunkInputs(weights, window, queue, stops, np.bool_(False)))
+    rows = jax.device_put(rows)
+    slots, rows, _ = jax.block_until_ready(program(inputs, slots, rows))
+    start = time.perf_counter()
+    count = sizes.width // sizes.chunk - 1
+    for _ in range(count):
+        slots, rows, _ = program(inputs, slots, rows)
+    busy = int(jnp.sum(jax.block_until_ready(slots).item >= 0))
+    seconds = (time.perf_counter() - start) / (count * sizes.chunk)
+    assert busy == sizes.slots and int(slots.step[0]) == sizes.width, "all slots, all steps"
+    kernels = None
+    if lowering.case.platform == "gpu":
+        kernels = round(gpu_program.kernels(hlo.parse_hlo(program.as_text())).trip)
+    return seconds, kernels
+
+
+def update(given: Given, rounds: int | None = None) -> Iterator[Figure]:
+    """Scoring and updating on full rows: seconds of a trained token, and how busy the card is."""
+    shapes = [given.shape] if given.shape else given.sizes.updated
+    for shape in shapes:
+        own = given._replace(shape=shape)
+        case = case_of(own, slots=GROUP)
+        scoring, updating = learner_seconds(case, rounds or given.sizes.repeats)
+        tokens = case.cfg.ppo.minibatch * train_length(case)
+        more = {"shape": shape, "tokens": tokens}
+        passes = case.cfg.ppo.minibatch / case.pass_rows
+        took = updating + passes * scoring
+        yield {"name": "scoring pass", "value": 1e3 * scoring, "unit": "ms"} | more
+        yield {"name": "update", "value": 1e3 * updating, "unit": "ms"} | more
+        yield {"name": "trained token", "value": 1e6 * took / tokens, "unit": "µs"} | more
+        # Forward and backward pass, without what rematerialisation computes again.
+        forward = 2 * num_multiplied(case, with_head=True)
+        forward += attention_flops(case, train_length(case) / 2)
+        factor = 2 if case.cfg.model.lora_rank else 3  # frozen weights have no gradient
+        used = factor * forward * tokens / updating
+        if find_topology(jax.devices()[0].device_kind, 1) is not None:
+            peak = case.topology.chip.bf16_tflops * 1e12
+            yield {"name": "MFU of an update", "value": used / peak, "unit": "share"} | more
+
+
+def learner_seconds(case: Case, repeats: int) -> tuple[float, float]:
+    """(median seconds of a scoring pass, of an update on a minibatch), after one of each."""
+    lowering = lowering_of(case)
+    scoring, updating = (lowering.lower(name).compile() for name in ("score", "train_step"))
+    base = None if lowering.base is None else random_tree(lowering.base)
+    trained = random_tree(lowering.trained)
+    params = trained if base is None else random_tree(lowering.params)
+    scored = [
+        timed(lambda: scoring(params, full_batch(case, case.pass_rows)))[0]
+        for _ in range(repeats + 1)
+    ]
+    del params
+    optimizer = make_optimizer(case.cfg.optimizer, UPDATES)
+    state, batch = fresh_state(trained, optimizer, lowering.mesh), full_batch(case)
+    if case.cfg.ppo.correction != "none":
+        batch = batch._replace(weights=np.ones(batch.tokens.shape, np.float32))
+    del trained
+    updated = []
+    for _ in range(repeats + 1):
+        seconds, (state, _) = timed(lambda state=state: updating(state, batch, base))
+        updated.append(seconds)
+    return statistics.median(scored[1:]), statistics.median(updated[1:])
+
+
+def timed(call: Callable[[], Any]) -> tuple[float, Any]:
+    """(seconds of a call on the clock, its result)."""
+    start = time.perf_counter()
+    result = jax.block_until_ready(call())
+    return time.perf_counter() - start, result
+
+
+def full_batch(case: Case, rows: int | None = None) -> Batch:
+    """A batch whose rows are one sequence of the longest length each."""
+    shape = (rows or case.cfg.ppo.minibatch, train_length(case))
+    rng, ones = np.random.default_rng(0), np.ones(shape, np.int32)
+    places = np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape)
+    near = rng.normal(-np.log(case.model.cfg.vocab_size), 0.01, shape).astype(np.float32)
+    return Batch(
+        tokens=rng.integers(0, case.model.cfg.vocab_size, shape, np.int32),
+        segment_ids=ones,
+        positions=places,
+        mask=places > 0,
+        advantages=rng.standard_normal(shape).astype(np.float32),
+        old_logprobs=near,
+        ref_logprobs=near,
+        seen_until=shape[1] * ones if case.cfg.ppo.share_prefixes else None,
+    )
+
+
+# --- a run
+
+
+def train(given: Given) -> Iterator[Figure]:
+    """The first iterations of a run as a user starts it, by stage."""
+    sizes, workdir = given.sizes, given.folder / "run"
+    if sizes.config == FULL.config:
+        prepare_alice()
+    command = [sys.executable, "-m", "vinejax.main", f"--config={sizes.config}"]
+    command += [f"--workdir={workdir}", f"--config.iterations={sizes.iterations}"]
+    command += ["--config.eval.every=0", "--config.eval.problems=16"]
+    start = time.perf_counter()
+    subprocess.run(command, cwd=REPO, check=True)
+    yield {"name": "whole run", "value": time.perf_counter() - start, "unit": "s"}
+    records = [r for r in read_run(epath.Path(workdir)).records if r.stage == "train"]
+    for record in records:
+        at = {"iteration": record.position}
+        for stage in ("rollout", "value", "score", "train"):
+            if (seconds := record.values.get(f"timing_s/{stage}")) is not None:
+                yield {"name": stage, "value": seconds, "unit": "s"} | at
+        yield {"name": "reward", "value": record.values["reward/mean"], "unit": "mean"} | at
+
+
+def prepare_alice() -> None:
+    """Makes what configs/alice.py reads, as far as it is not there."""
+    for folder, command in (
+        ("models/smollm2", ["benchmarks/real/model.py", "models/smollm2"]),
+        ("data/alice", ["benchmarks/real/problems.py", "data/alice"]),
+        ("runs/alice_start", ["-m", "vinejax.main", "--config=configs/alice.py:sft"]),
+    ):
+        if not (REPO / folder).exists():
+            start = ["--workdir=runs/alice_start"] if folder == "runs/alice_start" else []
+            subprocess.run([sys.executable, *command, *start], cwd=REPO, check=True)
 
 
 # --- a part as a process
 
 PARTS: dict[str, Callable[[Given], Iterator[Figure]]] = {
     "machine": machine,
+    "paths": paths,
+    "decode": decode,
+    "update": update,
+    "train": train,
     "correctness": correctness,
-    "sampling": sampling,
-    "generate": generate,
-    "training": training,
-    "start": start,
-    "price": price,
-    "credit": credit,
 }
 
 
 def main(arguments: Sequence[str]) -> None:
     """Runs one part, and writes its figures, one JSON object per line, as they come."""
     parser = argparse.ArgumentParser(description="One part of gpu.py.")
-    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("part", help="a name of PARTS; decode:SHAPE for one of SHAPES")
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--model", default=FULL.model)
-    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--small", action="store_true")
     options = parser.parse_args(arguments)
-    sizes = TINY if options.tiny else dataclasses.replace(FULL, model=options.model)
-    given = Given(sizes, options.folder, options.seconds)
-    with (options.folder / f"{options.part}.jsonl").open("w", encoding="utf-8") as stream:
-        for figure in PARTS[options.part](given):
+    name, _, shape = options.part.partition(":")
+    given = Given(SMALL if options.small else FULL, options.folder, shape)
+    file = options.folder / f"{options.part.replace(':', '_')}.jsonl"
+    with file.open("w", encoding="utf-8") as stream:
+        for figure in PARTS[name](given):
             stream.write(json.dumps(figure) + "\n")
             stream.flush()
 

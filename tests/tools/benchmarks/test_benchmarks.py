@@ -149,11 +149,19 @@ def test_the_bandwidth_limit_counts_every_byte(rollout):
     work = dataclasses.replace(work, branches=work.branches[:2], budgets=[3, 1])
     column = 2 * 2 * 2 * 8 * 4  # key and value, layers, heads, width, bytes
     layer = 32 * 32 * 2 + 2 * 32 * 16 + 3 * 32 * 48 + 2 * 32
-    needed = bandwidth.bytes_needed(work, decode_steps=10)
+    needed = bandwidth.needed_of(work, decode_steps=10)
     assert needed.weights == 10 * 4 * (2 * layer + 512 * 32 + 32)
     assert needed.trunks == column * (8 * 3 + 11 * 1) / bandwidth.GROUP
     assert needed.suffixes == column * (1 + 2 + 3 + 1)
-    assert needed.total == needed.weights + needed.trunks + needed.suffixes
+    assert needed.logits == 2 * 4 * 4 * 512, "four tokens, written and read"
+    moved = needed.weights + needed.trunks + needed.suffixes + needed.logits
+    assert needed.bytes == moved
+    # Two operations per weight and token; scores and sums over 8 * 3 + 11 and 7 positions.
+    weights = 2 * layer + 512 * 32 + 32
+    assert needed.flops == 2 * 4 * weights + 4 * 2 * 4 * 8 * (8 * 3 + 11 + 7)
+    slow_memory, slow_products = (bandwidth.Speeds(*x) for x in ((moved, 1e12), (1e12, 1.0)))
+    assert needed.seconds(slow_memory) == 1.0
+    assert needed.seconds(slow_products) == needed.flops
 
 
 def test_device_run(rollout, capsys: pytest.CaptureFixture[str]):

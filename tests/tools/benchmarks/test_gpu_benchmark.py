@@ -5,14 +5,11 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from helpers.paths import REPO
-
-from vinejax.tools.bench.settings import BenchConfig
 
 pytestmark = pytest.mark.nightly
 
@@ -21,18 +18,18 @@ BENCHMARKS = REPO / "benchmarks"
 STUB = """
 import json, sys, time
 part, folder = sys.argv[1], sys.argv[2].removeprefix("--folder=")
-with open(f"{folder}/{part}.jsonl", "w") as stream:
+with open(f"{folder}/{part.replace(':', '_')}.jsonl", "w") as stream:
     def write(**fields):
         print(json.dumps(fields), file=stream, flush=True)
     if part == "machine":
-        write(record={"device": "a stub", "driver": "1.0", "jax": "0"})
+        write(record={"device": "a stub", "driver": "1.0", "jax": "0", "platform": "stub"})
         sys.exit()
     write(name="speed", value=1234.5, unit="tokens/s", low=1000, high=2000, slots=4)
-    if part == "sampling":
+    if part == "decode:a.b":
         stream.write('{"name": "cut')
         stream.flush()
         time.sleep(60)
-    if part == "training":
+    if part == "update":
         print("a line before")
         raise ValueError("not enough\\nroom")
     write(name="likeness", value=0.5, unit="share", at_least=0.99)
@@ -53,80 +50,85 @@ def stubbed(gpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """gpu.py with the stub for its parts; where the result is written."""
     (tmp_path / "stub.py").write_text(STUB)
     monkeypatch.setattr(gpu, "PARTS_FILE", tmp_path / "stub.py")
-    monkeypatch.setattr(gpu, "LIMITS", gpu.LIMITS | {"sampling": 1.5})
+    parts = {"paths": 60.0, "decode:a.b": 1.5, "update": 60.0}
+    monkeypatch.setattr(gpu, "SMALL_CALLS", {"decode": parts})
     return tmp_path / "gpu.json"
 
 
 def run(gpu: Any, output: Path, *arguments: str) -> int:
-    return gpu.main(["--device=cpu", "--tiny", f"--output={output}", *arguments])
+    return gpu.main(["--small", f"--output={output}", *arguments])
 
 
 def test_a_part_that_fails_or_is_stopped_ends_no_other(gpu, stubbed, capsys):
-    assert run(gpu, stubbed, "--parts=training,sampling,correctness") == 1
+    assert run(gpu, stubbed) == 1
     result = json.loads(stubbed.read_text())
-    assert result["device"] == {"device": "a stub", "driver": "1.0", "jax": "0"}
-    assert {"commit", "command", "date", "machine", "model"} < result.keys()
+    assert result["device"]["device"] == "a stub"
+    assert {"commit", "command", "date", "machine"} < result.keys()
     parts = result["parts"]
-    assert list(parts) == ["correctness", "sampling", "training"]
-    assert parts["sampling"]["failure"] == "stopped after 2 seconds, its limit"
-    assert parts["training"]["failure"] == "exit status 1: room"
-    assert parts["correctness"]["failure"] is None
+    assert list(parts) == ["paths", "decode:a.b", "update"]
+    assert parts["decode:a.b"]["failure"] == "stopped after 2 seconds, its limit"
+    assert parts["update"]["failure"] == "exit status 1: room"
+    assert parts["paths"]["failure"] is None
     first = {"name": "speed", "value": 1234.5, "unit": "tokens/s", "low": 1000, "high": 2000}
     assert all(part["figures"][0] == first | {"slots": 4} for part in parts.values())
     assert [len(part["figures"]) for part in parts.values()] == [4, 1, 1], "a cut line counts"
-    holds = [figure.get("holds") for figure in parts["correctness"]["figures"]]
+    holds = [figure.get("holds") for figure in parts["paths"]["figures"]]
     assert holds == [None, False, False, True]
-    assert parts["correctness"]["figures"][2]["value"] is None, "not a number is not JSON"
+    assert parts["paths"]["figures"][2]["value"] is None, "not a number is not JSON"
     shown = capsys.readouterr().out
-    assert "| sampling | speed, slots 4 | 1,234 | tokens/s | 1,000 to 2,000 |" in shown
-    assert "| correctness | likeness | 0.5 | share | at least 0.99: DOES NOT HOLD |" in shown
-    assert "training FAILED: exit status 1: room" in shown and str(stubbed) in shown
+    assert "| decode:a.b | speed, slots 4 | 1,234 | tokens/s | 1,000 to 2,000 |" in shown
+    assert "| paths | likeness | 0.5 | share | at least 0.99: DOES NOT HOLD |" in shown
+    assert "update FAILED: exit status 1: room" in shown and str(stubbed) in shown
 
 
 def test_time_of_all_parts_together(gpu, stubbed, monkeypatch):
+    monkeypatch.setattr(gpu, "SMALL_CALLS", {"decode": {"decode:a.b": 60.0, "update": 60.0}})
     monkeypatch.setattr(gpu, "MOST", 2.2)
-    assert run(gpu, stubbed, "--parts=sampling,training") == 1
+    assert run(gpu, stubbed) == 1
     parts = json.loads(stubbed.read_text())["parts"]
-    assert parts["sampling"]["took_s"] < 2.2 and parts["training"]["figures"] == []
-    assert parts["training"]["failure"] == "not begun: the time of all parts was over"
+    assert parts["decode:a.b"]["took_s"] < 2.2 and parts["update"]["figures"] == []
+    assert parts["update"]["failure"] == "not begun: the time of all parts was over"
 
 
 def test_no_device_is_one_line(gpu, stubbed, capsys):
     (stubbed.parent / "stub.py").write_text("raise RuntimeError('no CUDA here')")
     assert gpu.main([f"--output={stubbed}"]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith("gpu.py: error: no gpu that JAX can use (exit status 1: RuntimeError: ")
-    assert "no CUDA here" in said and "--device=cpu --tiny" in said and not stubbed.exists()
+    begin = "gpu.py: error: no device that JAX can use (exit status 1: RuntimeError: no CUDA here)"
+    assert said.startswith(begin) and "JAX_PLATFORMS=cpu and --small" in said
+    assert not stubbed.exists()
 
 
-def test_the_device_is_in_the_result(gpu, tmp_path):
-    """The real process of a part."""
-    assert run(gpu, tmp_path / "gpu.json", "--parts=machine") == 0
-    device = json.loads((tmp_path / "gpu.json").read_text())["device"]
-    assert (device["platform"], device["devices found"], device["driver"]) == ("cpu", 2, None)
-
-
-def test_parts_bring_what_they_need(gpu, capsys):
-    assert gpu.chosen_parts("credit") == ["machine", "start", "credit"]
-    assert gpu.chosen_parts("sampling,correctness") == ["machine", "correctness", "sampling"]
-    assert gpu.chosen_parts("") == list(gpu.LIMITS)
-    assert list(importlib.import_module("gpu_parts").PARTS) == list(gpu.LIMITS)
-    assert sum(gpu.LIMITS.values()) - gpu.LIMITS["machine"] <= gpu.MOST < 600
-    for arguments, message in (
-        (["--parts=sampling,trianing"], "--parts: 'trianing' is not among machine, correctness"),
-        (["--device=cpu"], "--device=cpu needs --tiny"),
-    ):
-        with pytest.raises(SystemExit, match="2"):
-            gpu.main(arguments)
-        assert message in capsys.readouterr().err
+def test_a_call_takes_six_minutes_at_most(gpu):
+    parts = importlib.import_module("gpu_parts")
+    assert all(sum(limits.values()) <= gpu.MOST < 360 for limits in gpu.CALLS.values())
+    names = {name for limits in gpu.CALLS.values() for name in limits}
+    assert {name.partition(":")[0] for name in names} | {"machine"} == set(parts.PARTS)
+    shapes = {name.partition(":")[2] for name in names} - {""}
+    assert shapes == {"135m", "0.5b", "1.1b", "7b"} and shapes < set(parts.SHAPES)
 
 
 def test_one_gpu_and_the_cpu(gpu, tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,4")
-    own = gpu.environment("gpu", tmp_path)
+    monkeypatch.setenv("JAX_PLATFORMS", "")
+    monkeypatch.setenv("XLA_FLAGS", "--mine")
+    own = gpu.environment(tmp_path, tmp_path / "tiles")
     assert (own["JAX_PLATFORMS"], own["CUDA_VISIBLE_DEVICES"]) == ("cuda,cpu", "3")
+    flag = f"--xla_gpu_dump_autotune_results_to={tmp_path / 'tiles'}"
+    assert own["XLA_FLAGS"] == f"--mine {flag}"
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    assert gpu.environment("gpu", tmp_path)["CUDA_VISIBLE_DEVICES"] == "0"
+    assert gpu.environment(tmp_path, tmp_path / "tiles")["CUDA_VISIBLE_DEVICES"] == "0"
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert gpu.environment(tmp_path, tmp_path / "tiles")["XLA_FLAGS"] == "--mine"
+
+
+def test_tiles_of_all_parts_are_one_file(gpu, tmp_path):
+    assert gpu.write_tiles(tmp_path, tmp_path / "gpu.json") is None
+    for name in ("a", "b"):
+        text = f'version: 3\nresults {{\n  hlo: "{name}"\n}}\n'
+        (tmp_path / f"{name}.autotune").write_text(text)
+    joined = gpu.write_tiles(tmp_path, tmp_path / "gpu.json").read_text()
+    assert joined.count("version: 3\n") == 1 and joined.count("results {") == 2
 
 
 def test_differences_of_two_devices(gpu):
@@ -150,53 +152,39 @@ def test_differences_of_two_devices(gpu):
     assert values["gradients"]["value"] == pytest.approx(0.2) and not values["gradients"]["holds"]
 
 
-def test_a_larger_bench_only_where_it_fits(gpu, tmp_path, monkeypatch):
-    parts = importlib.import_module("gpu_parts")
-    clock = SimpleNamespace(now=0.0, sizes=[])
-
-    def bench(cfg: Any, workdir: Path) -> Any:
-        clock.now += 10.0 * BenchConfig.of(cfg).repeats
-        clock.sizes.append(BenchConfig.of(cfg).repeats)
-        assert BenchConfig.of(cfg).estimators == parts.FULL.estimators and cfg.rollout.slots == 1024
-        assert (cfg.model.path, cfg.rollout.per_prompt, cfg.ppo.minibatch) == ("somewhere", 8, 64)
-        return BenchConfig.of(cfg).repeats
-
-    monkeypatch.setattr(parts, "credit_bench", bench)
-    monkeypatch.setattr(parts.time, "monotonic", lambda: clock.now)
-    monkeypatch.setattr(parts, "as_json", lambda result: {"result": result})
-    monkeypatch.setattr(parts, "figures_of", lambda result, bench: [])
-    with pytest.raises(RuntimeError, match="part start made no weights"):
-        list(parts.credit(parts.Given(parts.FULL, tmp_path, 131.0)))
-    (tmp_path / parts.START).write_text("somewhere")
-    figures = list(parts.credit(parts.Given(parts.FULL, tmp_path, 131.0)))
-    assert [f["record"]["result"] for f in figures if "record" in f] == [3, 10]
-    figures = list(parts.credit(parts.Given(parts.FULL, tmp_path, 129.0)))
-    assert clock.sizes == [3, 10, 3] and figures[-1]["name"] == "sizes left out for time"
-
-
 def test_the_parts_run_on_a_cpu(gpu, tmp_path):
-    """All but the credit bench, whose own slow tests are in test_credit_mode.py.
-
-    In this process, whose one device is both sides of the comparison.
-    """
+    """In this process, whose one device is both sides of the comparison."""
     parts = importlib.import_module("gpu_parts")
-    given = parts.Given(parts.TINY, tmp_path, 3600.0)
-    names = ("correctness", "sampling", "generate", "training", "start", "price")
-    figures = {name: list(map(gpu.checked, parts.PARTS[name](given))) for name in names}
+    given = parts.Given(parts.SMALL, tmp_path)
+    figures: dict[str, Any] = {}
+    for part, shape in (("correctness", ""), ("decode", "tiny"), ("update", "")):
+        made = parts.PARTS[part](given._replace(shape=shape))
+        figures[part] = list(map(gpu.checked, made))
     assert all({"name", "value", "unit"} <= f.keys() for own in figures.values() for f in own)
     assert json.loads(json.dumps(figures)) == figures
     checks = [f for f in figures["correctness"] if f["precision"] == "highest"]
     assert len(checks) == 7 and all(f["holds"] for f in checks)
-    losses = [f for f in figures["start"] if f["name"] == "loss of the warm-up"]
-    assert [f["round"] for f in losses] == [1, 2], "two rounds, of two small steps"
-    last = {name: {f["name"]: f["value"] for f in own} for name, own in figures.items()}
-    for part, name in (
-        *(("sampling", "sampling"), ("generate", "generate"), ("training", "training")),
-        *(("price", "w"), ("start", "reward of the start")),
-    ):
-        assert last[part][name] > 0 and math.isfinite(last[part][name])
-    sampled, trained = (last["price"][f"price of a {x} token"] for x in ("sampled", "trained"))
-    assert last["price"]["w"] == pytest.approx(trained / sampled)
-    assert "| w, slots 8, solutions 16, dtype float32 |" in "".join(
-        gpu.table({"parts": {"price": {"figures": figures["price"], "failure": None}}})
-    )
+    of_xla = {f["name"]: f["value"] for f in figures["decode"] if f.get("path") == "xla"}
+    assert of_xla["sampled"] == pytest.approx(8 / (of_xla["step"] / 1e3))
+    limits = [of_xla[f"limit, {x}"] for x in ("weights", "trunks", "suffixes", "logits")]
+    least = max(sum(limits), of_xla["limit, FLOP"])
+    assert of_xla["of the limit"] == pytest.approx(least / of_xla["step"])
+    trained = next(f["value"] for f in figures["decode"] if f["name"] == "trained token")
+    price = of_xla["price of a sampled token"]
+    assert price == pytest.approx(1e6 / of_xla["sampled"] / trained)
+    mfu = next(f for f in figures["update"] if f["name"] == "MFU of an update")
+    assert mfu["value"] > 0 and math.isfinite(mfu["value"])
+    table = "".join(gpu.table({"parts": {"decode": {"figures": figures["decode"], "failure": ""}}}))
+    assert "| sampled, slots 8, path xla |" in table
+
+
+def test_a_run_and_both_paths(gpu, tmp_path):
+    """Two iterations as a user starts them; the interpreted kernel draws the same tokens."""
+    parts = importlib.import_module("gpu_parts")
+    given = parts.Given(parts.SMALL, tmp_path)
+    found = list(parts.train(given))
+    stages = {"rollout", "value", "score", "train"}
+    assert {f["name"] for f in found} == {"whole run", "reward"} | stages
+    assert {f["iteration"] for f in found if "iteration" in f} == {0, 1}
+    alike = list(map(gpu.checked, parts.paths(given)))
+    assert alike and all(f["holds"] for f in alike) and alike[0]["path"] == "kernel"
