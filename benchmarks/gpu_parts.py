@@ -276,19 +276,23 @@ def step_seconds(lowering: Lowering) -> tuple[float, int | None]:
     weights = random_tree(abstract_weights(model, mesh, lowering.params))
     window, rows, slots = empty_caches(model, mesh, sizes)
     numbers = np.arange(sizes.queue, dtype=np.int32)
-    queue = Queue(
-        position=np.full(sizes.queue, lowering.phase.trunk_tokens, np.int32),
-        token=numbers % model.cfg.vocab_size,
-        seed=np.stack([numbers, numbers], axis=1).astype(np.uint32),
-        budget=np.full(sizes.queue, sizes.width + 1, np.int32),  # no branch ends
-        match=np.zeros(sizes.queue, np.int32),
-        before=numbers * (sizes.width + 1),
+    ends = np.full(sizes.queue, sizes.width + 1, np.int32)  # budgets; no branch ends
+    queue = Queue._make(
+        [
+            np.full(sizes.queue, lowering.phase.trunk_tokens, np.int32),
+            numbers % model.cfg.vocab_size,
+            np.stack([numbers, numbers], axis=1).astype(np.uint32),
+            ends,
+            np.zeros(sizes.queue, np.int32),
+            numbers * ends,
+        ]
     )
     stops = np.zeros((0, model.cfg.vocab_size), np.int32)
     edges = np.linspace(0, sizes.slots, sizes.rows + 1).astype(np.int32)
-    rows = WindowRows(edges[:-1], edges[1:], np.arange(sizes.rows, dtype=np.int32))
-    inputs = jax.device_put(ChunkInputs(weights, window, queue, stops, np.bool_(False)))
-    rows = jax.device_put(rows)
+    loaded = np.arange(sizes.rows, dtype=np.int32)
+    rows = WindowRows._make([edges[:-1], edges[1:], loaded])
+    inputs = ChunkInputs._make([weights, window, queue, stops, np.bool_(False)])
+    inputs, rows = jax.device_put(inputs), jax.device_put(rows)
     slots, rows, _ = jax.block_until_ready(program(inputs, slots, rows))
     start = time.perf_counter()
     count = sizes.width // sizes.chunk - 1
