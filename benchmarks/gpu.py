@@ -1,8 +1,9 @@
-"""What VineJAX does on a GPU, in one command of at most six minutes that needs no network.
+"""What VineJAX does on a GPU, in one command of at most six minutes.
 
     python benchmarks/gpu.py [--output=FILE]  # decode steps of four shapes, and their limits
     python benchmarks/gpu.py --part=update    # scoring and updating: how busy they keep the card
-    python benchmarks/gpu.py --part=train     # ten iterations of configs/alice.py
+    python benchmarks/gpu.py --part=train     # ten iterations of configs/alice.py, whose inputs
+                                              # are downloaded where they are not there
     python benchmarks/gpu.py --part=correctness  # logits, tokens and gradients beside a CPU's
     python benchmarks/gpu.py --small          # the same code in small, on a CPU too
 
