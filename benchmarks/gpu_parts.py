@@ -10,6 +10,7 @@ compiles the same for the same card, absent or not.
 
 import argparse
 import dataclasses
+import functools
 import json
 import statistics
 import subprocess
@@ -195,9 +196,9 @@ def random_tree(shapes: Any) -> Any:
     return jax.tree.unflatten(tree, [draw(x, number) for number, x in enumerate(leaves)])
 
 
+@functools.partial(jax.jit, static_argnames=("shape", "dtype"))
 def _normal(key: jax.Array, shape: tuple[int, ...], dtype: str) -> jax.Array:
-    draw = jax.jit(lambda key: (0.02 * jax.random.normal(key, shape)).astype(dtype))
-    return draw(key)
+    return (0.02 * jax.random.normal(key, shape)).astype(dtype)
 
 
 def decode(given: Given) -> Iterator[Figure]:
