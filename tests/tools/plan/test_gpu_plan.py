@@ -43,9 +43,9 @@ class Step(NamedTuple):
 
 # Shape -> kernels of a decode step in 64 slots, each with a trunk of its own, with top-p.
 STEPS = {
-    "smollm2_135m": Step(layer=10, others=193),
-    "qwen2.5_0.5b": Step(layer=10, others=206),
-    "qwen2.5_1.5b": Step(layer=10, others=206),
+    "smollm2_135m": Step(layer=10, others=20),
+    "qwen2.5_0.5b": Step(layer=10, others=20),
+    "qwen2.5_1.5b": Step(layer=10, others=20),
 }
 LAYERS = {"smollm2_135m": (2, 30), "qwen2.5_0.5b": (4,), "qwen2.5_1.5b": (4,)}
 
