@@ -50,7 +50,7 @@ setuptools.setup(
         "cuda13": ["jax[cuda13]"],
         # What compiles for GPUs where there is none (--mode=plan), 0.65 GB: XLA's compiler in jax's
         # own version, without CUDA's libraries, and the tools of CUDA that it calls.
-        "gpu_plan": [
+        "gpu-plan": [
             "jax[cuda13-local]",
             "nvidia-cuda-nvcc>=13.0.48",
             "nvidia-nvvm>=13.0.48",

@@ -11,7 +11,6 @@ import pytest
 from helpers import loop_cases as cases
 from helpers import method_runs
 
-from vinejax.core.types import Problem
 from vinejax.methods.known import METHODS
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.training import loop
@@ -116,9 +115,6 @@ def test_a_run_stops_at_its_budget(start: str, tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["restem", "dpo_positive"])
 def test_nothing_right_is_nothing_learnt(method: str, start: str, tmp_path: Path, monkeypatch: Any):
-    def only_the_data(_: Any, problem: Problem, response: str) -> float:
-        return float(response.strip() == problem.answer.strip())
-
-    monkeypatch.setattr(cases.FewProblems, "reward", only_the_data)
+    monkeypatch.setattr(cases.FewProblems, "reward", cases.only_the_data)
     lines = run(method, start, tmp_path)
     assert lines[2]["total/updates"] == 0 and lines[2]["step"] == 0

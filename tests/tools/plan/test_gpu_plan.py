@@ -1,7 +1,7 @@
 """Programs as they are compiled for an H100, of which this machine has none: kernels of a decode
 step, CUDA graphs, copies, spills, and an update with cuDNN's attention.
 
-Needs the compiler for GPUs (`pip install -e '.[gpu_plan]'`), no GPU and no driver. Of what is held
+Needs the compiler for GPUs (`pip install -e '.[gpu-plan]'`), no GPU and no driver. Of what is held
 here only milliseconds need a card.
 """
 

@@ -276,7 +276,7 @@ def test_a_compile_that_takes_too_long_or_fails(tmp_path: Path, monkeypatch, cap
 
 def test_without_a_compiler_for_gpus_the_plan_is_arithmetic(tmp_path: Path, monkeypatch, capsys):
     asked = fake(monkeypatch)
-    missing = "nvidia-nvvm is not installed: pip install -e '.[gpu_plan]'"
+    missing = "nvidia-nvvm is not installed: pip install -e '.[gpu-plan]'"
     monkeypatch.setattr(plan_mode, "missing_gpu_compiler", lambda: missing)
     assert plan_mode.plan_run(from_dict(small_fields(tmp_path, "h100:8")), tmp_path) is True
     shown = " ".join(capsys.readouterr().out.split())
@@ -323,7 +323,7 @@ def test_what_is_missing_to_compile_for_gpus(monkeypatch):
         return versions[name]
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    remedy = "pip install -e '.[gpu_plan]'"
+    remedy = "pip install -e '.[gpu-plan]'"
     expected = f"jax-cuda13-pjrt is 0.11.1, and jaxlib 0.11.2: {remedy}"
     assert compiler.missing_gpu_compiler() == expected
     versions["jax-cuda13-pjrt"] = "0.11.2"

@@ -40,7 +40,7 @@ GPU_WHEELS = (
 def missing_gpu_compiler() -> str:
     """The reason why this machine cannot compile for GPUs, with what to install; '' if it can."""
     jaxlib = importlib.metadata.version("jaxlib")
-    remedy = "pip install -e '.[gpu_plan]'"
+    remedy = "pip install -e '.[gpu-plan]'"
     for name in GPU_WHEELS:
         try:
             installed = importlib.metadata.version(name)
