@@ -59,7 +59,9 @@ SHAPES = [
 def call_of(shape: Shape, groups: int, bounds: Any, sources: Any, items: int | None) -> KernelCall:
     """A call for `groups` groups, whose queries see the columns of `bounds`."""
     first, limit = bounds
-    grid = grid_for(groups, first.shape[1], shape.heads, shape.head_dim, 1)
+    queries = first.shape[1]
+    least_rows = queries if items is None else 1
+    grid = grid_for(groups, queries, shape.heads, shape.head_dim, 1, least_rows)
     rule = AttentionRule(scale=shape.head_dim**-0.5)
     return KernelCall(
         make_schedule(first, limit, sources, grid, items), grid, rule, interpret=False

@@ -199,12 +199,24 @@ def test_a_column_too_many_or_too_few_is_seen(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("queries", [1, 2, 5, 8])
+def test_rows_of_a_step_are_whole_registers_or_all_rows(queries: int, cores: int):
+    """Pallas compiles no other blocks: two cores had six groups each, for twelve slots."""
+    for slots in (1, 6, 8, 12, 24, 48, 192):
+        for least_rows in {1, queries}:
+            grid = schedule.grid_for(slots, queries, 4, 128, cores, least_rows)
+            assert grid.total >= slots
+            for rows in {least_rows, queries}:
+                assert grid.groups * rows % 8 == 0 or grid.total == grid.groups
+
+
+@pytest.mark.parametrize("cores", [1, 2])
 def test_the_schedule_lists_each_live_block_once(monkeypatch: pytest.MonkeyPatch, cores: int):
     monkeypatch.setattr(schedule, "OPERAND_BYTES", 2**14)  # several steps of the grid
     rng = np.random.default_rng(1)
     limit = rng.choice([0, 1, 255, 256, 257, 1023, 1024], (24, 3))
     first = np.maximum(limit - rng.choice([1, 260, 1200], (24, 1)), 0)
-    grid = schedule.grid_for(24, 3, 2, 128, cores)
+    grid = schedule.grid_for(24, 3, 2, 128, cores, 3)
     assert grid.cores == cores and grid.parts > 1
     assert 24 <= grid.total < 24 + 8 * grid.cores and grid.groups * 3 % 8 == 0
     sees = first < limit

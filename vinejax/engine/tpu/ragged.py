@@ -97,7 +97,10 @@ class RaggedAttention:
         """A kernel call for N groups. A group is one slot, or consecutive lanes of one row."""
         _, heads, per_head, head_dim = q.shape
         first, limit = (jnp.repeat(x.reshape(len(sources), -1), per_head, axis=1) for x in bounds)
-        grid = grid_for(len(sources), first.shape[1], heads, head_dim, self._cores)
+        queries = first.shape[1]
+        # The kernel over pages also has the new keys and values, a row per group.
+        least_rows = queries if max_items is None else 1
+        grid = grid_for(len(sources), queries, heads, head_dim, self._cores, least_rows)
         schedule = make_schedule(first, limit, sources, grid, max_items)
         return KernelCall(schedule, grid, rule, self._interpret)
 

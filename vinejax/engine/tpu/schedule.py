@@ -73,22 +73,27 @@ class Grid(NamedTuple):
         return self.cores * self.parts * self.groups
 
 
-def grid_for(num_groups: int, queries: int, heads: int, head_dim: int, cores: int) -> Grid:
+def grid_for(
+    num_groups: int, queries: int, heads: int, head_dim: int, cores: int, least_rows: int
+) -> Grid:
     """The grid with the least padding for `num_groups` groups of `queries` queries.
 
-    `heads` is the number of KV heads. Arrays have one row per query, and in such an array the
-    queries of each step of the grid fill whole registers.
+    `heads` is the number of KV heads. The kernel's arrays have at least `least_rows` rows per
+    group. The rows of a step of the grid fill whole registers, unless a single step has all rows.
     """
     unit = SUBLANES // math.gcd(queries, SUBLANES)
     part = part_shape(heads, head_dim)
     # Lanes per query: the query, its mix, its softmax part, and the bounds of its columns.
     lanes = 2 * part.stats + part.lanes + LANES
-    max_groups = max(OPERAND_BYTES // (4 * queries * lanes), unit)
+    max_groups = max(OPERAND_BYTES // (4 * queries * lanes), SUBLANES)
 
     def grid(groups: int) -> Grid:
         return Grid(cores, -(-num_groups // (cores * groups)), groups)
 
-    sizes = range(unit, max_groups + 1, unit)
+    def can_be(groups: int) -> bool:
+        return groups * least_rows % SUBLANES == 0 or grid(groups).total == groups
+
+    sizes = filter(can_be, range(unit, max_groups + 1, unit))
     return grid(min(sizes, key=lambda groups: (grid(groups).total, -groups)))
 
 
