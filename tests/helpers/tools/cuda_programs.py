@@ -58,6 +58,7 @@ def main(folder: str, *settings: str) -> None:
     fields.model.architecture = str(file)
     fields.data.max_prompt_tokens = fields.sample.max_tokens = 128
     fields.sample.top_p = 0.9
+    fields.rollout.attention = "xla"  # Pallas lowers kernels only for the GPU of a mesh
     fields.rollout.prompts, fields.rollout.per_prompt, fields.rollout.slots = 8, 4, 16
     fields.ppo.minibatch, fields.ppo.microbatch = 16, 8
     fields.topology = "h100:8"
