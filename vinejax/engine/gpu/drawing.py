@@ -15,11 +15,11 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from vinejax.engine.gpu.triton import Ref, load, program_id, run, store
-from vinejax.engine.sampling import BITS
+from vinejax.engine.sampling import BITS, FORMS
 
 TILE = 4096  # tokens per tile
 WARPS = 16  # warps of a program; with fewer tokens per thread, registers spill if top-k is used
-BITS_PER_PASS = 3  # as in `sampling.FORMS`
+BITS_PER_PASS = FORMS["gpu"].bits
 ROUNDING = 2.0**-22  # four times the relative rounding of an addition
 
 # From the number of a tile to its scaled logits, probabilities or weights f32[TILE].
@@ -97,7 +97,7 @@ class _Kept(NamedTuple):
         return jnp.where(probs >= self.least, probs, 0.0)
 
     def most_probable(self, k: int) -> "_Kept":
-        """Of all tokens, the k most probable ones, and those that tie with the last of them."""
+        """The k most probable of all tokens, and those that tie with the last of the k."""
         least, _ = self._threshold(jnp.ones_like, jnp.float32(k), jnp.float32(jnp.inf))
         return self._replace(least=least, mass=self._masses(self.weights, [least])[0])
 

@@ -1,9 +1,10 @@
 """The thread that owns the engine: branches of all requests join one running stream.
 
-The branches of a stream share a decode program, in which temperature and top-p are constants. So
-requests of one pair (temperature, top-p) are decoded together, and the pairs take turns: while
-requests with another pair wait, a stream takes branches for `TURN_S` seconds. A stream also ends
-when newer weights have come, and after `MOST_BRANCHES` branches, whose trunks it keeps.
+The branches of a stream share a decode program, in which a request's `Sampling` (temperature, top-p
+and top-k) is a constant. So requests of one sampling are decoded together, and samplings take
+turns: while requests with another sampling wait, a stream takes branches for `TURN_S` seconds. A
+stream also ends when newer weights have come, and after `MOST_BRANCHES` branches, whose trunks it
+keeps.
 
 Requests take turns, too: each adds up to `PER_TURN` branches at a time, so that a request with
 thousands of branches does not keep others waiting.
@@ -76,9 +77,9 @@ class Scheduler:
     Args:
       weights: The weights to begin with.
       tokenizer: Decodes tokens, to find stop strings.
-      make_engine: Makes the engine of a pair (temperature, top-p).
+      make_engine: Makes the engine of a sampling.
       most: (most tokens of a trunk, most tokens of a branch).
-      samplings: The most pairs (temperature, top-p), each of which has a program of its own.
+      samplings: The most samplings, each of which has a program of its own.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class Scheduler:
     def submit(self, ticket: Ticket) -> Ticket:
         """Adds the branches of a request.
 
-        Raises RequestError for a further pair (temperature, top-p) after the most that may be.
+        Raises RequestError for a further sampling after the most that may be.
         """
         with self._changed:
             is_new = ticket.waiting and ticket.sampling not in self._samplings
@@ -190,7 +191,7 @@ class Scheduler:
                 if self._newer is not None:
                     self._weights, self._newer = self._newer, None
                 if self._tickets:
-                    # Another pair than the last one, if there is one.
+                    # Another sampling than the last one, if there is one.
                     order = [(x.sampling == self._last, x.arrived, x) for x in self._tickets]
                     return min(order, key=lambda entry: entry[:2])[2].sampling
                 if not self._calls:

@@ -23,6 +23,6 @@ class ServeConfig(Section, section="serve"):
     choices: Count = 128  # most responses to one request, over all of its prompts
     continuations: Count = 4096  # most continuations for one request to /v1/step_values
     requests: Count = 256  # requests that are answered or wait at a time; a further one gets 429
-    samplings: Count = 8  # pairs (temperature, top_p) that are compiled; a further one gets 400
+    samplings: Count = 8  # compiled (temperature, top_p, top_k); a further one gets 400
     body_kib: Count = 1024  # most KiB of a request's body
     timeout_s: Positive = 600.0  # seconds within which a request must be answered
