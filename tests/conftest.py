@@ -1,7 +1,8 @@
 """How tests are chosen and begun: jax's environment, workers, --full, --nightly, --types.
 
 `python -m pytest` runs the default set: tests of the core that are not marked `slow` or `nightly`.
---full adds the slow ones and those of tests/contrib and tests/tools, --nightly the rest.
+--full adds the slow ones and those of tests/contrib and tests/tools, --nightly the rest; with
+--full-only only what --full adds is run.
 """
 
 import gc
@@ -49,6 +50,7 @@ LONGEST = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="slow tests, tests/contrib, tests/tools")
+    parser.addoption("--full-only", action="store_true", help="what --full adds, without the rest")
     parser.addoption("--nightly", action="store_true", help="all, of benchmarks and scripts too")
     parser.addoption("--types", action="store_true", help="types and shapes of calls are checked")
 
@@ -72,17 +74,27 @@ def is_everything(config: pytest.Config) -> bool:
     return bool(config.getoption("--nightly") or config.option.markexpr or is_named)
 
 
+def is_full(config: pytest.Config) -> bool:
+    return bool(config.getoption("--full") or config.getoption("--full-only"))
+
+
 def excluded_marks(config: pytest.Config) -> set[str]:
     """Marks whose tests stay out."""
     if is_everything(config):
         return set()
-    return {"nightly"} if config.getoption("--full") else {"nightly", "slow"}
+    return {"nightly"} if is_full(config) else {"nightly", "slow"}
+
+
+def is_default(item: pytest.Item) -> bool:
+    """Whether a test is one of the default set."""
+    marked = any(item.get_closest_marker(x) for x in ("nightly", "slow"))
+    return not marked and not any(item.path.is_relative_to(TESTS / x) for x in ACCESSORIES)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leaves out the folders of `ACCESSORIES` in the default set, unless an argument is in one."""
     folders = [TESTS / name for name in ACCESSORIES]
-    if collection_path not in folders or config.getoption("--full") or is_everything(config):
+    if collection_path not in folders or is_full(config) or is_everything(config):
         return None
     paths = [Path(argument.partition("::")[0]).resolve() for argument in config.args]
     return not any(path.is_relative_to(collection_path) for path in paths) or None
@@ -92,7 +104,9 @@ def pytest_report_header(config: pytest.Config) -> str:
     left_out = excluded_marks(config)
     if not left_out:
         return "all tests"
-    return "default set, --full adds the slow tests" if "slow" in left_out else "full set"
+    if "slow" in left_out:
+        return "default set, --full adds the slow tests"
+    return "full set without the default set" if config.getoption("--full-only") else "full set"
 
 
 def place_of(item: pytest.Item) -> int:
@@ -117,6 +131,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     make_later_cases_slow(items)
     excluded = excluded_marks(config)
     kept = [item for item in items if not any(item.get_closest_marker(x) for x in excluded)]
+    if config.getoption("--full-only"):
+        kept = [item for item in kept if not is_default(item)]
     left = set(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in left])
     items[:] = sorted(kept, key=place_of)
