@@ -3,6 +3,7 @@
     vinejax --config=configs/tiny.py [--workdir=DIR]
             [--mode=train|eval|sft|export|doctor|credit|plan|serve|config]
             [--config.ppo.clip=0.1 ...]
+    vinejax --config=configs/tiny.py --mode=eval --sets=gsm8k,aime24=FILE [--workdir=DIR]
     vinejax --mode=compare RUN RUN ... [--workdir=DIR]
     vinejax --mode=report RUN
     vinejax --mode=vine RUN NAME
@@ -35,6 +36,7 @@
             vine     write RUN/vines/NAME.svg, a figure of a solution for a paper; its NAME, such
                      as s24-17, is in the report
 --policy    which checkpoint is exported: best (by validation; the default) or last
+--sets      with --mode=eval: compares start and result on these sets of problems: docs/metrics.md
 --help      this text, or the description of a FIELD or a group, such as ppo.clip or ppo
 --version   the version
 """
@@ -75,6 +77,7 @@ from vinejax.runtime.remedies import remedy
 MODES = {
     "train": ("vinejax.training.loop", "train"),
     "eval": ("vinejax.training.evaluate", "evaluate_run"),
+    "eval --sets": ("vinejax.tools.sets.sets_mode", "evaluate_sets"),
     "sft": ("vinejax.training.warmup", "warm_up"),
     "export": ("vinejax.training.export", "export_run"),
     "doctor": ("vinejax.tools.doctor.doctor_mode", "examine"),
@@ -146,7 +149,8 @@ def define_flags() -> None:
     config_flags.register_flag_parser_for_type(float, NumberParser())
     config_flags.register_flag_parser_for_type(bool, FlagParser())
     flags.DEFINE_string("workdir", None, "Folder of the run; runs/<config file> by default.")
-    flags.DEFINE_enum("mode", "train", list(MODES), "What to do.")
+    flags.DEFINE_enum("mode", "train", [mode for mode in MODES if " " not in mode], "What to do.")
+    flags.DEFINE_string("sets", None, "Sets of problems for --mode=eval: gsm8k,aime24=FILE,...")
     flags.DEFINE_enum("policy", "best", ["best", "last"], "Which checkpoint to export.")
 
 
@@ -197,6 +201,8 @@ def _wrapped(title: str, names: Iterable[str]) -> list[str]:
 
 def main(argv: list[str]) -> int:
     """Checks the configuration, then calls the function of the mode. Returns the exit status."""
+    if FLAGS.sets is not None and FLAGS.mode != "eval":
+        raise UserError(f"--sets is for --mode=eval, not --mode={FLAGS.mode}; leave it out")
     if FLAGS.mode in OF_WORKDIRS:
         return read_runs(FLAGS.mode, argv[1:])
     if len(argv) > 1:
@@ -210,8 +216,10 @@ def main(argv: list[str]) -> int:
         distributed.initialize(cfg.distributed)
         cfg = with_row_for_devices(cfg)
     stopping.listen()  # after jax, whose own handler of SIGTERM would replace ours
-    options = {"policy": FLAGS.policy} if FLAGS.mode == "export" else {}
-    result = function_of(FLAGS.mode)(cfg, workdir, **options)
+    mode, options = FLAGS.mode, {"policy": FLAGS.policy} if FLAGS.mode == "export" else {}
+    if FLAGS.sets is not None:
+        mode, options = "eval --sets", {"sets": FLAGS.sets}
+    result = function_of(mode)(cfg, workdir, **options)
     return int(result is False)  # a plan that does not fit
 
 

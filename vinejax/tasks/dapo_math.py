@@ -50,8 +50,8 @@ class DAPOMath(RowTask, AnswerTask):
 
     name = __name__.rpartition(".")[2]
 
-    def _read(self, source: str) -> list[Problem]:
-        problems = super()._read(source)
+    def read_source(self, source: str) -> list[Problem]:
+        problems = super().read_source(source)
         counts = Counter(problem.question for problem in problems)
         sure = [problem for problem in problems if counts[problem.question] == 1]
         if len(sure) < len(problems) and is_writer():

@@ -57,7 +57,7 @@ class RowTask:
     def __init__(self, data: DataConfig):
         self.path = data.path
         self._data = data
-        self._splits = HeldOut(self._read, self._has)
+        self._splits = HeldOut(self.read_source, self._has)
 
     def load(self, split: Split) -> list[Problem]:
         """Problems named after their row, such as 'train/17', with the row as `columns`."""
@@ -98,7 +98,8 @@ class RowTask:
     def _has(self, source: str) -> bool:
         return has_split(self.path, source, self._data.subset or None)
 
-    def _read(self, source: str) -> list[Problem]:
+    def read_source(self, source: str) -> list[Problem]:
+        """The problems of the split that the data calls `source`, or of the one file."""
         distinct = Distinct(self._pair)
         rows = distinct_rows(self.path, source, self._data.subset, distinct)
         problems = problems_of(rows, lambda i, row: self._problem(f"{source}/{i}", row), {})
