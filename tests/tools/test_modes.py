@@ -54,3 +54,22 @@ def test_a_figure_needs_a_run_and_a_name(folder: pathlib.Path, command: Command)
     assert status == 2 and "--mode=vine needs a workdir and the name of a solution" in err
     status, _, err = command("--mode=vine", "run", "s0-3")
     assert status == 2 and err.startswith("vinejax: error: s0-3: no line 3 (from 0) in ")
+
+
+SETS = """
+sys.modules["vinejax.tools.sets.sets_mode"] = module = types.ModuleType("sets_mode")
+module.evaluate_sets = lambda cfg, workdir, sets: print("sets", workdir, sets)
+"""
+
+
+def test_an_evaluation_of_sets(command: Command):
+    given = ("--config=mine.py", "--sets=gsm8k,svamp=x.jsonl")
+    run = command(*given, "--mode=eval", setup=FAKES + SETS)
+    assert run == (0, "sets runs/mine gsm8k,svamp=x.jsonl\n", "")
+    status, _, err = command(*given, setup=FAKES + SETS)
+    assert status == 2 and "--sets is for --mode=eval, not --mode=train; leave it out" in err
+    gone = FAKES + "sys.modules['vinejax.tools.sets.sets_mode'] = None\n"
+    status, _, err = command(*given, "--mode=eval", setup=gone)
+    assert status == 2 and "--mode=eval --sets needs vinejax/tools, which is not there" in err
+    status, _, err = command("--config=mine.py", "--mode=eval --sets")
+    assert status == 2 and "train|eval|sft" in err

@@ -123,6 +123,23 @@ def test_the_body_goes_before_the_question(tmp_path: Path):
         assert found.problems[0].answer == "86"
 
 
+@pytest.mark.parametrize(
+    ("answers", "unit", "right", "wrong"),
+    [
+        (["8"], "min", "\\boxed{8\\text{ min}}", "\\boxed{9\\text{ min}}"),
+        (["4.2"], "%", "\\boxed{4.2\\%}", "\\boxed{42\\%}"),
+        (["$\\frac{41}{12}$"], "km", "\\boxed{41/12}", "\\boxed{41}"),
+        (["$1$", "$2$"], None, "\\boxed{2} and \\boxed{1}", "\\boxed{1}"),
+    ],
+)
+def test_units_and_several_answers(
+    answers: list[str], unit: str, right: str, wrong: str, tmp_path: Path, grader: Grader
+):
+    row = ROWS["olympiadbench"] | {"final_answer": answers, "unit": unit}
+    found = one_set("olympiadbench", write(tmp_path, "olympiadbench", row))
+    assert rewards(found, [right, wrong], grader) == [1.0, 0.0]
+
+
 @needs_code
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_run_with_the_tests_of_the_row(name: str, tmp_path: Path, grader: Grader):

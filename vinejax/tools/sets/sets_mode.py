@@ -28,6 +28,7 @@ from vinejax.tools.sets.set_table import (
     table_record,
 )
 from vinejax.tools.sets.set_tasks import SetTask, set_tasks
+from vinejax.training.start_weights import WARM_UP
 from vinejax.training.startup import open_session
 
 FOLDER = "sets"  # in the folder `eval` of the workdir
@@ -84,7 +85,7 @@ def evaluate_sets(cfg: Config, path: str | os.PathLike, sets: str) -> dict[str, 
 def policies_of(session: Session) -> Policies:
     """The weights of the start and, if the run has a checkpoint, those of its result."""
     weights = {"start": session.load_reference()}
-    sources: dict[str, str | None] = {"start": session.cfg.model.path or "the start"}
+    sources: dict[str, str | None] = {"start": session.cfg.model.path or WARM_UP}
     checkpoint = find_trained(session.workdir, "best")
     if checkpoint is None:
         if is_writer():
