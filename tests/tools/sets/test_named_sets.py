@@ -14,6 +14,7 @@ from vinejax.config.load import from_dict
 from vinejax.core.accessories import contributed
 from vinejax.core.errors import UserError
 from vinejax.core.settings import Config, DataConfig
+from vinejax.core.types import Problem
 from vinejax.grading import Grader
 from vinejax.tasks.base import BatchGraded, load_task
 from vinejax.tools.sets.named_sets import CODE, SETS
@@ -95,9 +96,13 @@ def one_set(name: str, path: Path) -> SetTask:
     return found
 
 
+def first(found: SetTask) -> Problem:
+    return found.task.load("test")[0]
+
+
 def rewards(found: SetTask, responses: list[str], grader: Grader) -> list[float]:
     assert isinstance(found.task, BatchGraded)
-    return found.task.rewards([(found.problems[0], text) for text in responses], grader)
+    return found.task.rewards([(first(found), text) for text in responses], grader)
 
 
 def test_every_set_has_a_row_here():
@@ -119,8 +124,8 @@ def test_answers_are_read_and_graded(name: str, tmp_path: Path, grader: Grader):
 def test_the_body_goes_before_the_question(tmp_path: Path):
     for answer in ("86.0", 86.0, 86):  # the hub's copy; the authors' file
         found = one_set("svamp", write(tmp_path, "svamp", ROWS["svamp"] | {"Answer": answer}))
-        assert found.problems[0].question == "There are 87 oranges. How many are left?"
-        assert found.problems[0].answer == "86"
+        assert first(found).question == "There are 87 oranges. How many are left?"
+        assert first(found).answer == "86"
 
 
 @pytest.mark.parametrize(
@@ -146,14 +151,14 @@ def test_programs_run_with_the_tests_of_the_row(name: str, tmp_path: Path, grade
     cfg = from_dict({"code": {"sandbox": "none"}})
     (found,) = set_tasks(cfg, f"{name}={write(tmp_path, name, ROWS[name])}")
     question = ROWS[name][SETS[name].question].strip()
-    prompt = found.task.prompt(found.problems[0])
+    prompt = found.task.prompt(first(found))
     assert prompt.startswith(question) and prompt.endswith("=")
     assert name == "humaneval" or "double(2)" in prompt  # which the text does not name
     right, wrong = (f"```python\n{program}\n```" for program in PROGRAMS[name])
     assert rewards(found, [right, wrong, "no program"], grader) == [1.0, 0.0, 0.0]
 
 
-FAULTS: list[tuple[str, dict[str, Any], str]] = [
+FAULTS: list[Any] = [
     ("gsm8k", {"question": "How many?"}, "column 'answer' is missing; there are 'question'"),
     ("gsm8k", {"question": "?", "answer": "72"}, "column 'answer' has no answer after '####'"),
     ("gsm8k", {"question": "?", "answer": "#### "}, "column 'answer' has no answer after '####'"),
@@ -183,14 +188,14 @@ def test_a_faulty_row_is_named(name: str, row: dict[str, Any], message: str, tmp
 
 def test_a_folder_has_the_file_of_the_split(tmp_path: Path):
     write(tmp_path, "train", ROWS["aime24"])
-    assert one_set("aime24", tmp_path).problems[0].answer == "73"
+    assert first(one_set("aime24", tmp_path)).answer == "73"
     with pytest.raises(UserError, match=r"--sets: aime25: .*test\.jsonl: no such file"):
         one_set("aime25", tmp_path)
     (tmp_path / "gsm8k" / "main").mkdir(parents=True)  # as the hub's folders are
     (tmp_path / "gsm8k" / "socratic").mkdir()
     for subset in ("main", "socratic"):
         write(tmp_path / "gsm8k" / subset, "test", ROWS["gsm8k"])
-    assert one_set("gsm8k", tmp_path / "gsm8k").problems[0].answer == "1,203"
+    assert first(one_set("gsm8k", tmp_path / "gsm8k")).answer == "1,203"
 
 
 def test_names_of_the_hub(monkeypatch: pytest.MonkeyPatch):

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import types
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,15 @@ import numpy as np
 import pytest
 from etils import epath
 from helpers import loop_cases as cases
+from helpers.applied import stand_in
 
 from vinejax.core.errors import UserError
+from vinejax.session.session import Session
 from vinejax.statistics.accuracy import paired_interval
 from vinejax.tasks.arithmetic import Arithmetic
 from vinejax.tools.sets import sets_mode
 from vinejax.tools.sets.set_table import difference_of, markdown, rewards_by_problem, table_record
-from vinejax.tools.sets.set_tasks import AnswerRows
+from vinejax.tools.sets.set_tasks import AnswerRows, SetTask
 from vinejax.tools.sets.sets_mode import evaluate_sets
 
 
@@ -100,8 +101,11 @@ def test_without_a_checkpoint_there_is_only_the_start(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(sets_mode, "find_trained", lambda *_: None)
-    session: Any = types.SimpleNamespace(
-        workdir="runs/new", cfg=cases.config(model={"path": "folder"}), load_reference=lambda: {}
+    session = stand_in(
+        Session,
+        workdir=epath.Path("runs/new"),
+        cfg=cases.config(model={"path": "folder"}),
+        load_reference=dict,
     )
     policies = sets_mode.policies_of(session)
     assert policies.weights == {"start": {}}
@@ -110,7 +114,7 @@ def test_without_a_checkpoint_there_is_only_the_start(
 
 
 def test_a_record_counts_only_for_what_it_was_made_of(tmp_path: Path):
-    source: Any = types.SimpleNamespace(name="svamp")
+    source = stand_in(SetTask, name="svamp")
     folder, wanted = epath.Path(tmp_path), sets_mode.PromptedSet(source, [], [], "same")
     file = tmp_path / "sets" / "svamp.json"
     assert sets_mode.known_record(folder, wanted) is None

@@ -16,12 +16,11 @@ QUESTION = "{question}"  # the place of the question in a template
 
 
 class SetTask(NamedTuple):
-    """A set with the task that makes its prompts and grades responses, and all its problems."""
+    """A set, with the task that holds its problems, makes their prompts and grades responses."""
 
     name: str
     path: str  # hub name, file or folder
-    task: Task
-    problems: list[Problem]
+    task: Task  # `load` returns all problems of the set, whatever the split
 
 
 class AnswerRows(Table):
@@ -89,7 +88,7 @@ def template_of(task: Task) -> str:
 
 
 def set_task(cfg: Config, template: str, name: str, path: str) -> SetTask:
-    """The set `name` with its problems, from `path` or, if that is '', from the hub."""
+    """The set `name`, whose rows are read from `path` or, if that is '', from the hub."""
     row = SETS[name]
     folder = Path(path).expanduser()
     # A local copy has a folder per configuration or, in most cases, only the one that is needed.
@@ -109,5 +108,5 @@ def set_task(cfg: Config, template: str, name: str, path: str) -> SetTask:
     except DataError as error:
         raise UserError(f"--sets: {name}: {error}") from error
     configure(task, cfg)
-    task.load = lambda split: problems  # all of them are for evaluation, whatever their split
-    return SetTask(name, path or row.path, task, problems)
+    task.load = lambda split: problems  # the task itself would hold parts out for training
+    return SetTask(name, path or row.path, task)
