@@ -73,7 +73,8 @@ from vinejax.methods.known import method_names
 from vinejax.runtime import distributed, stopping
 from vinejax.runtime.remedies import remedy
 
-# Imported by name when a mode runs, so that it loads only what it needs.
+# Imported by name when a mode runs, so that it loads only what it needs. 'eval --sets' is the mode
+# 'eval' with the flag `--sets`.
 MODES = {
     "train": ("vinejax.training.loop", "train"),
     "eval": ("vinejax.training.evaluate", "evaluate_run"),

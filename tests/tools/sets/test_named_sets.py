@@ -216,6 +216,18 @@ def test_names_of_the_hub(monkeypatch: pytest.MonkeyPatch):
     assert calls["HuggingFaceH4/MATH-500"] == (None, "test")
 
 
+def test_a_hub_that_does_not_answer(monkeypatch: pytest.MonkeyPatch):
+    def load_dataset(*_: object, **__: object) -> list[Any]:
+        raise OSError("offline")
+
+    module = types.ModuleType("datasets")
+    vars(module)["load_dataset"] = load_dataset
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    line = "--sets: aime25: math-ai/aime25: .*: offline; aime25=FILE reads a copy of yours"
+    with pytest.raises(UserError, match=line):
+        set_tasks(CFG, "aime25")
+
+
 @pytest.mark.parametrize(
     ("sets", "message"),
     [

@@ -39,8 +39,8 @@ class AnswerRows(Table):
 def set_tasks(cfg: Config, sets: str) -> list[SetTask]:
     """The sets that `sets` names, with the prompts of the run, in that order.
 
-    Raises UserError for a wrong `sets` (`chosen_sets`), ConfigError if the run's task makes prompts
-    of more than a question, and DataError if a set's data are missing or have a faulty row.
+    Raises UserError for a wrong `sets` (`chosen_sets`), and if a set's data are missing or have a
+    faulty row. Raises ConfigError if the run's task makes prompts of more than a question.
     """
     chosen = chosen_sets(sets)
     template = template_of(load_task(cfg.data))
@@ -106,7 +106,8 @@ def set_task(cfg: Config, template: str, name: str, path: str) -> SetTask:
     try:
         problems = task.read_source(row.split)
     except DataError as error:
-        raise UserError(f"--sets: {name}: {error}") from error
+        remedy = "" if path else f"; {name}=FILE reads a copy of yours"
+        raise UserError(f"--sets: {name}: {error}{remedy}") from error
     configure(task, cfg)
     task.load = lambda split: problems  # the task itself would hold parts out for training
     return SetTask(name, path or row.path, task)
