@@ -37,6 +37,7 @@ setuptools.setup(
             "tasks/*_tokenizer/*.json",
             "tools/report/*.html.j2",
             "tools/report/*/*.html.j2",
+            "tools/hub/*.md.j2",
         ]
     },
     entry_points={"console_scripts": ["vinejax = vinejax.main:run"]},
@@ -73,6 +74,7 @@ setuptools.setup(
         "wandb": ["wandb>=0.18"],
         "serve": ["starlette>=0.40", "uvicorn>=0.30"],  # --mode=serve
         "bench": ["matplotlib>=3.8"],
+        "hub": ["matplotlib>=3.8"],  # --mode=export --push
         # The documentation site: mkdocs.yml.
         "docs": [
             "mkdocs>=1.6,<2",

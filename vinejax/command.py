@@ -37,6 +37,8 @@
                      as s24-17, is in the report
 --policy    which checkpoint is exported: best (by validation; the default) or last
 --sets      with --mode=eval: compares start and result on these sets of problems: docs/metrics.md
+--push      ORG/NAME: what --mode=export has written also becomes a model of the Hugging Face Hub,
+            with a model card made from the run: docs/models.md
 --help      this text, or the description of a FIELD or a group, such as ppo.clip or ppo
 --version   the version
 """
@@ -81,6 +83,7 @@ MODES = {
     "eval --sets": ("vinejax.tools.sets.sets_mode", "evaluate_sets"),
     "sft": ("vinejax.training.warmup", "warm_up"),
     "export": ("vinejax.training.export", "export_run"),
+    "export --push": ("vinejax.tools.hub.push_mode", "export_and_push"),
     "doctor": ("vinejax.tools.doctor.doctor_mode", "examine"),
     "credit": ("vinejax.tools.bench.bench_mode", "credit_bench"),
     "plan": ("vinejax.tools.plan.aot.plan_mode", "plan_run"),
@@ -153,6 +156,7 @@ def define_flags() -> None:
     flags.DEFINE_enum("mode", "train", [mode for mode in MODES if " " not in mode], "What to do.")
     flags.DEFINE_string("sets", None, "Sets of problems for --mode=eval: gsm8k,aime24=FILE,...")
     flags.DEFINE_enum("policy", "best", ["best", "last"], "Which checkpoint to export.")
+    flags.DEFINE_string("push", None, "ORG/NAME of a model on the hub; for --mode=export.")
 
 
 def parse_flags(argv: list[str]) -> list[str]:
@@ -210,6 +214,8 @@ def main(argv: list[str]) -> int:
         raise UserError(f"unexpected argument {argv[1]!r}: options start with --, see --help")
     if FLAGS.config is None:
         raise UserError("--config is missing; try --config=configs/tiny.py")
+    if FLAGS.push is not None and FLAGS.mode != "export":
+        raise UserError(f"--push={FLAGS.push} needs --mode=export")
     cfg = from_dict(FLAGS.config)
     check_config(cfg, fields_set(FLAGS.config))
     workdir = FLAGS.workdir or default_workdir(config_flags.get_config_filename(FLAGS["config"]))
@@ -220,6 +226,8 @@ def main(argv: list[str]) -> int:
     mode, options = FLAGS.mode, {"policy": FLAGS.policy} if FLAGS.mode == "export" else {}
     if FLAGS.sets is not None:
         mode, options = "eval --sets", {"sets": FLAGS.sets}
+    if FLAGS.push is not None:
+        mode, options["repository"] = "export --push", FLAGS.push
     result = function_of(mode)(cfg, workdir, **options)
     return int(result is False)  # a plan that does not fit
 

@@ -35,6 +35,13 @@ def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> ep
 
     Returns the folder of the policy. Raises WorkdirError without a checkpoint.
     """
+    return export_policy(cfg, path, policy)[0]
+
+
+def export_policy(
+    cfg: Config, path: str | os.PathLike, policy: str = "best"
+) -> tuple[epath.Path, str]:
+    """Does what `export_run` does; returns (folder of the policy, name of its checkpoint)."""
     workdir, cfg = check_workdir(cfg, path), on_devices(cfg)
     checkpoint = find_trained(workdir, policy)
     if checkpoint is None:
@@ -58,7 +65,7 @@ def export_run(cfg: Config, path: str | os.PathLike, policy: str = "best") -> ep
     if source and is_writer():
         print(f"the values of {source} are now in {workdir / REWARD_MODEL}")
     barrier("the end")
-    return workdir / FOLDER
+    return workdir / FOLDER, trained.source
 
 
 def stop_ids(sample: SampleConfig, tokenizer: Tokenizer) -> set[int]:
