@@ -15,6 +15,10 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
+import huggingface_hub
+import pytest
+from huggingface_hub import constants
+
 TOKEN = "hf_" + "standin" * 5
 USER = "somebody"
 BINARY = (".safetensors", ".png")  # suffixes of files that go through LFS
@@ -42,7 +46,9 @@ class Hub:
     """The state of the stand-in: repositories, large files, faults to come, requests so far."""
 
     def __init__(self) -> None:
-        self.commits: dict[str, list[dict[str, bytes]]] = {}  # repository -> its states, oldest first
+        self.commits: dict[
+            str, list[dict[str, bytes]]
+        ] = {}  # repository -> its states, oldest first
         self.messages: list[str] = []  # of commits that were pushed
         self.created: list[dict[str, Any]] = []  # bodies of requests for new repositories
         self.objects: dict[str, bytes] = {}  # LFS: digest -> content
@@ -130,7 +136,9 @@ class Hub:
         for wanted in json.loads(body)["objects"]:
             oid = wanted["oid"]
             new = {"actions": {"upload": {"href": f"{self.url}/large/{oid}"}}}
-            objects.append({"oid": oid, "size": wanted["size"]} | ({} if oid in self.objects else new))
+            objects.append(
+                {"oid": oid, "size": wanted["size"]} | ({} if oid in self.objects else new)
+            )
         return {"transfer": "basic", "objects": objects}
 
     def _store(self, body: bytes, oid: str) -> dict[str, Any]:
@@ -155,7 +163,10 @@ class Hub:
                 files[value["path"]] = base64.b64decode(value["content"])
         self.commits[name].append(files)
         self.messages.append(header["value"]["summary"])
-        return {"commitUrl": f"{self.url}/{name}/commit/{self.head(name)}", "commitOid": self.head(name)}
+        return {
+            "commitUrl": f"{self.url}/{name}/commit/{self.head(name)}",
+            "commitOid": self.head(name),
+        }
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -219,3 +230,15 @@ def running_hub() -> Iterator[Hub]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextmanager
+def connected_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A stand-in that huggingface_hub takes for the hub, with a token that it accepts."""
+    with running_hub() as hub:
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        yield hub
+        huggingface_hub.close_session()

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
 import pytest
-from helpers.tools.hub_stand_in import TOKEN, USER, Fault, Hub, running_hub
+from helpers.tools.hub_stand_in import TOKEN, USER, Fault, Hub, connected_hub
 from huggingface_hub import constants
 
 from vinejax.tools.hub.upload import WAITS_S, HubError, checked_name, is_data_set, push_files
@@ -32,13 +31,8 @@ AFTER = {name: content for name, content in OLD.items() if name != "model.safete
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    with running_hub() as hub:
-        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setenv("HF_TOKEN", TOKEN)
+    with connected_hub(monkeypatch) as hub:
         yield hub
-        huggingface_hub.close_session()
 
 
 @pytest.fixture
@@ -173,7 +167,11 @@ def test_a_push_that_is_killed_before_its_commit_goes_on(hub: Hub, files: dict[s
     """The large files are uploaded, the process dies, and a reader sees the old model."""
     hub.add(NAME, OLD)
     folder = os.fspath(next(iter(files.values())).parent)
-    environ = os.environ | {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+    environ = os.environ | {
+        "HF_ENDPOINT": hub.url,
+        "HF_HUB_OFFLINE": "0",
+        "HF_HUB_DISABLE_XET": "1",
+    }
     process = subprocess.Popen([sys.executable, "-c", KILLED, folder, NAME], env=environ)
 
     def kill() -> None:
