@@ -183,13 +183,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _handle(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        request = f"{self.command} {self.path.partition('?')[0]}"
+        path = self.path.partition("?")[0]
+        request = f"{self.command} {path}"
         self.hub.requests.append(request)
         fault = next((fault for fault in self.hub.faults if fault.where in request), None)
         if fault is not None:
             self.hub.faults.remove(fault)
             if fault.is_done:
-                self.hub.answer(*request.split(" ", 1), body)
+                self.hub.answer(self.command, path, body)
             if fault.status:
                 self._send(fault.status, fault.page, fault.headers)
             else:
@@ -199,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if not is_known and not request.startswith("PUT"):  # S3 gets no token of the hub
                 raise Refused(401, "Invalid credentials in Authorization header")
-            self._send(200, json.dumps(self.hub.answer(*request.split(" ", 1), body)), {})
+            self._send(200, json.dumps(self.hub.answer(self.command, path, body)), {})
         except Refused as error:
             headers = {"X-Error-Message": str(error)} | (
                 {"X-Error-Code": error.code} if error.code else {}

@@ -3,11 +3,11 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from etils import epath
-from huggingface_hub import ModelCard
+from huggingface_hub import ModelCard, ModelCardData
 from matplotlib.image import imread
 
 from vinejax.core.settings import Config, as_tree
@@ -46,8 +46,12 @@ def facts(**changes: Any) -> CardFacts:
     return of_a_run._replace(**changes)
 
 
+def metadata_of(facts: CardFacts) -> ModelCardData:
+    return cast(ModelCardData, ModelCard(model_card(facts)).data)
+
+
 def test_the_metadata_is_what_the_hub_expects():
-    data = ModelCard(model_card(facts())).data
+    data = metadata_of(facts())
     assert data.base_model == "Qwen/Qwen2.5-0.5B" and data.datasets == ["openai/gsm8k"]
     assert (data.library_name, data.pipeline_tag) == ("transformers", "text-generation")
     assert data.tags == ["vinejax", "vineppo", "reinforcement-learning"]
@@ -64,10 +68,10 @@ def test_names_that_are_not_on_the_hub_are_no_metadata():
     local = facts(base=Origin("my_start", False), data=Origin("my_data", False))
     card = ModelCard(model_card(local))
     assert "base_model" not in card.data.to_dict() and "datasets" not in card.data.to_dict()
-    assert card.data.eval_results is None
+    assert metadata_of(local).eval_results is None
     assert "| start | `my_start` |" in card.text and "(`my_data`)" in card.text
     other = facts(iteration=30)  # another policy than that of the evaluation
-    assert ModelCard(model_card(other)).data.eval_results is None
+    assert metadata_of(other).eval_results is None
 
 
 def test_the_text_says_what_was_trained_and_measured():

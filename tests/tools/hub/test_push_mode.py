@@ -69,7 +69,7 @@ def test_what_is_pushed_is_the_folder(
     params = load_pretrained(os.fspath(folder))[1]
     jax.tree.map(np.testing.assert_array_equal, params, tiny.params)
     card = ModelCard(hub.files(NAME)["README.md"].decode())
-    assert card.data.library_name == "transformers" and "prompt = '1+1='" in card.text
+    assert card.data.to_dict()["library_name"] == "transformers" and "prompt = '1+1='" in card.text
     assert "| validation | after 7 iterations | 75.0% |" in card.text
     assert hub.files(NAME)["training_curves.png"].startswith(b"\x89PNG")
     assert hub.messages == ["vineppo, 7 iterations, by VineJAX"]
