@@ -61,7 +61,7 @@ setuptools.setup(
         # The task reasoning_gym; a model that is a GGUF file, such as that of benchmarks/real.
         "tasks": ["reasoning-gym>=0.1.25"],
         **ENVIRONMENTS,
-        # All that contributed tasks need; tools need nothing beyond requirements.txt.
+        # All that contributed tasks need.
         "all": [
             f"{library}; python_version < '3.12'" if name == "gem" else library
             for name, libraries in ENVIRONMENTS.items()

@@ -1,7 +1,7 @@
 """Pushes files to a model repository of the Hugging Face Hub in one commit.
 
-`HfApi.upload_folder` is not used: with hf_xet it divides a long upload into several commits, and
-between two of them a reader would see half of a model. `create_commit` first uploads the large
+`HfApi.upload_folder` is not used: with hf_xet it may divide an upload into several commits, and
+between two of them a reader would see a part of a model. `create_commit` first uploads the large
 files, which no reader sees, and then makes one commit.
 """
 
