@@ -83,6 +83,8 @@ def test_the_text_says_what_was_trained_and_measured():
     assert "](training_curves.png)" in text and "kazemnejad2025vineppo" in text
     assert "vinejax 0.1.0, jax 0.12, commit abc-dirty of vinejax" in text
     assert "{" not in text.partition("```bibtex")[0].partition("# model")[2]
+    assert "| solutions per iteration | 64 problems, 8 each; up to 9 continuations" in text
+    assert "solutions per" not in model_card(facts(settings=settings(method="sft")))
     bare = model_card(facts(evaluations=[], picture="", base=Origin("", False)))
     assert "was not evaluated" in bare and "training_curves" not in bare
     assert "A new model after 20" in bare
@@ -179,6 +181,8 @@ def test_the_base_is_found_through_runs_and_adapters(
     assert base_model(os.fspath(tmp_path / local)) == Origin("start", False)
     assert base_model(run("anew", "")) == Origin("", False)
     assert base_model("gpt2") == Origin("gpt2", True)
+    (tmp_path / "small.gguf").write_bytes(b"GGUF")
+    assert base_model("small.gguf") == Origin("small.gguf", False)
 
 
 def test_a_data_set_of_the_hub_is_one_that_is_there(
@@ -198,6 +202,8 @@ def test_a_data_set_of_the_hub_is_one_that_is_there(
     (tmp_path / "openai/mine").mkdir(parents=True)
     assert data_set(settings(data__path="openai/mine"), is_there) == Origin("openai/mine", False)
     assert data_set(settings(), is_there) == Origin("", False)
+    contributed = settings(data__task="vinejax.tasks.gem")  # whose library may be missing
+    assert data_set(contributed, is_there) == Origin("", False)
     assert len(asked) == 2
 
 

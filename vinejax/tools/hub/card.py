@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jinja2
 
 from vinejax.core.settings import Config, as_tree
+from vinejax.methods import sft
 from vinejax.methods.about import about
 from vinejax.methods.known import known_method
 from vinejax.records.read import JsonObject
@@ -160,19 +161,21 @@ def _name_of(origin: Origin, kind: str) -> str:
 def _training(facts: CardFacts) -> list[tuple[str, str]]:
     settings = facts.settings
     rank = settings["model.lora_rank"]
-    solutions = f"{settings['rollout.prompts']} problems, {settings['rollout.per_prompt']} each"
     method = known_method(str(settings["method"]))
+    solutions = f"{settings['rollout.prompts']} problems, {settings['rollout.per_prompt']} each"
     if method is not None and method.has_continuations:
         solutions += f"; up to {settings['values.k']} continuations per state"
-    return [
+    rows = [
         ("method", _method(facts)[1]),
         ("start", _name_of(facts.base, "models") or "a new model"),
         ("data", _data(facts)),
         ("iterations", str(facts.iteration)),
-        ("solutions per iteration", solutions),
-        ("learning rate", str(settings["optimizer.learning_rate"])),
         ("trained", f"adapters of rank {rank}, merged into the weights" if rank else "all weights"),
     ]
+    if method is sft.METHOD:  # it samples nothing, and has a learning rate of its own
+        return [*rows, ("learning rate", str(settings["sft.learning_rate"]))]
+    rows.append(("solutions per iteration", solutions))
+    return [*rows, ("learning rate", str(settings["optimizer.learning_rate"]))]
 
 
 def _usage(facts: CardFacts) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from etils import epath
 
+from vinejax.core.accessories import contributed
 from vinejax.model.hf.hub import HUB_NAME
 from vinejax.model.hf.peft import base_of
 from vinejax.runtime.workdir import resolved_folder
@@ -34,7 +35,8 @@ def base_model(path: str) -> Origin:
     while path:
         folder = resolved_folder(path)
         if not folder.is_dir():
-            return Origin(last_part(path), HUB_NAME.fullmatch(path) is not None)
+            is_on_hub = not folder.exists() and HUB_NAME.fullmatch(path) is not None
+            return Origin(last_part(path), is_on_hub)
         record = _record_of(folder)
         if record is None:
             if (base := base_of(folder)) is None:
@@ -53,7 +55,8 @@ def data_set(settings: Mapping[str, Any], is_data_set: Callable[[str], bool]) ->
     """
     task = str(settings["data.task"])
     path = str(settings["data.path"])
-    if not path and task.startswith(OWN_TASKS):  # a task of the package may have a usual data set
+    is_of_core = task.startswith(OWN_TASKS) and task not in contributed("TASKS")
+    if not path and is_of_core:  # such a task may have a usual data set
         path = vars(importlib.import_module(task)).get("HUB_NAME", "")
     if DATA_SET.fullmatch(path) and not resolved_folder(path).exists() and is_data_set(path):
         return Origin(path, True)

@@ -73,7 +73,7 @@ def is_data_set(name: str) -> bool:
     """Whether the hub has a data set of this name that the token may read."""
     from huggingface_hub import HfApi
 
-    return retried(lambda: HfApi().repo_exists(name, repo_type="dataset"), name)
+    return retried(lambda: HfApi().repo_exists(name, repo_type="dataset"), f"the data set {name}")
 
 
 def push_files(files: Mapping[str, Path], repository: str, message: str) -> Pushed:
