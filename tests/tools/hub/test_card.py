@@ -99,7 +99,7 @@ def test_the_example_is_python_with_the_sampling_of_evaluations(chat: bool):
     assert "temperature=0.5, top_p=0.9, top_k=0, stop_strings=['\\n\\n']" in code
     assert ("apply_chat_template" in code) == ("\"Be 'brief'.\"" in code) == chat
     greedy = model_card(facts(settings=settings(eval__temperature=0.0)))
-    assert "do_sample=False)" in greedy
+    assert "do_sample=False\n)" in greedy
     shown = model_card(facts(prompt="1+'2'=\n```"))
     assert f"prompt = {'1+' + chr(39) + '2' + chr(39) + '=' + chr(10) + '```'!r}\n" in shown
 
