@@ -83,6 +83,7 @@ MODES = {
     "eval --sets": ("vinejax.tools.sets.sets_mode", "evaluate_sets"),
     "sft": ("vinejax.training.warmup", "warm_up"),
     "export": ("vinejax.training.export", "export_run"),
+    # `--mode=export` with --push
     "export --push": ("vinejax.tools.hub.push_mode", "export_and_push"),
     "doctor": ("vinejax.tools.doctor.doctor_mode", "examine"),
     "credit": ("vinejax.tools.bench.bench_mode", "credit_bench"),

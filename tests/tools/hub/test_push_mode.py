@@ -86,7 +86,7 @@ def test_an_error_of_the_hub_keeps_the_export(
     monkeypatch.setattr(upload, "WAITS_S", ())
     hub.add(NAME, {"README.md": b"old"})
     hub.faults = [Fault("/commit/main", 500)]
-    with pytest.raises(upload.HubError, match="was not pushed and is as it was"):
+    with pytest.raises(upload.HubError, match=f"the push to {NAME} failed: "):
         export_and_push(*run, "last", NAME)
     assert hub.files(NAME) == {"README.md": b"old"}
     assert (run[1] / "export/model.safetensors").exists()

@@ -13,7 +13,14 @@ import pytest
 from helpers.tools.hub_stand_in import TOKEN, USER, Fault, Hub, connected_hub
 from huggingface_hub import constants
 
-from vinejax.tools.hub.upload import WAITS_S, HubError, checked_name, is_data_set, push_files
+from vinejax.tools.hub.upload import (
+    WAITS_S,
+    HubError,
+    checked_name,
+    is_data_set,
+    push_files,
+    retried,
+)
 
 # huggingface_hub hands its HTTP client a file in a way that the client calls old.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -96,10 +103,11 @@ def test_faults_that_pass_are_retried(
     """A commit that took effect before its answer was lost is not repeated."""
     hub.add(NAME, OLD)
     hub.faults = [FAULTS[name]]
-    push_files(files, NAME, "VinePPO")
-    assert not hub.faults and waits
+    pushed = push_files(files, NAME, "VinePPO")
+    assert not hub.faults and waits and pushed.is_new and pushed.commit == hub.head(NAME)
     assert hub.files(NAME) == AFTER and len(hub.commits[NAME]) == 3
-    assert TOKEN not in "".join(capsys.readouterr())
+    output = "".join(capsys.readouterr())
+    assert TOKEN not in output and "For more information" not in output
     asked = {"info": 7, "too many": 55}.get(name)
     assert asked is None or waits == [asked]
 
@@ -110,10 +118,10 @@ def test_a_push_that_fails_for_good_leaves_the_old_state(
 ):
     hub.add(NAME, OLD)
     hub.faults = [Fault(where, 500)] * 100
-    with pytest.raises(HubError, match=f"{NAME} was not pushed and is as it was: .*500") as caught:
+    with pytest.raises(HubError, match=f"the push to {NAME} failed: .*500") as caught:
         push_files(files, NAME, "VinePPO")
     assert hub.files(NAME) == OLD and "\n" not in str(caught.value)
-    assert "the same command tries again" in str(caught.value)
+    assert "the same command goes on" in str(caught.value)
     assert set(WAITS_S) <= set(waits)
     assert capsys.readouterr().err.count("tries again in") == len(WAITS_S)
     uploads = hub.count("PUT")
@@ -144,13 +152,13 @@ def test_a_refusal_is_not_repeated(
 ):
     hub.add(NAME, OLD)
     hub.faults = [Fault("/commit/main", status)]
-    with pytest.raises(HubError, match=f"{NAME} was not pushed and is as it was"):
+    with pytest.raises(HubError, match=f"the push to {NAME} failed: "):
         push_files(files, NAME, "VinePPO")
     assert not waits and hub.files(NAME) == OLD
 
 
 def test_a_closed_organization_is_one_line(hub: Hub, files: dict[str, Path]):
-    with pytest.raises(HubError, match="closed/model was not pushed: 403.*rights to create"):
+    with pytest.raises(HubError, match="the push to closed/model failed: 403.*rights to create"):
         push_files(files, "closed/model", "VinePPO")
 
 
@@ -185,6 +193,17 @@ def test_a_push_that_is_killed_before_its_commit_goes_on(hub: Hub, files: dict[s
     hub.before_commit = lambda: None
     push_files(files, NAME, "VinePPO")
     assert hub.files(NAME) == AFTER and hub.count("PUT") == 2
+
+
+def test_signatures_of_addresses_are_not_shown(capsys: Any, waits: list[float]):
+    calls = iter([ConnectionError("for url 'https://s3.host/x?X-Amz-Signature=abc'"), None])
+
+    def call() -> None:
+        if (error := next(calls)) is not None:
+            raise error
+
+    retried(call, "a push")
+    assert "for url 'https://s3.host/x'; tries again in 1 s" in capsys.readouterr().err
 
 
 # --- before anything is written

@@ -83,15 +83,18 @@ def push_files(files: Mapping[str, Path], repository: str, message: str) -> Push
     private. One commit adds the files and removes those of an earlier model that have no successor;
     all other files stay. What the hub has already is not uploaded again, so a push that is repeated
     after an error goes on. Raises HubError if the hub refuses the push, or does not recover within
-    about a minute; the repository is then as it was, but may have been created.
+    about a minute. The repository then has the files of before, or all new ones if only the answer
+    to the commit was lost.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     api = HfApi(library_name="vinejax", library_version=__version__)
+    heads: list[str | None] = []  # the newest commit before each attempt
 
     def push() -> Pushed:
         # Operations remember what they did, so each attempt needs new ones.
         before = api.model_info(repository, revision="main")
+        heads.append(before.sha)
         there = {file.rfilename for file in before.siblings or ()}
         old = [name for name in sorted(there - files.keys()) if OF_A_MODEL.fullmatch(name)]
         operations: list[Any] = [CommitOperationDelete(name) for name in old]
@@ -99,11 +102,11 @@ def push_files(files: Mapping[str, Path], repository: str, message: str) -> Push
         commit = api.create_commit(
             repository, operations, commit_message=message, parent_commit=before.sha
         )
-        return Pushed(f"{api.endpoint}/{repository}", commit.oid, commit.oid != before.sha)
+        return Pushed(f"{api.endpoint}/{repository}", commit.oid, commit.oid != heads[0])
 
-    what = f"{repository} was not pushed"
+    what = f"the push to {repository} failed"
     retried(lambda: api.create_repo(repository, exist_ok=True), what)
-    return retried(push, f"{what} and is as it was")
+    return retried(push, what)
 
 
 def retried(call: Callable[[], Result], what: str) -> Result:
@@ -116,7 +119,7 @@ def retried(call: Callable[[], Result], what: str) -> Result:
             return call()
         except (OSError, RuntimeError, ValueError, _transport_error()) as error:
             if wait is None or not is_transient(error):
-                again = "; the same command tries again" if wait is None else ""
+                again = "; the same command goes on" if wait is None else ""
                 raise HubError(f"{what}: {_reason(error)}{again}") from error
             pause = min(max(wait, _asked_wait(error)), MOST_WAIT_S)
             line = f"vinejax: the hub: {_reason(error)}; tries again in {pause} s"
@@ -170,4 +173,6 @@ def _reason(error: BaseException) -> str:
     text = str(error) or type(error).__name__
     if error.__cause__ is not None and type(error) is RuntimeError:
         text += f" {error.__cause__}"
+    text = re.sub(r"For more information check: \S+", "", text)
+    text = re.sub(r"(https?://[^\s?'\"]+)\?[^\s'\"]*", r"\1", text)  # a query may be a signature
     return " ".join(text.split())[:300].rstrip(".")
