@@ -83,7 +83,6 @@ MODES = {
     "eval --sets": ("vinejax.tools.sets.sets_mode", "evaluate_sets"),
     "sft": ("vinejax.training.warmup", "warm_up"),
     "export": ("vinejax.training.export", "export_run"),
-    # `--mode=export` with --push
     "export --push": ("vinejax.tools.hub.push_mode", "export_and_push"),
     "doctor": ("vinejax.tools.doctor.doctor_mode", "examine"),
     "credit": ("vinejax.tools.bench.bench_mode", "credit_bench"),
@@ -209,14 +208,14 @@ def main(argv: list[str]) -> int:
     """Checks the configuration, then calls the function of the mode. Returns the exit status."""
     if FLAGS.sets is not None and FLAGS.mode != "eval":
         raise UserError(f"--sets is for --mode=eval, not --mode={FLAGS.mode}; leave it out")
+    if FLAGS.push is not None and FLAGS.mode != "export":
+        raise UserError(f"--push is for --mode=export, not --mode={FLAGS.mode}; leave it out")
     if FLAGS.mode in OF_WORKDIRS:
         return read_runs(FLAGS.mode, argv[1:])
     if len(argv) > 1:
         raise UserError(f"unexpected argument {argv[1]!r}: options start with --, see --help")
     if FLAGS.config is None:
         raise UserError("--config is missing; try --config=configs/tiny.py")
-    if FLAGS.push is not None and FLAGS.mode != "export":
-        raise UserError(f"--push={FLAGS.push} needs --mode=export")
     cfg = from_dict(FLAGS.config)
     check_config(cfg, fields_set(FLAGS.config))
     workdir = FLAGS.workdir or default_workdir(config_flags.get_config_filename(FLAGS["config"]))

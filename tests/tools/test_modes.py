@@ -73,6 +73,8 @@ def test_an_evaluation_of_sets(command: Command):
     assert status == 2 and "--mode=eval --sets needs vinejax/tools, which is not there" in err
     status, _, err = command("--config=mine.py", "--mode=eval --sets")
     assert status == 2 and "train|eval|sft" in err
+
+
 def test_a_push_takes_the_export_with_it(folder: pathlib.Path, command: Command):
     fake = (
         FAKES
@@ -84,7 +86,5 @@ sys.modules["vinejax.tools.hub.push_mode"].export_and_push = record("push")
     status, out, err = command("--config=mine.py", "--mode=export", "--push=org/name", setup=fake)
     assert (status, out.split()[-2:], err) == (0, ["best", "org/name"], "")
     assert out.startswith("push runs/mine")
-    status, out, err = command("--config=mine.py", "--push=org/name", setup=fake)
-    assert (status, out) == (2, "") and err.endswith("--push=org/name needs --mode=export\n")
-    status, _, err = command("--config=mine.py", "--mode=export --push", setup=fake)
-    assert status == 2 and "--mode=export --push" in err  # a key of our table, and no mode
+    status, _, err = command("--config=mine.py", "--push=org/name", setup=fake)
+    assert status == 2 and "--push is for --mode=export, not --mode=train; leave it out" in err
