@@ -232,14 +232,19 @@ def test_evaluations_are_those_of_the_start_and_of_the_policy(tmp_path: Path):
     (tmp_path / "eval/test.json").write_text(json.dumps(record))
     (tmp_path / "eval/old.json").write_text(json.dumps(record | {"source": "best/10"}))
     (tmp_path / "eval/sets.json").write_text('{"rows": [{"set": "gsm8k"}]}')
+    measured = {"pass_at_1": 0.5, "pass_at_1_low": 0.25, "pass_at_1_high": 0.75}
+    named = {"problems": 30, "samples": 4, "start": measured, "result": None}
+    sets = {"start": "warmup", "result": "checkpoints/20", "sets": {"aime24": named, "x": 1}}
+    (tmp_path / "eval/named.json").write_text(json.dumps(sets))
     (tmp_path / "eval/half.json").write_text('{"source": "be')
     (tmp_path / "eval/list.json").write_text("[1]")
     found = evaluations_of(workdir, records, 20)
-    assert found[0] == Evaluation("test", 20, {"pass@1": Measured(0.5, 0.4, 0.6)}, 2, 6)
-    assert found[1].problems == "test: org/data" and found[1].data == "org/data"
-    assert set(found[1].metrics) == {"pass@1", "maj@2"} and found[1].num_problems is None
-    assert [x.problems for x in found[2:]] == ["validation", "validation"]
-    assert str(found[0].metrics["pass@1"]) == "50.0% (40.0% to 60.0%)"
+    assert found[0] == Evaluation("aime24", 0, {"pass@1": Measured(0.5, 0.25, 0.75)}, 4, 30)
+    assert found[1] == Evaluation("test", 20, {"pass@1": Measured(0.5, 0.4, 0.6)}, 2, 6)
+    assert found[2].problems == "test: org/data" and found[2].data == "org/data"
+    assert set(found[2].metrics) == {"pass@1", "maj@2"} and found[2].num_problems is None
+    assert [x.problems for x in found[3:]] == ["validation", "validation"]
+    assert str(found[1].metrics["pass@1"]) == "50.0% (40.0% to 60.0%)"
 
 
 def test_the_iteration_of_a_policy():

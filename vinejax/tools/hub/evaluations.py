@@ -68,14 +68,25 @@ def iteration_of(source: str) -> int | None:
 
 
 def _of_file(file: epath.Path) -> Iterable[Evaluation]:
+    """The evaluations in test.json or in sets.json; none in a file of another form."""
     try:
         record: Any = json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
-        return []
-    if not isinstance(record, dict) or not isinstance(record.get("source"), str):
-        return []
-    numbers = {key: x for key, value in record.items() if (x := finite_number(value)) is not None}
-    return _of_values(file.stem, iteration_of(record["source"]), numbers)
+        return
+    if not isinstance(record, dict):
+        return
+    if isinstance(record.get("source"), str):
+        yield from _of_values(file.stem, iteration_of(record["source"]), _numbers(record))
+    result, sets = record.get("result"), record.get("sets")
+    iterations = {"start": 0, "result": iteration_of(result) if isinstance(result, str) else None}
+    for name, row in sets.items() if isinstance(sets, dict) else ():
+        for policy, iteration in iterations.items():
+            if isinstance(row, dict) and isinstance(row.get(policy), dict):
+                yield from _of_values(name, iteration, _numbers(row) | _numbers(row[policy]))
+
+
+def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
+    return {key: x for key, value in record.items() if (x := finite_number(value)) is not None}
 
 
 def _of_values(
