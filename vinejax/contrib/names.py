@@ -16,6 +16,7 @@ METHODS = {
     "arpo": "vinejax.contrib.methods.arpo",
     "aepo": "vinejax.contrib.methods.aepo",
     "scaf_grpo": "vinejax.contrib.methods.scaf_grpo",
+    "gdpo": "vinejax.contrib.methods.gdpo",
     "unlikely": "vinejax.contrib.methods.unlikely",
     "drpo": "vinejax.contrib.methods.drpo",
     "hapo": "vinejax.contrib.methods.hapo",

@@ -41,7 +41,8 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
     step_totals = [sum(e.step_rewards) for e in episodes if e.step_rewards is not None]
     if step_totals:
         metrics["reward/steps"] = np.mean(step_totals)
-    return metrics | part_means(episode.reward_parts for episode in episodes)
+    metrics |= part_means(episode.reward_parts for episode in episodes)
+    return metrics | flat_shares(episodes)
 
 
 def part_means(parts: Iterable[Mapping[str, float] | None]) -> dict[str, float]:
@@ -51,6 +52,23 @@ def part_means(parts: Iterable[Mapping[str, float] | None]) -> dict[str, float]:
         for name, value in (rewards or {}).items():
             by_name.setdefault(f"reward/{name}", []).append(value)
     return {name: float(np.mean(values)) for name, values in by_name.items()}
+
+
+def flat_shares(episodes: Sequence[Episode]) -> dict[str, float]:
+    """'frac_reward_zero_std/<name>' -> share of problems for which function `name` gave one value.
+
+    A problem counts if the function judged a solution of it.
+    """
+    by_problem: dict[str, dict[str, set[float]]] = {}
+    for episode in episodes:
+        for name, value in (episode.reward_parts or {}).items():
+            if "/" not in name:  # else a metric that the function logged
+                problems = by_problem.setdefault(f"frac_reward_zero_std/{name}", {})
+                problems.setdefault(episode.problem_id, set()).add(value)
+    return {
+        name: float(np.mean([len(values) == 1 for values in problems.values()]))
+        for name, problems in by_problem.items()
+    }
 
 
 def value_metrics(episodes: Sequence[Episode], by_step: np.ndarray | None) -> dict[str, Any]:
