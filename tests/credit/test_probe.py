@@ -117,5 +117,7 @@ def test_the_error_has_no_noise_of_targets():
     rows = ProbeStates(np.zeros((size, 3)), np.zeros(size, int), own, value, np.ones(size, int))
     found = probe.metrics(rows, v, 0.25)
     assert found["value/weight"] == 0.25 and abs(found["value/error"] - 0.04) < 4 * 0.25 / 447
-    assert set(found) == {"value/weight", "value/error", "value/calibration/8"}
+    names = ("weight", "error", "explained_variance", "calibration/8")
+    assert set(found) == {f"value/{name}" for name in names}
+    assert abs(found["value/explained_variance"]) < 1e-9  # v is a constant
     assert abs(found["value/calibration/8"] + 0.2) < 0.01

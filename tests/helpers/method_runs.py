@@ -69,6 +69,8 @@ def check_one_iteration(
         assert line["total/updates"] == 4  # whatever branches off: 12 solutions, 8 per minibatch
         assert line["actor/grad_norm"] > 0 or line["frac_reward_zero_std"] == 1
         assert not line.get("actor/skipped_updates")
+        if find_method(method).state.has_critic:
+            assert line["critic/explained_variance"] <= 1
         if method in ("grpo", "rloo"):  # train on all that they sample
             assert line["actor/tokens"] == line["total/tokens"]
     with Checkpoints(workdir / "checkpoints", keep=1) as checkpoints:

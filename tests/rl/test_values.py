@@ -3,11 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from helpers import rl_oracles as oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vinejax.rl.values import mc_values
+from vinejax.rl.values import explained_variance, mc_values
 
 B, C, M = 3, 4, 5
 
@@ -70,3 +71,28 @@ def test_the_value_is_between_the_returns_and_their_order_is_irrelevant(returns,
     taken = returns[:count]
     assert min(taken) <= value(taken) <= max(taken)
     assert value(taken) == value(taken[::-1])
+
+
+# --- explained_variance
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0.0, 0.0, 1.0, 1.0], 1.0),
+        ([5.0, 5.0, 6.0, 6.0], 1.0),  # a constant error is not seen
+        ([0.5, 0.5, 0.5, 0.5], 0.0),
+        ([0.25, 0.25, 0.75, 0.75], 0.75),
+        ([1.0, 1.0, 0.0, 0.0], -3.0),
+        ([0.0, 1.0, 0.0, 1.0], -1.0),
+    ],
+)
+def test_explained_variance_by_hand(values: list[float], expected: float):
+    returns = np.array([0.0, 0.0, 1.0, 1.0], np.float32)
+    found = explained_variance(np.array(values, np.float32), returns)
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("returns", [[], [1.0], [0.1, 0.1, 0.1]])
+def test_equal_returns_have_no_explained_variance(returns: list[float]):
+    assert explained_variance(np.zeros(len(returns)), np.array(returns)) is None

@@ -1,5 +1,7 @@
 """Tests the metrics of an iteration's values against figures computed by hand."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -37,3 +39,17 @@ def test_states_without_samples_have_no_part():
 def test_nothing_is_said_where_no_state_was_sampled():
     given = episode([0.0, 0.0], [0, 0], [0.0, 0.0])
     assert value_metrics([given], np.zeros((1, 2), np.float32)) == {}
+
+
+def test_values_explain_the_returns_of_their_solutions():
+    """With γ = ½, an outcome of 1 and a step reward of ½ the returns are 1.5 and, before, 0.75."""
+    right = dataclasses.replace(
+        episode([0.75, 1.5], [1, 1], [0.0, 0.0]), step_rewards=[0.0, 0.5], reward=1.0
+    )
+    wrong = dataclasses.replace(episode([0.5, 0.0], [1, 0], [0.0, 0.0]), reward=0.0)
+    returns, values = np.array([0.75, 1.5, 0.0]), np.array([0.75, 1.5, 0.5])
+    found = value_metrics([right, wrong], np.zeros((2, 2), np.float32), gamma=0.5)
+    expected = 1 - np.var(returns - values) / np.var(returns)
+    assert found["values/explained_variance"] == pytest.approx(expected)
+    alone = value_metrics([wrong], np.zeros((1, 2), np.float32))
+    assert "values/explained_variance" not in alone and alone["values/mean"] == 0.5

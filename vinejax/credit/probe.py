@@ -25,6 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vinejax.rl.values import explained_variance
+
 FOLDS = 8  # maximum of parts into which an iteration's problems are divided
 STRENGTHS = (1.0, 10.0, 100.0, 1e3, 1e4, 1e5)  # values of α to choose from
 KEPT = 0.8  # factor by which earlier sums decay in each iteration
@@ -160,7 +162,7 @@ def updated(
 
 
 def metrics(states: ProbeStates, v: np.ndarray, weight: float) -> dict[str, float]:
-    """The squared error of v, its `weight` μ and its calibration, as metrics.
+    """The squared error of v, its explained variance, its `weight` μ and its calibration.
 
     The error does not include the noise of the targets: E[(v - V̂)·(v - G)] = E[(v - V)²], because
     the sampled value V̂ and G are independent at s. For each tenth of [0, 1], the calibration is the
@@ -171,6 +173,9 @@ def metrics(states: ProbeStates, v: np.ndarray, weight: float) -> dict[str, floa
     if is_sampled.any():
         error = (v - states.value) * (v - states.solution_return)
         logged["value/error"] = float(error[is_sampled].mean())
+    explained = explained_variance(v, states.solution_return)
+    if explained is not None:
+        logged["value/explained_variance"] = explained
     residual = states.solution_return - v
     tenth = np.clip(v * 10, 0, 9).astype(int)
     for n in np.unique(tenth):

@@ -50,6 +50,7 @@ from vinejax.model.hf.weights import RewardModel
 from vinejax.model.lora import abstract_adapters, merge_adapters, weights_of
 from vinejax.model.sharding import make_mesh, placed_shapes, replicate
 from vinejax.rl.losses import value_clip
+from vinejax.rl.values import explained_variance
 from vinejax.runtime.host_arrays import whole_array
 from vinejax.runtime.offload import to_device
 from vinejax.session.budget import num_updates
@@ -231,6 +232,10 @@ class Critic(MethodState):
         iteration.note_updates(updates, batch)
         if updates:
             iteration.metrics |= critic_metrics(updates)
+        mask = np.asarray(rollout.batch.mask)
+        explained = explained_variance(targets.old_values[mask], targets.returns[mask])
+        if explained is not None:
+            iteration.metrics["critic/explained_variance"] = explained
         return state._replace(kept=critic)
 
     def reward_model(

@@ -1,7 +1,11 @@
-"""Monte Carlo values of states. The letters are those of `advantages.py`."""
+"""Monte Carlo values of states, and how well values of any kind explain returns.
+
+The letters are those of `advantages.py`.
+"""
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float32, Integer, Shaped
 
 from vinejax.core.arguments import library
@@ -36,3 +40,23 @@ def mc_values(
     """
     is_rollout = jnp.arange(returns.shape[-1]) < counts[..., None]
     return masked_mean(returns, is_rollout, axis=-1)
+
+
+def explained_variance(values: np.ndarray, returns: np.ndarray) -> float | None:
+    """The share of the variance of returns that values explain, computed by NumPy.
+
+        1 - Var(G - V) / Var(G)
+
+    It is 1 if V = G + constant, 0 if V tells nothing, and negative if V is worse than a constant.
+
+    Args:
+      values: [S], V of S states.
+      returns: [S], G, a return that was observed after each of them.
+
+    Returns:
+      None if all returns are equal.
+    """
+    values, returns = np.asarray(values, np.float64), np.asarray(returns, np.float64)
+    if returns.size == 0 or np.ptp(returns) == 0:
+        return None
+    return float(1 - np.var(returns - values) / np.var(returns))

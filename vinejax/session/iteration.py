@@ -194,7 +194,7 @@ class Iteration:
         self.log.episodes(self.number, rows)
         stats = session.engine.stats.minus(self.at_start.engine)
         grading = session.graded.stats.minus(self.at_start.grading)
-        self.metrics |= metrics.value_metrics(episodes, by_step)
+        self.metrics |= metrics.value_metrics(episodes, by_step, self.cfg.ppo.gamma)
         self.metrics |= metrics.engine_metrics(stats, episodes, self.log.timings)
         self.metrics |= metrics.grading_metrics(grading)
         self.spent = self.spent.plus(tokens=stats.decoded_tokens)

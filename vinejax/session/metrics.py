@@ -10,6 +10,7 @@ from vinejax.core.types import Batch, Episode
 from vinejax.engine.stats import EngineStats
 from vinejax.learner.policy import EIGHTHS
 from vinejax.learner.update import Update, mean_norm, num_accepted, total_sums
+from vinejax.rl.values import explained_variance
 from vinejax.runtime.distributed import exchange
 from vinejax.tasks.graded import GradingStats
 
@@ -71,12 +72,16 @@ def flat_shares(episodes: Sequence[Episode]) -> dict[str, float]:
     }
 
 
-def value_metrics(episodes: Sequence[Episode], by_step: np.ndarray | None) -> dict[str, Any]:
+def value_metrics(
+    episodes: Sequence[Episode], by_step: np.ndarray | None, gamma: float = 1.0
+) -> dict[str, Any]:
     """Mean, standard error and reuse of the sampled values, and the error of their advantages.
 
-    `by_step` has the advantages, f32[episodes, C]. Without advantages or sampled values the result
-    is {}. The variance of an advantage is computed as the sum of the variances of two values. This
-    sum is too large if the two values share samples (`values.reuse`).
+    The values' explained variance is that of the returns of the solutions on which the states lie,
+    with the discount `gamma` per step. `by_step` has the advantages, f32[episodes, C]. Without
+    advantages or sampled values the result is {}. The variance of an advantage is computed as the
+    sum of the variances of two values. This sum is too large if the two values share samples
+    (`values.reuse`).
     """
     if by_step is None or any(episode.values is None for episode in episodes):
         return {}
@@ -95,13 +100,25 @@ def value_metrics(episodes: Sequence[Episode], by_step: np.ndarray | None) -> di
     is_sampled = steps("value_counts") > 0
     if not is_sampled.any():
         return {}
+    returns = np.concatenate([returns_of(episode, gamma) for episode in episodes])
+    explained = explained_variance(steps("values")[is_sampled], returns[is_sampled])
     return {
+        **({} if explained is None else {"values/explained_variance": explained}),
         "values/mean": steps("values")[is_sampled].mean(),
         "values/error": before[is_sampled].mean(),
         "values/reused": steps("reused")[is_sampled].mean(),
         "values/advantage_error": error.mean(),
         "values/sign_certain": np.mean(np.abs(advantages) > 2 * error),
     }
+
+
+def returns_of(episode: Episode, gamma: float) -> np.ndarray:
+    """f64[C] the return of the episode from the start of each step on."""
+    returns, later = [], 0.0
+    for reward in reversed(episode.rewards):
+        later = reward + gamma * later
+        returns.append(later)
+    return np.array(returns[::-1])
 
 
 def logprob_diff(episodes: Sequence[Episode], batch: Batch) -> dict[str, Any]:

@@ -165,6 +165,16 @@ def _mean_and_max(title: str, key: str, largest: str, note: str, log: bool = Fal
 _HEALTH = (
     _single("Mean step value", "values/mean", "V(s) over the states of an iteration", top=1.0),
     ChartSpec(
+        "Explained variance",
+        (
+            Curve("values/explained_variance", "of continuations"),
+            Curve("critic/explained_variance", "critic", "pass-1"),
+            Curve("value/explained_variance", "learned value", "pass-2"),
+        ),
+        "of returns by values: 1 if V tells them, 0 if it tells nothing",
+        top=1.0,
+    ),
+    ChartSpec(
         "Does step credit pay?",
         (Curve("credit/gain", "gain"), Curve("credit/price", "price", "pass-1")),
         "gain over the credit of outcomes per token, above 1 it pays; price in tokens of those",
