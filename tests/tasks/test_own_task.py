@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from helpers.paths import REPO
 from helpers.tokenizer_cases import load
+from helpers.tool_templates import QWEN
 
 from vinejax.core.settings import DataConfig, GraderConfig
 from vinejax.core.types import Problem
 from vinejax.tasks.base import Split, Task, load_task
+from vinejax.tasks.environment import EnvRules, EnvStart, Observation, start_environment
 from vinejax.tasks.graded import GradedTask
 from vinejax.tasks.prompts import encode_prompt, encode_response, load_problems
 from vinejax.tasks.steps import every_n_tokens, step_ends
@@ -95,3 +97,17 @@ def test_the_other_one_rewards_steps(expand: Any):
     steps = [text[a:b] for a, b in zip(ends, ends[1:], strict=False)]
     assert steps == ["\na", "\nb", "\na", "\na"] and rewards.has_steps
     assert rewards.step_rewards(problem, steps) == [-0.01, -0.01, -0.1, -0.1]
+
+
+def test_the_example_with_tools_answers_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    task = example("sums", tmp_path, monkeypatch)
+    tokenizer = load("gpt2")
+    monkeypatch.setattr(tokenizer, "chat_template", QWEN)
+    data = DataConfig(chat_template=True, max_prompt_tokens=500)
+    problems, _ = load_problems(task, tokenizer, "train", data)
+    assert "Adds two numbers." in tokenizer.decode(problems[0][1])
+    start = EnvStart(problems[0][0], 0)
+    environment, _ = start_environment(task, start, EnvRules(60.0))
+    call = '<tool_call>{"name": "add", "arguments": {"a": 100, "b": 100}}</tool_call>'
+    assert environment.step(call) == Observation("200", results=("200",))
+    assert environment.step("It is 200.") == Observation("", 1.0, done=True)

@@ -29,6 +29,7 @@ TASKS = {
     "vinejax.tasks.code": "vinejax.contrib.code.task",
     "vinejax.tasks.programs": "vinejax.contrib.code.programs",
     "vinejax.tasks.python_tool": "vinejax.contrib.code.python_tool",
+    "vinejax.tasks.python_call": "vinejax.contrib.code.python_call",
     "vinejax.tasks.gem": "vinejax.contrib.environments.gem",
     "vinejax.tasks.gymnasium": "vinejax.contrib.environments.gymnasium",
     "vinejax.tasks.openenv": "vinejax.contrib.environments.openenv",

@@ -44,7 +44,13 @@ from vinejax.tasks.environment import (
     Observation,
     start_environment,
 )
-from vinejax.tasks.prompts import LONGEST_TOKEN, ChatTurns, encode_prompt, encode_within
+from vinejax.tasks.prompts import (
+    LONGEST_TOKEN,
+    ChatTurns,
+    encode_prompt,
+    encode_within,
+    tools_of,
+)
 
 MOST_CHARACTERS = 2**20  # limit of an observation; no model reads more at once
 
@@ -277,7 +283,9 @@ class TurnSampler(Sampler):
     def _chat(self) -> ChatTurns | None:
         """The markup of turns; None without a chat template."""
         data = self.cfg.data
-        return ChatTurns.of(self.engine.tokenizer, data) if data.chat_template else None
+        if not data.chat_template:
+            return None
+        return ChatTurns.of(self.engine.tokenizer, data, tools_of(self.task))
 
     def _new_environment(self, problem: Problem) -> tuple[Environment, str]:
         """(a new environment at the start of a problem's episodes, its first text)."""
@@ -478,7 +486,7 @@ class TurnSampler(Sampler):
         elif len(observation.text) > MOST_CHARACTERS:
             play.finish = "length"
         else:
-            ids = self._observed(observation.text, play.response[-1])
+            ids = self._observed(observation, play.response[-1])
             if len(ids) > play.observed_left or len(ids) >= self._room(play):
                 play.finish = "length"
             else:
@@ -497,10 +505,12 @@ class TurnSampler(Sampler):
         )
         play.turn_text = ""
 
-    def _observed(self, text: str, last: int) -> list[int]:
+    def _observed(self, observation: Observation, last: int) -> list[int]:
         """The token ids of an observation after a turn whose last token is `last`."""
-        tokenizer, chat = self.engine.tokenizer, self._chat
-        return encode_within(tokenizer, chat.around(text, last) if chat else text)
+        text, chat = observation.text, self._chat
+        if chat:
+            text = chat.around(text, last, observation.results)
+        return encode_within(self.engine.tokenizer, text)
 
     def episode(self, play: Play) -> Episode:
         ends, rewards = self._steps(play)

@@ -95,6 +95,15 @@ def _names(result: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _tools(result: Any) -> list[dict[str, Any]]:
+    tools = listed(result)
+    for tool in [None] if tools is None else tools:
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise ValueError("a list of JSON schemas, such as those of vinejax.tasks.tools.Tools")
+    return list(tools or ())
+
+
 def _whole_numbers(result: Any, *_: Any) -> list[int]:
     try:
         return [operator.index(x) for x in listed(result) or [None]]
@@ -200,6 +209,7 @@ ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
     "reads": _names,
     "max_turns": _count,
     "ends_turn": _names,
+    "tools": _tools,
     "free_steps": lambda result: tuple(_whole_numbers(result)),
 }
 RESULTS: dict[str, Callable[..., Any]] = {

@@ -10,7 +10,15 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from vinejax.core.errors import UserError
-from vinejax.core.plugins import called_within, failure, finite_number, place_of, shown, source_of
+from vinejax.core.plugins import (
+    called_within,
+    failure,
+    finite_number,
+    listed,
+    place_of,
+    shown,
+    source_of,
+)
 from vinejax.core.text import opens_thinking, without_escapes, without_thinking
 from vinejax.core.types import Problem, Turn
 
@@ -22,6 +30,9 @@ class Observation(NamedTuple):
     reward: float = 0.0  # reward of the action
     done: bool = False  # whether the episode ends
     truncated: bool = False  # whether the episode is cut, like one that runs out of turns
+    # Results of calls of tools. A chat template writes each as a tool message, in place of `text`
+    # as the user's message. Without a template their lines are the text.
+    results: tuple[str, ...] = ()
 
 
 @runtime_checkable
@@ -55,7 +66,8 @@ class MultiTurn(Protocol):
     """A task whose solutions are episodes in an environment.
 
     With the optional attribute `acts_in_thinking` = True, actions always have the policy's
-    thinking, because it may act there, for example by calls of a tool.
+    thinking, because it may act there, for example by calls of a tool. The optional attribute
+    `tools` has JSON schemas of tools, which the chat template writes into the prompts (`tools.py`).
     """
 
     max_turns: int  # maximum of turns of an episode
@@ -142,18 +154,21 @@ class Environment:
         """Takes an action, the policy's text of a turn; returns the environment's answer."""
         self._turn += 1
         result = self._in_time("step", self._said(action))
-        has_fields = isinstance(result, tuple) and 1 <= len(result) <= 4
-        text, reward, done, truncated = (
+        has_fields = isinstance(result, tuple) and 1 <= len(result) <= len(Observation._fields)
+        text, reward, done, truncated, results = (
             Observation(*result) if has_fields else Observation("", math.nan)
         )
         number = finite_number(reward)
         is_bool = done in (True, False) and truncated in (True, False)
-        if not isinstance(text, str) or number is None or not is_bool:
-            needed = "an Observation: a text, a finite number and bools"
+        texts = listed(results)
+        is_text = texts is not None and all(isinstance(x, str) for x in (text, *texts))
+        if texts is None or not is_text or number is None or not is_bool:
+            needed = "an Observation: a text, a finite number and bools, and perhaps results: texts"
             raise self._wrong("step", self._env.step, result, needed)
-        text = without_escapes(text)
+        texts = tuple(map(without_escapes, texts))
+        text = "\n".join(texts) if texts else without_escapes(text)
         self._thinks = bool(opens_thinking(text + self._rules.after))
-        return Observation(text, number, bool(done), bool(truncated))
+        return Observation(text, number, bool(done), bool(truncated), texts)
 
     def key(self) -> str | None:
         """The key of the state, as `TextEnv` defines keys; None if the state has no key."""

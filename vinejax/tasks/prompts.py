@@ -6,6 +6,7 @@ turns each observation is encoded once, with the markup of a chat if there is a 
 
 import ast
 import dataclasses
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -108,7 +109,7 @@ def _render(
         return str(prompt)
 
     try:
-        template = str(tokenizer.get_chat_template())
+        template = str(tokenizer.get_chat_template(tools=variables.get("tools")))
         if "strftime_now" not in template:
             prompt = rendered(template)
         else:
@@ -123,23 +124,43 @@ def _render(
         message = f"the tokenizer's chat template fails: {reason}"
         raise ConfigError(field, message, "True") from error
     for role, text in chat:
-        # Templates may leave the thoughts out of an assistant's earlier messages.
-        if role != "assistant" and "".join(text.split()) not in "".join(prompt.split()):
+        # Templates may leave the thoughts out of an assistant's earlier messages, and write the
+        # results of tools as JSON.
+        if role in ("assistant", "tool"):
+            continue
+        if "".join(text.split()) not in "".join(prompt.split()):
             message = f"the tokenizer's chat template leaves out, or changes, the {role}'s message"
             raise ConfigError(field, f"{message} {text.strip()!r:.60}", "True")
     return prompt
 
 
-def template_variables(tokenizer: Tokenizer, data: DataConfig) -> dict[str, Any]:
+def tools_of(task: Any) -> list[dict[str, Any]]:
+    """The JSON schemas of the tools of a task, which is [] for most tasks."""
+    return list(getattr(task, "tools", ()))
+
+
+def template_variables(
+    tokenizer: Tokenizer, data: DataConfig, tools: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
     """The values that `data.template_vars` gives to variables of the chat template, by name.
 
-    The result is empty if `data.chat_template` is off.
+    If there are `tools`, they are the value of `tools`. The result is empty if `data.chat_template`
+    is off.
 
-    Raises ConfigError for a variable that the chat template does not read.
+    Raises ConfigError for a variable that the chat template does not read, and for tools without a
+    chat template.
     """
     variables = {}
     if not data.chat_template:
+        if tools:
+            message = "must be True: the task has tools, which the chat template writes"
+            raise ConfigError("data.chat_template", message, "False")
         return variables
+    if tools and tokenizer.chat_template is not None:
+        variables["tools"] = list(tools)
+        if "tools" not in str(tokenizer.get_chat_template(tools=variables["tools"])):
+            message = "the tokenizer's chat template writes no tools, which the task has"
+            raise ConfigError("data.chat_template", message, "True")
     for setting in data.template_vars:
         name, _, value = setting.partition("=")
         if not re.search(rf"\b{name}\b", str(tokenizer.chat_template)):
@@ -182,21 +203,56 @@ def encode_within(tokenizer: Tokenizer, text: str) -> list[int]:
     return _encode(tokenizer, text)
 
 
-class ChatTurns(NamedTuple):
-    """The markup around a user's message that follows an assistant's turn."""
+class ToolMarkup(NamedTuple):
+    """The markup around the results of tools that follow an assistant's turn."""
 
-    before: str  # markup from the end of the assistant's text to the message
+    before: str  # markup from the end of the assistant's text to the first result
+    between: str  # markup between two results
+    after: str  # markup from the last result to the assistant's next text
+    is_json: bool  # whether the template writes a result as a JSON string, as Llama's does
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, variables: Mapping[str, Any]) -> "ToolMarkup":
+        """The markup around tool messages after an assistant's turn, from the chat template.
+
+        Raises ConfigError if the template leaves out a result, or changes it otherwise.
+        """
+        action, results = "vinejaxSaid", ('vinejax"First', 'vinejax"Second')
+        chat = [("user", "vinejaxAsked"), ("assistant", action), *(("tool", x) for x in results)]
+        _, has_action, following = _render(tokenizer, chat, variables).partition(action)
+        for is_json in (False, True):
+            first, second = (json.dumps(x) if is_json else x for x in results)
+            before, has_first, rest = following.partition(first)
+            between, has_second, after = rest.partition(second)
+            if has_action and has_first and has_second:
+                return cls(before, between, after, is_json)
+        message = "the tokenizer's chat template leaves out, or changes, the results of tools"
+        raise ConfigError("data.chat_template", message, "True")
+
+    def joined(self, results: Sequence[str]) -> str:
+        """The results as the template writes them, without the markup before and after them."""
+        as_json = (json.dumps(x, ensure_ascii=False) for x in results)
+        return self.between.join(as_json if self.is_json else results)
+
+
+class ChatTurns(NamedTuple):
+    """The markup around what follows an assistant's turn: a user's message or results of tools."""
+
+    before: str  # markup from the end of the assistant's text to the user's message
     after: str  # markup from the message to the assistant's next text
     variables: Mapping[str, Any]  # variables of the template
     special: Mapping[int, str]  # texts of special tokens, by id
+    tool: ToolMarkup | None = None  # None: the task has no tools
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, data: DataConfig) -> "ChatTurns":
-        """The markup around a user's message after an assistant's turn, from the chat template.
+    def of(
+        cls, tokenizer: Tokenizer, data: DataConfig, tools: Sequence[dict[str, Any]] = ()
+    ) -> "ChatTurns":
+        """The markup of the chat template; that of results only if there are `tools`.
 
         Raises ConfigError if the template leaves out a message.
         """
-        variables = template_variables(tokenizer, data)
+        variables = template_variables(tokenizer, data, tools)
         action, observation = "vinejaxSaid", "vinejaxObserved"
         chat = [("user", "vinejaxAsked"), ("assistant", action), ("user", observation)]
         _, has_action, following = _render(tokenizer, chat, variables).partition(action)
@@ -205,17 +261,25 @@ class ChatTurns(NamedTuple):
             message = "the tokenizer's chat template leaves out an assistant's earlier message"
             raise ConfigError("data.chat_template", message, "True")
         special = {i: text for text, i in special_tokens(tokenizer).items()}
-        return cls(before, after, variables, special)
+        tool = ToolMarkup.of(tokenizer, variables) if tools else None
+        return cls(before, after, variables, special, tool)
 
-    def around(self, text: str, last: int) -> str:
+    def around(self, text: str, last: int, results: Sequence[str] = ()) -> str:
         """The user's message `text` in its markup, to follow a turn whose last token is `last`.
 
+        If there are `results`, and the task has tools, tool messages take the place of the user's.
         If `last` is the token with which the markup would end that turn, it is not repeated.
         """
-        last_text, before = self.special.get(last), self.before
-        if last_text and before.lstrip().startswith(last_text):
-            before = before.lstrip().removeprefix(last_text)
-        return before + text + self.after
+        last_text, before, after = self.special.get(last), self.before, self.after
+        if results and self.tool:
+            before, after, text = self.tool.before, self.tool.after, self.tool.joined(results)
+        # Llama ends a turn that calls a tool by <|eom_id|> where its template may have <|eot_id|>.
+        end = {"<|eom_id|>": "<|eot_id|>"}.get(last_text or "", last_text)
+        for written in (last_text, end):
+            if written and before.lstrip().startswith(written):
+                before = before.lstrip().removeprefix(written)
+                break
+        return before + text + after
 
 
 def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -244,9 +308,9 @@ def load_problems(
     prompt, or if a problem has messages before its question and there is no chat template.
     """
     limit, as_chat = data.max_prompt_tokens, data.chat_template
-    variables = template_variables(tokenizer, data)
+    variables = template_variables(tokenizer, data, tools_of(task))
     if as_chat and isinstance(task, MultiTurn):
-        ChatTurns.of(tokenizer, data)
+        ChatTurns.of(tokenizer, data, tools_of(task))
     problems = task.load(split)
     if not problems:
         raise DataError(f"{task.name} {split}", None, "the task gave no problems")

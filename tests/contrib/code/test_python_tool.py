@@ -54,7 +54,7 @@ def test_what_a_program_prints_is_the_observation(task: PythonTool, program: str
     assert env.reset(task.load("train")[0], 0) == ""
     text, *rest = env.step(f"Let me see. <tool>wrong</tool> <tool>{program}</tool>")
     assert text.startswith("\n<output>\n") and text.endswith("\n</output>\n")
-    assert rest == [0.0, False, False]
+    assert rest == [0.0, False, False, ()]
     assert output in text if "codec" in output else text == f"\n<output>\n{output}\n</output>\n"
 
 
@@ -86,7 +86,7 @@ def test_states_are_restored_without_running_their_programs(
     other.replay([turn])
     fork = other.fork()
     assert fork.step(action).text == "\n<output>\nb\n</output>\n"
-    assert fork.step(f"\\boxed{{{start.problem.question}}}") == ("", 1.0, True, False)
+    assert fork.step(f"\\boxed{{{start.problem.question}}}") == Observation("", 1.0, done=True)
 
 
 def test_what_is_refused(task: PythonTool):

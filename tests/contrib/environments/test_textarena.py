@@ -115,7 +115,7 @@ def test_an_episode_has_the_global_generators_to_itself(package: None):
         rest = played(game, actions[1:], 2)
         assert played(twin, actions[1:], 3) == rest
         assert played(again, actions, 4) == head + rest
-        assert rest[-1] == ("", 0.5, True, False)
+        assert rest[-1] == Observation("", 0.5, done=True)
         seen.add(head[0].text + rest[0].text)
     assert len(seen) > 8 and all("Player" not in text for text in seen)
 

@@ -28,7 +28,7 @@ from vinejax.methods.stages import solutions
 from vinejax.rollout.sampler import Start
 from vinejax.session.iteration import Iteration, Solutions
 from vinejax.tasks.base import Task
-from vinejax.tasks.prompts import encode_prompt, template_variables
+from vinejax.tasks.prompts import encode_prompt, template_variables, tools_of
 
 
 def solutions_with_hints(
@@ -78,7 +78,7 @@ def first_right(tiers: Sequence[int], tried: Sequence[Episode]) -> int | None:
 def hint_starts(iteration: Iteration, problem: Problem) -> list[tuple[int, Start]]:
     """(tier, start) for each hint of a problem, except hints with which the prompt is too long."""
     cfg, session, settings = iteration.cfg, iteration.session, ScafConfig.of(iteration.cfg)
-    variables = template_variables(session.tokenizer, cfg.data)
+    variables = template_variables(session.tokenizer, cfg.data, tools_of(session.task))
     starts: list[tuple[int, Start]] = []
     for k, (tier, hint) in enumerate(hints_of(session.task, problem, settings.column)):
         question = problem.question + settings.text.replace("{hint}", hint)

@@ -34,6 +34,7 @@ from vinejax.tasks.prompts import (
     encode_prompt,
     encode_within,
     template_variables,
+    tools_of,
 )
 from vinejax.tasks.rewards import Reward
 from vinejax.tools.serve.fed_engine import FedEngine
@@ -138,7 +139,7 @@ class StepValuer:
             text = task.prompt(problem)
             if len(text) > self.limits.prompt_tokens * LONGEST_TOKEN:
                 raise RequestError(400, "problem: has too many characters", "problem")
-            variables = template_variables(self.tokenizer, data)
+            variables = template_variables(self.tokenizer, data, tools_of(task))
             ids = encode_prompt(self.tokenizer, text, as_chat, context, variables)
         except UserError as error:
             raise RequestError(400, f"problem: {error}", "problem") from None
