@@ -274,6 +274,11 @@ def test_golds_that_cannot_be_read_are_listed_and_not_trained_on(
             f"{split}/0 without one, {split}/2 {BAD[2]!r}, {split}/3 {str(BAD[3])[:40]!r}: "
             "dropped_problems.json"
         )
+    with open_session(cfg, tmp_path / "looked", splits=("train",), records=False):
+        pass  # as --mode=doctor, which writes nothing
+    (looked,) = capsys.readouterr().out.splitlines()
+    assert looked == printed[0].removesuffix(": dropped_problems.json")
+    assert not (tmp_path / "looked" / "dropped_problems.json").exists()
 
 
 def test_the_start_prints_a_note_for_each_field_without_effect(

@@ -61,7 +61,7 @@ def open_session(
 
     Without `model.path` a supervised warm-up trains a fresh model first. Only the problems of
     `splits` are loaded. Printed lines count the problems whose prompt is too long, or whose correct
-    answer the grader cannot read; dropped_problems.json lists them.
+    answer the grader cannot read; with `records`, dropped_problems.json lists them.
 
     With `trains` the process trains here and holds the workdir's lock. Otherwise the record of an
     existing run is not changed, and another process may train meanwhile. Without `records` no
@@ -91,7 +91,8 @@ def open_session(
         if "paired_rows" not in method.flags:
             model = with_single_rows(model, cfg)
         graded = stack.enter_context(GradedTask(task, cfg.grader, cfg.reward))
-        problems, dropped = prompted_problems(cfg, method, graded, tokenizer, splits)
+        where = f": {DROPPED}" if records else ""
+        problems, dropped = prompted_problems(cfg, method, graded, tokenizer, splits, where)
         if trains:
             print_notes(as_set, method, task, problems)
             lock.take()
@@ -236,9 +237,11 @@ def prompted_problems(
     graded: GradedTask,
     tokenizer: Tokenizer,
     splits: tuple[Split, ...],
+    where: str = "",
 ) -> tuple[dict[Split, list[PromptedProblem]], dict[Split, list[dict[str, Any]]]]:
     """The problems of each split with prompt ids, and records of problems left out or unreadable.
 
+    Printed lines that count the latter end with `where`, which names the file of the records.
     Problems with too long prompts are left out of every split. Problems whose correct answer the
     grader cannot read are left out of train, unless `grader.unreadable` is 'keep'. Validation and
     test keep such problems, so that these splits have as many problems as the data.
@@ -250,13 +253,13 @@ def prompted_problems(
     prompted: dict[Split, list[PromptedProblem]] = {}
     records: dict[Split, list[dict[str, Any]]] = {}
     for split in splits:
-        problems, too_long = _short_prompts(cfg, graded.task, tokenizer, split)
+        problems, too_long = _short_prompts(cfg, graded.task, tokenizer, split, where)
         graded.check_functions(problems[0][0])
         method.state.check_problem(cfg, graded.task, problems[0][0])
         golds = _unreadable(graded, [problem for problem, _ in problems])
         leave_out = split == "train" and cfg.grader.unreadable == "drop"
         if golds and is_writer():
-            _say_unreadable(split, golds, len(problems), leave_out)
+            _say_unreadable(split, golds, len(problems), leave_out, where)
         if leave_out:
             problems = [pair for pair in problems if pair[0].id not in golds]
         if not problems:
@@ -303,7 +306,7 @@ def _unreadable(graded: GradedTask, problems: list[Problem]) -> dict[str, str | 
 
 
 def _short_prompts(
-    cfg: Config, task: Task, tokenizer: Tokenizer, split: Split
+    cfg: Config, task: Task, tokenizer: Tokenizer, split: Split, where: str
 ) -> tuple[list[PromptedProblem], list[dict[str, Any]]]:
     """The problems whose prompts are not too long, and a record of each problem left out."""
     limit = cfg.data.max_prompt_tokens
@@ -312,15 +315,13 @@ def _short_prompts(
     length = f"more than data.max_prompt_tokens = {limit} tokens"
     if dropped and is_writer():
         total = len(short) + len(dropped)
-        print(
-            f"{split}: {len(dropped)} of {total} prompts have {length} and are left out: {DROPPED}"
-        )
+        print(f"{split}: {len(dropped)} of {total} prompts have {length} and are left out{where}")
     reason = {"reason": f"the prompt has {length}", "left_out": True}
     return short, [{"id": name} | reason for name in dropped]
 
 
 def _say_unreadable(
-    split: Split, golds: dict[str, str | None], total: int, leave_out: bool
+    split: Split, golds: dict[str, str | None], total: int, leave_out: bool, where: str
 ) -> None:
     first = [
         f"{name} {'without one' if gold is None else repr(gold[:40])}"
@@ -328,4 +329,4 @@ def _say_unreadable(
     ]
     some = ", ".join(first[:LISTED]) + (", ..." if len(first) > LISTED else "")
     verdict = f"cannot be read and are {'left out' if leave_out else 'kept'}"
-    print(f"{split}: {len(golds)} of {total} golds {verdict}: {some}: {DROPPED}")
+    print(f"{split}: {len(golds)} of {total} golds {verdict}: {some}{where}")

@@ -153,6 +153,8 @@ def test_a_further_sampling_than_the_limit_is_refused():
     served = Served(samplings=1)
     served.scheduler.submit(Ticket(WARM, served.wanted(range(1)), print))
     served.scheduler.submit(Ticket(WARM, served.wanted(range(1)), print))
-    with pytest.raises(RequestError, match=r"serve.samplings\); use one of \(1, 1\)"):
-        served.scheduler.submit(Ticket(COLD, served.wanted(range(1)), print))
+    expected = r"^serve.samplings = 1 allows no .* \(temperature, top_p, top_k\) of \(1, 1, 0\)$"
+    for other in (COLD, WARM._replace(top_k=5)):
+        with pytest.raises(RequestError, match=expected):
+            served.scheduler.submit(Ticket(other, served.wanted(range(1)), print))
     served.scheduler.submit(Ticket(COLD, [], print))  # nothing to decode

@@ -122,14 +122,14 @@ class Scheduler:
     def submit(self, ticket: Ticket) -> Ticket:
         """Adds the branches of a request.
 
-        Raises RequestError for a further sampling after the most that may be.
+        Raises RequestError if the request needs one sampling more than `serve.samplings` allows.
         """
         with self._changed:
             is_new = ticket.waiting and ticket.sampling not in self._samplings
             if is_new and len(self._samplings) >= self._most_samplings:
-                known = ", ".join(f"({x.temperature:g}, {x.top_p:g})" for x in self._samplings)
-                message = "this server has programs for as many pairs (temperature, top_p) as it"
-                message += f" may (serve.samplings); use one of {known}"
+                known = ", ".join(f"({t:g}, {p:g}, {k})" for t, p, k in sorted(self._samplings))
+                message = f"serve.samplings = {self._most_samplings} allows no further program;"
+                message += f" use a (temperature, top_p, top_k) of {known}"
                 raise RequestError(400, message, "temperature")
             if ticket.waiting:
                 self._samplings.add(ticket.sampling)
