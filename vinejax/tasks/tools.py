@@ -106,13 +106,13 @@ class Tools:
             return _error(f"{call.name}: {error}")
         try:
             result = function(**call.arguments)
+            if isinstance(result, str):
+                return result
+            return json.dumps(result, ensure_ascii=False, default=str)
         except UserError:
             raise
         except Exception as error:
             return _error(f"{call.name}: {type(error).__name__}: {error}")
-        if isinstance(result, str):
-            return result
-        return json.dumps(result, ensure_ascii=False, default=str)
 
 
 def _tagged_calls(text: str) -> list[ToolCall]:

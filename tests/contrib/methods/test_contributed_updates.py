@@ -12,6 +12,7 @@ from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.learner.batch import collate, step_layout
 from vinejax.methods.known import find_method
+from vinejax.rl.advantages import group_advantages
 from vinejax.rl.losses import opmd
 
 PROGRAMS = [
@@ -57,6 +58,14 @@ def test_means_of_groups_are_the_baselines_of_opmd_and_asymre():
         found = methods.credit(methods.config(method))
         expected = methods.spread(rewards - (mean + shift))
         np.testing.assert_allclose(found.advantages, expected, atol=1e-6)
+
+
+def test_gdpo_with_one_reward_is_grpo_normalised_over_the_batch():
+    cfg = methods.config("gdpo")
+    rewards = np.array(methods.REWARDS)
+    per_group = group_advantages(rewards, np.repeat([0, 1], 4), "grpo", ddof=1, eps=1e-4)
+    expected = np.asarray(per_group) / (np.std(per_group, ddof=1) + 1e-4)
+    np.testing.assert_allclose(methods.credit(cfg).advantages, methods.spread(expected), atol=1e-6)
 
 
 @pytest.mark.parametrize("method", ["opmd", "asymre"])

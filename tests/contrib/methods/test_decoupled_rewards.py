@@ -74,14 +74,6 @@ def test_flat_groups_are_exactly_0(value: float):
     assert not decoupled_advantages(np.full((8, 2), value), GROUPS, np.ones(2)).any()
 
 
-def test_one_reward_is_grpo_normalised_over_the_batch():
-    cfg = methods.config("gdpo")
-    rewards = np.array(methods.REWARDS)
-    per_group = group_advantages(rewards, np.repeat([0, 1], 4), "grpo", ddof=1, eps=1e-4)
-    expected = np.asarray(per_group) / (np.std(per_group, ddof=1) + 1e-4)
-    np.testing.assert_allclose(methods.credit(cfg).advantages, methods.spread(expected), atol=1e-6)
-
-
 def test_the_rewards_of_solutions():
     """Of functions that judge or not, of a response that was cut, and of steps."""
     cfg = methods.config("gdpo", reward={"functions": ("task", "math.sqrt"), "weights": (2, 0.5)})

@@ -82,11 +82,14 @@ class Answerer:
             data = b"" if number in has_begun else chunks.first(number)
             has_begun.add(number)
             if isinstance(event, Tokens):
-                part = texts[number].part(event.tokens)
+                part = "" if request.tools else texts[number].part(event.tokens)
                 data += chunks.part(number, part) if part else b""
             else:
                 grown = event.grown
-                data += chunks.part(number, texts[number].last_part(grown), grown.finish)
+                if request.tools:
+                    data += chunks.whole(number, grown)
+                else:
+                    data += chunks.part(number, texts[number].last_part(grown), grown.finish)
                 choices.append(Choice(rows[number], "", grown, None))
             if data:
                 yield data

@@ -7,12 +7,20 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vinejax.core.text import UNFINISHED, Tokenizer, continuation_text, prefix_end
+from vinejax.core.text import (
+    UNFINISHED,
+    Tokenizer,
+    continuation_text,
+    prefix_end,
+    without_thinking,
+)
 from vinejax.engine.branches import Grown
+from vinejax.tasks.tools import OPEN, PYTHON_TAG, read_calls
 from vinejax.tools.serve.requests import TextRequest
 from vinejax.tools.serve.scoring import TokenLogprobs
 
 FINISH = {"eos": "stop", "stop": "stop", "length": "length"}
+TOOL_CALLS = "tool_calls"  # why a response with calls of tools ended
 LEAST_LOGPROB = -9999.0  # JSON has no infinity
 
 
@@ -42,7 +50,10 @@ def text_reply(
             logprobs = show(request, choice, text_of)
         one = {"index": index, "finish_reason": FINISH[choice.grown.finish], "logprobs": logprobs}
         if request.is_chat:
-            one["message"] = {"role": "assistant", "content": choice.grown.text, "refusal": None}
+            said = said_by(request, choice.grown.text)
+            one["message"] = {"role": "assistant", "refusal": None, **said}
+            if "tool_calls" in said:
+                one["finish_reason"] = TOOL_CALLS
         else:
             one["text"] = (choice.prompt_text if request.echo else "") + choice.grown.text
         shown.append(one)
@@ -52,6 +63,27 @@ def text_reply(
         "choices": shown,
         "usage": usage(choices, request),
     }
+
+
+def said_by(request: TextRequest, text: str) -> dict[str, Any]:
+    """The fields `content` and, if a response calls tools of the request, `tool_calls`.
+
+    A response with a call that cannot be read, or of another tool, is only a text.
+    """
+    names = [tool["function"].get("name") for tool in request.tools]
+    calls = read_calls(without_thinking(text)) if names else []
+    if not calls or any(call.error or call.name not in names for call in calls):
+        return {"content": text}
+    place = max(text.find(OPEN), text.find(PYTHON_TAG), 0)
+    shown = [
+        {
+            "id": f"call_{uuid.uuid4().hex}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+        }
+        for call in calls
+    ]
+    return {"content": text[:place].strip() or None, "tool_calls": shown}
 
 
 def _head(request: TextRequest, kind: str, model: str, source: str) -> dict[str, Any]:
@@ -187,6 +219,14 @@ class Chunks:
         else:
             one["text"], one["logprobs"] = text, None
         return self._event([one])
+
+    def whole(self, index: int, grown: Grown) -> bytes:
+        """The event of a choice that is sent only once it has ended, because it may call tools."""
+        said, finish = said_by(self._request, grown.text), FINISH[grown.finish]
+        if calls := said.get("tool_calls"):
+            finish = TOOL_CALLS
+            said["tool_calls"] = [{"index": i, **call} for i, call in enumerate(calls)]
+        return self._event([{"index": index, "delta": said, "finish_reason": finish}])
 
     def last(self, counts: dict[str, int]) -> bytes:
         """The events that end a stream."""

@@ -3,12 +3,14 @@
 The names and the defaults are those of OpenAI's interface.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from vinejax.core.plugins import listed
 from vinejax.credit.rules import POSITIONS
-from vinejax.tools.serve.parsing import Fields, RequestError
+from vinejax.tools.serve.parsing import Fields, RequestError, parse_object
 
 MAX_TEMPERATURE = 2.0  # OpenAI's
 MAX_LOGPROBS = 20  # most alternatives per token, OpenAI's for chats
@@ -281,7 +283,23 @@ def _message(message: Any, i: int) -> dict[str, Any]:
     if content is None and not fields.has("tool_calls"):
         raise fields.error("content", "is missing")
     content = Fields({"content": content}, f"messages[{i}].").text("content", "")
-    return {**message, "role": role, "content": content}
+    message = {**message, "role": role, "content": content}
+    if calls := message.get("tool_calls"):
+        message["tool_calls"] = [_given_call(fields, call) for call in listed(calls) or [None]]
+    return message
+
+
+def _given_call(fields: Fields, call: Any) -> dict[str, Any]:
+    """A call of a tool in an earlier message, with arguments as an object for the template."""
+    function = call.get("function") if isinstance(call, dict) else None
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    if isinstance(arguments, str):
+        with contextlib.suppress(RequestError):
+            arguments = parse_object(arguments.encode("utf-8", "replace"))
+    if function is None or not isinstance(arguments, dict):
+        message = "must be a list of {function: {name, arguments}}, with arguments as JSON"
+        raise fields.error("tool_calls", message)
+    return {**call, "function": {**function, "arguments": arguments}}
 
 
 def _part(fields: Fields, part: Any) -> str:

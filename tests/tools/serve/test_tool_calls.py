@@ -1,0 +1,101 @@
+"""Calls of tools in replies and in the messages of requests, without an engine."""
+
+import json
+from typing import Any
+
+import pytest
+from helpers.tokenizer_cases import load
+
+from vinejax.engine.branches import Grown
+from vinejax.tools.serve.parsing import RequestError
+from vinejax.tools.serve.prompts import PromptEncoder
+from vinejax.tools.serve.replies import Choice, Chunks, said_by, text_reply
+from vinejax.tools.serve.requests import Limits, TextRequest, chat_request
+
+LIMITS = Limits(100, 400, 500, 1000, 4, 4)
+ADD = {"type": "function", "function": {"name": "add", "parameters": {}}}
+CALL = '<tool_call>\n{"name": "add", "arguments": {"a": "é"}}\n</tool_call>'
+
+
+def asked(messages: Any = None, **fields: Any) -> TextRequest:
+    messages = messages or [{"role": "user", "content": "1+1"}]
+    return chat_request({"messages": messages, "tools": [ADD], **fields}, LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "count"),
+    [
+        (CALL, None, 1),
+        (f"I add.\n{CALL}{CALL}", "I add.", 2),
+        ('{"name": "add", "parameters": {"a": "é"}}', None, 1),
+        (f"<think>hm</think>{CALL}", "<think>hm</think>", 1),
+    ],
+)
+def test_calls_are_those_of_openai(text: str, content: str | None, count: int):
+    said = said_by(asked(), text)
+    assert said["content"] == content and len(said["tool_calls"]) == count
+    assert len({call["id"] for call in said["tool_calls"]}) == count
+    for call in said["tool_calls"]:
+        assert call["type"] == "function" and call["function"]["name"] == "add"
+        assert json.loads(call["function"]["arguments"]) == {"a": "é"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2", "<tool_call>add</tool_call>", CALL.replace("add", "sub"), "<|python_tag|>1", ""]
+    + [f"<think>{CALL}</think>2"],
+)
+def test_other_texts_stay_texts(text: str):
+    assert said_by(asked(), text) == {"content": text}
+    assert said_by(asked(tools=[]), CALL) == {"content": CALL}
+    assert said_by(asked(tools=[{"function": {"name": []}}]), CALL) == {"content": CALL}
+
+
+@pytest.mark.parametrize(("text", "finish"), [(CALL, "tool_calls"), ("2", "stop")])
+def test_replies_and_streams_end_by_their_calls(text: str, finish: str):
+    request, grown = asked(), Grown([5], [-1.0], text, "eos")
+    reply = text_reply(request, "m", "s", [Choice([1], "", grown, None)], str)
+    (choice,) = reply["choices"]
+    assert choice["finish_reason"] == finish and choice["message"]["role"] == "assistant"
+    event = json.loads(Chunks(request, "m", "s").whole(0, grown)[len("data: ") :])
+    (streamed,) = event["choices"]
+    assert streamed["finish_reason"] == finish
+    assert streamed["delta"]["content"] == choice["message"]["content"]
+    assert [call["index"] for call in streamed["delta"].get("tool_calls", [])] == (
+        [0] if finish == "tool_calls" else []
+    )
+
+
+def test_a_chat_goes_on_after_a_call(monkeypatch: pytest.MonkeyPatch):
+    """The template gets the arguments of earlier calls as an object."""
+    tokenizer = load("gpt2")
+    template = "{% for m in messages %}{{ m.role }}:{{ m.content }}"
+    template += "{% if m.tool_calls %}{{ m.tool_calls[0].function.arguments | tojson }}{% endif %}"
+    monkeypatch.setattr(tokenizer, "chat_template", template + "{% endfor %}")
+    messages = [
+        {"role": "user", "content": "1+1"},
+        {"role": "assistant", **said_by(asked(), CALL)},
+        {"role": "tool", "tool_call_id": "call_1", "content": "2"},
+    ]
+    ids = PromptEncoder(tokenizer, LIMITS).prompts_of(asked(messages))[0]
+    assert tokenizer.decode(ids) == 'user:1+1assistant:{"a": "é"}tool:2'
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        "x",
+        5,
+        [None],
+        [{}],
+        [{"function": {"name": "add"}}],
+        [{"function": {"name": "add", "arguments": "{"}}],
+        [{"function": {"name": "add", "arguments": "[1]"}}],
+        [{"function": {"name": "add", "arguments": '{"a": NaN}'}}],
+        [{"function": {"name": "add", "arguments": '{"a":' * 5000}}],
+    ],
+)
+def test_calls_that_no_template_could_write_are_refused(calls: Any):
+    messages = [{"role": "assistant", "content": None, "tool_calls": calls}]
+    with pytest.raises(RequestError, match=r"^messages\[0\].tool_calls: must be a list"):
+        asked(messages)
