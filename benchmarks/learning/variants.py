@@ -30,6 +30,8 @@ TASKS = {
     "arithmetic": Task("tiny.py", 2.5e-4, 24),  # the control: every line is critical
     "bifurcation": Task("bifurcation.py:24", 4e-4, 24),
     "free_order": Task("free_order.py", 3e-4, 24),
+    # So short that a prompt with a solution and a response fit into the model's context: SDPO.
+    "free_order_2": Task("free_order.py:2", 3e-4, 24),
 }
 
 # States after the first token of their step, and the probe's values (docs/credit.md).
@@ -82,6 +84,9 @@ VARIANTS: dict[str, Fields] = {
     "grpo_flat": {"method": "grpo", "rollout.zero_variance": "resample", "rollout.rounds": 8},
     # Twice the solutions, of which half are trained on: pods.py.
     "pods": {"method": "benchmarks.learning.pods", "rollout.per_prompt": 8, "ppo.minibatch": 32},
+    # Of `DISTIL`:
+    "opd": {"method": "opd", "opd.teacher": "runs/distil_teacher"},
+    "sdpo": {"method": "sdpo", "sdpo.text": "{question}={solution}\n{question}"},
 }
 
 
@@ -138,7 +143,7 @@ class Experiment:
     and response, tries, and seconds.
     """
 
-    tasks: tuple[str, ...] = tuple(TASKS)
+    tasks: tuple[str, ...] = ("arithmetic", "bifurcation", "free_order")
     variants: tuple[str, ...] = (
         *("vineppo", "backup", "bisection", "spo_chain", "ppo", "grpo", "rloo"),
     )
@@ -228,6 +233,18 @@ LABELS = Experiment(
     against_all="labels",
     reuses=("full", "cheap"),
 )
+# Distillation (vinejax/contrib/methods): three seeds, rates from one seed of the sweep.
+DISTIL = Experiment(
+    tasks=("free_order_2",),
+    variants=("labels", "grpo", "opd", "sdpo"),
+    longer=(),
+    trials=(Trial(1.0, 1e-4), Trial(2.0, 1e-4), Trial(4.0, 1e-4)),
+    sweep_seeds=(1001,),
+    seeds=(21, 22, 23),
+    rates_task=None,
+    doses=(),
+    tries=(),
+)
 # The same code within five minutes: too few seeds and trials for any claim.
 QUICK = Experiment(
     tasks=("arithmetic",),
@@ -245,7 +262,7 @@ QUICK = Experiment(
     test_problems=128,
 )
 
-EXPERIMENTS = {"full": FULL, "cheap": CHEAP, "labels": LABELS, "quick": QUICK}
+EXPERIMENTS = {"full": FULL, "cheap": CHEAP, "labels": LABELS, "distil": DISTIL, "quick": QUICK}
 
 # Of every run: 16 solutions an iteration, one update an epoch; evaluation samples as training does.
 SIZES: Fields = {

@@ -23,6 +23,8 @@ METHODS = {
     "opmd": "vinejax.contrib.methods.opmd",
     "asymre": "vinejax.contrib.methods.asymre",
     "single_stream": "vinejax.contrib.methods.single_stream",
+    "opd": "vinejax.contrib.methods.opd",
+    "sdpo": "vinejax.contrib.methods.sdpo",
 }
 # Paths under `vinejax.tasks`, as `data.task` names them, and the modules that they stand for.
 TASKS = {
@@ -53,6 +55,8 @@ SECTIONS = {
     "opmd": "vinejax.contrib.methods.settings.OPMDConfig",
     "asymre": "vinejax.contrib.methods.settings.AsymREConfig",
     "single_stream": "vinejax.contrib.methods.settings.SingleStreamConfig",
+    "opd": "vinejax.contrib.methods.settings.OPDConfig",
+    "sdpo": "vinejax.contrib.methods.settings.SDPOConfig",
     "code": "vinejax.contrib.code.settings.CodeConfig",
     "reset": "vinejax.contrib.resets.settings.ResetConfig",
     "prior_function": "vinejax.contrib.priors.settings.PriorFunctionConfig",

@@ -236,6 +236,7 @@ class Rollout(NamedTuple):
     weight: float = 1.0  # μ of `values`, where they are mixed into a baseline
     entropy: np.ndarray | None = None  # f32[B, T] the policy's entropy before each token
     kl_coef: float | None = None  # this iteration's, if it is adapted; None: `kl.coef`
+    extra: Any = None  # what a method's own `score` has for its credit
 
 
 class TrainState(NamedTuple):

@@ -8,7 +8,10 @@ import itertools
 from collections.abc import Callable, Iterator, Set
 from typing import Any, ClassVar
 
+from jax.sharding import AbstractMesh, Mesh
+
 from vinejax.core.settings import Config
+from vinejax.core.text import Tokenizer
 from vinejax.core.types import (
     Batch,
     Episode,
@@ -72,6 +75,21 @@ class MethodState:
         The rollout has these outputs as `Rollout.hidden` and `Rollout.entropy`.
         """
         return frozenset()
+
+    def check_start(self, cfg: Config) -> None:
+        """Raises UserError if `load` would fail, before anything is on the devices."""
+
+    def load(self, cfg: Config, model: Decoder, tokenizer: Tokenizer) -> Any:
+        """What the method reads from other files, such as a second model; by default None.
+
+        `Session.loaded` is the result. `model` and `tokenizer` are the policy's. No checkpoint
+        holds the result, so every start of a training run calls this function.
+        """
+        return None
+
+    def loaded_shapes(self, cfg: Config, model: Decoder, mesh: Mesh | AbstractMesh) -> Any:
+        """The shapes and shardings of the arrays that `load` loads, as a pytree."""
+        return ()
 
     def check_problem(self, cfg: Config, task: Task, problem: Problem) -> None:
         """Raises UserError if the values of this problem's states cannot be computed."""

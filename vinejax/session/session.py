@@ -49,6 +49,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
     tokenizer: Tokenizer
     problems: dict[Split, list[PromptedProblem]]
     lock: WorkdirLock
+    loaded: Any = None  # what the method's state loaded (`MethodState.load`), in training runs
 
     def __exit__(self, *_: object) -> None:
         try:

@@ -33,9 +33,11 @@ WARM_UP = "warmup"  # folder of the start, in the workdir of a run without `mode
 
 
 def load_weights(
-    path: str, mesh: Mesh, dtype: str = "float32"
+    path: str, mesh: Mesh, dtype: str = "float32", use: str = "starts from"
 ) -> tuple[Decoder, Params, Tokenizer]:
-    """Model, parameters and tokenizer at `path`. For a run, prints the name of its checkpoint.
+    """Model, parameters and tokenizer at `path`.
+
+    For a run, prints a line that begins with `use` and names the run's checkpoint.
 
     Raises ModelError for a run without a checkpoint, and what `load_pretrained`, `read_adapters`
     and `restore_policy` raise.
@@ -44,7 +46,7 @@ def load_weights(
         folder = find_folder(path)
         if (base := base_of(folder)) is None:
             return load_pretrained(folder, dtype, mesh)
-        model, params, tokenizer = load_weights(base, mesh, dtype)
+        model, params, tokenizer = load_weights(base, mesh, dtype, use)
         adapters = read_adapters(folder, model)
         adapters = jax.device_put(adapters, param_shardings(mesh, adapters))
         return model, merge_adapters(with_adapters(params, adapters), scale=1.0), tokenizer
@@ -53,7 +55,7 @@ def load_weights(
         raise ModelError(f"{path}: a run without a checkpoint; name the model that it started from")
     trained = load_trained(run, run / checkpoint[0], mesh, dtype)
     if is_writer():
-        print(f"starts from {trained.source} of the run {path}")
+        print(f"{use} {trained.source} of the run {path}")
     return trained.model, trained.params, trained.tokenizer
 
 

@@ -87,6 +87,7 @@ def open_session(
         cfg = method.resolve(fitted(cfg, method, mesh, say=trains and is_writer()))
         check_environment(cfg, method, task)
         model, start, tokenizer = load_start(as_set, task, workdir, mesh, lock)
+        loaded = method.state.load(cfg, model, tokenizer) if trains else None
         cfg = with_sharing(cfg, model, platform_of(mesh))
         if "paired_rows" not in method.flags:
             model = with_single_rows(model, cfg)
@@ -98,7 +99,7 @@ def open_session(
             lock.take()
         run = composed(method, cfg)
         session = Session(
-            cfg, run, workdir, task, graded, mesh, model, start, tokenizer, problems, lock
+            cfg, run, workdir, task, graded, mesh, model, start, tokenizer, problems, lock, loaded
         )
         if trains:
             check_start(session)
@@ -131,6 +132,8 @@ def checked_parts(
     cfg = with_dtype(cfg) if trains else cfg
     workdir, task = check_workdir(cfg, path), load_task(cfg.data)
     configure(task, cfg)
+    if trains:
+        method.state.check_start(cfg)
     return on_devices(cfg), workdir, task
 
 

@@ -136,3 +136,25 @@ class SingleStreamConfig(MethodSettings, section="single_stream"):
         if not 0 <= cfg.reward.truncated <= 1:
             message = f"must be from 0 to 1 for method = {cfg.method!r}: rewards are successes"
             raise ConfigError("reward.truncated", message, repr(cfg.reward.truncated))
+
+
+class OPDConfig(MethodSettings, section="opd"):
+    teacher: str = ""  # model folder, hub name or workdir of a run, with the policy's tokenizer
+
+    def check(self, cfg: Config) -> None:
+        if not self.teacher:
+            message = "must name the teacher: a model folder, a name on the hub, or a run's workdir"
+            raise ConfigError("opd.teacher", message, repr(self.teacher))
+
+
+class SDPOConfig(MethodSettings, section="sdpo"):
+    # The question that the teacher gets.
+    text: str = (
+        "{question}\nCorrect solution:\n\n{solution}\n\n"
+        "\n\nCorrectly solve the original question.\n"
+    )
+
+    def check(self, cfg: Config) -> None:
+        for name in ("{question}", "{solution}"):
+            if name not in self.text:
+                raise ConfigError("sdpo.text", f"must have {name}", repr(self.text))

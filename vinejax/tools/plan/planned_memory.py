@@ -57,7 +57,7 @@ class MemoryParts:
 
     weights: int  # in float32 or, in a run with adapters, in the compute dtype
     optimizer: int
-    reference: int
+    reference: int  # with the models that the method loads
     critic: int  # with its optimizer state
     decode_copy: int  # this part and the two below exist while text is sampled
     trunk_kv: int
@@ -225,6 +225,7 @@ def fixed_parts(case: Case) -> MemoryParts:
     reference = weights
     if case.cfg.model.lora_rank:  # the reference is the weights below the adapters
         weights, reference = weights + trained, 0
+    reference += bytes_per_chip(case.method.state.loaded_shapes(case.cfg, case.model, case.mesh))
     optimizer, critic = optimizer_bytes(case, trained_shapes(case)), 0
     if case.method.state.has_critic:  # PPO's critic has no output matrix
         shapes = {name: x for name, x in trained_shapes(case).items() if name != "head"}
