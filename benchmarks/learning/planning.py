@@ -89,8 +89,10 @@ def swept(
 
     The score of a trial is the mean over the seeds of the sweep. While the highest rate is the
     best, a higher one follows, and a lower one while the lowest is, as long as the experiment has
-    one.
+    one. Without seeds there is no sweep, and the first trial is the best.
     """
+    if not experiment.sweep_seeds:
+        return experiment.trials[:1], experiment.trials[0]
     by_key = {key_of(record): record for record in records if record["part"] == "sweep"}
 
     def mean_score(trial: Trial) -> float | None:
