@@ -90,6 +90,8 @@ ONE = {"per_prompt": 1}
         ),
         ({"method": "single_stream", "single_stream": {"explore": 0.0}}, "single_stream.explore"),
         ({"single_stream": {"start_count": 4.0}}, "single_stream.start_count"),
+        ({"method": "opd"}, "opd.teacher"),
+        ({"method": "sdpo", "sdpo": {"text": "{question}"}}, "sdpo.text"),
         ({"rollout": {"zero_variance": "resample"}, "reset": {"source": "gold"}}, "reset.source"),
     ],
 )

@@ -9,6 +9,7 @@ from helpers import loop_cases as cases
 from helpers import method_cases as methods
 from helpers.contrib.trees import TREES
 from helpers.dying_runs import check_run_that_dies_after_every_stage
+from helpers.paths import CONFIGS
 
 from vinejax.contrib.names import METHODS
 from vinejax.training.loop import train
@@ -19,6 +20,8 @@ SMALL: dict[str, Any] = {
     "spo_tree": {"spo_tree": {"branching": (3, 2), "segment": 4}},
     "treepo": {"treepo": {"segment": 8}},
     "single_stream": {"rollout": {"prompts": 12, "per_prompt": 1}},
+    "opd": {"opd": {"teacher": str(CONFIGS / "tiny_start")}},
+    "sdpo": {"sdpo": {"text": "{solution}\n{question}"}},
 }
 
 
