@@ -76,7 +76,7 @@ class MethodState:
         """
         return frozenset()
 
-    def check_start(self, cfg: Config) -> None:
+    def check_loading(self, cfg: Config) -> None:
         """Raises UserError if `load` would fail, before anything is on the devices."""
 
     def load(self, cfg: Config, model: Decoder, tokenizer: Tokenizer) -> Any:

@@ -133,7 +133,7 @@ def checked_parts(
     workdir, task = check_workdir(cfg, path), load_task(cfg.data)
     configure(task, cfg)
     if trains:
-        method.state.check_start(cfg)
+        method.state.check_loading(cfg)
     return on_devices(cfg), workdir, task
 
 

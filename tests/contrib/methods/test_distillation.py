@@ -219,7 +219,7 @@ def with_teacher(path: str = START, **sections: Any) -> Any:
 )
 def test_another_tokenizer_and_a_missing_folder_are_refused(path: str, message: str):
     with pytest.raises(ConfigError) as error:
-        opd.LoadedTeacher().check_start(with_teacher(path))
+        opd.LoadedTeacher().check_loading(with_teacher(path))
     assert error.value.field == "opd.teacher" and message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -276,7 +276,8 @@ def test_a_run_whose_teacher_is_its_start(start: str, tmp_path: Path):
     assert [line["opd/reverse_kl"] for line in trained] == [0.0, pytest.approx(0.0, abs=1e-3)]
     with Checkpoints(tmp_path / "checkpoints", keep=2) as checkpoints:
         assert checkpoints.latest() == 2
-    state, _ = method_runs.state_of(start, tmp_path, "opd", opd={"teacher": start}, iterations=2)
+    fields = {"opd": {"teacher": start}, "kl": {"coef": 0.0}, "iterations": 2}
+    state, _ = method_runs.state_of(start, tmp_path, "opd", **fields)
     assert state.kept is None
 
 

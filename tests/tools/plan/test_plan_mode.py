@@ -1,5 +1,6 @@
 """`--mode=plan`: its arithmetic against numbers made by hand, its verdicts, and bad input."""
 
+import dataclasses
 import importlib.metadata
 import importlib.util
 import json
@@ -19,6 +20,9 @@ from vinejax.config.load import from_dict, from_file
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import as_tree
 from vinejax.engine.memory import cache_bytes
+from vinejax.methods.stages import MethodState
+from vinejax.model.hf.names import abstract_params
+from vinejax.model.sharding import placed_shapes
 from vinejax.tools.plan.aot import compile_child, compiler, plan_mode
 from vinejax.tools.plan.aot.iteration_time import (
     KERNEL_S,
@@ -107,6 +111,19 @@ def test_what_waits_in_the_hosts_memory(tmp_path: Path):
     assert held.during("score", case)["reference"] == held.reference
     assert held.during("train", case)["optimizer"] == held.optimizer
     assert "decode copy" not in held.during("train", case)
+
+
+def test_a_model_that_the_method_loads_counts_with_the_reference(tmp_path: Path):
+    case = small(tmp_path, fields={"offload.reference": True})
+
+    class Loads(MethodState):
+        def loaded_shapes(self, cfg: Any, model: Any, mesh: Any) -> Any:
+            return placed_shapes(mesh, abstract_params(model), "bfloat16")
+
+    method = dataclasses.replace(case.method, state=Loads())
+    held, _ = memory_and_phases(dataclasses.replace(case, method=method))
+    assert held.reference == held.weights + held.weights // 2
+    assert held.during("rollout", case)["reference"] == 0
 
 
 def test_operations(tmp_path: Path):

@@ -55,7 +55,7 @@ class LoadedTeacher(stages.MethodState):
 
     scores = True
 
-    def check_start(self, cfg: Config) -> None:
+    def check_loading(self, cfg: Config) -> None:
         """Compares tokenizers and sizes. Without `model.path` the policy's are not known yet."""
         teacher = unloaded_teacher(cfg)
         if cfg.model.path:

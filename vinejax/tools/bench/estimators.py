@@ -185,7 +185,7 @@ def estimator_config(cfg: Config, name: str) -> Config:
         f"{label} samples trees": "trees" in method.flags,
         f"{label} has values of its own": method.has_own_values,
         f"{label} takes the KL from its rewards": applied.kl.place == "reward",
-        f"{label} reads entropies": "unmeasured" in method.flags,
+        f"{label} reads entropies or a teacher": "unmeasured" in method.flags,
         "credit.mask = 'top_entropy' reads entropies": applied.credit.mask == "top_entropy",
         f"{label} and its options sample in a way of their own": method.has_own_sampling,
     }
