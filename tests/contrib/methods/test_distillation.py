@@ -32,6 +32,7 @@ from vinejax.rl.losses import ppo_clip
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.workdir import check_workdir, record_run
 from vinejax.session.iteration import Iteration
+from vinejax.training import loop
 
 START = str(CONFIGS / "tiny_start")  # has the tokenizer of the tests' task
 
@@ -222,6 +223,12 @@ def test_another_tokenizer_and_a_missing_folder_are_refused(path: str, message: 
         opd.LoadedTeacher().check_loading(with_teacher(path))
     assert error.value.field == "opd.teacher" and message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_refused_teacher_leaves_no_file(tmp_path: Path):
+    with pytest.raises(ConfigError, match="opd.teacher"):
+        loop.train(with_teacher("/nowhere"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_sizes_of_a_teacher():

@@ -425,6 +425,18 @@ def test_every_planned_configuration_is_valid(learning):
         assert cfg.method == run.overrides["method"]
 
 
+def test_distillation_is_compared_without_a_sweep(learning):
+    """Three seeds of four variants at one rate."""
+    planned = learning.planning.plan(learning.variants.DISTIL, [])
+    compared = [run for run in planned if run.part == "comparison"]
+    assert len(compared) == 12 and len(planned) == 12 + 4
+    assert {run.overrides["optimizer.learning_rate"] for run in compared} == {4.5e-4}
+    for run in compared[:4]:
+        cfg = learning.one_run.config_of(run._asdict(), "")
+        assert cfg.method == run.overrides["method"] and cfg.data.free_steps == 2
+        assert cfg.iterations == 24 and cfg.rollout.prompts * cfg.rollout.per_prompt == 16
+
+
 def test_the_page_and_the_rest_have_the_known_numbers(learning, small, measured):
     page = (measured[1] / "results.md").read_text()
     rest = learning.results.rest(learning.results.measured(small, measured[0]))
