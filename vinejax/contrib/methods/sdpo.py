@@ -8,8 +8,9 @@ longer question. So the method learns nothing from a problem that no solution ge
 
 Source: https://arxiv.org/abs/2601.20802; huggingface/trl at f2cd577, trl/experimental/sdpo.
 
-Departs: the teacher is the policy of the iteration; TRL's default is a moving average of policies.
-The ratio is clipped as in PPO; in TRL it is at most 2. Feedback in words is not shown.
+Departs: the gradient is that of sampled tokens, as by default in TRL; the paper sums over the
+vocabulary. The teacher is the policy of the iteration; TRL's default is a moving average of
+policies. The ratio is clipped as in PPO; in TRL it is at most 2. Feedback in words is not shown.
 """
 
 import dataclasses
