@@ -1,7 +1,7 @@
 """The teacher of the variant `opd`: `labels` on `free_order` with two free steps, 48 iterations.
 
 Twice the iterations of a run of the comparison, at the rate that the sweep of `labels` found on
-`free_order`. From the root of the repository, in a minute of one CPU core:
+`free_order`. From the root of the repository, in 95 seconds of one CPU core:
 
     python -m vinejax.main --config=benchmarks/learning/distil_teacher.py \\
         --workdir=runs/distil_teacher
