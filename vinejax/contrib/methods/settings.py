@@ -121,6 +121,10 @@ class AsymREConfig(MethodSettings, section="asymre"):
     shift: Shift = -0.1  # difference of the baseline from the group's mean
 
 
+class MDPOConfig(MethodSettings, section="mdpo"):
+    step: Positive = 1.0  # t_0, nats per unit of advantage: a larger one lets tokens move further
+
+
 class SingleStreamConfig(MethodSettings, section="single_stream"):
     start_count: Positive = 8.0  # pseudo-counts of a problem's first value
     start_samples: Whole = 0  # solutions per problem for that value; 0: the value is 0.5
