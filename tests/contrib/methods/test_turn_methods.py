@@ -217,6 +217,50 @@ def test_turn_credit_shares_a_reward_with_the_turns_before_it():
             np.testing.assert_allclose(given, sign + 2 * shared_rewards(rewards, gamma), rtol=1e-5)
 
 
+def random_episodes(seed: int) -> list[Episode]:
+    """Six episodes of two problems, with 27 turns of different rewards and outcomes of 0 and 1."""
+    rng, found = np.random.default_rng(seed), []
+    for i, turns in enumerate((3, 5, 6, 4, 2, 7)):
+        rewards = rng.normal(size=turns).tolist()
+        fields: dict[str, Any] = {"problem_id": "pq"[i // 3], "text": f"{seed} {i}"}
+        fields |= {"step_rewards": list(rewards), "reward": float(i % 2)}
+        rewards[-1] += fields["reward"]
+        found.append(episode("abcdefgh"[:turns], rewards, **fields))
+    return found
+
+
+def parts_of_srgpo(episodes: list[Episode], group: int) -> np.ndarray:
+    """The second term of every turn; the first one must be GRPO's advantage."""
+    whole, both = (
+        by_turn(episodes, "srgpo", srgpo={"weight": w, "group": group}) for w in (0.0, 2.0)
+    )
+    assert whole == by_turn(episodes, "grpo")
+    return (np.concatenate(both) - np.concatenate(whole)) / 2.0
+
+
+def test_srgpo_compares_the_rewards_of_all_turns_of_the_batch():
+    """A group that is larger than the batch has all turns, so the groups are known."""
+    episodes = random_episodes(0)
+    rewards = np.concatenate([e.step_rewards or [] for e in episodes])
+    expected = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
+    np.testing.assert_allclose(parts_of_srgpo(episodes, 100), expected, atol=1e-5)
+
+
+def test_srgpo_draws_groups_at_random_from_all_episodes():
+    """Two different numbers differ from their mean by 1/√2 of the std; the last turn is alone."""
+    drawn = [parts_of_srgpo(random_episodes(seed), 2) for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    for parts in drawn:
+        signs = np.sign(np.round(parts, 3))
+        np.testing.assert_allclose(parts, signs / np.sqrt(2), atol=1e-4)
+        assert sorted(signs) == [-1.0] * 13 + [0.0] + [1.0] * 13
+    assert (np.sign(drawn[0]) != np.sign(drawn[2])).any()
+    # A group of neighbours alone would compare the first turn of each pair with the second.
+    rewards = np.concatenate([e.step_rewards or [] for e in random_episodes(0)])
+    neighbours = np.repeat(np.sign(rewards[0:26:2] - rewards[1:26:2]), 2) * np.tile([1, -1], 13)
+    assert (np.sign(drawn[0][:26]) != neighbours).sum() > 4
+
+
 def test_direct_draws_a_step_of_two_turns_as_a_whole():
     """The first step has four tokens with an observation in between, the second has two."""
     one = episode(

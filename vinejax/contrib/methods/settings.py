@@ -83,6 +83,11 @@ class TurnCreditConfig(MethodSettings, section="turn_credit"):
     gamma: ZeroToOne = 0.0  # γ; 1: all turns up to a reward get equal parts of it
 
 
+class SRGPOConfig(MethodSettings, section="srgpo"):
+    weight: NotNegative = 0.5  # w, weight of the turn's part
+    group: Count = 16  # turns whose rewards are compared, of any problems of the iteration
+
+
 class ARPOConfig(BranchingConfig, section="arpo"):
     initial: Share = 0.5  # share of the solutions that begin at the prompt
 
