@@ -84,7 +84,9 @@ def send(replies, reply):
 
 
 def run(message, limit_s, requests, rules, library):
-    """Runs the job in a message, in a process of its own, and returns {'status', 'out', 'err'}.
+    """Runs the job in a message, in a process of its own.
+
+    Returns {'status', 'out', 'err', 'seconds'}; the last one is the CPU time of the process.
 
     `status` is 'ok', 'timeout', 'threads' (there were more than MOST_THREADS) or 'exit N', where N
     is negative for a signal. The process of the job has ended when this function returns.
@@ -99,14 +101,15 @@ def run(message, limit_s, requests, rules, library):
         be_solution(files, parent, rules, library)
     watched = os.pidfd_open(process)
     status = watch(process, watched, requests, time.monotonic() + limit_s)
-    _, code = os.waitpid(process, 0)
+    _, code, used = os.wait4(process, 0)
     exit_code = os.waitstatus_to_exitcode(code)
     if status == "ok" and exit_code:
         status = f"exit {exit_code}"
     out, err = [os.pread(file, OUTPUT, 0).decode("utf-8", "replace") for file in files[1:]]
     for descriptor in (watched, *files):
         os.close(descriptor)
-    return {"status": status, "out": out, "err": err[-2000:]}
+    seconds = used.ru_utime + used.ru_stime
+    return {"status": status, "out": out, "err": err[-2000:], "seconds": seconds}
 
 
 def watch(process, watched, requests, deadline):

@@ -24,11 +24,12 @@ SLACK_S = 10.0  # time that a child may take beyond the limit of a solution
 
 
 class Outcome(NamedTuple):
-    """The status of a program that ran, its output, and the end of its error output."""
+    """The status of a program that ran, its output, the end of its error output, its CPU time."""
 
     status: str  # 'ok', 'timeout', 'threads', 'flood', 'exit N'; 'lost': the sandbox itself failed
     out: str
     err: str
+    seconds: float | None = None  # CPU time; None: only the sandbox of the kernel measures it
 
 
 class SandboxRefusal(Exception):
