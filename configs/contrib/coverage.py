@@ -1,7 +1,7 @@
 """SubPO on sets of letters, whose steps earn what they newly cover: contrib/examples/coverage.py.
 
     python -m vinejax.main --config=configs/contrib/coverage.py
-    python -m vinejax.main --config=configs/contrib/coverage.py:vineppo
+    python -m vinejax.main --config=configs/contrib/coverage.py:reinforce++
 
 A run begins with a warm-up on demonstrations, which pick sets at random.
 """
@@ -9,10 +9,10 @@ A run begins with a warm-up on demonstrations, which pick sets at random.
 from vinejax.config import from_file
 
 
-def get_config(method="reinforce++"):
+def get_config(method="vineppo"):
     cfg = from_file(__file__, "../tiny.py")
     cfg.method = method
-    cfg.iterations = 30
+    cfg.iterations = 20
     cfg.data.task = "vinejax.contrib.examples.coverage"
     cfg.data.max_prompt_tokens = 32
     cfg.model.path = ""
@@ -26,8 +26,9 @@ def get_config(method="reinforce++"):
     cfg.kl.coef = 0.0
     cfg.rollout.prompts = 64
     cfg.rollout.per_prompt = 2
+    cfg.values.k = 4
     cfg.ppo.minibatch = 64
-    cfg.optimizer.learning_rate = 1e-3
+    cfg.optimizer.learning_rate = 3e-4
     cfg.eval.every = 10
     cfg.eval.temperature = 1.0
     cfg.eval.top_p = 1.0

@@ -1,4 +1,4 @@
-"""Learning from pairs of a right and a wrong solution of the same problem, as DPO-Positive does.
+"""Learning from pairs of a better and a worse solution of the same problem, as DPO-Positive does.
 
 The margin of a pair is measured from the log-probabilities by the reference model.
 
@@ -43,14 +43,21 @@ Pair = tuple[Episode, Episode]  # (chosen, rejected)
 # (log-ratio of each chosen solution to the reference model, the same of each rejected one, the
 # method's settings) -> loss of each pair
 PairLoss = Callable[[jax.Array, jax.Array, DPOConfig], jax.Array]
+# (episodes, the method's settings, seed) -> pairs
+PairChoice = Callable[[list[Episode], DPOConfig, int], list[Pair]]
 
 
-def pair_method(loss: PairLoss, about: str) -> Method:
-    """The method with this loss of pairs."""
+def pair_method(
+    loss: PairLoss,
+    about: str,
+    choose: PairChoice | None = None,
+    settings: type[DPOConfig] = DPOConfig,
+) -> Method:
+    """The method with this loss of pairs. Without `choose` it takes the pairs of `make_pairs`."""
     return Method(
         None,
-        iteration=functools.partial(learn_from_pairs, loss),
-        settings=DPOConfig,
+        iteration=functools.partial(learn_from_pairs, loss, choose),
+        settings=settings,
         ignores=OF_CLIPPED,
         flags={"groups", "paired_rows"},
         about=about,
@@ -58,19 +65,24 @@ def pair_method(loss: PairLoss, about: str) -> Method:
 
 
 def learn_from_pairs(
-    loss: PairLoss, method: Method, iteration: Iteration, state: RunState
+    loss: PairLoss,
+    choose: PairChoice | None,
+    method: Method,
+    iteration: Iteration,
+    state: RunState,
 ) -> RunState:
     """The state after one iteration that learns from pairs of solutions.
 
-    The iteration samples solutions, pairs right ones with wrong ones of the same problem, and
-    updates the policy to prefer the right solution of each pair.
+    The iteration samples solutions, pairs better ones with worse ones of the same problem, and
+    updates the policy to prefer the better solution of each pair.
     """
-    cfg, session = iteration.cfg, iteration.session
-    own = DPOConfig.of(cfg)
+    cfg, session, own = iteration.cfg, iteration.session, method.settings.of(iteration.cfg)
+    assert isinstance(own, DPOConfig)
     episodes = iteration.sample_train(session.weights(state.policy.params), own.problems)
     iteration.record_sampling(episodes)
     iteration.record_episodes(iteration.shown(episodes))
-    pairs = make_pairs(episodes, own.pairs, cfg.seed)
+    make = choose or (lambda episodes, own, seed: make_pairs(episodes, own.pairs, seed))
+    pairs = make(episodes, own, cfg.seed)
     iteration.metrics["dpo/pairs"] = len(pairs)
     if not pairs:
         return state

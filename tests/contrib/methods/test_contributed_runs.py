@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 SMALL: dict[str, Any] = {
     "spo_tree": {"spo_tree": {"branching": (3, 2), "segment": 4}},
     "treepo": {"treepo": {"segment": 8}},
+    "popri": {"popri": {"problems": 4, "rank": 3}},
     "single_stream": {"rollout": {"prompts": 12, "per_prompt": 1}},
     "opd": {"opd": {"teacher": str(CONFIGS / "tiny_start")}},
     "sdpo": {"sdpo": {"text": "{solution}\n{question}"}},

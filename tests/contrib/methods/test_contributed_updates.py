@@ -15,8 +15,12 @@ from vinejax.methods.known import find_method
 from vinejax.rl.advantages import group_advantages
 from vinejax.rl.losses import opmd
 
+# `popri` has the update of the core's `dpo_positive`.
+POLICY_GRADIENTS = [name for name in METHODS if find_method(name).is_policy_gradient]
 PROGRAMS = [
-    name for name in methods.kinds_of_update([*methods.PROGRAMS[:-1], *METHODS]) if name in METHODS
+    name
+    for name in methods.kinds_of_update([*methods.PROGRAMS[:-1], *POLICY_GRADIENTS])
+    if name in METHODS
 ]
 
 

@@ -21,6 +21,7 @@ from vinejax.core.ranges import (
 )
 from vinejax.core.sections import MethodSettings
 from vinejax.core.settings import Config
+from vinejax.methods.settings import DPOConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,6 +129,19 @@ class AsymREConfig(MethodSettings, section="asymre"):
 
 class MDPOConfig(MethodSettings, section="mdpo"):
     step: Positive = 1.0  # t_0, nats per unit of advantage: a larger one lets tokens move further
+
+
+class POPriConfig(DPOConfig, section="popri"):
+    pairs: Count = 1  # pairs per problem, at most: ranks 1 and l, then 2 and l + 1, ...
+    epochs: Count = 1
+    beta: Positive = 0.01
+    penalty: NotNegative = 0.0  # λ of DPO-Positive; 0: DPO
+    rank: Count = 5  # l, rank of the rejected solution
+
+    def check(self, cfg: Config) -> None:
+        if not 2 <= self.rank <= cfg.rollout.per_prompt:
+            message = f"must be from 2 to rollout.per_prompt, {cfg.rollout.per_prompt}"
+            raise ConfigError("popri.rank", message, repr(self.rank))
 
 
 class SingleStreamConfig(MethodSettings, section="single_stream"):
