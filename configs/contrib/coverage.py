@@ -26,7 +26,8 @@ def get_config(method="vineppo"):
     cfg.kl.coef = 0.0
     cfg.rollout.prompts = 64
     cfg.rollout.per_prompt = 2
-    cfg.values.k = 4
+    if method == "vineppo":
+        cfg.values.k = 4
     cfg.ppo.minibatch = 64
     cfg.optimizer.learning_rate = 3e-4
     cfg.eval.every = 10
