@@ -12,7 +12,7 @@ from vinejax.config import from_file
 def get_config(method="vineppo"):
     cfg = from_file(__file__, "../tiny.py")
     cfg.method = method
-    cfg.iterations = 20
+    cfg.iterations = 60
     cfg.data.task = "vinejax.contrib.examples.coverage"
     cfg.data.max_prompt_tokens = 32
     cfg.model.path = ""
@@ -25,11 +25,11 @@ def get_config(method="vineppo"):
     cfg.sample.temperature = 1.0
     cfg.kl.coef = 0.0
     cfg.rollout.prompts = 64
-    cfg.rollout.per_prompt = 2
+    cfg.rollout.per_prompt = 4
     if method == "vineppo":
         cfg.values.k = 4
     cfg.ppo.minibatch = 64
-    cfg.optimizer.learning_rate = 3e-4
+    cfg.optimizer.learning_rate = 1e-3
     cfg.eval.every = 10
     cfg.eval.temperature = 1.0
     cfg.eval.top_p = 1.0
