@@ -7,8 +7,10 @@
     python -m vinejax.main --config=configs/legs.py           # or, say, configs/legs.py:grpo
 
 A solution has a step for each of three kinds of animals and one for each of two additions, and a
-mistake in any of them is final. All settings but lengths are those of configs/alice.py. The set was
-chosen before any run of it, and what is expected of it is in docs/decisions.md.
+mistake in any of them is final. All settings but lengths are those of configs/alice.py. The start
+has seen 96 solutions twice, and solves 29% of 128 validation problems at temperature 0.35
+(2026-11-29). The set was chosen before any run of it, and what is expected of it is in
+docs/decisions.md.
 
 Hardware: two CPU cores, 10 GiB. Reproduces: nothing.
 """

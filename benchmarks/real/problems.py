@@ -10,8 +10,8 @@ woman's male friend, which is one more than she has herself. Questions differ in
 form. `legs` is `leg_counting` of reasoning-gym: how many legs one to nine animals of each of three
 kinds have together.
 
-No question is in two files: train (1,200), validation (128), test (400), and 32 for the
-supervised start, in a folder of their own (`data.subset='start'`).
+No question is in two files: train (1,200), validation (128), test (400), and 32 or, of legs, 96 for
+the supervised start, in a folder of their own (`data.subset='start'`).
 """
 
 import argparse
@@ -32,6 +32,7 @@ FILES = {
     "start/train": (32, 3_000_000),
     "train": (1200, 2_000_000),
 }
+STARTS = {"legs": 96}  # problems of start/train, of sets that need more
 DRAWN = 6  # times as many as are kept: questions repeat
 
 Row = dict[str, Any]  # with `question` and `answer`, which is worked
@@ -86,13 +87,14 @@ def worked_legs(animals: dict[str, int]) -> str:
 SETS: dict[str, Callable[[int, int], Iterator[Row]]] = {"alice": alice, "legs": legs}
 
 
-def generate(problems: Callable[[int, int], Iterator[Row]]) -> dict[str, list[Row]]:
-    """File -> its rows."""
+def generate(name: str) -> dict[str, list[Row]]:
+    """File -> its rows, of a set."""
     seen: set[str] = set()
     files: dict[str, list[Row]] = {}
-    for name, (count, seed) in FILES.items():
-        rows = files[name] = []
-        for row in problems(DRAWN * count, seed):
+    for file, (usual, seed) in FILES.items():
+        count = STARTS.get(name, usual) if file == "start/train" else usual
+        rows = files[file] = []
+        for row in SETS[name](DRAWN * count, seed):
             if len(rows) < count and row["question"] not in seen:
                 seen.add(row["question"])
                 rows.append(row)
@@ -107,7 +109,7 @@ def main() -> None:
     folder = options.folder
     if folder.exists():
         sys.exit(f"{folder} is there already: use it, or name another folder")
-    for name, rows in generate(SETS[options.set]).items():
+    for name, rows in generate(options.set).items():
         file = folder / f"{name}.jsonl"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
