@@ -96,3 +96,13 @@ def test_explained_variance_by_hand(values: list[float], expected: float):
 @pytest.mark.parametrize("returns", [[], [1.0], [0.1, 0.1, 0.1]])
 def test_equal_returns_have_no_explained_variance(returns: list[float]):
     assert explained_variance(np.zeros(len(returns)), np.array(returns)) is None
+
+
+@pytest.mark.parametrize("outcome", [0.0, 1.0])
+def test_returns_that_are_equal_but_for_rounding_have_none(outcome: float):
+    """As those of a critic with λ = 1 when all solutions earn the same: A + V in float32."""
+    values = np.random.default_rng(0).normal(0, 1.5, (4, 2048)).astype(np.float32)
+    after = np.append(values[:, 1:], np.full((4, 1), outcome, np.float32), axis=1)
+    errors = (after - values)[:, ::-1]
+    returns = np.cumsum(errors, axis=1, dtype=np.float32)[:, ::-1] + values
+    assert 0 < np.ptp(returns) < 1e-4 and explained_variance(values, returns) is None

@@ -11,6 +11,8 @@ from jaxtyping import Array, Float32, Integer, Shaped
 from vinejax.core.arguments import library
 from vinejax.rl.masked import masked_mean
 
+ROUNDING = 1e-5  # relative error of returns in float32
+
 
 @library(counts=(0, "M"))
 @jax.jit
@@ -54,9 +56,9 @@ def explained_variance(values: np.ndarray, returns: np.ndarray) -> float | None:
       returns: [S], G, a return that was observed after each of them.
 
     Returns:
-      None if all returns are equal.
+      None if all returns are equal. They may differ by rounding, as A + V does in float32.
     """
     values, returns = np.asarray(values, np.float64), np.asarray(returns, np.float64)
-    if returns.size == 0 or np.ptp(returns) == 0:
+    if returns.size == 0 or np.ptp(returns) <= ROUNDING * np.abs([values, returns]).max():
         return None
     return float(1 - np.var(returns - values) / np.var(returns))
