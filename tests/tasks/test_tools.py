@@ -95,6 +95,18 @@ BARE = '{"name": "add", "parameters": {"a": 1, "b": 2}}'
         ("{1, 2}", []),
         ('{"name": "Bob", "age": 3}', []),
         ('{"type": "circle"}', []),
+        ('{"type": "circle", "parameters": {"r": 1}}', []),
+        ('{"name": "Bob", "note": {"arguments": 3}}', []),
+        ('{"name": "f", "text": "see \\"arguments\\": 1"}', []),
+        (
+            '{"name": "f", "parameters": {"x": "<tool_call>"}}',
+            [ToolCall("f", {"x": "<tool_call>"})],
+        ),
+        ("<|python_tag|>'<tool_call>'", [ToolCall("python", {"code": "'<tool_call>'"})]),
+        (
+            '<tool_call>{"name": "f", "arguments": {"x": "<|python_tag|>"}}</tool_call>',
+            [ToolCall("f", {"x": "<|python_tag|>"})],
+        ),
         (
             "<|python_tag|>{'name': 1}['name']",
             [ToolCall("python", {"code": "{'name': 1}['name']"})],
@@ -124,6 +136,9 @@ def test_calls_of_qwen_hermes_and_llama(text: str, calls: list[ToolCall]):
         ('<tool_call>{"name": "add", "arguments": {"a": ' + "9" * 5000 + "}}", "no JSON object"),
         ('{"name": "add", "parameters": {"a": 1}', "no JSON object"),
         ('{"name": "add", "parameters": 5}', "must be a JSON object"),
+        ('<tool_call>{"name": "add", "arguments": {"a": NaN}}', "NaN is not finite"),
+        ('<tool_call>{"name": "add", "arguments": {"a": -Infinity}}', "-Infinity is not finite"),
+        ('<tool_call>{"name": "add", "arguments": {"a": 1e999}}', "1e999 is not finite"),
     ],
 )
 def test_a_malformed_call_is_one_line(text: str, error: str):
@@ -139,6 +154,28 @@ def test_a_call_after_a_malformed_one_is_read():
         False,
         True,
     ]
+
+
+@pytest.mark.parametrize("text", [TAGGED, "<tool_call></tool_call>", f"{BARE};"])
+def test_only_the_first_of_very_many_calls_are_read(text: str):
+    """A policy that repeats itself may fill its whole turn with calls."""
+    calls = read_calls(text * (1_000_000 // len(text)))
+    assert calls[:64] == read_calls(text) * 64
+    assert len(calls) == 65 and calls[64].error.startswith("only 64 calls are read")
+
+
+def test_a_turn_runs_few_calls():
+    ran = []
+
+    def note() -> None:
+        """Notes a call."""
+        ran.append(1)
+
+    observed = Tools(note).answered(call("note") * 50)
+    assert observed is not None and len(ran) == 8
+    assert observed.results == ("null",) * 8 + (
+        "error: only 8 calls are read, and not the later ones",
+    )
 
 
 # --- results

@@ -14,9 +14,11 @@ returns these as `Observation.results`, and each becomes a tool message of the c
 
 import functools
 import inspect
+import itertools
 import json
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from vinejax.core.errors import UserError
@@ -30,6 +32,8 @@ _BARE = re.compile(r'\{\s*"(?:name|type|function)"\s*:.*"(?:parameters|arguments
 _SPACE = re.compile(r"\s*")
 _BETWEEN = re.compile(r"[\s;,]*")  # between two calls in Llama's format
 MOST = 300  # characters of an error that the policy reads
+MAX_READ = 64  # calls that are read in a text
+MAX_CALLS = 8  # calls of a turn that are answered, because a turn has a time limit
 
 
 class ToolCall(NamedTuple):
@@ -40,18 +44,25 @@ class ToolCall(NamedTuple):
     error: str = ""  # what is wrong, in one line
 
 
-def read_calls(text: str) -> list[ToolCall]:
+def read_calls(text: str, most: int = MAX_READ) -> list[ToolCall]:
     """The calls of tools in the text of a turn, in order; [] if there is none.
 
-    The text should not have what the policy thinks.
+    The text should not have what the policy thinks. A text of more than `most` calls has an error
+    in place of the later ones.
     """
-    if OPEN in text:
-        return _tagged_calls(text)
-    _, tag, after = text.partition(PYTHON_TAG)
+    before, tag, after = text.partition(PYTHON_TAG)
     body = (after if tag else text).strip()
-    if _BARE.match(body):
-        return _bare_calls(body)
-    return [ToolCall(PYTHON, {CODE: body})] if tag else []  # it may begin with a dict
+    found: Iterable[ToolCall] = ()
+    if _is_bare_call(body):
+        found = _bare_calls(body)
+    elif OPEN in before:
+        found = _tagged_calls(text)
+    elif tag:
+        found = [ToolCall(PYTHON, {CODE: body})]  # the program may begin with a dict
+    calls = list(itertools.islice(found, most + 1))
+    if len(calls) > most:
+        calls[most:] = [ToolCall("", {}, f"only {most} calls are read, and not the later ones")]
+    return calls
 
 
 class Tools:
@@ -86,9 +97,10 @@ class Tools:
         """The results of the calls in an action, as an observation; None if there is no call.
 
         A call that cannot be read, that fits no tool, or whose tool raises an exception has one
-        line that begins with 'error: ' as its result. A UserError of a tool is raised.
+        line that begins with 'error: ' as its result, and so have all calls after the first
+        MAX_CALLS together. A UserError of a tool is raised.
         """
-        calls = read_calls(action)
+        calls = read_calls(action, MAX_CALLS)
         if not calls:
             return None
         results = tuple(_encodable(self._result(call)) for call in calls)
@@ -115,45 +127,61 @@ class Tools:
             return _error(f"{call.name}: {type(error).__name__}: {error}")
 
 
-def _tagged_calls(text: str) -> list[ToolCall]:
+def _tagged_calls(text: str) -> Iterable[ToolCall]:
     """The calls between <tool_call> and </tool_call>, of which the text's end may lack the last."""
-    calls, place = [], text.find(OPEN)
+    place = text.find(OPEN)
     while place >= 0:
         value, end, error = _decoded(text, place + len(OPEN))
         end = _SPACE.match(text, end).end()  # pyright: ignore[reportOptionalMemberAccess]
         if not error and end < len(text) and not text.startswith(CLOSE, end):
             error = f"the call has text between its JSON object and {CLOSE}"
-        calls.append(_call(value, error))
+        yield _call(value, error)
         if error:  # a JSON string may have the tags, but here it is not known where strings end
             end = text.find(CLOSE, end)
             end = len(text) if end < 0 else end
         place = text.find(OPEN, end)
-    return calls
 
 
-def _bare_calls(body: str) -> list[ToolCall]:
+def _is_bare_call(body: str) -> bool:
+    """Whether a text begins with a call in Llama's format, or with what is meant as one."""
+    if not _BARE.match(body):
+        return False
+    value, _, error = _decoded(body, 0)
+    if error or isinstance(value.get("function"), dict):
+        return True
+    has_name = isinstance(value.get("name", value.get("function")), str)
+    return has_name and ("arguments" in value or "parameters" in value)
+
+
+def _bare_calls(body: str) -> Iterable[ToolCall]:
     """The calls of a text that consists of JSON objects."""
-    calls, end = [], 0
-    while end < len(body):
+    end, error = 0, ""
+    while end < len(body) and not error:
         value, end, error = _decoded(body, end)
-        calls.append(_call(value, error))
-        if error:
-            break
+        yield _call(value, error)
         end = _BETWEEN.match(body, end).end()  # pyright: ignore[reportOptionalMemberAccess]
-    return calls
 
 
 def _decoded(text: str, start: int) -> tuple[Any, int, str]:
     """(the JSON value that begins at `start`, its end, what is wrong)."""
     start = _SPACE.match(text, start).end()  # pyright: ignore[reportOptionalMemberAccess]
     try:
-        return *json.JSONDecoder().raw_decode(text, start), ""
+        return *_DECODER.raw_decode(text, start), ""
     except RecursionError:
         return None, start, "the call is nested too deeply"
     except ValueError as error:
         where = max(getattr(error, "pos", start) - start, 0)
         reason = getattr(error, "msg", str(error))
         return None, start, f"the call is no JSON object: {reason} at character {where}"
+
+
+def _finite(number: str) -> float:
+    if not math.isfinite(found := float(number)):
+        raise ValueError(f"the number {number:.20} is not finite")
+    return found
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 
 def _call(value: Any, error: str) -> ToolCall:
