@@ -1,5 +1,6 @@
 """Python as a tool of the chat template: calls of models, their results, the last turn's answer."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from helpers.tool_templates import QWEN
 
 from vinejax.contrib.code.python_call import PythonCall
 from vinejax.contrib.code.settings import CodeConfig
-from vinejax.core.settings import DataConfig, GraderConfig
+from vinejax.core.settings import Config, DataConfig, EnvConfig, GraderConfig
 from vinejax.core.types import Turn
 from vinejax.tasks.base import load_task
 from vinejax.tasks.environment import EnvRules, EnvStart, Observation, start_environment
@@ -100,6 +101,21 @@ def test_states_are_restored_without_running_their_programs(
     other, _ = start_environment(task, start, EnvRules(60.0))
     other.replay([turn])
     assert other.fork().step(action).results == ("b",)
+
+
+def test_a_turn_of_programs_that_never_end_does_not_end_the_run(
+    task: PythonCall, monkeypatch: pytest.MonkeyPatch
+):
+    cfg = Config(grader=GraderConfig(workers=1, timeout_s=7.5))
+    with refuses("env.timeout_s"):
+        task.configure(cfg)
+    monkeypatch.setattr(task, "configure_sandbox", lambda code, grader: None)
+    task.configure(dataclasses.replace(cfg, env=EnvConfig(timeout_s=61.0)))
+    ran = []
+    monkeypatch.setattr(task, "run", lambda source: ran.append(source) or "")
+    environment, _ = start_environment(task, EnvStart(task.load("train")[0], 0), EnvRules(60.0))
+    assert len(environment.step(call("while True: pass") * 50).results) == 9
+    assert len(ran) * cfg.grader.timeout_s <= EnvConfig().timeout_s
 
 
 def test_prompts_have_the_tool(task: PythonCall, monkeypatch: pytest.MonkeyPatch):

@@ -14,8 +14,9 @@ r"""Problems of any table, with Python as a tool of the chat template.
     It is \boxed{13}.<|im_end|>                                      a turn without a call ends it
 
 Like `python_tool`, but the chat template describes the tool and writes the results, and calls have
-the format of the model (`tasks/tools.py`). A turn may have several calls. `data.chat_template` must
-be True, and neither `data.system` nor `data.template` has to say that there is a tool.
+the format of the model (`tasks/tools.py`). A turn may have several calls, of which at most eight
+run. `data.chat_template` must be True, and neither `data.system` nor `data.template` has to say
+that there is a tool.
 
 Calls count after the policy's thinking, and not in it.
 """
@@ -24,11 +25,12 @@ import copy
 from typing import Any
 
 from vinejax.contrib.code.python_tool import PythonTool
-from vinejax.core.settings import DataConfig
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import Config, DataConfig
 from vinejax.core.types import Problem, Turn
 from vinejax.tasks.environment import Observation
 from vinejax.tasks.table import make as make_table
-from vinejax.tasks.tools import Tools
+from vinejax.tasks.tools import MAX_CALLS, Tools
 
 # What chat templates write between the results of tools and the policy's next text.
 BEFORE_TURNS = ("</tool_response>", "<|end_header_id|>")
@@ -78,6 +80,14 @@ class PythonCall(PythonTool):
             return self.run(code)
 
         self.functions = Tools(python)
+
+    def configure(self, cfg: Config) -> None:
+        longest = MAX_CALLS * cfg.grader.timeout_s
+        if cfg.env.timeout_s <= longest:
+            message = f"must be above {longest:g}, as a turn runs up to {MAX_CALLS} programs"
+            message += f" of grader.timeout_s = {cfg.grader.timeout_s:g}"
+            raise ConfigError("env.timeout_s", message, f"{cfg.env.timeout_s:g}")
+        super().configure(cfg)
 
     @property
     def tools(self) -> list[dict[str, Any]]:
