@@ -29,6 +29,10 @@ def asked(messages: Any = None, **fields: Any) -> TextRequest:
         (f"I add.\n{CALL}{CALL}", "I add.", 2),
         ('{"name": "add", "parameters": {"a": "é"}}', None, 1),
         (f"<think>hm</think>{CALL}", "<think>hm</think>", 1),
+        (f"<think>{CALL}</think>So. {CALL}", f"<think>{CALL}</think>So.", 1),
+        ('<think>hm</think>{"name": "add", "parameters": {"a": "é"}}', "<think>hm</think>", 1),
+        (f"{CALL}<|python_tag|>", None, 1),
+        (f"So. {CALL}<think>hm</think>", "So.", 1),
     ],
 )
 def test_calls_are_those_of_openai(text: str, content: str | None, count: int):
@@ -43,7 +47,7 @@ def test_calls_are_those_of_openai(text: str, content: str | None, count: int):
 @pytest.mark.parametrize(
     "text",
     ["2", "<tool_call>add</tool_call>", CALL.replace("add", "sub"), "<|python_tag|>1", ""]
-    + [f"<think>{CALL}</think>2"],
+    + [f"<think>{CALL}</think>2", CALL.replace('"é"', "NaN")],
 )
 def test_other_texts_stay_texts(text: str):
     assert said_by(asked(), text) == {"content": text}

@@ -71,10 +71,16 @@ def said_by(request: TextRequest, text: str) -> dict[str, Any]:
     A response with a call that cannot be read, or of another tool, is only a text.
     """
     names = [tool["function"].get("name") for tool in request.tools]
-    calls = read_calls(without_thinking(text)) if names else []
+    spoken = without_thinking(text)
+    calls = read_calls(spoken) if names else []
     if not calls or any(call.error or call.name not in names for call in calls):
         return {"content": text}
-    place = max(text.find(OPEN), text.find(PYTHON_TAG), 0)
+    before = min((spoken.partition(tag)[0] for tag in (OPEN, PYTHON_TAG)), key=len)
+    if spoken.lstrip().startswith("{"):  # a call without tags
+        before = ""
+    called = spoken[len(before) :]
+    if text.endswith(called):
+        before = text.removesuffix(called)  # with what was thought
     shown = [
         {
             "id": f"call_{uuid.uuid4().hex}",
@@ -83,7 +89,7 @@ def said_by(request: TextRequest, text: str) -> dict[str, Any]:
         }
         for call in calls
     ]
-    return {"content": text[:place].strip() or None, "tool_calls": shown}
+    return {"content": before.strip() or None, "tool_calls": shown}
 
 
 def _head(request: TextRequest, kind: str, model: str, source: str) -> dict[str, Any]:
