@@ -23,6 +23,7 @@ from vinejax.tasks.prompts import (
     encode_within,
     load_problems,
     template_variables,
+    tools_of,
 )
 from vinejax.tasks.tools import ToolCall, Tools, read_calls
 
@@ -341,6 +342,8 @@ def test_prompts_of_a_task_with_tools_have_them(monkeypatch: pytest.MonkeyPatch)
     assert "Adds two numbers." in tokenizer.decode(found[0][1])
     with pytest.raises(UserError, match="`tools` is .* needed is a list of JSON schemas"):
         CheckedTask(type("Bad", (Sum,), {"tools": [add]})())
+    bare: Any = type("Bare", (Sum,), {"tools": None})()  # as in tasks that may have tools
+    assert tools_of(bare) == tools_of(CheckedTask(bare)) == []
 
 
 # --- episodes

@@ -96,7 +96,7 @@ def _names(result: Any) -> tuple[str, ...]:
 
 
 def _tools(result: Any) -> list[dict[str, Any]]:
-    tools = listed(result)
+    tools = listed([] if result is None else result)
     for tool in [None] if tools is None else tools:
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):

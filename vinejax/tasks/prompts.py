@@ -136,7 +136,7 @@ def _render(
 
 def tools_of(task: Any) -> list[dict[str, Any]]:
     """The JSON schemas of the tools of a task, which is [] for most tasks."""
-    return list(getattr(task, "tools", ()))
+    return list(getattr(task, "tools", None) or ())
 
 
 def template_variables(
