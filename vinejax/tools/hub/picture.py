@@ -87,7 +87,9 @@ def _draw(axes, panel: Panel, records: Sequence[Record]) -> None:
         )
         style = {"color": colour, "markersize": 4, "linewidth": 1.3, "label": line.label}
         if not line.is_joined:
-            axes.errorbar(x, y, [y - low, high - y], fmt=marker, capsize=3, **style)
+            # An interval of no width may miss its value by a rounding.
+            lengths = np.maximum([y - low, high - y], 0)
+            axes.errorbar(x, y, lengths, fmt=marker, capsize=3, **style)
             continue
         axes.plot(x, y, marker=marker if len(x) <= MOST_MARKERS else "", **style)
         axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
