@@ -128,6 +128,15 @@ def test_the_body_goes_before_the_question(tmp_path: Path):
         assert first(found).answer == "86"
 
 
+@pytest.mark.parametrize("answer", ["336^\\circ", "336^{\\circ}", "336 °", 336])
+def test_degrees_of_an_answer_of_aime(answer: Any, tmp_path: Path, grader: Grader):
+    """A problem of AIME 2025 asks for an arc, and copies of the data keep the unit."""
+    found = one_set("aime25", write(tmp_path, "aime25", ROWS["aime25"] | {"answer": answer}))
+    assert first(found).answer == "336"
+    right = ["\\boxed{336^\\circ}", "\\boxed{336}"]
+    assert rewards(found, [*right, "\\boxed{33}"], grader) == [1.0, 1.0, 0.0]
+
+
 @pytest.mark.parametrize(
     ("answers", "unit", "right", "wrong"),
     [

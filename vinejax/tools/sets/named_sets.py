@@ -11,6 +11,7 @@ Two tasks grade: `table`, which takes an answer after '####', in a box or announ
 `code`, which runs a program with the row's tests in the sandbox.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from vinejax.tasks.table import answer_of, chat_of, column
 
 Row = dict[str, Any]
 TABLE, CODE = "vinejax.tasks.table", "vinejax.tasks.code"
+DEGREES = re.compile(r"\s*(\^\s*(\\circ|\{\\circ\})|°)$")
 
 
 def text_and_answer(row: Row, question: str, answer: str) -> tuple[str, str]:
@@ -36,8 +38,9 @@ def after_marker(row: Row, question: str, answer: str) -> tuple[str, str]:
 
 
 def whole_number(row: Row, question: str, answer: str) -> tuple[str, str]:
-    """(question, answer) of a row of AIME, whose answers may have leading zeros, as in '073'."""
+    """(question, answer) of a row of AIME, as '073' or, in copies of AIME 2025, '336^\\circ'."""
     text, number = text_and_answer(row, question, answer)
+    number = DEGREES.sub("", number)
     if not number.isdecimal():
         raise ValueError(f"column {answer!r} must be a whole number, found {number!r:.60}")
     return text, str(int(number))
