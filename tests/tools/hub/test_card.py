@@ -79,8 +79,9 @@ def test_the_text_says_what_was_trained_and_measured():
     text = model_card(facts())
     assert "[Qwen/Qwen2.5-0.5B](https://huggingface.co/Qwen/Qwen2.5-0.5B) after 20 iterat" in text
     assert "| method | VinePPO: step advantages" in text and "arxiv.org/abs/2410.01679" in text
-    assert "| test (256 problems) | start | 12.5% |" in text
-    assert "| test (256 problems) | after 20 iterations | 50.0% (25.0% to 75.0%) |" in text
+    assert "| test (256 problems, 16 samples each) | start | 12.5% |" in text
+    measured = "| after 20 iterations | 50.0% (25.0% to 75.0%) |"
+    assert f"| test (256 problems, 16 samples each) {measured}" in text
     assert "](training_curves.png)" in text and "kazemnejad2025vineppo" in text
     assert "vinejax 0.1.0, jax 0.12, commit abc-dirty of vinejax" in text
     assert "{" not in text.partition("```bibtex")[0].partition("# model")[2]
@@ -93,11 +94,12 @@ def test_the_text_says_what_was_trained_and_measured():
 
 @pytest.mark.parametrize("chat", [False, True])
 def test_the_example_is_python_with_the_sampling_of_evaluations(chat: bool):
-    changes = dict(data__chat_template=chat, data__system="Be 'brief'.", sample__stop=["\n\n"])
+    changes: dict[str, Any] = dict(data__chat_template=chat, data__system="Be 'brief'.")
+    changes |= dict(sample__stop=["\n\n"], sample__top_k=7)
     text = model_card(facts(settings=settings(**changes, eval__temperature=0.5)))
     code = text.partition("```python\n")[2].partition("```")[0]
     compile(code, "card", "exec")
-    assert "temperature=0.5, top_p=0.9, top_k=0, stop_strings=['\\n\\n']" in code
+    assert "temperature=0.5, top_p=0.9, top_k=7, stop_strings=['\\n\\n']" in code
     assert ("apply_chat_template" in code) == ("\"Be 'brief'.\"" in code) == chat
     greedy = model_card(facts(settings=settings(eval__temperature=0.0)))
     assert "do_sample=False\n)" in greedy

@@ -185,7 +185,8 @@ def _usage(facts: CardFacts) -> dict[str, str]:
     generation = [f"max_new_tokens={settings['sample.max_tokens']}", f"do_sample={sampled}"]
     if sampled:
         temperature, top_p = settings["eval.temperature"], settings["eval.top_p"]
-        generation += [f"temperature={temperature}", f"top_p={top_p}", "top_k=0"]
+        generation += [f"temperature={temperature}", f"top_p={top_p}"]
+        generation.append(f"top_k={settings['sample.top_k']}")
     if settings["sample.stop"]:
         generation += [f"stop_strings={list(settings['sample.stop'])!r}", "tokenizer=tokenizer"]
     parts = {"generation": ", ".join(generation), "messages": "", "usage_note": ""}
@@ -206,7 +207,9 @@ def _row(one: Evaluation, metrics: Sequence[str]) -> list[str]:
     policy = "unknown" if one.iteration is None else f"after {one.iteration} iterations"
     policy = "start" if one.iteration == 0 else policy
     values = [str(one.metrics[name]) if name in one.metrics else "" for name in metrics]
-    count = f" ({one.num_problems} problems)" if one.num_problems else ""
+    counts = [f"{one.num_problems} problems"] if one.num_problems else []
+    counts += [f"{one.samples} samples each"] if one.samples else []
+    count = f" ({', '.join(counts)})" if counts else ""
     return [_cell(one.problems) + count, policy, *values]
 
 
@@ -214,6 +217,7 @@ def _evaluation_note(facts: CardFacts) -> str:
     settings = facts.settings
     return (
         "pass@k: some of k answers is right; maj@k: the most frequent of k answers is right."
+        " Rows without a number of samples are evaluations during training, with"
         f" {settings['eval.samples']} samples per problem at temperature"
         f" {settings['eval.temperature']}, top-p {settings['eval.top_p']}. In parentheses: 95%"
         " bootstrap intervals over problems."
