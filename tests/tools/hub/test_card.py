@@ -56,6 +56,7 @@ def test_the_metadata_is_what_the_hub_expects():
     assert data.base_model == "Qwen/Qwen2.5-0.5B" and data.datasets == ["openai/gsm8k"]
     assert (data.library_name, data.pipeline_tag) == ("transformers", "text-generation")
     assert data.tags == ["vinejax", "vineppo", "reinforcement-learning"]
+    assert metadata_of(facts(settings=settings(method="sft"))).tags == ["vinejax", "sft"]
     assert data.license is None
     assert data.model_name == "org/model" and data.eval_results is not None
     (result,) = data.eval_results

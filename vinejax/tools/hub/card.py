@@ -67,6 +67,7 @@ def metadata(facts: CardFacts) -> str:
 
     method = str(facts.settings["method"])
     of_package = [method] if known_method(method) else []
+    kind = "sft" if known_method(method) is sft.METHOD else "reinforcement-learning"
     results = [
         EvalResult(
             task_type="text-generation",
@@ -86,7 +87,7 @@ def metadata(facts: CardFacts) -> str:
         datasets=[facts.data.name] if facts.data.is_on_hub else None,
         library_name="transformers",
         pipeline_tag="text-generation",
-        tags=["vinejax", *of_package, "reinforcement-learning"],
+        tags=[*dict.fromkeys(("vinejax", *of_package, kind))],
         model_name=facts.repository if results else None,
         eval_results=results or None,
     )
