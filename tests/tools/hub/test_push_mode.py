@@ -14,14 +14,16 @@ from helpers.model_oracles import Model
 from helpers.tools.hub_stand_in import TOKEN, Fault, Hub, connected_hub
 from huggingface_hub import ModelCard, constants
 
+from vinejax.core.accessories import contributed
 from vinejax.core.errors import UserError
 from vinejax.core.settings import Config, ModelConfig
 from vinejax.core.types import RunState, TrainState
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
+from vinejax.records.read import JsonObject
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.workdir import check_workdir, record_run
 from vinejax.tools.hub import upload
-from vinejax.tools.hub.push_mode import export_and_push, local_files
+from vinejax.tools.hub.push_mode import example_of, export_and_push, local_files
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 
@@ -78,6 +80,16 @@ def test_what_is_pushed_is_the_folder(
     # and once more, which changes nothing
     export_and_push(cfg, workdir, "last", NAME)
     assert "which had it already" in capsys.readouterr().out and len(hub.commits[NAME]) == 2
+
+
+def test_only_prompts_that_anybody_may_read_are_shown():
+    """A task or an environment of a user's may have private data without `data.path`."""
+    episodes: dict[int, list[JsonObject]] = {0: [{"prompt": "1+1="}]}
+    settings = {"data.task": "vinejax.tasks.arithmetic", "data.path": ""}
+    assert example_of(episodes, settings) == "1+1=" and example_of({}, settings) == ""
+    assert example_of(episodes, settings | {"data.path": "mine"}) == ""
+    for task in ("sums", "/home/me/sums.py", "my.tasks", *contributed("TASKS")):
+        assert example_of(episodes, settings | {"data.task": task}) == ""
 
 
 def test_an_error_of_the_hub_keeps_the_export(

@@ -55,12 +55,16 @@ def data_set(settings: Mapping[str, Any], is_data_set: Callable[[str], bool]) ->
     """
     task = str(settings["data.task"])
     path = str(settings["data.path"])
-    is_of_core = task.startswith(OWN_TASKS) and task not in contributed("TASKS")
-    if not path and is_of_core:  # such a task may have a usual data set
+    if not path and is_of_core(task):  # such a task may have a usual data set
         path = vars(importlib.import_module(task)).get("HUB_NAME", "")
     if DATA_SET.fullmatch(path) and not resolved_folder(path).exists() and is_data_set(path):
         return Origin(path, True)
     return Origin(last_part(path), False)
+
+
+def is_of_core(task: str) -> bool:
+    """Whether `data.task` is a task of the core, neither a contributed one nor a user's."""
+    return task.startswith(OWN_TASKS) and task not in contributed("TASKS")
 
 
 def _record_of(folder: epath.Path) -> dict[str, Any] | None:

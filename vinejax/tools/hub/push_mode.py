@@ -5,7 +5,7 @@ import importlib.util
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,12 @@ from etils import epath
 from vinejax.core.errors import UserError
 from vinejax.core.settings import Config, as_tree
 from vinejax.model.hf.tensors import TEMPORARY
-from vinejax.records.read import RunRecords, read_run
+from vinejax.records.read import JsonObject, RunRecords, read_run
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.workdir import is_remote, recorded_settings, resolved_folder, write_atomic
 from vinejax.tools.hub.card import README, SETTINGS, CardFacts, model_card, settings_file
 from vinejax.tools.hub.evaluations import evaluations_of, iteration_of
-from vinejax.tools.hub.origins import base_model, data_set
+from vinejax.tools.hub.origins import base_model, data_set, is_of_core
 from vinejax.tools.hub.picture import FILE, picture_of
 from vinejax.tools.hub.public_settings import public_settings
 from vinejax.tools.hub.upload import checked_name, is_data_set, push_files
@@ -68,7 +68,7 @@ def write_card(workdir: epath.Path, folder: epath.Path, repository: str, done: i
         base=base_model(settings["model.path"]),
         data=data_set(settings, is_data_set),
         evaluations=evaluations_of(workdir, run.records, done),
-        prompt=_example(run, settings),
+        prompt=example_of(run.episodes, settings),
         picture=FILE if picture else "",
         versions=versions,
         revision=run.config["git_revision"],
@@ -111,9 +111,12 @@ def _settings_of(run: RunRecords) -> dict[str, Any]:
     return defaults | recorded_settings(config)
 
 
-def _example(run: RunRecords, settings: dict[str, Any]) -> str:
-    """A prompt of training, for tasks with problems of their own; '' for data of a user's."""
-    rows = [row for episodes in run.episodes.values() for row in episodes]
-    if settings["data.path"] or not rows:
+def example_of(episodes: Mapping[int, list[JsonObject]], settings: Mapping[str, Any]) -> str:
+    """A prompt of training, for tasks of the core with their own problems; '' for all others.
+
+    A task of a user's may read private data, as may an environment of another library.
+    """
+    rows = [row for of_iteration in episodes.values() for row in of_iteration]
+    if settings["data.path"] or not is_of_core(settings["data.task"]) or not rows:
         return ""
     return str(rows[0].get("prompt", ""))
