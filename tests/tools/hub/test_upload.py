@@ -27,13 +27,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning
 
 NAME = "org/model"
 OLD = {"model.safetensors": b"old weights", "README.md": b"old card", "notes.txt": b"a user's"}
+OLD |= {"adapter_config.json": b"{}", "adapter_model.safetensors": b"old adapters"}
 NEW = {
     "model-00001-of-00002.safetensors": b"first part",
     "model-00002-of-00002.safetensors": b"second part",
     "model.safetensors.index.json": b"{}",
     "README.md": b"---\ntags: [vinejax]\n---\nnew card\n",
 }
-AFTER = {name: content for name, content in OLD.items() if name != "model.safetensors"} | NEW
+AFTER = {"notes.txt": OLD["notes.txt"]} | NEW
 
 
 @pytest.fixture

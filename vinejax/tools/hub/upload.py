@@ -24,9 +24,11 @@ MOST_WAIT_S = 600  # longest wait that the hub may ask for
 # 412: the repository got another commit after we had read it.
 TRANSIENT = (408, 412, 429)
 # Files of a model in the root of a repository. A transformers that finds model.safetensors beside
-# the parts of a newer model would load the older one.
+# the parts of a newer model would load the older one; one that finds the configuration of adapters
+# would load these, and their base model.
 OF_A_MODEL = re.compile(
     r"model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json"
+    r"|adapter_(config\.json|model\.(safetensors|bin))"
     r"|pytorch_model[^/]*\.bin(\.index\.json)?|(generation_config|vinejax)\.json"
     r"|(added_tokens|special_tokens_map)\.json|chat_template\.jinja|tokenizer\.model"
     r"|training_curves\.png"
