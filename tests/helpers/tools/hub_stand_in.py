@@ -89,6 +89,7 @@ class Hub:
             "POST /api/repos/create": self._create,
             "POST /api/validate-yaml": lambda body: {"errors": [], "warnings": []},
             f"GET /api/datasets/{name}": self._data_set,
+            f"GET /api/models/{name}": self._info,
             f"GET /api/models/{name}/revision/main": self._info,
             f"POST /api/models/{name}/preupload/main": self._modes,
             f"POST /{name}.git/info/lfs/objects/batch": self._batch,

@@ -179,14 +179,19 @@ def test_the_base_is_found_through_runs_and_adapters(
         return folder(name, "config.json", record)
 
     adapters = folder("peft", "adapter_config.json", {"base_model_name_or_path": "org/base"})
+
+    def base_of(path: str) -> Origin:
+        return base_model(path, lambda name: name in ("org/base", "gpt2"))
+
     first = run("sft", adapters)
-    assert base_model(run("rl", os.fspath(tmp_path / first))) == Origin("org/base", True)
+    assert base_of(run("rl", os.fspath(tmp_path / first))) == Origin("org/base", True)
+    assert base_of(run("of a folder that is gone", "runs/old")) == Origin("runs/old", False)
     local = folder("start", "config.json", {"model_type": "llama"})
-    assert base_model(os.fspath(tmp_path / local)) == Origin("start", False)
-    assert base_model(run("anew", "")) == Origin("", False)
-    assert base_model("gpt2") == Origin("gpt2", True)
+    assert base_of(os.fspath(tmp_path / local)) == Origin("start", False)
+    assert base_of(run("anew", "")) == Origin("", False)
+    assert base_of("gpt2") == Origin("gpt2", True)
     (tmp_path / "small.gguf").write_bytes(b"GGUF")
-    assert base_model("small.gguf") == Origin("small.gguf", False)
+    assert base_of("small.gguf") == Origin("small.gguf", False)
 
 
 def test_a_data_set_of_the_hub_is_one_that_is_there(

@@ -18,6 +18,7 @@ from vinejax.tools.hub.upload import (
     HubError,
     checked_name,
     is_data_set,
+    is_model,
     push_files,
     retried,
 )
@@ -232,6 +233,8 @@ def test_offline_or_without_a_token_is_one_line(
         checked_name("org/model")
 
 
-def test_data_sets_are_looked_up(hub: Hub):
+def test_data_sets_and_models_are_looked_up(hub: Hub):
     hub.data_sets = {"openai/gsm8k"}
     assert is_data_set("openai/gsm8k") and not is_data_set("data/alice")
+    hub.add("org/base", OLD)
+    assert is_model("org/base") and not is_model("runs/start")

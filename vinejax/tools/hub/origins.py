@@ -26,17 +26,19 @@ class Origin(NamedTuple):
     is_on_hub: bool
 
 
-def base_model(path: str) -> Origin:
+def base_model(path: str, is_model: Callable[[str], bool]) -> Origin:
     """The model that training began with, by `model.path`, through the runs in between.
 
     A run that started from another run's policy has the base model of that run, and one that
-    started from PEFT's adapters has their base model.
+    started from PEFT's adapters has their base model. `is_model` says whether the hub has a model
+    of a name; it is only asked for a name that is no local path. A folder in which an earlier run
+    started, and which is gone, may look like such a name.
     """
     while path:
         folder = resolved_folder(path)
         if not folder.is_dir():
-            is_on_hub = not folder.exists() and HUB_NAME.fullmatch(path) is not None
-            return Origin(last_part(path), is_on_hub)
+            is_name = not folder.exists() and HUB_NAME.fullmatch(path) is not None
+            return Origin(last_part(path), is_name and is_model(path))
         record = _record_of(folder)
         if record is None:
             if (base := base_of(folder)) is None:

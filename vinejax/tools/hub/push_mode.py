@@ -22,7 +22,7 @@ from vinejax.tools.hub.evaluations import evaluations_of, iteration_of
 from vinejax.tools.hub.origins import base_model, data_set, is_of_core
 from vinejax.tools.hub.picture import FILE, picture_of
 from vinejax.tools.hub.public_settings import public_settings
-from vinejax.tools.hub.upload import checked_name, is_data_set, push_files
+from vinejax.tools.hub.upload import checked_name, is_data_set, is_model, push_files
 from vinejax.training.export import export_policy
 
 
@@ -65,7 +65,7 @@ def write_card(workdir: epath.Path, folder: epath.Path, repository: str, done: i
         repository=repository,
         iteration=done,
         settings=public_settings(settings),
-        base=base_model(settings["model.path"]),
+        base=base_model(settings["model.path"], is_model),
         data=data_set(settings, is_data_set),
         evaluations=evaluations_of(workdir, run.records, done),
         prompt=example_of(run.episodes, settings),

@@ -78,6 +78,13 @@ def is_data_set(name: str) -> bool:
     return retried(lambda: HfApi().repo_exists(name, repo_type="dataset"), f"the data set {name}")
 
 
+def is_model(name: str) -> bool:
+    """Whether the hub has a model of this name that the token may read."""
+    from huggingface_hub import HfApi
+
+    return retried(lambda: HfApi().repo_exists(name), f"the model {name}")
+
+
 def push_files(files: Mapping[str, Path], repository: str, message: str) -> Pushed:
     """Makes `files` (name in the repository -> local file) the model of a repository.
 
