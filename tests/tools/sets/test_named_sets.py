@@ -18,7 +18,7 @@ from vinejax.core.types import Problem
 from vinejax.grading import Grader
 from vinejax.tasks.base import BatchGraded, load_task
 from vinejax.tools.sets.named_sets import CODE, SETS
-from vinejax.tools.sets.set_tasks import SetTask, chosen_sets, set_tasks, template_of
+from vinejax.tools.sets.set_tasks import SetTask, chosen_sets, set_task, set_tasks, template_of
 
 CFG = Config()
 ADD = 'def add(a: int, b: int) -> int:\n    """The sum of a and b."""\n'
@@ -260,6 +260,21 @@ def test_the_template_is_the_runs():
     assert template_of(load_task(table)) == "Q: {question}\n{level} A:"
     gsm8k = template_of(load_task(DataConfig(task="vinejax.tasks.gsm8k")))
     assert gsm8k == "[MATH_TASK] Problem:\n{question}\n\nSolution:"
+
+
+def test_a_column_that_a_set_lacks_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    template = "{level} {subject_name} {answer} \\frac{a}{question}"
+    paths = {name: write(tmp_path, name, ROWS[name]) for name in ("math500", "aime25")}
+    found = [set_task(CFG, template, name, str(path)) for name, path in paths.items()]
+    assert found[0].task.prompt(first(found[0])).startswith("1 {subject_name} {answer} ")
+    lines = capsys.readouterr().out.splitlines()
+    why = "as text, because no column has this name"
+    assert lines == [
+        f"warning: math500: the prompts have {{subject_name}} {why}",
+        f"warning: aime25: the prompts have {{level}}, {{subject_name}} {why}",
+    ]
+    set_task(CFG, "{question}=", "aime25", str(paths["aime25"]))
+    assert not capsys.readouterr().out
 
 
 def test_a_task_of_turns_is_refused():

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 from vinejax.core.errors import ConfigError, DataError, UserError, nearest_hint
 from vinejax.core.settings import Config, DataConfig
 from vinejax.core.types import Problem
+from vinejax.runtime.distributed import is_writer
 from vinejax.tasks.base import Task, load_task
 from vinejax.tasks.environment import MultiTurn
 from vinejax.tasks.graded import configure
-from vinejax.tasks.table import ContextQuestion, RowTask, Table
+from vinejax.tasks.table import FIELD, ContextQuestion, RowTask, Table
 from vinejax.tools.sets.named_sets import SETS, TABLE, NamedSet
 
 QUESTION = "{question}"  # the place of the question in a template
@@ -40,7 +41,8 @@ def set_tasks(cfg: Config, sets: str) -> list[SetTask]:
     """The sets that `sets` names, with the prompts of the run, in that order.
 
     Raises UserError for a wrong `sets` (`chosen_sets`), and if a set's data are missing or have a
-    faulty row. Raises ConfigError if the run's task makes prompts of more than a question.
+    faulty row. Raises ConfigError as `template_of` does. A column that `data.template` names and a
+    set lacks is a printed warning.
     """
     chosen = chosen_sets(sets)
     template = template_of(load_task(cfg.data))
@@ -108,6 +110,17 @@ def set_task(cfg: Config, template: str, name: str, path: str) -> SetTask:
     except DataError as error:
         remedy = "" if path else f"; {name}=FILE reads a copy of yours"
         raise UserError(f"--sets: {name}: {error}{remedy}") from error
+    _warn_unfilled(task, template, problems, name)
     configure(task, cfg)
     task.load = lambda split: problems  # the task itself would hold parts out for training
     return SetTask(name, path or row.path, task)
+
+
+def _warn_unfilled(task: RowTask, template: str, problems: list[Problem], name: str) -> None:
+    """Prints a warning if the first prompt has fields of `template` that no column fills in."""
+    fields = {field[0] for field in FIELD.finditer(template) if field["name"]}
+    fields -= {f"{{{column}}}" for column in task.hidden_columns()}
+    left = sorted(field for field in fields if problems and field in task.prompt(problems[0]))
+    if left and is_writer():
+        message = f"the prompts have {', '.join(left)} as text, because no column has this name"
+        print(f"warning: {name}: {message}")
