@@ -88,6 +88,9 @@ def test_the_text_says_what_was_trained_and_measured():
     assert "{" not in text.partition("```bibtex")[0].partition("# model")[2]
     assert "| solutions per iteration | 64 problems, 8 each; up to 9 continuations" in text
     assert "solutions per" not in model_card(facts(settings=settings(method="sft")))
+    for own, count in ((None, "all"), (500, "500")):
+        restem = settings(method="restem", restem__problems=own)
+        assert f"iteration | {count} problems, 8 each |" in model_card(facts(settings=restem))
     bare = model_card(facts(evaluations=[], picture="", base=Origin("", False)))
     assert "was not evaluated" in bare and "training_curves" not in bare
     assert "A new model after 20" in bare

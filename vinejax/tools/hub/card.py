@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jinja2
 
 from vinejax.core.settings import Config, as_tree
-from vinejax.methods import sft
+from vinejax.methods import restem, sft
 from vinejax.methods.about import about
 from vinejax.methods.known import known_method
 from vinejax.records.read import JsonObject
@@ -163,7 +163,10 @@ def _training(facts: CardFacts) -> list[tuple[str, str]]:
     settings = facts.settings
     rank = settings["model.lora_rank"]
     method = known_method(str(settings["method"]))
-    solutions = f"{settings['rollout.prompts']} problems, {settings['rollout.per_prompt']} each"
+    problems = settings["rollout.prompts"]
+    if method is restem.METHOD:  # it samples from all train problems, or from a number of its own
+        problems = settings.get("restem.problems") or "all"
+    solutions = f"{problems} problems, {settings['rollout.per_prompt']} each"
     if method is not None and method.has_continuations:
         solutions += f"; up to {settings['values.k']} continuations per state"
     rows = [
