@@ -158,7 +158,11 @@ def test_secrets_and_places_are_left_out(monkeypatch: pytest.MonkeyPatch, tmp_pa
 @pytest.mark.parametrize(
     "path, last",
     [("configs/tiny_start", "configs/tiny_start"), ("gs://b/c/d/", "d"), ("/a/b.c", "b.c")]
-    + [("Qwen/Qwen3", "Qwen/Qwen3"), ("~me/x", "x"), ("", ""), ("s3://bucket", "")],
+    + [("Qwen/Qwen3", "Qwen/Qwen3"), ("~me/x", "x"), ("", ""), ("s3://bucket", "")]
+    + [("/home/my rows/a.csv", "a.csv"), ("textarena game=Hangman-v0", "textarena game=Hangman-v0")]
+    + [("rows file=/home/me/a.csv n=3", "rows file=a.csv n=3"), ("rows file=~/b", "rows file=b")]
+    + [("rows url=http://10.0.0.1:80", "rows url="), ("rows url=http://h:80/a/b", "rows url=b")]
+    + [("rows api_key=abc n=3", "rows api_key=*** n=3"), ("game:Sokoban-v0", "game:Sokoban-v0")],
 )
 def test_the_last_part_of_a_path(path: str, last: str):
     assert last_part(path) == last

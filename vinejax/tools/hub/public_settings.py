@@ -17,6 +17,11 @@ SECRET = re.compile(r"\b(hf_|sk-|ghp_|AKIA)[\w-]{16,}")
 SHORTEST_SECRET = 8  # characters; a shorter value of a variable may be a word of a text
 HIDDEN = "***"
 FOLDERS = re.compile(r"^(~[^/\\]*|[A-Za-z]:)?[/\\](.*[/\\])?")  # an absolute path without its name
+# The same, or an address, behind a blank, '=' or ',', as in 'taskset file=/home/me/rows.jsonl'.
+INNER_FOLDERS = re.compile(
+    r"(?<=[\s=,])(\w+://[^/\s,]*|(~[^/\\\s,]*|[A-Za-z]:)?(?=[/\\]))([/\\]([^\s,]*[/\\])?)?"
+)
+SECRET_ARGUMENT = re.compile(r"(?i)([\w-]*(?:key|token|secret|password|credentials?))=[^\s,&]+")
 
 
 def public_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,10 +49,15 @@ def secrets_of_environment() -> set[str]:
 
 
 def last_part(path: str) -> str:
-    """The last part of an absolute path or of an address; other texts stay as they are."""
+    """The last part of an absolute path or of an address; other texts stay as they are.
+
+    In a text with arguments, such as 'taskset file=/home/me/rows.jsonl', this is done with each,
+    and values of arguments whose names mean secrets are replaced by '***'.
+    """
     if re.match(r"\w+://", path):
         path = urlsplit(path).path
-    return FOLDERS.sub("", path.rstrip("/\\"))
+    path = FOLDERS.sub("", path.rstrip("/\\"))
+    return INNER_FOLDERS.sub("", SECRET_ARGUMENT.sub(rf"\1={HIDDEN}", path))
 
 
 def _public(value: Any, secrets: Collection[str], is_text: bool) -> Any:
