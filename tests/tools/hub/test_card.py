@@ -140,8 +140,10 @@ def test_secrets_and_places_are_left_out(monkeypatch: pytest.MonkeyPatch, tmp_pa
             serve__key="abc",
             some__api_token="abc",
             prior="https://me:secret@host/a/prior?key=1",
+            sdpo__text=" / {solution} /",
         )
     )
+    assert found["sdpo.text"] == " / {solution} /"
     assert found["model.path"] == "start" and found["data.path"] == "problems"
     assert found["model.architecture"] == "config.json"
     assert found["reward.functions"] == ["rewards.py:exact", "task"]

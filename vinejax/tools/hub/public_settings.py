@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 OF_MACHINES = ("compile_cache", "topology", "profile", "resume", "code.url", "code.command")
 GROUPS_OF_MACHINES = ("distributed.", "log.", "serve.", "plan.")
 # Texts that the model reads. A slash at their beginning is no path.
-TEXTS = ("data.system", "data.template", "data.template_vars", "sample.stop", "scaf.text")
+TEXTS = ("data.system", "data.template", "data.template_vars", "sample.stop")
+TEXTS += ("scaf.text", "sdpo.text")
 SECRET_NAME = re.compile(r"(^|[._])(key|token|secret|password|credentials?)$")
 SECRET_VARIABLE = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 SECRET = re.compile(r"\b(hf_|sk-|ghp_|AKIA)[\w-]{16,}")
