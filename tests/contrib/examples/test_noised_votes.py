@@ -67,7 +67,10 @@ def test_noise_is_normal_and_depends_on_text_and_key(votes: Any):
     assert abs(many.mean()) < 0.35 and 0.8 < many.std() < 1.25 and abs(drawn) < 5
 
 
-@pytest.mark.parametrize("fields", [{"clients": []}, {"clients": [["a"], []]}, {"noise": "much"}])
+@pytest.mark.parametrize(
+    "fields",
+    [{"clients": []}, {"clients": [["a"], []]}, {"noise": "much"}, {"key": "k" * 65}, {"key": 1}],
+)
 def test_files_that_do_not_fit_are_refused(votes: Any, fields: dict[str, Any]):
     with pytest.raises(UserError, match="POPRI_CLIENTS") as error:
         votes("a", **fields)

@@ -64,6 +64,7 @@ def read(path: str) -> tuple[list[list[Counts]], float, bytes]:
             found: Any = json.load(file)
         clients = [[trigrams(text) for text in texts] for texts in found["clients"]]
         noise, key = float(found["noise"]), found["key"].encode()
+        hashlib.blake2b(key=key)  # ValueError if the key has more than 64 bytes
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         message = "must name a JSON file with clients, noise and key (noised_votes.py)"
         raise UserError(f"{VARIABLE} = {path!r}: {message}: {error!r}") from None
