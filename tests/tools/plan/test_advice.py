@@ -64,6 +64,17 @@ def test_a_program_without_caches_gets_none():
     assert lines and not any("slots" in line or "memory_gib" in line for line in lines)
 
 
+@pytest.mark.parametrize("rank", [0, 8])
+def test_a_teacher_beside_adapters_is_not_offloaded(rank: int):
+    """In a run with adapters `offload.reference` has no effect."""
+    case, phase, program = planned("decode copy")
+    model = dataclasses.replace(case.cfg.model, lora_rank=rank)
+    case = dataclasses.replace(case, cfg=dataclasses.replace(case.cfg, model=model))
+    program = program._replace(parts=program.parts | {"reference": 2**33})
+    lines = advise(case, phase, program)
+    assert any("offload.reference" in line for line in lines) == (rank == 0)
+
+
 def test_slots_with_all_columns_can_all_be_busy():
     _, phase, _ = planned("decode", slots=3072)
     for tokens in (10.0, 1000.0, 1e6):

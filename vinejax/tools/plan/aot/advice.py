@@ -23,7 +23,8 @@ def advise(case: Case, phase: PlannedPhase | None, program: PlannedProgram) -> l
     options = []
     if parts.get("optimizer") and stage == "rollout":
         options.append((parts["optimizer"], "offload.optimizer = True"))
-    if parts.get("reference") and stage != "score":
+    can_offload = not case.cfg.model.lora_rank  # with adapters, `offload.reference` has no effect
+    if parts.get("reference") and can_offload and stage != "score":
         options.append((parts["reference"], "offload.reference = True"))
     if phase:
         options += _size_options(case, phase, program)
