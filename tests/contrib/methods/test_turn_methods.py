@@ -261,6 +261,15 @@ def test_srgpo_draws_groups_at_random_from_all_episodes():
     assert (np.sign(drawn[0][:26]) != neighbours).sum() > 4
 
 
+def test_srgpo_takes_no_outcome_from_an_empty_response():
+    """Its only turn has no step, whose reward could have the outcome, and so the reward 0."""
+    empty = cases.episode([0, 5], [], problem_id="r", reward=1.0)
+    episodes = [*random_episodes(0), empty]
+    rewards = np.concatenate([e.step_rewards or [0.0] for e in episodes])
+    expected = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
+    np.testing.assert_allclose(parts_of_srgpo(episodes, 100), expected[:-1], atol=1e-5)
+
+
 def test_direct_draws_a_step_of_two_turns_as_a_whole():
     """The first step has four tokens with an observation in between, the second has two."""
     one = episode(

@@ -36,7 +36,8 @@ def credit_of_random_groups(rollout: Rollout, cfg: Config) -> Credit:
     settings, episodes = SRGPOConfig.of(cfg), rollout.episodes
     by_episode = [[move.reward for move in moves_of(episode)] for episode in episodes]
     for rewards, episode in zip(by_episode, episodes, strict=True):
-        rewards[-1] -= episode.outcome
+        if episode.step_ends:  # an empty response has no step that could have the outcome
+            rewards[-1] -= episode.outcome
     rewards = np.concatenate(by_episode)
     texts = "\n".join(episode.text for episode in episodes)
     order = host_rng(cfg.seed, 0, f"srgpo {texts}").permutation(len(rewards))
