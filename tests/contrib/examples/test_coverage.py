@@ -104,6 +104,13 @@ def test_lines_that_pick_nothing_gain_nothing(task: Coverage, response: str, gai
     assert whole == pytest.approx(sum(gained) / 5)
 
 
+@pytest.mark.parametrize(("response", "in_all"), [("0\n2\n1\n", 0.0), ("0\n1\n2\n", 3 / 5)])
+def test_a_response_that_the_budget_cuts(task: Coverage, response: str, in_all: float):
+    """Its outcome is 0 in place of the task's reward, which the last step is still less by."""
+    rewards, _ = earned(task, "0ab 1bc 2cde", response)
+    assert sum(rewards) == pytest.approx(in_all)
+
+
 def test_the_gradient_weighs_a_step_by_the_gains_from_it_on(task: Coverage):
     """SubPO's Σ_{j≥i} r_j, before the mean is taken out, at all tokens of step i."""
     rewards, whole = earned(task, "0ab 1bc 2cde", "1\n2\n")

@@ -7,7 +7,10 @@
     r_i = F(S_i) - F(S_{i-1})    F(S): letters that the sets S cover, over the most that `PICKS` can
 
 S_i are the sets that the first i lines pick, of which `PICKS` count. A line that is no number of a
-set, or that repeats one, gains nothing. The rewards of a solution add up to F of all its sets.
+set, or that repeats one, gains nothing. The rewards of a solution add up to F of all its sets. If
+the token budget cuts a response, its outcome is `reward.truncated`; with the default 0 it earns F
+or, where no choice covers more, F - 1.
+
 A text prefix names the sets so far, so that rewards depend on the state and the step alone, and
 continuations estimate V(s) without bias; the paper's states are single places of a history.
 
