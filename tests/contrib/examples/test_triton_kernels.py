@@ -84,6 +84,8 @@ BREAKS_RULE = {
     "another name of nn": changed((RETURN, "        t = torch.nn\n        return t.ReLU()(x)\n")),
     "the reference": changed(("ModelNew(nn.Module)", "ModelNew(Model)")),
     "getattr": changed((RETURN, "        return getattr(torch, 're' + 'lu')(x)\n")),
+    "a module with weights": changed((RETURN, "        self.w = nn.Linear(6, 6)\n" + RETURN)),
+    "random weights": changed((RETURN, "        self.w = torch.rand(6)\n" + RETURN)),
     "product": changed((RETURN, "        return x @ x\n")),
     "other package": changed(("import torch\n", "import torch\nimport numpy\n")),
     "no launch": changed(("relu_kernel[(len(x.values),)](x.values, out.values)", "pass")),

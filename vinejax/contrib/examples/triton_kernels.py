@@ -15,7 +15,9 @@ needs more than the default `grader.memory_mb` and `grader.timeout_s`.
 Source: https://arxiv.org/abs/2507.05687, rule-based and execution-based reward; the form of the
 data and the tolerance: ScalingIntelligence/KernelBench.
 
-Departs: the rule is ours. It does not see arithmetic and methods of tensors outside of kernels.
+Departs: the rule is ours. It does not see arithmetic and methods of tensors outside of kernels. It
+forbids the modules and random numbers of torch, so that `ModelNew` cannot draw the weights that
+`Model` draws: leave out rows whose `Model` has random weights.
 """
 
 import ast
