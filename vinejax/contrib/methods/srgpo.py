@@ -11,7 +11,7 @@ Source: https://arxiv.org/abs/2512.02631; WzcTHU/SeeNav-Agent at 86cad99,
 `verl-agent/srgpo/core_srgpo.py`; w = 0.5 and groups of 16: its `run_ebnav.sh`.
 
 Departs: in the problem's mean and std an episode counts once, in the code once per turn, and the
-std there is that of the sample.
+std there is that of the sample, with 1e-6 added.
 """
 
 import itertools
