@@ -7,6 +7,9 @@ the median of `RUNS` runs in the sandbox of the kernel, which measures it outsid
 right program that takes e times as long as the reference earns 1, one as fast 1.25, and one that
 takes 1/e of its time 1.5. So every right program counts as correct, and none that is wrong.
 
+The runs that are timed are further ones, whose results do not count: a program that fails at
+random, and ends sooner where it does, may earn more than its speed is worth.
+
 Source: ACECode, https://arxiv.org/abs/2412.17264, section on the rewarder.
 
 Departs: the paper's reward is a step function, which also tells programs that do not compile from
