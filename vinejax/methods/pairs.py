@@ -47,13 +47,18 @@ PairLoss = Callable[[jax.Array, jax.Array, DPOConfig], jax.Array]
 PairChoice = Callable[[list[Episode], DPOConfig, int], list[Pair]]
 
 
+def of_right_and_wrong(episodes: list[Episode], own: DPOConfig, seed: int) -> list[Pair]:
+    """The pairs of `make_pairs`, at most `own.pairs` of each problem."""
+    return make_pairs(episodes, own.pairs, seed)
+
+
 def pair_method(
     loss: PairLoss,
     about: str,
-    choose: PairChoice | None = None,
+    choose: PairChoice = of_right_and_wrong,
     settings: type[DPOConfig] = DPOConfig,
 ) -> Method:
-    """The method with this loss of pairs. Without `choose` it takes the pairs of `make_pairs`."""
+    """The method with this loss of the pairs that `choose` returns."""
     return Method(
         None,
         iteration=functools.partial(learn_from_pairs, loss, choose),
@@ -66,7 +71,7 @@ def pair_method(
 
 def learn_from_pairs(
     loss: PairLoss,
-    choose: PairChoice | None,
+    choose: PairChoice,
     method: Method,
     iteration: Iteration,
     state: RunState,
@@ -81,8 +86,7 @@ def learn_from_pairs(
     episodes = iteration.sample_train(session.weights(state.policy.params), own.problems)
     iteration.record_sampling(episodes)
     iteration.record_episodes(iteration.shown(episodes))
-    make = choose or (lambda episodes, own, seed: make_pairs(episodes, own.pairs, seed))
-    pairs = make(episodes, own, cfg.seed)
+    pairs = choose(episodes, own, cfg.seed)
     iteration.metrics["dpo/pairs"] = len(pairs)
     if not pairs:
         return state
