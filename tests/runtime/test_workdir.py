@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -368,6 +369,15 @@ def test_allowed_changes_name_real_fields():
     assert groups >= {group[:-1] for group in workdir.free_groups()}
     assert {*workdir.free_groups()} >= {*workdir.FREE_GROUPS}
     assert {*field_names()} >= workdir.FREE_FIELDS
+
+
+def test_the_page_on_interruptions_lists_all_that_may_change():
+    page = (REPO / "docs/faults.md").read_text(encoding="utf-8")
+    section = page.partition("may change on resume\n")[2].partition("\nWith any other")[0]
+    listed = re.findall(r"`([\w.]+)`", section)
+    names = {name.rpartition(".")[2] for name in workdir.FREE_FIELDS}
+    names |= {group[:-1] for group in workdir.free_groups()}
+    assert {name.rpartition(".")[2] for name in listed} >= names
 
 
 def test_an_object_is_written_at_once(monkeypatch: pytest.MonkeyPatch):
