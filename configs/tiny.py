@@ -2,7 +2,7 @@
 
     python -m vinejax.main --config=configs/tiny.py
 
-It takes two to four minutes on two CPU cores. The start, configs/tiny_start (150,000 parameters),
+It takes 2 to 3.5 minutes on two busy CPU cores. The start, configs/tiny_start (150,000 parameters),
 was fine-tuned on hasty demonstrations (see vinejax/tasks/arithmetic.py) and solves 37% of the test
 problems. VinePPO learns to work them out line by line, and ends near 90%: see README.md.
 

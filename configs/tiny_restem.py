@@ -2,8 +2,8 @@
 
     python -m vinejax.main --config=configs/tiny_restem.py
 
-Its three iterations sample 72,000 solutions; the 25 of VinePPO sample 6,400 solutions and some
-160,000 continuations, which are shorter.
+Its three iterations sample 72,000 solutions; the 25 of configs/tiny.py sample 6,400 solutions and
+24,000 continuations, which are shorter (2026-11-28).
 The formula and its source: docs/methods.md.
 """
 
