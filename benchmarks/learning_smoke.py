@@ -3,12 +3,13 @@
     python benchmarks/learning_smoke.py [--out=runs/learning] [--methods=vineppo,ppo,...]
                                         [--config.FIELD=VALUE ...]
 
-Runs configs/tiny.py and configs/tiny_<method>.py one after another, each in its own workdir under
-`--out`, and writes `curves.json` there: for every evaluation the test or validation accuracy with
-its 95% interval, and what the run had used by then: prompts, episodes, generated tokens, gradient
-steps, and seconds a stage. With matplotlib (`pip install -e '.[bench]'`) also `curves.png`. Runs
-that are there already are resumed or taken as they are. Prints a table of starts and ends.
-Overrides apply to every run, such as --config.budget.episodes=6400.
+Runs configs/tiny.py, configs/tiny_<method>.py and configs/contrib/tiny_<method>.py one after
+another, each in its own workdir under `--out`, and writes `curves.json` there: for every evaluation
+the test or validation accuracy with its 95% interval, and what the run had used by then: prompts,
+episodes, generated tokens, gradient steps, and seconds a stage. With matplotlib (`pip install -e
+'.[bench]'`) also `curves.png`. Runs that are there already are resumed or taken as they are. Prints
+a table of starts and ends. Overrides apply to every run, such as --config.budget.episodes=6400. The
+teacher of `opd` is the run of `vineppo`, which must have been made before.
 """
 
 import argparse
@@ -19,24 +20,34 @@ from typing import Any
 
 from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict, from_file, override
-from vinejax.methods.known import all_methods
+from vinejax.core.settings import Config
+from vinejax.methods.known import METHODS, method_names
 from vinejax.training.loop import train
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-FILES = {name: f"tiny_{name.replace('++', '_pp')}.py" for name in all_methods()} | {
-    "vineppo": "tiny.py"
-}
+FILES = {
+    name: f"{'' if name in METHODS else 'contrib/'}tiny_{name.replace('++', '_pp')}.py"
+    for name in method_names()
+} | {"vineppo": "tiny.py"}
 STAGES = {"eval": "validation", "test": "test"}
 
 
-def run(method: str, out: Path, overrides: list[str]) -> list[dict[str, Any]]:
-    """The curve of one method: a point an evaluation."""
+def settings_of(method: str, out: Path, overrides: list[str]) -> Config:
+    """The settings of a method's run, after checks."""
     fields: Any = from_file(str(CONFIGS / "tiny.py"), FILES[method])
+    if method == "opd":
+        fields.opd.teacher = str(out / "vineppo")
     for given in overrides:
         name, _, value = given.removeprefix("--config.").partition("=")
         override(fields, {name: json.loads(value)})
     cfg = from_dict(fields)
     check_config(cfg)
+    return cfg
+
+
+def run(method: str, out: Path, overrides: list[str]) -> list[dict[str, Any]]:
+    """The curve of one method: a point an evaluation."""
+    cfg = settings_of(method, out, overrides)
     return curve(Path(train(cfg, out / method.replace("+", "p"))))
 
 

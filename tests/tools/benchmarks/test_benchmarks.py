@@ -19,6 +19,7 @@ from vinejax.core.shapes import bucket
 from vinejax.engine.branches import Branch, Stream
 from vinejax.engine.stats import EngineStats
 from vinejax.learner.packing import Passes, first_fit, packing_for
+from vinejax.methods.known import method_names
 
 pytestmark = pytest.mark.nightly
 
@@ -340,3 +341,14 @@ def test_step_credit_interpolates_uniform_errors(monkeypatch: pytest.MonkeyPatch
     curve._curve = np.log([0.25, 1.0]), np.log([8.0, 1.0])
     for tokens, error in ((0.25, 8), (0.5, 8**0.5), (1, 1), (0.125, 16), (4, 0.25)):
         assert curve.uniform_error(tokens) == pytest.approx(error)
+
+
+def test_every_method_has_a_run_on_the_tiny_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    bench = importlib.import_module("learning_smoke")
+    assert list(bench.FILES) == method_names()
+    for name in bench.FILES:
+        cfg = bench.settings_of(name, tmp_path, ["--config.iterations=2"])
+        assert (cfg.method, cfg.iterations) == (name, 2)
+        if name == "opd":
+            assert cfg.sections["opd"].teacher == str(tmp_path / "vineppo")
