@@ -10,6 +10,7 @@ from helpers.method_page import check_docstring, check_help, renewed
 from helpers.paths import CONFIGS, REPO
 
 from vinejax.contrib.names import METHODS
+from vinejax.methods.known import all_methods
 
 PAGE = REPO / "vinejax/contrib/methods/README.md"
 
@@ -31,6 +32,16 @@ def test_every_method_says_what_it_is(name: str):
 def test_help_has_them_all():
     text = check_help(METHODS)
     assert re.search(r"^ +needs groups, entropies, ε_high 0.28$", text, re.MULTILINE)
+
+
+def test_the_page_of_methods_names_who_reads_a_field():
+    text = (REPO / "docs/methods.md").read_text(encoding="utf-8")
+    scale, rest = text.split("`reward.scale` is for ")[1].split("`kl.place` is\nfor these", 1)
+    scaled = re.findall(r"`([\w+]+)`", scale)
+    placed = scaled + re.findall(r"`([\w+]+)`", rest.partition(". ")[0])
+    for field, names in (("reward.scale", scaled), ("kl.place", placed)):
+        reading = [name for name, method in all_methods().items() if field in method.reads]
+        assert sorted(names) == sorted(reading), field
 
 
 if __name__ == "__main__":
