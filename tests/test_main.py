@@ -181,6 +181,7 @@ def test_every_field_can_be_described():
     for name in field_names():
         first, kind, *_ = describe(name).split("\n")
         assert first.startswith(f"{name} = ") and kind.startswith("    ") and "<" not in kind, name
+        assert all(part.startswith("must ") for part in kind.split(", ")[1:2]), "a range, no error"
 
 
 def test_mode_config_prints_what_the_run_would_use(folder: pathlib.Path, command: Command):

@@ -54,4 +54,4 @@ Variables = Annotated[
         lambda x: all(text.partition("=")[0].isidentifier() and "=" in text for text in x),
     ),
 ]
-Module = Annotated[str, Rule("names no task; try vinejax.tasks.arithmetic", bool)]
+Module = Annotated[str, Rule("must name a task, such as vinejax.tasks.arithmetic", bool)]
