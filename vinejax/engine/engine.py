@@ -95,8 +95,8 @@ class Engine:
       memory_gib: Limit of keys and values on one device. None: a part of its free memory. If
         memory is short, fewer trunks are resident at a time. If it is still short, fewer slots are
         used.
-      attention: The attention of decoding: 'xla', 'kernel' (for TPU; interpreted on a CPU) or
-        'auto', which is the kernel where the platform and the model allow it.
+      attention: The attention of decoding: 'xla', 'kernel' (for TPUs and GPUs; a CPU interprets the
+        kernel for TPU) or 'auto', which is the kernel where the platform and the model allow it.
       limits: Maximum lengths of the kinds of trunk, in ascending order. Trunks of the last kind
         contain a response, and their branches must set `Branch.response`; trunks of an earlier kind
         are, for example, prompts alone. With limits fewer programs are compiled if lengths vary.

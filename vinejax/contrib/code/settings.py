@@ -7,7 +7,7 @@ from vinejax.core.sections import Section
 
 
 class CodeConfig(Section, section="code"):
-    """Settings of `code`, `programs` and `python_tool`; `grader.*` has the limits of programs."""
+    """Settings of the tasks that run programs; `grader.*` has the limits of programs."""
 
     of_task: ClassVar[bool] = True
     # Place where programs run: confined by the kernel, by `command`, by a service, or not at all.
