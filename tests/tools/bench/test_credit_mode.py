@@ -2,14 +2,19 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
 from helpers import loop_cases as cases
 from helpers.applied import applied
+from helpers.paths import CONFIGS, REPO
 from helpers.refusals import refuses
 
+from vinejax.config.load import from_dict, from_file
+from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
+from vinejax.methods.known import METHODS, all_methods
 from vinejax.tools.bench.bench_mode import chosen_estimators, credit_bench, with_open_choices
 from vinejax.tools.bench.estimators import ESTIMATORS, RUN, estimator_config, reads_logprobs
 from vinejax.tools.bench.settings import BenchConfig
@@ -82,6 +87,22 @@ def test_the_run_of_a_session_can_be_measured(method: str):
     assert set(found) == set(chosen_estimators(as_set, True))
     assert estimator_config(as_set, RUN) == applied(as_set)
     assert found["vineppo_k1"].ppo.whiten == "iteration"
+
+
+def test_the_page_names_the_methods_that_cannot_be_measured():
+    text = (REPO / "docs/credit_bench.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w+]+)`", text.partition("**Not measured**")[2].partition("resets;")[0])
+    refused, methods = set(), all_methods()
+    for name, method in methods.items():
+        folder = "" if name in METHODS else "contrib/"
+        file = "tiny" if name == "vineppo" else f"tiny_{name.replace('++', '_pp')}"
+        try:
+            estimator_config(from_dict(from_file(str(CONFIGS), f"configs/{folder}{file}.py")), RUN)
+        except ConfigError as error:
+            assert "cannot be measured" in str(error)
+            if "trees" not in method.flags:
+                refused.add(name)
+    assert {name for name in named if name in methods} == refused
 
 
 def test_all_that_a_run_can_have():
