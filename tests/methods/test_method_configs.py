@@ -223,6 +223,14 @@ def test_a_field_of_another_method_is_refused_at_its_default_too(method, section
     checked(fields)
 
 
+def test_a_refused_mask_names_who_reads_it():
+    """Every policy gradient reads the mask, not only the methods that read all of `credit`."""
+    cfg = from_dict({"method": "restem", "credit": {"mask": "top_entropy"}})
+    with pytest.raises(ConfigError, match="is read by policy gradients alone, .* has 'restem'"):
+        check_config(cfg)
+    check_config(from_dict({"method": "grpo", "credit": {"mask": "top_entropy"}}))
+
+
 def test_a_methods_own_settings_are_always_there():
     assert from_dict({"method": "ppo"}) == from_dict({"method": "ppo", "critic": {}})
     for fields, field in (

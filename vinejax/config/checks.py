@@ -137,12 +137,13 @@ def not_read(field: str, value: Any, method: str) -> ConfigError:
     """The error for a field that `method` does not read; it names the methods that read it."""
     names = {field, field.partition(".")[0]}
     owners = [
-        name
+        repr(name)
         for name, record in all_methods().items()
         if names & {record.settings.section, *record.reads}
     ]
-    message = f"is read by method = {' or '.join(map(repr, owners))} alone, and this run has"
-    return ConfigError(field, f"{message} {method!r}; leave it out", repr(value))
+    readers = "policy gradients" if field in MASK_FIELDS else f"method = {' or '.join(owners)}"
+    message = f"is read by {readers} alone, and this run has {method!r}; leave it out"
+    return ConfigError(field, message, repr(value))
 
 
 Refusal = tuple[object, str, str]  # (whether the field is wrong, its dotted name, the message)

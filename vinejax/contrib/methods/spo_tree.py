@@ -64,8 +64,6 @@ METHOD = Method(
     node_differences,
     sample=tree_solutions(levels, once=True),
     settings=SPOTreeConfig,
-    reads=("credit",),
-    ignores=("credit.lambda_", "credit.baseline_lambda"),
     defaults={"ppo.whiten": "iteration", "credit.mask": "low_probability"},
     flags={"trees"},
 )
