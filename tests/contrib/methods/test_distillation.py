@@ -24,7 +24,8 @@ from vinejax.contrib.methods import opd, sdpo
 from vinejax.contrib.methods.equations.distillation import Taught, log_ratios, mean_reverse_kl
 from vinejax.contrib.methods.settings import SDPOConfig
 from vinejax.core.errors import ConfigError, WorkdirError
-from vinejax.core.types import Rollout, RunState, TrainState
+from vinejax.core.settings import DataConfig
+from vinejax.core.types import Problem, Rollout, RunState, TrainState
 from vinejax.learner.batch import collate, step_layout
 from vinejax.learner.score import scores_of
 from vinejax.model.sharding import AUTO, AXES
@@ -32,6 +33,7 @@ from vinejax.rl.losses import ppo_clip
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.workdir import check_workdir, record_run
 from vinejax.session.iteration import Iteration
+from vinejax.tasks.base import load_task
 from vinejax.training import loop
 
 START = str(CONFIGS / "tiny_start")  # has the tokenizer of the tests' task
@@ -151,6 +153,17 @@ def test_no_right_solution_teaches_nobody():
         *(None, None),
         *(3, None),
     ]
+
+
+def test_a_task_of_several_turns_is_refused():
+    """Its prompts begin with the environment's text, which the teacher's prompt would lack."""
+    cfg, state = methods.config("sdpo"), sdpo.METHOD.state
+    names = ("vinejax.tasks.doors", "vinejax.tasks.countdown")
+    task, plain = (load_task(DataConfig(name)) for name in names)
+    problem = Problem("p", "0042", "")
+    state.check_problem(cfg, plain, problem)
+    with pytest.raises(ConfigError, match="method.*'sdpo'.* task doors has turns; take opd"):
+        state.check_problem(cfg, task, problem)
 
 
 def rollout_with(taught: Taught) -> Rollout:

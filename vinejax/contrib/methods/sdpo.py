@@ -22,6 +22,7 @@ import numpy as np
 from vinejax.contrib.methods.equations.distillation import Taught, log_ratios, mean_reverse_kl
 from vinejax.contrib.methods.settings import SDPOConfig
 from vinejax.contrib.methods.solution_groups import members_of
+from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
 from vinejax.core.shapes import packed_length
 from vinejax.core.types import Episode, Problem, Rollout, RunState, is_correct
@@ -33,6 +34,8 @@ from vinejax.methods import stages
 from vinejax.methods.base import Method
 from vinejax.session.budget import longest_sequence
 from vinejax.session.iteration import Iteration
+from vinejax.tasks.base import Task
+from vinejax.tasks.environment import MultiTurn
 from vinejax.tasks.prompts import encode_prompt, template_variables
 
 
@@ -40,6 +43,15 @@ class SelfTeacher(stages.MethodState):
     """A state without data, of a method with one more scoring pass."""
 
     scores = True
+
+    def check_problem(self, cfg: Config, task: Task, problem: Problem) -> None:
+        """Raises ConfigError for a task of several turns, whose prompts have more than a question.
+
+        The teacher's prompt would lack the environment's first text and the schemas of tools.
+        """
+        if isinstance(task, MultiTurn):
+            message = f"shows solutions after a question, and task {task.name} has turns; take opd"
+            raise ConfigError("method", message, repr(cfg.method))
 
 
 def shown_solutions(episodes: Sequence[Episode], groups: Sequence[np.ndarray]) -> list[int | None]:
