@@ -1,5 +1,6 @@
 """Python as a tool: programs in turns, the last turn's answer, states restored without programs."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,26 @@ def test_the_answer_of_the_last_turn_earns_the_reward(task: PythonTool):
     )
     assert task.answer(f"\\boxed{{5}}</tool>\n<output>\n3\n</output>\n{right}") == problem.question
     assert task.ends_turn == ("</tool>",) and task.failure(problem, right) is None
+
+
+@pytest.mark.parametrize("is_chat", [False, True])
+def test_thinking_that_the_prompt_opens_has_no_answer(task: PythonTool, is_chat: bool):
+    """As for the task `table`. Later turns begin like the first one if a chat template does so."""
+    task._data = dataclasses.replace(task._data, chat_template=is_chat)
+    problem = dataclasses.replace(task.load("train")[3], opening="<think>")
+    thought = f"maybe \\boxed{{{problem.question}}}"
+
+    def reward(env: Any, action: str) -> float:
+        return env.fork().step(action).reward
+
+    env = task.env()
+    env.reset(problem, 0)
+    assert reward(env, thought) == 0.0
+    assert reward(env, f"{thought}</think> \\boxed{{7}}") == 0.0
+    assert reward(env, f"hmm</think> so {thought}") == 1.0
+    env.recall(Turn(0, 0, "<tool>1</tool>", "\n<output>\n1\n</output>\n", 0.0, None))
+    assert reward(env, thought) == (0.0 if is_chat else 1.0)
+    assert reward(env, f"hmm</think> so {thought}") == 1.0
 
 
 def test_states_are_restored_without_running_their_programs(

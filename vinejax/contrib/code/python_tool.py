@@ -9,7 +9,8 @@ r"""Problems of any table, with Python as a tool: turns that end with </tool> ru
     It is \boxed{13}.                        a turn without </tool> ends the episode
 
 `data.path`, `data.question` and `data.answer` are the same as for the task `table`, and so is the
-reward of the last turn's answer. `data.template` or `data.system` must say that there is a tool.
+reward of the last turn's answer: the turn's thinking has none, even where the prompt opens it.
+`data.template` or `data.system` must say that there is a tool.
 
 The observation is what a program prints, then the value of an expression at its end, cut after
 `MOST` characters. If the program fails, the last line of its error follows. Every program starts
@@ -55,23 +56,32 @@ class Tool:
     """An episode of the task `python_tool`. A turn changes nothing but the episode's text."""
 
     problem: Problem
+    opening = ""  # tag at the end of the text before the turn that opens a thinking block
 
     def __init__(self, task: "PythonTool"):
         self._task = task
 
     def reset(self, problem: Problem, seed: int) -> str:
-        self.problem = problem
+        self.problem, self.opening = problem, problem.opening
         return ""
 
     def step(self, action: str) -> Observation:
+        opening = self.opening
+        self._end_turn()
         if not action.endswith(CLOSE):
-            return Observation("", self._task.turn_reward(self.problem, action), done=True)
+            reward = self._task.turn_reward(self.problem, opening + action)
+            return Observation("", reward, done=True)
         _, found, source = action.removesuffix(CLOSE).rpartition(OPEN)
         output = self._task.run(source) if found else f"there is no {OPEN} before {CLOSE}"
         return Observation(f"\n<output>\n{output}\n{OUTPUT}\n")
 
     def recall(self, turn: Turn) -> None:
-        """Does nothing, because turns do not change the state of a `Tool`."""
+        """Takes a recorded turn, without running its program."""
+        self._end_turn()
+
+    def _end_turn(self) -> None:
+        """Only a chat template begins later turns like the first one."""
+        self.opening = self.problem.opening if self._task.is_chat else ""
 
     def fork(self) -> "Tool":
         return copy.copy(self)
@@ -110,6 +120,11 @@ class PythonTool(Table):
 
     def env(self) -> Tool:
         return Tool(self)
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether a chat template writes the markup of turns."""
+        return self._data.chat_template
 
     def answer(self, text: str) -> str | None:
         """The answer in the last turn of an episode's text."""
