@@ -90,6 +90,17 @@ def test_gigpo_gives_the_numbers_of_its_authors_code(norm: str, has_keys: bool):
     np.testing.assert_allclose(found[1], [wholes[1] - 2 * first, *[wholes[1]] * 2], rtol=1e-5)
 
 
+def test_an_observation_without_text_is_not_the_start_of_an_episode():
+    """Without keys, a turn after an empty observation begins in another state than the first."""
+    first, second = (episode("s", [1.0]), episode("st", [0.0, 0.0], has_keys=False))
+    silent = tuple(turn._replace(observation="") for turn in second.turns)
+    second = dataclasses.replace(second, turns=silent)
+    assert [move.anchor for move in moves_of(second)] == [None, ("", False)]
+    found = by_turn([first, second], "gigpo", gigpo={"norm": "mean"}, ppo={"gamma": 1.0})
+    np.testing.assert_allclose(found[0], [0.5 + 0.5], rtol=1e-6)
+    np.testing.assert_allclose(found[1], [-0.5 - 0.5, -0.5], rtol=1e-6)
+
+
 def episode_parts(rewards: list[float], turns: list[int], over_turns: bool) -> np.ndarray:
     """The authors' `episode_norm_reward`: a row per turn, each with its episode's reward."""
     counted = np.repeat(rewards, turns) if over_turns else np.array(rewards)

@@ -14,12 +14,14 @@ class Move(NamedTuple):
 
     end: int  # number of response tokens before the next turn
     reward: float  # sum of the rewards of the turn's steps; the last move's includes the outcome
-    anchor: tuple[str, bool]  # state before: (its key, True), or (the last observation, False)
+    # State before: (its key, True), or (the last observation, False); None at the episode's start.
+    anchor: tuple[str, bool] | None
 
 
 def moves_of(episode: Episode) -> list[Move]:
     """The moves of an episode. A response without turns is one move."""
-    ends, anchors = [], [("", False)]
+    ends: list[int] = []
+    anchors: list[tuple[str, bool] | None] = [None]
     for turn in episode.turns:
         ends.append(turn.end)
         has_key = turn.key is not None
