@@ -7,7 +7,8 @@ import pytest
 from helpers import loop_cases as cases
 
 from vinejax.contrib.methods.scaf_grpo import first_right, hints_of
-from vinejax.core.errors import DataError
+from vinejax.contrib.methods.settings import ScafConfig
+from vinejax.core.errors import ConfigError, DataError
 from vinejax.core.types import Problem
 from vinejax.rl.advantages import group_advantages
 from vinejax.tasks.arithmetic import Arithmetic
@@ -41,3 +42,20 @@ def test_hints_of_a_column_and_of_a_solution():
         with pytest.raises(DataError, match=f"problem p: column '{column}', which scaf") as error:
             hints_of(Arithmetic(), columns, column)
         assert "\n" not in str(error.value)
+
+
+def test_hints_are_read_before_the_run():
+    """Otherwise a run would end at the first problem without hints that no solution gets right."""
+
+    class Unworked(Arithmetic):
+        def solution(self, problem: Problem) -> str:
+            raise DataError("data", None, "has no worked solutions")
+
+    problems = [Problem("p", "1+2", "#### 3", {"hints": TIERS}), Problem("q", "1+3", "#### 4")]
+    ScafConfig().check_task(Arithmetic(), problems)
+    ScafConfig(column="hints").check_task(Unworked(), problems[:1])
+    with pytest.raises(DataError, match="problem q: column 'hints', which scaf.column names, must"):
+        ScafConfig(column="hints").check_task(Arithmetic(), problems)
+    with pytest.raises(ConfigError, match="name a column of hints.*no worked solutions") as error:
+        ScafConfig().check_task(Unworked(), problems)
+    assert error.value.field == "scaf.column" and "\n" not in str(error.value)

@@ -14,7 +14,7 @@ from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict
 from vinejax.contrib.resets.reset_sampler import ResetSampler, known_solutions
 from vinejax.contrib.resets.settings import ResetConfig
-from vinejax.core.errors import ConfigError
+from vinejax.core.errors import ConfigError, DataError
 from vinejax.core.settings import Config, SampleConfig
 from vinejax.core.types import Episode, Problem
 from vinejax.credit.assign import group_numbers
@@ -165,6 +165,20 @@ def test_an_environment_has_no_resets():
     with pytest.raises(ConfigError) as error:
         ResetConfig(source="gold").check_task(DoorsTask(), [])
     assert error.value.field == "reset.source"
+
+
+def test_a_missing_solution_of_any_problem_is_found_before_the_run():
+    class Partly(Task):
+        def solution(self, problem: Problem) -> str:
+            if problem.id == "q":
+                raise DataError("data q", None, "column 'worked' has no value")
+            return WORKED
+
+    problems = [Problem(name, "2+3-1=", "#### 4") for name in "pq"]
+    ResetConfig(source="gold").check_task(Partly(), problems[:1])
+    ResetConfig(source="solved").check_task(Partly(), problems)
+    with pytest.raises(DataError, match="data q: column 'worked' has no value"):
+        ResetConfig(source="gold").check_task(Partly(), problems)
 
 
 def test_a_task_without_worked_solutions_is_refused():

@@ -16,10 +16,8 @@ the start; the code tries them after 50 steps.
 import dataclasses
 from collections.abc import Sequence
 
-from vinejax.contrib.methods.settings import ScafConfig
+from vinejax.contrib.methods.settings import ScafConfig, hints_of
 from vinejax.contrib.methods.solution_groups import members_of
-from vinejax.core.errors import DataError
-from vinejax.core.plugins import listed
 from vinejax.core.seeds import row_seed
 from vinejax.core.types import Episode, Problem, PromptedProblem, RunState, is_correct
 from vinejax.methods.base import Method
@@ -27,7 +25,6 @@ from vinejax.methods.baselines import standardised
 from vinejax.methods.stages import solutions
 from vinejax.rollout.sampler import Start
 from vinejax.session.iteration import Iteration, Solutions
-from vinejax.tasks.base import Task
 from vinejax.tasks.prompts import encode_prompt, template_variables, tools_of
 
 
@@ -94,22 +91,6 @@ def hint_starts(iteration: Iteration, problem: Problem) -> list[tuple[int, Start
             seed = row_seed(cfg.seed, iteration.number, f"hint {problem.id}", k)
             starts.append((tier, Start(problem, prompt, [], [seed])))
     return starts
-
-
-def hints_of(task: Task, problem: Problem, column: str) -> list[tuple[int, str]]:
-    """(tier, hint) for each hint of a problem, from vague to plain.
-
-    Raises DataError if `column` (setting `scaf.column`) does not have a list of tiers.
-    """
-    if not column:
-        lines = task.solution(problem).strip().splitlines()
-        return [(0, "\n".join(lines[:n])) for n in range(1, len(lines))]
-    tiers = listed(problem.columns.get(column))
-    if tiers is None:
-        message = f"column {column!r}, which scaf.column names, must be a list of tiers of hints"
-        raise DataError(f"{task.name} problem {problem.id}", None, message)
-    parts = [[tier] if isinstance(tier, str) else listed(tier) or [] for tier in tiers]
-    return [(tier, str(hint)) for tier, hints in enumerate(parts) for hint in hints]
 
 
 METHOD = Method(standardised, sample=solutions_with_hints, settings=ScafConfig, flags={"groups"})

@@ -5,9 +5,10 @@ This file imports none of the methods, so that a configuration is read without t
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Any, Literal
 
-from vinejax.core.errors import ConfigError
+from vinejax.core.errors import ConfigError, DataError, UserError
+from vinejax.core.plugins import listed
 from vinejax.core.ranges import (
     BelowOne,
     Count,
@@ -104,6 +105,33 @@ class ScafConfig(MethodSettings, section="scaf"):
     column: str = ""  # column of the data with the hints; "": lines of the data's solution
     text: str = "\nHint: {hint}\n"  # text after the question of a problem with a hint
     after: Whole = 0  # first iteration in which hints are tried
+
+    def check_task(self, task: Any, problems: list[Any]) -> None:
+        """Raises DataError or ConfigError if the hints of a train problem cannot be read."""
+        try:
+            for problem in problems:
+                hints_of(task, problem, self.column)
+        except UserError as error:
+            if self.column:
+                raise
+            message = f"name a column of hints, as solutions give none: {error}"
+            raise ConfigError("scaf.column", message, "''") from error
+
+
+def hints_of(task: Any, problem: Any, column: str) -> list[tuple[int, str]]:
+    """(tier, hint) for each hint of a problem, from vague to plain.
+
+    Raises DataError if `column` (setting `scaf.column`) does not have a list of tiers.
+    """
+    if not column:
+        lines = task.solution(problem).strip().splitlines()
+        return [(0, "\n".join(lines[:n])) for n in range(1, len(lines))]
+    tiers = listed(problem.columns.get(column))
+    if tiers is None:
+        message = f"column {column!r}, which scaf.column names, must be a list of tiers of hints"
+        raise DataError(f"{task.name} problem {problem.id}", None, message)
+    parts = [[tier] if isinstance(tier, str) else listed(tier) or [] for tier in tiers]
+    return [(tier, str(hint)) for tier, hints in enumerate(parts) for hint in hints]
 
 
 class UnlikelyConfig(MethodSettings, section="unlikely"):

@@ -45,7 +45,10 @@ class ResetConfig(Section, section="reset"):
             raise ConfigError("values.reuse", message, "True")
 
     def check_task(self, task: Any, problems: list[Problem]) -> None:
-        """Raises ConfigError for a multi-turn task, and for 'gold' without worked solutions."""
+        """Raises ConfigError for a multi-turn task, and for 'gold' without worked solutions.
+
+        If the solution of a single problem is missing, the task's error names the problem.
+        """
         name = task.name
         if self.source != "none" and isinstance(task, MultiTurn):
             message = f"must be 'none' for task {name}, whose episodes begin in their environment"
@@ -57,6 +60,6 @@ class ResetConfig(Section, section="reset"):
 
 def _is_worked(task: Any, problems: list[Problem]) -> bool:
     try:
-        return any(task.solution(problem).strip() for problem in problems)
+        return any([task.solution(problem).strip() for problem in problems])
     except NotImplementedError:
         return False
