@@ -275,6 +275,24 @@ def test_deep_and_long_answers_end(text: str) -> None:
         assert not equal_strict(text, "3")
 
 
+@pytest.mark.parametrize(
+    "gold", ["7", r"2\sqrt{3}", r"\{1, 2\}", "1" * 4000 + "2", "0." + "3" * 4000]
+)
+@pytest.mark.parametrize("number", ["1" * 4999, "0" * 4998 + "7", "-0." + "12" * 2000])
+def test_a_number_of_thousands_of_digits_is_not_parsed(
+    monkeypatch: pytest.MonkeyPatch, number: str, gold: str
+) -> None:
+    """Its digits differ from those of the other side, and parsers would take seconds."""
+    monkeypatch.setattr(latex, "clean_answer", None)
+    assert not equal_strict(number, gold) and not equal_strict(gold, number)
+    assert equal_strict(f"${number}$", number)
+
+
+def test_a_text_around_thousands_of_digits_is_read() -> None:
+    number = "12" * 1001
+    assert equal_strict(f"x = {number}", number)
+
+
 def test_cleaning_is_linear() -> None:
     """Ten times the text takes about ten times as long, not a hundred times."""
 

@@ -53,6 +53,11 @@ def read_rational(text: str) -> Fraction | None:
     return Fraction(int(top), int(bottom)) * (-1 if sign == "-" else 1)
 
 
+def is_too_long(text: str) -> bool:
+    """Whether a text is a decimal that `read_decimal` does not read because of its length."""
+    return len(text) > MAX_DIGITS and _DECIMAL.fullmatch(text) is not None
+
+
 def same_number(a: Fraction, b: Fraction, a_text: str, b_text: str) -> bool:
     """Whether two numbers are equal, or one is a long decimal that the other rounds to.
 
