@@ -244,6 +244,26 @@ def test_terms_that_cancel_leave_no_label():
     assert labels_by_place(credit.labels) == pytest.approx({(0, 2, C): 1 / 6})
 
 
+def test_after_the_last_state_its_learned_value_counts():
+    """With `values.max_states` the second step begins at no state: B = (2·v + Q) / 3 there, too."""
+    one = cases.episode(
+        PROMPT,
+        [A, B],
+        reward=1.0,
+        step_ends=[1, 2],
+        is_state=np.array([True, False]),
+        value_counts=np.array([1, 0], np.int32),
+        values=np.array([0.0, 1.0], np.float32),
+    )
+    passing = passing_tokens(one, [sample(0, A, C, outcome=0.0)], [], 1.0)
+    rollout = rollout_of([dataclasses.replace(one, passing=passing)])
+    learned = np.zeros(rollout.batch.tokens.shape, np.float32)
+    learned[0, len(PROMPT)] = 0.5  # before the first step alone
+    plain = Credit(np.zeros(learned.shape, np.float32))
+    credit = with_labels(plain, rollout._replace(values=learned), config("blend"))
+    assert labels_by_place(credit.labels) == pytest.approx({(0, 3, C): -1 / 3})
+
+
 def test_the_scale_is_one_number_without_a_shift():
     rollout = two_solutions()
     cfg = config("group", ppo={"whiten": "iteration", "minibatch": 2})

@@ -229,10 +229,20 @@ def _coefficients(
     if kind == "mixed":
         return mixed_coefficients(plain, outcomes, drawn.returns, position, weight)
     assert rollout.values is not None, "'blend' needs a learned value"
-    learned = at_covered(before_steps(rollout.values, steps))
+    learned = at_covered(_of_last_state(before_steps(rollout.values, steps), steps.counts >= 0))
     return blended_coefficients(
         plain, outcomes, drawn.returns, position, weight, learned, drawn.is_solution
     )
+
+
+def _of_last_state(values: np.ndarray, is_state: np.ndarray) -> np.ndarray:
+    """f32[B, C]: for each step the value of the last state at or before the step's first token.
+
+    With `values.max_states` the last steps begin at no state. Before the first state of a row, the
+    result is the number that `values`, f32[B, C], has at step 0.
+    """
+    last = np.maximum.accumulate(np.where(is_state, np.arange(values.shape[1]), 0), axis=1)
+    return np.take_along_axis(values, last, axis=1)
 
 
 def label_metrics(credit: Credit, rollout: Rollout) -> dict[str, float]:
