@@ -5,7 +5,7 @@ import pytest
 from helpers import vine_cases as cases
 from helpers.applied import assign_credit
 
-from vinejax.core.settings import Config
+from vinejax.core.settings import Config, with_fields
 from vinejax.core.types import Rollout
 from vinejax.credit.gain import gain_metrics, price_of, state_shares
 from vinejax.learner.batch import collate, step_layout
@@ -32,10 +32,13 @@ def test_a_state_that_solutions_share_is_paid_for_once():
     assert state_shares(rollout)[:, :4].tolist() == [[0.5, 1, 1, 1]] * 2
 
 
-@pytest.mark.parametrize("has_prior", [False, True])
-def test_the_gain_by_hand(has_prior: bool):
-    """Outcomes are 1 and 0; b is 0 and 1 without a learned value, else 0.25 everywhere."""
-    cfg = cases.config()
+@pytest.mark.parametrize(("has_prior", "gamma"), [(False, 1.0), (True, 1.0), (True, 0.5)])
+def test_the_gain_by_hand(has_prior: bool, gamma: float):
+    """Outcomes are 1 and 0; b is 0 and 1 without a learned value, else 0.25 everywhere.
+
+    A learned value is that of the discounted return, with which it is compared.
+    """
+    cfg = with_fields(cases.config(), {"ppo.gamma": gamma})
     rollout = rollout_of_two(cfg)
     credit = assign_credit(rollout, cfg)
     if has_prior:
@@ -44,10 +47,11 @@ def test_the_gain_by_hand(has_prior: bool):
     doubt = 1 - np.exp(np.float64(rollout.batch.old_logprobs))
     of_outcomes, of_steps = 0.0, 0.0
     for row, one in enumerate(rollout.episodes):
-        outcome = one.reward - (0.25 if has_prior else 1 - one.reward)
         ends = [len(one.prompt) + end for end in (0, *one.step_ends)]
         for c, (start, end) in enumerate(zip(ends, ends[1:], strict=False)):
             n = doubt[row, start:end].sum()
+            later = len(one.step_ends) - 1 - c
+            outcome = gamma**later * one.reward - (0.25 if has_prior else 1 - one.reward)
             of_outcomes += n * outcome**2
             of_steps += n * float(np.asarray(credit.by_step)[row, c]) ** 2
     assert found["credit/gain"] == pytest.approx(of_outcomes / of_steps / found["credit/price"])

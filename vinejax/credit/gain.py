@@ -46,7 +46,8 @@ def gain_metrics(rollout: Rollout, credit: Credit, cfg: Config) -> dict[str, flo
     else:
         prior = before_steps(rollout.values, steps)
         # With λ = 1 the advantage is the return less the baseline.
-        outcome = np.asarray(role_advantages(prior, steps.rewards, steps.num_steps, 1.0))
+        by_role = role_advantages(prior, steps.rewards, steps.num_steps, 1.0, gamma=cfg.ppo.gamma)
+        outcome = np.asarray(by_role)
     drawn = np.zeros(steps.rewards.shape)
     for i, episode in enumerate(rollout.episodes):
         drawn[i, : len(episode.continuations)] = [len(x) for x in episode.continuations]
