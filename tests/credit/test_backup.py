@@ -36,6 +36,13 @@ def test_a_state_without_other_samples_has_value_0():
     assert backed_up_values([PassingSample(0, [(0, 0)], [1.0])], [[0]]) == [[0.0]]
 
 
+def test_a_sample_may_pass_through_no_state():
+    """As a solution without an unlikely token does, where states are before such tokens."""
+    through = PassingSample(1, [(1, 0)], [1.0])
+    samples = [PassingSample(0, [], []), through, PassingSample(None, [(1, 0)], [0.5])]
+    assert backed_up_values(samples, [[], [2]]) == [[], [0.5]]
+
+
 @pytest.mark.parametrize("p", [0.3, 0.9])
 def test_no_bias_and_less_variance(p):
     """s_0 leads to s_1, with value 1/2, with probability p, and otherwise to a return of 0."""

@@ -50,6 +50,8 @@ def backed_up_values(
     passages: dict[Visit, list[_Passage]] = {}
     nodes_of: dict[int, list[Visit]] = {}  # states of each solution
     for solution, visits, returns in samples:
+        if not visits:  # such as a confident solution, with states at tokens of low probability
+            continue
         # Visits with equal prefixes are one node, which the first of them stands for.
         by_position: dict[int, tuple[Visit, float]] = {}
         for (i, c), later in zip(visits, returns, strict=True):
