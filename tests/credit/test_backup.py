@@ -1,9 +1,12 @@
 """Backed-up values: worked examples, no bias, and less variance than plain means."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from vinejax.credit.backup import PassingSample, backed_up_values
+from vinejax.credit.samples import PassingSamples, Sample
 
 # Two solutions of one problem. Both pass through the prompt's end and through the state after 2
 # tokens, which is one node. The first has a further state after 5 tokens.
@@ -36,11 +39,40 @@ def test_a_state_without_other_samples_has_value_0():
     assert backed_up_values([PassingSample(0, [(0, 0)], [1.0])], [[0]]) == [[0.0]]
 
 
+def test_a_solution_does_not_count_in_states_of_other_solutions_on_its_way():
+    """Solution 0 passes through the state of solution 1 after 2 tokens, and has none there."""
+    own = PassingSample(0, [(0, 0), (1, 0), (1, 1)], [8.0] * 3)
+    other = PassingSample(1, [(0, 0), (1, 0), (1, 1)], [0.0] * 3)
+    later = PassingSample(None, [(1, 1)], [1.0])
+    first, second = backed_up_values([own, other, later], [[0], [0, 2]])
+    assert first == [0.5]  # of solution 1, with the mean of 0 and 1 from the later state on
+    assert second == [4.5, 4.5]
+
+
 def test_a_sample_may_pass_through_no_state():
     """As a solution without an unlikely token does, where states are before such tokens."""
     through = PassingSample(1, [(1, 0)], [1.0])
     samples = [PassingSample(0, [], []), through, PassingSample(None, [(1, 0)], [0.5])]
     assert backed_up_values(samples, [[], [2]]) == [[], [0.5]]
+
+
+def test_the_bias_of_a_state_that_the_next_token_makes():
+    """The example of docs/credit.md: a first token, then 0 or 1 alike, which is the reward.
+
+    A solution has a state after its first token if its second token is 1, as a line ends where
+    another one begins. Each state has one continuation.
+    """
+    values = []
+    for first, second, at_start, later in itertools.product((0, 1), repeat=4):
+        responses, places = [[5, first], [5, second]], [[0, 1][: 1 + x] for x in (first, second)]
+        passing = PassingSamples(["p", "p"], responses, places, gamma=1.0)
+        drawn = [(0, i, x) for i, x in enumerate((first, second))]
+        drawn += [(0, None, at_start)] + [(1, None, later)] * bool(first or second)
+        for start, solution, letter in drawn:
+            sample = Sample(np.array([5, letter], np.int32), start, [], [], float(letter))
+            passing.add("p", sample, counted=[], solution=solution)
+        values.append(passing.backed_up()[0][0])
+    assert np.mean(values) == pytest.approx(23 / 48)  # 0.479, and the true value is 0.5
 
 
 @pytest.mark.parametrize("p", [0.3, 0.9])

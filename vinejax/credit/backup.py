@@ -48,7 +48,8 @@ def backed_up_values(
     V is 0 for a state through which no sample passes except the state's own solution.
     """
     passages: dict[Visit, list[_Passage]] = {}
-    nodes_of: dict[int, list[Visit]] = {}  # states of each solution
+    # For each solution the nodes on its way, which may be states of other solutions alone.
+    nodes_of: dict[int, dict[int, Visit]] = {}
     for solution, visits, returns in samples:
         if not visits:  # such as a confident solution, with states at tokens of low probability
             continue
@@ -60,7 +61,7 @@ def backed_up_values(
         for (node, here), (after, there) in zip(reached, [*reached[1:], (None, 0.0)], strict=True):
             passages.setdefault(node, []).append(_Passage(after, here - there, solution))
         if solution is not None:
-            nodes_of[solution] = [by_position[position][0] for position in positions[solution]]
+            nodes_of[solution] = {position: by_position[position][0] for position in by_position}
 
     def mean(node: Visit, values: Mapping[Visit, float], left_out: int | None) -> float:
         counted = [p for p in passages[node] if left_out is None or p.solution != left_out]
@@ -73,7 +74,8 @@ def backed_up_values(
     values = [[0.0] * len(places) for places in positions]
     for i, nodes in nodes_of.items():
         without_solution: ChainMap[Visit, float] = ChainMap({}, of_all_samples)
-        for c in reversed(range(len(nodes))):
-            values[i][c] = mean(nodes[c], without_solution, i)
-            without_solution[nodes[c]] = values[i][c]
+        for position in sorted(nodes, reverse=True):
+            node = nodes[position]
+            without_solution[node] = mean(node, without_solution, i)
+        values[i] = [without_solution[nodes[position]] for position in positions[i]]
     return values
