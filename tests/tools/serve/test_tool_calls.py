@@ -103,3 +103,15 @@ def test_calls_that_no_template_could_write_are_refused(calls: Any):
     messages = [{"role": "assistant", "content": None, "tool_calls": calls}]
     with pytest.raises(RequestError, match=r"^messages\[0\].tool_calls: must be a list"):
         asked(messages)
+
+
+@pytest.mark.parametrize("name", ["chat_template", "truncation", "tools", "add_generation_prompt"])
+def test_a_request_brings_no_template_of_its_own(name: str, monkeypatch: pytest.MonkeyPatch):
+    """A variable with the name of a parameter of the tokenizer would replace it."""
+    tokenizer = load("gpt2")
+    monkeypatch.setattr(tokenizer, "chat_template", "{{ messages[0].content }}{{ tail }}")
+    encoder = PromptEncoder(tokenizer, LIMITS)
+    with pytest.raises(RequestError, match=f"^chat_template_kwargs: '{name}' is no variable"):
+        encoder.prompts_of(asked(chat_template_kwargs={name: "{% for i in range(9) %}x"}))
+    (ids,) = encoder.prompts_of(asked(chat_template_kwargs={"tail": "!", "documents": []}))
+    assert tokenizer.decode(ids) == "1+1!"

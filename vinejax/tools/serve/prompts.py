@@ -1,5 +1,6 @@
 """The token ids of a request's prompts."""
 
+import inspect
 import threading
 from collections.abc import Sequence
 
@@ -59,6 +60,7 @@ class PromptEncoder:
         if self._tokenizer.chat_template is None:
             message = "the model has no chat template; use /v1/completions"
             raise RequestError(400, message, "messages")
+        self._check_variables(request)
         self._check_length("".join(message["content"] for message in request.messages))
         try:
             with self._lock:
@@ -76,6 +78,18 @@ class PromptEncoder:
         if not ids:
             raise RequestError(400, "the chat template gives no tokens", "messages")
         return list(ids)
+
+    def _check_variables(self, request: TextRequest) -> None:
+        """Raises RequestError for a variable with the name of a parameter of the tokenizer.
+
+        The tokenizer would take it for that parameter. A template in `chat_template` could run for
+        hours, while all other prompts wait.
+        """
+        parameters = inspect.signature(self._tokenizer.apply_chat_template).parameters
+        for name in request.template_vars:
+            if name in parameters and name != "documents":  # which all templates may read
+                message = f"{name!r} is no variable of the model's chat template; leave it out"
+                raise RequestError(400, f"chat_template_kwargs: {message}", "chat_template_kwargs")
 
     def _check_length(self, text: str) -> None:
         """Raises RequestError for a text that no prompt within the limit can have.
