@@ -4,6 +4,7 @@
 # The packages are those of the extra `serve`.
 
 import asyncio
+import contextlib
 import hmac
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -30,6 +31,7 @@ from vinejax.tools.serve.requests import (
 )
 
 BODY_S = 30.0  # seconds within which a body must arrive
+LAST_EVENT_S = 5.0  # seconds within which a client must make room for the last event of a stream
 RETRY = {"retry-after": "1"}
 FAILURE = "the server failed; its log has the reason"
 
@@ -212,7 +214,10 @@ class EventStream(Response):
             except Exception:
                 traceback.print_exc()
                 last = event_of(shown_error(RequestError(500, FAILURE)))
-            await send({"type": "http.response.body", "body": last, "more_body": False})
+            # A client that no longer reads would keep the request for ever.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_EVENT_S):
+                    await send({"type": "http.response.body", "body": last, "more_body": False})
         finally:
             self._at_end()
 
