@@ -1,6 +1,10 @@
 """Clients that do not read what they asked for, without an engine."""
 
 import asyncio
+import os
+import signal
+import socket
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,7 +13,7 @@ import pytest
 pytest.importorskip("starlette", reason="the extra `serve` is missing")
 pytest.importorskip("uvicorn", reason="the extra `serve` is missing")
 
-from vinejax.tools.serve import app  # noqa: E402
+from vinejax.tools.serve import app, serve_mode  # noqa: E402
 
 
 def test_a_stream_ends_although_its_client_reads_nothing(monkeypatch: pytest.MonkeyPatch):
@@ -31,3 +35,36 @@ def test_a_stream_ends_although_its_client_reads_nothing(monkeypatch: pytest.Mon
     stream = app.EventStream(b"data: {}\n\n", events(), 0.05, lambda: ended.append(True))
     asyncio.run(asyncio.wait_for(stream({}, receive, send), 10))
     assert ended == [True] and sent[0] == "http.response.start"
+
+
+class Service:
+    """What `answer_requests` reads of an `app.Service`, with one long reply to every request."""
+
+    num_requests = 0
+    is_draining = False
+
+    def app(self) -> Any:
+        async def answer(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"x" * 2**26, "more_body": False})
+
+        return answer
+
+
+def test_the_server_stops_although_a_client_reads_nothing(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(serve_mode, "LAST_REPLIES_S", 1)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+
+        async def serve_and_stop() -> None:
+            loop = asyncio.get_running_loop()
+            loop.call_later(0.5, client.sendall, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            loop.call_later(1.5, os.kill, os.getpid(), signal.SIGTERM)
+            start = time.monotonic()
+            await asyncio.wait_for(serve_mode.answer_requests(Service(), listener), 30)
+            assert 1.5 < time.monotonic() - start < 20
+            client.close()
+            await asyncio.sleep(0.1)  # until the server's end of the connection is closed, too
+
+        with client:
+            asyncio.run(serve_and_stop())

@@ -44,6 +44,7 @@ from vinejax.tools.serve.step_values import StepValuer
 KEY = "VINEJAX_API_KEY"  # environment variable
 PACKAGES = ("starlette", "uvicorn")
 KEEP_ALIVE_S = 60  # seconds for which a connection stays open between two requests
+LAST_REPLIES_S = 30  # seconds within which clients must have read their replies when it stops
 POLL_S = 0.05  # seconds between two looks at whether the last request has been answered
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -219,6 +220,7 @@ def server_config(service: Any) -> Any:
         ws="none",
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=LAST_REPLIES_S,
     )
 
 
