@@ -9,11 +9,17 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from helpers.applied import stand_in
 
 pytest.importorskip("starlette", reason="the extra `serve` is missing")
 pytest.importorskip("uvicorn", reason="the extra `serve` is missing")
 
+from vinejax.engine.branches import Grown  # noqa: E402
 from vinejax.tools.serve import app, serve_mode  # noqa: E402
+from vinejax.tools.serve.answering import Answerer  # noqa: E402
+from vinejax.tools.serve.requests import Limits, completion_request  # noqa: E402
+from vinejax.tools.serve.scheduler import Scheduler  # noqa: E402
+from vinejax.tools.serve.wanted import Ended, Event, Tokens, Wanted  # noqa: E402
 
 
 def test_a_stream_ends_although_its_client_reads_nothing(monkeypatch: pytest.MonkeyPatch):
@@ -68,3 +74,29 @@ def test_the_server_stops_although_a_client_reads_nothing(monkeypatch: pytest.Mo
 
         with client:
             asyncio.run(serve_and_stop())
+
+
+def test_tokens_that_wait_for_a_client_are_those_of_one_chunk():
+    """Each event has all tokens so far, so the queue keeps the newest of each branch alone."""
+    tickets: list[Any] = []
+    scheduler = stand_in(Scheduler, submit=tickets.append, cancel=lambda _: None)
+    answerer: Any = stand_in(Answerer, scheduler=scheduler)
+    request = completion_request({"prompt": "1", "n": 2}, Limits(99, 99, 99, 99, 9, 9))
+    wanted = [Wanted([1], 1, seed, 99) for seed in range(2)]
+
+    async def collected() -> list[Event]:
+        events = Answerer._events(answerer, request, wanted, is_streamed=True)
+        first = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0)
+        for count in range(1, 50):
+            for number in range(2):
+                tickets[0].deliver(Tokens(number, list(range(count))))
+        ended = [Ended(number, Grown([], [], "", "eos"), "start") for number in range(2)]
+        for event in ended:
+            tickets[0].deliver(event)
+        return [await first, *[event async for event in events]]
+
+    first, second, *ended = asyncio.run(collected())
+    assert (first, second) == (Tokens(0, list(range(49))), Tokens(1, list(range(49))))
+    assert [event.number for event in ended if isinstance(event, Ended)] == [0, 1]
+    assert len(ended) == 2

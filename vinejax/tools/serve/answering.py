@@ -144,10 +144,21 @@ class Answerer:
         Raises the error with which the engine failed.
         """
         loop, events = asyncio.get_running_loop(), asyncio.Queue[Event]()
+        newest: dict[int, Tokens] = {}  # of each branch with a `Tokens` in the queue
+
+        def put(event: Event) -> None:
+            # A client that reads slowly gets the tokens of several chunks at once. All of them in
+            # the queue would take memory that grows with the square of a response's length.
+            if isinstance(event, Tokens):
+                is_waiting = event.number in newest
+                newest[event.number] = event
+                if is_waiting:
+                    return
+            events.put_nowait(event)
 
         def deliver(event: Event) -> None:
             with contextlib.suppress(RuntimeError):  # the loop was closed by a second signal
-                loop.call_soon_threadsafe(events.put_nowait, event)
+                loop.call_soon_threadsafe(put, event)
 
         ticket = Ticket(request.sampling, wanted, deliver, is_streamed)
         self.scheduler.submit(ticket)
@@ -158,7 +169,7 @@ class Answerer:
                 if isinstance(event, Failed):
                     raise event.error
                 remaining -= isinstance(event, Ended)
-                yield event
+                yield newest.pop(event.number) if isinstance(event, Tokens) else event
         finally:
             self.scheduler.cancel(ticket)
 
