@@ -237,6 +237,15 @@ def test_a_request_chooses_states(client: Any):
     assert {step["count"] for step in solution["steps"]} == {2}
 
 
+def test_given_solutions_have_no_unlikely_tokens(client: Any):
+    """Their probabilities are not known, so no state would stand before a token."""
+    fields = {"problem": QUESTION, "answer": ANSWER, "positions": "low_probability"}
+    solution = "\n7+8=15\n15-4=11\n#### 11"
+    response = client.post("/v1/step_values", json=fields | {"solution": solution})
+    message = response.json()["error"]["message"]
+    assert response.status_code == 400 and message.startswith("positions: 'low_probability' reads")
+
+
 def test_an_answer_may_be_written_without_its_mark(client: Any):
     fields = {"problem": QUESTION, "solution": "\n7+8=15\n15-4=11\n#### 11", "k": 1}
     assert post(client, "step_values", answer="11", **fields)["solutions"][0]["reward"] == 1.0

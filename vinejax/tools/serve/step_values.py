@@ -43,6 +43,7 @@ from vinejax.tools.serve.replies import FINISH
 from vinejax.tools.serve.requests import Limits, StepValuesRequest
 from vinejax.tools.serve.scoring import values_after
 
+LOW_PROBABILITY = "low_probability"  # the positions rule that reads log-probabilities
 PROBLEM_ID = "request"  # the problem's id, on which the seeds of its solutions depend
 NO_REFERENCE = "is missing, and the server has no probe and no critic; give a reference answer"
 
@@ -83,6 +84,10 @@ class StepValuer:
         if request.answer is None and learned is None:
             raise RequestError(400, f"answer: {NO_REFERENCE}", "answer")
         cfg = self._config(request)
+        if request.solutions and cfg.values.positions == LOW_PROBABILITY:
+            message = f"{LOW_PROBABILITY!r} reads the probabilities of sampled tokens, which given"
+            message += " solutions lack; set other positions, such as 'steps'"
+            raise RequestError(400, f"positions: {message}", "positions")
         engine = self.make_engine(cfg, deadline, is_given_up)
         sampler = Sampler(engine, self.graded, cfg, iteration=0)
         # A sampled solution needs room in the trunk on which its continuations are drawn.
