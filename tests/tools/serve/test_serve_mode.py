@@ -10,8 +10,10 @@ from helpers.tools.serving import tiny_config
 
 from vinejax.core.errors import ModelError, UserError
 from vinejax.model.sharding import make_mesh
+from vinejax.tools.serve import served_model
+from vinejax.tools.serve.scheduler import Weights
 from vinejax.tools.serve.serve_mode import limits_of, listening, serve, slots_of
-from vinejax.tools.serve.served_model import load_served
+from vinejax.tools.serve.served_model import NewerWeights, load_served
 from vinejax.tools.serve.settings import ServeConfig
 
 
@@ -37,6 +39,28 @@ def test_there_must_be_a_model(tmp_path: Path):
     cfg = tiny_config(model__path="")
     with pytest.raises(ModelError, match="model.path is empty"):
         load_served(cfg, epath.Path(tmp_path), make_mesh(cfg.mesh))
+
+
+def test_newer_weights_are_looked_for_again_after_any_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """The thread goes on after errors of the devices, which are no UserErrors."""
+    mesh, replaced = make_mesh(tiny_config().mesh), list[Weights]()
+    newer = NewerWeights(epath.Path(tmp_path), mesh, replaced.append)
+    monkeypatch.setattr(served_model, "newest_checkpoint", lambda folder: 7)
+    errors = [RuntimeError("RESOURCE_EXHAUSTED:\nOut of memory"), OSError(), ValueError("no step")]
+
+    def load_trained(*_: object) -> Weights:
+        if errors:
+            raise errors.pop(0)
+        return Weights({}, "checkpoints/7")
+
+    monkeypatch.setattr(served_model, "load_trained", load_trained)
+    for words in ("RESOURCE_EXHAUSTED: Out of memory", "OSError", "no step"):
+        newer.look()
+        assert capsys.readouterr().out.endswith(f"no newer weights are served ({words})\n")
+    newer.look()
+    assert [x.source for x in replaced] == ["checkpoints/7"]
 
 
 def test_limits_follow_the_configuration(tmp_path: Path):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from etils import epath
 from jax.sharding import Mesh
 
-from vinejax.core.errors import ModelError, UserError
+from vinejax.core.errors import ModelError
 from vinejax.core.settings import Config
 from vinejax.core.text import Tokenizer
 from vinejax.methods.compose import method_of
@@ -88,13 +88,16 @@ class NewerWeights:
     def look(self) -> None:
         """Loads the newest checkpoint if it is another one. A line says why it cannot be loaded."""
         folder = self._workdir / CHECKPOINTS
-        step = newest_checkpoint(folder)
-        if step is None or step == self._step:
-            return
         try:
+            step = newest_checkpoint(folder)
+            if step is None or step == self._step:
+                return
             trained = load_trained(self._workdir, folder, self._mesh)
-        except (UserError, OSError) as error:  # the run may have deleted it meanwhile
-            print(f"vinejax: {folder / str(step)}: {' '.join(str(error).split())}", flush=True)
+        # The run may have deleted it meanwhile, or a device has no memory for a second copy. With
+        # another error than these, too, the server goes on, and looks again.
+        except Exception as error:
+            why = " ".join(str(error).split()) or type(error).__name__
+            print(f"vinejax: {folder}: no newer weights are served ({why:.300})", flush=True)
             return
         self._step = step
         print(f"serves {trained.source} from now on", flush=True)
