@@ -158,3 +158,13 @@ def test_a_further_sampling_than_the_limit_is_refused():
         with pytest.raises(RequestError, match=expected):
             served.scheduler.submit(Ticket(other, served.wanted(range(1)), print))
     served.scheduler.submit(Ticket(COLD, [], print))  # nothing to decode
+
+
+def test_a_call_after_the_end_fails_at_once():
+    """As that of a thread for step values that a second signal has found between two calls."""
+    scheduler = Served().scheduler
+    scheduler.start()
+    assert scheduler.call(lambda _: 7).result(timeout=20) == 7
+    scheduler.close()
+    with pytest.raises(RequestError, match="the server is stopping"):
+        scheduler.call(lambda _: 7).result(timeout=5)

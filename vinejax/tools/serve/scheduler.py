@@ -145,9 +145,15 @@ class Scheduler:
             self._changed.notify_all()
 
     def call(self, function: Callable[[Params], Any]) -> Future[Any]:
-        """The result of `function(weights)`, which is computed between two chunks of a stream."""
+        """The result of `function(weights)`, which is computed between two chunks of a stream.
+
+        After `close` it is a RequestError.
+        """
         future: Future[Any] = Future()
         with self._changed:
+            if self._is_closed:  # the thread may have ended, and would never answer
+                future.set_exception(RequestError(503, "the server is stopping"))
+                return future
             self._calls.append((function, future))
             self._changed.notify_all()
         return future
