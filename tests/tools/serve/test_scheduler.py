@@ -168,3 +168,27 @@ def test_a_call_after_the_end_fails_at_once():
     scheduler.close()
     with pytest.raises(RequestError, match="the server is stopping"):
         scheduler.call(lambda _: 7).result(timeout=5)
+
+
+def test_requests_may_come_while_others_fail():
+    served, events = Served(), queue.SimpleQueue[Any]()
+    scheduler, wanted = served.scheduler, served.wanted(range(1))
+    threads: list[threading.Thread] = []
+
+    class Compared(Sampling):
+        """A sampling during whose comparison another thread submits a request."""
+
+        def __eq__(self, other: object) -> bool:
+            ticket = Ticket(WARM, wanted, print)
+            threads.append(threading.Thread(target=scheduler.submit, args=(ticket,)))
+            threads[-1].start()
+            threads[-1].join(0.1)
+            return True
+
+        __hash__ = Sampling.__hash__
+
+    scheduler._tickets.append(Ticket(Compared(1.0, 1.0), wanted, events.put))
+    scheduler._fail(WARM, UserError("too little memory"))
+    threads[0].join(20)
+    assert isinstance(events.get(timeout=1), Failed)
+    assert [len(ticket.waiting) for ticket in scheduler._tickets] == [0, 1]

@@ -346,7 +346,8 @@ class Scheduler:
         """Gives up the requests in the failed stream or, before its start, those that wait."""
         tickets = {id(x.ticket): x.ticket for x in self._running.values()}
         if not tickets:
-            tickets = {id(x): x for x in self._tickets if x.sampling == sampling}
+            with self._changed:  # other threads add requests
+                tickets = {id(x): x for x in self._tickets if x.sampling == sampling}
         self._running = {}
         for ticket in tickets.values():
             self.cancel(ticket)
