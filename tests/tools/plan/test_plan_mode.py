@@ -291,6 +291,15 @@ def test_a_compile_that_takes_too_long_or_fails(tmp_path: Path, monkeypatch, cap
     assert "score: did not compile within plan.timeout_s" in shown and "INTERNAL: a bug" in shown
 
 
+def test_brackets_in_the_compilers_words_are_no_markup(tmp_path: Path, monkeypatch, capsys):
+    words = "INTERNAL: [tpu] no such device [/device:TPU:0]"
+    fake(monkeypatch, prefill={"error": words})
+    folder = tmp_path / "run[a]"
+    assert plan_mode.plan_run(from_dict(small_fields(tmp_path, "cpu:8")), folder) is False
+    shown = capsys.readouterr().out
+    assert f"prefill: {words}" in shown and f"in full: {folder}/plan/cpu-8.json" in shown
+
+
 def test_without_a_compiler_for_gpus_the_plan_is_arithmetic(tmp_path: Path, monkeypatch, capsys):
     asked = fake(monkeypatch)
     missing = "nvidia-nvvm is not installed: pip install -e '.[gpu-plan]'"

@@ -80,7 +80,7 @@ def plan_run(cfg: Config, path: str | os.PathLike) -> bool:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{case.topology.name.replace(':', '-')}.json"
     write_atomic(file, json.dumps(as_json(plan), indent=1) + "\n")
-    console.print(f"in full: {file}", soft_wrap=True)
+    console.print(f"in full: {file}", soft_wrap=True, markup=False)
     return plan.fits
 
 

@@ -72,9 +72,10 @@ def print_plan(plan: Plan, console: Console) -> None:
         console.print(note, highlight=False, markup=False)
     for program in plan.programs:
         if verdict := plan.verdict(program):
-            console.print(f"{program.name}: {verdict}", highlight=False)
+            # The compiler's words may have brackets, which would be markup.
+            console.print(f"{program.name}: {verdict}", highlight=False, markup=False)
         for line in plan.advice.get(program.name, []):
-            console.print(f"  {line}", highlight=False)
+            console.print(f"  {line}", highlight=False, markup=False)
     console.print("It fits." if plan.fits else "It does not fit.", highlight=False)
 
 
