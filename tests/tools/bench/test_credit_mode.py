@@ -156,6 +156,14 @@ def test_a_critic_that_is_not_there_is_refused(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+def test_a_workdir_may_be_in_the_home_folder(tmp_path, monkeypatch):
+    """A critic that is there is found; a reference that is too small comes after that check."""
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with refuses("bench.reference"):
+        credit_bench(config(reference=11, estimators=("ppo",)), "~/run")
+
+
 def test_a_reference_of_too_few_solutions_is_refused(tmp_path):
     with refuses("bench.reference"):
         credit_bench(config(reference=11, estimators=("rloo",)), tmp_path / "new")

@@ -300,6 +300,14 @@ def test_brackets_in_the_compilers_words_are_no_markup(tmp_path: Path, monkeypat
     assert f"prefill: {words}" in shown and f"in full: {folder}/plan/cpu-8.json" in shown
 
 
+def test_a_plan_may_be_in_the_home_folder(tmp_path: Path, monkeypatch):
+    fake(monkeypatch)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    assert plan_mode.plan_run(from_dict(small_fields(tmp_path, "cpu:8")), "~/run")
+    assert (tmp_path / "home/run/plan/cpu-8.json").exists() and not Path("~").exists()
+
+
 def test_without_a_compiler_for_gpus_the_plan_is_arithmetic(tmp_path: Path, monkeypatch, capsys):
     asked = fake(monkeypatch)
     missing = "nvidia-nvvm is not installed: pip install -e '.[gpu-plan]'"

@@ -19,7 +19,7 @@ from vinejax.rollout.draw import draw
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.offload import to_device
-from vinejax.runtime.workdir import write_atomic
+from vinejax.runtime.workdir import resolved_folder, write_atomic
 from vinejax.session.session import Session
 from vinejax.tasks.base import load_task
 from vinejax.tasks.environment import MultiTurn
@@ -65,7 +65,7 @@ def credit_bench(cfg: Config, path: str | os.PathLike) -> BenchResult:
     if isinstance(load_task(cfg.data), MultiTurn):
         message = "its solutions have several turns, which --mode=credit does not measure"
         raise ConfigError("data.task", message, repr(cfg.data.task))
-    has_critic = needs_critic(cfg) and (epath.Path(path) / "checkpoints").exists()
+    has_critic = needs_critic(cfg) and (resolved_folder(path) / "checkpoints").exists()
     chosen_estimators(cfg, has_critic)
     check_sizes(cfg)
     with open_session(cfg, path, splits=("train",)) as session:

@@ -8,12 +8,11 @@ import json
 import os
 from typing import Any
 
-from etils import epath
 from rich.console import Console
 
 from vinejax.core.settings import Config, MeshConfig, as_tree
 from vinejax.runtime.topology import parse_topology
-from vinejax.runtime.workdir import write_atomic
+from vinejax.runtime.workdir import resolved_folder, write_atomic
 from vinejax.tools.plan.aot.advice import advise
 from vinejax.tools.plan.aot.compiler import (
     GATHERED,
@@ -76,7 +75,7 @@ def plan_run(cfg: Config, path: str | os.PathLike) -> bool:
     if not has_row:
         plan.notes.append(PROPOSED.format(name=cfg.topology, row=row_text(cfg, cfg.topology)))
     print_plan(plan, console)
-    folder = epath.Path(path) / FOLDER
+    folder = resolved_folder(path) / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{case.topology.name.replace(':', '-')}.json"
     write_atomic(file, json.dumps(as_json(plan), indent=1) + "\n")
