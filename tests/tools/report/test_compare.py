@@ -1,6 +1,7 @@
 """`--mode=compare`: the page has the numbers of the runs' files; errors for what has none."""
 
 import html
+import json
 import pathlib
 import re
 
@@ -124,6 +125,15 @@ def test_runs_without_a_test_and_of_other_lengths(tmp_path, capsys):
     page = shown(page_of([str(first), str(second)], tmp_path))
     assert capsys.readouterr().out.startswith("a against b, validation at 64 episodes: 0.600")
     assert "test, at the ends of" not in page and "a 0.600 [0.550, 0.650] – 4" in page
+
+
+def test_a_run_that_goes_on_after_its_end_has_no_test(tmp_path):
+    """Its last test is of an iteration before that at which it is compared."""
+    folders = [compared_run(tmp_path / "a", 0.6), compared_run(tmp_path / "b", 0.5, method="rloo")]
+    assert [run.test for run in read_runs(list(map(str, folders)))] == [0.5, 0.4]
+    with open(folders[0] / "metrics.jsonl", "a") as file:
+        file.write(json.dumps({"iteration": 4, "step": 5, "stage": "train"}) + "\n")
+    assert [run.test for run in read_runs(list(map(str, folders)))] == [None, 0.4]
 
 
 def refused(*paths: object) -> str:

@@ -62,7 +62,9 @@ def _read_run(folder: epath.Path, name: str) -> ComparedRun:
     curve = learning_curve(run.records)
     if not curve:
         raise UserError(f"{folder}: has no evaluation on the validation split; train it first")
-    tests = [r.values.get("test/pass_at_1") for r in run.records if r.stage == "test"]
+    done = max((r.position + 1 for r in run.records if r.stage == "train"), default=0)
+    # A run that goes on after its end has tests of its start and of its earlier end.
+    tests = {r.position: r.values.get("test/pass_at_1") for r in run.records if r.stage == "test"}
     revision = run.config.get("git_revision") or ""
     # A field that was added after the run had its default.
     settings = flatten_names(as_tree(Config())) | recorded_settings(config)
@@ -71,7 +73,7 @@ def _read_run(folder: epath.Path, name: str) -> ComparedRun:
         settings=settings,
         revision=formats.clip(revision, 80).text,
         curve=curve,
-        test=tests[-1] if len(tests) > 1 else None,  # the first evaluation is that of the start
+        test=tests.get(done) if done else None,
         rewards=_rewards(folder / "eval" / "test.jsonl"),
     )
 
