@@ -126,6 +126,21 @@ def test_a_record_counts_only_for_what_it_was_made_of(tmp_path: Path):
     assert sets_mode.known_record(folder, wanted) == {"digest": "same"}
 
 
+def test_a_record_is_made_again_with_other_limits_of_grading(monkeypatch: pytest.MonkeyPatch):
+    """Programs that took longer than the limit have counted as wrong."""
+    monkeypatch.setattr(sets_mode, "load_problems", lambda *_: ([], []))
+    monkeypatch.setattr(sets_mode, "warn_unspelled", lambda *_: None)
+    source = stand_in(SetTask, name="mbpp", task=stand_in(AnswerRows))
+
+    def digest(**grader: Any) -> str:
+        session = stand_in(Session, cfg=cases.config(grader=grader), tokenizer=None)
+        return sets_mode.prompted_set(session, source, {"start": "warmup"}).digest
+
+    first = digest(timeout_s=1.0)
+    assert first == digest(timeout_s=1.0) == digest(timeout_s=1.0, workers=3)
+    assert len({first, digest(timeout_s=5.0), digest(timeout_s=1.0, memory_mb=99)}) == 3
+
+
 # --- the table
 
 

@@ -111,7 +111,9 @@ def prompted_set(
     check_answers(cfg, {"test": problems})
     settings = [
         *(dataclasses.asdict(cfg.sample), cfg.eval.samples, cfg.eval.temperature, cfg.eval.top_p),
-        *(cfg.grader.mode, cfg.seed, cfg.model.compute_dtype, dict(policies)),
+        # Answers and programs beyond these limits count as wrong.
+        *(cfg.grader.mode, cfg.grader.timeout_s, cfg.grader.memory_mb),
+        *(cfg.seed, cfg.model.compute_dtype, dict(policies)),
     ]
     rows = [(problem.id, problem.answer, ids) for problem, ids in problems]
     text = json.dumps([settings, rows, left_out])
