@@ -1,23 +1,39 @@
 """The scheduler without HTTP: turns of samplings, requests that are given up, newer weights."""
 
+import asyncio
+import json
+import math
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 import pytest
+from helpers.applied import stand_in
 from helpers.paths import CONFIGS
+from helpers.tokenizer_cases import load
+from helpers.tools.serving import tiny_config
 
 import vinejax
 from vinejax.core.errors import UserError
-from vinejax.engine.branches import Branch
+from vinejax.engine.branches import Branch, Grown
 from vinejax.engine.engine import Engine
+from vinejax.model.decoder import Decoder
 from vinejax.tasks.prompts import encode_prompt
 from vinejax.tools.serve import scheduler as scheduling
+from vinejax.tools.serve.answering import Answerer
+from vinejax.tools.serve.fed_engine import FedEngine
 from vinejax.tools.serve.parsing import RequestError
-from vinejax.tools.serve.requests import Sampling
+from vinejax.tools.serve.requests import (
+    Limits,
+    Sampling,
+    completion_request,
+    step_values_request,
+)
 from vinejax.tools.serve.scheduler import Scheduler, Ticket, Weights
+from vinejax.tools.serve.step_values import StepValues
 from vinejax.tools.serve.wanted import Ended, Failed, Tokens, Wanted
 
 LONGEST, MOST, SLOTS = 40, 48, 8
@@ -192,3 +208,53 @@ def test_requests_may_come_while_others_fail():
     threads[0].join(20)
     assert isinstance(events.get(timeout=1), Failed)
     assert [len(ticket.waiting) for ticket in scheduler._tickets] == [0, 1]
+
+
+# --- the weights that a reply names: those of its tokens, also if the next stream has newer ones
+
+
+def answerer_of(**parts: Any) -> Any:
+    """An answerer whose server has just begun to serve the weights 'second'."""
+    scheduler = stand_in(Scheduler, source="second")
+    return stand_in(Answerer, name="model", scheduler=scheduler, **parts)
+
+
+def test_a_stream_names_the_weights_of_its_tokens():
+    async def wanted(_: object) -> Any:
+        return [[1]], []
+
+    async def events(*_: object, **__: object) -> AsyncIterator[Any]:
+        yield Tokens(0, [15], "first")
+        yield Ended(0, Grown([15], [0.0], "0", "length"), "first")
+
+    answerer = answerer_of(tokenizer=load("gpt2"), _wanted=wanted, _events=events)
+    request = completion_request({"prompt": "1"}, Limits(9, 9, 9, 9, 9, 9))
+
+    async def collected() -> list[bytes]:
+        return [part async for part in Answerer.streamed(answerer, request)]
+
+    replies = [line for part in asyncio.run(collected()) for line in part.split(b"\n\n")]
+    found = [json.loads(line[6:]) for line in replies if line.startswith(b"data: {")]
+    assert len(found) == 2
+    assert {reply["system_fingerprint"] for reply in found} == {"first"}
+
+
+def test_step_values_name_the_weights_of_their_continuations():
+    def submit(ticket: Ticket) -> Ticket:
+        for number, _ in ticket.waiting:
+            ticket.deliver(Ended(number, Grown([1], [0.0], "1", "eos"), "first"))
+        return ticket
+
+    scheduler = stand_in(Scheduler, submit=submit, cancel=lambda _: None)
+    tokenizer: Any = None  # not read
+    parts = (scheduler, stand_in(Decoder), vinejax.SampleConfig(), tokenizer)
+    engine = FedEngine(*parts, deadline=math.inf, is_given_up=lambda: False)
+    assert len(list(engine._pairs([Wanted([1], 1, 0, 9)], [0], []))) == 1
+    values = StepValues(tiny_config(), [], "monte_carlo", 1, 1, list(engine.weights))
+    with ThreadPoolExecutor(1) as threads:
+        answerer = answerer_of(
+            threads=threads, timeout_s=9.0, tokenizer=None, valuer=lambda *_: values
+        )
+        request = step_values_request({"problem": "1"}, Limits(9, 9, 9, 9, 9, 9))
+        reply = asyncio.run(Answerer.step_values(answerer, request))
+    assert reply["system_fingerprint"] == "first"

@@ -90,13 +90,13 @@ def test_tokens_that_wait_for_a_client_are_those_of_one_chunk():
         await asyncio.sleep(0)
         for count in range(1, 50):
             for number in range(2):
-                tickets[0].deliver(Tokens(number, list(range(count))))
+                tickets[0].deliver(Tokens(number, list(range(count)), "start"))
         ended = [Ended(number, Grown([], [], "", "eos"), "start") for number in range(2)]
         for event in ended:
             tickets[0].deliver(event)
         return [await first, *[event async for event in events]]
 
     first, second, *ended = asyncio.run(collected())
-    assert (first, second) == (Tokens(0, list(range(49))), Tokens(1, list(range(49))))
+    assert (first, second) == (Tokens(0, [*range(49)], "start"), Tokens(1, [*range(49)], "start"))
     assert [event.number for event in ended if isinstance(event, Ended)] == [0, 1]
     assert len(ended) == 2

@@ -79,6 +79,7 @@ class Answerer:
         has_begun, choices = set[int](), []
         async for event in self._events(request, wanted, is_streamed=True):
             number = event.number
+            chunks.set_source(event.source)
             data = b"" if number in has_begun else chunks.first(number)
             has_begun.add(number)
             if isinstance(event, Tokens):
@@ -110,7 +111,7 @@ class Answerer:
                 "object": "step_values",
                 "created": int(time.time()),
                 "model": self.name,
-                "system_fingerprint": self.scheduler.source,
+                "system_fingerprint": ", ".join(values.weights) or self.scheduler.source,
                 "source": values.source,
                 "solutions": shown_values(values, request.continuations, self.tokenizer),
                 "usage": counts_of(values.num_prompt_tokens, values.num_tokens),

@@ -59,6 +59,7 @@ class FedEngine(Engine):
         self.model, self.sample_config, self.tokenizer = model, sample_config, tokenizer
         self._scheduler, self._deadline, self._is_given_up = scheduler, deadline, is_given_up
         self.num_tokens = 0  # tokens drawn so far
+        self.weights: dict[str, None] = {}  # the names of the weights that drew them, in order
 
     @property
     def scores_as_learner(self) -> bool:
@@ -119,6 +120,7 @@ class FedEngine(Engine):
             for _ in wanted:
                 ended = self._next(events)
                 self.num_tokens += len(ended.grown.tokens)
+                self.weights[ended.source] = None
                 yield numbers[ended.number], ended.grown
         finally:
             self._scheduler.cancel(ticket)

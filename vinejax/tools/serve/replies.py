@@ -210,6 +210,10 @@ class Chunks:
         self._request = request
         self._head = _head(request, kind, model, source)
 
+    def set_source(self, source: str) -> None:
+        """Names the weights of the events that follow."""
+        self._head["system_fingerprint"] = source
+
     def first(self, index: int) -> bytes:
         """The event that begins a choice of a chat; b'' for completions."""
         if not self._request.is_chat:

@@ -10,6 +10,7 @@ Requests take turns, too: each adds up to `PER_TURN` branches at a time, so that
 thousands of branches does not keep others waiting.
 """
 
+import functools
 import itertools
 import threading
 import time
@@ -214,15 +215,15 @@ class Scheduler:
         first = self._input(sampling, 1)
         if first is None:
             return
+        params, source = self._weights
         feed = Feeder(
             more=lambda: self._more(sampling),
             branches=MOST_BRANCHES,
             longest=self._longest,
             at_once=2 * engine.slots,
             budget=self._budget,
-            watch=self._watch,
+            watch=functools.partial(self._watch, source),
         )
-        params, source = self._weights
         stream = engine.stream(params, *first[:3], feed=feed)
         for number, grown in stream:
             running = self._running.pop(number)
@@ -314,8 +315,11 @@ class Scheduler:
                     self._tickets.append(ticket)  # to the end of the line
         return taken
 
-    def _watch(self, tokens_by_branch: Iterable[tuple[int, np.ndarray]]) -> set[int]:
-        """Sends streamed tokens; returns the branches that are cancelled or have a stop string."""
+    def _watch(self, source: str, tokens_by_branch: Iterable[tuple[int, np.ndarray]]) -> set[int]:
+        """Sends streamed tokens; returns the branches that are cancelled or have a stop string.
+
+        `source` names the weights of the stream.
+        """
         over = {number for number, x in self._running.items() if x.ticket.is_cancelled}
         for number, tokens in tokens_by_branch:
             running = self._running.get(number)
@@ -324,7 +328,7 @@ class Scheduler:
             if running.search is not None and running.search.is_hit(tokens):
                 over.add(number)
             if running.ticket.is_streamed:
-                running.ticket.deliver(Tokens(running.number, tokens.tolist()))
+                running.ticket.deliver(Tokens(running.number, tokens.tolist(), source))
         new = over - self._over
         self._over |= new
         return new

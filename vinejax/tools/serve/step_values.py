@@ -56,6 +56,7 @@ class StepValues(NamedTuple):
     source: str  # 'monte_carlo', 'probe' or 'critic'
     num_prompt_tokens: int
     num_tokens: int  # tokens drawn for solutions and continuations
+    weights: list[str]  # the names of the weights that drew them; newer ones may come in between
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +102,9 @@ class StepValuer:
         except UserError as error:
             raise RequestError(400, str(error)) from None
         source = learned[0] if learned else "monte_carlo"
-        return StepValues(cfg, episodes, source, len(problem[1]), engine.num_tokens)
+        return StepValues(
+            cfg, episodes, source, len(problem[1]), engine.num_tokens, list(engine.weights)
+        )
 
     def _config(self, request: StepValuesRequest) -> Config:
         """The run's configuration with the fields that the request sets."""

@@ -27,10 +27,11 @@ class Ended(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """The tokens that branch `number` of a request has drawn so far."""
+    """The tokens that branch `number` of a request has drawn so far; `source` names its weights."""
 
     number: int
     tokens: list[int]
+    source: str
 
 
 class Failed(NamedTuple):
