@@ -95,6 +95,23 @@ def test_collectives_are_counted_as_often_as_their_loops_turn():
     assert reduce.sent == 30 * 2 * 16 * 8 * 4 * 3 / 4
 
 
+def test_collectives_that_the_compiler_has_combined_count_in_full():
+    text = """
+ENTRY %main (p: f32[2], q: bf16[2,3]) -> f32[4] {
+  %p = f32[2]{0} parameter(0)
+  %q = bf16[2,3]{1,0} parameter(1)
+  %one = (f32[2]{0}, f32[4]{0}) all-gather-start(%p), replica_groups={{0,1}}
+  %two = ((f32[2]{0}, bf16[2,3]{1,0}), (f32[4]{0}, bf16[4,3]{1,0})) all-gather-start(%p, %q), \\
+replica_groups={{0,1}}
+  %moved = (f32[2]{0}, f32[2]{0}, u32[], u32[]) collective-permute-start(%p)
+}
+""".replace("\\\n", "")
+    one, two, moved = hlo.collectives(hlo.parse_hlo(text))
+    assert (one.shape, one.sent) == ("f32[4]", 4 * 4 / 2)
+    assert (two.shape, two.sent) == ("f32[4], bf16[4,3]", (4 * 4 + 4 * 3 * 2) / 2)
+    assert (moved.shape, moved.sent) == ("f32[2]", 2 * 4)
+
+
 def test_what_only_the_data_decides_is_marked():
     found = hlo.collectives(hlo.parse_hlo(TPU))
     (permute,) = [x for x in found if x.in_loop]

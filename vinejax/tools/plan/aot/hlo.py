@@ -163,7 +163,7 @@ def _collective(kind: str, step: PlacedInstruction) -> Collective:
     x = step.instruction
     shape = re.sub(r"\{[^}]*\}|/\*[^/]*\*/", "", x.shape)
     if x.op.endswith("-start") and kind in ("all-gather", "collective-permute"):
-        shape = shape.strip("()").split(", ")[1]  # the result in (operand, result, ...)
+        shape = _second_part(shape)  # the results in (operands, results, ...)
     group = group_size(x.arguments)
     size = sum(array_bytes(shape))
     if kind == "reduce-scatter":
@@ -181,6 +181,21 @@ def _collective(kind: str, step: PlacedInstruction) -> Collective:
     return Collective(
         kind, shape, group, step.count, sent, step.in_unknown_loop, name, step.in_branch, rings
     )
+
+
+def _second_part(shape: str) -> str:
+    """The second part of a tuple of shapes.
+
+    The part is a tuple itself if the compiler has combined several collectives into one.
+    """
+    parts, depth = [""], 0
+    for letter in shape[1:-1]:
+        depth += (letter in "([") - (letter in ")]")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts[1].strip(" ()")
 
 
 def group_size(arguments: str) -> int:
