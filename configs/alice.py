@@ -11,9 +11,10 @@ The start has seen 32 solutions twice, in half a minute of training; the third c
 minutes with its evaluations. It solves half of the problems at temperature 0.35 and a sixth at 0.8.
 
 Validation accuracy (128 problems, temperature 0.35), 64 solutions an iteration, each run on a core
-of its own (2026-11-26 and 27, jax 0.10.2; benchmarks/real/runs.jsonl, drawn by curves.py):
+of its own (jax 0.10.2; benchmarks/real/runs.jsonl and controls.jsonl, drawn by curves.py):
 
   iteration          0   10   20   30   40   50   60   test, before and after (95%)
+  2026-11-26 and 27
   vineppo, seed 1   58   77   80   90   97   98  100   50 to 99 (97 to 100)
   vineppo, seed 2   55   78   80   85   94             47 to 88 (81 to 93)
   vineppo, seed 3   57   82   78   95   98             51 to 98 (95 to 100)
@@ -28,26 +29,41 @@ of its own (2026-11-26 and 27, jax 0.10.2; benchmarks/real/runs.jsonl, drawn by 
   ppo, seed 2       55   72                            47 to 71 (63 to 78)
   ppo, seed 3       57   81                            51 to 77 (69 to 84)
   grpo 4x16, seed 2 55   79   81   81                  47 to 77 (69 to 84)
+  2026-11-29, controls.py --table
+  vineppo, seed 1   58   75   77   77   77             50 to 75
+  vineppo, seed 2   55   77   79   80   80             47 to 77
+  no steps, seed 1  58   80   80   91  100             50 to 100
+  no steps, seed 2  55   77   77   77   77             47 to 76
+  grpo, seed 1      58   80   83   84   92             50 to 84
+  rloo, whitened, 1 58   75   77   77   78             50 to 74
 
-Runs with fewer figures were ended there; the last has 16 solutions of each of four problems. Test
-is that of the checkpoint with the best validation. The probability P that a run of VinePPO is
-better (seeds 1 to 3; 95%, Newcombe's interval) is 1.00 (0.50 to 1.00) against GRPO's tests and 1.00
-(0.44 to 1.00) against those of RLOO's seeds 1 and 2. After ten iterations the methods do not
-differ: P of validation is 0.89 (0.40 to 0.99) against GRPO, 0.67 (0.24 to 0.92) against RLOO and
-0.72 (0.28 to 0.94) against PPO. By 40 all three runs of VinePPO are past 90%, and none of GRPO and
-RLOO. Intervals of the start's accuracies reach from 38 to 66. An iteration took 67 seconds with
+Runs with fewer figures were ended there. 'grpo 4x16' has 16 solutions of each of four problems, and
+'no steps' is VinePPO whose only state is the prompt (--config.values.merge=1000
+--config.values.num_states=None); 'rloo, whitened' has --config.ppo.whiten=iteration. Test is that
+of the checkpoint with the best validation.
+
+That step credit helps here is not shown. The probability P that a run of VinePPO is better (95%,
+Newcombe's interval) is 0.78 (0.39 to 0.94) against GRPO, from the tests of five and four runs of
+both dates, and 0.25 (0.03 to 0.77) against 'no steps', two runs each. The runs of seeds 1 and 2
+differ between the dates because the code rounds differently, so that other solutions are drawn
+after some iterations; the same settings and seed then ended at 99 and at 75, and at 88 and at 77.
+After ten iterations of the earlier runs the methods do not differ: P of validation is 0.89 (0.40 to
+0.99) against GRPO, 0.67 (0.24 to 0.92) against RLOO and 0.72 (0.28 to 0.94) against PPO. Intervals
+of the start's accuracies reach from 38 to 66. An iteration took 67 seconds with
 VinePPO and 56 with GRPO; on another machine, beside other work, VinePPO 120, GRPO and RLOO 63 to
 97, PPO 105 to 153. VinePPO's and GRPO's runs of seed 1 had rows of 128 tokens. A run takes 7.6 GiB.
 With critic.head_scale=1 and five iterations of the critic alone PPO fell from 58 to 44. Of 256 test
 problems of GSM8K the start solves 2.0% (0.4 to 3.9), 40 iterations of VinePPO's seed 2 later it is
 1.6% (0.4 to 3.1): nothing carries over.
 
-They differ in the quarter of the questions that name the sisters first, where GRPO keeps taking the
-other number: soon all eight solutions of such a problem do, with equal rewards and no gradient. Of
-37 test problems of this kind seed 3 of VinePPO solves all, seed 2 of GRPO 6; of their own samples
-in iterations 36 to 40 91% and 4% (VinePPO's seed 2 46%, GRPO's seed 3 15%, RLOO's seeds 1 and 2 57%
-and 20%). It is not that continuations are more samples: they seldom rescue a problem whose
-solutions are all wrong (4 of 52), and 16 solutions of a problem do not help GRPO. A solution has
+Runs differ in the quarter of the questions that name the sisters first, where a run may keep taking
+the other number: soon all eight solutions of such a problem do, with equal rewards and no gradient.
+Of 37 test problems of this kind the six runs of 2026-11-29 solve, in the table's order, 5, 8, 37, 6,
+35 and 6; GRPO's run, which solves 35, takes the other number in 19 of the 33 that name the sisters
+second. Of their own samples of this kind in iterations 36 to 40 VinePPO's first seeds 3 and 2 solved
+91% and 46%, GRPO's seeds 2 and 3 4% and 15%, RLOO's seeds 1 and 2 57% and 20%. Continuations seldom
+rescue a problem whose solutions are all wrong (4 of 52), and 16 solutions of a problem do not help
+GRPO. A solution has
 2.6 steps at first, one after 60 iterations of seed 1, 1.8 and 2.3 after 40 of seeds 2 and 3.
 Solutions and advantages in the first and in the eighth iteration of seed 2 (V by one continuation,
 by role):

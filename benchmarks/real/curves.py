@@ -1,13 +1,13 @@
 """Validation accuracy of runs on a pretrained model, over solutions.
 
     pip install -e '.[bench]'
-    python benchmarks/real/curves.py                  # the picture of benchmarks/real/runs.jsonl
+    python benchmarks/real/curves.py                  # the picture of all runs on record
     python benchmarks/real/curves.py WORKDIR ...      # these runs are added first, or renewed
 
 A line of runs.jsonl is a run of configs/alice.py: method, seed, solutions of an iteration and of a
 problem, the median seconds of an iteration (of machines that differ), validation accuracy by
 iteration, and test accuracy by iteration where it was measured. The runs of seed 1 had rows of 128
-tokens.
+tokens. The picture also has the runs of controls.py whose control is in `STYLES`.
 """
 
 import argparse
@@ -24,6 +24,8 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.ticker import PercentFormatter  # noqa: E402
 
+from controls import read_records  # noqa: E402
+
 import vinejax  # noqa: E402
 
 RUNS = Path(__file__).parent / "runs.jsonl"
@@ -33,8 +35,12 @@ STYLES = {
     "ppo": ("#8c6bb1", "--", "P"),
     "grpo": ("#b0580f", "-", "x"),
     "rloo": ("#d98d3d", "--", "+"),
+    "rloo_whitened": ("#d98d3d", ":", "d"),
+    "no_steps": ("#3b78b5", "-", "s"),
 }
+LABELS = {"no_steps": "vineppo without step credit", "rloo_whitened": "rloo, whitened"}
 USUAL = 8  # solutions of a problem
+SOLUTIONS = 64  # of an iteration of a control in `STYLES`
 
 
 def record_of(workdir: str) -> dict[str, Any]:
@@ -65,13 +71,22 @@ def record_of(workdir: str) -> dict[str, Any]:
     }
 
 
+def control_runs() -> list[dict[str, Any]]:
+    """The runs of controls.py on the problems of configs/alice.py, as lines of runs.jsonl."""
+    return [
+        {**run, "method": run["control"], "solutions": SOLUTIONS, "per_prompt": USUAL}
+        for run in read_records()
+        if run["set"] == "alice" and run["control"] in STYLES
+    ]
+
+
 def draw(runs: list[dict[str, Any]], picture: Path) -> None:
     """One line a run, the same kind for all seeds of a method."""
-    figure, panel = plt.subplots(figsize=(6, 3), layout="constrained")
+    figure, panel = plt.subplots(figsize=(6, 3.6), layout="constrained")
     labelled: set[str] = set()
     for run in sorted(runs, key=lambda run: (list(STYLES).index(run["method"]), run["seed"])):
         colour, dash, marker = STYLES[run["method"]]
-        name = run["method"]
+        name = LABELS.get(run["method"], run["method"])
         if run["per_prompt"] != USUAL:
             name, dash = f"{name}, {run['per_prompt']} solutions a problem", ":"
         label = None if name in labelled else name
@@ -83,7 +98,7 @@ def draw(runs: list[dict[str, Any]], picture: Path) -> None:
         panel.plot(solutions, [*run["validation"].values()], label=label, **style)
     panel.set(xlabel="solutions", ylabel="validation accuracy", ylim=(0.4, 1.02))
     panel.yaxis.set_major_formatter(PercentFormatter(1.0))
-    panel.legend(frameon=False)
+    panel.legend(frameon=False, fontsize="small")
     panel.spines[["top", "right"]].set_visible(False)
     panel.grid(alpha=0.3)
     figure.savefig(picture, dpi=120)
@@ -96,7 +111,7 @@ def main() -> None:
     found = [*map(json.loads, lines), *map(record_of, parser.parse_args().workdirs)]
     runs = {(run["method"], run["seed"], run["per_prompt"]): run for run in found}
     RUNS.write_text("".join(json.dumps(run) + "\n" for run in runs.values()), encoding="utf-8")
-    draw(list(runs.values()), PICTURE)
+    draw([*runs.values(), *control_runs()], PICTURE)
 
 
 if __name__ == "__main__":
