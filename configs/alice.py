@@ -44,27 +44,28 @@ of the checkpoint with the best validation.
 
 That step credit helps here is not shown. The probability P that a run of VinePPO is better (95%,
 Newcombe's interval) is 0.78 (0.39 to 0.94) against GRPO, from the tests of five and four runs of
-both dates, and 0.25 (0.03 to 0.77) against 'no steps', two runs each. The runs of seeds 1 and 2
-differ between the dates because the code rounds differently, so that other solutions are drawn
-after some iterations; the same settings and seed then ended at 99 and at 75, and at 88 and at 77.
+both dates, and 0.25 (0.03 to 0.77) against 'no steps', two runs each. The same settings and seed
+ended at 99 and at 75, and at 88 and at 77. The code of both dates gives the same first two
+iterations of seed 2 to the bit on one machine, so this is probably the rounding of different
+machines, which sooner or later draws another token; the rows of seed 1 had another length, too.
 After ten iterations of the earlier runs the methods do not differ: P of validation is 0.89 (0.40 to
 0.99) against GRPO, 0.67 (0.24 to 0.92) against RLOO and 0.72 (0.28 to 0.94) against PPO. Intervals
-of the start's accuracies reach from 38 to 66. An iteration took 67 seconds with
-VinePPO and 56 with GRPO; on another machine, beside other work, VinePPO 120, GRPO and RLOO 63 to
-97, PPO 105 to 153. VinePPO's and GRPO's runs of seed 1 had rows of 128 tokens. A run takes 7.6 GiB.
-With critic.head_scale=1 and five iterations of the critic alone PPO fell from 58 to 44. Of 256 test
+of the start's accuracies reach from 38 to 66. An iteration took 67 seconds with VinePPO and 56 with
+GRPO; on another machine, beside other work, VinePPO 120, GRPO and RLOO 63 to 97, PPO 105 to 153.
+VinePPO's and GRPO's first runs of seed 1 had rows of 128 tokens. A run takes 7.6 GiB. With
+critic.head_scale=1 and five iterations of the critic alone PPO fell from 58 to 44. Of 256 test
 problems of GSM8K the start solves 2.0% (0.4 to 3.9), 40 iterations of VinePPO's seed 2 later it is
 1.6% (0.4 to 3.1): nothing carries over.
 
 Runs differ in the quarter of the questions that name the sisters first, where a run may keep taking
 the other number: soon all eight solutions of such a problem do, with equal rewards and no gradient.
-Of 37 test problems of this kind the six runs of 2026-11-29 solve, in the table's order, 5, 8, 37, 6,
-35 and 6; GRPO's run, which solves 35, takes the other number in 19 of the 33 that name the sisters
-second. Of their own samples of this kind in iterations 36 to 40 VinePPO's first seeds 3 and 2 solved
-91% and 46%, GRPO's seeds 2 and 3 4% and 15%, RLOO's seeds 1 and 2 57% and 20%. Continuations seldom
-rescue a problem whose solutions are all wrong (4 of 52), and 16 solutions of a problem do not help
-GRPO. A solution has
-2.6 steps at first, one after 60 iterations of seed 1, 1.8 and 2.3 after 40 of seeds 2 and 3.
+Of 37 test problems of this kind the six runs of 2026-11-29 solve, in the table's order, 5, 8, 37,
+6, 35 and 6; GRPO's run, which solves 35, takes the other number in 19 of the 33 that name the
+sisters second. Of their own samples of this kind in iterations 36 to 40 VinePPO's first seeds 3 and
+2 solved 91% and 46%, GRPO's seeds 2 and 3 4% and 15%, RLOO's seeds 1 and 2 57% and 20%.
+Continuations seldom rescue a problem whose solutions are all wrong (4 of 52), and 16 solutions of a
+problem do not help GRPO. A solution has 2.6 steps at first, one after 60 iterations of seed 1, 1.8
+and 2.3 after 40 of seeds 2 and 3.
 Solutions and advantages in the first and in the eighth iteration of seed 2 (V by one continuation,
 by role):
 

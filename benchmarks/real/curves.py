@@ -21,10 +21,9 @@ import matplotlib
 
 matplotlib.use("Agg")
 
+from controls import read_records  # noqa: E402
 from matplotlib import pyplot as plt  # noqa: E402
 from matplotlib.ticker import PercentFormatter  # noqa: E402
-
-from controls import read_records  # noqa: E402
 
 import vinejax  # noqa: E402
 
