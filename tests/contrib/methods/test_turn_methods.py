@@ -164,9 +164,9 @@ def test_the_moves_of_an_episode_that_was_cut_in_a_turn():
         reward=-1.0,
         finished=False,
     )
-    assert moves_of(one) == [(6, 0.75, ("", False)), (9, -1.0, ("seen", False))]
+    assert moves_of(one) == [(6, 0.75, None), (9, -1.0, ("seen", False))]
     plain = cases.episode([0], [4, 5, 6], reward=1.0, step_ends=[1, 3])
-    assert moves_of(plain) == [(3, 1.0, ("", False))]
+    assert moves_of(plain) == [(3, 1.0, None)]
 
 
 POAD = {
