@@ -45,17 +45,17 @@ of the checkpoint with the best validation.
 That step credit helps here is not shown. The probability P that a run of VinePPO is better (95%,
 Newcombe's interval) is 0.78 (0.39 to 0.94) against GRPO, from the tests of five and four runs of
 both dates, and 0.25 (0.03 to 0.77) against 'no steps', two runs each. The same settings and seed
-ended at 99 and at 75, and at 88 and at 77. The code of both dates gives the same first two
-iterations of seed 2 to the bit on one machine, so this is probably the rounding of different
-machines, which sooner or later draws another token; the rows of seed 1 had another length, too.
-After ten iterations of the earlier runs the methods do not differ: P of validation is 0.89 (0.40 to
-0.99) against GRPO, 0.67 (0.24 to 0.92) against RLOO and 0.72 (0.28 to 0.94) against PPO. Intervals
-of the start's accuracies reach from 38 to 66. An iteration took 67 seconds with VinePPO and 56 with
-GRPO; on another machine, beside other work, VinePPO 120, GRPO and RLOO 63 to 97, PPO 105 to 153.
-VinePPO's and GRPO's first runs of seed 1 had rows of 128 tokens. A run takes 7.6 GiB. With
-critic.head_scale=1 and five iterations of the critic alone PPO fell from 58 to 44. Of 256 test
-problems of GSM8K the start solves 2.0% (0.4 to 3.9), 40 iterations of VinePPO's seed 2 later it is
-1.6% (0.4 to 3.1): nothing carries over.
+ended at 99 and at 75, and at 88 and at 77. On one machine the code of both dates gives the same
+first iteration of seed 2 to the bit, and in the next two the same solutions, with metrics that
+differ in the seventh digit: rounding, which sooner or later draws another token, parts such runs.
+The rows of seed 1 had another length, too. After ten iterations of the earlier runs the methods do
+not differ: P of validation is 0.89 (0.40 to 0.99) against GRPO, 0.67 (0.24 to 0.92) against RLOO
+and 0.72 (0.28 to 0.94) against PPO. Intervals of the start's accuracies reach from 38 to 66. An
+iteration took 67 seconds with VinePPO and 56 with GRPO; on another machine, beside other work,
+VinePPO 120, GRPO and RLOO 63 to 97, PPO 105 to 153. VinePPO's and GRPO's first runs of seed 1 had
+rows of 128 tokens. A run takes 7.6 GiB. With critic.head_scale=1 and five iterations of the critic
+alone PPO fell from 58 to 44. Of 256 test problems of GSM8K the start solves 2.0% (0.4 to 3.9), 40
+iterations of VinePPO's seed 2 later it is 1.6% (0.4 to 3.1): nothing carries over.
 
 Runs differ in the quarter of the questions that name the sisters first, where a run may keep taking
 the other number: soon all eight solutions of such a problem do, with equal rewards and no gradient.
