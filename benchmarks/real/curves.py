@@ -85,7 +85,7 @@ def draw(runs: list[dict[str, Any]], picture: Path) -> None:
     labelled: set[str] = set()
     for run in sorted(runs, key=lambda run: (list(STYLES).index(run["method"]), run["seed"])):
         colour, dash, marker = STYLES[run["method"]]
-        name = LABELS.get(run["method"], run["method"])
+        name: str = LABELS.get(run["method"], run["method"])
         if run["per_prompt"] != USUAL:
             name, dash = f"{name}, {run['per_prompt']} solutions a problem", ":"
         label = None if name in labelled else name

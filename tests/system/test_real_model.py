@@ -81,7 +81,9 @@ def test_problems_have_right_solutions_and_are_in_one_file(
 
 
 def test_runs_become_lines_and_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    main = runpy.run_path(str(REPO / "benchmarks/real/curves.py"))["main"]
+    monkeypatch.syspath_prepend(str(REPO / "benchmarks/real"))
+    names = runpy.run_path(str(REPO / "benchmarks/real/curves.py"))
+    main = names["main"]
     runs, picture = tmp_path / "runs.jsonl", tmp_path / "curves.png"
     validation = {"0": 0.5, "10": 0.6}
     old = {"method": "grpo", "seed": 1, "solutions": 64, "per_prompt": 16, "validation": validation}
@@ -99,7 +101,12 @@ def test_runs_become_lines_and_a_picture(tmp_path: Path, monkeypatch: pytest.Mon
     (run / "eval").mkdir()
     evaluated = {"source": "best/40", "pass_at_1": 0.75}
     (run / "eval/test.json").write_text(json.dumps(evaluated))
-    for name, value in {"RUNS": runs, "PICTURE": picture}.items():
+    controls = [
+        {"set": problems, "control": control, "seed": 1, "validation": validation}
+        for problems, control in (("alice", "no_steps"), ("alice", "labels"), ("legs", "no_steps"))
+    ]
+    values = {"RUNS": runs, "PICTURE": picture, "read_records": lambda: controls}
+    for name, value in values.items():
         monkeypatch.setitem(main.__globals__, name, value)
     monkeypatch.setattr(sys, "argv", ["curves.py", str(run)])
     main()
@@ -107,3 +114,5 @@ def test_runs_become_lines_and_a_picture(tmp_path: Path, monkeypatch: pytest.Mon
     assert kept == old and new["solutions"] == 64 and new["seconds"] == 4.0
     assert new["validation"] == {"0": 0.5} and new["test"] == {"0": 0.25, "40": 0.75}
     assert picture.read_bytes().startswith(b"\x89PNG")
+    drawn = [(x["method"], x["solutions"], x["per_prompt"]) for x in names["control_runs"]()]
+    assert drawn == [("no_steps", 64, 8)]
