@@ -84,8 +84,9 @@ def draw(runs: list[dict[str, Any]], picture: Path) -> None:
     figure, panel = plt.subplots(figsize=(6, 3.6), layout="constrained")
     labelled: set[str] = set()
     for run in sorted(runs, key=lambda run: (list(STYLES).index(run["method"]), run["seed"])):
-        colour, dash, marker = STYLES[run["method"]]
-        name: str = LABELS.get(run["method"], run["method"])
+        method: str = run["method"]
+        colour, dash, marker = STYLES[method]
+        name = LABELS.get(method, method)
         if run["per_prompt"] != USUAL:
             name, dash = f"{name}, {run['per_prompt']} solutions a problem", ":"
         label = None if name in labelled else name
