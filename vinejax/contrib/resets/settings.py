@@ -60,6 +60,7 @@ class ResetConfig(Section, section="reset"):
 
 def _is_worked(task: Any, problems: list[Problem]) -> bool:
     try:
+        # A list, so that the solution of every problem is read, not only up to the first.
         return any([task.solution(problem).strip() for problem in problems])
     except NotImplementedError:
         return False
