@@ -170,9 +170,9 @@ def test_restem(events: list[Event]):
     batches = epochs_of(cases.random_episodes([(4, 9)] * 12), 2, 4, seed=0, iteration=0)
     said = iter([0.1, 0.2])
     state = state_of()
-    _, losses, _ = restem.climb(cases.model(), SGD, state, batches, cfg, lambda _: next(said))
+    climb = restem.climb(cases.model(), SGD, state, batches, cfg, lambda _: next(said))
     assert_no_early_wait(events, "Likelihood", 6)
-    assert losses == [0.5] * 6
+    assert [float(update.sums) for update in climb.updates] == [0.5] * 6
 
 
 def supervised(steps: int) -> tuple[list[tuple[int, float]], Any]:

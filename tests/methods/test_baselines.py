@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from typing import Any
+from unittest.mock import MagicMock
 
 import jax
 import jax.numpy as jnp
@@ -14,15 +15,16 @@ from helpers import method_cases as methods
 from helpers import rl_oracles as oracle
 
 from vinejax.config.load import from_dict
-from vinejax.core.settings import Config
-from vinejax.core.types import Episode, Problem, TrainState
+from vinejax.core.settings import Config, MeshConfig
+from vinejax.core.types import Episode, Problem, RunState, TrainState
 from vinejax.learner.batch import collate_groups, epochs_of
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.packing import Passes
 from vinejax.learner.score import score, scores_of
-from vinejax.learner.update import gradients, update_step
+from vinejax.learner.update import gradients, num_accepted, update_step
 from vinejax.methods import dpo_positive, pairs, restem
 from vinejax.methods.ppo import CriticObjective, Targets, critic_metrics, critic_values
+from vinejax.model.sharding import make_mesh
 from vinejax.rl.advantages import group_advantages
 from vinejax.rl.losses import dpo_positive as dpo_loss
 from vinejax.rl.losses import reinforce
@@ -112,11 +114,13 @@ def climbing(accuracies: list[float], epochs: int = 3) -> tuple[TrainState, int,
     cfg = methods.config("restem", restem={"eval_every": 2})
     batches = epochs_of(examples, epochs, size=4, seed=0, iteration=0)
     said = iter(accuracies)
-    state, losses, seen = restem.climb(
+    climb = restem.climb(
         model, SGD, state_of(cases.params()), batches, cfg, lambda params: next(said)
     )
-    assert seen == accuracies[: len(seen)] and all(np.isfinite(losses))
-    return state, len(losses), len(seen)
+    seen = climb.accuracies
+    assert seen == accuracies[: len(seen)]
+    assert all(np.isfinite(update.sums) and update.accepted for update in climb.updates)
+    return climb.best, len(climb.updates), len(seen)
 
 
 def test_a_climb_ends_where_validation_is_no_better():
@@ -128,6 +132,27 @@ def test_a_climb_ends_where_validation_is_no_better():
     state, updates, looks = climbing([0.5, 0.5])
     assert (updates, looks, state.step) == (2, 2, 0)
     cases.assert_equal(state.params, start)
+
+
+def test_skipped_updates_of_restem_are_noted(monkeypatch: pytest.MonkeyPatch):
+    """All updates from a start that is not finite are skipped; training/health.py must know."""
+    monkeypatch.setattr(restem, "accuracy_of", lambda *_: 0.5)
+    monkeypatch.setattr(restem, "make_optimizer", lambda *_: SGD)
+    iteration = MagicMock(metrics={}, number=0, spent=RunTotals())
+    iteration.cfg = methods.config("restem", restem={"eval_every": 2}, ppo={"minibatch": 4})
+    iteration.sample_train.return_value = [solution(f"p{i}", 1.0) for i in range(8)]
+    session = iteration.session
+    session.model, session.base = cases.model(), None
+    session.mesh = make_mesh(MeshConfig(fsdp=1))
+    session.fresh_params.return_value = jax.tree.map(
+        lambda x: np.full_like(x, np.nan), cases.params()
+    )
+    start = RunState(state_of(cases.params()))
+    end = restem.restem(restem.METHOD, iteration, start)
+    updates, rows = iteration.note_updates.call_args.args
+    assert len(updates) == 2 and num_accepted(updates) == 0
+    assert len(jax.tree.leaves(rows)[0]) == 4
+    assert end.policy.step == 0
 
 
 def test_restem_weighs_solutions_alike():

@@ -15,6 +15,7 @@ Departs: training stops early; VinePPO's code trains to the end and picks the sa
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +28,7 @@ from vinejax.learner.batch import epochs_of
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.packing import passes_for
-from vinejax.learner.update import fresh_state, update_step, with_total_steps
+from vinejax.learner.update import Update, fresh_state, update_step, with_total_steps
 from vinejax.methods.base import OF_CLIPPED, Method
 from vinejax.methods.settings import RestEMConfig
 from vinejax.model.decoder import Decoder, Params
@@ -52,7 +53,7 @@ def restem(method: Method, iteration: Iteration, state: RunState) -> RunState:
     fresh = fresh_state(session.fresh_params(), optimizer, session.mesh)
     batches = epochs_of(examples, own.epochs, size, cfg.seed, iteration.number)
     with iteration.log.stage("train"):
-        best, losses, accuracies = climb(
+        best, updates, accuracies, rows = climb(
             session.model,
             optimizer,
             fresh,
@@ -61,8 +62,9 @@ def restem(method: Method, iteration: Iteration, state: RunState) -> RunState:
             lambda trained: accuracy_of(session, session.weights(trained), "validation"),
             session.base,
         )
-    iteration.spent = iteration.spent.plus(updates=len(losses))
-    iteration.metrics["restem/loss"] = np.mean(losses)
+    iteration.note_updates(updates, rows)
+    iteration.spent = iteration.spent.plus(updates=len(updates))
+    iteration.metrics["restem/loss"] = np.mean([update.sums for update in updates])
     iteration.metrics["restem/accuracy"] = max(accuracies)
     iteration.metrics["restem/evaluations"] = len(accuracies)
     return RunState(with_total_steps(state.policy, best))
@@ -80,6 +82,15 @@ def keep_correct(episodes: list[Episode], per_problem: int) -> list[Episode]:
     return kept
 
 
+class Climb(NamedTuple):
+    """The result of `climb`."""
+
+    best: TrainState  # the best evaluated state
+    updates: list[Update]  # the report of each update, on the host
+    accuracies: list[float]  # at each evaluation
+    rows: Any  # of the last update
+
+
 def climb(
     model: Decoder,
     optimizer: optax.GradientTransformation,
@@ -88,16 +99,16 @@ def climb(
     cfg: Config,
     accuracy: Callable[[Params], float],
     base: Params | None = None,
-) -> tuple[TrainState, list[float], list[float]]:
+) -> Climb:
     """Trains until the accuracy on validation is no better than at the previous evaluation.
 
     `accuracy` takes the trained weights or adapters. `base` is passed on to `update_step`.
 
-    Returns (the best evaluated state, the loss of each update, the accuracy at each evaluation).
-    The policy is evaluated before the first update, after every `restem.eval_every` updates and
-    after the last update. Losses are fetched at the end, so that the host makes a batch while the
-    devices compute. Source: restem_trainer.py:353-433 of VinePPO's code, which trains to the end
-    and evaluates the checkpoints afterwards, with the same result.
+    `batches` has at least one. The policy is evaluated before the first update, after every
+    `restem.eval_every` updates and after the last update. Reports of updates are fetched at the
+    end, so that the host makes a batch while the devices compute. Source: restem_trainer.py:353-433
+    of VinePPO's code, which trains to the end and evaluates the checkpoints afterwards, with the
+    same result.
     """
     size, packed, shared = passes_for(cfg, cfg.ppo.minibatch, model.mesh)
     objective = Likelihood(
@@ -110,22 +121,23 @@ def climb(
     )
     best = jax.tree.map(jnp.copy, state)
     accuracies = [accuracy(state.params)]
-    losses: list[jax.Array] = []
+    updates: list[Update] = []
+    rows: Any = None
     is_over = False
     watch = Watch()
     following = next(batches, None)
     while following is not None and not is_over:
         rows = objective.pack(following)
         state, update = update_step(objective, optimizer, state, rows, base)
-        losses.append(update.sums)
+        updates.append(update)
         watch.look(update.accepted)
         following = next(batches, None)
-        if following is None or len(losses) % RestEMConfig.of(cfg).eval_every == 0:
+        if following is None or len(updates) % RestEMConfig.of(cfg).eval_every == 0:
             accuracies.append(accuracy(state.params))
             is_over = accuracies[-1] <= accuracies[-2]
             if not is_over:
                 best = jax.tree.map(jnp.copy, state)  # the next update donates `state`
-    return best, [float(loss) for loss in jax.device_get(losses)], accuracies
+    return Climb(best, jax.device_get(updates), accuracies, rows)
 
 
 METHOD = Method(None, iteration=restem, settings=RestEMConfig, ignores=OF_CLIPPED)
