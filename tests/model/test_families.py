@@ -226,6 +226,9 @@ EXAONE4 = LLAMA | dict(
         "sliding_attention", "sliding_attention", "sliding_attention", "full_attention",
     ],
 )  # fmt: skip
+EXAONE4_SMALL = EXAONE4 | dict(  # the model of 1.2B has no window
+    sliding_window=None, sliding_window_pattern=None, layer_types=["full_attention"] * 4
+)
 SEED_OSS = LLAMA | dict(
     model_type="seed_oss", architectures=["SeedOssForCausalLM"], head_dim=128, attention_bias=True,
     attention_out_bias=False, mlp_bias=False, residual_dropout=0.1,
@@ -283,9 +286,9 @@ def test_configs_of_further_families_as_released():
     slid = parse_config(bare | dict(use_sliding_window=True, sliding_window=9))
     assert slid.windows == (None, None, None, 9, None), "the layers without RoPE"
     assert parse_config(EXAONE4).unturned == (3,)
-    small = dict(sliding_window=None, sliding_window_pattern=None)
-    small = parse_config(EXAONE4 | small | dict(layer_types=["full_attention"] * 4))
-    assert small.unturned == () and small.windows == ()
+    for pattern in (None, 0):  # transformers 5 writes 0
+        small = parse_config(EXAONE4_SMALL | dict(sliding_window_pattern=pattern))
+        assert small.unturned == () and small.windows == ()
     granite = parse_config(GRANITE)
     assert (granite.logit_divisor, granite.score_scale) == (49.0, 0.0078125)
     seed = parse_config(SEED_OSS)
@@ -293,10 +296,15 @@ def test_configs_of_further_families_as_released():
     assert parse_config({k: v for k, v in SEED_OSS.items() if k != "attention_bias"}).qkv_bias
 
 
-@pytest.mark.parametrize("raw", NEW, ids=family_of)
+@pytest.mark.parametrize("raw", [*NEW, EXAONE4_SMALL], ids=family_of)
 def test_further_families_are_written_as_they_were_read(raw):
+    from transformers import AutoConfig
+
     cfg = parse_config(raw)
-    assert parse_config(config_json(cfg, "bfloat16")) == cfg
+    written = config_json(cfg, "bfloat16")
+    assert parse_config(written) == cfg
+    again = AutoConfig.for_model(**written).to_dict()
+    assert parse_config(again) == cfg, "as transformers writes it"
 
 
 def test_defaults_are_those_of_the_family():

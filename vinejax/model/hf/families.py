@@ -277,8 +277,9 @@ def _windows(
             full = range(num_layers)
     else:
         pattern = read.size("_sliding_window_pattern", family.pattern)
-        if not isinstance(read.get("sliding_window_pattern"), str) or not read.get("layer_types"):
-            pattern = read.size("sliding_window_pattern", pattern)
+        # With `layer_types` nothing reads the pattern. EXAONE's is then in letters, or 0.
+        if read.get("sliding_window_pattern") is not None and not read.get("layer_types"):
+            pattern = read.size("sliding_window_pattern")
         full = range(pattern - 1, num_layers, pattern)
         if size is None and family.unturned:
             full = range(num_layers)
@@ -355,4 +356,6 @@ def _window_json(cfg: DecoderConfig, family: Family) -> dict[str, Any]:
     if family.windows == "switched":
         first = next((i for i, window in enumerate(windows) if window), cfg.num_layers)
         raw |= {"use_sliding_window": size is not None, "max_window_layers": first}
-    return raw | ({"sliding_window": size} if size else {})
+    # If EXAONE's file has a window, RoPE is off in layers without one; a null leaves it on in all.
+    is_written = size is not None or (family.unturned == "full" and not cfg.unturned)
+    return raw | ({"sliding_window": size} if is_written else {})
