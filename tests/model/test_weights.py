@@ -397,6 +397,18 @@ def test_ids_past_the_tokenizer_are_empty_text(tiny, tmp_path):
     assert decode(tokenizer, [20, *five, 31]) == "5"
 
 
+def test_special_tokens_are_written_as_transformers_4_and_5_read_them(tiny, tmp_path):
+    tokenizer = load_tokenizer(data.tokenizer("minimind_6400"))
+    save_pretrained(tmp_path, tiny.decoder, tiny.params, tokenizer)
+    written = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    # transformers 4 takes `extra_special_tokens` for an object and fails on the list.
+    assert "extra_special_tokens" not in written
+    assert "<|im_start|>" in written["additional_special_tokens"]
+    again = load_tokenizer(tmp_path)
+    assert sorted(again.all_special_ids) == sorted(tokenizer.all_special_ids)
+    assert again.get_vocab() == tokenizer.get_vocab()
+
+
 def test_the_shipped_tokenizer_is_a_folder_without_a_model():
     with pytest.raises(ModelError, match="config.json is missing"):
         load_pretrained(TOKENIZER)

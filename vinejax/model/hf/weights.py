@@ -389,9 +389,12 @@ def _save_tokenizer(folder: epath.Path, tokenizer: Tokenizer) -> None:
         tokenizer.save_pretrained(local)
         config = epath.Path(local) / "tokenizer_config.json"
         raw = read_json(config)
+        # transformers 4 and 5 both read these names; 4 fails on those that transformers 5 writes.
         if raw.get("tokenizer_class") == "TokenizersBackend":
-            raw["tokenizer_class"] = "PreTrainedTokenizerFast"  # known to transformers 4, too
-            config.write_text(json.dumps(raw, indent=2, ensure_ascii=False) + "\n")
+            raw["tokenizer_class"] = "PreTrainedTokenizerFast"
+        if isinstance(raw.get("extra_special_tokens"), list):
+            raw["additional_special_tokens"] = raw.pop("extra_special_tokens")
+        config.write_text(json.dumps(raw, indent=2, ensure_ascii=False) + "\n")
         for file in epath.Path(local).iterdir():
             (folder / file.name).write_bytes(file.read_bytes())
 
