@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
 from vinejax.core.errors import ModelError
-from vinejax.core.text import decode
+from vinejax.core.text import decode, special_tokens
 from vinejax.model.decoder import apply
 from vinejax.model.hf.weights import load_pretrained, load_tokenizer, save_pretrained
 from vinejax.model.rope import Rope
@@ -262,6 +262,10 @@ DAMAGE: dict[str, tuple[Any, str]] = {
         lambda f: renumber_token(f, "=", 99),
         "/tokenizer.json: token '=' has id 99, the model only 20 tokens",
     ),
+    "an EOS with an id outside": (
+        lambda f: renumber_token(f, "<eos>", 99),
+        "/tokenizer.json: token '<eos>' has id 99, the model only 20 tokens",
+    ),
     "no EOS": (
         lambda f: (
             edit_json(f / "config.json", eos_token_id=None),
@@ -395,6 +399,29 @@ def test_ids_past_the_tokenizer_are_empty_text(tiny, tmp_path):
     assert loaded.cfg.vocab_size == 32 and len(tokenizer) == 20
     five = tokenizer.encode("5", add_special_tokens=False)
     assert decode(tokenizer, [20, *five, 31]) == "5"
+
+
+@pytest.mark.parametrize("in_vocabulary", [False, True])
+def test_special_tokens_past_the_vocabulary_are_left_out(folder, tmp_path, in_vocabulary):
+    """Gemma 3 has a token for images, whose id is the size of its text models' vocabulary.
+
+    Its text is then text like any other, and transformers gives it its id again.
+    """
+    raw = json.loads((folder / "tokenizer.json").read_text())
+    names = [token["content"] for token in raw["added_tokens"]]
+    raw["added_tokens"].append(raw["added_tokens"][0] | dict(id=20, content="<image>"))
+    if in_vocabulary:
+        raw["model"]["vocab"]["<image>"] = 20
+    (folder / "tokenizer.json").write_text(json.dumps(raw))
+    edit_json(folder / "tokenizer_config.json", image_token="<image>")
+    before = load_tokenizer(folder)
+    assert len(before) == 21 and before.encode("1<image>2")[-2] == 20
+    tokenizer = load_pretrained(folder)[2]
+    assert len(tokenizer) == 20 and list(special_tokens(tokenizer)) == names
+    assert max(tokenizer.encode("1<image>2")) < 20
+    assert tokenizer.encode("1+2=3") == before.encode("1+2=3")
+    tokenizer.save_pretrained(tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").get_vocab() == before.get_vocab()
 
 
 def test_special_tokens_are_written_as_transformers_4_and_5_read_them(tiny, tmp_path):

@@ -20,7 +20,7 @@ from etils import epath
 from jax.sharding import Mesh, Sharding, SingleDeviceSharding
 
 from vinejax.core.errors import ModelError
-from vinejax.core.text import Tokenizer
+from vinejax.core.text import Tokenizer, special_tokens
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
 from vinejax.model.hf import names, tensors
 from vinejax.model.hf.families import config_json, eos_ids, parse_config
@@ -73,6 +73,7 @@ def load_model(folder: epath.Path) -> tuple[Decoder, Tokenizer]:
     """The model and the tokenizer in a folder, without the weights."""
     cfg, generation_config = read_config(folder)
     tokenizer = load_tokenizer(folder)
+    _drop_special_tokens(tokenizer, cfg.vocab_size)
     if len(tokenizer) > cfg.vocab_size:
         raise ModelError(
             f"{folder}: the tokenizer has {len(tokenizer)} tokens, the model only {cfg.vocab_size}"
@@ -85,6 +86,28 @@ def load_model(folder: epath.Path) -> tuple[Decoder, Tokenizer]:
         places = f"config.json, {GENERATION} or tokenizer_config.json"
         raise ModelError(f"{folder}: no EOS token in {places}, so no response could end")
     return Decoder(cfg, generation_config=generation_config), tokenizer
+
+
+def _drop_special_tokens(tokenizer: Tokenizer, vocab_size: int) -> None:
+    """Removes special tokens with ids of `vocab_size` and more, except BOS, EOS and UNK.
+
+    The text models of Gemma 3 have such a token, which stands for an image. Afterwards, the text of
+    a removed token is encoded like any other text.
+    """
+    roles = (tokenizer.bos_token, tokenizer.eos_token, tokenizer.unk_token)
+    special = special_tokens(tokenizer).items()
+    surplus = {i for text, i in special if i >= vocab_size and text not in roles}
+    if not surplus:
+        return
+    from tokenizers import Tokenizer as Backend
+
+    fast: Any = tokenizer
+    state = json.loads(fast.backend_tokenizer.to_str())
+    state["added_tokens"] = [x for x in state["added_tokens"] if x["id"] not in surplus]
+    vocab = state["model"]["vocab"]
+    if isinstance(vocab, dict):  # not of the kind Unigram, whose list has no added tokens
+        state["model"]["vocab"] = {text: i for text, i in vocab.items() if i not in surplus}
+    fast._tokenizer = Backend.from_str(json.dumps(state))
 
 
 def read_config(folder: epath.Path) -> tuple[DecoderConfig, str]:
