@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from vinejax.core.errors import ModelError
 from vinejax.core.text import decode, special_tokens
 from vinejax.model.decoder import apply
+from vinejax.model.hf.tensors import SINGLE
 from vinejax.model.hf.weights import load_pretrained, load_tokenizer, save_pretrained
 from vinejax.model.rope import Rope
 from vinejax.tasks.arithmetic import TOKENIZER
@@ -160,6 +161,12 @@ def test_files_beside_the_index_are_not_read(tiny, tmp_path):
     save_pretrained(tmp_path, *tiny, max_shard_bytes=20_000)
     save_file({"wq": np.ones(3, np.float32)}, tmp_path / "consolidated.safetensors")
     assert_equal(load_pretrained(tmp_path)[1], tiny.params)
+
+
+def test_the_index_of_an_older_model_is_not_read(tiny, folder):
+    """transformers removes an older model's shards from a folder, but not their index."""
+    write_index(folder, {"lm_head.weight": "model-00002-of-00002.safetensors"})
+    assert_equal(load_pretrained(folder)[1], tiny.params)
 
 
 def test_loading_computes_nothing_on_the_device(folder, monkeypatch):
@@ -318,7 +325,7 @@ DAMAGE: dict[str, tuple[Any, str]] = {
         "model.safetensors is not a safetensors file: its header is damaged",
     ),
     "a file of the index missing": (
-        lambda f: write_index(f, {"lm_head.weight": "model-00002-of-00002.safetensors"}),
+        lambda f: write_index(f, {"a": SINGLE, "b": "model-00002-of-00002.safetensors"}),
         "model-00002-of-00002.safetensors is missing, which model.safetensors.index.json names",
     ),
     "an index that is wrong": (

@@ -77,9 +77,12 @@ def find_tensors(folder: epath.Path) -> dict[str, StoredTensor]:
         if not isinstance(listed, dict) or any(type(file) is not str for file in listed.values()):
             raise ModelError(f"{index}: weight_map must name the file of each tensor")
         files = [folder / name for name in sorted(set(listed.values()))]
-        for file in files:
-            if not file.exists():
-                raise ModelError(f"{file} is missing, which {INDEX} names")
+        missing = [file for file in files if not file.exists()]
+        if missing and (folder / SINGLE).exists() and folder / SINGLE not in files:
+            # transformers leaves the index of an older model behind, and does not read it.
+            listed, files = {}, [folder / SINGLE]
+        elif missing:
+            raise ModelError(f"{missing[0]} is missing, which {INDEX} names")
     elif (folder / SINGLE).exists():
         files = [folder / SINGLE]
     else:
