@@ -307,6 +307,14 @@ def test_further_families_are_written_as_they_were_read(raw):
     assert parse_config(again) == cfg, "as transformers writes it"
 
 
+def test_olmo3_is_written_with_fields_of_transformers_4():
+    """That version does not read `rope_parameters`, and would take the class's rope_theta."""
+    written = config_json(parse_config(OLMO3), "bfloat16")
+    assert written["rope_theta"] == 5e5 and "rope_parameters" not in written
+    assert written["rope_scaling"]["rope_type"] == "yarn"
+    assert "rope_local_base_freq" not in written
+
+
 def test_defaults_are_those_of_the_family():
     plain = {k: v for k, v in LLAMA.items() if k not in ("rms_norm_eps", "rope_theta")}
     assert parse_config(plain).norm_eps == 1e-6

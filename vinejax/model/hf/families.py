@@ -8,7 +8,7 @@ from vinejax.model.decoder import DecoderConfig
 from vinejax.model.experts import Experts
 from vinejax.model.hf.fields import HARMLESS, FieldReader
 from vinejax.model.hf.rope_fields import KINDS, read_ropes, rope_json
-from vinejax.model.rope import BY_LENGTH
+from vinejax.model.rope import BY_LENGTH, Rope
 
 
 @dataclasses.dataclass(frozen=True)
@@ -333,7 +333,10 @@ def config_json(cfg: DecoderConfig, dtype: str) -> dict[str, Any]:
     if cfg.experts:
         fields = ("num_experts", "num_experts_per_tok", family.experts, "norm_topk_prob")
         raw |= dict(zip(fields, dataclasses.astuple(cfg.experts), strict=True))
-    raw |= rope_json(cfg.rope, cfg.local_rope, family.ropes_by_kind) | _window_json(cfg, family)
+    local_rope, base = cfg.local_rope, family.rope_theta
+    if family.ropes_by_kind and local_rope == Rope(rope_theta=base) and cfg.rope.rope_theta == base:
+        local_rope = None  # transformers 4 and 5 then read the form with one RoPE alike
+    raw |= rope_json(cfg.rope, local_rope, family.ropes_by_kind) | _window_json(cfg, family)
     parsed = dataclasses.replace(parse_config(raw), bos_id=cfg.bos_id, eos_ids=cfg.eos_ids)
     for field in dataclasses.fields(cfg):
         value = getattr(cfg, field.name)
