@@ -408,6 +408,17 @@ def test_ids_past_the_tokenizer_are_empty_text(tiny, tmp_path):
     assert decode(tokenizer, [20, *five, 31]) == "5"
 
 
+def test_several_chat_templates_survive_being_saved(tiny, folder, tmp_path):
+    """Models such as Hermes 3 have a second template, for tools."""
+    templates = {"default": "{{ messages[0]['content'] }}", "tool_use": "{{ tools }}"}
+    listed = [{"name": name, "template": text} for name, text in templates.items()]
+    edit_json(folder / "tokenizer_config.json", chat_template=listed)
+    saved = tmp_path / "saved"
+    save_pretrained(saved, tiny.decoder, tiny.params, load_tokenizer(folder))
+    assert load_tokenizer(saved).chat_template == templates
+    assert all(file.is_file() for file in saved.iterdir())
+
+
 @pytest.mark.parametrize("in_vocabulary", [False, True])
 def test_special_tokens_past_the_vocabulary_are_left_out(folder, tmp_path, in_vocabulary):
     """Gemma 3 has a token for images, whose id is the size of its text models' vocabulary.

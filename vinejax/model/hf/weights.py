@@ -409,7 +409,8 @@ def _check_params(model: Decoder, params: Params) -> None:
 
 def _save_tokenizer(folder: epath.Path, tokenizer: Tokenizer) -> None:
     with tempfile.TemporaryDirectory(prefix="vinejax-tokenizer-") as local:
-        tokenizer.save_pretrained(local)
+        # Several chat templates would be files of a folder beside the others.
+        tokenizer.save_pretrained(local, save_jinja_files=isinstance(tokenizer.chat_template, str))
         config = epath.Path(local) / "tokenizer_config.json"
         raw = read_json(config)
         # transformers 4 and 5 both read these names; 4 fails on those that transformers 5 writes.
