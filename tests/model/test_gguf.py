@@ -145,3 +145,14 @@ def test_a_file_is_converted_once_and_again_when_it_changed(
     assert first.is_dir() and find_folder(file) == first and first.name.startswith("model-")
     os.utime(file, ns=(0, 0))
     assert find_folder(file) != first
+
+
+def test_two_processes_may_convert_a_file_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The folder of the first one stays, and the second one uses it."""
+    file, folder = tmp_path / "model.gguf", tmp_path / "made"
+    script = f"import os, sys; os.makedirs(sys.argv[3]); os.makedirs('{folder}/of_the_first')"
+    monkeypatch.setattr(gguf, "CONVERT", script)
+    monkeypatch.setattr(gguf, "NEEDED_PACKAGES", ())
+    gguf.convert(epath.Path(file), epath.Path(folder))
+    assert [x.name for x in folder.iterdir()] == ["of_the_first"]
+    assert list(tmp_path.iterdir()) == [folder]  # no unfinished folder is left

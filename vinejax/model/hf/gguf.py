@@ -63,4 +63,8 @@ def convert(file: epath.Path, folder: epath.Path) -> None:
         if done.returncode:
             reason = done.stderr.strip().rpartition("\n")[2]
             raise ModelError(f"{file}: transformers cannot read it: {reason}")
-        os.rename(out, folder)
+        try:
+            os.rename(out, folder)
+        except OSError:
+            if not folder.exists():  # otherwise another process has just converted the file
+                raise
