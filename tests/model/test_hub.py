@@ -18,7 +18,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundEr
 
 from vinejax.core.errors import ModelError
 from vinejax.model.hf import hub
-from vinejax.model.hf.weights import load_pretrained, save_pretrained
+from vinejax.model.hf.weights import load_pretrained, load_tokenizer, save_pretrained
 
 
 def assert_same(found: tuple, model: Model) -> None:
@@ -66,10 +66,12 @@ def test_what_is_downloaded_is_small_files_and_safetensors(monkeypatch, tmp_path
     [(name, patterns)] = asked
     files = [
         *("config.json", "tokenizer.json", "chat_template.jinja", "model-00001-of-2.safetensors"),
+        "additional_chat_templates/tool_use.jinja",
         *("pytorch_model.bin", "consolidated.safetensors", "original/model.safetensors"),
+        "original/params.json",
     ]
     kept = huggingface_hub.utils.filter_repo_objects(files, **patterns)
-    assert name == "owner/model" and list(kept) == files[:4]
+    assert name == "owner/model" and list(kept) == files[:5]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +115,10 @@ def test_a_folder_in_an_object_store(tiny, bucket):
     assert "model.safetensors.index.json" in names and "tokenizer.json" in names
     assert not [name for name in names if name.endswith(".tmp")]
     assert_same(load_pretrained("gs://models/tiny"), tiny)
+    for name in ("chat_template", "additional_chat_templates/tool_use"):
+        bucket.pipe(f"models/tiny/{name}.jinja", name.encode())
+    templates = {"default": "chat_template", "tool_use": "additional_chat_templates/tool_use"}
+    assert load_tokenizer("gs://models/tiny").chat_template == templates
     config = json.loads(bucket.cat("models/tiny/config.json"))
     bucket.pipe("models/tiny/config.json", json.dumps(config | {"vocab_size": 21}).encode())
     with pytest.raises(ModelError, match="^gs://models/tiny/model-00001-of-.*: tensor model.embed"):

@@ -14,7 +14,8 @@ from vinejax.model.hf.gguf import SUFFIX, converted_folder
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # 'gpt2', 'deepseek-ai/deepseek-math-7b-base'
 # Weights are downloaded as safetensors only. Mistral's consolidated* repeat the same weights.
 DOWNLOADED_FILES = ["*.safetensors", "*.json", "*.jinja"]
-IGNORED_FILES = ["*/*", "consolidated*"]
+IGNORED_FILES = ["*/*.safetensors", "*/*.json", "consolidated*"]
+TEMPLATES = "additional_chat_templates/*.jinja"  # chat templates beside the default
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 
 
@@ -67,7 +68,9 @@ def local_copy(folder: epath.Path) -> Iterator[str]:
         yield os.fspath(folder)
         return
     with tempfile.TemporaryDirectory(prefix="vinejax-model-") as copy:
-        for file in folder.iterdir():
+        for file in (*folder.iterdir(), *folder.glob(TEMPLATES)):
             if file.suffix not in WEIGHTS and not file.is_dir():
-                (epath.Path(copy) / file.name).write_bytes(file.read_bytes())
+                target = epath.Path(copy) / file.relative_to(folder)
+                target.parent.mkdir(exist_ok=True)
+                target.write_bytes(file.read_bytes())
         yield copy
