@@ -419,6 +419,17 @@ def test_several_chat_templates_survive_being_saved(tiny, folder, tmp_path):
     assert all(file.is_file() for file in saved.iterdir())
 
 
+def test_nothing_of_an_earlier_tokenizer_stays(tiny, tmp_path):
+    earlier = load_tokenizer(data.tokenizer("minimind_6400"))
+    assert earlier.chat_template
+    save_pretrained(tmp_path, tiny.decoder, tiny.params, earlier)
+    (tmp_path / "special_tokens_map.json").write_text('{"eos_token": "9"}')  # as transformers 4
+    save_pretrained(tmp_path, *tiny)
+    again = load_tokenizer(tmp_path)
+    assert again.chat_template is None
+    assert again.eos_token_id == tiny.tokenizer.eos_token_id
+
+
 @pytest.mark.parametrize("in_vocabulary", [False, True])
 def test_special_tokens_past_the_vocabulary_are_left_out(folder, tmp_path, in_vocabulary):
     """Gemma 3 has a token for images, whose id is the size of its text models' vocabulary.

@@ -33,6 +33,8 @@ from vinejax.runtime.host_arrays import whole_array
 
 DTYPES = ("float32", "bfloat16", "float16")
 GENERATION = "generation_config.json"
+# Files that a tokenizer may lack, and that transformers reads where they are.
+TOKENIZER_FILES = ("chat_template.jinja", "special_tokens_map.json", "added_tokens.json")
 MAX_SHARD_BYTES = 5 * 10**9
 # Families without a token-classification class.
 NOT_A_CLASSIFIER = ("gemma3_text", "granite", "olmo2", "olmo3", "olmoe")
@@ -419,6 +421,8 @@ def _save_tokenizer(folder: epath.Path, tokenizer: Tokenizer) -> None:
         if isinstance(raw.get("extra_special_tokens"), list):
             raw["additional_special_tokens"] = raw.pop("extra_special_tokens")
         config.write_text(json.dumps(raw, indent=2, ensure_ascii=False) + "\n")
+        for name in TOKENIZER_FILES:  # of an earlier tokenizer
+            (folder / name).unlink(missing_ok=True)
         for file in epath.Path(local).iterdir():
             (folder / file.name).write_bytes(file.read_bytes())
 
