@@ -2,13 +2,16 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers import gpu_kernel
 from helpers import kept_cases as cases
 from helpers.model_oracles import SAMPLED_MODELS, Model, random_model
 
 from vinejax.core.settings import SampleConfig
+from vinejax.engine.branches import Branch, BranchSet
 from vinejax.engine.engine import Engine
+from vinejax.engine.keeping import KeepingPhase
 
 TRUNKS = [prompt + cases.answer(prompt) * 3 for prompt in cases.PROMPTS]
 KERNEL = {"attention": "kernel"}
@@ -67,3 +70,13 @@ def test_continuations_reuse_the_keys_of_their_trunks(tiny: Model, rows: int | N
         assert engine.stats.repeated_tokens
     cases.assert_same(made[1], made[0])
     assert counts[1] < sum(map(len, made[1].tokens)) < counts[0] / 3
+
+
+def test_a_trunk_whose_branches_have_no_budget_has_no_shard():
+    """Nothing of such a trunk is computed, so the set has none of its tokens."""
+    phase = KeepingPhase.__new__(KeepingPhase)
+    phase._row_tokens = np.full((2, 3, 8), -1, np.int32)  # two shards with three rows
+    phase._row_tokens[1, 2, :2] = 5, 6
+    branches = [Branch(0, 4, seed=1), Branch(1, 3, seed=1)]
+    more = BranchSet([[], [5, 6, 7]], branches, [0, 2], longest=3, scored=[False, False])
+    assert phase._shard_of(more) == {1: 1}

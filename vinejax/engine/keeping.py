@@ -144,6 +144,8 @@ class KeepingPhase(Phase):
             return {}
         shard_of = {}
         for i, ids in enumerate(more.trunks):
+            if not ids:  # all branches of the trunk have a budget of 0
+                continue
             most = [self._common(shard, ids).max() for shard in range(num_shards)]
             if max(most):
                 shard_of[i] = int(np.argmax(most))
