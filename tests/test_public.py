@@ -1,5 +1,6 @@
 """The package's front door: names that resolve, an import that costs nothing."""
 
+import dataclasses
 import doctest
 import inspect
 import subprocess
@@ -161,6 +162,11 @@ def test_misuse_of_the_engine_is_one_line(tiny: Any):
     check: Any = inspect.unwrap(check_branches)  # tests check the types of all calls
     with pytest.raises(ValueError, match=r"^branch 0: expected a vinejax.Branch, not \(0, 1, 1\)"):
         check([[0]], [(0, 1, 1)], tiny.decoder.cfg)
+    for field, wrong in {"trunk": None, "position": 1.0, "seed": 0.5, "response": 0.0}.items():
+        other = dataclasses.replace(branch)
+        object.__setattr__(other, field, wrong)
+        with pytest.raises(ValueError, match=f"^branch 0: {field} = {wrong} must be an integer"):
+            check([[0]], [other], tiny.decoder.cfg)
     with pytest.raises(ValueError, match="^max_tokens = 0 must be at least 1"):
         vinejax.Engine(tiny.decoder, vinejax.SampleConfig(max_tokens=0), tiny.tokenizer)
 

@@ -180,6 +180,9 @@ def check_branches(trunks: list[list[int]], branches: Sequence[Branch], cfg: Dec
     for i, branch in enumerate(branches):
         if not isinstance(branch, Branch):
             raise ValueError(f"branch {i}: expected a vinejax.Branch, not {branch!r:.80}")
+        for name, value in vars(branch).items():
+            if not hasattr(value, "__index__") and (name, value) != ("response", None):
+                raise ValueError(f"branch {i}: {name} = {value!r} must be an integer")
         if not 0 <= branch.trunk < len(trunks):
             raise ValueError(f"branch {i}: no trunk {branch.trunk} among {len(trunks)}")
         length = len(trunks[branch.trunk])
