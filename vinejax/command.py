@@ -43,6 +43,7 @@
 --version   the version
 """
 
+import contextlib
 import importlib
 import os
 import re
@@ -278,20 +279,27 @@ def run() -> None:
         finally:
             sys.stdout.flush()  # here, where a reader that has ended is no error
     except (UserError, flags.Error) as error:
-        print("vinejax: error:", " ".join(str(error).split()), file=sys.stderr)
+        _say("error: " + " ".join(str(error).split()))
         distributed.leave(2)
     except stopping.Stopped as stop:
-        print(f"vinejax: {stop}; {stop.next_start}", file=sys.stderr)
+        _say(f"{stop}; {stop.next_start}")
         distributed.leave(stop.exit_code, at_once=True)  # a normal exit can crash XLA's threads
     except KeyboardInterrupt:  # before signals are taken
-        print("vinejax: interrupted; the same command does it again", file=sys.stderr)
+        _say("interrupted; the same command does it again")
         distributed.leave(130)
     except BrokenPipeError:  # the reader of the output has ended, as in `vinejax --help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         distributed.leave(128 + signal.SIGPIPE)
     except Exception as error:
         if line := remedy(error):
-            print("vinejax: error:", line, file=sys.stderr)
+            _say(f"error: {line}")
             distributed.leave(2)
-        traceback.print_exc()
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
         distributed.leave(1)
+
+
+def _say(line: str) -> None:
+    """Prints a line on standard error, which may have ended, as with a closed terminal."""
+    with contextlib.suppress(OSError):
+        print(f"vinejax: {line}", file=sys.stderr)

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import os
 import pathlib
 import struct
 import sys
@@ -362,6 +363,35 @@ def test_bars_in_a_terminal(monkeypatch: pytest.MonkeyPatch):
     clock[0] += 7200
     shown.record(4, 20, "train", {"reward/mean": 0.25})
     assert drawn() == [["iteration", "5/8", "2:01:15", "6:00:00"]]
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_run_outlives_the_reader_of_its_output(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+):
+    """A closed terminal (EIO), or `| tee` that Ctrl-C has ended (EPIPE)."""
+    reader, writer = os.openpty() if is_terminal else os.pipe()
+    monkeypatch.setenv("TERM", "xterm")
+    with open(writer, "w") as stream, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stream)
+        with open_log(tmp_path) as log:
+            log.message("a line that is read")
+            stream.flush()
+            assert b"a line that is read" in os.read(reader, 4096)
+            os.close(reader)
+            with log.stage("train"):
+                log.metrics(0, 4, "train", {"reward/mean": 0.5})
+            print("of other code", flush=True)
+    assert [line["reward/mean"] for line in lines(tmp_path)] == [0.5]
+
+
+def test_a_full_disk_under_the_output_is_an_error(monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    stream = types.SimpleNamespace(write=fail, flush=fail)
+    with pytest.raises(OSError, match="No space left"):
+        display.Output(stream).write("a line")
 
 
 def test_there_are_no_bars_where_the_output_is_no_terminal(

@@ -3,9 +3,12 @@
 Lines and bars show the number of finished iterations. metrics.jsonl numbers iterations from 0.
 """
 
+import errno
+import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.progress import (
@@ -28,6 +31,37 @@ MOST_NUMBERS = 4  # maximum number of metrics in the line of an evaluation
 SPEED_S = 86_400.0  # window for the estimate of the speed; an iteration can exceed rich's 30 s
 
 
+class Output:
+    """A text stream whose reader may end before the run, as a closed terminal or `tee` does.
+
+    From then on its file descriptor is that of the null device. So the run can go on, or save its
+    state after the signal that ended the reader, too.
+    """
+
+    def __init__(self, stream: Any):
+        """`stream` is the stream that the text is written to, such as `sys.stdout`."""
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        return self._unless_ended(lambda: self._stream.write(text))
+
+    def flush(self) -> None:
+        self._unless_ended(self._stream.flush)
+
+    def _unless_ended(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except OSError as error:
+            if error.errno not in (errno.EIO, errno.EPIPE):
+                raise
+            with open(os.devnull, "wb") as null:
+                os.dup2(null.fileno(), self._stream.fileno())
+            return call()
+
+
 class Display:
     """Prints a line for each iteration, evaluation and message on standard output.
 
@@ -39,7 +73,8 @@ class Display:
         """`finished` is the number of iterations that earlier processes of the run finished."""
         self.total = total_iterations
         self.recorded_at = time.monotonic()  # time of the last record
-        console = Console(highlight=False, force_jupyter=False)
+        output = cast(IO[str], Output(sys.stdout))
+        console = Console(file=output, highlight=False, force_jupyter=False)
         self.bars = Progress(
             "{task.description}",
             BarColumn(),

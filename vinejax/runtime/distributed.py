@@ -9,6 +9,7 @@ When a host dies, jax ends the others with SIGABRT as soon as they miss its hear
 exception, so the launcher has to find out which host died first (tpu/launch.sh).
 """
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -127,8 +128,9 @@ def leave(status: int, at_once: bool = False) -> NoReturn:
     would wait for the other hosts, while they wait for this host.
     """
     if at_once or num_hosts() > 1:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):  # the terminal may be closed
+                stream.flush()
         os._exit(status)
     sys.exit(status)
 
