@@ -73,8 +73,11 @@ def test_outside_a_deferral_the_process_ends_at_once():
     assert err.count("\n") == 1
 
 
-def test_the_second_ctrl_c_ends_a_loop_that_does_not_look():
-    status, _, err = outcome("deaf", signal.SIGINT, signal.SIGTERM, signal.SIGINT)
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_the_second_ctrl_c_ends_a_loop_that_does_not_look(first: signal.Signals):
+    """Also if the first request to stop came from somewhere else, such as a scheduler."""
+    second = signal.SIGTERM if first == signal.SIGINT else signal.SIGINT
+    status, _, err = outcome("deaf", first, second, signal.SIGINT)
     assert status == 130 and err.splitlines()[-1].startswith("vinejax: stopped by SIGINT; at once")
 
 

@@ -35,6 +35,7 @@ class _Request:
     """The state of the module: the signal received, and whether a request to stop is deferred."""
 
     number = 0  # number of the first signal; 0: there was no signal
+    is_interrupted = False  # whether SIGINT was among the signals
     is_deferred = False
     is_listening = False
 
@@ -63,7 +64,7 @@ def deferred() -> Iterator[None]:
 
     Even in this context, a second SIGINT (Ctrl-C) ends the process at once.
     """
-    _Request.number, _Request.is_deferred = 0, True
+    _Request.number, _Request.is_interrupted, _Request.is_deferred = 0, False, True
     try:
         yield
     finally:
@@ -77,12 +78,14 @@ def request(number: int) -> None:
     """
     if not _Request.is_deferred:
         _leave(number, "nothing of this stage is kept; the same command does it again")
-    elif _Request.number == signal.SIGINT == number:
+        return
+    _Request.number = _Request.number or number
+    if number != signal.SIGINT:
+        return
+    if _Request.is_interrupted:
         _leave(number, "at once; the same command goes on from the newest checkpoint")
-    elif _Request.number == 0:
-        _Request.number = number
-        if number == signal.SIGINT:
-            _say("stops after this chunk or minibatch and saves; Ctrl-C again: at once")
+    _Request.is_interrupted = True
+    _say("stops after this chunk or minibatch and saves; Ctrl-C again: at once")
 
 
 class Watch:
