@@ -173,10 +173,14 @@ def test_weights_alone(tmp_path: pathlib.Path):
 def test_a_save_that_was_cut_short_does_not_count(tmp_path: pathlib.Path):
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         checkpoints.save(1, make_state(1), {})
-    shutil.copytree(tmp_path / "1", tmp_path / "2.orbax-checkpoint-tmp")
+    for i in (2, 7):  # the latter was that of a run which a signal stopped
+        shutil.copytree(tmp_path / "1", tmp_path / f"{i}.orbax-checkpoint-tmp")
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         assert checkpoints.latest() == 1
+    assert len(list(tmp_path.iterdir())) == 3  # to look is not to clean: another process may save
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
         checkpoints.save(2, make_state(2), {"i": 2})  # the resumed run gets there again
+    assert {path.name for path in tmp_path.iterdir()} == {"1", "2"}
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         state, meta = checkpoints.restore(2, make_state())
     assert meta == {"i": 2}

@@ -28,11 +28,13 @@ from vinejax.core.types import RunState, TrainState
 from vinejax.runtime.checksums import find_damage, read_checksums, write_checksums
 from vinejax.runtime.distributed import exchange, is_writer, process_place
 from vinejax.runtime.remedies import MAKE_ROOM
+from vinejax.runtime.workdir import is_remote
 
 Args = ocp.args
 Restored = TypeVar("Restored")
 
 
+UNFINISHED = ".orbax-checkpoint-tmp"  # part of the name of Orbax's temporary folders
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
@@ -222,6 +224,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         items = {name: Args.StandardSave(tree) for name, tree in trees.items()}
         args = Args.Composite(**items, meta=Args.JsonSave(meta))
         try:
+            self._remove_unfinished()
             for stale in [step for step in steps if step >= iteration]:
                 self._manager.delete(stale)
             self._damaged_iterations -= {step for step in steps if step >= iteration}
@@ -230,6 +233,17 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             raise self._unwritable(error) from error
         self._save_thread = threading.Thread(target=self._seal, args=(iteration,), name="checksums")
         self._save_thread.start()
+
+    def _remove_unfinished(self) -> None:
+        """Removes the temporary folders of saves that earlier processes did not finish.
+
+        Orbax only replaces a folder of the same iteration, and a run that is killed while it stops
+        saves at any iteration. So each such kill would cost the room of a checkpoint for ever.
+        """
+        if is_writer() and not is_remote(self.folder):
+            for path in self.folder.iterdir():
+                if UNFINISHED in path.name:
+                    path.rmtree()
 
     def _restore(self, iteration: int, like: dict[str, Any]) -> Any:
         folder = self.folder / str(iteration)
