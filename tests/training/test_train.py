@@ -1,5 +1,6 @@
 """Tests the loop on a tiny model: one run that many tests read, and runs that must equal it."""
 
+import dataclasses
 import json
 import math
 import re
@@ -17,13 +18,17 @@ from etils import epath
 from helpers import loop_cases as cases
 
 from vinejax.core.errors import DivergedError
+from vinejax.core.settings import MeshConfig
 from vinejax.core.types import RunState, TrainState
 from vinejax.learner import update
 from vinejax.methods import base
+from vinejax.methods.stages import MethodState
 from vinejax.model.hf.weights import load_pretrained
+from vinejax.model.sharding import make_mesh
 from vinejax.runtime import stopping
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.status import read_status
+from vinejax.session.session import Session
 from vinejax.training import loop
 from vinejax.training.startup import open_session
 
@@ -383,6 +388,37 @@ def test_a_finished_run_is_left_as_it_is(run, tmp_path: Path, capsys: Any):
     )
     assert after == before
     cases.assert_equal(params_of(workdir, 3), params_of(run.workdir, 3))
+
+
+def test_a_resumed_run_has_one_state_on_the_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A fresh state beside the restored one would need more memory than training does."""
+    shape, numbers = (61, 67), []
+    session = object.__new__(Session)  # only with what a resume reads
+    vars(session).update(
+        cfg=cases.config(),
+        mesh=make_mesh(MeshConfig()),
+        method=SimpleNamespace(state=MethodState()),
+        fresh_params=lambda: {"embed": jnp.ones(shape)},
+    )
+    restore = Checkpoints.restore
+
+    def counted(*arguments: Any) -> Any:
+        numbers.append(sum(x.shape == shape for x in jax.live_arrays()))
+        return restore(*arguments)
+
+    monkeypatch.setattr(Checkpoints, "restore", counted)
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        fresh, progress = loop.resume(session, checkpoints)
+        assert progress == loop.Progress() and numbers == []
+        checkpoints.save(4, fresh, dataclasses.asdict(loop.Progress(done=4)))
+        expected = jax.tree.map(np.array, fresh)  # copies
+        del fresh
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        found, progress = loop.resume(session, checkpoints)
+    assert progress.done == 4 and numbers == [0]
+    cases.assert_equal(found, expected)
 
 
 @pytest.mark.parametrize("damage", ["flip", "lacks", "number"])

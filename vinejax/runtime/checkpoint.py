@@ -126,7 +126,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
     def restore_kept(self, iteration: int, like: dict[str, Any]) -> dict[str, Any]:
         """The saved values of those parts of the method's state that `like` has."""
         self._compare(iteration, ["kept"])
-        like = jax.tree.map(_abstract, like)
+        like = jax.tree.map(abstract, like)
         each = ocp.checkpoint_utils.construct_restore_args(like)
         args = Args.PyTreeRestore(like, restore_args=each, partial_restore=True)
         with ocp.PyTreeCheckpointer() as reader:
@@ -252,7 +252,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             raise WorkdirError(f"{folder}: no such checkpoint")
         is_checked = self._compare(iteration, [*like, "meta"])
         items = {
-            name: Args.StandardRestore(jax.tree.map(_abstract, tree)) for name, tree in like.items()
+            name: Args.StandardRestore(jax.tree.map(abstract, tree)) for name, tree in like.items()
         }
         args = Args.Composite(**items, meta=Args.JsonRestore())
         try:
@@ -357,7 +357,7 @@ def _trees(state: RunState) -> dict[str, Any]:
     return trees
 
 
-def _abstract(leaf: object) -> jax.ShapeDtypeStruct | np.ndarray:
+def abstract(leaf: object) -> jax.ShapeDtypeStruct | np.ndarray:
     """The shape, dtype and sharding of a jax array; any other leaf as a NumPy array."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf

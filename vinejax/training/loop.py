@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Callable
 
+import jax
 from etils import epath
 
 from vinejax.core.errors import DivergedError
@@ -13,7 +14,7 @@ from vinejax.core.types import RunState
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import fresh_state
 from vinejax.methods.compose import fresh_run
-from vinejax.runtime.checkpoint import Checkpoints, DamagedError
+from vinejax.runtime.checkpoint import Checkpoints, DamagedError, abstract
 from vinejax.runtime.compiles import compiles
 from vinejax.runtime.distributed import barrier, is_writer, process_place
 from vinejax.runtime.log import RunLog
@@ -253,12 +254,13 @@ def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progre
     A damaged checkpoint is reported, and the checkpoint before it is used. Raises WorkdirError if
     all checkpoints are damaged.
     """
-    cfg = session.cfg
-    policy = fresh_state(session.fresh_params(), make_optimizer(cfg.optimizer, 1), session.mesh)
-    fresh = fresh_run(session, policy)
+    cfg, optimizer = session.cfg, make_optimizer(session.cfg.optimizer, 1)
+    like = fresh_run(session, fresh_state(session.fresh_params(), optimizer, session.mesh))
+    if checkpoints.latest() is not None:
+        like = jax.tree.map(abstract, like)  # a fresh state beside the restored one takes memory
 
     def restored(done: int) -> tuple[RunState, Progress]:
-        state, meta = checkpoints.restore(done, fresh)
+        state, meta = checkpoints.restore(done, like)
         folder = checkpoints.folder / str(done)
         try:
             spent = RunTotals(**meta["spent"])
@@ -270,6 +272,6 @@ def resume(session: Session, checkpoints: Checkpoints) -> tuple[RunState, Progre
             raise DamagedError(f"{folder}: is damaged (it was saved as {progress.done})")
         return state, progress
 
-    state, progress = checkpoints.newest(restored) or (fresh, Progress())
+    state, progress = checkpoints.newest(restored) or (like, Progress())
     barrier("resume", progress.done)
     return offloaded(cfg, state), progress
