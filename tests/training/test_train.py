@@ -1,11 +1,13 @@
 """Tests the loop on a tiny model: one run that many tests read, and runs that must equal it."""
 
 import dataclasses
+import gc
 import json
 import math
 import re
 import shutil
 import signal
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -419,6 +421,21 @@ def test_a_resumed_run_has_one_state_on_the_devices(
         found, progress = loop.resume(session, checkpoints)
     assert progress.done == 4 and numbers == [0]
     cases.assert_equal(found, expected)
+
+
+def test_the_first_state_is_freed(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """With `offload.optimizer` its arrays are in host memory, and no update consumes them."""
+    alive = []
+
+    def end(training: loop.TrainingRun, _: object) -> None:
+        arrays = [weakref.ref(x) for x in jax.tree.leaves(training.state.policy)]
+        training.state = RunState(training.state.policy._replace(params={}, opt_state=()))
+        gc.collect()
+        alive.extend(array() is not None for array in arrays)
+
+    monkeypatch.setattr(loop.TrainingRun, "run", end)
+    loop.train(cases.config(model={"path": str(run.workdir / "warmup")}), tmp_path)
+    assert len(alive) > 20 and sum(alive) == 1  # the number of updates
 
 
 @pytest.mark.parametrize("damage", ["flip", "lacks", "number"])

@@ -84,6 +84,7 @@ def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
                 is_writer=is_writer(),
             ) as page:
                 training = TrainingRun(session, log, checkpoints, best, page, state, progress)
+                del state  # else a state in the host's memory would stay there during the run
                 try:
                     training.run(profile)
                 except Stopped as stop:
