@@ -438,6 +438,24 @@ def test_the_first_state_is_freed(run, tmp_path: Path, monkeypatch: pytest.Monke
     assert len(alive) > 20 and sum(alive) == 1  # the number of updates
 
 
+def test_any_policy_may_replace_a_damaged_best_one(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    """Else a run that becomes no better would end without a best policy to export."""
+    workdir, found = Path(shutil.copytree(run.workdir, tmp_path / "copy")), []
+    shutil.rmtree(workdir / "best")
+    with Checkpoints(workdir / "best", keep=1) as best:
+        best.save_params(2, params_of(workdir, 3), {"pass_at_1": 0.5})
+    monkeypatch.setattr(
+        loop.TrainingRun, "run", lambda self, _: found.append(self.progress.best_accuracy)
+    )
+    loop.train(cases.config(), workdir)
+    (workdir / "best/2/meta/metadata").write_text("{}")
+    loop.train(cases.config(), workdir)
+    assert math.isfinite(found[0]) and found[1] == -math.inf
+    assert "best/2: is damaged" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("damage", ["flip", "lacks", "number"])
 def test_a_run_goes_back_to_the_checkpoint_before_a_damaged_one(
     run, tmp_path: Path, capfd: pytest.CaptureFixture[str], damage: str

@@ -66,7 +66,8 @@ def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
         profiler(cfg.profile, session.workdir / "profile") as profile,
     ):
         state, progress = resume(session, checkpoints)
-        best.check_newest()
+        if not best.check_newest():
+            progress.best_accuracy = -math.inf  # else only a still better policy would replace it
         workdir = session.workdir
         process, processes = process_place()
         with (
