@@ -293,6 +293,14 @@ def test_folders_that_cannot_be_used(tmp_path: pathlib.Path):
         assert str(path) in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["seeds=[1,2]", "a\\b", "a*", "a?/run", "gs://bucket/[a]"])
+def test_names_with_characters_of_patterns_are_refused(tmp_path: pathlib.Path, name: str):
+    """Orbax saves a checkpoint there without its arrays, and raises no error."""
+    path = name if "://" in name else tmp_path / name
+    with pytest.raises(WorkdirError, match="cannot be restored; choose another --workdir"):
+        check_workdir(Config(), path)
+
+
 def test_checking_writes_nothing(tmp_path: pathlib.Path):
     folder = check_workdir(Config(), tmp_path / "mine")
     assert folder == tmp_path / "mine" and not (tmp_path / "mine").exists()

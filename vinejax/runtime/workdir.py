@@ -52,6 +52,7 @@ REMOVED = {
     "critic.warmup_iterations": 0,
 }
 LISTED = 8  # maximum number of changed fields in a message
+PATTERN = re.compile(r"[*?\[\\]")  # Orbax finds the arrays that it has written by a pattern
 FOLDERS = (
     *("checkpoints", "best", "episodes", "tensorboard", "warmup", "eval", "credit", "export"),
     *("alive", "adapters", "vines"),
@@ -69,10 +70,14 @@ def check_workdir(cfg: Config, path: str | os.PathLike) -> epath.Path:
     """The absolute form of `path`, after checks that this configuration may run there.
 
     `~` at the start is the home folder. Nothing is written. Raises WorkdirError if the folder
-    cannot be made or written, if it has a run of another configuration or an incomplete run
-    (`check_contents`), or if it has any run and `cfg.resume` is False.
+    cannot be made or written, if a checkpoint in it could not be restored (`PATTERN`), if it has a
+    run of another configuration or an incomplete run (`check_contents`), or if it has any run and
+    `cfg.resume` is False.
     """
     folder = resolved_folder(path)
+    if found := PATTERN.search(os.fspath(folder)):
+        message = f"a checkpoint below a path with {found[0]!r} cannot be restored"
+        raise WorkdirError(f"{folder}: {message}; choose another --workdir")
     if not is_remote(folder):
         there = next(parent for parent in (folder, *folder.parents) if parent.exists())
         if not there.is_dir() or not os.access(there, os.W_OK):
