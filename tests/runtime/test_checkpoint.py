@@ -269,6 +269,27 @@ def test_an_error_of_the_devices_is_no_damage(
             checkpoints.restore(4, make_state())
 
 
+@abandons_reads
+@pytest.mark.usefixtures("tidy")
+@pytest.mark.parametrize("part", ["", "params"])
+def test_a_checkpoint_that_is_deleted_while_it_is_read_is_no_other_model(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, part: str
+):
+    """A run deletes its old checkpoints beside `--mode=eval`, which then takes another one."""
+    saved(tmp_path, 2, 4)
+    with Checkpoints(tmp_path, keep=9) as checkpoints:
+        restore = checkpoints._manager.restore
+
+        def restore_late(iteration: int, **arguments: Any) -> Any:
+            if iteration == 4:
+                shutil.rmtree(tmp_path / "4" / part)
+            return restore(iteration, **arguments)
+
+        monkeypatch.setattr(checkpoints._manager, "restore", restore_late)
+        found = checkpoints.newest(lambda step: checkpoints.restore(step, make_state()))
+    assert found is not None and found[1] == {"i": 2}
+
+
 def test_missing_checkpoints_and_folders(tmp_path: pathlib.Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(WorkdirError, match="cannot be used"):

@@ -260,7 +260,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         except jax.errors.JaxRuntimeError:  # an error of the devices, such as no memory left
             raise
         except Exception as error:  # Orbax raises many kinds, a bare Exception among them
-            if is_checked:
+            if is_checked and _is_whole(folder):
                 message = "is of another model or method; choose another --workdir"
                 raise WorkdirError(f"{folder}: {message} ({_brief(error)})") from error
             message = f"is damaged, or of another model ({_brief(error)})"
@@ -364,6 +364,18 @@ def abstract(leaf: object) -> jax.ShapeDtypeStruct | np.ndarray:
     if isinstance(leaf, jax.Array):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
     return np.asarray(leaf)
+
+
+def _is_whole(folder: epath.Path) -> bool:
+    """Whether all files are there that the checksums of a checkpoint name; their bytes may differ.
+
+    A run deletes its old checkpoints also while another process reads them.
+    """
+    try:
+        recorded = read_checksums(folder)
+    except (OSError, ValueError):
+        return False
+    return recorded is not None and all((folder / name).exists() for name in recorded.files)
 
 
 def _brief(error: Exception) -> str:
