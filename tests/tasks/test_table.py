@@ -93,6 +93,23 @@ def test_a_folder_has_the_splits_that_it_has(tmp_path: Path):
     assert len(table(tmp_path).load("train")) == 40
 
 
+def test_solutions_of_one_question_are_in_one_split(tmp_path: Path):
+    # Four rows per question with answers of their own, as of several worked solutions.
+    rows = [{"q": f"q{i // 4}", "truth": {"value": i}} for i in range(400)]
+    task = table(write(tmp_path / "mine.jsonl", rows))
+    splits = {split: task.load(split) for split in ("train", "validation", "test")}
+    assert [len(problems) for problems in splits.values()] == [360, 20, 20]
+    questions = [{problem.question for problem in problems} for problems in splits.values()]
+    assert [len(found) for found in questions] == [90, 5, 5]
+    assert len(set().union(*questions)) == 100
+    # A question with more rows than a held-out split has room for stays in train.
+    many = [{"q": "often", "truth": {"value": i}} for i in range(1000, 1100)]
+    task = table(write(tmp_path / "more.jsonl", [*many, *rows]))
+    assert sum(problem.question == "often" for problem in task.load("train")) == 100
+    with pytest.raises(DataError, match="too few prompts"):
+        table(write(tmp_path / "one.jsonl", many)).load("train")
+
+
 def test_repeated_rows_are_left_out_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     other = ROWS[0] | {"truth": {"value": 9}}  # a second answer may be right, so both rows stay
     file = write(tmp_path / "mine.jsonl", [*ROWS, *ROWS[:20], other])

@@ -34,13 +34,20 @@ class HeldOut:
     """The three splits; a missing validation or test split is held out of the train split.
 
     `read(source)` returns the problems of a split of the data, and `has(source)` tells whether the
-    split exists. A held-out split is a twentieth of the train rows, at most 500. A hash of row ids
+    split exists. A held-out split is a twentieth of the train rows, at most 500. Rows with equal
+    `prompt`, such as several worked solutions of a question, stay in one split. A hash of row ids
     selects the rows, so the split is the same on every machine and in every version.
     """
 
-    def __init__(self, read: Callable[[str], list[Problem]], has: Callable[[str], bool]):
+    def __init__(
+        self,
+        read: Callable[[str], list[Problem]],
+        has: Callable[[str], bool],
+        prompt: Callable[[Problem], Hashable],
+    ):
         self._read = read
         self._has = has
+        self._prompt = prompt
 
     def load(self, split: Split, place: str) -> list[Problem]:
         """The problems of a split. Raises DataError, naming `place`, if the split is empty."""
@@ -48,7 +55,7 @@ class HeldOut:
             return self._read(split)
         problems = self._parts[split]
         if not problems:
-            message = "too few rows: at least one each is held out for validation and for test"
+            message = "too few prompts: at least one each is held out for validation and for test"
             raise DataError(place, None, message)
         return problems
 
@@ -63,12 +70,35 @@ class HeldOut:
         problems = self._read("train")
         size = min(MAX_HELD_OUT, max(1, round(PORTION * len(problems))))
         parts: dict[Split, list[Problem]] = {}
-        remaining = hash_shuffled(problems)
+        groups: dict[Hashable, list[Problem]] = {}
+        for problem in hash_shuffled(problems):
+            groups.setdefault(self._prompt(problem), []).append(problem)
+        remaining = list(groups.values())
         for split in self._missing:
-            parts[split], remaining = remaining[:size], remaining[size:]
-        train_ids = {problem.id for problem in remaining}
+            held_out, remaining = _first_groups(remaining, size)
+            parts[split] = [problem for group in held_out for problem in group]
+        train_ids = {problem.id for group in remaining for problem in group}
         parts["train"] = [problem for problem in problems if problem.id in train_ids]
         return parts
+
+
+def _first_groups(
+    groups: list[list[Problem]], size: int
+) -> tuple[list[list[Problem]], list[list[Problem]]]:
+    """(the first groups, as many as have at most `size` problems in all; the other groups).
+
+    A group for which there is no room is passed over. If no group has room, the first is taken.
+    """
+    chosen: list[list[Problem]] = []
+    others: list[list[Problem]] = []
+    room = size
+    for group in groups:
+        if len(group) <= room:
+            chosen.append(group)
+            room -= len(group)
+        else:
+            others.append(group)
+    return (chosen, others) if chosen else (groups[:1], groups[1:])
 
 
 class Distinct:

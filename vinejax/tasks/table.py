@@ -14,7 +14,7 @@ name.
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ class RowTask:
     def __init__(self, data: DataConfig):
         self.path = data.path
         self._data = data
-        self._splits = HeldOut(self.read_source, self._has)
+        self._splits = HeldOut(self.read_source, self._has, self._whole_prompt)
 
     def load(self, split: Split) -> list[Problem]:
         """Problems named after their row, such as 'train/17', with the row as `columns`."""
@@ -113,6 +113,10 @@ class RowTask:
     def _pair(self, row: dict[str, Any]) -> tuple[ContextQuestion, str]:
         """((context, question), answer) of a row. Raises ValueError if any of them is missing."""
         raise NotImplementedError
+
+    def _whole_prompt(self, problem: Problem) -> Hashable:
+        """The messages before the question, and the filled-in template."""
+        return problem.context, RowTask.prompt(self, problem)
 
     def _worked(self, problem: Problem, read: Callable[[Any, str], str]) -> str:
         """The worked solution that `read` takes from the row's column `data.solution`.
