@@ -118,6 +118,14 @@ def test_repeated_rows_are_left_out_and_counted(tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr().out == f"{file}: 20 rows repeat an earlier one and are left out\n"
 
 
+def test_rows_of_one_question_are_no_repetitions_if_their_prompts_differ(tmp_path: Path):
+    rows = [
+        {"q": "Which is right?", "choices": [i], "truth": {"value": "AB"[i % 2]}} for i in range(20)
+    ]
+    file = write(tmp_path / "mine.jsonl", rows * 2)
+    assert len(table(file, template="{q} {choices}\n{question}").load("train")) == 18
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 def test_a_chat_is_a_question_and_the_messages_before_it(suffix: str, tmp_path: Path):
     def said(*messages: str) -> list[dict[str, str]]:

@@ -102,9 +102,9 @@ def _first_groups(
 
 
 class Distinct:
-    """A filter of repeated rows, which have the question and answer of an earlier row.
+    """A filter of repeated rows, which have the prompt and answer of an earlier row.
 
-    `key` returns the question and answer of a row, or raises ValueError for a faulty row. Faulty
+    `key` returns the prompt and answer of a row, or raises ValueError for a faulty row. Faulty
     rows are kept, so that a later error reports them with their line.
     """
 
@@ -114,7 +114,7 @@ class Distinct:
         self._repeated = 0
 
     def keep(self, row: dict[str, Any]) -> bool:
-        """Whether the row is the first with its question and answer.
+        """Whether the row is the first with its prompt and answer.
 
         `read_split` takes this method as its argument `keep`.
         """

@@ -57,6 +57,7 @@ class RowTask:
     def __init__(self, data: DataConfig):
         self.path = data.path
         self._data = data
+        self._fills_columns = any(field["name"] for field in FIELD.finditer(data.template))
         self._splits = HeldOut(self.read_source, self._has, self._whole_prompt)
 
     def load(self, split: Split) -> list[Problem]:
@@ -100,7 +101,7 @@ class RowTask:
 
     def read_source(self, source: str) -> list[Problem]:
         """The problems of the split that the data calls `source`, or of the one file."""
-        distinct = Distinct(self._pair)
+        distinct = Distinct(self._prompt_and_answer)
         rows = distinct_rows(self.path, source, self._data.subset, distinct)
         problems = problems_of(rows, lambda i, row: self._problem(f"{source}/{i}", row), {})
         distinct.report(rows.file)
@@ -113,6 +114,16 @@ class RowTask:
     def _pair(self, row: dict[str, Any]) -> tuple[ContextQuestion, str]:
         """((context, question), answer) of a row. Raises ValueError if any of them is missing."""
         raise NotImplementedError
+
+    def _prompt_and_answer(self, row: dict[str, Any]) -> tuple[Hashable, str]:
+        """The prompt and answer of a row. Raises ValueError if either of them is missing.
+
+        Rows of one question have several prompts if the template has other columns, too.
+        """
+        pair = (context, question), answer = self._pair(row)
+        if not self._fills_columns:  # to fill in the template takes as long as to read the row
+            return pair
+        return self._whole_prompt(Problem("", question, answer, row, context)), answer
 
     def _whole_prompt(self, problem: Problem) -> Hashable:
         """The messages before the question, and the filled-in template."""
