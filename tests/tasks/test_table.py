@@ -126,6 +126,19 @@ def test_rows_of_one_question_are_no_repetitions_if_their_prompts_differ(tmp_pat
     assert len(table(file, template="{q} {choices}\n{question}").load("train")) == 18
 
 
+def test_a_column_that_only_some_rows_have_is_empty_in_the_others(tmp_path: Path):
+    rows: list[dict[str, Any]] = [{"q": f"q{i}", "truth": {"value": i}} for i in range(20)]
+    for i in range(10, 20):
+        rows[i] |= {"hint": f"h{i}", "level": i}
+    write(tmp_path / "test.jsonl", rows)
+    task = table(tmp_path, template="{question} {hint}")
+    first, *_, last = problems = task.load("test")
+    assert [task.prompt(problem) for problem in (first, last)] == ["q0 ", "q19 h19"]
+    path = f"{__name__}.level_or_nothing"
+    with GradedTask(task, GraderConfig(), RewardConfig(functions=(path,))) as graded:
+        assert graded([(problem, "") for problem in problems]) == [0.0] * 10 + [*range(10, 20)]
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 def test_a_chat_is_a_question_and_the_messages_before_it(suffix: str, tmp_path: Path):
     def said(*messages: str) -> list[dict[str, str]]:
@@ -245,6 +258,10 @@ def test_an_answer_may_be_a_float(answer: float, response: str, tmp_path: Path):
 
 def level(response: str, level: int, ground_truth: str) -> float:
     return level + float(ground_truth in response)
+
+
+def level_or_nothing(response: str, level: int | None) -> float:
+    return float(level or 0)
 
 
 def test_a_function_of_ones_own_gets_the_columns(tmp_path: Path):

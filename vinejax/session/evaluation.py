@@ -68,7 +68,7 @@ def metrics_by_source(
     """
     sets: dict[str, list[int]] = {}
     for i, (problem, _) in enumerate(solved.problems):
-        source = str(problem.columns.get("data_source", session.task.name))
+        source = str(problem.columns.get("data_source") or session.task.name)
         sets.setdefault(source, []).append(i)
     if len(sets) == 1:
         return {}

@@ -287,7 +287,7 @@ def arguments(problem: Problem, response: str, task: str) -> dict[str, Any]:
         "answer": problem.answer,
         "solution_str": response,
         "ground_truth": bare_answer(problem.answer),
-        "data_source": columns.get("data_source", task),
+        "data_source": columns.get("data_source") or task,
         "extra_info": columns.get("extra_info") or {},
     }
     return fixed | {name: value for name, value in columns.items() if name not in fixed}

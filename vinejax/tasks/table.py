@@ -104,6 +104,7 @@ class RowTask:
         distinct = Distinct(self._prompt_and_answer)
         rows = distinct_rows(self.path, source, self._data.subset, distinct)
         problems = problems_of(rows, lambda i, row: self._problem(f"{source}/{i}", row), {})
+        _fill_columns(rows)
         distinct.report(rows.file)
         return problems
 
@@ -178,6 +179,14 @@ def distinct_rows(path: str, source: str, subset: str, distinct: Distinct) -> Fi
     if is_file(file):
         return read_file(file, keep=distinct.keep)
     return read_split(path, source, (), subset or None, distinct.keep)
+
+
+def _fill_columns(rows: FileRows) -> None:
+    """Gives each row the columns that only other rows have, with the value None, as in a table."""
+    names = list(dict.fromkeys(name for _, row in rows.numbered for name in row))
+    for _, row in rows.numbered:
+        if len(row) < len(names):
+            row.update({name: None for name in names if name not in row})
 
 
 def _text_in_prompt(value: Any) -> str:
