@@ -54,7 +54,7 @@ class Giving:
         self.result = result
 
     def give(self, *_: Any) -> Any:
-        if isinstance(self.result, Exception):
+        if isinstance(self.result, BaseException):
             raise self.result
         return self.result
 
@@ -155,6 +155,8 @@ def test_a_function_that_fails_is_one_line_with_the_line_that_failed(name: str):
     line = first + next(i for i, text in enumerate(lines) if "raise" in text)
     with pytest.raises(UserError, match=rf"`{name}` failed.*: {__file__}:{line}: KeyError: 'x'$"):
         result(name, KeyError("x"))
+    with pytest.raises(UserError, match=rf"`{name}` failed.*: SystemExit: 3$"):
+        result(name, SystemExit(3))
     with pytest.raises(UserError, match="^of its own$"):
         result(name, UserError("of its own"))
 

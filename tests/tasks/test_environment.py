@@ -1,5 +1,6 @@
 """Environments: errors in one line with problem, turn and fault; and the rules of doors."""
 
+import sys
 import threading
 from typing import Any
 
@@ -57,6 +58,7 @@ class FaultyTask(TurnTask):
     "fault, words",
     [
         (lambda env: 1 // 0, "`step` failed: .*{file}:[0-9]+: ZeroDivisionError"),
+        (lambda env: sys.exit(), "`step` failed: .*{file}:[0-9]+: SystemExit"),
         (lambda env: RELEASED.wait(60), "`step` has not returned within env.timeout_s = 0.2 s"),
         (lambda env: "text", "{file}:[0-9]+: `step` gave 'text'; needed is an Observation"),
         (lambda env: Observation(b"x"), "needed is an Observation: a text"),  # pyright: ignore

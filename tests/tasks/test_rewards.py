@@ -140,6 +140,10 @@ def failing(response):
     return 1 / (len(response) - 2)
 
 
+def leaving(response):
+    exec("exit()")  # as a program that the model wrote may do
+
+
 def one_too_few(completions):
     return [0.0] * (len(completions) - 1)
 
@@ -479,6 +483,7 @@ def test_what_cannot_be_a_reward_is_refused_with_the_configuration(functions, we
     "name, message",
     [
         ("failing", r"my_rewards\.failing failed, problem train/1: .*my_rewards\.py:\d+: ZeroDiv"),
+        ("leaving", r"my_rewards\.leaving failed, problem train/0: .*:\d+: SystemExit"),
         ("one_too_few", r"my_rewards\.one_too_few gave 1 rewards for 2 completions"),
         ("one_number", r"my_rewards\.one_number gave 1\.0 as rewards for 2 completions"),
         ("one_text", r"my_rewards\.one_text gave 'ab' as rewards for 2 completions"),

@@ -48,6 +48,8 @@ def say(what: str) -> Any:
     """
     if what == "fail":
         raise ValueError("two\nlines")
+    if what == "leave":
+        raise SystemExit(1)
     if what == "stop":
         raise UserError("the sandbox is gone")
     return {"list": [1, "é"], "none": None}.get(what, what)
@@ -196,6 +198,7 @@ def call(name: str, **arguments: Any) -> str:
         (call("say", what="none"), "null"),
         (call("say", what="\ud800x"), "?x"),
         (call("say", what="fail"), "error: say: ValueError: two lines"),
+        (call("say", what="leave"), "error: say: SystemExit: 1"),
         (call("add"), "error: add: missing a required argument: 'a'"),
         (call("add", a=1, c=2), "error: add: got an unexpected keyword argument 'c'"),
         (call("add", a="x", b=1), "error: add: TypeError: "),

@@ -56,7 +56,7 @@ class CheckedTask:
                 result = list(result) if isinstance(result, Iterator) else result
             except UserError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 reason = failure(error, source_of(type(self._task).__module__))
                 raise UserError(f"{where}: `{name}` failed{response}: {reason}") from error
             try:

@@ -233,7 +233,7 @@ class Environment:
             return function(*arguments)
         except UserError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             reason = failure(error, source_of(getattr(function, "__module__", "") or ""))
             raise UserError(f"{self._where}: `{name}` failed: {reason}") from error
 

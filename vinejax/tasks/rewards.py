@@ -240,7 +240,7 @@ class RewardFunction:
             yield
         except UserError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # `exit()` in code that it runs
             reason = failure(error, source_of(module_name(self.path)))
             raise self.error(f"failed{place}: {reason}") from error
 

@@ -123,7 +123,7 @@ class Tools:
             return json.dumps(result, ensure_ascii=False, default=str)
         except UserError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return _error(f"{call.name}: {type(error).__name__}: {error}")
 
 
