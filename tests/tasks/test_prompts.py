@@ -237,10 +237,12 @@ def test_system_messages_of_the_data_go_before_that_of_the_setting(templated: An
 def test_variables_reach_the_template(templated: Any):
     template = CONTENT + "{% if thinking is false %}!{% endif %}{{ level }}{{ depth * 2 }}"
     tokenizer = templated(template)
-    values = ("thinking=False", "level=high", "depth=3")
-    data = DataConfig(chat_template=True, template_vars=values)
-    problems, _ = load_problems(Words(), tokenizer, "test", data)
-    assert tokenizer.decode(problems[0][1]) == "Q:!high6"
+    data = DataConfig(chat_template=True)
+    for thinking in ("False", "false"):
+        values = (f"thinking={thinking}", "level=high", "depth=3")
+        data = dataclasses.replace(data, template_vars=values)
+        problems, _ = load_problems(Words(), tokenizer, "test", data)
+        assert tokenizer.decode(problems[0][1]) == "Q:!high6"
     wrong = dataclasses.replace(data, template_vars=("thinkin=False",))
     with refuses("data.template_vars"):
         load_problems(Words(), tokenizer, "test", wrong)

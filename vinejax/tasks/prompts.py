@@ -162,15 +162,26 @@ def template_variables(
             message = "the tokenizer's chat template writes no tools, which the task has"
             raise ConfigError("data.chat_template", message, "True")
     for setting in data.template_vars:
-        name, _, value = setting.partition("=")
+        name, value = template_variable(setting)
         if not re.search(rf"\b{name}\b", str(tokenizer.chat_template)):
             message = f"the tokenizer's chat template reads no {name!r}; leave it out"
             raise ConfigError("data.template_vars", message, repr(data.template_vars))
-        try:
-            variables[name] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            variables[name] = value
+        variables[name] = value
     return variables
+
+
+def template_variable(setting: str) -> tuple[str, Any]:
+    """Name and value of an entry of `data.template_vars`, such as 'enable_thinking=False'.
+
+    'true' and 'false', as in JSON and in Jinja, are no texts: templates would take both for true.
+    """
+    name, _, value = setting.partition("=")
+    if value in ("true", "false"):
+        return name, value == "true"
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
 
 
 def encode_response(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -100,10 +100,12 @@ def test_the_text_says_what_was_trained_and_measured():
 def test_the_example_is_python_with_the_sampling_of_evaluations(chat: bool):
     changes: dict[str, Any] = dict(data__chat_template=chat, data__system="Be 'brief'.")
     changes |= dict(sample__stop=["\n\n"], sample__top_k=7)
+    changes |= dict(data__template_vars=["level=very high", "thinking=false", "depth=3"])
     text = model_card(facts(settings=settings(**changes, eval__temperature=0.5)))
     code = text.partition("```python\n")[2].partition("```")[0]
     compile(code, "card", "exec")
     assert "temperature=0.5, top_p=0.9, top_k=7, stop_strings=['\\n\\n']" in code
+    assert ("level='very high', thinking=False, depth=3)" in code) == chat
     assert ("apply_chat_template" in code) == ("\"Be 'brief'.\"" in code) == chat
     greedy = model_card(facts(settings=settings(eval__temperature=0.0)))
     assert "do_sample=False\n)" in greedy

@@ -15,6 +15,7 @@ from vinejax.methods.about import about
 from vinejax.methods.known import known_method
 from vinejax.records.read import JsonObject
 from vinejax.runtime.workdir import flatten_names
+from vinejax.tasks.prompts import template_variable
 from vinejax.tools.hub.evaluations import Evaluation
 from vinejax.tools.hub.origins import Origin
 
@@ -198,7 +199,9 @@ def _usage(facts: CardFacts) -> dict[str, str]:
         system = settings["data.system"]
         messages = [{"role": "system", "content": system}] if system else []
         variables = ["messages", "add_generation_prompt=True", 'return_tensors="pt"']
-        variables += ["return_dict=True", *settings["data.template_vars"]]
+        variables.append("return_dict=True")
+        own = map(template_variable, settings["data.template_vars"])
+        variables += [f"{name}={value!r}" for name, value in own]
         parts["messages"] = repr([*messages, {"role": "user", "content": "..."}])
         return parts | {"template_arguments": ", ".join(variables)}
     if facts.prompt and len(facts.prompt) <= LONGEST_PROMPT:
