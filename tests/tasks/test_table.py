@@ -296,7 +296,8 @@ def test_faulty_rows_are_named_with_their_line(row: Any, fields: Any, message: s
     [
         (b"q,a\nx\n", r"x\.csv:2: not 2 fields"),
         (b"q,a\nx,1,2\n", r"x\.csv:2: not 2 fields"),
-        (b'q,a\n"x,1\n', r"x\.csv: not CSV"),
+        (b'q,a\n"x,1\n', r"x\.csv:2: not CSV"),
+        (b'q,a\n"x\ny",1\n"x" y,1\n', r"x\.csv:4: not CSV"),
         (b"q,a\n\xff,1\n", r"x\.csv: not UTF-8"),
         (b"q,a\n", r"x\.csv: no rows"),
     ],

@@ -139,19 +139,20 @@ def _csv_rows(file: str) -> Iterator[tuple[int, Any]]:
     try:
         with open(file, encoding="utf-8-sig", newline="") as lines:
             reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
-            _check_names(reader.fieldnames or (), "columns", file, 1)
-            for row in reader:
-                if None in row or None in row.values():
-                    width = len(reader.fieldnames or ())
-                    message = f"not {width} fields, as many as the first line names"
-                    raise DataError(file, reader.line_num, message)
-                yield reader.line_num, row
+            try:
+                _check_names(reader.fieldnames or (), "columns", file, 1)
+                for row in reader:
+                    if None in row or None in row.values():
+                        width = len(reader.fieldnames or ())
+                        message = f"not {width} fields, as many as the first line names"
+                        raise DataError(file, reader.line_num, message)
+                    yield reader.line_num, row
+            except csv.Error as error:  # `line_num` is the last line of the row before
+                raise DataError(file, reader.line_num + 1, f"not {kind} ({error})") from None
     except OSError as error:
         raise DataError(file, None, error.strerror or str(error)) from None
     except UnicodeDecodeError as error:
         raise DataError(file, None, f"not UTF-8 text ({error.reason})") from None
-    except csv.Error as error:
-        raise DataError(file, None, f"not {kind} ({error})") from None
 
 
 def _json_rows(file: str) -> Iterator[tuple[int, Any]]:
