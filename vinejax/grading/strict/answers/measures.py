@@ -7,6 +7,7 @@ from fractions import Fraction
 from vinejax.grading.strict import numbers
 from vinejax.grading.strict.algebra.syntax_trees import (
     Number,
+    Power,
     Product,
     Symbol,
     Tree,
@@ -65,20 +66,24 @@ def compound_measure(s: str) -> Formula | None:
 def unit_as_factor(tree: Tree, unit: str, other: Tree) -> Tree | None:
     """`tree` times its unit `unit`, converted to a unit that is a variable of `other`.
 
-    For example, 5 with the unit kg becomes 5 * 1000 * g if `other` has the variable g. None if no
-    variable of `other` is a unit of the same quantity.
+    For example, 5 with the unit kg becomes 5 * 1000 * g if `other` has the variable g, and 5 with
+    the unit `square meters` becomes 5 * m^2. None if no variable of `other` is a unit of the same
+    quantity.
     """
     letters = variables(other)
     letter = unit.strip(OPEN + CLOSE + " ")
     if letter in units.LETTERS & letters:
         return Product((tree, Symbol(letter)))
     known = [name for name in letters if name.lower() in _SCALES]
-    wanted = unit_scale(known[0].lower()) if len(known) == 1 else None
     given = unit_scale(units.unit_key(unit))
-    if not wanted or not given or wanted[0] != given[0]:
+    if len(known) != 1 or not given:
+        return None
+    power = int(given[0][-1])
+    wanted = unit_scale(known[0].lower() + (str(power) if power > 1 else ""))
+    if not wanted or wanted[0] != given[0]:
         return None
     factor = given[1] / wanted[1]
-    return Product((tree, number(factor), Symbol(known[0])))
+    return Product((tree, number(factor), Power(Symbol(known[0]), number(power))))
 
 
 def time_of_day(node: Node) -> tuple[int, str] | None:
