@@ -19,6 +19,12 @@ KINDS: dict[str, list[tuple[bool, str, str]]] = {
         (EQUAL, "(B) I and II", "B"),
         (EQUAL, r"\textbf{(A)}\ -1", "A"),
         (EQUAL, "(A), (C)", "(C), (A)"),
+        (EQUAL, "(b)", "B"),
+        (EQUAL, "(B)", "b"),
+        (EQUAL, r"\text{(b)}", "B) 12"),
+        (DIFFERENT, "(b)", "A"),
+        (DIFFERENT, "b", "B"),  # a variable
+        (DIFFERENT, "(x)", "X"),
         (DIFFERENT, "(B) 12", "(C) 12"),
         (DIFFERENT, "(B) 12", "(B) 13"),
         (DIFFERENT, "(A), (B), (C), (D), (E)", "A"),

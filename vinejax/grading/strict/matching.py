@@ -21,6 +21,7 @@ from vinejax.grading.strict.english import units, words
 # The most characters in all pairs of items of two lists; longer lists must match in order. A
 # character costs up to 0.1 ms, and no comparison may take more than a second.
 MAX_PAIRED = 10_000
+_BRACKETED = re.compile(r"[^\w()]*\([A-Ja-j]\)[^\w()]*")  # a choice such as (b)
 
 
 def same_answer(a: Node, b: Node) -> bool:
@@ -69,7 +70,10 @@ def _same_choice(a: Node, b: Node) -> bool:
     """Whether two choices agree, or one answer is the wording of the choice in the other."""
     x, y = reader.read_choice(a.source), reader.read_choice(b.source)
     if x and y:
-        return x[0] == y[0] and (x[1] is None or y[1] is None or _same(x[1], y[1]))
+        same_letter = x[0] == y[0]
+        if not same_letter and any(map(_BRACKETED.fullmatch, (a.source, b.source))):
+            same_letter = x[0].casefold() == y[0].casefold()  # (b) is no variable
+        return same_letter and (x[1] is None or y[1] is None or _same(x[1], y[1]))
     wording, other = (x[1], b) if x else (y[1] if y else None, a)
     return wording is not None and _same(wording, other)
 
