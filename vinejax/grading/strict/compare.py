@@ -13,7 +13,7 @@ Nothing is ever run as code: answers are read by the parsers of this package and
 import re
 
 from vinejax.grading.strict import latex, marks, numbers
-from vinejax.grading.strict.english import choices
+from vinejax.grading.strict.english import choices, quantities
 
 MAX_CHARACTERS = 20_000
 
@@ -102,6 +102,9 @@ def equal_strict(prediction: str, gold: str) -> bool:
                 return same(decimal, y)
             if numbers.SIGNED_POWER.fullmatch(x) and re.search(r"(?<![A-Za-z\\])e", y):  # Euler's
                 return same(re.sub("[eE]", " e ", x), y)
+            said = quantities.said_number(x)  # a hundred and five against 105
+            if said is not None and not _BETWEEN_ITEMS.search(y):
+                return same(str(said), y)
             if _AMBIGUOUS.fullmatch(x) and _BETWEEN_ITEMS.search(y):  # 100,200 against 100, 200
                 return same(x, y, thousands=False)
         return conditions.same_but_for_conditions(a, b, same)

@@ -7,6 +7,8 @@ decimals, and bases in words. Each pass takes time linear in the text and never 
 import re
 from fractions import Fraction
 
+from vinejax.grading.strict.marks import AND, CLOSE, OPEN
+
 _TEXT = r"\\(?:text|mbox|mathrm|textrm|textsuperscript|rm)\s*"
 _SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _FACTORS = {word: f"10^{{{power}}}" for word, power in [("hundred", 2), *_SCALES.items()]}
@@ -228,7 +230,7 @@ def spoken_number(text: str) -> Fraction | None:
     if words[-1].removesuffix("s") in _PARTS or words[-1] == "halves":
         below = _PARTS.get(words[-1].removesuffix("s"), 2)
         before = words[:-1]
-        above = 1 if before in ([], ["a"], ["one"]) else _cardinal(before)
+        above = 1 if before in ([], ["a"], ["an"], ["one"]) else _cardinal(before)
         if above is not None and (before or below in (2, 4) and words[-1][0] in "hq"):
             return Fraction(above, below)
     if words[-1] in _ORDINALS:
@@ -238,6 +240,26 @@ def spoken_number(text: str) -> Fraction | None:
         return Fraction((before or 0) + last) if fits else None
     value = _cardinal(words)
     return None if value is None else Fraction(value)
+
+
+def said_number(answer: str) -> Fraction | None:
+    """The value of a cleaned answer such as `one hundred and five`, `a third` or `3 and a half`.
+
+    None for other answers, such as lists like `twenty and five`. `clean_answer` marks the words of
+    an answer, and `and` as what separates items.
+    """
+    marked = answer.casefold().replace(AND, " and ")
+    text = " ".join(re.sub(f"[{OPEN}{CLOSE}]", " ", marked).split())
+    whole, joined, part = text.rpartition(" and ")
+    if not joined:
+        return spoken_number(text) if OPEN in answer else None
+    if whole.rpartition(" ")[2] in ("hundred", *_SCALES):
+        return spoken_number(text)
+    number = Fraction(whole) if whole.isdecimal() and len(whole) < 10 else spoken_number(whole)
+    rest = None if part.isdecimal() else spoken_number(part)
+    if number is None or rest is None or number.denominator > 1 or not 0 < rest < 1:
+        return None
+    return number + rest
 
 
 def _cardinal(words: list[str]) -> int | None:
