@@ -51,7 +51,9 @@ _CURRENCIES = {"\\$": "dollars", "€": "euros", "£": "pounds", "¥": "yen", "�
 _SIGN = r"(?P<sign>\\\$|[€£¥¢])"
 _TIMES = r"(?:\s*(?:\\cdot|\\times)\s*10\^\{\d+\})?"
 # If the amount continues, as in `\$4\frac{1}{2}` or `\$4 1/2`, the sign stays and is dropped later.
-_GOES = r"(?![\d.,]|\s*(?:[/^*(+-]|\\[dt]?frac|\d+\s*/))"
+# A price per something, as in `\$10/hour`, does not continue.
+_PER = rf"/\s*(?:{_TEXT}\{{\s*)?[a-z]{{2,}}"
+_GOES = rf"(?![\d.,]|\s*(?:(?!{_PER})[/^*(+-]|\\[dt]?frac|\d+\s*/))"
 _MONEY_BEFORE = re.compile(rf"{_SIGN}\s*\}}?\s*(?P<amount>-?[\d.,]*\d{_TIMES}){_GOES}")
 _MONEY_AFTER = re.compile(rf"(?P<amount>\d{_TIMES})\s*{_SIGN}")
 _MONEY_CODE = re.compile(r"\b(?P<sign>USD|EUR|US\\\$)\s*(?P<amount>[\d.,]*\d)")
@@ -206,6 +208,7 @@ def _base(word: str) -> str:
     return str(_BASE_OF.get(word, word))
 
 
+LONGEST_SAID = 200  # characters of an answer that may be a number in words
 _SMALL = {w: i for i, w in enumerate("zero one two three four five six seven eight nine".split())}
 _SMALL |= {w: i for i, w in enumerate("ten eleven twelve thirteen fourteen fifteen".split(), 10)}
 _SMALL |= {"sixteen": 16, "seventeen": 17, "eighteen": 18, "nineteen": 19}
@@ -217,6 +220,13 @@ _ORDINALS |= {"twelfth": 12}
 _ORDINALS |= {w.removesuffix("y") + "ieth": n for w, n in _TENS.items()}
 _ORDINALS |= {f"{w}th": n for w, n in _SMALL.items() if f"{w}th" not in ("oneth", "twoth")}
 _PARTS = {"half": 2, "quarter": 4, **{w: n for w, n in _ORDINALS.items() if n > 2}}
+
+
+# `two thirds of the pie`, but not `half of 16`
+_SHARE = re.compile(
+    rf"((?:[a-z -]+ )?(?:{'|'.join(_PARTS)}|halve)s?)"
+    r" of (?:the|an?|his|her|its|their|all) [a-z '-]{3,}"
+)
 
 
 def spoken_number(text: str) -> Fraction | None:
@@ -243,13 +253,17 @@ def spoken_number(text: str) -> Fraction | None:
 
 
 def said_number(answer: str) -> Fraction | None:
-    """The value of a cleaned answer such as `one hundred and five`, `a third` or `3 and a half`.
+    """The value of an answer such as `a hundred and five`, `3 and a half` or `half of the pie`.
 
-    None for other answers, such as lists like `twenty and five`. `clean_answer` marks the words of
-    an answer, and `and` as what separates items.
+    None for other answers, such as lists like `twenty and five`. `answer` is what `clean_answer`
+    returns, which marks words, and `and` as what separates items.
     """
+    if len(answer) > LONGEST_SAID:
+        return None
     marked = answer.casefold().replace(AND, " and ")
     text = " ".join(re.sub(f"[{OPEN}{CLOSE}]", " ", marked).split())
+    if share := _SHARE.fullmatch(text):
+        text = share[1]
     whole, joined, part = text.rpartition(" and ")
     if not joined:
         return spoken_number(text) if OPEN in answer else None
@@ -259,7 +273,7 @@ def said_number(answer: str) -> Fraction | None:
     rest = None if part.isdecimal() else spoken_number(part)
     if number is None or rest is None or number.denominator > 1 or not 0 < rest < 1:
         return None
-    return number + rest
+    return number - rest if number < 0 else number + rest
 
 
 def _cardinal(words: list[str]) -> int | None:

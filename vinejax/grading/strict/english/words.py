@@ -76,6 +76,16 @@ _SEPARATORS = re.compile(rf"[,;{AND}{OR}]\s*(?:[,;{AND}{OR}]\s*)+")
 _GLUED = re.compile(
     r"(?<=[\d)}\]])(or|and)(?=[A-Za-z](?:_\{?\w\}?|\([A-Za-z]\))?\s*(?:[=<>]|\\(?:le|ge|ne|in)\b))"
 )
+# `tall` in `5 feet tall`, which without a word before it would be a product of variables.
+_SHORT_AFTER_WORD = re.compile(
+    rf"{CLOSE}\s+(?=[a-z]*[aeiou])([a-z]{{3,4}})(?=\s*(?:$|[.,;)}}]|{OPEN}))"
+)
+_ARTICLE_AFTER_OF = re.compile(rf"(?<=\bof){CLOSE}\s+(an?)\s+{OPEN}")  # 3/4 of a mile
+# Words behind a number that answer 'how many more?' or 'how many times?', and do not change it.
+_COMPARED = re.compile(
+    rf"(?<=[\d}}])\s*{OPEN}(?:(?:more|fewer|less)\b(?P<rest>[^{CLOSE}]*)|times(?: as [^{CLOSE}]*)?)"
+    rf"{CLOSE}[\s.}}]*\Z"
+)
 _HYPHEN = re.compile(rf"(?<=[A-Za-z]){CLOSE}\s*-\s*{OPEN}(?=[A-Za-z])")
 
 
@@ -100,6 +110,7 @@ def mark_words(s: str) -> str:
     s = _GLUED.sub(r" \1 ", s)
     s = re.sub(r"\{\s*(and|or)\s*\}", lambda m: f" {_JOINERS[m[1]]} ", s)
     merged = _HYPHEN.sub("-", _RUN.sub(_mark_one, s))
+    merged = _ARTICLE_AFTER_OF.sub(r" \1 ", _SHORT_AFTER_WORD.sub(rf" \1{CLOSE}", merged))
     merged = re.sub(rf"{CLOSE}\s*{OPEN}", " ", merged)
     merged = _SEPARATORS.sub(lambda m: f"{_joint_of(m.group())} ", merged)
     return merged.replace(f"{OPEN}{CLOSE}", "")
@@ -174,6 +185,7 @@ def _mark_text(inner: str) -> str:
 
 def changes_meaning(text: str) -> bool:
     """Whether words beside a number change its value: `not 5`, `at least 5`, `5 to 6`."""
+    text = _COMPARED.sub(lambda m: f"{OPEN}{m['rest'] or ''}", text)
     texts = (re.sub(r"\^\{?-?\d\}?", "", t) for t in re.findall(rf"{OPEN}([^{CLOSE}]*)", text))
     # The exponent of a unit does not change the value.
     return any(_CHANGES.search(t) or _DENIALS.search(t) for t in map(str.casefold, texts))
