@@ -32,10 +32,15 @@ of its own (jax 0.10.2; benchmarks/real/runs.jsonl and controls.jsonl, drawn by 
   2026-11-29, controls.py --table
   vineppo, seed 1   58   75   77   77   77             50 to 75
   vineppo, seed 2   55   77   79   80   80             47 to 77
+  vineppo, seed 3   57   79   80   85   95             51 to 90
   no steps, seed 1  58   80   80   91  100             50 to 100
   no steps, seed 2  55   77   77   77   77             47 to 76
+  no steps, seed 3  57   75   77   80   80             51 to 74
   grpo, seed 1      58   80   83   84   92             50 to 84
+  grpo, seed 2      55   77   77   77   77             47 to 73
+  grpo, seed 3      57   77   77   78   78             51 to 75
   rloo, whitened, 1 58   75   77   77   78             50 to 74
+  rloo, whitened, 2 55   77   81   83   94             47 to 94
 
 Runs with fewer figures were ended there. 'grpo 4x16' has 16 solutions of each of four problems, and
 'no steps' is VinePPO whose only state is the prompt (--config.values.merge=1000
@@ -43,29 +48,30 @@ Runs with fewer figures were ended there. 'grpo 4x16' has 16 solutions of each o
 of the checkpoint with the best validation.
 
 That step credit helps here is not shown. The probability P that a run of VinePPO is better (95%,
-Newcombe's interval) is 0.78 (0.39 to 0.94) against GRPO, from the tests of five and four runs of
-both dates, and 0.25 (0.03 to 0.77) against 'no steps', two runs each. The same settings and seed
-ended at 99 and at 75, and at 88 and at 77. On one machine the code of both dates gives the same
-first iteration of seed 2 to the bit, and in the next two the same solutions, with metrics that
-differ in the seventh digit: rounding, which sooner or later draws another token, parts such runs.
-The rows of seed 1 had another length, too. After ten iterations of the earlier runs the methods do
-not differ: P of validation is 0.89 (0.40 to 0.99) against GRPO, 0.67 (0.24 to 0.92) against RLOO
-and 0.72 (0.28 to 0.94) against PPO. Intervals of the start's accuracies reach from 38 to 66. An
-iteration took 67 seconds with VinePPO and 56 with GRPO; on another machine, beside other work,
-VinePPO 120, GRPO and RLOO 63 to 97, PPO 105 to 153. VinePPO's and GRPO's first runs of seed 1 had
-rows of 128 tokens. A run takes 7.6 GiB. With critic.head_scale=1 and five iterations of the critic
-alone PPO fell from 58 to 44. Of 256 test problems of GSM8K the start solves 2.0% (0.4 to 3.9), 40
-iterations of VinePPO's seed 2 later it is 1.6% (0.4 to 3.1): nothing carries over.
+Newcombe's interval), from the tests of 2026-11-29, is 0.56 (0.18 to 0.87) against 'no steps', 0.50
+(0.13 to 0.87) against whitened RLOO and 0.72 (0.28 to 0.94) against GRPO; from six runs each of
+both dates the last is 0.86 (0.52 to 0.97). The same settings and seed ended at 99 and at 75, at 88
+and at 77, and at 98 and at 90. On one machine the code of both dates gives the same first iteration
+of seed 2 to the bit, and in the next two the same solutions, with metrics that differ in the
+seventh digit: rounding, which sooner or later draws another token, parts such runs. The rows of
+seed 1 had another length, too. After ten iterations of the earlier runs the methods do not differ:
+P of validation is 0.89 (0.40 to 0.99) against GRPO, 0.67 (0.24 to 0.92) against RLOO and 0.72 (0.28
+to 0.94) against PPO. Intervals of the start's accuracies reach from 38 to 66. An iteration took 67
+seconds with VinePPO and 56 with GRPO; on another machine, beside other work, VinePPO 120, GRPO and
+RLOO 63 to 97, PPO 105 to 153. VinePPO's and GRPO's first runs of seed 1 had rows of 128 tokens. A
+run takes 7.6 GiB. With critic.head_scale=1 and five iterations of the critic alone PPO fell from 58
+to 44. Of 256 test problems of GSM8K the start solves 2.0% (0.4 to 3.9), 40 iterations of VinePPO's
+seed 2 later it is 1.6% (0.4 to 3.1): nothing carries over.
 
 Runs differ in the quarter of the questions that name the sisters first, where a run may keep taking
 the other number: soon all eight solutions of such a problem do, with equal rewards and no gradient.
-Of 37 test problems of this kind the six runs of 2026-11-29 solve, in the table's order, 5, 8, 37,
-6, 35 and 6; GRPO's run, which solves 35, takes the other number in 19 of the 33 that name the
-sisters second. Of their own samples of this kind in iterations 36 to 40 VinePPO's first seeds 3 and
-2 solved 91% and 46%, GRPO's seeds 2 and 3 4% and 15%, RLOO's seeds 1 and 2 57% and 20%.
-Continuations seldom rescue a problem whose solutions are all wrong (4 of 52), and 16 solutions of a
-problem do not help GRPO. A solution has 2.6 steps at first, one after 60 iterations of seed 1, 1.8
-and 2.3 after 40 of seeds 2 and 3.
+Of 37 test problems of this kind the runs of 2026-11-29 solve, in the table's order, 5, 8, 24, 37,
+6, 5, 35, 7, 5, 6 and 30; GRPO's seed 1, which solves 35, takes the other number in 19 of the 33
+that name the sisters second. Of their own samples of this kind in iterations 36 to 40 the earlier
+runs solved 91% and 46% (VinePPO's seeds 3 and 2), 4% and 15% (GRPO's seeds 2 and 3) and 57% and 20%
+(RLOO's seeds 1 and 2). Continuations seldom rescue a problem whose solutions are all wrong (4 of
+52), and 16 solutions of a problem do not help GRPO. A solution has 2.6 steps at first, one after 60
+iterations of seed 1, 1.8 and 2.3 after 40 of seeds 2 and 3.
 Solutions and advantages in the first and in the eighth iteration of seed 2 (V by one continuation,
 by role):
 
