@@ -30,6 +30,7 @@ from vinejax.rl.losses import dpo_positive as dpo_loss
 from vinejax.rl.losses import reinforce
 from vinejax.rollout.draw import chunks, draw
 from vinejax.session.budget import RunTotals, left, num_updates
+from vinejax.session.iteration import Iteration
 
 SGD = optax.sgd(0.05)
 
@@ -138,8 +139,9 @@ def test_skipped_updates_of_restem_are_noted(monkeypatch: pytest.MonkeyPatch):
     """All updates from a start that is not finite are skipped; training/health.py must know."""
     monkeypatch.setattr(restem, "accuracy_of", lambda *_: 0.5)
     monkeypatch.setattr(restem, "make_optimizer", lambda *_: SGD)
-    iteration = MagicMock(metrics={}, number=0, spent=RunTotals())
-    iteration.cfg = methods.config("restem", restem={"eval_every": 2}, ppo={"minibatch": 4})
+    cfg = methods.config("restem", restem={"eval_every": 2}, ppo={"minibatch": 4})
+    parts = {"cfg": cfg, "session": MagicMock(), "log": MagicMock(), "spent": RunTotals()}
+    iteration = MagicMock(spec=Iteration, number=0, metrics={}, **parts)
     iteration.sample_train.return_value = [solution(f"p{i}", 1.0) for i in range(8)]
     session = iteration.session
     session.model, session.base = cases.model(), None
