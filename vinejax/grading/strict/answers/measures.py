@@ -34,7 +34,10 @@ _NOON = {"noon": 12 * 60, "midnight": 0}
 
 
 def unit_scale(unit: str) -> tuple[str, Fraction] | None:
-    """The base unit of `unit`, and how many base units it has; None for an unknown unit."""
+    """The base unit of `unit` with its power, such as `m2`, and how many of these `unit` has.
+
+    None for an unknown unit.
+    """
     match = re.fullmatch(r"([a-z]+)(?:/([a-z]+))?([23]?)", unit)
     if not match or any(u and u not in _SCALES for u in match.group(1, 2)):
         return None
@@ -78,11 +81,12 @@ def unit_as_factor(tree: Tree, unit: str, other: Tree) -> Tree | None:
     given = unit_scale(units.unit_key(unit))
     if len(known) != 1 or not given:
         return None
-    power = int(given[0][-1])
-    wanted = unit_scale(known[0].lower() + (str(power) if power > 1 else ""))
-    if not wanted or wanted[0] != given[0]:
+    dimension, count = given
+    base, size = _SCALES[known[0].lower()]
+    power = int(dimension[-1])
+    if dimension != f"{base}{power}":
         return None
-    factor = given[1] / wanted[1]
+    factor = count / size**power
     return Product((tree, number(factor), Power(Symbol(known[0]), number(power))))
 
 
