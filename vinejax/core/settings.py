@@ -55,7 +55,8 @@ class DataConfig:
     max_prompt_tokens: Count = 1512  # longer prompts are dropped at load, counted and listed
     chat_template: bool = False  # wrap prompts in the tokenizer's chat template (instruct models)
     system: str = ""  # with `chat_template`: the system message of problems without their own
-    # Further variables of the chat template, with values of Python: ('enable_thinking=False',).
+    # Further variables of the chat template, with values of Python, or true and false:
+    # ('enable_thinking=False',).
     template_vars: Variables = ()
     # Task `table`: columns by name, with dots into a column ('reward_model.ground_truth').
     question: str = "question"

@@ -127,7 +127,7 @@ class RowTask:
         return self._whole_prompt(Problem("", question, answer, row, context)), answer
 
     def _whole_prompt(self, problem: Problem) -> Hashable:
-        """The messages before the question, and the filled-in template."""
+        """The messages before the question, and the filled-in template; subclasses may add more."""
         return problem.context, RowTask.prompt(self, problem)
 
     def _worked(self, problem: Problem, read: Callable[[Any, str], str]) -> str:
