@@ -1,6 +1,7 @@
 """Malformed and hostile requests get a 4xx with one line, and never reach the engine."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 import pytest
 from helpers.tools.hostile_requests import COMPLETIONS, hostile_requests
 from helpers.tools.serving import tiny_service
+
+from vinejax.tools.serve.parsing import RequestError, parse_object
 
 testclient = pytest.importorskip("starlette.testclient", reason="the extra `serve` is missing")
 pytest.importorskip("httpx", reason="starlette's test client needs httpx")
@@ -42,6 +45,15 @@ def test_every_case_is_refused_in_one_line(service: Any):
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         assert_refused(client.post(path, content=data, headers=JSON))
     assert service.num_requests == 0 and service.answerer.scheduler.num_running == 0
+
+
+def test_a_name_that_is_twice_among_many_is_found_at_once():
+    """All other requests wait while a body is read."""
+    names = [f'"k{i}": 0' for i in range(40_000)]
+    start = time.process_time()
+    with pytest.raises(RequestError, match="'k39999' twice"):
+        parse_object(f"{{{', '.join([*names, names[-1]])}}}".encode())
+    assert time.process_time() - start < 2
 
 
 def test_paths_methods_and_content_types(service: Any):
