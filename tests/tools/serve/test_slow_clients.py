@@ -76,6 +76,32 @@ def test_the_server_stops_although_a_client_reads_nothing(monkeypatch: pytest.Mo
             asyncio.run(serve_and_stop())
 
 
+def test_a_client_that_leaves_while_it_sends_its_body_is_no_failure_of_the_server():
+    """A failure would put a traceback into the log."""
+    limits = Limits(99, 99, 99, 99, 9, 9)
+    service = app.Service(stand_in(Answerer), limits, key="", body_bytes=99, most_requests=9)
+    received = [
+        {"type": "http.request", "body": b'{"prompt":', "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return received.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/completions",
+        "headers": [(b"content-type", b"application/json")],
+    }
+    asyncio.run(service.app()(scope, receive, send))
+    assert sent[0]["status"] == 499 and service.num_requests == 0
+
+
 def test_tokens_that_wait_for_a_client_are_those_of_one_chunk():
     """Each event has all tokens so far, so the queue keeps the newest of each branch alone."""
     tickets: list[Any] = []

@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -157,8 +157,9 @@ class Service:
     async def _body(self, request: Request) -> bytes:
         """The body of a request.
 
-        Raises RequestError if the body is no JSON by its content type, too long or too slow. Pages
-        of other sites cannot send this type without being allowed to, and the server never allows.
+        Raises RequestError if the body is no JSON by its content type, too long or too slow, and if
+        the client leaves. Pages of other sites cannot send this type without being allowed to, and
+        the server never allows.
         """
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
@@ -177,6 +178,8 @@ class Service:
                         raise self._too_long()
         except TimeoutError:
             raise RequestError(408, f"the body took longer than {BODY_S:g} seconds") from None
+        except ClientDisconnect:
+            raise RequestError(499, "the client has left") from None
         return bytes(body)
 
     def _too_long(self) -> RequestError:
