@@ -15,6 +15,7 @@ from vinejax.tools.serve.scheduler import Weights
 from vinejax.tools.serve.serve_mode import limits_of, listening, serve, slots_of
 from vinejax.tools.serve.served_model import NewerWeights, load_served
 from vinejax.tools.serve.settings import ServeConfig
+from vinejax.training.start_weights import Trained
 
 
 def test_without_the_extra_a_line_says_what_to_install(
@@ -46,7 +47,7 @@ def test_newer_weights_are_looked_for_again_after_any_error(
 ):
     """The thread goes on after errors of the devices, which are no UserErrors."""
     mesh, replaced = make_mesh(tiny_config().mesh), list[Weights]()
-    newer = NewerWeights(epath.Path(tmp_path), mesh, replaced.append)
+    newer = NewerWeights(epath.Path(tmp_path), mesh, None, replaced.append)
     monkeypatch.setattr(served_model, "newest_checkpoint", lambda folder: 7)
     errors = [RuntimeError("RESOURCE_EXHAUSTED:\nOut of memory"), OSError(), ValueError("no step")]
 
@@ -61,6 +62,28 @@ def test_newer_weights_are_looked_for_again_after_any_error(
         assert capsys.readouterr().out.endswith(f"no newer weights are served ({words})\n")
     newer.look()
     assert [x.source for x in replaced] == ["checkpoints/7"]
+
+
+def test_a_checkpoint_that_comes_while_the_first_is_loaded_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    cfg = tiny_config()
+    mesh, replaced, steps = make_mesh(cfg.mesh), list[Weights](), [1]
+    start = load_served(cfg, epath.Path(tmp_path), mesh)
+    monkeypatch.setattr(served_model, "newest_checkpoint", lambda folder: steps[-1])
+
+    def load_trained(*_: object) -> Trained:
+        source = f"checkpoints/{steps[-1]}"
+        steps.append(2)  # the run's last one
+        return Trained(start.model, {}, start.tokenizer, source, cfg.model, None)
+
+    monkeypatch.setattr(served_model, "load_trained", load_trained)
+    served = load_served(cfg, epath.Path(tmp_path), mesh)
+    newer = NewerWeights(epath.Path(tmp_path), mesh, served.step, replaced.append)
+    newer.look()
+    newer.look()
+    assert served.weights.source == "checkpoints/1"
+    assert [x.source for x in replaced] == ["checkpoints/2"]
 
 
 def test_limits_follow_the_configuration(tmp_path: Path):

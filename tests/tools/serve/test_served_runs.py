@@ -81,7 +81,7 @@ def test_a_critic_gives_values_and_newer_weights_are_served(
         text = {"prompt": "7+8-4=", "seed": 1, "max_tokens": 40}
         before = client.post("/v1/completions", json=text).json()
         mesh = service.answerer.model.mesh
-        newer = NewerWeights(workdir_of(service), mesh, scheduler.replace_weights)
+        newer = NewerWeights(workdir_of(service), mesh, 1, scheduler.replace_weights)
         newer.look()
         assert scheduler.source == "checkpoints/1"
         vinejax.train(config_of("tiny_ppo.py", iterations=2), workdir=folder)

@@ -100,7 +100,7 @@ def service_of(cfg: Config, path: str | os.PathLike) -> Iterator[Any]:
     make_engine(Sampling.of(cfg.sample.temperature, cfg.sample.top_p))
     most = limits.prompt_tokens, limits.max_tokens
     scheduler = Scheduler(served.weights, served.tokenizer, make_engine, most, settings.samplings)
-    newer = NewerWeights(workdir, mesh, scheduler.replace_weights)
+    newer = NewerWeights(workdir, mesh, served.step, scheduler.replace_weights)
     with (
         GradedTask(task, cfg.grader, cfg.reward) as graded,
         ThreadPoolExecutor(VALUE_THREADS, thread_name_prefix="step values") as threads,

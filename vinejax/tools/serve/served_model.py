@@ -30,6 +30,7 @@ class ServedModel(NamedTuple):
     model: Decoder
     tokenizer: Tokenizer
     weights: Weights
+    step: int | None  # iteration of the newest checkpoint before they were loaded
 
 
 def load_served(cfg: Config, workdir: epath.Path, mesh: Mesh) -> ServedModel:
@@ -51,7 +52,7 @@ def load_served(cfg: Config, workdir: epath.Path, mesh: Mesh) -> ServedModel:
         model, params, tokenizer = load_weights(path, mesh)
         weights = Weights(params, "the start")
         name = os.path.basename(os.path.abspath(path)) if cfg.model.path else workdir.name
-    return ServedModel(name, model.computing(cfg.model), tokenizer, weights)
+    return ServedModel(name, model.computing(cfg.model), tokenizer, weights, step)
 
 
 def newest_checkpoint(folder: epath.Path) -> int | None:
@@ -71,9 +72,18 @@ def newest_checkpoint(folder: epath.Path) -> int | None:
 class NewerWeights:
     """Looks for newer checkpoints of a run, on a thread of its own, and hands them over."""
 
-    def __init__(self, workdir: epath.Path, mesh: Mesh, replace: Callable[[Weights], None]):
-        self._workdir, self._mesh, self._replace = workdir, mesh, replace
-        self._step = newest_checkpoint(workdir / CHECKPOINTS)
+    def __init__(
+        self,
+        workdir: epath.Path,
+        mesh: Mesh,
+        step: int | None,
+        replace: Callable[[Weights], None],
+    ):
+        """`step` is the iteration of the newest checkpoint before the served weights were loaded.
+
+        Loading takes minutes for a large model, in which the run may write its last checkpoint.
+        """
+        self._workdir, self._mesh, self._step, self._replace = workdir, mesh, step, replace
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="newer weights", daemon=True)
 
