@@ -11,6 +11,7 @@ from helpers.tools.serving import tiny_config
 from vinejax.core.errors import ModelError, UserError
 from vinejax.model.sharding import make_mesh
 from vinejax.tools.serve import served_model
+from vinejax.tools.serve.requests import Limits, completion_request
 from vinejax.tools.serve.scheduler import Weights
 from vinejax.tools.serve.serve_mode import limits_of, listening, serve, slots_of
 from vinejax.tools.serve.served_model import NewerWeights, load_served
@@ -94,6 +95,12 @@ def test_limits_follow_the_configuration(tmp_path: Path):
     cfg = tiny_config(serve__max_tokens=1000, serve__prompt_tokens=1000)
     limits = limits_of(cfg, ServeConfig.of(cfg), served)
     assert (limits.max_tokens, limits.prompt_tokens) == (95, 95)
+
+
+def test_the_default_of_max_tokens_is_within_the_limit():
+    for limit, default in ((8, 8), (48, 16)):
+        limits = Limits(limit, 96, 96, 99, 9, 9)
+        assert completion_request({"prompt": "1"}, limits).max_tokens == default
 
 
 def test_slots_follow_the_devices_unless_they_are_set(tmp_path: Path):

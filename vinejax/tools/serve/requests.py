@@ -121,10 +121,10 @@ def completion_request(values: Mapping[str, Any], limits: Limits) -> TextRequest
     fields = Fields(values)
     prompts = _prompts(fields, limits)
     echo = fields.boolean("echo")
-    least = 0 if echo else 1
+    least, default = 0 if echo else 1, min(COMPLETION_TOKENS, limits.max_tokens)
     request = TextRequest(
         prompts=prompts,
-        max_tokens=fields.integer("max_tokens", COMPLETION_TOKENS, least, limits.max_tokens),
+        max_tokens=fields.integer("max_tokens", default, least, limits.max_tokens),
         logprobs=fields.integer("logprobs", None, 0, MAX_LOGPROBS),
         echo=echo,
         **_common(fields, limits),
