@@ -37,6 +37,16 @@ def test_an_address_in_use_is_named():
                 pass
 
 
+def test_an_address_of_ipv6_is_listened_at():
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
+            port = other.getsockname()[1]
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with listening(ServeConfig(host="::1", port=port)) as listener:
+        assert listener.getsockname()[:2] == ("::1", port)
+
+
 def test_there_must_be_a_model(tmp_path: Path):
     cfg = tiny_config(model__path="")
     with pytest.raises(ModelError, match="model.path is empty"):

@@ -64,7 +64,8 @@ def serve(cfg: Config, path: str | os.PathLike) -> None:
     settings = ServeConfig.of(cfg)
     with listening(settings) as listener, service_of(cfg, path) as service:
         answerer = service.answerer
-        address = f"http://{settings.host}:{settings.port}/v1"
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        address = f"http://{host}:{settings.port}/v1"
         print(f"serves {answerer.name} ({answerer.scheduler.source}) at {address}", flush=True)
         if settings.host not in LOOPBACK and not os.environ.get(KEY):
             print(f"warning: anybody who reaches {settings.host} may use it; set {KEY}", flush=True)
@@ -74,8 +75,9 @@ def serve(cfg: Config, path: str | os.PathLike) -> None:
 @contextlib.contextmanager
 def listening(settings: ServeConfig) -> Iterator[socket.socket]:
     """A socket at the address of the settings. Raises UserError if it cannot be used."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
-        listener = socket.create_server((settings.host, settings.port), backlog=1024)
+        listener = socket.create_server((settings.host, settings.port), family=family, backlog=1024)
     except OSError as error:
         where = f"serve.host = {settings.host}, serve.port = {settings.port}"
         raise UserError(f"{where}: {error.strerror or error}; choose another") from error
