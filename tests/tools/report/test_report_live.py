@@ -140,6 +140,7 @@ def test_a_page_that_cannot_be_written_ends_no_run(run: pathlib.Path):
         (run / "report.html").mkdir()
         page.renew()
         page.renew()
+        assert page.finish() is None
     assert len(said) == 1 and "report.html: not written (" in said[0]
 
 

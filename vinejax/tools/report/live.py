@@ -85,12 +85,12 @@ class LivePage(Observer):
         self._page_cost_s = end - now
         self._next_page = end + self._page_cost_s / SHARE
 
-    def finish(self) -> epath.Path:
-        """Writes the page of the finished run and returns the page's path."""
+    def finish(self) -> epath.Path | None:
+        """Writes the page of the finished run; the page's path, or None if it cannot be written."""
         self._is_over = True
         if self._is_writer:
-            self._write("finished")
-        return self._workdir / PAGE
+            self._try(lambda: self._write("finished"))
+        return None if self._is_failing else self._workdir / PAGE
 
     def _write(self, state: State, why: str = "") -> None:
         self._write_status(state, why)
