@@ -256,6 +256,17 @@ def test_a_template_without_the_assistants_turn():
     assert "writes nothing after the user's message" in found.line
 
 
+def test_the_prompt_of_a_blank_question_is_not_searched():
+    """Its task may have all that it says in the messages before."""
+    header = WITH_CHAT.encode("<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n")
+    blank = look(text=" ", prompt=tuple(header), **CHATS)
+    assert findings_of(blank) == []
+    ids = WITH_CHAT.encode("<|im_start|>user\nHow many?<|im_end|>\n")
+    unfinished = blank.cases[0]._replace(text="How many?", prompt=list(ids))
+    (found,) = findings_of(dataclasses.replace(blank, cases=[*blank.cases[1:], unfinished]))
+    assert "writes nothing after the user's message" in found.line
+
+
 def test_causes_that_stop_come_first():
     broken = look((WRONG, WRONG), FALSE, prompt_lengths=[40], model_eos_ids=(7,), end_ids=(1, 7))
     assert [x.stops for x in findings_of(broken)] == [True, False, False]

@@ -85,7 +85,10 @@ def _chat(look: Look) -> Iterator[Finding]:
                 f" it: the prompt is {excerpt(look.cases[0].text)}; set data.chat_template=True"
             )
         return
-    case, special = look.cases[0], special_tokens(look.tokenizer)
+    case = next((case for case in look.cases if case.text.strip()), None)
+    if case is None:  # nothing marks the place after the user's message
+        return
+    special = special_tokens(look.tokenizer)
     written = str(look.tokenizer.decode(case.prompt, skip_special_tokens=False))
     after = written.rpartition(case.text.strip())[2]
     for text in (text for text, i in special.items() if i in look.end_ids):
