@@ -262,6 +262,9 @@ def test_a_plan_says_what_values_cost(tmp_path: Path):
     ratio, price = price_lines(Plan(case, phases, [], stages, {}, []))
     assert "2.00 to 2.50 times what it would take without values" in ratio
     assert f"{3.0 / (104 * 9 * 5) / (1.0 / (32 * 8)):.2g} of the time of a trained one" in price
+    stages[1] = PlannedStage("values", {}, 18.0, "memory", 18.0, 18.0)
+    ratio, _ = price_lines(Plan(case, phases, [], stages, {}, []))
+    assert "takes 7.00 to 10.00 times" in ratio
     assert price_lines(Plan(case, phases, [], stages[:1], {}, [])) == []
 
 

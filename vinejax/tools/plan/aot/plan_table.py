@@ -182,7 +182,7 @@ def price_lines(plan: Plan) -> list[str]:
         for among in (plan.stages, [stages["values"]])
     )
     ratios = [whole / (whole - part) for whole, part in zip(total, values, strict=True)]
-    low, high = sorted(f"{ratio:.2f}" for ratio in ratios)
+    low, high = (f"{ratio:.2f}" for ratio in sorted(ratios))
     ratio = _between(low, high)
     phase = next(phase for phase in plan.phases if phase.name == "values")
     per_sampled = stages["values"].estimate / (phase.branches * phase.tokens)
