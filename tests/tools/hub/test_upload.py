@@ -236,5 +236,7 @@ def test_offline_or_without_a_token_is_one_line(
 def test_data_sets_and_models_are_looked_up(hub: Hub):
     hub.data_sets = {"openai/gsm8k"}
     assert is_data_set("openai/gsm8k") and not is_data_set("data/alice")
+    assert not any(map(is_data_set, ("./rows.jsonl", "../rows.jsonl", "data/a--b.jsonl")))
+    assert not is_model("./start")
     hub.add("org/base", OLD)
     assert is_model("org/base") and not is_model("runs/start")

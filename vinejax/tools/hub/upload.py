@@ -73,16 +73,25 @@ def checked_name(repository: str) -> str:
 
 def is_data_set(name: str) -> bool:
     """Whether the hub has a data set of this name that the token may read."""
-    from huggingface_hub import HfApi
-
-    return retried(lambda: HfApi().repo_exists(name, repo_type="dataset"), f"the data set {name}")
+    return _exists(name, "dataset", f"the data set {name}")
 
 
 def is_model(name: str) -> bool:
     """Whether the hub has a model of this name that the token may read."""
-    from huggingface_hub import HfApi
+    return _exists(name, "model", f"the model {name}")
 
-    return retried(lambda: HfApi().repo_exists(name), f"the model {name}")
+
+def _exists(name: str, kind: str, what: str) -> bool:
+    """Whether the hub has a repository; False for what is no name, as './rows.jsonl'."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return retried(lambda: HfApi().repo_exists(name, repo_type=kind), what)
 
 
 def push_files(files: Mapping[str, Path], repository: str, message: str) -> Pushed:
