@@ -6,16 +6,23 @@ from pathlib import Path
 
 import pytest
 from etils import epath
+from helpers import loop_cases as cases
+from helpers.applied import stand_in
 from helpers.tools.serving import tiny_config
 
 from vinejax.core.errors import ModelError, UserError
 from vinejax.model.sharding import make_mesh
+from vinejax.tasks.arithmetic import Arithmetic
+from vinejax.tasks.graded import GradedTask
 from vinejax.tools.serve import served_model
-from vinejax.tools.serve.requests import Limits, completion_request
+from vinejax.tools.serve.fed_engine import FedEngine
+from vinejax.tools.serve.parsing import RequestError
+from vinejax.tools.serve.requests import Limits, completion_request, step_values_request
 from vinejax.tools.serve.scheduler import Weights
 from vinejax.tools.serve.serve_mode import limits_of, listening, serve, slots_of
 from vinejax.tools.serve.served_model import NewerWeights, load_served
 from vinejax.tools.serve.settings import ServeConfig
+from vinejax.tools.serve.step_values import StepValuer
 from vinejax.training.start_weights import Trained
 
 
@@ -111,6 +118,16 @@ def test_the_default_of_max_tokens_is_within_the_limit():
     for limit, default in ((8, 8), (48, 16)):
         limits = Limits(limit, 96, 96, 99, 9, 9)
         assert completion_request({"prompt": "1"}, limits).max_tokens == default
+
+
+def test_step_values_say_what_leaves_no_room_for_a_prompt():
+    """With a trunk no longer than a solution, no prompt is short enough."""
+    cfg, limits = tiny_config(), Limits(48, 40, 96, 20, 9, 9)
+    graded = stand_in(GradedTask, task=Arithmetic())
+    valuer = StepValuer(cfg, graded, cases.tokenizer(), limits, lambda: None, stand_in(FedEngine))
+    request = step_values_request({"problem": "7+8-4"}, limits)
+    with pytest.raises(RequestError, match="0 are allowed beside max_tokens = 48 .* set it lower"):
+        valuer._prompted(request, cfg.sample.max_tokens)
 
 
 def test_slots_follow_the_devices_unless_they_are_set(tmp_path: Path):

@@ -153,7 +153,11 @@ class StepValuer:
             raise RequestError(400, f"problem: {error}", "problem") from None
         room = min(self.limits.prompt_tokens - solution_tokens, self.limits.context - 1)
         if len(ids) > room:
-            message = f"problem: its prompt has {len(ids)} tokens, of which {room} are allowed"
+            message = (
+                f"problem: its prompt has {len(ids)} tokens, of which {max(room, 0)} are allowed"
+            )
+            if solution_tokens:
+                message += f" beside max_tokens = {solution_tokens} of a solution; set it lower"
             raise RequestError(400, message, "problem")
         if not self.cfg.sample.skip_special_tokens:
             problem = dataclasses.replace(problem, opening=opens_thinking(text))
