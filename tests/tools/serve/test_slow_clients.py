@@ -1,13 +1,16 @@
 """Clients that do not read what they asked for, without an engine."""
 
 import asyncio
+import functools
 import os
 import signal
 import socket
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.applied import stand_in
 
@@ -15,10 +18,11 @@ pytest.importorskip("starlette", reason="the extra `serve` is missing")
 pytest.importorskip("uvicorn", reason="the extra `serve` is missing")
 
 from vinejax.engine.branches import Grown  # noqa: E402
-from vinejax.tools.serve import app, serve_mode  # noqa: E402
+from vinejax.tools.serve import answering, app, serve_mode  # noqa: E402
 from vinejax.tools.serve.answering import Answerer  # noqa: E402
 from vinejax.tools.serve.requests import Limits, completion_request  # noqa: E402
 from vinejax.tools.serve.scheduler import Scheduler  # noqa: E402
+from vinejax.tools.serve.scoring import TokenLogprobs  # noqa: E402
 from vinejax.tools.serve.wanted import Ended, Event, Tokens, Wanted  # noqa: E402
 
 
@@ -126,3 +130,34 @@ def test_tokens_that_wait_for_a_client_are_those_of_one_chunk():
     assert (first, second) == (Tokens(0, [*range(49)], "start"), Tokens(1, [*range(49)], "start"))
     assert [event.number for event in ended if isinstance(event, Ended)] == [0, 1]
     assert len(ended) == 2
+
+
+def test_a_reply_names_all_weights_that_made_it(monkeypatch: pytest.MonkeyPatch):
+    """Newer ones came between the choices, and before the log-probabilities."""
+    request = completion_request({"prompt": "1", "n": 2, "logprobs": 0}, Limits(9, 9, 9, 9, 9, 9))
+    scored = TokenLogprobs(np.zeros(2), np.zeros((2, 1), np.int32), np.zeros((2, 1)))
+
+    async def wanted(_: Any) -> Any:
+        return [[1]], [Wanted([1], 1, seed, 9) for seed in range(2)]
+
+    async def events(*_: Any) -> AsyncIterator[Ended]:
+        for number in range(2):
+            yield Ended(number, Grown([2], [0.0], "a", "eos"), f"checkpoints/{number + 1}")
+
+    def call(function: Any) -> Any:
+        future: Future[Any] = Future()
+        future.set_result(function({}))
+        return future
+
+    monkeypatch.setattr(answering, "token_logprobs", lambda *_: [scored, scored])
+    scheduler = stand_in(Scheduler, source="checkpoints/3", call=call)
+    fields = {"model": None, "name": "m", "text_of": str, "scheduler": scheduler}
+    answerer: Any = stand_in(Answerer, **fields)
+    answerer._wanted, answerer._events = wanted, events
+    answerer._prompt_texts = lambda *_: ["1"]
+    answerer._logprobs = functools.partial(Answerer._logprobs, answerer)
+    reply = asyncio.run(Answerer.text(answerer, request))
+    assert reply["system_fingerprint"] == "checkpoints/1, checkpoints/2, checkpoints/3"
+    without = completion_request({"prompt": "1", "n": 2}, Limits(9, 9, 9, 9, 9, 9))
+    reply = asyncio.run(Answerer.text(answerer, without))
+    assert reply["system_fingerprint"] == "checkpoints/1, checkpoints/2"

@@ -12,7 +12,7 @@ from typing import Any
 
 from vinejax.core.text import Tokenizer, decode
 from vinejax.engine.branches import Grown
-from vinejax.model.decoder import Decoder
+from vinejax.model.decoder import Decoder, Params
 from vinejax.tools.serve.parsing import RequestError
 from vinejax.tools.serve.prompts import PromptEncoder
 from vinejax.tools.serve.replies import (
@@ -56,14 +56,19 @@ class Answerer:
         self.check_model(request.model)
         prompts, wanted = await self._wanted(request)
         grown: list[Grown] = [Grown([], [], "", "length")] * (len(prompts) * request.n)
-        source = self.scheduler.source
+        sources: dict[str, None] = {}  # of the weights that made the reply, in order
         async for event in self._events(request, wanted):
             if isinstance(event, Ended):
-                grown[event.number], source = event.grown, event.source
+                grown[event.number] = event.grown
+                sources[event.source] = None
         rows = [ids for ids in prompts for _ in range(request.n)]
-        logprobs = await self._logprobs(request, rows, grown)
+        logprobs: list[TokenLogprobs | None] = [None] * len(rows)
+        if request.logprobs is not None:
+            logprobs, source = await self._logprobs(request.logprobs, rows, grown)
+            sources[source] = None
         texts = [text for text in self._prompt_texts(request, prompts) for _ in range(request.n)]
         choices = list(map(Choice, rows, texts, grown, logprobs))
+        source = ", ".join(sources) or self.scheduler.source
         return text_reply(request, self.name, source, choices, self.text_of)
 
     async def streamed(self, request: TextRequest) -> AsyncIterator[bytes]:
@@ -175,16 +180,19 @@ class Answerer:
             self.scheduler.cancel(ticket)
 
     async def _logprobs(
-        self, request: TextRequest, rows: list[list[int]], grown: list[Grown]
-    ) -> list[TokenLogprobs | None]:
-        """The log-probabilities of each prompt with its response, if the request wants them."""
-        if request.logprobs is None:
-            return [None] * len(rows)
+        self, count: int, rows: list[list[int]], grown: list[Grown]
+    ) -> tuple[list[TokenLogprobs | None], str]:
+        """(the log-probabilities of each prompt with its response, the source of the weights).
+
+        Weights that have come since the responses were drawn may give them.
+        """
         sequences = [ids + x.tokens for ids, x in zip(rows, grown, strict=True)]
-        future = self.scheduler.call(
-            lambda params: token_logprobs(self.model, params, sequences, request.logprobs or 0)
-        )
-        return list(await asyncio.wrap_future(future))
+
+        def scored(params: Params) -> tuple[list[TokenLogprobs | None], str]:
+            source = self.scheduler.source  # on the scheduler's thread, so that of `params`
+            return list(token_logprobs(self.model, params, sequences, count)), source
+
+        return await asyncio.wrap_future(self.scheduler.call(scored))
 
     def _prompt_texts(self, request: TextRequest, prompts: list[list[int]]) -> list[str]:
         texts = request.prompts or [""]  # those of chats are not shown
