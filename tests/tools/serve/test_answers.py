@@ -21,7 +21,6 @@ from vinejax.tasks.prompts import encode_prompt
 from vinejax.tools.serve.step_values import PROBLEM_ID
 
 testclient = pytest.importorskip("starlette.testclient", reason="the extra `serve` is missing")
-pytest.importorskip("httpx", reason="starlette's test client needs httpx")
 PROMPTS = ["7+8-4=", "3*4+5=", "12-7+9-1="]
 QUESTION, ANSWER = "7+8-4", "#### 11"
 TEMPLATE = (

@@ -13,7 +13,6 @@ from helpers.tools.serving import tiny_service
 from vinejax.tools.serve.parsing import RequestError, parse_object
 
 testclient = pytest.importorskip("starlette.testclient", reason="the extra `serve` is missing")
-pytest.importorskip("httpx", reason="starlette's test client needs httpx")
 pytest.importorskip("uvicorn", reason="the extra `serve` is missing")
 CASES = hostile_requests()
 JSON = {"content-type": "application/json"}

@@ -20,7 +20,6 @@ from vinejax.tools.serve.served_model import NewerWeights, newest_checkpoint
 from vinejax.training.export import load_reward_model
 
 testclient = pytest.importorskip("starlette.testclient", reason="the extra `serve` is missing")
-pytest.importorskip("httpx", reason="starlette's test client needs httpx")
 pytestmark = pytest.mark.slow
 SOLUTION = "\n7+8=15\n15-4=11\n#### 11"
 SMALL = {
