@@ -78,6 +78,12 @@ ONE = {"per_prompt": 1}
         ({"method": "drpo", "ppo": {"clip": 0.1}}, "ppo.clip"),
         ({"method": "gdpo", "rollout": {"zero_variance": "drop"}}, "rollout.zero_variance"),
         ({"method": "gdpo", "reward": {"overlong": 0.2}}, "reward.overlong"),
+        ({"method": "drpo", "reward": {"overlong": 0.2}}, "reward.overlong"),
+        (
+            {"method": "opd", "opd": {"teacher": "x"}, "reward": {"overlong": 0.2}},
+            "reward.overlong",
+        ),
+        ({"method": "sdpo", "reward": {"overlong": 0.2}}, "reward.overlong"),
         ({"method": "opmd", "ppo": {"max_ratio": 5.0}}, "ppo.max_ratio"),
         ({"method": "opmd", "ppo": {"loss": "sapo"}}, "ppo.loss"),
         ({"method": "asymre", "asymre": {"shift": 2.0}}, "asymre.shift"),

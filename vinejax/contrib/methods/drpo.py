@@ -42,7 +42,7 @@ METHOD = Method(
     decoupled_credit,
     loss=loss,
     settings=DRPOConfig,
-    ignores=OF_RATIO,
+    ignores=(*OF_RATIO, "reward.overlong"),  # lengths are in the weights
     defaults={"ppo.reduction": "sequence"},
     flags={"groups", "logprobs"},
 )

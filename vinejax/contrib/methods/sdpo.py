@@ -164,5 +164,6 @@ METHOD = Method(
     score=scored_with_solutions,
     state=SelfTeacher(),
     settings=SDPOConfig,
+    ignores=("reward.overlong",),  # a solution is right or not, and else has no reward
     flags={"groups", "unmeasured"},
 )
