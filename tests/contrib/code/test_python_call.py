@@ -11,6 +11,7 @@ from helpers.tool_templates import QWEN
 
 from vinejax.contrib.code.python_call import PythonCall
 from vinejax.contrib.code.settings import CodeConfig
+from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config, DataConfig, EnvConfig, GraderConfig
 from vinejax.core.types import Turn
 from vinejax.tasks.base import load_task
@@ -110,6 +111,11 @@ def test_a_turn_of_programs_that_never_end_does_not_end_the_run(
     with refuses("env.timeout_s"):
         task.configure(cfg)
     monkeypatch.setattr(task, "configure_sandbox", lambda code, grader: None)
+    shared = Config(grader=GraderConfig(workers=2), env=EnvConfig(workers=3))
+    with pytest.raises(ConfigError, match="above 80,.*env.workers = 3 turns share 2 processes"):
+        task.configure(shared)
+    elsewhere = CodeConfig(sandbox="http", url="http://x")
+    task.configure(dataclasses.replace(shared, sections={"code": elsewhere}))
     task.configure(dataclasses.replace(cfg, env=EnvConfig(timeout_s=61.0)))
     ran = []
     monkeypatch.setattr(task, "run", lambda source: ran.append(source) or "")

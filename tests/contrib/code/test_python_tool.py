@@ -11,7 +11,8 @@ from helpers.refusals import refuses
 
 from vinejax.contrib.code.python_tool import PythonTool
 from vinejax.contrib.code.settings import CodeConfig
-from vinejax.core.settings import DataConfig, GraderConfig
+from vinejax.core.errors import ConfigError
+from vinejax.core.settings import Config, DataConfig, EnvConfig, GraderConfig
 from vinejax.core.types import Turn
 from vinejax.tasks.base import load_task
 from vinejax.tasks.environment import EnvRules, EnvStart, Observation, start_environment
@@ -57,6 +58,16 @@ def test_what_a_program_prints_is_the_observation(task: PythonTool, program: str
     assert text.startswith("\n<output>\n") and text.endswith("\n</output>\n")
     assert rest == [0.0, False, False, ()]
     assert output in text if "codec" in output else text == f"\n<output>\n{output}\n</output>\n"
+
+
+def test_a_program_that_never_ends_does_not_end_the_run(
+    task: PythonTool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(task, "configure_sandbox", lambda code, grader: None)
+    cfg = Config(grader=GraderConfig(timeout_s=60.0))
+    with pytest.raises(ConfigError, match="must be above 60, as a turn runs one program"):
+        task.configure(cfg)
+    task.configure(dataclasses.replace(cfg, env=EnvConfig(timeout_s=61.0)))
 
 
 def test_the_answer_of_the_last_turn_earns_the_reward(task: PythonTool):

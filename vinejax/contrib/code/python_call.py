@@ -25,8 +25,7 @@ import copy
 from typing import Any
 
 from vinejax.contrib.code.python_tool import PythonTool
-from vinejax.core.errors import ConfigError
-from vinejax.core.settings import Config, DataConfig
+from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem, Turn
 from vinejax.tasks.environment import Observation
 from vinejax.tasks.table import make as make_table
@@ -67,6 +66,7 @@ class PythonCall(PythonTool):
     name = "python_call"
     acts_in_thinking = False
     ends_turn = ()
+    most_programs = MAX_CALLS
 
     def __init__(self, data: DataConfig):
         super().__init__(data)
@@ -80,14 +80,6 @@ class PythonCall(PythonTool):
             return self.run(code)
 
         self.functions = Tools(python)
-
-    def configure(self, cfg: Config) -> None:
-        longest = MAX_CALLS * cfg.grader.timeout_s
-        if cfg.env.timeout_s <= longest:
-            message = f"must be above {longest:g}, as a turn runs up to {MAX_CALLS} programs"
-            message += f" of grader.timeout_s = {cfg.grader.timeout_s:g}"
-            raise ConfigError("env.timeout_s", message, f"{cfg.env.timeout_s:g}")
-        super().configure(cfg)
 
     @property
     def tools(self) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ because their outputs could differ.
 """
 
 import copy
+import math
 import re
 import threading
 
@@ -31,6 +32,7 @@ from vinejax.core.settings import Config, DataConfig, GraderConfig
 from vinejax.core.types import Problem, Turn
 from vinejax.grading import Grader
 from vinejax.tasks.environment import Observation
+from vinejax.tasks.graded import default_workers
 from vinejax.tasks.table import Table
 from vinejax.tasks.table import make as make_table
 
@@ -95,6 +97,7 @@ class PythonTool(Table):
     max_turns = 16
     acts_in_thinking = True  # a program may be part of the policy's thinking
     ends_turn = (CLOSE,)
+    most_programs = 1  # programs that a turn runs, at most
 
     def __init__(self, data: DataConfig):
         super().__init__(data)
@@ -103,7 +106,23 @@ class PythonTool(Table):
         self._grading = threading.Lock()
 
     def configure(self, cfg: Config) -> None:
-        self.configure_sandbox(CodeConfig.of(cfg), cfg.grader)
+        """Takes the settings of a run. Raises ConfigError if a turn's programs may take too long.
+
+        Turns that run at the same time wait for one another's programs in the sandbox 'kernel'.
+        """
+        code, seconds, count = CodeConfig.of(cfg), cfg.grader.timeout_s, self.most_programs
+        workers = cfg.grader.workers or default_workers()
+        rounds = math.ceil(cfg.env.workers / workers) if code.sandbox == "kernel" else 1
+        longest = rounds * count * seconds
+        if cfg.env.timeout_s <= longest:
+            programs = "one program" if count == 1 else f"up to {count} programs"
+            message = f"must be above {longest:g}, as a turn runs {programs} of"
+            message += f" grader.timeout_s = {seconds:g}"
+            if rounds > 1:
+                message += f", and env.workers = {cfg.env.workers} turns share {workers} processes"
+                message += " (grader.workers)"
+            raise ConfigError("env.timeout_s", message, f"{cfg.env.timeout_s:g}")
+        self.configure_sandbox(code, cfg.grader)
 
     def configure_sandbox(self, code: CodeConfig, grader: GraderConfig) -> None:
         """Takes the settings of a run.
