@@ -1,5 +1,6 @@
 """Runs the tests of programs in a sandbox, and compares the outputs in this process."""
 
+import ast
 import decimal
 import json
 import math
@@ -56,7 +57,7 @@ def run_tests(answer: str, code: str, sandbox: Sandbox, all_of_them: bool) -> Te
     tests = tests_in(answer)
     if "stdin" in tests:
         return _outcome_of_prints(tests["stdin"], code, sandbox, all_of_them)
-    code = tests.get("before", "") + code
+    code = _joined(tests.get("before", ""), code)
     if "calls" in tests:
         equal = _is_wrapped_result if tests.get("wrapped") else _same_json
         checks = [
@@ -76,6 +77,16 @@ def run_tests(answer: str, code: str, sandbox: Sandbox, all_of_them: bool) -> Te
             for x in read_asserts(tests["asserts"], tests["entry"], redefined)
         ]
     return _outcome_of_calls(checks, code, sandbox)
+
+
+def _joined(before: str, code: str) -> str:
+    """`before` and then `code`, whose imports from `__future__` stay first, as they must."""
+    tree = parsed(code) if before and "__future__" in code else None
+    nodes = [x for x in tree.body if isinstance(x, ast.ImportFrom)] if tree else []
+    ends = [x.end_lineno or 0 for x in nodes if x.module == "__future__"]
+    lines = code.split("\n")
+    first = max(ends, default=0)
+    return "\n".join([*lines[:first], before + "\n".join(lines[first:])])
 
 
 def _outcome_of_prints(
