@@ -130,10 +130,10 @@ def encode(value):
         return {"bytes": value.hex()}
     if isinstance(value, dict):
         return {"dict": [[encode(key), encode(entry)] for key, entry in value.items()]}
-    for kind, name in ((list, "list"), (tuple, "tuple"), ((set, frozenset), "set")):
+    for kind in (list, tuple, set, frozenset):
         if isinstance(value, kind):
             items = [encode(item) for item in value]
-            return items if name == "list" else {name: items}
+            return items if kind is list else {kind.__name__: items}
     if hasattr(value, "__iter__"):
         return {"iter": [encode(item) for item in itertools.islice(value, MOST_ITEMS)]}
     return {"other": repr(value)[:300]}
@@ -154,8 +154,8 @@ def decode(data):
         return {decode(key): decode(entry) for key, entry in items}
     if kind == "complex":
         return complex(*(decode(part) for part in items))
-    if kind in ("tuple", "set", "iter"):
-        make = {"tuple": tuple, "set": frozenset, "iter": iter}[kind]
+    if kind in ("tuple", "set", "frozenset", "iter"):
+        make = {"tuple": tuple, "set": set, "frozenset": frozenset, "iter": iter}[kind]
         return make(decode(items))
     if kind == "int":
         return int(items, 16)
