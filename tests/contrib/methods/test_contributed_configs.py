@@ -147,6 +147,14 @@ def test_solutions_for_first_values_take_nothing_of_the_budget():
         assert num_updates(cfg) == (2 + 2 + 1) * 2  # minibatches of 32, 32 and 6 problems; epochs
 
 
+def test_a_tree_has_a_solution_per_leaf():
+    """Of these depend the memory of a host, and the note on more slots than branches."""
+    for name in ("treerl", "tree_grpo"):
+        own = {"forks": 3, "branches": 2, "rounds": 2}
+        fields = {"method": name, name: own, "rollout": {"prompts": 8, "per_prompt": 4}}
+        assert sizes.solutions_of(from_dict(fields), find_method(name)) == 8 * 4 * (1 + 3 * 2 * 2)
+
+
 def test_a_tree_with_too_many_solutions_has_too_many_problems(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sizes, "host_memory", lambda: 16 * 2**30)
     cfg: Any = default()

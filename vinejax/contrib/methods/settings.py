@@ -59,7 +59,19 @@ class TreePOConfig(MethodSettings, section="treepo"):
     weighting: Literal["average", "group_size"] = "average"  # weights of the depths
 
 
-class TreeRLConfig(MethodSettings, section="treerl"):
+@dataclasses.dataclass(frozen=True)
+class ForkedConfig(MethodSettings):
+    """Settings of methods whose trees begin with one solution and then fork in rounds."""
+
+    forks: Count = 2
+    branches: Count = 2
+    rounds: Count = 1
+
+    def solutions_per_problem(self, cfg: Config) -> int:
+        return cfg.rollout.per_prompt * (1 + self.forks * self.branches * self.rounds)
+
+
+class TreeRLConfig(ForkedConfig, section="treerl"):
     """A problem has `rollout.per_prompt` trees."""
 
     forks: Count = 2  # least likely tokens of a tree that are drawn again, per round
@@ -67,7 +79,7 @@ class TreeRLConfig(MethodSettings, section="treerl"):
     rounds: Count = 1  # rounds of forks
 
 
-class TreeGRPOConfig(MethodSettings, section="tree_grpo"):
+class TreeGRPOConfig(ForkedConfig, section="tree_grpo"):
     """A problem has `rollout.per_prompt` trees."""
 
     forks: Count = 2  # step ends of a tree from which branches begin, per round
