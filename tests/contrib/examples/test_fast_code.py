@@ -1,10 +1,12 @@
 """ACECode's reward: its curve, and programs that are fast, slow, wrong, malformed or hang."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from contrib.code.test_sandbox import kernel_only
 from helpers.refusals import refuses
 
@@ -67,6 +69,14 @@ def test_programs_earn_by_their_speed(tmp_path: Path):
         assert earned["fast"] == 1.5 and earned["slow"] == earned["says its time"] < 1.25
         assert {earned[x] for x in ("wrong", "no Python", "no program", "ends itself")} == {0.0}
         assert task.rewards([(problem, responses["slow"])], grader) == [earned["slow"]]
+
+
+@pytest.mark.parametrize("worked", [None, [], ""])
+def test_a_row_without_a_worked_solution_ends_no_run(worked: Any, tmp_path: Path):
+    task = task_of(tmp_path)
+    problem = dataclasses.replace(task.load("train")[0], columns={"worked": worked})
+    task._seconds = lambda answer, code: LEAST_S * (2 if code else 1)  # type: ignore[assignment]
+    assert task._speed_reward((problem, fenced(FORMULA))) == speed_reward(2 * LEAST_S, LEAST_S)
 
 
 @kernel_only

@@ -5,7 +5,8 @@
 t is the CPU time of all tests and t_ref that of the row's worked solution (`data.solution`), each
 the median of `RUNS` runs in the sandbox of the kernel, which measures it outside the program. A
 right program that takes e times as long as the reference earns 1, one as fast 1.25, and one that
-takes 1/e of its time 1.5. So every right program counts as correct, and none that is wrong.
+takes 1/e of its time 1.5. So every right program counts as correct, and none that is wrong. Where a
+row has no worked solution, t_ref is `LEAST_S`.
 
 The runs that are timed are further ones, whose results do not count: a program that fails at
 random, and ends sooner where it does, may earn more than its speed is worth.
@@ -29,7 +30,7 @@ from vinejax.contrib.code.settings import CodeConfig
 from vinejax.contrib.code.task import CACHED, Code
 from vinejax.contrib.code.task import make as make_code
 from vinejax.contrib.code.verdict import run_tests
-from vinejax.core.errors import ConfigError
+from vinejax.core.errors import ConfigError, DataError
 from vinejax.core.settings import Config, DataConfig
 from vinejax.core.types import Problem
 
@@ -84,7 +85,10 @@ class FastCode(Code):
 
     def _speed_reward(self, item: tuple[Problem, str]) -> float:
         problem, response = item
-        reference = self.program(problem, self.solution(problem)) or ""
+        try:
+            reference = self.program(problem, self.solution(problem)) or ""
+        except DataError:  # the row has none
+            reference = ""
         seconds = self._seconds(problem.answer, self.program(problem, response) or "")
         return speed_reward(seconds, self._seconds(problem.answer, reference))
 
