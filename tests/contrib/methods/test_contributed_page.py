@@ -35,13 +35,24 @@ def test_help_has_them_all():
 
 
 def test_the_page_of_methods_names_who_reads_a_field():
-    text = (REPO / "docs/methods.md").read_text(encoding="utf-8")
-    scale, rest = text.split("`reward.scale` is for ")[1].split("`kl.place` is\nfor these", 1)
+    text = " ".join((REPO / "docs/methods.md").read_text(encoding="utf-8").split())
+    scale, rest = text.split("`reward.scale` is for ")[1].split("`kl.place` is for these", 1)
     scaled = re.findall(r"`([\w+]+)`", scale)
     placed = scaled + re.findall(r"`([\w+]+)`", rest.partition(". ")[0])
     for field, names in (("reward.scale", scaled), ("kl.place", placed)):
         reading = [name for name, method in all_methods().items() if field in method.reads]
         assert sorted(names) == sorted(reading), field
+    flat, overlong = re.findall(
+        r"ll but ([^.]+?) read `r", text.partition("`reward.scale` is for")[0]
+    )
+    unread = [re.findall(r"`([\w+]+)`", x) for x in (flat, overlong)]
+    for field, names in (
+        ("rollout.zero_variance", unread[0]),
+        ("reward.overlong", sum(unread, [])),
+    ):
+        records = all_methods().items()
+        found = [name for name, record in records if record.credit and field in record.ignores]
+        assert sorted(names) == sorted(found), field
 
 
 if __name__ == "__main__":
