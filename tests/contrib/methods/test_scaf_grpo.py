@@ -5,12 +5,16 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import loop_cases as cases
+from helpers.applied import stand_in
 
+from vinejax.contrib.methods import scaf_grpo
 from vinejax.contrib.methods.scaf_grpo import first_right, hints_of
 from vinejax.contrib.methods.settings import ScafConfig
 from vinejax.core.errors import ConfigError, DataError
-from vinejax.core.types import Problem
+from vinejax.core.settings import Config
+from vinejax.core.types import Problem, RunState
 from vinejax.rl.advantages import group_advantages
+from vinejax.session.iteration import Iteration, Solutions
 from vinejax.tasks.arithmetic import Arithmetic
 
 TIERS = [["know"], ["plan", "plan more"], "solve"]
@@ -29,6 +33,19 @@ def test_the_first_right_one_of_the_lowest_tier():
     rewards = np.array([1.0] + [0.0] * 7, np.float32)
     found = group_advantages(rewards, np.zeros(8, np.int32), "grpo")
     np.testing.assert_allclose(found, [2.645751] + [-0.377964] * 7, atol=2e-6)
+
+
+def test_the_metrics_count_the_groups_of_all_rounds(monkeypatch: pytest.MonkeyPatch):
+    """As many rounds as groups of equal rewards ask for (`rollout.zero_variance`)."""
+    wrong = [cases.episode([1], [2], reward=0.0, problem_id=x) for x in "aabb"]
+    problems = [(Problem(x, "", ""), [1]) for x in "ab"]
+    sampled = Solutions(problems, wrong, wrong)
+    monkeypatch.setattr(scaf_grpo, "solutions", lambda *_: sampled)
+    monkeypatch.setattr(scaf_grpo, "hint_starts", lambda *_: [])
+    iteration = stand_in(Iteration, cfg=Config(method="scaf_grpo"), number=0, metrics={})
+    for _ in range(3):
+        scaf_grpo.solutions_with_hints(iteration, stand_in(RunState), problems)
+    assert iteration.metrics == {"scaf/tried": 6, "scaf/replaced": 0}
 
 
 def test_hints_of_a_column_and_of_a_solution():

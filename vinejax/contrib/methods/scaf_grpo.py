@@ -62,7 +62,9 @@ def solutions_with_hints(
         if best is not None:
             episodes[group[-1]] = tried[places[best]]
             replaced += 1
-    iteration.metrics |= {"scaf/tried": len(wrong_groups), "scaf/replaced": replaced}
+    # Added up, because `rollout.zero_variance` = 'resample' samples in several rounds.
+    for name, count in (("scaf/tried", len(wrong_groups)), ("scaf/replaced", replaced)):
+        iteration.metrics[name] = iteration.metrics.get(name, 0) + count
     return Solutions(sampled.problems, episodes, sampled.sampled)
 
 
