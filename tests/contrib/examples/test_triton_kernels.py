@@ -191,3 +191,20 @@ def test_a_reference_that_fails_gives_no_reward(task: TritonKernels):
     broken = Problem("p", "", REFERENCE.replace("torch.relu", "torch.gelu"))
     assert earned(task, broken, [KERNEL]) == [0.0]
     assert task.gold(Problem("p", "", "def def")) is None
+
+
+def test_a_reference_that_was_too_slow_runs_again(
+    task: TritonKernels, monkeypatch: pytest.MonkeyPatch
+):
+    """As in the first seconds of a run. The responses until then are lost, and not wrong."""
+    problem, answers = Problem("p", "", f"{REFERENCE}\n# slow"), iter(["timeout", "lost", "ok"])
+    ran: list[str] = []
+
+    def outputs(code: str, name: str) -> tuple[str, str]:
+        ran.append(name)
+        return next(answers) if name == "Model" else "ok", "[[1], [1.0]]"
+
+    monkeypatch.setattr(task, "_outputs", outputs)
+    found = [task._result((problem, KERNEL)) for _ in range(4)]
+    assert [(x.passed, x.status) for x in found] == [(0, "lost")] * 2 + [(1, "ok")] * 2
+    assert ran == ["Model"] * 3 + ["ModelNew"] * 2
