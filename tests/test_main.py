@@ -11,8 +11,10 @@ from helpers.command_line import CONFIG, FAKES, Command
 from helpers.paths import CONFIGS
 
 from vinejax import __version__
-from vinejax.config.describe import describe
+from vinejax.config.describe import describe, print_config
 from vinejax.config.load import field_names
+from vinejax.core.sections import Section
+from vinejax.core.settings import Config
 from vinejax.methods.known import METHODS
 
 GRPO = CONFIGS / "tiny_grpo.py"
@@ -191,6 +193,16 @@ def test_mode_config_prints_what_the_run_would_use(folder: pathlib.Path, command
     assert "ppo.clip = 0.1  # default 0.2" in lines and "ppo.gamma = 1.0" in lines
     assert "ppo.whiten = 'iteration'  # default 'method'" in lines
     assert [path.name for path in folder.iterdir()] == ["mine.py"]
+
+
+def test_mode_config_prints_settings_of_accessories(capsys: pytest.CaptureFixture[str]):
+    class Settings(Section, section="accessory"):
+        share: float = 1.0
+        every: int = 5
+
+    print_config(Config(sections={"accessory": Settings(share=0.5)}), workdir="")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == ["accessory.share = 0.5  # default 1.0", "accessory.every = 5"]
 
 
 def test_version(folder: pathlib.Path, command: Command):

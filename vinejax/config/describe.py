@@ -48,8 +48,10 @@ def print_config(cfg: Config, workdir: str) -> None:
     A field that says 'method' is printed with the method's own choice.
     """
     method = method_of(cfg)
-    defaults = dict(flatten(method.with_settings(Config(method=cfg.method))))
-    for name, value in flatten(method.resolve(cfg)):
+    resolved = method.resolve(cfg)
+    unset = Config(cfg.method, sections={x: type(s)() for x, s in resolved.sections.items()})
+    defaults = dict(flatten(unset))
+    for name, value in flatten(resolved):
         differs = "" if value == defaults[name] else f"  # default {defaults[name]!r}"
         print(f"{name} = {value!r}{differs}")
 
