@@ -18,6 +18,15 @@ from vinejax.core.settings import Config
 from vinejax.methods.known import METHODS
 
 GRPO = CONFIGS / "tiny_grpo.py"
+OWN_METHOD = """
+from vinejax.core.sections import MethodSettings
+from vinejax.methods.base import Method
+
+class OwnConfig(MethodSettings, section="own"):
+    share: float = 1.0
+
+METHOD = Method(None, settings=OwnConfig, reads=("values",))
+"""
 
 
 @pytest.mark.parametrize(
@@ -42,6 +51,14 @@ def test_dispatch(command: Command, arguments: list[str], output: str):
 def test_argument_of_the_config_file(command: Command):
     status, out, _ = command("--config=mine.py:large")
     assert (status, out.split()[1], out.split()[3]) == (0, "runs/mine_large", "9")
+
+
+@pytest.mark.parametrize("between", ["=", " "])
+def test_settings_of_an_own_method(folder: pathlib.Path, command: Command, between: str):
+    (folder / "own.py").write_text(OWN_METHOD)
+    text = f"--config.method{between}own --config.own.share{between}0.5"
+    status, out, err = command("--config=mine.py", "--mode=config", *text.split())
+    assert (status, err, out.splitlines()[-1]) == (0, "", "own.share = 0.5  # default 1.0")
 
 
 def test_each_run_of_the_paper_has_a_workdir(command: Command):

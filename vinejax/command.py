@@ -45,6 +45,7 @@
 
 import contextlib
 import importlib
+import itertools
 import os
 import re
 import signal
@@ -101,7 +102,8 @@ FLAGS = flags.FLAGS
 class ConfigFile(flags.ArgumentParser):
     """Runs the config file, and shows its errors, which the parser of `ml_collections` hides."""
 
-    overrides: dict[str, str] = {}  # name of a field -> its value on the command line
+    # Name of a field -> its value on the command line, after '=' or in the next argument.
+    overrides: dict[str, str] = {}
 
     def parse(self, path: str) -> Fields:
         """The result of `get_config()`; the text after a colon in `path` is its argument.
@@ -176,8 +178,10 @@ def parse_flags(argv: list[str]) -> list[str]:
         print(f"vinejax {vinejax.__version__}")
         sys.exit(0)
     arguments = FLAGS.read_flags_from_files(argv, force_gnu=False)
-    overrides = [re.match(r"--?(?:no)?config\.([^=]+)=?(.*)", x) for x in arguments]
-    ConfigFile.overrides = {found[1]: found[2] for found in overrides if found}
+    ConfigFile.overrides = {}
+    for argument, following in itertools.pairwise([*arguments, ""]):
+        if found := re.match(r"--?(?:no)?config\.([^=]+)(?:=(.*))?", argument):
+            ConfigFile.overrides[found[1]] = following if found[2] is None else found[2]
     if not any(re.match(r"--?config\b(?!\.)", argument) for argument in arguments):
         for name in ConfigFile.overrides:
             check_name(name)
