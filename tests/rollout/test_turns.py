@@ -1,6 +1,7 @@
 """Episodes of several turns: tokens, masks, budgets, values of turns, and copies by `fork`."""
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,18 @@ def test_an_episode_is_what_both_said_in_turn():
         assert episode.logprobs == np.where(episode.is_drawn, -1.0, 0.0).tolist()
         assert episode.step_ends == [turn.end for turn in episode.turns]
         assert episode.length == len(drawn) == 2 * len(episode.turns)
+
+
+def test_the_tokens_of_an_evaluated_episode_are_those_that_the_policy_drew():
+    """So its length is that of an episode in training, which does not count observations."""
+    cfg = cases.config()
+    episodes = cases.sampled(cfg)
+    problems = cases.problems(cfg.rollout.prompts)
+    groups = cases.sampler(cases.PolicyEngine(), cfg).responses({}, problems, 3).groups
+    for grown, episode in zip(itertools.chain(*groups), episodes, strict=True):
+        drawn = np.array(episode.response)[episode.is_drawn].tolist()
+        assert (grown.tokens, grown.text) == (drawn, episode.text)
+        assert len(grown.tokens) == len(grown.logprobs) == episode.length < len(episode.response)
 
 
 def test_order_and_waves_change_nothing_but_the_seed_does(monkeypatch: pytest.MonkeyPatch):

@@ -2,12 +2,14 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from vinejax.core.text import Tokenizer
 from vinejax.core.types import Problem, Turn
 from vinejax.tasks.environment import Environment
 from vinejax.tasks.graded import GradedTask
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(eq=False)
@@ -100,3 +102,13 @@ def play_trunks(plays: Sequence[Play]) -> BranchTrunks:
 def num_drawn(play: Play) -> int:
     """The number of response tokens that are not tokens of an observation."""
     return len(play.response) - sum(turn.end - turn.drawn for turn in play.turns)
+
+
+def without_observations(play: Play, of_tokens: list[T]) -> list[T]:
+    """The entries of `of_tokens` for response tokens that are not tokens of an observation.
+
+    `of_tokens` has an entry for each response token.
+    """
+    starts = [0, *(turn.end for turn in play.turns)]
+    ends = [*(turn.drawn for turn in play.turns), len(of_tokens)]
+    return [x for i, j in zip(starts, ends, strict=True) for x in of_tokens[i:j]]

@@ -33,7 +33,15 @@ from vinejax.credit.samples import Sample
 from vinejax.engine.branches import Branch, Feeder, Grown, Stream, StreamInput
 from vinejax.model.decoder import Params
 from vinejax.rollout.overlong import penalties
-from vinejax.rollout.play import BranchTrunks, Play, num_drawn, outcome, play_steps, play_trunks
+from vinejax.rollout.play import (
+    BranchTrunks,
+    Play,
+    num_drawn,
+    outcome,
+    play_steps,
+    play_trunks,
+    without_observations,
+)
 from vinejax.rollout.sampler import DrawnContinuation, Responses, Sampler, ValuedState, whole_text
 from vinejax.runtime.distributed import is_mine, process_place, shared_work
 from vinejax.tasks.environment import (
@@ -152,14 +160,20 @@ class TurnSampler(Sampler):
     ) -> Responses:
         """`per_problem` episodes of each problem, whose texts have the turns and the observations.
 
-        An episode that ran out of tokens or turns has the reward of its last action.
+        Their tokens are those that the policy drew. An episode that ran out of tokens or turns has
+        the reward of its last action.
         """
         plays = self.start_plays([(problem, range(per_problem)) for problem, _ in problems])
         self._play(params, plays)
         tokenizer = self.engine.tokenizer
         grown = [
-            Grown(p.response, p.logprobs, response_text(tokenizer, p.prompt, p.response), p.finish)
-            for p in plays
+            Grown(
+                tokens=without_observations(play, play.response),
+                logprobs=without_observations(play, play.logprobs),
+                text=response_text(tokenizer, play.prompt, play.response),
+                finish=play.finish,
+            )
+            for play in plays
         ]
         totals = np.array([outcome(play, None) for play in plays], np.float32)
         rows = [slice(i, i + per_problem) for i in range(0, len(plays), per_problem)]
