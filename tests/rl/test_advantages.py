@@ -247,6 +247,11 @@ def test_gae_matches_the_loop(gamma, lam):
         np.testing.assert_allclose(out, loop, rtol=1e-5, atol=1e-5)
 
 
+def test_gae_of_rows_without_tokens_is_empty():
+    empty = np.zeros((2, 0), np.float32)
+    assert [x.shape for x in gae(empty, empty, empty.astype(bool), 1.0, 1.0)] == [(2, 0)] * 2
+
+
 def test_gae_with_lambda_one_is_return_less_value():
     rewards, values, mask = packed_episodes()
     advantages, returns = gae(rewards, values, mask, 1.0, 1.0)
