@@ -18,6 +18,7 @@ from vinejax.engine.engine import Engine
 from vinejax.learner.batch import collate, step_layout
 from vinejax.rollout.turns import TurnSampler
 from vinejax.rollout.vine import divide_at_states, fill_values
+from vinejax.session.metrics import episode_metrics
 from vinejax.tasks.doors import LEAN, Doors, DoorsTask
 
 
@@ -52,6 +53,15 @@ def test_the_tokens_of_an_evaluated_episode_are_those_that_the_policy_drew():
         drawn = np.array(episode.response)[episode.is_drawn].tolist()
         assert (grown.tokens, grown.text) == (drawn, episode.text)
         assert len(grown.tokens) == len(grown.logprobs) == episode.length < len(episode.response)
+
+
+def test_equal_rewards_have_no_deviation():
+    """A run then warns that it learns nothing. In float64 the mean of 24 times 0.1 is not 0.1."""
+    cfg = cases.config(reward={"truncated": 0.1}, rollout={"prompts": 4, "per_prompt": 6})
+    episodes = cases.sampled(cfg, cases.PolicyEngine(lambda text, rng: ">" * 30))
+    found = episode_metrics(episodes)
+    assert len(episodes) == 24 and not any(episode.finished for episode in episodes)
+    assert (found["reward/mean"], found["reward/std"]) == (np.float32(0.1), 0)
 
 
 def test_order_and_waves_change_nothing_but_the_seed_does(monkeypatch: pytest.MonkeyPatch):

@@ -535,7 +535,7 @@ class TurnSampler(Sampler):
             logprobs=play.logprobs,
             text=response_text(self.engine.tokenizer, play.prompt, play.response),
             finished=play.finish != "length",
-            reward=outcome(play, self.cfg.reward.truncated),
+            reward=float(np.float32(outcome(play, self.cfg.reward.truncated))),
             step_ends=ends,
             step_rewards=rewards,
             turns=tuple(play.turns),
