@@ -43,6 +43,19 @@ def test_one_line_after_five_iterations_of_one_reward(tmp_path: Path):
     )
 
 
+@pytest.mark.parametrize(("of_steps", "warnings"), [(0.0, 1), (0.25, 0)])
+def test_equal_outcomes_of_steps_with_rewards_are_no_fault(
+    tmp_path: Path, of_steps: float, warnings: int
+):
+    said = log()
+    health = Health(epath.Path(tmp_path), said)
+    for number in range(5):
+        made = iteration(number, rewards=[0.0])
+        made.metrics["reward/steps"] = np.float64(of_steps)
+        health.look(made)
+    assert said.message.call_count == warnings
+
+
 def test_a_method_without_rewards_is_left_alone(tmp_path: Path):
     said = log()
     health = Health(epath.Path(tmp_path), said)

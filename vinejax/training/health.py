@@ -27,9 +27,10 @@ class Health:
     def look(self, iteration: Iteration) -> None:
         """Counts a finished iteration; all hosts call `look`.
 
-        Prints a line if all solutions of `SAME_REWARD` iterations in a row had the same reward, or
-        if a metric is not finite. If all updates of `MOST_FAILED` iterations in a row were skipped,
-        writes a batch of the last iteration to a file and raises DivergedError.
+        Prints a line if all solutions of `SAME_REWARD` iterations in a row had the same reward and
+        their steps had none, or if a metric is not finite. If all updates of `MOST_FAILED`
+        iterations in a row were skipped, writes a batch of the last iteration to a file and raises
+        DivergedError.
         """
         self._look_at_rewards(iteration)
         self._look_at_numbers(iteration)
@@ -42,10 +43,12 @@ class Health:
             raise DivergedError(f"iteration {iteration.number + 1}: {failure}: {reason}")
 
     def _look_at_rewards(self, iteration: Iteration) -> None:
-        if iteration.metrics.get("reward/std") != 0:  # or the method has no rewards
+        metrics = iteration.metrics
+        # A method may have no rewards. Steps may have rewards that differ, beside equal outcomes.
+        if metrics.get("reward/std") != 0 or metrics.get("reward/steps", 0) != 0:
             self._same = 0
             return
-        reward = float(iteration.metrics["reward/mean"])
+        reward = float(metrics["reward/mean"])
         self._same = self._same + 1 if reward == self._reward else 1
         self._reward = reward
         if self._same == SAME_REWARD:
