@@ -27,3 +27,15 @@ def test_the_share_of_flat_problems_is_that_of_each_reward():
 def test_a_task_without_functions_has_no_such_metric():
     found = episode_metrics([cases.episode([1], [2], reward=1.0)])
     assert not [name for name in found if name.startswith("frac_reward_zero_std/")]
+
+
+def test_a_problem_is_flat_if_outcomes_and_steps_together_are_equal():
+    """Methods that compare a problem's solutions compare these sums."""
+    rewards = {"a": [(1.0, [0.5]), (1.0, [0.25])], "b": [(1.0, [0.5]), (0.5, [1.0])]}
+    episodes = [
+        cases.episode([1], [2], problem_id=problem, reward=outcome, step_rewards=of_steps)
+        for problem, of_problem in rewards.items()
+        for outcome, of_steps in of_problem
+    ]
+    assert episode_metrics(episodes)["frac_reward_zero_std"] == 0.5
+    assert episode_metrics(episodes[:2])["frac_reward_zero_std"] == 0

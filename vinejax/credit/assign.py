@@ -4,6 +4,7 @@ The credit function of a method, in its module in `methods/`, takes a `Rollout` 
 configuration and returns a `Credit`. The mathematics is in `rl/`.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -73,7 +74,7 @@ def trained_tokens(rollout: Rollout, cfg: Config) -> np.ndarray:
     return mask
 
 
-def solution_rewards(episodes: list[Episode]) -> np.ndarray:
+def solution_rewards(episodes: Sequence[Episode]) -> np.ndarray:
     """f32[episodes] the reward of each whole solution, including the rewards of its steps."""
     return np.array([sum(e.rewards) if e.rewards else e.outcome for e in episodes], np.float32)
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from vinejax.core.types import Batch, Episode
+from vinejax.credit.assign import solution_rewards
 from vinejax.engine.stats import EngineStats
 from vinejax.learner.policy import EIGHTHS
 from vinejax.learner.update import Update, mean_norm, num_accepted, total_sums
@@ -26,8 +27,8 @@ def episode_metrics(episodes: Sequence[Episode]) -> dict[str, Any]:
     rewards = np.array([episode.reward for episode in episodes])
     lengths = np.array([episode.length for episode in episodes])
     by_problem: dict[str, set[float]] = {}
-    for episode in episodes:
-        by_problem.setdefault(episode.problem_id, set()).add(episode.reward)
+    for episode, reward in zip(episodes, solution_rewards(episodes), strict=True):
+        by_problem.setdefault(episode.problem_id, set()).add(float(reward))
     metrics = {
         "reward/mean": rewards.mean(),
         "reward/std": rewards.std(),
