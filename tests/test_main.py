@@ -203,6 +203,11 @@ def test_every_field_can_be_described():
         assert all(part.startswith("must ") for part in kind.split(", ")[1:2]), "a range, no error"
 
 
+def test_both_ends_of_a_range_are_described():
+    _, kind, *_ = describe("distributed.port").split("\n")
+    assert kind.strip() == "int, must be at least 1; must be at most 65535"
+
+
 def test_mode_config_prints_what_the_run_would_use(folder: pathlib.Path, command: Command):
     status, out, err = command("--config=mine.py", "--mode=config", "--config.ppo.clip=0.1")
     lines = out.splitlines()

@@ -8,7 +8,6 @@ import types
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from vinejax.config.load import check_name, section_names, section_of
-from vinejax.core.ranges import Rule
 from vinejax.core.settings import Config, flatten
 from vinejax.methods.about import help_lines
 from vinejax.methods.compose import method_of
@@ -73,9 +72,8 @@ def _fields(kind: type, prefix: str, only: str = "") -> list[str]:
 
 def _kind(hint: Any) -> str:
     """A type hint in words, such as 'int, must be at least 1; or none'."""
-    if (rule := next(iter(getattr(hint, "__metadata__", ())), None)) is not None:
-        assert isinstance(rule, Rule)
-        return f"{_kind(hint.__origin__)}, {rule.text}"
+    if rules := getattr(hint, "__metadata__", ()):
+        return f"{_kind(hint.__origin__)}, {'; '.join(rule.text for rule in rules)}"
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Literal:
         return " or ".join(map(repr, parts))
