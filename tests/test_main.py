@@ -83,6 +83,7 @@ def test_each_run_of_the_paper_has_a_workdir(command: Command):
         (["--config=mine.py", "--config.ppo.clip=abc"], "--config.ppo.clip=abc: must be a number$"),
         (["--config=mine.py", "--config.values.k=1.5"], "values.k=1.5: must be a whole number$"),
         (["--config=mine.py", "--config.values.k=none"], "values.k = None: must be of type int"),
+        (["--config=mine.py", "--config.ppo.clip=none"], "ppo.clip = None: must be of type float"),
         (["--config=mine.py", "--config.sample.stop=(1,)"], "sample.stop = 1: must be of type str"),
         (["--config=mine.py", "--config.values.k=0"], "values.k = 0: must be at least 1"),
         (["--config=mine.py:large", "--config.method=grpo"], "values.k = 9: is read by method ="),
@@ -209,11 +210,13 @@ def test_both_ends_of_a_range_are_described():
 
 
 def test_mode_config_prints_what_the_run_would_use(folder: pathlib.Path, command: Command):
-    status, out, err = command("--config=mine.py", "--mode=config", "--config.ppo.clip=0.1")
+    changes = ("--config.ppo.clip=0.1", "--config.ppo.correction_max=none")
+    status, out, err = command("--config=mine.py", "--mode=config", *changes)
     lines = out.splitlines()
     assert (status, err) == (0, "") and len(lines) > 100
     assert "ppo.clip = 0.1  # default 0.2" in lines and "ppo.gamma = 1.0" in lines
     assert "ppo.whiten = 'iteration'  # default 'method'" in lines
+    assert "ppo.correction_max = None  # default 3.0" in lines
     assert [path.name for path in folder.iterdir()] == ["mine.py"]
 
 

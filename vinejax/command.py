@@ -12,7 +12,7 @@
 `python -m vinejax.main` and `python -m vinejax` are the same.
 
 --config    a Python file with get_config(); see configs/. FILE:ARGUMENT hands it an argument
---config.X  overrides field X, one of the fields below; 'none' unsets an integer
+--config.X  overrides field X, one of the fields below; 'none' unsets a number
 --workdir   folder of everything that the run writes, local or gs://; by default
             runs/<name of the config file>. The same command again resumes the run.
 --mode      train    the default
@@ -132,27 +132,32 @@ class InWords:
             raise ValueError(f"must be {self.words}") from None
 
 
-class OptionalIntParser(InWords, flags.IntegerParser):
-    """Reads `none` as None. If a field must not be None, `from_dict` raises an error later."""
+class OrNone(InWords):
+    """A mixin for parsers of flags that also read `none`, as None.
 
+    If a field must not be None, `from_dict` raises an error later.
+    """
+
+    def parse(self, argument: Any) -> Any:
+        return None if argument in (None, "none", "None") else super().parse(argument)
+
+
+class IntParser(OrNone, flags.IntegerParser):
     words = "a whole number"
 
-    def parse(self, argument: str | int | None) -> int | None:
-        return None if argument in (None, "none", "None") else super().parse(argument)
+
+class NumberParser(OrNone, flags.FloatParser):
+    words = "a number"
 
 
 class FlagParser(InWords, flags.BooleanParser):
     words = "true or false"
 
 
-class NumberParser(InWords, flags.FloatParser):
-    words = "a number"
-
-
 def define_flags() -> None:
     config_flags.DEFINE_config_file("config", help_string="Python file with get_config().")
     FLAGS["config"].parser = ConfigFile()
-    config_flags.register_flag_parser_for_type(int, OptionalIntParser())
+    config_flags.register_flag_parser_for_type(int, IntParser())
     config_flags.register_flag_parser_for_type(float, NumberParser())
     config_flags.register_flag_parser_for_type(bool, FlagParser())
     flags.DEFINE_string("workdir", None, "Folder of the run; runs/<config file> by default.")
