@@ -1,7 +1,7 @@
 """The KL's coefficient follows a target; the KL in the reward."""
 
 import dataclasses
-import types
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -12,11 +12,10 @@ from helpers import method_cases as methods
 from helpers import rl_oracles as oracle
 from helpers.applied import applied, policy_objective, stand_in
 
-from vinejax.core.types import Rollout, RunState, TrainState
+from vinejax.core.types import Batch, Rollout, RunState, TrainState
 from vinejax.credit.assign import Credit, rewards_with_kl, token_rewards
 from vinejax.learner.batch import step_layout
 from vinejax.learner.update import gradients
-from vinejax.methods import adaptive_kl
 from vinejax.methods.adaptive_kl import KEPT, adapted, adaptive, composed, fresh
 from vinejax.methods.base import Method
 from vinejax.methods.known import find_method
@@ -38,7 +37,17 @@ def moved() -> np.ndarray:
     return np.where(batch.mask, difference, 0)
 
 
-def test_the_coefficient_follows_the_target(monkeypatch: pytest.MonkeyPatch):
+def scored_as(batch: Batch) -> Callable[..., Rollout]:
+    """Stands in for a method's scoring."""
+    return lambda *_: rollout()._replace(batch=batch)
+
+
+def unmoved(iteration: Iteration, state: RunState, *_: object) -> RunState:
+    """Stands in for a method's update."""
+    return state
+
+
+def test_the_coefficient_follows_the_target():
     """As in the paper, with K_β = n / horizon; the error is cut at a fifth."""
     assert adapted(0.2, 6.0, 6.0, 0.1) == 0.2
     assert adapted(0.2, 6.6, 6.0, 0.1) == pytest.approx(0.2 * (1 + 0.1 * 0.1))
@@ -47,12 +56,10 @@ def test_the_coefficient_follows_the_target(monkeypatch: pytest.MonkeyPatch):
     cfg = applied(methods.config("grpo", kl={"coef": 0.2, "target": 2.0, "horizon": 80.0}))
     batch = methods.batch()
     near = batch._replace(ref_logprobs=batch.old_logprobs - jnp.float32(0.35))  # off it too
-    method = composed(Method(None, score=lambda *_: rollout()._replace(batch=near)), cfg)
-    session = types.SimpleNamespace(method=find_method("grpo"), model=cases.model())
-    iteration = stand_in(Iteration, cfg=cfg, metrics={}, session=session)
+    method = composed(Method(None, score=scored_as(near), update=unmoved), cfg)
+    iteration = stand_in(Iteration, cfg=cfg, metrics={})
     state = RunState(stand_in(TrainState), options=fresh(cfg))
     found = method.score(iteration, state, [])
-    monkeypatch.setattr(adaptive_kl, "updated", lambda iteration, state, *_: state)
     state = method.update(iteration, state, found, Credit(batch.advantages))
     measured = 0.35 * sum(r for _, r in methods.LENGTHS) / 8
     error = measured / 2.0 - 1
@@ -62,22 +69,35 @@ def test_the_coefficient_follows_the_target(monkeypatch: pytest.MonkeyPatch):
     assert float(state.options[KEPT]) == pytest.approx(0.2 * (1 + error * 0.1), rel=1e-6)
 
 
-def test_an_iteration_of_many_responses_changes_the_coefficient_by_a_fifth(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_an_iteration_of_many_responses_changes_the_coefficient_by_a_fifth():
     """Eight responses are 16 horizons; the KL is 0, below the target, in every iteration."""
     cfg = applied(methods.config("grpo", kl={"coef": 0.2, "target": 1.0, "horizon": 0.5}))
     batch = methods.batch()
     still = batch._replace(ref_logprobs=batch.old_logprobs)
-    method = composed(Method(None, score=lambda *_: rollout()._replace(batch=still)), cfg)
-    session = types.SimpleNamespace(method=find_method("grpo"), model=cases.model())
+    method = composed(Method(None, score=scored_as(still), update=unmoved), cfg)
     state = RunState(stand_in(TrainState), options=fresh(cfg))
-    monkeypatch.setattr(adaptive_kl, "updated", lambda iteration, state, *_: state)
     for number in range(1, 5):
-        iteration = stand_in(Iteration, cfg=cfg, metrics={}, session=session)
+        iteration = stand_in(Iteration, cfg=cfg, metrics={})
         scored = method.score(iteration, state, [])
         state = method.update(iteration, state, scored, Credit(batch.advantages))
         assert float(state.options[KEPT]) == pytest.approx(0.2 * 0.8**number)
+
+
+def test_a_method_keeps_its_own_update_and_its_objective_adapts():
+    cfg = applied(methods.config("grpo", kl={"coef": 0.2, "target": 1.0}))
+    given: list[Credit] = []
+
+    def own(iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
+        given.append(credit)
+        return state
+
+    method = composed(dataclasses.replace(find_method("grpo"), update=own), cfg)
+    iteration, credit = stand_in(Iteration, cfg=cfg, metrics={}), Credit(0)
+    state = RunState(stand_in(TrainState), options=fresh(cfg))
+    state = method.update(iteration, state, rollout(kl_coef=0.2), credit)
+    assert given == [credit] and state.options[KEPT] != 0.2
+    objective = find_method("grpo").objective(cases.model(), cfg)
+    assert method.objective(cases.model(), cfg) == adaptive(objective) != objective
 
 
 @pytest.mark.parametrize("share", [0.01, 0.2, 1.0, 4.99, 5.0, 5.12, 1e6])

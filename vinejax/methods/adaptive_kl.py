@@ -23,7 +23,7 @@ from vinejax.credit.assign import Credit
 from vinejax.learner.policy import PolicyObjective
 from vinejax.learner.update import Loss
 from vinejax.methods.base import Method
-from vinejax.methods.stages import updated
+from vinejax.model.decoder import Decoder
 from vinejax.rl.losses import kl
 from vinejax.session.iteration import Iteration
 
@@ -50,8 +50,12 @@ def composed(method: Method, cfg: Config) -> Method:
     """The method, whose KL coefficient follows `kl.target` if the run has a target."""
     if not has_target(cfg):
         return method
-    score = functools.partial(_with_coefficient, method.score)
-    return dataclasses.replace(method, score=score, update=_following)
+    stages = {
+        "score": functools.partial(_with_coefficient, method.score),
+        "update": functools.partial(_following, method.update),
+    }
+    fields = {x.name: getattr(method, x.name) for x in dataclasses.fields(method)}
+    return AdaptiveMethod(**fields | stages)
 
 
 def fresh(cfg: Config) -> dict[str, np.ndarray] | None:
@@ -66,8 +70,14 @@ def _with_coefficient(
     return score(iteration, state, episodes)._replace(kl_coef=float(state.options[KEPT]))
 
 
-def _following(iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
-    """The state after the policy's updates with this iteration's coefficient.
+def _following(
+    update: Callable[..., RunState],
+    iteration: Iteration,
+    state: RunState,
+    rollout: Rollout,
+    credit: Credit,
+) -> RunState:
+    """The state after the method's `update` with this iteration's coefficient.
 
     The returned state holds the next iteration's coefficient.
     """
@@ -77,10 +87,15 @@ def _following(iteration: Iteration, state: RunState, rollout: Rollout, credit: 
     found = float(np.where(batch.mask, estimate, 0).sum(dtype=np.float64)) / count
     iteration.metrics |= {"kl/coef": rollout.kl_coef, "kl/response": found}
     after = adapted(rollout.kl_coef, found, cfg.kl.target, count / cfg.kl.horizon)
-    session = iteration.session
-    objective = adaptive(session.method.objective(session.model, cfg))
-    state = updated(iteration, state, rollout, credit, objective)
+    state = update(iteration, state, rollout, credit)
     return state._replace(options={KEPT: np.array(after, np.float64)})
+
+
+class AdaptiveMethod(Method):
+    """A method whose objective gets the KL's coefficient together with a batch's rows."""
+
+    def objective(self, model: Decoder, cfg: Config) -> PolicyObjective:
+        return adaptive(super().objective(model, cfg))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
