@@ -8,8 +8,10 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from etils import epath
+from helpers.applied import stand_in
 
 from vinejax.core.errors import DivergedError
+from vinejax.learner.update import Update
 from vinejax.runtime.log import RunLog
 from vinejax.session.iteration import Iteration
 from vinejax.training.health import Health
@@ -73,6 +75,18 @@ def test_skipped_updates_end_the_run_only_in_a_row(tmp_path: Path):
         health.look(iteration(5, fruitless=True))
     with np.load(tmp_path / "not_finite.npz") as batch:
         assert np.isnan(batch["loss"]).all()
+
+
+def test_updates_of_a_critic_that_were_all_skipped_are_noted():
+    """The critic is updated before the policy, whose updates may be made all the same."""
+    made = stand_in(Iteration, failed_batch=None)
+    zero: Any = np.float32(0)
+    skipped, accepted = Update(None, zero, zero > 0), Update(None, zero, zero == 0)
+    Iteration.note_updates(made, [skipped, accepted], "some were made")
+    assert made.failed_batch is None
+    Iteration.note_updates(made, [skipped, skipped], "of the critic")
+    Iteration.note_updates(made, [accepted], "of the policy")
+    assert made.failed_batch == "of the critic"
 
 
 def test_one_line_for_numbers_that_are_not_finite(tmp_path: Path):

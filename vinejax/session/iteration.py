@@ -53,7 +53,7 @@ class Iteration:
         self.spent = spent
         self.metrics: dict[str, Any] = {}
         self.sampler: Sampler = session.sampler(number)
-        self.failed_batch: Any = None  # a batch of the updates, if all updates were skipped
+        self.failed_batch: Any = None  # a batch of updates that were all skipped
         self.at_start = StartCounters(
             spent, session.engine.stats.mark(), session.graded.stats, compiles()
         )
@@ -160,11 +160,12 @@ class Iteration:
     def note_updates(self, updates: Sequence[Update], batch: Any) -> None:
         """Keeps `batch`, with rows that the updates used, as `failed_batch` if all were skipped.
 
-        If all updates were skipped, losses or gradients are not finite. The other reason to skip an
+        The updates are those of the policy or those of a critic; either may be skipped alone. If
+        all updates were skipped, losses or gradients are not finite. The other reason to skip an
         update, a large ratio, never skips all updates, because the first update has the ratio 1.
         """
-        is_failed = bool(updates) and num_accepted(updates) == 0
-        self.failed_batch = batch if is_failed else None
+        if updates and num_accepted(updates) == 0:
+            self.failed_batch = batch
 
     def record_sampling(self, sampled: list[Episode]) -> None:
         """Adds the metrics of all sampled solutions, including discarded solutions."""
