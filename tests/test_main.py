@@ -204,6 +204,10 @@ def test_every_field_can_be_described():
         assert all(part.startswith("must ") for part in kind.split(", ")[1:2]), "a range, no error"
 
 
+def test_a_comment_within_the_lines_of_a_field_is_its_meaning():
+    assert " ".join(describe("probe.lam").split()).endswith("of a step; 1: the return")
+
+
 def test_both_ends_of_a_range_are_described():
     _, kind, *_ = describe("distributed.port").split("\n")
     assert kind.strip() == "int, must be at least 1; must be at most 65535"

@@ -85,7 +85,7 @@ def _kind(hint: Any) -> str:
 
 
 def _comments(kind: type) -> dict[str, str]:
-    """Maps each field to its comments in the source, from above the field and from behind it."""
+    """Maps each field to its comments in the source, from above the field and in its lines."""
     by_field: dict[str, str] = {}
     for part in reversed(kind.__mro__[:-1]):
         source = textwrap.dedent(inspect.getsource(part))
@@ -103,7 +103,8 @@ def _comments(kind: type) -> dict[str, str]:
                 ):
                     above.insert(0, comments[line].string)
                     line -= 1
-                own = [comments[node.end_lineno].string] if node.end_lineno in comments else []
+                lines_of_field = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+                own = [comments[line].string for line in lines_of_field if line in comments]
                 by_field[node.target.id] = " ".join(text.strip("# ") for text in above + own)
     return by_field
 
