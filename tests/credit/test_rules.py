@@ -225,6 +225,11 @@ def test_a_discount_needs_a_value_of_each_step(fields: dict[str, Any]):
     check({"ppo": {"gamma": 0.9}, "values": {"max_states": 3, "reuse": True}})
 
 
+def test_a_discount_goes_with_states_without_continuations():
+    """ppo_probe has its states at 'after', and every step has a learned value of its own."""
+    check({"method": "ppo_probe", "ppo": {"gamma": 0.9}})
+
+
 def test_a_method_without_states_refuses_their_rules():
     """The mask, unlike the rules of states, is a choice of every policy gradient."""
     check({"method": "grpo", "credit": {"mask": "low_probability"}})

@@ -44,7 +44,7 @@ def check_config(cfg: Config, set_fields: Collection[str] = ()) -> None:
         return value != DEFAULTS[name] or name in set_fields
 
     _check_method(cfg, method, is_set, set_fields)
-    check_rules(method.resolve(cfg))
+    check_rules(method.resolve(cfg), method.has_continuations)
     find_rewards(cfg.reward)
     values = dict(flatten(cfg))
     wrong = (

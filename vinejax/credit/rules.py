@@ -179,10 +179,11 @@ RESULTS: dict[str, tuple[tuple[str, ...], Callable[..., Any]]] = {
 }
 
 
-def check_rules(cfg: Config) -> None:
+def check_rules(cfg: Config, has_continuations: bool) -> None:
     """Raises ConfigError for unknown rules and for rules that do not fit together.
 
-    `cfg` must already have the defaults of its method.
+    `cfg` must already have the defaults of its method. `has_continuations` says whether the method
+    samples values; without samples, a discount fits all rules.
     """
     rules, values = chosen_rules(cfg), cfg.values
     for field, name in rules.items():
@@ -199,7 +200,7 @@ def check_rules(cfg: Config) -> None:
         rules["values.positions"] == "steps" and values.merge == 1 and values.num_states is None
     )
     one_to_one = undivided and rules["values.allocation"] != "bisection" and not values.backup
-    if cfg.ppo.gamma != 1 and not one_to_one:
+    if cfg.ppo.gamma != 1 and has_continuations and not one_to_one:
         message = (
             "must be 1 unless every step of the task has a value of its own: values.positions ="
             " 'steps', no merge, num_states, bisection or backup"
