@@ -42,37 +42,48 @@ of its own (jax 0.10.2; benchmarks/real/runs.jsonl and controls.jsonl, drawn by 
   rloo, whitened, 1 58   75   77   77   78             50 to 74
   rloo, whitened, 2 55   77   81   83   94             47 to 94
   rloo, whitened, 3 57   72   77   81   82             51 to 80
+  not whitened, 1   58   79   77   85   87             50 to 81
+  not whitened, 2   55   77   77   80   80             47 to 77
+  not whitened, 3   57   79   76   77   78             51 to 75
+  no probe, seed 1  58   78   77   77   84             50 to 74
+  no probe, seed 2  55   77   80   84   90             47 to 85
+  no probe, seed 3  57   75   78   80   81             51 to 77
 
 Runs with fewer figures were ended there. 'grpo 4x16' has 16 solutions of each of four problems, and
 'no steps' is VinePPO whose only state is the prompt (--config.values.merge=1000
---config.values.num_states=None); 'rloo, whitened' has --config.ppo.whiten=iteration. Test is that
+--config.values.num_states=None); 'rloo, whitened' has --config.ppo.whiten=iteration, and VinePPO
+'not whitened' --config.ppo.whiten=none and with 'no probe' --config.values.prior=''. Test is that
 of the checkpoint with the best validation.
 
 That step credit helps here is not shown. The probability P that a run of VinePPO is better (95%,
 Newcombe's interval), from the tests of 2026-11-29, is 0.56 (0.18 to 0.87) against 'no steps', 0.44
-(0.13 to 0.82) against whitened RLOO and 0.72 (0.28 to 0.94) against GRPO; from six runs each of
-both dates the last is 0.86 (0.52 to 0.97). The same settings and seed ended at 99 and at 75, at 88
-and at 77, and at 98 and at 90. On one machine the code of both dates gives the same first iteration
-of seed 2 to the bit, and in the next two the same solutions, with metrics that differ in the
-seventh digit: rounding, which sooner or later draws another token, parts such runs. The rows of
-seed 1 had another length, too. After ten iterations of the earlier runs the methods do not differ:
-P of validation is 0.89 (0.40 to 0.99) against GRPO, 0.67 (0.24 to 0.92) against RLOO and 0.72 (0.28
-to 0.94) against PPO. Intervals of the start's accuracies reach from 38 to 66. An iteration took 67
-seconds with VinePPO and 56 with GRPO; on another machine, beside other work, VinePPO 120, GRPO and
-RLOO 63 to 97, PPO 105 to 153. VinePPO's and GRPO's first runs of seed 1 had rows of 128 tokens. A
-run takes 7.6 GiB. With critic.head_scale=1 and five iterations of the critic alone PPO fell from 58
-to 44. Of 256 test problems of GSM8K the start solves 2.0% (0.4 to 3.9), 40 iterations of VinePPO's
-seed 2 later it is 1.6% (0.4 to 3.1): nothing carries over.
+(0.13 to 0.82) against whitened RLOO, 0.56 (0.18 to 0.87) against itself not whitened, 0.61 (0.21 to
+0.90) against 'no probe' and 0.72 (0.28 to 0.94) against GRPO; from six runs each of both dates the
+last is 0.86 (0.52 to 0.97). The nine runs with step credit of that date are better than the nine
+without with P 0.54 (0.30 to 0.77), and the twelve that are whitened than the other six with P 0.60
+(0.33 to 0.81): groupings that were chosen after the runs. The same settings and seed ended at 99
+and at 75, at 88 and at 77, and at 98 and at 90. On one machine the code of both dates gives the
+same first iteration of seed 2 to the bit, and in the next two the same solutions, with metrics that
+differ in the seventh digit: rounding, which sooner or later draws another token, parts such runs.
+The rows of seed 1 had another length, too. After ten iterations of the earlier runs the methods do
+not differ: P of validation is 0.89 (0.40 to 0.99) against GRPO, 0.67 (0.24 to 0.92) against RLOO
+and 0.72 (0.28 to 0.94) against PPO. Intervals of the start's accuracies reach from 38 to 66. An
+iteration took 67 seconds with VinePPO and 56 with GRPO; on another machine, beside other work,
+VinePPO 120, GRPO and RLOO 63 to 97, PPO 105 to 153. VinePPO's and GRPO's first runs of seed 1 had
+rows of 128 tokens. A run takes 7.6 GiB. With critic.head_scale=1 and five iterations of the critic
+alone PPO fell from 58 to 44. Of 256 test problems of GSM8K the start solves 2.0% (0.4 to 3.9), 40
+iterations of VinePPO's seed 2 later it is 1.6% (0.4 to 3.1): nothing carries over.
 
 Runs differ in the quarter of the questions that name the sisters first, where a run may keep taking
 the other number: soon all eight solutions of such a problem do, with equal rewards and no gradient.
 Of 37 test problems of this kind the runs of 2026-11-29 solve, in the table's order, 5, 8, 24, 37,
-6, 5, 35, 7, 5, 6, 30 and 12; GRPO's seed 1, which solves 35, takes the other number in 19 of the 33
-that name the sisters second. Of their own samples of this kind in iterations 36 to 40 the earlier
-runs solved 91% and 46% (VinePPO's seeds 3 and 2), 4% and 15% (GRPO's seeds 2 and 3) and 57% and 20%
-(RLOO's seeds 1 and 2). Continuations seldom rescue a problem whose solutions are all wrong (4 of
-52), and 16 solutions of a problem do not help GRPO. A solution has 2.6 steps at first, one after 60
-iterations of seed 1, 1.8 and 2.3 after 40 of seeds 2 and 3.
+6, 5, 35, 7, 5, 6, 30, 12, 35, 7, 6, 13, 18 and 8; GRPO's seed 1 and unwhitened VinePPO's, which
+solve 35, take the other number in 19 of the 33 that name the sisters second. Of their own samples
+of this kind in iterations 36 to 40 the earlier runs solved 91% and 46% (VinePPO's seeds 3 and 2),
+4% and 15% (GRPO's seeds 2 and 3) and 57% and 20% (RLOO's seeds 1 and 2). Continuations seldom
+rescue a problem whose solutions are all wrong (4 of 52), and 16 solutions of a problem do not help
+GRPO. A solution has 2.6 steps at first, one after 60 iterations of seed 1, 1.8 and 2.3 after 40 of
+seeds 2 and 3.
 Solutions and advantages in the first and in the eighth iteration of seed 2 (V by one continuation,
 by role):
 
