@@ -250,6 +250,6 @@ def gae(
         advantage = jnp.where(is_response, delta + gamma * lam * advantage, 0.0)
         return advantage, advantage
 
-    after_last = jnp.zeros(deltas.shape[0])
+    after_last = jnp.zeros(deltas.shape[0], deltas.dtype)
     _, advantages = jax.lax.scan(backwards, after_last, (deltas.T, mask.T), reverse=True)
     return advantages.T, advantages.T + values
