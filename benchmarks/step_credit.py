@@ -119,7 +119,7 @@ class Measured(NamedTuple):
 def with_values(cfg: Config, fields: dict[str, Any]) -> Config:
     """The configuration with these fields of `values.*`; the rules are checked."""
     changed = dataclasses.replace(cfg, values=dataclasses.replace(cfg.values, **fields))
-    check_rules(changed)
+    check_rules(changed, has_continuations=True)
     return changed
 
 

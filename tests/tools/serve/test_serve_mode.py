@@ -124,7 +124,8 @@ def test_step_values_say_what_leaves_no_room_for_a_prompt():
     """With a trunk no longer than a solution, no prompt is short enough."""
     cfg, limits = tiny_config(), Limits(48, 40, 96, 20, 9, 9)
     graded = stand_in(GradedTask, task=Arithmetic())
-    valuer = StepValuer(cfg, graded, cases.tokenizer(), limits, lambda: None, stand_in(FedEngine))
+    engine = stand_in(FedEngine)
+    valuer = StepValuer(cfg, graded, cases.tokenizer(), limits, lambda: None, lambda *_: engine)
     request = step_values_request({"problem": "7+8-4"}, limits)
     with pytest.raises(RequestError, match="0 are allowed beside max_tokens = 48 .* set it lower"):
         valuer._prompted(request, cfg.sample.max_tokens)
