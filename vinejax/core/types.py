@@ -6,7 +6,7 @@ rollouts per state (the paper's K), B sequences, T tokens. The letters of the mo
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -94,6 +94,14 @@ class Turn(NamedTuple):
     key: str | None  # key of the environment's state after the turn
 
 
+def is_unobserved(turns: Sequence[Turn], count: int) -> np.ndarray:
+    """bool[count] Which of `count` response tokens are not tokens of an observation."""
+    unobserved = np.ones(count, bool)
+    for turn in turns:
+        unobserved[turn.drawn : turn.end] = False
+    return unobserved
+
+
 @dataclasses.dataclass(frozen=True)
 class Episode:
     """One sampled solution. Token ids are the sampled ones: they are never decoded and re-encoded.
@@ -141,9 +149,8 @@ class Episode:
     @property
     def is_drawn(self) -> np.ndarray:
         """bool[T] Which response tokens the policy drew; the others were given or observed."""
-        drawn = np.arange(len(self.response)) >= self.given
-        for turn in self.turns:
-            drawn[turn.drawn : turn.end] = False
+        drawn = is_unobserved(self.turns, len(self.response))
+        drawn[: self.given] = False
         return drawn
 
     @property

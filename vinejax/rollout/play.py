@@ -1,11 +1,12 @@
 """A play: an episode in an environment while it is sampled, with its outcome and its steps."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from vinejax.core.text import Tokenizer
-from vinejax.core.types import Problem, Turn
+from vinejax.core.types import Problem, Turn, is_unobserved
 from vinejax.tasks.environment import Environment
 from vinejax.tasks.graded import GradedTask
 
@@ -109,6 +110,4 @@ def without_observations(play: Play, of_tokens: list[T]) -> list[T]:
 
     `of_tokens` has an entry for each response token.
     """
-    starts = [0, *(turn.end for turn in play.turns)]
-    ends = [*(turn.drawn for turn in play.turns), len(of_tokens)]
-    return [x for i, j in zip(starts, ends, strict=True) for x in of_tokens[i:j]]
+    return list(itertools.compress(of_tokens, is_unobserved(play.turns, len(of_tokens))))
