@@ -8,7 +8,7 @@ import types
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from vinejax.config.load import check_name, section_names, section_of
-from vinejax.core.settings import Config, flatten
+from vinejax.core.settings import Config, flatten, unset
 from vinejax.methods.about import help_lines
 from vinejax.methods.compose import method_of
 
@@ -48,8 +48,7 @@ def print_config(cfg: Config, workdir: str) -> None:
     """
     method = method_of(cfg)
     resolved = method.resolve(cfg)
-    unset = Config(cfg.method, sections={x: type(s)() for x, s in resolved.sections.items()})
-    defaults = dict(flatten(unset))
+    defaults = dict(flatten(unset(resolved))) | {"method": cfg.method}
     for name, value in flatten(resolved):
         differs = "" if value == defaults[name] else f"  # default {defaults[name]!r}"
         print(f"{name} = {value!r}{differs}")

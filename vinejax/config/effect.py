@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from vinejax.core.settings import Config, EnvConfig, GraderConfig, flatten
+from vinejax.core.settings import Config, EnvConfig, GraderConfig, flatten, unset
 from vinejax.credit.rules import READ_BY, TABLES, chosen_rules
 from vinejax.methods.base import Method
 from vinejax.tasks.base import (
@@ -126,8 +126,7 @@ def without_effect(cfg: Config, method: Method, task: Task, most_branches: int) 
         _beyond_use(cfg, most_branches),
     ):
         reasons.setdefault(field, reason)
-    unset = Config(sections={name: type(x)() for name, x in cfg.sections.items()})
-    defaults, values = dict(flatten(unset)), dict(flatten(cfg))
+    defaults, values = dict(flatten(unset(cfg))), dict(flatten(cfg))
     for field, reason in reasons.items():
         if values[field] != defaults[field]:
             yield field, reason

@@ -457,6 +457,11 @@ def flatten(fields: Any, prefix: str = "") -> list[tuple[str, Any]]:
     return flat
 
 
+def unset(cfg: Config) -> Config:
+    """The configuration with the same sections whose fields all have their defaults."""
+    return Config(sections={name: type(section)() for name, section in cfg.sections.items()})
+
+
 def as_tree(cfg: Config) -> dict[str, Any]:
     """A configuration as nested dicts, with `Config.sections` beside the core's groups."""
     tree = dataclasses.asdict(cfg)

@@ -17,7 +17,7 @@ from etils import epath
 from vinejax.core.accessories import contributed, contributed_class
 from vinejax.core.errors import WorkdirError
 from vinejax.core.sections import MethodSettings, Section
-from vinejax.core.settings import RENAMED, Config, as_tree
+from vinejax.core.settings import RENAMED, Config, as_tree, unset
 from vinejax.version import __version__
 
 REVISION = ".revision"  # file beside the package, in a `git archive`
@@ -224,8 +224,7 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
         raise WorkdirError(f"{file}: {message}") from error
     cfg = _with_recorded_sections(cfg, old_settings)
     # A field that was added after the run had its default.
-    unset = Config(sections={name: type(x)() for name, x in cfg.sections.items()})
-    old_settings = flatten_names(as_tree(unset)) | old_settings
+    old_settings = flatten_names(as_tree(unset(cfg))) | old_settings
     changes, free = [], free_groups()
     for name, value in flatten_names(as_tree(cfg)).items():
         if name in FREE_FIELDS or name.startswith(free) or old_settings[name] == value:
