@@ -65,7 +65,7 @@ class ForkedConfig(MethodSettings):
 
     forks: Count = 2
     branches: Count = 2
-    rounds: Count = 1
+    rounds: Count = 1  # rounds of forks
 
     def solutions_per_problem(self, cfg: Config) -> int:
         return cfg.rollout.per_prompt * (1 + self.forks * self.branches * self.rounds)
@@ -76,7 +76,6 @@ class TreeRLConfig(ForkedConfig, section="treerl"):
 
     forks: Count = 2  # least likely tokens of a tree that are drawn again, per round
     branches: Count = 2  # new draws per such token
-    rounds: Count = 1  # rounds of forks
 
 
 class TreeGRPOConfig(ForkedConfig, section="tree_grpo"):
@@ -84,7 +83,6 @@ class TreeGRPOConfig(ForkedConfig, section="tree_grpo"):
 
     forks: Count = 2  # step ends of a tree from which branches begin, per round
     branches: Count = 3  # branches per such step end
-    rounds: Count = 1  # rounds of forks
 
 
 class GiGPOConfig(MethodSettings, section="gigpo"):
