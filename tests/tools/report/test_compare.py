@@ -158,6 +158,18 @@ def test_what_cannot_be_compared_is_one_line(folders, tmp_path):
     assert "test.jsonl:1: is damaged" in refused(one, damaged)
 
 
+def test_a_log_without_its_first_evaluation_may_have_nothing_to_compare(tmp_path):
+    """A damaged line was dropped: the first evaluation left is beyond the end of the other run."""
+    first = compared_run(tmp_path / "a", 0.6, tokens=100)
+    second = compared_run(tmp_path / "b", 0.5, tokens=10, method="rloo")
+    lines = (first / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (first / "metrics.jsonl").write_text("".join(lines[1:]))
+    message = r"a: the first evaluation .* at 200 tokens, and another run ends at 40; leave out"
+    with pytest.raises(UserError, match=message):
+        compare_runs([str(first), str(second)], tmp_path / "page")
+    assert not (tmp_path / "page").exists()
+
+
 def test_a_folder_that_cannot_be_written_is_one_line(folders, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from vinejax.core.errors import UserError
 from vinejax.records.read import JsonObject
 from vinejax.statistics.accuracy import paired_interval
 from vinejax.tools.report.compare.read_runs import ComparedRun
@@ -53,12 +54,26 @@ def _pair(first: RunGroup, second: RunGroup) -> dict[str, Any]:
     rows = []
     for axis in AXES:
         at = min(first.end(axis), second.end(axis))
+        _check_reached(first, axis, at)
+        _check_reached(second, axis, at)
         row = _row(_scores_at(first, axis, at), _scores_at(second, axis, at))
         rows.append({"axis": axis, "at": at} | row)
     if first.test is not None and second.test is not None:
         rows.append({"axis": "test", "at": None} | _row(first.test, second.test))
     pair = {"first": first.label, "second": second.label, "rows": rows}
     return pair | _paired(first, second)
+
+
+def _check_reached(group: RunGroup, axis: str, at: float) -> None:
+    """Raises UserError if a run has its first evaluation on `axis` after the place `at`.
+
+    The log of such a run lacks the evaluation before the first iteration, which is at 0.
+    """
+    for run in group.runs:
+        start = getattr(run.curve[0], axis)
+        if start > at:
+            message = f"the first evaluation in metrics.jsonl is at {start:g} {axis}, and another"
+            raise UserError(f"{run.name}: {message} run ends at {at:g}; leave out one of the two")
 
 
 def _scores_at(group: RunGroup, axis: str, at: float) -> list[float]:
