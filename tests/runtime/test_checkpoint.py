@@ -407,8 +407,15 @@ def test_the_next_save_replaces_what_is_damaged(tmp_path: pathlib.Path):
         assert checkpoints.check_newest()
 
 
-def test_without_one_that_is_whole_there_is_one_line(tmp_path: pathlib.Path):
+def test_without_one_that_is_whole_there_is_one_line(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+):
     assert newest(tmp_path / "empty") is None
+    folder = saved(tmp_path / "one", 3)
+    flip(folder / "3" / "meta/metadata")
+    with pytest.raises(WorkdirError, match=r"no checkpoint is left; .*3: is damaged \(meta"):
+        newest(folder)
+    assert not capsys.readouterr().err
     folder = saved(tmp_path / "run", 2, 4)
     for step in (2, 4):
         flip(folder / str(step) / "meta/metadata")

@@ -141,12 +141,12 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         """
         failed: list[DamagedError] = []
         while untried := sorted(set(self._manager.all_steps()) - self._damaged_iterations):
+            if failed and is_writer():
+                print(f"vinejax: {failed[-1]}; the checkpoint before it is used", file=sys.stderr)
             try:
                 return restore(untried[-1])
             except DamagedError as error:
                 failed.append(error)
-                if is_writer():
-                    print(f"vinejax: {error}; the checkpoint before it is used", file=sys.stderr)
             _collect_quietly()
             self._damaged_iterations.add(untried[-1])
             self._manager.reload()  # another process may have saved one meanwhile

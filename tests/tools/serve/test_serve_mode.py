@@ -82,6 +82,25 @@ def test_newer_weights_are_looked_for_again_after_any_error(
     assert [x.source for x in replaced] == ["checkpoints/7"]
 
 
+def test_an_error_that_lasts_is_printed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    steps = iter([7, 7, 7, None, 7])
+    newer = NewerWeights(epath.Path(tmp_path), make_mesh(tiny_config().mesh), None, print)
+    monkeypatch.setattr(served_model, "newest_checkpoint", lambda folder: next(steps))
+    errors = iter(["no memory", "no memory", "damaged", "damaged"])
+
+    def load_trained(*_: object) -> Trained:
+        raise RuntimeError(next(errors))
+
+    monkeypatch.setattr(served_model, "load_trained", load_trained)
+    printed = []
+    for _ in range(5):
+        newer.look()
+        printed.append(capsys.readouterr().out.partition("served ")[2].strip())
+    assert printed == ["(no memory)", "", "(damaged)", "", "(damaged)"]
+
+
 def test_a_checkpoint_that_comes_while_the_first_is_loaded_is_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

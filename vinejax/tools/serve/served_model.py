@@ -84,6 +84,7 @@ class NewerWeights:
         Loading takes minutes for a large model, in which the run may write its last checkpoint.
         """
         self._workdir, self._mesh, self._step, self._replace = workdir, mesh, step, replace
+        self._reported = ""  # the error of the latest look, '' if it had none
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="newer weights", daemon=True)
 
@@ -96,20 +97,26 @@ class NewerWeights:
         self._thread.join()
 
     def look(self) -> None:
-        """Loads the newest checkpoint if it is another one. A line says why it cannot be loaded."""
+        """Loads the newest checkpoint if it is another one.
+
+        A line says why it cannot be loaded, unless the look before has said the same.
+        """
         folder = self._workdir / CHECKPOINTS
         try:
             step = newest_checkpoint(folder)
             if step is None or step == self._step:
+                self._reported = ""
                 return
             trained = load_trained(self._workdir, folder, self._mesh)
         # The run may have deleted it meanwhile, or a device has no memory for a second copy. With
         # another error than these, too, the server goes on, and looks again.
         except Exception as error:
             why = " ".join(str(error).split()) or type(error).__name__
-            print(f"vinejax: {folder}: no newer weights are served ({why:.300})", flush=True)
+            if why != self._reported:
+                print(f"vinejax: {folder}: no newer weights are served ({why:.300})", flush=True)
+            self._reported = why
             return
-        self._step = step
+        self._step, self._reported = step, ""
         print(f"serves {trained.source} from now on", flush=True)
         self._replace(Weights(trained.params, trained.source))
 
