@@ -80,6 +80,7 @@ def test_each_run_of_the_paper_has_a_workdir(command: Command):
         (["--config=mine.py:tiny"], "mine.py:9: KeyError: 'tiny'"),
         (["--config=mine.py", "--config.ppo.clpi=0.1"], "ppo.clpi: no such field; .* ppo.clip$"),
         (["--config=mine.py", "--config.clip=0.1"], "clip: no such field; .* ppo.clip$"),
+        (["--config=mine.py", "--mode=eval", "--policy=last"], "--policy is for --mode=export"),
         (["--config=mine.py", "--config.ppo.clip=abc"], "--config.ppo.clip=abc: must be a number$"),
         (["--config=mine.py", "--config.values.k=1.5"], "values.k=1.5: must be a whole number$"),
         (["--config=mine.py", "--config.values.k=none"], "values.k = None: must be of type int"),

@@ -163,7 +163,7 @@ def define_flags() -> None:
     flags.DEFINE_string("workdir", None, "Folder of the run; runs/<config file> by default.")
     flags.DEFINE_enum("mode", "train", [mode for mode in MODES if " " not in mode], "What to do.")
     flags.DEFINE_string("sets", None, "Sets of problems for --mode=eval: gsm8k,aime24=FILE,...")
-    flags.DEFINE_enum("policy", "best", ["best", "last"], "Which checkpoint to export.")
+    flags.DEFINE_enum("policy", None, ["best", "last"], "Which checkpoint to export.")
     flags.DEFINE_string("push", None, "ORG/NAME of a model on the hub; for --mode=export.")
 
 
@@ -218,8 +218,10 @@ def main(argv: list[str]) -> int:
     """Checks the configuration, then calls the function of the mode. Returns the exit status."""
     if FLAGS.sets is not None and FLAGS.mode != "eval":
         raise UserError(f"--sets is for --mode=eval, not --mode={FLAGS.mode}; leave it out")
-    if FLAGS.push is not None and FLAGS.mode != "export":
-        raise UserError(f"--push is for --mode=export, not --mode={FLAGS.mode}; leave it out")
+    for option, value in (("policy", FLAGS.policy), ("push", FLAGS.push)):
+        if value is not None and FLAGS.mode != "export":
+            message = f"is for --mode=export, not --mode={FLAGS.mode}; leave it out"
+            raise UserError(f"--{option} {message}")
     if FLAGS.mode in OF_WORKDIRS:
         return read_runs(FLAGS.mode, argv[1:])
     if len(argv) > 1:
@@ -233,7 +235,9 @@ def main(argv: list[str]) -> int:
         distributed.initialize(cfg.distributed)
         cfg = with_row_for_devices(cfg)
     stopping.listen()  # after jax, whose own handler of SIGTERM would replace ours
-    mode, options = FLAGS.mode, {"policy": FLAGS.policy} if FLAGS.mode == "export" else {}
+    mode, options = FLAGS.mode, {}
+    if FLAGS.mode == "export":
+        options["policy"] = FLAGS.policy or "best"
     if FLAGS.sets is not None:
         mode, options = "eval --sets", {"sets": FLAGS.sets}
     if FLAGS.push is not None:

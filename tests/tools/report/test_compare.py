@@ -178,7 +178,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(folders, tmp_path):
 
 def test_the_mode_takes_workdirs_and_no_config(folders, tmp_path, monkeypatch, capsys):
     flags = {"mode": "compare", "config": None, "workdir": str(tmp_path / "page")}
-    flags |= {"sets": None, "push": None}
+    flags |= {"sets": None, "push": None, "policy": None}
     monkeypatch.setattr(command, "FLAGS", type("Flags", (), flags))
     assert command.main(["vinejax", *folders]) == 0
     assert (tmp_path / "page" / "compare.html").exists()
