@@ -170,7 +170,8 @@ def define_flags() -> None:
 def parse_flags(argv: list[str]) -> list[str]:
     """Parses the command line and runs the config file; returns the arguments that are no flags.
 
-    Raises UserError if the config file fails or if an override (`--config.FIELD`) names no field.
+    Raises UserError if the config file fails, or if an override (`--config.FIELD`) names no field
+    or has no config file beside it.
     Raises flags.Error if any other flag is unknown, or if a flag has a value of the wrong type.
     """
     for i, argument in enumerate(argv):
@@ -190,6 +191,8 @@ def parse_flags(argv: list[str]) -> list[str]:
     if not any(re.match(r"--?config\b(?!\.)", argument) for argument in arguments):
         for name in ConfigFile.overrides:
             check_name(name)
+            message = "needs the configuration that it changes; try --config=configs/tiny.py"
+            raise UserError(f"--config.{name} {message}")
     rest = FLAGS(argv)
     if FLAGS["verbosity"].using_default_value:
         FLAGS.verbosity = logging.WARNING  # at INFO, Orbax writes dozens of lines per checkpoint
@@ -272,7 +275,7 @@ def read_runs(mode: str, runs: list[str]) -> int:
         return 0
     given = " ".join(runs) or "none"
     if len(runs) != 1 or not (epath.Path(given) / "config.json").exists():
-        raise UserError(f"--mode=report needs the workdir of one run, not {given}")
+        raise UserError(f"--mode=report RUN needs the workdir of one run, not {given}")
     print(f"report: {function(runs[0])}")
     standing = importlib.import_module("vinejax.tools.report.summary_line")
     if line := standing.standing_line(epath.Path(runs[0])):

@@ -37,7 +37,7 @@ sys.modules["vinejax.tools.report.summary_line"] = standing = types.ModuleType("
 standing.standing_line = lambda run: f"Finished: {run.name}"
 """
     status, _, err = command("--mode=report", "run", setup=fake)
-    assert status == 2 and "--mode=report needs the workdir of one run, not run" in err
+    assert status == 2 and "--mode=report RUN needs the workdir of one run, not run" in err
     (folder / "run" / "config.json").write_text("{}")
     assert command("--mode=report", "run", setup=fake) == (
         0,

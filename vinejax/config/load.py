@@ -286,6 +286,10 @@ def _no_such_field(name: str) -> ConfigError:
     nearest = _nearest(name)
     if any(known.startswith(name + ".") for known in field_names()):
         return ConfigError(name, f"is a group of fields; set one of them, such as {nearest}")
+    leaf = name.rpartition(".")[2]
+    namesakes = [known for known in field_names() if known.rpartition(".")[2] == leaf]
+    if len(namesakes) > 1:
+        return ConfigError(name, f"no such field; there are {', '.join(namesakes)}")
     return ConfigError(name, f"no such field; the nearest one is {nearest}")
 
 
