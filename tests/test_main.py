@@ -165,6 +165,25 @@ def test_errors_for_people_and_bugs_differ(command: Command):
     assert status == 1 and err.startswith("Traceback") and "ZeroDivisionError" in err
 
 
+def test_an_interrupt_is_not_lost_where_exceptions_are(folder: pathlib.Path):
+    """Python ignores exceptions in a callback of the garbage collector; jax has one."""
+    code = """
+import gc, signal, sys, types
+from vinejax import main
+
+def run():
+    gc.callbacks.append(lambda *_: signal.raise_signal(signal.SIGINT))
+    gc.collect()
+    print("went on")
+
+sys.modules["vinejax.command"] = types.SimpleNamespace(run=run)
+main.run()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder)
+    line = "vinejax: interrupted; the same command does it again\n"
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", line)
+
+
 def test_help_names_the_options_and_ends_well(folder: pathlib.Path):
     done = subprocess.run(
         [sys.executable, "-m", "vinejax.main", "--help"], cwd=folder, capture_output=True, text=True

@@ -300,7 +300,7 @@ def run() -> None:
     except stopping.Stopped as stop:
         _say(f"{stop}; {stop.next_start}")
         distributed.leave(stop.exit_code, at_once=True)  # a normal exit can crash XLA's threads
-    except KeyboardInterrupt:  # before signals are taken
+    except KeyboardInterrupt:  # of another handler than those of main.py and stopping.py
         _say("interrupted; the same command does it again")
         distributed.leave(130)
     except BrokenPipeError:  # the reader of the output has ended, as in `vinejax --help | head`
