@@ -7,7 +7,7 @@
     python -m vinejax.main --config=configs/alice.py          # or, say, configs/alice.py:grpo
 
 The model has to find which number a question is about, and add one: benchmarks/real/problems.py.
-The start has seen 32 solutions twice, in half a minute of training; the third command takes four
+The start has seen 32 solutions twice, in half a minute of training; the fourth command takes four
 minutes with its evaluations. It solves half of the problems at temperature 0.35 and a sixth at 0.8.
 
 Validation accuracy (128 problems, temperature 0.35), 64 solutions an iteration, each run on a core
