@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.metadata
 import importlib.util
+import io
 import json
 import math
 import os
@@ -15,6 +16,8 @@ import pytest
 from helpers.paths import CONFIGS
 from helpers.refusals import refuses
 from helpers.tools.plan_cases import small, small_fields
+from rich.console import Console
+from rich.table import Table
 
 from vinejax.config.load import from_dict, from_file
 from vinejax.core.errors import ConfigError
@@ -30,6 +33,7 @@ from vinejax.tools.plan.aot.iteration_time import (
     PRODUCT_SHARE,
     iteration_stages,
 )
+from vinejax.tools.plan.aot.plan_table import print_whole
 from vinejax.tools.plan.case import Case, open_case
 from vinejax.tools.plan.cost import (
     attention_flops,
@@ -289,6 +293,18 @@ def test_a_compile_that_takes_too_long_or_fails(tmp_path: Path, monkeypatch, cap
     assert plan_mode.plan_run(from_dict(small_fields(tmp_path, "cpu:8")), tmp_path) is False
     shown = capsys.readouterr().out
     assert "score: did not compile within plan.timeout_s" in shown and "INTERNAL: a bug" in shown
+
+
+def test_numbers_of_a_wide_table_are_whole():
+    """Rich cuts the cells of a table that is wider than the console."""
+    table = Table("", *(f"program {i}" for i in range(12)))
+    table.add_row("total", *(f"{100 + i}.25" for i in range(12)))
+    shown_in = io.StringIO()
+    console = Console(width=80, file=shown_in)
+    print_whole(table, console)
+    shown = shown_in.getvalue()
+    assert all(f"{100 + i}.25" in shown and f"program {i}" in shown for i in range(12))
+    assert console.width == 80
 
 
 def test_brackets_in_the_compilers_words_are_no_markup(tmp_path: Path, monkeypatch, capsys):

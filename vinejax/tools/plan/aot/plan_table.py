@@ -60,12 +60,12 @@ def print_plan(plan: Plan, console: Console) -> None:
         f"{cfg.rollout.slots or most * case.shards} slots",
         highlight=False,
     )
-    console.print(memory_table(plan))
+    print_whole(memory_table(plan), console)
     if plan.stages:
-        console.print(program_table(plan))
+        print_whole(program_table(plan), console)
         if any(program.kernels for program in plan.programs):
-            console.print(kernel_table(plan))
-        console.print(iteration_table(plan))
+            print_whole(kernel_table(plan), console)
+        print_whole(iteration_table(plan), console)
     for line in [*utilisation_lines(plan), *price_lines(plan)]:
         console.print(line, highlight=False)
     for note in plan.notes:
@@ -77,6 +77,18 @@ def print_plan(plan: Plan, console: Console) -> None:
         for line in plan.advice.get(program.name, []):
             console.print(f"  {line}", highlight=False, markup=False)
     console.print("It fits." if plan.fits else "It does not fit.", highlight=False)
+
+
+def print_whole(table: Table, console: Console) -> None:
+    """Prints a table in its full width, also where the console is narrower.
+
+    Rich would cut the cells of a wider table, and a number without its last digits looks whole.
+    """
+    unlimited = console.options.update(width=10_000)
+    width = console.width
+    console.width = max(width, console.measure(table, options=unlimited).maximum)
+    console.print(table)
+    console.width = width
 
 
 def _table(title: str, *columns: str) -> Table:
