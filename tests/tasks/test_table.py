@@ -210,6 +210,20 @@ def test_columns_in_the_template_are_filled_in(tmp_path: Path):
         assert filled("{question} " + kept) == f"Which {{level}}? {kept}"
 
 
+def test_columns_with_names_of_any_characters_are_filled_in(tmp_path: Path):
+    row = {
+        "q": "Why?",
+        "truth": {"value": 1},
+        "Problem Type": "geometry",
+        "难度": 3,
+        "sub-area": "b",
+    }
+    write(tmp_path / "test.jsonl", [row])
+    template = "{question} {Problem Type}, 难度{难度} {sub-area} {Problem type} {1, 2}"
+    task = table(tmp_path, template=template)
+    assert task.prompt(task.load("test")[0]) == "Why? geometry, 难度3 b {Problem type} {1, 2}"
+
+
 def test_the_template_is_the_prompt(tmp_path: Path):
     write(tmp_path / "test.jsonl", [{"q": "{x} 1+1", "truth": {"value": 2}}])
     task = table(tmp_path, template="Q: {question}\nA:")

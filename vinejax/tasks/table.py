@@ -29,10 +29,11 @@ from vinejax.tasks.files import FileRows, is_file, read_file
 from vinejax.tasks.read_rows import has_split, problems_of, read_split
 from vinejax.tasks.splits import Distinct, HeldOut
 
-# A field of a template: the question, or a column. A brace behind a letter, a backslash, another
-# brace or the like belongs to a formula or to code, as in \boxed{answer}. So does one behind a
-# closing brace, as in \frac{a}{b}, unless that brace ends a field that is filled in.
-FIELD = re.compile(r"\{question\}|(?<![\w\\{^$])\{(?P<name>[A-Za-z_][\w.]*)\}(?!\})")
+# A field of a template: the question, or a column, whose name may have any characters. A brace
+# behind an ASCII letter, a backslash, another brace or the like belongs to a formula or to code, as
+# in \boxed{answer}. So does one behind a closing brace, as in \frac{a}{b}, unless that brace ends a
+# field that is filled in.
+FIELD = re.compile(r"\{question\}|(?<![A-Za-z0-9_\\{^$])\{(?P<name>[^{}\n]+)\}(?!\})")
 
 # (the messages before the question, the question)
 ContextQuestion = tuple[tuple[tuple[str, str], ...], str]

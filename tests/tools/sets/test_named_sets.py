@@ -263,10 +263,10 @@ def test_the_template_is_the_runs():
 
 
 def test_a_column_that_a_set_lacks_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    template = "{level} {subject_name} {answer} \\frac{a}{question}"
+    template = "{level} {subject_name} {1, 2} {answer} \\frac{a}{question}"
     paths = {name: write(tmp_path, name, ROWS[name]) for name in ("math500", "aime25")}
     found = [set_task(CFG, template, name, str(path)) for name, path in paths.items()]
-    assert found[0].task.prompt(first(found[0])).startswith("1 {subject_name} {answer} ")
+    assert found[0].task.prompt(first(found[0])).startswith("1 {subject_name} {1, 2} {answer} ")
     lines = capsys.readouterr().out.splitlines()
     why = "as text, because no column has this name"
     assert lines == [

@@ -117,8 +117,12 @@ def set_task(cfg: Config, template: str, name: str, path: str) -> SetTask:
 
 
 def _warn_unfilled(task: RowTask, template: str, problems: list[Problem], name: str) -> None:
-    """Prints a warning if the first prompt has fields of `template` that no column fills in."""
-    fields = {field[0] for field in FIELD.finditer(template) if field["name"]}
+    """Prints a warning if the first prompt has fields of `template` that no column fills in.
+
+    Text in braces that is no name, such as {1, 2}, may be meant as it is.
+    """
+    names = [field["name"] or "" for field in FIELD.finditer(template)]
+    fields = {f"{{{name}}}" for name in names if name.replace(".", "_").isidentifier()}
     fields -= {f"{{{column}}}" for column in task.hidden_columns()}
     left = sorted(field for field in fields if problems and field in task.prompt(problems[0]))
     if left and is_writer():
