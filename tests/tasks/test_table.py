@@ -1,6 +1,7 @@
 """The task `table`: named columns, in files of each kind and from the hub, and their splits."""
 
 import csv
+import datetime
 import json
 import sys
 import types
@@ -222,6 +223,13 @@ def test_columns_with_names_of_any_characters_are_filled_in(tmp_path: Path):
     template = "{question} {Problem Type}, 难度{难度} {sub-area} {Problem type} {1, 2}"
     task = table(tmp_path, template=template)
     assert task.prompt(task.load("test")[0]) == "Why? geometry, 难度3 b {Problem type} {1, 2}"
+
+
+def test_dates_within_a_column_are_filled_in(tmp_path: Path):
+    row = {"q": "When?", "truth": {"value": 1}, "born": {"on": datetime.date(1815, 12, 10)}}
+    write(tmp_path / "test.parquet", [row])
+    task = table(tmp_path, template="{question} {born}")
+    assert task.prompt(task.load("test")[0]) == 'When? {"on": "1815-12-10"}'
 
 
 def test_the_template_is_the_prompt(tmp_path: Path):

@@ -191,11 +191,14 @@ def _fill_columns(rows: FileRows) -> None:
 
 
 def _text_in_prompt(value: Any) -> str:
-    """A column's value as a text: a list of texts as lines, another list or an object as JSON."""
+    """A column's value as a text: a list of texts as lines, another list or an object as JSON.
+
+    What JSON lacks, such as a date of a Parquet file, is a text within it.
+    """
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
         return "\n".join(value)
     if isinstance(value, list | dict):
-        return json.dumps(value, ensure_ascii=False)
+        return json.dumps(value, ensure_ascii=False, default=str)
     return "" if value is None else written(value)
 
 
