@@ -169,6 +169,13 @@ def test_a_chat_is_a_question_and_the_messages_before_it(suffix: str, tmp_path: 
         ([{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}], "not user, as"),
         ([{"role": "system", "content": None}, {"role": "user", "content": "?"}], "is no text, in"),
         ([{"role": "user", "content": [{"type": "image"}]}], "must be a text, found"),
+        (
+            [
+                {"role": "assistant", "content": "", "tool_calls": [{"name": "add"}]},
+                {"role": "user", "content": "?"},
+            ],
+            "has calls of tools, which no prompt shows: .*add",
+        ),
     ],
 )
 def test_a_chat_without_a_question_of_the_user_is_refused(chat: Any, message: str, tmp_path: Path):

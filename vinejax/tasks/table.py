@@ -231,6 +231,10 @@ def chat_of(row: Any, name: str) -> ContextQuestion:
         if not chat or chat[-1][0] != "user":
             roles = ", ".join(str(role) for role, _ in chat) or "none"
             raise ValueError(f"column {name!r} must end with the user's message, not {roles}")
+        if calls := next(filter(None, (message.get("tool_calls") for message in value)), None):
+            raise ValueError(
+                f"column {name!r} has calls of tools, which no prompt shows: {calls!r:.40}"
+            )
         *context, (_, value) = chat
         if not all(isinstance(part, str) for message in context for part in message):
             raise ValueError(f"column {name!r} has a message that is no text, in {context!r:.60}")
