@@ -74,6 +74,9 @@ SAME = {
         ("ℝ∖{0}", r"\mathbb{R}\setminus\{0\}"),
         ("4∶9", "4:9"),
         ("7。", "7"),
+        ("Ha\u0300 No\u0323\u0302i", "H\u00e0 N\u1ed9i"),
+        ("\u1109\u1165\u110b\u116e\u11af", "\uc11c\uc6b8"),
+        ("=\u03383", r"\ne 3"),
         (r"\varphi", r"\phi"),
     ],
     "per cent": [("35 pct", r"35\%"), (r"\text{35 pct}", "35"), ("35 pct", "0.35")],
@@ -161,6 +164,7 @@ DIFFERENT = {
         ("Δ", r"\delta"),
         ("⌊y⌋", r"\lceil y\rceil"),
         ("𝑥 + 𝟐", "x + 3"),
+        ("Ha\u0300 No\u0323\u0302i", "Ha Noi"),
     ],
     "per cent": [("35 pct", r"36\%"), ("35 pct", "3.5")],
     "repeating decimals": [

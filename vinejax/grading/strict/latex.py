@@ -114,6 +114,7 @@ _EMPTY_GROUP = re.compile(
     r"((?:\\(?:frac|binom|sqrt|overline|mathbb|dot)(?![A-Za-z])|[\^_}\]])\s*\{\s*\})|\{\s*\}"
 )
 _ONE_LETTER = re.compile(r"(\\(?:math(?:bf|rm|it|sf)|text(?:bf|rm|it)?))\s+([A-Za-z])(?![A-Za-z])")
+MAX_COMPOSED = 1000  # characters of a text whose accents are composed, in quadratic time
 _LEAD = re.compile(
     rf"(?i)^[\s:{OPEN}]*(?:so |thus |hence |therefore,? )*(?:the )?(?:final )?"
     rf"(?:answer|result|solution)s?(?: is| are|:)*[\s{OPEN}{CLOSE}]*:?\s*"
@@ -138,6 +139,8 @@ def is_balanced(text: str) -> bool:
 def clean_answer(text: str) -> str:
     """Rewrite an answer in the parsers' dialect, which the module's docstring describes."""
     s = inside_boxes(text)
+    if len(s) <= MAX_COMPOSED:
+        s = unicodedata.normalize("NFC", s)  # a letter and an accent are one character
     if _JSON_LIST.fullmatch(s):
         s = ", ".join(map(_unquoted, re.findall(_QUOTED, s)))
     s = re.sub(r"[\s~]{2,}", " ", _SCRIPT.sub(_script, s).translate(_TRANSLATE))
