@@ -13,18 +13,20 @@ from helpers.paths import CONFIGS
 from helpers.tokenizer_cases import load
 
 from vinejax.core.errors import ConfigError, ModelError, WorkdirError
-from vinejax.core.settings import Config, ModelConfig, SampleConfig
-from vinejax.core.text import special_tokens
+from vinejax.core.settings import Config, MeshConfig, ModelConfig, SampleConfig
+from vinejax.core.text import Tokenizer, special_tokens
 from vinejax.core.types import RunState, TrainState
 from vinejax.engine.branches import Branch
 from vinejax.engine.engine import Engine
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
+from vinejax.model.sharding import make_mesh
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.workdir import check_workdir, record_run
 from vinejax.tasks.arithmetic import Arithmetic
 from vinejax.tasks.prompts import encode_prompt
+from vinejax.training import start_weights
 from vinejax.training.export import export_run, stop_ids
-from vinejax.training.start_weights import model_folder
+from vinejax.training.start_weights import load_unweighted, load_weights, model_folder
 from vinejax.training.startup import open_session
 
 
@@ -191,3 +193,24 @@ def test_a_damaged_record_of_a_run_is_one_line(tmp_path: Path):
     (tmp_path / "config.json").write_text('{"git_revision": null, "config": []}')
     with pytest.raises(ModelError, match=r"the config\.json of this run is damaged"):
         model_folder(str(tmp_path))
+
+
+def test_a_tokenizer_beside_adapters_takes_the_place_of_the_bases(
+    tiny: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    base, folder = tmp_path / "base", tmp_path / "adapters"
+    save_pretrained(base, *tiny)
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
+    monkeypatch.setattr(start_weights, "read_adapters", lambda *_: {"layers": {}})
+    mesh = make_mesh(MeshConfig())
+
+    def tokenizers() -> list[Tokenizer]:
+        path = str(folder)
+        return [load_unweighted(path)[1], load_weights(path, mesh)[2]]
+
+    assert [x.chat_template for x in tokenizers()] == [None, None]
+    own = load_unweighted(str(folder))[1]
+    own.chat_template = "{{ messages[0].content }}"
+    own.save_pretrained(folder)
+    assert [x.chat_template for x in tokenizers()] == ["{{ messages[0].content }}"] * 2

@@ -3,7 +3,8 @@
 `model.path` may name the workdir of a run. Then the weights are those of the policy that validation
 chose there; architecture and tokenizer are those of the folder that the run itself started from.
 `model.path` may also name a folder of PEFT's with adapters, which are added to the model that they
-were trained on.
+were trained on. A tokenizer in that folder takes the place of the model's, because the adapters may
+have been trained with another chat template or EOS.
 """
 
 import dataclasses
@@ -22,7 +23,7 @@ from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.hub import find_folder
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.hf.peft import base_of, read_adapters
-from vinejax.model.hf.weights import load_model, load_pretrained
+from vinejax.model.hf.weights import load_model, load_pretrained, tokenizer_for
 from vinejax.model.lora import abstract_adapters, merge_adapters, with_adapters
 from vinejax.model.sharding import check_heads, param_shardings, placed_shapes
 from vinejax.runtime.checkpoint import find_trained, restore_policy
@@ -49,7 +50,8 @@ def load_weights(
         model, params, tokenizer = load_weights(base, mesh, dtype, use)
         adapters = read_adapters(folder, model)
         adapters = jax.device_put(adapters, param_shardings(mesh, adapters))
-        return model, merge_adapters(with_adapters(params, adapters), scale=1.0), tokenizer
+        params = merge_adapters(with_adapters(params, adapters), scale=1.0)
+        return model, params, _tokenizer_beside(folder, model, tokenizer)
     checkpoint = find_trained(run, "best")
     if checkpoint is None:
         raise ModelError(f"{path}: a run without a checkpoint; name the model that it started from")
@@ -57,6 +59,23 @@ def load_weights(
     if is_writer():
         print(f"{use} {trained.source} of the run {path}")
     return trained.model, trained.params, trained.tokenizer
+
+
+def load_unweighted(path: str) -> tuple[Decoder, Tokenizer]:
+    """The model and the tokenizer that `load_weights` gives for `path`, without the weights."""
+    if (run := _run_at(path)) is not None:
+        return load_unweighted(_start_of(run))
+    folder = find_folder(path)
+    if (base := base_of(folder)) is None:
+        return load_model(folder)
+    model, tokenizer = load_unweighted(base)
+    return model, _tokenizer_beside(folder, model, tokenizer)
+
+
+def _tokenizer_beside(adapters: epath.Path, model: Decoder, of_base: Tokenizer) -> Tokenizer:
+    """The tokenizer in a folder of adapters, or that of their base model if there is none."""
+    has_own = (adapters / "tokenizer.json").exists()
+    return tokenizer_for(model.cfg, adapters) if has_own else of_base
 
 
 class Trained(NamedTuple):
@@ -79,14 +98,13 @@ def load_trained(
     """
     settings = _settings_of(run)
     if not settings.lora_rank:
-        model, tokenizer = load_model(find_folder(_start_folder(run)))
+        model, tokenizer = load_unweighted(_start_of(run))
         check_heads(mesh, *model.cfg.split_sizes)
         model = dataclasses.replace(model, mesh=mesh)
         like = placed_shapes(mesh, abstract_params(model), dtype)
         params, source = restore_policy(checkpoints, like)
         return Trained(model, params, tokenizer, source, settings, None)
-    start = settings.path or os.fspath(run / WARM_UP)
-    model, params, tokenizer = load_weights(start, mesh, dtype)
+    model, params, tokenizer = load_weights(_start_of(run), mesh, dtype)
     like = placed_shapes(mesh, abstract_adapters(model, settings))
     adapters, source = restore_policy(checkpoints, like)
     params = merge_adapters(
@@ -102,14 +120,15 @@ def model_folder(path: str) -> str:
     that they started from. Raises ModelError for a run whose record is damaged.
     """
     if (run := _run_at(path)) is not None:
-        return _start_folder(run)
+        return model_folder(_start_of(run))
     folder = find_folder(path)
     base = base_of(folder)
     return os.fspath(folder) if base is None else model_folder(base)
 
 
-def _start_folder(run: epath.Path) -> str:
-    return model_folder(_settings_of(run).path or os.fspath(run / WARM_UP))
+def _start_of(run: epath.Path) -> str:
+    """The `model.path` of a run, or the folder of its warm-up."""
+    return _settings_of(run).path or os.fspath(run / WARM_UP)
 
 
 def _settings_of(run: epath.Path) -> ModelConfig:

@@ -33,14 +33,12 @@ from vinejax.learner.score import scores_of
 from vinejax.methods import stages
 from vinejax.methods.base import Method
 from vinejax.model.decoder import Decoder, Params
-from vinejax.model.hf.hub import find_folder
 from vinejax.model.hf.names import abstract_params
-from vinejax.model.hf.weights import load_model
 from vinejax.model.sharding import placed_shapes, platform_of
 from vinejax.runtime.offload import to_device, to_host
 from vinejax.session.budget import longest_sequence
 from vinejax.session.iteration import Iteration
-from vinejax.training.start_weights import load_weights, model_folder
+from vinejax.training.start_weights import load_unweighted, load_weights
 
 
 class Teacher(NamedTuple):
@@ -59,7 +57,7 @@ class LoadedTeacher(stages.MethodState):
         """Compares tokenizers and sizes. Without `model.path` the policy's are not known yet."""
         teacher = unloaded_teacher(cfg)
         if cfg.model.path:
-            check_teacher(cfg, teacher, load_model(find_folder(model_folder(cfg.model.path))))
+            check_teacher(cfg, teacher, load_unweighted(cfg.model.path))
 
     def load(self, cfg: Config, model: Decoder, tokenizer: Tokenizer) -> Teacher:
         check_teacher(cfg, unloaded_teacher(cfg), (model, tokenizer))
@@ -85,7 +83,7 @@ def unloaded_teacher(cfg: Config) -> tuple[Decoder, Tokenizer]:
     """The teacher without weights, and its tokenizer. Raises ConfigError if there is none."""
     path = OPDConfig.of(cfg).teacher
     try:
-        return load_model(find_folder(model_folder(path)))
+        return load_unweighted(path)
     except ModelError as error:
         raise ConfigError("opd.teacher", str(error)) from None
 

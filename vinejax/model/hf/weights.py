@@ -74,6 +74,14 @@ def _check_dtype(dtype: str | None) -> None:
 def load_model(folder: epath.Path) -> tuple[Decoder, Tokenizer]:
     """The model and the tokenizer in a folder, without the weights."""
     cfg, generation_config = read_config(folder)
+    return Decoder(cfg, generation_config=generation_config), tokenizer_for(cfg, folder)
+
+
+def tokenizer_for(cfg: DecoderConfig, folder: epath.Path) -> Tokenizer:
+    """The tokenizer in a folder, for a model with the architecture `cfg`.
+
+    Raises ModelError for a tokenizer with more tokens than the model, and if there is no EOS.
+    """
     tokenizer = load_tokenizer(folder)
     _drop_special_tokens(tokenizer, cfg.vocab_size)
     if len(tokenizer) > cfg.vocab_size:
@@ -87,7 +95,7 @@ def load_model(folder: epath.Path) -> tuple[Decoder, Tokenizer]:
     if not cfg.eos_ids and tokenizer.eos_token_id is None:
         places = f"config.json, {GENERATION} or tokenizer_config.json"
         raise ModelError(f"{folder}: no EOS token in {places}, so no response could end")
-    return Decoder(cfg, generation_config=generation_config), tokenizer
+    return tokenizer
 
 
 def _drop_special_tokens(tokenizer: Tokenizer, vocab_size: int) -> None:
