@@ -56,6 +56,16 @@ RIGHT = {
         (r"\boxed{12}. I am confident the answer is right.", "12"),
         (r"\boxed{12}. The correct answer is therefore 36.", "36"),
     ],
+    "a name with abbreviations": [
+        ("<answer>St. Louis</answer>", "St. Louis"),
+        ("The answer is Dr. Smith. He was there.", "Dr. Smith"),
+        ("<answer>John F. Kennedy</answer>", "John F. Kennedy"),
+        ("<answer>J.K. Rowling. She wrote it.</answer>", "J.K. Rowling"),
+        ("<answer>St. Louis. It is a city.</answer>", "St. Louis"),
+        ("<answer>option F. Because of it</answer>", "option F"),
+        ("The answer is point F. Energy is kept.", "point F"),
+        ("The answer is 5 ft. It fits.", "5 ft"),
+    ],
     "a phrase after the value": [
         ("The answer is 18, since she sells 9 at 2 each.", "18"),
         ("Answer: 18, which means she earns 18 dollars.", "18"),

@@ -95,6 +95,11 @@ _SENTENCE_END = re.compile(
     rf"\n|[.?](?=\s|$)|!(?=\s*$|\s+[^a-z\s=+*/×·^{DENIED}-])|[。！？]"
     r"|(?<=\S)(?<!\bor)\s+(?:because|since|as|so)\s"
 )
+# Abbreviations, and initials such as those of 'John F. Kennedy', whose period ends no sentence if
+# a name follows. An initial looks like a choice, so it counts only within `<answer>`.
+_TITLE = re.compile(r"\b(?:Dr|Mr|Mrs|Ms|St|Mt|Ft|Lt|Sgt|Gen|Col|Rev|Gov|Sen|Prof|Capt)\Z", re.ASCII)
+_INITIAL = re.compile(r"(?<!ption )(?<!hoice )(?<!nswer )\b[A-Z]\Z", re.ASCII)
+_NAME = re.compile(r"\s+(?!(?:It|This|That|The|So|As|Because|Since|Therefore)\b)[^\W\d_a-z]")
 _FOREIGN_WORD = re.compile(r"[^\W\d_A-Za-zα-ωΑ-Ωª-º]")
 _JOINT = re.compile(r"\s*(?:[,;]\s*(and|or)\b|[,;&]|(and|or)\b)\s*")
 _SPAN = re.compile(r"\$([^$]+)\$")
@@ -155,8 +160,7 @@ def announced(text: str) -> tuple[Announced | None, str | None, int]:
 
 def _is_firm(answer: str, tail: str) -> bool:
     """Whether an answer is a value, a choice, yes or no, without words that leave it open."""
-    end = _SENTENCE_END.search(tail)
-    sentence = affirmed(tail[: end.start() if end else None])
+    sentence = affirmed(_first_sentence(tail))
     bare = _START.sub("", sentence, count=1)
     formula = _FORMULA.match(bare)
     is_loose = _LOOSE.search(_FORMULA.sub("", sentence)) or _ROUGHLY.match(bare)
@@ -165,8 +169,8 @@ def _is_firm(answer: str, tail: str) -> bool:
     return bool(formula or _FIRM.match(answer)) or spoken_number(answer) is not None
 
 
-def after_phrase(tail: str) -> str:
-    """The answer in `tail`, the text that follows 'answer is'.
+def after_phrase(tail: str, is_tagged: bool = False) -> str:
+    """The answer in `tail`, the text that follows 'answer is', or with `is_tagged` `<answer>`.
 
     Formulas at the start of `tail` are the answer. Without them it is in the first sentence, up to
     a clause that says more about it (`affirmed`).
@@ -175,8 +179,7 @@ def after_phrase(tail: str) -> str:
         tail = tail[start.end() :]
     if formulas := _formulas_at_start(tail):
         return formulas
-    end = _SENTENCE_END.search(tail)
-    sentence = affirmed(tail[: end.start() if end else None])
+    sentence = affirmed(_first_sentence(tail, is_tagged))
     # 'The final answer: the largest $n$ is 34.'
     sentence = sentence.rpartition(" is ")[2]
     sentence = _last_spans(sentence) or sentence
@@ -185,6 +188,17 @@ def after_phrase(tail: str) -> str:
     if len(numbers) == 1 and says_more:
         return last_number(sentence) or undressed(sentence)  # 'Jane grew it 3 hours ago.'
     return undressed(sentence)
+
+
+def _first_sentence(text: str, is_tagged: bool = False) -> str:
+    """The first sentence of a text, without its full stop; `is_tagged` as for `after_phrase`."""
+    for end in _SENTENCE_END.finditer(text):
+        is_short = _TITLE.search(text, 0, end.start())
+        if is_tagged and not is_short:
+            is_short = _INITIAL.search(text, 0, end.start())
+        if not (end.group() == "." and is_short and _NAME.match(text, end.end())):
+            return text[: end.start()]
+    return text
 
 
 def _formulas_at_start(tail: str) -> str:

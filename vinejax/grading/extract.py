@@ -85,7 +85,7 @@ def extract_answer(text: str, style: Style = "math") -> str | None:
         masked = masked[start:]  # what stands before 'The answer is not 12' is no answer
     words = words_of(masked)
     if words == 0 or tagged:
-        return after_phrase(masked.strip()) if words and tagged else undressed(masked) or None
+        return after_phrase(masked.strip(), True) if words and tagged else undressed(masked) or None
     if _ends_in_denial(masked):
         return None
     return (
