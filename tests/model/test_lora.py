@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 from vinejax.core.errors import ModelError
 from vinejax.core.settings import PROJECTIONS, ModelConfig
 from vinejax.model.decoder import Decoder, Params, apply
-from vinejax.model.hf.peft import read_adapters, save_adapters
+from vinejax.model.hf.peft import base_of, read_adapters, save_adapters
 from vinejax.model.hf.weights import save_pretrained
 from vinejax.model.lora import (
     abstract_adapters,
@@ -213,6 +213,15 @@ def test_layers_may_have_ranks_and_scales_of_their_own_or_no_adapter(tiny: Model
         np.testing.assert_allclose(change[layer], scale * (b @ a).T, rtol=1e-4, atol=1e-5)
     assert not change[2:].any()
     assert set(adapters["layers"]) == {"up"}
+
+
+def test_a_folder_with_weights_of_a_model_is_a_model_and_not_adapters(tmp_path: Path):
+    folder = adapter_folder(tmp_path / "adapters", {})
+    assert base_of(folder) == "base"
+    (folder / "config.json").write_text("{}")  # as axolotl writes it beside adapters
+    assert base_of(folder) == "base"
+    save_file({}, folder / "model.safetensors")
+    assert base_of(folder) is None
 
 
 A, B = "0.mlp.up_proj.lora_A", "0.mlp.up_proj.lora_B"

@@ -43,10 +43,14 @@ INITS_WITH_PLAIN_BASE = (True, False, "gaussian", "eva", "orthogonal")
 def base_of(folder: epath.Path) -> str | None:
     """The model that the adapters in a folder belong to; None if the folder holds no adapters.
 
-    A folder with a config.json is itself a model. Raises ModelError if adapter_config.json names no
-    base model, or names its own folder.
+    A folder with a config.json and weights of its own is itself a model. Some programs, such as
+    axolotl, write the config.json of the base model beside adapters. Raises ModelError if
+    adapter_config.json names no base model, or names its own folder.
     """
-    if not (folder / CONFIG).exists() or (folder / "config.json").exists():
+    if not (folder / CONFIG).exists():
+        return None
+    is_model = any(file.name != WEIGHTS for file in folder.glob("*.safetensors"))
+    if is_model and (folder / "config.json").exists():
         return None
     base = read_json(folder / CONFIG).get("base_model_name_or_path")
     if not isinstance(base, str) or not base or epath.Path(base) == folder:
