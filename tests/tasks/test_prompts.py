@@ -13,7 +13,7 @@ from helpers.paths import REPO
 from helpers.refusals import refuses
 from helpers.tokenizer_cases import NAMES, ODD_TEXTS, gsm8k_texts, load
 
-from vinejax.core.errors import ConfigError, DataError, ModelError
+from vinejax.core.errors import ConfigError, DataError, ModelError, UserError
 from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
 from vinejax.model.hf.weights import load_tokenizer
@@ -21,7 +21,13 @@ from vinejax.runtime.clock import Clock
 from vinejax.tasks import prompts
 from vinejax.tasks.arithmetic import Arithmetic
 from vinejax.tasks.base import Split
-from vinejax.tasks.prompts import adds_bos, encode_prompt, encode_response, load_problems
+from vinejax.tasks.prompts import (
+    adds_bos,
+    encode_prompt,
+    encode_response,
+    encode_within,
+    load_problems,
+)
 
 WITH_BOS = ("sentencepiece", "mistral_7b_v1", "stories260K")  # tokenizers that put BOS in front
 STARTS = [path.parent for path in sorted(REPO.glob("configs/*_start/tokenizer.json"))]
@@ -359,6 +365,21 @@ def test_no_prompt_left_and_equal_ids_are_errors():
         load_problems(Empty(), tokenizer, "test", DataConfig())
     with pytest.raises(DataError, match="two problems have the id 'a'"):
         load_problems(Words(("a", "b", "a")), tokenizer, "test", DataConfig())
+
+
+class Halved(Words):
+    """A task whose second prompt has half a character, as a cut text in JSON may have it."""
+
+    def prompt(self, problem: Problem) -> str:
+        return problem.question.replace("?", "\ud83d")
+
+
+def test_half_a_character_is_an_error_in_one_line():
+    tokenizer = load("byte_level")
+    with pytest.raises(DataError, match=r"^words test: the prompt of problem test/1 holds '\\ud8"):
+        load_problems(Halved(), tokenizer, "test", DataConfig())
+    with pytest.raises(UserError, match=r"so \\ud83d' ends in half a character"):
+        encode_within(tokenizer, "so \ud83d it")
 
 
 def test_a_prompt_of_a_hundred_megabytes_is_too_long_without_being_encoded():

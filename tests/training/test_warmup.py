@@ -55,6 +55,13 @@ def test_what_does_not_fit_the_context_is_left_out():
         examples(12)
 
 
+def test_half_a_character_in_a_solution_is_an_error_in_one_line(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(TASK, "solution", lambda problem: "so \ud83d it", raising=False)
+    first = TASK.load("train")[0].id
+    with pytest.raises(DataError, match=rf"train: the solution of problem {first} holds '\\ud83d'"):
+        examples()
+
+
 def test_what_is_left_out_is_counted_and_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ):

@@ -31,6 +31,7 @@ from vinejax.runtime.offload import to_device
 from vinejax.runtime.workdir import write_atomic
 from vinejax.session.iteration import Iteration
 from vinejax.tasks.base import Task
+from vinejax.tasks.files import check_text
 from vinejax.tasks.prompts import encode_response, load_problems
 from vinejax.tasks.spelling import warn_unspelled
 
@@ -59,7 +60,7 @@ def worked_examples(
     """(the train split's worked solutions as episodes, records of problems left out).
 
     A problem is left out if its prompt is too long, or if prompt and solution do not fit the
-    context. Raises DataError if all problems are left out.
+    context. Raises DataError if all problems are left out, or for a solution with a lone surrogate.
     """
     limit = min(cfg.data.max_prompt_tokens, context - 1)
     data = dataclasses.replace(cfg.data, max_prompt_tokens=limit)
@@ -68,6 +69,7 @@ def worked_examples(
     examples, left_out = [], [{"id": name, "reason": reason} for name in too_long]
     for problem, prompt in problems:
         text = task.solution(problem)
+        check_text(text, f"the solution of problem {problem.id}", f"{task.name} train", None)
         response = encode_response(tokenizer, text)
         size = len(prompt) + len(response)
         if size > context:

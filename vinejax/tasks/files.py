@@ -256,7 +256,7 @@ def checked_rows(
     return numbered
 
 
-def check_text(text: str, what: str, file: str, number: int) -> None:
+def check_text(text: str, what: str, file: str, number: int | None) -> None:
     """Raises DataError for a lone surrogate, such as JSON's `"\\ud800"`, which UTF-8 lacks."""
     try:
         text.encode()

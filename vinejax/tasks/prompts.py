@@ -11,13 +11,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vinejax.core.errors import ConfigError, DataError, ModelError
+from vinejax.core.errors import ConfigError, DataError, ModelError, UserError
 from vinejax.core.settings import DataConfig
 from vinejax.core.text import Tokenizer, opens_thinking, special_tokens
 from vinejax.core.types import Problem
 from vinejax.runtime.clock import CLOCK
 from vinejax.tasks.base import Split, Task
 from vinejax.tasks.environment import MultiTurn
+from vinejax.tasks.files import check_text
 
 # A response is encoded after one of these texts. One of them keeps its tokens whatever follows,
 # because a letter does not merge with a newline, space or digit, nor a newline with a letter.
@@ -294,6 +295,11 @@ class ChatTurns(NamedTuple):
 
 
 def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        end = text[: error.start + 1][-40:]
+        raise UserError(f"{end!r} ends in half a character, which no UTF-8 text has") from None
     # Without warnings, because too long texts are dropped and reported later.
     return list(tokenizer.encode(text, add_special_tokens=False, verbose=False))
 
@@ -314,9 +320,9 @@ def load_problems(
     more than `LONGEST_TOKEN` characters per allowed token counts as too long without being encoded:
     to encode a hundred megabytes would take minutes.
 
-    Raises DataError if no problem is left, or if two problems have the same id, from which the
-    random numbers of a rollout are derived. Raises ConfigError if the chat template cannot make a
-    prompt, or if a problem has messages before its question and there is no chat template.
+    Raises DataError if no problem is left, for a prompt with a lone surrogate, and for equal ids,
+    from which the random numbers of rollouts are derived. Raises ConfigError if the chat template
+    cannot make a prompt, or is missing where a problem has messages before its question.
     """
     limit, as_chat = data.max_prompt_tokens, data.chat_template
     variables = template_variables(tokenizer, data, tools_of(task))
@@ -344,6 +350,7 @@ def load_problems(
         if length <= LONGEST_TOKEN * limit:
             if as_chat:
                 text = _render(tokenizer, [*problem.context, ("user", text)], variables)
+            check_text(text, f"the prompt of problem {problem.id}", f"{task.name} {split}", None)
             ids = _prompt_ids(tokenizer, text, as_chat)
         if ids and len(ids) <= limit:
             opening = opens_thinking(text)
@@ -353,8 +360,7 @@ def load_problems(
         else:
             dropped.append(problem.id)
     if not prompted:
-        message = (
-            f"none of {len(problems)} prompts has at most data.max_prompt_tokens = {limit} tokens"
-        )
+        most = f"data.max_prompt_tokens = {limit} tokens"
+        message = f"none of {len(problems)} prompts has at most {most}"
         raise DataError(f"{task.name} {split}", None, message)
     return prompted, dropped
