@@ -227,6 +227,14 @@ def test_an_error_of_the_set_up_ends_the_run():
         TOOLS.answered(call("say", what="stop"))
 
 
+def test_an_async_tool_is_refused_because_its_result_would_be_a_coroutine():
+    async def wait(seconds: int) -> int:
+        return seconds
+
+    with pytest.raises(UserError, match="^tool wait: is async, and calls are not awaited"):
+        Tools(wait)
+
+
 def test_schemas_are_those_of_transformers():
     (schema, _) = TOOLS.schemas
     assert schema["function"]["name"] == "add"
