@@ -61,6 +61,7 @@ def test_the_tail_is_as_long_as_a_stop_string_may_have_begun():
         ("<think>\n\n</think>\n\nfold", "fold"),
         ("<THINKING>raise?</THINKING>fold", "fold"),
         ("◁think▷raise?◁/think▷fold", "fold"),
+        ("<seed:think>raise?</seed:think>fold", "fold"),
         ("raise?</think>fold", "fold"),
         ("raise? call?</think><think>no</think>fold", "fold"),
         ("fold <think>or raise?</think> now", "fold  now"),

@@ -17,6 +17,7 @@ EXTRACTED: dict[str, list[tuple[str, str | None]]] = {
         ("<THINKING>$3$</THINKING> $5$", "5"),
         ("so \\boxed{3}</think>\n\\boxed{5}", "5"),
         ("◁think▷3◁/think▷The result: 5", "5"),
+        ("<seed:think>\\boxed{3}</seed:think>So it is 5.", "5"),
         ("<think>\\boxed{3}</think>", None),
         ("<think>\\boxed{3}</think> I give up.", None),
         ("<think>\\boxed{3} and", None),

@@ -13,7 +13,7 @@ else:  # transformers takes seconds to import, and most modules only need the na
     Tokenizer = Any
 
 # A tag at the beginning or the end of thinking; group 1 is '/' for the end.
-THINKING = re.compile(r"(?i)[<◁](/?)(?:think(?:ing)?|thought|reasoning)[>▷]")
+THINKING = re.compile(r"(?i)[<◁](/?)(?:(?:seed:)?think(?:ing)?|thought|reasoning)[>▷]")
 MAX_TAG = 20  # characters of a tag of thinking
 # Escape codes of terminals (ECMA-48): colours and moves of the cursor, titles and links, others.
 _ESCAPES = re.compile(
