@@ -80,9 +80,7 @@ def value_metrics(
 
     The values' explained variance is that of the returns of the solutions on which the states lie,
     with the discount `gamma` per step. `by_step` has the advantages, f32[episodes, C]. Without
-    advantages or sampled values the result is {}. The variance of an advantage is computed as the
-    sum of the variances of two values. This sum is too large if the two values share samples
-    (`values.reuse`).
+    advantages or sampled values the result is {}. `advantage_errors` has the errors of advantages.
     """
     if by_step is None or any(episode.values is None for episode in episodes):
         return {}
@@ -90,11 +88,7 @@ def value_metrics(
     def steps(name: str) -> np.ndarray:  # of all episodes, one after the other
         return np.concatenate([getattr(episode, name) for episode in episodes])
 
-    before = steps("value_errors")
-    last = np.cumsum([len(episode.step_ends) for episode in episodes]) - 1
-    after = np.append(before, 0.0)[1:]
-    after[last[last >= 0]] = 0.0  # the value of the end is known
-    error = np.hypot(before, after)
+    error = np.concatenate([advantage_errors(episode, gamma) for episode in episodes])
     advantages = np.concatenate(
         [x[: len(e.step_ends)] for e, x in zip(episodes, by_step, strict=False)]
     )
@@ -106,11 +100,31 @@ def value_metrics(
     return {
         **({} if explained is None else {"values/explained_variance": explained}),
         "values/mean": steps("values")[is_sampled].mean(),
-        "values/error": before[is_sampled].mean(),
+        "values/error": steps("value_errors")[is_sampled].mean(),
         "values/reused": steps("reused")[is_sampled].mean(),
         "values/advantage_error": error.mean(),
         "values/sign_certain": np.mean(np.abs(advantages) > 2 * error),
     }
+
+
+def advantage_errors(episode: Episode, gamma: float) -> np.ndarray:
+    """f64[C] the standard error of each step's advantage r + γ·V' - V.
+
+    The variance of an advantage is the sum of those of γ·V' and V, which is too large if the two
+    values share samples (`values.reuse`). The steps between two sampled states have equal parts of
+    the difference of their values (`credit/estimate.py`), so their errors are equal parts, too. The
+    value of the end is known. All other advantages are 0 whatever is sampled.
+    """
+    assert episode.value_counts is not None and episode.value_errors is not None
+    errors, sampled = np.zeros(len(episode.step_ends)), np.flatnonzero(episode.value_counts)
+    if sampled.size:
+        states = sampled if episode.is_state is None else np.flatnonzero(episode.is_state)
+        end = 1 + states[-1]  # later values are back-filled
+        before = episode.value_errors[sampled]
+        after = gamma * np.append(before[1:], 0.0)
+        lengths = np.diff([*sampled, end])
+        errors[sampled[0] : end] = np.repeat(np.hypot(before, after) / lengths, lengths)
+    return errors
 
 
 def returns_of(episode: Episode, gamma: float) -> np.ndarray:

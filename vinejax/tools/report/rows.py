@@ -29,7 +29,7 @@ class StepRow(NamedTuple):
 
     @property
     def advantage_error(self) -> float | None:
-        """√(error² + after_error²), as in the metric values/advantage_error; None if unknown.
+        """√(error² + after_error²), which is the error without a discount; None if unknown.
 
         This overestimates the error if the two states share samples (`values.reuse`).
         """
