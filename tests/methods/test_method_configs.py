@@ -177,6 +177,8 @@ def test_hyperparameters_of_the_paper():
         ({"method": "dapo", "reward": {"overlong": 1.0}}, "reward.overlong"),
         ({"budget": {"episodes": 0}}, "budget.episodes"),
         ({"ppo": {"reduction": "mean"}}, "ppo.reduction"),
+        ({"method": "grpo", "ppo": {"gamma": 0.9}}, "ppo.gamma"),
+        ({"method": "dapo", "ppo": {"gamma": 0.9}}, "ppo.gamma"),
         ({"ppo": {"microbatch": 32}, "sft": {"batch": 48}}, "sft.batch"),
     ],
 )

@@ -34,6 +34,8 @@ OF_CLIPPED += ("entropy", "ppo.mask_truncated", "ppo.row_tokens")
 OF_CLIPPED += ("rollout.zero_variance", "reward.overlong")
 # Fields of the probability ratio, which policy gradients without a ratio in the loss ignore.
 OF_RATIO = ("ppo.clip", "ppo.clip_high", "ppo.max_ratio")
+# Fields of returns, which policy gradients ignore whose credit does not add up later rewards.
+OF_RETURNS = ("ppo.gamma",)
 # Options that a method reads if its credit calls `rewards_with_kl` or `token_rewards` (OF_TOKENS),
 # or `against_group` (OF_GROUPS). These functions are in credit/assign.py.
 OF_TOKENS = ("kl.place",)

@@ -8,7 +8,7 @@ import numpy as np
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit, against_group, token_estimates
-from vinejax.methods.base import OF_GROUPS, OF_TOKENS, Method
+from vinejax.methods.base import OF_GROUPS, OF_RETURNS, OF_TOKENS, Method
 
 
 def standardised(rollout: Rollout, cfg: Config) -> Credit:
@@ -38,6 +38,7 @@ GRPO = Method(
     defaults={"reward.scale": "group"},
     flags={"groups"},
     reads=OF_GROUPS,
+    ignores=OF_RETURNS,
     about="""GRPO: a solution's reward, standardised among the solutions of its problem.
 
     A = (r - mean r) / (std r + 1e-8)
@@ -52,6 +53,7 @@ RLOO = Method(
     defaults={"reward.scale": "none"},
     flags={"groups"},
     reads=OF_GROUPS,
+    ignores=OF_RETURNS,
     about="""RLOO: a solution's reward less the mean of the problem's other solutions.
 
     A = r - mean of the others' r
@@ -66,6 +68,7 @@ DR_GRPO = Method(
     defaults={"ppo.reduction": "budget", "reward.scale": "none"},
     flags={"groups"},
     reads=OF_GROUPS,
+    ignores=OF_RETURNS,
     about="""Dr. GRPO: GRPO without division by the standard deviation or by lengths.
 
     A = r - mean r    loss: Σ tokens / (`sample.max_tokens` · solutions)
@@ -85,6 +88,7 @@ DAPO = Method(
     },
     flags={"groups"},
     reads=OF_GROUPS,
+    ignores=OF_RETURNS,
     about="""DAPO: GRPO on groups with spread, a higher upper clip, a penalty on overlong solutions.
 
     A: `grpo`'s, of r less up to ½ over the last `reward.overlong` of `sample.max_tokens`

@@ -84,6 +84,7 @@ ONE = {"per_prompt": 1}
             "reward.overlong",
         ),
         ({"method": "sdpo", "reward": {"overlong": 0.2}}, "reward.overlong"),
+        ({"method": "turn_credit", "ppo": {"gamma": 0.9}}, "ppo.gamma"),
         ({"method": "opmd", "ppo": {"max_ratio": 5.0}}, "ppo.max_ratio"),
         ({"method": "opmd", "ppo": {"loss": "sapo"}}, "ppo.loss"),
         ({"method": "asymre", "asymre": {"shift": 2.0}}, "asymre.shift"),

@@ -42,6 +42,10 @@ def test_the_page_of_methods_names_who_reads_a_field():
     for field, names in (("reward.scale", scaled), ("kl.place", placed)):
         reading = [name for name, method in all_methods().items() if field in method.reads]
         assert sorted(names) == sorted(reading), field
+    discounted = re.findall(r"`([\w+]+)`", text.split("`ppo.gamma` is for ")[1].partition(". ")[0])
+    records = all_methods().items()
+    found = [name for name, x in records if x.credit and "ppo.gamma" not in x.ignores]
+    assert sorted(discounted) == sorted(found)
     flat, overlong = re.findall(
         r"ll but ([^.]+?) read `r", text.partition("`reward.scale` is for")[0]
     )

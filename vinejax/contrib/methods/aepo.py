@@ -29,7 +29,7 @@ from vinejax.core.settings import Config
 from vinejax.core.types import Batch, Rollout
 from vinejax.credit.assign import Credit, against_group
 from vinejax.learner.policy import PolicyLoss, PolicyObjective
-from vinejax.methods.base import OF_GROUPS, Method
+from vinejax.methods.base import OF_GROUPS, OF_RETURNS, Method
 from vinejax.rl.losses import is_clipped
 from vinejax.rl.ratio_losses import clip_with_gradient
 
@@ -98,6 +98,7 @@ METHOD = Method(
     state=Entropies(),
     settings=AEPOConfig,
     reads=OF_GROUPS,
+    ignores=OF_RETURNS,
     defaults={"reward.scale": "group"},
     flags={"groups", "trees", "turns", "unmeasured"},
 )

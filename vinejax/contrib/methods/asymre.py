@@ -13,7 +13,7 @@ from vinejax.core.settings import Config
 from vinejax.core.types import Batch, Rollout
 from vinejax.credit.assign import Credit, group_numbers, per_solution, rewards_with_kl
 from vinejax.learner.policy import PolicyLoss, PolicyObjective
-from vinejax.methods.base import OF_RATIO, OF_TOKENS, Method
+from vinejax.methods.base import OF_RATIO, OF_RETURNS, OF_TOKENS, Method
 from vinejax.rl import losses
 from vinejax.rl.advantages import group_advantages
 
@@ -35,6 +35,6 @@ METHOD = Method(
     loss=loss,
     settings=AsymREConfig,
     reads=OF_TOKENS,
-    ignores=OF_RATIO,
+    ignores=OF_RATIO + OF_RETURNS,
     flags={"groups"},
 )

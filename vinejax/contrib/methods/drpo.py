@@ -20,7 +20,7 @@ from vinejax.contrib.methods.solution_groups import members_of, token_means
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout, is_correct
 from vinejax.credit.assign import Credit, per_solution
-from vinejax.methods.base import OF_RATIO, Method
+from vinejax.methods.base import OF_RATIO, OF_RETURNS, Method
 
 
 def decoupled_credit(rollout: Rollout, cfg: Config) -> Credit:
@@ -42,7 +42,7 @@ METHOD = Method(
     decoupled_credit,
     loss=loss,
     settings=DRPOConfig,
-    ignores=(*OF_RATIO, "reward.overlong"),  # lengths are in the weights
+    ignores=(*OF_RATIO, *OF_RETURNS, "reward.overlong"),  # lengths are in the weights
     defaults={"ppo.reduction": "sequence"},
     flags={"groups", "logprobs"},
 )

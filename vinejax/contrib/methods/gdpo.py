@@ -20,7 +20,7 @@ from vinejax.contrib.methods.equations.decoupled_rewards import decoupled_advant
 from vinejax.core.settings import Config
 from vinejax.core.types import Episode, Rollout
 from vinejax.credit.assign import Credit, group_numbers, per_solution
-from vinejax.methods.base import Method
+from vinejax.methods.base import OF_RETURNS, Method
 from vinejax.tasks.rewards import find_rewards
 
 
@@ -57,7 +57,7 @@ def _reward_by(name: str, episode: Episode) -> float:
 
 METHOD = Method(
     decoupled_credit,
-    # Both are about the sum of the rewards.
-    ignores=("rollout.zero_variance", "reward.overlong"),
+    # The last two are about the sum of the rewards.
+    ignores=(*OF_RETURNS, "rollout.zero_variance", "reward.overlong"),
     flags={"groups"},
 )

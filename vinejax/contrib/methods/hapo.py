@@ -26,7 +26,7 @@ from vinejax.core.settings import Config
 from vinejax.core.types import Batch, Rollout
 from vinejax.credit.assign import Credit, group_numbers, per_solution, solution_rewards
 from vinejax.learner.policy import PolicyLoss, PolicyObjective
-from vinejax.methods.base import Method
+from vinejax.methods.base import OF_RETURNS, Method
 from vinejax.methods.stages import ENTROPY, MethodState
 
 
@@ -67,6 +67,7 @@ METHOD = Method(
     loss=loss,
     state=Entropies(),
     settings=HAPOConfig,
+    ignores=OF_RETURNS,
     defaults={"ppo.clip_high": 0.28},
     flags={"groups", "unmeasured"},
 )

@@ -24,7 +24,7 @@ from vinejax.core.types import Batch, Rollout, RunState
 from vinejax.credit.assign import Credit
 from vinejax.learner.policy import PolicyLoss, PolicyObjective
 from vinejax.methods import base
-from vinejax.methods.base import OF_GROUPS, Method
+from vinejax.methods.base import OF_GROUPS, OF_RETURNS, Method
 from vinejax.methods.baselines import standardised
 from vinejax.rl.losses import probability_ratio
 from vinejax.session.iteration import Iteration
@@ -57,7 +57,7 @@ METHOD = Method(
     loss=loss,
     settings=MDPOConfig,
     reads=OF_GROUPS,
-    ignores=("ppo.clip", "ppo.clip_high"),
+    ignores=("ppo.clip", "ppo.clip_high", *OF_RETURNS),
     defaults={"reward.scale": "group"},
     flags={"groups"},
 )

@@ -31,7 +31,7 @@ from vinejax.credit.assign import Credit
 from vinejax.learner.packing import passes_for, with_sharing, with_single_rows
 from vinejax.learner.score import scores_of
 from vinejax.methods import stages
-from vinejax.methods.base import Method
+from vinejax.methods.base import OF_RETURNS, Method
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.names import abstract_params
 from vinejax.model.sharding import placed_shapes, platform_of
@@ -155,6 +155,6 @@ METHOD = Method(
     score=scored_by_teacher,
     state=LoadedTeacher(),
     settings=OPDConfig,
-    ignores=("reward.overlong",),  # rewards are not learned from
+    ignores=("reward.overlong", *OF_RETURNS),  # rewards are not learned from
     flags={"unmeasured"},
 )

@@ -12,7 +12,7 @@ import jax
 from vinejax.contrib.methods.settings import OPMDConfig
 from vinejax.core.types import Batch
 from vinejax.learner.policy import PolicyLoss, PolicyObjective
-from vinejax.methods.base import OF_GROUPS, OF_RATIO, Method
+from vinejax.methods.base import OF_GROUPS, OF_RATIO, OF_RETURNS, Method
 from vinejax.methods.baselines import less_mean
 from vinejax.rl import losses
 
@@ -37,7 +37,7 @@ METHOD = Method(
     loss=loss,
     settings=OPMDConfig,
     reads=OF_GROUPS,
-    ignores=OF_RATIO,
+    ignores=OF_RATIO + OF_RETURNS,
     defaults={"reward.scale": "none"},
     flags={"groups"},
 )

@@ -20,7 +20,7 @@ from vinejax.contrib.methods.settings import ScafConfig, hints_of
 from vinejax.contrib.methods.solution_groups import members_of
 from vinejax.core.seeds import row_seed
 from vinejax.core.types import Episode, Problem, PromptedProblem, RunState, is_correct
-from vinejax.methods.base import Method
+from vinejax.methods.base import OF_RETURNS, Method
 from vinejax.methods.baselines import standardised
 from vinejax.methods.stages import solutions
 from vinejax.rollout.sampler import Start
@@ -95,4 +95,10 @@ def hint_starts(iteration: Iteration, problem: Problem) -> list[tuple[int, Start
     return starts
 
 
-METHOD = Method(standardised, sample=solutions_with_hints, settings=ScafConfig, flags={"groups"})
+METHOD = Method(
+    standardised,
+    sample=solutions_with_hints,
+    settings=ScafConfig,
+    ignores=OF_RETURNS,
+    flags={"groups"},
+)

@@ -31,7 +31,7 @@ from vinejax.learner.batch import collate
 from vinejax.learner.packing import passes_for
 from vinejax.learner.score import scores_of
 from vinejax.methods import stages
-from vinejax.methods.base import Method
+from vinejax.methods.base import OF_RETURNS, Method
 from vinejax.session.budget import longest_sequence
 from vinejax.session.iteration import Iteration
 from vinejax.tasks.base import Task
@@ -164,6 +164,7 @@ METHOD = Method(
     score=scored_with_solutions,
     state=SelfTeacher(),
     settings=SDPOConfig,
-    ignores=("reward.overlong",),  # a solution is right or not, and else has no reward
+    # A solution is right or not, and else has no reward.
+    ignores=("reward.overlong", *OF_RETURNS),
     flags={"groups", "unmeasured"},
 )

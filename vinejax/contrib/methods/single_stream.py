@@ -44,7 +44,7 @@ from vinejax.credit.assign import Credit, per_solution, solution_rewards
 from vinejax.learner.batch import collate
 from vinejax.learner.packing import passes_for
 from vinejax.learner.score import scores_of
-from vinejax.methods.base import Method, policy_gradient
+from vinejax.methods.base import OF_RETURNS, Method, policy_gradient
 from vinejax.methods.stages import MethodState
 from vinejax.model.decoder import Decoder, Params
 from vinejax.rollout.draw import chunks
@@ -291,6 +291,6 @@ METHOD = Method(
     iteration=iteration_with_first_values,
     state=Tracker(),
     settings=SingleStreamConfig,
-    ignores=("rollout.zero_variance", "reward.overlong"),
+    ignores=("rollout.zero_variance", "reward.overlong", *OF_RETURNS),
     defaults={"ppo.clip_high": 0.28},
 )

@@ -21,7 +21,7 @@ from vinejax.contrib.methods.trees import by_problem, per_node, tree_solutions
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit
-from vinejax.methods.base import Method
+from vinejax.methods.base import OF_RETURNS, Method
 
 
 def levels(
@@ -64,6 +64,7 @@ METHOD = Method(
     node_differences,
     sample=tree_solutions(levels, once=True),
     settings=SPOTreeConfig,
+    ignores=OF_RETURNS,
     defaults={"ppo.whiten": "iteration", "credit.mask": "low_probability"},
     flags={"trees"},
 )

@@ -25,7 +25,7 @@ from vinejax.core.seeds import host_rng
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit, against_group
-from vinejax.methods.base import OF_GROUPS, Method
+from vinejax.methods.base import OF_GROUPS, OF_RETURNS, Method
 
 
 def credit_of_random_groups(rollout: Rollout, cfg: Config) -> Credit:
@@ -54,6 +54,7 @@ METHOD = Method(
     credit_of_random_groups,
     settings=SRGPOConfig,
     reads=OF_GROUPS,
+    ignores=OF_RETURNS,
     defaults={"reward.scale": "group"},
     flags={"groups"},
 )

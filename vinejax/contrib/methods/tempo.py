@@ -16,7 +16,7 @@ from vinejax.contrib.methods.equations.shared_starts import fork_differences
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit, group_numbers, rewards_with_kl, scale_of
-from vinejax.methods.base import OF_GROUPS, Method
+from vinejax.methods.base import OF_GROUPS, OF_RETURNS, Method
 from vinejax.rl.advantages import group_advantages
 
 
@@ -40,5 +40,9 @@ def prefix_differences(rollout: Rollout, cfg: Config) -> Credit:
 
 
 METHOD = Method(
-    prefix_differences, reads=OF_GROUPS, defaults={"reward.scale": "group"}, flags={"groups"}
+    prefix_differences,
+    reads=OF_GROUPS,
+    ignores=OF_RETURNS,
+    defaults={"reward.scale": "group"},
+    flags={"groups"},
 )

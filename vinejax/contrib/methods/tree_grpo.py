@@ -19,7 +19,7 @@ from vinejax.contrib.methods.trees import by_problem, tree_solutions
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit, per_solution
-from vinejax.methods.base import Method
+from vinejax.methods.base import OF_RETURNS, Method
 
 
 def random_steps(
@@ -59,5 +59,9 @@ def two_level_credit(rollout: Rollout, cfg: Config) -> Credit:
 
 
 METHOD = Method(
-    two_level_credit, sample=tree_solutions(random_steps), settings=TreeGRPOConfig, flags={"trees"}
+    two_level_credit,
+    sample=tree_solutions(random_steps),
+    settings=TreeGRPOConfig,
+    ignores=OF_RETURNS,
+    flags={"trees"},
 )

@@ -21,7 +21,7 @@ from vinejax.contrib.methods.trees import by_problem, tree_solutions
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit, per_solution
-from vinejax.methods.base import Method
+from vinejax.methods.base import OF_RETURNS, Method
 
 
 def fixed_width(
@@ -77,6 +77,7 @@ METHOD = Method(
     ancestor_means,
     sample=tree_solutions(fixed_width),
     settings=TreePOConfig,
+    ignores=OF_RETURNS,
     defaults={"ppo.whiten": "iteration", "ppo.clip_high": 0.28},
     flags={"groups", "trees"},
 )

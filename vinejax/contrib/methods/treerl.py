@@ -21,7 +21,7 @@ from vinejax.contrib.methods.trees import by_problem, per_node, tree_solutions
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit
-from vinejax.methods.base import Method
+from vinejax.methods.base import OF_RETURNS, Method
 
 
 def surprising_tokens(
@@ -63,5 +63,9 @@ def value_and_gain(rollout: Rollout, cfg: Config) -> Credit:
 
 
 METHOD = Method(
-    value_and_gain, sample=tree_solutions(surprising_tokens), settings=TreeRLConfig, flags={"trees"}
+    value_and_gain,
+    sample=tree_solutions(surprising_tokens),
+    settings=TreeRLConfig,
+    ignores=OF_RETURNS,
+    flags={"trees"},
 )

@@ -16,7 +16,7 @@ from vinejax.contrib.methods.turn_actions import moves_of, per_move
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit, against_group
-from vinejax.methods.base import OF_GROUPS, Method
+from vinejax.methods.base import OF_GROUPS, OF_RETURNS, Method
 
 
 def credit_of_turns(rollout: Rollout, cfg: Config) -> Credit:
@@ -35,6 +35,7 @@ METHOD = Method(
     credit_of_turns,
     settings=TurnCreditConfig,
     reads=OF_GROUPS,
+    ignores=OF_RETURNS,
     defaults={"reward.scale": "group"},
     flags={"groups"},
 )

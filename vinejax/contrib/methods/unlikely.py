@@ -19,7 +19,7 @@ from vinejax.contrib.methods.solution_groups import members_of, token_means
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit, group_numbers, per_solution, solution_rewards
-from vinejax.methods.base import Method
+from vinejax.methods.base import OF_RETURNS, Method
 from vinejax.rl.advantages import group_advantages
 
 
@@ -38,4 +38,9 @@ def unlikely_credit(rollout: Rollout, cfg: Config) -> Credit:
     return per_solution(rollout, np.asarray(advantages))
 
 
-METHOD = Method(unlikely_credit, settings=UnlikelyConfig, flags={"groups", "logprobs"})
+METHOD = Method(
+    unlikely_credit,
+    settings=UnlikelyConfig,
+    ignores=OF_RETURNS,
+    flags={"groups", "logprobs"},
+)
