@@ -83,6 +83,15 @@ def test_a_process_that_never_came(tmp_path: Path):
     assert seen_by(tmp_path, Signs("b", "value", 1)).endswith("ever heard of process 2")
 
 
+def test_the_file_of_an_earlier_start_is_replaced_at_once(tmp_path: Path):
+    """Else a process that hangs before its first poll would count as ahead of all others."""
+    file = tmp_path / "alive" / "0.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps(dataclasses.asdict(Signs("a", "train", 9000))))
+    with Watchdog(epath.Path(tmp_path), 600, process=0, processes=2):
+        assert json.loads(file.read_text()) == {"host": "a", "stage": "start", "count": 0}
+
+
 def test_a_damaged_file_is_as_none(tmp_path: Path):
     (tmp_path / "alive").mkdir()
     (tmp_path / "alive" / "0.json").write_text("[]")

@@ -54,6 +54,7 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def __enter__(self) -> "Watchdog":
+        self._write()  # at once: the file of an earlier start has a later heartbeat
         self._thread.start()
         return self
 
