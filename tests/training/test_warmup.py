@@ -13,6 +13,9 @@ import pytest
 from etils import epath
 from helpers import loop_cases as cases
 from helpers.refusals import refuses
+from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 
 from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict
@@ -138,6 +141,12 @@ def test_batches_are_epochs_of_one_shape():
     assert len(set(epochs[0])) == 12 and epochs[0] != epochs[1]
     again = list(warmup.batches_of(examples(), cfg))
     assert all((a.tokens == b.tokens).all() for a, b in zip(found, again, strict=True))
+
+
+def test_a_new_model_has_a_row_for_every_id_of_a_vocabulary_with_gaps():
+    words = Backend(WordLevel({"<eos>": 0, "a": 1, "b": 9}, unk_token="<eos>"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>")
+    assert warmup.fresh_sizes(cases.config().model, tokenizer).vocab_size == 10
 
 
 def test_a_task_without_a_tokenizer_needs_a_model(tmp_path: Path):

@@ -57,7 +57,7 @@ def fresh_sizes(sizes: ModelConfig, tokenizer: Tokenizer) -> DecoderConfig:
     bos: Any = tokenizer.bos_token_id
     eos: Any = tokenizer.eos_token_id
     return DecoderConfig(
-        vocab_size=len(tokenizer),
+        vocab_size=1 + max(tokenizer.get_vocab().values()),  # ids may have gaps
         num_layers=sizes.num_layers,
         width=sizes.width,
         num_heads=sizes.num_heads,
