@@ -180,7 +180,9 @@ def test_a_name_that_is_no_path_is_a_data_set(monkeypatch: pytest.MonkeyPatch, f
 
 def test_hub_failures_are_one_line(monkeypatch: pytest.MonkeyPatch):
     fake_datasets(monkeypatch, [{"question": "q", "answer": 5}])
-    with pytest.raises(DataError, match="^no/such: no such folder, and no such data set: .*$"):
+    with pytest.raises(
+        DataError, match="^no/such: no such file or folder, and no such data set: .*$"
+    ):
         task_of("no/such").load("test")
     with pytest.raises(DataError, match="openai/gsm8k test:1: field 'answer' must be a string"):
         task_of("openai/gsm8k").load("test")

@@ -123,7 +123,7 @@ def _from_hub(path: str, function: str, *arguments: Any, **named: Any) -> Any:
                 " which task table reads"
             )
             raise DataError(path, None, message) from None
-        reason = f"no such folder, and no such data set: {one_line(error)}"
+        reason = f"no such file or folder, and no such data set: {one_line(error)}"
         raise DataError(path, None, reason) from None
 
 
