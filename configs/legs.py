@@ -23,7 +23,7 @@ def get_config(method="vineppo"):
     cfg.data.path = "data/legs"
     cfg.data.max_prompt_tokens = 96
     cfg.sample.max_tokens = 80
-    cfg.ppo.row_tokens = 736  # all solutions of a problem, and its prompt once
     if method != "sft":
         cfg.model.path = "runs/legs_start"
+        cfg.ppo.row_tokens = 736  # all solutions of a problem, and its prompt once
     return cfg
