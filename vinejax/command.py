@@ -96,6 +96,7 @@ MODES = {
     "vine": ("vinejax.tools.report.figure", "export_vine"),
 }
 OF_WORKDIRS = ("compare", "report", "vine")  # modes whose arguments are workdirs
+OF_ONE_MODE = {"sets": "eval", "policy": "export", "push": "export"}  # option -> its mode
 FLAGS = flags.FLAGS
 
 
@@ -188,11 +189,12 @@ def parse_flags(argv: list[str]) -> list[str]:
     for argument, following in itertools.pairwise([*arguments, ""]):
         if found := re.match(r"--?(?:no)?config\.([^=]+)(?:=(.*))?", argument):
             ConfigFile.overrides[found[1]] = following if found[2] is None else found[2]
-    if not any(re.match(r"--?config\b(?!\.)", argument) for argument in arguments):
-        for name in ConfigFile.overrides:
-            check_name(name)
-            message = "needs the configuration that it changes; try --config=configs/tiny.py"
-            raise UserError(f"--config.{name} {message}")
+    has_config = any(re.match(r"--?config\b(?!\.)", argument) for argument in arguments)
+    if ConfigFile.overrides and not has_config:
+        name = next(iter(ConfigFile.overrides))
+        check_name(name)
+        message = "needs the configuration that it changes; try --config=configs/tiny.py"
+        raise UserError(f"--config.{name} {message}")
     rest = FLAGS(argv)
     if FLAGS["verbosity"].using_default_value:
         FLAGS.verbosity = logging.WARNING  # at INFO, Orbax writes dozens of lines per checkpoint
@@ -219,11 +221,9 @@ def _wrapped(title: str, names: Iterable[str]) -> list[str]:
 
 def main(argv: list[str]) -> int:
     """Checks the configuration, then calls the function of the mode. Returns the exit status."""
-    if FLAGS.sets is not None and FLAGS.mode != "eval":
-        raise UserError(f"--sets is for --mode=eval, not --mode={FLAGS.mode}; leave it out")
-    for option, value in (("policy", FLAGS.policy), ("push", FLAGS.push)):
-        if value is not None and FLAGS.mode != "export":
-            message = f"is for --mode=export, not --mode={FLAGS.mode}; leave it out"
+    for option, mode in OF_ONE_MODE.items():
+        if getattr(FLAGS, option) is not None and FLAGS.mode != mode:
+            message = f"is for --mode={mode}, not --mode={FLAGS.mode}; leave it out"
             raise UserError(f"--{option} {message}")
     if FLAGS.mode in OF_WORKDIRS:
         return read_runs(FLAGS.mode, argv[1:])
