@@ -15,7 +15,7 @@ from vinejax.core.errors import RoomError
 from vinejax.core.settings import SampleConfig
 from vinejax.engine import drain
 from vinejax.engine import memory as arrays
-from vinejax.engine.branches import Branch, Grown
+from vinejax.engine.branches import Branch, Feeder, Grown
 from vinejax.engine.cache import Sizes
 from vinejax.engine.engine import Engine
 from vinejax.engine.tpu import kernel_body, page_body, paged, pages, ragged, row_body, schedule
@@ -260,3 +260,30 @@ def test_a_stream_that_is_fed_takes_pages(tiny: Model, monkeypatch: pytest.Monke
     )
     expected = fed_cases.two_calls(by_xla, tiny.params)
     fed_cases.assert_same(fed_cases.as_fed(by_kernel, tiny.params), expected)
+
+
+@pytest.mark.slow
+def test_a_branch_that_restarts_keeps_the_tokens_with_which_a_watcher_ended_it(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+):
+    """Eight branches begin their third block in one step, for which two pages are free."""
+    for module in (kernel_body, page_body, paged, pages, ragged, row_body, schedule):
+        monkeypatch.setattr(module, "BLOCK", 8)
+    mesh = mesh_over((1, 1, 1), jax.devices()[:1])
+    memory = arrays.cache_bytes(model.decoder, mesh, 48 + 19 * 8) / 2**30
+    engine = Engine(
+        model.decoder, SampleConfig(), model.tokenizer, slots=8, window_rows=1, chunk=3,
+        attention="kernel", memory_gib=memory,
+    )  # fmt: skip
+    seen: dict[int, list[int]] = {}
+
+    def watch(running: Any) -> list[int]:
+        new = {i: x.tolist() for i, x in running if len(x) > 13 and i not in seen}
+        seen.update(new)  # the devices already compute the next chunk
+        return [*new]
+
+    trunk, branches = [5, 9, 7], [Branch(0, 3, seed) for seed in range(8)]
+    feed = Feeder(lambda: None, branches=1, longest=40, at_once=8, budget=40, watch=watch)
+    found = dict(engine.stream(model.params, [trunk], branches, 40, feed=feed))
+    assert engine.stats.restarted_tokens > 0 and seen.keys() == found.keys()
+    assert {i: x.tokens[: len(seen[i])] for i, x in found.items()} == seen

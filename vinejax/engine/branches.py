@@ -76,7 +76,7 @@ class Feeder:
     The engine calls `watch` before the branches that ended in a chunk are yielded. It gets pairs
     (number of a branch, its tokens so far) of the branches that are in slots, and returns the
     numbers of those branches that the caller needs no longer. Such a branch ends with one of its
-    next tokens, and the stream yields it with the finish 'length'.
+    next tokens, and the stream yields it with the finish 'length' and all tokens that `watch` got.
     """
 
     more: Callable[[], StreamInput | None]

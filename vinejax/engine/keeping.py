@@ -79,14 +79,19 @@ class KeepingPhase(Phase):
         ended, queue = super()._collect(chunk), self._feed_queue
         if queue.feed is None or queue.feed.watch is None:
             return ended
+        running = {branch.branch: branch for branch in self._collector.running()}
         over = queue.feed.watch(
-            (queue.first + branch.branch, self._accepted_prefixes.with_prefix(branch).tokens)
-            for branch in self._collector.running()
+            (queue.first + i, self._accepted_prefixes.with_prefix(branch).tokens)
+            for i, branch in running.items()
         )
-        if places := [self._collector.place_of(i - queue.first) for i in over]:
-            is_over = np.zeros((len(self._waiting_jobs), self._sizes.queue), bool)
-            is_over[tuple(zip(*places, strict=True))] = True
-            self._queue = shortened(self._queue, put_on_shards(self._mesh, is_over))
+        if numbers := [i - queue.first for i in over]:
+            shape = len(self._waiting_jobs), self._sizes.queue
+            most = np.full(shape, self._sizes.width, np.int32)
+            for i in numbers:
+                # A branch that restarts for lack of a page draws again what `watch` has seen.
+                num_seen = len(running[i].tokens) if i in running else 1
+                most[self._collector.place_of(i)] = num_seen
+            self._queue = shortened(self._queue, put_on_shards(self._mesh, most))
         return ended
 
     @property

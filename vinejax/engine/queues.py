@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Int
 
 from vinejax.engine.branches import BranchSet
 from vinejax.engine.decode import Queue
@@ -56,9 +56,12 @@ def longer_queue(
 
 
 @jax.jit
-def shortened(queue: Queue, is_over: Bool[Array, " Q"]) -> Queue:
-    """The queue in which each item with `is_over` ends with the next token that it draws."""
-    return queue._replace(budget=jnp.where(is_over, 1, queue.budget))
+def shortened(queue: Queue, most: Int[Array, " Q"]) -> Queue:
+    """The queue in which the budget of each item is at most its entry of `most`.
+
+    An item that has drawn as many tokens, or more, ends with the next token that it draws.
+    """
+    return queue._replace(budget=jnp.minimum(queue.budget, most))
 
 
 def _fields(
