@@ -1,5 +1,6 @@
 """How branches end, their texts, the errors for bad input, and the statistics."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -14,7 +15,7 @@ from helpers.model_oracles import Model, assert_same, random_model
 
 from vinejax.core.settings import SampleConfig
 from vinejax.engine import decode
-from vinejax.engine.branches import Branch, Grown
+from vinejax.engine.branches import Branch, Grown, branch_set_of
 from vinejax.engine.engine import Engine
 from vinejax.engine.stats import EngineStats
 from vinejax.runtime.compiles import num_compiles
@@ -255,6 +256,18 @@ def test_ids_and_budgets_of_any_kind(kind, tiny, grown):
     assert engine.grow(tiny.params, trunks, BRANCHES, np.int64(16)) == grown
     square = np.array([trunk[:4] for trunk in TRUNKS])
     assert_same(engine.grow(tiny.params, square, BRANCHES, 16), grown)  # shorter trunks
+
+
+def test_branches_of_short_integers_overflow_nowhere(tiny):
+    """A seed is divided into halves of 32 bits, and tokens after the position are a draft."""
+    cfg, branch = dataclasses.replace(tiny.decoder.cfg, context=512), Branch(0, 250, 5, 2)
+    short = {"position": np.uint8(250), "seed": np.int32(5), "response": np.uint8(2)}
+    for name, value in short.items():  # the constructor checks types in tests
+        object.__setattr__(branch, name, value)
+    found = branch_set_of([[3] * 400], [branch], 16, cfg, scored=False, reach=64)
+    assert list(map(len, found.trunks)) == [250 + 64]
+    assert found.branches == [Branch(0, 250, 5, 2)]
+    assert {type(x) for x in vars(found.branches[0]).values()} == {int}
 
 
 @pytest.mark.parametrize(

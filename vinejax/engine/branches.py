@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import operator
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple, SupportsIndex
 
@@ -196,6 +197,15 @@ def check_branches(trunks: list[list[int]], branches: Sequence[Branch], cfg: Dec
             raise ValueError(f"branch {i}: response {branch.response} {message}")
 
 
+def _with_python_integers(branch: Branch) -> Branch:
+    """The branch with Python's integers in all fields, because NumPy's integers overflow."""
+    fields = {name: value for name, value in vars(branch).items() if value is not None}
+    if all(type(value) is int for value in fields.values()):
+        return branch
+    integers = {name: operator.index(value) for name, value in fields.items()}
+    return dataclasses.replace(branch, **integers)
+
+
 def budgets_of(branches: Sequence[Branch], max_tokens: MaxTokens, context: int) -> list[int]:
     """The budget of each branch, which is the most tokens that it may have.
 
@@ -230,6 +240,7 @@ def branch_set_of(
     """
     lists = as_lists(trunks)
     check_branches(lists, branches, cfg)
+    branches = [*map(_with_python_integers, branches)]
     budgets = budgets_of(branches, max_tokens, cfg.context)
     is_scored = np.broadcast_to(np.array(scored, bool), len(lists)).tolist()
     needed = [len(trunk) if whole else 0 for trunk, whole in zip(lists, is_scored, strict=True)]
@@ -240,4 +251,4 @@ def branch_set_of(
             needed[i] = max(needed[i], position)
             lengths[i] = max(lengths[i], position + reach if budget > 1 else position)
     trimmed = [trunk[:length] for trunk, length in zip(lists, lengths, strict=True)]
-    return BranchSet(trimmed, [*branches], budgets, max(needed, default=0), is_scored)
+    return BranchSet(trimmed, branches, budgets, max(needed, default=0), is_scored)
