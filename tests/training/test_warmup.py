@@ -13,6 +13,7 @@ import pytest
 from etils import epath
 from helpers import loop_cases as cases
 from helpers.refusals import refuses
+from jax.sharding import Mesh
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
@@ -27,7 +28,7 @@ from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import update_step
 from vinejax.model.hf.weights import load_pretrained
-from vinejax.model.sharding import make_mesh
+from vinejax.model.sharding import AXES, make_mesh
 from vinejax.runtime.status import Status, write_status
 from vinejax.tasks.prompts import encode_prompt
 from vinejax.training import warmup
@@ -156,6 +157,24 @@ def test_a_task_without_a_tokenizer_needs_a_model(tmp_path: Path):
         warmup.warm_up(cfg, tmp_path / "run")
     assert error.value.field == "model.path" and "ships no tokenizer" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "field, fields",
+    [
+        ("ppo.microbatch", {"ppo": {"microbatch": 4}, "sft": {"batch": 8}}),
+        ("sft.batch", {"ppo": {"microbatch": None}}),
+    ],
+)
+def test_the_mesh_must_divide_the_rows_of_a_pass(
+    field: str, fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Rows are packed per shard: without rows for each of them episodes would share places."""
+    mesh = Mesh(np.full((4, 2, 1), jax.devices()[0]), AXES)
+    monkeypatch.setattr(warmup, "make_mesh", lambda _: mesh)
+    with refuses(field):
+        warmup.warm_up(cases.config(**fields), tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture(scope="module")

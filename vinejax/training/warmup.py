@@ -23,7 +23,7 @@ from vinejax.methods.sft import list_left_out, sft_objective, sft_optimizer, wor
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
 from vinejax.model.hf.tensors import INDEX, SINGLE
 from vinejax.model.hf.weights import save_pretrained
-from vinejax.model.sharding import check_heads, make_mesh, param_shardings
+from vinejax.model.sharding import check_heads, check_rows, make_mesh, param_shardings
 from vinejax.runtime.clock import CLOCK
 from vinejax.runtime.compile_cache import use_compile_cache
 from vinejax.runtime.devices import on_devices, with_dtype
@@ -136,13 +136,18 @@ def is_warm(workdir: epath.Path) -> bool:
 def warm_start(
     cfg: Config, task: Task, workdir: epath.Path, mesh: Mesh, lock: WorkdirLock
 ) -> epath.Path:
-    """Like `warm_up`, for a workdir that is already checked. Takes `lock` before training."""
+    """Like `warm_up`, for a workdir that is already checked. Takes `lock` before training.
+
+    Raises ConfigError if the mesh does not divide the rows of a pass.
+    """
     folder = workdir / WARM_UP
     is_there = is_warm(workdir)
     barrier("warm-up", is_there)
     CLOCK.pin(workdir)
     if is_there:
         return folder
+    rows = {"ppo.microbatch": cfg.ppo.microbatch} if cfg.ppo.microbatch else {}
+    check_rows(mesh, rows or {"sft.batch": cfg.sft.batch})
     if cfg.model.path:
         model, params, tokenizer = load_weights(cfg.model.path, mesh)
         model = model.computing(cfg.model)
