@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 
 from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict
-from vinejax.core.errors import ConfigError, DataError, WorkdirError
+from vinejax.core.errors import ConfigError, DataError, ModelError, WorkdirError
 from vinejax.core.settings import MeshConfig
 from vinejax.core.types import Episode, TrainState
 from vinejax.learner.batch import collate
@@ -30,6 +30,7 @@ from vinejax.learner.update import update_step
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.model.sharding import AXES, make_mesh
 from vinejax.runtime.status import Status, write_status
+from vinejax.runtime.workdir import record_run
 from vinejax.tasks.prompts import encode_prompt
 from vinejax.training import warmup
 from vinejax.training.startup import open_session
@@ -237,3 +238,21 @@ def test_a_run_that_began_without_is_left_alone(warmed: Path, tmp_path: Path):
     with pytest.raises(WorkdirError, match="holds a run that began without supervised training"):
         warmup.warm_up(cfg, tmp_path)
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_run_that_would_not_read_its_warm_up_is_refused(tmp_path: Path):
+    """`--mode=sft` on `model.path`, and then training by the same command in the same workdir."""
+    folder = tmp_path / "warmup"
+    folder.mkdir()
+    (folder / "model.safetensors").touch()
+    cfg = cases.config(model={"path": str(tmp_path / "base")})
+    with pytest.raises(WorkdirError) as error:
+        open_session(cfg, tmp_path, trains=True)
+    assert str(error.value) == (
+        f"{folder}: a run from model.path = {tmp_path}/base does not read this supervised start; "
+        f"set model.path={folder}, and choose another --workdir"
+    )
+    record_run(cfg, epath.Path(tmp_path))  # a run that began goes on, here to a missing folder
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(ModelError, match="no such model folder"):
+        open_session(cfg, tmp_path, trains=True)

@@ -43,7 +43,7 @@ from vinejax.tasks.graded import GradedTask, configure
 from vinejax.tasks.prompts import load_problems
 from vinejax.tasks.spelling import warn_unspelled
 from vinejax.training.start_weights import load_weights
-from vinejax.training.warmup import warm_start
+from vinejax.training.warmup import check_start_is_read, warm_start
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 DROPPED = "dropped_problems.json"
@@ -133,6 +133,7 @@ def checked_parts(
     workdir, task = check_workdir(cfg, path), load_task(cfg.data)
     configure(task, cfg)
     if trains:
+        check_start_is_read(cfg, workdir)
         method.state.check_loading(cfg)
     return on_devices(cfg), workdir, task
 

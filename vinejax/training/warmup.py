@@ -133,6 +133,17 @@ def is_warm(workdir: epath.Path) -> bool:
     return any((workdir / WARM_UP / name).exists() for name in (SINGLE, INDEX))
 
 
+def check_start_is_read(cfg: Config, workdir: epath.Path) -> None:
+    """Raises WorkdirError for a new run with `model.path` in a workdir with a warm-up.
+
+    The run would start from `model.path`, although the warm-up was made of that model.
+    """
+    if cfg.model.path and is_warm(workdir) and not (workdir / "checkpoints").exists():
+        message = f"a run from model.path = {cfg.model.path} does not read this supervised start"
+        remedy = f"set model.path={workdir / WARM_UP}, and choose another --workdir"
+        raise WorkdirError(f"{workdir / WARM_UP}: {message}; {remedy}")
+
+
 def warm_start(
     cfg: Config, task: Task, workdir: epath.Path, mesh: Mesh, lock: WorkdirLock
 ) -> epath.Path:
