@@ -16,7 +16,8 @@
 --workdir   folder of everything that the run writes, local or gs://; by default
             runs/<name of the config file>. The same command again resumes the run.
 --mode      train    the default
-            eval     evaluate the best checkpoint by validation, or the newest if there is no best
+            eval     evaluate the best checkpoint by validation; the start if no checkpoint was
+                     better, or the newest checkpoint if none was validated yet
             sft      the supervised warm-up alone
             export   write a Hugging Face folder, <workdir>/export
             doctor   sample a few solutions of the newest checkpoint or, if there is none, of the
