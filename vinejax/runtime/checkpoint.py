@@ -285,7 +285,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             raise DamagedError(f"{folder}: is damaged ({damage})")
         has_checksums = all(is_there for _, is_there in of_hosts)
         if not has_checksums and is_writer():
-            message = "has no checksums (its process died before it wrote them)"
+            message = "has no checksums (not written yet, or its process died before)"
             print(f"vinejax: {folder}: {message}; it is used as it is", file=sys.stderr)
         return has_checksums
 
