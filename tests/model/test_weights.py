@@ -453,13 +453,15 @@ def test_special_tokens_past_the_vocabulary_are_left_out(folder, tmp_path, in_vo
     assert load_tokenizer(tmp_path / "saved").get_vocab() == before.get_vocab()
 
 
-def test_special_tokens_are_written_as_transformers_4_and_5_read_them(tiny, tmp_path):
+def test_a_tokenizer_is_written_as_transformers_4_and_5_read_it(tiny, tmp_path):
     tokenizer = load_tokenizer(data.tokenizer("minimind_6400"))
     save_pretrained(tmp_path, tiny.decoder, tiny.params, tokenizer)
     written = json.loads((tmp_path / "tokenizer_config.json").read_text())
     # transformers 4 takes `extra_special_tokens` for an object and fails on the list.
     assert "extra_special_tokens" not in written
     assert "<|im_start|>" in written["additional_special_tokens"]
+    # Without this field, transformers 4 also makes token_type_ids, which `generate` refuses.
+    assert written["model_input_names"] == ["input_ids", "attention_mask"]
     again = load_tokenizer(tmp_path)
     assert sorted(again.all_special_ids) == sorted(tokenizer.all_special_ids)
     assert again.get_vocab() == tokenizer.get_vocab()

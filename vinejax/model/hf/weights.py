@@ -428,6 +428,8 @@ def _save_tokenizer(folder: epath.Path, tokenizer: Tokenizer) -> None:
             raw["tokenizer_class"] = "PreTrainedTokenizerFast"
         if isinstance(raw.get("extra_special_tokens"), list):
             raw["additional_special_tokens"] = raw.pop("extra_special_tokens")
+        # The class in transformers 4 would add token_type_ids, with which `generate` fails.
+        raw.setdefault("model_input_names", ["input_ids", "attention_mask"])
         config.write_text(json.dumps(raw, indent=2, ensure_ascii=False) + "\n")
         for name in TOKENIZER_FILES:  # of an earlier tokenizer
             (folder / name).unlink(missing_ok=True)
