@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from etils import epath
 from helpers import loop_cases as cases
 from helpers.model_oracles import Model
 from helpers.paths import CONFIGS
@@ -24,9 +25,9 @@ from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.workdir import check_workdir, record_run
 from vinejax.tasks.arithmetic import Arithmetic
 from vinejax.tasks.prompts import encode_prompt
-from vinejax.training import start_weights
+from vinejax.training import export, start_weights
 from vinejax.training.export import export_run, stop_ids
-from vinejax.training.start_weights import load_unweighted, load_weights, model_folder
+from vinejax.training.start_weights import Trained, load_unweighted, load_weights, model_folder
 from vinejax.training.startup import open_session
 
 
@@ -104,6 +105,26 @@ def test_the_best_is_exported_unless_the_last_is_asked_for(run, tiny):
     for policy, factor in (("best", 3), ("last", 7), ("best", 3)):
         params = load_pretrained(export_run(cfg, workdir, policy))[1]
         jax.tree.map(np.testing.assert_array_equal, params, times(tiny.params, factor))
+
+
+def test_exported_adapters_name_a_base_that_other_programs_find(
+    tiny: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """PEFT may run in another folder, and transformers does not know `~`."""
+    (tmp_path / "base").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    workdir = epath.Path(tmp_path / "run")
+
+    def base_for(path: str) -> str:
+        settings = ModelConfig(path=path)
+        trained = Trained(tiny.decoder, {}, tiny.tokenizer, "best/1", settings, None)
+        return export._start(trained, workdir)
+
+    for path in ("~/base", "base", str(tmp_path / "base")):
+        assert base_for(path) == str(tmp_path / "base")
+    assert base_for("org/model") == "org/model"
+    assert base_for("") == str(tmp_path / "run" / "warmup")
 
 
 def test_what_cannot_be_exported(run, tiny, tmp_path):

@@ -16,7 +16,7 @@ from vinejax.model.sharding import make_mesh
 from vinejax.runtime.checkpoint import Checkpoints, find_policy, find_trained
 from vinejax.runtime.devices import on_devices
 from vinejax.runtime.distributed import barrier, is_writer
-from vinejax.runtime.workdir import check_workdir
+from vinejax.runtime.workdir import check_workdir, resolved_folder
 from vinejax.tasks.prompts import encode_within
 from vinejax.training.start_weights import WARM_UP, Trained, load_trained, load_weights
 
@@ -83,8 +83,13 @@ def stop_ids(sample: SampleConfig, tokenizer: Tokenizer) -> set[int]:
 
 
 def _start(trained: Trained, workdir: epath.Path) -> str:
-    """The path of the weights that a run started from."""
-    return trained.settings.path or os.fspath(workdir / WARM_UP)
+    """The weights that a run started from, as an absolute path or the name of a model on the hub.
+
+    PEFT may read the path in another folder, and does not expand `~`.
+    """
+    path = trained.settings.path or os.fspath(workdir / WARM_UP)
+    folder = resolved_folder(path)
+    return os.fspath(folder) if folder.is_dir() else path
 
 
 def _export_reward_model(cfg: Config, workdir: epath.Path) -> str | None:
