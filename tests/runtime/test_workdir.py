@@ -187,7 +187,8 @@ def test_a_folder_may_be_named_in_another_way(
         return from_dict({"model": {"path": folder}, "data": {"path": folder}})
 
     open_workdir(cfg("start"), tmp_path / "run")
-    for folder in ("./start", str(tmp_path / "start"), "other/../start"):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for folder in ("./start", str(tmp_path / "start"), "other/../start", "~/start"):
         open_workdir(cfg(folder), tmp_path / "run")
     for folder in ("other", "nowhere", ""):
         with pytest.raises(WorkdirError, match="path was "):

@@ -277,6 +277,7 @@ def _with_recorded_sections(cfg: Config, old_settings: Iterable[str]) -> Config:
 
 def _is_same_folder(path: str, other: str) -> bool:
     """Whether `path` and `other` are one local folder; False for hub names and remote paths."""
+    path, other = map(os.path.expanduser, (path, other))
     return all(map(os.path.isdir, (path, other))) and os.path.samefile(path, other)
 
 
