@@ -21,6 +21,7 @@ from vinejax.core.errors import WorkdirError
 from vinejax.core.settings import (
     RENAMED,
     Config,
+    DataConfig,
     TopologyConfig,
     as_tree,
     flatten,
@@ -175,7 +176,7 @@ def test_all_that_a_row_of_meshes_sets_may_change():
     assert all(name in workdir.FREE_FIELDS or f"{name}.".startswith(groups) for name in changed)
 
 
-def test_a_folder_may_be_named_in_another_way(
+def test_a_file_or_folder_may_be_named_in_another_way(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     """configs/tiny.py names its model by a path from its own folder."""
@@ -193,6 +194,12 @@ def test_a_folder_may_be_named_in_another_way(
     for folder in ("other", "nowhere", ""):
         with pytest.raises(WorkdirError, match="path was "):
             open_workdir(cfg(folder), tmp_path / "run")
+    for name in ("rows.csv", "more.csv"):
+        (tmp_path / name).touch()
+    open_workdir(Config(data=DataConfig(path="rows.csv")), tmp_path / "of_a_file")
+    open_workdir(Config(data=DataConfig(path="~/rows.csv")), tmp_path / "of_a_file")
+    with pytest.raises(WorkdirError, match="path was "):
+        open_workdir(Config(data=DataConfig(path="more.csv")), tmp_path / "of_a_file")
 
 
 def test_a_run_goes_on_in_the_dtype_that_it_began_with(

@@ -63,7 +63,7 @@ FILES = (
 )
 OF_A_RUN = ("checkpoints", "best", "metrics.jsonl", "episodes")  # a run with these has config.json
 TRAINED = b'"stage": "train"'  # part of the record of an iteration in metrics.jsonl
-PATHS = ("model.path", "data.path")  # compared as folders, because a folder has several names
+PATHS = ("model.path", "data.path")  # compared as files, because a file or folder has many names
 
 
 def check_workdir(cfg: Config, path: str | os.PathLike) -> epath.Path:
@@ -231,7 +231,7 @@ def _check_same_run(cfg: Config, file: epath.Path) -> None:
             continue
         if name == "model.compute_dtype" and "auto" in (old_settings[name], value):
             continue  # not for training (`with_dtype`): the run may have trained on other devices
-        if name in PATHS and _is_same_folder(old_settings[name], value):
+        if name in PATHS and _is_same_file(old_settings[name], value):
             continue
         changes.append(
             f"{name} was {json.dumps(old_settings[name])} and is now {json.dumps(value)}"
@@ -275,10 +275,10 @@ def _with_recorded_sections(cfg: Config, old_settings: Iterable[str]) -> Config:
     return dataclasses.replace(cfg, sections=sections | cfg.sections)
 
 
-def _is_same_folder(path: str, other: str) -> bool:
-    """Whether `path` and `other` are one local folder; False for hub names and remote paths."""
+def _is_same_file(path: str, other: str) -> bool:
+    """Whether both are one local file or folder; False for hub names and remote paths."""
     path, other = map(os.path.expanduser, (path, other))
-    return all(map(os.path.isdir, (path, other))) and os.path.samefile(path, other)
+    return all(map(os.path.exists, (path, other))) and os.path.samefile(path, other)
 
 
 def recorded_settings(config: dict[str, Any]) -> dict[str, Any]:
