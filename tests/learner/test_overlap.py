@@ -160,8 +160,10 @@ def test_a_fixed_set_of_solutions(events: list[Event]):
     cfg = cases.config()
     batches = epochs_of(cases.random_episodes([(4, 9)] * 12), 2, 4, seed=0, iteration=0)
     objective = warmup.sft_objective(cases.model(), cfg)
-    _, updates = fake_iteration(cfg).train(objective, SGD, state_of(), batches, 6)
+    iteration = fake_iteration(cfg)
+    _, updates = iteration.train(objective, SGD, state_of(), batches, 6)
     assert_no_early_wait(events, "Likelihood", 6)
+    assert iteration.metrics == {"actor/skipped_updates": 0.0}
     assert [float(update.sums) for update in updates] == [0.5] * 6
 
 

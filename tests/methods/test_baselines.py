@@ -153,6 +153,7 @@ def test_skipped_updates_of_restem_are_noted(monkeypatch: pytest.MonkeyPatch):
     end = restem.restem(restem.METHOD, iteration, start)
     updates, rows = iteration.note_updates.call_args.args
     assert len(updates) == 2 and num_accepted(updates) == 0
+    assert iteration.metrics["actor/skipped_updates"] == 2
     assert len(jax.tree.leaves(rows)[0]) == 4
     assert end.policy.step == 0
 

@@ -35,6 +35,7 @@ from vinejax.model.decoder import Decoder, Params
 from vinejax.runtime.stopping import Watch
 from vinejax.session.evaluation import accuracy_of
 from vinejax.session.iteration import Iteration
+from vinejax.session.metrics import skipped_updates
 
 
 def restem(method: Method, iteration: Iteration, state: RunState) -> RunState:
@@ -63,6 +64,7 @@ def restem(method: Method, iteration: Iteration, state: RunState) -> RunState:
             session.base,
         )
     iteration.note_updates(updates, rows)
+    iteration.metrics |= skipped_updates(updates)
     iteration.spent = iteration.spent.plus(updates=len(updates))
     iteration.metrics["restem/loss"] = np.mean([update.sums for update in updates])
     iteration.metrics["restem/accuracy"] = max(accuracies)

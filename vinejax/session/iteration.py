@@ -154,6 +154,7 @@ class Iteration:
                 lambda done: self.log.progress(done, total),
             )
         self.note_updates(updates, last)
+        self.metrics |= metrics.skipped_updates(updates)
         self.spent = self.spent.plus(updates=len(updates))
         return policy, updates
 

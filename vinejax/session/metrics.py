@@ -166,6 +166,11 @@ def by_eighth(name: str, total: np.ndarray, tokens: np.ndarray) -> dict[str, Any
     return {f"by_eighth/{name}/{n + 1}": total[n] / tokens[n] for n in np.flatnonzero(tokens)}
 
 
+def skipped_updates(updates: Sequence[Update]) -> dict[str, float]:
+    """The number of the policy's updates that were not made."""
+    return {"actor/skipped_updates": float(len(updates) - num_accepted(updates))}
+
+
 def update_metrics(updates: Sequence[Update], has_kl: bool = True) -> dict[str, Any]:
     """Means over the tokens of all updates; the mean gradient norm leaves out skipped updates.
 
@@ -177,7 +182,7 @@ def update_metrics(updates: Sequence[Update], has_kl: bool = True) -> dict[str, 
     metrics = {
         **{f"actor/{name}": getattr(total, name) / tokens for name in summed},
         "actor/grad_norm": mean_norm(updates),
-        "actor/skipped_updates": float(len(updates) - num_accepted(updates)),
+        **skipped_updates(updates),
     }
     if total.clipped is not None:
         metrics["actor/clip_frac"] = total.clipped / tokens
