@@ -15,6 +15,7 @@ from vinejax.core.errors import UserError
 from vinejax.core.plugins import shown
 from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
+from vinejax.tasks import base
 from vinejax.tasks.base import BatchGraded, StepRewarded, StepsInTokens, WithGold, load_task
 from vinejax.tasks.checked import CheckedTask
 
@@ -41,6 +42,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "step_rewards": (PROBLEM, ["a", "b"]),
     "step_ends": (10,),
     "tokenizer": (),
+    "configure": (None,),
+    "failure": (PROBLEM, "so\n2"),
 }
 
 
@@ -59,7 +62,7 @@ class Giving:
         return self.result
 
     load = prompt = solution = split = answer = reward = give
-    rewards = gold = step_rewards = step_ends = tokenizer = give
+    rewards = gold = step_rewards = step_ends = tokenizer = configure = failure = give
 
 
 def result(name: str, given: Any) -> Any:
@@ -89,6 +92,7 @@ WRONG = {
     "step_rewards": [*LISTS, "11", [1.0], [0.0, math.inf], [0, (1,)]],
     "step_ends": [*LISTS, [], [5, 9], [0, 10], [5, 5, 10], [7, 3, 10], [5, 11], [5.0, 10.0]],
     "tokenizer": [None, "a", (1, 2)],
+    "failure": [*TEXTS[1:], {"input": 1}, {1: "input"}],
 }
 
 
@@ -176,6 +180,14 @@ def test_it_has_the_protocols_and_the_members_of_the_task():
     assert task.extra == 7 and not hasattr(task, "style") and not hasattr(task, "no_such_member")
     for protocol in (BatchGraded, StepRewarded, StepsInTokens, WithGold):
         assert isinstance(task, protocol)
+    # From Python 3.12 on `isinstance` sees no member that `__getattr__` passes on.
+    members = {"sections": ("code",), "own_rules": True, "reads": (), "free_steps": (1,)}
+    task = CheckedTask(type("Full", (Giving,), {**members, "style": "math"})())
+    protocols = [x for x in vars(base).values() if getattr(x, "_is_runtime_protocol", False)]
+    assert len(protocols) > 10
+    for protocol in protocols:
+        for name in {*vars(protocol), *protocol.__annotations__}:
+            assert name.startswith("_") or name in vars(task), (protocol, name)
     plain = type("Plain", (Giving,), {"step_ends": None})
     assert not isinstance(CheckedTask(plain()), StepsInTokens)
 

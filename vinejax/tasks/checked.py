@@ -95,6 +95,13 @@ def _names(result: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _failure(result: Any, *_: Any) -> dict[str, str] | None:
+    parts = [*result, *result.values()] if isinstance(result, dict) else [result]
+    if result is not None and not all(isinstance(part, str) for part in parts):
+        raise ValueError("a dict of texts, 'input', 'expected' and 'got', or None")
+    return result
+
+
 def _tools(result: Any) -> list[dict[str, Any]]:
     tools = listed([] if result is None else result)
     for tool in [None] if tools is None else tools:
@@ -202,7 +209,8 @@ def _tokenizer(result: Any) -> Any:
 
 
 # What the protocols of tasks/base.py require: check(result, *arguments) returns the result, or
-# raises ValueError with the requirement.
+# raises ValueError with the requirement. Every member of a protocol is here, because from Python
+# 3.12 on `isinstance` does not see a member that only `__getattr__` passes on.
 ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
     "name": _text,
     "style": _style,
@@ -210,6 +218,8 @@ ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
     "max_turns": _count,
     "ends_turn": _names,
     "tools": _tools,
+    "sections": _names,
+    "own_rules": bool,
     "free_steps": lambda result: tuple(_whole_numbers(result)),
 }
 RESULTS: dict[str, Callable[..., Any]] = {
@@ -225,4 +235,6 @@ RESULTS: dict[str, Callable[..., Any]] = {
     "step_ends": _ends,
     "tokenizer": _tokenizer,
     "env": _environment,
+    "configure": lambda result, *_: result,
+    "failure": _failure,
 }
