@@ -22,7 +22,7 @@ from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict
 from vinejax.core.errors import ConfigError, DataError, ModelError, WorkdirError
 from vinejax.core.settings import MeshConfig
-from vinejax.core.types import Episode, TrainState
+from vinejax.core.types import Episode, Problem, TrainState
 from vinejax.learner.batch import collate
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.optimizer import make_optimizer
@@ -67,6 +67,19 @@ def test_half_a_character_in_a_solution_is_an_error_in_one_line(monkeypatch: pyt
         examples()
 
 
+def test_a_blank_solution_teaches_nothing(monkeypatch: pytest.MonkeyPatch):
+    first = TASK.load("train")[0].id
+    worked = TASK.solution
+
+    def solution(problem: Problem) -> str:
+        return " \n" if problem.id == first else worked(problem)
+
+    monkeypatch.setattr(TASK, "solution", solution, raising=False)
+    found, left_out = warmup.worked_examples(TASK, cases.tokenizer(), cases.config(), 48)
+    assert left_out == [{"id": first, "reason": "the worked solution is blank"}]
+    assert len(found) == len(TASK.load("train")) - 1
+
+
 def test_what_is_left_out_is_counted_and_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ):
@@ -90,7 +103,7 @@ def test_what_is_left_out_is_counted_and_listed(
             if prompts[name] == widest
             else f"prompt and solution have {longest} tokens, the context {longest - 1}"
         )
-    said = f"sft: {len(listed)} of {len(sizes)} worked solutions are too long and left out"
+    said = f"sft: {len(listed)} of {len(sizes)} worked solutions are blank or too long and left out"
     assert said in capsys.readouterr().out
 
 

@@ -59,8 +59,9 @@ def worked_examples(
 ) -> tuple[list[Episode], list[dict[str, str]]]:
     """(the train split's worked solutions as episodes, records of problems left out).
 
-    A problem is left out if its prompt is too long, or if prompt and solution do not fit the
-    context. Raises DataError if all problems are left out, or for a solution with a lone surrogate.
+    A problem is left out if its prompt is too long, if prompt and solution do not fit the context,
+    or if the solution is blank, which would teach the policy to say nothing. Raises DataError if
+    all problems are left out, or for a solution with a lone surrogate.
     """
     limit = min(cfg.data.max_prompt_tokens, context - 1)
     data = dataclasses.replace(cfg.data, max_prompt_tokens=limit)
@@ -69,6 +70,9 @@ def worked_examples(
     examples, left_out = [], [{"id": name, "reason": reason} for name in too_long]
     for problem, prompt in problems:
         text = task.solution(problem)
+        if not text.strip():
+            left_out.append({"id": problem.id, "reason": "the worked solution is blank"})
+            continue
         check_text(text, f"the solution of problem {problem.id}", f"{task.name} train", None)
         response = encode_response(tokenizer, text)
         size = len(prompt) + len(response)
@@ -91,7 +95,8 @@ def list_left_out(left_out: list[dict[str, str]], kept: int, workdir: epath.Path
     file = workdir / LEFT_OUT
     if left_out and is_writer() and not file.exists():
         count, total = len(left_out), len(left_out) + kept
-        print(f"sft: {count} of {total} worked solutions are too long and left out: {LEFT_OUT}")
+        what = "worked solutions are blank or too long and left out"
+        print(f"sft: {count} of {total} {what}: {LEFT_OUT}")
         write_atomic(file, json.dumps(left_out, indent=1) + "\n")
 
 

@@ -558,9 +558,11 @@ def test_solutions(tmp_path: Path):
         {"question": "q", "tests": SUM_TESTS, "solutions": json.dumps([SUM, "other"])},
         {"question": "r", "tests": SUM_TESTS, "solutions": [fenced(SUM)]},
         {"question": "s", "tests": SUM_TESTS, "solutions": {}},
+        {"question": "t", "tests": SUM_TESTS, "solutions": ""},
     ]
     task = task_of(tmp_path, rows, solution="solutions")
-    first, second, third = problems_of(task)
+    first, second, third, fourth = problems_of(task)
+    assert task.solution(fourth) == ""
     assert task.solution(first) == f"```python\n{SUM}\n```"
     assert task.solution(second) == fenced(SUM)
     with pytest.raises(DataError, match="column 'solutions' must be a text"):

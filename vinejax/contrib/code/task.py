@@ -115,11 +115,13 @@ class Code(RowTask):
         return (self._data.solution,)
 
     def solution(self, problem: Problem) -> str:
-        """The first worked solution of the problem's row, as a fenced block.
+        """The first worked solution of the problem's row, as a fenced block; '' if it is blank.
 
         Raises ConfigError if `data.solution` is not set.
         """
         text = self._worked(problem, _first_text)
+        if not text.strip():
+            return ""
         if self._begins_inside:
             return f"{text}\n```"
         return text if fenced_blocks(text) else f"```python\n{text}\n```"
