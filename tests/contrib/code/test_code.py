@@ -559,10 +559,12 @@ def test_solutions(tmp_path: Path):
         {"question": "r", "tests": SUM_TESTS, "solutions": [fenced(SUM)]},
         {"question": "s", "tests": SUM_TESTS, "solutions": {}},
         {"question": "t", "tests": SUM_TESTS, "solutions": ""},
+        {"question": "u", "tests": SUM_TESTS, "solutions": "[print(x) for x in (1, 2)]"},
     ]
     task = task_of(tmp_path, rows, solution="solutions")
-    first, second, third, fourth = problems_of(task)
-    assert task.solution(fourth) == ""
+    first, second, third, *others = problems_of(task)
+    begins_with_a_list = "```python\n[print(x) for x in (1, 2)]\n```"
+    assert list(map(task.solution, others)) == ["", begins_with_a_list]
     assert task.solution(first) == f"```python\n{SUM}\n```"
     assert task.solution(second) == fenced(SUM)
     with pytest.raises(DataError, match="column 'solutions' must be a text"):

