@@ -198,6 +198,8 @@ def test_assertions_over_results():
     found = read_asserts("def check(c):\n    assert c(2) == 1\n    assert True\n    pass", "f")
     assert [assertion.calls[0][0] for assertion in found] == ["f"]
     assert found[0].calls[0][1] == {"tuple": [[2], {"dict": []}]}
+    unpacked = read_asserts("assert f(**{'a': 1}, b=2) == 3", "")[0]
+    assert unpacked.calls == read_asserts("assert f(a=1, b=2) == 3", "")[0].calls
 
 
 @pytest.mark.parametrize(
@@ -206,6 +208,7 @@ def test_assertions_over_results():
         ("for x in (1, 2):\n    assert f(x) == x", "is no assertion"),
         ("assert f(g(1)) == 2", "an argument is no constant"),
         ("assert f(x) == 2", "an argument is no constant"),
+        ("assert f(**[1]) == 2", "an argument is no constant"),
         ("assert f(1) == x", "is not understood"),
         ("assert f(1).upper() == 'A'", "is not understood"),
         ("assert [f(x) for x in (1, 2)] == [1, 2]", "an argument is no constant"),

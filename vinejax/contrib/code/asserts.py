@@ -192,7 +192,10 @@ class _Calls(ast.NodeTransformer):
         shown = function + ast.unparse(node).removeprefix(name)
         try:
             positional = [evaluate(x, {}) for x in node.args]
-            named = {x.arg or "**": evaluate(x.value, {}) for x in node.keywords}
+            named: dict[str, Any] = {}
+            for keyword in node.keywords:
+                value = evaluate(keyword.value, {})
+                named |= value if keyword.arg is None else {keyword.arg: value}  # None: **value
         except Exception as error:
             raise ValueError(f"{shown!r:.80}: an argument is no constant: {error}") from None
         self.made.append((function, encode((positional, named))))
