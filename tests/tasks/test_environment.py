@@ -15,6 +15,7 @@ from vinejax.core.errors import UserError
 from vinejax.core.settings import DataConfig
 from vinejax.engine.branches import Branch, Grown
 from vinejax.methods.known import find_method
+from vinejax.rollout import turns as turn_sampler
 from vinejax.tasks.arithmetic import Arithmetic
 from vinejax.tasks.base import load_task
 from vinejax.tasks.doors import MOVES, Doors, DoorsTask
@@ -349,6 +350,11 @@ def test_an_environment_gets_what_was_said_and_not_what_was_thought(
         seen = [environment.step(turn).text for turn in turns]
         assert task.heard == (turns if keeps else expected)
         assert first == "q\n" and set(seen) <= {"ok\n", "<think>"}
+    if "<think>" in after:  # a turn does not show where its thinking ends
+        rules = EnvRules(60.0, after=after, hidden={"<think>", "</think>"})
+        environment, _ = start_environment(task, EnvStart(problem, 0), rules)
+        environment.step("so a")
+        assert task.heard[-1] == "so a"
     task.acts_in_thinking = True  # pyright: ignore
     environment, _ = start_environment(task, EnvStart(problem, 0), EnvRules(60.0, after=after))
     environment.step("<think>no</think>a")
@@ -391,3 +397,8 @@ def test_a_chat_template_may_begin_the_thinking(monkeypatch: pytest.MonkeyPatch)
         assert [turn.action[1:9] for turn in episode.turns] == ["</think>"] * MOVES
     silent = cases.PolicyEngine(context=400)  # moves where it should think
     assert all(len(episode.turns) == MOVES + 2 for episode in cases.sampled(cfg, silent))
+    # Texts that do not show the tags do not show what is thought, so all of a turn counts.
+    monkeypatch.setattr(turn_sampler, "special_tokens", lambda tokenizer: {"<think>": 0})
+    sample = {"max_tokens": 120, "skip_special_tokens": True}
+    cfg = cases.config(data=data, sample=sample, env={"observed": 200})
+    assert all(len(episode.turns) == MOVES for episode in cases.sampled(cfg, silent))

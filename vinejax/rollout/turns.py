@@ -27,7 +27,13 @@ import numpy as np
 
 from vinejax.core.errors import UserError
 from vinejax.core.seeds import row_seed
-from vinejax.core.text import continuation_text, decode, prefix_end, response_text
+from vinejax.core.text import (
+    continuation_text,
+    decode,
+    prefix_end,
+    response_text,
+    special_tokens,
+)
 from vinejax.core.types import Continuation, Episode, Problem, PromptedProblem, Turn
 from vinejax.credit.samples import Sample
 from vinejax.engine.branches import Branch, Feeder, Grown, Stream, StreamInput
@@ -310,7 +316,9 @@ class TurnSampler(Sampler):
     @functools.cached_property
     def _rules(self) -> EnvRules:
         env, after = self.cfg.env, self._chat.after if self._chat else ""
-        return EnvRules(env.timeout_s, env.thinking == "kept", after)
+        skips_special = self.cfg.sample.skip_special_tokens
+        hidden = frozenset(special_tokens(self.engine.tokenizer) if skips_special else ())
+        return EnvRules(env.timeout_s, env.thinking == "kept", after, hidden)
 
     @property
     def _max_turns(self) -> int:

@@ -6,7 +6,7 @@ come from the environment.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from vinejax.core.errors import UserError
@@ -112,13 +112,15 @@ class EnvRules(NamedTuple):
     timeout_s: float  # time limit of `reset` and `step`, in seconds
     keeps_thinking: bool = False  # whether actions have what the policy thinks
     after: str = ""  # markup of the chat template between an observation and the next turn
+    hidden: Collection[str] = ()  # special tokens that the texts of turns do not show
 
 
 class Environment:
     """An episode's environment with checked results.
 
     Texts of the environment lose their escape codes, and actions lose the policy's thinking unless
-    `EnvRules.keeps_thinking`. A turn begins in thinking if the text before it ends in `<think>`.
+    `EnvRules.keeps_thinking`. A turn begins in thinking if the text before it ends in `<think>`,
+    unless that is one of `EnvRules.hidden`.
 
     A method raises UserError, in one line with the problem and the turn, if the environment's
     method fails or its result does not fit `TextEnv`. `reset` and `step` raise it as well if they
@@ -147,7 +149,7 @@ class Environment:
             raise self._wrong("reset", self._env.reset, text, "a text")
         text = without_escapes(text)
         prompt = self._task.prompt(self._start.problem)
-        self._thinks = bool(opens_thinking(prompt + text + self._rules.after))
+        self._thinks = self._opens_thinking(prompt + text)
         return text
 
     def step(self, action: str) -> Observation:
@@ -167,7 +169,7 @@ class Environment:
             raise self._wrong("step", self._env.step, result, needed)
         texts = tuple(map(without_escapes, texts))
         text = "\n".join(texts) if texts else without_escapes(text)
-        self._thinks = bool(opens_thinking(text + self._rules.after))
+        self._thinks = self._opens_thinking(text)
         return Observation(text, number, bool(done), bool(truncated), texts)
 
     def key(self) -> str | None:
@@ -199,7 +201,7 @@ class Environment:
             if recall is not None:
                 self._turn += 1
                 self._call("recall", recall, turn._replace(action=self._said(turn.action)))
-                self._thinks = bool(opens_thinking(turn.observation + self._rules.after))
+                self._thinks = self._opens_thinking(turn.observation)
                 continue
             answer = *self.step(turn.action)[:2], self.key()
             recorded = turn.observation, turn.reward, turn.key
@@ -214,6 +216,14 @@ class Environment:
         """Calls the environment's `close`, if it has one."""
         if getattr(self._env, "close", None) is not None:
             self._call("close", self._env.close)
+
+    def _opens_thinking(self, text: str) -> bool:
+        """Whether the turn after `text` begins in thinking, and its own text shows where that ends.
+
+        If texts do not show the tag at the beginning, they do not show the one at the end either.
+        """
+        opening = opens_thinking(text + self._rules.after)
+        return bool(opening) and opening not in self._rules.hidden
 
     def _said(self, action: str) -> str:
         """What the environment gets of the policy's text of a turn."""
