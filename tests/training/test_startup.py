@@ -14,16 +14,19 @@ from helpers import loop_cases as cases
 from helpers.applied import run_instead
 
 from vinejax.core.errors import ConfigError, DataError, DivergedError, RoomError, WorkdirError
-from vinejax.core.settings import Config, DataConfig, TopologyConfig
+from vinejax.core.settings import Config, DataConfig, GraderConfig, TopologyConfig
 from vinejax.core.types import Problem
 from vinejax.grading import Grader
+from vinejax.methods.known import find_method
 from vinejax.model.hf.weights import load_pretrained, save_pretrained
 from vinejax.runtime import clock
+from vinejax.tasks.doors import DoorsTask
+from vinejax.tasks.graded import GradedTask
 from vinejax.tasks.prompts import encode_prompt
 from vinejax.training import loop
 from vinejax.training.evaluate import evaluate_run
 from vinejax.training.export import export_run
-from vinejax.training.startup import open_session
+from vinejax.training.startup import open_session, prompted_problems
 
 BAD = {0: None, 2: r"\frac{1}{", 3: r"\frac{" + 50 * "1"}  # golds of the first rows of each split
 
@@ -74,6 +77,22 @@ def test_prompts_that_are_trained_on_are_said(
     rule = "so accuracy there is not that on new ones"
     said = f"warning: test: 1 of 6 prompts are in train, too, {rule}: {name}\n"
     assert said in capsys.readouterr().out
+
+
+class OnePrompt(DoorsTask):
+    def prompt(self, problem: Problem) -> str:
+        return "0000"
+
+
+@pytest.mark.parametrize("task", [DoorsTask(), OnePrompt()])
+def test_problems_of_environments_may_have_one_prompt(
+    task: DoorsTask, capsys: pytest.CaptureFixture
+):
+    with GradedTask(task, GraderConfig()) as graded:
+        method, splits = find_method("grpo"), ("train", "validation")
+        found, _ = prompted_problems(Config(), method, graded, task.tokenizer(), splits)
+    assert len(found["validation"]) == len(task.load("validation"))
+    assert "warning" not in capsys.readouterr().out
 
 
 @pytest.mark.slow

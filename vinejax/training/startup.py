@@ -39,6 +39,7 @@ from vinejax.runtime.offload import to_host
 from vinejax.runtime.workdir import check_shared, check_workdir, record_run, write_atomic
 from vinejax.session.session import Session
 from vinejax.tasks.base import Split, Task, load_task
+from vinejax.tasks.environment import MultiTurn
 from vinejax.tasks.graded import GradedTask, configure
 from vinejax.tasks.prompts import load_problems
 from vinejax.tasks.spelling import warn_unspelled
@@ -273,7 +274,7 @@ def prompted_problems(
         unreadable = [{"id": name, "gold": gold} | reason for name, gold in golds.items()]
         prompted[split], records[split] = problems, too_long + unreadable
     if is_writer():
-        _say_shared(prompted)
+        _say_shared(graded.task, prompted)
     draws = "train" in splits and method is not sft.METHOD
     if draws and len(prompted["train"]) < cfg.rollout.prompts:
         few = f"the train split has only {len(prompted['train'])} problems; lower it"
@@ -284,12 +285,17 @@ def prompted_problems(
     return prompted, records
 
 
-def _say_shared(problems: dict[Split, list[PromptedProblem]]) -> None:
+def _say_shared(task: Task, problems: dict[Split, list[PromptedProblem]]) -> None:
     """Warns of splits that share prompts with train.
 
     The accuracy on such a split also measures how well the policy remembers its training prompts.
+    Problems of several turns may all have one prompt, and differ by what the environment says
+    first. Of such problems nothing is said.
     """
-    trained = {tuple(ids) for _, ids in problems.get("train", [])}
+    train = problems.get("train", [])
+    trained = {tuple(ids) for _, ids in train}
+    if isinstance(task, MultiTurn) and len(trained) < len(train):
+        return
     for split, prompted in problems.items():
         shared = [problem.id for problem, ids in prompted if tuple(ids) in trained]
         if split != "train" and shared:
