@@ -74,7 +74,12 @@ def test_a_folder_of_one_problem_per_file(tmp_path: Path):
                 file = tmp_path / split / subject / f"{i}.json"
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(json.dumps(text, indent=2))
+    for hidden in ("algebra/.ipynb_checkpoints/1-checkpoint.json", "algebra/._1.json"):
+        file = tmp_path / "train" / hidden  # JupyterLab's and macOS'
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps({"problem": "an old one", "solution": "\\boxed{1}"}))
     files = split_files(tmp_path, "train")
+    assert len(files) == 6
     assert [f"{file.parent.name}/{file.stem}" for file in files[:4]] == [
         "algebra/1", "algebra/2", "algebra/10", "number_theory/1",
     ]  # fmt: skip

@@ -87,7 +87,10 @@ def split_files(folder: Path, source: str, config: str | None = None) -> list[Pa
 
 
 def _files_in(folder: Path, source: str) -> list[Path]:
-    """The files of split `source` in `folder` itself, or else in its child folder `source`."""
+    """The files of split `source` in `folder` itself, or else in its child folder `source`.
+
+    Hidden files and folders in the latter, such as .ipynb_checkpoints, are left out.
+    """
     for suffix in SUFFIXES:
         if (file := folder / f"{source}{suffix}").is_file():
             return [file]
@@ -103,7 +106,12 @@ def _files_in(folder: Path, source: str) -> list[Path]:
     inside = folder / source
     if (inside / STATE).is_file():
         return [inside]
-    files = (file for file in inside.rglob("*") if file.name.endswith(SUFFIXES))
+    files = (
+        file
+        for file in inside.rglob("*")
+        if file.name.endswith(SUFFIXES)
+        and not any(part.startswith(".") for part in file.relative_to(inside).parts)
+    )
     return sorted(files, key=lambda file: (file.parts[:-1], len(file.name), file.name))
 
 
