@@ -2,6 +2,7 @@
 
 import csv
 import datetime
+import decimal
 import json
 import sys
 import types
@@ -237,6 +238,15 @@ def test_dates_within_a_column_are_filled_in(tmp_path: Path):
     write(tmp_path / "test.parquet", [row])
     task = table(tmp_path, template="{question} {born}")
     assert task.prompt(task.load("test")[0]) == 'When? {"on": "1815-12-10"}'
+
+
+def test_an_answer_may_be_a_decimal_number(tmp_path: Path):
+    rows = [
+        {"q": text, "truth": {"value": decimal.Decimal(text)}} for text in ("2.50", "-3", "1E+3")
+    ]
+    write(tmp_path / "test.parquet", rows)
+    problems = table(tmp_path).load("test")
+    assert [problem.answer for problem in problems] == ["2.50", "-3.00", "1000.00"]
 
 
 def test_the_template_is_the_prompt(tmp_path: Path):

@@ -1,5 +1,6 @@
 r"""Answers as texts, and the answer within a worked solution: after '####' or in \boxed{}."""
 
+import decimal
 import re
 
 from vinejax.grading.extract import MARKER
@@ -19,8 +20,13 @@ def boxed_answer(solution: str) -> str | None:
     return None if EMPTY_LAST.search(solution) else last_boxes(solution)
 
 
-def written(value: str | int | float) -> str:
-    """The value as a text without surrounding blanks, where a float such as 3.0 is written '3'."""
+def written(value: str | int | float | decimal.Decimal) -> str:
+    """The value as a text without surrounding blanks, where a float such as 3.0 is written '3'.
+
+    A decimal number of a Parquet file keeps its digits, as 2.50, and has no exponent.
+    """
+    if isinstance(value, decimal.Decimal):
+        return f"{value:f}"
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
         return str(int(value))
     return str(value).strip()

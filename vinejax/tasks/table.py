@@ -15,6 +15,7 @@ name.
 import json
 import re
 from collections.abc import Callable, Hashable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +250,6 @@ def answer_of(row: Any, name: str) -> str:
     Raises ValueError for anything else.
     """
     value = column(row, name)
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
         raise ValueError(f"column {name!r} must be a text or a number, found {value!r:.60}")
     return written(value)
