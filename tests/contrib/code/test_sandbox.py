@@ -448,8 +448,26 @@ def test_a_service_of_sandboxfusions_form():
             sandbox.check()
 
 
+def test_a_service_that_restarts(monkeypatch: pytest.MonkeyPatch):
+    """Once it has answered, it may be away for about a minute."""
+    assert sum(outside.PAUSES_S) > 60
+    monkeypatch.setattr(outside, "PAUSES_S", (0.0,) * len(outside.PAUSES_S))
+    away, reach = iter(outside.PAUSES_S), outside.urllib.request.urlopen
+
+    def refused_at_first(*args: Any, **kwargs: Any) -> Any:
+        if next(away, None) is not None:
+            raise ConnectionRefusedError
+        return reach(*args, **kwargs)
+
+    with service() as url, Sandbox(CodeConfig(sandbox="http", url=url), 1) as sandbox:
+        assert sandbox.run("print(1)").out == "1\n"
+        monkeypatch.setattr(outside.urllib.request, "urlopen", refused_at_first)
+        assert sandbox.run("print(2)").out == "2\n"
+        assert next(away, None) is None
+
+
 def test_a_service_that_gives_no_answer(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(outside, "PAUSE_S", 0.0)
+    monkeypatch.setattr(outside, "PAUSES_S", (0.0,) * len(outside.PAUSES_S))
     broken = {"status": "SandboxError", "message": "out of workers", "run_result": None}
     with service(broken) as url, Sandbox(CodeConfig(sandbox="http", url=url), 1) as sandbox:
         with refuses("code.url"):

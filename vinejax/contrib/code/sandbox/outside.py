@@ -22,8 +22,9 @@ from vinejax.core.errors import ConfigError
 
 PROGRAM = Path(__file__).with_name("runner.py").read_text(encoding="utf-8")
 OUTPUT = 4 * 2**20  # largest number of bytes of standard output and error together
-ATTEMPTS = 3  # largest number of attempts at a request
-PAUSE_S = 1.0  # pause before the second attempt; twice that before the third
+# Pauses before the second and later attempts at a request: a service may restart meanwhile.
+PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+FIRST_ATTEMPTS = 3  # attempts while the service has answered nothing yet: its address may be wrong
 SLACK_S = 30.0  # time that an answer may take beyond the limit of the program
 
 
@@ -93,11 +94,13 @@ class Service:
 
     def __init__(self, url: str, memory_mb: int):
         self._url, self._memory_mb = url, memory_mb
+        self._has_answered = False
 
     def run(self, message: bytes, limit_s: float) -> Outcome:
         """The outcome of the job in a message.
 
-        Raises ConfigError if the service gives no usable answer.
+        A request without a usable answer is repeated for about a minute, or three seconds while
+        the service has answered nothing yet. Raises ConfigError if there is none then.
         """
         payload = {
             "code": PROGRAM,
@@ -109,15 +112,19 @@ class Service:
         request = urllib.request.Request(
             self._url, json.dumps(payload).encode(), {"Content-Type": "application/json"}
         )
+        pauses = (0.0, *PAUSES_S) if self._has_answered else (0.0, *PAUSES_S)[:FIRST_ATTEMPTS]
         reason = ""
-        for attempt in range(ATTEMPTS):
-            time.sleep(attempt * PAUSE_S)
+        for pause in pauses:
+            time.sleep(pause)
             try:
                 with urllib.request.urlopen(request, timeout=limit_s + SLACK_S) as answer:
-                    return _outcome(json.loads(answer.read(16 * OUTPUT)))
+                    outcome = _outcome(json.loads(answer.read(16 * OUTPUT)))
             except (OSError, ValueError, KeyError, TypeError) as error:
                 reason = f"{type(error).__name__}: {error}"
-        notice = f"no answer of SandboxFusion's form after {ATTEMPTS} requests ({reason:.200})"
+            else:
+                self._has_answered = True
+                return outcome
+        notice = f"no answer of SandboxFusion's form after {len(pauses)} requests ({reason:.200})"
         raise ConfigError("code.url", notice, repr(self._url))
 
     def close(self) -> None:
