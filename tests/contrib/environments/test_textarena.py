@@ -4,6 +4,7 @@ A stand-in with TextArena's interface runs without the extra; with it, every gam
 that runs offline is played.
 """
 
+import functools
 import importlib.util
 import random
 from typing import Any
@@ -14,7 +15,7 @@ from helpers import turn_cases as cases
 from helpers.contrib.packages import stand_in
 from helpers.refusals import refuses
 
-from vinejax.contrib.environments.games import GameTask, _printed_errors
+from vinejax.contrib.environments.games import MOST_PRINTED, GameTask, _printed_errors
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import DataConfig
 from vinejax.tasks.base import load_task
@@ -162,6 +163,16 @@ def test_a_game_that_raises_ends_its_episode(package: None, capsys: pytest.Captu
     game = task.env()
     game.reset(task.load("train")[0], 0)
     assert game.step("!\n") == game.step("<\n") == Observation("", truncated=True)
+
+
+def test_errors_that_quote_the_action_do_not_flood_the_output(
+    package: None, capsys: pytest.CaptureFixture[str]
+):
+    _printed_errors.clear()
+    game = task_of("coins").env()
+    for action in range(100):
+        assert game._guarded(functools.partial(int, f"[{action}]")) is None
+    assert capsys.readouterr().out.count("ValueError: invalid literal for int()") == MOST_PRINTED
 
 
 def test_what_cannot_be_played_is_one_line(package: None, monkeypatch: pytest.MonkeyPatch):

@@ -13,7 +13,7 @@ The policy's thinking does not reach the library, and texts lose their escape co
 sees to both in a run; here they hold for a `Game` that is used alone, too.
 
 A call that raises an error ends its episode as if no turns were left, so `reward.truncated` is the
-reward of its outcome. Each different error is printed once.
+reward of its outcome. Each different error is printed once, up to `MOST_PRINTED` of them.
 """
 
 import contextlib
@@ -37,6 +37,8 @@ from vinejax.tasks.splits import seeds_of
 # Actions tried at the start of a run, to test whether a copy of a game acts like its repetition.
 PROBE_ACTIONS = ("[1]", "[0 1]", "1", "[up]", "[1 2 3 4]")
 START = EnvRules(timeout_s=60.0)  # of calls with these actions
+
+MOST_PRINTED = 20  # a library may quote the action, so that no two of its errors are alike
 
 _LOCK = threading.RLock()  # held while the global generators have an episode's states
 _printed_errors: set[str] = set()
@@ -112,7 +114,7 @@ class Game:
         except Exception as error:
             self._is_over = True
             notice = f"{self.name}: {failure(error, None)}"
-            if notice not in _printed_errors:
+            if notice not in _printed_errors and len(_printed_errors) < MOST_PRINTED:
                 _printed_errors.add(notice)
                 print(f"{notice}; the episode ends with reward.truncated")
             return None
