@@ -432,9 +432,11 @@ def service(answer: dict[str, Any] | None = None) -> Iterator[str]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}/run_code"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/run_code"
+        finally:  # else a test that fails never ends
+            server.shutdown()
+            thread.join()
 
 
 def test_a_service_of_sandboxfusions_form():
