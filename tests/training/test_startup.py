@@ -89,8 +89,9 @@ def test_problems_of_environments_may_have_one_prompt(
     task: DoorsTask, capsys: pytest.CaptureFixture
 ):
     with GradedTask(task, GraderConfig()) as graded:
-        method, splits = find_method("grpo"), ("train", "validation")
-        found, _ = prompted_problems(Config(), method, graded, task.tokenizer(), splits)
+        found, _ = prompted_problems(
+            Config(), find_method("grpo"), graded, task.tokenizer(), ("train", "validation")
+        )
     assert len(found["validation"]) == len(task.load("validation"))
     assert "warning" not in capsys.readouterr().out
 
