@@ -15,6 +15,7 @@ from helpers import turn_cases as cases
 from helpers.contrib.packages import stand_in
 from helpers.refusals import refuses
 
+from vinejax.contrib.environments import games
 from vinejax.contrib.environments.games import MOST_PRINTED, GameTask, _printed_errors
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import DataConfig
@@ -166,9 +167,9 @@ def test_a_game_that_raises_ends_its_episode(package: None, capsys: pytest.Captu
 
 
 def test_errors_that_quote_the_action_do_not_flood_the_output(
-    package: None, capsys: pytest.CaptureFixture[str]
+    package: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    _printed_errors.clear()
+    monkeypatch.setattr(games, "_printed_errors", set())
     game = task_of("coins").env()
     for action in range(100):
         assert game._guarded(functools.partial(int, f"[{action}]")) is None
