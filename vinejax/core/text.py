@@ -182,12 +182,16 @@ def without_thinking(text: str, is_thinking: bool = False) -> str:
     return (said if thinks else said + text[start:]).lstrip()
 
 
-def opens_thinking(prompt: str) -> str:
-    """The tag at the end of a prompt that opens a thinking block, such as `<think>`; else ''."""
+def opens_thinking(prompt: str, hidden: Collection[str] = ()) -> str:
+    """The tag at the end of a prompt that opens a thinking block, such as `<think>`; else ''.
+
+    Also '' for a tag in `hidden`, the special tokens that texts of responses do not show: they do
+    not show where such a block ends either.
+    """
     end = prompt.rstrip()[-MAX_TAG:]
     tags = [*THINKING.finditer(end)]
     is_open = tags and tags[-1].end() == len(end) and not tags[-1][1]
-    return tags[-1].group() if is_open else ""
+    return tags[-1].group() if is_open and tags[-1].group() not in hidden else ""
 
 
 def without_escapes(text: str) -> str:

@@ -218,12 +218,8 @@ class Environment:
             self._call("close", self._env.close)
 
     def _opens_thinking(self, text: str) -> bool:
-        """Whether the turn after `text` begins in thinking, and its own text shows where that ends.
-
-        If texts do not show the tag at the beginning, they do not show the one at the end either.
-        """
-        opening = opens_thinking(text + self._rules.after)
-        return bool(opening) and opening not in self._rules.hidden
+        """Whether the turn after `text` begins in thinking."""
+        return bool(opens_thinking(text + self._rules.after, self._rules.hidden))
 
     def _said(self, action: str) -> str:
         """What the environment gets of the policy's text of a turn."""

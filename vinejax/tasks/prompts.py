@@ -326,6 +326,7 @@ def load_problems(
     """
     limit, as_chat = data.max_prompt_tokens, data.chat_template
     variables = template_variables(tokenizer, data, tools_of(task))
+    hidden = special_tokens(tokenizer) if skip_special else ()
     if as_chat and isinstance(task, MultiTurn):
         ChatTurns.of(tokenizer, data, tools_of(task))
     problems = task.load(split)
@@ -353,9 +354,7 @@ def load_problems(
             check_text(text, f"the prompt of problem {problem.id}", f"{task.name} {split}", None)
             ids = _prompt_ids(tokenizer, text, as_chat)
         if ids and len(ids) <= limit:
-            opening = opens_thinking(text)
-            is_hidden = skip_special and opening in special_tokens(tokenizer)
-            problem = dataclasses.replace(problem, opening="" if is_hidden else opening)
+            problem = dataclasses.replace(problem, opening=opens_thinking(text, hidden))
             prompted.append((problem, ids))
         else:
             dropped.append(problem.id)

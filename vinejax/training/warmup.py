@@ -157,8 +157,8 @@ def warm_start(
     CLOCK.pin(workdir)
     if is_there:
         return folder
-    rows = {"ppo.microbatch": cfg.ppo.microbatch} if cfg.ppo.microbatch else {}
-    check_rows(mesh, rows or {"sft.batch": cfg.sft.batch})
+    field = "sft.batch" if cfg.ppo.microbatch is None else "ppo.microbatch"
+    check_rows(mesh, {field: cfg.ppo.microbatch or cfg.sft.batch})
     if cfg.model.path:
         model, params, tokenizer = load_weights(cfg.model.path, mesh)
         model = model.computing(cfg.model)
