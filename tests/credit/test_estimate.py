@@ -72,6 +72,13 @@ def test_standard_errors_by_hand():
     assert not standard_errors([[], [1.0, 1.0]]).any() and standard_errors([]).shape == (0,)
 
 
+def test_no_error_is_known_where_no_state_has_two_returns():
+    found = standard_errors([[0.0], [], [1.0]])
+    assert np.isnan(found).tolist() == [True, False, True] and found[1] == 0
+    (one,), _ = fill([episode(RIGHT)], config(k=1), lambda _, k: (f"{k}", "eos"))
+    assert one.value_errors is not None and np.isnan(one.value_errors).all()
+
+
 def test_an_episode_has_the_errors_of_its_states():
     (one,), _ = fill([episode(RIGHT)], config(k=3, max_states=0), lambda _, k: (f"{k}", "eos"))
     assert one.value_errors is not None and one.value_errors.shape == (2,)

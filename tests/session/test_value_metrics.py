@@ -63,6 +63,14 @@ def test_an_advantage_of_0_before_the_first_state_has_no_error():
     assert found["values/sign_certain"] == 0
 
 
+def test_no_error_is_said_where_none_is_known():
+    """With one return per state an error of 0 would make every advantage certain."""
+    given = episode([1.0, 0.0], [1, 1], [np.nan, np.nan])
+    found = value_metrics([given], np.array([[-1.0, 1.0]], np.float32))
+    assert found["values/mean"] == 0.5 and np.isfinite(list(found.values())).all()
+    assert not found.keys() & {"values/error", "values/advantage_error", "values/sign_certain"}
+
+
 def test_nothing_is_said_where_no_state_was_sampled():
     given = episode([0.0, 0.0], [0, 0], [0.0, 0.0])
     assert value_metrics([given], np.zeros((1, 2), np.float32)) == {}

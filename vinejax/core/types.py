@@ -134,7 +134,7 @@ class Episode:
     values: np.ndarray | None = None  # f32[C] V(s_0) .. V(s_{C-1})
     is_state: np.ndarray | None = None  # bool[C] steps that begin at a state; others have A = 0
     value_counts: np.ndarray | None = None  # i32[C] returns behind each value; 0: none was sampled
-    value_errors: np.ndarray | None = None  # f32[C] standard error of each value
+    value_errors: np.ndarray | None = None  # f32[C] standard error of each value; NaN: unknown
     reused: np.ndarray | None = None  # i32[C] returns of each value not sampled at its state
     continuations: tuple[tuple[Continuation, ...], ...] = ()  # [C][M]
     # With `credit.labels`; None: no sample's tokens are trained on.

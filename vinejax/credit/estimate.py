@@ -17,7 +17,7 @@ class StateEstimate(NamedTuple):
     values: np.ndarray  # f32[C]
     is_state: np.ndarray  # bool[C] whether the step begins at one of the S states
     counts: np.ndarray  # i32[C] number of returns in each value; 0: not sampled
-    errors: np.ndarray  # f32[C] standard error of each value; 0 where not sampled
+    errors: np.ndarray  # f32[C] standard error of each value; 0 where not sampled, NaN if unknown
 
 
 def estimates(
@@ -83,10 +83,13 @@ def standard_errors(returns: Sequence[Returns]) -> np.ndarray:
         SE = √((Σᵢ (Rᵢ - R̄)² + v) / (m + 1) / m)    v = mean within-state variance of all states
 
     The m returns of a state are Rᵢ, and R̄ is their mean. v counts as the squared deviation of one
-    more return, so that a few equal returns do not count as certain.
+    more return, so that a few equal returns do not count as certain. If no state has two returns,
+    nothing tells v, and the errors of sampled states are NaN.
     """
     sums = np.array([len(x) * np.var(x) if x else 0.0 for x in returns])
     counts = np.array([len(x) for x in returns])
+    if counts.max(initial=0) == 1:
+        return np.where(counts > 0, np.nan, 0.0).astype(np.float32)
     typical = sums.sum() / max(counts.sum(), 1)
     variances = (sums + typical) / (counts + 1) / np.maximum(counts, 1)
     return np.where(counts > 0, np.sqrt(variances), 0.0).astype(np.float32)

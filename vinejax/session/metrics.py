@@ -81,6 +81,7 @@ def value_metrics(
     The values' explained variance is that of the returns of the solutions on which the states lie,
     with the discount `gamma` per step. `by_step` has the advantages, f32[episodes, C]. Without
     advantages or sampled values the result is {}. `advantage_errors` has the errors of advantages.
+    Without known errors the metrics of errors are left out.
     """
     if by_step is None or any(episode.values is None for episode in episodes):
         return {}
@@ -97,11 +98,15 @@ def value_metrics(
         return {}
     returns = np.concatenate([returns_of(episode, gamma) for episode in episodes])
     explained = explained_variance(steps("values")[is_sampled], returns[is_sampled])
-    return {
+    metrics = {
         **({} if explained is None else {"values/explained_variance": explained}),
         "values/mean": steps("values")[is_sampled].mean(),
-        "values/error": steps("value_errors")[is_sampled].mean(),
         "values/reused": steps("reused")[is_sampled].mean(),
+    }
+    if not np.isfinite(error).all():
+        return metrics
+    return metrics | {
+        "values/error": steps("value_errors")[is_sampled].mean(),
         "values/advantage_error": error.mean(),
         "values/sign_certain": np.mean(np.abs(advantages) > 2 * error),
     }
@@ -113,7 +118,8 @@ def advantage_errors(episode: Episode, gamma: float) -> np.ndarray:
     The variance of an advantage is the sum of those of γ·V' and V, which is too large if the two
     values share samples (`values.reuse`). The steps between two sampled states have equal parts of
     the difference of their values (`credit/estimate.py`), so their errors are equal parts, too. The
-    value of the end is known. All other advantages are 0 whatever is sampled.
+    value of the end is known. All other advantages are 0 whatever is sampled. An error is NaN if
+    that of a value is.
     """
     assert episode.value_counts is not None and episode.value_errors is not None
     errors, sampled = np.zeros(len(episode.step_ends)), np.flatnonzero(episode.value_counts)
