@@ -13,6 +13,7 @@ Source: ours; the λ-return is that of https://arxiv.org/abs/1506.02438.
 """
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,12 @@ class ProbeState(LearnedValue):
 
     def keeps(self, cfg: Config) -> bool:
         return True
+
+    def learned(self, kept: Any, rollout: Rollout, cfg: Config) -> tuple[Any, dict[str, float]]:
+        """See `LearnedValue.learned`. No μ is logged, because v alone is the baseline."""
+        kept, metrics = super().learned(kept, rollout, cfg)
+        del metrics["value/weight"]
+        return kept, metrics
 
 
 def with_states(
