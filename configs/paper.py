@@ -19,8 +19,8 @@ Reproduces: the paper's pass@1 on the test split, in %:
     sft              15.5       40.3          32.8             69.6
 
 A dash: the paper's figure was not at hand.
-Departs: as README.md says of all runs: the sampled token ids are trained on and nothing is dropped;
-answers are graded strictly unless grader.mode='reference'. Besides:
+Departs: as docs/engine.md says of all runs: the sampled token ids are trained on and nothing is
+dropped; answers are graded strictly unless grader.mode='reference'. Besides:
 
 - grpo, rloo: the paper does not state their settings. They have those of VinePPO, as the reference
   trains all methods with one trainer: the policy loss is a mean over tokens, the KL is summed over

@@ -120,7 +120,7 @@ class RunSummary:
 
     @property
     def report(self) -> epath.Path:
-        """The page of the run for a browser, written when the run ends."""
+        """The page of the run for a browser, renewed while the run goes on and when it ends."""
         return self.workdir / "report.html"
 
     @property

@@ -156,8 +156,8 @@ class RolloutConfig:
     prompts: Count = 64  # problems per iteration
     per_prompt: Count = 8  # solutions per problem
     # Groups of solutions whose rewards are all equal are kept; dropped before their states are
-    # valued; or dropped and replaced by further problems, until `prompts` groups are kept or
-    # `rounds` are over.
+    # valued; or replaced by groups of further problems, until there are `prompts` groups of unequal
+    # rewards or `rounds` are over. After that, groups of equal rewards fill the places left.
     zero_variance: Literal["method", "keep", "drop", "resample"] = "method"
     rounds: Count = 4  # zero_variance 'resample': rounds of sampling per iteration, at most
     # Branches decoded at once, over all devices. None: 256, or on GPUs up to 1,024 per shard, by
@@ -200,7 +200,8 @@ class ValuesConfig:
     every: Count = 5
     below: ZeroToOne = 0.9  # positions 'low_probability': tokens less likely than this
     merge: Count = 1  # n: keep every n-th position, and the prompt's end
-    num_states: Count | None = None  # keep at most this many, evenly spaced; None: all
+    # Keep at most this many, evenly spaced, beside the prompt's end; None: all.
+    num_states: Count | None = None
     max_states: Whole | None = None  # s_0 and the first `max_states` others; None: all
     allocation: str = "method"
     k: Count = 9  # continuations per state
@@ -244,8 +245,8 @@ class PPOConfig:
     packing: bool = True  # episodes share rows of the longest one's length where they fit
     # With packing, episodes of a row that begin alike share these tokens, where attention can.
     share_prefixes: bool = True
-    # Least tokens of a packed row; None: those of the longest episode. A row with all solutions of
-    # a problem computes the prompt once: raise `row_tokens`, and divide `microbatch` by as much.
+    # Least tokens of a packed row; None: enough for the longest episode. A row with all solutions
+    # of a problem computes the prompt once: raise `row_tokens`, and divide `microbatch` by as much.
     row_tokens: Count | None = None
     gamma: Share = 1.0
     # Tokens over which advantages are whitened; VinePPO's code: 'minibatch'.
@@ -285,7 +286,8 @@ class EntropyConfig:
 
 @dataclasses.dataclass(frozen=True)
 class KLConfig:
-    coef: NotNegative = 1e-4  # 0: the KL is not measured, and the reference model has no pass
+    # 0: the KL is not measured, and the reference model has no pass unless the method reads one.
+    coef: NotNegative = 1e-4
     # Place of the KL: a term of the loss (k3), or subtracted from the rewards of tokens (k1).
     place: Literal["method", "loss", "reward"] = "method"
     # 'policy': the mean of the policy loss; 'token': mean over tokens; 'sequence': a sum over each
@@ -326,7 +328,7 @@ class SFTConfig:
     Neither the mode nor the method reads `optimizer`.
     """
 
-    steps: Whole = 300  # updates of `--mode=sft`
+    steps: Whole = 300  # updates of `--mode=sft`, and of the warm-up of a run without model.path
     batch: Count = 64
     learning_rate: Positive = 1e-3
     warmup_fraction: BelowOne = 0.03
@@ -370,7 +372,7 @@ class TopologyConfig(MeshConfig):
 
 @dataclasses.dataclass(frozen=True)
 class DistributedConfig:
-    """Runs on several hosts. TPU VMs, GKE and Slurm name the hosts themselves. Elsewhere
+    """Runs on several hosts. TPU VMs, GKE, Slurm and Open MPI name the hosts themselves. Elsewhere
     set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID."""
 
     port: Port = 8476  # port of the coordinator, where the platform does not fix it
@@ -411,8 +413,9 @@ class Config:
     # Name of the devices, such as 'v5e:16x16' or 'cpu:8'; the mesh is that of this row of `meshes`.
     # "": the row that matches the devices, or `mesh` if `meshes` is empty.
     topology: str = ""
-    # Folder or gs:// path that keeps compiled programs for the next start. 'auto': the user's cache
-    # folder, or on several hosts `compiled` in the workdir. "" or 'none': none are kept.
+    # Folder or gs:// path that keeps compiled programs for the next start. 'auto': the folder in
+    # JAX_COMPILATION_CACHE_DIR, else the user's cache folder, or on several hosts `compiled` in the
+    # workdir. "" or 'none': none are kept.
     compile_cache: str = "auto"
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
