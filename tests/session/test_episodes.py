@@ -99,6 +99,7 @@ def test_where_a_continuation_left_counts_from_its_own_state():
     nothing = np.zeros((1, 1), np.int32), np.zeros((1, 1), np.float32)
     labels = Labels(nothing[0], nothing[0], nothing[1], nothing[1])
     (row,) = rows_of(filled, labels=labels)
+    assert column(row, "error") == [None, None], "one return per state tells no error"
     (at_start,), (later,) = column(row, "continuations")
     assert at_start["departure"]["character"] == 1 and at_start["departure"]["token"] == "5"
     assert later["text"][later["departure"]["character"] :].startswith("2=3")

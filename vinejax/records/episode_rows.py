@@ -1,5 +1,6 @@
 """Episodes as the rows of episodes/<iteration>.jsonl: text, steps, values, advantages, reward."""
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -129,6 +130,13 @@ def _given_text(tokenizer: Tokenizer, episode: Episode) -> str:
     return response_text(tokenizer, episode.prompt, episode.response[: episode.given])
 
 
+def _errors(episode: Episode) -> list[float | None]:
+    """[C] the standard error of the value before each step; None for an error that is not known."""
+    if episode.value_errors is None:
+        return [None] * len(episode.step_ends)
+    return [x if math.isfinite(x) else None for x in episode.value_errors.tolist()]
+
+
 def _steps(
     tokenizer: Tokenizer,
     episode: Episode,
@@ -147,7 +155,7 @@ def _steps(
     no_counts = np.zeros(num_steps)
     counts = no_counts if episode.value_counts is None else episode.value_counts
     reused = no_counts if episode.reused is None else episode.reused
-    errors = [None] * num_steps if episode.value_errors is None else episode.value_errors.tolist()
+    errors = _errors(episode)
     rewards = episode.step_rewards or [None] * num_steps
     prompt_end = prefix_end(tokenizer, episode.prompt)
     so_far = _given_text(tokenizer, episode)

@@ -23,7 +23,7 @@ class StepRow(NamedTuple):
     reward: float  # the step's own reward, or 0
     start: float | None
     end: float | None
-    error: float | None  # standard error of `value`; None without samples at the state
+    error: float | None  # standard error of `value`; None without samples, or if it is unknown
     after_error: float | None  # standard error of V after the step; 0 after the last step
     certainty: float  # |advantage| over its standard error, see `_certainty`; 0 if unknown
 
