@@ -115,7 +115,7 @@ def _values(
     model: Decoder, params: Params, kernel: Float[Array, " D"], tokens: Int[Array, "B T"]
 ) -> Float[Array, "B T"]:
     # The final norm and one output column are those of a decoder with a vocabulary of size 1.
-    cfg = dataclasses.replace(model.cfg, tied_head=False, logit_softcap=None)
+    cfg = dataclasses.replace(model.cfg, tied_head=False, logit_softcap=None, logit_divisor=1.0)
     output = {**params, "head": kernel[:, None]}
     values = dataclasses.replace(model, cfg=cfg).logits(output, _hidden(model, params, tokens))
     return replicate(values[..., 0], model.mesh)
