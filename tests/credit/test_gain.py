@@ -1,5 +1,7 @@
 """The metrics `credit/price` and `credit/gain`."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from helpers import vine_cases as cases
@@ -63,5 +65,8 @@ def test_there_is_no_gain_without_credit_and_no_metric_without_sampled_values():
     credit = assign_credit(rollout, cfg)
     nothing = credit._replace(by_step=np.zeros_like(np.asarray(credit.by_step)))
     assert gain_metrics(rollout, nothing, cfg).keys() == {"credit/price"}
+    others = [dataclasses.replace(e, problem_id=f"p{i}") for i, e in enumerate(rollout.episodes)]
+    alone = rollout._replace(episodes=others)  # a solution per problem: no baseline for outcomes
+    assert gain_metrics(alone, credit, cfg).keys() == {"credit/price"}
     bare = rollout._replace(episodes=[cases.episode(cases.RIGHT)])
     assert gain_metrics(bare, credit, cfg) == {}

@@ -12,8 +12,8 @@ That norm is 1 - Σ_v p(v)², where p(v) are the probabilities of all tokens v. 
 q = `SAMPLED_PRICE` is the price of a sampled token in trained tokens. L is the number of
 continuation tokens per token of the solutions, assuming that a continuation is as long as the rest
 of its solution. The baseline b is a learned value or, without one, the mean reward of the problem's
-other solutions. A gain above 1 means that step credit brings more per token than the credit of
-outcomes.
+other solutions. If there are no others, b and the gain are unknown. A gain above 1 means that step
+credit brings more per token than the credit of outcomes.
 
 Source: ours.
 """
@@ -28,6 +28,7 @@ from vinejax.credit.assign import (
     Credit,
     against_group,
     before_steps,
+    group_numbers,
     means_of_steps,
     sums_of_steps,
 )
@@ -37,7 +38,10 @@ SAMPLED_PRICE = 0.125  # price of a sampled token, in trained tokens
 
 
 def gain_metrics(rollout: Rollout, credit: Credit, cfg: Config) -> dict[str, float]:
-    """`credit/price` and `credit/gain` of sampled credit; no `credit/gain` if all credit is 0."""
+    """`credit/price` and `credit/gain` of sampled credit.
+
+    There is no `credit/gain` if all credit is 0, or if no baseline is known.
+    """
     if any(episode.values is None for episode in rollout.episodes):
         return {}
     steps = rollout.steps
@@ -56,7 +60,10 @@ def gain_metrics(rollout: Rollout, credit: Credit, cfg: Config) -> dict[str, flo
     price = price_of(sampled / np.sum(tokens[:, 0]))
     n = surprise(rollout)
     square = np.sum(n * np.asarray(credit.by_step) ** 2) * price
-    gain = {"credit/gain": np.sum(n * outcome**2) / square} if square > 0 else {}
+    has_baseline = (
+        rollout.values is not None or np.bincount(group_numbers(rollout.episodes)).max() > 1
+    )
+    gain = {"credit/gain": np.sum(n * outcome**2) / square} if has_baseline and square > 0 else {}
     return {"credit/price": price, **gain}
 
 
