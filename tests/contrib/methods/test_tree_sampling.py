@@ -26,13 +26,13 @@ OF_TREES: dict[str, dict[str, Any]] = {
 
 
 class Lines(cases.FewProblems):
-    """Four characters are a step and the length is the reward, which suits an untrained model."""
+    """Four characters are a step, and the reward depends on the length: the model is untrained."""
 
     def split(self, text: str) -> list[int]:
         return [*range(0, len(text), 4), len(text)]
 
     def reward(self, problem: Problem, response: str) -> float:
-        return len(response) % 3 / 2
+        return len(response) % 3 / 10
 
 
 def config(method: str) -> Config:
@@ -103,7 +103,7 @@ def test_the_reward_is_that_of_the_whole_text(method: str, sampled):
     problems = {problem.id: problem for problem in task.load("train")}
     for episode in sampled[method]:
         assert cases.tokenizer().decode(episode.response, True) == episode.text
-        expected = task.reward(problems[episode.problem_id], episode.text)
+        expected = float(np.float32(task.reward(problems[episode.problem_id], episode.text)))
         assert episode.reward == (expected if episode.finished else 0.0)
         assert episode.finished == (episode.response[-1] == cases.EOS)
     assert len({episode.reward for episode in sampled[method]}) > 1

@@ -176,7 +176,7 @@ class _Forest:
             logprobs=[0.0] * start + path.logprobs[start:],
             text=path.text,
             finished=path.finished,
-            reward=reward.total,
+            reward=float(np.float32(reward.total)),
             step_ends=ends,
             step_rewards=rewards,
             reward_parts=reward.parts,
