@@ -59,6 +59,13 @@ def test_steps_have_their_own_rewards_without_the_outcome():
     assert column(row, "reward") == [0.25, -0.5] and row["reward"] == 1.0
 
 
+def test_a_penalty_for_the_length_stands_beside_the_reward():
+    long, short = (dataclasses.replace(episode(RIGHT), penalty=x) for x in (0.25, 0.0))
+    rows = rows_of([long, short, episode(RIGHT)])
+    assert [row.get("penalty") for row in rows] == [0.25, None, None]
+    assert rows[0]["reward"] == 1.0 and long.rewards[-1] == 0.75
+
+
 def test_credit_has_the_critics_values_of_each_steps_first_token():
     batch, values = methods.batch(), np.asarray(methods.values())
     credit = methods.credit(methods.config("ppo"), values, batch)

@@ -66,6 +66,7 @@ def episode_rows(
             "finished": episode.finished,
             "reward": episode.reward,
             **({"rewards": episode.reward_parts} if episode.reward_parts else {}),
+            **({"penalty": episode.penalty} if episode.penalty else {}),
             **({"failed_test": failed} if failed else {}),
             "values_by": values_by,
             "steps": _steps(

@@ -49,6 +49,15 @@ def test_step_rewards_are_shown_and_move_the_stem(tmp_path):
     assert "return 1.5" in page and "return 0" in page and "end correct" not in page
 
 
+def test_a_penalty_for_the_length_moves_the_end_of_the_stem(tmp_path):
+    steps = [{"text": "one", "value": 0.5, "advantage": 0.25, "count": 2}]
+    long = row(steps, values_by="continuations", reward=1.0) | {"penalty": 0.25}
+    source = write(tmp_path, episodes={0: [long, row(steps, reward=1.0)]})
+    page = Page(source).text
+    assert "✓ reward 1, correct, less 0.250 for the length" in page
+    assert page.count("for the length") == 2 and nodes(source)[:2] == [50.0, 75.0]
+
+
 def test_a_step_shows_its_samples_and_a_solution_what_it_began_with(tmp_path):
     steps = [
         {"text": "one", "value": 0.5, "advantage": 0.25, "count": 9, "reused": 6, "error": 0.125},

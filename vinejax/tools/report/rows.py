@@ -64,7 +64,8 @@ def read_steps(episode: JsonObject) -> list[StepRow]:
     rewards = [finite_number(step.get("reward")) or 0.0 for step in raw]
     so_far = [round(total, 9) for total in itertools.accumulate(rewards, initial=0.0)]
     values_after = [finite_number(step.get("value_after")) for step in raw[:-1]]
-    values_after.append(finite_number(episode.get("reward")))
+    penalty = finite_number(episode.get("penalty")) or 0.0
+    values_after.append(_plus(finite_number(episode.get("reward")), -penalty))
     samples_before = [_sampled(step) for step in raw]
     samples_after = [*samples_before[1:], SampledValue(1.0, 0.0)]  # the outcome is one return
     errors = [None if sample is None else sample.error for sample in samples_before]

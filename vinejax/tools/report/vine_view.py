@@ -139,6 +139,7 @@ class SolutionView(NamedTuple):
     steps: list[StepView]
     hidden_steps: int
     step_rewards: str  # the sum of the steps' own rewards; '' if no step on the page has one
+    penalty: str  # what the solution loses for its length; '' if nothing
     low: str
     high: str
     end: float | None
@@ -312,6 +313,7 @@ def _solution(episode: JsonObject, terms: PageTerms, name: str, problem: str) ->
     step_views = [_step(c, step, terms) for c, step in enumerate(steps[: limits.steps])]
     advantages = rows.advantages_of(episode)
     step_reward_sum = round(math.fsum(step.reward for step in steps), 9)
+    penalty = finite_number(episode.get("penalty"))
     question, prompt = episode.get("question"), episode.get("prompt")
     return SolutionView(
         name=name,
@@ -330,6 +332,7 @@ def _solution(episode: JsonObject, terms: PageTerms, name: str, problem: str) ->
         steps=step_views,
         hidden_steps=len(steps) - len(step_views),
         step_rewards=formats.tick_label(step_reward_sum) if terms.credit.has_rewards else "",
+        penalty=formats.three_digits(penalty) if penalty else "",
         low=formats.two_decimals(min(advantages, default=None), signed=True),
         high=formats.two_decimals(max(advantages, default=None), signed=True),
         end=terms.scale.place(steps[-1].end if steps else reward),
