@@ -108,6 +108,12 @@ def test_a_killed_run_is_said_at_the_next_look(tmp_path: pathlib.Path):
     assert "<script" not in page_of(tmp_path)
 
 
+def test_a_run_whose_iterations_were_lowered_is_not_at_the_second_of_one(tmp_path: pathlib.Path):
+    workdir = epath.Path(tmp_path)
+    write_status(workdir, Status("finished", 2, 1, 0.0))
+    assert standing_line(workdir) == "Finished: 1970-01-01 00:00:00 UTC, after iteration 2"
+
+
 def test_renewing_takes_a_small_share_of_the_time(
     run: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -50,7 +50,9 @@ def standing_of(status: Status | None) -> Standing | None:
 
 def _words(status: Status) -> str:
     at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(status.at))
-    after = f"after iteration {status.done} of {status.total}"
+    after = f"after iteration {status.done}"
+    if status.done <= status.total:  # else `iterations` was lowered after more had been done
+        after += f" of {status.total}"
     if status.state == "running":
         return f"{after}; written {at}, and again as iterations end"
     if status.state == "finished":
