@@ -113,6 +113,17 @@ def test_what_an_earlier_process_saved_later_goes(tmp_path: pathlib.Path):
     assert_equal(params, make_state(8).policy.params)
 
 
+def test_weights_that_were_judged_otherwise_are_replaced(tmp_path: pathlib.Path):
+    """A resumed run on another mesh evaluates other weights after the same iteration."""
+    for seed, accuracy in ((1, 0.5), (2, 0.5), (3, 0.4)):
+        with Checkpoints(tmp_path, keep=1) as best:
+            best.save_params(8, make_state(seed).policy.params, {"pass_at_1": accuracy})
+        with Checkpoints(tmp_path, keep=1) as best:
+            params, meta = best.restore_params(8, make_state().policy.params)
+        assert meta == {"pass_at_1": accuracy}
+        assert_equal(params, make_state(3 if seed == 3 else 1).policy.params)
+
+
 def test_arrays_may_be_overwritten_while_they_are_saved(tmp_path: pathlib.Path):
     add = jax.jit(lambda state: jax.tree.map(lambda x: x + 1, state), donate_argnums=0)
     state = RunState(

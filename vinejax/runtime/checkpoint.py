@@ -57,7 +57,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
           keep: the number of newest checkpoints to retain.
         """
         self.folder = epath.Path(folder)
-        self._damaged_iterations: set[int] = set()  # the next save replaces their checkpoints
+        self._replaceable: set[int] = set()  # iterations of damaged or outdated checkpoints
         self._save_thread: threading.Thread | None = None
         self._failure: Exception | None = None  # error of the save in the background
         options = ocp.CheckpointManagerOptions(preservation_policy=policies.LatestN(keep))
@@ -77,7 +77,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
 
     def has(self, iteration: int) -> bool:
         """Whether an undamaged checkpoint of the iteration exists or is being saved."""
-        return iteration in self._manager.all_steps() and iteration not in self._damaged_iterations
+        return iteration in self._manager.all_steps() and iteration not in self._replaceable
 
     def save(self, iteration: int, state: RunState, meta: dict[str, Any]) -> None:
         """Starts to save a checkpoint. After the call, the arrays may be donated.
@@ -89,7 +89,13 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         self._save(iteration, _trees(state), meta)
 
     def save_params(self, iteration: int, params: PyTree, meta: dict[str, Any]) -> None:
-        """Like `save`, but saves weights without an optimizer state."""
+        """Like `save`, but saves weights without an optimizer state.
+
+        A checkpoint of the iteration with another `meta`, which an earlier process has left, is
+        replaced: on another mesh, or with another learning rate, its weights differ from `params`.
+        """
+        if self.has(iteration) and self.meta(iteration) != meta:
+            self._replaceable.add(iteration)
         self._save(iteration, {"params": params}, meta)
 
     def restore(self, iteration: int, like: RunState) -> tuple[RunState, dict[str, Any]]:
@@ -140,7 +146,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         WorkdirError if all checkpoints are damaged.
         """
         failed: list[DamagedError] = []
-        while untried := sorted(set(self._manager.all_steps()) - self._damaged_iterations):
+        while untried := sorted(set(self._manager.all_steps()) - self._replaceable):
             if failed and is_writer():
                 print(f"vinejax: {failed[-1]}; the checkpoint before it is used", file=sys.stderr)
             try:
@@ -148,7 +154,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             except DamagedError as error:
                 failed.append(error)
             _collect_quietly()
-            self._damaged_iterations.add(untried[-1])
+            self._replaceable.add(untried[-1])
             self._manager.reload()  # another process may have saved one meanwhile
         if failed:
             message = "no checkpoint is left; restore one from a copy, or choose another --workdir"
@@ -168,7 +174,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             items = [path.name for path in (self.folder / str(iteration)).iterdir()]
             self._compare(iteration, items)
         except DamagedError as error:
-            self._damaged_iterations.add(iteration)
+            self._replaceable.add(iteration)
             if is_writer():
                 print(f"vinejax: {error}; the next one replaces it", file=sys.stderr)
             return False
@@ -219,7 +225,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
     def _save(self, iteration: int, trees: dict[str, Any], meta: dict[str, Any]) -> None:
         self.wait()
         steps = self._manager.all_steps()
-        if iteration in steps and iteration not in self._damaged_iterations:
+        if iteration in steps and iteration not in self._replaceable:
             return
         items = {name: Args.StandardSave(tree) for name, tree in trees.items()}
         args = Args.Composite(**items, meta=Args.JsonSave(meta))
@@ -227,7 +233,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             self._remove_unfinished()
             for stale in [step for step in steps if step >= iteration]:
                 self._manager.delete(stale)
-            self._damaged_iterations -= {step for step in steps if step >= iteration}
+            self._replaceable -= {step for step in steps if step >= iteration}
             self._manager.save(iteration, args=args, force=True)
         except (OSError, ValueError) as error:
             raise self._unwritable(error) from error
