@@ -1,6 +1,7 @@
 """Tests the status of a run, from the file of its process and the lock of its workdir."""
 
 import dataclasses
+import errno
 import json
 import pathlib
 import subprocess
@@ -10,6 +11,7 @@ import time
 import pytest
 from etils import epath
 
+from vinejax.runtime import lock
 from vinejax.runtime import status as of_run
 from vinejax.runtime.lock import FILE, WorkdirLock, is_locked
 from vinejax.runtime.status import Status, read_status, write_status
@@ -65,6 +67,23 @@ def test_a_run_of_another_host_is_lost_once_it_is_silent(tmp_path: pathlib.Path)
     write_status(workdir, status(host="elsewhere"))
     assert getattr(read_status(workdir), "state", None) == "running"
     write_status(workdir, status(host="elsewhere", at=time.time() - 61))
+    assert getattr(read_status(workdir), "state", None) == "lost"
+
+
+def test_a_run_on_a_file_system_without_locks_is_lost_once_it_is_silent(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Such as Lustre without `-o flock`; the page of a run that goes on said that it had died."""
+
+    def without_locks(file: int, mode: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(lock.fcntl, "flock", without_locks)
+    workdir = epath.Path(tmp_path)
+    (tmp_path / FILE).write_text("")
+    write_status(workdir, status())
+    assert getattr(read_status(workdir), "state", None) == "running"
+    write_status(workdir, status(at=time.time() - 61))
     assert getattr(read_status(workdir), "state", None) == "lost"
 
 

@@ -83,13 +83,13 @@ class WorkdirLock(contextlib.AbstractContextManager["WorkdirLock"]):
             self._file = None
 
 
-def is_locked(workdir: epath.Path) -> bool:
-    """Whether a process has the lock of a workdir; False if the workdir cannot have a lock.
+def is_locked(workdir: epath.Path) -> bool | None:
+    """Whether a process has the lock of a workdir; None if the workdir cannot have a lock.
 
     The function takes the lock for a moment, in a mode that several callers can hold together.
     """
     if is_remote(workdir):
-        return False
+        return None
     try:
         file = os.open(workdir / FILE, os.O_RDONLY)
     except OSError:
@@ -97,7 +97,7 @@ def is_locked(workdir: epath.Path) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
-        return error.errno in TAKEN
+        return True if error.errno in TAKEN else None
     finally:
         os.close(file)
     return False

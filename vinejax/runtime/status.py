@@ -14,7 +14,7 @@ from typing import Any, Literal
 from etils import epath
 
 from vinejax.runtime.lock import is_locked
-from vinejax.runtime.workdir import is_remote, write_atomic
+from vinejax.runtime.workdir import write_atomic
 
 FILE = "status.json"  # in the workdir
 State = Literal["running", "finished", "stopped", "failed", "lost"]
@@ -42,9 +42,9 @@ def read_status(workdir: epath.Path) -> Status | None:
     """The status of the run in a workdir; None if the file is missing or damaged.
 
     If the last state is 'running' but no process has the lock of the workdir, the run's process has
-    died, and the result's state is 'lost'. The lock of a process on another host, or of a remote
-    workdir, cannot be seen. The state of such a run is 'lost' if its last status is older than the
-    `patience_s` seconds that this status gives.
+    died, and the result's state is 'lost'. The lock of a process on another host, of a remote
+    workdir, or on a file system without locks cannot be seen. The state of such a run is 'lost' if
+    its last status is older than the `patience_s` seconds that this status gives.
     """
     try:
         record: dict[str, Any] = json.loads((workdir / FILE).read_text(encoding="utf-8"))
@@ -52,7 +52,7 @@ def read_status(workdir: epath.Path) -> Status | None:
         is_silent = time.time() - status.at > status.patience_s
     except (OSError, ValueError, TypeError):
         return None
-    if status.state != "running" or is_locked(workdir):
+    if status.state != "running" or (has_lock := is_locked(workdir)):
         return status
-    is_here = status.host == socket.gethostname() and not is_remote(workdir)
-    return dataclasses.replace(status, state="lost") if is_here or is_silent else status
+    is_seen = status.host == socket.gethostname() and has_lock is not None
+    return dataclasses.replace(status, state="lost") if is_seen or is_silent else status
