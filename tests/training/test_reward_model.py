@@ -5,12 +5,14 @@ import json
 import runpy
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from etils import epath
 from helpers import loop_cases as cases
 from helpers import method_cases as methods
 from helpers import vine_cases
@@ -33,6 +35,7 @@ from vinejax.model.lora import abstract_adapters
 from vinejax.model.sharding import make_mesh
 from vinejax.runtime.checkpoint import Checkpoints
 from vinejax.runtime.workdir import check_workdir, record_run
+from vinejax.training import export
 from vinejax.training.export import export_run
 
 
@@ -171,6 +174,25 @@ def test_other_runs_have_no_reward_model(tmp_path: Path, capsys: pytest.CaptureF
     cfg, model = start(tmp_path, "grpo")
     assert not exported(cfg, model, None, tmp_path / "run").exists()
     assert "values" not in capsys.readouterr().out
+
+
+def test_values_and_policy_are_of_one_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A run that trains meanwhile saves another after the newest was looked for."""
+    with Checkpoints(tmp_path / "checkpoints", keep=2) as checkpoints:
+        for i in (7, 9):
+            like = TrainState(jnp.int32(i), {"w": jnp.full(1, i)}, {})
+            checkpoints.save(i, RunState(like, like), {"evaluated": 0})
+    found: list[Any] = []
+    state = SimpleNamespace(
+        has_critic=True,
+        reward_model=lambda *given: found.append(given[-1]({"params": like.params})),
+    )
+    policy = SimpleNamespace(model=None, params={}, adapters=None, source="checkpoints/9")
+    monkeypatch.setattr(export, "method_of", lambda cfg: SimpleNamespace(state=state))
+    monkeypatch.setattr(export, "find_policy", lambda *_: ("checkpoints", 7))
+    monkeypatch.setattr(export, "load_trained", lambda *_: policy)
+    export.load_reward_model(methods.config("ppo"), epath.Path(tmp_path))
+    assert found[0]["params"]["w"] == 9
 
 
 @pytest.mark.slow  # torch is loaded

@@ -112,8 +112,9 @@ def load_reward_model(cfg: Config, workdir: epath.Path) -> tuple[RewardModel, Tr
     state, newest = method_of(cfg).state, find_policy(workdir, "last")
     if newest is None or not (state.has_critic or HIDDEN in state.reads(cfg)):
         return None
-    name, iteration = newest
+    name, _ = newest
     trained = load_trained(workdir, workdir / name, mesh := make_mesh(cfg.mesh))
+    iteration = int(trained.source.rpartition("/")[2])  # a run may have saved it meanwhile
     params = trained.params
     if state.has_critic and trained.adapters is not None:  # a critic's fit the start's weights
         params = load_weights(_start(trained, workdir), mesh)[1]
