@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from vinejax.core.types import Episode, Problem, TrainState
 from vinejax.learner.batch import collate
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.optimizer import make_optimizer
-from vinejax.learner.update import update_step
+from vinejax.learner.update import Update, update_step
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.model.sharding import AXES, make_mesh
 from vinejax.runtime.status import Status, write_status
@@ -211,6 +212,14 @@ def test_warm_up_leaves_a_model_and_its_losses(warmed: Path):
         ("sft", 0, step) for step in (20, 25)
     ]
     assert all(0 < x["sft/loss"] < np.log(cases.VOCAB) for x in lines)
+    assert all(x["sft/skipped_updates"] == 0 for x in lines)
+
+
+def test_updates_that_are_skipped_are_counted():
+    """Their losses alone would not show them: one in `LOG_EVERY` is recorded."""
+    reports = ((2.0, True), (math.nan, False), (1.5, True))
+    updates = [Update(jnp.float32(x), jnp.float32(0), jnp.bool_(made)) for x, made in reports]
+    assert warmup.update_metrics(updates) == {"sft/loss": 1.5, "sft/skipped_updates": 1}
 
 
 def test_a_warm_up_that_is_there_is_used(warmed: Path, monkeypatch: pytest.MonkeyPatch):

@@ -5,7 +5,7 @@
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ from vinejax.core.settings import Config, ModelConfig
 from vinejax.core.text import Tokenizer
 from vinejax.core.types import Batch, Episode
 from vinejax.learner.batch import collate
-from vinejax.learner.update import fresh_state, update_step
+from vinejax.learner.update import Update, fresh_state, num_accepted, update_step
 from vinejax.methods.sft import list_left_out, sft_objective, sft_optimizer, worked_examples
 from vinejax.model.decoder import Decoder, DecoderConfig, Params
 from vinejax.model.hf.tensors import INDEX, SINGLE
@@ -88,22 +88,30 @@ def train_supervised(
 ) -> Params:
     """The parameters after `sft.steps` updates.
 
-    Each loss is recorded after the next update has started, so that no device waits for the host.
+    Every `LOG_EVERY` steps, the last loss and the number of skipped updates are recorded after the
+    next update has started, so that no device waits for the host.
     """
     objective = sft_objective(model, cfg)
     optimizer = sft_optimizer(cfg, cfg.sft.steps)
     state = fresh_state(params, optimizer, mesh)
-    loss = None  # loss of the previous update
+    updates: list[Update] = []  # since the last record
     with log.stage("sft"):
         for step, batch in enumerate(batches_of(examples, cfg)):
             state, update = update_step(objective, optimizer, state, objective.pack(batch))
             log.progress(step + 1, cfg.sft.steps)
-            if step and step % LOG_EVERY == 0:
-                log.metrics(0, step, "sft", {"sft/loss": loss})
-            loss = update.sums
-        if loss is not None:
-            log.metrics(0, cfg.sft.steps, "sft", {"sft/loss": loss})
+            if len(updates) == LOG_EVERY:
+                log.metrics(0, step, "sft", update_metrics(updates))
+                updates = []
+            updates.append(update)
+        if updates:
+            log.metrics(0, cfg.sft.steps, "sft", update_metrics(updates))
     return state.params
+
+
+def update_metrics(updates: Sequence[Update]) -> dict[str, object]:
+    """The loss of the last update, and the number of updates that were not made."""
+    skipped = float(len(updates) - num_accepted(updates))
+    return {"sft/loss": updates[-1].sums, "sft/skipped_updates": skipped}
 
 
 def warm_up(cfg: Config, path: str | os.PathLike) -> epath.Path:
