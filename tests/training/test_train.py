@@ -201,6 +201,18 @@ def test_the_best_policy_is_written_before_the_checkpoint_that_counts_it():
     assert calls == ["best is written", "checkpoint"]
 
 
+def test_a_stop_says_that_the_last_validation_is_lacking():
+    """Until it is done, the best policy is the best of the earlier iterations."""
+    stub: Any = SimpleNamespace(
+        session=SimpleNamespace(cfg=cases.config(iterations=3)),
+        progress=loop.Progress(done=3, evaluated=2),
+        **{"spare": None, "state": None, "_save": lambda state: None, "_wait": lambda: None},
+    )
+    assert loop.TrainingRun.keep(stub).endswith("the same command does the last validation")
+    stub.progress.evaluated = 3
+    assert loop.TrainingRun.keep(stub).endswith("the same command resumes there")
+
+
 def test_accuracies_of_other_settings_are_not_compared():
     said: list[str] = []
     stub: Any = SimpleNamespace(
@@ -454,6 +466,15 @@ def test_any_policy_may_replace_a_damaged_best_one(
     loop.train(cases.config(), workdir)
     assert math.isfinite(found[0]) and found[1] == -math.inf
     assert "best/2: is damaged" in capfd.readouterr().err
+
+
+def test_a_worse_policy_does_not_replace_the_best_that_no_checkpoint_counts(tmp_path: Path):
+    """A start that does the validation in which a process was stopped saves no checkpoint of it."""
+    with Checkpoints(tmp_path, keep=1) as best:
+        best.save_params(3, {"w": jnp.ones(1)}, {"pass_at_1": 0.9})
+        for done, expected in ((2, 0.5), (3, 0.9), (4, 0.5)):
+            progress = loop.Progress(done=done, best_accuracy=0.5)
+            assert loop.accuracy_to_exceed(best, progress) == expected
 
 
 @pytest.mark.parametrize("damage", ["flip", "lacks", "number"])

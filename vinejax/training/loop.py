@@ -66,8 +66,7 @@ def _train(cfg: Config, path: str | os.PathLike) -> epath.Path:
         profiler(cfg.profile, session.workdir / "profile") as profile,
     ):
         state, progress = resume(session, checkpoints)
-        if not best.check_newest():
-            progress.best_accuracy = -math.inf  # else only a still better policy would replace it
+        progress.best_accuracy = accuracy_to_exceed(best, progress)
         workdir = session.workdir
         process, processes = process_place()
         with (
@@ -153,12 +152,14 @@ class TrainingRun:
 
     def keep(self) -> str:
         """Saves the last finished iteration; returns a phrase on where the next start begins."""
-        done = self.progress.done
+        cfg, progress, done = self.session.cfg, self.progress, self.progress.done
         if done == 0:
             return "no iteration was finished; the same command begins again"
         self._save(self.spare or self.state)
         self._wait()
-        return f"checkpoints/{done} is saved; the same command resumes there"
+        lacks_validation = is_over(cfg, progress) and progress.evaluated < done
+        rest = "does the last validation" if lacks_validation else "resumes there"
+        return f"checkpoints/{done} is saved; the same command {rest}"
 
     def remedy(self) -> str:
         """A phrase that says what to do about weights that have diverged."""
@@ -219,6 +220,19 @@ class TrainingRun:
         """Waits for saves in progress; meanwhile only a second Ctrl-C ends the run."""
         self.checkpoints.wait()
         self.best.wait()
+
+
+def accuracy_to_exceed(best: Checkpoints, progress: Progress) -> float:
+    """The accuracy above which a policy replaces the newest in `best`; any replaces a damaged one.
+
+    A process that is stopped within a validation saves the iteration without it. The next start
+    validates it, and may write it to `best`, but does not save the iteration again.
+    """
+    if not best.check_newest():
+        return -math.inf
+    if best.latest() != progress.done:  # counted in `best_accuracy`, or to be done again
+        return progress.best_accuracy
+    return max(progress.best_accuracy, best.meta(progress.done)["pass_at_1"])
 
 
 def is_over(cfg: Config, progress: Progress) -> bool:
