@@ -25,6 +25,17 @@ time.sleep(600)
 """
 
 
+FORKING = """
+import os, sys, time
+from etils import epath
+from vinejax.runtime.lock import WorkdirLock
+WorkdirLock(epath.Path(sys.argv[1])).take()
+if not os.fork():
+    print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
 def held(folder: pathlib.Path) -> WorkdirLock:
     lock = WorkdirLock(epath.Path(folder))
     lock.take()
@@ -48,6 +59,21 @@ def test_the_second_process_is_refused_and_a_dead_one_does_not_count(tmp_path: p
     with held(tmp_path / "run"):
         record = json.loads((tmp_path / "run" / FILE).read_text())
         assert record == {"host": socket.gethostname(), "pid": os.getpid()}
+
+
+def test_a_forked_process_does_not_hold_it_after_the_death_of_the_run(tmp_path: pathlib.Path):
+    """Such as a worker of multiprocessing, whom a kill of the run leaves behind."""
+    command = [sys.executable, "-c", FORKING, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        child = int(run.stdout.readline())
+        try:
+            refusal(tmp_path)
+            run.kill()
+            run.wait()
+            held(tmp_path).release()
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 def test_it_is_held_once_and_released(tmp_path: pathlib.Path):

@@ -71,6 +71,8 @@ class WorkdirLock(contextlib.AbstractContextManager["WorkdirLock"]):
             )
             return
         self._file = file
+        # Else a process that a library has forked, and that outlives this one, would hold the lock.
+        os.register_at_fork(after_in_child=self.release)
         _write_holder(file)
 
     def release(self) -> None:
