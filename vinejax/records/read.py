@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -199,4 +200,4 @@ def _merge(merged: dict[tuple[str, int], dict[str, float]], lines: list[JsonObje
         for name, value in line.items():
             finite = finite_number(value)
             if finite is not None and name not in ("iteration", "step"):
-                values[name] = finite
+                values[sys.intern(name)] = finite  # else each of 100,000 records has its own names

@@ -170,6 +170,12 @@ def test_what_was_added_is_what_a_new_reader_finds(run: pathlib.Path):
     assert len(reader.read().records) == len(read.read_run(epath.Path(run)).records) == 9
 
 
+def test_records_share_the_names_of_their_metrics(run: pathlib.Path):
+    """The process that trains keeps all records; the names take more memory than the numbers."""
+    names = [name for record in read.read_run(epath.Path(run)).records for name in record.values]
+    assert len({id(name) for name in names}) == len(set(names)) < len(names) / 2
+
+
 def test_tabs_of_a_running_page_stay():
     assert read.steady(list(range(5)), 5) == [0, 1, 2, 3, 4]
     assert read.steady(list(range(31)), 5) == [0, 10, 20, 30]
