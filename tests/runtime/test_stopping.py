@@ -81,6 +81,16 @@ def test_the_second_ctrl_c_ends_a_loop_that_does_not_look(first: signal.Signals)
     assert status == 130 and err.splitlines()[-1].startswith("vinejax: stopped by SIGINT; at once")
 
 
+def test_a_run_that_has_saved_is_not_said_to_keep_nothing(monkeypatch: pytest.MonkeyPatch):
+    """A second Ctrl-C often comes while W&B, the grader and the files of a run are closed."""
+    said: list[str] = []
+    monkeypatch.setattr(stopping, "_leave", lambda number, what: said.append(what))
+    with deferred():
+        stopping.request(signal.SIGINT)
+    stopping.request(signal.SIGINT)
+    assert said == ["at once; the same command goes on from the newest checkpoint"]
+
+
 def test_what_was_ignored_stays_ignored(tmp_path: pathlib.Path):
     """`nohup` ignores SIGHUP, and a shell ignores SIGINT for processes in the background."""
     code = "import signal; from vinejax.runtime import stopping\n"

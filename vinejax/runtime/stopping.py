@@ -19,6 +19,7 @@ from vinejax.runtime.watchdog import sign
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SHOW_CURSOR = b"\x1b[?25h"  # the bars of a run hide the cursor
+AT_ONCE = "at once; the same command goes on from the newest checkpoint"
 
 
 class Stopped(Exception):
@@ -37,6 +38,7 @@ class _Request:
     number = 0  # number of the first signal; 0: there was no signal
     is_interrupted = False  # whether SIGINT was among the signals
     is_deferred = False
+    has_trained = False  # whether a context of `deferred` has been left
     is_listening = False
 
 
@@ -68,7 +70,7 @@ def deferred() -> Iterator[None]:
     try:
         yield
     finally:
-        _Request.is_deferred = False
+        _Request.is_deferred, _Request.has_trained = False, True
 
 
 def request(number: int) -> None:
@@ -77,13 +79,14 @@ def request(number: int) -> None:
     The function ends the process outside `deferred`, and after a second SIGINT.
     """
     if not _Request.is_deferred:
-        _leave(number, "nothing of this stage is kept; the same command does it again")
+        stage = "nothing of this stage is kept; the same command does it again"
+        _leave(number, AT_ONCE if _Request.has_trained else stage)
         return
     _Request.number = _Request.number or number
     if number != signal.SIGINT:
         return
     if _Request.is_interrupted:
-        _leave(number, "at once; the same command goes on from the newest checkpoint")
+        _leave(number, AT_ONCE)
     _Request.is_interrupted = True
     _say("stops after this chunk or minibatch and saves; Ctrl-C again: at once")
 
