@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,23 @@ def test_a_program_that_never_ends_does_not_end_the_run(
     with pytest.raises(ConfigError, match="must be above 60, as a turn runs one program"):
         task.configure(cfg)
     task.configure(dataclasses.replace(cfg, env=EnvConfig(timeout_s=61.0)))
+
+
+def test_answers_of_turns_are_graded_side_by_side(
+    task: PythonTool, monkeypatch: pytest.MonkeyPatch
+):
+    """Answers that time out one after another would take longer than `env.timeout_s`."""
+    limits = GraderConfig(workers=2)
+    task.configure_sandbox(CodeConfig(sandbox="none"), limits)
+    both = threading.Barrier(2)
+    monkeypatch.setattr(task, "rewards", lambda items, grader: [float(both.wait(10) < 2)])
+    problem = task.load("train")[0]
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(task.turn_reward, [problem] * 2, ["1", "2"])) == [1.0, 1.0]
+    turns = EnvConfig(workers=24)
+    sections = {"code": CodeConfig(sandbox="none")}
+    with pytest.raises(ConfigError, match="must be above 60, .* one answer graded, .* = 24 turns"):
+        task.configure(Config(grader=limits, env=turns, sections=sections))
 
 
 def test_the_answer_of_the_last_turn_earns_the_reward(task: PythonTool):

@@ -22,8 +22,8 @@ because their outputs could differ.
 
 import copy
 import math
+import queue
 import re
-import threading
 
 from vinejax.contrib.code.chosen_sandbox import CodeSandbox
 from vinejax.contrib.code.settings import CodeConfig
@@ -102,22 +102,22 @@ class PythonTool(Table):
     def __init__(self, data: DataConfig):
         super().__init__(data)
         self._sandbox = CodeSandbox()
-        self._grader: Grader | None = None
-        self._grading = threading.Lock()
+        self._graders = idle_graders(1)
 
     def configure(self, cfg: Config) -> None:
-        """Takes the settings of a run. Raises ConfigError if a turn's programs may take too long.
+        """Takes the settings of a run. Raises ConfigError if a turn may take too long.
 
-        Turns that run at the same time wait for one another's programs in the sandbox 'kernel'.
+        Turns that run at the same time wait for one another's answers to be graded, and in the
+        sandbox 'kernel' for one another's programs.
         """
         code, seconds, count = CodeConfig.of(cfg), cfg.grader.timeout_s, self.most_programs
         workers = cfg.grader.workers or default_workers()
-        rounds = math.ceil(cfg.env.workers / workers) if code.sandbox == "kernel" else 1
-        longest = rounds * count * seconds
+        rounds = math.ceil(cfg.env.workers / workers)
+        longest = max(rounds, count * (rounds if code.sandbox == "kernel" else 1)) * seconds
         if cfg.env.timeout_s <= longest:
             programs = "one program" if count == 1 else f"up to {count} programs"
-            message = f"must be above {longest:g}, as a turn runs {programs} of"
-            message += f" grader.timeout_s = {seconds:g}"
+            message = f"must be above {longest:g}, as a turn runs {programs}, or has one answer"
+            message += f" graded, of grader.timeout_s = {seconds:g}"
             if rounds > 1:
                 message += f", and env.workers = {cfg.env.workers} turns share {workers} processes"
                 message += " (grader.workers)"
@@ -135,6 +135,7 @@ class PythonTool(Table):
             if value != getattr(CodeConfig(), field):
                 message = f"task {self.name} has no tests and no steps of code; leave it out"
                 raise ConfigError(f"code.{field}", message, repr(value))
+        self._graders = idle_graders(grader.workers or default_workers())
         self._sandbox.configure(code, grader)
 
     def env(self) -> Tool:
@@ -170,13 +171,25 @@ class PythonTool(Table):
 
     def turn_reward(self, problem: Problem, text: str) -> float:
         """The reward for the episode's last turn, `text`, in the grading mode of the run."""
-        with self._grading:  # because a grader takes one call at a time
-            if self._grader is None:
+        graders = self._graders
+        grader = graders.get()
+        try:
+            if grader is None:
                 cfg = self._sandbox.limits
-                self._grader = Grader(
+                grader = Grader(
                     workers=1, mode=cfg.mode, timeout_s=cfg.timeout_s, memory_mb=cfg.memory_mb
                 )
-            return self.rewards([(problem, text)], self._grader)[0]
+            return self.rewards([(problem, text)], grader)[0]
+        finally:
+            graders.put(grader)
+
+
+def idle_graders(count: int) -> "queue.LifoQueue[Grader | None]":
+    """The places of `count` graders, of which each takes one call at a time; None: not made."""
+    graders: queue.LifoQueue[Grader | None] = queue.LifoQueue()
+    for _ in range(count):
+        graders.put(None)
+    return graders
 
 
 def make(data: DataConfig) -> PythonTool:
