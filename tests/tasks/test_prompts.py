@@ -27,6 +27,7 @@ from vinejax.tasks.prompts import (
     encode_response,
     encode_within,
     load_problems,
+    worked_response,
 )
 
 WITH_BOS = ("sentencepiece", "mistral_7b_v1", "stories260K")  # tokenizers that put BOS in front
@@ -272,6 +273,23 @@ def test_the_tag_of_a_thinking_block_that_the_prompt_opens(
     problems, _ = load_problems(Words(), tokenizer, "test", DataConfig(chat_template=True))
     assert problems[0][0].opening == opening
     assert problems[0][0].opened("so 5") == opening + "so 5"
+
+
+@pytest.mark.parametrize(
+    ("solution", "response"),
+    [
+        ("2+3=5\n#### 5", "\n</think>\n\n2+3=5\n#### 5"),
+        ("so <think>it</think> is 5", "\n</think>\n\nso <think>it</think> is 5"),
+        ("Let me see.\n</think>\n\n5", "Let me see.\n</think>\n\n5"),
+        ("<think>\nLet me see.\n</think>\n\n5", "Let me see.\n</think>\n\n5"),
+        (" \n", " \n"),
+    ],
+)
+def test_a_worked_solution_follows_the_thinking_that_the_prompt_opens(solution: str, response: str):
+    problem = Problem("q", "2+3=", "5")
+    assert worked_response(problem, solution) == solution
+    opened = dataclasses.replace(problem, opening="<think>")
+    assert worked_response(opened, solution) == response
 
 
 def test_a_hidden_tag_opens_nothing(templated: Any, monkeypatch: pytest.MonkeyPatch):

@@ -28,6 +28,7 @@ from vinejax.learner.batch import collate
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.update import Update, update_step
+from vinejax.methods import sft
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.model.sharding import AXES, make_mesh
 from vinejax.runtime.status import Status, write_status
@@ -79,6 +80,16 @@ def test_a_blank_solution_teaches_nothing(monkeypatch: pytest.MonkeyPatch):
     found, left_out = warmup.worked_examples(TASK, cases.tokenizer(), cases.config(), 48)
     assert left_out == [{"id": first, "reason": "the worked solution is blank"}]
     assert len(found) == len(TASK.load("train")) - 1
+
+
+def test_a_solution_is_not_trained_as_thinking(monkeypatch: pytest.MonkeyPatch):
+    """A response that never ends the thinking that its prompt opens would earn nothing."""
+    problem, encoded = Problem("q", "1+2=", "3", opening="<think>"), []
+    monkeypatch.setattr(sft, "load_problems", lambda *_: ([(problem, [5])], []))
+    monkeypatch.setattr(sft, "encode_response", lambda _, text: encoded.append(text) or [6])
+    monkeypatch.setattr(TASK, "solution", lambda problem: "1+2=3", raising=False)
+    (example,) = examples()
+    assert encoded == [example.text] == ["\n</think>\n\n1+2=3"]
 
 
 def test_what_is_left_out_is_counted_and_listed(

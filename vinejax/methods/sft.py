@@ -32,7 +32,7 @@ from vinejax.runtime.workdir import write_atomic
 from vinejax.session.iteration import Iteration
 from vinejax.tasks.base import Task
 from vinejax.tasks.files import check_text
-from vinejax.tasks.prompts import encode_response, load_problems
+from vinejax.tasks.prompts import encode_response, load_problems, worked_response
 from vinejax.tasks.spelling import warn_unspelled
 
 LEFT_OUT = "dropped_examples.json"  # file in the workdir
@@ -60,8 +60,9 @@ def worked_examples(
     """(the train split's worked solutions as episodes, records of problems left out).
 
     A problem is left out if its prompt is too long, if prompt and solution do not fit the context,
-    or if the solution is blank, which would teach the policy to say nothing. Raises DataError if
-    all problems are left out, or for a solution with a lone surrogate.
+    or if the solution is blank, which would teach the policy to say nothing. Thinking that the
+    prompt opens is ended first (`worked_response`). Raises DataError if all problems are left out,
+    or for a solution with a lone surrogate.
     """
     limit = min(cfg.data.max_prompt_tokens, context - 1)
     data = dataclasses.replace(cfg.data, max_prompt_tokens=limit)
@@ -74,6 +75,7 @@ def worked_examples(
             left_out.append({"id": problem.id, "reason": "the worked solution is blank"})
             continue
         check_text(text, f"the solution of problem {problem.id}", f"{task.name} train", None)
+        text = worked_response(problem, text)
         response = encode_response(tokenizer, text)
         size = len(prompt) + len(response)
         if size > context:

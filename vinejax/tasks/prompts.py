@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from vinejax.core.errors import ConfigError, DataError, ModelError, UserError
 from vinejax.core.settings import DataConfig
-from vinejax.core.text import Tokenizer, opens_thinking, special_tokens
+from vinejax.core.text import THINKING, Tokenizer, opens_thinking, special_tokens
 from vinejax.core.types import Problem
 from vinejax.runtime.clock import CLOCK
 from vinejax.tasks.base import Split, Task
@@ -213,6 +213,21 @@ def encode_within(tokenizer: Tokenizer, text: str) -> list[int]:
         if ids[: len(anchor_ids)] == anchor_ids:
             return ids[len(anchor_ids) :]
     return _encode(tokenizer, text)
+
+
+def worked_response(problem: Problem, solution: str) -> str:
+    """A worked solution as the response to the problem's prompt.
+
+    A solution without thinking follows the end of the thinking that the prompt opens, written as
+    chat templates write empty thinking. A solution with thinking of its own does not open it again.
+    """
+    tag = problem.opening
+    first = THINKING.search(solution)
+    if not tag or not solution.strip() or (first and first[1]):
+        return solution
+    if first and not solution[: first.start()].strip():
+        return solution[first.end() :].lstrip()
+    return f"\n{tag[0]}/{tag[1:]}\n\n{solution}"
 
 
 class ToolMarkup(NamedTuple):

@@ -66,7 +66,7 @@ def test_a_bare_answer_is_no_solution(task: Arithmetic):
 def test_a_solution_follows_the_thinking_that_the_prompt_opens():
     class Aloud(Stub):
         def reward(self, problem: Problem, response: str) -> float:
-            return float(response == "<think>" + f"</think>\n{problem.answer}")
+            return float(response == f"<think>\n</think>\n\n{problem.answer}")
 
     problem = Problem("train/0", "1+2=", "1+2=3\n#### 3", opening="<think>")
     (known,) = known_solutions(session(Aloud()), [problem])

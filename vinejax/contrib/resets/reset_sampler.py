@@ -31,7 +31,7 @@ from vinejax.core.text import cut_at_stop, prefix_end
 from vinejax.core.types import Episode, Problem, PromptedProblem, is_correct
 from vinejax.model.decoder import Params
 from vinejax.rollout.sampler import Sampler, Start
-from vinejax.tasks.prompts import encode_response
+from vinejax.tasks.prompts import encode_response, worked_response
 
 
 class KnownSolution(NamedTuple):
@@ -86,7 +86,8 @@ class ResetSampler(Sampler):
         They end at a stop string, at `sample.max_tokens` or at the end of the model's context.
         """
         tokenizer, stop = self.engine.tokenizer, self.engine.sample_config.stop
-        response = encode_response(tokenizer, self.graded.task.solution(problem))
+        solution = worked_response(problem, self.graded.task.solution(problem))
+        response = encode_response(tokenizer, solution)
         if stop:
             end = prefix_end(tokenizer, prompt)
             response = response[: cut_at_stop(tokenizer, end, response, stop).num_tokens]

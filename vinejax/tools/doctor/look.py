@@ -24,7 +24,7 @@ from vinejax.session.session import Session
 from vinejax.tasks.base import WithGold
 from vinejax.tasks.environment import MultiTurn
 from vinejax.tasks.graded import GradingStats
-from vinejax.tasks.prompts import encode_within
+from vinejax.tasks.prompts import encode_within, worked_response
 
 PROBLEMS, SAMPLES = 8, 2
 FURTHER = 24  # problems whose known solutions are graded if those of the first PROBLEMS all fail
@@ -238,7 +238,7 @@ def _as_responses(
 ) -> dict[int, KnownSolution]:
     """The texts that are not empty, graded as responses, by the number of the problem."""
     stop, tokenizer = session.cfg.sample.stop, session.tokenizer
-    whole = {i: _after_thinking(problems[i]) + text for i, text in enumerate(texts) if text}
+    whole = {i: worked_response(problems[i], text) for i, text in enumerate(texts) if text}
     cut = {i: before_stop(text, stop) for i, text in whole.items()}
     numbers = [i for i in whole if whole[i].strip()]
     items = [(problems[i], text) for i in numbers for text in (cut[i], whole[i])]
@@ -269,7 +269,7 @@ def _known_lengths(session: Session) -> list[tuple[int, int]]:
     lengths = []
     for problem, prompt in session.problems["train"][:MEASURED]:
         if text := _or_none(task.solution, problem):
-            tokens = len(encode_within(session.tokenizer, _after_thinking(problem) + text)) + 1
+            tokens = len(encode_within(session.tokenizer, worked_response(problem, text))) + 1
             room = min(cfg.sample.max_tokens, session.model.cfg.context - len(prompt))
             lengths.append((tokens, room))
     return lengths
@@ -278,12 +278,6 @@ def _known_lengths(session: Session) -> list[tuple[int, int]]:
 def before_stop(text: str, stop: Sequence[str]) -> str:
     """The text before its first stop string."""
     return text[: min((at for s in stop if (at := text.find(s)) >= 0), default=len(text))]
-
-
-def _after_thinking(problem: Problem) -> str:
-    """The end of the thinking that the prompt opens, such as '</think>' and a newline; or ''."""
-    tag = problem.opening
-    return f"{tag[0]}/{tag[1:]}\n" if tag else ""
 
 
 def _graded(
