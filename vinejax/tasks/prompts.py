@@ -58,12 +58,24 @@ def encode_prompt(
     Raises ConfigError if the tokenizer has no chat template, or if the template fails or leaves out
     a message. Raises ModelError if the prompt has no id and the tokenizer no BOS.
     """
-    if chat_template:
-        text = _render(tokenizer, [*context, ("user", text)], variables or {})
-    return _prompt_ids(tokenizer, text, chat_template)
+    whole = prompt_text(tokenizer, text, chat_template, context, variables)
+    return prompt_ids(tokenizer, whole, chat_template)
 
 
-def _prompt_ids(tokenizer: Tokenizer, text: str, chat_template: bool) -> list[int]:
+def prompt_text(
+    tokenizer: Tokenizer,
+    text: str,
+    chat_template: bool,
+    context: Sequence[tuple[str, str]] = (),
+    variables: Mapping[str, Any] | None = None,
+) -> str:
+    """The text whose ids are those of `encode_prompt`, with the markup of the chat template."""
+    if not chat_template:
+        return text
+    return _render(tokenizer, [*context, ("user", text)], variables or {})
+
+
+def prompt_ids(tokenizer: Tokenizer, text: str, chat_template: bool) -> list[int]:
     """The ids of a prompt, whose `text` is as the chat template writes it if there is one."""
     bos: Any = tokenizer.bos_token_id
     ids = _encode(tokenizer, text)
@@ -364,10 +376,9 @@ def load_problems(
         length = len(text) + sum(len(content) for _, content in problem.context)
         ids = []
         if length <= LONGEST_TOKEN * limit:
-            if as_chat:
-                text = _render(tokenizer, [*problem.context, ("user", text)], variables)
+            text = prompt_text(tokenizer, text, as_chat, problem.context, variables)
             check_text(text, f"the prompt of problem {problem.id}", f"{task.name} {split}", None)
-            ids = _prompt_ids(tokenizer, text, as_chat)
+            ids = prompt_ids(tokenizer, text, as_chat)
         if ids and len(ids) <= limit:
             problem = dataclasses.replace(problem, opening=opens_thinking(text, hidden))
             prompted.append((problem, ids))

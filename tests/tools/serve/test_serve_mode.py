@@ -8,13 +8,14 @@ import pytest
 from etils import epath
 from helpers import loop_cases as cases
 from helpers.applied import stand_in
+from helpers.tokenizer_cases import load
 from helpers.tools.serving import tiny_config
 
 from vinejax.core.errors import ModelError, UserError
 from vinejax.model.sharding import make_mesh
 from vinejax.tasks.arithmetic import Arithmetic
 from vinejax.tasks.graded import GradedTask
-from vinejax.tools.serve import served_model
+from vinejax.tools.serve import served_model, step_values
 from vinejax.tools.serve.fed_engine import FedEngine
 from vinejax.tools.serve.parsing import RequestError
 from vinejax.tools.serve.requests import Limits, completion_request, step_values_request
@@ -148,6 +149,26 @@ def test_step_values_say_what_leaves_no_room_for_a_prompt():
     request = step_values_request({"problem": "7+8-4"}, limits)
     with pytest.raises(RequestError, match="0 are allowed beside max_tokens = 48 .* set it lower"):
         valuer._prompted(request, cfg.sample.max_tokens)
+
+
+@pytest.mark.parametrize("is_hidden", [False, True])
+def test_step_values_know_the_thinking_that_a_prompt_opens(
+    is_hidden: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """As training does: also in the markup of a chat template, unless texts hide the tag."""
+    tokenizer = load("byte_level")
+    template = "{{ messages[0].content }}<think>"
+    monkeypatch.setattr(tokenizer, "chat_template", template, raising=False)
+    cfg = tiny_config(data__chat_template=True, sample__skip_special_tokens=is_hidden)
+    limits = Limits(48, 96, 96, 20, 9, 9)
+    graded, engine = stand_in(GradedTask, task=Arithmetic()), stand_in(FedEngine)
+    valuer = StepValuer(cfg, graded, tokenizer, limits, lambda: None, lambda *_: engine)
+    request = step_values_request({"problem": "7+8-4"}, limits)
+    problem, ids = valuer._prompted(request, 0)
+    assert problem.opening == "<think>" and tokenizer.decode(ids).endswith("<think>")
+    monkeypatch.setattr(step_values, "special_tokens", lambda _: {"<think>": 7})
+    problem, _ = valuer._prompted(request, 0)
+    assert problem.opening == ("" if is_hidden else "<think>")
 
 
 def test_slots_follow_the_devices_unless_they_are_set(tmp_path: Path):

@@ -19,7 +19,13 @@ import numpy as np
 from vinejax.core.errors import UserError
 from vinejax.core.settings import Config, with_fields
 from vinejax.core.shapes import doubled
-from vinejax.core.text import Tokenizer, continuation_text, opens_thinking, prefix_end
+from vinejax.core.text import (
+    Tokenizer,
+    continuation_text,
+    opens_thinking,
+    prefix_end,
+    special_tokens,
+)
 from vinejax.core.types import Episode, Problem, PromptedProblem
 from vinejax.engine.branches import Grown
 from vinejax.model.hf.weights import RewardModel
@@ -31,8 +37,9 @@ from vinejax.tasks.environment import MultiTurn
 from vinejax.tasks.graded import GradedTask
 from vinejax.tasks.prompts import (
     LONGEST_TOKEN,
-    encode_prompt,
     encode_within,
+    prompt_ids,
+    prompt_text,
     template_variables,
     tools_of,
 )
@@ -148,7 +155,8 @@ class StepValuer:
             if len(text) > self.limits.prompt_tokens * LONGEST_TOKEN:
                 raise RequestError(400, "problem: has too many characters", "problem")
             variables = template_variables(self.tokenizer, data, tools_of(task))
-            ids = encode_prompt(self.tokenizer, text, as_chat, context, variables)
+            text = prompt_text(self.tokenizer, text, as_chat, context, variables)
+            ids = prompt_ids(self.tokenizer, text, as_chat)
         except UserError as error:
             raise RequestError(400, f"problem: {error}", "problem") from None
         room = min(self.limits.prompt_tokens - solution_tokens, self.limits.context - 1)
@@ -159,9 +167,9 @@ class StepValuer:
             if solution_tokens:
                 message += f" beside max_tokens = {solution_tokens} of a solution; set it lower"
             raise RequestError(400, message, "problem")
-        if not self.cfg.sample.skip_special_tokens:
-            problem = dataclasses.replace(problem, opening=opens_thinking(text))
-        return problem, ids
+        is_hidden = self.cfg.sample.skip_special_tokens
+        hidden = special_tokens(self.tokenizer) if is_hidden else ()
+        return dataclasses.replace(problem, opening=opens_thinking(text, hidden)), ids
 
     def _reference(self, answer: str) -> str:
         """A reference answer in the form of the task's data, as it is or after '#### '.
