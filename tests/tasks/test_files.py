@@ -135,6 +135,7 @@ def test_several_configurations_are_named(tmp_path: Path):
 
 def test_one_configuration_needs_no_choice_and_a_backup_is_none(tmp_path: Path):
     write(tmp_path / "hub" / "default" / "train.jsonl", ROWS)
+    (tmp_path / "hub" / "dataset_infos.json").write_text("{}")  # in older data sets of the hub
     assert len(loaded(tmp_path / "hub")) == 36
     write(tmp_path / "own" / "train.jsonl", ROWS)
     write(tmp_path / "own" / "old" / "test.jsonl", ROWS[:3])

@@ -25,6 +25,8 @@ from vinejax.tasks.files import (
     rows_in,
 )
 
+METADATA = "dataset_infos.json"  # of a clone of a hub data set; it has no rows
+
 
 def read_split(
     path: str,
@@ -76,7 +78,8 @@ def split_files(folder: Path, source: str, config: str | None = None) -> list[Pa
         if files := _files_in(place, source):
             return files
     children = sorted(folder.iterdir())
-    if any(child.is_file() and child.name.endswith(SUFFIXES) for child in children):
+    files = [child.name for child in children if child.is_file() and child.name != METADATA]
+    if any(name.endswith(SUFFIXES) for name in files):
         return []  # a folder of files, and not of configurations
     by_config = {child: files for child in children if (files := _files_in(child, source))}
     if len(by_config) > 1:
