@@ -96,10 +96,17 @@ _SENTENCE_END = re.compile(
     r"|(?<=\S)(?<!\bor)\s+(?:because|since|as|so)\s"
 )
 # Abbreviations, and initials such as those of 'John F. Kennedy', whose period ends no sentence if
-# a name follows. An initial looks like a choice, so it counts only within `<answer>`.
+# a name follows. An initial looks like a choice, so outside of `<answer>` it counts only in an
+# answer that is nothing but a name (`_PERSON`), and not in 'Vitamin C. Oranges have it.'
 _TITLE = re.compile(r"\b(?:Dr|Mr|Mrs|Ms|St|Mt|Ft|Lt|Sgt|Gen|Col|Rev|Gov|Sen|Prof|Capt)\Z", re.ASCII)
 _INITIAL = re.compile(r"(?<!ption )(?<!hoice )(?<!nswer )\b[A-Z]\Z", re.ASCII)
 _NAME = re.compile(r"\s+(?!(?:It|This|That|The|So|As|Because|Since|Therefore)\b)[^\W\d_a-z]")
+_WORD = r"(?!(?:[Oo]ption|[Cc]hoice|[Aa]nswer|Statement|True|False|Yes|No|Therefore|Hence|Thus)\b)"
+_WORD += r"[^\W\d_a-z][\w'’-]+"
+_PERSON = re.compile(
+    rf"(?:{_WORD}[^\S\n]+)+(?:[A-Z]\.[^\S\n]+)+{_WORD}(?:[^\S\n]+{_WORD})?"
+    r"(?=[*\"”')]*(?:[.?]?\s*(?:\n|\Z)|[.?]\s|\s+(?:because|since|as|so)\s))"
+)
 _FOREIGN_WORD = re.compile(r"[^\W\d_A-Za-zα-ωΑ-Ωª-º]")
 _JOINT = re.compile(r"\s*(?:[,;]\s*(and|or)\b|[,;&]|(and|or)\b)\s*")
 _SPAN = re.compile(r"\$([^$]+)\$")
@@ -192,7 +199,8 @@ def after_phrase(tail: str, is_tagged: bool = False) -> str:
 
 def _first_sentence(text: str, is_tagged: bool = False) -> str:
     """The first sentence of a text, without its full stop; `is_tagged` as for `after_phrase`."""
-    for end in _SENTENCE_END.finditer(text):
+    person = _PERSON.match(text)
+    for end in _SENTENCE_END.finditer(text, person.end() if person else 0):
         is_short = _TITLE.search(text, 0, end.start())
         if is_tagged and not is_short:
             is_short = _INITIAL.search(text, 0, end.start())
