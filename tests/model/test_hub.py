@@ -109,6 +109,12 @@ def bucket(monkeypatch) -> Bucket:
     return empty_bucket(monkeypatch)
 
 
+def test_a_gguf_file_in_an_object_store_is_to_be_copied(bucket):
+    bucket.pipe("models/tiny.gguf", b"GGUF")
+    with pytest.raises(ModelError, match="^gs://models/tiny.gguf: a GGUF file must be local; copy"):
+        load_pretrained("gs://models/tiny.gguf")
+
+
 def test_a_folder_in_an_object_store(tiny, bucket):
     save_pretrained("gs://models/tiny", *tiny, max_shard_bytes=20_000)
     names = {Path(name).name for name in bucket.find("models/tiny")}

@@ -34,9 +34,11 @@ def find_folder(path: epath.PathLike) -> epath.Path:
             return folder
     except ImportError as error:  # the client library for gs:// is missing
         raise ModelError(f"{path}: {error}") from None
-    if folder.suffix == SUFFIX and folder.is_file():
-        return converted_folder(folder)
     name = os.fspath(path)
+    if folder.suffix == SUFFIX and folder.is_file():
+        if "://" in name:
+            raise ModelError(f"{path}: a GGUF file must be local; copy it to this machine")
+        return converted_folder(folder)
     if folder.exists() or not HUB_NAME.fullmatch(name) or name.startswith("."):
         raise ModelError(f"{path}: no such model folder")
     from huggingface_hub import constants, snapshot_download
