@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 from helpers.paths import CONFIGS
 from helpers.refusals import refuses
@@ -21,7 +22,7 @@ from rich.table import Table
 
 from vinejax.config.load import from_dict, from_file
 from vinejax.core.errors import ConfigError
-from vinejax.core.settings import as_tree
+from vinejax.core.settings import Config, ModelConfig, as_tree
 from vinejax.engine.memory import cache_bytes
 from vinejax.methods.stages import MethodState
 from vinejax.model.hf.names import abstract_params
@@ -34,7 +35,7 @@ from vinejax.tools.plan.aot.iteration_time import (
     iteration_stages,
 )
 from vinejax.tools.plan.aot.plan_table import print_whole
-from vinejax.tools.plan.case import Case, open_case
+from vinejax.tools.plan.case import Case, model_sizes, open_case
 from vinejax.tools.plan.cost import (
     attention_flops,
     calls_per_phase,
@@ -470,6 +471,24 @@ def test_bad_input_is_one_line(topology: str, fields: dict[str, Any], field: str
     cfg.update_from_flattened_dict(fields)
     with refuses(field):
         open_case(from_dict(cfg))
+
+
+def test_the_base_of_adapters_may_be_in_the_hubs_cache(tmp_path: Path, monkeypatch):
+    base, adapters, cache = "owner/base-1.0", tmp_path / "adapters", tmp_path / "cache"
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
+    adapters.mkdir()
+    config = (CONFIGS / "tiny_start" / "config.json").read_text()
+    (adapters / "config.json").write_text(config)
+    (adapters / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
+    cfg = Config(model=ModelConfig(path=str(adapters)))
+    with pytest.raises(ConfigError, match="has adapters on owner/base-1.0, which is no folder"):
+        model_sizes(cfg)
+    snapshot = cache / "models--owner--base-1.0" / "snapshots" / "0123abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text(config)
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text("0123abc")
+    assert model_sizes(cfg).vocab_size == json.loads(config)["vocab_size"]
 
 
 def test_without_a_topology_the_known_ones_are_named():

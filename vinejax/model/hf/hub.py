@@ -59,6 +59,18 @@ def find_folder(path: epath.PathLike) -> epath.Path:
         raise ModelError(f"{name}: no such model folder, nor one on the hub: {reason}") from None
 
 
+def cached_config(name: str) -> epath.Path | None:
+    """The config.json of the hub's model `name` in huggingface_hub's cache; None without one."""
+    if not HUB_NAME.fullmatch(name) or name.startswith("."):
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    with contextlib.suppress(ValueError):  # a name that the hub does not allow, such as 'a..b'
+        file = try_to_load_from_cache(name, "config.json")
+        return epath.Path(file) if isinstance(file, str) else None
+    return None
+
+
 @contextlib.contextmanager
 def local_copy(folder: epath.Path) -> Iterator[str]:
     """Yields a local path of a model's folder, for libraries that cannot open gs:// paths.

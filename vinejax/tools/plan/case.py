@@ -18,6 +18,7 @@ from vinejax.methods.compose import method_of
 from vinejax.model.config import DecoderConfig, compute_as_set
 from vinejax.model.decoder import Decoder
 from vinejax.model.hf.architecture import read_architecture
+from vinejax.model.hf.hub import cached_config
 from vinejax.model.hf.peft import base_of
 from vinejax.model.sharding import AUTO, AXES, check_heads, check_rows
 from vinejax.runtime.devices import with_row
@@ -119,8 +120,8 @@ def model_sizes(cfg: Config) -> DecoderConfig:
     """The model's sizes, from `model.architecture` if this field is set, else from `model.path`.
 
     If neither field is set, the sizes are those of a fresh model. Raises ConfigError if
-    `model.path` is no folder with a config.json, for instance if it is the name of a model on the
-    hub.
+    `model.path`, or the base of its adapters, is no folder with a config.json, nor the name of a
+    model on the hub whose config.json is in the local cache.
     """
     if cfg.model.architecture:
         return read_architecture(cfg.model.architecture)
@@ -132,7 +133,12 @@ def model_sizes(cfg: Config) -> DecoderConfig:
             folder = epath.Path(model_folder(os.fspath(folder)))
         file = folder / "config.json"
         if not file.exists():
-            message = "is no folder with a config.json; name a copy of one in model.architecture"
+            file = cached_config(os.fspath(folder))
+        if file is None:
+            message = "is no folder with a config.json"
+            if os.fspath(folder) != os.path.expanduser(cfg.model.path):
+                message = f"has adapters on {os.fspath(folder)}, which {message}"
+            message += "; name a copy of one in model.architecture"
             raise ConfigError("model.path", message, repr(cfg.model.path))
         return read_architecture(os.fspath(file))
     remedy = "name a model, or model.architecture"
