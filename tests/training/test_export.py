@@ -202,6 +202,7 @@ def test_a_run_starts_from_another_runs_policy(
         expected = checkpoints.restore_params(3, like)[0]
     cases.assert_equal(found, expected)
     assert f"starts from checkpoints/3 of the run {run.name}" in capsys.readouterr().out
+    assert json.loads((tmp_path / "new" / "config.json").read_text())["start"] == "checkpoints/3"
     # and a run that starts from that one, which has no policy of its own yet
     cfg = cases.config(model={"path": str(tmp_path / "new")})
     with pytest.raises(ModelError, match="a run without a checkpoint"):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from etils import epath
 from helpers import loop_cases as cases
 from helpers.applied import run_instead
 
@@ -23,7 +24,7 @@ from vinejax.runtime import clock
 from vinejax.tasks.doors import DoorsTask
 from vinejax.tasks.graded import GradedTask
 from vinejax.tasks.prompts import encode_prompt
-from vinejax.training import loop
+from vinejax.training import loop, startup
 from vinejax.training.evaluate import evaluate_run
 from vinejax.training.export import export_run
 from vinejax.training.startup import open_session, prompted_problems
@@ -384,3 +385,23 @@ def test_a_warm_up_records_the_configuration_as_it_was_set(tmp_path: Path):
     assert recorded["values"]["positions"] == recorded["ppo"]["whiten"] == "method"
     evaluate_run(cfg, tmp_path / "run")
     loop.train(cfg, tmp_path / "run")
+
+
+def test_a_resume_warns_if_the_run_that_it_began_from_has_another_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    cfg, workdir, chosen = cases.config(model={"path": "runs/a"}), epath.Path(tmp_path), "best/2"
+    monkeypatch.setattr(startup, "chosen_checkpoint", lambda path: chosen)
+
+    def printed_at_start() -> str:
+        startup.record_session(cfg, workdir, {}, anew=True)
+        return capsys.readouterr().out
+
+    assert not printed_at_start()
+    (workdir / "checkpoints").mkdir()
+    assert not printed_at_start()
+    chosen = "best/7"
+    for _ in range(2):  # at each resume
+        line = "began from best/2 of the run runs/a, which has chosen best/7 since"
+        assert line in printed_at_start()
+    assert json.loads((workdir / "config.json").read_text())["start"] == "best/2"

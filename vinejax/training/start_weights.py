@@ -61,6 +61,16 @@ def load_weights(
     return trained.model, trained.params, trained.tokenizer
 
 
+def chosen_checkpoint(path: str) -> str:
+    """The checkpoint that `load_weights` takes of the run at `path`, such as 'best/12'.
+
+    '' if `path` is no run, or a run without a checkpoint.
+    """
+    run = _run_at(path) if path else None
+    checkpoint = find_trained(run, "best") if run is not None else None
+    return f"{checkpoint[0]}/{checkpoint[1]}" if checkpoint else ""
+
+
 def load_unweighted(path: str) -> tuple[Decoder, Tokenizer]:
     """The model and the tokenizer that `load_weights` gives for `path`, without the weights."""
     if (run := _run_at(path)) is not None:

@@ -36,14 +36,20 @@ from vinejax.runtime.devices import on_devices, with_dtype
 from vinejax.runtime.distributed import barrier, is_mine, is_writer, shared_work
 from vinejax.runtime.lock import WorkdirLock
 from vinejax.runtime.offload import to_host
-from vinejax.runtime.workdir import check_shared, check_workdir, record_run, write_atomic
+from vinejax.runtime.workdir import (
+    check_shared,
+    check_workdir,
+    record_run,
+    recorded_start,
+    write_atomic,
+)
 from vinejax.session.session import Session
 from vinejax.tasks.base import Split, Task, load_task
 from vinejax.tasks.environment import MultiTurn
 from vinejax.tasks.graded import GradedTask, configure
 from vinejax.tasks.prompts import load_problems
 from vinejax.tasks.spelling import warn_unspelled
-from vinejax.training.start_weights import load_weights
+from vinejax.training.start_weights import chosen_checkpoint, load_weights
 from vinejax.training.warmup import check_start_is_read, warm_start
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -204,9 +210,24 @@ def record_session(
     CLOCK.keep(workdir)
     if not anew and (workdir / "config.json").exists():
         return
-    record_run(cfg, workdir)
+    record_run(cfg, workdir, first_start(cfg.model.path, workdir))
     if any(dropped.values()):
         write_atomic(workdir / DROPPED, json.dumps(dropped, indent=1) + "\n")
+
+
+def first_start(path: str, workdir: epath.Path) -> str:
+    """The checkpoint of the run at `path` from which the run in `workdir` began; '' for no run.
+
+    Prints a line if the run at `path` has chosen another checkpoint since.
+    """
+    chosen = chosen_checkpoint(path)
+    began = recorded_start(workdir) if (workdir / "checkpoints").exists() else ""
+    if began and chosen != began:
+        print(
+            f"warning: this run began from {began} of the run {path}, which has chosen"
+            f" {chosen or 'none'} since: the KL's reference and the weights below adapters differ"
+        )
+    return began or chosen
 
 
 def rows_per_pass(cfg: Config, method: Method) -> dict[str, int]:
