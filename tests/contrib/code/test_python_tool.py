@@ -83,10 +83,10 @@ def test_answers_of_turns_are_graded_side_by_side(
     problem = task.load("train")[0]
     with ThreadPoolExecutor(2) as threads:
         assert list(threads.map(task.turn_reward, [problem] * 2, ["1", "2"])) == [1.0, 1.0]
-    turns = EnvConfig(workers=24)
-    sections = {"code": CodeConfig(sandbox="none")}
+    cfg = Config(sections={"code": CodeConfig(sandbox="none")})
+    cfg = dataclasses.replace(cfg, grader=limits, env=EnvConfig(workers=24))
     with pytest.raises(ConfigError, match="must be above 60, .* one answer graded, .* = 24 turns"):
-        task.configure(Config(grader=limits, env=turns, sections=sections))
+        task.configure(cfg)
 
 
 def test_the_answer_of_the_last_turn_earns_the_reward(task: PythonTool):
