@@ -19,17 +19,22 @@ of its own (2026-11-29, jax 0.10.2; `python benchmarks/real/controls.py --table 
   vineppo, seed 1      30   30   46   48   54   24 to 44 (36 to 52)
   vineppo, seed 2      32   30   45   48   45   20 to 38 (30 to 47)
   grpo, seed 1         30   44   45   52   48   24 to 45 (37 to 53)
+  grpo, seed 2         32   22   36   46   43   20 to 38 (30 to 46)
   rloo, seed 1         30   37   41   48   57   24 to 42 (34 to 52)
+  rloo, seed 2         32   13   33   42   47   20 to 41 (32 to 50)
   no steps, seed 1     30   31   47   52   54   24 to 45 (38 to 54)
+  no steps, seed 2     32   21   43   47   45   20 to 37 (28 to 46)
   whitened rloo, 1     30   35   49   53   54   24 to 45 (36 to 54)
+  whitened rloo, 2     32   16   41   51   41   20 to 42 (34 to 52)
 
 Test is that of the checkpoint with the best validation; a seed has problems of its own. 'No steps'
 is VinePPO whose only state is the prompt, and whitened RLOO is whitened over the iteration. These
-are six of the 15 planned runs. All methods learn. At seed 1 all five end between 42% and 45%, where
-VinePPO was expected above the others (docs/decisions.md); one run of each does not tell methods
-apart. A solution has 3.5 steps, first and last, so there is step credit throughout. Half of the
-groups have equal rewards, first and last. An iteration took 105 seconds of a core with VinePPO, 125
-with no steps and 85 to 95 with the others, beside other work.
+are ten of the 15 planned runs. All methods learn. At seed 1 all five end between 42% and 45%, and
+at seed 2 between 37% and 42%, where VinePPO was expected above the others (docs/decisions.md); two
+runs of each do not tell methods apart. A solution has 3.5 steps, first and last, so there is step
+credit throughout. Half of the groups have equal rewards, first and last. An iteration took 105
+seconds of a core with VinePPO, 125 to 129 with no steps and 85 to 95 with the others, beside other
+work.
 
 Hardware: two CPU cores, 10 GiB. Reproduces: nothing.
 """
