@@ -69,14 +69,20 @@ def prompt_text(
     context: Sequence[tuple[str, str]] = (),
     variables: Mapping[str, Any] | None = None,
 ) -> str:
-    """The text whose ids are those of `encode_prompt`, with the markup of the chat template."""
+    """The text whose ids are those of `encode_prompt`, with the markup of the chat template.
+
+    Raises ConfigError as `encode_prompt` does.
+    """
     if not chat_template:
         return text
     return _render(tokenizer, [*context, ("user", text)], variables or {})
 
 
 def prompt_ids(tokenizer: Tokenizer, text: str, chat_template: bool) -> list[int]:
-    """The ids of a prompt, whose `text` is as the chat template writes it if there is one."""
+    """The ids of a prompt, whose `text` is as the chat template writes it if there is one.
+
+    Raises ModelError as `encode_prompt` does.
+    """
     bos: Any = tokenizer.bos_token_id
     ids = _encode(tokenizer, text)
     if not chat_template and adds_bos(tokenizer) and ids[:1] != [bos]:
