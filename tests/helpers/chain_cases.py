@@ -37,7 +37,8 @@ def simulation(draw: Draw, drawn_in: list[int]) -> Callable[..., list[np.ndarray
         wanted = [state for state, n in zip(states, counts, strict=True) for _ in range(n)]
         for state, sample in zip(wanted, draw(wanted), strict=True):
             result = sample.return_from(state.used, sampler.cfg.ppo.gamma)
-            state.continuations.append(DrawnContinuation(Continuation("", result, "eos"), sample))
+            continuation = Continuation("", result, "eos", result)
+            state.continuations.append(DrawnContinuation(continuation, sample))
         drawn_in.append(len(wanted))
         return []
 

@@ -95,7 +95,9 @@ def test_continuations_pay_for_their_whole_length():
         chosen = sampler(engine, rewards_of(Task()), cfg)
         (filled,) = fill_values(chosen, {}, [PROBLEM], [solution])
         lengths = [b.position - len(one.prompt) for b in engine.branches]
-        values.append(np.array([c.reward for group in filled.continuations for c in group]))
+        grown = [c for group in filled.continuations for c in group]
+        values.append(np.array([c.reward for c in grown]))
+        assert all(c.outcome == 1 for c in grown)
     tokens = np.array(lengths) + [len(cases.encode(t)) for t in ("\n1+1=2\n#### 4", "\n#### 4")] * 2
     budget = cfg.sample.max_tokens
     lost = np.clip((tokens - 0.01 * budget) / (0.99 * budget), 0, 1) / 2

@@ -66,6 +66,15 @@ def test_a_penalty_for_the_length_stands_beside_the_reward():
     assert rows[0]["reward"] == 1.0 and long.rewards[-1] == 0.75
 
 
+def test_a_discounted_return_stands_beside_the_reward_of_the_answer():
+    cfg = cases.config(values={"k": 2, "max_states": 0}, ppo={"gamma": 0.5, "whiten": "none"})
+    texts = ("\n#### 4", "".join(RIGHT))  # one step, and two
+    filled, _ = fill([episode(RIGHT)], cfg, lambda branch, k: (texts[k], "eos"))
+    (row,) = rows_of(filled)
+    grown = row["steps"][0]["continuations"]
+    assert [(c["reward"], c.get("outcome")) for c in grown] == [(1.0, None), (0.5, 1.0)]
+
+
 def test_credit_has_the_critics_values_of_each_steps_first_token():
     batch, values = methods.batch(), np.asarray(methods.values())
     credit = methods.credit(methods.config("ppo"), values, batch)

@@ -67,6 +67,7 @@ class Continuation:
     text: str
     reward: float
     finish: str  # 'eos' | 'stop' | 'length'
+    outcome: float  # reward of its answer alone, without discount and length penalty
 
 
 class PassingTokens(NamedTuple):

@@ -107,6 +107,8 @@ def _continuation(
     """
     x = continuation
     fields: dict[str, Any] = {"text": x.text, "reward": x.reward, "finish": x.finish}
+    if x.outcome != x.reward:
+        fields["outcome"] = x.outcome
     if coefficients is None:
         return fields
     if departure is None:

@@ -208,19 +208,19 @@ class Sampler:
         length_penalties = penalties(lengths, cfg)
         for i, state in enumerate(branch_states):
             ends, step_rewards = steps.get(i, ([], None))
+            outcome = rewards[i].total if i in rewards else cfg.reward.truncated
             sample = Sample(
                 tokens=np.array(state.episode.response[: state.used] + grown[i].tokens, np.int32),
                 start=state.used,
                 ends=ends,
                 rewards=step_rewards or [0.0] * len(ends),
-                outcome=(rewards[i].total if i in rewards else cfg.reward.truncated)
+                outcome=outcome
                 - (length_penalties[i] if state.episode.penalty is not None else 0.0),
                 logprobs=grown[i].logprobs,
             )
             total = sample.return_from(state.used, cfg.ppo.gamma)
-            state.continuations.append(
-                DrawnContinuation(Continuation(grown[i].text, total, grown[i].finish), sample)
-            )
+            continuation = Continuation(grown[i].text, total, grown[i].finish, outcome)
+            state.continuations.append(DrawnContinuation(continuation, sample))
 
     def metrics(self, episodes: Sequence[Episode]) -> dict[str, Any]:
         """Metrics of how these episodes were sampled; here none."""

@@ -215,21 +215,20 @@ class TurnSampler(Sampler):
         length_penalties = penalties([num_drawn(play) for play in plays], cfg)
         for state, play, penalty in zip(branch_states, plays, length_penalties, strict=True):
             ends, rewards = self._steps(play)
+            reward = outcome(play, cfg.reward.truncated)
             sample = Sample(
                 tokens=np.array(play.response, np.int32),
                 start=state.used,
                 ends=ends,
                 rewards=rewards,
-                outcome=outcome(play, cfg.reward.truncated)
-                - (penalty if state.episode.penalty is not None else 0.0),
+                outcome=reward - (penalty if state.episode.penalty is not None else 0.0),
                 logprobs=play.logprobs[state.used :],
             )
             total = sample.return_from(state.used, cfg.ppo.gamma)
             before = response_text(self.engine.tokenizer, play.prompt, play.response[: state.used])
             text = response_text(self.engine.tokenizer, play.prompt, play.response)[len(before) :]
-            state.continuations.append(
-                DrawnContinuation(Continuation(text, total, play.finish), sample)
-            )
+            continuation = Continuation(text, total, play.finish, reward)
+            state.continuations.append(DrawnContinuation(continuation, sample))
         return logprobs
 
     def start_plays(

@@ -58,6 +58,24 @@ def test_a_penalty_for_the_length_moves_the_end_of_the_stem(tmp_path):
     assert page.count("for the length") == 2 and nodes(source)[:2] == [50.0, 75.0]
 
 
+def test_a_right_continuation_is_right_whatever_its_return(tmp_path):
+    """A penalty for the length or a discount takes from its return."""
+    grown = [
+        {"text": "", "reward": 0.75, "finish": "eos", "outcome": 1.0},
+        {"text": "", "reward": -0.25, "finish": "eos", "outcome": 0.0},
+        {"text": "", "reward": 1.0, "finish": "eos"},
+    ]
+    step = {"text": "one", "value": 0.5, "advantage": 0.25, "count": 3, "continuations": grown}
+    solution = row([step], values_by="continuations", reward=1.0)
+    page = Page(write(tmp_path, episodes={0: [solution]})).text
+    assert "2 of 3 continuations end correct, V = 0.50" in page
+    assert "✓correct 0.750" in page and "✗wrong −0.250" in page
+    view = vine_view({0: [solution]}, LIMITS[0])
+    assert view is not None
+    leaves = view.iterations[0].solutions[0].steps[0].leaves
+    assert [leaf.verdict.kind for leaf in leaves] == ["correct", "wrong", "correct"]
+
+
 def test_a_step_shows_its_samples_and_a_solution_what_it_began_with(tmp_path):
     steps = [
         {"text": "one", "value": 0.5, "advantage": 0.25, "count": 9, "reused": 6, "error": 0.125},

@@ -389,7 +389,9 @@ def _parts(raw: JsonObject, limit: int) -> list[PartView]:
 def _leaf(raw: JsonObject, terms: PageTerms) -> LeafView:
     finish = formats.clip(raw.get("finish"), 20).text
     reward = finite_number(raw.get("reward"))
-    verdict = verdict_of(reward, finish == "length")
+    outcome = finite_number(raw.get("outcome", reward))
+    verdict = verdict_of(outcome, finish == "length")
+    verdict = verdict._replace(reward=formats.three_digits(reward))
     if terms.credit.has_rewards:  # a return, which does not tell whether the answer is right
         verdict = VerdictView("return", "", formats.tick_label(reward))
     limit, found = terms.limits.continuation_characters, rows.departure_of(raw)
