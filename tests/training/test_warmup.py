@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -23,7 +24,7 @@ from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict
 from vinejax.core.errors import ConfigError, DataError, ModelError, WorkdirError
 from vinejax.core.settings import MeshConfig
-from vinejax.core.types import Episode, Problem, TrainState
+from vinejax.core.types import Episode, Problem, RunState, TrainState
 from vinejax.learner.batch import collate
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.optimizer import make_optimizer
@@ -117,6 +118,28 @@ def test_what_is_left_out_is_counted_and_listed(
         )
     said = f"sft: {len(listed)} of {len(sizes)} worked solutions are blank or too long and left out"
     assert said in capsys.readouterr().out
+
+
+def test_the_method_reads_the_worked_solutions_once(tmp_path: Path):
+    """A file that changes while a run goes on does not change what the run trains on."""
+    given, cfg = [], cases.config(method="sft", sft={"batch": 5})
+
+    def train(objective: Any, optimizer: Any, policy: Any, batches: Any, total: int) -> Any:
+        given.append(list(batches))
+        assert len(given[-1]) == total == 3
+        return policy, [SimpleNamespace(sums=2.0), SimpleNamespace(sums=1.0)]
+
+    loaded = sft.METHOD.state.load(cfg, TASK, cases.model(context=48), cases.tokenizer())
+    session: Any = SimpleNamespace(model=cases.model(), workdir=epath.Path(tmp_path), loaded=loaded)
+    for number in (0, 1):
+        iteration: Any = SimpleNamespace(
+            cfg=cfg, session=session, number=number, metrics={}, train=train
+        )
+        state = RunState(TrainState(jnp.int32(0), {}, ()))
+        assert sft.supervised(sft.METHOD, iteration, state) == state
+        assert iteration.metrics == {"sft/loss": 1.5}
+    rows = [sorted(map(bytes, np.concatenate([b.tokens for b in each]))) for each in given]
+    assert rows[0] == rows[1] and len(rows[0]) == 15 > len(loaded[0]) == len(examples())
 
 
 def test_the_method_refuses_an_optimizer_that_it_does_not_read():

@@ -25,6 +25,7 @@ from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.packing import passes_for, with_single_rows
 from vinejax.methods.base import OF_CLIPPED, Method
+from vinejax.methods.stages import MethodState
 from vinejax.model.decoder import Decoder
 from vinejax.runtime.distributed import is_writer
 from vinejax.runtime.offload import to_device
@@ -41,8 +42,7 @@ LEFT_OUT = "dropped_examples.json"  # file in the workdir
 def supervised(method: Method, iteration: Iteration, state: RunState) -> RunState:
     """The state after one iteration, an epoch over the data set's worked solutions."""
     cfg, session = iteration.cfg, iteration.session
-    context = session.model.cfg.context
-    examples, left_out = worked_examples(session.task, session.tokenizer, cfg, context)
+    examples, left_out = session.loaded
     list_left_out(left_out, len(examples), session.workdir)
     total = math.ceil(len(examples) / cfg.sft.batch)
     objective = sft_objective(session.model, cfg)
@@ -52,6 +52,15 @@ def supervised(method: Method, iteration: Iteration, state: RunState) -> RunStat
     policy, updates = iteration.train(objective, optimizer, policy, batches, total)
     iteration.metrics["sft/loss"] = np.mean([update.sums for update in updates])
     return RunState(policy)
+
+
+class LoadedExamples(MethodState):
+    """The state of the method: it keeps nothing, and reads the worked solutions at every start."""
+
+    def load(
+        self, cfg: Config, task: Task, model: Decoder, tokenizer: Tokenizer
+    ) -> tuple[list[Episode], list[dict[str, str]]]:
+        return worked_examples(task, tokenizer, cfg, model.cfg.context)
 
 
 def worked_examples(
@@ -119,4 +128,9 @@ def sft_optimizer(cfg: Config, num_updates: int) -> optax.GradientTransformation
     return make_optimizer(schedule, num_updates)
 
 
-METHOD = Method(None, iteration=supervised, ignores=("optimizer", *OF_CLIPPED))
+METHOD = Method(
+    None,
+    state=LoadedExamples(),
+    iteration=supervised,
+    ignores=("optimizer", *OF_CLIPPED),
+)

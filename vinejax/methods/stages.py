@@ -79,8 +79,8 @@ class MethodState:
     def check_loading(self, cfg: Config) -> None:
         """Raises UserError if `load` would fail, before anything is on the devices."""
 
-    def load(self, cfg: Config, model: Decoder, tokenizer: Tokenizer) -> Any:
-        """What the method reads from other files, such as a second model; by default None.
+    def load(self, cfg: Config, task: Task, model: Decoder, tokenizer: Tokenizer) -> Any:
+        """What the method reads from files, such as a second model; by default None.
 
         `Session.loaded` is the result. `model` and `tokenizer` are the policy's. No checkpoint
         holds the result, so every start of a training run calls this function.

@@ -94,7 +94,7 @@ def open_session(
         cfg = method.resolve(fitted(cfg, method, mesh, say=trains and is_writer()))
         check_environment(cfg, method, task)
         model, start, tokenizer = load_start(as_set, task, workdir, mesh, lock)
-        loaded = method.state.load(cfg, model, tokenizer) if trains else None
+        loaded = method.state.load(cfg, task, model, tokenizer) if trains else None
         cfg = with_sharing(cfg, model, platform_of(mesh))
         if "paired_rows" not in method.flags:
             model = with_single_rows(model, cfg)

@@ -38,6 +38,7 @@ from vinejax.model.sharding import placed_shapes, platform_of
 from vinejax.runtime.offload import to_device, to_host
 from vinejax.session.budget import longest_sequence
 from vinejax.session.iteration import Iteration
+from vinejax.tasks.base import Task
 from vinejax.training.start_weights import load_unweighted, load_weights
 
 
@@ -59,7 +60,7 @@ class LoadedTeacher(stages.MethodState):
         if cfg.model.path:
             check_teacher(cfg, teacher, load_unweighted(cfg.model.path))
 
-    def load(self, cfg: Config, model: Decoder, tokenizer: Tokenizer) -> Teacher:
+    def load(self, cfg: Config, task: Task, model: Decoder, tokenizer: Tokenizer) -> Teacher:
         check_teacher(cfg, unloaded_teacher(cfg), (model, tokenizer))
         mesh = model.mesh
         assert mesh is not None, "a run has a mesh"
