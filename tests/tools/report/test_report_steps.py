@@ -242,6 +242,12 @@ def test_header_names_the_method_and_k_where_it_is_used(method: str, has_k: bool
     )
 
 
+def test_the_loss_of_the_method_sft_has_a_chart_beside_that_of_its_warm_up():
+    records = [Record("sft", 20, {"sft/loss": 2.5}), Record("train", 0, {"sft/loss": 0.75})]
+    found = [(c.spec.title, c.spec.x_label, c.drawn_curves[0].last) for c in curves.charts(records)]
+    assert found == [("Supervised loss", "iteration", "0.750"), ("SFT loss", "SFT step", "2.50")]
+
+
 def test_what_a_critic_and_steps_log_has_charts():
     values = {"critic/value": 0.5, "critic/error": 0.25, "reward/steps": -0.125}
     found = curves.charts([Record("train", 0, values)])

@@ -216,6 +216,7 @@ _HEALTH = (
     _single("Cut responses", "response_length/clip_ratio", "share that reached the token budget"),
     _single("Continuations", "values/rollouts", "sampled for the values of an iteration"),
     _single("Throughput", "perf/tokens_per_s", "per second"),
+    _single("Supervised loss", "sft/loss", "of the worked solutions, mean of an iteration"),
     _single("SFT loss", "sft/loss", "supervised warm start", stage="sft", x_label="SFT step"),
 )
 
