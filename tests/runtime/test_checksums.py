@@ -3,16 +3,19 @@
 import json
 import pathlib
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
 from etils import epath
 
+from vinejax.runtime import checksums
 from vinejax.runtime.checksums import (
     CHUNK,
     ChecksumRecord,
     find_damage,
     read_checksums,
+    replace_file,
     write_checksums,
 )
 
@@ -59,6 +62,30 @@ def test_every_file_is_in_the_record_and_unchanged(tmp_path: pathlib.Path, parts
     (step / "params/_METADATA").write_text("x")  # each of several processes reads a part
     damage = [find_damage(step, found, ITEMS, part, 3) for part in range(3)]
     assert [x for x in damage if x] == ["params/_METADATA is not as it was saved"]
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_file_is_replaced_and_a_kill_meanwhile_is_no_damage(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, parts: int
+):
+    step, name = make_step(tmp_path, parts), "meta/metadata"
+    replace_file(step, name, '{"done": 7, "evaluated": 7}')
+    assert damage_of(step) is None and name in recorded(step).files
+    assert json.loads((step / name).read_text()) == {"done": 7, "evaluated": 7}
+    for num_written in (0, 1):
+        killed = epath.Path(shutil.copytree(step, tmp_path / str(num_written) / "7"))
+        written: list[epath.Path] = []
+
+        def write(path: epath.Path, content: str, n: int = num_written, to: Any = written) -> None:
+            if len(to) == n:
+                raise KeyboardInterrupt
+            to.append(path)
+            path.write_text(content)
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(checksums, "write_atomic", write)
+            replace_file(killed, name, '{"done": 7}')
+        assert damage_of(killed) == "no checksums" and written == [killed / name][:num_written]
 
 
 def test_every_flipped_bit_and_truncated_file_is_found(tmp_path: pathlib.Path):

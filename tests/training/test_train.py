@@ -28,7 +28,7 @@ from vinejax.methods.stages import MethodState
 from vinejax.model.hf.weights import load_pretrained
 from vinejax.model.sharding import make_mesh
 from vinejax.runtime import stopping
-from vinejax.runtime.checkpoint import Checkpoints
+from vinejax.runtime.checkpoint import Checkpoints, find_policy
 from vinejax.runtime.status import read_status
 from vinejax.session.session import Session
 from vinejax.training import loop
@@ -469,12 +469,34 @@ def test_any_policy_may_replace_a_damaged_best_one(
 
 
 def test_a_worse_policy_does_not_replace_the_best_that_no_checkpoint_counts(tmp_path: Path):
-    """A start that does the validation in which a process was stopped saves no checkpoint of it."""
+    """A start that does the validation in which a process was stopped may be killed after it."""
     with Checkpoints(tmp_path, keep=1) as best:
         best.save_params(3, {"w": jnp.ones(1)}, {"pass_at_1": 0.9})
         for done, expected in ((2, 0.5), (3, 0.9), (4, 0.5)):
             progress = loop.Progress(done=done, best_accuracy=0.5)
             assert loop.accuracy_to_exceed(best, progress) == expected
+
+
+def test_a_validation_that_a_stop_has_put_off_is_recorded(tmp_path: Path):
+    """Else later starts do it again, and the start of the run, which was better, is not chosen."""
+    progress, params = loop.Progress(done=3, best_accuracy=0.5), {"w": jnp.ones(1)}
+    state = RunState(TrainState(jnp.int32(0), params, params))
+    with (
+        Checkpoints(tmp_path / "checkpoints", keep=2) as checkpoints,
+        Checkpoints(tmp_path / "best", keep=1) as best,
+    ):
+        checkpoints.save(3, state, dataclasses.asdict(progress))
+        stub: Any = SimpleNamespace(
+            session=SimpleNamespace(cfg=cases.config(iterations=3)),
+            **{"progress": progress, "state": state, "checkpoints": checkpoints, "best": best},
+            **{"_evaluate": lambda split: 0.25, "_save": lambda state: None},
+        )
+        loop.TrainingRun._finish_iteration(stub)
+    with Checkpoints(tmp_path / "checkpoints", keep=2) as checkpoints:
+        found, meta = checkpoints.restore(3, state)
+    assert meta["evaluated"] == 3 and meta["best_accuracy"] == 0.5
+    cases.assert_equal(found.policy.params, params)
+    assert find_policy(epath.Path(tmp_path), "best") is None
 
 
 @pytest.mark.parametrize("damage", ["flip", "lacks", "number"])

@@ -9,6 +9,7 @@ they are compared before any file is restored. Every process of a run makes the 
 
 import contextlib
 import gc
+import json
 import logging
 import os
 import sys
@@ -25,7 +26,12 @@ from orbax.checkpoint import checkpoint_managers as policies
 
 from vinejax.core.errors import WorkdirError
 from vinejax.core.types import RunState, TrainState
-from vinejax.runtime.checksums import find_damage, read_checksums, write_checksums
+from vinejax.runtime.checksums import (
+    find_damage,
+    read_checksums,
+    replace_file,
+    write_checksums,
+)
 from vinejax.runtime.distributed import exchange, is_writer, process_place
 from vinejax.runtime.remedies import MAKE_ROOM
 from vinejax.runtime.workdir import is_remote
@@ -35,6 +41,7 @@ Restored = TypeVar("Restored")
 
 
 UNFINISHED = ".orbax-checkpoint-tmp"  # part of the name of Orbax's temporary folders
+META = "meta/metadata"  # the file in which Orbax writes the item `meta`
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 
 
@@ -97,6 +104,20 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         if self.has(iteration) and self.meta(iteration) != meta:
             self._replaceable.add(iteration)
         self._save(iteration, {"params": params}, meta)
+
+    def renew_meta(self, iteration: int, meta: dict[str, Any]) -> None:
+        """Replaces the `meta` of a complete checkpoint, whose arrays stay as they are.
+
+        If the process dies meanwhile, the checkpoint has the old or the new `meta`. Raises
+        WorkdirError if the file cannot be written.
+        """
+        self.wait()
+        if not is_writer():
+            return
+        try:
+            replace_file(self.folder / str(iteration), META, json.dumps(meta))
+        except (OSError, ValueError) as error:
+            raise self._unwritable(error) from error
 
     def restore(self, iteration: int, like: RunState) -> tuple[RunState, dict[str, Any]]:
         """(the saved state, the saved `meta`) of a checkpoint.

@@ -37,8 +37,24 @@ def write_checksums(folder: epath.Path, iteration: int, part: int = 0, parts: in
     """
     names = sorted(_files(folder))[part::parts]
     files = {name: _digest(folder / name) for name in names}
-    record = {"iteration": iteration, "files": files, "digest": _own_digest(iteration, files)}
-    write_atomic(folder / f"checksums.{part}-of-{parts}.json", json.dumps(record, indent=0))
+    _write_record(folder / f"checksums.{part}-of-{parts}.json", iteration, files)
+
+
+def replace_file(folder: epath.Path, name: str, content: str) -> None:
+    """Replaces the file `name` of a complete checkpoint, and its digest.
+
+    One process calls the function. While it runs, the checksum file that has the digest is absent,
+    so if the process dies, the checkpoint has no checksums and is not damaged. Raises OSError if a
+    file cannot be read or written, and ValueError if a checksum file is damaged.
+    """
+    paths = [path for path in folder.iterdir() if NAME.fullmatch(path.name)]
+    records = {path: json.loads(path.read_bytes()) for path in paths}
+    stale = {path: record for path, record in records.items() if name in record["files"]}
+    for path in stale:
+        path.unlink()
+    write_atomic(folder / name, content)
+    for path, record in stale.items():
+        _write_record(path, record["iteration"], record["files"] | {name: _digest(folder / name)})
 
 
 def read_checksums(folder: epath.Path) -> ChecksumRecord | None:
@@ -120,6 +136,11 @@ def _digest(path: epath.Path) -> str:
         while chunk := file.read(CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def _write_record(path: epath.Path, iteration: int, files: dict[str, str]) -> None:
+    record = {"iteration": iteration, "files": files, "digest": _own_digest(iteration, files)}
+    write_atomic(path, json.dumps(record, indent=0))
 
 
 def _own_digest(iteration: int, files: dict[str, str]) -> str:

@@ -204,6 +204,9 @@ class TrainingRun:
                 self.best.save_params(
                     progress.done, self.state.policy.params, {"pass_at_1": accuracy}
                 )
+            if self.checkpoints.has(progress.done):  # of a process that stopped before this result
+                self.best.wait()  # as in `_save`
+                self.checkpoints.renew_meta(progress.done, dataclasses.asdict(progress))
         if is_due(cfg.checkpoint.every, cfg, progress):
             self._save(self.state)
 
@@ -226,7 +229,7 @@ def accuracy_to_exceed(best: Checkpoints, progress: Progress) -> float:
     """The accuracy above which a policy replaces the newest in `best`; any replaces a damaged one.
 
     A process that is stopped within a validation saves the iteration without it. The next start
-    validates it, and may write it to `best`, but does not save the iteration again.
+    validates it, and may write it to `best`, and only then records the result in the checkpoint.
     """
     if not best.check_newest():
         return -math.inf
