@@ -8,9 +8,10 @@ second starts from its best policy. Both train adapters of rank 32 on all projec
 `datasets` package, or `--config.data.path=FOLDER`; `--config.topology=v5e:2x4 --mode=plan` plans.
 
 Hardware: any row below; a plan says what it takes (docs/models.md#adapters). None was run.
-Reproduces: nothing. Values are of three continuations at eight states at most (docs/credit.md), the
-other hyperparameters the paper's for RhoMath 1.1B, but for the learning rate: adapters want about
-ten times that of all weights (https://thinkingmachines.ai/blog/lora).
+Reproduces: nothing. Values are of three continuations at the prompt's end and at eight other states
+at most (docs/credit.md), the other hyperparameters the paper's for RhoMath 1.1B, but for the
+learning rate: adapters want about ten times that of all weights
+(https://thinkingmachines.ai/blog/lora).
 """
 
 from pathlib import Path

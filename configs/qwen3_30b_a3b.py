@@ -7,10 +7,11 @@ The first command says what a slice would hold and how fast it could be, without
 `configs/qwen3_30b_a3b.py:all` trains all weights instead, the experts' and the routers' too.
 
 Hardware: any row below, by arithmetic alone (docs/plan.md). None was run.
-Reproduces: nothing. Values are of three continuations at eight states at most (docs/credit.md), the
-other hyperparameters the paper's for DeepSeekMath 7B, but for two: adapters want about ten times
-the learning rate of all weights (https://thinkingmachines.ai/blog/lora), and the correction of
-sampler against learner stays on. Adapters are on attention alone, and no loss balances the experts.
+Reproduces: nothing. Values are of three continuations at the prompt's end and at eight other states
+at most (docs/credit.md), the other hyperparameters the paper's for DeepSeekMath 7B, but for two:
+adapters want about ten times the learning rate of all weights
+(https://thinkingmachines.ai/blog/lora), and the correction of sampler against learner stays on.
+Adapters are on attention alone, and no loss balances the experts.
 """
 
 from pathlib import Path

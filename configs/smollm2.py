@@ -8,9 +8,9 @@ The start is configs/smollm2_start: adapters of rank 8, in bfloat16, that config
 trained on an H200. It solves 44.5% of 256 test problems (39 to 51; 2026-11-26).
 
 An iteration has 64 solutions of eight problems, with 2 to 5 steps and 95 tokens each, and one
-continuation at four states of each at most; values are by role, with the probe. On a CPU the first
-took five minutes of a busy core: 65 seconds for solutions, 124 for 87 continuations, prefill and
-compiling included, 26 to score, 89 for updates. It takes 5.5 GiB.
+continuation at the prompt's end and at four other states of each at most; values are by role, with
+the probe. On a CPU the first took five minutes of a busy core: 65 seconds for solutions, 124 for 87
+continuations, prefill and compiling included, 26 to score, 89 for updates. It takes 5.5 GiB.
 
 Iterations of 256 solutions on an H100 that seven programs shared took 6.2 seconds (median of 122;
 GRPO: 3.3), when all was compiled, which takes three minutes once (--config.rollout.prompts=32
