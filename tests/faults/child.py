@@ -100,7 +100,7 @@ def watch(events: Events) -> None:
         return noted
 
     def half_written(path: Any, content: str | bytes) -> None:
-        path.with_name(path.name + ".tmp").write_bytes(b"{")
+        path.with_name(path.name + ".0123abcd.tmp").write_bytes(b"{")
         events.happened("write")
         write(path, content)
 

@@ -328,7 +328,45 @@ def test_atomic_write_keeps_the_old_file_when_it_fails(
     monkeypatch.setattr(type(path), "replace", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         write_atomic(path, "new")
-    assert path.read_text() == "old"
+    assert path.read_text() == "old" and os.listdir(tmp_path) == ["file"]
+
+
+def test_two_writers_of_a_file_do_not_disturb_each_other(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As the page of a run that goes on and `--mode=report`."""
+    path = epath.Path(tmp_path / "file")
+    replace = type(path).replace
+
+    def after_another(unfinished: epath.Path, target: epath.Path) -> None:
+        monkeypatch.undo()
+        write_atomic(path, "second")
+        assert path.read_text() == "second"
+        replace(unfinished, target)
+
+    monkeypatch.setattr(type(path), "replace", after_another)
+    write_atomic(path, "first")
+    assert path.read_text() == "first" and os.listdir(tmp_path) == ["file"]
+
+
+def test_unfinished_files_of_killed_processes_are_removed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "episodes").mkdir()
+    for name in ("status.json", "episodes/3.jsonl"):
+        with monkeypatch.context() as patch:
+            patch.setattr(type(epath.Path(tmp_path)), "replace", lambda *_: 1 / 0)
+            patch.setattr(type(epath.Path(tmp_path)), "unlink", lambda *_, **__: None)
+            with pytest.raises(ZeroDivisionError):
+                write_atomic(epath.Path(tmp_path / name), "{")
+    (tmp_path / "mine.tmp").write_text("of the user")
+    left = sorted(path for path in tmp_path.rglob("*.tmp") if path.name != "mine.tmp")
+    workdir.remove_unfinished(epath.Path(tmp_path))
+    assert len(left) == 2 and all(path.exists() for path in left)
+    for path in (*left, tmp_path / "mine.tmp"):
+        os.utime(path, (0, 0))
+    workdir.remove_unfinished(epath.Path(tmp_path))
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["mine.tmp"]
 
 
 def test_git_revision_is_of_this_checkout_or_none(

@@ -8,6 +8,8 @@ import os
 import platform
 import re
 import subprocess
+import time
+import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,8 @@ FILES = (
     *("dropped_problems.json", "dropped_examples.json"),
 )
 OF_A_RUN = ("checkpoints", "best", "metrics.jsonl", "episodes")  # a run with these has config.json
+UNFINISHED = re.compile(r"\.[0-9a-f]{8}\.tmp$")  # end of the names that `write_atomic` renames
+UNFINISHED_S = 3600.0  # age from which such a file counts as left by a killed process
 TRAINED = b'"stage": "train"'  # part of the record of an iteration in metrics.jsonl
 PATHS = ("model.path", "data.path")  # compared as files, because a file or folder has many names
 
@@ -171,16 +175,37 @@ def is_remote(path: epath.Path) -> bool:
 def write_atomic(path: epath.Path, content: str | bytes) -> None:
     """Writes a whole file. If the process dies during the call, the old file is unchanged.
 
-    In an object store, where an object appears only when it is complete, the file is written
-    directly. A rename would copy it.
+    Of several processes that write the file at once, the last to finish determines its content. In
+    an object store, where an object appears only when it is complete, the file is written directly.
+    A rename would copy it.
     """
     content = content.encode() if isinstance(content, str) else content
     if is_remote(path):
         path.write_bytes(content)
         return
-    unfinished = path.with_name(path.name + ".tmp")
-    unfinished.write_bytes(content)
-    unfinished.replace(path)
+    unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+        raise
+
+
+def remove_unfinished(folder: epath.Path) -> None:
+    """Removes the unfinished files that killed processes have left in a local workdir.
+
+    Those of the last hour stay, because a process that runs beside training may be writing them.
+    """
+    if is_remote(folder):
+        return
+    latest = time.time() - UNFINISHED_S
+    for place in (folder, folder / "episodes"):
+        for path in place.iterdir() if place.exists() else ():
+            with contextlib.suppress(OSError):
+                if UNFINISHED.search(path.name) and os.path.getmtime(path) < latest:
+                    path.unlink()
 
 
 def git_revision() -> str | None:

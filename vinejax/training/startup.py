@@ -41,6 +41,7 @@ from vinejax.runtime.workdir import (
     check_workdir,
     record_run,
     recorded_start,
+    remove_unfinished,
     write_atomic,
 )
 from vinejax.session.session import Session
@@ -205,12 +206,14 @@ def record_session(
 ) -> None:
     """Writes the record of this start, and the list of dropped problems if there are any.
 
-    Without `anew`, an existing record of an earlier start stays as it is.
+    Without `anew`, an existing record of an earlier start stays as it is. Otherwise also removes
+    the unfinished files of killed processes.
     """
     CLOCK.keep(workdir)
     if not anew and (workdir / "config.json").exists():
         return
     record_run(cfg, workdir, first_start(cfg.model.path, workdir))
+    remove_unfinished(workdir)
     if any(dropped.values()):
         write_atomic(workdir / DROPPED, json.dumps(dropped, indent=1) + "\n")
 
