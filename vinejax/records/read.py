@@ -11,7 +11,7 @@ from etils import epath
 from vinejax.records import formats
 from vinejax.runtime.log import number_field
 from vinejax.runtime.status import Status, read_status
-from vinejax.runtime.workdir import is_remote
+from vinejax.runtime.workdir import flatten_names, is_remote
 
 COMPARISON = "compare.json"  # the file in a workdir that `--mode=compare` writes
 HUGE = 1e30  # limit of a number: sums and squares of smaller numbers stay finite
@@ -78,7 +78,7 @@ class RunReader:
                 for (stage, position), values in sorted(self._merged.items())
             ],
             episodes=self._read_episodes(steady if is_live else spread),
-            config=_object(workdir / "config.json"),
+            config=read_config(workdir),
             bench=_object(workdir / "credit" / "bench.json"),
             comparison=_object(workdir / COMPARISON),
             status=status,
@@ -134,6 +134,19 @@ class _Lines:
 def read_episodes(file: epath.Path) -> list[JsonObject]:
     """The episodes of a file without its damaged lines; [] if the file is missing."""
     return _Lines(file).read()[1]
+
+
+def read_config(workdir: epath.Path) -> JsonObject:
+    """The object in a workdir's `config.json`; {} if the file is missing or damaged."""
+    return _object(workdir / "config.json")
+
+
+def discount_of(config: JsonObject) -> float:
+    """`ppo.gamma` in the object of `read_config`; 1 if it is missing."""
+    recorded = config.get("config")
+    fields = flatten_names(recorded) if isinstance(recorded, dict) else {}
+    gamma = finite_number(fields.get("ppo.gamma"))
+    return 1.0 if gamma is None else gamma
 
 
 def finite_number(value: object) -> float | None:

@@ -31,6 +31,9 @@ def test_certainty_is_that_of_a_test_of_two_shares():
     # 12 of 18 returns are 1: z = (2/3) / sqrt(2/3 · 1/3 · 2/9) = 3
     assert first.certainty == pytest.approx(3.0) and last.certainty == 0.0
     assert first.advantage_error == pytest.approx(math.sqrt(2 / 9 / 9))
+    valued_twice = rows.read_steps(valued([3 / 9, 3 / 9], 1.0), gamma=0.5)
+    expected = [math.sqrt(2 / 9 / 9) * x for x in (math.hypot(1, 0.5), 1)]
+    assert [step.advantage_error for step in valued_twice] == pytest.approx(expected)
     sure, _ = rows.read_steps(valued([1.0, 0.0], 0.0))
     assert sure.certainty == pytest.approx(math.sqrt(18)), "an error of 0 is no certainty"
     lucky = rows.read_steps(valued([3 / 9], 1.0))[0]

@@ -10,6 +10,7 @@ from vinejax.records.read import Record
 from vinejax.tools.report import curves
 from vinejax.tools.report import episode_choice as choice
 from vinejax.tools.report.build import header_facts
+from vinejax.tools.report.figure import vine_svg
 from vinejax.tools.report.vine_view import LIMITS, StemScale, vine_view
 
 
@@ -26,6 +27,18 @@ def test_a_critics_values_are_shown_with_the_advantages(tmp_path):
     assert "not sampled" not in page and "step reward" not in page
     assert nodes(source) == [0.0, 60.0, 100.0]  # on an axis from -0.25 to 1
     assert "−0.25V(s)1" in page and "A −0.12 … +0.75" in page
+
+
+def test_errors_of_advantages_know_the_discount_of_the_run(tmp_path):
+    """As `values/advantage_error` does, in the page and in a figure."""
+    steps = [
+        {"text": "one", "value": 0.5, "advantage": -0.25, "count": 9, "error": 0.3},
+        {"text": "two", "value": 0.5, "advantage": 0.5, "count": 9, "error": 0.8},
+    ]
+    episodes = {0: [row(steps, values_by="continuations", reward=1.0)]}
+    config = {"config": {"ppo": {"gamma": 0.5}}}
+    assert "one −0.25 ± 0.50 V" in Page(write(tmp_path, episodes=episodes, config=config)).text
+    assert "A −0.25 ± 0.50" in vine_svg(tmp_path, "s0-0")
 
 
 def test_step_rewards_are_shown_and_move_the_stem(tmp_path):

@@ -13,7 +13,14 @@ from etils import epath
 from markupsafe import Markup
 
 from vinejax.records import formats
-from vinejax.records.read import COMPARISON, JsonObject, Record, RunRecords, read_run
+from vinejax.records.read import (
+    COMPARISON,
+    JsonObject,
+    Record,
+    RunRecords,
+    discount_of,
+    read_run,
+)
 from vinejax.runtime.display import format_duration
 from vinejax.runtime.workdir import flatten_names, write_atomic
 from vinejax.tools.report import curves, timing
@@ -87,7 +94,7 @@ def render_page(run: RunRecords) -> str:
     first with which it is not larger than `MAX_BYTES`, or else the last.
     """
     template = environment().get_template("report.html.j2")
-    time = timing.time_chart(run.records)
+    time, gamma = timing.time_chart(run.records), discount_of(run.config)
     bench, comparison = bench_view(run.bench), comparison_view(run.comparison)
     standing = standing_of(run.status)
     context: dict[str, object] = {
@@ -109,10 +116,10 @@ def render_page(run: RunRecords) -> str:
     for limits in wider_limits:
         if sum(least_size(rows, limits) for rows in run.episodes.values()) > MAX_BYTES:
             continue
-        page = template.render(context, vine=vine_view(run.episodes, limits))
+        page = template.render(context, vine=vine_view(run.episodes, limits, gamma))
         if len(page.encode("utf-8")) <= MAX_BYTES:
             return page
-    return template.render(context, vine=vine_view(run.episodes, tightest))
+    return template.render(context, vine=vine_view(run.episodes, tightest, gamma))
 
 
 def source_files(has_bench: bool, has_comparison: bool) -> str:

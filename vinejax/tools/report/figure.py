@@ -13,7 +13,7 @@ from etils import epath
 
 from vinejax.core.errors import UserError
 from vinejax.records import formats
-from vinejax.records.read import JsonObject, read_episodes
+from vinejax.records.read import JsonObject, discount_of, read_config, read_episodes
 from vinejax.runtime.workdir import write_atomic
 from vinejax.tools.report.build import environment
 from vinejax.tools.report.vine_view import Limits, SolutionView, StepView, VineView, vine_view
@@ -95,12 +95,16 @@ def vine_svg(workdir: str | os.PathLike, name: str) -> str:
         if not epath.Path(workdir).is_dir():
             count = f"there is no workdir {workdir}"
         raise UserError(f"{name}: no line {line} (from 0) in {file}: {count}")
-    return episode_svg(episodes[line], iteration, name)
+    gamma = discount_of(read_config(epath.Path(workdir)))
+    return episode_svg(episodes[line], iteration, name, gamma)
 
 
-def episode_svg(episode: JsonObject, iteration: int, name: str) -> str:
-    """The figure of `vine_svg` for an episode; `name` is shown as the solution's name."""
-    view = vine_view({iteration: [episode]}, LIMITS)
+def episode_svg(episode: JsonObject, iteration: int, name: str, gamma: float) -> str:
+    """The figure of `vine_svg` for an episode; `name` is shown as the solution's name.
+
+    `gamma` is the discount per step of the episode's run.
+    """
+    view = vine_view({iteration: [episode]}, LIMITS, gamma)
     assert view is not None, "there is an episode"
     template = environment().get_template("figure.html.j2")
     figure = _figure(view)

@@ -14,7 +14,7 @@ class StepRow(NamedTuple):
     """The numbers of one step; None for a number that the episode lacks.
 
     `start` and `end` are the expected returns before and after the step, which are the sum of the
-    rewards so far plus V(s). Their difference `end` - `start` is the step's advantage.
+    rewards so far plus V(s). Without a discount, `end` - `start` is the step's advantage.
     """
 
     raw: JsonObject
@@ -24,12 +24,12 @@ class StepRow(NamedTuple):
     start: float | None
     end: float | None
     error: float | None  # standard error of `value`; None without samples, or if it is unknown
-    after_error: float | None  # standard error of V after the step; 0 after the last step
+    after_error: float | None  # standard error of γ·V after the step; 0 after the last step
     certainty: float  # |advantage| over its standard error, see `_certainty`; 0 if unknown
 
     @property
     def advantage_error(self) -> float | None:
-        """√(error² + after_error²), which is the error without a discount; None if unknown.
+        """√(error² + after_error²), the standard error of `advantage`; None if unknown.
 
         This overestimates the error if the two states share samples (`values.reuse`).
         """
@@ -58,8 +58,8 @@ class SampledValue(NamedTuple):
     error: float
 
 
-def read_steps(episode: JsonObject) -> list[StepRow]:
-    """The steps of an episode, in order."""
+def read_steps(episode: JsonObject, gamma: float = 1.0) -> list[StepRow]:
+    """The steps of an episode, in order. `gamma` is the discount per step of its run."""
     raw = steps_of(episode)
     rewards = [finite_number(step.get("reward")) or 0.0 for step in raw]
     so_far = [round(total, 9) for total in itertools.accumulate(rewards, initial=0.0)]
@@ -69,6 +69,7 @@ def read_steps(episode: JsonObject) -> list[StepRow]:
     samples_before = [_sampled(step) for step in raw]
     samples_after = [*samples_before[1:], SampledValue(1.0, 0.0)]  # the outcome is one return
     errors = [None if sample is None else sample.error for sample in samples_before]
+    discounted = [None if error is None else gamma * error for error in errors]
     return [
         StepRow(
             raw=step,
@@ -78,7 +79,7 @@ def read_steps(episode: JsonObject) -> list[StepRow]:
             start=_plus(value, so_far[c]),
             end=_plus(values_after[c], so_far[c + 1]),
             error=errors[c],
-            after_error=0.0 if c + 1 == len(raw) else errors[c + 1],
+            after_error=0.0 if c + 1 == len(raw) else discounted[c + 1],
             certainty=_certainty(advantage, samples_before[c], samples_after[c]),
         )
         for c, step in enumerate(raw)

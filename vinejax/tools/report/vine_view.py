@@ -176,11 +176,12 @@ class CreditView(NamedTuple):
 
 
 class PageTerms(NamedTuple):
-    """The axis, the kinds of credit and the limits that all solutions of a page share."""
+    """The axis, the kinds of credit, the limits and the discount that a page's solutions share."""
 
     scale: StemScale
     credit: CreditView
     limits: Limits
+    gamma: float
 
 
 class IterationView(NamedTuple):
@@ -210,13 +211,18 @@ class VineView(NamedTuple):
     problems: list[FilterOption]
 
 
-def vine_view(episodes: dict[int, list[JsonObject]], limits: Limits) -> VineView | None:
-    """The view of `episodes`, which maps iterations to episodes; None without episodes."""
+def vine_view(
+    episodes: dict[int, list[JsonObject]], limits: Limits, gamma: float = 1.0
+) -> VineView | None:
+    """The view of `episodes`, which maps iterations to episodes; None without episodes.
+
+    `gamma` is the discount per step of the run.
+    """
     shown_of = {i: choose_episodes(listed, limits.episodes) for i, listed in episodes.items()}
     all_shown = [episode for shown in shown_of.values() for episode in shown]
     if not all_shown:
         return None
-    terms = PageTerms(_scale(all_shown), _credit(all_shown), limits)
+    terms = PageTerms(_scale(all_shown), _credit(all_shown), limits, gamma)
     problems = {name: f"p{i}" for i, name in enumerate(dict.fromkeys(map(_problem, all_shown)))}
     iterations = []
     for i, shown in shown_of.items():
@@ -307,7 +313,7 @@ def _kinds(episode: JsonObject, steps: list[rows.StepRow], problem: str) -> str:
 
 
 def _solution(episode: JsonObject, terms: PageTerms, name: str, problem: str) -> SolutionView:
-    steps = rows.read_steps(episode)
+    steps = rows.read_steps(episode, terms.gamma)
     reward = finite_number(episode.get("reward"))
     limits = terms.limits
     step_views = [_step(c, step, terms) for c, step in enumerate(steps[: limits.steps])]

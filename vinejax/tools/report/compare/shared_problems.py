@@ -11,7 +11,13 @@ from markupsafe import Markup
 
 from vinejax.core.types import is_correct
 from vinejax.records import formats
-from vinejax.records.read import JsonObject, finite_number, read_episodes
+from vinejax.records.read import (
+    JsonObject,
+    discount_of,
+    finite_number,
+    read_config,
+    read_episodes,
+)
 from vinejax.tools.report.figure import episode_svg
 
 MAX_PROBLEMS = 4
@@ -65,6 +71,7 @@ def same_problems(folders: Sequence[epath.Path], names: Sequence[str]) -> SamePr
     no problem is found.
     """
     folders, names = folders[:MAX_RUNS], names[:MAX_RUNS]
+    gammas = [discount_of(read_config(folder)) for folder in folders]
     per_run = [_iterations(folder) for folder in folders]
     num_runs = Counter(itertools.chain.from_iterable(per_run))
     common = sorted(i for i, count in num_runs.items() if count > 1)
@@ -76,10 +83,12 @@ def same_problems(folders: Sequence[epath.Path], names: Sequence[str]) -> SamePr
             shared.sort(key=lambda problem: -_difference(problem, sampled))
             problems = []
             for problem in shared[:MAX_PROBLEMS]:
-                solutions = zip(
-                    names, (by_problem.get(problem) for by_problem in sampled), strict=True
-                )
-                sides = [_side(name, group, iteration) for name, group in solutions if group]
+                groups = [by_problem.get(problem) for by_problem in sampled]
+                sides = [
+                    _side(name, group, iteration, gamma)
+                    for name, group, gamma in zip(names, groups, gammas, strict=True)
+                    if group
+                ]
                 problems.append(SharedProblem(formats.printable(problem), sides))
             return SameProblems(iteration, problems)
     return None
@@ -109,8 +118,8 @@ def _difference(problem: str, sampled: Sequence[Sampled]) -> float:
     return max(means) - min(means)
 
 
-def _side(name: str, solutions: Sequence[SharedSolution], iteration: int) -> RunSide:
+def _side(name: str, solutions: Sequence[SharedSolution], iteration: int, gamma: float) -> RunSide:
     right = sum(is_correct(solution.reward) for solution in solutions)
     line, _, episode = solutions[0]
-    figure = Markup(episode_svg(episode, iteration, f"s{iteration}-{line}"))  # it escapes
-    return RunSide(name, f"{right} of {len(solutions)} right", figure)
+    figure = episode_svg(episode, iteration, f"s{iteration}-{line}", gamma)
+    return RunSide(name, f"{right} of {len(solutions)} right", Markup(figure))  # it is escaped
