@@ -4,6 +4,8 @@ import pytest
 
 from vinejax.config.load import from_dict
 from vinejax.core.settings import Config
+from vinejax.credit.allocation import Seen
+from vinejax.credit.bisection import bisection
 from vinejax.credit.expected import expected_states
 
 
@@ -41,3 +43,19 @@ def test_fewer_states(values: dict, expected: list[float]):
 def test_continuations_and_waves(values: dict, continuations: float, waves: int):
     found = expected_states(config(**values), steps=7, tokens=100)
     assert found.continuations == pytest.approx(continuations) and found.waves == waves
+
+
+@pytest.mark.parametrize("num_states", [1, 2, 3, 4, 5, 8, 9, 16])
+def test_bisection_needs_no_more_than_is_planned(num_states: int):
+    """The rule itself, on solutions with one deciding step, needs as much at most and once so."""
+    cfg, needed = config(allocation="bisection"), []
+    for decided in range(1, num_states + 1):  # the first state with the value 1
+        returns, waves = [[] for _ in range(num_states)], 0
+        seen = Seen(returns, earned=[0.0] * num_states, total=1.0)
+        while (counts := bisection(waves, seen, cfg.values)) is not None:
+            waves += 1
+            for c, count in enumerate(counts):
+                returns[c] += [float(c >= decided)] * count
+        needed.append((waves, sum(map(len, returns))))
+    planned = expected_states(cfg, steps=num_states, tokens=100)
+    assert max(needed) == (planned.waves, round(planned.continuations * num_states))

@@ -21,7 +21,7 @@ def expected_states(cfg: Config, steps: int, tokens: float) -> ExpectedStates:
 
     Positions rules that read the text are assumed to give one state per step. A user's allocation
     rule is assumed to be uniform. Bisection is planned for a solution with one deciding step: of S
-    states the first and ⌈log2(S + 1)⌉ others have K = `values.k` continuations.
+    states the first and ⌈log2 S⌉ others have K = `values.k` continuations.
     """
     values, rules = cfg.values, chosen_rules(cfg)
     if rules["values.positions"] == "tokens":
@@ -32,7 +32,7 @@ def expected_states(cfg: Config, steps: int, tokens: float) -> ExpectedStates:
     positions = [c / steps for c in states]
     num_states = len(positions)
     if rules["values.allocation"] == "bisection":
-        levels = math.ceil(math.log2(num_states + 1))
-        share = min(1.0, (1 + levels) / num_states)
+        levels = math.ceil(math.log2(num_states))
+        share = (1 + levels) / num_states
         return ExpectedStates(positions, values.k * share, levels + 1)
     return ExpectedStates(positions, float(values.k), 1)

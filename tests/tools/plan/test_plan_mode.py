@@ -223,14 +223,14 @@ def test_each_wave_prefills_and_waits_for_its_longest_branch(tmp_path: Path):
         for fields in ({"values.reuse": True, "values.k": 1}, {"values.allocation": "bisection"})
     )
     case = small(tmp_path)
-    assert (one.waves, waves.waves) == (1, 4)
-    # 4 states: the first and one on each of three levels.
-    assert waves.branches == (32 * 4 - 24) * 9
+    assert (one.waves, waves.waves) == (1, 3)
+    # Of 4 states: the first and one on each of two levels.
+    assert waves.branches == (32 * 4 - 24) * 9 * 3 / 4
     calls = calls_per_phase(case, waves)
-    assert calls["prefill"] == 4 * math.ceil(32 / 4 / waves.sizes.batch)
+    assert calls["prefill"] == 3 * math.ceil(32 / 4 / waves.sizes.batch)
     ends, waiting = sum(1 / n for n in range(1, 17)), 104 * 9 / 16 - 4
     behind = 5 * waiting / (2 * 4**2)
-    assert calls["decode"] == pytest.approx(4 * (waiting * 5 / 4 + 5 * ends + behind))
+    assert calls["decode"] == pytest.approx(3 * (waiting * 5 / 4 + 5 * ends + behind))
 
 
 def test_room_for_keys_and_values(tmp_path: Path):
