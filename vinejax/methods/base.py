@@ -25,13 +25,49 @@ from vinejax.methods.stages import MethodState, monte_carlo, no_values
 from vinejax.model.decoder import Decoder
 from vinejax.session.iteration import Iteration, Solutions
 
-# Fields that only the iteration of a policy gradient reads. Methods with another iteration ignore
-# these fields.
-OF_CLIPPED = ("kl", "ppo.clip", "ppo.clip_high", "ppo.epochs", "ppo.gamma", "ppo.whiten")
-OF_CLIPPED += ("ppo.shift_mean", "ppo.reduction", "ppo.max_ratio", "ppo.loss", "ppo.dual_clip")
-OF_CLIPPED += ("ppo.correction", "ppo.correction_min", "ppo.correction_max")
-OF_CLIPPED += ("entropy", "ppo.mask_truncated", "ppo.row_tokens")
-OF_CLIPPED += ("rollout.zero_variance", "reward.overlong")
+
+def policy_gradient(method: "Method", iteration: Iteration, state: RunState) -> RunState:
+    """The state after one iteration of VinePPO, or of a method that replaces some of its stages.
+
+    VinePPO samples continuations of every step in `values`, and its credit is the difference of the
+    values after and before each step (`methods/vineppo.py`).
+    """
+    problems = method.draw(iteration, state)
+    solutions = method.sample(iteration, state, problems)
+    episodes = method.values(iteration, state, solutions)
+    rollout = method.score(iteration, state, episodes)
+    credit = method.assign(rollout, iteration.cfg)
+    return method.update(iteration, state, rollout, credit)
+
+
+def update(iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
+    """The state after the policy's updates on the rollout, with the loss of the run's method."""
+    objective = iteration.session.method.objective(iteration.session.model, iteration.cfg)
+    return stages.updated(iteration, state, rollout, credit, objective)
+
+
+# Fields that only `policy_gradient` reads. Methods with another iteration ignore these fields.
+OF_POLICY_GRADIENTS = (
+    "kl",
+    "ppo.clip",
+    "ppo.clip_high",
+    "ppo.epochs",
+    "ppo.gamma",
+    "ppo.whiten",
+    "ppo.shift_mean",
+    "ppo.reduction",
+    "ppo.max_ratio",
+    "ppo.loss",
+    "ppo.dual_clip",
+    "ppo.correction",
+    "ppo.correction_min",
+    "ppo.correction_max",
+    "entropy",
+    "ppo.mask_truncated",
+    "ppo.row_tokens",
+    "rollout.zero_variance",
+    "reward.overlong",
+)
 # Fields of the probability ratio, which policy gradients without a ratio in the loss ignore.
 OF_RATIO = ("ppo.clip", "ppo.clip_high", "ppo.max_ratio")
 # Fields of returns, which policy gradients ignore whose credit does not add up later rewards.
@@ -66,26 +102,6 @@ DEFAULTS: Mapping[str, Any] = {
     "kl.place": "loss",
 }
 OPEN = ("method", None)  # values that leave a field to the method
-
-
-def policy_gradient(method: "Method", iteration: Iteration, state: RunState) -> RunState:
-    """The state after one iteration of VinePPO, or of a method that replaces some of its stages.
-
-    VinePPO samples continuations of every step in `values`, and its credit is the difference of the
-    values after and before each step (`methods/vineppo.py`).
-    """
-    problems = method.draw(iteration, state)
-    solutions = method.sample(iteration, state, problems)
-    episodes = method.values(iteration, state, solutions)
-    rollout = method.score(iteration, state, episodes)
-    credit = method.assign(rollout, iteration.cfg)
-    return method.update(iteration, state, rollout, credit)
-
-
-def update(iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit) -> RunState:
-    """The state after the policy's updates on the rollout, with the loss of the run's method."""
-    objective = iteration.session.method.objective(iteration.session.model, iteration.cfg)
-    return stages.updated(iteration, state, rollout, credit, objective)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,7 +33,7 @@ from vinejax.learner.update import (
     total_sums,
     with_total_steps,
 )
-from vinejax.methods.base import OF_CLIPPED, Method
+from vinejax.methods.base import OF_POLICY_GRADIENTS, Method
 from vinejax.methods.settings import DPOConfig
 from vinejax.model.decoder import Params
 from vinejax.rl.segments import segment_totals
@@ -63,7 +63,7 @@ def pair_method(
         None,
         iteration=functools.partial(learn_from_pairs, loss, choose),
         settings=settings,
-        ignores=OF_CLIPPED,
+        ignores=OF_POLICY_GRADIENTS,
         flags={"groups", "paired_rows"},
         about=about,
     )

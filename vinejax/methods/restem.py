@@ -29,7 +29,7 @@ from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.packing import passes_for
 from vinejax.learner.update import Update, fresh_state, update_step, with_total_steps
-from vinejax.methods.base import OF_CLIPPED, Method
+from vinejax.methods.base import OF_POLICY_GRADIENTS, Method
 from vinejax.methods.settings import RestEMConfig
 from vinejax.model.decoder import Decoder, Params
 from vinejax.runtime.stopping import Watch
@@ -142,4 +142,4 @@ def climb(
     return Climb(best, jax.device_get(updates), accuracies, rows)
 
 
-METHOD = Method(None, iteration=restem, settings=RestEMConfig, ignores=OF_CLIPPED)
+METHOD = Method(None, iteration=restem, settings=RestEMConfig, ignores=OF_POLICY_GRADIENTS)

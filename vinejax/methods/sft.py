@@ -24,7 +24,7 @@ from vinejax.learner.batch import epochs_of
 from vinejax.learner.likelihood import Likelihood
 from vinejax.learner.optimizer import make_optimizer
 from vinejax.learner.packing import passes_for, with_single_rows
-from vinejax.methods.base import OF_CLIPPED, Method
+from vinejax.methods.base import OF_POLICY_GRADIENTS, Method
 from vinejax.methods.stages import MethodState
 from vinejax.model.decoder import Decoder
 from vinejax.runtime.distributed import is_writer
@@ -132,5 +132,5 @@ METHOD = Method(
     None,
     state=LoadedExamples(),
     iteration=supervised,
-    ignores=("optimizer", *OF_CLIPPED),
+    ignores=("optimizer", *OF_POLICY_GRADIENTS),
 )
