@@ -220,10 +220,10 @@ def test_accuracies_of_other_settings_are_not_compared():
         log=SimpleNamespace(message=said.append),
         progress=loop.Progress(done=1, best_accuracy=0.5),
     )
-    loop.TrainingRun._judge_alike(stub)
+    loop.TrainingRun._forget_stale_best(stub)
     assert stub.progress.best_accuracy == -math.inf and "is chosen anew" in said.pop()
     stub.progress.best_accuracy, stub.session.cfg = 0.5, cases.config(eval={"every": 7})
-    loop.TrainingRun._judge_alike(stub)
+    loop.TrainingRun._forget_stale_best(stub)
     assert stub.progress.best_accuracy == 0.5 and not said
 
 

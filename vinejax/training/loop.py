@@ -1,4 +1,8 @@
-"""The loop of a run: its iterations, evaluations and checkpoints, in order."""
+"""The loop of a run: its iterations, evaluations and checkpoints, in order.
+
+`TrainingRun.run` is the loop. The algorithm is in the iteration that it calls, which for VinePPO is
+`policy_gradient` in methods/base.py.
+"""
 
 import dataclasses
 import math
@@ -123,52 +127,19 @@ class TrainingRun:
         """Trains. Before each iteration, calls `profile` with the iteration's number."""
         cfg, progress = self.session.cfg, self.progress
         self.page.renew()
-        self._judge_alike()
+        self._forget_stale_best()
         if progress.done == 0:
             self._evaluate("test")
             progress.best_accuracy = self._evaluate("validation")
-        while True:
-            self._finish_iteration()
-            if is_over(cfg, progress):
-                break
+        self._finish_iteration()  # a resumed run may have been stopped before it did
+        while not is_over(cfg, progress):
             self.page.renew()
             profile(progress.done)
             self._train_iteration()
+            self._finish_iteration()
         if progress.done > 0:
             self._evaluate("test")
         self._wait()
-
-    def _judge_alike(self) -> None:
-        """Forgets `best_accuracy` if settings of evaluations have changed since its measurement."""
-        progress = self.progress
-        settings = repr(dataclasses.replace(self.session.cfg.eval, every=0))
-        if progress.done > 0 and progress.judged_by != settings:
-            progress.best_accuracy = -math.inf
-            fields = "eval.samples, temperature, top_p or problems"
-            self.log.message(
-                f"{fields} have changed since the accuracies so far: the best policy is chosen anew"
-            )
-        progress.judged_by = settings
-
-    def keep(self) -> str:
-        """Saves the last finished iteration; returns a phrase on where the next start begins."""
-        cfg, progress, done = self.session.cfg, self.progress, self.progress.done
-        if done == 0:
-            return "no iteration was finished; the same command begins again"
-        self._save(self.spare or self.state)
-        self._wait()
-        lacks_validation = is_over(cfg, progress) and progress.evaluated < done
-        rest = "does the last validation" if lacks_validation else "resumes there"
-        return f"checkpoints/{done} is saved; the same command {rest}"
-
-    def remedy(self) -> str:
-        """A phrase that says what to do about weights that have diverged."""
-        rate = (
-            f"lower optimizer.learning_rate, which is {self.session.cfg.optimizer.learning_rate:g}"
-        )
-        if self.best.latest() is None:
-            return rate
-        return f"{rate}; model.path={self.session.workdir} starts from the best policy until here"
 
     def _train_iteration(self) -> None:
         cfg, progress = self.session.cfg, self.progress
@@ -210,6 +181,18 @@ class TrainingRun:
         if is_due(cfg.checkpoint.every, cfg, progress):
             self._save(self.state)
 
+    def _forget_stale_best(self) -> None:
+        """Forgets `best_accuracy` if it was measured with other settings of evaluations."""
+        progress = self.progress
+        settings = repr(dataclasses.replace(self.session.cfg.eval, every=0))
+        if progress.done > 0 and progress.judged_by != settings:
+            progress.best_accuracy = -math.inf
+            fields = "eval.samples, temperature, top_p or problems"
+            self.log.message(
+                f"{fields} have changed since the accuracies so far: the best policy is chosen anew"
+            )
+        progress.judged_by = settings
+
     def _evaluate(self, split: Split) -> float:
         return evaluate(self.session, self.state.policy, split, self.progress.done, self.log)
 
@@ -223,6 +206,25 @@ class TrainingRun:
         """Waits for saves in progress; meanwhile only a second Ctrl-C ends the run."""
         self.checkpoints.wait()
         self.best.wait()
+
+    def keep(self) -> str:
+        """Saves the last finished iteration; returns a phrase on where the next start begins."""
+        cfg, progress, done = self.session.cfg, self.progress, self.progress.done
+        if done == 0:
+            return "no iteration was finished; the same command begins again"
+        self._save(self.spare or self.state)
+        self._wait()
+        lacks_validation = is_over(cfg, progress) and progress.evaluated < done
+        rest = "does the last validation" if lacks_validation else "resumes there"
+        return f"checkpoints/{done} is saved; the same command {rest}"
+
+    def remedy(self) -> str:
+        """A phrase that says what to do about weights that have diverged."""
+        optimizer = self.session.cfg.optimizer
+        rate = f"lower optimizer.learning_rate, which is {optimizer.learning_rate:g}"
+        if self.best.latest() is None:
+            return rate
+        return f"{rate}; model.path={self.session.workdir} starts from the best policy until here"
 
 
 def accuracy_to_exceed(best: Checkpoints, progress: Progress) -> float:
