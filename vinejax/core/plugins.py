@@ -157,28 +157,28 @@ def result_of(field: str, path: str, function: Callable[..., Any], *arguments: A
         raise ConfigError(field, failure(error, file), repr(path)) from error
 
 
-def listed(found: Any) -> list[Any] | None:
+def listed(value: Any) -> list[Any] | None:
     """The entries of a list, tuple, array or iterator; None for anything else.
 
     The result is None for texts and dicts, too, and for sets, because a set has no order.
     """
-    if isinstance(found, str | bytes | Mapping | Set):
+    if isinstance(value, str | bytes | Mapping | Set):
         return None
     try:
-        return list(found)
+        return list(value)
     except TypeError:  # it has no entries: a number, None, an array without axes
         return None
 
 
-def finite_number(found: Any) -> float | None:
+def finite_number(value: Any) -> float | None:
     """A finite number, or a finite scalar of an array library, as a float; else None.
 
     A text is not a number, and neither is an array with an axis, even of one entry.
     """
-    if isinstance(found, str | bytes) or getattr(found, "ndim", 0):
+    if isinstance(value, str | bytes) or getattr(value, "ndim", 0):
         return None
     try:
-        number = float(found)
+        number = float(value)
     except (TypeError, ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None

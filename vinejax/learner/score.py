@@ -339,8 +339,8 @@ def with_logprobs(
     if old is None and batch.labels is None:
         old = scores_of(model, params, batch, temperature, passes)
     elif old is None:
-        found = outputs_of(model, params, batch, temperature, passes)
-        old, batch = found.logprobs, with_label_logprobs(batch, found.label_logprobs)
+        outputs = outputs_of(model, params, batch, temperature, passes)
+        old, batch = outputs.logprobs, with_label_logprobs(batch, outputs.label_logprobs)
     ref = old
     if reference is not None:
         ref = scores_of(model, reference, batch, temperature, passes)

@@ -31,13 +31,13 @@ MOST = 0.2  # largest absolute value of the error e
 KEPT = "adaptive_kl"  # name of the coefficient in `RunState.options`
 
 
-def adapted(coef: float, found: float, target: float, share: float) -> float:
+def adapted(coef: float, kl_per_response: float, target: float, share: float) -> float:
     """The coefficient of the next iteration, if that of this iteration is `coef`.
 
-    `found` is this iteration's KL per response, and `share` is n / `kl.horizon` for n responses.
-    The coefficient changes by a fifth at most.
+    `kl_per_response` is that of this iteration, in nats, and `share` is n / `kl.horizon` for n
+    responses. The coefficient changes by a fifth at most.
     """
-    error = min(max(found / target - 1.0, -MOST), MOST)
+    error = min(max(kl_per_response / target - 1.0, -MOST), MOST)
     return coef * (1.0 + error * min(share, 1.0))
 
 
@@ -84,9 +84,9 @@ def _following(
     cfg, batch, count = iteration.cfg, rollout.batch, len(rollout.episodes)
     assert cfg.kl.target is not None and rollout.kl_coef is not None
     estimate = np.asarray(kl(batch.old_logprobs, batch.ref_logprobs, kind="k1"))
-    found = float(np.where(batch.mask, estimate, 0).sum(dtype=np.float64)) / count
-    iteration.metrics |= {"kl/coef": rollout.kl_coef, "kl/response": found}
-    after = adapted(rollout.kl_coef, found, cfg.kl.target, count / cfg.kl.horizon)
+    kl_per_response = float(np.where(batch.mask, estimate, 0).sum(dtype=np.float64)) / count
+    iteration.metrics |= {"kl/coef": rollout.kl_coef, "kl/response": kl_per_response}
+    after = adapted(rollout.kl_coef, kl_per_response, cfg.kl.target, count / cfg.kl.horizon)
     state = update(iteration, state, rollout, credit)
     return state._replace(options={KEPT: np.array(after, np.float64)})
 

@@ -114,8 +114,9 @@ def _sample(
     method: Method, iteration: Iteration, state: RunState, problems: list[PromptedProblem]
 ) -> Solutions:
     """The method's solutions, in which overlong solutions have their penalties."""
-    found = method.sample(iteration, state, problems)
-    return found._replace(episodes=penalised_episodes(found.episodes, iteration.cfg))
+    solutions = method.sample(iteration, state, problems)
+    episodes = penalised_episodes(solutions.episodes, iteration.cfg)
+    return solutions._replace(episodes=episodes)
 
 
 def _score(
@@ -139,8 +140,8 @@ def _update(
     return method.update(iteration, state, rollout, credit)
 
 
-def _record_sampling(iteration: Iteration, found: Solutions, *_: Any) -> None:
-    iteration.record_sampling(found.sampled)
+def _record_sampling(iteration: Iteration, solutions: Solutions, *_: Any) -> None:
+    iteration.record_sampling(solutions.sampled)
 
 
 def _release(iteration: Iteration, *_: Any) -> None:

@@ -54,9 +54,9 @@ def _dropped(
     method: Method, iteration: Iteration, state: RunState, problems: list[PromptedProblem]
 ) -> Solutions:
     """The method's solutions, without groups whose rewards are all equal."""
-    found = method.sample(iteration, state, problems)
-    spread, _ = divided(found.episodes)
-    return _kept(iteration, found._replace(episodes=list(itertools.chain(*spread))))
+    solutions = method.sample(iteration, state, problems)
+    spread, _ = divided(solutions.episodes)
+    return _kept(iteration, solutions._replace(episodes=list(itertools.chain(*spread))))
 
 
 def _resampled(
@@ -72,12 +72,13 @@ def _resampled(
     return _kept(iteration, resampled(first, further, rounds, lambda: iteration.can_draw))
 
 
-def _kept(iteration: Iteration, found: Solutions) -> Solutions:
-    iteration.metrics["rollout/discarded"] = len(found.sampled) - len(found.episodes)
-    if not found.episodes:
-        iteration.record_sampling(found.sampled)
+def _kept(iteration: Iteration, solutions: Solutions) -> Solutions:
+    """The solutions, after their discarded ones are counted; raises NoGroupLeft if none is left."""
+    iteration.metrics["rollout/discarded"] = len(solutions.sampled) - len(solutions.episodes)
+    if not solutions.episodes:
+        iteration.record_sampling(solutions.sampled)
         raise NoGroupLeft
-    return found
+    return solutions
 
 
 def resampled(

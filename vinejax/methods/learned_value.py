@@ -77,9 +77,9 @@ class LearnedValue(MethodState):
         """The rollout with the learned value v at the first token of each step that has a state."""
         states = states_of(rollout, cfg, self.features(session, rollout, kept, cfg))
         prediction = Prediction(states, self.rule.predictions(kept, states))
-        found = self.rule.chosen(kept, prediction.by_strength)
+        v_here = self.rule.chosen(kept, prediction.by_strength)
         # All hosts take the values of one host, because hosts may round differently.
-        v = shared_work({0: found.tolist()} if is_writer() else {})[0]
+        v = shared_work({0: v_here.tolist()} if is_writer() else {})[0]
         values = np.zeros(rollout.batch.tokens.shape, np.float32)
         row, last = np.nonzero(state_numbers(rollout.steps))
         values[row, last + 1] = v
@@ -92,7 +92,7 @@ class LearnedValue(MethodState):
         The new value is fitted on `rollout` and what `kept` holds. The metrics are those of the
         values that `with_prior` put into `rollout`.
         """
-        (states, found), steps = rollout.prediction, rollout.steps
+        (states, by_strength), steps = rollout.prediction, rollout.steps
         baselines = role_baselines(
             steps.values,
             steps.rewards,
@@ -101,8 +101,8 @@ class LearnedValue(MethodState):
             cfg.ppo.gamma,
         )
         baseline, is_known = (np.asarray(x)[steps.counts >= 0] for x in baselines)
-        metrics = probe.metrics(states, self.rule.chosen(kept, found), rollout.weight)
-        return self.rule.updated(kept, states, found, baseline, is_known), metrics
+        metrics = probe.metrics(states, self.rule.chosen(kept, by_strength), rollout.weight)
+        return self.rule.updated(kept, states, by_strength, baseline, is_known), metrics
 
     def reward_model(
         self, cfg: Config, model: Decoder, params: Params, restore: Callable[[Any], Any]

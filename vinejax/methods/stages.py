@@ -158,15 +158,17 @@ def scored(
     session, temperature = iteration.session, iteration.cfg.sample.temperature
     batch, steps, passes = laid_out(iteration, episodes)
     weights = session.weights(state.policy.params)
-    found = passed(session.model, weights, batch, episodes, steps, temperature, passes, keep)
+    outputs = policy_outputs(
+        session.model, weights, batch, episodes, steps, temperature, passes, keep
+    )
     reference = reference_of(session, state) if has_reference else None
-    batch = with_label_logprobs(batch, found.label_logprobs)
+    batch = with_label_logprobs(batch, outputs.label_logprobs)
     batch = with_logprobs(
-        session.model, weights, reference, batch, episodes, temperature, passes, found.logprobs
+        session.model, weights, reference, batch, episodes, temperature, passes, outputs.logprobs
     )
     iteration.metrics |= metrics.logprob_diff(episodes, batch)
     iteration.metrics |= {"actor/rows": len(episodes), "actor/tokens": int(batch.mask.sum())}
-    return Rollout(episodes, batch, steps, hidden=found.hidden, entropy=found.entropy)
+    return Rollout(episodes, batch, steps, hidden=outputs.hidden, entropy=outputs.entropy)
 
 
 def laid_out(iteration: Iteration, episodes: list[Episode]) -> tuple[Batch, StepLayout, Passes]:
@@ -179,7 +181,7 @@ def laid_out(iteration: Iteration, episodes: list[Episode]) -> tuple[Batch, Step
     return batch, step_layout(batch, episodes), passes
 
 
-def passed(
+def policy_outputs(
     model: Decoder,
     weights: Params,
     batch: Batch,
@@ -198,10 +200,10 @@ def passed(
     of_prefill = prefill_scores(batch, episodes)
     number = state_numbers(steps) if HIDDEN in keep else None
     if keep and (of_prefill is None or ENTROPY in keep):
-        found = outputs_of(
+        outputs = outputs_of(
             model, weights, batch, temperature, passes, number, with_entropy=ENTROPY in keep
         )
-        return found if of_prefill is None else found._replace(logprobs=of_prefill)
+        return outputs if of_prefill is None else outputs._replace(logprobs=of_prefill)
     hidden = None if number is None else hidden_of(model, weights, batch, number, passes)
     return PassOutputs(of_prefill, hidden=hidden)
 
@@ -231,11 +233,11 @@ def updated(
         loss_extra=credit.loss_extra,
         labels=credit.labels,
     )
-    batch, found = with_corrections(batch, rollout.batch.mask, rollout.episodes, cfg)
+    batch, weight_metrics = with_corrections(batch, rollout.batch.mask, rollout.episodes, cfg)
     stream = minibatches_of(iteration, rollout, objective.rows_of(batch, rollout))
     policy, updates = train_on(objective, optimizer, to_device(state.policy), stream, session.base)
     iteration.note_updates(updates, batch)
-    iteration.metrics |= found | {"actor/lr": 0.0}
+    iteration.metrics |= weight_metrics | {"actor/lr": 0.0}
     if credit.labels is not None:
         iteration.metrics |= label_metrics(credit, rollout)
     if updates:
