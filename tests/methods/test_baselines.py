@@ -29,7 +29,7 @@ from vinejax.rl.advantages import group_advantages
 from vinejax.rl.losses import dpo_positive as dpo_loss
 from vinejax.rl.losses import reinforce
 from vinejax.rollout.draw import chunks, draw
-from vinejax.session.budget import RunTotals, left, num_updates
+from vinejax.session.budget import RunTotals, groups_left, num_updates
 from vinejax.session.iteration import Iteration
 
 SGD = optax.sgd(0.05)
@@ -233,9 +233,9 @@ def budgeted(**budget: int) -> Config:
 
 
 def test_budgets_are_never_passed():
-    assert left(budgeted(), RunTotals(10**9, 10**9, 0, 10**9)) > 10**15
-    assert left(budgeted(episodes=50), RunTotals(episodes=32)) == 2  # whole groups of 8
-    assert left(budgeted(episodes=50), RunTotals(episodes=48)) == 0
+    assert groups_left(budgeted(), RunTotals(10**9, 10**9, 0, 10**9)) > 10**15
+    assert groups_left(budgeted(episodes=50), RunTotals(episodes=32)) == 2  # whole groups of 8
+    assert groups_left(budgeted(episodes=50), RunTotals(episodes=48)) == 0
 
 
 def test_the_learning_rate_decays_over_what_a_run_will_do():

@@ -9,7 +9,7 @@ from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict
 from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
-from vinejax.session.budget import RunTotals, left, num_updates
+from vinejax.session.budget import RunTotals, groups_left, num_updates
 
 
 def config(iterations: int, **budget: int | None) -> Config:
@@ -27,7 +27,7 @@ def played(cfg: Config) -> int:
     """Updates, counted as the loop makes them."""
     spent = RunTotals()
     for _ in range(cfg.iterations):
-        prompts = min(cfg.rollout.prompts, left(cfg, spent))
+        prompts = min(cfg.rollout.prompts, groups_left(cfg, spent))
         if prompts < 1:
             break
         episodes = prompts * cfg.rollout.per_prompt
@@ -43,8 +43,8 @@ def test_the_count_is_what_the_loop_makes(episodes: int | None):
 
 
 def test_whole_groups_are_left():
-    assert left(config(5, episodes=71), RunTotals(episodes=40)) == 3
-    assert left(config(5), RunTotals()) >= 2**32
+    assert groups_left(config(5, episodes=71), RunTotals(episodes=40)) == 3
+    assert groups_left(config(5), RunTotals()) >= 2**32
 
 
 @pytest.mark.parametrize("method", ["vineppo", "restem", "sft"])

@@ -39,7 +39,7 @@ class RunTotals:
         return counts | {f"timing_s/total_{stage}": x for stage, x in self.seconds.items()}
 
 
-def left(cfg: Config, spent: RunTotals) -> int:
+def groups_left(cfg: Config, spent: RunTotals) -> int:
     """The rest of the run's budget, in whole groups of `rollout.per_prompt` episodes.
 
     The result is NO_BOUND if `cfg.budget.episodes` is None.
@@ -52,14 +52,14 @@ def left(cfg: Config, spent: RunTotals) -> int:
 def num_updates(cfg: Config) -> int:
     """How many updates a policy-gradient run makes; the learning rate decays over this number.
 
-    A method that samples in rounds is assumed to need one round per iteration. If
-    it needs more rounds, the budget ends the run before the rate is 0.
+    A method that samples in rounds is assumed to need one round per iteration. If it needs more
+    rounds, the budget ends the run before the rate is 0.
     """
     groups = (cfg.budget.episodes or NO_BOUND) // cfg.rollout.per_prompt
     full, rest = divmod(groups, cfg.rollout.prompts)
     if full >= cfg.iterations:
         full, rest = cfg.iterations, 0
-    return full * _of_iteration(cfg, cfg.rollout.prompts) + _of_iteration(cfg, rest)
+    return full * _updates_with(cfg, cfg.rollout.prompts) + _updates_with(cfg, rest)
 
 
 def longest_sequence(cfg: Config, context: int) -> int:
@@ -74,5 +74,6 @@ def packed_tokens(cfg: Config, context: int, episodes: Sequence[Episode]) -> int
     return max(packed_length(longest_sequence(cfg, context), longest), cfg.ppo.row_tokens or 0)
 
 
-def _of_iteration(cfg: Config, prompts: int) -> int:
+def _updates_with(cfg: Config, prompts: int) -> int:
+    """The number of updates of an iteration that samples `prompts` problems."""
     return math.ceil(prompts * cfg.rollout.per_prompt / cfg.ppo.minibatch) * cfg.ppo.epochs

@@ -19,7 +19,7 @@ from vinejax.rollout.sampler import Sampler
 from vinejax.runtime.compiles import Compiles, compiles
 from vinejax.runtime.log import RunLog
 from vinejax.session import metrics
-from vinejax.session.budget import RunTotals, left
+from vinejax.session.budget import RunTotals, groups_left
 from vinejax.session.session import Session
 from vinejax.tasks.graded import GradingStats
 from vinejax.tasks.rewards import TrainerState
@@ -67,7 +67,7 @@ class Iteration:
     @property
     def left(self) -> int:
         """The rest of the run's budget, in groups of `rollout.per_prompt` solutions."""
-        return left(self.cfg, self.spent)
+        return groups_left(self.cfg, self.spent)
 
     @property
     def drawn(self) -> int:

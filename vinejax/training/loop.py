@@ -26,7 +26,7 @@ from vinejax.runtime.offload import to_host
 from vinejax.runtime.profile import profiler
 from vinejax.runtime.stopping import Stopped, deferred
 from vinejax.runtime.watchdog import Watchdog
-from vinejax.session.budget import RunTotals, left
+from vinejax.session.budget import RunTotals, groups_left
 from vinejax.session.iteration import Iteration
 from vinejax.session.session import Session
 from vinejax.tasks.base import Split
@@ -242,7 +242,7 @@ def accuracy_to_exceed(best: Checkpoints, progress: Progress) -> float:
 
 def is_over(cfg: Config, progress: Progress) -> bool:
     """Whether all iterations are done, or the budget is used up."""
-    return progress.done >= cfg.iterations or left(cfg, progress.spent) < 1
+    return progress.done >= cfg.iterations or groups_left(cfg, progress.spent) < 1
 
 
 def is_due(every: int, cfg: Config, progress: Progress) -> bool:
