@@ -271,11 +271,6 @@ class PPOConfig:
     correction_max: Positive | None = 3.0  # None: no bound
     mask_truncated: bool = False  # responses that ran out of tokens are left out of the loss
 
-    @property
-    def pass_rows(self) -> int:
-        """The rows of one forward and backward pass, over all devices, if rows are not packed."""
-        return self.microbatch or self.minibatch
-
 
 @dataclasses.dataclass(frozen=True)
 class EntropyConfig:

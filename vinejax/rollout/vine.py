@@ -88,17 +88,12 @@ def sampled_states(
         if all(counts is None for counts in requests):
             break
         counts = [x or [0] * len(p.states) for p, x in zip(by_problem, requests, strict=True)]
-        scored = wave == 0 and can_score(sampler)
+        scored = wave == 0 and sampler.engine.scores_as_learner
         all_counts = [count for problem_counts in counts for count in problem_counts]
         logprobs += sampler.continuations(params, episodes, states, all_counts, scored)
         for problem_states, new_counts in zip(by_problem, counts, strict=True):
             problem_states.count_new(new_counts)
     return by_problem, logprobs
-
-
-def can_score(sampler: Sampler) -> bool:
-    """Whether the prefill of an episode's trunk scores it as the learner does."""
-    return sampler.engine.scores_as_learner
 
 
 class ProblemStates:
