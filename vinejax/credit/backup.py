@@ -71,7 +71,7 @@ def backed_up_values(
     of_all_samples: dict[Visit, float] = {}
     for i, c in sorted(passages, key=lambda node: -positions[node[0]][node[1]]):
         of_all_samples[i, c] = mean((i, c), of_all_samples, None)
-    values = [[0.0] * len(places) for places in positions]
+    values = [[0.0] * len(of_solution) for of_solution in positions]
     for i, nodes in nodes_of.items():
         without_solution: ChainMap[Visit, float] = ChainMap({}, of_all_samples)
         for position in sorted(nodes, reverse=True):

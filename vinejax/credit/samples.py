@@ -68,7 +68,7 @@ class PassingSamples:
         self._positions, self._gamma = positions, gamma
         self._samples: list[PassingSample] = []
         # [solutions][S] returns that `add` counted
-        self.returns: list[list[list[float]]] = [[[] for _ in places] for places in positions]
+        self.returns: list[list[list[float]]] = [[[] for _ in x] for x in positions]
 
     def add(
         self,

@@ -112,27 +112,27 @@ class ProblemStates:
         self._values, self._gamma = cfg.values, cfg.ppo.gamma
         self._has_labels = cfg.credit.labels != "off"
         self._rule, self.numbers, self._is_over = rule, numbers, False
-        self.episodes, places = divide_at_states(episodes, cfg, tokenizer)
+        self.episodes, positions = divide_at_states(episodes, cfg, tokenizer)
         # Number of the step that begins at the first state: 0, or 1 if the prompt's end is none.
         self._first = [
-            int(bool(positions) and positions[0] > episode.given)
-            for positions, episode in zip(places, episodes, strict=True)
+            int(bool(of_episode) and of_episode[0] > episode.given)
+            for of_episode, episode in zip(positions, episodes, strict=True)
         ]
         if (limit := cfg.values.max_states) is not None:
             # The end of the given tokens, if it is a state, and the first `limit` other states.
-            pairs = zip(places, episodes, strict=True)
-            places = [x[: limit + (x[:1] == [episode.given])] for x, episode in pairs]
-        self._places = places
-        self.states, self._visits = _find_states(problem, self.episodes, places, numbers, cfg)
+            pairs = zip(positions, episodes, strict=True)
+            positions = [x[: limit + (x[:1] == [episode.given])] for x, episode in pairs]
+        self._positions = positions
+        self.states, self._states_of = _find_states(problem, self.episodes, positions, numbers, cfg)
         self._earned = [np.cumsum([0.0, *episode.rewards]).tolist() for episode in self.episodes]
         self._passing = None
         self._solutions: list[Sample] = []  # the episodes as samples, with `values.reuse`
         if not self._values.reuse:
             return
         ids, responses = zip(*((e.problem_id, e.response) for e in episodes), strict=True)
-        self._passing = PassingSamples(ids, responses, self._places, self._gamma)
+        self._passing = PassingSamples(ids, responses, self._positions, self._gamma)
         for i, episode in enumerate(episodes):
-            own_states = {(i, c) for c in range(len(self._places[i]))}
+            own_states = {(i, c) for c in range(len(self._positions[i]))}
             with_steps = episode.step_rewards is not None or self._gamma != 1
             sample = _solution_sample(episode, with_steps)
             self._solutions.append(sample)
@@ -146,12 +146,12 @@ class ProblemStates:
         if self._is_over:
             return None
         counts, is_over = [0] * len(self.states), True
-        for i, visited in enumerate(self._visits):
+        for i, numbers in enumerate(self._states_of):
             requested = self._rule(wave, self._seen(i), self._values)
             if requested is None:
                 continue
             is_over = False
-            for s, count in zip(visited, requested, strict=True):
+            for s, count in zip(numbers, requested, strict=True):
                 counts[s] = max(counts[s], count)
         self._is_over = is_over
         if wave == MOST_WAVES and not is_over:
@@ -189,7 +189,7 @@ class ProblemStates:
         """
         drawn = [[x.sample for x in state.continuations] for state in self.states]
         if self._passing is None:
-            return [([x for s in visited for x in drawn[s]], []) for visited in self._visits]
+            return [([x for s in numbers for x in drawn[s]], []) for numbers in self._states_of]
         continuations = [x for of_state in drawn for x in of_state]
         return [
             (continuations, [x for j, x in enumerate(self._solutions) if j != i])
@@ -199,8 +199,8 @@ class ProblemStates:
     def own_samples(self) -> list[tuple[list[int], list[list[Sample]]]]:
         """For each episode, (positions of its states, the continuations of each state)."""
         return [
-            (positions, [[x.sample for x in self.states[s].continuations] for s in visited])
-            for positions, visited in zip(self._places, self._visits, strict=True)
+            (positions, [[x.sample for x in self.states[s].continuations] for s in numbers])
+            for positions, numbers in zip(self._positions, self._states_of, strict=True)
         ]
 
     def with_values(self, estimated: Sequence[StateEstimate]) -> list[Episode]:
@@ -212,7 +212,7 @@ class ProblemStates:
         valued = []
         for i, (episode, estimate) in enumerate(zip(self.episodes, estimated, strict=True)):
             continuations: list[tuple[Continuation, ...]] = [()] * len(episode.step_ends)
-            for c, s in enumerate(self._visits[i], start=self._first[i]):
+            for c, s in enumerate(self._states_of[i], start=self._first[i]):
                 continuations[c] = groups[s]
             drawn = np.array([len(group) for group in continuations], np.int32)
             if samples is not None:
@@ -238,7 +238,7 @@ class ProblemStates:
         """[C][M] where the continuations of each step's state leave the response of episode i."""
         episode = self.episodes[i]
         departures: list[tuple[Departure | None, ...]] = [()] * len(episode.step_ends)
-        for c, s in enumerate(self._visits[i], start=self._first[i]):
+        for c, s in enumerate(self._states_of[i], start=self._first[i]):
             drawn = self.states[s].continuations
             departures[c] = tuple(
                 departure_of(x.sample, episode.response, self._gamma) for x in drawn
@@ -251,9 +251,8 @@ class ProblemStates:
         The returns of the state's own continuations come first. With `values.reuse`, the returns of
         other samples that pass through the state follow.
         """
-        returns = [
-            [d.continuation.reward for d in self.states[s].continuations] for s in self._visits[i]
-        ]
+        states = [self.states[s] for s in self._states_of[i]]
+        returns = [[x.continuation.reward for x in state.continuations] for state in states]
         if self._passing is not None:
             passed = self._passing.returns[i]
             returns = [x + y for x, y in zip(returns, passed, strict=True)]
@@ -299,33 +298,32 @@ def divide_at_states(
 ) -> tuple[list[Episode], list[list[int]]]:
     """(the episodes with the steps between states, the positions of each episode's states)."""
     rule, text_of = find_rule("values.positions", cfg), token_text(tokenizer)
-    places = [positions_of(rule, episode, text_of, cfg.values) for episode in episodes]
-    return list(map(with_steps_between, episodes, places)), places
+    positions = [positions_of(rule, episode, text_of, cfg.values) for episode in episodes]
+    return list(map(with_steps_between, episodes, positions)), positions
 
 
 def _find_states(
     problem: Problem,
     episodes: list[Episode],
-    places: list[list[int]],
+    positions: list[list[int]],
     numbers: Sequence[int],
     cfg: Config,
 ) -> tuple[list[ValuedState], list[list[int]]]:
     """(the states to sample from, for each episode the indices of its states in that list).
 
-    Episode i has its states at the positions `places[i]` and is the trunk with the number
-    `numbers[i]`. With `values.dedup` equal token prefixes are one state, so all solutions share
-    s_0.
+    Episode i has its states at `positions[i]` and is the trunk with the number `numbers[i]`. With
+    `values.dedup` equal token prefixes are one state, so all solutions share s_0.
     """
     states: list[ValuedState] = []
     numbers_by_prefix: dict[tuple[object, ...], int] = {}
-    visits: list[list[int]] = []
+    states_of: list[list[int]] = []
     for i, episode in enumerate(episodes):
-        visits.append([])
-        for c, used in enumerate(places[i]):
+        states_of.append([])
+        for c, used in enumerate(positions[i]):
             prefix = (*episode.prompt, *episode.response[:used])
             key = prefix if cfg.values.dedup else (i, c)
-            if key not in numbers_by_prefix:
-                numbers_by_prefix[key] = len(states)
+            number = numbers_by_prefix.setdefault(key, len(states))
+            if number == len(states):  # no earlier visit
                 states.append(
                     ValuedState(
                         problem,
@@ -337,9 +335,9 @@ def _find_states(
                         visits=[],
                     )
                 )
-            states[numbers_by_prefix[key]].visits.append((i, c))
-            visits[-1].append(numbers_by_prefix[key])
-    return states, visits
+            states[number].visits.append((i, c))
+            states_of[i].append(number)
+    return states, states_of
 
 
 def _solution_sample(episode: Episode, with_steps: bool) -> Sample:

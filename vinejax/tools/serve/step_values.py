@@ -229,8 +229,8 @@ class StepValuer:
         self, sampler: Sampler, problem: PromptedProblem, episodes: list[Episode]
     ) -> list[Episode]:
         """The episodes with Monte Carlo values, divided into the steps between states."""
-        _, places = divide_at_states(episodes, sampler.cfg, self.tokenizer)
-        count = sum(map(len, places)) * sampler.cfg.values.k
+        _, positions = divide_at_states(episodes, sampler.cfg, self.tokenizer)
+        count = sum(map(len, positions)) * sampler.cfg.values.k
         if count > self.limits.continuations:
             message = f"{count} continuations, of which {self.limits.continuations} are allowed"
             raise RequestError(400, f"k: {message}; set k or num_states lower", "k")
@@ -240,11 +240,11 @@ class StepValuer:
         self, scorer: RewardModel, engine: FedEngine, cfg: Config, episodes: list[Episode]
     ) -> list[Episode]:
         """The episodes with the values of a probe or critic, divided like those of `_sampled`."""
-        divided, places = divide_at_states(episodes, cfg, self.tokenizer)
+        divided, positions = divide_at_states(episodes, cfg, self.tokenizer)
         rows = [episode.tokens for episode in divided]
         valued, after = [], engine.call(lambda _: values_after(scorer, rows))
-        for episode, positions, row in zip(divided, places, after, strict=True):
-            at, count = np.array(positions, np.int64), len(episode.step_ends)
+        for episode, of_episode, row in zip(divided, positions, after, strict=True):
+            at, count = np.array(of_episode, np.int64), len(episode.step_ends)
             values = row[len(episode.prompt) - 1 + at] + scorer.per_token * at
             first = count - len(values)  # steps before the first state
             valued.append(
