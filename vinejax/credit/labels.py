@@ -178,15 +178,16 @@ def with_labels(credit: Credit, rollout: Rollout, cfg: Config) -> Credit:
     drawn = batch_tokens(batch, rollout.episodes)
     covered, position = np.unique(drawn.place, return_inverse=True)
     own, coefficients = _coefficients(credit, rollout, drawn, covered, position, cfg)
+    # The coefficients of samples that draw the same token at the same place add up.
     keys, number = np.unique(drawn.key, return_inverse=True)
     sums = np.bincount(number, coefficients, len(keys))
     sums[np.abs(sums) <= ROUNDING] = 0
-    advantages = np.float64(credit.advantages).reshape(-1)
-    advantages[covered] = own
     own_keys = key_of(covered, np.asarray(batch.tokens).reshape(-1)[covered])
     is_drawn = np.isin(own_keys, keys)
-    advantages[covered[is_drawn]] += sums[np.searchsorted(keys, own_keys[is_drawn])]
-    advantages[covered[np.abs(advantages[covered]) <= ROUNDING]] = 0
+    own[is_drawn] += sums[np.searchsorted(keys, own_keys[is_drawn])]
+    own[np.abs(own) <= ROUNDING] = 0
+    advantages = np.float64(credit.advantages).reshape(-1)
+    advantages[covered] = own
     of_labels = np.zeros(labels.token.shape, np.float32)
     wanted = label_keys(labels, batch.tokens.shape[1])
     of_labels[labels.position > 0] = sums[np.searchsorted(keys, wanted)]
