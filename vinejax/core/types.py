@@ -238,7 +238,7 @@ class Rollout(NamedTuple):
     episodes: list[Episode]
     batch: Batch
     steps: StepLayout
-    values: np.ndarray | None = None  # f32[B, T] learned values before each token, or a tracker's
+    values: np.ndarray | None = None  # f32[B, T] learned value of the state before each token
     hidden: np.ndarray | None = None  # f32[S, R] hidden states of the policy at all states
     prediction: Any = None  # the probe's `Prediction` of all states, if the method has a probe
     weight: float = 1.0  # μ of `values`, where they are mixed into a baseline

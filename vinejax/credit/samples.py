@@ -1,4 +1,4 @@
-"""The value rule: the value of a state is the mean of which returns?
+"""The value rule: which returns are averaged to the value of a state.
 
 Every solution and every continuation of a problem is a draw of one policy. A sample that passes
 through a state token by token is, from there on, a draw from the policy at that state. Its return

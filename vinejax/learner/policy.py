@@ -116,7 +116,7 @@ class PolicyObjective(Objective):
     ) -> tuple[Float[Array, "B T"], Float[Array, "B T"], Float[Array, "B N"] | None, PolicySums]:
         """(policy loss per token, k3 per token, policy loss per label or None, sums).
 
-        k3 is that to the reference model, and the sums are over the microbatch.
+        k3 estimates the KL to the reference model. The sums are over the microbatch.
         """
         scores = batch_scores(self.model, params, batch, self.temperature)
         logprobs, entropy, of_labels = scores.logprob, scores.entropy, None

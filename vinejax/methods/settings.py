@@ -11,7 +11,8 @@ class CriticConfig(MethodSettings, section="critic"):
     lam: ZeroToOne = 1.0  # λ of the generalised advantage estimates; 1: return minus value
     clip: Positive = 0.2  # a value moves no further from the old one in the loss
     learning_rate: Positive = 1e-6
-    head_scale: NotNegative = 1.0  # of the new head's weights, over VinePPO's; 0: values begin at 0
+    # Scale of the new head's weights, relative to VinePPO's code; 0: the first values are 0.
+    head_scale: NotNegative = 1.0
 
 
 class ProbeConfig(MethodSettings, section="probe"):
@@ -37,4 +38,5 @@ class DPOConfig(MethodSettings, section="dpo"):
     pairs: Count = 64  # per problem, at most; an update takes ppo.minibatch of them
     epochs: Count = 3
     beta: Positive = 0.1
-    penalty: NotNegative = 50.0  # λ: of a correct solution that is less likely than at the start
+    # λ, the weight of the penalty on correct solutions that become less likely than at the start.
+    penalty: NotNegative = 50.0

@@ -39,7 +39,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
     """
 
     cfg: Config
-    method: Any  # the run's `methods.base.Method`, which is above this room
+    method: Any  # the run's `methods.base.Method`, whose module imports this one
     workdir: epath.Path
     task: Task
     graded: GradedTask
