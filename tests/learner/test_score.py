@@ -20,6 +20,7 @@ from vinejax.learner.score import (
     hidden_states,
     narrow_states,
     outputs_of,
+    policy_outputs,
     score,
     score_with,
     scores_of,
@@ -94,15 +95,8 @@ def test_one_pass_serves_equal_policies(is_prefilled: bool, monkeypatch: pytest.
     monkeypatch.setattr("vinejax.learner.score.scores_of", counting)
 
     def scored_batch(reference: Params | None) -> Batch:
-        return with_logprobs(
-            cases.model(),
-            params,
-            reference=reference,
-            batch=batch,
-            episodes=episodes,
-            temperature=0.8,
-            passes=Passes(4),
-        )
+        outputs = policy_outputs(cases.model(), params, batch, episodes, 0.8, Passes(4))
+        return with_logprobs(cases.model(), reference, batch, outputs, 0.8, Passes(4))
 
     one_policy = scored_batch(None)
     assert len(scored_params) == 1 - is_prefilled

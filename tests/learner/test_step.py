@@ -16,7 +16,7 @@ from vinejax.core.types import Batch, TrainState
 from vinejax.learner.batch import collate, minibatches
 from vinejax.learner.packing import Passes
 from vinejax.learner.policy import PolicyLoss, PolicyObjective, PolicySums, clipped_loss
-from vinejax.learner.score import score, with_logprobs
+from vinejax.learner.score import policy_outputs, score, with_logprobs
 from vinejax.learner.update import Update, gradients, num_accepted, update_step
 from vinejax.model.decoder import Params
 from vinejax.runtime.compiles import num_compiles
@@ -216,7 +216,8 @@ def test_ratio_is_1_and_kl_0_before_the_first_update(temperature):
     objective = dataclasses.replace(PLAIN, temperature=temperature)
     params, episodes = cases.params(), cases.random_episodes(LENGTHS * 2)
     batch = collate(episodes, rows=8)
-    batch = with_logprobs(cases.model(), params, params, batch, episodes, temperature, Passes(8))
+    outputs = policy_outputs(cases.model(), params, batch, episodes, temperature, Passes(8))
+    batch = with_logprobs(cases.model(), params, batch, outputs, temperature, Passes(8))
     for minibatch in minibatches(batch, 8, seed=0, iteration=0, epoch=0):
         _, stats = grads_of(objective, params, minibatch)
         assert stats.tokens > 10 and stats.clipped == 0

@@ -41,13 +41,18 @@ class Noted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.seen: list[tuple[Labels, np.ndarray]] = []
-        self.wrapped = stages.with_logprobs
-        monkeypatch.setattr(stages, "with_logprobs", self.with_logprobs)
+        self.policy_outputs, self.with_logprobs = stages.policy_outputs, stages.with_logprobs
+        monkeypatch.setattr(stages, "policy_outputs", self.noting_params)
+        monkeypatch.setattr(stages, "with_logprobs", self.noting_labels)
 
-    def with_logprobs(self, model: Any, params: Any, reference: Any, batch: Any, *more: Any) -> Any:
-        result = self.wrapped(model, params, reference, batch, *more)
-        _, temperature, passes = more[:3]
-        found = outputs_of(model, params, result, temperature, passes).label_logprobs
+    def noting_params(self, model: Any, params: Any, *more: Any, **keep: Any) -> Any:
+        self.params = params
+        return self.policy_outputs(model, params, *more, **keep)
+
+    def noting_labels(self, model: Any, reference: Any, batch: Any, *more: Any) -> Any:
+        result = self.with_logprobs(model, reference, batch, *more)
+        _, temperature, passes = more
+        found = outputs_of(model, self.params, result, temperature, passes).label_logprobs
         assert result.labels is not None and found is not None
         self.seen.append((result.labels, found))
         return result

@@ -307,41 +307,49 @@ def prefill_scores(batch: Batch, episodes: list[Episode]) -> np.ndarray | None:
     return token_rows(batch.tokens.shape, episodes, scored)
 
 
-def with_label_logprobs(batch: Batch, label_logprobs: np.ndarray | None) -> Batch:
-    """The batch with the learner's log-probabilities of its labels.
-
-    If it has no labels, or if the log-probabilities are None, the result is the batch itself.
-    """
-    if batch.labels is None or label_logprobs is None:
-        return batch
-    return batch._replace(labels=batch.labels._replace(old_logprobs=label_logprobs))
-
-
-def with_logprobs(
+def policy_outputs(
     model: Decoder,
     params: Params,
-    reference: Params | None,
     batch: Batch,
     episodes: list[Episode],
     temperature: float,
     passes: Passes,
-    old: np.ndarray | None = None,
+    number: np.ndarray | None = None,
+    with_entropy: bool = False,
+) -> PassOutputs:
+    """The result of `outputs_of` for the policy that sampled, in as few passes as possible.
+
+    The log-probabilities of tokens are those of the engine's prefill (`Episode.scored`), if it has
+    computed them. No pass is then made for the log-probabilities of labels alone, which are None.
+    """
+    of_prefill = prefill_scores(batch, episodes)
+    if with_entropy or (of_prefill is None and (number is not None or batch.labels is not None)):
+        outputs = outputs_of(model, params, batch, temperature, passes, number, with_entropy)
+        return outputs if of_prefill is None else outputs._replace(logprobs=of_prefill)
+    if of_prefill is None:
+        return PassOutputs(scores_of(model, params, batch, temperature, passes))
+    hidden = None if number is None else hidden_of(model, params, batch, number, passes)
+    return PassOutputs(of_prefill, hidden=hidden)
+
+
+def with_logprobs(
+    model: Decoder,
+    reference: Params | None,
+    batch: Batch,
+    outputs: PassOutputs,
+    temperature: float,
+    passes: Passes,
 ) -> Batch:
     """The batch with log-probabilities of the policy that sampled it and of the reference model.
 
-    The policy's log-probabilities are `old`. If `old` is None, they come from the engine's prefill
-    of the episodes (`Episode.scored`), which saves a forward pass, or else from a scoring pass. If
-    `reference` is None, the reference model has the same log-probabilities as the policy. Only a
-    scoring pass here changes the log-probabilities of labels.
+    Those of the policy are in `outputs`, the result of `policy_outputs`. If it has none for labels,
+    the batch keeps the sampler's. If `reference` is None, the reference model has the same
+    log-probabilities as the policy.
     """
-    if old is None:
-        old = prefill_scores(batch, episodes)
-    if old is None and batch.labels is None:
-        old = scores_of(model, params, batch, temperature, passes)
-    elif old is None:
-        outputs = outputs_of(model, params, batch, temperature, passes)
-        old, batch = outputs.logprobs, with_label_logprobs(batch, outputs.label_logprobs)
-    ref = old
+    if batch.labels is not None and outputs.label_logprobs is not None:
+        labels = batch.labels._replace(old_logprobs=outputs.label_logprobs)
+        batch = batch._replace(labels=labels)
+    ref = outputs.logprobs
     if reference is not None:
         ref = scores_of(model, reference, batch, temperature, passes)
-    return batch._replace(old_logprobs=old, ref_logprobs=ref)
+    return batch._replace(old_logprobs=outputs.logprobs, ref_logprobs=ref)

@@ -28,14 +28,7 @@ from vinejax.learner.optimizer import make_optimizer, rate_of_last
 from vinejax.learner.packing import Passes, passes_for
 from vinejax.learner.policy import PolicyObjective
 from vinejax.learner.sampler_correction import with_corrections
-from vinejax.learner.score import (
-    PassOutputs,
-    hidden_of,
-    outputs_of,
-    prefill_scores,
-    with_label_logprobs,
-    with_logprobs,
-)
+from vinejax.learner.score import policy_outputs, with_logprobs
 from vinejax.learner.update import train_on
 from vinejax.model.decoder import Decoder, Params
 from vinejax.model.hf.weights import RewardModel
@@ -157,15 +150,18 @@ def scored(
     """
     session, temperature = iteration.session, iteration.cfg.sample.temperature
     batch, steps, passes = laid_out(iteration, episodes)
-    weights = session.weights(state.policy.params)
     outputs = policy_outputs(
-        session.model, weights, batch, episodes, steps, temperature, passes, keep
+        session.model,
+        session.weights(state.policy.params),
+        batch,
+        episodes,
+        temperature,
+        passes,
+        number=state_numbers(steps) if HIDDEN in keep else None,
+        with_entropy=ENTROPY in keep,
     )
     reference = reference_of(session, state) if has_reference else None
-    batch = with_label_logprobs(batch, outputs.label_logprobs)
-    batch = with_logprobs(
-        session.model, weights, reference, batch, episodes, temperature, passes, outputs.logprobs
-    )
+    batch = with_logprobs(session.model, reference, batch, outputs, temperature, passes)
     iteration.metrics |= metrics.logprob_diff(episodes, batch)
     iteration.metrics |= {"actor/rows": len(episodes), "actor/tokens": int(batch.mask.sum())}
     return Rollout(episodes, batch, steps, hidden=outputs.hidden, entropy=outputs.entropy)
@@ -179,33 +175,6 @@ def laid_out(iteration: Iteration, episodes: list[Episode]) -> tuple[Batch, Step
     rows = iteration.num_minibatches(episodes) * iteration.minibatch_rows(episodes)
     batch = with_batch_labels(collate(episodes, rows, longest), episodes, cfg)
     return batch, step_layout(batch, episodes), passes
-
-
-def policy_outputs(
-    model: Decoder,
-    weights: Params,
-    batch: Batch,
-    episodes: list[Episode],
-    steps: StepLayout,
-    temperature: float,
-    passes: Passes,
-    keep: Set[str],
-) -> PassOutputs:
-    """The outputs of the policy that `keep` names, computed in as few passes as possible.
-
-    The log-probabilities of the batch's tokens come from the engine's prefill of the episodes if it
-    has computed them, or else from the scoring pass, whose results then also include those of
-    labels. Without `keep` and prefill all results are None, and `with_logprobs` makes the pass.
-    """
-    of_prefill = prefill_scores(batch, episodes)
-    number = state_numbers(steps) if HIDDEN in keep else None
-    if keep and (of_prefill is None or ENTROPY in keep):
-        outputs = outputs_of(
-            model, weights, batch, temperature, passes, number, with_entropy=ENTROPY in keep
-        )
-        return outputs if of_prefill is None else outputs._replace(logprobs=of_prefill)
-    hidden = None if number is None else hidden_of(model, weights, batch, number, passes)
-    return PassOutputs(of_prefill, hidden=hidden)
 
 
 def reference_of(session: Session, state: RunState) -> Params | None:

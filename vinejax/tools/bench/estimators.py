@@ -20,7 +20,7 @@ from vinejax.credit.assign import group_numbers, solution_rewards, state_numbers
 from vinejax.credit.labels import with_batch_labels
 from vinejax.learner.batch import collate, step_layout
 from vinejax.learner.packing import Passes, passes_for
-from vinejax.learner.score import hidden_of, with_logprobs
+from vinejax.learner.score import hidden_of, policy_outputs, with_logprobs
 from vinejax.methods.compose import method_of
 from vinejax.methods.known import METHODS
 from vinejax.methods.learned_value import LearnedValue
@@ -129,15 +129,10 @@ class FixedParts(NamedTuple):
         self, cfg: Config, episodes: list[Episode], batch: Batch, needs_reference: bool = True
     ) -> Batch:
         """The batch with log-probabilities by the policy and, if needed, by the reference model."""
-        return with_logprobs(
-            self.session.model,
-            self.weights,
-            reference=self.session.load_reference() if needs_reference else None,
-            batch=batch,
-            episodes=episodes,
-            temperature=cfg.sample.temperature,
-            passes=self.passes(cfg),
-        )
+        model, temperature, passes = self.session.model, cfg.sample.temperature, self.passes(cfg)
+        reference = self.session.load_reference() if needs_reference else None
+        outputs = policy_outputs(model, self.weights, batch, episodes, temperature, passes)
+        return with_logprobs(model, reference, batch, outputs, temperature, passes)
 
     def critic_values(self, cfg: Config, batch: Batch) -> np.ndarray:
         """f32[B, T]: the critic's value of the state before each token."""
