@@ -79,7 +79,7 @@ class Objective(abc.ABC):
             return packing.pack(batch)
         return packing.pack(batch), *jax.tree.map(packing.move, rows[1:])
 
-    def cast(self, params: Params) -> Params:
+    def ready(self, params: Params) -> Params:
         """The weights in the form that passes over microbatches use: see `Decoder.ready`."""
         return self.model.ready(params)
 
@@ -180,7 +180,7 @@ def gradients(
     mesh = objective.model.mesh
     has_tokens = (_batch_of(rows).segment_ids > 0).any(axis=1)
     rows, loss = objective.loss_over(rows)
-    weights = objective.cast(params)
+    weights = objective.ready(params)
     frozen = None if base is None else objective.model.ready(base)
 
     def loss_of(trained: Params, micro: Any) -> tuple[jax.Array, Any]:

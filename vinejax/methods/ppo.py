@@ -162,7 +162,7 @@ class CriticObjective(Objective):
 
         return rows, loss
 
-    def cast(self, params: Params) -> Params:
+    def ready(self, params: Params) -> Params:
         return params | {"backbone": self.model.ready(params["backbone"])}
 
     def weights(self, trained: Params, base: Params | None) -> Params:
