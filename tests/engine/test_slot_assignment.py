@@ -9,7 +9,7 @@ from helpers import loop_cases
 from jax.sharding import AbstractMesh
 
 from vinejax.core.settings import MeshConfig
-from vinejax.core.shapes import bucket, doubled, packed_length, part, row_length
+from vinejax.core.shapes import bucket, doubled, packed_length, padded_length, row_length
 from vinejax.engine.branches import Branch, BranchSet, Feeder
 from vinejax.engine.layout import CacheLayout
 from vinejax.engine.memory import (
@@ -132,16 +132,16 @@ def test_packed_rows_have_two_lengths_or_four_per_doubling():
 
 def test_parts_of_a_limit_are_two():
     for limits in ([300, 556], [32, 80], [512, 1536]):
-        sizes = [part(limits, n) for n in range(1, limits[-1] + 1)]
+        sizes = [padded_length(limits, n) for n in range(1, limits[-1] + 1)]
         assert sizes == sorted(sizes) and len(set(sizes)) <= 4
         assert all(size >= n for n, size in enumerate(sizes, start=1))
         assert sizes[-1] == bucket(limits[-1], least=32)  # near a limit as little padding as ever
         assert {bucket(size, least=32) for size in sizes} == set(sizes)
-    assert [part([300, 556], n) for n in (100, 200, 384, 385, 600, 900)] == [
+    assert [padded_length([300, 556], n) for n in (100, 200, 384, 385, 600, 900)] == [
         *(192, 384, 384, 768, 768, 1024),
     ]
-    assert [part([768], n, halvings=2) for n in (100, 193, 400)] == [192, 384, 768]
-    assert [part([], n) for n in (5, 33)] == [32, 48]
+    assert [padded_length([768], n, halvings=2) for n in (100, 193, 400)] == [192, 384, 768]
+    assert [padded_length([], n) for n in (5, 33)] == [32, 48]
     assert [doubled(n, least=64) for n in (1, 64, 65, 300)] == [64, 64, 128, 512]
 
 

@@ -69,7 +69,7 @@ def label_columns(row: np.ndarray, rows: int, length: int) -> tuple[np.ndarray, 
     return column, label_width(int(count.max(initial=0)), length)
 
 
-def part(limits: Sequence[int], length: int, least: int = 32, halvings: int = 1) -> int:
+def padded_length(limits: Sequence[int], length: int, least: int = 32, halvings: int = 1) -> int:
     """The length to pad to: the shortest of L, L/2, ..., L/2^halvings that holds `length`.
 
     L is the shortest `bucket` of one of `limits` that holds `length`; if none does, L is the bucket

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as Spec
 
 from vinejax.core.errors import RoomError
-from vinejax.core.shapes import bucket, doubled, part
+from vinejax.core.shapes import bucket, doubled, padded_length
 from vinejax.engine.branches import Feeder
 from vinejax.engine.cache import Allocator, Sizes, Storage, use_kernel
 from vinejax.engine.decode import Slots
@@ -51,7 +51,8 @@ class EngineSettings:
     window_rows: int | None = None  # number per shard; None: chosen by slots and branches
     chunk: int | None = None  # decode steps between two polls by the host; None: set by the width
     attention: str = "auto"  # the `name` for `use_kernel`
-    limits: tuple[int, ...] = ()  # most tokens of each kind of trunk in all phases (`shapes.part`)
+    # Most tokens of each kind of trunk in all phases, for `shapes.padded_length`.
+    limits: tuple[int, ...] = ()
     max_tokens: int | None = None  # largest budget in all phases; None: that of the phase
 
 
@@ -102,7 +103,10 @@ def slots_for(model: Decoder, mesh: AnyMesh, platform: str, memory: int, budget:
     """
     if platform != "gpu":
         return SLOTS
-    slots, slot_bytes = GPU_SLOTS, cache_bytes(model, mesh, part([budget], budget, least=16))
+    slots, slot_bytes = (
+        GPU_SLOTS,
+        cache_bytes(model, mesh, padded_length([budget], budget, least=16)),
+    )
     while slots > MIN_SLOTS and slots * slot_bytes > SLOT_SHARE * memory:
         slots //= 2
     return slots * num_shards(mesh)
@@ -173,8 +177,8 @@ def sizes_of(
     if feed is not None:  # a row for each branch, if there is room
         rows_of_feed, lanes_of_feed = window_shape(slots, at_once, at_once)
         rows, lanes = min(bucket(rows + rows_of_feed), 2 * slots), max(lanes, lanes_of_feed)
-    columns = storage.align(part(settings.limits, longest))
-    width = part([settings.max_tokens or phase_size.budget], phase_size.budget, least=16)
+    columns = storage.align(padded_length(settings.limits, longest))
+    width = padded_length([settings.max_tokens or phase_size.budget], phase_size.budget, least=16)
     min_chunk = GPU_MIN_CHUNK if platform == "gpu" else MIN_CHUNK
     chunk = settings.chunk or min(max(width // HOST_POLLS, min_chunk), MAX_CHUNK)
     width = storage.align(width)

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from vinejax.core.errors import DivergedError
-from vinejax.core.shapes import part
+from vinejax.core.shapes import padded_length
 from vinejax.engine import decode
 from vinejax.engine.accept import (
     AcceptedPrefixes,
@@ -257,7 +257,7 @@ class Phase:
         while any(left):
             trunks = [[*map(self._tokens_of, of_shard[:batch])] for of_shard in left]
             longest = max(len(ids) for of_shard in trunks for ids in of_shard)
-            length = part([self._sizes.columns], longest, halvings=HALVINGS)
+            length = padded_length([self._sizes.columns], longest, halvings=HALVINGS)
             fits = fit_prefill(trunks, self._place_counts(length))
             pairs = [*zip(left, fits.counts, strict=True)]
             self._prefill([of_shard[:count] for of_shard, count in pairs], length, fits.places)
