@@ -78,37 +78,36 @@ def value_metrics(
 ) -> dict[str, Any]:
     """Mean, standard error and reuse of the sampled values, and the error of their advantages.
 
-    The values' explained variance is that of the returns of the solutions on which the states lie,
-    with the discount `gamma` per step. `by_step` has the advantages, f32[episodes, C]. Without
-    advantages or sampled values the result is {}. `advantage_errors` has the errors of advantages.
-    Without known errors the metrics of errors are left out.
+    The values' explained variance is that of the solutions' returns from the states on, with the
+    discount `gamma` per step. `by_step` has the advantages, f32[episodes, C]. Without advantages or
+    sampled values the result is {}. If an error in `advantage_errors` is unknown, the metrics of
+    errors are left out.
     """
     if by_step is None or any(episode.values is None for episode in episodes):
         return {}
 
-    def steps(name: str) -> np.ndarray:  # of all episodes, one after the other
-        return np.concatenate([getattr(episode, name) for episode in episodes])
+    def joined(field: str) -> np.ndarray:
+        """The field's numbers for all steps, one episode after the other."""
+        return np.concatenate([getattr(episode, field) for episode in episodes])
 
-    error = np.concatenate([advantage_errors(episode, gamma) for episode in episodes])
+    is_sampled = joined("value_counts") > 0
+    if not is_sampled.any():
+        return {}
+    values = joined("values")[is_sampled]
+    returns = np.concatenate([returns_of(episode, gamma) for episode in episodes])[is_sampled]
+    explained = explained_variance(values, returns)
+    metrics: dict[str, Any] = {} if explained is None else {"values/explained_variance": explained}
+    metrics |= {"values/mean": values.mean(), "values/reused": joined("reused")[is_sampled].mean()}
+    errors = np.concatenate([advantage_errors(episode, gamma) for episode in episodes])
+    if not np.isfinite(errors).all():
+        return metrics
     advantages = np.concatenate(
         [x[: len(e.step_ends)] for e, x in zip(episodes, by_step, strict=False)]
     )
-    is_sampled = steps("value_counts") > 0
-    if not is_sampled.any():
-        return {}
-    returns = np.concatenate([returns_of(episode, gamma) for episode in episodes])
-    explained = explained_variance(steps("values")[is_sampled], returns[is_sampled])
-    metrics = {
-        **({} if explained is None else {"values/explained_variance": explained}),
-        "values/mean": steps("values")[is_sampled].mean(),
-        "values/reused": steps("reused")[is_sampled].mean(),
-    }
-    if not np.isfinite(error).all():
-        return metrics
     return metrics | {
-        "values/error": steps("value_errors")[is_sampled].mean(),
-        "values/advantage_error": error.mean(),
-        "values/sign_certain": np.mean(np.abs(advantages) > 2 * error),
+        "values/error": joined("value_errors")[is_sampled].mean(),
+        "values/advantage_error": errors.mean(),
+        "values/sign_certain": np.mean(np.abs(advantages) > 2 * errors),
     }
 
 
