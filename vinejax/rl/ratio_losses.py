@@ -1,6 +1,8 @@
 """Policy losses that bound the probability ratio in other ways than PPO's clip.
 
-All are losses per token, to be minimised, with `clip` and arrays as in `rl.losses.ppo_clip`.
+Each is a loss per token, float32 [B, T], to be minimised. Log-probabilities and advantages are
+those of `rl.losses.ppo_clip`, `clip` is its pair (ε_low, ε_high), and `mask` and `segment_ids` are
+those of `rl.losses.opmd`. ρ_t is the `probability_ratio` of token t.
 
 GSPO is published as a loss of whole solutions with one advantage each. Here the loss of a token is
 its own advantage times the solution's ratio, whose gradient goes through the token's own
@@ -19,7 +21,7 @@ from vinejax.rl.losses import ppo_clip, probability_ratio, reinforce
 from vinejax.rl.segments import masked_segment_means
 
 PerToken = Real[Array, "B T"]
-ClipBounds = Sequence[ScalarLike]
+Pair = Sequence[ScalarLike]
 
 
 @jax.jit
@@ -40,7 +42,7 @@ def gspo(
     old_logprobs: PerToken,
     advantages: PerToken,
     mask: Bool[Array, "B T"],
-    clip: ClipBounds,
+    clip: Pair,
     segment_ids: Int[Array, "B T"] | None = None,
 ) -> Float32[Array, "B T"]:
     """Group sequence policy optimisation: all tokens of a solution have the same ratio.
@@ -57,7 +59,7 @@ def gspo(
 
 @jax.jit
 def cispo(
-    logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, clip: ClipBounds
+    logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, clip: Pair
 ) -> Float32[Array, "B T"]:
     """REINFORCE weighted by the clipped ratio, so that every token keeps a gradient.
 
@@ -73,7 +75,7 @@ def cispo(
 
 @jax.jit
 def clip_with_gradient(
-    logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, clip: ClipBounds
+    logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, clip: Pair
 ) -> Float32[Array, "B T"]:
     """PPO's clipped loss with a gradient also at the upper bound.
 
@@ -94,7 +96,7 @@ def clip_with_gradient(
 
 @jax.jit
 def sapo(
-    logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, tau: ClipBounds
+    logprobs: PerToken, old_logprobs: PerToken, advantages: PerToken, tau: Pair
 ) -> Float32[Array, "B T"]:
     """Soft adaptive policy optimisation: a smooth gate instead of the clip.
 
