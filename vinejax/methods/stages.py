@@ -43,72 +43,6 @@ from vinejax.tasks.base import Task
 HIDDEN, ENTROPY = "hidden", "entropy"  # what a scoring pass may keep beside log-probabilities
 
 
-class MethodState:
-    """The data that a method keeps between iterations in `RunState.kept`; by default none.
-
-    `RunState.kept` is None or a NamedTuple of pytrees of arrays, because checkpoints hold it. It is
-    replaced and never changed in place. With `offload.optimizer` its arrays are in host memory
-    between updates, and `to_device` brings them back.
-    """
-
-    has_critic: ClassVar[bool] = False  # `RunState.kept` is a second model, which is trained
-    scores: ClassVar[bool] = False  # `valued` or `learn` runs a further forward pass
-
-    def keeps(self, cfg: Config) -> bool:
-        """Whether `RunState.kept` holds anything."""
-        return False
-
-    def fresh(self, session: Session) -> Any:
-        """The value of `RunState.kept` before the first iteration."""
-        return None
-
-    def reads(self, cfg: Config) -> Set[str]:
-        """Which of the scoring pass's outputs `HIDDEN` and `ENTROPY` the method reads.
-
-        The rollout has these outputs as `Rollout.hidden` and `Rollout.entropy`.
-        """
-        return frozenset()
-
-    def check_loading(self, cfg: Config) -> None:
-        """Raises UserError if `load` would fail, before anything is on the devices."""
-
-    def load(self, cfg: Config, task: Task, model: Decoder, tokenizer: Tokenizer) -> Any:
-        """What the method reads from files, such as a second model; by default None.
-
-        `Session.loaded` is the result. `model` and `tokenizer` are the policy's. No checkpoint
-        holds the result, so every start of a training run calls this function.
-        """
-        return None
-
-    def loaded_shapes(self, cfg: Config, model: Decoder, mesh: Mesh | AbstractMesh) -> Any:
-        """The shapes and shardings of the arrays that `load` loads, as a pytree."""
-        return ()
-
-    def check_problem(self, cfg: Config, task: Task, problem: Problem) -> None:
-        """Raises UserError if the values of this problem's states cannot be computed."""
-
-    def valued(self, iteration: Iteration, kept: Any, rollout: Rollout) -> Rollout:
-        """The scored rollout, to which a subclass adds values of states that it computes."""
-        return rollout
-
-    def learn(
-        self, iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit
-    ) -> RunState:
-        """The state with an updated `RunState.kept`; called before the policy is updated."""
-        return state
-
-    def reward_model(
-        self, cfg: Config, model: Decoder, params: Params, restore: Callable[[Any], Any]
-    ) -> RewardModel | None:
-        """`RunState.kept` as a reward model for `--mode=export`; None if it is no reward model.
-
-        `params` are the policy's weights or, for a critic with adapters, its frozen weights.
-        `restore` takes a dict from fields of `RunState.kept` to arrays or shapes, and returns the
-        same dict with the checkpoint's arrays.
-        """
-        return None
-
-
 def draw(iteration: Iteration, state: RunState) -> list[PromptedProblem]:
     """Up to `rollout.prompts` train problems that no earlier call in the iteration returned."""
     return iteration.draw(iteration.cfg.rollout.prompts)
@@ -224,3 +158,69 @@ def minibatches_of(iteration: Iteration, rollout: Rollout, rows: Any) -> Iterato
         for epoch in range(ppo.epochs)
     )
     return itertools.chain.from_iterable(epochs)
+
+
+class MethodState:
+    """The data that a method keeps between iterations in `RunState.kept`; by default none.
+
+    `RunState.kept` is None or a NamedTuple of pytrees of arrays, because checkpoints hold it. It is
+    replaced and never changed in place. With `offload.optimizer` its arrays are in host memory
+    between updates, and `to_device` brings them back.
+    """
+
+    has_critic: ClassVar[bool] = False  # `RunState.kept` is a second model, which is trained
+    scores: ClassVar[bool] = False  # `valued` or `learn` runs a further forward pass
+
+    def keeps(self, cfg: Config) -> bool:
+        """Whether `RunState.kept` holds anything."""
+        return False
+
+    def fresh(self, session: Session) -> Any:
+        """The value of `RunState.kept` before the first iteration."""
+        return None
+
+    def reads(self, cfg: Config) -> Set[str]:
+        """Which of the scoring pass's outputs `HIDDEN` and `ENTROPY` the method reads.
+
+        The rollout has these outputs as `Rollout.hidden` and `Rollout.entropy`.
+        """
+        return frozenset()
+
+    def check_loading(self, cfg: Config) -> None:
+        """Raises UserError if `load` would fail, before anything is on the devices."""
+
+    def load(self, cfg: Config, task: Task, model: Decoder, tokenizer: Tokenizer) -> Any:
+        """What the method reads from files, such as a second model; by default None.
+
+        `Session.loaded` is the result. `model` and `tokenizer` are the policy's. No checkpoint
+        holds the result, so every start of a training run calls this function.
+        """
+        return None
+
+    def loaded_shapes(self, cfg: Config, model: Decoder, mesh: Mesh | AbstractMesh) -> Any:
+        """The shapes and shardings of the arrays that `load` loads, as a pytree."""
+        return ()
+
+    def check_problem(self, cfg: Config, task: Task, problem: Problem) -> None:
+        """Raises UserError if the values of this problem's states cannot be computed."""
+
+    def valued(self, iteration: Iteration, kept: Any, rollout: Rollout) -> Rollout:
+        """The scored rollout, to which a subclass adds values of states that it computes."""
+        return rollout
+
+    def learn(
+        self, iteration: Iteration, state: RunState, rollout: Rollout, credit: Credit
+    ) -> RunState:
+        """The state with an updated `RunState.kept`; called before the policy is updated."""
+        return state
+
+    def reward_model(
+        self, cfg: Config, model: Decoder, params: Params, restore: Callable[[Any], Any]
+    ) -> RewardModel | None:
+        """`RunState.kept` as a reward model for `--mode=export`; None if it is no reward model.
+
+        `params` are the policy's weights or, for a critic with adapters, its frozen weights.
+        `restore` takes a dict from fields of `RunState.kept` to arrays or shapes, and returns the
+        same dict with the checkpoint's arrays.
+        """
+        return None
