@@ -222,10 +222,8 @@ def _of_labels(
     """f32[B, N]: the log-probabilities of the labels of all passes; None without labels."""
     if batch.labels is None:
         return None
-    rows_of_passes = _rows_of_passes(parts)
-    return (
-        rows_of_passes if packing is None else packing.label_places(batch).put_back(rows_of_passes)
-    )
+    logprobs = _rows_of_passes(parts)
+    return logprobs if packing is None else packing.label_places(batch).put_back(logprobs)
 
 
 def hidden_of(
