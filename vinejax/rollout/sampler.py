@@ -128,6 +128,89 @@ class Sampler:
         starts = self.prompt_starts(problems, per_problem)
         return self.graded_responses(params, starts, max_tokens=None, truncated=None)
 
+    def prompt_starts(self, problems: list[PromptedProblem], per_problem: int) -> list[Start]:
+        """A start at the end of each problem's prompt, with the seeds of its solutions."""
+        numbers = range(per_problem)
+        return [
+            Start(problem, prompt, given_tokens=[], seeds=self.seeds(problem, numbers))
+            for problem, prompt in problems
+        ]
+
+    def seeds(self, problem: Problem, numbers: Iterable[int]) -> list[int]:
+        """The seeds of a problem's solutions with these numbers."""
+        return [row_seed(self.cfg.seed, self.iteration, problem.id, i) for i in numbers]
+
+    def episodes(self, params: Params, starts: list[Start]) -> list[Episode]:
+        """Graded episodes with their steps, one for each seed of each start.
+
+        The task grades and splits whole responses. Steps that end within the given tokens are
+        dropped together with their rewards.
+        """
+        cfg = self.cfg
+        responses = self.graded_responses(
+            params, starts, cfg.sample.max_tokens, cfg.reward.truncated
+        )
+        grown = list(itertools.chain.from_iterable(responses.groups))
+        parts = itertools.chain.from_iterable(responses.parts)
+        totals = responses.rewards.ravel().tolist()
+        return self.episodes_of(starts, grown, list(map(Reward, totals, parts)))
+
+    def graded_responses(
+        self,
+        params: Params,
+        starts: list[Start],
+        max_tokens: int | None,
+        truncated: float | None,
+    ) -> Responses:
+        """The responses of each start, with the rewards of the whole responses.
+
+        All starts must have equally many seeds. A response has at most `max_tokens` tokens, which
+        include the given ones. With None the engine's own maximum limits the drawn tokens alone.
+        """
+        requests = solution_requests(starts, max_tokens)
+        stream = self.engine.stream(params, requests.trunks, requests.branches, requests.budgets)
+        grown, by_branch, _ = self._graded(stream, requests.beginnings, truncated)
+        size = len(starts[0].seeds) if starts else 0
+        rows = [slice(i * size, (i + 1) * size) for i in range(len(starts))]
+        ungraded = Reward(truncated or 0.0)
+        rewards = [by_branch.get(i, ungraded) for i in range(len(grown))]
+        totals = np.array([reward.total for reward in rewards], np.float32)
+        return Responses(
+            groups=[grown[row] for row in rows],
+            rewards=totals.reshape(len(starts), size),
+            parts=[[reward.parts for reward in rewards[row]] for row in rows],
+        )
+
+    def episodes_of(
+        self, starts: list[Start], grown: Sequence[Grown], rewards: Sequence[Reward]
+    ) -> list[Episode]:
+        """The episodes of sampled and graded responses, in the order of the starts' seeds."""
+        tokenizer, remaining = self.engine.tokenizer, iter(grown)
+        solutions: list[Solution] = []
+        num_given: list[int] = []
+        for problem, prompt, given_tokens, seeds in starts:
+            before = response_text(tokenizer, prompt, given_tokens)
+            for response in itertools.islice(remaining, len(seeds)):
+                text = whole_text(before, response)
+                tokens = given_tokens + response.tokens
+                solutions.append(Solution(problem, prompt, tokens, text))
+                num_given.append(len(given_tokens))
+        steps = shared_work(
+            {
+                i: _steps_after(num_given[i], self.split(solution))
+                for i, solution in enumerate(solutions)
+                if is_mine(i)
+            }
+        )
+        return [
+            episode_of(solution, num_given[i], grown[i], steps[i], rewards[i])
+            for i, solution in enumerate(solutions)
+        ]
+
+    def split(self, solution: Solution) -> Steps:
+        """The steps of a solution, found by `split_solution` with the run's task and tokenizer."""
+        return split_solution(self.graded, self.engine.tokenizer, solution)
+
     def continuations(
         self,
         params: Params,
@@ -184,6 +267,13 @@ class Sampler:
                 requests.beginnings.append((state.problem, state.episode.prompt, before))
         return requests
 
+    def continuation_seed(self, state: ValuedState, k: int) -> int:
+        """The seed of a state's continuation number k."""
+        # State 0 of `row_seed` is the solution itself, which continuations of s_0 must not repeat.
+        return row_seed(
+            self.cfg.seed, self.iteration, state.problem.id, state.rollout, state.step + 1, k
+        )
+
     @property
     def splits_continuations(self) -> bool:
         """Whether the returns of continuations depend on their steps."""
@@ -222,100 +312,6 @@ class Sampler:
             continuation = Continuation(grown[i].text, total, grown[i].finish, outcome)
             state.continuations.append(DrawnContinuation(continuation, sample))
 
-    def metrics(self, episodes: Sequence[Episode]) -> dict[str, Any]:
-        """Metrics of how these episodes were sampled; here none."""
-        return {}
-
-    def prompt_starts(self, problems: list[PromptedProblem], per_problem: int) -> list[Start]:
-        """A start at the end of each problem's prompt, with the seeds of its solutions."""
-        numbers = range(per_problem)
-        return [
-            Start(problem, prompt, given_tokens=[], seeds=self.seeds(problem, numbers))
-            for problem, prompt in problems
-        ]
-
-    def seeds(self, problem: Problem, numbers: Iterable[int]) -> list[int]:
-        """The seeds of a problem's solutions with these numbers."""
-        return [row_seed(self.cfg.seed, self.iteration, problem.id, i) for i in numbers]
-
-    def continuation_seed(self, state: ValuedState, k: int) -> int:
-        """The seed of a state's continuation number k."""
-        # State 0 of `row_seed` is the solution itself, which continuations of s_0 must not repeat.
-        return row_seed(
-            self.cfg.seed, self.iteration, state.problem.id, state.rollout, state.step + 1, k
-        )
-
-    def graded_responses(
-        self,
-        params: Params,
-        starts: list[Start],
-        max_tokens: int | None,
-        truncated: float | None,
-    ) -> Responses:
-        """The responses of each start, with the rewards of the whole responses.
-
-        All starts must have equally many seeds. A response has at most `max_tokens` tokens, which
-        include the given ones. With None the engine's own maximum limits the drawn tokens alone.
-        """
-        requests = solution_requests(starts, max_tokens)
-        stream = self.engine.stream(params, requests.trunks, requests.branches, requests.budgets)
-        grown, by_branch, _ = self._graded(stream, requests.beginnings, truncated)
-        size = len(starts[0].seeds) if starts else 0
-        rows = [slice(i * size, (i + 1) * size) for i in range(len(starts))]
-        ungraded = Reward(truncated or 0.0)
-        rewards = [by_branch.get(i, ungraded) for i in range(len(grown))]
-        totals = np.array([reward.total for reward in rewards], np.float32)
-        return Responses(
-            groups=[grown[row] for row in rows],
-            rewards=totals.reshape(len(starts), size),
-            parts=[[reward.parts for reward in rewards[row]] for row in rows],
-        )
-
-    def episodes(self, params: Params, starts: list[Start]) -> list[Episode]:
-        """Graded episodes with their steps, one for each seed of each start.
-
-        The task grades and splits whole responses. Steps that end within the given tokens are
-        dropped together with their rewards.
-        """
-        cfg = self.cfg
-        responses = self.graded_responses(
-            params, starts, cfg.sample.max_tokens, cfg.reward.truncated
-        )
-        grown = list(itertools.chain.from_iterable(responses.groups))
-        parts = itertools.chain.from_iterable(responses.parts)
-        totals = responses.rewards.ravel().tolist()
-        return self.episodes_of(starts, grown, list(map(Reward, totals, parts)))
-
-    def episodes_of(
-        self, starts: list[Start], grown: Sequence[Grown], rewards: Sequence[Reward]
-    ) -> list[Episode]:
-        """The episodes of sampled and graded responses, in the order of the starts' seeds."""
-        tokenizer, remaining = self.engine.tokenizer, iter(grown)
-        solutions: list[Solution] = []
-        num_given: list[int] = []
-        for problem, prompt, given_tokens, seeds in starts:
-            before = response_text(tokenizer, prompt, given_tokens)
-            for response in itertools.islice(remaining, len(seeds)):
-                text = whole_text(before, response)
-                tokens = given_tokens + response.tokens
-                solutions.append(Solution(problem, prompt, tokens, text))
-                num_given.append(len(given_tokens))
-        steps = shared_work(
-            {
-                i: _steps_after(num_given[i], self.split(solution))
-                for i, solution in enumerate(solutions)
-                if is_mine(i)
-            }
-        )
-        return [
-            episode_of(solution, num_given[i], grown[i], steps[i], rewards[i])
-            for i, solution in enumerate(solutions)
-        ]
-
-    def split(self, solution: Solution) -> Steps:
-        """The steps of a solution, found by `split_solution` with the run's task and tokenizer."""
-        return split_solution(self.graded, self.engine.tokenizer, solution)
-
     def _graded(
         self,
         stream: Stream,
@@ -353,6 +349,10 @@ class Sampler:
             texts[id(before)] = response_text(self.engine.tokenizer, prompt, before)
         text = whole_text(texts[id(before)], grown)
         return Solution(problem, prompt, before + grown.tokens, text)
+
+    def metrics(self, episodes: Sequence[Episode]) -> dict[str, Any]:
+        """Metrics of how these episodes were sampled; here none."""
+        return {}
 
 
 def solution_requests(starts: list[Start], max_tokens: int | None) -> BranchRequests:
