@@ -1,7 +1,7 @@
 """Episodes as the rows of episodes/<iteration>.jsonl: text, steps, values, advantages, reward."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -82,14 +82,11 @@ def _label_coefficients(labels: Labels, row: int, episode: Episode) -> LabelCoef
     return dict(zip(zip(places, tokens, strict=True), coefficients, strict=True))
 
 
-def _continuations(
-    episode: Episode, c: int, coefficients: LabelCoefficients | None, *more: Any
-) -> list[dict[str, Any]]:
-    """The fields of the continuations of step c; `more` are the last arguments for each."""
+def _with_departures(episode: Episode, c: int) -> Iterable[tuple[Continuation, Departure | None]]:
+    """The continuations of step c, each with the place at which it leaves its solution, or None."""
     continuations = episode.continuations[c]
     departures = episode.departures[c] if episode.departures else [None] * len(continuations)
-    pairs = zip(continuations, departures, strict=True)
-    return [_continuation(x, departure, coefficients, *more) for x, departure in pairs]
+    return zip(continuations, departures, strict=True)
 
 
 def _continuation(
@@ -105,10 +102,13 @@ def _continuation(
     `text_until(n, ...)` is the text of the first n response tokens and of further tokens, and
     `so_far` is the text before the continuation. A special token without a text has its name.
     """
-    x = continuation
-    fields: dict[str, Any] = {"text": x.text, "reward": x.reward, "finish": x.finish}
-    if x.outcome != x.reward:
-        fields["outcome"] = x.outcome
+    fields: dict[str, Any] = {
+        "text": continuation.text,
+        "reward": continuation.reward,
+        "finish": continuation.finish,
+    }
+    if continuation.outcome != continuation.reward:
+        fields["outcome"] = continuation.outcome
     if coefficients is None:
         return fields
     if departure is None:
@@ -180,10 +180,7 @@ def _steps(
             for turn in episode.turns
             if start < turn.drawn == turn.end == end and turn.observation
         ]
-        continuations: list[dict[str, Any]] = []
-        if with_texts and counts[c]:
-            more = coefficients, text_until, so_far, tokenizer
-            continuations = _continuations(episode, c, *more)
+        shown = _with_departures(episode, c) if with_texts and counts[c] else ()
         step = {
             "text": text[len(so_far) :],
             "value": values_around[c],
@@ -193,7 +190,10 @@ def _steps(
             "count": int(counts[c]),
             "reused": int(reused[c]),
             "error": errors[c],
-            "continuations": continuations,
+            "continuations": [
+                _continuation(x, departure, coefficients, text_until, so_far, tokenizer)
+                for x, departure in shown
+            ],
             **({"observed": observed} if episode.turns else {}),
             **({"unread": unread[0]} if unread else {}),
         }
