@@ -208,9 +208,8 @@ def pack_rows(
     within = np.arange(batch_places.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     packed_places = places[filled[row]] * segment_ids.shape[1] + starts[row] + within
     ids = np.zeros((total or needed * size, segment_ids.shape[1]), np.int32)
-    ids.reshape(-1)[packed_places] = (segment_ids + _segments_before(segment_ids, filled, starts))[
-        is_token
-    ]
+    numbers = segment_ids + _segments_before(segment_ids, filled, starts)
+    ids.reshape(-1)[packed_places] = numbers[is_token]
     if forest is None:
         return Packing(batch_places, packed_places, ids, needed)
     seen_until = np.full(ids.shape, ids.shape[1], np.int32)  # padding sees itself

@@ -262,9 +262,9 @@ class TurnSampler(Sampler):
 
     def copied_environment(self, play: Play) -> Environment | None:
         """A copy of an episode's environment; None on hosts that do not have it."""
-        if play.environment is None or play.environment.forks:
-            return play.environment and play.environment.fork()
-        return self._repeated(play)
+        if play.environment is None:
+            return None
+        return play.environment.fork() if play.environment.forks else self._repeated(play)
 
     def _repeated(self, play: Play) -> Environment:
         """A new environment in which a play's ended turns were replayed; the answers must agree."""

@@ -85,7 +85,8 @@ class Iteration:
         If `weights` are given, problems are drawn with these weights. Each call in an iteration
         returns problems that the calls before it have not returned.
         """
-        first, last = self.drawn, None if count is None else self.drawn + count
+        first = self.drawn
+        last = None if count is None else first + count
         problems = draw(self.session.problems["train"], last, self.cfg.seed, self.number, weights)
         problems = problems[first:][: self.left]
         self.spent = self.spent.plus(prompts=len(problems))

@@ -72,4 +72,5 @@ def end_lines(workdir: epath.Path) -> list[str]:
         if len(accuracies) > 1:
             parts.append(f"{split} pass@1 {accuracies[0]:.3f} to {accuracies[-1]:.3f}")
     has_trained = any(r.stage in ("eval", "test") and r.position > 0 for r in records)
-    return [", ".join(parts)] * bool(parts) + [EXPORT] * has_trained
+    lines = [", ".join(parts)] if parts else []
+    return [*lines, EXPORT] if has_trained else lines
