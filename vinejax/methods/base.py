@@ -29,14 +29,14 @@ from vinejax.session.iteration import Iteration, Solutions
 def policy_gradient(method: "Method", iteration: Iteration, state: RunState) -> RunState:
     """The state after one iteration of VinePPO, or of a method that replaces some of its stages.
 
-    VinePPO samples continuations of every step in `values`, and its credit is the difference of the
-    values after and before each step (`methods/vineppo.py`).
+    VinePPO's `values` samples continuations from the start of every step (`stages.monte_carlo`).
+    Its credit is the value after each step less the value before it (`vineppo.vine`).
     """
     problems = method.draw(iteration, state)
-    solutions = method.sample(iteration, state, problems)
-    episodes = method.values(iteration, state, solutions)
-    rollout = method.score(iteration, state, episodes)
-    credit = method.assign(rollout, iteration.cfg)
+    solutions = method.sample(iteration, state, problems)  # with their rewards
+    episodes = method.values(iteration, state, solutions)  # with V(s) of their states
+    rollout = method.score(iteration, state, episodes)  # a batch with log-probabilities
+    credit = method.assign(rollout, iteration.cfg)  # the advantages of all tokens
     return method.update(iteration, state, rollout, credit)
 
 
