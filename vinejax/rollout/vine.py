@@ -113,7 +113,7 @@ class ProblemStates:
         self._has_labels = cfg.credit.labels != "off"
         self._rule, self.numbers, self._is_over = rule, numbers, False
         self.episodes, positions = divide_at_states(episodes, cfg, tokenizer)
-        # Number of the step that begins at the first state: 0, or 1 if the prompt's end is none.
+        # Step that begins at the first state: 0, or 1 if the prompt's end is no state.
         self._first = [
             int(bool(of_episode) and of_episode[0] > episode.given)
             for of_episode, episode in zip(positions, episodes, strict=True)
