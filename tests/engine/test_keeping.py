@@ -1,5 +1,7 @@
 """Turns that reuse the keys of earlier turns draw the same tokens as on trunks computed whole."""
 
+from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -80,3 +82,19 @@ def test_a_trunk_whose_branches_have_no_budget_has_no_shard():
     branches = [Branch(0, 4, seed=1), Branch(1, 3, seed=1)]
     more = BranchSet([[], [5, 6, 7]], branches, [0, 2], longest=3, scored=[False, False])
     assert phase._shard_of(more) == {1: 1}
+
+
+@pytest.mark.parametrize("trunks", [1, 60], ids=["one request", "requests with one beginning"])
+def test_a_common_beginning_leaves_no_shard_idle(trunks: int):
+    """As in a server: the first request is decoded while the others, or its other samples, come."""
+    phase: Any = KeepingPhase.__new__(KeepingPhase)
+    phase._row_tokens = np.full((4, 3, 8), -1, np.int32)
+    phase._row_tokens[0, 0, :4] = 5, 6, 7, 0
+    phase._collector = SimpleNamespace(not_ended=np.array([1, 0, 0, 0]))
+    phase._longest_budget, phase._num_items = 9, np.array([1, 0, 0, 0])
+    phase._waiting_jobs, phase._sizes = [deque()] * 4, SimpleNamespace(rows=3)
+    branches = [Branch(i % trunks, 4, seed=i) for i in range(60)]
+    ids = [[5, 6, 7, i] for i in range(trunks)]
+    more = BranchSet(ids, branches, [9] * 60, longest=4, scored=[False] * trunks)
+    counts = [sum(len(job.items) for job in jobs) for jobs in phase._jobs_of(more)]
+    assert sum(counts) == 60 and counts[0] == max(counts) <= 2 * min(counts) + 8

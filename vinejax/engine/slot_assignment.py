@@ -66,7 +66,7 @@ class StartedPhase(NamedTuple):
     items: Sequence[int]  # number of items in each shard's queue
     work: Sequence[int]  # remaining work of each shard
     total: int  # work of the whole phase
-    shard_of: Mapping[int, int]  # shard of each trunk that is bound to one
+    shard_of: Mapping[int, int]  # shard that holds keys of the trunk, for trunks that have one
 
 
 def assign(
@@ -75,7 +75,9 @@ def assign(
     """The jobs of each shard, in the order in which they enter rows.
 
     Branches without a budget are left out. A scored trunk without a branch has a job of no items.
-    If `phase` is given, the jobs are added to that phase, which has begun.
+    If `phase` is given, the jobs are added to that phase, which has begun. A job then goes to the
+    shard in `phase.shard_of`, unless this shard has more than twice the work of another shard and
+    SHARED_BY such jobs in addition.
 
     Jobs with the most work come first, where work counts as equal within a power of 2. Among equal
     jobs the longest trunks come first, so that trunks in one prefill need little padding.
@@ -106,7 +108,11 @@ def assign(
     by_shard: list[list[RowJob]] = [[] for _ in range(shards)]
     totals = [*phase.work]
     for job in sorted(jobs, key=lambda job: -job.work):
-        shard = phase.shard_of.get(job.trunk, totals.index(min(totals)))
+        least = totals.index(min(totals))
+        shard = phase.shard_of.get(job.trunk, least)
+        # Computing a trunk again costs less than shards that idle beside a busy one.
+        if totals[shard] > 2 * totals[least] + SHARED_BY * job.work:
+            shard = least
         by_shard[shard].append(job)
         totals[shard] += job.work
     ordered = [
