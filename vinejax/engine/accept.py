@@ -70,7 +70,7 @@ class SearchItems(NamedTuple):
     first: jax.Array  # i32[B] least position of the trunk's items; the trunk's length without items
     length: jax.Array  # i32[B] length of the trunk
     item: jax.Array  # i32[Q] items, grouped by trunk; Q for padding
-    place: jax.Array  # i32[Q] index of the item's trunk among the B
+    trunk: jax.Array  # i32[Q] index of the item's trunk among the B
 
 
 class SearchResult(NamedTuple):
@@ -119,7 +119,7 @@ def skip_repeats(
         departs = walk.departs & jnp.isfinite(logprob)
         position, budget = queue.position[search_items.item], queue.budget[search_items.item]
         count = walk.accepted + departs
-        last = search_items.place * tokens.shape[1] + position + walk.accepted - 1
+        last = search_items.trunk * tokens.shape[1] + position + walk.accepted - 1
         token = jnp.where(departs, token, tokens.reshape(-1)[last])
         logprob = jnp.where(departs, logprob, own_logprobs.reshape(-1)[last])
         after, outcome = after_token(stops, config.eos_ids, walk.match, token)
@@ -217,7 +217,7 @@ def _walk(
 
     def of_some(i: jax.Array, walks: _Walk) -> _Walk:
         item = lax.dynamic_slice_in_dim(search_items.item, i * ITEMS, ITEMS)
-        trunk = lax.dynamic_slice_in_dim(search_items.place, i * ITEMS, ITEMS)
+        trunk = lax.dynamic_slice_in_dim(search_items.trunk, i * ITEMS, ITEMS)
         position, budget, seed = queue.position[item], queue.budget[item], queue.seed[item]
         length = search_items.length[trunk]
 
@@ -269,7 +269,7 @@ def _departures(
         number = lax.dynamic_slice_in_dim(departing, i * size, size)
         item = search_items.item[number]
         index = queue.position[item] + walk.accepted[number]
-        logits = model.logits(weights, flat[search_items.place[number] * T + index - 1])
+        logits = model.logits(weights, flat[search_items.trunk[number] * T + index - 1])
         u = uniforms(queue.seed[item], index)
         new_results = sample(logits, u, cfg.temperature, cfg.top_p, cfg.top_k, axis, form)
         return jax.tree.map(lambda x, new: x.at[number].set(new, mode="drop"), results, new_results)
@@ -281,7 +281,7 @@ def _departures(
 class RunningSearch(NamedTuple):
     """A search that the devices are computing."""
 
-    places: list[tuple[int, int, int]]  # (shard, trunk, index of the trunk among the Z * B)
+    trunks: list[tuple[int, int, int]]  # (shard, trunk, index of the trunk among the Z * B)
     branches: list[np.ndarray]  # branch numbers per shard, in the order of `SearchItems.item`
     result: SearchResult
 
@@ -305,9 +305,8 @@ class AcceptedPrefixes:
         self._order = [np.zeros(0, np.int64) for _ in order]
         # Per branch: the number of accepted tokens, the last of them, its log-probability, how it
         # ended the branch, the branch's position and its shard.
-        self.count, self._token, self._ended, self._position, self._shard = np.zeros(
-            (5, 0), np.int64
-        )
+        self._count, self._token, self._ended = np.zeros((3, 0), np.int64)
+        self._position, self._shard = np.zeros((2, 0), np.int64)
         self._logprob = np.zeros(0, np.float32)
         # Items that no search has examined yet, by shard and trunk.
         self._items: list[dict[int, list[int]]] = [{} for _ in order]
@@ -323,15 +322,13 @@ class AcceptedPrefixes:
 
         For each shard, `order` lists the numbers of the new branches in the order of the queue.
         """
-        branch_set, zeros = (
-            self._branch_set,
-            np.zeros(len(self._branch_set.branches) - len(self.count), np.int64),
-        )
-        position = np.array([b.position for b in branch_set.branches[len(self.count) :]], np.int64)
-        self._position = np.concatenate([self._position, position])
-        for name in ("count", "_token", "_ended", "_shard", "_logprob"):
+        branch_set = self._branch_set
+        added = branch_set.branches[len(self._count) :]
+        positions = np.array([branch.position for branch in added], np.int64)
+        self._position = np.concatenate([self._position, positions])
+        for name in ("_count", "_token", "_ended", "_shard", "_logprob"):
             old = getattr(self, name)
-            setattr(self, name, np.concatenate([old, zeros.astype(old.dtype)]))
+            setattr(self, name, np.concatenate([old, np.zeros(len(added), old.dtype)]))
         has_items = False
         for shard, of_shard in enumerate(order):
             first = len(self._order[shard])
@@ -362,34 +359,33 @@ class AcceptedPrefixes:
             trunk in self._items[shard] for shard in range(shards) for trunk in trunks[shard]
         ):
             return
-        first, length, place = (
-            np.zeros((shards, size), np.int32) for size in (batch, batch, queue)
-        )
+        first, length = np.zeros((2, shards, batch), np.int32)
         item = np.full((shards, queue), queue, np.int32)
-        branches, places = [], []
+        trunk_of_item = np.zeros((shards, queue), np.int32)
+        branches, searched = [], []
         for shard, of_shard in enumerate(trunks):
             end = 0
             for n, trunk in enumerate(of_shard):
                 items = self._items[shard].pop(trunk, [])
                 here = slice(end, end + len(items))
-                item[shard, here], place[shard, here] = items, n
+                item[shard, here], trunk_of_item[shard, here] = items, n
                 end += len(items)
                 positions = self._position[self._order[shard][items]]
                 length[shard, n] = len(self._branch_set.trunks[trunk])
                 first[shard, n] = positions.min(initial=length[shard, n])
-                places.append((shard, trunk, shard * batch + n))
+                searched.append((shard, trunk, shard * batch + n))
             branches.append(self._order[shard][item[shard, :end]])
         on_mesh = SearchItems(
             first=put_on_shards(mesh, first),
             length=put_on_shards(mesh, length),
             item=put_on_shards(mesh, item),
-            place=put_on_shards(mesh, place),
+            trunk=put_on_shards(mesh, trunk_of_item),
         )
-        self._started.append(RunningSearch(places, branches, search(on_mesh)))
+        self._started.append(RunningSearch(searched, branches, search(on_mesh)))
 
     def num_accepted(self, branch: int) -> int:
         """The number of a branch's tokens that were accepted and need not be decoded."""
-        return int(self.count[branch])
+        return int(self._count[branch])
 
     def take(self) -> list[RunningSearch]:
         """The searches that began since the last call of this method."""
@@ -398,14 +394,14 @@ class AcceptedPrefixes:
 
     def read(self, searches: list[RunningSearch]) -> None:
         """Waits for the results of searches and stores the results."""
-        for places, branches, result in searches:
+        for trunks, branches, result in searches:
             *of_items, own_logprobs = map(np.asarray, jax.device_get(result))
-            for shard, trunk, place in places:
-                self._logprobs.setdefault((shard, trunk), own_logprobs[place])
+            for shard, trunk, n in trunks:
+                self._logprobs.setdefault((shard, trunk), own_logprobs[n])
             by_shard = (x.reshape(len(branches), -1) for x in of_items)
             for of_shard, *columns in zip(branches, *by_shard, strict=True):
                 count, token, logprob, ended = (x[: len(of_shard)] for x in columns)
-                self.count[of_shard], self._token[of_shard] = count, token
+                self._count[of_shard], self._token[of_shard] = count, token
                 self._logprob[of_shard], self._ended[of_shard] = logprob, ended
                 # A token that ends its branch is accepted, but one more token is decoded.
                 self._stats.repeated_tokens += int(count.sum() - (ended != GOING).sum())
@@ -413,7 +409,7 @@ class AcceptedPrefixes:
     def with_prefix(self, decoded: DecodedBranch) -> DecodedBranch:
         """The branch with its accepted tokens followed by its decoded tokens."""
         i = decoded.branch
-        count = int(self.count[i])
+        count = int(self._count[i])
         if not count:
             return decoded
         trunk, begin = self._branch_set.branches[i].trunk, int(self._position[i])

@@ -67,21 +67,21 @@ def _total(x: jax.Array, axis: str | None) -> jax.Array:
     return x if axis is None else lax.psum(x, axis)
 
 
-def _places(x: Float[Array, " B"], axis: str | None) -> Float[Array, "places B"]:
+def _by_device(x: Float[Array, " B"], axis: str | None) -> Float[Array, "devices B"]:
     """The arrays x of all devices along the axis, or x alone if `axis` is None."""
     return x[None] if axis is None else lax.all_gather(x, axis)
 
 
-def _from_place(x: jax.Array, place: Int[Array, " B"], axis: str | None) -> jax.Array:
-    """Each sequence's value of x on device number `place` along the axis."""
+def _from_device(x: jax.Array, device: Int[Array, " B"], axis: str | None) -> jax.Array:
+    """Each sequence's value of x on device number `device` along the axis."""
     if axis is None:
         return x
-    return lax.psum(jnp.where(place == lax.axis_index(axis), x, 0), axis)
+    return lax.psum(jnp.where(device == lax.axis_index(axis), x, 0), axis)
 
 
 def log_softmax(logits: Float[Array, "B V"], axis: str | None = None) -> Float[Array, "B V"]:
     """Log-probabilities over the whole vocabulary."""
-    top = jnp.max(_places(lax.stop_gradient(logits.max(axis=-1)), axis), axis=0)
+    top = jnp.max(_by_device(lax.stop_gradient(logits.max(axis=-1)), axis), axis=0)
     shifted = logits - top[:, None]
     return shifted - jnp.log(_total(jnp.exp(shifted), axis))[:, None]
 
@@ -92,7 +92,7 @@ def take_token(
     """The entry of x at each sequence's token."""
     size = x.shape[-1]
     local = jnp.take_along_axis(x, (tokens % size)[:, None], axis=-1)[:, 0]
-    return _from_place(local, tokens // size, axis)
+    return _from_device(local, tokens // size, axis)
 
 
 def threshold(
@@ -144,10 +144,10 @@ def _first_past(
 class _CdfSums(NamedTuple):
     """Sums of weights per device and per block, for the search of `inverse_cdf`."""
 
-    of_places: Float[Array, "B places"]  # sum per device
-    whole: Float[Array, "B places"]  # cumulative sum over devices
+    of_devices: Float[Array, "B devices"]  # sum per device
+    device_cdf: Float[Array, "B devices"]  # cumulative sum over devices
     of_blocks: Float[Array, "B n"]  # sum per block of this device
-    totals: Float[Array, "B n"]  # cumulative sum over the blocks of this device
+    block_cdf: Float[Array, "B n"]  # cumulative sum over the blocks of this device
     blocks: Float[Array, "tiles n rows BLOCK"]  # weights, with `rows` sequences in a tile
 
     def inside(self, block: Int[Array, " B"]) -> Float[Array, "B BLOCK"]:
@@ -162,9 +162,9 @@ def _cdf_sums(weights: Float[Array, "B V"], axis: str | None, form: Form) -> _Cd
     blocks = jnp.pad(weights, ((0, 0), (0, -V % BLOCK))).reshape(B // rows, rows, -1, BLOCK)
     blocks = blocks.swapaxes(1, 2)
     of_blocks = blocks.sum(axis=-1).swapaxes(1, 2).reshape(B, -1)
-    totals = jnp.cumsum(of_blocks, axis=-1)
-    of_places = _places(totals[:, -1], axis).T
-    return _CdfSums(of_places, jnp.cumsum(of_places, axis=-1), of_blocks, totals, blocks)
+    block_cdf = jnp.cumsum(of_blocks, axis=-1)
+    of_devices = _by_device(block_cdf[:, -1], axis).T
+    return _CdfSums(of_devices, jnp.cumsum(of_devices, axis=-1), of_blocks, block_cdf, blocks)
 
 
 def _before(cumulative: Float[Array, "B n"], index: Int[Array, " B"]) -> Float[Array, " B"]:
@@ -186,14 +186,14 @@ def inverse_cdf(
     """
     V = weights.shape[1]
     sums = _cdf_sums(weights, axis, form)
-    goal = u * sums.whole[:, -1]
-    place = _first_past(sums.of_places, sums.whole, goal)
-    goal = goal - _before(sums.whole, place)
-    block = _first_past(sums.of_blocks, sums.totals, goal)
-    goal = goal - _before(sums.totals, block)
+    goal = u * sums.device_cdf[:, -1]
+    device = _first_past(sums.of_devices, sums.device_cdf, goal)
+    goal = goal - _before(sums.device_cdf, device)
+    block = _first_past(sums.of_blocks, sums.block_cdf, goal)
+    goal = goal - _before(sums.block_cdf, block)
     inside = sums.inside(block)
     token = block * BLOCK + _first_past(inside, jnp.cumsum(inside, axis=-1), goal)
-    return _from_place(token + place * V, place, axis)
+    return _from_device(token + device * V, device, axis)
 
 
 class DrawIntervals(NamedTuple):
@@ -238,14 +238,14 @@ def draw_intervals(
     """The numbers u for which `inverse_cdf(weights, u, axis)` returns these tokens."""
     V = weights.shape[1]
     sums = _cdf_sums(weights, axis, form)
-    place, block, index = tokens // V, tokens % V // BLOCK, tokens % V % BLOCK
+    device, block, index = tokens // V, tokens % V // BLOCK, tokens % V % BLOCK
     inside = sums.inside(block)
-    of_place = _goals(sums.of_places, sums.whole, place)
-    of_block = _goals(sums.of_blocks, sums.totals, block)
+    of_device = _goals(sums.of_devices, sums.device_cdf, device)
+    of_block = _goals(sums.of_blocks, sums.block_cdf, block)
     of_token = _goals(inside, jnp.cumsum(inside, axis=-1), index)
-    of_block, of_token = jax.tree.map(lambda x: _from_place(x, place, axis), (of_block, of_token))
-    steps = zip(of_place, of_block, of_token, strict=True)
-    return DrawIntervals(sums.whole[:, -1], *(jnp.stack(step, axis=-1) for step in steps))
+    of_block, of_token = jax.tree.map(lambda x: _from_device(x, device, axis), (of_block, of_token))
+    fields = zip(of_device, of_block, of_token, strict=True)
+    return DrawIntervals(sums.device_cdf[:, -1], *(jnp.stack(x, axis=-1) for x in fields))
 
 
 def is_drawn(draws: DrawIntervals, u: Float[Array, " B"]) -> Bool[Array, " B"]:
@@ -314,9 +314,9 @@ def sample(
     def of_block(logits: Float[Array, "n V"], u: Float[Array, " n"]) -> tuple[jax.Array, jax.Array]:
         logprobs = log_softmax(logits / (temperature or 1.0), axis)
         if temperature == 0:
-            place = jnp.argmax(_places(logits.max(axis=-1), axis), axis=0)
+            device = jnp.argmax(_by_device(logits.max(axis=-1), axis), axis=0)
             local = jnp.argmax(logits, axis=-1)
-            tokens = _from_place(local + place * logits.shape[-1], place, axis)
+            tokens = _from_device(local + device * logits.shape[-1], device, axis)
         else:
             kept = kept_probs(jnp.exp(logprobs), top_p, top_k, axis, form)
             tokens = inverse_cdf(kept, u, axis, form)
