@@ -53,7 +53,7 @@ from vinejax.engine.memory import (
     queue_size,
     sizes_of,
 )
-from vinejax.engine.phase import Phase, PhasePrograms
+from vinejax.engine.phase import Phase, PhaseInputs
 from vinejax.engine.queues import make_queue
 from vinejax.engine.slot_assignment import RowJob, StartedPhase, assign
 from vinejax.engine.stats import EngineStats
@@ -280,10 +280,9 @@ class Engine:
         distributed.barrier("grow", (branch_set, sizes))
         table, stops = self._automaton
         match = first_states(table, branch_set)
-        programs = PhasePrograms(
+        inputs = PhaseInputs(
             config=DecodeConfig(self.model, self.mesh, self._drawing, self.eos_ids, sizes),
             drains=drain_sizes(self.model, self.mesh, memory, sizes),
-            temperature=self.sample_config.temperature,
             skips_repeats=self.skips_repeats,
             weights=self._decoding(params),
             queue=make_queue(self.mesh, branch_set, match, jobs, sizes.queue),
@@ -291,7 +290,7 @@ class Engine:
             table=table,
         )
         kind = Phase if feed_queue.feed is None else KeepingPhase
-        return kind(programs, branch_set, jobs, self.stats, feed_queue)
+        return kind(inputs, branch_set, jobs, self.stats, feed_queue)
 
     def _assign(
         self, branch_set: BranchSet, memory: int, feed: Feeder | None = None

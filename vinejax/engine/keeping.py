@@ -24,7 +24,7 @@ from vinejax.engine.collect import DecodedBranch
 from vinejax.engine.decode import LENGTH
 from vinejax.engine.feed_queue import FeedQueue
 from vinejax.engine.memory import put_on_shards
-from vinejax.engine.phase import Phase, PhasePrograms, RowEntries, RowEntry, StartedChunk
+from vinejax.engine.phase import Phase, PhaseInputs, RowEntries, RowEntry, StartedChunk
 from vinejax.engine.queues import longer_queue, shortened
 from vinejax.engine.slot_assignment import RowJob, StartedPhase, assign
 from vinejax.engine.stats import EngineStats
@@ -53,13 +53,13 @@ class KeepingPhase(Phase):
 
     def __init__(
         self,
-        programs: PhasePrograms,
+        inputs: PhaseInputs,
         branch_set: BranchSet,
         jobs: list[list[RowJob]],
         stats: EngineStats,
         feed_queue: FeedQueue,
     ):
-        super().__init__(programs, branch_set, jobs, stats, feed_queue)
+        super().__init__(inputs, branch_set, jobs, stats, feed_queue)
         sizes, shards = self._sizes, len(jobs)
         # Number of items, and sum of their budgets, in each shard's queue.
         self._num_items = np.array([sum(len(job.items) for job in x) for x in jobs])
@@ -170,7 +170,7 @@ class KeepingPhase(Phase):
         have in `branch_set`.
         """
         order = [[i for job in of_shard for i in job.items] for of_shard in jobs]
-        match = first_states(self._programs.table, more)
+        match = first_states(self._inputs.table, more)
         self._queue = longer_queue(self._mesh, self._queue, more, match, jobs, self._budgets)
         self._longest_budget = max([self._longest_budget, *more.budgets])
         numbered = [[branch + i for i in of_shard] for of_shard in order]
@@ -328,7 +328,7 @@ class KeepingPhase(Phase):
         known = KnownTrunk(put_on_shards(self._mesh, source), put_on_shards(self._mesh, columns))
         parts = [[*map(self._part, of_shard)] for of_shard in all_missing]
         self._window, self._rows, *_ = prefill(
-            self._model, self._mesh, None, self._programs.weights, self._window, self._rows,
+            self._model, self._mesh, None, self._inputs.weights, self._window, self._rows,
             put_on_shards(self._mesh, tokens), put_on_shards(self._mesh, lengths), entering,
             known=known,
             compact_places=self._compact_places(parts, self._part_length, num_places, shares=False),

@@ -51,16 +51,15 @@ from vinejax.runtime.stopping import Watch
 HALVINGS = 2  # a prefill's arrays have all, half or a quarter of the window's columns
 
 
-class PhasePrograms(NamedTuple):
-    """The settings and arrays that a phase gets for its compiled programs when it begins."""
+class PhaseInputs(NamedTuple):
+    """The settings and arrays with which a phase begins."""
 
     config: DecodeConfig
     drains: tuple[Sizes, ...]  # shapes for the last branches (`drain.py`)
-    temperature: float  # sampling temperature, for the scores of trunks
     skips_repeats: bool  # whether branches accept their trunks' tokens (`accept.py`)
     weights: Weights
     queue: decode.Queue
-    stops: jax.Array
+    stops: jax.Array  # i32[A, V] automaton of the stop strings (`stop.py`)
     table: np.ndarray  # `stops` on the host
 
 
@@ -94,25 +93,25 @@ class Phase:
 
     def __init__(
         self,
-        programs: PhasePrograms,
+        inputs: PhaseInputs,
         branch_set: BranchSet,
         jobs: list[list[RowJob]],
         stats: EngineStats,
         feed_queue: FeedQueue,
     ):
-        config = programs.config
+        config = inputs.config
         self.branch_set = branch_set
-        self._programs, self._stats, self._feed_queue = programs, stats, feed_queue
+        self._inputs, self._stats, self._feed_queue = inputs, stats, feed_queue
         self._model, self._mesh, self._sizes = config.model, config.mesh, config.sizes
-        self._drains = programs.drains  # drains that may follow
+        self._drains = inputs.drains  # drains that may follow
         caches = empty_caches(self._model, self._mesh, self._sizes)
         self._window, self._rows, self._slots = caches
         self._waiting_jobs = [deque(jobs_of_shard) for jobs_of_shard in jobs]
         self._config = self._in_sizes(config.sizes)
         order = [[i for job in of_shard for i in job.items] for of_shard in jobs]
         slots, chunk = config.sizes.slots, config.sizes.chunk
-        self._queue = programs.queue
-        self._accepted_prefixes = AcceptedPrefixes(branch_set, order, stats, programs.skips_repeats)
+        self._queue = inputs.queue
+        self._accepted_prefixes = AcceptedPrefixes(branch_set, order, stats, inputs.skips_repeats)
         num_accepted = self._accepted_prefixes.num_accepted
         self._collector = Collector(branch_set, order, slots, chunk, stats, num_accepted)
         # Per row, i64[Z, W]: the trunk that the row holds or is being filled with, the number of
@@ -289,60 +288,55 @@ class Phase:
         )
 
     def _prefill(self, entries: RowEntries, length: int, num_places: int | None) -> None:
+        """Computes the trunks of one batch, and starts the search for tokens that branches accept.
+
+        The trunks have at most `length` tokens. `num_places` is the argument of `_compact_places`.
+        """
         shards, batch = len(entries), self._sizes.batch
         tokens = np.zeros((shards, batch, length), np.int32)
         lengths = np.zeros((shards, batch), np.int32)
-        places = []
+        computed = []  # pairs (trunk, its index in the batch of all shards)
         for shard, of_shard in enumerate(entries):
-            for place, entry in enumerate(of_shard):
+            for n, entry in enumerate(of_shard):
                 ids = self._tokens_of(entry)
-                tokens[shard, place, : len(ids)] = ids
-                lengths[shard, place] = len(ids)
-                self._stats.prefill_tokens += len(ids)
-                places.append((entry.job.trunk, shard * batch + place))
-        entering_trunks = [entry.job.trunk for of_shard in entries for entry in of_shard]
-        is_scored = any(self.branch_set.scored[trunk] for trunk in entering_trunks)
-        keeps_hidden = any(self._accepted_prefixes.may_accept[trunk] for trunk in entering_trunks)
-        temperature = self._programs.temperature if is_scored else None
-        weights = self._programs.weights
-        on_mesh, entering = put_on_shards(self._mesh, tokens), self._entering(entries)
+                tokens[shard, n, : len(ids)] = ids
+                lengths[shard, n] = len(ids)
+                computed.append((entry.job.trunk, shard * batch + n))
+        self._stats.prefill_tokens += int(lengths.sum())
+        scored = [(trunk, n) for trunk, n in computed if self.branch_set.scored[trunk]]
+        keeps_hidden = any(self._accepted_prefixes.may_accept[trunk] for trunk, _ in computed)
+        temperature = self._inputs.config.sampling.temperature if scored else None
+        tokens_on_mesh, entering = put_on_shards(self._mesh, tokens), self._entering(entries)
         trunks = [[*map(self._tokens_of, of_shard)] for of_shard in entries]
         self._window, self._rows, logprobs, hidden = prefill(
-            self._model, self._mesh, temperature, weights, self._window, self._rows, on_mesh,
-            put_on_shards(self._mesh, lengths), entering, keeps_hidden,
+            self._model, self._mesh, temperature, self._inputs.weights, self._window, self._rows,
+            tokens_on_mesh, put_on_shards(self._mesh, lengths), entering, keeps_hidden,
             compact_places=self._compact_places(trunks, length, num_places, shares=True),
         )  # fmt: skip
         if logprobs is not None:
-            scored = [
-                (trunk, logprobs, at) for trunk, at in places if self.branch_set.scored[trunk]
-            ]
-            self._trunk_logprobs += scored
-        if hidden is None:
-            return
+            self._trunk_logprobs += [(trunk, logprobs, n) for trunk, n in scored]
+        if hidden is not None:
+            self._start_search(entries, tokens_on_mesh, hidden)
+
+    def _start_search(self, entries: RowEntries, tokens: jax.Array, hidden: jax.Array) -> None:
+        """Lets branches skip the tokens of a prefill's trunks that they accept (`accept.py`).
+
+        `tokens` and `hidden` are the prefill's tokens and its final hidden states.
+        """
+        inputs, sizes = self._inputs, self._sizes
+        # A search computes as many logits at a time as a decode step.
+        settings = SearchConfig(
+            self._model, self._mesh, inputs.config.sampling, inputs.config.eos_ids, sizes.slots
+        )
 
         def search(search_items: SearchItems) -> SearchResult:
-            """Lets the items of `search_items` skip those tokens of their trunks that they accept.
-
-            Returns the result of the search.
-            """
-            config, programs = self._programs.config, self._programs
-            # A search computes as many logits at a time as a decode step.
-            settings = SearchConfig(
-                self._model, self._mesh, config.sampling, config.eos_ids, self._sizes.slots
-            )
             self._queue, result = skip_repeats(
-                settings,
-                programs.weights,
-                programs.stops,
-                self._queue,
-                hidden,
-                on_mesh,
-                search_items,
+                settings, inputs.weights, inputs.stops, self._queue, hidden, tokens, search_items
             )
             return result
 
         trunks = [[entry.job.trunk for entry in of_shard] for of_shard in entries]
-        self._accepted_prefixes.start(self._mesh, trunks, batch, self._sizes.queue, search)
+        self._accepted_prefixes.start(self._mesh, trunks, sizes.batch, sizes.queue, search)
 
     def _copy(self, entries: RowEntries) -> None:
         source = np.zeros((len(entries), self._sizes.batch), np.int32)
@@ -378,12 +372,11 @@ class Phase:
         old_slots = self._move_to_drain()
         # With several hosts a NumPy value is replicated; a jax array would belong to this host.
         trunks_wait = np.array(any(self._waiting_jobs) or self._feed_queue.is_open)
-        programs, slots, rows = self._programs, self._slots, self._rows
-        inputs = decode.ChunkInputs(
-            programs.weights, self._window, self._queue, programs.stops, trunks_wait
+        chunk_inputs = decode.ChunkInputs(
+            self._inputs.weights, self._window, self._queue, self._inputs.stops, trunks_wait
         )
         run = decode.chunk_program(platform_of(self._mesh))
-        self._slots, self._rows, trace = run(self._config, inputs, slots, rows)
+        self._slots, self._rows, trace = run(self._config, chunk_inputs, self._slots, self._rows)
         self._num_chunks += 1
         return StartedChunk(self._num_chunks - 1, self._accepted_prefixes.take(), old_slots, trace)
 
@@ -414,7 +407,7 @@ class Phase:
         drain together, so none of their chunks ends early.
         """
         drained_at = self._drains[0].slots if self._drains and len(self._waiting_jobs) == 1 else 0
-        config = self._programs.config
+        config = self._inputs.config
         return dataclasses.replace(config, sizes=sizes, drained_at=drained_at)
 
     def _collect(self, chunk: StartedChunk) -> list[DecodedBranch]:
