@@ -55,7 +55,7 @@ from vinejax.engine.memory import (
 )
 from vinejax.engine.phase import Phase, PhaseInputs
 from vinejax.engine.queues import make_queue
-from vinejax.engine.slot_assignment import RowJob, StartedPhase, assign
+from vinejax.engine.slot_assignment import RowJob, assign
 from vinejax.engine.stats import EngineStats
 from vinejax.engine.stop import first_states, stop_table
 from vinejax.model.decoder import Decoder, Params
@@ -320,10 +320,8 @@ class Engine:
         )
         self.stats.cache_bytes = max(self.stats.cache_bytes, num_bytes)
         shards = num_shards(self.mesh)
-        has_row_per_branch = feed is not None and sizes.lanes == 1
-        # With a total work of 1, equal trunks get a row each, as in `KeepingPhase._jobs_of`.
-        started = StartedPhase([0] * shards, [0] * shards, 1, {}) if has_row_per_branch else None
-        jobs = assign(branch_set, shards, sizes.rows, started)
+        row_per_branch = feed is not None and sizes.lanes == 1
+        jobs = assign(branch_set, shards, sizes.rows, row_per_branch=row_per_branch)
         if feed is not None:
             return jobs, sizes
         num_items = max(sum(len(job.items) for job in of_shard) for of_shard in jobs)

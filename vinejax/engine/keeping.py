@@ -127,17 +127,12 @@ class KeepingPhase(Phase):
         """The row jobs of further branches, for each shard.
 
         Branches on equal trunks have different trunks after their next turn, so every branch needs
-        a row of its own. `assign` divides the branches of a trunk into several jobs if they exceed
-        a row's share of the total work. With a total of 1 every branch becomes a job of its own.
+        a row of its own.
         """
         work = self._collector.not_ended * self._longest_budget
-        started = StartedPhase(
-            items=self._num_items.tolist(),
-            work=work.tolist(),
-            total=1,
-            shard_of=self._shard_of(more),
-        )
-        return assign(more, len(self._waiting_jobs), self._sizes.rows, started)
+        started = StartedPhase(self._num_items.tolist(), work.tolist(), self._shard_of(more))
+        shards, rows = len(self._waiting_jobs), self._sizes.rows
+        return assign(more, shards, rows, started, row_per_branch=True)
 
     def _shard_of(self, more: BranchSet) -> dict[int, int]:
         """For each trunk whose beginning is in a row, the shard with the longest such beginning.

@@ -65,12 +65,15 @@ class StartedPhase(NamedTuple):
 
     items: Sequence[int]  # number of items in each shard's queue
     work: Sequence[int]  # remaining work of each shard
-    total: int  # work of the whole phase
     shard_of: Mapping[int, int]  # shard that holds keys of the trunk, for trunks that have one
 
 
 def assign(
-    branch_set: BranchSet, shards: int, rows: int, phase: StartedPhase | None = None
+    branch_set: BranchSet,
+    shards: int,
+    rows: int,
+    phase: StartedPhase | None = None,
+    row_per_branch: bool = False,
 ) -> list[list[RowJob]]:
     """The jobs of each shard, in the order in which they enter rows.
 
@@ -83,8 +86,8 @@ def assign(
     jobs the longest trunks come first, so that trunks in one prefill need little padding.
 
     A trunk with at least twice the mean work of a row (1.5 times with several shards) is divided
-    into several jobs. Every shard gets about the same work, so that no row and no shard takes much
-    longer than the others.
+    into several jobs; with `row_per_branch` every branch has a job of its own. Every shard gets
+    about the same work, so that no row and no shard takes much longer than the others.
     """
     budgets, lengths = branch_set.budgets, [len(trunk) for trunk in branch_set.trunks]
     by_trunk: dict[int, list[int]] = {}
@@ -92,16 +95,17 @@ def assign(
         if budgets[i] > 0:
             by_trunk.setdefault(branch.trunk, []).append(i)
     if phase is None:
-        total = sum(n for n in budgets if n > 0)
-        phase = StartedPhase([0] * shards, [0] * shards, total, {})
-    share = phase.total / (shards * rows)
+        phase = StartedPhase([0] * shards, [0] * shards, {})
+    share = sum(n for n in budgets if n > 0) / (shards * rows)
     jobs = []
     for trunk, items in by_trunk.items():
         items.sort(key=lambda i: -budgets[i])
-        total = sum(budgets[i] for i in items)
-        # Rounded down on one shard, so that there are seldom more jobs than rows.
-        parts = int(total / share + (0.5 if shards > 1 else 0.0))
-        parts = min(max(parts, 1), len(items))
+        parts = len(items)
+        if not row_per_branch:
+            total = sum(budgets[i] for i in items)
+            # Rounded down on one shard, so that there are seldom more jobs than rows.
+            rounded = int(total / share + (0.5 if shards > 1 else 0.0))
+            parts = min(max(rounded, 1), parts)
         for part in range(parts):
             items_of_part = items[part::parts]
             jobs.append(RowJob(trunk, items_of_part, sum(budgets[i] for i in items_of_part)))
