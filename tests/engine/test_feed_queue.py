@@ -65,15 +65,15 @@ def test_branches_that_were_cut_short_go_on_before_their_continuations(
     )
     oracle = cases.two_calls(engine_of(tiny, sampling), tiny.params)
     engine = engine_of(tiny, sampling)
-    going, go_on = [], engine._go_on
+    resumed, resume = [], engine._resume
 
     def counted(*args: Any):
-        going.append(args)
-        return go_on(*args)
+        resumed.append(args)
+        return resume(*args)
 
-    engine._go_on = counted  # pyright: ignore
+    engine._resume = counted  # pyright: ignore
     cases.assert_same(cases.as_fed(engine, tiny.params), oracle)
-    assert going
+    assert resumed
 
 
 @pytest.mark.slow

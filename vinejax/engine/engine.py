@@ -269,7 +269,7 @@ class Engine:
         logprobs = phase.trunk_logprobs()
         del phase  # frees its caches before the next phase allocates its own
         while cut_short:
-            cut_short = yield from reader.read(self._go_on(params, branch_set, cut_short))
+            cut_short = yield from reader.read(self._resume(params, branch_set, cut_short))
         return len(branch_set.branches), logprobs
 
     def _phase(self, params: Params, branch_set: BranchSet, feed_queue: FeedQueue) -> Phase:
@@ -364,7 +364,7 @@ class Engine:
         table = stop_table(stop, list(texts))
         return table, put_on_mesh(self.mesh, split.REPLICATED, table)
 
-    def _go_on(
+    def _resume(
         self, params: Params, branch_set: BranchSet, cut_short: Sequence[DecodedBranch]
     ) -> Iterator[DecodedBranch]:
         """Resumes branches that were cut short (`Reader.read`), and yields them as they end.
