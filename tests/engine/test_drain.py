@@ -154,7 +154,7 @@ def test_a_short_phase_compiles_no_drain(tiny: Model):
 def test_sizes(tiny: Model):
     mesh = mesh_over((1, 1, 1), jax.devices()[:1])
     settings = arrays.EngineSettings(slots=128)
-    demand = arrays.PhaseSize(trunks=50, branches=900, longest=40, budget=512)
+    demand = arrays.Workload(trunks=50, branches=900, longest=40, budget=512)
     whole, taken = arrays.sizes_of(tiny.decoder, mesh, "cpu", 2**30, settings, demand)
     found, further = drain_sizes(tiny.decoder, mesh, 2**30, whole)
     assert found.lanes <= found.slots == 32 >= found.rows

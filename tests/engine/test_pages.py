@@ -209,7 +209,7 @@ def test_the_pool_takes_what_memory_is_left(tiny: Model):
     def sizes(num_pages: int) -> tuple[Sizes, int]:
         memory = bytes_of(8 * 512 + num_pages * BLOCK)
         settings = arrays.EngineSettings(32, attention="kernel")
-        demand = arrays.PhaseSize(trunks=8, branches=900, longest=400, budget=1024)
+        demand = arrays.Workload(trunks=8, branches=900, longest=400, budget=1024)
         return arrays.sizes_of(tiny.decoder, mesh, "cpu", memory, settings, demand)
 
     cases = [(200, 32, 128), (128, 32, 128), (70, 32, 64), (55, 32, 51), (51, 32, 51)]
@@ -234,7 +234,7 @@ def test_what_holds_a_row_and_a_slot_has_one_of_each(tiny: Model, attention: str
     def least(columns: int, width: int, more: int) -> Sizes:
         memory = arrays.cache_bytes(tiny.decoder, mesh, columns + width) + more
         settings = arrays.EngineSettings(3, attention=attention)
-        demand = arrays.PhaseSize(trunks=8, branches=900, longest=columns, budget=width)
+        demand = arrays.Workload(trunks=8, branches=900, longest=columns, budget=width)
         sizes, taken = arrays.sizes_of(tiny.decoder, mesh, "cpu", memory, settings, demand)
         assert taken <= memory
         return sizes

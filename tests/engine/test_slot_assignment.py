@@ -14,7 +14,7 @@ from vinejax.engine.branches import Branch, BranchSet, Feeder
 from vinejax.engine.layout import CacheLayout
 from vinejax.engine.memory import (
     EngineSettings,
-    PhaseSize,
+    Workload,
     cache_bytes,
     queue_size,
     sizes_of,
@@ -151,8 +151,8 @@ def test_phases_of_a_run_have_few_sizes():
 
     def shapes(limits: tuple[int, ...], longest: int, budget: int) -> tuple[int, int]:
         settings = EngineSettings(64, limits=limits, max_tokens=256 if limits else None)
-        phase_size = PhaseSize(16, 64, longest, budget)
-        sizes, _ = sizes_of(model, mesh, "cpu", 1 << 30, settings, phase_size)
+        workload = Workload(16, 64, longest, budget)
+        sizes, _ = sizes_of(model, mesh, "cpu", 1 << 30, settings, workload)
         return sizes.columns, sizes.width
 
     lengths, budgets = range(1, 557, 5), range(1, 257, 17)
@@ -166,8 +166,8 @@ def test_a_gpu_has_longer_chunks_and_larger_prefills():
     model, mesh = loop_cases.model(), make_mesh(MeshConfig())
 
     def shapes(platform: str, longest: int, budget: int, feed: Feeder | None = None) -> list[int]:
-        phase_size, settings = PhaseSize(1000, 2000, longest, budget), EngineSettings(512)
-        sizes, _ = sizes_of(model, mesh, platform, 1 << 34, settings, phase_size, feed)
+        workload, settings = Workload(1000, 2000, longest, budget), EngineSettings(512)
+        sizes, _ = sizes_of(model, mesh, platform, 1 << 34, settings, workload, feed)
         return [sizes.batch, sizes.chunk]
 
     assert shapes("cpu", 200, 64) == [8, 8] and shapes("cpu", 200, 512) == [8, 64]
@@ -198,8 +198,8 @@ def test_fed_branches_have_a_row_each():
     model, mesh = loop_cases.model(), make_mesh(MeshConfig())
     for trunks, branches, lanes in ((8, 40, 1), (1, 64, 1), (16, 128, 1), (16, 2000, 8)):
         feed = Feeder(lambda: None, 16 * branches, 300, at_once=branches)
-        phase_size = PhaseSize(trunks, branches, 300, 16)
-        sizes, _ = sizes_of(model, mesh, "cpu", 1 << 30, EngineSettings(128), phase_size, feed)
+        workload = Workload(trunks, branches, 300, 16)
+        sizes, _ = sizes_of(model, mesh, "cpu", 1 << 30, EngineSettings(128), workload, feed)
         assert sizes.lanes == lanes
         assert sizes.slots >= min(branches, 128) and sizes.rows >= min(branches, 256)
         assert sizes.lanes * trunks >= 128 or lanes == 1

@@ -47,7 +47,7 @@ from vinejax.engine.finish import Reader
 from vinejax.engine.keeping import KeepingPhase
 from vinejax.engine.memory import (
     EngineSettings,
-    PhaseSize,
+    Workload,
     memory_to_use,
     put_on_mesh,
     queue_size,
@@ -308,7 +308,7 @@ class Engine:
             limits=self.limits[-1:] if has_responses else self.limits,
             max_tokens=self.sample_config.max_tokens if self.limits else None,
         )
-        phase_size = PhaseSize(
+        workload = Workload(
             trunks=sum(len(trunk) > 0 for trunk in branch_set.trunks),
             branches=sum(budget > 0 for budget in branch_set.budgets),
             longest=branch_set.longest,
@@ -316,7 +316,7 @@ class Engine:
         )
         platform = platform_of(self.mesh)
         sizes, num_bytes = sizes_of(
-            self.model, self.mesh, platform, memory, settings, phase_size, feed=feed
+            self.model, self.mesh, platform, memory, settings, workload, feed=feed
         )
         self.stats.cache_bytes = max(self.stats.cache_bytes, num_bytes)
         shards = num_shards(self.mesh)

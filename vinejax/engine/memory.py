@@ -56,8 +56,11 @@ class EngineSettings:
     max_tokens: int | None = None  # largest budget in all phases; None: that of the phase
 
 
-class PhaseSize(NamedTuple):
-    """The numbers and the largest lengths of a phase's trunks and branches, over all shards."""
+class Workload(NamedTuple):
+    """The work of a phase: the numbers and largest lengths of its trunks and branches.
+
+    The numbers are those of all shards together.
+    """
 
     trunks: int
     branches: int
@@ -154,7 +157,7 @@ def sizes_of(
     platform: str,
     memory: int,
     settings: EngineSettings,
-    phase_size: PhaseSize,
+    workload: Workload,
     feed: Feeder | None = None,
 ) -> tuple[Sizes, int]:
     """The shapes of a phase within `memory` bytes per device, and the bytes of its caches.
@@ -166,19 +169,19 @@ def sizes_of(
     """
     storage = storage_for(model, platform, settings.attention)
     shards = num_shards(mesh)
-    branches = at_once = -(-phase_size.branches // shards)
-    longest = phase_size.longest
+    branches = at_once = -(-workload.branches // shards)
+    longest = workload.longest
     if feed is not None:
         branches, at_once = branches + -(-feed.branches // shards), -(-feed.at_once // shards)
         longest = max(longest, feed.longest)
     slots = min(-(-settings.slots // shards), doubled(at_once, least=MIN_SLOTS))
-    trunks = max(-(-phase_size.trunks // shards), 1)
-    rows, lanes = window_shape(slots, trunks, -(-phase_size.branches // shards))
+    trunks = max(-(-workload.trunks // shards), 1)
+    rows, lanes = window_shape(slots, trunks, -(-workload.branches // shards))
     if feed is not None:  # a row for each branch, if there is room
         rows_of_feed, lanes_of_feed = window_shape(slots, at_once, at_once)
         rows, lanes = min(bucket(rows + rows_of_feed), 2 * slots), max(lanes, lanes_of_feed)
     columns = storage.align(padded_length(settings.limits, longest))
-    width = padded_length([settings.max_tokens or phase_size.budget], phase_size.budget, least=16)
+    width = padded_length([settings.max_tokens or workload.budget], workload.budget, least=16)
     min_chunk = GPU_MIN_CHUNK if platform == "gpu" else MIN_CHUNK
     chunk = settings.chunk or min(max(width // HOST_POLLS, min_chunk), MAX_CHUNK)
     width = storage.align(width)

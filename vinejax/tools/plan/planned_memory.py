@@ -13,7 +13,7 @@ from vinejax.engine.drain import drain_sizes
 from vinejax.engine.memory import (
     FREE_SHARE,
     EngineSettings,
-    PhaseSize,
+    Workload,
     cache_bytes,
     phase_bytes,
     sizes_of,
@@ -190,8 +190,8 @@ def planned_phases(case: Case, resident: int) -> list[PlannedPhase]:
     phases = []
     for name, trunks, branches, longest, mean_trunk, tokens, waves in loads:
         per_wave = math.ceil(branches / waves)
-        phase_size = PhaseSize(trunks, per_wave, longest, budget=cfg.sample.max_tokens)
-        sizes, _ = sizes_of(case.model, case.mesh, case.platform, room, settings, phase_size)
+        workload = Workload(trunks, per_wave, longest, budget=cfg.sample.max_tokens)
+        sizes, _ = sizes_of(case.model, case.mesh, case.platform, room, settings, workload)
         shapes = sizes, *drain_sizes(case.model, case.mesh, room, sizes)
         phases.append(
             PlannedPhase(
