@@ -28,12 +28,8 @@ class Reader:
         reads_all: bool = False,
     ):
         """`first` is the number of the set's first branch among the branches of the call."""
-        self._tokenizer, self._stop, self._branch_set, self._stats = (
-            tokenizer,
-            stop,
-            branch_set,
-            stats,
-        )
+        self._tokenizer, self._stop = tokenizer, stop
+        self._branch_set, self._stats = branch_set, stats
         self._first, self._reads_all = first, reads_all
         self._places: dict[tuple[int, int, int | None], tuple[PrefixEnd, str]] = {}
 

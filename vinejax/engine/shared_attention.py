@@ -105,10 +105,11 @@ def trunk_part(q: HeadQueries, trunks: SeparateKV, lanes: Lanes, rule: Attention
 
 def join(a: Part, b: Part) -> Part:
     """The softmax part over the columns of a and of b, joined by log-sum-exp."""
-    top = jnp.maximum(a[1], b[1])
+    (mix_a, top_a, sum_a), (mix_b, top_b, sum_b) = a, b
+    top = jnp.maximum(top_a, top_b)
     safe = jnp.where(jnp.isfinite(top), top, 0.0)  # a query may see no column of either part
-    scale_a, scale_b = jnp.exp(a[1] - safe), jnp.exp(b[1] - safe)
-    return a[0] * scale_a + b[0] * scale_b, top, a[2] * scale_a + b[2] * scale_b
+    scale_a, scale_b = jnp.exp(top_a - safe), jnp.exp(top_b - safe)
+    return mix_a * scale_a + mix_b * scale_b, top, sum_a * scale_a + sum_b * scale_b
 
 
 @jax.named_scope("merge")

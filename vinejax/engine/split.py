@@ -39,9 +39,7 @@ SHARDS = Spec(ROWS)  # the first axis covers all shards, one after the other
 REPLICATED = Spec()
 # The decoding copy: {embed, layers, norm, head} like a model's parameters; `layers` is a list.
 Weights = dict[str, Any]
-FEW_ROWS = (
-    64  # rows at which both forms of a product take equally long on CPUs (`times_transposed`)
-)
+FEW_ROWS = 64  # rows at which both forms of `decoder.times_transposed` take equally long on CPUs
 
 
 def check_tensor(model: Decoder, mesh: AnyMesh) -> None:

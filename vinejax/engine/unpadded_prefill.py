@@ -50,11 +50,9 @@ def with_padding(
 
     The result is 0 at padding. If `compact_places` is None, the result is x itself.
     """
-    return (
-        x
-        if compact_places is None
-        else jnp.take(x[0], compact_places.place, axis=0, mode="fill", fill_value=0)
-    )
+    if compact_places is None:
+        return x
+    return jnp.take(x[0], compact_places.place, axis=0, mode="fill", fill_value=0)
 
 
 class PrefillFit(NamedTuple):

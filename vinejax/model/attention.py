@@ -233,8 +233,8 @@ def choose_kind(
     length, the result is also 'xla', because short sequences gain nothing from a kernel.
     """
     kind = KERNELS.get(platform, "xla") if name == "auto" else name
-    is_odd = kind == "splash" and length % LANES != 0
-    return "xla" if is_odd or why_impossible(kind, rule, head_dim, dtype) else kind
+    is_ragged = kind == "splash" and length % LANES != 0
+    return "xla" if is_ragged or why_impossible(kind, rule, head_dim, dtype) else kind
 
 
 def why_impossible(kind: str, rule: AttentionRule, head_dim: int, dtype: str) -> str:
