@@ -177,6 +177,7 @@ def _own_draws(
         i: jax.Array, results: tuple[DrawIntervals, jax.Array]
     ) -> tuple[DrawIntervals, jax.Array]:
         places = lax.dynamic_slice_in_dim(needed, i * size, size)
+        # The place before is in the same trunk, because a branch's position is at least 1.
         logits = model.logits(weights, flat[places - 1])
         new_results = by_blocks(form, of_block, logits, flat_tokens[places])
         return jax.tree.map(lambda x, new: x.at[places].set(new, mode="drop"), results, new_results)

@@ -43,8 +43,8 @@ Branches = Sequence[Branch]
 class Grown:
     """The continuation of a branch."""
 
-    tokens: list[int]
-    logprobs: list[float]  # under the full softmax at the sampling temperature
+    tokens: list[int]  # with the EOS, or with the token that completes the stop string
+    logprobs: list[float]  # per token, under the full softmax at the sampling temperature, 1 for 0
     text: str  # ends before a stop string
     finish: str  # 'eos' | 'stop' | 'length'
     overlap: int = 0  # characters of the stop string that lie before the branch

@@ -119,7 +119,7 @@ class Sizes:
 
 @dataclasses.dataclass(frozen=True)
 class Allocator:
-    """Allocates arrays that cover all shards. No two arrays share a buffer."""
+    """Allocates arrays that cover all shards. No two share a buffer, so each can be donated."""
 
     model: Decoder
     mesh: Mesh
@@ -154,11 +154,14 @@ class Storage(abc.ABC):
     reads all columns.
     """
 
-    read_by_kernel: ClassVar[bool] = False  # if True, the compiler's cycle count lacks reads
+    # Whether kernels, not XLA, read window and cache. They read only the columns in use, and the
+    # compiler's cycle count lacks their reads.
+    read_by_kernel: ClassVar[bool] = False
     draws_by_kernel: ClassVar[bool] = False  # whether the kernel for GPU draws tokens
 
     @property
     def on_cpu(self) -> bool:
+        """Whether XLA reads the cache on a CPU."""
         return False
 
     # --- sizes

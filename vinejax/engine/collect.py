@@ -17,7 +17,7 @@ from vinejax.engine.trace import HostSteps, Traces
 
 
 class DecodedBranch(NamedTuple):
-    """A branch that has ended, with its decoded tokens.
+    """A branch with its decoded tokens.
 
     `AcceptedPrefixes.with_prefix` adds the tokens that the branch accepted from its trunk.
     """
@@ -25,7 +25,7 @@ class DecodedBranch(NamedTuple):
     branch: int
     tokens: np.ndarray  # i32[length]
     logprobs: np.ndarray  # f32[length]
-    ended: int  # LENGTH, EOS or STOP
+    ended: int  # LENGTH, EOS or STOP; GOING before the branch has ended
 
 
 class Collector:

@@ -63,9 +63,9 @@ class KnownTrunk(NamedTuple):
         `k` and `v` come directly after the known columns.
         """
         T, old = k.shape[1], layer.of_rows(self.row)
-        trunk, last = jnp.arange(k.shape[0])[:, None], old[0].shape[1]
-        places = jnp.where(jnp.arange(T) < lengths[:, None], self.positions(T), last)
-        new = [x.at[trunk, places].set(n, mode="drop") for x, n in zip(old, (k, v), strict=True)]
+        trunk, past_end = jnp.arange(k.shape[0])[:, None], old[0].shape[1]
+        columns = jnp.where(jnp.arange(T) < lengths[:, None], self.positions(T), past_end)
+        new = [x.at[trunk, columns].set(n, mode="drop") for x, n in zip(old, (k, v), strict=True)]
         return new[0], new[1]
 
     def positions(self, T: int) -> Int[Array, "B T"]:
@@ -78,8 +78,8 @@ class PrefillResult(NamedTuple):
 
     window: Window
     rows: WindowRows
-    logprobs: Float[Array, "B T"] | None
-    hidden: Float[Array, "B T D"] | None
+    logprobs: Float[Array, "B T"] | None  # of the trunks' own tokens; None without a temperature
+    hidden: Float[Array, "B T D"] | None  # before the final norm; None unless they are kept
 
 
 @functools.partial(
@@ -103,6 +103,7 @@ def prefill(
 ) -> PrefillResult:
     """Computes B trunks and writes them into the rows that they enter.
 
+    `window` and `rows` are donated.
     `lengths` are the trunks' lengths, 0 for padding of the batch. Padding of tokens is on the
     right. With a `temperature` the result has the log-probabilities of the trunks' own tokens, of
     which entry t belongs to tokens[:, t] and entry 0 is 0. With `keeps_hidden` the result has the
@@ -200,7 +201,10 @@ def _trunk_kv(
 def copy_rows(
     mesh: Mesh, window: Window, rows: WindowRows, source: Int[Array, " B"], entering: EnteringTrunks
 ) -> tuple[Window, WindowRows]:
-    """Copies the trunks in the rows `source` into the rows that the trunks enter."""
+    """Copies the trunks in the rows `source` into the rows that the trunks enter.
+
+    `window` and `rows` are donated. All sources are read before a row is written.
+    """
 
     def one_shard(window: Window, rows: WindowRows, source: jax.Array, entering: EnteringTrunks):
         window = jax.tree.map(lambda x: x.at[entering.row].set(x[source], mode="drop"), window)

@@ -98,6 +98,8 @@ class _Kept(NamedTuple):
 
     def most_probable(self, k: int) -> "_Kept":
         """The k most probable of all tokens, and those that tie with the last of the k."""
+        # With an infinite sum the search never ends early: its bound is for weights that are the
+        # probabilities themselves.
         least, _ = self._threshold(jnp.ones_like, jnp.float32(k), jnp.float32(jnp.inf))
         return self._replace(least=least, mass=self._masses(self.weights, [least])[0])
 
@@ -122,9 +124,9 @@ class _Kept(NamedTuple):
     ) -> tuple[jax.Array, jax.Array]:
         """A threshold that keeps the tokens of `sampling.threshold`, and the sum of their weights.
 
-        `weights` gives the weights for a tile's probabilities; their sum is `mass`. The search ends
-        early if at most one token lies between the bounds, because the bounds then keep the same
-        tokens.
+        `weights` gives the weights for a tile's probabilities; their sum is at most `mass`. The
+        search ends early if at most one token lies between the bounds, because the bounds then keep
+        the same tokens.
         """
         error = 2 * ROUNDING * (self.num_tiles + TILE.bit_length()) * mass
 

@@ -46,7 +46,8 @@ def load_pretrained(
 ) -> tuple[Decoder, Params, Tokenizer]:
     """Model, parameters and tokenizer of a Hugging Face folder, gs:// folder or hub name.
 
-    `dtype` is the dtype of the parameters: float32, bfloat16 or float16.
+    `dtype` is the dtype of the parameters: float32, bfloat16 or float16. They are laid out over the
+    `mesh` by `sharding.PARAM_SPECS`; without a mesh, all of them are on the first local device.
 
     Before it allocates memory on a device, the function raises ModelError for missing, unsupported
     or wrong content, ConfigError for heads that the mesh does not divide, and ValueError for a mesh
@@ -166,6 +167,8 @@ def load_params(folder: epath.Path, model: Decoder, dtype: str, mesh: Mesh | Non
     """The weights in a folder as parameters of the model, laid out over the mesh by PARAM_SPECS.
 
     The function checks name, shape and size of every tensor before it allocates memory on a device.
+    Raises ModelError for missing, unknown or damaged tensors, for numbers that are not finite and
+    for an embedding of zeros, and ConfigError for sizes that the axis `tensor` cannot split.
     """
     if mesh is not None:
         check_heads(mesh, *model.cfg.split_sizes)
@@ -214,7 +217,6 @@ def _check_numbers(
     mesh: Mesh | None,
 ) -> None:
     """Raise ModelError for a tensor with numbers that are not finite, or an embedding of zeros."""
-
     facts = jax.device_get(_facts(loaded, mesh))
     for path, (is_finite, is_something) in facts.items():
         name = sources[path].name
