@@ -54,7 +54,7 @@ class DecodeConfig:
 
 
 class Queue(NamedTuple):
-    """All items (branches) of a shard, in the order of its row jobs (`slot_assignment.py`)."""
+    """All items (branches) of a shard, in the order of its row jobs (`row_jobs.py`)."""
 
     position: jax.Array  # i32[Q] number of the trunk's tokens before the branch
     token: jax.Array  # i32[Q] last token before the branch

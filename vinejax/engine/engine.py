@@ -4,7 +4,7 @@ A trunk is a token sequence whose keys and values many branches read. A branch n
 position and a seed. It asks for a continuation after the first `position` tokens of the trunk.
 Solutions, Monte Carlo continuations and evaluation answers are all branches.
 
-`slot_assignment.py` decides which shard serves a branch. `phase.py` drives a phase from the host.
+`row_jobs.py` decides which shard serves a branch. `phase.py` drives a phase from the host.
 `window.py` and `decode.py` hold the programs that the devices run. docs/engine.md explains how they
 work together.
 """
@@ -55,7 +55,7 @@ from vinejax.engine.memory import (
 )
 from vinejax.engine.phase import Phase, PhaseInputs
 from vinejax.engine.queues import make_queue
-from vinejax.engine.slot_assignment import RowJob, assign
+from vinejax.engine.row_jobs import RowJob, assign
 from vinejax.engine.stats import EngineStats
 from vinejax.engine.stop import first_states, stop_table
 from vinejax.model.decoder import Decoder, Params

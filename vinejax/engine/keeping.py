@@ -26,7 +26,7 @@ from vinejax.engine.feed_queue import FeedQueue
 from vinejax.engine.memory import put_on_shards
 from vinejax.engine.phase import Phase, PhaseInputs, RowEntries, RowEntry, StartedChunk
 from vinejax.engine.queues import longer_queue, shortened
-from vinejax.engine.slot_assignment import RowJob, StartedPhase, assign
+from vinejax.engine.row_jobs import RowJob, StartedPhase, assign
 from vinejax.engine.stats import EngineStats
 from vinejax.engine.stop import first_states
 from vinejax.engine.unpadded_prefill import fit_prefill

@@ -17,7 +17,7 @@ from vinejax.engine.cache import Allocator, Sizes, Storage, use_kernel
 from vinejax.engine.decode import Slots
 from vinejax.engine.gpu.kernel_ring import KernelRingStorage
 from vinejax.engine.ring import RingStorage
-from vinejax.engine.slot_assignment import SHARED_BY, lanes_per_row, window_shape
+from vinejax.engine.row_jobs import SHARED_BY, lanes_per_row, window_shape
 from vinejax.engine.split import SHARDS, num_kv_heads
 from vinejax.engine.tpu.paged import PagedStorage
 from vinejax.engine.window import Window, WindowRows

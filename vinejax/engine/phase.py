@@ -33,7 +33,7 @@ from vinejax.engine.decode import DecodeConfig, Trace
 from vinejax.engine.drain import PhaseArrays, to_drain
 from vinejax.engine.feed_queue import FeedQueue
 from vinejax.engine.memory import MAX_BATCH, empty_caches, put_on_shards
-from vinejax.engine.slot_assignment import RowJob
+from vinejax.engine.row_jobs import RowJob
 from vinejax.engine.split import Weights
 from vinejax.engine.stats import EngineStats
 from vinejax.engine.trace import HostSteps

@@ -11,7 +11,7 @@ from jaxtyping import Array, Int
 from vinejax.engine.branches import BranchSet
 from vinejax.engine.decode import Queue
 from vinejax.engine.memory import put_on_shards
-from vinejax.engine.slot_assignment import RowJob
+from vinejax.engine.row_jobs import RowJob
 from vinejax.engine.split import SHARDS
 from vinejax.model.sharding import on_shards
 

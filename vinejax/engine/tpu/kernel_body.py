@@ -1,8 +1,8 @@
 """The code that both decoding kernels share: an online softmax that is computed block by block.
 
-Groups and live blocks are explained in `kernels.py`. An item is a live block of a group. Each step
-of the grid computes the items of its groups in order. While an item is computed, the next item is
-copied from HBM. Scratch arrays are in VMEM and SMEM.
+Groups and live blocks are explained in `kernels.py`. An item is here a live block of a group, and
+not a branch in the queue. Each step of the grid computes the items of its groups in order. While an
+item is computed, the next item is copied from HBM. Scratch arrays are in VMEM and SMEM.
 """
 
 import functools

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Int
 
 from vinejax.engine.cache import Allocator, Attend, Cache, DecodeStep, Sizes, Storage
 from vinejax.engine.layout import WINDOW, JoinedKV
-from vinejax.engine.slot_assignment import LONG_TAIL
+from vinejax.engine.row_jobs import LONG_TAIL
 from vinejax.engine.split import SHARDS
 from vinejax.engine.tpu.pages import Pages, give_back, take_pages
 from vinejax.engine.tpu.ragged import RaggedAttention

@@ -23,7 +23,7 @@ OPERAND_BYTES = 2**20  # bytes of queries and results in VMEM at a time; Pallas 
 class Schedule(NamedTuple):
     """The blocks that a decode step reads in each layer with a certain attention rule.
 
-    An item is one of these blocks.
+    An item is here one of these blocks, and not a branch in the queue.
     """
 
     first_item: jax.Array  # i32[steps + 1] first item of each step of the kernel's grid

@@ -1,4 +1,4 @@
-"""Plans a phase on the host: rows, lanes, and the order of the branches of each shard.
+"""Plans a phase on the host: its rows and lanes, and the row jobs of each shard in their order.
 
 A row job is a trunk with some of its branches. One row of one shard's window serves it.
 """

@@ -21,7 +21,7 @@ from vinejax.engine.memory import (
     slots_for,
 )
 from vinejax.engine.ring import RingStorage, ring_blocks
-from vinejax.engine.slot_assignment import assign, lanes_per_row, window_shape
+from vinejax.engine.row_jobs import assign, lanes_per_row, window_shape
 from vinejax.model.sharding import AXES, make_mesh
 
 
