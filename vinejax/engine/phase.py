@@ -107,7 +107,7 @@ class Phase:
         caches = empty_caches(self._model, self._mesh, self._sizes)
         self._window, self._rows, self._slots = caches
         self._waiting_jobs = [deque(jobs_of_shard) for jobs_of_shard in jobs]
-        self._config = self._in_sizes(config.sizes)
+        self._config = self._config_for(config.sizes)
         order = [[i for job in of_shard for i in job.items] for of_shard in jobs]
         slots, chunk = config.sizes.slots, config.sizes.chunk
         self._queue = inputs.queue
@@ -397,10 +397,10 @@ class Phase:
         arrays, old_slots = to_drain(self._mesh, self._config.sizes, drain, arrays)
         self._window, self._rows, self._slots = arrays
         self._drains = self._drains[self._drains.index(drain) + 1 :]
-        self._config = self._in_sizes(drain)
+        self._config = self._config_for(drain)
         return old_slots
 
-    def _in_sizes(self, sizes: Sizes) -> DecodeConfig:
+    def _config_for(self, sizes: Sizes) -> DecodeConfig:
         """The settings of the decode program with `sizes`, those of the phase or of a drain.
 
         On one shard a chunk ends early when the next drain can begin. Several shards move to a
