@@ -4,7 +4,8 @@ Values are exact: 0.333 is not a third, 3.14 is not pi. Only a decimal of ten or
 digits is taken for the number that it was printed from. Conventions: a percentage equals its
 number with or without the sign; a unit, a degree mark or a name (`x =`) that only one side has is
 ignored, but two units or names must agree; the order counts in tuples, not in lists and sets; the
-brackets of an interval count; a number in a base equals only the same digits in the same base.
+brackets of an interval count; a number in a base equals only the same digits, in the same base or
+without a base.
 
 Nothing is ever run as code: answers are read by the parsers of this package and by nothing else.
 `equal_strict` limits every size before it computes; the worker pool also limits its time.

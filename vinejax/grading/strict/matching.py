@@ -21,6 +21,7 @@ from vinejax.grading.strict.english import units, words
 # The most characters in all pairs of items of two lists; longer lists must match in order. A
 # character costs up to 0.1 ms, and no comparison may take more than a second.
 MAX_PAIRED = 10_000
+_PLAIN_DIGITS = re.compile(r"-?\d+(?:\.\d+)?", re.ASCII)
 _BRACKETED = re.compile(r"[^\w()]*\([A-Ja-j]\)[^\w()]*")  # a choice such as (b)
 
 
@@ -53,17 +54,35 @@ def _same(a: Node, b: Node) -> bool:
     if isinstance(a, nodes.Ratio) or isinstance(b, nodes.Ratio):
         return _ratio(a, b)
     if isinstance(a, nodes.Based) or isinstance(b, nodes.Based):
-        return _based(a) == _based(b)
+        return _same_based(a, b)
     if isinstance(a, Formula) and isinstance(b, Formula):
         return _same_formula(a, b)
     return _same_text(a, b) if isinstance(a, nodes.Raw) and isinstance(b, nodes.Raw) else False
 
 
-def _based(node: Node) -> tuple[str, int] | None:
-    """Digits and base of a number in a base, or of a formula such as `2a_{16}`; else None."""
+def _same_based(a: Node, b: Node) -> bool:
+    """Whether two numbers have the same digits and the same base; one side may leave out its base.
+
+    Data sets and models leave it out where the problem names it: 'Express your answer in base 3.'
+    """
+    x, y = _digits_and_base(a), _digits_and_base(b)
+    if x is None or y is None or x[0] != y[0]:
+        return False
+    return x[1] == y[1] or None in (x[1], y[1])
+
+
+def _digits_and_base(node: Node) -> tuple[str, int | None] | None:
+    """The digits of a number and its base, if it states one; None for other nodes.
+
+    The number may be a formula such as `2a_{16}` or `204`.
+    """
     if isinstance(node, nodes.Based):
         return node.digits, node.base
-    return numbers.read_based(node.source.upper()) if isinstance(node, Formula) else None
+    if not isinstance(node, Formula):
+        return None
+    if _PLAIN_DIGITS.fullmatch(node.source):
+        return numbers.without_zeros(node.source), None
+    return numbers.read_based(node.source.upper())
 
 
 def _same_choice(a: Node, b: Node) -> bool:

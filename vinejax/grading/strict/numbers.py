@@ -19,7 +19,7 @@ _DEGREES = re.compile(
 _EUROPEAN = re.compile(r"(-?[1-9]\d{0,2}(?:(?:\.\d{3})+|(?: \d{3})+)),(\d+)")
 # `2e-1`, which within a formula is twice Euler's e less 1.
 SIGNED_POWER = re.compile(r"\s*-?(?:\d+\.?\d*|\.\d+)[eE][+-]\d+\s*")
-_BASE = re.compile(r"[{(]?([0-9A-Z.]+)[})]?_\{?(\d{1,2})\}?")
+_BASE = re.compile(r"(-?)[{(]?([0-9A-Z.]+)[})]?_\{?(\d{1,2})\}?")
 
 
 def read_decimal(text: str) -> Fraction | None:
@@ -127,9 +127,14 @@ def _join(match: re.Match[str]) -> str:
 
 
 def read_based(text: str) -> tuple[str, int] | None:
-    """Digits and base of a number such as `204_5` or `{A5}_{11}`; None for other texts."""
+    """Digits and base of a number such as `204_5` or `-{A5}_{11}`; None for other texts."""
     match = _BASE.fullmatch(text.replace(" ", ""))
-    if not match or not any(c.isdigit() for c in match.group(1)):
+    if not match or not any(c.isdigit() for c in match[2]):
         return None
-    digits = match.group(1).lstrip("0") or "0"
-    return digits, int(match.group(2))
+    return without_zeros(match[1] + match[2]), int(match[3])
+
+
+def without_zeros(digits: str) -> str:
+    """Drop the zeros before the digits of a number, behind its minus."""
+    sign = digits[: digits.startswith("-")]
+    return sign + (digits[len(sign) :].lstrip("0") or "0")
