@@ -231,6 +231,13 @@ KINDS: dict[str, list[tuple[bool, str, str]]] = {
         (DIFFERENT, r"5\text{m}", r"5\text{s}"),
         (DIFFERENT, "5m", "5"),  # a variable
         (DIFFERENT, r"1/2\,\mathrm{m}+1", "3/2"),
+        (EQUAL, r"\text{5m}", "5"),
+        (EQUAL, r"\mathbf{2k}", "2k"),
+        (EQUAL, r"\mathbf{2m + 1}", "2m+1"),
+        (EQUAL, r"\mathbf{4x^2\sqrt{3}}", r"4\sqrt3x^2"),
+        (DIFFERENT, r"\mathbf{2k}", "2"),
+        (DIFFERENT, r"\mathbf{2m+1}", "2"),
+        (DIFFERENT, r"\mathrm{4x^2}", "4"),
         (DIFFERENT, "5 Hz", "5 s"),
     ],
     "nothing between": [

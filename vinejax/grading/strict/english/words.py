@@ -86,6 +86,12 @@ _COMPARED = re.compile(
     rf"(?<=[\d}}])\s*{OPEN}(?:(?:more|fewer|less)\b(?P<rest>[^{CLOSE}]*)|times(?: as [^{CLOSE}]*)?)"
     rf"{CLOSE}[\s.}}]*\Z"
 )
+# A number with a variable, and perhaps more variables and commands of LaTeX, but no word.
+_MULTIPLE = re.compile(
+    r"-?\d+(?:\.\d+)?(?P<letter>[a-z])(?![A-Za-z])(?:\\[A-Za-z]+|(?<![A-Za-z])[a-z](?![A-Za-z])"
+    r"|[^A-Za-z\\])*+"
+)
+_TERM_AFTER = re.compile(r"[a-z]\s*[-+=]")
 _HYPHEN = re.compile(rf"(?<=[A-Za-z]){CLOSE}\s*-\s*{OPEN}(?=[A-Za-z])")
 
 
@@ -168,6 +174,9 @@ def _mark_text(inner: str) -> str:
     if re.fullmatch(r"[A-Za-z]", core):
         # A letter in \text is a unit if there is also a space in the \text.
         return f"{OPEN}{core}{CLOSE}" if inner != core and core in units.LETTERS else core
+    multiple = _MULTIPLE.fullmatch(core)
+    if multiple and (multiple["letter"] not in units.LETTERS or _TERM_AFTER.search(core)):
+        return core if core.isalnum() else f"{{{core}}}"  # \mathbf{2k}, but not \text{5m}
     amount = re.fullmatch(r"(-?[\d.,/:]*\d)\s*((?!(?:st|nd|rd|th)\b)[A-Za-z].*)", core)
     if amount:
         return f"{amount[1]}{OPEN}{amount[2]}{CLOSE}"
