@@ -192,6 +192,15 @@ KINDS: dict[str, list[tuple[bool, str, str]]] = {
         (DIFFERENT, "3 1/2 hours", "1.5"),
         (DIFFERENT, "3 1/2 hours", "3.5 minutes"),
     ],
+    "money with a sign and a word": [
+        (EQUAL, r"\$18 dollars", r"\$18"),
+        (EQUAL, r"\$1{,}250\text{ dollars}", "1250 dollars"),
+        (EQUAL, "€18 euros", "€18"),
+        (EQUAL, r"\$1.50 dollars", "150 cents"),
+        (DIFFERENT, r"\$18 dollars", "€18"),
+        (DIFFERENT, r"\$18 cents", r"\$18"),
+        (DIFFERENT, "€18 dollars", "€18"),
+    ],
     "degrees and radians": [
         (EQUAL, r"180^\circ", r"\pi\text{ radians}"),
         (EQUAL, "2 radians", "2"),

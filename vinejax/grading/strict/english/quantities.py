@@ -58,6 +58,10 @@ _MONEY_BEFORE = re.compile(rf"{_SIGN}\s*\}}?\s*(?P<amount>-?[\d.,]*\d{_TIMES}){_
 _MONEY_AFTER = re.compile(rf"(?P<amount>\d{_TIMES})\s*{_SIGN}")
 _MONEY_CODE = re.compile(r"\b(?P<sign>USD|EUR|US\\\$)\s*(?P<amount>[\d.,]*\d)")
 _CODES = {"USD": "dollars", "EUR": "euros", "US\\$": "dollars"}
+_CURRENCY_NAME = re.compile(
+    rf"(?i)(?:\s|~|\\[ ,;]|\}})*(?:{_TEXT}\{{)?[\s~]*"
+    r"(?P<name>dollar|euro|pound|yen|cent)s?(?![a-z])"
+)
 _TEXT_SIGN = re.compile(rf"{_TEXT}\{{\s*(\\\$|[€£¥])\s*\}}")
 _PER_CENT = re.compile(r"\bper[\s~]+cent\b")
 _POINTS = re.compile(r"(\bpercent|\\?%)[\s~]+points?\b")
@@ -117,7 +121,7 @@ def plain_quantities(s: str) -> str:
     s = _TEXT_SIGN.sub(r"\1", s)
     s = _MONEY_CODE.sub(lambda m: f"{m['amount']} {_CODES[m['sign']]} ", s)
     for pattern in (_MONEY_BEFORE, _MONEY_AFTER):
-        s = pattern.sub(lambda m: f"{m['amount']} {_CURRENCIES[m['sign']]} ", s)
+        s = pattern.sub(_money, s)
     s = _ORDINAL.sub(_without_ending, s)
     s = _SEXAGESIMAL.sub(r"(\1+\\frac{\2}{60}+\\frac{0\3}{3600})^\\circ ", s)
     s = _FEET_INCHES.sub(r"\1 feet \2 inches", s)
@@ -127,6 +131,14 @@ def plain_quantities(s: str) -> str:
     s = _SUBSCRIPT.sub(lambda m: f"_{{{_base(m['base'] or m['said'])}}}", s)
     s = _BASE_WORD.sub(lambda m: f"_{{{_base(m['base'])}}}", s)
     return _IN_BASE.sub(lambda m: f"_{{{_base(m['base'])}}}", s)
+
+
+def _money(match: re.Match[str]) -> str:
+    """The amount and the name of its currency, which is left out if it follows: `\\$18 dollars`."""
+    currency = _CURRENCIES[match["sign"]]
+    follows = _CURRENCY_NAME.match(match.string, match.end())
+    is_said = follows and currency.startswith(follows["name"].lower())
+    return match["amount"] if is_said else f"{match['amount']} {currency} "
 
 
 def _barred(match: re.Match[str]) -> str:
