@@ -202,6 +202,10 @@ KINDS: dict[str, list[tuple[bool, str, str]]] = {
         (DIFFERENT, "€18 dollars", "€18"),
     ],
     "degrees and radians": [
+        (EQUAL, r"45^{\degree}", r"45^\circ"),
+        (EQUAL, r"\frac{45^°}{2}", "22.5"),
+        (EQUAL, r"10^\degree, 50^{°}", r"50^\circ, 10^\circ"),
+        (DIFFERENT, r"45^{\degree}", r"46^\circ"),
         (EQUAL, r"180^\circ", r"\pi\text{ radians}"),
         (EQUAL, "2 radians", "2"),
         (DIFFERENT, r"30^\circ", r"30\text{ radians}"),

@@ -113,6 +113,8 @@ _FRENCH_CLOSE = re.compile(r"([(\[][^\[\]()]*[,;][^\[\]()]*)\[(?=\s*(?:$|\\cup))
 _EMPTY_GROUP = re.compile(
     r"((?:\\(?:frac|binom|sqrt|overline|mathbb|dot)(?![A-Za-z])|[\^_}\]])\s*\{\s*\})|\{\s*\}"
 )
+_DEGREE = r"(?:\\degree(?![A-Za-z])|[°º˚])"
+_RAISED_DEGREE = re.compile(rf"\^\s*(?:{_DEGREE}|\{{\s*{_DEGREE}\s*\}})")  # 45^\degree, 45^{°}
 _ONE_LETTER = re.compile(r"(\\(?:math(?:bf|rm|it|sf)|text(?:bf|rm|it)?))\s+([A-Za-z])(?![A-Za-z])")
 MAX_COMPOSED = 1000  # characters of a text whose accents are composed, in quadratic time
 _LEAD = re.compile(
@@ -143,6 +145,7 @@ def clean_answer(text: str) -> str:
         s = unicodedata.normalize("NFC", s)  # a letter and an accent are one character
     if _JSON_LIST.fullmatch(s):
         s = ", ".join(map(_unquoted, re.findall(_QUOTED, s)))
+    s = _RAISED_DEGREE.sub(r"^\\circ ", s)
     s = re.sub(r"[\s~]{2,}", " ", _SCRIPT.sub(_script, s).translate(_TRANSLATE))
     if r"\\begin" in s:
         s = s.replace("\\\\", "\\")  # escaped once too often
