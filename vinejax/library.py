@@ -15,6 +15,7 @@ from vinejax.config.load import Fields, default_workdir, fields_set, from_dict, 
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.plugins import find_function
 from vinejax.core.settings import Config
+from vinejax.runtime.workdir import path_of
 from vinejax.training.announce import SPLITS
 
 WIDTH, HEIGHT, EDGE = 360, 120, 8  # of the curve, in pixels
@@ -80,7 +81,7 @@ def run(workdir: str | os.PathLike) -> "RunSummary":
     """
     from vinejax.records.read import read_run
 
-    folder = epath.Path(os.path.expanduser(workdir))
+    folder = path_of(workdir)
     if not (folder / "config.json").exists():
         raise UserError(f"{folder}: holds no run (there is no config.json)")
     records = read_run(folder, max_iterations=0)

@@ -19,6 +19,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundEr
 from vinejax.core.errors import ModelError
 from vinejax.model.hf import hub
 from vinejax.model.hf.weights import load_pretrained, load_tokenizer, save_pretrained
+from vinejax.training.start_weights import load_unweighted
 
 
 def assert_same(found: tuple, model: Model) -> None:
@@ -99,6 +100,15 @@ def test_paths_are_not_looked_up_on_the_hub(path, monkeypatch, bucket, tmp_path)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail(path))
     with pytest.raises(ModelError, match=": no such model folder$"):
         load_pretrained(path)
+
+
+def test_the_address_of_a_model_on_the_hub_is_one_line():
+    path = "https://huggingface.co/owner/name"
+    for load in (load_pretrained, load_unweighted):
+        with pytest.raises(
+            ModelError, match=f"^{path}: no folder is at https://; .* ORG/NAME alone$"
+        ):
+            load(path)
 
 
 # --- object stores ---

@@ -17,7 +17,7 @@ from helpers.paths import REPO
 
 import vinejax
 from vinejax.config.load import field_names, from_dict, section_names
-from vinejax.core.errors import WorkdirError
+from vinejax.core.errors import UserError, WorkdirError
 from vinejax.core.settings import (
     RENAMED,
     Config,
@@ -299,6 +299,12 @@ def test_folders_that_cannot_be_used(tmp_path: pathlib.Path):
         with pytest.raises(WorkdirError, match="cannot be used|is not a folder") as error:
             open_workdir(Config(), path)
         assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["https://host/run", "hdfs://host/run"])
+def test_addresses_are_no_folders(name: str):
+    with pytest.raises(UserError, match=f"^{name}: no folder is at {name[:4]}s?://; give a path"):
+        check_workdir(Config(), name)
 
 
 @pytest.mark.parametrize("name", ["seeds=[1,2]", "a\\b", "a*", "a?/run", "gs://bucket/[a]"])

@@ -17,7 +17,7 @@ from typing import Any
 from etils import epath
 
 from vinejax.core.accessories import contributed, contributed_class
-from vinejax.core.errors import WorkdirError
+from vinejax.core.errors import UserError, WorkdirError
 from vinejax.core.sections import MethodSettings, Section
 from vinejax.core.settings import RENAMED, Config, as_tree, unset
 from vinejax.version import __version__
@@ -161,9 +161,19 @@ def _usable(folder: epath.Path) -> Iterator[None]:
         raise WorkdirError(f"{folder}: {message}") from error
 
 
+def path_of(path: str | os.PathLike) -> epath.Path:
+    """A path, in which `~` is the home folder. Raises UserError for an address such as https://."""
+    try:
+        return epath.Path(os.path.expanduser(path))
+    except KeyError:  # the scheme, which `etils` does not know
+        scheme = os.fspath(path).partition("://")[0]
+        message = f"no folder is at {scheme}://; give a path on this machine, or one at gs://"
+        raise UserError(f"{path}: {message}") from None
+
+
 def resolved_folder(path: str | os.PathLike) -> epath.Path:
-    """The absolute form of a local path, in which `~` is the home folder, or a remote path."""
-    folder = epath.Path(os.path.expanduser(path))
+    """The absolute form of a local path, or a remote path. Raises UserError as `path_of` does."""
+    folder = path_of(path)
     return folder if is_remote(folder) else epath.Path(os.path.abspath(folder))
 
 

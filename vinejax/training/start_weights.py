@@ -16,7 +16,7 @@ import jax
 from etils import epath
 from jax.sharding import Mesh
 
-from vinejax.core.errors import ModelError
+from vinejax.core.errors import ModelError, UserError
 from vinejax.core.settings import ModelConfig
 from vinejax.core.text import Tokenizer
 from vinejax.model.decoder import Decoder, Params
@@ -152,11 +152,11 @@ def _settings_of(run: epath.Path) -> ModelConfig:
 
 def _run_at(path: str) -> epath.Path | None:
     """The absolute form of `path` if it is the workdir of a run; otherwise None."""
-    folder = resolved_folder(path)
-    file = folder / "config.json"
     try:
+        folder = resolved_folder(path)
+        file = folder / "config.json"
         return folder if file.exists() and "git_revision" in _read(file) else None
-    except (OSError, ValueError, TypeError, ImportError, RecursionError):
+    except (OSError, ValueError, TypeError, ImportError, RecursionError, UserError):
         return None  # `find_folder` raises for such a path
 
 

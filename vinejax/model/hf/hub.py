@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 from etils import epath
 
-from vinejax.core.errors import ModelError
+from vinejax.core.errors import ModelError, UserError
 from vinejax.model.hf.gguf import SUFFIX, converted_folder
+from vinejax.runtime.workdir import path_of
 
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # 'gpt2', 'deepseek-ai/deepseek-math-7b-base'
 # Weights are downloaded as safetensors only. Mistral's consolidated* repeat the same weights.
@@ -26,7 +27,10 @@ def find_folder(path: epath.PathLike) -> epath.Path:
     downloaded once per host into huggingface_hub's cache, which several processes can use safely.
     HF_HUB_OFFLINE forbids downloads. Raises ModelError if there is no such model.
     """
-    folder = epath.Path(os.path.expanduser(path))
+    try:
+        folder = path_of(path)
+    except UserError as error:
+        raise ModelError(f"{error}; a model on the hub is named by ORG/NAME alone") from None
     try:
         if folder.is_dir():
             if "://" not in os.fspath(folder) and not os.access(folder, os.R_OK | os.X_OK):

@@ -23,6 +23,7 @@ from vinejax.model.hf.peft import base_of
 from vinejax.model.sharding import AUTO, AXES, check_heads, check_rows
 from vinejax.runtime.devices import with_row
 from vinejax.runtime.topology import Topology, parse_topology
+from vinejax.runtime.workdir import path_of
 from vinejax.tasks.base import load_task, shipped_tokenizer
 from vinejax.training.start_weights import model_folder
 from vinejax.training.startup import rows_per_pass
@@ -126,9 +127,9 @@ def model_sizes(cfg: Config) -> DecoderConfig:
     if cfg.model.architecture:
         return read_architecture(cfg.model.architecture)
     if cfg.model.path:
-        folder = epath.Path(os.path.expanduser(cfg.model.path))
+        folder = path_of(cfg.model.path)
         while folder.is_dir() and (base := base_of(folder)):
-            folder = epath.Path(os.path.expanduser(base))
+            folder = path_of(base)
         if folder.is_dir():  # in the workdir of a run, the folder of the model that it started from
             folder = epath.Path(model_folder(os.fspath(folder)))
         file = folder / "config.json"
