@@ -156,8 +156,8 @@ def test_a_section_of_another_method_is_refused(source: str):
     ("name", "message"),
     [
         ("dappo", "the nearest is 'dapo'"),
-        ("mymethods.none", "no such module"),
-        ("no_such.module", "no such module"),
+        ("mymethods.none", "no such module in the current folder or on PYTHONPATH"),
+        ("no_such.module", "no such module in the current folder or on PYTHONPATH"),
         ("json", "must be 'vineppo' or"),  # Python's own, which is not imported
         ("vinejax.core.seeds", "the module has no METHOD"),
         ("mymethods.de grpo", "must be 'vineppo' or"),

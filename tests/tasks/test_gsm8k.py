@@ -201,6 +201,12 @@ def test_an_unknown_module_names_the_nearest_of_ours(name: str):
     assert name == "" or "'vinejax.tasks.gsm8k'" in str(error.value)
 
 
+def test_a_module_of_pythons_own_is_no_task():
+    message = "no such module in the current folder or on PYTHONPATH; .* 'vinejax.tasks.math'$"
+    with pytest.raises(ConfigError, match=message):
+        load_task(DataConfig(task="math"))
+
+
 def test_a_module_of_the_user_is_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(tmp_path)
     source = "from vinejax.tasks.gsm8k import GSM8K\ndef make(data): return GSM8K(data.path)\n"

@@ -351,6 +351,10 @@ def test_a_reward_in_one_file_is_named_by_the_file(tmp_path: Path):
         ("rewards_folder", "the folder .*rewards_folder has no function of its own$"),
         ("broken_rewards", "broken_rewards.py:1: ModuleNotFoundError"),
         ("json", "no such function"),  # a module of Python's own is nobody's reward
+        ("nowhere.brief", "no module 'nowhere' in the current folder or on PYTHONPATH; name one"),
+        ("./brief.py", "no module './brief' in the current folder or on PYTHONPATH; name one"),
+        ("nowhere", "no module 'nowhere' in the current folder or on PYTHONPATH; name one"),
+        ("brief.long", "brief.py has nothing called 'long'; name one"),
     ):
         with pytest.raises(UserError, match=words):
             find_rewards(RewardConfig(functions=(path,)))

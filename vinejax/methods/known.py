@@ -71,7 +71,8 @@ def find_method(name: str) -> Method:
     except Exception as error:
         raise ConfigError("method", failure(error, source_of(name)), repr(name)) from error
     if module is None:
-        raise ConfigError("method", f"no such module; it {expected}", repr(name))
+        message = f"no such module in the current folder or on PYTHONPATH; it {expected}"
+        raise ConfigError("method", message, repr(name))
     method = getattr(module, "METHOD", None)
     if not isinstance(method, Method):
         message = "the module has no METHOD, a vinejax.methods.base.Method"

@@ -5,6 +5,7 @@ import difflib
 import importlib
 import importlib.util
 import pkgutil
+import sys
 from collections.abc import Sequence
 from typing import Literal, Protocol, cast, runtime_checkable
 
@@ -266,9 +267,9 @@ def load_task(data: DataConfig) -> Task:
         raise
     except Exception as error:
         raise ConfigError("data.task", failure(error, source_of(name)), repr(name)) from error
-    if module is None:
-        raise _no_such_module(name)
     if not hasattr(module, "make"):
+        if module is None or name in sys.stdlib_module_names:  # such as 'math', Python's own
+            raise _no_such_module(name)
         raise ConfigError("data.task", "the module has no make(data)", repr(name))
     if not isinstance(task, Task):
         members = ("name", "load", "prompt", "solution", "split", "answer", "reward")
@@ -286,5 +287,8 @@ def _no_such_module(name: str) -> ConfigError:
     paths = [f"vinejax.tasks.{task}" for task in tasks] + list(contributed("TASKS"))
     leaves = {path.rpartition(".")[2]: path for path in paths}
     nearest = difflib.get_close_matches(name.rpartition(".")[2], leaves, n=1, cutoff=0.0)[0]
-    message = f"no such module; the nearest built-in task is {leaves[nearest]!r}"
+    message = (
+        "no such module in the current folder or on PYTHONPATH;"
+        f" the nearest built-in task is {leaves[nearest]!r}"
+    )
     return ConfigError("data.task", message, repr(name))

@@ -23,12 +23,14 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vinejax.core.errors import ConfigError, UserError
 from vinejax.core.plugins import (
+    absence_of,
     failure,
     find_module,
     finite_number,
@@ -364,7 +366,9 @@ def function_at(field: str, path: str, other: str) -> Callable[..., Any]:
     if function is None and "." not in file and is_importable(file):
         return _function_of_file(field, path, file)
     if function is None or isinstance(function, types.ModuleType):
-        message = f"no such function; name one as 'my_rewards.accuracy', or {other!r}"
+        is_pythons_own = file in sys.stdlib_module_names
+        reason = "no such function" if is_pythons_own else absence_of(path)
+        message = f"{reason}; name one as 'my_rewards.accuracy', or {other!r}"
         raise ConfigError(field, message, repr(path))
     return function
 
