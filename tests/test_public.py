@@ -131,10 +131,26 @@ def test_signatures_are_readable():
             "gae: mask is int32 [1, 2], not bool [B, T] with B = 1, T = 2",
         ),
         ("whiten('text', [True])", "whiten: x: expected an array, or lists of equal"),
+        (
+            "group_advantages([1, 0], np.array([1, 2**32 + 1]))",
+            "group_advantages: group_ids has the entry 4294967297, out of bounds for int32",
+        ),
+        (
+            "group_advantages([1, 0], [1, 2**40])",
+            "group_advantages: group_ids: Python integer 1099",
+        ),
+        (
+            "mc_values(np.array([[[3 * 10**9]]]), [[1]])",
+            "mc_values: returns has the entry 3000000000, out of bounds for int32",
+        ),
+        (
+            "group_advantages(np.array([1.0, None]), [0, 0])",
+            "group_advantages: rewards: expected numbers, not an array of dtype object",
+        ),
     ],
 )
 def test_misuse_is_one_line(call: str, said: str):
-    names: dict[str, Any] = {"f": lambda *shape: np.ones(shape, np.float32)}
+    names: dict[str, Any] = {"f": lambda *shape: np.ones(shape, np.float32), "np": np}
     names["i"] = lambda *shape: np.ones(shape, np.int32)
     with pytest.raises(ValueError) as error:
         eval(f"vinejax.{call}", {"vinejax": vinejax} | names)

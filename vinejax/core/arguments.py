@@ -92,13 +92,25 @@ def _arrays(annotation: Any) -> list[Any]:
 
 
 def _as_array(name: str, value: Any) -> jax.Array | np.ndarray:
-    if isinstance(value, (jax.Array, np.ndarray)):
+    """`value` as an array. Raises ValueError if jax cannot hold it without changing its entries."""
+    if isinstance(value, jax.Array):
         return value
     try:
-        return jnp.asarray(value)
+        array = value if isinstance(value, np.ndarray) else jnp.asarray(value)
+    except OverflowError as error:
+        raise ValueError(f"{name}: {error}") from error
     except (TypeError, ValueError) as error:
         message = f"expected an array, or lists of equal lengths, not {type(value).__name__}"
         raise ValueError(f"{name}: {message}") from error
+    if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.number, jnp.bool_)):
+        raise ValueError(f"{name}: expected numbers, not an array of dtype {array.dtype}")
+    kept = jax.dtypes.canonicalize_dtype(array.dtype)  # of 64 bits jax keeps 32, without a word
+    if array.size and kept != array.dtype and jnp.issubdtype(kept, jnp.integer):
+        bounds = jnp.iinfo(kept)
+        for entry in (array.min(), array.max()):
+            if not bounds.min <= entry <= bounds.max:
+                raise ValueError(f"{name} has the entry {entry}, out of bounds for {kept}")
+    return array
 
 
 def _check_arrays(
