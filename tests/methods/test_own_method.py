@@ -196,6 +196,14 @@ def test_a_file_with_the_name_of_a_method_is_not_that_method(source: str, tmp_pa
         find_method("grpoo")
 
 
+def test_its_settings_may_stand_before_it(source: str):
+    fields = default()
+    override(fields, {"degrpo.alpha": 0.25, "method": NAME})
+    assert as_tree(from_dict(fields))["degrpo"]["alpha"] == 0.25
+    with pytest.raises(ConfigError, match="^degrpo.alpha: no such field"):
+        override(default(), {"degrpo.alpha": 0.25})
+
+
 def test_its_section_goes_with_it(source: str):
     fields = default()
     fields.method = NAME

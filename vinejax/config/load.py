@@ -224,11 +224,12 @@ def load(path: str, name: str = "") -> Fields:
 
 
 def override(fields: Fields, values: Mapping[str, Any]) -> None:
-    """Sets fields by their dotted names, such as `ppo.clip`.
+    """Sets fields by their dotted names, such as `ppo.clip`, and `method` before all others.
 
-    Raises ConfigError if no field has the name, or if a value has the wrong type.
+    So settings of a user's own method may stand before the method that adds them. Raises
+    ConfigError if no field has the name, or if a value has the wrong type.
     """
-    for name, value in values.items():
+    for name, value in sorted(values.items(), key=lambda item: item[0] != "method"):
         check_name(name, fields)
         *sections, leaf = name.split(".")
         section: Any = fields
