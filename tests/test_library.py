@@ -1,5 +1,6 @@
 """Tests runs from Python: the arguments of `vinejax.train`, its errors, and its result."""
 
+import inspect
 import json
 import xml.etree.ElementTree as xml
 from pathlib import Path
@@ -95,6 +96,13 @@ def test_what_cannot_be_run_is_refused_in_one_line(
     assert sorted(path.name for path in file.parent.iterdir()) == ["few.py"]
     if overrides:
         assert isinstance(error.value, ConfigError)
+
+
+def test_a_folder_in_the_place_of_overrides_is_refused(file: Path, trained: list):
+    untyped: Any = inspect.unwrap(train)  # tests check the types of all calls
+    with pytest.raises(UserError, match=r"^overrides: give a dict such as .* not 'runs/few'$"):
+        untyped("few.py", "runs/few")
+    assert trained == []
 
 
 def test_the_records_of_a_finished_run(finished_run: cases.Run):

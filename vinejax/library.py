@@ -45,6 +45,8 @@ def train(
     from vinejax.training.loop import train as run_loop
 
     find_function.cache_clear()  # a notebook may have defined a reward anew
+    if not isinstance(overrides or {}, Mapping):
+        raise UserError(f"overrides: give a dict such as {{'iterations': 5}}, not {overrides!r}")
     cfg, given = _checked_config(config, overrides or {})
     check_config(cfg, given)
     if workdir is None:
