@@ -251,6 +251,19 @@ def test_settings_without_sense():
         grader.grade_many([("1", "1")])
 
 
+def test_a_number_is_no_text():
+    """Given by iterators, whose entries the tests' check of types does not see."""
+    with Grader() as grader:
+        for pair, wrong in ((("7", 7), "7"), ((7.5, "7"), "7.5"), (("7", None), "None")):
+            with pytest.raises(ValueError, match=f"^answers .* are texts, and {wrong} is none"):
+                grader.grade_many(iter([("1", "1"), pair]))
+        with pytest.raises(ValueError, match="and 5 is none"):
+            grader.grade_responses(iter([("it is 5", 5, "")]))
+        with pytest.raises(ValueError, match="and 5 is none"):
+            grader.readable_many(iter([5]))
+        assert grader.grade_many([(None, "1")]) == [FALSE]
+
+
 def assert_gone(pids: list[int]) -> None:
     for pid in pids:
         with pytest.raises(ProcessLookupError):

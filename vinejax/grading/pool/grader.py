@@ -18,7 +18,7 @@ import time
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from vinejax.core.errors import UserError
 from vinejax.grading.extract import Style, extract_answer, reference_gsm8k
@@ -132,8 +132,12 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
         """The verdicts on pairs (prediction, gold) of answers, in order. Answers may be boxed.
 
         A prediction of None is wrong. No text in a pair can raise an exception. Raises UserError
-        when workers cannot be started at all, ValueError after `close`.
+        when workers cannot be started at all, ValueError for an answer that is no text, such as the
+        number 7, and after `close`.
         """
+        pairs = list(pairs)
+        _check_texts(gold for _, gold in pairs)
+        _check_texts(prediction for prediction, _ in pairs if prediction is not None)
         return self._grade([self._job(prediction, gold) for prediction, gold in pairs])
 
     def readable_many(self, golds: Iterable[str]) -> list[Verdict]:
@@ -143,12 +147,16 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
         only equal itself. In mode 'reference' VinePPO's extraction must find answers, and none of
         them may be blank. An answer that takes too long to read is not readable.
         """
+        golds = list(golds)
+        _check_texts(golds)
         if self.mode == "reference" and self.style == "gsm8k":
             return [Verdict(bool(gold.strip())) for gold in golds]
         return self._grade([(self.mode, None, gold) for gold in golds])
 
     def grade_responses(self, items: Iterable[tuple[str, str, str]]) -> list[Verdict]:
         """The verdicts on (response, gold, problem), in order, by the rules of `grade_response`."""
+        items = list(items)
+        _check_texts(text for item in items for text in item)
         return self._grade([self._response_job(*item) for item in items])
 
     def score_many(self, items: Iterable[tuple[str | None, str]]) -> list[float]:
@@ -311,6 +319,13 @@ class Grader(contextlib.AbstractContextManager["Grader"]):
         self._verdicts[job] = verdict
         while len(self._verdicts) > self.cache:
             self._verdicts.popitem(last=False)
+
+
+def _check_texts(texts: Iterable[Any]) -> None:
+    """Raises ValueError for the first entry that is no text."""
+    for text in texts:
+        if not isinstance(text, str):
+            raise ValueError(f"answers and responses are texts, and {text!r} is none: use str(...)")
 
 
 def _end_all(
