@@ -95,6 +95,21 @@ def test_a_folder_has_the_splits_that_it_has(tmp_path: Path):
     assert len(table(tmp_path).load("train")) == 40
 
 
+@pytest.mark.parametrize("name", ["val", "valid", "dev"])
+def test_a_validation_split_of_another_name_is_warned_of(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    write(tmp_path / "train.jsonl", ROWS[:40])
+    write(tmp_path / f"{name}.jsonl", ROWS[40:])
+    task = table(tmp_path)
+    assert len(task.load("validation")) == 2 and len(task.load("train")) == 36
+    said = capsys.readouterr().out
+    assert said.startswith(
+        f"warning: {tmp_path}: the split {name!r} is not read, and rows of train"
+    )
+    assert said.count("\n") == 1
+
+
 def test_solutions_of_one_question_are_in_one_split(tmp_path: Path):
     # Four rows per question with answers of their own, as of several worked solutions.
     rows = [{"q": f"q{i // 4}", "truth": {"value": i}} for i in range(400)]

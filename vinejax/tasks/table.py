@@ -23,6 +23,7 @@ from vinejax import grading
 from vinejax.core.errors import ConfigError, DataError
 from vinejax.core.settings import DataConfig
 from vinejax.core.types import Problem
+from vinejax.runtime.distributed import is_writer
 from vinejax.tasks.answer_sets import style_of
 from vinejax.tasks.answers import bare_answer, written
 from vinejax.tasks.base import COLUMN_FIELDS, AnswerTask, Split, check_template
@@ -35,6 +36,8 @@ from vinejax.tasks.splits import Distinct, HeldOut
 # in \boxed{answer}. So does one behind a closing brace, as in \frac{a}{b}, unless that brace ends a
 # field that is filled in.
 FIELD = re.compile(r"\{question\}|(?<![A-Za-z0-9_\\{^$])\{(?P<name>[^{}\n]+)\}(?!\})")
+
+UNREAD_NAMES = ("val", "valid", "dev")  # names that others give to the split validation
 
 # (the messages before the question, the question)
 ContextQuestion = tuple[tuple[tuple[str, str], ...], str]
@@ -99,7 +102,16 @@ class RowTask:
         return self._data.answer, self._data.solution
 
     def _has(self, source: str) -> bool:
-        return has_split(self.path, source, self._data.subset or None)
+        """Whether the data have the split. Warns of a folder's split with a name that is unread."""
+        subset = self._data.subset or None
+        if has_split(self.path, source, subset):
+            return True
+        is_folder = Path(self.path).expanduser().is_dir()
+        for name in UNREAD_NAMES if source == "validation" and is_folder else ():
+            if has_split(self.path, name, subset) and is_writer():
+                message = "is not read, and rows of train take its place; rename it to 'validation'"
+                print(f"warning: {self.path}: the split {name!r} {message}")
+        return False
 
     def read_source(self, source: str) -> list[Problem]:
         """The problems of the split that the data calls `source`, or of the one file."""
