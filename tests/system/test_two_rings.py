@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 ACCESSORIES = ("contrib", "tools")
 COPIED = ("vinejax", "configs", "tests", "examples", "benchmarks", "docs")
 # Rooms whose tests hold names, settings and calls together, in seconds.
-TESTED = ("test_architecture.py", "config", "rl", "methods", "session")
+TESTED = ("test_architecture.py", "config", "methods", "session")
 
 # Python runs this at its start, after a package that was installed with `pip install -e` has put a
 # finder of its modules into place, which would find the second ring in the checkout.
