@@ -117,7 +117,7 @@ def same(a: list[Episode], b: list[Episode]) -> bool:
     )
 
 
-@pytest.mark.first  # the tests above and below cover replay and reuse
+@pytest.mark.first  # the tests above cover replay and reuse
 @pytest.mark.parametrize(
     "task, values",
     [(DoorsTask(), {}), (cases.WithoutFork(), {}), (DoorsTask(), {"reuse": True})],
@@ -147,8 +147,7 @@ def check(episodes: list[Episode], k: int, exact: Any, cfg: Any) -> float:
     return float(np.std(expected))
 
 
-@pytest.mark.parametrize("task", [DoorsTask(), cases.WithoutFork()], ids=["fork", "replay"])
-def test_the_gradient_of_an_episode_has_the_error_that_is_computed(task: Any):
+def test_the_gradient_of_an_episode_has_the_error_that_is_computed():
     """The gradient with respect to the log-odds of `>` has no bias and the error due to K."""
     k, per_prompt = 3, 40
     cfg = cases.config(
@@ -157,7 +156,7 @@ def test_the_gradient_of_an_episode_has_the_error_that_is_computed(task: Any):
     known = {p.id: gradient(cases.environment(cfg, p), k) for p, _ in cases.problems(3)}
     errors = []
     assert all(exact == pytest.approx(0.21) for exact, _ in known.values())
-    for episode in cases.valued(cfg, task=task):
+    for episode in cases.valued(cfg):
         assert episode.values is not None
         scores = np.array([SCORES[turn.action[0]] for turn in episode.turns])
         advantages = np.diff([*episode.values, episode.reward])
