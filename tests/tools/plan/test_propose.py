@@ -204,7 +204,10 @@ def test_from_python_too(found, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 # --- in a plan
 
 
-def test_a_plan_without_a_row_shows_the_one_it_planned(tmp_path: Path, capsys):
+def test_a_plan_without_a_row_shows_the_one_it_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    monkeypatch.setattr(plan_mode, "missing_gpu_compiler", lambda: "by arithmetic")
     fields = small_fields(tmp_path, "cpu:4")
     fields.topology = "h100:8"
     assert plan_mode.plan_run(from_dict(fields), tmp_path) is True
