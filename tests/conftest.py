@@ -15,11 +15,8 @@ from helpers import compiling
 compiling.set_environment()  # before jax is imported
 
 import pytest  # noqa: E402
+from helpers import typed  # noqa: E402
 from helpers.paths import TESTS  # noqa: E402
-from jaxtyping import install_import_hook  # noqa: E402
-
-# An int where a float is declared is right in Python (PEP 484), so beartype is told to allow it.
-TYPE_CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 
 # Folders of what is around the core: in the default set only where an argument names them.
 ACCESSORIES = ("contrib", "tools")
@@ -57,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--types"):
-        install_import_hook("vinejax", TYPE_CHECKER)
+        typed.install()
     for module in ("fixtures", "command_line"):  # after the hook: they import vinejax
         config.pluginmanager.import_plugin(f"helpers.{module}")
 
