@@ -10,8 +10,10 @@ from typing import Any
 
 import jaxtyping
 
-# An int where a float is declared is right in Python (PEP 484), so beartype is told to allow it.
-TYPE_CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+# An int where a float is declared is right in Python (PEP 484), so beartype is told to allow it. A
+# wrong type is a TypeError, as with jaxtyping: the package catches it where it reads damaged files.
+SETTINGS = "is_pep484_tower=True, violation_type=TypeError"
+TYPE_CHECKER = f"beartype.beartype(conf=beartype.BeartypeConf({SETTINGS}))"
 
 jaxtyped = jaxtyping.jaxtyped
 

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +35,8 @@ from vinejax.model.hf.weights import load_pretrained
 from vinejax.model.sharding import AXES, make_mesh
 from vinejax.runtime.status import Status, write_status
 from vinejax.runtime.workdir import record_run
+from vinejax.session.iteration import Iteration
+from vinejax.session.session import Session
 from vinejax.tasks.prompts import encode_prompt
 from vinejax.training import warmup
 from vinejax.training.startup import open_session
@@ -130,10 +133,11 @@ def test_the_method_reads_the_worked_solutions_once(tmp_path: Path):
         return policy, [SimpleNamespace(sums=2.0), SimpleNamespace(sums=1.0)]
 
     loaded = sft.METHOD.state.load(cfg, TASK, cases.model(context=48), cases.tokenizer())
-    session: Any = SimpleNamespace(model=cases.model(), workdir=epath.Path(tmp_path), loaded=loaded)
+    workdir = epath.Path(tmp_path)
+    session = Mock(spec=Session, model=cases.model(), workdir=workdir, loaded=loaded)
     for number in (0, 1):
-        iteration: Any = SimpleNamespace(
-            cfg=cfg, session=session, number=number, metrics={}, train=train
+        iteration = Mock(
+            spec=Iteration, cfg=cfg, session=session, number=number, metrics={}, train=train
         )
         state = RunState(TrainState(jnp.int32(0), {}, ()))
         assert sft.supervised(sft.METHOD, iteration, state) == state
