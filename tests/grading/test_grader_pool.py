@@ -253,7 +253,8 @@ def test_settings_without_sense():
 
 def test_a_number_is_no_text():
     """Given by iterators, whose entries the tests' check of types does not see."""
-    with Grader() as grader:
+    with Grader() as opened:
+        grader: Any = opened
         for pair, wrong in ((("7", 7), "7"), ((7.5, "7"), "7.5"), (("7", None), "None")):
             with pytest.raises(ValueError, match=f"^answers .* are texts, and {wrong} is none"):
                 grader.grade_many(iter([("1", "1"), pair]))
