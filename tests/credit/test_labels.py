@@ -312,8 +312,8 @@ def standard_errors_off(setting: dict[str, Any], chain: Chain, problems: int) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda x: "-".join(map(str, x.values())))
 def test_the_gradient_has_no_bias(setting: dict[str, Any]):
-    """10,000 solutions, in groups of four: no entry is more than 4 standard errors off."""
-    assert standard_errors_off(setting, CHAIN, 2500) < 4
+    """20,000 solutions, in groups of four: no entry is more than 4 standard errors off."""
+    assert standard_errors_off(setting, CHAIN, 5000) < 4
 
 
 @pytest.mark.nightly
@@ -330,7 +330,7 @@ def test_the_gradient_has_no_bias_with_many_solutions(setting: dict[str, Any], c
 
 @pytest.mark.slow
 def test_rewards_of_steps_leave_no_bias():
-    assert standard_errors_off(SETTINGS[1], WITH_STEPS, 2500) < 4
+    assert standard_errors_off(SETTINGS[1], WITH_STEPS, 5000) < 4
 
 
 def logit_gradients(

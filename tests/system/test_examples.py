@@ -86,8 +86,8 @@ def test_the_shipped_start_sees_the_slip():
 
 @pytest.mark.slow
 def test_the_algorithm_on_one_page_learns():
-    before, after = load("vineppo")["train"](iterations=1)  # 0.37 and 0.59
-    assert 0.3 < before < 0.45 and after > before + 0.1
+    before, after = load("vineppo")["train"](iterations=3)
+    assert 0.3 < before < 0.45 and after > before + 0.2
 
 
 def test_the_rewards_of_open_rs():
