@@ -20,6 +20,8 @@ from typing import Any
 
 from vinejax.core.errors import ConfigError, UserError
 
+SEARCHED = "in the current folder or on PYTHONPATH"  # where modules are looked for, in messages
+
 
 def find_module(name: str) -> ModuleType | None:
     """The module of this name, or None if there is no such module.
@@ -103,7 +105,7 @@ def absence_of(path: str) -> str:
     name, _, function = path.rpartition(".")
     module = find_module(name) if name else None
     if module is None:
-        return f"no module {name or path!r} in the current folder or on PYTHONPATH"
+        return f"no module {name or path!r} {SEARCHED}"
     kind = "no function" if hasattr(module, function) else "nothing called"
     return f"{source_of(name) or name} has {kind} {function!r}"
 

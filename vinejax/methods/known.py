@@ -4,7 +4,7 @@ import dataclasses
 
 from vinejax.core.accessories import contributed, contributed_module
 from vinejax.core.errors import ConfigError, nearest_hint
-from vinejax.core.plugins import failure, find_module, is_importable, source_of
+from vinejax.core.plugins import SEARCHED, failure, find_module, is_importable, source_of
 from vinejax.core.sections import MethodSettings
 from vinejax.core.settings import Config
 from vinejax.methods import (
@@ -71,7 +71,7 @@ def find_method(name: str) -> Method:
     except Exception as error:
         raise ConfigError("method", failure(error, source_of(name)), repr(name)) from error
     if module is None:
-        message = f"no such module in the current folder or on PYTHONPATH; it {expected}"
+        message = f"no such module {SEARCHED}; it {expected}"
         raise ConfigError("method", message, repr(name))
     method = getattr(module, "METHOD", None)
     if not isinstance(method, Method):

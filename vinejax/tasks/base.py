@@ -11,7 +11,7 @@ from typing import Literal, Protocol, cast, runtime_checkable
 
 from vinejax.core.accessories import contributed, contributed_module
 from vinejax.core.errors import ConfigError, UserError
-from vinejax.core.plugins import failure, find_module, source_of
+from vinejax.core.plugins import SEARCHED, failure, find_module, source_of
 from vinejax.core.settings import Config, DataConfig
 from vinejax.core.text import Tokenizer
 from vinejax.core.types import Problem
@@ -287,8 +287,5 @@ def _no_such_module(name: str) -> ConfigError:
     paths = [f"vinejax.tasks.{task}" for task in tasks] + list(contributed("TASKS"))
     leaves = {path.rpartition(".")[2]: path for path in paths}
     nearest = difflib.get_close_matches(name.rpartition(".")[2], leaves, n=1, cutoff=0.0)[0]
-    message = (
-        "no such module in the current folder or on PYTHONPATH;"
-        f" the nearest built-in task is {leaves[nearest]!r}"
-    )
+    message = f"no such module {SEARCHED}; the nearest built-in task is {leaves[nearest]!r}"
     return ConfigError("data.task", message, repr(name))
