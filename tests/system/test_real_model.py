@@ -2,7 +2,6 @@
 problems of configs/alice.py, if reasoning-gym is installed."""
 
 import hashlib
-import json
 import re
 import runpy
 import subprocess
@@ -80,39 +79,41 @@ def test_problems_have_right_solutions_and_are_in_one_file(
         assert all(verdict.score == 1.0 for verdict in grader.grade_many(pairs))
 
 
-def test_runs_become_lines_and_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_page_of_the_runs_is_that_of_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """After adding records: python benchmarks/real/page.py"""
     monkeypatch.syspath_prepend(str(REPO / "benchmarks/real"))
-    names = runpy.run_path(str(REPO / "benchmarks/real/curves.py"))
-    main = names["main"]
-    runs, picture = tmp_path / "runs.jsonl", tmp_path / "curves.png"
-    validation = {"0": 0.5, "10": 0.6}
-    old = {"method": "grpo", "seed": 1, "solutions": 64, "per_prompt": 16, "validation": validation}
-    renewed = old | {"method": "vineppo", "per_prompt": 8}
-    runs.write_text(json.dumps(old) + "\n" + json.dumps(renewed) + "\n")
-    run = tmp_path / "run"
-    run.mkdir()
-    rollout = {"prompts": 8, "per_prompt": 8}
-    config = {"config": {"method": "vineppo", "seed": 1, "rollout": rollout}}
-    (run / "config.json").write_text(json.dumps(config))
-    stages = [("test", {"test/pass_at_1": 0.25}), ("eval", {"eval/pass_at_1": 0.5})]
-    stages += [("train", {"timing_s/rollout": x, "timing_s/train": 1.0}) for x in (9.0, 2.0, 3.0)]
-    lines = [{"iteration": 0, "step": 0, "stage": stage} | values for stage, values in stages]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (run / "eval").mkdir()
-    evaluated = {"source": "best/40", "pass_at_1": 0.75}
-    (run / "eval/test.json").write_text(json.dumps(evaluated))
-    controls = [
-        {"set": problems, "control": control, "seed": 1, "validation": validation}
-        for problems, control in (("alice", "no_steps"), ("alice", "labels"), ("legs", "no_steps"))
-    ]
-    values = {"RUNS": runs, "PICTURE": picture, "read_records": lambda: controls}
-    for name, value in values.items():
-        monkeypatch.setitem(main.__globals__, name, value)
-    monkeypatch.setattr(sys, "argv", ["curves.py", str(run)])
-    main()
-    kept, new = read_lines(runs)
-    assert kept == old and new["solutions"] == 64 and new["seconds"] == 4.0
-    assert new["validation"] == {"0": 0.5} and new["test"] == {"0": 0.25, "40": 0.75}
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    drawn = [(x["method"], x["solutions"], x["per_prompt"]) for x in names["control_runs"]()]
-    assert drawn == [("no_steps", 64, 8)]
+    names = runpy.run_path(str(REPO / "benchmarks/real/page.py"))
+    read, docs = names["read_records"], names["DOCS"]
+    records = names["Records"](read(names["RECORDS"]), read(names["FIRST"]))
+    text = names["page"](records)
+    assert text == (docs / "real_model.md").read_text(encoding="utf-8")
+    assert names["PICTURE"].exists()
+    readme = " ".join((REPO / "README.md").read_text(encoding="utf-8").split())
+    for control in ("vineppo", "grpo", "no_steps"):
+        assert f"at {records.tests('legs', control)}" in readme
+    assert f"with probability {records.better('legs', 'grpo')}" in readme
+
+    def run(control: str, seed: int, test: float) -> dict:
+        curves = {name: [0.5] * 40 for name in ("grad_norm", "flat")}
+        return curves | {
+            "set": "legs", "control": control, "seed": seed, "seconds": 8.0 + seed, "tokens": 2000,
+            "kinds": {}, "validation": {"0": 0.25, "40": test}, "test": {"0": 0.2, "40": test},
+        }  # fmt: skip
+
+    early = {"method": "grpo", "per_prompt": 8, "validation": {"0": 0.5, "40": 0.9}, "seed": 1}
+    stopped = early | {"validation": {"0": 0.5, "10": 0.6}, "test": {"0": 0.1}}
+    few = names["Records"](
+        [run("vineppo", 2, 0.5), run("vineppo", 1, 0.75), run("grpo", 1, 0.5)],
+        [stopped, early | {"test": {"0": 0.3, "40": 0.625}}],
+    )
+    assert few.tests("legs", "vineppo") == "75% and 50%" and few.starts("legs") == "20% and 20%"
+    assert few.better("legs", "grpo").startswith("0.75 (")  # a tie of two is half a win
+    assert few.better("legs", "grpo", first=True).startswith("0.62 (")  # 0.5 and 0.625
+    assert few.first_tests("grpo") == "62%" and few.seconds("legs", "vineppo") == "9 to 10"
+    assert (few.ended("legs"), few.planned("legs"), few.compared()) == (3, 15, 1)
+    row = few.summary("legs").splitlines()[2]
+    assert row == "| vineppo | `vineppo` | the claim | 75% and 50% |  | 2 and 2 |"
+    names["draw"](few, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
