@@ -109,7 +109,7 @@ def test_large_prefills_are_full_while_trunks_wait(tiny: Model, monkeypatch: pyt
     trunks = [TRUNKS[i % 25][:9] + [2 + i % 5] for i in range(100)]
     branches = [Branch(i, len(trunk), seed=i) for i, trunk in enumerate(trunks)]
     expected = engine_of(tiny, slots=8).grow(tiny.params, trunks, branches, BUDGETS[:100])
-    monkeypatch.setattr("vinejax.engine.memory.max_batch", lambda *_, **__: 12)
+    monkeypatch.setattr("vinejax.engine.memory.prefill_batch", lambda *_, **__: 12)
     monkeypatch.setattr("vinejax.engine.phase.place_counts", lambda *_: [])
     monkeypatch.setattr("vinejax.engine.phase.prefill", noted)
     engine = engine_of(tiny, slots=16, window_rows=48)

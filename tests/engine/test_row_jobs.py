@@ -176,6 +176,19 @@ def test_a_gpu_has_longer_chunks_and_larger_prefills():
     assert shapes("gpu", 200, 64, Feeder(lambda: None, 100, 300, at_once=10)) == [8, 32]
 
 
+def test_a_prefill_leaves_rows_that_keep_the_slots_busy():
+    """It fills a quarter of the rows; half of 16 on a CPU, where eight trunks need no padding."""
+    model, mesh = loop_cases.model(), make_mesh(MeshConfig())
+
+    def batch(platform: str, trunks: int, branches: int) -> list[int]:
+        workload, settings = Workload(trunks, branches, 200, 64), EngineSettings(64)
+        sizes, _ = sizes_of(model, mesh, platform, 1 << 34, settings, workload)
+        return [sizes.rows, sizes.batch]
+
+    assert batch("cpu", 64, 8) == [16, 8] and batch("tpu", 64, 8) == [16, 4]
+    assert batch("cpu", 8, 8) == [8, 2] and batch("cpu", 64, 64) == [64, 8]
+
+
 def test_slots_on_a_gpu_follow_its_memory():
     """1,024 slots of 512 tokens on each shard, or half as many until they take two thirds."""
     model, mesh = loop_cases.model(), make_mesh(MeshConfig())

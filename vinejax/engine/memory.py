@@ -20,6 +20,7 @@ from vinejax.engine.ring import RingStorage
 from vinejax.engine.row_jobs import SHARED_BY, lanes_per_row, window_shape
 from vinejax.engine.split import SHARDS, num_kv_heads
 from vinejax.engine.tpu.paged import PagedStorage
+from vinejax.engine.unpadded_prefill import MIN_TRUNKS
 from vinejax.engine.window import Window, WindowRows
 from vinejax.model.decoder import Decoder
 from vinejax.model.sharding import AnyMesh, num_shards
@@ -206,21 +207,26 @@ def sizes_of(
         columns=columns,
         width=width,
         queue=queue_size(branches),
-        batch=min(max(rows // 4, 1), max_batch(platform, columns, is_fed=feed is not None)),
+        batch=prefill_batch(platform, rows, columns, is_fed=feed is not None),
         chunk=chunk,
         storage=storage.fitted(slots, width, room),
     )
     return sizes, phase_bytes(model, mesh, sizes)
 
 
-def max_batch(platform: str, columns: int, is_fed: bool) -> int:
-    """The most trunks per prefill, for rows of `columns` columns.
+def prefill_batch(platform: str, rows: int, columns: int, is_fed: bool) -> int:
+    """The trunks per prefill, for `rows` rows of `columns` columns.
 
-    With a feed few trunks enter at a time, and padding of the batch would cost as much as trunks.
+    A quarter of the rows, so that the others keep the slots busy until these are free. On CPUs up
+    to half of them, if that makes a batch without padding (`unpadded_prefill.py`). With a feed few
+    trunks enter at a time, and padding of the batch would cost as much as trunks.
     """
-    if platform != "gpu" or is_fed:
-        return MAX_BATCH
-    return max(MAX_BATCH, min(GPU_PREFILL_TOKENS // columns, GPU_MAX_BATCH))
+    most, share = MAX_BATCH, rows // 4
+    if platform == "gpu" and not is_fed:
+        most = max(MAX_BATCH, min(GPU_PREFILL_TOKENS // columns, GPU_MAX_BATCH))
+    if platform == "cpu" and rows // 2 >= MIN_TRUNKS:
+        share = max(share, MIN_TRUNKS)
+    return min(max(share, 1), most)
 
 
 def queue_size(branches: int) -> int:
