@@ -86,6 +86,27 @@ def test_a_chat_goes_on_after_a_call(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize(
+    ("roles", "expected"),
+    [("'system'", "system:Be brief."), ("'system', 'developer'", "developer:Be brief.")],
+    ids=["unknown", "known"],
+)
+def test_a_developer_is_the_system_for_a_template_without_this_role(
+    roles: str, expected: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Templates leave out messages of roles that they do not know."""
+    tokenizer = load("gpt2")
+    template = "{% for m in messages %}{% if m.role in (ROLES, 'user') %}{{ m.role }}:"
+    template = template.replace("ROLES", roles) + "{{ m.content }}{% endif %}{% endfor %}"
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    messages = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": "1+1"},
+    ]
+    (ids,) = PromptEncoder(tokenizer, LIMITS).prompts_of(asked(messages))
+    assert tokenizer.decode(ids) == f"{expected}user:1+1"
+
+
+@pytest.mark.parametrize(
     "calls",
     [
         "x",

@@ -1,8 +1,10 @@
 """The token ids of a request's prompts."""
 
 import inspect
+import re
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 from vinejax.core.errors import UserError
 from vinejax.core.text import Tokenizer
@@ -65,7 +67,7 @@ class PromptEncoder:
         try:
             with self._lock:
                 text = self._tokenizer.apply_chat_template(
-                    list(request.messages),
+                    self._messages(request),
                     tools=list(request.tools) or None,
                     tokenize=False,
                     add_generation_prompt=True,
@@ -78,6 +80,20 @@ class PromptEncoder:
         if not ids:
             raise RequestError(400, "the chat template gives no tokens", "messages")
         return list(ids)
+
+    def _messages(self, request: TextRequest) -> list[dict[str, Any]]:
+        """The messages of a request, with the role 'system' in place of 'developer'.
+
+        Most chat templates leave out messages of roles that they do not know. One that names the
+        role 'developer' gets it.
+        """
+        template = str(self._tokenizer.get_chat_template(tools=list(request.tools) or None))
+        if re.search(r"""["']developer["']""", template):
+            return list(request.messages)
+        return [
+            {**message, "role": "system"} if message["role"] == "developer" else message
+            for message in request.messages
+        ]
 
     def _check_variables(self, request: TextRequest) -> None:
         """Raises RequestError for a variable with the name of a parameter of the tokenizer.
