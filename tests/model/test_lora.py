@@ -224,6 +224,17 @@ def test_a_folder_with_weights_of_a_model_is_a_model_and_not_adapters(tmp_path: 
     assert base_of(folder) is None
 
 
+def test_a_base_on_the_hub_has_no_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The newest revision would be loaded in its place."""
+    monkeypatch.chdir(tmp_path)
+    folder = adapter_folder(tmp_path / "adapters", {}, revision="step-100")
+    with pytest.raises(ModelError, match=r"revision = 'step-100' of base is not supported"):
+        base_of(folder)
+    assert base_of(adapter_folder(tmp_path / "newest", {}, revision="main")) == "base"
+    (tmp_path / "base").mkdir()  # a folder of this name has one revision
+    assert base_of(folder) == "base"
+
+
 A, B = "0.mlp.up_proj.lora_A", "0.mlp.up_proj.lora_B"
 REFUSED = [
     ({}, {"use_dora": True}, "adapter_config.json: use_dora = True is not supported"),

@@ -21,6 +21,7 @@ from vinejax.core.errors import ModelError
 from vinejax.core.settings import ModelConfig
 from vinejax.model.decoder import LORA_A, LORA_B, Decoder, Params
 from vinejax.model.hf.fields import FieldReader
+from vinejax.model.hf.hub import HUB_NAME
 from vinejax.model.hf.names import Source, param_sources
 from vinejax.model.hf.tensors import StoredTensor, read_header, read_json
 from vinejax.model.lora import kernel_shapes
@@ -45,16 +46,23 @@ def base_of(folder: epath.Path) -> str | None:
 
     A folder with a config.json and weights of its own is itself a model. Some programs, such as
     axolotl, write the config.json of the base model beside adapters. Raises ModelError if
-    adapter_config.json names no base model, or names its own folder.
+    adapter_config.json names no base model, names its own folder, or names a model on the hub with
+    a revision, because `find_folder` gets the newest one.
     """
     if not (folder / CONFIG).exists():
         return None
     is_model = any(file.name != WEIGHTS for file in folder.glob("*.safetensors"))
     if is_model and (folder / "config.json").exists():
         return None
-    base = read_json(folder / CONFIG).get("base_model_name_or_path")
+    fields = read_json(folder / CONFIG)
+    base, revision = fields.get("base_model_name_or_path"), fields.get("revision")
     if not isinstance(base, str) or not base or epath.Path(base) == folder:
         raise ModelError(f"{folder / CONFIG}: base_model_name_or_path names no other model")
+    is_on_hub = HUB_NAME.fullmatch(base) and not os.path.isdir(os.path.expanduser(base))
+    if is_on_hub and revision not in (None, "main"):
+        message = f"revision = {revision!r} of {base} is not supported, 'main' is"
+        advice = f"`hf download {base} --revision {revision} --local-dir DIR`, and name DIR"
+        raise ModelError(f"{folder / CONFIG}: {message}; {advice} in base_model_name_or_path")
     return base
 
 
