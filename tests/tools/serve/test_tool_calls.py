@@ -55,6 +55,15 @@ def test_other_texts_stay_texts(text: str):
     assert said_by(asked(tools=[{"function": {"name": []}}]), CALL) == {"content": CALL}
 
 
+def test_a_chat_without_tools_may_choose_none():
+    """`none` is then OpenAI's default; with tools, no call may be made, which nothing ensures."""
+    for choice in ("auto", "none"):
+        assert asked(tools=[], tool_choice=choice) == asked(tools=[])
+    assert asked(tool_choice="auto") == asked()
+    with pytest.raises(RequestError, match='^tool_choice: "none" is not supported'):
+        asked(tool_choice="none")
+
+
 @pytest.mark.parametrize(("text", "finish"), [(CALL, "tool_calls"), ("2", "stop")])
 def test_replies_and_streams_end_by_their_calls(text: str, finish: str):
     request, grown = asked(), Grown([5], [-1.0], text, "eos")

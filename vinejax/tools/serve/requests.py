@@ -40,7 +40,6 @@ UNSUPPORTED = {
 }
 OF_COMPLETIONS = {"suffix": _is("")}
 OF_CHATS = {
-    "tool_choice": _is("auto"),
     "parallel_tool_calls": None,
     "modalities": _is(["text"]),
     "function_call": _is("auto", "none"),
@@ -161,7 +160,8 @@ def chat_request(values: Mapping[str, Any], limits: Limits) -> TextRequest:
         logprobs=alternatives if with_logprobs else None,
         **_common(fields, limits),
     )
-    fields.neutral(UNSUPPORTED | OF_CHATS)
+    choice_of_tools = _is("auto") if request.tools else _is("auto", "none")
+    fields.neutral(UNSUPPORTED | OF_CHATS | {"tool_choice": choice_of_tools})
     return _checked(fields, request, limits)
 
 
