@@ -155,6 +155,7 @@ def test_a_reply_names_all_weights_that_made_it(monkeypatch: pytest.MonkeyPatch)
     answerer: Any = stand_in(Answerer, **fields)
     answerer._wanted, answerer._events = wanted, events
     answerer._prompt_texts = lambda *_: ["1"]
+    answerer._thinks = lambda *_: [False, False]
     answerer._logprobs = functools.partial(Answerer._logprobs, answerer)
     reply = asyncio.run(Answerer.text(answerer, request))
     assert reply["system_fingerprint"] == "checkpoints/1, checkpoints/2, checkpoints/3"

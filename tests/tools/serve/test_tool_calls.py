@@ -1,12 +1,14 @@
 """Calls of tools in replies and in the messages of requests, without an engine."""
 
 import json
+import types
 from typing import Any
 
 import pytest
 from helpers.tokenizer_cases import load
 
 from vinejax.engine.branches import Grown
+from vinejax.tools.serve.answering import Answerer
 from vinejax.tools.serve.parsing import RequestError
 from vinejax.tools.serve.prompts import PromptEncoder
 from vinejax.tools.serve.replies import Choice, Chunks, said_by, text_reply
@@ -55,6 +57,21 @@ def test_other_texts_stay_texts(text: str):
     assert said_by(asked(tools=[{"function": {"name": []}}]), CALL) == {"content": CALL}
 
 
+def test_a_call_that_is_only_thought_is_no_call():
+    """A template may open the thinking, which a response may not end within its tokens."""
+    request, grown = asked(), Grown([5], [-1.0], f"Maybe {CALL}", "length")
+    choice = Choice([1], "", grown, None, thinks=True)
+    (one,) = text_reply(request, "m", "s", [choice], str)["choices"]
+    assert (one["message"]["content"], one["finish_reason"]) == (grown.text, "length")
+    event = json.loads(Chunks(request, "m", "s").whole(0, choice)[len("data: ") :])
+    assert event["choices"][0]["delta"] == {"content": grown.text}
+    said = said_by(request, f"Maybe {CALL}</think>{CALL}", True)
+    assert len(said["tool_calls"]) == 1
+    answerer: Any = types.SimpleNamespace(tokenizer=load("gpt2"))
+    rows = [answerer.tokenizer.encode(text) for text in ("Hi <think>\n", "<think>\n\n</think>\n")]
+    assert Answerer._thinks(answerer, request, rows) == [True, False]
+
+
 def test_a_chat_without_tools_may_choose_none():
     """`none` is then OpenAI's default; with tools, no call may be made, which nothing ensures."""
     for choice in ("auto", "none"):
@@ -70,7 +87,8 @@ def test_replies_and_streams_end_by_their_calls(text: str, finish: str):
     reply = text_reply(request, "m", "s", [Choice([1], "", grown, None)], str)
     (choice,) = reply["choices"]
     assert choice["finish_reason"] == finish and choice["message"]["role"] == "assistant"
-    event = json.loads(Chunks(request, "m", "s").whole(0, grown)[len("data: ") :])
+    whole = Chunks(request, "m", "s").whole(0, Choice([1], "", grown, None))
+    event = json.loads(whole[len("data: ") :])
     (streamed,) = event["choices"]
     assert streamed["finish_reason"] == finish
     assert streamed["delta"]["content"] == choice["message"]["content"]

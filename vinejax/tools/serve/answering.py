@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from vinejax.core.text import Tokenizer, decode
+from vinejax.core.text import MAX_TAG, Tokenizer, decode, opens_thinking
 from vinejax.engine.branches import Grown
 from vinejax.model.decoder import Decoder, Params
 from vinejax.tools.serve.parsing import RequestError
@@ -67,7 +67,8 @@ class Answerer:
             logprobs, source = await self._logprobs(request.logprobs, rows, grown)
             sources[source] = None
         texts = [text for text in self._prompt_texts(request, prompts) for _ in range(request.n)]
-        choices = list(map(Choice, rows, texts, grown, logprobs))
+        thinks = self._thinks(request, rows)
+        choices = list(map(Choice, rows, texts, grown, logprobs, thinks))
         source = ", ".join(sources) or self.scheduler.source
         return text_reply(request, self.name, source, choices, self.text_of)
 
@@ -80,6 +81,7 @@ class Answerer:
         prompts, wanted = await self._wanted(request)
         rows = [ids for ids in prompts for _ in range(request.n)]
         texts = [StreamedText(self.tokenizer, ids, request.stop) for ids in rows]
+        thinks = self._thinks(request, rows)
         chunks = Chunks(request, self.name, self.scheduler.source)
         has_begun, choices = set[int](), []
         async for event in self._events(request, wanted, is_streamed=True):
@@ -92,11 +94,12 @@ class Answerer:
                 data += chunks.part(number, part) if part else b""
             else:
                 grown = event.grown
+                choice = Choice(rows[number], "", grown, None, thinks[number])
                 if request.tools:
-                    data += chunks.whole(number, grown)
+                    data += chunks.whole(number, choice)
                 else:
                     data += chunks.part(number, texts[number].last_part(grown), grown.finish)
-                choices.append(Choice(rows[number], "", grown, None))
+                choices.append(choice)
             if data:
                 yield data
         counts = usage(choices, request)
@@ -193,6 +196,12 @@ class Answerer:
             return list(token_logprobs(self.model, params, sequences, count)), source
 
         return await asyncio.wrap_future(self.scheduler.call(scored))
+
+    def _thinks(self, request: TextRequest, rows: list[list[int]]) -> list[bool]:
+        """Whether each prompt opens a thinking block; False without tools, whose calls need it."""
+        if not request.tools:
+            return [False] * len(rows)
+        return [bool(opens_thinking(decode(self.tokenizer, ids[-MAX_TAG:]))) for ids in rows]
 
     def _prompt_texts(self, request: TextRequest, prompts: list[list[int]]) -> list[str]:
         texts = request.prompts or [""]  # those of chats are not shown

@@ -32,6 +32,7 @@ class Choice:
     prompt_text: str  # as the request gives it
     grown: Grown
     logprobs: TokenLogprobs | None  # of prompt and response; None: not requested
+    thinks: bool = False  # whether the prompt opens a thinking block
 
 
 def text_reply(
@@ -50,7 +51,7 @@ def text_reply(
             logprobs = show(request, choice, text_of)
         one = {"index": index, "finish_reason": FINISH[choice.grown.finish], "logprobs": logprobs}
         if request.is_chat:
-            said = said_by(request, choice.grown.text)
+            said = said_by(request, choice.grown.text, choice.thinks)
             one["message"] = {"role": "assistant", "refusal": None, **said}
             if "tool_calls" in said:
                 one["finish_reason"] = TOOL_CALLS
@@ -65,13 +66,14 @@ def text_reply(
     }
 
 
-def said_by(request: TextRequest, text: str) -> dict[str, Any]:
+def said_by(request: TextRequest, text: str, thinks: bool = False) -> dict[str, Any]:
     """The fields `content` and, if a response calls tools of the request, `tool_calls`.
 
-    A response with a call that cannot be read, or of another tool, is only a text.
+    A response with a call that cannot be read, or of another tool, is only a text. What is thought
+    is no call; with `thinks` the response begins within thinking that its prompt opens.
     """
     names = [tool["function"].get("name") for tool in request.tools]
-    spoken = without_thinking(text)
+    spoken = without_thinking(text, thinks)
     calls = read_calls(spoken) if names else []
     if not calls or any(call.error or call.name not in names for call in calls):
         return {"content": text}
@@ -230,9 +232,10 @@ class Chunks:
             one["text"], one["logprobs"] = text, None
         return self._event([one])
 
-    def whole(self, index: int, grown: Grown) -> bytes:
+    def whole(self, index: int, choice: Choice) -> bytes:
         """The event of a choice that is sent only once it has ended, because it may call tools."""
-        said, finish = said_by(self._request, grown.text), FINISH[grown.finish]
+        grown = choice.grown
+        said, finish = said_by(self._request, grown.text, choice.thinks), FINISH[grown.finish]
         if calls := said.get("tool_calls"):
             finish = TOOL_CALLS
             said["tool_calls"] = [{"index": i, **call} for i, call in enumerate(calls)]
