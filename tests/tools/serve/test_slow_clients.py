@@ -20,6 +20,7 @@ pytest.importorskip("uvicorn", reason="the extra `serve` is missing")
 from vinejax.engine.branches import Grown  # noqa: E402
 from vinejax.tools.serve import answering, app, serve_mode  # noqa: E402
 from vinejax.tools.serve.answering import Answerer  # noqa: E402
+from vinejax.tools.serve.replies import TokenForms  # noqa: E402
 from vinejax.tools.serve.requests import Limits, completion_request  # noqa: E402
 from vinejax.tools.serve.scheduler import Scheduler  # noqa: E402
 from vinejax.tools.serve.scoring import TokenLogprobs  # noqa: E402
@@ -151,7 +152,9 @@ def test_a_reply_names_all_weights_that_made_it(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(answering, "token_logprobs", lambda *_: [scored, scored])
     scheduler = stand_in(Scheduler, source="checkpoints/3", call=call)
-    fields = {"model": None, "name": "m", "text_of": str, "scheduler": scheduler}
+    no_tokenizer: Any = None
+    forms = TokenForms(no_tokenizer, str)
+    fields = {"model": None, "name": "m", "forms": forms, "scheduler": scheduler}
     answerer: Any = stand_in(Answerer, **fields)
     answerer._wanted, answerer._events = wanted, events
     answerer._prompt_texts = lambda *_: ["1"]

@@ -11,11 +11,12 @@ from vinejax.engine.branches import Grown
 from vinejax.tools.serve.answering import Answerer
 from vinejax.tools.serve.parsing import RequestError
 from vinejax.tools.serve.prompts import PromptEncoder
-from vinejax.tools.serve.replies import Choice, Chunks, said_by, text_reply
+from vinejax.tools.serve.replies import Choice, Chunks, TokenForms, said_by, text_reply
 from vinejax.tools.serve.requests import Limits, TextRequest, chat_request
 
 LIMITS = Limits(100, 400, 500, 1000, 4, 4)
 ADD = {"type": "function", "function": {"name": "add", "parameters": {}}}
+FORMS = TokenForms(load("gpt2"), str)
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": "é"}}\n</tool_call>'
 
 
@@ -61,7 +62,7 @@ def test_a_call_that_is_only_thought_is_no_call():
     """A template may open the thinking, which a response may not end within its tokens."""
     request, grown = asked(), Grown([5], [-1.0], f"Maybe {CALL}", "length")
     choice = Choice([1], "", grown, None, thinks=True)
-    (one,) = text_reply(request, "m", "s", [choice], str)["choices"]
+    (one,) = text_reply(request, "m", "s", [choice], FORMS)["choices"]
     assert (one["message"]["content"], one["finish_reason"]) == (grown.text, "length")
     event = json.loads(Chunks(request, "m", "s").whole(0, choice)[len("data: ") :])
     assert event["choices"][0]["delta"] == {"content": grown.text}
@@ -84,7 +85,7 @@ def test_a_chat_without_tools_may_choose_none():
 @pytest.mark.parametrize(("text", "finish"), [(CALL, "tool_calls"), ("2", "stop")])
 def test_replies_and_streams_end_by_their_calls(text: str, finish: str):
     request, grown = asked(), Grown([5], [-1.0], text, "eos")
-    reply = text_reply(request, "m", "s", [Choice([1], "", grown, None)], str)
+    reply = text_reply(request, "m", "s", [Choice([1], "", grown, None)], FORMS)
     (choice,) = reply["choices"]
     assert choice["finish_reason"] == finish and choice["message"]["role"] == "assistant"
     whole = Chunks(request, "m", "s").whole(0, Choice([1], "", grown, None))

@@ -19,6 +19,7 @@ from vinejax.tools.serve.replies import (
     Choice,
     Chunks,
     StreamedText,
+    TokenForms,
     counts_of,
     text_reply,
     usage,
@@ -44,7 +45,7 @@ class Answerer:
     valuer: StepValuer
     timeout_s: float
     threads: ThreadPoolExecutor  # VALUE_THREADS of them
-    text_of: Callable[[int], str]  # the text of a token
+    forms: TokenForms  # of the tokenizer's tokens
 
     def check_model(self, name: str | None) -> None:
         """Raises RequestError if a request names another model."""
@@ -70,7 +71,7 @@ class Answerer:
         thinks = self._thinks(request, rows)
         choices = list(map(Choice, rows, texts, grown, logprobs, thinks))
         source = ", ".join(sources) or self.scheduler.source
-        return text_reply(request, self.name, source, choices, self.text_of)
+        return text_reply(request, self.name, source, choices, self.forms)
 
     async def streamed(self, request: TextRequest) -> AsyncIterator[bytes]:
         """The events of a streamed reply, the first of which waits for the first token.

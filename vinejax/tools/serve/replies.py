@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -22,6 +23,13 @@ from vinejax.tools.serve.scoring import TokenLogprobs
 FINISH = {"eos": "stop", "stop": "stop", "length": "length"}
 TOOL_CALLS = "tool_calls"  # why a response with calls of tools ended
 LEAST_LOGPROB = -9999.0  # JSON has no infinity
+_BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")  # a token that ByteFallback decodes as a byte
+# Bytes that byte-level BPE writes as the character of the same number; the others, in ascending
+# order, are written as the characters from number 256 on.
+_PLAIN_BYTES = {*range(33, 127), *range(161, 173), *range(174, 256)}
+_OTHER_BYTES = [byte for byte in range(256) if byte not in _PLAIN_BYTES]
+_BYTE_OF = {chr(byte): byte for byte in _PLAIN_BYTES}
+_BYTE_OF |= {chr(256 + i): byte for i, byte in enumerate(_OTHER_BYTES)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,20 +43,43 @@ class Choice:
     thinks: bool = False  # whether the prompt opens a thinking block
 
 
+@dataclasses.dataclass(frozen=True)
+class TokenForms:
+    """What replies show of a token: its text and its bytes."""
+
+    tokenizer: Tokenizer
+    text_of: Callable[[int], str]
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes of a token, which may be a part of a character.
+
+        The text of such a token has U+FFFD in the place of its bytes.
+        """
+        text = self.text_of(token)
+        if UNFINISHED in text:
+            name: Any = self.tokenizer.convert_ids_to_tokens(token)
+            if byte := _BYTE_TOKEN.fullmatch(name):
+                return bytes.fromhex(byte[1])
+            if all(character in _BYTE_OF for character in name):
+                return bytes(_BYTE_OF[character] for character in name)
+        return text.encode()
+
+
 def text_reply(
     request: TextRequest,
     model: str,
     source: str,
     choices: Sequence[Choice],
-    text_of: Callable[[int], str],
+    forms: TokenForms,
 ) -> dict[str, Any]:
-    """The reply to a request for texts; `text_of` gives the text of a token."""
+    """The reply to a request for texts."""
     shown = []
     for index, choice in enumerate(choices):
         logprobs = None
-        if choice.logprobs is not None:
-            show = _chat_logprobs if request.is_chat else _logprobs
-            logprobs = show(request, choice, text_of)
+        if choice.logprobs is not None and request.is_chat:
+            logprobs = _chat_logprobs(request, choice, forms)
+        elif choice.logprobs is not None:
+            logprobs = _logprobs(request, choice, forms.text_of)
         one = {"index": index, "finish_reason": FINISH[choice.grown.finish], "logprobs": logprobs}
         if request.is_chat:
             said = said_by(request, choice.grown.text, choice.thinks)
@@ -145,16 +176,14 @@ def _logprobs(
     }
 
 
-def _chat_logprobs(
-    request: TextRequest, choice: Choice, text_of: Callable[[int], str]
-) -> dict[str, Any]:
+def _chat_logprobs(request: TextRequest, choice: Choice, forms: TokenForms) -> dict[str, Any]:
     """The field `logprobs` of /v1/chat/completions."""
     assert choice.logprobs is not None and request.logprobs is not None
     own, best, best_logprobs = (x.tolist() for x in choice.logprobs)
 
     def shown(token: int, logprob: float) -> dict[str, Any]:
-        text = text_of(token)
-        return {"token": text, "logprob": _finite(logprob), "bytes": list(text.encode())}
+        text, shown_bytes = forms.text_of(token), list(forms.bytes_of(token))
+        return {"token": text, "logprob": _finite(logprob), "bytes": shown_bytes}
 
     content = []
     for t, token in enumerate(choice.grown.tokens, start=len(choice.prompt)):

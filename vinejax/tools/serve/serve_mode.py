@@ -30,6 +30,7 @@ from vinejax.tasks.graded import GradedTask, configure
 from vinejax.tools.serve.answering import VALUE_THREADS, Answerer
 from vinejax.tools.serve.fed_engine import FedEngine
 from vinejax.tools.serve.prompts import PromptEncoder
+from vinejax.tools.serve.replies import TokenForms
 from vinejax.tools.serve.requests import Limits, Sampling
 from vinejax.tools.serve.scheduler import Scheduler
 from vinejax.tools.serve.served_model import (
@@ -124,7 +125,7 @@ def service_of(cfg: Config, path: str | os.PathLike) -> Iterator[Any]:
             valuer=valuer,
             timeout_s=settings.timeout_s,
             threads=threads,
-            text_of=token_text(served.tokenizer),
+            forms=TokenForms(served.tokenizer, token_text(served.tokenizer)),
         )
         scheduler.start()
         newer.start()
