@@ -43,6 +43,7 @@ def facts(**changes: Any) -> CardFacts:
         picture="training_curves.png",
         versions={"vinejax": "0.1.0", "jax": "0.12", "flax": None},
         revision="abc-dirty",
+        generation={},
     )
     return of_a_run._replace(**changes)
 
@@ -109,6 +110,8 @@ def test_the_example_is_python_with_the_sampling_of_evaluations(chat: bool):
     assert ("apply_chat_template" in code) == ("\"Be 'brief'.\"" in code) == chat
     greedy = model_card(facts(settings=settings(eval__temperature=0.0)))
     assert "do_sample=False\n)" in greedy
+    penalised = model_card(facts(generation={"repetition_penalty": 1.1, "top_k": 20}))
+    assert "repetition_penalty=1.0\n)" in penalised and "no_repeat" not in penalised
     shown = model_card(facts(prompt="1+'2'=\n```"))
     assert f"prompt = {'1+' + chr(39) + '2' + chr(39) + '=' + chr(10) + '```'!r}\n" in shown
 

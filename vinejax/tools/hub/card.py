@@ -22,6 +22,8 @@ from vinejax.tools.hub.origins import Origin
 README, SETTINGS = "README.md", "vinejax.json"
 FOLDER = pathlib.Path(__file__).parent
 LONGEST_PROMPT = 1000  # characters of a prompt that the card shows
+# Fields of generation_config.json that no run applies, unlike `generate` -> values without effect.
+NEUTRAL = {"repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
 # Titles of methods end at the first colon: 'GRPO: a solution's reward, ...'.
 PAPER = re.compile(r"https://arxiv\.org/abs/[\d.]+\d")
 
@@ -39,6 +41,7 @@ class CardFacts(NamedTuple):
     picture: str  # name of the file; '' for none
     versions: JsonObject  # package -> version or None
     revision: object  # git commit of VineJAX; None if unknown
+    generation: Mapping[str, Any]  # the content of generation_config.json; {} without the file
 
 
 def model_card(facts: CardFacts) -> str:
@@ -192,6 +195,9 @@ def _usage(facts: CardFacts) -> dict[str, str]:
         temperature, top_p = settings["eval.temperature"], settings["eval.top_p"]
         generation += [f"temperature={temperature}", f"top_p={top_p}"]
         generation.append(f"top_k={settings['sample.top_k']}")
+    for name, value in NEUTRAL.items():
+        if facts.generation.get(name) not in (None, value):
+            generation.append(f"{name}={value}")
     if settings["sample.stop"]:
         generation += [f"stop_strings={list(settings['sample.stop'])!r}", "tokenizer=tokenizer"]
     parts = {"generation": ", ".join(generation), "messages": "", "usage_note": ""}

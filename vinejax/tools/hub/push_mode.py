@@ -13,7 +13,8 @@ from etils import epath
 
 from vinejax.core.errors import UserError
 from vinejax.core.settings import Config, as_tree
-from vinejax.model.hf.tensors import TEMPORARY
+from vinejax.model.hf.tensors import TEMPORARY, read_json
+from vinejax.model.hf.weights import GENERATION
 from vinejax.records.read import JsonObject, RunRecords, read_run
 from vinejax.runtime.distributed import barrier, is_writer
 from vinejax.runtime.workdir import is_remote, recorded_settings, resolved_folder, write_atomic
@@ -61,6 +62,7 @@ def write_card(workdir: epath.Path, folder: epath.Path, repository: str, done: i
     settings = _settings_of(run)
     versions: Any = run.config["versions"]
     picture = picture_of(run.records)
+    generation = folder / GENERATION
     facts = CardFacts(
         repository=repository,
         iteration=done,
@@ -72,6 +74,7 @@ def write_card(workdir: epath.Path, folder: epath.Path, repository: str, done: i
         picture=FILE if picture else "",
         versions=versions,
         revision=run.config["git_revision"],
+        generation=read_json(generation) if generation.exists() else {},
     )
     if picture:
         write_atomic(folder / FILE, picture)
