@@ -109,8 +109,19 @@ def test_a_chat_goes_on_after_a_call(monkeypatch: pytest.MonkeyPatch):
         {"role": "assistant", **said_by(asked(), CALL)},
         {"role": "tool", "tool_call_id": "call_1", "content": "2"},
     ]
-    ids = PromptEncoder(tokenizer, LIMITS).prompts_of(asked(messages))[0]
+    ids = PromptEncoder(tokenizer, LIMITS).prompts_of(asked(messages, tools=[]))[0]
     assert tokenizer.decode(ids) == 'user:1+1assistant:{"a": "é"}tool:2'
+
+
+def test_tools_that_the_template_leaves_out_are_refused(monkeypatch: pytest.MonkeyPatch):
+    tokenizer = load("gpt2")
+    encoder = PromptEncoder(tokenizer, LIMITS)
+    monkeypatch.setattr(tokenizer, "chat_template", "{{ messages[0].content }}")
+    with pytest.raises(RequestError, match="^tools: the model's chat template writes no tools"):
+        encoder.prompts_of(asked())
+    with_tools = {"default": "x", "tool_use": "{{ tools[0].function.name }}"}
+    monkeypatch.setattr(tokenizer, "chat_template", with_tools)
+    assert tokenizer.decode(encoder.prompts_of(asked())[0]) == "add"
 
 
 @pytest.mark.parametrize(
@@ -130,7 +141,7 @@ def test_a_developer_is_the_system_for_a_template_without_this_role(
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": "1+1"},
     ]
-    (ids,) = PromptEncoder(tokenizer, LIMITS).prompts_of(asked(messages))
+    (ids,) = PromptEncoder(tokenizer, LIMITS).prompts_of(asked(messages, tools=[]))
     assert tokenizer.decode(ids) == f"{expected}user:1+1"
 
 
@@ -162,5 +173,6 @@ def test_a_request_brings_no_template_of_its_own(name: str, monkeypatch: pytest.
     encoder = PromptEncoder(tokenizer, LIMITS)
     with pytest.raises(RequestError, match=f"^chat_template_kwargs: '{name}' is no variable"):
         encoder.prompts_of(asked(chat_template_kwargs={name: "{% for i in range(9) %}x"}))
-    (ids,) = encoder.prompts_of(asked(chat_template_kwargs={"tail": "!", "documents": []}))
+    variables = {"tail": "!", "documents": []}
+    (ids,) = encoder.prompts_of(asked(tools=[], chat_template_kwargs=variables))
     assert tokenizer.decode(ids) == "1+1!"

@@ -64,11 +64,13 @@ class PromptEncoder:
             raise RequestError(400, message, "messages")
         self._check_variables(request)
         self._check_length("".join(message["content"] for message in request.messages))
+        tools: Any = list(request.tools) or None
         try:
+            template = str(self._tokenizer.get_chat_template(tools=tools))
             with self._lock:
                 text = self._tokenizer.apply_chat_template(
-                    self._messages(request),
-                    tools=list(request.tools) or None,
+                    _with_known_roles(request.messages, template),
+                    tools=tools,
                     tokenize=False,
                     add_generation_prompt=True,
                     **request.template_vars,
@@ -77,23 +79,12 @@ class PromptEncoder:
         except Exception as error:  # of jinja2, or of any expression in the template
             message = f"the chat template fails: {type(error).__name__}: {str(error):.200}"
             raise RequestError(400, message, "messages") from None
+        if tools and "tools" not in template:
+            message = "tools: the model's chat template writes no tools; leave them out"
+            raise RequestError(400, message, "tools")
         if not ids:
             raise RequestError(400, "the chat template gives no tokens", "messages")
         return list(ids)
-
-    def _messages(self, request: TextRequest) -> list[dict[str, Any]]:
-        """The messages of a request, with the role 'system' in place of 'developer'.
-
-        Most chat templates leave out messages of roles that they do not know. One that names the
-        role 'developer' gets it.
-        """
-        template = str(self._tokenizer.get_chat_template(tools=list(request.tools) or None))
-        if re.search(r"""["']developer["']""", template):
-            return list(request.messages)
-        return [
-            {**message, "role": "system"} if message["role"] == "developer" else message
-            for message in request.messages
-        ]
 
     def _check_variables(self, request: TextRequest) -> None:
         """Raises RequestError for a variable with the name of a parameter of the tokenizer.
@@ -116,3 +107,17 @@ class PromptEncoder:
         if len(text) > most:
             message = f"the prompt has {len(text)} characters, of which {most} are allowed"
             raise RequestError(400, message, "prompt")
+
+
+def _with_known_roles(messages: Sequence[dict[str, Any]], template: str) -> list[dict[str, Any]]:
+    """The messages, with the role 'system' in place of 'developer'.
+
+    Most chat templates leave out messages of roles that they do not know. A template that names the
+    role 'developer' gets it.
+    """
+    if re.search(r"""["']developer["']""", template):
+        return list(messages)
+    return [
+        {**message, "role": "system"} if message["role"] == "developer" else message
+        for message in messages
+    ]
