@@ -113,6 +113,14 @@ def test_a_chat_goes_on_after_a_call(monkeypatch: pytest.MonkeyPatch):
     assert tokenizer.decode(ids) == 'user:1+1assistant:{"a": "é"}tool:2'
 
 
+@pytest.mark.parametrize("arguments", ["", " ", "{}", {}])
+def test_a_call_in_a_chat_may_have_no_arguments(arguments: Any):
+    call = {"function": {"name": "add", "arguments": arguments}}
+    messages = [{"role": "assistant", "content": None, "tool_calls": [call]}]
+    (message,) = asked(messages).messages
+    assert message["tool_calls"] == [{"function": {"name": "add", "arguments": {}}}]
+
+
 def test_tools_that_the_template_leaves_out_are_refused(monkeypatch: pytest.MonkeyPatch):
     tokenizer = load("gpt2")
     encoder = PromptEncoder(tokenizer, LIMITS)

@@ -290,12 +290,15 @@ def _message(message: Any, i: int) -> dict[str, Any]:
 
 
 def _given_call(fields: Fields, call: Any) -> dict[str, Any]:
-    """A call of a tool in an earlier message, with arguments as an object for the template."""
+    """A call of a tool in an earlier message, with arguments as an object for the template.
+
+    An empty text stands for no arguments, as clients keep it that join the parts of streams.
+    """
     function = call.get("function") if isinstance(call, dict) else None
     arguments = function.get("arguments") if isinstance(function, dict) else None
     if isinstance(arguments, str):
         with contextlib.suppress(RequestError):
-            arguments = parse_object(arguments.encode("utf-8", "replace"))
+            arguments = parse_object((arguments.strip() or "{}").encode("utf-8", "replace"))
     if function is None or not isinstance(arguments, dict):
         message = "must be a list of {function: {name, arguments}}, with arguments as JSON"
         raise fields.error("tool_calls", message)
