@@ -293,6 +293,8 @@ def test_long_integers_in_assertions():
 
 def test_printed_outputs():
     assert same_output("1 2 \n3\n\n", "1 2\n3")
+    assert same_output("YES\nNO\n", "\nYES\nNO\n") and same_output("\n 5", "5")
+    assert not same_output("1\n\n2", "1\n2")
     assert same_output("0.3333333333\n", "0.333333333") and same_output("1.0", "1")
     assert not same_output("1 2\n3", "1 2 3") and not same_output("1", "2")
     assert not same_output("yes", "YES") and not same_output("", "1")

@@ -166,12 +166,13 @@ def _failure(program_input: str, expected: str, got: str) -> Failure:
 def same_output(out: str, expected: str) -> bool:
     """Whether the lines of two outputs are equal, or at least the words in each line.
 
-    Blanks at the ends of the lines and of the outputs do not count. Two words are also equal if
-    both are numbers with the same value. If the expected number has a point or an exponent, the
-    other may differ from it by TOLERANCE, unless both are whole and one of them is printed as an
-    integer, or both are less than EXACT.
+    Blanks at the ends of the lines do not count, and neither do blanks and blank lines at the
+    beginning and the end of an output: the expected outputs of Codeforces often begin with a blank
+    line. Two words are also equal if both are numbers with the same value. If the expected number
+    has a point or an exponent, the other may differ from it by TOLERANCE, unless both are whole and
+    one of them is printed as an integer, or both are less than EXACT.
     """
-    lines, wanted = ([x.rstrip() for x in text.rstrip().splitlines()] for text in (out, expected))
+    lines, wanted = ([x.rstrip() for x in text.strip().splitlines()] for text in (out, expected))
     if lines == wanted:
         return True
     if len(lines) != len(wanted):
