@@ -109,6 +109,12 @@ DIFFERENT = {
         (r"1-3\begin{vmatrix}1&2\\3&4\end{vmatrix}", "4"),
         (VANDERMONDE, "(a-b)(c-a)(c-b)"),
     ],
+    "matrices without cells": [
+        (r"\begin{pmatrix}\end{pmatrix}", "(1,2)"),
+        (r"\begin{bmatrix} \\ \end{bmatrix}", "(1,2)"),
+        (r"\begin{vmatrix}\end{vmatrix}", "(1,2)"),
+        (r"\begin{pmatrix}\end{pmatrix}", SQUARE),
+    ],
     "dots": [
         (r"\{1,2,\ldots,10\}", r"\{1,2,3,\dots,11\}"),
         (r"\{1,2,\ldots,100\}", r"\{1,2,100\}"),

@@ -40,7 +40,8 @@ _TERM = re.compile(
 def read_matrix(s: str, depth: int, read: Read) -> Node | None:
     """Reads a matrix, a determinant (as a formula) or `cases` (as a list); None for other texts.
 
-    `read` reads the text of a cell, whose depth of nesting is `depth`.
+    A matrix without cells is no matrix. `read` reads the text of a cell, whose depth of nesting is
+    `depth`.
     """
     if "\\begin" not in s:
         return None
@@ -51,7 +52,7 @@ def read_matrix(s: str, depth: int, read: Read) -> Node | None:
     body = _ARRAY_SPEC.sub("", body, count=1) if kind == "array" else body
     rows = [r for r in latex.split_outside_brackets(body, _ROW)[0] if r.strip()]
     cells = [[c.strip() for c in latex.split_outside_brackets(r, _CELL)[0]] for r in rows]
-    if sum(map(len, cells)) > MAX_CELLS:
+    if not 0 < sum(map(len, cells)) <= MAX_CELLS:
         return None
     if kind == "cases":
         return Collection(s, "list", open_lists([read(" ".join(c), depth) for c in cells]))
