@@ -1,4 +1,4 @@
-"""Reads and converts units, measures in two units (`6 feet 2 inches`), and times of day."""
+"""Reads and converts units, measures in two units (`6 feet 2 inches`), times of day and dates."""
 
 import operator
 import re
@@ -31,6 +31,11 @@ _SCALES = {
 _PART = re.compile(rf"\s*(?:[,{AND}]\s*)?(\d+(?:\.\d+)?|\d+/\d+)\s*({OPEN}[^{CLOSE}]*{CLOSE})")
 _CLOCK = re.compile(r"(\d{1,2}):([0-5]\d)(?::([0-5]\d))?")
 _NOON = {"noon": 12 * 60, "midnight": 0}
+# 2024-01-05 as in ISO 8601; 1/5/2024 and 2024/1/5 with month and day in either order
+_DATE = re.compile(
+    r"[12]\d{3}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])"
+    r"|(?P<year>[12]\d{3}/)?(?:0?[1-9]|[12]\d|3[01])/(?:0?[1-9]|[12]\d|3[01])(?(year)|/[12]\d{3})"
+)
 
 
 def unit_scale(unit: str) -> tuple[str, Fraction] | None:
@@ -113,6 +118,14 @@ def time_of_day(node: Node) -> tuple[int, str] | None:
     if half:
         return None
     return hour * 60 + minute, ""
+
+
+def read_date(s: str) -> Text | None:
+    """Reads `2024-01-05` and `01/05/2024` as words, and not as a difference or quotient; else None.
+
+    Zeros before a number do not count. Which number is the month is left open.
+    """
+    return Text(re.sub(r"\b0", "", s)) if _DATE.fullmatch(s) else None
 
 
 def same_time(a: tuple[int, str], b: tuple[int, str]) -> bool:

@@ -308,7 +308,7 @@ def _leaf(s: str, depth: int) -> Node:
         return nodes.Based(s, *based)
     if re.fullmatch(rf"{OPEN}[^{CLOSE}]*{CLOSE}", s):
         return _said(s)
-    if measure := measures.compound_measure(s):
+    if measure := measures.compound_measure(s) or measures.read_date(s):
         return measure
     parts = latex.split_outside_brackets(s, _COLON)[0]
     unit = _BRACED_UNIT.fullmatch(s) or _UNIT.fullmatch(s)
