@@ -250,6 +250,9 @@ def test_answers_in_other_languages(response: str) -> None:
         ("That costs 2.345,67 Euro.", "2345.67"),
         ("The rest - 48 dollars", "48"),
         ("It goes down to - 48", "-48"),
+        ("The area is 49 pi square units.", r"49\pi"),
+        ("The angle is pi/9 radians.", r"\frac{\pi}{9}"),
+        ("With pi = 3.14 it is 43.96.", "43.96"),
     ],
 )
 def test_numbers_in_prose(response: str, answer: str) -> None:
@@ -260,6 +263,7 @@ def test_numbers_in_prose(response: str, answer: str) -> None:
     ("response", "gold"),
     [
         ("They line up in 5! ways.", "5"),
+        ("The area is 49pi.", "49"),
         ("It is $7 = 3a + b$", "3a + b"),
         ("The rest - 48 dollars", "-48"),
     ],

@@ -38,6 +38,7 @@ _COMPUTED = re.compile(
     r"(?:[^A-Za-z=]|\\(?:[dt]?frac|cdot|times|div|left|right)(?![A-Za-z]))+=\s*"
     r"(-?(?:[\d.,]*\d|\\[dt]?frac\{\d+\}\{\d+\}))\s*"
 )
+_PI = re.compile(r"(?<![A-Za-z\\])pi(?![A-Za-z])")  # 25pi and pi/6, but not \pi
 _METRES = re.compile(r"(?<=\d)\s?m(?:\^\{?[23]\}?|[²³])")  # elsewhere m is a variable
 FORMULA = re.compile(
     r"(?s)(?<!\\)\$\$(.+?)(?<!\\)\$\$|(?<!\\)\$((?:[^$\\]|\\.)+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]"
@@ -69,7 +70,7 @@ def last_number(text: str) -> str | None:
 
     None if the words before the number change its value, as in 'half of 16'.
     """
-    text = _BOLD.sub(" ", _METRES.sub("", text))
+    text = _PI.sub("π", _BOLD.sub(" ", _METRES.sub("", text)))
     last = next(reversed([*NUMBER.finditer(text)]), None)
     if last is None:
         return None
