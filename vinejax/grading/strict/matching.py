@@ -139,7 +139,14 @@ def _collection(a: Node, b: Node) -> bool:
             return True
     if len(many.items) == 1:
         return _same(many.items[0], other)
-    return _intervals(many, other)
+    return _intervals(many, other) or _is_one_value(many) and _same_members(many.items, [other])
+
+
+def _is_one_value(many: Collection) -> bool:
+    """Whether `or` joins forms of one value, as in `1/2 or 50%`."""
+    if many.joiner != "or" or not _is_affordable(many.items[:1], many.items):
+        return False
+    return all(_same(many.items[0], item) for item in many.items)
 
 
 def _disagree(a: Collection, b: Collection) -> bool:
