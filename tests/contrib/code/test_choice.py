@@ -112,6 +112,11 @@ def test_a_changed_part_of_a_program_replaces_it():
         ("print(27)", True),
         ("def cube(n):\n    return n ** 3", False),  # prints nothing
         ("assert n ** 3 == 27", False),
+        ("best[i] = max(best[i - 1], best[i - 2] + w[i])", False),
+        ("seen = set()\nfor u in near[v]:\n    seen.add(u)", False),
+        ("for i in range(n):", False),
+        ("from sys import stdout\nstdout.write(str(27))", True),
+        ("def main():\n    print(27)\n\nmain()", True),
         ("n = int(input())\nprint(n +", True),
         ("import sys\nsys.stdout.write(sys.stdin.read())", True),
         ("print(n, 'cubed is', n ** 3)", False),

@@ -1,9 +1,10 @@
 """Chooses, among the fenced blocks of a response, the one that is the program.
 
 It is the last block that is a program. Models also write blocks of output, of shell commands and of
-other languages, and show how the program is called or tested. These are left out: a block that does
-nothing, that has another label than Python's, that uses names of the program without defining them,
-or that defines none of the functions that the tests call.
+other languages, explain a step by a line of code, and show how the program is called or tested.
+These are left out: a block that does nothing, that has another label than Python's, that uses names
+of the program without defining them, that defines none of the functions that the tests call, or, if
+the tests read what the program prints, that neither reads nor prints.
 
 A block that defines a function of the chosen program anew takes its place, even if it is worse,
 unless it uses other names of the program and defines no function that the tests call. So does a
@@ -23,13 +24,9 @@ from vinejax.contrib.code.blocks import parsed
 BUILTINS = frozenset(dir(builtins))
 SESSION = re.compile(r"\s*(?:>>>|In \[\d*\]:|\$ )")  # of an interpreter or a shell
 LONGEST_LINE = 500  # characters of a line that are read
-# A line of Python, without its blanks, in a text that Python cannot parse.
-CODE_LINE = re.compile(
-    r"(?:(?:async )?def \w|class \w+ *[(:]|import \w[\w., ]*$|from [\w.]+ import |@\w"
-    r"|(?:for|while|if|elif|else|with|try|except)\b.*:[ \t]*(?:#.*)?$|.*\b(?:print|input)\()"
-)
 DEFINITION = re.compile(r"(?:async )?def \w|class \w")
-# A line of Python that prose and pseudo-code do not have.
+# A line of Python, without its blanks, that prose and pseudo-code do not have, nor a line of code
+# that a response explains.
 STATEMENT = re.compile(r"import \w[\w., ]*$|from [\w.]+ import |@\w|.*\b(?:print|input)\(")
 TRACEBACK = re.compile(r"\s*(?:Traceback|File \")")
 TOOLS = frozenset(
@@ -99,6 +96,7 @@ class Source:
             isinstance(node, ast.Call) for node in run_at_once(self.tree)
         )
         self.reads = any(map(_reads_input, nodes))
+        self.prints = any(map(_prints, nodes))
 
     def replaces(self, chosen: "Source | None", wanted: Set[str] | None, continues: bool) -> bool:
         """Whether this block is the program, if `chosen` is it without this block."""
@@ -118,7 +116,7 @@ class Source:
             return False
         if chosen and not self.reads and (uses or chosen.reads and self.has_tools):
             return False
-        return not chosen or wanted is None or self.calls
+        return not chosen or wanted is None or self.calls and (self.reads or self.prints)
 
     def _is_broken_program(self, wanted: Set[str] | None) -> bool:
         """Whether a text that Python cannot parse is meant as a program."""
@@ -128,9 +126,8 @@ class Source:
         lines = [line.strip()[:LONGEST_LINE] for line in text.split("\n")]
         if not self.code.is_closed or any(map(DEFINITION.match, lines)):
             return True
-        if self.code.has_label:
-            return not wanted and any(map(CODE_LINE.match, lines))
-        return not wanted and sum(bool(STATEMENT.match(line)) for line in lines) > 1
+        least = 1 if self.code.has_label else 2
+        return not wanted and sum(bool(STATEMENT.match(line)) for line in lines) >= least
 
 
 def defined_functions(tree: ast.Module) -> Iterator[str]:
@@ -249,5 +246,15 @@ def _reads_input(node: ast.AST) -> bool:
         case ast.Attribute(attr="stdin", ctx=ast.Load()):
             return True
         case ast.Call(func=ast.Name(id="open"), args=[ast.Constant(value=0), *_]):
+            return True
+    return False
+
+
+def _prints(node: ast.AST) -> bool:
+    """Whether a node writes to standard output, or runs a text that may write to it."""
+    match node:
+        case ast.Name(id="print" | "pprint" | "stdout" | "exec" | "eval", ctx=ast.Load()):
+            return True
+        case ast.Attribute(attr="print" | "pprint" | "stdout" | "write" | "writelines"):
             return True
     return False
