@@ -212,8 +212,8 @@ def evaluate(node: ast.expr, named: Mapping[str, Any]) -> Any:
 
     Raises Unreadable for an expression of another kind, and the error of a failed operation. Values
     in `named` come from a program, which could choose them to fill the memory. They are therefore
-    multiplied only if they are numbers, and never raised to a power or used to format a text. A
-    range of them has MOST_ITEMS numbers at most.
+    multiplied only if they are numbers, and never raised to a power or used to format a text: such
+    an expression raises Unreadable. A range of them has MOST_ITEMS numbers at most.
     """
 
     def value(inner: ast.expr) -> Any:
@@ -234,6 +234,8 @@ def evaluate(node: ast.expr, named: Mapping[str, Any]) -> Any:
             return {value(k): value(x) for k, x in zip(keys, items, strict=True) if k}
         case ast.UnaryOp(op=op, operand=operand) if type(op) in UNARY:
             return UNARY[type(op)](value(operand))
+        case ast.BinOp(op=ast.Pow()) if _has_result(node, named):
+            raise Unreadable(f"{ast.unparse(node)!r:.80} is a power of a result")
         case ast.BinOp(left=left, op=op, right=right) if type(op) in BINARY:
             has_result = _has_result(node, named)
             return _operation_result(type(op), value(left), value(right), has_result)
@@ -269,7 +271,7 @@ def _has_result(node: ast.expr, named: Mapping[str, Any]) -> bool:
 
 
 def _operation_result(op: type[ast.operator], left: Any, right: Any, has_result: bool) -> Any:
-    if has_result and op in (ast.Mult, ast.Mod, ast.Pow):
-        if op is ast.Pow or not all(isinstance(x, int | float | complex) for x in (left, right)):
-            raise TypeError("of numbers only")
+    if has_result and op in (ast.Mult, ast.Mod):
+        if not all(isinstance(x, int | float | complex) for x in (left, right)):
+            raise Unreadable("a result multiplies or formats what is no number")
     return BINARY[op](left, right)
