@@ -93,11 +93,8 @@ def test_lists_become_tuples_and_none_unsets():
     ],
 )
 def test_wrong_fields_are_named(fields: dict, field: str):
-    with pytest.raises(ConfigError) as error:
+    with refuses(field):
         from_dict(fields)
-    assert error.value.field == field
-    assert str(error.value).startswith(field)
-    assert "\n" not in str(error.value)
 
 
 def test_the_settings_can_be_imported_from_the_module_of_config_files():
@@ -148,10 +145,9 @@ def test_an_old_name_is_told_the_new_one(old: str, new: str):
         lambda: check_name(old, default()),  # as command.py does before it sets a field
         lambda: override(default(), {old: value}),
     ):
-        with pytest.raises(ConfigError) as error:
+        with refuses(old) as error:
             refused()
-        assert error.value.field == old
-        assert new in str(error.value) and "\n" not in str(error.value)
+        assert new in str(error.value)
 
 
 @pytest.mark.parametrize("weight", [math.nan, -math.inf])
@@ -313,9 +309,8 @@ def test_every_number_and_choice_is_checked():
     ],
 )
 def test_fields_that_do_not_fit_are_refused(fields: dict[str, Any], field: str):
-    with pytest.raises(ConfigError) as error:
+    with refuses(field):
         check_config(changed(**fields))
-    assert error.value.field == field
 
 
 def test_what_a_chat_template_reads_goes_with_one():

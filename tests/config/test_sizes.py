@@ -12,7 +12,6 @@ from helpers.refusals import refuses
 
 from vinejax.config import sizes
 from vinejax.config.load import default, from_dict
-from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config
 from vinejax.methods.known import find_method
 from vinejax.training.startup import open_session
@@ -48,9 +47,9 @@ def check_sizes(cfg: Config) -> None:
     ],
 )
 def test_what_no_host_holds_is_refused(field: str, value: int, other: dict[str, Any], amount: str):
-    with pytest.raises(ConfigError) as error:
+    with refuses(field.replace("__", ".")) as error:
         check_sizes(config(**{field: value}, **other))
-    assert error.value.field == field.replace("__", ".") and amount in str(error.value)
+    assert amount in str(error.value)
 
 
 def test_too_many_continuations_are_of_k():
@@ -84,9 +83,8 @@ def test_an_upper_bound_on_the_branches_of_a_phase():
 
 def test_answers_that_no_host_holds():
     problems = {"test": [None] * 512}
-    with pytest.raises(ConfigError) as error:
+    with refuses("eval.samples"):
         sizes.check_answers(config(eval__samples=40_000), problems)
-    assert error.value.field == "eval.samples"
     few = {"train": [None] * 512, "test": [None]}
     sizes.check_answers(config(eval__samples=40_000), few)
 

@@ -183,10 +183,8 @@ def test_hyperparameters_of_the_paper():
     ],
 )
 def test_what_is_refused(fields: dict[str, Any], field: str):
-    with pytest.raises(ConfigError) as error:
+    with refuses(field):
         check_config(from_dict(fields))
-    assert error.value.field == field
-    assert "\n" not in str(error.value)
 
 
 def test_a_group_of_one_is_enough_where_nothing_is_compared():
@@ -218,9 +216,8 @@ def test_a_field_of_another_method_is_refused_at_its_default_too(method, section
     checked(fields)
     fields.method, fields.rollout.per_prompt = "grpo", 8
     for copied in (fields, copy.deepcopy(fields)):
-        with pytest.raises(ConfigError) as error:
+        with refuses(f"{section}.{name}"):
             checked(copied)
-        assert error.value.field == f"{section}.{name}"
     fields[section] = default()[section]  # as a file does that changes another's method
     checked(fields)
 

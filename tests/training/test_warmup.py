@@ -23,7 +23,7 @@ from transformers import PreTrainedTokenizerFast
 
 from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict
-from vinejax.core.errors import ConfigError, DataError, ModelError, WorkdirError
+from vinejax.core.errors import DataError, ModelError, WorkdirError
 from vinejax.core.settings import MeshConfig
 from vinejax.core.types import Episode, Problem, RunState, TrainState
 from vinejax.learner.batch import collate
@@ -206,10 +206,9 @@ def test_a_new_model_has_a_row_for_every_id_of_a_vocabulary_with_gaps():
 def test_a_task_without_a_tokenizer_needs_a_model(tmp_path: Path):
     (tmp_path / "train.jsonl").write_text('{"question": "1+1?", "answer": "2\\n#### 2"}\n' * 3)
     cfg = cases.config(data={"task": "vinejax.tasks.gsm8k", "path": str(tmp_path)})
-    with pytest.raises(ConfigError) as error:
+    with refuses("model.path") as error:
         warmup.warm_up(cfg, tmp_path / "run")
-    assert error.value.field == "model.path" and "ships no tokenizer" in str(error.value)
-    assert "\n" not in str(error.value)
+    assert "ships no tokenizer" in str(error.value)
 
 
 @pytest.mark.parametrize(

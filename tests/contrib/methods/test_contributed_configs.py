@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from helpers.paths import CONFIGS, REPO
+from helpers.refusals import refuses
 
 from vinejax.config import sizes
 from vinejax.config.checks import check_config
@@ -13,7 +14,6 @@ from vinejax.config.effect import without_effect
 from vinejax.config.environments import check_environment
 from vinejax.config.load import default, fields_set, from_dict, from_file
 from vinejax.contrib.names import METHODS
-from vinejax.core.errors import ConfigError
 from vinejax.core.settings import Config, flatten
 from vinejax.methods.base import DEFAULTS
 from vinejax.methods.compose import method_of
@@ -103,9 +103,8 @@ ONE = {"per_prompt": 1}
     ],
 )
 def test_what_is_refused(fields: dict[str, Any], field: str):
-    with pytest.raises(ConfigError) as error:
+    with refuses(field):
         check_config(from_dict(fields))
-    assert error.value.field == field and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -124,16 +123,14 @@ def test_what_has_no_effect_gets_a_note(fields: dict[str, Any], field: str):
 
 def test_trees_of_tokens_have_no_turns():
     cfg = from_dict({"data": {"task": "vinejax.tasks.doors"}, "env": {"observed": 16}})
-    with pytest.raises(ConfigError) as error:
+    with refuses("method"):
         check_environment(cfg, find_method("treerl"), DoorsTask())
-    assert error.value.field == "method"
 
 
 def test_settings_of_another_method_are_refused():
     tree = from_dict({"method": "spo_tree", "spo_tree": {"segment": 8}})
-    with pytest.raises(ConfigError) as error:
+    with refuses("spo_tree.segment"):
         check_config(dataclasses.replace(tree, method="grpo"))
-    assert error.value.field == "spo_tree.segment"
 
 
 def test_a_group_of_one_is_enough_for_single_stream():
@@ -160,6 +157,5 @@ def test_a_tree_with_too_many_solutions_has_too_many_problems(monkeypatch: pytes
     monkeypatch.setattr(sizes, "host_memory", lambda: 16 * 2**30)
     cfg: Any = default()
     cfg.method, cfg.rollout.prompts = "spo_tree", 10**7
-    with pytest.raises(ConfigError) as error:
+    with refuses("rollout.prompts"):
         sizes.check_sizes(from_dict(cfg), find_method("spo_tree"))
-    assert error.value.field == "rollout.prompts"

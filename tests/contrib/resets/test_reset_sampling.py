@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from helpers import loop_cases as cases
 from helpers.contrib.resets import fill_values, sample_episodes, sampler
+from helpers.refusals import refuses
 from helpers.vine_cases import MAX_TOKENS, PROMPT, FakeEngine, credit_by_step, rewards_of
 
 from vinejax.config.checks import check_config
 from vinejax.config.load import from_dict
 from vinejax.contrib.resets.reset_sampler import ResetSampler, known_solutions
 from vinejax.contrib.resets.settings import ResetConfig
-from vinejax.core.errors import ConfigError, DataError
+from vinejax.core.errors import DataError
 from vinejax.core.settings import Config, SampleConfig
 from vinejax.core.types import Episode, Problem
 from vinejax.credit.assign import group_numbers
@@ -162,9 +163,8 @@ def test_a_gold_solution_ends_where_the_policy_would_have_to_stop():
 
 
 def test_an_environment_has_no_resets():
-    with pytest.raises(ConfigError) as error:
+    with refuses("reset.source"):
         ResetConfig(source="gold").check_task(DoorsTask(), [])
-    assert error.value.field == "reset.source"
 
 
 def test_a_missing_solution_of_any_problem_is_found_before_the_run():
@@ -197,9 +197,8 @@ def test_a_task_without_worked_solutions_is_refused():
     for task in (Unworked(), Empty()):
         load(config(), task, "train")
         load(config(source="gold"), task, "test")
-        with pytest.raises(ConfigError) as error:
+        with refuses("reset.source"):
             load(config(source="gold"), task, "train")
-        assert error.value.field == "reset.source"
     load(config(source="gold"), Task(), "train")
 
 
@@ -463,10 +462,8 @@ def test_a_state_that_a_reset_shares_with_its_source_is_sampled_once():
     ],
 )
 def test_what_is_refused(fields: dict[str, Any], field: str):
-    with pytest.raises(ConfigError) as error:
+    with refuses(field):
         check_config(from_dict(fields))
-    assert error.value.field == field
-    assert "\n" not in str(error.value)
 
 
 def test_what_goes_with_resets():
