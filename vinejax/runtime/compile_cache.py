@@ -15,7 +15,7 @@ from etils import epath
 
 from vinejax.core.errors import ConfigError
 from vinejax.runtime.distributed import is_writer
-from vinejax.runtime.workdir import is_remote
+from vinejax.runtime.workdir import is_remote, path_of
 
 AUTO, OFF = "auto", ("", "none")  # values of `compile_cache` that name no folder
 LEAST_S = 0.1  # minimum compile time in seconds of a cached program; reading gs:// takes as long
@@ -31,15 +31,16 @@ def use_compile_cache(setting: str, workdir: epath.Path) -> None:
     JAX_COMPILATION_CACHE_DIR. If no folder is set, 'auto' means the user's cache folder or, on
     several hosts, `compiled` in the workdir.
 
-    Raises ConfigError if a named folder cannot be written. If the folder of 'auto' cannot be
-    written, a printed line says so, and programs are compiled at every start.
+    Raises ConfigError if a named folder cannot be written, and UserError as `path_of` does. If the
+    folder of 'auto' cannot be written, a printed line says so, and programs are compiled at every
+    start.
     """
     if setting in OFF:
         jax.config.update("jax_compilation_cache_dir", None)
         return
     if setting == AUTO and jax.config.values["jax_compilation_cache_dir"]:
         return
-    folder = epath.Path(os.path.expanduser(setting))
+    folder = path_of(setting)
     if setting == AUTO:
         folder = workdir / "compiled" if jax.process_count() > 1 else _users_folder()
     if fault := _fault_of(folder):

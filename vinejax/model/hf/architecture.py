@@ -2,12 +2,11 @@
 
 import os
 
-from etils import epath
-
 from vinejax.core.errors import ModelError
 from vinejax.model.decoder import Decoder, DecoderConfig
 from vinejax.model.hf.families import SIZES, parse_config
 from vinejax.model.hf.tensors import read_json
+from vinejax.runtime.workdir import path_of
 
 # Fields of `DecoderConfig` that a plan depends on -> fields of config.json that determine them.
 PLANNED_FIELDS = SIZES | {
@@ -28,7 +27,7 @@ def read_architecture(path: str | os.PathLike) -> DecoderConfig:
 
     Raises ModelError for a file that cannot be read, and for unsupported fields.
     """
-    return parse_config(read_json(epath.Path(os.path.expanduser(path))), os.fspath(path))
+    return parse_config(read_json(path_of(path)), os.fspath(path))
 
 
 def check_architecture(path: str | os.PathLike, model: Decoder) -> None:
