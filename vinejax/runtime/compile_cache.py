@@ -15,7 +15,7 @@ from etils import epath
 
 from vinejax.core.errors import ConfigError
 from vinejax.runtime.distributed import is_writer
-from vinejax.runtime.workdir import is_remote, path_of
+from vinejax.runtime.workdir import path_of, users_cache, why_unwritable
 
 AUTO, OFF = "auto", ("", "none")  # values of `compile_cache` that name no folder
 LEAST_S = 0.1  # minimum compile time in seconds of a cached program; reading gs:// takes as long
@@ -43,7 +43,7 @@ def use_compile_cache(setting: str, workdir: epath.Path) -> None:
     folder = path_of(setting)
     if setting == AUTO:
         folder = workdir / "compiled" if jax.process_count() > 1 else _users_folder()
-    if fault := _fault_of(folder):
+    if fault := why_unwritable(folder):
         message = f"{fault}; name a folder, or '' for none"
         if setting != AUTO:
             raise ConfigError("compile_cache", message, repr(setting))
@@ -58,14 +58,13 @@ def use_compile_cache(setting: str, workdir: epath.Path) -> None:
 
 
 def _users_folder() -> epath.Path:
-    """The folder <the user's cache folder>/vinejax/compiled/<kind of processor>.
+    """The folder compiled/<kind of processor> in the user's cache folder for this package.
 
     A program for a CPU uses the instructions of the CPU that compiled it, and machines with
     different processors can share a home folder.
     """
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     processor = f"{platform.machine()}-{zlib.crc32(_instructions().encode()):08x}"
-    return epath.Path(os.path.expanduser(base)) / "vinejax" / "compiled" / processor
+    return users_cache() / "compiled" / processor
 
 
 def _instructions() -> str:
@@ -75,17 +74,6 @@ def _instructions() -> str:
     except OSError:  # not Linux
         return platform.processor()
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
-
-
-def _fault_of(folder: epath.Path) -> str:
-    """The reason why a folder cannot be written; '' if it can be, or if the folder is remote."""
-    if is_remote(folder):
-        return ""
-    folder = epath.Path(os.path.abspath(folder))
-    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    if not there.is_dir():
-        return f"{there} is not a folder"
-    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} is not writable"
 
 
 def _forget_oldest(folder: Path) -> None:

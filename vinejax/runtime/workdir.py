@@ -82,11 +82,8 @@ def check_workdir(cfg: Config, path: str | os.PathLike) -> epath.Path:
     if found := PATTERN.search(os.fspath(folder)):
         message = f"a checkpoint below a path with {found[0]!r} cannot be restored"
         raise WorkdirError(f"{folder}: {message}; choose another --workdir")
-    if not is_remote(folder):
-        there = next(parent for parent in (folder, *folder.parents) if parent.exists())
-        if not there.is_dir() or not os.access(there, os.W_OK):
-            message = "is not a folder" if not there.is_dir() else "is not writable"
-            raise WorkdirError(f"{folder}: {there} {message}; choose another --workdir")
+    if fault := why_unwritable(folder):
+        raise WorkdirError(f"{folder}: {fault}; choose another --workdir")
     with _usable(folder):
         check_contents(folder)
         _check_same_run(cfg, folder / "config.json")
@@ -175,6 +172,22 @@ def resolved_folder(path: str | os.PathLike) -> epath.Path:
     """The absolute form of a local path, or a remote path. Raises UserError as `path_of` does."""
     folder = path_of(path)
     return folder if is_remote(folder) else epath.Path(os.path.abspath(folder))
+
+
+def why_unwritable(folder: epath.Path) -> str:
+    """The reason why a folder cannot be written; '' if it can be, or if the folder is remote."""
+    if is_remote(folder):
+        return ""
+    folder = epath.Path(os.path.abspath(folder))
+    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not there.is_dir():
+        return f"{there} is not a folder"
+    return "" if os.access(there, os.W_OK | os.X_OK) else f"{there} is not writable"
+
+
+def users_cache() -> epath.Path:
+    """The folder of this package in the user's cache folder."""
+    return path_of(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "vinejax"
 
 
 def is_remote(path: epath.Path) -> bool:

@@ -16,6 +16,7 @@ import tempfile
 from etils import epath
 
 from vinejax.core.errors import ModelError
+from vinejax.runtime.workdir import users_cache
 
 SUFFIX = ".gguf"
 NEEDED_PACKAGES = ("gguf", "accelerate", "torch")  # besides transformers
@@ -38,9 +39,8 @@ def converted_folder(file: epath.Path) -> epath.Path:
     """
     stat = os.stat(file)
     made_from = f"{os.path.realpath(file)} {stat.st_size} {stat.st_mtime_ns}"
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     key = hashlib.blake2b(made_from.encode(), digest_size=8).hexdigest()
-    folder = epath.Path(base) / "vinejax" / "gguf" / f"{file.stem}-{key}"
+    folder = users_cache() / "gguf" / f"{file.stem}-{key}"
     if not folder.exists():
         convert(file, folder)
     return folder
