@@ -212,8 +212,11 @@ class Storage(abc.ABC):
         return columns
 
     def sequences_read(self, sizes: Sizes, busy: float) -> tuple[float, float]:
-        """The numbers of rows and of slots that a step reads while `busy` slots are busy."""
-        return sizes.rows, sizes.slots
+        """The numbers of rows and of slots that a step reads while `busy` slots are busy.
+
+        A kernel reads nothing for idle slots, or for rows that no slot reads.
+        """
+        return (min(sizes.rows, busy), busy) if self.read_by_kernel else (sizes.rows, sizes.slots)
 
     def usable_slots(self, sizes: Sizes, mean_tokens: float) -> int:
         """How many slots can be busy at once if branches have `mean_tokens` tokens on average."""

@@ -31,10 +31,6 @@ class KernelRingStorage(RingStorage):
     def columns_read(self, seen: float, columns: int) -> float:
         return seen
 
-    def sequences_read(self, sizes: Sizes, busy: float) -> tuple[float, float]:
-        """At most `busy` rows, and exactly `busy` slots, since nothing is read for idle slots."""
-        return min(sizes.rows, busy), busy
-
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)

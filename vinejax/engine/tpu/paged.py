@@ -85,13 +85,6 @@ class PagedStorage(Storage):
         """
         return min(seen + PIECE / 2, columns)
 
-    def sequences_read(self, sizes: Sizes, busy: float) -> tuple[float, float]:
-        """At most `busy` rows, and exactly `busy` slots.
-
-        Nothing is read for idle slots or for rows that no slot reads.
-        """
-        return min(sizes.rows, busy), busy
-
     def usable_slots(self, sizes: Sizes, mean_tokens: float) -> int:
         return min(sizes.slots, int(self.pages / held_pages(mean_tokens, sizes.width)))
 
