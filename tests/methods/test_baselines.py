@@ -24,6 +24,7 @@ from vinejax.learner.score import score, scores_of
 from vinejax.learner.update import gradients, num_accepted, update_step
 from vinejax.methods import dpo_positive, pairs, restem
 from vinejax.methods.ppo import CriticObjective, Targets, critic_metrics, critic_values
+from vinejax.methods.settings import DPOConfig
 from vinejax.model.sharding import make_mesh
 from vinejax.rl.advantages import group_advantages
 from vinejax.rl.losses import dpo_positive as dpo_loss
@@ -177,27 +178,28 @@ def test_pairs_are_right_with_wrong_of_one_problem():
     episodes = [solution(p, r, [3 + i, 1]) for i, (p, r) in enumerate(
         [("a", 1.0), ("a", 0.0), ("a", 0.9), ("a", 1.5), ("b", 1.0), ("b", 1.0), ("c", 0.0)]
     )]  # fmt: skip
-    made = pairs.make_pairs(episodes, 64, seed=0)
+    made = pairs.make_pairs(episodes, DPOConfig(), seed=0)
     places = {(episodes.index(w), episodes.index(x)) for w, x in made}
     assert places == {(0, 1), (0, 2), (3, 1), (3, 2)} and len(made) == 4
-    some = [pairs.make_pairs(episodes, 2, seed) for seed in range(8)]
+    two = DPOConfig(pairs=2)
+    some = [pairs.make_pairs(episodes, two, seed) for seed in range(8)]
     assert {len(x) for x in some} == {2}
     drawn = {(episodes.index(w), episodes.index(x)) for few in some for w, x in few}
     assert drawn == places
-    assert pairs.make_pairs(episodes, 2, 3) == pairs.make_pairs(episodes, 2, 3)
+    assert pairs.make_pairs(episodes, two, 3) == pairs.make_pairs(episodes, two, 3)
 
 
 @pytest.mark.slow
 def test_dpo_learns_to_order_its_pairs():
     episodes = [solution("a", float(i % 2), [3 + i, 4, 1][: 2 + i % 2]) for i in range(6)]
-    made = pairs.make_pairs(episodes, 64, seed=0)
+    made = pairs.make_pairs(episodes, DPOConfig(), seed=0)
     model, cfg = cases.model(), methods.config("dpo_positive", dpo={"beta": 0.3})
     reference = cases.params()
     batch = collate_groups(made, rows=12, longest=20)
     assert batch.tokens.shape == (12, 32)
     batch = batch._replace(ref_logprobs=scores_of(model, reference, batch, 0.8, Passes(4)))
     state, metrics = state_of(cases.params()), []
-    own = dpo_positive.DPOConfig.of(cfg)
+    own = DPOConfig.of(cfg)
     objective = pairs.PairObjective(
         model=model, microbatch=4, temperature=0.8, loss=dpo_positive.loss, own=own
     )

@@ -47,15 +47,24 @@ PairLoss = Callable[[jax.Array, jax.Array, DPOConfig], jax.Array]
 PairChoice = Callable[[list[Episode], DPOConfig, int], list[Pair]]
 
 
-def of_right_and_wrong(episodes: list[Episode], own: DPOConfig, seed: int) -> list[Pair]:
-    """The pairs of `make_pairs`, at most `own.pairs` of each problem."""
-    return make_pairs(episodes, own.pairs, seed)
+def make_pairs(episodes: list[Episode], own: DPOConfig, seed: int) -> list[Pair]:
+    """Up to `own.pairs` pairs of a right and a wrong solution of each problem that has both."""
+    groups: dict[str, tuple[list[Episode], list[Episode]]] = {}
+    for episode in episodes:
+        right, wrong = groups.setdefault(episode.problem_id, ([], []))
+        (right if is_correct(episode.reward) else wrong).append(episode)
+    pairs = []
+    for name, (right, wrong) in groups.items():
+        all_pairs = list(itertools.product(right, wrong))
+        rng = host_rng(seed, 0, f"pairs/{name}")
+        pairs += [all_pairs[i] for i in rng.permutation(len(all_pairs))[: own.pairs]]
+    return pairs
 
 
 def pair_method(
     loss: PairLoss,
     about: str,
-    choose: PairChoice = of_right_and_wrong,
+    choose: PairChoice = make_pairs,
     settings: type[DPOConfig] = DPOConfig,
 ) -> Method:
     """The method with this loss of the pairs that `choose` returns."""
@@ -147,20 +156,6 @@ class PairSums(NamedTuple):
     margin: Float[Array, ""]  # log-ratio to the reference, chosen less rejected, in nats
     ordered: Float[Array, ""]  # pairs with a positive margin
     pairs: Float[Array, ""]
-
-
-def make_pairs(episodes: list[Episode], per_problem: int, seed: int) -> list[Pair]:
-    """Up to `per_problem` pairs of a right and a wrong solution of each problem that has both."""
-    groups: dict[str, tuple[list[Episode], list[Episode]]] = {}
-    for episode in episodes:
-        right, wrong = groups.setdefault(episode.problem_id, ([], []))
-        (right if is_correct(episode.reward) else wrong).append(episode)
-    pairs = []
-    for name, (right, wrong) in groups.items():
-        all_pairs = list(itertools.product(right, wrong))
-        rng = host_rng(seed, 0, f"pairs/{name}")
-        pairs += [all_pairs[i] for i in rng.permutation(len(all_pairs))[:per_problem]]
-    return pairs
 
 
 def longest_pair(pairs: list[Pair]) -> int:
