@@ -110,24 +110,14 @@ def test_treerl_by_hand():
     close(out, expected, atol=5e-5)
 
 
-def test_treerl_weighs_by_the_leaves_that_are_trained_on():
-    """With one selected leaf below each node V is the mean of R below it; R = 1, -⅓, -⅓, -⅓."""
-    out = treerl_rewards(TWO_BY_TWO, [1.0, 0.0, 0.0, 0.0], [True, False, True, False])
-    close(out, [[2 / 3, 5 / 3], [], [-2 / 3, -2 / 3], []])
-
-
 def test_treerl_inherits_a_missing_local_term():
     """With R = 1, -1 nodes 1, 2 and 3 have V = 1, and all three have the local term of node 1."""
     assert treerl_rewards([[1, 2, 3], [4]], [1.0, 0.0]) == [[2.0, 2.0, 2.0], [-2.0]]
 
 
 def test_treerl_matches_the_linked_tree():
-    for seed, tree in enumerate(TREES):
-        selected = (np.random.default_rng(seed).random(len(tree.leaves)) < 0.6).tolist()
-        out = treerl_rewards(tree.paths, tree.rewards, selected)
-        close(out, oracle.treerl_rewards(tree, selected))
-        out = treerl_rewards(tree.paths, tree.rewards)
-        close(out, oracle.treerl_rewards(tree, [True] * len(tree.leaves)))
+    for tree in TREES:
+        close(treerl_rewards(tree.paths, tree.rewards), oracle.treerl_rewards(tree))
 
 
 # --- all rules on trees given by paths ---
@@ -188,12 +178,9 @@ def test_a_reward_for_each_leaf_is_asked_for(rule, rewards):
         rule([[1], [2]], rewards)
 
 
-def test_unknown_kinds_and_lengths_of_selected_are_refused():
+def test_unknown_kinds_are_refused():
     with pytest.raises(ValueError, match="'grpo2': use 'rloo' or 'grpo'"):
         edge_advantages([[1]], [1.0], "grpo2")
-    for selected in ([True], [True, True, True]):
-        with pytest.raises(ValueError):
-            treerl_rewards([[1], [2]], [1.0, 0.0], selected)
 
 
 def test_jax_is_not_imported():

@@ -105,20 +105,18 @@ def ancestor_advantages(tree: Tree, weighting: str) -> list[float]:
     return advantages
 
 
-def treerl_rewards(tree: Tree, selected: list[bool]) -> list[list[float]]:
+def treerl_rewards(tree: Tree) -> list[list[float]]:
     everyone = sum(tree.rewards)
     over_others: dict[Node, float] = {}
     for leaf in tree.leaves:
         num_others = len(tree.leaves) - 1
         mean = (everyone - leaf.reward) / num_others if num_others else leaf.reward
         over_others[leaf] = leaf.reward - mean
-    chosen = [leaf for leaf, is_chosen in zip(tree.leaves, selected, strict=True) if is_chosen]
 
     @functools.cache
     def of_node(node: Node) -> float:
         under = list(node.leaves())
-        num_chosen = sum(leaf in under for leaf in chosen)
-        return sum(over_others[leaf] for leaf in under) / len(under) / num_chosen**0.5
+        return sum(over_others[leaf] for leaf in under) / len(under) ** 1.5
 
     def local(node: Node) -> float:
         if node.parent is None:
@@ -126,10 +124,7 @@ def treerl_rewards(tree: Tree, selected: list[bool]) -> list[list[float]]:
         difference = of_node(node) - of_node(node.parent)
         return difference if abs(difference) >= 1e-8 else local(node.parent)
 
-    return [
-        [local(node) + of_node(node) for node in leaf.lineage()[1:]] if leaf in chosen else []
-        for leaf in tree.leaves
-    ]
+    return [[local(node) + of_node(node) for node in leaf.lineage()[1:]] for leaf in tree.leaves]
 
 
 def two_level_advantage(rewards: list[float], trees: list[int], i: int) -> float:

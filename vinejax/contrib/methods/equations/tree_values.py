@@ -119,15 +119,11 @@ def is_informative_edge(
     return [[abs(edge) > ROUNDING for edge in row] for row in edge_advantages(paths, rewards)]
 
 
-def treerl_rewards(
-    paths: Sequence[Sequence[int]],
-    rewards: Sequence[float],
-    selected: Sequence[bool] | None = None,
-) -> list[list[float]]:
+def treerl_rewards(paths: Sequence[Sequence[int]], rewards: Sequence[float]) -> list[list[float]]:
     """The reward of each node's tokens, the node's value plus its gain over the parent's value.
 
         R_i = r_i - mean_{j≠i} r_j
-        V(n) = Σ_i R_i / (N·√S)    i = 1..N the leaves under n,  S of which are selected
+        V(n) = Σ_i R_i / (N·√N)    i = 1..N the leaves under n
         local(n) = V(n) - V(parent)
         reward(n) = local(n) + V(n)
 
@@ -137,33 +133,25 @@ def treerl_rewards(
     Args:
       paths: [L] node numbers of each leaf, from below the root.
       rewards: [L], one per leaf, r.
-      selected: bool [L], whether each leaf is trained on; None if all leaves are.
 
     Returns:
-      [L] lists with one number per node of the leaf's path; the lists of leaves that are not
-      selected are empty. If there is only one leaf, its numbers are 0.
+      [L] lists with one number per node of the leaf's path. If there is only one leaf, its numbers
+      are 0.
 
     Raises:
-      ValueError: where `node_values` raises it, or if `selected` has not L entries.
+      ValueError: where `node_values` raises it.
 
     Source: TreeRL, https://arxiv.org/abs/2506.11902; THUDM/TreeRL at f0edbea, with the setting
-    'sqrt' of `scripts/treerl-qw14b.sh`. The code of TreeRL raises an error for a single leaf.
+    'sqrt' of `scripts/treerl-qw14b.sh`. The code of TreeRL raises an error for a single leaf, and
+    its √N counts only the leaves under n that are trained on.
     """
-    is_selected = [True] * len(paths) if selected is None else selected
     num_leaves = len(rewards)
     mean = exact_mean(rewards) if num_leaves else 0.0
     # R_i = (r_i - mean r)·L / (L - 1), which is exactly 0 if all rewards are equal.
     scale = num_leaves / max(num_leaves - 1, 1)
     over_others = numbers_under(paths, [(reward - mean) * scale for reward in rewards])
-    num_selected = {node: sum(under) for node, under in numbers_under(paths, is_selected).items()}
-    values: dict[Node, float] = {}
-    for node, under in over_others.items():
-        if num_selected[node]:
-            values[node] = math.fsum(under) / (len(under) * math.sqrt(num_selected[node]))
-    return [
-        _local_plus_value(path, values) if is_trained else []
-        for path, is_trained in zip(paths, is_selected, strict=True)
-    ]
+    values = {node: math.fsum(x) / (len(x) * math.sqrt(len(x))) for node, x in over_others.items()}
+    return [_local_plus_value(path, values) for path in paths]
 
 
 def _local_plus_value(path: Sequence[int], values: dict[Node, float]) -> list[float]:

@@ -26,18 +26,15 @@ def returns_to_go(rewards: Numbers, gamma: float) -> np.ndarray:
     return returns
 
 
-def group_scores(
-    values: Numbers, groups: Sequence[Hashable], has_std: bool = True, eps: float = 1e-6
-) -> np.ndarray:
+def group_scores(values: Numbers, groups: Sequence[Hashable], has_std: bool = True) -> np.ndarray:
     """The standardised difference of each value from the mean of its group.
 
-        (x - mean x) / (std x + ε)    std of the sample; no division if not `has_std`
+        (x - mean x) / (std x + 1e-6)    std of the sample; no division if not `has_std`
 
     Args:
       values: [n] of any real dtype.
       groups: [n], the group of each value; the members of a group need not be adjacent.
       has_std: whether differences are divided by the std.
-      eps: ε.
 
     Returns:
       float64 [n], exactly 0 in groups with one member and where all values of a group are equal.
@@ -51,7 +48,7 @@ def group_scores(
     for places in members.values():
         x = np.asarray(values, np.float64)[places]
         if np.ptp(x) > 0:
-            scores[places] = (x - x.mean()) / (x.std(ddof=1) + eps if has_std else 1.0)
+            scores[places] = (x - x.mean()) / (x.std(ddof=1) + 1e-6 if has_std else 1.0)
     return scores
 
 
