@@ -13,9 +13,9 @@ class Finding(NamedTuple):
     stops: bool = False  # whether training cannot work, so that a run does not begin
 
 
-def excerpt(text: str, size: int = EXCERPT) -> str:
+def excerpt(text: str) -> str:
     """The beginning of a text, quoted on one line."""
-    return repr(text if len(text) <= size else text[:size] + "...")
+    return repr(text if len(text) <= EXCERPT else text[:EXCERPT] + "...")
 
 
 def end_of(text: str, size: int = EXCERPT) -> str:

@@ -5,12 +5,13 @@ responses earn what all others earn. The other causes are warnings, because a po
 way out of them, as a start at 0% may.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 
 from vinejax.core.text import THINKING
 from vinejax.core.types import CORRECT_REWARD, is_correct
 from vinejax.tools.doctor.finding import Finding, end_of, excerpt, number, of_all, span
-from vinejax.tools.doctor.look import KnownSolution, Look, Sample, uniform_surprise
+from vinejax.tools.doctor.look import KnownSolution, Look, Sample
 from vinejax.tools.doctor.prompt_findings import can_end, prompt_findings
 
 RANDOM = 0.9  # share of a uniform policy's surprise from which weights look random
@@ -233,7 +234,7 @@ def _template_hint(look: Look) -> str:
 
 def _random(look: Look) -> Iterator[Finding]:
     surprises = [s.surprise for s in look.samples if s.tokens]
-    limit = uniform_surprise(look.vocab_size)
+    limit = math.log(look.vocab_size)  # of a policy that draws every token with equal chance
     mean = sum(surprises) / max(len(surprises), 1)
     if mean >= RANDOM * limit:
         yield Finding(

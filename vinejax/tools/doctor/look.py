@@ -113,6 +113,7 @@ def look_at(session: Session, params: Params) -> Look:
     if known and not any(solution.reward >= CORRECT_REWARD for solution in known):
         rest = [pair[0] for pair in session.problems["train"] if pair[0] not in chosen]
         further = known_solutions(session, rest[:FURTHER])
+    are_cut = all(sample.finish == "length" for _, samples in sampled for sample in samples)
     stop = cfg.sample.stop + (task.ends_turn if isinstance(task, MultiTurn) else ())
     cases = [
         Case(problem, prompt, task.prompt(problem), _gold(session, problem), samples, solution)
@@ -128,7 +129,7 @@ def look_at(session: Session, params: Params) -> Look:
         model_eos_ids=tuple(session.model.cfg.eos_ids),
         end_ids=other.engine.eos_ids,
         stop=stop,
-        known_lengths=_known_lengths(session) if _are_cut(sampled) else (),
+        known_lengths=_known_lengths(session) if are_cut else (),
         is_multi_turn=is_multi_turn,
         prompt_lengths=[len(ids) for _, ids in session.problems["train"]],
         grading=session.graded.stats.minus(before),
@@ -257,10 +258,6 @@ def _as_responses(
     }
 
 
-def _are_cut(sampled: list[PromptAndSamples]) -> bool:
-    return all(sample.finish == "length" for _, samples in sampled for sample in samples)
-
-
 def _known_lengths(session: Session) -> list[tuple[int, int]]:
     """`Look.known_lengths` of the first `MEASURED` train problems."""
     cfg, task = session.cfg, session.task
@@ -317,8 +314,3 @@ def _or_none(function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
     except (UserError, NotImplementedError):
         return None
-
-
-def uniform_surprise(vocab_size: int) -> float:
-    """Nats per token of a policy that draws every token with equal chance."""
-    return math.log(vocab_size)

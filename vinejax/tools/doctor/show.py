@@ -32,12 +32,7 @@ def report(look: Look, findings: Sequence[Finding], policy: str) -> list[str]:
     lines.append(_item("all", _summary(look)))
     if look.solutions:
         lines.append(_item("data", _known(look.solutions)))
-    return [*lines, *(finding_line(finding) for finding in findings)]
-
-
-def finding_line(finding: Finding) -> str:
-    """A finding as a line of its own."""
-    return f"doctor: {'wrong' if finding.stops else 'warning'}: {finding.line}"
+    return [*lines, *(f"doctor: {'wrong' if x.stops else 'warning'}: {x.line}" for x in findings)]
 
 
 def _shown(look: Look, case: Case) -> list[str]:

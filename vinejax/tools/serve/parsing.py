@@ -148,9 +148,9 @@ class Fields:
             raise self.error(name, f"must be a number {words} {high:g}, not {_shown(value)}")
         return float(value)
 
-    def boolean(self, name: str, default: bool = False) -> bool:
-        """True or false. Raises RequestError for another value."""
-        value = self.read(name, default)
+    def boolean(self, name: str) -> bool:
+        """True or false, which it is if it is absent. Raises RequestError for another value."""
+        value = self.read(name, False)
         if not isinstance(value, bool):
             raise self.error(name, f"must be true or false, not {_shown(value)}")
         return value

@@ -184,8 +184,8 @@ def step_values_request(values: Mapping[str, Any], limits: Limits) -> StepValues
         positions=fields.text("positions", None, tuple(POSITIONS)),
         every=fields.integer("every", None, 1, limits.max_tokens),
         num_states=fields.integer("num_states", None, 1, limits.max_tokens),
-        temperature=_optional(fields, "temperature", 0.0, MAX_TEMPERATURE, False),
-        top_p=_optional(fields, "top_p", 0.0, 1.0, True),
+        temperature=_optional(fields, "temperature", MAX_TEMPERATURE),
+        top_p=_optional(fields, "top_p", 1.0, is_open=True),
         max_tokens=fields.integer("max_tokens", None, 1, limits.max_tokens),
         seed=_seed(fields),
         continuations=fields.boolean("continuations"),
@@ -196,8 +196,8 @@ def step_values_request(values: Mapping[str, Any], limits: Limits) -> StepValues
     return request
 
 
-def _optional(fields: Fields, name: str, low: float, high: float, is_open: bool) -> float | None:
-    return fields.number(name, high, low, high, is_open) if fields.has(name) else None
+def _optional(fields: Fields, name: str, high: float, is_open: bool = False) -> float | None:
+    return fields.number(name, high, 0.0, high, is_open) if fields.has(name) else None
 
 
 def _seed(fields: Fields) -> int | None:
