@@ -65,12 +65,12 @@ def test_the_bias_of_a_state_that_the_next_token_makes():
     values = []
     for first, second, at_start, later in itertools.product((0, 1), repeat=4):
         responses, places = [[5, first], [5, second]], [[0, 1][: 1 + x] for x in (first, second)]
-        passing = PassingSamples(["p", "p"], responses, places, gamma=1.0)
+        passing = PassingSamples(responses, places, gamma=1.0)
         drawn = [(0, i, x) for i, x in enumerate((first, second))]
         drawn += [(0, None, at_start)] + [(1, None, later)] * bool(first or second)
         for start, solution, letter in drawn:
             sample = Sample(np.array([5, letter], np.int32), start, [], [], float(letter))
-            passing.add("p", sample, counted=[], solution=solution)
+            passing.add(sample, counted=[], solution=solution)
         values.append(passing.backed_up()[0][0])
     assert np.mean(values) == pytest.approx(23 / 48)  # 0.479, and the true value is 0.5
 

@@ -41,23 +41,22 @@ def test_returns_at_states_equal_the_loop(with_steps: bool, gamma: float):
         return [*rng.integers(0, rng.integers(1, 4), rng.integers(0, longest)).tolist(), END]
 
     for _ in range(40):
-        problems = [f"p{i}" for i in sorted(rng.integers(0, 3, 6))]
-        responses = [letters(7) for _ in problems]
+        responses = [letters(7) for _ in range(rng.integers(1, 7))]
         positions = [sorted({int(x) for x in rng.integers(0, len(r), 4)}) for r in responses]
         states = [(i, c) for i, of_one in enumerate(positions) for c in range(len(of_one))]
-        passing = PassingSamples(problems, responses, positions, gamma)
+        passing = PassingSamples(responses, positions, gamma)
         expected: list[list[list[float]]] = [[[] for _ in of_one] for of_one in positions]
-        for j, (problem, response) in enumerate(zip(problems, responses, strict=True)):
+        for j, response in enumerate(responses):
             for k in range(rng.integers(1, 4)):  # the solution, then continuations of a prefix
                 start = int(rng.integers(0, len(response))) if k else 0
                 tokens = response[:start] + letters(5) if k else response
                 sample = random_sample(rng, tokens, start, with_steps)
                 own = {(j, c) for c, used in enumerate(positions[j]) if not k or used == start}
-                passing.add(problem, sample, counted=own)
+                passing.add(sample, counted=own)
                 for i, c in states:
                     used = positions[i][c]
                     is_shared = start <= used and tokens[:used] == responses[i][:used]
-                    if problems[i] == problem and is_shared and (i, c) not in own:
+                    if is_shared and (i, c) not in own:
                         expected[i][c].append(slow_return(sample, used, gamma))
         for found, by_hand in zip(passing.returns, expected, strict=True):
             assert [len(x) for x in found] == [len(x) for x in by_hand]
@@ -106,12 +105,6 @@ def test_each_return_counts_once():
                 assert one.value_counts[c] == len(all_of)
                 np.testing.assert_allclose(one.values[c], np.mean(all_of), rtol=1e-6)
         assert filled[0].reused is not None and filled[0].reused[0] == (1 if dedup else 3)
-
-
-def test_other_problems_do_not_count():
-    passing = PassingSamples(["a", "b"], [[1, 2], [1, 2]], [[0, 1], [0, 1]], 1.0)
-    passing.add("a", Sample(np.array([1, 2], np.int32), 0, [], [], 1.0), counted=())
-    assert passing.returns == [[[1.0], [1.0]], [[], []]]
 
 
 class Stepped(Task):

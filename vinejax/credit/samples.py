@@ -48,22 +48,15 @@ class Sample:
 
 
 class PassingSamples:
-    """For each state of the solutions, the returns of the samples that pass through it."""
+    """For each state of a problem's solutions, the returns of the samples that pass through it."""
 
     def __init__(
-        self,
-        problems: Sequence[str],
-        responses: Sequence[Sequence[int]],
-        positions: Sequence[Sequence[int]],
-        gamma: float,
+        self, responses: Sequence[Sequence[int]], positions: Sequence[Sequence[int]], gamma: float
     ):
-        """Solution i belongs to problem `problems[i]` and has the tokens `responses[i]`.
+        """Solution i has the tokens `responses[i]`.
 
         `positions[i]` has, for each state of solution i, the number of tokens before the state.
         """
-        self._solutions: dict[str, list[int]] = {}
-        for i, problem in enumerate(problems):
-            self._solutions.setdefault(problem, []).append(i)
         self._responses = [np.array(response, np.int32) for response in responses]
         self._positions, self._gamma = positions, gamma
         self._samples: list[PassingSample] = []
@@ -71,13 +64,9 @@ class PassingSamples:
         self.returns: list[list[list[float]]] = [[[] for _ in x] for x in positions]
 
     def add(
-        self,
-        problem: str,
-        sample: Sample,
-        counted: Container[tuple[int, int]],
-        solution: int | None = None,
+        self, sample: Sample, counted: Container[tuple[int, int]], solution: int | None = None
     ) -> None:
-        """Counts a sample of `problem` at each state that it passes through.
+        """Counts a sample of the problem at each state that it passes through.
 
         `counted` holds pairs (i, c), which stand for the c-th state of solution i. The sample's
         return is not added to the returns of these states, because they already include it or must
@@ -85,8 +74,8 @@ class PassingSamples:
         continuation.
         """
         passing = PassingSample(solution, visits=[], returns=[])
-        for i in self._solutions[problem]:
-            shared = num_shared(sample.tokens, self._responses[i])
+        for i, response in enumerate(self._responses):
+            shared = num_shared(sample.tokens, response)
             for c, used in enumerate(self._positions[i]):
                 if sample.start <= used <= shared:
                     passing.visits.append((i, c))

@@ -129,14 +129,14 @@ class ProblemStates:
         self._solutions: list[Sample] = []  # the episodes as samples, with `values.reuse`
         if not self._values.reuse:
             return
-        ids, responses = zip(*((e.problem_id, e.response) for e in episodes), strict=True)
-        self._passing = PassingSamples(ids, responses, self._positions, self._gamma)
+        responses = [episode.response for episode in episodes]
+        self._passing = PassingSamples(responses, self._positions, self._gamma)
         for i, episode in enumerate(episodes):
             own_states = {(i, c) for c in range(len(self._positions[i]))}
             with_steps = episode.step_rewards is not None or self._gamma != 1
             sample = _solution_sample(episode, with_steps)
             self._solutions.append(sample)
-            self._passing.add(episode.problem_id, sample, counted=own_states, solution=i)
+            self._passing.add(sample, counted=own_states, solution=i)
 
     def requested(self, wave: int) -> list[int] | None:
         """The number of continuations to add to each of `states`; None after the last wave.
@@ -169,7 +169,7 @@ class ProblemStates:
             return
         for state, count in zip(self.states, counts, strict=True):
             for drawn in state.continuations[len(state.continuations) - count :]:
-                self._passing.add(state.problem.id, drawn.sample, counted=state.visits)
+                self._passing.add(drawn.sample, counted=state.visits)
 
     def visited(self) -> list[VisitedStates]:
         """The visited states of each episode."""
