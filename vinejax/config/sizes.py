@@ -6,11 +6,10 @@ that the engine and the learner choose is computed elsewhere (`engine/memory.py`
 
 import dataclasses
 import math
-import operator
 from typing import Any
 
 from vinejax.core.errors import ConfigError
-from vinejax.core.settings import Config
+from vinejax.core.settings import Config, ModelConfig, field_of
 from vinejax.credit.expected import expected_states
 from vinejax.methods import sft
 from vinejax.methods.base import Method
@@ -97,7 +96,7 @@ def with_fitting_minibatch(cfg: Config, method: Method, shards: int) -> Config:
 
 def _check_samples(field: str, count: int, what: str, cfg: Config) -> None:
     taken = count * (BRANCH_BYTES + TOKEN_BYTES * _mean_tokens(cfg))
-    _check_host(field, operator.attrgetter(field)(cfg), taken, f"{count:,} {what}")
+    _check_host(field, field_of(cfg, field), taken, f"{count:,} {what}")
 
 
 def _check_rows(field: str, rows: int, length: int, is_read: bool) -> None:
@@ -124,12 +123,11 @@ def _check_model(cfg: Config) -> None:
     taken, room = weights * WEIGHT_BYTES, host_memory()
     if taken <= room:
         return
-    parts = {name: getattr(model, name) for name in ("width", "num_layers", "ffn")}
-    defaults = {"width": 128, "num_layers": 4, "ffn": 512}
-    field = max(parts, key=lambda name: parts[name] / defaults[name])
+    sizes = ("width", "num_layers", "ffn")
+    field = max(sizes, key=lambda name: getattr(model, name) / getattr(ModelConfig(), name))
     message = f"a new model of {weights:,} weights takes {_gib(taken)} with its optimizer state"
     message += f", and this host has {_gib(room)}; lower it, or name a model in model.path"
-    raise ConfigError(f"model.{field}", message, str(parts[field]))
+    raise ConfigError(f"model.{field}", message, str(getattr(model, field)))
 
 
 def _mean_tokens(cfg: Config) -> float:

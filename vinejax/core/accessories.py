@@ -14,6 +14,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Literal
 
+from vinejax.core.plugins import find_module
+
 PACKAGES = ("vinejax.contrib", "vinejax.tools")
 Kind = Literal["METHODS", "TASKS", "SECTIONS", "OPTIONS", "HOOKS"]
 
@@ -31,15 +33,14 @@ def contributed(kind: Kind) -> Mapping[str, str]:
     """
     paths: dict[str, str] = {}
     for package in PACKAGES:
-        names = _module(f"{package}.names")
+        names = find_module(f"{package}.names")
         paths |= getattr(names, kind, {}) if names else {}
     return paths
 
 
 def contributed_module(kind: Kind, name: str) -> ModuleType | None:
     """The module that a contributed name stands for; None if no accessory adds `name`."""
-    path = contributed(kind).get(name)
-    return _module(path) if path else None
+    return find_module(contributed(kind).get(name, ""))
 
 
 class TaskFinder(MetaPathFinder, Loader):
@@ -73,15 +74,5 @@ class TaskFinder(MetaPathFinder, Loader):
 def contributed_class(kind: Kind, name: str) -> Any:
     """The class or function that a contributed name stands for; None for unknown names."""
     module, _, leaf = contributed(kind).get(name, "").rpartition(".")
-    module_found = _module(module) if module else None
+    module_found = find_module(module)
     return getattr(module_found, leaf) if module_found else None
-
-
-def _module(path: str) -> ModuleType | None:
-    """The module of this dotted path; None if the module or a package above it is missing."""
-    try:
-        return importlib.import_module(path)
-    except ModuleNotFoundError as error:
-        if not f"{path}.".startswith(f"{error.name}."):
-            raise
-        return None

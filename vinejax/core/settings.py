@@ -6,7 +6,7 @@ together.
 """
 
 import dataclasses
-import functools
+import operator
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -468,7 +468,7 @@ def as_tree(cfg: Config) -> dict[str, Any]:
 
 def field_of(cfg: Config, name: str) -> Any:
     """The value of a field by its dotted name, such as 'ppo.clip'."""
-    return functools.reduce(getattr, name.split("."), cfg)
+    return operator.attrgetter(name)(cfg)
 
 
 def with_fields(cfg: Config, fields: Mapping[str, Any]) -> Config:
