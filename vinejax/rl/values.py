@@ -1,7 +1,9 @@
-"""Monte Carlo values of states, and how well values of any kind explain returns.
+"""Monte Carlo values of states, returns, and how well values of any kind explain returns.
 
 The letters are those of `advantages.py`.
 """
+
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +44,17 @@ def mc_values(
     """
     is_rollout = jnp.arange(returns.shape[-1]) < counts[..., None]
     return masked_mean(returns, is_rollout, axis=-1)
+
+
+def returns_to_go(rewards: Sequence[float], gamma: float) -> np.ndarray:
+    """f64[C] the discounted return of an episode from the start of each step on.
+
+    G_c = r_c + γ·G_{c+1}
+    """
+    returns, after = np.zeros(len(rewards)), 0.0
+    for c in reversed(range(len(rewards))):
+        returns[c] = after = rewards[c] + gamma * after
+    return returns
 
 
 def explained_variance(values: np.ndarray, returns: np.ndarray) -> float | None:

@@ -11,7 +11,7 @@ from vinejax.credit.assign import solution_rewards
 from vinejax.engine.stats import EngineStats
 from vinejax.learner.policy import EIGHTHS
 from vinejax.learner.update import Update, mean_norm, num_accepted, total_sums
-from vinejax.rl.values import explained_variance
+from vinejax.rl.values import explained_variance, returns_to_go
 from vinejax.runtime.distributed import exchange
 from vinejax.tasks.graded import GradingStats
 
@@ -94,8 +94,8 @@ def value_metrics(
     if not is_sampled.any():
         return {}
     values = joined("values")[is_sampled]
-    returns = np.concatenate([returns_of(episode, gamma) for episode in episodes])[is_sampled]
-    explained = explained_variance(values, returns)
+    returns = np.concatenate([returns_to_go(episode.rewards, gamma) for episode in episodes])
+    explained = explained_variance(values, returns[is_sampled])
     metrics: dict[str, Any] = {} if explained is None else {"values/explained_variance": explained}
     metrics |= {"values/mean": values.mean(), "values/reused": joined("reused")[is_sampled].mean()}
     errors = np.concatenate([advantage_errors(episode, gamma) for episode in episodes])
@@ -130,15 +130,6 @@ def advantage_errors(episode: Episode, gamma: float) -> np.ndarray:
         lengths = np.diff([*sampled, end])
         errors[sampled[0] : end] = np.repeat(np.hypot(before, after) / lengths, lengths)
     return errors
-
-
-def returns_of(episode: Episode, gamma: float) -> np.ndarray:
-    """f64[C] the return of the episode from the start of each step on."""
-    returns, later = [], 0.0
-    for reward in reversed(episode.rewards):
-        later = reward + gamma * later
-        returns.append(later)
-    return np.array(returns[::-1])
 
 
 def logprob_diff(episodes: Sequence[Episode], batch: Batch) -> dict[str, Any]:

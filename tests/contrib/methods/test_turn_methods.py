@@ -14,12 +14,12 @@ from vinejax.contrib.methods import direct
 from vinejax.contrib.methods.equations.turn_returns import (
     action_estimates,
     group_scores,
-    returns_to_go,
     shared_rewards,
 )
 from vinejax.contrib.methods.turn_actions import moves_of
 from vinejax.core.types import Episode, Rollout, Turn
 from vinejax.learner.batch import collate, step_layout
+from vinejax.rl.values import returns_to_go
 
 
 def episode(states: str, rewards: list[float], has_keys: bool = True, **fields: Any) -> Episode:

@@ -15,13 +15,14 @@ the code's default (`compute_mean_std_cross_steps`) counts it once per turn.
 
 import numpy as np
 
-from vinejax.contrib.methods.equations.turn_returns import group_scores, returns_to_go
+from vinejax.contrib.methods.equations.turn_returns import group_scores
 from vinejax.contrib.methods.settings import GiGPOConfig
 from vinejax.contrib.methods.turn_actions import moves_of, per_move
 from vinejax.core.settings import Config
 from vinejax.core.types import Rollout
 from vinejax.credit.assign import Credit, group_numbers, solution_rewards
 from vinejax.methods.base import Method
+from vinejax.rl.values import returns_to_go
 
 
 def episode_and_turn_credit(rollout: Rollout, cfg: Config) -> Credit:

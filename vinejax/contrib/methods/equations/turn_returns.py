@@ -7,25 +7,6 @@ import numpy as np
 Numbers = Sequence[float] | np.ndarray
 
 
-def returns_to_go(rewards: Numbers, gamma: float) -> np.ndarray:
-    """Discounted returns of one episode.
-
-        G_t = r_t + γ·G_{t+1}
-
-    Args:
-      rewards: [n], one per turn of the episode.
-      gamma: γ.
-
-    Returns:
-      float64 [n].
-    """
-    returns = np.zeros(len(rewards))
-    after = 0.0
-    for t in reversed(range(len(rewards))):
-        returns[t] = after = rewards[t] + gamma * after
-    return returns
-
-
 def group_scores(values: Numbers, groups: Sequence[Hashable], has_std: bool = True) -> np.ndarray:
     """The standardised difference of each value from the mean of its group.
 
