@@ -82,7 +82,6 @@ def paired_interval(
     rewards_b: Mapping[str, Sequence[float]],
     seed: int = 0,
     samples: int = 1000,
-    level: float = LEVEL,
 ) -> PairedDifference:
     """pass@1 of run a minus pass@1 of run b on the same problems, with its bootstrap interval.
 
@@ -98,7 +97,7 @@ def paired_interval(
     differences = [
         pass_at_1([rewards_a[problem]]) - pass_at_1([rewards_b[problem]]) for problem in rewards_a
     ]
-    low, high = bootstrap_interval(differences, seed, samples, level)
+    low, high = bootstrap_interval(differences, seed, samples)
     return PairedDifference(float(np.mean(differences)), low, high)
 
 

@@ -102,9 +102,9 @@ class Fields:
         value = self._values.get(name)
         return default if value is None else value
 
-    def error(self, name: str, message: str, status: int = 400) -> RequestError:
+    def error(self, name: str, message: str) -> RequestError:
         """An error whose line begins with the field's name."""
-        return RequestError(status, f"{self._where}{name}: {message}", self._where + name)
+        return RequestError(400, f"{self._where}{name}: {message}", self._where + name)
 
     def required(self, name: str) -> Any:
         """The value of a field. Raises RequestError if it is absent or null."""
