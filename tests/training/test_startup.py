@@ -405,3 +405,20 @@ def test_a_resume_warns_if_the_run_that_it_began_from_has_another_policy(
         line = "began from best/2 of the run runs/a, which has chosen best/7 since"
         assert line in printed_at_start()
     assert json.loads((workdir / "config.json").read_text())["start"] == "best/2"
+
+
+def test_all_hosts_look_at_the_run_that_a_run_begins_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """They read checkpoints together, so a host that does not write must not leave this out."""
+    cfg, looked, recorded = cases.config(model={"path": "runs/a"}), [], True
+    monkeypatch.setattr(startup, "is_writer", lambda: False)
+    monkeypatch.setattr(startup, "chosen_checkpoint", lambda path: looked.append(path) or "best/2")
+    monkeypatch.setattr(startup, "exchange", lambda value: [recorded, value])
+    startup.record_session(cfg, epath.Path(tmp_path), {"train": [{"id": "a"}]}, anew=True)
+    startup.record_session(cfg, epath.Path(tmp_path), {}, anew=False)
+    assert looked == ["runs/a"]  # an evaluation leaves the record of a run, and so its start
+    recorded = False
+    startup.record_session(cfg, epath.Path(tmp_path), {}, anew=False)
+    assert looked == 2 * ["runs/a"]
+    assert not contents(tmp_path) and not capsys.readouterr().out

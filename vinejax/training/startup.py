@@ -33,7 +33,7 @@ from vinejax.model.sharding import check_rows, make_mesh, num_shards, platform_o
 from vinejax.runtime.clock import CLOCK
 from vinejax.runtime.compile_cache import use_compile_cache
 from vinejax.runtime.devices import on_devices, with_dtype
-from vinejax.runtime.distributed import barrier, is_mine, is_writer, shared_work
+from vinejax.runtime.distributed import barrier, exchange, is_mine, is_writer, shared_work
 from vinejax.runtime.lock import WorkdirLock
 from vinejax.runtime.offload import to_host
 from vinejax.runtime.workdir import (
@@ -112,8 +112,7 @@ def open_session(
         if trains:
             check_start(session)
         if records:
-            if is_writer():
-                record_session(as_set, workdir, dropped, anew=trains)
+            record_session(as_set, workdir, dropped, anew=trains)
             barrier("workdir", problems)
             check_shared(workdir)
         stack.pop_all()  # from here on the session closes the parts
@@ -207,12 +206,16 @@ def record_session(
     """Writes the record of this start, and the list of dropped problems if there are any.
 
     Without `anew`, an existing record of an earlier start stays as it is. Otherwise also removes
-    the unfinished files of killed processes.
+    the unfinished files of killed processes. All hosts call the function; the first one writes.
     """
-    CLOCK.keep(workdir)
-    if not anew and (workdir / "config.json").exists():
+    is_kept = not anew and exchange((workdir / "config.json").exists())[0]
+    start = "" if is_kept else first_start(cfg.model.path, workdir)
+    if not is_writer():
         return
-    record_run(cfg, workdir, first_start(cfg.model.path, workdir))
+    CLOCK.keep(workdir)
+    if is_kept:
+        return
+    record_run(cfg, workdir, start)
     remove_unfinished(workdir)
     if any(dropped.values()):
         write_atomic(workdir / DROPPED, json.dumps(dropped, indent=1) + "\n")
@@ -221,11 +224,12 @@ def record_session(
 def first_start(path: str, workdir: epath.Path) -> str:
     """The checkpoint of the run at `path` from which the run in `workdir` began; '' for no run.
 
-    Prints a line if the run at `path` has chosen another checkpoint since.
+    Prints a line if the run at `path` has chosen another checkpoint since. All hosts must call the
+    function, because they read checkpoints together.
     """
     chosen = chosen_checkpoint(path)
     began = recorded_start(workdir) if (workdir / "checkpoints").exists() else ""
-    if began and chosen != began:
+    if began and chosen != began and is_writer():
         print(
             f"warning: this run began from {began} of the run {path}, which has chosen"
             f" {chosen or 'none'} since: the KL's reference and the weights below adapters differ"
