@@ -1,6 +1,8 @@
 """Tests checkpoints: a saved state comes back, and a damaged checkpoint raises an error."""
 
+import errno
 import gc
+import os
 import pathlib
 import shutil
 from collections import Counter
@@ -82,14 +84,39 @@ def test_the_newest_stay_without_options_that_orbax_deprecates(
 ):
     options = ocp.CheckpointManagerOptions
 
-    def only_with_policy(*, preservation_policy: Any) -> ocp.CheckpointManagerOptions:
-        return options(preservation_policy=preservation_policy)
+    def only_with(
+        *, preservation_policy: Any, todelete_subdir: str
+    ) -> ocp.CheckpointManagerOptions:
+        return options(preservation_policy=preservation_policy, todelete_subdir=todelete_subdir)
 
-    monkeypatch.setattr(ocp, "CheckpointManagerOptions", only_with_policy)
+    monkeypatch.setattr(ocp, "CheckpointManagerOptions", only_with)
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         for i in range(1, 10):
             checkpoints.save(i, make_state(i), {"i": i})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["8", "9"]
+
+
+def test_an_old_checkpoint_that_cannot_be_deleted_ends_no_run(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """On NFS, a file that another process reads stays in its folder under a name like .nfs0001."""
+    rmdir = os.rmdir
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(1, make_state(1), {"i": 1})
+        with monkeypatch.context() as busy:
+
+            def refuse(path: Any, **options: Any) -> None:
+                if os.path.basename(path) == "params":
+                    raise OSError(errno.EBUSY, "Device or resource busy", str(path))
+                rmdir(path, **options)
+
+            busy.setattr(os, "rmdir", refuse)
+            checkpoints.save(2, make_state(2), {"i": 2})
+            checkpoints.wait()
+        assert checkpoints.has(2) and (tmp_path / "2/checksums.0-of-1.json").exists()
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "deleted"]
+        checkpoints.save(3, make_state(3), {"i": 3})
+    assert [path.name for path in tmp_path.iterdir()] == ["3"]
 
 
 def test_saving_again_keeps_what_is_there(tmp_path: pathlib.Path):

@@ -12,6 +12,7 @@ import gc
 import json
 import logging
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable
@@ -41,6 +42,7 @@ Restored = TypeVar("Restored")
 
 
 UNFINISHED = ".orbax-checkpoint-tmp"  # part of the name of Orbax's temporary folders
+DELETED = "deleted"  # folder that old checkpoints are moved to, beside the others, and deleted from
 META = "meta/metadata"  # the file in which Orbax writes the item `meta`
 NO_ROOM = ("No space left on device", "Disk quota exceeded", "File too large")
 
@@ -67,7 +69,10 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         self._replaceable: set[int] = set()  # iterations of damaged or outdated checkpoints
         self._save_thread: threading.Thread | None = None
         self._failure: Exception | None = None  # error of the save in the background
-        options = ocp.CheckpointManagerOptions(preservation_policy=policies.LatestN(keep))
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=policies.LatestN(keep),
+            todelete_subdir=None if is_remote(self.folder) else DELETED,
+        )
         logging.getLogger("absl").addFilter(_is_wanted)  # once, however often it is called
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -240,6 +245,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
             self._manager.wait_until_finished()
             folder = self.folder / str(iteration)
             write_checksums(folder, iteration, *process_place())
+            self._remove_leftovers()
         except Exception as error:  # `raise_failure` raises it in the main thread
             self._failure = error
 
@@ -251,7 +257,7 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         items = {name: Args.StandardSave(tree) for name, tree in trees.items()}
         args = Args.Composite(**items, meta=Args.JsonSave(meta))
         try:
-            self._remove_unfinished()
+            self._remove_leftovers()
             for stale in [step for step in steps if step >= iteration]:
                 self._manager.delete(stale)
             self._replaceable -= {step for step in steps if step >= iteration}
@@ -261,16 +267,20 @@ class Checkpoints(contextlib.AbstractContextManager["Checkpoints"]):
         self._save_thread = threading.Thread(target=self._seal, args=(iteration,), name="checksums")
         self._save_thread.start()
 
-    def _remove_unfinished(self) -> None:
-        """Removes the temporary folders of saves that earlier processes did not finish.
+    def _remove_leftovers(self) -> None:
+        """Removes old checkpoints, and temporary folders of saves that processes did not finish.
 
-        Orbax only replaces a folder of the same iteration, and a run that is killed while it stops
-        saves at any iteration. So each such kill would cost the room of a checkpoint for ever.
+        Orbax only replaces a temporary folder of the same iteration, and a run that is killed while
+        it stops saves at any iteration. So each such kill would cost the room of a checkpoint for
+        ever.
+
+        A file that cannot be deleted, as on NFS while another process reads it, stays until a later
+        save. Orbax would raise an error for it, so it only moves old checkpoints to `DELETED`.
         """
         if is_writer() and not is_remote(self.folder):
             for path in self.folder.iterdir():
-                if UNFINISHED in path.name:
-                    path.rmtree()
+                if UNFINISHED in path.name or path.name == DELETED:
+                    shutil.rmtree(path, ignore_errors=True)
 
     def _restore(self, iteration: int, like: dict[str, Any]) -> Any:
         folder = self.folder / str(iteration)
