@@ -283,6 +283,21 @@ def test_missing_wandb_is_one_line_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_wandb_that_does_not_start_is_one_line(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    class CommError(Exception):
+        """As the package raises it without the network, below its `Error`."""
+
+    def refuse(**_: object) -> None:
+        raise CommError("Failed to get resume status\nwhile retrying: no such host")
+
+    wandb = types.SimpleNamespace(init=refuse, Error=CommError)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    with refuses("log.wandb"):
+        open_log(tmp_path, wandb="project")
+
+
 def test_wandb_continues_the_same_run(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     started, logged, ended = [], [], []
 

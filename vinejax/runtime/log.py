@@ -61,7 +61,7 @@ class RunLog:
         the iterations before `resumed_at` that have no record, and files of episodes that were cut
         off within a line.
 
-        Raises ConfigError if `cfg.wandb` is set and the package is not installed.
+        Raises ConfigError as `_start_wandb` does, if `cfg.wandb` is set.
 
         Args:
           workdir: the folder of the run.
@@ -303,7 +303,11 @@ def _strict(value: object) -> object:
 
 
 def _start_wandb(workdir: epath.Path, cfg: LogConfig) -> Any:
-    """Starts a W&B run, or continues the W&B run that an earlier process started in `workdir`."""
+    """Starts a W&B run, or continues the W&B run that an earlier process started in `workdir`.
+
+    Raises ConfigError if the package is not installed, or if W&B does not start a run, as without a
+    key or without the network.
+    """
     try:
         wandb = importlib.import_module("wandb")
     except ImportError as error:
@@ -313,15 +317,21 @@ def _start_wandb(workdir: epath.Path, cfg: LogConfig) -> Any:
     if not file.exists():
         write_atomic(file, uuid.uuid4().hex[:8])
     record = workdir / "config.json"
-    run = wandb.init(
-        project=cfg.wandb,
-        id=file.read_text(),
-        name=cfg.wandb_name or workdir.name,
-        group=cfg.wandb_group or None,
-        dir=None if is_remote(workdir) else os.fspath(workdir),
-        resume="allow",
-        config=json.loads(record.read_text())["config"] if record.exists() else None,
-    )
+    try:
+        run = wandb.init(
+            project=cfg.wandb,
+            id=file.read_text(),
+            name=cfg.wandb_name or workdir.name,
+            group=cfg.wandb_group or None,
+            dir=None if is_remote(workdir) else os.fspath(workdir),
+            resume="allow",
+            config=json.loads(record.read_text())["config"] if record.exists() else None,
+        )
+    except wandb.Error as error:
+        reason = " ".join(str(error).split())[:300]
+        remedy = "log in (WANDB_API_KEY, or wandb login), or set WANDB_MODE=offline"
+        message = f"W&B does not start ({reason}); {remedy}"
+        raise ConfigError("log.wandb", message, repr(cfg.wandb)) from error
     # W&B's own step counter cannot go back, but a run that resumes at a checkpoint does.
     run.define_metric("*", step_metric="iteration")
     run.define_metric("sft/*", step_metric="step")
