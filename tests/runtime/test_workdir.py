@@ -358,8 +358,9 @@ def test_two_writers_of_a_file_do_not_disturb_each_other(
 def test_unfinished_files_of_killed_processes_are_removed(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    (tmp_path / "episodes").mkdir()
-    for name in ("status.json", "episodes/3.jsonl"):
+    names = ("status.json", "episodes/3.jsonl", "alive/1.json", "eval/sets/gsm8k.jsonl")
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         with monkeypatch.context() as patch:
             patch.setattr(type(epath.Path(tmp_path)), "replace", lambda *_: 1 / 0)
             patch.setattr(type(epath.Path(tmp_path)), "unlink", lambda *_, **__: None)
@@ -368,7 +369,7 @@ def test_unfinished_files_of_killed_processes_are_removed(
     (tmp_path / "mine.tmp").write_text("of the user")
     left = sorted(path for path in tmp_path.rglob("*.tmp") if path.name != "mine.tmp")
     workdir.remove_unfinished(epath.Path(tmp_path))
-    assert len(left) == 2 and all(path.exists() for path in left)
+    assert len(left) == len(names) and all(path.exists() for path in left)
     for path in (*left, tmp_path / "mine.tmp"):
         os.utime(path, (0, 0))
     workdir.remove_unfinished(epath.Path(tmp_path))

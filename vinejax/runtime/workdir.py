@@ -224,7 +224,7 @@ def remove_unfinished(folder: epath.Path) -> None:
     if is_remote(folder):
         return
     latest = time.time() - UNFINISHED_S
-    for place in (folder, folder / "episodes"):
+    for place in (folder, folder / "eval" / "sets", *(folder / name for name in FOLDERS)):
         for path in place.iterdir() if place.exists() else ():
             with contextlib.suppress(OSError):
                 if UNFINISHED.search(path.name) and os.path.getmtime(path) < latest:
